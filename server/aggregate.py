@@ -67,9 +67,9 @@ _ROUNDING = {torch.float32: 1e-4, torch.float64: 1e-9}
 
 @dataclass(frozen=True)
 class Totals:
-    """The message of a round of secure aggregation: the silo algorithm runs once, on the summed answers.
+    """The message of a round of secure aggregation: the silo method runs once, on the summed answers.
 
-    A silo algorithm whose message is affine in its answers, f(x) = A x + b with public A and b, is applied to
+    A silo method whose message is affine in its answers, f(x) = A x + b with public A and b, is applied to
     X = sum_i a_i x_i in place of each x_i, with the coefficients a_i = N p_i / M_r (`coefficients`):
     sum_i a_i f(x_i) = f(X) + (sum_i a_i - 1) f(0). What is asked must not depend on the answers, and f must
     be affine: both are checked in every round, the latter by f(X / 2) = (f(0) + f(X)) / 2.
@@ -105,7 +105,7 @@ class Totals:
             members: positions of the silos that are in the sums.
 
         Raises:
-            Refused: the silo algorithm is not what it must be.
+            Refused: the silo method is not what it must be.
         """
         asks = self.plan.rounds[round_index]
         values = [totals[str(number)] for number in range(len(totals))]
@@ -113,13 +113,13 @@ class Totals:
         summed, asked = self._run(asks, broadcast, iter(values), len(members))
         if not _same(asked, told):
             raise Refused(
-                "what the silo algorithm asks depends on answers: secure aggregation does not allow it"
+                "what the silo method asks depends on answers: secure aggregation does not allow it"
             )
         half, _ = self._run(asks, broadcast, (value / 2 for value in values), len(members))
         allowed = _ROUNDING[self.dtype]
         if not all(_between(half[name], quiet[name], value, allowed) for name, value in summed.items()):
             raise Refused(
-                "the silo algorithm's message is not affine in its answers: secure aggregation needs that"
+                "the silo method's message is not affine in its answers: secure aggregation needs that"
             )
         present = torch.tensor(self.pool.weights, dtype=torch.float64)
         present = present[list(members)].sum() / present.sum() * (len(self.pool.sizes) / len(members))
@@ -133,12 +133,12 @@ class Totals:
         values: Iterator[Tensor] | None,
         members: int,
     ) -> tuple[dict[str, Tensor], list[CopiedQuery]]:
-        """The silo algorithm's message on sums (None: zeros), and what it asked."""
+        """The silo method's message on sums (None: zeros), and what it asked."""
         asker = _OnSums(self, asks, values, members)
         memory = CohortMemory(1, self.problem.dimension, self.dtype)
         message = self.algorithm.silo(self.problem, broadcast, cast(Asker, asker), memory)
         if asker.left or memory:
-            raise Refused("the silo algorithm asks less than its plan, or keeps memory between rounds")
+            raise Refused("the silo method asks less than its plan, or keeps memory between rounds")
         flat = copied_arrays(message, "a message")
         return {name: value.reshape(-1) for name, value in flat.items()}, asker.queries
 
@@ -160,7 +160,7 @@ class _OnSums:
     def __call__(self, *queries: Query) -> Tensor | tuple[Tensor, ...]:
         asked, taken = copied_queries(queries)
         if not self._asks or asked != self._asks.pop(0):
-            raise Refused(f"the silo algorithm asks {asked}, which its plan does not have there")
+            raise Refused(f"the silo method asks {asked}, which its plan does not have there")
         self.queries += taken
         answers = tuple(self._answer(query, asked) for query in taken)
         return answers if len(answers) > 1 else answers[0]

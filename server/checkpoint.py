@@ -1,6 +1,6 @@
 """Where a run stands, in a file: its session, what silos admitted, and the aggregate of every round.
 
-The server algorithm is deterministic given these, so a run that was cut short goes on by replaying them. A
+The server method is deterministic given these, so a run that was cut short goes on by replaying them. A
 round that silos had answered, and that is not in the file, is asked again: same broadcast, same replies.
 """
 

@@ -1,4 +1,4 @@
-"""The round loop: drives an algorithm's server half against silos that it does not trust with anything.
+"""The round loop: drives an algorithm's server method against silos that it does not trust with anything.
 
 Deterministic given the aggregates and the public seed.
 """
@@ -80,7 +80,7 @@ def run(
 
     Args:
         public: the federation's public numbers.
-        seed: public seed of the server half, the one that silos saw at admission.
+        seed: public seed of the server method, the one that silos saw at admission.
         rounds: who is asked in each round.
         aggregate: combines the messages of the silos that answered (`server.aggregate.weighted`).
         journal: rounds in it are not asked for again; the others are added to it.
@@ -101,7 +101,7 @@ def run(
             return
         except Exception as error:
             Blame(algorithm).failed(
-                f"server half, before round {r}", error, tuple(kept.aggregate if kept else ())
+                f"server method, before round {r}", error, tuple(kept.aggregate if kept else ())
             )
         hold = step.participants == "hold" and r > 0
         members = rounds[r] if held is None or not hold else [m for m in rounds[r] if m in held]

@@ -17,12 +17,12 @@ all that the server sees, the mechanism states the guarantee.) Why:
 * What is checked is what is used: queries, broadcasts, messages and memory are copied first
   (`fedsim.protocol.copies`), and of a query that matches, the plan's own statistic, batch and noise ratio are
   used. An ask is not answered under a setting of torch that changes sums (`silos.sums`). One that
-  breaks down after its batch was drawn ends the round, whatever the silo half makes of that: its noise is
+  breaks down after its batch was drawn ends the round, whatever the silo method makes of that: its noise is
   never used at another point.
 * The whole round is debited before noise is drawn, and a repeated request gets the stored bytes. A lock
   makes finding, debiting and storing one step, so that requests at the same time are requests in turn. How a
   round ended is a function of noisy answers too: whatever ended it, an interrupt included, it is over.
-* The algorithm's silo half is given answers only, so its message is post-processing. In this process runs
+* The algorithm's silo method is given answers only, so its message is post-processing. In this process runs
   an algorithm that fedsim ships, or one whose author may err and does not mean harm (a simulation's). A
   deployed silo runs any other in a process that holds no record (`fedsim.isolated`), and what stands here for
   it asks what that process sends. The server sends names and numbers, no code.
@@ -90,7 +90,7 @@ class Gate:
         Args:
             records: of all silos.
             problem: the public part of the objective, and the per-record losses that silos own.
-            algorithm: its silo half answers the rounds.
+            algorithm: its silo method answers the rounds.
             plan: what will be asked for.
             silos: what each brings, in the order of the records; names differ.
             mechanism: prices the plan and adds the noise.
@@ -275,11 +275,13 @@ class _RoundAsker:
         check_surroundings(self._gate._dtype)
         planned, taken = self._match(queries)
         checked = [self._checked(query) for query in taken]
-        self._position += 1  # now only: a refusal that the silo half swallows leaves the next ask this place
+        self._position += (
+            1  # now only: a refusal that the silo method swallows leaves the next ask this place
+        )
         self._open = False  # until there are answers: an ask that breaks down ends the round
         if torch.is_grad_enabled():
             answers = self._releases.answers(planned, checked)
-        else:  # of the silo half's own; networks need gradients
+        else:  # of the silo method's own; networks need gradients
             with torch.enable_grad():
                 answers = self._releases.answers(planned, checked)
         self._open = True

@@ -51,7 +51,7 @@ class Ledger(Protocol):
         ...
 
     def store(self, round_index: int, reply: Reply, memory: Reply) -> None:
-        """Keep the reply, before anything of it leaves, and the silo half's memory after it.
+        """Keep the reply, before anything of it leaves, and the silo method's memory after it.
 
         Nobody writes to these tensors afterwards.
         """
@@ -63,7 +63,7 @@ class Ledger(Protocol):
 
     @property
     def memory(self) -> Reply:
-        """The silo half's memory when the last reply was stored, {name: (d,)}; a new gate begins with it."""
+        """The silo method's memory as of the last stored reply, {name: (d,)}; a new gate begins with it."""
         ...
 
     @property

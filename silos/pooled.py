@@ -49,13 +49,13 @@ class SumPart:
 
         Args:
             plan: that was offered.
-            remembers: whether the silo half keeps memory between rounds.
+            remembers: whether the silo method keeps memory between rounds.
         """
         if plan.sampled:
             raise Refused("offer: sampled batches with secure aggregation; use full or fresh ones")
         if remembers:
             raise Refused(
-                "offer: the algorithm's silo half keeps memory, and in sums it has no answers to keep"
+                "offer: the algorithm's silo method keeps memory, and in sums it has no answers to keep"
             )
 
     def exact_mechanism(

@@ -67,11 +67,13 @@ class RoundReleases:
     def contributions(self, memory: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """With secure aggregation, the members' parts of the round's answers by number: all that they send.
 
-        The silo half has seen zeros for answers. What it makes of the real ones is made of their sum, by the
-        server (`server.aggregate`).
+        The silo method has seen zeros for answers; of the sum of the real ones the server makes the message
+        (`server.aggregate`).
         """
         if memory:
-            raise Refused("the silo half keeps memory between rounds, and in sums it has no answers to keep")
+            raise Refused(
+                "the silo method keeps memory between rounds, and in sums it has no answers to keep"
+            )
         return {str(number): value for number, value in enumerate(self._contributions)}
 
     def answers(self, planned: Ask, queries: Sequence[CopiedQuery]) -> tuple[Tensor, ...]:

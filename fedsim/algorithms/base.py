@@ -1,4 +1,4 @@
-"""Shared parts of algorithms: fields with one meaning everywhere, and the silo half of six of them."""
+"""Shared parts of algorithms: fields with one meaning everywhere, and the silo method of six of them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ RandomIterate = Annotated[bool, Field(description="return w_r, r uniform on 1..R
 
 
 class GradientMessages:
-    """The silo half of minibatch algorithms: a message is a noisy mean gradient, linear in the answer."""
+    """The silo method of minibatch algorithms: a message is a noisy mean gradient, linear in the answer."""
 
     linear: ClassVar[bool] = True
     clip_norm: Scalar

@@ -19,5 +19,5 @@ def generator(*parts: object) -> np.random.Generator:
 
 
 def server_rng(seed: int) -> np.random.Generator:
-    """The server half's own randomness: public, and the same in the dry run and in the run."""
-    return generator(seed, "server half")
+    """The server method's own randomness: public, and the same in the dry run and in the run."""
+    return generator(seed, "server half")  # names the stream: another word would be other numbers

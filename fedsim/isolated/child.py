@@ -115,7 +115,7 @@ class Server:
             step = advance()
         except StopIteration as stop:
             del self._halves[number]
-            return "end", {}, {"w": copied_tensor(stop.value, "the model that the server half returns")}
+            return "end", {}, {"w": copied_tensor(stop.value, "the model that the server method returns")}
         named = copied_arrays(step.broadcast, "a broadcast")
         arrays = prefixed("b.", named)
         holds = step.participants == "hold"

@@ -1,7 +1,7 @@
 """Stand-ins for plug-in code: an algorithm and a problem whose code runs in a confined child process.
 
 The child is sent broadcasts and gets noisy answers: it holds no record, so whatever it sends back is
-post-processing, and the gate answers it as any silo half. Of a problem come back only the operations on one
+post-processing, and the gate answers it as any silo method. Of a problem come back only the operations on one
 record, as data (`fedsim.problems.program`), which this process rebuilds by its own table.
 """
 
@@ -87,7 +87,7 @@ class Isolated:
         return self._call("make", self._recipe, {}, _PROBLEM, "made")
 
     def remake(self, recipe: Mapping[str, Any]) -> None:
-        """Have the same child make other parts; a server half that has begun keeps its own.
+        """Have the same child make other parts; a server method that has begun keeps its own.
 
         Raises:
             InputError, Refused, PluginError: they cannot be made.
@@ -137,7 +137,7 @@ class Isolated:
     def server(
         self, w: Tensor, problem: PublicProblem, public: Public, rng: np.random.Generator
     ) -> ServerHalf:
-        """The server half, round by round; `problem` is the child's own."""
+        """The server method, round by round; `problem` is the child's own."""
         head, arrays = public_out(public)
         state = rng.bit_generator.state["state"]  # of `fedsim.common.seeds.server_rng`, which is Philox
         self._halves += 1
@@ -154,7 +154,7 @@ class Isolated:
     def silo(
         self, problem: PublicProblem, broadcast: Mapping[str, Tensor], ask: Asker, memory: CohortMemory
     ) -> Mapping[str, Tensor]:
-        """One round of the silo half: its asks are answered here, by `ask`, until it has its message.
+        """One round of the silo method: its asks are answered here, by `ask`, until it has its message.
 
         Raises:
             Refused: by `ask`, or the child sends something else; the round is over.
@@ -169,7 +169,7 @@ class Isolated:
                 asked = time.monotonic()
                 try:
                     found = ask(*queries_in(reply.head, reply.arrays))
-                except BaseException:  # the silo half stands in the middle of its round
+                except BaseException:  # the silo method stands in the middle of its round
                     self.close()
                     raise
                 answers = found if isinstance(found, tuple) else (found,)
@@ -265,7 +265,7 @@ def of_objects(recipe: str) -> Isolated:
 
 
 class Confined:
-    """An algorithm whose halves run in a child process, on one problem after another."""
+    """An algorithm whose methods run in a child process, on one problem after another."""
 
     def __init__(self, algorithm: Algorithm, child: Isolated) -> None:
         """`child` may be shared by several, of which one at a time is in the middle of a round."""
@@ -288,19 +288,19 @@ class Confined:
     def server(
         self, w: Tensor, problem: PublicProblem, public: Public, rng: np.random.Generator
     ) -> ServerHalf:
-        """The server half, in the child."""
+        """The server method, in the child."""
         return self.on(problem, w.dtype).server(w, problem, public, rng)
 
     def silo(
         self, problem: PublicProblem, broadcast: Mapping[str, Tensor], ask: Asker, memory: CohortMemory
     ) -> Mapping[str, Tensor]:
-        """One round of the silo half, in the child."""
+        """One round of the silo method, in the child."""
         dtype = next(iter(broadcast.values())).dtype
         return self.on(problem, dtype).silo(problem, broadcast, ask, memory)
 
 
 def confined(algorithms: Callable[[T], Algorithm], child: Isolated) -> Callable[[T], Algorithm]:
-    """The same algorithms with both halves in a child process."""
+    """The same algorithms with both methods in a child process."""
     return lambda number: cast(Algorithm, Confined(algorithms(number), child))
 
 

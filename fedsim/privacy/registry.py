@@ -58,7 +58,7 @@ def check_serves(mechanism: Mechanism, name: str, algorithm: type[Algorithm] | A
         name: the algorithm's, for the message.
 
     Raises:
-        InputError: the mechanism gives sums only and the algorithm's silo half is not linear.
+        InputError: the mechanism gives sums only and the algorithm's silo method is not linear.
     """
     if mechanism.sums_only and not algorithm.linear:
         serves = ", ".join(other.name for other in MECHANISMS.values() if not other.sums_only)

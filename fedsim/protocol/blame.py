@@ -19,7 +19,7 @@ from fedsim.common.errors import InputError, PluginError, Refused
 _OWN = "fedsim"
 _LIBRARIES = ("torch", "numpy", "scipy", "pandas", "sklearn")
 _PYTHON = Path(inspect.getfile(traceback)).parent
-_STATE = "keep what lasts in memory (silo half) or in local variables (server half)"
+_STATE = "keep what lasts in memory (silo method) or in local variables (server method)"
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
-"""The contract: an algorithm is a coroutine (server half) and a message (silo half).
+"""The contract: an algorithm is a coroutine (server method) and a message (silo method).
 
-The server half yields a `Round` for every communication round and is sent back the aggregate. The
-silo half never sees a record: it gets noisy means through `ask`, and whatever it computes from them
+The server method yields a `Round` for every communication round and is sent back the aggregate. The
+silo method never sees a record: it gets noisy means through `ask`, and whatever it computes from them
 and from the broadcast is post-processing. One gate therefore carries the whole privacy claim.
 
 Parameters are one flat vector. Every tensor is (..., d) and algorithms use only arithmetic that

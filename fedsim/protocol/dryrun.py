@@ -4,10 +4,10 @@ The coroutine runs twice, in step: for one silo whose answers are zeros and for 
 random (and on two different assumptions about the noise). Its queries must not depend on the answers,
 since the plan is priced before round 0; the first round that differs is an error that names it.
 
-Early rounds of every kind are played again: with all that the silo half was given, and for each silo alone. A
-message must be a function of broadcast, answers and memory, and a silo's row of it must be the same
-for any other silos in the process: else a run gives another result on other hosts, and a silo's message
-is made of other silos' answers.
+Early rounds of every kind run again: with all that the silo method was given, and for each silo alone. A
+message must be a function of broadcast, answers and memory, and a silo's row of it must be the same for any
+other silos in the process: else a run gives another result on other hosts, and a silo's message is made of
+other silos' answers.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Trace:
         holds: for each round whether the participating silos are kept from the round before.
         broadcasts: for each round the names of the arrays in the broadcast, sorted; all are (d,).
         messages: of those in a silo's message.
-        remembers: whether the silo half keeps memory, on any answers.
+        remembers: whether the silo method keeps memory, on any answers.
     """
 
     plan: Plan
@@ -67,11 +67,11 @@ def dry_run(algorithm: Algorithm, problem: PublicProblem, public: Public, seed: 
     known: dict[tuple[Ask, ...], tuple[Ask, ...]] = {}
     while (step := _next(blame, len(rounds), zeros, random)) is not None:
         if len(rounds) >= min(most, limits.max_rounds):
-            raise blame.breach("server half", _too_many(limits, most))
+            raise blame.breach("server method", _too_many(limits, most))
         asks = _answered(blame, len(rounds), zeros, random)
         rounds.append((known.setdefault(asks, asks), step.holds, tuple(sorted(step.broadcast)), zeros.names))
     if not rounds:
-        raise blame.breach("server half", "it yields no round, so nothing would be learned")
+        raise blame.breach("server method", "it yields no round, so nothing would be learned")
     if names := changed(algorithm, before):
         raise blame.breach("in its rounds", f"it changes {names}; {STATE}")
     planned, holds, broadcasts, messages = zip(*rounds, strict=True)
@@ -94,7 +94,7 @@ def _next(blame: Blame, r: int, zeros: Pass, random: Pass) -> Step | None:
 
 
 def _answered(blame: Blame, r: int, zeros: Pass, random: Pass) -> tuple[Ask, ...]:
-    """The asks of the silo half in round r, which must be the same in both passes."""
+    """The asks of the silo method in round r, which must be the same in both passes."""
     asks = zeros.answer(None)
     try:
         random.answer(asks)

@@ -31,16 +31,16 @@ _ROUNDING = {torch.float32: 1e-5, torch.float64: 1e-9}
 _LARGE = 1e6
 """Finite numbers beyond it may well give others that are not."""
 _YIELDS = 'it must `mean = yield Round({"w": w}, answer=w)` for every round, and `return w` at its end'
-STATE = "what lasts belongs in memory (silo half) or local variables (server half), randomness in rng"
+STATE = "what lasts belongs in memory (silo method) or local variables (server method), randomness in rng"
 _OWN_ROW = "a silo's message must be made of its own row, so reduce over the last axis only"
 
 
 class UnplannedError(Refused):
-    """A silo half asks something else than it did on other answers."""
+    """A silo method asks something else than it did on other answers."""
 
 
 class Step(NamedTuple):
-    """A round as it was yielded: copies of its broadcast, {name: (d,)}, and the server half's own tensors."""
+    """A round as it was yielded: copies of its broadcast, {name: (d,)}, and the server method's tensors."""
 
     broadcast: dict[str, Tensor]
     originals: Mapping[str, Tensor]
@@ -48,7 +48,7 @@ class Step(NamedTuple):
 
 
 class _Reply(NamedTuple):
-    """Result of a silo half's round; `answers` are empty where they are not kept."""
+    """Result of a silo method's round; `answers` are empty where they are not kept."""
 
     asks: tuple[Ask, ...]
     queries: int
@@ -75,7 +75,7 @@ class Pass:
         most: int,
         silos: int,
     ) -> None:
-        """Begin the server half; nothing of it runs before the first `next`.
+        """Begin the server method; nothing of it runs before the first `next`.
 
         Args:
             most: rounds, and queries in one, that the algorithm's numbers account for.
@@ -100,13 +100,12 @@ class Pass:
 
     @property
     def _place(self) -> str:
-        """Where the server half stands, for messages."""
-        return (
-            f"server half, {f'after round {self._rounds - 1}' if self._rounds else 'before the first round'}"
-        )
+        """Where the server method stands, for messages."""
+        after = f"after round {self._rounds - 1}" if self._rounds else "before the first round"
+        return f"server method, {after}"
 
     def next(self) -> Step | None:
-        """The server half's next round, or None at the end.
+        """The server method's next round, or None at the end.
 
         Raises:
             Refused: what it yields or returns is not what it must be.
@@ -160,7 +159,7 @@ class Pass:
                 raise self._blame.breach(where, f"it changes the {name!r} that {what}: {hint}")
 
     def answer(self, planned: tuple[Ask, ...] | None) -> tuple[Ask, ...]:
-        """The silo half of the round, on new answers; returns what it asks.
+        """The silo method of the round, on new answers; returns what it asks.
 
         A planned round of a new kind is played again (`_check_again`).
         """
@@ -174,7 +173,7 @@ class Pass:
         self._replayed = keep and self._kinds[kind] < _CLOSELY
         if self._replayed:
             self._kinds[kind] += 1
-            self._check_unchanged(step, f"silo half, round {r}", "it was sent")
+            self._check_unchanged(step, f"silo method, round {r}", "it was sent")
             self._check_again(r, step.broadcast, reply)
         self.memory, self._queries = reply.memory, self._queries + reply.queries
         self._sums = Combined({name: value.mean(0) for name, value in reply.message.items()}, 1.0)
@@ -196,7 +195,7 @@ class Pass:
         planned: tuple[Ask, ...] | None,
         keep: bool,
     ) -> _Reply:
-        """The silo half of round r for the silos of `memory`, which stays as it is.
+        """The silo method of round r for the silos of `memory`, which stays as it is.
 
         Args:
             answer: (query, its number in the round) to an answer, (silos, d).
@@ -221,7 +220,7 @@ class Pass:
             made = tuple(answer(query, count + place) for place, query in enumerate(copies))
             count += len(made)
             if keep:
-                answers.extend(value.clone() for value in made)  # the silo half may write to its own
+                answers.extend(value.clone() for value in made)  # the silo method may write to its own
             return made if len(made) > 1 else made[0]
 
         everyone = list(range(memory.silos))
@@ -235,7 +234,7 @@ class Pass:
         except UnplannedError:
             raise
         except Exception as error:
-            self._blame.failed(f"silo half, round {r}", error, tuple(broadcast))
+            self._blame.failed(f"silo method, round {r}", error, tuple(broadcast))
         return _Reply(tuple(asks), count, answers, message, kept)
 
     def _check_asked(self, asked: Ask, queries: Sequence[CopiedQuery], before: int, silos: int) -> None:
@@ -261,12 +260,12 @@ class Pass:
 
     def _check_again(self, r: int, broadcast: Mapping[str, Tensor], first: _Reply) -> None:
         """Refuse a message that is not finite, or that is another when the round is played again."""
-        where, everyone = f"silo half, round {r}", range(self._silos)
+        where, everyone = f"silo method, round {r}", range(self._silos)
         given = [*broadcast.values(), *self.memory.values(), *first.answers, *first.message.values()]
         scale = max((float(value.abs().nan_to_num(0.0).amax()) for value in given), default=0.0)
         for name, value in first.message.items():
             if scale <= _LARGE and not bool(value.isfinite().all()):
-                finite = "is not finite, though all that the silo half was given is"
+                finite = "is not finite, though all that the silo method was given is"
                 raise self._blame.breach(where, f"the message's {name!r} {finite}")
         rounding, before = scale * _ROUNDING[self._dtype], state_of(self._algorithm)
         if found := self._difference(r, broadcast, first, everyone, rounding):

@@ -187,7 +187,7 @@ class SiloHost:
         except (InputError, Refused):
             raise
         except Exception as error:
-            self._blame(error, f"silo half, round {round_index}")
+            self._blame(error, f"silo method, round {round_index}")
             raise
 
     def _blame(self, error: Exception, where: str) -> None:

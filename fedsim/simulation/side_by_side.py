@@ -1,6 +1,6 @@
 """Several runs as one: those that differ in step size, clip norm, epsilon and trial only.
 
-A run is one more leading axis: of the server half's vectors, (runs, d), and of the cohort, whose members
+A run is one more leading axis: of the server method's vectors, (runs, d), and of the cohort, whose members
 are (run, silo). Everything that a run is priced, noised and recorded by stays its own, but for the bits of
 its noise and batches: runs of one trial share them (`shared_key`). So they carry no guarantee together. Run
 alone with the same key, a run has the same bits, and the same model up to rounding.

@@ -37,7 +37,7 @@ def examples(
             `AlgorithmTests` is taken at their examples.
         numbers: of fields, for classes without an example.
         left_out: besides the examples' own.
-        isolated: run the halves in a confined process, as `runtime.plug_ins: isolated` does.
+        isolated: run the methods in a confined process, as `runtime.plug_ins: isolated` does.
 
     Raises:
         InputError: there is no such algorithm, or a number of it is missing.

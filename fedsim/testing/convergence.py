@@ -190,7 +190,7 @@ def answers_of(case: Case, algorithm: Algorithm) -> list[Tensor]:
 
 
 def _model_from(coroutine: ServerHalf, gate: Gate, public: Public) -> Tensor:
-    """The model that a server algorithm returns, from wherever it was started."""
+    """The model that a server method returns, from wherever it was started."""
     step, r = next(coroutine), 0
     everyone = coefficients(public.weights, range(len(public.names)), len(public.names))
     try:

@@ -38,7 +38,7 @@ Reply = tuple[Mapping[str, Tensor], Mapping[str, Tensor]]
 """A message and the memory that is kept."""
 
 Silos = Callable[[Sequence[int]], Reply]
-"""The silo algorithm of these rows."""
+"""The silo method of these rows."""
 
 Draw = Callable[[int], Tensor]
 """The answer with this number, (silos, d)."""
@@ -76,7 +76,7 @@ def _end(algorithm: Algorithm, hosts: tuple[int, ...], seed: int) -> Tensor:
 
 
 def is_answered_row_by_row(example: Example) -> None:
-    """The silo algorithm computes on (silos, d) what it computes on each row, and so does its memory."""
+    """The silo method computes on (silos, d) what it computes on each row, and so does its memory."""
     for r, silos in _rounds(example, 25):
         together = silos(range(25))
         for row in range(0, 25, 6):
@@ -162,7 +162,7 @@ class _Asker:
 
 
 def _rounds(example: Example, count: int) -> Iterator[tuple[int, Silos]]:
-    """The rounds of a short run on random answers, each with the silo algorithm of any of `count` rows."""
+    """The rounds of a short run on random answers, each with the silo method of any of `count` rows."""
     algorithm, rng = example.short(FULL), np.random.default_rng(0)
     start = torch.from_numpy(rng.normal(size=4))
     coroutine = algorithm.server(start, _COMPOSITE, public_of((5,)), server_rng(0))

@@ -108,7 +108,7 @@ class _Half(Gate):
 
 @dataclass(frozen=True)
 class _Between:
-    """A silo algorithm that asks otherwise than it says."""
+    """A silo method that asks otherwise than it says."""
 
     inner: Algorithm
     clip: float = 1.0

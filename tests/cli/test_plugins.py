@@ -225,8 +225,8 @@ def test_without_a_dry_run_nothing_else_is_tried(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(unavailable() is not None, reason=str(unavailable()))
-def test_the_halves_run_in_a_confined_process(tmp_path: Path) -> None:
-    """The same file passes beside records and not without them: its silo half needs the caller's process."""
+def test_the_methods_run_in_a_confined_process(tmp_path: Path) -> None:
+    """The same file passes beside records and not without them: it needs the caller's process."""
     path = tmp_path / "at_home.py"
     path.write_text(SGD.replace("return {", f"assert os.getpid() == {os.getpid()}\n        return {{"))
     path.write_text("import os\n" + path.read_text())

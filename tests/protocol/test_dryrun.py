@@ -31,7 +31,7 @@ def _trace(algorithm: Any, limits: Limits = LIMITS, seed: int = 0) -> Trace:
 
 @dataclass(frozen=True)
 class Led:
-    """One gradient a round; the server half is a function."""
+    """One gradient a round; the server method is a function."""
 
     lead: Server
 
@@ -106,7 +106,7 @@ def test_rounds_that_depend_on_answers_or_noise_are_refused_naming_the_round(kin
         _trace(Led(lead))
 
 
-def test_randomness_of_the_server_half_is_part_of_the_plan() -> None:
+def test_randomness_of_the_server_method_is_part_of_the_plan() -> None:
     """It is public and drawn from the seed, so both passes see it alike."""
 
     def lead(w: Tensor, public: Public, rng: np.random.Generator) -> ServerHalf:
@@ -180,7 +180,7 @@ def test_a_round_of_many_numbers_is_not_held_to_be_played_again(monkeypatch: pyt
 
 
 def test_memory_that_only_some_answers_leave_is_memory() -> None:
-    """Answers of zeros are what a silo half hears in sums over silos, and others what it hears elsewhere."""
+    """A silo method is given zeros in secure aggregation, and other answers elsewhere."""
 
     def half(w: Tensor, ask: Asker, memory: Memory) -> Mapping[str, Tensor]:
         g = ask(Query("gradient", (w,), 1.0))

@@ -68,8 +68,8 @@ def wrong(title: str, expected: str, **changes: Any) -> None:
     mistake(title, expected)(type("Wrong", (Right,), {**changes, **numbers}))
 
 
-SILO, SERVER = r"silo half, round 0: ", r"server half, before the first round: "
-LATER = r"server half, after round 0: "
+SILO, SERVER = r"silo method, round 0: ", r"server method, before the first round: "
+LATER = r"server method, after round 0: "
 MESSAGE, AGAIN = SILO + "the message's 'g' is ", "another when it runs again on the same"
 HERE = r"\(test_typical_mistakes\.py:\d+\)"
 
@@ -154,7 +154,7 @@ class StateOnSelf(Right):
         return g * len(self.seen)
 
 
-@mistake("a broadcast changed in the silo half", SILO + "it changes the 'w' that it was sent: w -= g does")
+@mistake("a broadcast changed in the silo method", SILO + "it changes the 'w' that it was sent: w -= g does")
 class ChangesBroadcast(Right):
     def silo(self, problem: Any, broadcast: Any, ask: Any, memory: Any) -> Any:
         g = self.gradient(ask, broadcast["w"])
@@ -208,7 +208,7 @@ class YieldsTwice(Right):
         return w
 
 
-@mistake("never yields", "server half: it yields no round, so nothing would be learned")
+@mistake("never yields", "server method: it yields no round, so nothing would be learned")
 class NeverYields(Right):
     def server(self, w: Tensor, problem: Any, public: Any, rng: Any) -> Any:
         for _ in range(0):
@@ -216,13 +216,13 @@ class NeverYields(Right):
         return w
 
 
-@mistake("returns no model", r"server half, after round 3: the model that it returns is None; it must")
+@mistake("returns no model", r"server method, after round 3: the model that it returns is None; it must")
 class NoModel(Right):
     def server(self, w: Tensor, problem: Any, public: Any, rng: Any) -> Any:
         yield from super().server(w, problem, public, rng)
 
 
-@mistake("a broadcast changed in the server half", LATER + "it changes the 'w' that it broadcast")
+@mistake("a broadcast changed in the server method", LATER + "it changes the 'w' that it broadcast")
 class ChangesOwn(Right):
     def step(self, w: Tensor, mean: Mapping[str, Tensor], r: int) -> Tensor:
         w -= 0.1 * mean["g"]
@@ -230,7 +230,8 @@ class ChangesOwn(Right):
 
 
 @mistake(
-    "state on self in the server half", r"in its rounds: it changes self\.seen; what lasts belongs in memory"
+    "state on self in the server method",
+    r"in its rounds: it changes self\.seen; what lasts belongs in memory",
 )
 class ServerState(Right):
     seen: list[int] = field(default_factory=list)
@@ -261,7 +262,7 @@ class UntilLarge(Right):
 
 
 @mistake(
-    "rounds without end", "server half: it goes on after 500 rounds, which its numbers do not account for"
+    "rounds without end", "server method: it goes on after 500 rounds, which its numbers do not account for"
 )
 class NoEnd(Right):
     def server(self, w: Tensor, problem: Any, public: Any, rng: Any) -> Any:
@@ -372,7 +373,7 @@ def test_far_too_many_rounds_are_refused_before_the_first(
     algorithm: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def begun(*given: Any) -> Any:
-        raise AssertionError("the server half has begun")
+        raise AssertionError("the server method has begun")
 
     monkeypatch.setattr(type(algorithm), "server", begun)
     with pytest.raises(Refused, match="limit of 1000000 rounds"):

@@ -153,7 +153,7 @@ def test_without_noise_the_model_is_that_of_silos_that_answer_alone(row: Row, ba
 
 
 def _read(half: Any, asks: int = 1, totals: Tensor | None = None) -> dict[str, Tensor]:
-    """What a server reads with a silo algorithm of so many asks."""
+    """What a server reads with a silo method of so many asks."""
     plan = Plan(((Ask(FULL, (QueryShape("gradient", 1, 1.0),)),) * asks,))
     reader = Totals(scripted(half, 1), PROBLEM, plan, GRID, POOL, torch.float64)
     values = {str(k): torch.full((3,), 2.0**20).double() if totals is None else totals for k in range(asks)}
@@ -189,7 +189,7 @@ def _clipping(w: Tensor, ask: Any, memory: Any) -> dict[str, Tensor]:
 
 
 @pytest.mark.parametrize("half", [_following, _clipping])
-def test_a_silo_half_whose_questions_follow_from_answers_is_refused(half: Any) -> None:
+def test_a_silo_method_whose_questions_follow_from_answers_is_refused(half: Any) -> None:
     with pytest.raises(Refused, match="depends on answers"):
         _read(half, asks=2)
 
@@ -201,7 +201,7 @@ def test_a_message_that_is_not_affine_in_answers_is_refused(bent: Any) -> None:
         _read(lambda w, ask, memory: {"g": bent(asking()(w, ask, memory)["g"] - 0.01)}, totals=total)
 
 
-def test_a_silo_half_that_remembers_or_asks_less_is_refused() -> None:
+def test_a_silo_method_that_remembers_or_asks_less_is_refused() -> None:
     def remembering(w: Tensor, ask: Any, memory: Any) -> dict[str, Tensor]:
         memory["g"] = w
         return dict(asking()(w, ask, memory))

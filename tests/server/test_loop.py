@@ -37,7 +37,7 @@ class Walk:
     def silo(
         self, problem: Any, broadcast: Mapping[str, Tensor], ask: Asker, memory: Memory
     ) -> Mapping[str, Tensor]:
-        raise AssertionError("the server runs no silo algorithm")
+        raise AssertionError("the server runs no silo method")
 
 
 @dataclass
@@ -86,7 +86,7 @@ def test_a_refusal_names_the_round() -> None:
 
 @dataclass(frozen=True)
 class Drawing(Walk):
-    """Shows the server algorithm's randomness."""
+    """Shows the server method's randomness."""
 
     def server(self, w: Tensor, problem: Any, public: Public, rng: np.random.Generator) -> ServerHalf:
         yield Round({"w": w, "round": w * 0}, answer=torch.from_numpy(rng.normal(size=2)))

@@ -173,7 +173,7 @@ def test_a_clip_of_one_silo_is_refused_where_sums_have_one() -> None:
         _answered(own_clips, None)
 
 
-def test_a_silo_half_that_remembers_is_refused() -> None:
+def test_a_silo_method_that_remembers_is_refused() -> None:
     def remembering(w: torch.Tensor, ask: Any, memory: Any) -> Any:
         answer = asking()(w, ask, memory)
         memory["last"] = answer["g"]
@@ -183,7 +183,7 @@ def test_a_silo_half_that_remembers_is_refused() -> None:
         _answered(remembering)
 
 
-def test_a_silo_half_hears_zeros() -> None:
+def test_a_silo_method_hears_zeros() -> None:
     heard = []
 
     def listening(w: torch.Tensor, ask: Any, memory: Any) -> Any:

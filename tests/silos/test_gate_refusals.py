@@ -130,7 +130,7 @@ def test_a_broadcast_point_out_of_bounds_is_refused(value: float, at: int) -> No
     point = torch.tensor([1.0, math.nan if math.isnan(value) else 2.0, 3.0], dtype=torch.float64)
     point[at] = value
     attacked(gate, 0, {"w": point}, "a point has an entry of size", debits=False)
-    # Any named array is a point to the gate, whatever the silo half makes of it.
+    # Any named array is a point to the gate, whatever the silo method makes of it.
     attacked(gate, 0, {**ZERO, "v": point}, "a point has an entry of size", debits=False)
 
 
@@ -255,7 +255,7 @@ def test_two_silos_of_one_ledger_are_refused() -> None:
         Gate(records, PROBLEM, algorithm, plan, terms, GAUSSIAN, entropy, [ledger] * 2, LIMITS, torch.float64)
 
 
-# What the silo half asks, against the plan: refused before records are read.
+# What the silo method asks, against the plan: refused before records are read.
 
 
 @pytest.fixture

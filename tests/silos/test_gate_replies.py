@@ -93,7 +93,7 @@ def _two_asks(w: Tensor, ask: Asker, memory: Memory) -> Mapping[str, Tensor]:
 
 @pytest.mark.parametrize("ending", [Crash, KeyboardInterrupt, SystemExit, GeneratorExit, ValueError, Refused])
 def test_a_round_that_ends_by_whatever_exception_is_over(ending: type[BaseException]) -> None:
-    """The silo half has seen the answer: one at another point would show what its noise hides."""
+    """The silo method has seen the answer: one at another point would show what its noise hides."""
     seen: list[Tensor] = []
 
     def half(w: Tensor, ask: Asker, memory: Memory) -> Mapping[str, Tensor]:
@@ -105,8 +105,8 @@ def test_a_round_that_ends_by_whatever_exception_is_over(ending: type[BaseExcept
     switch.half = half
     with pytest.raises(ending):
         gate.answer(0, ZERO)
-    for silo_half in (half, asking()):
-        switch.half = silo_half
+    for silo_method in (half, asking()):
+        switch.half = silo_method
         for _ in range(2):
             with pytest.raises(Refused):
                 gate.answer(0, ZERO)
@@ -142,7 +142,7 @@ def test_an_interrupt_before_the_reply_is_stored_ends_the_round_too(monkeypatch:
 def test_a_refusal_after_the_debit_is_final() -> None:
     """Whether an answer leads out of bounds is a release too: a retry must not draw it anew.
 
-    The second point of this silo half is refused exactly when the first noisy answer is positive, so
+    The second point of this silo method is refused exactly when the first noisy answer is positive, so
     every retry that draws fresh noise would tell one more bit of the same record.
     """
 

@@ -92,7 +92,7 @@ def test_two_broadcasts_at_the_same_time_are_one_answer() -> None:
 
 
 @pytest.mark.parametrize("failure", [MemoryError, KeyboardInterrupt])
-def test_an_ask_that_breaks_down_ends_the_round_whatever_the_silo_half_makes_of_it(
+def test_an_ask_that_breaks_down_ends_the_round_whatever_the_silo_method_makes_of_it(
     failure: type[BaseException], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real, failures = Records.clipped_sum, iter([failure])
@@ -224,7 +224,7 @@ SETTINGS: dict[str, tuple[Callable[[], object], Callable[[], object]]] = {
 
 @pytest.mark.parametrize("setting", SETTINGS)
 @pytest.mark.parametrize("kind", ["linear", "network"])
-def test_a_setting_of_the_silo_half_s_changes_no_answer(setting: str, kind: str) -> None:
+def test_a_setting_of_the_silo_method_s_changes_no_answer(setting: str, kind: str) -> None:
     problem: Any = PROBLEM if kind == "linear" else NeuralNetwork(D, 2)
     data = [(DATA[0][0], np.abs(DATA[0][1]))]
     change, restore = SETTINGS[setting]

@@ -109,7 +109,7 @@ def test_the_dry_run_s_plan_is_what_the_gate_keeps() -> None:
     assert plan.rounds[0] is plan.rounds[1]  # rounds that are alike are one object, however many there are
 
 
-# What comes back from the silo half.
+# What comes back from the silo method.
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,7 @@ def _paid_and_open() -> tuple[Gate, Switch]:
     return open_gate(DATA, PROBLEM, Scripted(switch, 3)), switch
 
 
-def test_what_the_silo_half_keeps_is_no_part_of_what_the_gate_keeps() -> None:
+def test_what_the_silo_method_keeps_is_no_part_of_what_the_gate_keeps() -> None:
     """Its own answers, the broadcast, its memory and its message, changed in place after the round."""
     gate, switch = _paid_and_open()
     kept: list[Tensor] = []

@@ -182,7 +182,7 @@ def test_the_same_request_gets_the_same_bytes_also_after_a_restart_and_of_a_clos
 
 @dataclass(frozen=True)
 class Momentum:
-    """Its silo half remembers what it was answered."""
+    """Its silo method remembers what it was answered."""
 
     linear: ClassVar[bool] = True
     num_rounds: int = 6

@@ -31,7 +31,7 @@ SCENARIO: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Own:
-    """Keeps memory and draws in its server half, so that both travel."""
+    """Keeps memory and draws in its server method, so that both travel."""
 
     num_rounds: int
     where: str = ""

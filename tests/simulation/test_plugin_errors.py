@@ -45,24 +45,24 @@ class Failing:
         for _ in range(self.num_rounds):
             mean = yield Round({"w": w}, answer=w)
             if self.half == "server" and max(public.noise_multipliers) not in (1.0, 7.0):
-                raise ValueError("the server half fails")
+                raise ValueError("the server method fails")
             w = w - 0.1 * mean["g"]
         return w
 
     def silo(self, problem: Any, broadcast: Any, ask: Any, memory: Any) -> Mapping[str, Tensor]:
         answer = ask(Query("gradient", (broadcast["w"],), 1.0))
         if self.half == "silo" and type(ask).__name__ == "_RoundAsker":
-            raise ValueError("the silo half fails")
+            raise ValueError("the silo method fails")
         return {"g": answer}
 
 
 @pytest.mark.parametrize(
     ("half", "expected"),
     [
-        ("silo", "silo half, round 0: raised ValueError: the silo half fails (test_plugin_errors.py:"),
+        ("silo", "silo method, round 0: raised ValueError: the silo method fails (test_plugin_errors.py:"),
         (
             "server",
-            "server half, before round 1: raised ValueError: the server half fails (test_plugin_errors",
+            "server method, before round 1: raised ValueError: the server method fails (test_plugin_errors",
         ),
     ],
 )
@@ -98,7 +98,7 @@ LOCAL = {"name": "local_sgd", "num_rounds": 2, "local_steps": 2, "step_size": 0.
     [
         (
             Fussy,
-            r"problem Fussy \(test_plugin_errors.py\), silo half, round 0: raised ValueError: four are too",
+            r"problem Fussy \(test_plugin_errors.py\), silo method, round 0: raised ValueError: four are too",
         ),
         (Unmade, r"problem Unmade \(test_plugin_errors.py\): raised ValueError: cannot be made \(test_plug"),
     ],
@@ -141,7 +141,7 @@ def test_the_command_line_shows_the_traceback_only_with_debug(
     assert done.exit_code == 2
     last = done.stderr.strip().splitlines()[-1]
     assert last.startswith(
-        "error: algorithm NoisyMinibatchSGD (fedsim), silo half, round 0: raised ValueError"
+        "error: algorithm NoisyMinibatchSGD (fedsim), silo method, round 0: raised ValueError"
     )
     assert (len(done.stderr.strip().splitlines()) > 1) == debug
     assert ("Traceback" in done.stderr) == debug

@@ -110,7 +110,7 @@ def test_a_wrong_field_is_named(field: str, value: object, said: str) -> None:
         made(**{field: value})
 
 
-def test_a_silo_half_that_is_not_linear_is_refused_with_the_reason() -> None:
+def test_a_silo_method_that_is_not_linear_is_refused_with_the_reason() -> None:
     algorithm = {"name": "local_sgd", "num_rounds": 2, "local_steps": 2, "step_size": 0.1, "clip_norm": 1.0}
     with refused("scenario.privacy.mechanism", "summed_gaussian", "each silo's own noisy answers"):
         resolve(parse(BASE | {"algorithm": algorithm}))

@@ -1,4 +1,4 @@
-"""Small federations, gates over them, and an algorithm whose silo half can be exchanged after admission."""
+"""Small federations, gates over them, and an algorithm whose silo method can be exchanged after admission."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -101,7 +101,7 @@ SiloHalf = Callable[[Tensor, Asker, Memory], Mapping[str, Tensor]]
 
 
 class Switch:
-    """Holds a silo half that a test exchanges after the plan has been admitted."""
+    """Holds a silo method that a test exchanges after the plan has been admitted."""
 
     def __init__(self, half: SiloHalf) -> None:
         self.half = half
@@ -128,7 +128,7 @@ class Scripted:
 def asking(
     statistic: str = "gradient", clip: float = 1.0, batch: Batch = FULL, noise_ratio: float = 1.0
 ) -> SiloHalf:
-    """A silo half of one query; a gradient difference is taken against the zero vector."""
+    """A silo method of one query; a gradient difference is taken against the zero vector."""
 
     def half(w: Tensor, ask: Asker, memory: Memory) -> Mapping[str, Tensor]:
         points = (w,) if statistic == "gradient" else (w, torch.zeros_like(w))

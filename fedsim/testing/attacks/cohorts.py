@@ -1,6 +1,6 @@
 """Silos that are attacked: their records, a gate over them, and a tap at every answer of that gate.
 
-A message is made of answers; a tap hears each by itself, and can keep a silo algorithm on a given path.
+A message is made of answers; a tap hears each by itself, and can keep a silo method on a given path.
 """
 
 from __future__ import annotations
@@ -88,14 +88,14 @@ def alone(record: Record) -> Data:
 
 @dataclass(frozen=True)
 class Heard:
-    """One ask: the silo algorithm's queries and the gate's answers, each (members, d)."""
+    """One ask: the silo method's queries and the gate's answers, each (members, d)."""
 
     queries: tuple[Query, ...]
     answers: tuple[Tensor, ...]
 
 
 Tell = Callable[[int, Heard], tuple[Tensor, ...]]
-"""(number of the ask in its round, the answers heard) to the answers that the silo algorithm gets instead."""
+"""(number of the ask in its round, the answers heard) to the answers that the silo method gets instead."""
 
 
 @dataclass
@@ -103,9 +103,9 @@ class Tap:
     """Listens to every ask, and may change it.
 
     Args:
-        full: ask for every record, whatever batch the silo algorithm names.
-        tell: keeps the silo algorithm on a path that does not depend on the answers heard.
-        greedy: at the end of a round ask once more than the silo algorithm does.
+        full: ask for every record, whatever batch the silo method names.
+        tell: keeps the silo method on a path that does not depend on the answers heard.
+        greedy: at the end of a round ask once more than the silo method does.
     """
 
     full: bool = False
@@ -128,7 +128,7 @@ class Tap:
         return heard.answers if self.tell is None else self.tell(len(self.heard) - 1, heard)
 
     def end(self, ask: Asker) -> None:
-        """The silo algorithm has what it asked for; `overheard` is what the gate should have refused."""
+        """The silo method has what it asked for; `overheard` is what the gate should have refused."""
         if self.greedy and self.heard:
             queries = self.heard[-1].queries
             with suppress(Exception):

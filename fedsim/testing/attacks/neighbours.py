@@ -1,6 +1,6 @@
 """Neighbouring records for two daemons, the broadcasts to send them, and what their replies tell.
 
-The server sees messages and nothing else, and the silo algorithm is public code. Where its message of a round
+The server sees messages and nothing else, and the silo method is public code. Where its message of a round
 is the unchanged answer to the round's only query, a server hears what the plan is priced for. (A message that
 is made of several answers tells less, and its likelihood is not worked out here.)
 """

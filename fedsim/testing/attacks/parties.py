@@ -1,6 +1,6 @@
 """Silos whose answers are added up: what each of three parties reads of one, through the silo's own gate.
 
-A silo algorithm hears zeros there. In their place come the numbers that a party reads, as the mean over the
+A silo method hears zeros there. In their place come the numbers that a party reads, as the mean over the
 silo's batch that they would be: a unit of a contribution is worth step / (w_i K_i). The clip that is noted
 with them is half of what one record may move a contribution by, rounding included, so that everything that
 judges a silo's own answers judges these.

@@ -162,7 +162,7 @@ def _balance(problem: NeuralNetwork, x: Tensor, start: Tensor) -> Tensor | None:
 
 
 _PATHS = 4
-"""Ways of an honest silo algorithm through a round of several asks that a choice is averaged over."""
+"""Ways of an honest silo method through a round of several asks that a choice is averaged over."""
 
 
 @dataclass(frozen=True)
@@ -282,7 +282,7 @@ def _hear(
 ) -> list[tuple[int, list[Heard]]]:
     """(place, asks) of the points that are accepted, for silos of one record each.
 
-    In a round of several asks the silo algorithm goes on from noise of its size, the same for all records.
+    In a round of several asks the silo method goes on from noise of its size, the same for all records.
     """
     asks = tuple(replace(ask, batch=FULL) for ask in kind.asks)
     rng = generator("audit path", setting.resolved.scenario.seed, silo, path)
