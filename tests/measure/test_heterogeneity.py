@@ -1,7 +1,6 @@
 """upsilon_*^2 and phi^2: closed forms, like and unlike silos, and why there may be no number."""
 
 import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -35,7 +34,7 @@ def found(**changes: Any) -> dict[str, Any]:
     return measure(resolved, read(resolved, 0).silos)
 
 
-def test_silos_with_known_optima_have_the_closed_form() -> None:
+def test_silos_with_known_optima_have_the_closed_form():
     # One feature that is 1 and no noise: F_i(w) = (w - c_i)^2 / 2, so grad F_i(w*) = w* - c_i.
     centres, weights = np.array([1.0, 2.0, 6.0]), [0.5, 0.3, 0.2]
     spread = torch.tensor([-1.0, 1.0, 0.0, 0.0], dtype=torch.float64)
@@ -50,7 +49,7 @@ def test_silos_with_known_optima_have_the_closed_form() -> None:
 
 
 @pytest.mark.parametrize("problem", [LogisticRegression(3), SoftmaxRegression(3, 3), LinearRegression(3)])
-def test_moments_are_those_of_the_records_gradients(problem: Any) -> None:
+def test_moments_are_those_of_the_records_gradients(problem):
     rng = np.random.default_rng(0)
     problem = type(problem)(problem.num_features, problem.num_outputs, Composite(l2=0.1))
     pairs = [
@@ -70,14 +69,14 @@ def test_moments_are_those_of_the_records_gradients(problem: Any) -> None:
     assert (torch.tensor([0.7, 0.3], dtype=torch.float64) @ gradients).norm() > 1e-3
 
 
-def test_like_silos_differ_little_and_sorted_silos_much() -> None:
+def test_like_silos_differ_little_and_sorted_silos_much():
     classes = {"data": {"name": "synthetic", "rows": 2000, "features": 3}, "problem": "logistic_regression"}
     like, unlike = found(**classes), found(**classes, partition=SORTED)
     assert 0 < like["upsilon_star_sq"] < 0.01 * unlike["upsilon_star_sq"]
     assert like["phi_sq_at_optimum"] > like["phi_sq_mean_at_optimum"] > 0
 
 
-def test_it_is_measured_at_the_training_optimum() -> None:
+def test_it_is_measured_at_the_training_optimum():
     resolved = resolve(parse(GOOD | {"partition": SORTED}))
     silos = read(resolved, 0).silos
     x = np.vstack([silo.train_features for silo in silos])
@@ -104,14 +103,14 @@ NO_OPTIMUM: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("case", NO_OPTIMUM)
-def test_without_an_optimum_there_is_a_reason_and_no_number(case: str) -> None:
+def test_without_an_optimum_there_is_a_reason_and_no_number(case):
     changes, reason = NO_OPTIMUM[case]
     result = found(**changes)
     assert reason in result["reason"]
     assert result["upsilon_star_sq"] is result["phi_sq_at_optimum"] is None
 
 
-def test_few_separable_records_are_noticed() -> None:
+def test_few_separable_records_are_noticed():
     x = torch.tensor([[1.0, 1.0], [2.0, 1.0], [-1.0, 1.0], [-3.0, 1.0]], dtype=torch.float64)
     y = torch.tensor([1.0, 1.0, 0.0, 0.0], dtype=torch.float64)
     with pytest.raises(Exception, match="separable"):
@@ -119,7 +118,7 @@ def test_few_separable_records_are_noticed() -> None:
     assert minimiser(LogisticRegression(2, 1, Composite(l2=0.1)), [(x, y)], [1.0]).isfinite().all()
 
 
-def test_a_constraint_that_does_not_bind_changes_nothing() -> None:
+def test_a_constraint_that_does_not_bind_changes_nothing():
     roomy = {
         "name": "linear_regression",
         "silo_weights": "size",
@@ -129,7 +128,7 @@ def test_a_constraint_that_does_not_bind_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize("asked", [False, True])
-def test_it_is_reported_only_when_asked_and_marked_as_not_private(asked: bool, tmp_path: Path) -> None:
+def test_it_is_reported_only_when_asked_and_marked_as_not_private(asked, tmp_path):
     scenario = tmp_path / "scenario.yaml"
     scenario.write_text(yaml.safe_dump(GOOD | {"report": {"heterogeneity": asked}}))
     result = CliRunner().invoke(app, ["simulate", str(scenario), "--out", str(tmp_path / "run")])

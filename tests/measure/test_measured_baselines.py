@@ -48,7 +48,7 @@ def fitted(problem: Any, x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, str]
     return problem.scores(torch.tensor(x), found.w).numpy(), found.method
 
 
-def test_logistic_regression_is_scikit_learns_without_a_penalty() -> None:
+def test_logistic_regression_is_scikit_learns_without_a_penalty():
     x, y = records(load_breast_cancer, FEW)
     scores, method = fitted(LogisticRegression(x.shape[1]), x, y)
     theirs = SkLogistic(C=np.inf, tol=1e-10, max_iter=10_000).fit(x[:, :-1], y)
@@ -56,7 +56,7 @@ def test_logistic_regression_is_scikit_learns_without_a_penalty() -> None:
     assert method == "converged"
 
 
-def test_separable_classes_are_scikit_learns_with_its_default_penalty() -> None:
+def test_separable_classes_are_scikit_learns_with_its_default_penalty():
     x, y = records(load_breast_cancer)
     scores, method = fitted(LogisticRegression(x.shape[1]), x, y)
     theirs = SkLogistic(tol=1e-10, max_iter=10_000).fit(x[:, :-1], y)
@@ -64,7 +64,7 @@ def test_separable_classes_are_scikit_learns_with_its_default_penalty() -> None:
     assert "scikit-learn's default" in method
 
 
-def test_softmax_is_scikit_learns() -> None:
+def test_softmax_is_scikit_learns():
     x, y = records(load_wine, [1, 2, 3])
     scores, _ = fitted(SoftmaxRegression(x.shape[1], 3), x, y)
     theirs = SkLogistic(C=np.inf, tol=1e-8, max_iter=20_000).fit(x[:, :-1], y).predict_proba(x[:, :-1])
@@ -73,13 +73,13 @@ def test_softmax_is_scikit_learns() -> None:
     assert np.abs(ours - theirs).max() < 5e-3
 
 
-def test_linear_regression_is_scikit_learns() -> None:
+def test_linear_regression_is_scikit_learns():
     x, y = records(load_diabetes)
     scores, _ = fitted(LinearRegression(x.shape[1]), x, y)
     assert np.abs(scores - SkLinear().fit(x[:, :-1], y).predict(x[:, :-1])).max() < 1e-9
 
 
-def test_a_kinked_loss_comes_as_close_as_it_says() -> None:
+def test_a_kinked_loss_comes_as_close_as_it_says():
     x, y = (each[:150] for each in records(load_diabetes))
     scores, method = fitted(AbsoluteError(x.shape[1]), x, y)
     theirs = QuantileRegressor(alpha=0).fit(x[:, :-1], y).predict(x[:, :-1])
@@ -87,21 +87,21 @@ def test_a_kinked_loss_comes_as_close_as_it_says() -> None:
     assert method.startswith("L-BFGS after")
 
 
-def test_fewer_records_than_features_are_as_good_as_ridge() -> None:
+def test_fewer_records_than_features_are_as_good_as_ridge():
     x, y = records(load_diabetes)
     scores, method = fitted(LinearRegression(x.shape[1]), x[:8], y[:8])
     assert np.abs(scores - y[:8]).max() > 0.1, "an interpolation"
     assert "scikit-learn's default" in method
 
 
-def test_a_silo_of_one_class_predicts_it() -> None:
+def test_a_silo_of_one_class_predicts_it():
     x, y = records(load_breast_cancer)
     scores, _ = fitted(LogisticRegression(x.shape[1]), x[y == 1][:50], y[y == 1][:50])
     assert (scores > 0).all()
     assert np.isfinite(scores).all()
 
 
-def test_a_regulariser_and_a_constraint_are_the_scenarios() -> None:
+def test_a_regulariser_and_a_constraint_are_the_scenarios():
     x, y = records(load_breast_cancer)
     ball = LogisticRegression(x.shape[1], 1, Composite(constraint=L2Ball(0.5)))
     found = fit(ball, torch.tensor(x), torch.tensor(y).double(), intercept=True)
@@ -114,7 +114,7 @@ def test_a_regulariser_and_a_constraint_are_the_scenarios() -> None:
     assert method == "converged"
 
 
-def test_a_network_ends_where_its_loss_is_flat(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_network_ends_where_its_loss_is_flat(monkeypatch):
     x, y = records(load_breast_cancer, FEW)
     x, y = x[:60, :], y[:60]
     network = NeuralNetwork(5, 2, Composite(l2=0.05), Mlp(hidden=()))
@@ -130,7 +130,7 @@ def test_a_network_ends_where_its_loss_is_flat(monkeypatch: pytest.MonkeyPatch) 
     assert fit(network, torch.tensor(x), torch.tensor(y).double(), True).w is None
 
 
-def test_what_no_solver_of_ours_minimises_says_so() -> None:
+def test_what_no_solver_of_ours_minimises_says_so():
     x, y = records(load_breast_cancer, FEW)
     problem = HingeLoss(5, 1, Composite(l1=0.1))
     found = fit(problem, torch.tensor(x), torch.tensor(y).double(), True)
@@ -162,7 +162,7 @@ def simulated(**report: Any) -> fedsim.Run:
     return fedsim.simulate(SCENARIO | {"report": report}, data=imbalanced(), progress=False)
 
 
-def test_where_few_are_positive_the_error_says_nothing_and_the_auc_does() -> None:
+def test_where_few_are_positive_the_error_says_nothing_and_the_auc_does():
     run = simulated(metric="auc")
     majority, *alone, pooled = run.baselines
     assert majority["error"] == run.summary.metrics.error == pytest.approx(0.15, abs=0.03)
@@ -180,19 +180,19 @@ def test_where_few_are_positive_the_error_says_nothing_and_the_auc_does() -> Non
     assert all(row["auc"] is not None and row["brier"] is None for row in run.silos)
 
 
-def test_before_the_last_round_only_the_chosen_metric_is_measured() -> None:
+def test_before_the_last_round_only_the_chosen_metric_is_measured():
     rows = simulated(nonprivate_twin=False).metrics.to_pylist()
     assert [row["auc"] is None for row in rows] == [True] * (len(rows) - 1) + [False]
 
 
-def test_baselines_can_be_left_out() -> None:
+def test_baselines_can_be_left_out():
     run = simulated(baselines=False)
     assert len(run.baselines) == 0
     assert run.summary.baselines == []
     assert not any("no better" in line for line in run.summary.warnings)
 
 
-def test_a_runs_baselines_are_scikit_learns_on_the_same_records() -> None:
+def test_a_runs_baselines_are_scikit_learns_on_the_same_records():
     tree = SCENARIO | {"data": {"name": "breast_cancer"}, "partition": {"name": "iid", "num_partitions": 3}}
     prior, *_, pooled = fedsim.simulate(tree, progress=False).baselines.to_pylist()
     silos = read(resolve(parse(tree)), 0).silos
@@ -207,7 +207,7 @@ def test_a_runs_baselines_are_scikit_learns_on_the_same_records() -> None:
     assert (prior["error"], prior["auc"]) == (pytest.approx(1 - shares.score(u, v)), 0.5)
 
 
-def test_of_many_silos_an_even_sample_is_fitted() -> None:
+def test_of_many_silos_an_even_sample_is_fitted():
     silos: Any = [type("S", (), {"train_target": np.zeros(n), "name": str(n)}) for n in range(100, 0, -1)]
     chosen = [len(silo.train_target) for silo in measured._some(silos)]
     assert len(chosen) == measured.MOST_SILOS

@@ -25,7 +25,7 @@ def values(problem: Problem, scores: Any, target: Any, **asked: Any) -> dict[str
     return values_of(BY_SKLEARN, problem, *tensors, Asked(**asked))
 
 
-def test_two_classes_by_hand() -> None:
+def test_two_classes_by_hand():
     """Of four pairs of unlike records three are in order; class 1 is predicted thrice, twice rightly."""
     found = values(LogisticRegression(1), S, Y, classes=2)
     p = 1 / (1 + np.exp(-S.numpy()))
@@ -38,7 +38,7 @@ def test_two_classes_by_hand() -> None:
     assert "rmse" not in found
 
 
-def test_a_threshold_moves_sensitivity_and_specificity_alone() -> None:
+def test_a_threshold_moves_sensitivity_and_specificity_alone():
     usual, higher = (values(LogisticRegression(1), S, Y, classes=2, threshold=t) for t in (0.5, 0.75))
     assert (higher["sensitivity"], higher["specificity"]) == (
         0.5,
@@ -52,7 +52,7 @@ def test_a_threshold_moves_sensitivity_and_specificity_alone() -> None:
 
 
 @pytest.mark.parametrize("classes", [2, 4])
-def test_a_softmax_is_what_scikit_learn_makes_of_its_probabilities(classes: int) -> None:
+def test_a_softmax_is_what_scikit_learn_makes_of_its_probabilities(classes):
     rng = np.random.default_rng(classes)
     target = rng.integers(0, classes, 200)
     scores = rng.normal(size=(200, classes)) + 2 * np.eye(classes)[target]
@@ -82,7 +82,7 @@ def test_a_softmax_is_what_scikit_learn_makes_of_its_probabilities(classes: int)
     assert found == pytest.approx(expected)
 
 
-def test_a_number_is_measured_in_its_own_units() -> None:
+def test_a_number_is_measured_in_its_own_units():
     found = values(
         LinearRegression(1), [0.0, 0.5], [0.5, 0.5 + 1e-9], classes=0, units=lambda scaled: 10 * scaled + 3
     )
@@ -94,14 +94,14 @@ def test_a_number_is_measured_in_its_own_units() -> None:
     assert values(LinearRegression(1), [1.0], [2.0], classes=0) == {"rmse": 1.0, "mae": 1.0, "r2": None}
 
 
-def test_a_hinge_loss_has_ranks_and_no_probabilities() -> None:
+def test_a_hinge_loss_has_ranks_and_no_probabilities():
     found = values(HingeLoss(1), S, Y, classes=2)
     assert (found["auc"], found["sensitivity"], found["specificity"]) == (0.75, 1.0, 0.5)
     assert found["log_loss"] is None
     assert found["brier"] is None
 
 
-def test_what_one_class_cannot_say_is_none() -> None:
+def test_what_one_class_cannot_say_is_none():
     found = values(LogisticRegression(1), S, torch.ones(4), classes=2)
     undecided = ("auc", "average_precision", "balanced_accuracy", "specificity")
     assert [found[name] for name in undecided] == [None] * 4
@@ -109,21 +109,21 @@ def test_what_one_class_cannot_say_is_none() -> None:
     assert found["log_loss"] is not None
 
 
-def test_classes_without_a_test_record_are_left_out_of_macro_values() -> None:
+def test_classes_without_a_test_record_are_left_out_of_macro_values():
     scores = np.array([[2.0, 0.0, 9.0], [0.0, 1.0, 0.0], [3.0, 1.0, 0.0]])
     found = values(SoftmaxRegression(1, 3), scores, [0, 1, 0], classes=3)
     assert found["sensitivity"] == pytest.approx((0.5 + 1) / 2)
     assert found["auc"] == pytest.approx(((1 + 0) / 2 + (1 + 1) / 2) / 2)
 
 
-def test_scores_that_are_not_finite_have_no_metric() -> None:
+def test_scores_that_are_not_finite_have_no_metric():
     found = values(LogisticRegression(1), [math.nan, 1.0], [0, 1], classes=2)
     assert found
     assert all(value is not None and math.isnan(value) for value in found.values())
     assert values(LogisticRegression(1), [], [], classes=2)["auc"] is None
 
 
-def test_calibration_is_scikit_learns_and_counts_records() -> None:
+def test_calibration_is_scikit_learns_and_counts_records():
     rng = np.random.default_rng(3)
     scores, target = torch.tensor(rng.normal(size=300)), torch.tensor(rng.integers(0, 2, 300)).double()
     bins = calibration(LogisticRegression(1), scores, target, Asked(2))
@@ -137,7 +137,7 @@ def test_calibration_is_scikit_learns_and_counts_records() -> None:
     assert calibration(LogisticRegression(1), scores, torch.ones(300), Asked(2))[0].observed == 1.0
 
 
-def test_of_several_classes_the_predicted_ones_probability_is_calibrated() -> None:
+def test_of_several_classes_the_predicted_ones_probability_is_calibrated():
     scores = torch.tensor([[5.0, 0.0, 0.0], [5.0, 0.0, 0.0], [0.0, 5.0, 0.0], [0.0, 0.1, 0.0]])
     low, high = calibration(SoftmaxRegression(1, 3), scores, torch.tensor([0.0, 1.0, 1.0, 1.0]), Asked(3))
     assert (low.bin, low.records, low.observed) == (3, 1, 1.0)
@@ -145,7 +145,7 @@ def test_of_several_classes_the_predicted_ones_probability_is_calibrated() -> No
     assert high.observed == pytest.approx(2 / 3)
 
 
-def test_a_problem_says_which_metrics_it_has() -> None:
+def test_a_problem_says_which_metrics_it_has():
     assert applicable(LinearRegression(1), 0) == ("error", "loss", "rmse", "mae", "r2")
     assert {"log_loss", "brier"} == set(applicable(LogisticRegression(1), 2)) - set(
         applicable(HingeLoss(1), 2)
@@ -164,15 +164,13 @@ def test_a_problem_says_which_metrics_it_has() -> None:
         ("error", 0.3, SoftmaxRegression(1, 3), 3, "two classes"),
     ],
 )
-def test_a_metric_that_a_problem_lacks_is_refused(
-    metric: str, threshold: float, problem: Problem, classes: int, said: str
-) -> None:
+def test_a_metric_that_a_problem_lacks_is_refused(metric, threshold, problem, classes, said):
     with pytest.raises(InputError, match=said):
         check_metric(metric, threshold, problem, classes)
     check_metric("error", 0.5, problem, classes)
 
 
-def test_the_direction_of_every_metric() -> None:
+def test_the_direction_of_every_metric():
     assert better("auc", 0.8, 0.7)
     assert better("error", 0.1, 0.2)
     assert not better("r2", 0.5, 0.5)

@@ -75,7 +75,7 @@ def _pairs(data: list[tuple[np.ndarray, np.ndarray]]) -> list[tuple[torch.Tensor
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", COMPOSITES)
-def test_no_point_of_the_set_is_below_the_minimiser(kind: str, name: str) -> None:
+def test_no_point_of_the_set_is_below_the_minimiser(kind, name):
     """F is convex: where nothing near is lower, nothing is."""
     base = KINDS[kind]
     problem = type(base)(D, base.num_outputs, COMPOSITES[name])
@@ -89,16 +89,16 @@ def test_no_point_of_the_set_is_below_the_minimiser(kind: str, name: str) -> Non
             assert _value(problem, data, other) >= least - 1e-13
 
     # And it is a fixed point of the proximal gradient step, which of a convex function only minimisers are.
-    def smooth_part(v: torch.Tensor) -> torch.Tensor:
+    def smooth_part(v):
         losses = [problem.losses(problem.scores(x, v), y).mean() for x, y in _pairs(data)]
-        return sum(p * loss for p, loss in zip(WEIGHTS, losses, strict=True))  # type: ignore[return-value]
+        return sum(p * loss for p, loss in zip(WEIGHTS, losses, strict=True))
 
     point = torch.from_numpy(w)
     after = problem.prox(point - torch.func.grad(smooth_part)(point), 1.0)
     assert float((after - point).norm()) < 1e-9
 
 
-def test_records_that_can_be_separated_have_a_minimiser_in_a_ball_and_none_without() -> None:
+def test_records_that_can_be_separated_have_a_minimiser_in_a_ball_and_none_without():
     x = torch.tensor([[1.0, 1.0], [2.0, 1.0], [-1.0, 1.0], [-3.0, 1.0]], dtype=torch.float64)
     pairs = [(x, torch.tensor([1.0, 1.0, 0.0, 0.0], dtype=torch.float64))]
     with pytest.raises(NoOptimumError, match="separable"):
@@ -138,20 +138,20 @@ def _objective(**changes: Any) -> TrainingObjective:
     return TrainingObjective(resolved, read(resolved, 0).silos)
 
 
-def test_the_measured_numbers_are_those_of_the_definition() -> None:
+def test_the_measured_numbers_are_those_of_the_definition():
     resolved = resolve(parse(GOOD))
     silos = read(resolved, 0).silos
     found = TrainingObjective(resolved, silos)
     w, p = np.array([0.3, -0.2, 0.5, 0.1]), (4 / 6, 1 / 6, 1 / 6)
     d = len(w)
 
-    def value(v: np.ndarray) -> float:
+    def value(v):
         losses = [
             np.logaddexp(0, s.train_features @ v) - s.train_target * (s.train_features @ v) for s in silos
         ]
         return float(sum(q * loss.mean() for q, loss in zip(p, losses, strict=True)) + 0.005 * v @ v)
 
-    def split(uv: np.ndarray) -> float:
+    def split(uv):
         return value(uv[:d] - uv[d:]) + 0.02 * uv.sum()  # l1 of u - v, for u, v >= 0
 
     slope = sum(
@@ -175,7 +175,7 @@ def test_the_measured_numbers_are_those_of_the_definition() -> None:
     assert abs((other.excess or 0) - (risk.excess or 0)) > 1e-5  # p_i are used
 
 
-def test_a_run_measures_both_variants_every_round_and_says_so(tmp_path: Path) -> None:
+def test_a_run_measures_both_variants_every_round_and_says_so(tmp_path):
     run, said = _simulate(tmp_path)
     rows = pq.read_table(run / "metrics.parquet").to_pylist()
     assert len(rows) == 2 * 2 * 301
@@ -224,7 +224,7 @@ ASKED: dict[str, tuple[dict[str, Any], bool, bool]] = {
 
 
 @pytest.mark.parametrize("case", ASKED)
-def test_it_is_measured_where_it_exists_and_is_asked_for(case: str, tmp_path: Path) -> None:
+def test_it_is_measured_where_it_exists_and_is_asked_for(case, tmp_path):
     changes, excess, mapping = ASKED[case]
     few = {"algorithm": GOOD["algorithm"] | {"num_rounds": 2}, "trials": 1}
     run, said = _simulate(tmp_path, **few | changes)
@@ -236,7 +236,7 @@ def test_it_is_measured_where_it_exists_and_is_asked_for(case: str, tmp_path: Pa
     assert ("xcess risk of the training objective" in (run / "report.html").read_text()) is excess
 
 
-def test_the_slope_of_a_network_is_that_of_all_its_records_at_once() -> None:
+def test_the_slope_of_a_network_is_that_of_all_its_records_at_once():
     model = {"name": "neural_network", "model": {"name": "mlp", "hidden": [4]}}
     found = _objective(problem=model)
     problem, w = found._problem, found._problem.start(1).double()
@@ -247,12 +247,12 @@ def test_the_slope_of_a_network_is_that_of_all_its_records_at_once() -> None:
     assert found(w).excess is None
 
 
-def test_eta_is_the_step_or_half_the_inverse_smoothness() -> None:
+def test_eta_is_the_step_or_half_the_inverse_smoothness():
     assert eta_of(NoisyMinibatchSGD(num_rounds=1, step_size=0.3, clip_norm=1.0)) == 0.3
     assert eta_of(MultiStageAcceleratedMinibatchSGD(40, 4.0, 1.0, 1.0, 1.0, 0.0)) == 1 / 8
 
 
-def test_a_model_that_is_not_finite_has_no_excess() -> None:
+def test_a_model_that_is_not_finite_has_no_excess():
     risk = _objective()(torch.full((4,), torch.nan))
     assert risk == (None, None)
 
@@ -265,7 +265,7 @@ def _bounds(*arguments: str) -> tuple[int, str]:
     return result.exit_code, result.output
 
 
-def test_bounds_are_drawn_over_a_run_and_printed(tmp_path: Path) -> None:
+def test_bounds_are_drawn_over_a_run_and_printed(tmp_path):
     """Lower bounds are for silos alike: of equal size and weight."""
     alike = {"data": GOOD["data"] | {"rows": 390}, "problem": GOOD["problem"] | {"silo_weights": "equal"}}
     few = {"algorithm": GOOD["algorithm"] | {"num_rounds": 5}, "assumptions": STATED}
@@ -289,7 +289,7 @@ def test_bounds_are_drawn_over_a_run_and_printed(tmp_path: Path) -> None:
     assert len(tree["figures"]) == 2
 
 
-def test_bounds_of_sums_over_silos_are_those_of_every_trust(tmp_path: Path) -> None:
+def test_bounds_of_sums_over_silos_are_those_of_every_trust(tmp_path):
     alike = {"data": GOOD["data"] | {"rows": 390}, "problem": "logistic_regression"}
     few = {"algorithm": {"name": "noisy_minibatch_sgd", "num_rounds": 3, "step_size": 0.5, "clip_norm": 1.0}}
     sums = {"mechanism": "summed_gaussian", "epsilon": 2.0, "delta": 1e-5, "honest_fraction": 1.0}
@@ -311,7 +311,7 @@ def test_bounds_of_sums_over_silos_are_those_of_every_trust(tmp_path: Path) -> N
     assert own - at_most == pytest.approx(private * (N**-0.5 - 1 / N))
 
 
-def test_bounds_over_a_run_that_cannot_be_drawn_say_why(tmp_path: Path) -> None:
+def test_bounds_over_a_run_that_cannot_be_drawn_say_why(tmp_path):
     few = {"algorithm": GOOD["algorithm"] | {"num_rounds": 2}, "trials": 1}
     for name, changes, reason in (
         ("unmeasured", {"report": {"excess_risk": False}, "assumptions": STATED}, "report.excess_risk=true"),
@@ -327,7 +327,7 @@ def test_bounds_over_a_run_that_cannot_be_drawn_say_why(tmp_path: Path) -> None:
         assert "--run" in said
 
 
-def test_the_envelope_states_the_smoothness_that_theorems_ask_for() -> None:
+def test_the_envelope_states_the_smoothness_that_theorems_ask_for():
     smoothed = {"problem": {"name": "hinge_loss", "smoothing": {"beta": 2.0}}}
     assert resolve(parse(GOOD | smoothed)).scenario.assumptions.beta == 2.0
     looser = resolve(parse(GOOD | smoothed | {"assumptions": {"beta": 2.5}}))

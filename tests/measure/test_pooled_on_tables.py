@@ -13,7 +13,7 @@ from fedsim.scenario.resolve import resolve
 
 
 @pytest.mark.parametrize("name", ["heart", "census", "homes"])
-def test_the_pooled_optimum_equals_scikit_learns(name: str) -> None:
+def test_the_pooled_optimum_equals_scikit_learns(name):
     """Of classes its default: indicators of categories and the constant have no optimum of their own."""
     scenario = load_scenario(ROOT / "examples" / "tables" / f"{name}.yaml")
     problem = resolve(scenario).problem

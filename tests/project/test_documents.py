@@ -36,11 +36,11 @@ def leads_somewhere(page: Path, link: str) -> bool:
 
 
 @pytest.mark.parametrize("page", DOCUMENTS, ids=lambda page: str(page.relative_to(ROOT)))
-def test_relative_links_lead_to_files_and_headings(page: Path) -> None:
+def test_relative_links_lead_to_files_and_headings(page):
     assert dead(page) == []
 
 
-def test_a_dead_link_is_found(tmp_path: Path) -> None:
+def test_a_dead_link_is_found(tmp_path):
     page = tmp_path / "page.md"
     page.write_text("# Here `it` is\n[a](gone.md) [b](#there) [c](#here-it-is) [d](https://x) `[e](f)`\n")
     assert dead(page) == ["gone.md", "#there"]
@@ -49,7 +49,7 @@ def test_a_dead_link_is_found(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "page", [page for page in DOCUMENTS if page.name != "CHANGELOG.md"], ids=lambda page: page.stem
 )
-def test_the_files_that_a_page_names_exist(page: Path) -> None:
+def test_the_files_that_a_page_names_exist(page):
     named = re.findall(
         r"`((?:[\w.-]+/)+[\w.-]+\.(?:py|md|toml|yaml))[^`]*`", page.read_text(encoding="utf-8")
     )
@@ -57,7 +57,7 @@ def test_the_files_that_a_page_names_exist(page: Path) -> None:
     assert [name for name in named if not any((place / name).exists() for place in places)] == []
 
 
-def test_every_package_is_in_the_picture() -> None:
+def test_every_package_is_in_the_picture():
     picture = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     packages = {folder.name for folder in (ROOT / "fedsim").iterdir() if (folder / "__init__.py").exists()}
     assert packages | {"silos", "server", "shuffler"} == set(re.findall(r'(\w+)\["', picture))
@@ -73,12 +73,12 @@ ABOUT_WORDS = {"CONTRIBUTING.md", "CHANGELOG.md"}
     [page for page in DOCUMENTS if page.name not in GENERATED | ABOUT_WORDS],
     ids=lambda page: page.stem,
 )
-def test_a_page_uses_no_word_that_contributing_replaces(page: Path) -> None:
+def test_a_page_uses_no_word_that_contributing_replaces(page):
     prose = PROSE.sub("", page.read_text(encoding="utf-8"))
     assert re.findall(rf"\b(?:{REPLACED})\b", prose, re.I) == []
 
 
-def test_the_fields_words_are_in_the_glossary() -> None:
+def test_the_fields_words_are_in_the_glossary():
     glossary = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
     terms = [term for term in re.findall(r"^\| ([^|]+) \|", glossary, re.M) if term != "term"]
     contributing = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
@@ -101,7 +101,7 @@ def project(folder: str) -> dict[str, Any]:
     return found
 
 
-def test_images_and_citation_have_the_packages_version_and_licence() -> None:
+def test_images_and_citation_have_the_packages_version_and_licence():
     assert {project(folder)["version"].partition("+")[0] for folder in PROJECTS} == {VERSION}
     assert {project(folder)["license"] for folder in PROJECTS} == {"Apache-2.0"}
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
@@ -112,14 +112,14 @@ def test_images_and_citation_have_the_packages_version_and_licence() -> None:
     )
 
 
-def test_documents_and_compose_files_name_images_of_this_version() -> None:
+def test_documents_and_compose_files_name_images_of_this_version():
     for name in ("docker-compose.yml", "docs/deployment.md", "deploy/compose-test.sh"):
         tags = re.findall(r"fedsim-[\w$]+:(\d[\w.]*)", (ROOT / name).read_text())
         assert tags, name
         assert set(tags) == {VERSION}, name
 
 
-def test_pre_commit_runs_the_tools_of_make_check() -> None:
+def test_pre_commit_runs_the_tools_of_make_check():
     (repository,) = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"]
     hooked = {hook["entry"].removeprefix(".venv/bin/") for hook in repository["hooks"]}
     body = re.search(r"^check:.*\n((?:\t.*\n)+)", (ROOT / "Makefile").read_text(), re.M)
@@ -128,7 +128,7 @@ def test_pre_commit_runs_the_tools_of_make_check() -> None:
     assert {entry.removesuffix(" --fix") for entry in hooked} == checked
 
 
-def test_the_workflow_calls_make_with_pinned_actions_and_reads_only() -> None:
+def test_the_workflow_calls_make_with_pinned_actions_and_reads_only():
     text = (ROOT / ".github" / "workflows" / "ci.yml").read_text()
     workflow = yaml.safe_load(text)
     steps = [step for job in workflow["jobs"].values() for step in job["steps"]]
@@ -140,7 +140,7 @@ def test_the_workflow_calls_make_with_pinned_actions_and_reads_only() -> None:
     assert not any("permissions" in job for job in workflow["jobs"].values())
 
 
-def test_the_workflow_covers_the_pythons_that_the_package_allows() -> None:
+def test_the_workflow_covers_the_pythons_that_the_package_allows():
     workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text())
     tried = workflow["jobs"]["gate"]["strategy"]["matrix"]["python"]
     stated = [name.rpartition(" ")[2] for name in project("")["classifiers"] if re.search(r"3\.\d+$", name)]

@@ -49,15 +49,13 @@ SESSIONS = list(_sessions())
 
 
 @pytest.fixture
-def place() -> Iterator[Path]:
+def place():
     with short_folder() as folder:  # silos listen in it
         yield folder
 
 
 @pytest.mark.parametrize(("page", "session"), SESSIONS)
-def test_the_commands_of_a_block_run_and_print_what_is_shown(
-    page: str, session: list[str], place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_commands_of_a_block_run_and_print_what_is_shown(page, session, place, monkeypatch):
     source = pages.text(page)
     shown = pages.outputs(source)
     (place / "scenarios").symlink_to(ROOT / "scenarios")
@@ -73,9 +71,7 @@ def test_the_commands_of_a_block_run_and_print_what_is_shown(
 
 
 @pytest.mark.parametrize("page", ["README.md", pytest.param("docs/python.md", marks=pytest.mark.slow)])
-def test_the_python_of_a_page_runs_as_pasted_and_prints_what_is_shown(
-    page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_python_of_a_page_runs_as_pasted_and_prints_what_is_shown(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", WIDTH)
     names: dict[str, object] = {}
@@ -88,7 +84,7 @@ def test_the_python_of_a_page_runs_as_pasted_and_prints_what_is_shown(
 
 
 @pytest.mark.parametrize("page", pages.PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_every_text_block_is_an_output_that_is_compared_or_a_diagram(page: Path) -> None:
+def test_every_text_block_is_an_output_that_is_compared_or_a_diagram(page):
     source = page.read_text(encoding="utf-8")
     name = page.relative_to(ROOT).as_posix()
     for before in pages.TEXT.findall(source):
@@ -98,7 +94,7 @@ def test_every_text_block_is_an_output_that_is_compared_or_a_diagram(page: Path)
     assert "<!-- output -->" not in source or name in {"README.md", "docs/python.md", "docs/using-a-model.md"}
 
 
-def test_every_command_is_tried_on_a_page() -> None:
+def test_every_command_is_tried_on_a_page():
     tried = {command.split()[1] for case in SESSIONS for command in case.values[1]}
     named = {command.name or getattr(command.callback, "__name__", "") for command in app.registered_commands}
     others = {"schema-from", "inspect", "predict", "export"}  # on pages with tests of their own
@@ -107,7 +103,7 @@ def test_every_command_is_tried_on_a_page() -> None:
         assert pages.sessions(pages.text(page))
 
 
-def test_an_output_is_compared_by_words_and_numbers() -> None:
+def test_an_output_is_compared_by_words_and_numbers():
     printed = (
         "silo   n   epsilon\n───────────\nsilo-00 50 0.916 (91 %)\n"
         "more\nWrote run-20261121-163752/ in 3f2a99bb01cd\n"
@@ -127,7 +123,7 @@ def test_an_output_is_compared_by_words_and_numbers() -> None:
     assert None not in [pages.disagreement(shown, printed) for shown in differ]
 
 
-def test_the_make_targets_run_what_the_readme_says() -> None:
+def test_the_make_targets_run_what_the_readme_says():
     readme, makefile = pages.text("README.md"), pages.text("Makefile")
     lines = "\n".join(pages.CONSOLE.findall(readme)).splitlines()
     assert [line.split()[1] for line in lines if line.startswith("make ")] == ["demo", "test"]
@@ -135,20 +131,20 @@ def test_the_make_targets_run_what_the_readme_says() -> None:
     assert "make test" in pages.text(".ci/run")
 
 
-def test_the_readme_fits_a_screen_or_two() -> None:
+def test_the_readme_fits_a_screen_or_two():
     readme = pages.text("README.md")
     assert len(readme.splitlines()) <= 150
     assert len(readme.split()) <= 1200
 
 
-def test_the_algorithm_shown_is_the_file() -> None:
+def test_the_algorithm_shown_is_the_file():
     page = pages.text("docs/adding-an-algorithm.md")
     shown = re.search(r"<!-- (fedsim/algorithms/noisy_minibatch_sgd.py) -->\n```python\n(.*?)```", page, re.S)
     assert shown
     assert pages.text(shown[1]).endswith("\n\n\n" + shown[2])
 
 
-def test_every_algorithm_and_problem_is_named() -> None:
+def test_every_algorithm_and_problem_is_named():
     from fedsim.algorithms.registry import algorithms
     from fedsim.problems.kinds import problems
 

@@ -2,7 +2,6 @@
 
 import json
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -14,7 +13,6 @@ from typer.testing import CliRunner
 
 from benchmarks.thesis.audit import claims, shuffle_claims
 from benchmarks.thesis.audit.__main__ import entries
-from benchmarks.thesis.audit.claims import Setting
 from benchmarks.thesis.audit.shuffle_noise import (
     ShuffledMessages,
     SummedMessages,
@@ -41,7 +39,7 @@ def invoke(*arguments: str) -> str:
     return result.output
 
 
-def test_the_committed_document_is_what_the_command_writes() -> None:
+def test_the_committed_document_is_what_the_command_writes():
     assert DOCUMENT.read_text(encoding="utf-8") == invoke("--markdown")
 
 
@@ -52,7 +50,7 @@ CHEAP = [setting for setting in ALL if "K = n," in setting.numbers or "R = 20, d
 @pytest.mark.parametrize(
     "settings", [pytest.param(CHEAP, id="cheap"), pytest.param(ALL, id="all", marks=pytest.mark.slow)]
 )
-def test_the_packaged_prices_are_what_the_accountant_finds(settings: Sequence[Setting]) -> None:
+def test_the_packaged_prices_are_what_the_accountant_finds(settings):
     assert len(settings) >= 5
     packaged = {(one["theorem"], one["setting"]): one for one in json.loads(invoke("--json"))}
     for one in entries(settings):
@@ -90,7 +88,7 @@ FIRST_FAILURE = {
 
 
 @pytest.mark.parametrize("name", FIRST_FAILURE)
-def test_claims_fail_from_where_they_are_known_to(name: str) -> None:
+def test_claims_fail_from_where_they_are_known_to(name):
     (entry,) = [entry for entry in json.loads(invoke("--json")) if entry["theorem"].startswith(name)]
     failing = [row["target"] for row in entry["rows"] if row["fails"]]
     assert (min(failing) if failing else None) == FIRST_FAILURE[name]
@@ -98,7 +96,7 @@ def test_claims_fail_from_where_they_are_known_to(name: str) -> None:
     assert ("fails" in entry["verdict"]) == bool(failing)
 
 
-def test_the_table_on_a_screen_names_every_theorem_and_what_fails() -> None:
+def test_the_table_on_a_screen_names_every_theorem_and_what_fails():
     output = invoke()
     assert "…" not in output
     assert "one pass (Theorems 36, 124)" in output  # titles are not wrapped to a narrow table
@@ -112,10 +110,10 @@ def test_the_table_on_a_screen_names_every_theorem_and_what_fails() -> None:
 
 def entry(name: str) -> dict[str, Any]:
     (found,) = [entry for entry in json.loads(invoke("--json")) if entry["theorem"].startswith(name)]
-    return found  # type: ignore[no-any-return]
+    return found
 
 
-def test_every_condition_is_shown_with_where_it_is_not_met() -> None:
+def test_every_condition_is_shown_with_where_it_is_not_met():
     # prox-SGD is stated up to 15; K = 50 of 1,000 is no longer enough from eps of 10.8 on.
     shown = {each["condition"]: (each["met"], each["unmet"]) for each in entry("prox-SGD")["conditions"]}
     assert shown["eps <= min(8 ln(1/delta), 15)"] == (False, [18.0])
@@ -129,7 +127,7 @@ def test_every_condition_is_shown_with_where_it_is_not_met() -> None:
     assert batch["unmet"] == [12.0, 15.0, 18.0]
 
 
-def test_the_audit_names_the_slip_in_spiders_period() -> None:
+def test_the_audit_names_the_slip_in_spiders_period():
     slip = entry("prox-SPIDER (")["slip"]
     assert slip in DOCUMENT.read_text(encoding="utf-8")
     for text in ("q <= 1/(eta^2 tau_2^2)", "(a L/sqrt(Delta beta))^(2/3)", "q eta^2 tau_2^2 = 4"):
@@ -143,7 +141,7 @@ def column(name: str, which: str) -> dict[float, float]:
     return {row["target"]: row["true"][which] for row in entry(name)["rows"]}
 
 
-def test_spider_keeps_its_claim_with_min_for_the_printed_max() -> None:
+def test_spider_keeps_its_claim_with_min_for_the_printed_max():
     printed, corrected = (
         column("SDP prox-SPIDER", which) for which in ("any oracle", "with min, any oracle")
     )
@@ -151,7 +149,7 @@ def test_spider_keeps_its_claim_with_min_for_the_printed_max() -> None:
     assert all(corrected[target] <= target / 2 for target in corrected)  # twice over, M being N
 
 
-def test_a_draw_of_silos_amplifies_only_where_it_is_secret() -> None:
+def test_a_draw_of_silos_amplifies_only_where_it_is_secret():
     # M = N eps / 2, so that the oracle is asked for N eps / (2 M) = 1: ln(1 + (eps/2)(e - 1)), or 1.
     secret, known = (column("SDP prox-SGD", which) for which in ("S_r secret, at least", "S_r known"))
     for target in (0.75, 1.0, 1.5):
@@ -160,13 +158,13 @@ def test_a_draw_of_silos_amplifies_only_where_it_is_secret() -> None:
     assert all(value <= target for target, value in secret.items())
 
 
-def test_full_gradients_break_svrgs_claim_and_gaussian_sums_do_not() -> None:
+def test_full_gradients_break_svrgs_claim_and_gaussian_sums_do_not():
     worst = column("SDP prox-SVRG", "any oracle, at least")
     assert all(value > 1.2 * target for target, value in worst.items())
     assert all(value < target / 3 for target, value in column("SDP prox-SVRG", "Gaussian sums").items())
 
 
-def test_shuffled_messages_lie_between_their_sum_and_one_silos() -> None:
+def test_shuffled_messages_lie_between_their_sum_and_one_silos():
     below, above = (
         column("shuffled MB-SGD", which) for which in ("their sum, at least", "one silo's, at most")
     )
@@ -174,7 +172,7 @@ def test_shuffled_messages_lie_between_their_sum_and_one_silos() -> None:
     assert all(below[target] < target / 16 < 2 * target < above[target] for target in below)
 
 
-def test_the_published_vector_sum_has_a_thousand_times_the_noise_it_needs() -> None:
+def test_the_published_vector_sum_has_a_thousand_times_the_noise_it_needs():
     found = column("SDP vector sum P_vec", "Gaussian of that variance")
     # 2 sqrt(3/16 24e4) ln(4 (d^2 + 1) / delta) / eps of the clip's noise, for a sensitivity of 2.
     z = math.sqrt(3 / 16 * 24e4) * math.log(4 * 2501e6)
@@ -200,7 +198,7 @@ def near(*values: float) -> object:
     return pytest.approx(values, rel=1e-12)
 
 
-def test_shuffled_messages_have_the_noise_of_theorem_38() -> None:
+def test_shuffled_messages_have_the_noise_of_theorem_38():
     theorem = ShuffledMessages(CLAIM, 3.0, 50, Subsample(0.01), silos=40, active=10)
     logs = math.log(50 * 100 / 40e-5) * math.log(50e5) * LOG
     assert theorem.sigma**2 == pytest.approx(9 * 50 * 10 * logs / (100**2 * 40**2 * 4))
@@ -208,7 +206,7 @@ def test_shuffled_messages_have_the_noise_of_theorem_38() -> None:
     assert summed.sigma**2 == pytest.approx(10 * theorem.sigma**2)
 
 
-def test_calls_are_those_of_the_theorems() -> None:
+def test_calls_are_those_of_the_theorems():
     assert stated(ONE_PASS) == [near(2.0, 1e-5, 20, 3.0)]
     assert stated(PROX_SGD) == [near(2 * 40 / 20, 1e-5, 20, 3.0)]
     assert PROX_SGD.calls()[0].rate(100) == 0.25
@@ -219,7 +217,7 @@ def test_calls_are_those_of_the_theorems() -> None:
     assert stated(RESTARTS) == [near(2 / 8, 1e-5 / 16, 8, 3.0)]
 
 
-def test_spiders_gradients_get_the_whole_budget_each_as_printed_and_their_share_as_meant() -> None:
+def test_spiders_gradients_get_the_whole_budget_each_as_printed_and_their_share_as_meant():
     whole = 2 * 40 / (40 * math.sqrt(2 * LOG))
     differences = near(whole / 8, 1e-5 / 128, 48, 6.0)
     assert stated(PRINTED) == [near(whole, 4 * 1e-5 / 128, 16, 3.0), differences]
@@ -229,7 +227,7 @@ def test_spiders_gradients_get_the_whole_budget_each_as_printed_and_their_share_
     assert alone[0].epsilon == alone[1].epsilon == pytest.approx(whole)
 
 
-def test_gaussian_sums_keep_each_calls_promise_and_not_more() -> None:
+def test_gaussian_sums_keep_each_calls_promise_and_not_more():
     for theorem in (ONE_PASS, PROX_SVRG, CORRECTED):
         for call, noisy in zip(theorem.calls(), theorem.releases, strict=True):
             assert noisy.batch == call.batch
@@ -263,17 +261,17 @@ def failing(theorem: Stated) -> list[str]:
          ["eps <= ln(2/delta)", "M >= 16 ln(18 R M^2/(N delta))", "R >= (n N eps)^2 / M", "K = 1"]),
     ],
 )  # fmt: skip
-def test_conditions_are_met_or_named(theorem: Stated, conditions: list[str]) -> None:
+def test_conditions_are_met_or_named(theorem, conditions):
     assert failing(theorem) == conditions
 
 
-def test_prox_sgd_needs_as_many_records_as_the_condition_number() -> None:
+def test_prox_sgd_needs_as_many_records_as_the_condition_number():
     whole = SummedProxSGD(CLAIM, 1.0, 40, 40, 20, Fresh(0.05))
     assert failing(replace(whole, kappa=100)) == []
     assert failing(replace(whole, kappa=101)) == ["n >= kappa"]
 
 
-def test_the_published_constants_cost_hundreds_of_times_the_noise() -> None:
+def test_the_published_constants_cost_hundreds_of_times_the_noise():
     """4,885 clips against 8.45, 578 times, over one clip, and twice that over the range."""
     chosen = published(1000, 50, 1.0, 1e-6)
     assert (chosen.steps, chosen.probability) == (64, 0.25)
@@ -286,7 +284,7 @@ def test_the_published_constants_cost_hundreds_of_times_the_noise() -> None:
 @pytest.mark.parametrize(
     ("epsilon", "delta", "count"), [(0.1, 0.0, 30), (0.5, 1e-7, 10), (1.0, 1e-8, 5), (0.02, 1e-9, 900)]
 )
-def test_full_sums_compose_as_the_library_has_it(epsilon: float, delta: float, count: int) -> None:
+def test_full_sums_compose_as_the_library_has_it(epsilon, delta, count):
     one = privacy_loss_distribution.from_privacy_parameters(
         common.DifferentialPrivacyParameters(epsilon, delta), value_discretization_interval=epsilon / 100
     )
@@ -294,8 +292,8 @@ def test_full_sums_compose_as_the_library_has_it(epsilon: float, delta: float, c
     assert worst_epsilon([Call(epsilon, delta, count, FULL, 1.0)], 10, 1e-6) == pytest.approx(expected, 1e-6)
 
 
-def test_two_kinds_of_sums_compose() -> None:
-    def one(epsilon: float) -> privacy_loss_distribution.PrivacyLossDistribution:
+def test_two_kinds_of_sums_compose():
+    def one(epsilon):
         parameters = common.DifferentialPrivacyParameters(epsilon, 1e-8)
         return privacy_loss_distribution.from_privacy_parameters(
             parameters, value_discretization_interval=0.001
@@ -306,25 +304,25 @@ def test_two_kinds_of_sums_compose() -> None:
     assert worst_epsilon(calls, 10, 1e-6) == pytest.approx(both.get_epsilon_for_delta(1e-6), rel=1e-6)
 
 
-def test_disjoint_batches_cost_one_sum() -> None:
+def test_disjoint_batches_cost_one_sum():
     assert worst_epsilon([Call(2.0, 1e-6, 20, Fresh(0.05), 1.0)], 100, 1e-6) == pytest.approx(2.0)
 
 
-def test_a_rare_record_is_told_apart_as_by_amplification() -> None:
+def test_a_rare_record_is_told_apart_as_by_amplification():
     # One pure response, and nothing is given away in delta: ln(1 + q (e^eps - 1)) exactly.
     for rate in (Call(1.0, 0.0, 1, Subsample(0.1), 1.0), Call(1.0, 0.0, 1, FULL, 1.0, present=0.1)):
         found = worst_epsilon([rate], 100, 1e-12)
         assert found == pytest.approx(math.log(1 + 0.1 * (math.e - 1)), abs=1e-6)
 
 
-def test_sampled_responses_compose_as_their_sequences_do() -> None:
+def test_sampled_responses_compose_as_their_sequences_do():
     rate, epsilon, delta, count, target = 0.3, 0.8, 1e-3, 4, 0.02
     yes, no = 1 / (1 + math.exp(-epsilon)), 1 / (1 + math.exp(epsilon))
     absent = {"yes": (1 - delta) * no, "no": (1 - delta) * yes, "absent": delta, "there": 0.0}
     surely = {"yes": (1 - delta) * yes, "no": (1 - delta) * no, "absent": 0.0, "there": delta}
     there = {each: (1 - rate) * absent[each] + rate * surely[each] for each in absent}
 
-    def profile(at: float) -> float:
+    def profile(at):
         sequences = product(absent, repeat=count)
         chances = (
             (math.prod(there[each] for each in one), math.prod(absent[each] for each in one))
@@ -338,5 +336,5 @@ def test_sampled_responses_compose_as_their_sequences_do() -> None:
     assert profile(found + 0.01) < target
 
 
-def test_what_fails_more_often_than_delta_has_no_epsilon() -> None:
+def test_what_fails_more_often_than_delta_has_no_epsilon():
     assert worst_epsilon([Call(0.1, 1e-6, 3, FULL, 1.0)], 10, 1e-6) == math.inf

@@ -82,11 +82,11 @@ AUDIT = AuditPart.model_validate(
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def place(tmp_path_factory):
     """Two finished sweeps, honest and as published."""
     folder = tmp_path_factory.mktemp("results")
     fedsim.sweep(SCENARIO, out=folder / "toy-honest", workers=0, progress=False)
-    grid = SCENARIO["sweep"]["grid"]  # type: ignore[index]
+    grid = SCENARIO["sweep"]["grid"]
     grid = {"privacy.claimed_epsilon": [1, 3], **{k: v for k, v in grid.items() if k != "privacy.epsilon"}}
     algorithms = [one for one in grid["algorithm"] if one["name"] == "noisy_minibatch_sgd"]
     fitted = {"data.scaling": "training_statistics", "data.preprocessing_cost": "ignored"}
@@ -96,7 +96,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def empty(tmp_path: Path) -> Path:
+def empty(tmp_path):
     names = ("overview", "verdicts", "toy", "thesis")
     text = "\n".join(f"# {name}\n<!-- {name} -->\nold\n<!-- /{name} -->\nby hand" for name in names)
     (tmp_path / "results.md").write_text(text, encoding="utf-8")
@@ -104,7 +104,7 @@ def empty(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def published(tmp_path, monkeypatch):
     path = tmp_path / "published.csv"
     lines = [
         "scenario,figure,series,epsilon,error",

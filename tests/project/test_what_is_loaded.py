@@ -37,7 +37,7 @@ NOT_LOADED = {
 
 
 @pytest.mark.parametrize("statements", NOT_LOADED)
-def test_what_is_not_needed_is_not_loaded(statements: str) -> None:
+def test_what_is_not_needed_is_not_loaded(statements):
     names = NOT_LOADED[statements].split()
     code = (
         f"import sys; {statements}\n"

@@ -11,7 +11,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.refusals import refused
-from torch import Tensor
 
 from fedsim.common.errors import InputError
 from fedsim.common.plugins import entry_points, extended
@@ -44,11 +43,11 @@ BASE = {"w": W, "v": torch.zeros(3, dtype=torch.float64)}
     ],
     ids=range(14),
 )
-def test_any_change_of_name_type_shape_or_value_changes_the_digest(other: dict[str, Tensor]) -> None:
+def test_any_change_of_name_type_shape_or_value_changes_the_digest(other):
     assert digest(other) != digest(BASE)
 
 
-def test_the_digest_is_of_the_arrays_and_not_of_their_layout() -> None:
+def test_the_digest_is_of_the_arrays_and_not_of_their_layout():
     same = {"v": BASE["v"].clone(), "w": torch.stack([W[:, 0], W[:, 1]], 1)}
     strided = {**BASE, "w": W.T.contiguous().T}
     assert digest(BASE) == digest(same) == digest(strided)
@@ -64,10 +63,8 @@ arrays = st.dictionaries(
 
 @settings(derandomize=True, max_examples=300)
 @given(one=arrays, other=arrays)
-def test_two_sets_of_arrays_share_a_digest_only_if_equal(
-    one: dict[str, tuple[float, ...]], other: dict[str, tuple[float, ...]]
-) -> None:
-    def of(values: dict[str, tuple[float, ...]]) -> bytes:
+def test_two_sets_of_arrays_share_a_digest_only_if_equal(one, other):
+    def of(values):
         return digest(
             {name: torch.from_numpy(np.array(value, dtype=float)) for name, value in values.items()}
         )
@@ -84,9 +81,7 @@ BATCHES: list[Batch] = [FULL, Subsample(0.3), Fresh(0.2), Poisson(0.13), WithRep
 @pytest.mark.parametrize("batch", BATCHES)
 @pytest.mark.parametrize("weights", [(1.0,) * 5, (0.1, 2.0, 0.4, 1.0, 3.0), tuple(map(float, SIZES))])
 @pytest.mark.parametrize("members", [(0, 1, 2, 3, 4), (1, 3), (2,)])
-def test_contributions_decode_to_the_weighted_mean(
-    batch: Batch, weights: tuple[float, ...], members: tuple[int, ...]
-) -> None:
+def test_contributions_decode_to_the_weighted_mean(batch, weights, members):
     """sum_i w_i K_i m_i u N / M is sum_i (N p_i / M) m_i, for any means."""
     pool = Pool(SIZES, weights, 1, 1.0)
     means = torch.randn(5, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)[list(members)]
@@ -100,7 +95,7 @@ def test_contributions_decode_to_the_weighted_mean(
 
 
 @pytest.mark.parametrize("batch", BATCHES)
-def test_weights_are_shares_of_the_heaviest(batch: Batch) -> None:
+def test_weights_are_shares_of_the_heaviest(batch):
     pool = Pool(SIZES, (0.1, 2.0, 0.4, 1.0, 3.0), 3, 0.5)
     weights = [pool.weight(i, batch) for i in range(5)]
     assert max(weights) == 1
@@ -110,7 +105,7 @@ def test_weights_are_shares_of_the_heaviest(batch: Batch) -> None:
     )
 
 
-def test_the_heaviest_of_several_kinds_counts() -> None:
+def test_the_heaviest_of_several_kinds_counts():
     pool = Pool((10, 100), (0.5, 0.5), 2, 1.0)
     few = WithReplacement(0.01)  # one record of either silo
     assert pool.weight(1, FULL) == pytest.approx(0.1)
@@ -118,7 +113,7 @@ def test_the_heaviest_of_several_kinds_counts() -> None:
     assert pool.heaviest(1, []) == 0
 
 
-def test_it_is_a_value() -> None:
+def test_it_is_a_value():
     pool = Pool((10, 100), (0.5, 0.5), 2, 1.0)
     assert pickle.loads(pickle.dumps(pool)) == pool
     assert hash(pool) == hash(Pool((10, 100), (0.5, 0.5), 2, 1.0))
@@ -139,10 +134,10 @@ def test_it_is_a_value() -> None:
         ({"honest_fraction": 1.1}, "honest_fraction"),
     ],
 )
-def test_other_values_are_refused(change: dict[str, object], named: str) -> None:
+def test_other_values_are_refused(change, named):
     values = {"sizes": (5, 5), "weights": (1.0, 1.0), "min_silos": 2, "honest_fraction": 1.0} | change
     with pytest.raises(InputError, match=f"pool.{named}"):
-        Pool(**values)  # type: ignore[arg-type]
+        Pool(**values)
 
 
 # Parts of other distributions: an installed one is found, and a bad one is named.
@@ -159,19 +154,19 @@ def _distribution(folder: Path, name: str, lines: str, group: str = GROUP) -> No
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path))
     return tmp_path
 
 
-def test_without_distributions_there_is_nothing() -> None:
+def test_without_distributions_there_is_nothing():
     assert entry_points(GROUP) == {}
     assert extended(GROUP, {"mine": int}, object) == {"mine": int}
 
 
-def test_entry_points_are_loaded_under_their_names(folder: Path) -> None:
+def test_entry_points_are_loaded_under_their_names(folder):
     _distribution(folder, "theirs", "b = fractions:Fraction\na = decimal:Decimal")
-    assert [(name, kind.__name__) for name, kind in entry_points(GROUP).items()] == [  # type: ignore[attr-defined]
+    assert [(name, kind.__name__) for name, kind in entry_points(GROUP).items()] == [
         ("a", "Decimal"),
         ("b", "Fraction"),
     ]
@@ -188,7 +183,7 @@ def test_entry_points_are_loaded_under_their_names(folder: Path) -> None:
         ("a = fractions:re", ["class derived from Number"]),
     ],
 )
-def test_a_bad_entry_point_names_its_distribution(folder: Path, lines: str, expected: list[str]) -> None:
+def test_a_bad_entry_point_names_its_distribution(folder, lines, expected):
     from numbers import Number
 
     _distribution(folder, "theirs", lines)
@@ -198,7 +193,7 @@ def test_a_bad_entry_point_names_its_distribution(folder: Path, lines: str, expe
         assert text in str(caught.value)
 
 
-def test_two_distributions_with_one_name_are_an_error(folder: Path) -> None:
+def test_two_distributions_with_one_name_are_an_error(folder):
     _distribution(folder, "first", "a = decimal:Decimal")
     _distribution(folder, "second", "a = fractions:Fraction")
     with refused(
@@ -223,9 +218,7 @@ class Doubled(LinearRegression):
 @pytest.mark.parametrize(
     ("name", "code"), [pytest.param("doubled", 0, marks=pytest.mark.slow), ("hinge_loss", 2)]
 )
-def test_a_problem_of_another_distribution_can_be_named_and_a_clash_is_one_line(
-    tmp_path: Path, name: str, code: int
-) -> None:
+def test_a_problem_of_another_distribution_can_be_named_and_a_clash_is_one_line(tmp_path, name, code):
     _distribution(tmp_path, "theirs", f"{name} = plugin_module:Doubled", "fedsim.problems")
     (tmp_path / "plugin_module.py").write_text(PLUGIN)
     run = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); from fedsim.cli.main import app; app(['list'])"

@@ -45,8 +45,8 @@ class Led:
         return {"g": ask(Query("gradient", (broadcast["w"],), 1.0, batch))}
 
 
-def test_the_plan_is_a_table_of_rounds_and_asks() -> None:
-    def half(w: Tensor, ask: Asker, memory: Memory) -> Mapping[str, Tensor]:
+def test_the_plan_is_a_table_of_rounds_and_asks():
+    def half(w, ask, memory):
         a, b = ask(
             Query("gradient", (w,), 1.0, Subsample(0.5), 2.0),
             Query("gradient_difference", (w, w), 3.0, Subsample(0.5)),
@@ -62,8 +62,8 @@ def test_the_plan_is_a_table_of_rounds_and_asks() -> None:
     assert dict(plan.census([1])) == {release: 1 for release, _ in plan.census()}
 
 
-def test_holds_are_recorded() -> None:
-    def lead(w: Tensor, public: Public, rng: np.random.Generator) -> ServerHalf:
+def test_holds_are_recorded():
+    def lead(w, public, rng):
         yield Round({"w": w}, answer=w)
         yield Round({"w": w}, answer=w, participants="hold")
         yield Round({"w": w}, answer=w)
@@ -73,25 +73,25 @@ def test_holds_are_recorded() -> None:
 
 
 def _leads() -> dict[str, tuple[Server, int]]:
-    def count(w: Tensor, public: Public, rng: np.random.Generator) -> ServerHalf:
+    def count(w, public, rng):
         for _ in range(2):
             g = (yield Round({"w": w}, answer=w))["g"]
         if bool((g != 0).any()):
             yield Round({"w": w}, answer=w)
         return w
 
-    def holds(w: Tensor, public: Public, rng: np.random.Generator) -> ServerHalf:
+    def holds(w, public, rng):
         g = (yield Round({"w": w}, answer=w))["g"]
         kept = "hold" if bool((g == 0).all()) else "resample"
-        yield Round({"w": w}, answer=w, participants=kept)  # type: ignore[arg-type]
+        yield Round({"w": w}, answer=w, participants=kept)
         return w
 
-    def batch(w: Tensor, public: Public, rng: np.random.Generator) -> ServerHalf:
+    def batch(w, public, rng):
         g = (yield Round({"w": w}, answer=w))["g"]
         yield Round({"w": w, **({"half": w} if bool((g == 0).all()) else {})}, answer=w)
         return w
 
-    def noise(w: Tensor, public: Public, rng: np.random.Generator) -> ServerHalf:
+    def noise(w, public, rng):
         for _ in range(math.ceil(float(public.noise_multipliers.max()))):
             yield Round({"w": w}, answer=w)
         return w
@@ -100,16 +100,16 @@ def _leads() -> dict[str, tuple[Server, int]]:
 
 
 @pytest.mark.parametrize("kind", ["count", "holds", "batch", "noise level"])
-def test_rounds_that_depend_on_answers_or_noise_are_refused_naming_the_round(kind: str) -> None:
+def test_rounds_that_depend_on_answers_or_noise_are_refused_naming_the_round(kind):
     lead, r = _leads()[kind]
     with pytest.raises(Refused, match=f"round {r}: the queries depend on the answers"):
         _trace(Led(lead))
 
 
-def test_randomness_of_the_server_method_is_part_of_the_plan() -> None:
+def test_randomness_of_the_server_method_is_part_of_the_plan():
     """It is public and drawn from the seed, so both passes see it alike."""
 
-    def lead(w: Tensor, public: Public, rng: np.random.Generator) -> ServerHalf:
+    def lead(w, public, rng):
         for _ in range(int(rng.integers(1, 50))):
             yield Round({"w": w}, answer=w)
         return w
@@ -119,27 +119,27 @@ def test_randomness_of_the_server_method_is_part_of_the_plan() -> None:
     assert _trace(Led(lead), seed=4) == _trace(Led(lead), seed=4)
 
 
-def test_limit_on_rounds() -> None:
+def test_limit_on_rounds():
     assert len(_trace(scripted(asking(), 5), Limits(max_rounds=5)).holds) == 5
     with pytest.raises(Refused, match="limit of 5 rounds"):
         _trace(scripted(asking(), 6), Limits(max_rounds=5))
 
 
 def _asks(count: int) -> Any:
-    def half(w: Tensor, ask: Asker, memory: Memory) -> Mapping[str, Tensor]:
-        ask(*[Query("gradient", (w,), 1.0)] * (count - 1))  # type: ignore[call-overload]
+    def half(w, ask, memory):
+        ask(*[Query("gradient", (w,), 1.0)] * (count - 1))
         return {"g": ask(Query("gradient", (w,), 1.0))}
 
     return scripted(half)
 
 
-def test_limit_on_queries_of_a_round() -> None:
+def test_limit_on_queries_of_a_round():
     _trace(_asks(4), Limits(max_queries_per_round=4))
     with pytest.raises(Refused, match="limit of 4 queries"):
         _trace(_asks(5), Limits(max_queries_per_round=4))
 
 
-def test_limit_on_dimension() -> None:
+def test_limit_on_dimension():
     _trace(scripted(asking()), Limits(max_dimension=D))
     with pytest.raises(Refused, match="dimension 3 exceeds the silo's limit 2"):
         _trace(scripted(asking()), Limits(max_dimension=D - 1))
@@ -155,17 +155,17 @@ def test_limit_on_dimension() -> None:
     ],
     ids=lambda query: f"{query.statistic} at {len(query.points)}",
 )
-def test_a_statistic_the_silo_does_not_own_is_refused(query: Query) -> None:
+def test_a_statistic_the_silo_does_not_own_is_refused(query):
     with pytest.raises(Refused, match=query.statistic):
         _trace(scripted(lambda w, ask, memory: {"g": ask(query)}))
 
 
-def test_a_round_of_many_numbers_is_not_held_to_be_played_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_round_of_many_numbers_is_not_held_to_be_played_again(monkeypatch):
     """A silo's daemon tries out what any server offers, and the policy's numbers bound its memory too."""
     kept: list[list[Tensor]] = []
     play = Pass._play
 
-    def watched(*args: Any, **named: Any) -> Any:
+    def watched(*args, **named):
         reply = play(*args, **named)
         kept.append(reply.answers)
         return reply
@@ -179,10 +179,10 @@ def test_a_round_of_many_numbers_is_not_held_to_be_played_again(monkeypatch: pyt
     assert kept == [[]] * 2 * rounds  # once on zeros, once on random answers
 
 
-def test_memory_that_only_some_answers_leave_is_memory() -> None:
+def test_memory_that_only_some_answers_leave_is_memory():
     """A silo method is given zeros in secure aggregation, and other answers elsewhere."""
 
-    def half(w: Tensor, ask: Asker, memory: Memory) -> Mapping[str, Tensor]:
+    def half(w, ask, memory):
         g = ask(Query("gradient", (w,), 1.0))
         if g.any():
             memory["last"] = g
@@ -192,8 +192,8 @@ def test_memory_that_only_some_answers_leave_is_memory() -> None:
     assert not _trace(scripted(asking(), 2)).remembers
 
 
-def test_names_of_a_broadcast_are_known_and_do_not_depend_on_answers() -> None:
-    def lead(w: Tensor, public: Public, rng: np.random.Generator) -> ServerHalf:
+def test_names_of_a_broadcast_are_known_and_do_not_depend_on_answers():
+    def lead(w, public, rng):
         got = yield Round({"w": w}, answer=w)
         yield Round({"w": w, "again": w}, answer=w)
         if depends and got["g"].any():

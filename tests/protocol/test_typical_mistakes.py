@@ -55,7 +55,7 @@ MISTAKES: dict[str, tuple[type[Right], str]] = {}
 
 
 def mistake(title: str, expected: str) -> Callable[[type[Right]], type[Right]]:
-    def register(kind: type[Right]) -> type[Right]:
+    def register(kind):
         MISTAKES[title] = dataclass(frozen=True)(kind), expected
         return kind
 
@@ -89,7 +89,7 @@ wrong(
 wrong(
     "no clip",
     SILO + rf"raised TypeError: .*'clip' {HERE}; a query is Query\(",
-    gradient=lambda _, ask, w: ask(Query("gradient", (w,))),  # type: ignore[call-arg]
+    gradient=lambda _, ask, w: ask(Query("gradient", (w,))),
 )
 wrong("a broken number of rounds", SERVER + "raised TypeError: 'float' object cannot be", num_rounds=4.0)
 
@@ -141,7 +141,7 @@ class WrongMemory(Right):
 @mistake("state on a frozen self", SILO + "raised FrozenInstanceError: .*; keep what lasts in memory")
 class StateOnFrozen(Right):
     def message(self, g: Tensor) -> Any:
-        self.last = g  # type: ignore[misc]
+        self.last = g
         return g
 
 
@@ -184,7 +184,7 @@ wrong(
 wrong(
     "a wrong word for participants",
     SERVER + "participants is 'Hold'; it must be 'resample' or 'hold'",
-    round=lambda _, w, r: Round({"w": w}, answer=w, participants="Hold"),  # type: ignore[arg-type]
+    round=lambda _, w, r: Round({"w": w}, answer=w, participants="Hold"),
 )
 wrong(
     "double precision that gets lost",
@@ -286,7 +286,7 @@ wrong(
 wrong(
     "a point that is no tuple",
     SILO + "points of a query is Tensor, not tuple",
-    gradient=lambda _, ask, w: ask(Query("gradient", w, 1.0)),  # type: ignore[arg-type]
+    gradient=lambda _, ask, w: ask(Query("gradient", w, 1.0)),
 )
 for title, expected, clip in (
     ("a negative clip", "clip is neither 0 nor within", -1.0),
@@ -340,19 +340,17 @@ class AnyOrder(Right):
         return {"g": sum(ask(Query("gradient", (broadcast["w"],), 1.0, batch)) for batch in batches)}
 
 
-def test_without_a_mistake_there_is_a_plan() -> None:
+def test_without_a_mistake_there_is_a_plan():
     assert len(dry_run(Right(), LinearRegression(D), public_of((10, 20)), 0, LIMITS).plan.rounds) == 4
 
 
 @pytest.mark.parametrize("title", MISTAKES)
-def test_a_mistake_is_one_line_that_says_who_where_and_what(
-    title: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_mistake_is_one_line_that_says_who_where_and_what(title, monkeypatch):
     monkeypatch.setattr(dryrun, "_UNSTATED", 500)
     kind, expected = MISTAKES[title]
     calls.clear()
     with pytest.raises((Refused, PluginError), match=expected) as caught:
-        dry_run(kind(), LinearRegression(D), public_of((10, 20)), 0, LIMITS)  # type: ignore[arg-type]
+        dry_run(kind(), LinearRegression(D), public_of((10, 20)), 0, LIMITS)
     text = str(caught.value)
     assert "\n" not in text
     assert len(text) < 400
@@ -369,10 +367,8 @@ def test_a_mistake_is_one_line_that_says_who_where_and_what(
     ],
     ids=lambda algorithm: type(algorithm).__name__,
 )
-def test_far_too_many_rounds_are_refused_before_the_first(
-    algorithm: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def begun(*given: Any) -> Any:
+def test_far_too_many_rounds_are_refused_before_the_first(algorithm, monkeypatch):
+    def begun(*given):
         raise AssertionError("the server method has begun")
 
     monkeypatch.setattr(type(algorithm), "server", begun)

@@ -134,11 +134,11 @@ class AnyServer(RuleBasedStateMachine):
                 note(*given)
             raise _Death
 
-        ledger.note = last  # type: ignore[method-assign]
+        ledger.note = last
         run = self.runs[-1]
         fresh = [r for r in range(ROUNDS) if (run, r) not in self.replies]
         self.said("ask", {"w": POINTS[point]}, run=run, round=(fresh or [0])[0], head="")
-        ledger.note = note  # type: ignore[method-assign]
+        ledger.note = note
 
     @invariant()
     def no_round_is_answered_in_two_ways(self) -> None:
@@ -181,10 +181,10 @@ def _played(examples: int, steps: int) -> None:
     run_state_machine_as_test(AnyServer, settings=given)
 
 
-def test_any_server_gets_at_most_what_was_promised() -> None:
+def test_any_server_gets_at_most_what_was_promised():
     _played(4, 20)
 
 
 @pytest.mark.slow
-def test_many_more_servers_do_not_either() -> None:
+def test_many_more_servers_do_not_either():
     _played(100, 60)

@@ -4,20 +4,18 @@ Record j has feature e_j and target 1, so at w = 0 its gradient is -e_j: the un-
 is the indicator of the batch.
 """
 
-from collections.abc import Mapping
 from itertools import combinations
 
 import numpy as np
 import pytest
 import torch
 from scipy import stats
-from support.helpers import FALSE_ALARM, Silo, asking, divisor, open_gate, scripted
-from torch import Tensor
+from support.helpers import FALSE_ALARM, asking, divisor, open_gate, scripted
 
 from fedsim.common.errors import Refused
 from fedsim.problems.glm import LinearRegression
 from fedsim.protocol.batch import FULL, Batch, Fresh, Full, Poisson, Subsample, WithReplacement
-from fedsim.protocol.contract import Asker, Memory, Query
+from fedsim.protocol.contract import Query
 from silos.gate import Gate
 
 N = 10
@@ -26,7 +24,7 @@ N = 10
 def _gate(batches: list[Batch], rounds: int, sizes: tuple[int, ...] = (N,), seed: int = 0) -> Gate:
     """Silos whose answers show their batches, with one ask for each of `batches` every round."""
 
-    def half(w: Tensor, ask: Asker, memory: Memory) -> Mapping[str, Tensor]:
+    def half(w, ask, memory):
         return {str(a): ask(Query("gradient", (w,), 1e3, batch)) for a, batch in enumerate(batches)}
 
     width = max(sizes)
@@ -58,14 +56,14 @@ def _passes(observed: np.ndarray, expected: np.ndarray, scale: float = 1.0) -> b
     return bool(stats.chi2.sf(statistic, len(observed) - 1) > FALSE_ALARM)
 
 
-def test_full_uses_every_record_once() -> None:
+def test_full_uses_every_record_once():
     assert (_drawn(_gate([FULL], 2), [FULL], [0, 1]) == 1).all()
 
 
 @pytest.mark.parametrize(
     "batch", [Subsample(0.3), Subsample(0.1), Subsample(0.01), Subsample(0.95)], ids=repr
 )
-def test_subsample_draws_k_distinct_records_uniformly(batch: Subsample) -> None:
+def test_subsample_draws_k_distinct_records_uniformly(batch):
     rounds = 1200
     used = _times_drawn(batch, rounds)
     k = batch.size(N)
@@ -80,7 +78,7 @@ def test_subsample_draws_k_distinct_records_uniformly(batch: Subsample) -> None:
         assert not _passes(skewed, expected, scale)
 
 
-def test_subsample_draws_every_pair_of_records_alike() -> None:
+def test_subsample_draws_every_pair_of_records_alike():
     rounds, batch = 1500, Subsample(0.2)
     used = _times_drawn(batch, rounds)
     pairs = np.array([(used[:, i] & used[:, j]).sum() for i, j in combinations(range(N), 2)])
@@ -88,7 +86,7 @@ def test_subsample_draws_every_pair_of_records_alike() -> None:
 
 
 @pytest.mark.parametrize("batch", [Subsample(0.3), Poisson(0.3)], ids=repr)
-def test_every_ask_has_a_draw_of_its_own(batch: Batch) -> None:
+def test_every_ask_has_a_draw_of_its_own(batch):
     """Within a round and across rounds: two draws overlap as independent ones do."""
     rounds = 1000
     used = _drawn(_gate([batch, batch], rounds), [batch, batch], list(range(rounds)))
@@ -103,10 +101,10 @@ def test_every_ask_has_a_draw_of_its_own(batch: Batch) -> None:
     assert not _passes(same, expected)
 
 
-def test_one_ask_answers_all_its_queries_on_one_draw() -> None:
+def test_one_ask_answers_all_its_queries_on_one_draw():
     batch = Subsample(0.3)
 
-    def half(w: Tensor, ask: Asker, memory: Memory) -> Mapping[str, Tensor]:
+    def half(w, ask, memory):
         query = Query("gradient", (w,), 1e3, batch)
         one, other = ask(query, query)
         return {"one": one, "other": other}
@@ -119,7 +117,7 @@ def test_one_ask_answers_all_its_queries_on_one_draw() -> None:
 
 
 @pytest.mark.parametrize("q", [0.05, 0.4])
-def test_poisson_includes_each_record_on_its_own_with_its_fraction(q: float) -> None:
+def test_poisson_includes_each_record_on_its_own_with_its_fraction(q):
     rounds, batch = 1500, Poisson(q)
     used = _times_drawn(batch, rounds)
     counts = used.sum(0)
@@ -133,13 +131,13 @@ def test_poisson_includes_each_record_on_its_own_with_its_fraction(q: float) -> 
     assert _passes(np.append(kept, rest), np.append(expected[keep], expected[~keep].sum()))
 
 
-def test_an_empty_poisson_batch_is_answered_with_zero() -> None:
+def test_an_empty_poisson_batch_is_answered_with_zero():
     batch = Poisson(0.01)
     used = _drawn(_gate([batch], 20), [batch], list(range(20)))
     assert (used.sum(-1) == 0).any()
 
 
-def test_silos_draw_independently() -> None:
+def test_silos_draw_independently():
     batch, rounds = Subsample(0.3), 1000
     gate = _gate([batch], rounds, (N, N))
     zero = {"w": torch.zeros(N).double()}
@@ -149,7 +147,7 @@ def test_silos_draw_independently() -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_fresh_batches_are_disjoint_over_a_run(seed: int) -> None:
+def test_fresh_batches_are_disjoint_over_a_run(seed):
     batches: list[Batch] = [Fresh(0.2), Fresh(0.1)]
     used = _drawn(_gate(batches, 3, seed=seed), batches, [0, 1, 2])
     assert (used.sum(-1) == [[2, 1]] * 3).all()
@@ -157,7 +155,7 @@ def test_fresh_batches_are_disjoint_over_a_run(seed: int) -> None:
     assert used.sum() == 9
 
 
-def test_fresh_batches_are_addressed_by_the_plan_and_not_by_a_cursor() -> None:
+def test_fresh_batches_are_addressed_by_the_plan_and_not_by_a_cursor():
     """Rounds answered out of order, again, or by part of the cohort reach the same records."""
     batches: list[Batch] = [Fresh(0.2), Full(), Fresh(0.1)]
     forward = _drawn(_gate(batches, 3), batches, [0, 1, 2])
@@ -170,7 +168,7 @@ def test_fresh_batches_are_addressed_by_the_plan_and_not_by_a_cursor() -> None:
     np.testing.assert_array_equal(late, forward[1:])
 
 
-def test_fresh_batches_differ_between_silos_and_seeds() -> None:
+def test_fresh_batches_differ_between_silos_and_seeds():
     batches: list[Batch] = [Fresh(0.3)]
     gate = _gate(batches, 3, (N, N))
     zero = {"w": torch.zeros(N).double()}
@@ -180,13 +178,13 @@ def test_fresh_batches_differ_between_silos_and_seeds() -> None:
     assert not np.array_equal(other, _drawn(_gate(batches, 3), batches, [0, 1, 2]))
 
 
-def test_a_fresh_permutation_puts_every_record_everywhere() -> None:
+def test_a_fresh_permutation_puts_every_record_everywhere():
     batches: list[Batch] = [Fresh(0.1)]
     where = [int(_drawn(_gate(batches, 1, seed=s), batches, [0])[0, 0].argmax()) for s in range(600)]
     assert _passes(np.bincount(where, minlength=N), np.full(N, 60.0))
 
 
-def test_fresh_batches_that_overdraw_the_data_are_refused() -> None:
+def test_fresh_batches_that_overdraw_the_data_are_refused():
     _gate([Fresh(0.25)], 5)
     with pytest.raises(Refused, match="need 12 records, the silo has 10"):
         _gate([Fresh(0.25)], 6)
@@ -194,7 +192,7 @@ def test_fresh_batches_that_overdraw_the_data_are_refused() -> None:
         open_gate([(np.eye(N), np.ones(N))], LinearRegression(N), scripted(asking(batch=Fresh(0.25)), 6))
 
 
-def test_only_a_silos_own_rounds_draw_on_its_data() -> None:
+def test_only_a_silos_own_rounds_draw_on_its_data():
     algorithm = scripted(asking(clip=1e3, batch=Fresh(0.5)), 6)
     data = [(np.eye(N), np.ones(N))]
     gate = open_gate(data, LinearRegression(N), algorithm, epsilon=np.inf, rounds=[[1, 4]])
@@ -204,7 +202,7 @@ def test_only_a_silos_own_rounds_draw_on_its_data() -> None:
 
 
 @pytest.mark.parametrize("batch", [Subsample(0.3), WithReplacement(0.3), Poisson(0.3), Fresh(0.1)], ids=repr)
-def test_a_round_answered_again_uses_the_same_records(batch: Batch) -> None:
+def test_a_round_answered_again_uses_the_same_records(batch):
     ordered = _drawn(_gate([batch], 3), [batch], [0, 1, 2])
     alone = _drawn(_gate([batch], 3), [batch], [1])
     np.testing.assert_array_equal(alone[0], ordered[1])
@@ -212,12 +210,12 @@ def test_a_round_answered_again_uses_the_same_records(batch: Batch) -> None:
 
 @pytest.mark.parametrize("fraction", [0.0, -0.1, 1.0001, np.nan, np.inf])
 @pytest.mark.parametrize("kind", [Subsample, WithReplacement, Poisson, Fresh])
-def test_a_fraction_lies_above_0_and_at_most_at_1(kind: type[Subsample], fraction: float) -> None:
+def test_a_fraction_lies_above_0_and_at_most_at_1(kind, fraction):
     with pytest.raises(ValueError, match="fraction"):
         kind(fraction)
 
 
-def test_k_by_hand() -> None:
+def test_k_by_hand():
     assert [Subsample(q).size(10) for q in (0.01, 0.24, 0.26, 1.0)] == [1, 2, 3, 10]
     assert [WithReplacement(q).size(10) for q in (0.01, 0.24, 0.26, 1.0)] == [1, 2, 3, 10]
     assert [Fresh(q).size(30) for q in (0.001, 0.1, 0.19, 1.0)] == [1, 3, 5, 30]
@@ -229,7 +227,7 @@ def test_k_by_hand() -> None:
 
 
 @pytest.mark.parametrize("fraction", [0.1, 0.5, 1.0])
-def test_multiplicities_are_binomial_and_not_those_of_a_subset(fraction: float) -> None:
+def test_multiplicities_are_binomial_and_not_those_of_a_subset(fraction):
     rounds, batch = 1500, WithReplacement(fraction)
     used = _times_drawn(batch, rounds)
     k = batch.size(N)
@@ -246,7 +244,7 @@ def test_multiplicities_are_binomial_and_not_those_of_a_subset(fraction: float) 
         assert not _passes(np.bincount(subset[:, 0], minlength=most + 1), rounds * law)
 
 
-def test_the_draws_of_one_batch_are_independent() -> None:
+def test_the_draws_of_one_batch_are_independent():
     """With two draws each of the N^2 ordered pairs is as likely: equal pairs have chance 1 / N."""
     used = _times_drawn(WithReplacement(0.2), 2000)
     twice = int((used.max(1) == 2).sum())
@@ -254,19 +252,19 @@ def test_the_draws_of_one_batch_are_independent() -> None:
     assert stats.binomtest(2 * twice, 2000, 1 / N).pvalue < FALSE_ALARM
 
 
-def test_one_draw_is_a_subset_of_one() -> None:
+def test_one_draw_is_a_subset_of_one():
     np.testing.assert_array_equal(_times_drawn(WithReplacement(0.1), 50), _times_drawn(Subsample(0.1), 50))
 
 
 @pytest.mark.parametrize("clip", [0.7, 3.0])
-def test_a_record_drawn_j_times_moves_the_answer_by_2cj_over_k_and_no_more(clip: float) -> None:
+def test_a_record_drawn_j_times_moves_the_answer_by_2cj_over_k_and_no_more(clip):
     """Every record of a silo against long, short and broken replacements, on the same draws of the batch."""
     rounds, batch = 6, WithReplacement(0.8)
     times, k = _times_drawn(batch, rounds), batch.size(N)
     assert times.max() >= 3
     zero = {"w": torch.zeros(3).double()}
 
-    def answers(silo: Silo) -> torch.Tensor:
+    def answers(silo):
         algorithm = scripted(asking(clip=clip, batch=batch), rounds)
         gate = open_gate([silo], LinearRegression(3), algorithm, epsilon=np.inf)
         return torch.stack([gate.answer(r, zero)["g"][0] for r in range(rounds)])

@@ -3,14 +3,13 @@
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from support.helpers import Silo, asking, divisor, open_gate, problems, scripted, silos_of
+from support.helpers import asking, divisor, open_gate, problems, scripted, silos_of
 from torch import Tensor
 
 from fedsim.problems.glm import (
@@ -22,7 +21,7 @@ from fedsim.problems.glm import (
     SoftmaxRegression,
 )
 from fedsim.protocol.batch import Batch, Fresh, Full, Poisson, Subsample
-from fedsim.protocol.contract import Asker, Memory, Query
+from fedsim.protocol.contract import Query
 from fedsim.simulation.side_by_side import SideBySide
 from silos.records import Records, clipped_sum
 from silos.sums import weighted_sum
@@ -70,16 +69,7 @@ def contribution(
 @example(x=[1.0, 1.0, 1.0], y=np.inf, entries=[0.0] * 6 * D, clip=1.0, drawn=False)
 @example(x=[2.7e-162, 0.0, 0.0], y=1e12, entries=[0.0] * 6 * D, clip=1e-6, drawn=False)
 @example(x=[2.7e-19, 0.0, 0.0], y=1e12, entries=[0.0] * 6 * D, clip=1e-6, drawn=False)
-def test_no_record_adds_more_than_the_clip(
-    name: str,
-    num_points: int,
-    dtype: torch.dtype,
-    x: list[float],
-    y: float,
-    entries: list[float],
-    clip: float,
-    drawn: bool,
-) -> None:
+def test_no_record_adds_more_than_the_clip(name, num_points, dtype, x, y, entries, clip, drawn):
     problem = problems(D)[name]
     flat = torch.tensor(entries, dtype=dtype)
     points = [flat[k * 3 * D :][: problem.dimension] for k in range(num_points)]
@@ -92,9 +82,7 @@ def test_no_record_adds_more_than_the_clip(
 @every_statistic
 @every_dtype
 @pytest.mark.parametrize("clip", [1e-6, 1e-3, 1.0, 1e3])
-def test_a_long_term_is_shortened_to_the_clip_and_not_below(
-    name: str, num_points: int, dtype: torch.dtype, clip: float
-) -> None:
+def test_a_long_term_is_shortened_to_the_clip_and_not_below(name, num_points, dtype, clip):
     """A bound that cut too much would hold as well; the direction stays."""
     problem = problems(D)[name]
     x = [3e4, -4e4, 1e4]
@@ -110,7 +98,7 @@ def test_a_long_term_is_shortened_to_the_clip_and_not_below(
 
 @every_problem
 @every_statistic
-def test_a_short_term_is_the_gradient_itself(name: str, num_points: int) -> None:
+def test_a_short_term_is_the_gradient_itself(name, num_points):
     problem = problems(D)[name]
     rng = np.random.default_rng(0)
     x = rng.normal(size=D)
@@ -127,7 +115,7 @@ def test_a_short_term_is_the_gradient_itself(name: str, num_points: int) -> None
 
 
 @every_dtype
-def test_with_clip_zero_nothing_is_left_even_of_a_vanishing_gradient(dtype: torch.dtype) -> None:
+def test_with_clip_zero_nothing_is_left_even_of_a_vanishing_gradient(dtype):
     """With clip 0 the noise is 0 as well: whatever passed would be released exactly.
 
     Here the record is classified with so large a margin that the squares of its coefficients underflow.
@@ -139,7 +127,7 @@ def test_with_clip_zero_nothing_is_left_even_of_a_vanishing_gradient(dtype: torc
     assert term.tolist() == [0.0] * 4
 
 
-def test_a_clip_of_each_silos_own_bounds_that_silo() -> None:
+def test_a_clip_of_each_silos_own_bounds_that_silo():
     problem = LogisticRegression(D)
     data = [(np.full((2, D), 100.0), np.ones(2)), (np.full((5, D), 100.0), np.ones(5))]
     records = Records(data, problem, torch.float64)
@@ -153,7 +141,7 @@ def test_a_clip_of_each_silos_own_bounds_that_silo() -> None:
 
 
 @pytest.mark.parametrize(("dtype", "kept"), [(torch.float64, 1e-9), (torch.float32, 3e-4)], ids=str)
-def test_the_sum_of_many_records_moves_by_at_most_2c(dtype: torch.dtype, kept: float) -> None:
+def test_the_sum_of_many_records_moves_by_at_most_2c(dtype, kept):
     """Rounding of a long sum is part of its sensitivity: terms alone within the clip are not enough."""
     n, clip = 200_000, 0.7
     rng = np.random.default_rng(0)
@@ -161,7 +149,7 @@ def test_the_sum_of_many_records_moves_by_at_most_2c(dtype: torch.dtype, kept: f
     problem = LogisticRegression(1)
     point = torch.zeros(1, dtype=dtype)
 
-    def total(y: np.ndarray) -> float:
+    def total(y):
         records = Records([(length, y)], problem, dtype)
         return float(clipped_sum(problem, records.full([0])[0], [point], clip))
 
@@ -176,9 +164,7 @@ def test_the_sum_of_many_records_moves_by_at_most_2c(dtype: torch.dtype, kept: f
 @every_dtype
 @pytest.mark.parametrize("copies", [None, 2])
 @pytest.mark.parametrize("drawn", [False, True], ids=["full", "drawn"])
-def test_no_data_makes_rounding_move_a_sum_by_more_than_2c(
-    dtype: torch.dtype, copies: int | None, drawn: bool
-) -> None:
+def test_no_data_makes_rounding_move_a_sum_by_more_than_2c(dtype, copies, drawn):
     """Terms that swing just above a power of two, each rounded down there, and not where the sum is 2 less.
 
     In one float32 sum of 2,048 this adds 3% to the sensitivity.
@@ -190,7 +176,7 @@ def test_no_data_makes_rounding_move_a_sum_by_more_than_2c(
     x = np.zeros((n, 5))
     x[:, 0] = 1
 
-    def total(terms: np.ndarray) -> Tensor:
+    def total(terms):
         silos = [(x, -terms)]
         records = SideBySide(silos, problem, dtype, copies) if copies else Records(silos, problem, dtype)
         (block,) = records.batch([0], [np.arange(n)]) if drawn else records.full(range(copies or 1))
@@ -207,7 +193,7 @@ def test_no_data_makes_rounding_move_a_sum_by_more_than_2c(
 @pytest.mark.parametrize(
     "bad", [([np.nan, 1, 1], 1.0), ([1, 1, 1], np.nan), ([np.inf, 0, 0], 0.0), ([1, 1, 1], np.inf)]
 )
-def test_a_record_that_is_not_finite_counts_as_the_zero_vector(name: str, bad: Any) -> None:
+def test_a_record_that_is_not_finite_counts_as_the_zero_vector(name, bad):
     problem = problems(D)[name]
     (good,) = silos_of(problem, [5])
     features, target = good[0].copy(), good[1].copy()
@@ -242,14 +228,12 @@ class Broken(SoftmaxRegression):
 @pytest.mark.parametrize("outputs", [1, 3])
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("clip", [None, 0.0, 2.0], ids=repr)
-def test_a_term_that_is_not_finite_spoils_no_sum_whatever_the_statistic(
-    outputs: int, value: float, clip: float | None
-) -> None:
+def test_a_term_that_is_not_finite_spoils_no_sum_whatever_the_statistic(outputs, value, clip):
     """Records and points of today's problems cannot make one; the sum must not rest on that."""
     problem = Broken(2, outputs, value=value)
     point = torch.zeros(problem.dimension, dtype=torch.float64)
 
-    def total(*targets: float) -> Tensor:
+    def total(*targets):
         records = Records([(np.ones((len(targets), 2)), np.array(targets))], problem, torch.float64)
         return clipped_sum(problem, records.full([0])[0], [point], clip)
 
@@ -260,9 +244,7 @@ def test_a_term_that_is_not_finite_spoils_no_sum_whatever_the_statistic(
 
 @every_dtype
 @pytest.mark.parametrize("columns", [1, 3])
-def test_a_weight_that_is_not_finite_counts_as_zero_whatever_its_row(
-    dtype: torch.dtype, columns: int
-) -> None:
+def test_a_weight_that_is_not_finite_counts_as_zero_whatever_its_row(dtype, columns):
     """Sums are looked at in place of weights: rows with zero features and infinities of both signs, too."""
     rng = np.random.default_rng(0)
     features = torch.from_numpy(rng.normal(size=(2, 40, 5))).to(dtype)
@@ -306,16 +288,14 @@ def _replacements(problem: GeneralisedLinear, num_points: int) -> Iterator[tuple
 @every_problem
 @every_statistic
 @pytest.mark.parametrize("batch", BATCHES, ids=repr)
-def test_replacing_a_record_moves_the_answer_by_at_most_2c_over_k_and_by_that_much(
-    name: str, num_points: int, batch: Batch
-) -> None:
+def test_replacing_a_record_moves_the_answer_by_at_most_2c_over_k_and_by_that_much(name, num_points, batch):
     """Every record of a silo against every replacement, on the same draws of the batch."""
     problem = problems(D)[name]
     far = torch.zeros(problem.dimension, dtype=torch.float64)
     if num_points == 2:
         far[0] = 1
 
-    def half(w: Tensor, ask: Asker, memory: Memory) -> dict[str, Tensor]:
+    def half(w, ask, memory):
         points = (w, far)[:num_points] if num_points == 1 else (far, w)
         statistic = "gradient" if num_points == 1 else "gradient_difference"
         return {"g": ask(Query(statistic, points, CLIP, batch))}
@@ -323,7 +303,7 @@ def test_replacing_a_record_moves_the_answer_by_at_most_2c_over_k_and_by_that_mu
     algorithm = scripted(half, ROUNDS)
     zero = {"w": torch.zeros(problem.dimension, dtype=torch.float64)}
 
-    def answers(silo: Silo) -> Tensor:
+    def answers(silo):
         gate = open_gate([silo], problem, algorithm, epsilon=np.inf)
         return torch.stack([gate.answer(r, zero)["g"][0] for r in range(ROUNDS)])
 
@@ -352,15 +332,13 @@ D_SMOOTHED, N_SMOOTHED, CLIP_SMOOTHED = 3, 6, 0.7
 @pytest.mark.parametrize("kind", [HingeLoss, AbsoluteError])
 @pytest.mark.parametrize("beta", [1e-3, 0.5, 100.0])
 @pytest.mark.parametrize("statistic", ["gradient", "gradient_difference"])
-def test_replacing_a_record_moves_the_answer_by_at_most_2c_over_n(
-    kind: type[HingeLoss] | type[AbsoluteError], beta: float, statistic: str
-) -> None:
+def test_replacing_a_record_moves_the_answer_by_at_most_2c_over_n(kind, beta, statistic):
     """Where the term can be that long, also by nearly as much: the record is chosen for it."""
     problem = kind(D_SMOOTHED, smoothing=beta)
     point = {"w": torch.tensor([0.1, 0.0, 0.0], dtype=torch.float64)}
     (silo,) = silos_of(problem, [N_SMOOTHED], seed=4)
 
-    def answer(held: Silo) -> torch.Tensor:
+    def answer(held):
         gate = open_gate([held], problem, scripted(asking(statistic, CLIP_SMOOTHED)), epsilon=np.inf)
         return gate.answer(0, point)["g"][0]
 

@@ -11,11 +11,9 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import pytest
 from support.refusals import ANY, refused
@@ -132,7 +130,7 @@ CALLS = {
 
 
 @pytest.fixture
-def plug_ins(tmp_path: Path) -> Path:
+def plug_ins(tmp_path):
     folder = tmp_path / "plug-ins"
     folder.mkdir()
     return folder
@@ -141,13 +139,13 @@ def plug_ins(tmp_path: Path) -> Path:
 @pytest.fixture(
     params=["as it is", pytest.param("unprivileged", marks=pytest.mark.skipif(not ROOT, reason="is"))]
 )
-def run(request: pytest.FixtureRequest, plug_ins: Path) -> Iterator[Callable[..., Child]]:
+def run(request, plug_ins):
     """Starts `attempts` with the code given; also from a thread whose programs lack CAP_SYS_ADMIN."""
 
-    def begin(code: str, *arguments: str, limits: Limits | None = None) -> Child:
+    def begin(code, *arguments, limits=None):
         (plug_ins / "attempts.py").write_text(code)
 
-        def make() -> Child:
+        def make():
             if request.param == "unprivileged":
                 assert ctypes.CDLL(None).prctl(24, 21, 0, 0, 0) == 0  # PR_CAPBSET_DROP, of this thread
             return start(["attempts", *arguments], plug_ins, limits)
@@ -164,7 +162,7 @@ def run(request: pytest.FixtureRequest, plug_ins: Path) -> Iterator[Callable[...
 
 
 @pytest.fixture
-def place(plug_ins: Path, tmp_path: Path) -> Iterator[dict[str, Any]]:
+def place(plug_ins, tmp_path):
     """What there is to attack: a daemon's state, its sockets, and a process of the same user."""
     state = tmp_path / "state"
     state.mkdir()
@@ -194,9 +192,7 @@ def place(plug_ins: Path, tmp_path: Path) -> Iterator[dict[str, Any]]:
         victim.kill()
 
 
-def test_every_attempt_is_denied(
-    run: Callable[..., Child], place: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_attempt_is_denied(run, place, monkeypatch):
     monkeypatch.setenv("SECRET", "x")
     reader, writer = os.pipe()
     os.set_inheritable(reader, True)
@@ -213,7 +209,7 @@ def test_every_attempt_is_denied(
     assert len(results) == 28 + len(CALLS)
 
 
-def test_a_child_has_no_powers(run: Callable[..., Child]) -> None:
+def test_a_child_has_no_powers(run):
     child = run("input()")
     status = dict(line.split(":\t", 1) for line in Path(f"/proc/{child.pid}/status").read_text().splitlines())
     assert {status[name] for name in ("CapInh", "CapPrm", "CapEff", "CapAmb")} == {"0" * 16}
@@ -225,7 +221,7 @@ def test_a_child_has_no_powers(run: Callable[..., Child]) -> None:
 
 
 @pytest.mark.slow
-def test_a_child_computes_as_usual(run: Callable[..., Child]) -> None:
+def test_a_child_computes_as_usual(run):
     child = run(
         "import fedsim.algorithms, numpy, os, torch\n"
         "out = torch.vmap(torch.func.grad(lambda w: (w**2).sum()))(torch.ones(3, 2))\n"
@@ -252,7 +248,7 @@ def test_a_child_computes_as_usual(run: Callable[..., Child]) -> None:
         ),
     ],
 )
-def test_what_a_child_uses_is_limited(run: Callable[..., Child], code: str, ends: set[int]) -> None:
+def test_what_a_child_uses_is_limited(run, code, ends):
     child = run(
         "import ctypes, mmap, os, resource\n"
         "def run(memory, code):\n"
@@ -264,7 +260,7 @@ def test_what_a_child_uses_is_limited(run: Callable[..., Child], code: str, ends
 
 
 @pytest.mark.parametrize("confined_child", [True, False])
-def test_a_child_ends_with_the_process_that_started_it(plug_ins: Path, confined_child: bool) -> None:
+def test_a_child_ends_with_the_process_that_started_it(plug_ins, confined_child):
     (plug_ins / "attempts.py").write_text("import time; time.sleep(60)")
     begin = (
         f"start(['attempts'], Path({str(plug_ins)!r}))"
@@ -286,7 +282,7 @@ def test_a_child_ends_with_the_process_that_started_it(plug_ins: Path, confined_
         os.kill(pid, signal.SIGKILL)
 
 
-def test_what_cannot_be_confined_is_not_run(plug_ins: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_confined_is_not_run(plug_ins, monkeypatch):
     (plug_ins / "attempts.py").write_text("open(__file__ + '.ran', 'w')")
     with refused("plug_ins", ANY, "must be a folder"):
         start(["attempts"], plug_ins / "none")
@@ -305,7 +301,7 @@ def test_what_cannot_be_confined_is_not_run(plug_ins: Path, monkeypatch: pytest.
         confined.seccomp("riscv64")
 
 
-def test_names_are_read_without_an_import(plug_ins: Path) -> None:
+def test_names_are_read_without_an_import(plug_ins):
     (plug_ins / "attempts.py").write_text("raise SystemExit")
     for name in ("one", "two"):
         info = plug_ins / f"{name}-1.0.dist-info"

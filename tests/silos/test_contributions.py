@@ -54,7 +54,7 @@ NOISY: list[SumMechanism] = [
 
 
 @pytest.mark.parametrize("mechanism", NOISY, ids=["summed", "exact", "binomial"])
-def test_the_total_has_the_claimed_noise_with_the_fewest_honest_silos(mechanism: SumMechanism) -> None:
+def test_the_total_has_the_claimed_noise_with_the_fewest_honest_silos(mechanism):
     """Each silo's is a quarter of the claim, four are all of it, ten two and a half times as much.
 
     4,000 numbers: a scale that is a sixth too small or a fifth too large is rejected, power above 1 - 1e-6.
@@ -70,14 +70,14 @@ def test_the_total_has_the_claimed_noise_with_the_fewest_honest_silos(mechanism:
     assert not _is_claimed(noise[:HONEST].sum(0) / 1.2, mechanism, 1.0)
 
 
-def test_messages_have_all_of_the_noise_each() -> None:
+def test_messages_have_all_of_the_noise_each():
     mechanism = ShuffledGaussian(LEAST, FRACTION)
     noise = _noise(mechanism)
     assert _is_claimed(noise[0], mechanism, 1.0)
     assert not _is_claimed(noise[0] / 1.2, mechanism, 1.0)
 
 
-def test_silos_add_none_where_aggregators_do() -> None:
+def test_silos_add_none_where_aggregators_do():
     mechanism = SummedGaussian(D, LEAST, 1.0, noise_by="aggregators")
     assert not _noise(mechanism, rounds=2).any()
     assert mechanism.aggregators_noise(1.0, Z) * mechanism.step(1.0) == pytest.approx(
@@ -85,7 +85,7 @@ def test_silos_add_none_where_aggregators_do() -> None:
     )
 
 
-def test_no_two_silos_share_noise() -> None:
+def test_no_two_silos_share_noise():
     """4,000 numbers each; false alarm 1e-6, and shared noise has correlation 1."""
     noise = _noise(SummedGaussian(D, LEAST, FRACTION))
     most = stats.norm.isf(FALSE_ALARM / 2 / 45) / math.sqrt(noise.shape[1])
@@ -133,7 +133,7 @@ def _moved(mechanism: SumMechanism, silo: int, batch: Batch, clip: float, place:
 
 @pytest.mark.parametrize("mechanism", MECHANISMS, ids=lambda mechanism: mechanism.name)
 @pytest.mark.parametrize("batch", [FULL, HALF], ids=["full", "half"])
-def test_one_record_moves_a_contribution_by_what_is_priced(mechanism: SumMechanism, batch: Batch) -> None:
+def test_one_record_moves_a_contribution_by_what_is_priced(mechanism, batch):
     """By at most reach(w_i kappa_i), and by nearly all of it but for rounding; weights and clips differ."""
     for silo, kappa in enumerate(CLIPS):
         r = kappa * UNEQUAL.weight(silo, batch)
@@ -144,7 +144,7 @@ def test_one_record_moves_a_contribution_by_what_is_priced(mechanism: SumMechani
         assert moved > mechanism.reach(0.9 * r) or mechanism.name == ShuffledBinomial.name
 
 
-def test_weights_are_of_the_batch_and_never_above_one() -> None:
+def test_weights_are_of_the_batch_and_never_above_one():
     for batch in (FULL, HALF):
         weights = [UNEQUAL.weight(i, batch) for i in range(len(SIZES))]
         assert max(weights) == 1.0
@@ -163,18 +163,18 @@ def _answered(half: Any, plan: Plan | None = ONE_QUERY, noise: float = 0.0) -> M
     return gate.answer(0, {"w": torch.zeros(DIMENSION, dtype=torch.float64)})
 
 
-def test_a_clip_of_one_silo_is_refused_where_sums_have_one() -> None:
-    def own_clips(w: torch.Tensor, ask: Any, memory: Any) -> Any:
+def test_a_clip_of_one_silo_is_refused_where_sums_have_one():
+    def own_clips(w, ask, memory):
         first = asking()(w, ask, memory)["g"]
-        return asking(clip=torch.ones_like(first[:, :1]))(w, ask, memory)  # type: ignore[arg-type]
+        return asking(clip=torch.ones_like(first[:, :1]))(w, ask, memory)
 
     assert list(_answered(asking(), None)) == ["0"]
     with pytest.raises(Refused, match="one clip for all"):
         _answered(own_clips, None)
 
 
-def test_a_silo_method_that_remembers_is_refused() -> None:
-    def remembering(w: torch.Tensor, ask: Any, memory: Any) -> Any:
+def test_a_silo_method_that_remembers_is_refused():
+    def remembering(w, ask, memory):
         answer = asking()(w, ask, memory)
         memory["last"] = answer["g"]
         return answer
@@ -183,10 +183,10 @@ def test_a_silo_method_that_remembers_is_refused() -> None:
         _answered(remembering)
 
 
-def test_a_silo_method_hears_zeros() -> None:
+def test_a_silo_method_hears_zeros():
     heard = []
 
-    def listening(w: torch.Tensor, ask: Any, memory: Any) -> Any:
+    def listening(w, ask, memory):
         answer = asking()(w, ask, memory)
         heard.append(answer["g"].abs().max())
         return answer

@@ -43,7 +43,7 @@ class Stub:
 
 
 @pytest.fixture
-def folder() -> Iterator[Path]:
+def folder():
     with tempfile.TemporaryDirectory(dir="/tmp") as made:
         yield Path(made)
 
@@ -56,7 +56,7 @@ def serving(
     stub = stub or Stub()
     with at_port(0) if path is None else at_socket(path) as listener:
         daemon = Daemon(stub, listener, bounds, token)
-        daemon.port = None if path else listener.getsockname()[1]  # type: ignore[attr-defined]
+        daemon.port = None if path else listener.getsockname()[1]
         thread = threading.Thread(target=daemon.run)
         thread.start()
         try:
@@ -81,7 +81,7 @@ def ended(connection: socket.socket) -> bool:
         return True
 
 
-def test_several_requests_on_several_connections(folder: Path) -> None:
+def test_several_requests_on_several_connections(folder):
     with serving(folder / "s") as (stub, _):
         clients = [dial(folder / "s", PATIENCE) for _ in range(3)]
         for _ in range(5):
@@ -91,13 +91,13 @@ def test_several_requests_on_several_connections(folder: Path) -> None:
     assert len(stub.asked) == 15
 
 
-def test_a_socket_is_for_owner_and_group_and_goes_with_the_daemon(folder: Path) -> None:
+def test_a_socket_is_for_owner_and_group_and_goes_with_the_daemon(folder):
     with at_socket(folder / "s"):
         assert stat.S_IMODE((folder / "s").stat().st_mode) == 0o660
     assert not (folder / "s").exists()
 
 
-def test_a_dead_daemons_socket_is_replaced(folder: Path) -> None:
+def test_a_dead_daemons_socket_is_replaced(folder):
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(str(folder / "s"))
         dead.listen()
@@ -105,7 +105,7 @@ def test_a_dead_daemons_socket_is_replaced(folder: Path) -> None:
         assert ask(client) == frame()
 
 
-def test_a_living_daemons_socket_is_left_alone(folder: Path) -> None:
+def test_a_living_daemons_socket_is_left_alone(folder):
     with serving(folder / "s"), dial(folder / "s", PATIENCE) as client:
         with refused("listen.socket", ANY, "no other daemon"), at_socket(folder / "s"):
             pass
@@ -114,7 +114,7 @@ def test_a_living_daemons_socket_is_left_alone(folder: Path) -> None:
             assert ask(another) == frame()
 
 
-def test_what_is_no_socket_is_left_alone(folder: Path) -> None:
+def test_what_is_no_socket_is_left_alone(folder):
     (folder / "s").write_text("mine")
     (folder / "link").symlink_to(folder / "s")
     for name in ("s", "link"):
@@ -123,7 +123,7 @@ def test_what_is_no_socket_is_left_alone(folder: Path) -> None:
     assert (folder / "s").read_text() == "mine"
 
 
-def test_a_folder_that_anyone_may_write_to_is_refused(folder: Path) -> None:
+def test_a_folder_that_anyone_may_write_to_is_refused(folder):
     folder.chmod(0o777)
     with refused("listen.socket", ANY, "others may not write"), at_socket(folder / "s"):
         pass
@@ -133,7 +133,7 @@ def test_a_folder_that_anyone_may_write_to_is_refused(folder: Path) -> None:
         pass
 
 
-def test_another_daemons_new_socket_is_not_removed(folder: Path) -> None:
+def test_another_daemons_new_socket_is_not_removed(folder):
     with at_socket(folder / "s"):
         (folder / "s").rename(folder / "old")
         with socket.socket(socket.AF_UNIX) as other:
@@ -142,7 +142,7 @@ def test_another_daemons_new_socket_is_not_removed(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("first", [struct.pack(">Q", 1001), struct.pack(">Q", 2**63) + bytes(10)])
-def test_a_frame_over_the_limit_ends_its_connection_only(folder: Path, first: bytes) -> None:
+def test_a_frame_over_the_limit_ends_its_connection_only(folder, first):
     with serving(folder / "s") as (stub, _), dial(folder / "s", PATIENCE) as good:
         with dial(folder / "s", PATIENCE) as bad:
             bad.sendall(first)
@@ -151,7 +151,7 @@ def test_a_frame_over_the_limit_ends_its_connection_only(folder: Path, first: by
     assert len(stub.asked) == 1
 
 
-def test_a_client_that_breaks_off_harms_nobody(folder: Path) -> None:
+def test_a_client_that_breaks_off_harms_nobody(folder):
     with serving(folder / "s"), dial(folder / "s", PATIENCE) as good:
         for sent in (b"", bytes(3), struct.pack(">Q", 10) + bytes(5)):
             with dial(folder / "s", PATIENCE) as bad:
@@ -161,9 +161,7 @@ def test_a_client_that_breaks_off_harms_nobody(folder: Path) -> None:
         assert ask(good) == frame()
 
 
-def test_a_defect_ends_one_connection_and_its_text_stays_out_of_the_log(
-    folder: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_defect_ends_one_connection_and_its_text_stays_out_of_the_log(folder, caplog):
     with serving(folder / "s"), dial(folder / "s", PATIENCE) as good:
         with dial(folder / "s", PATIENCE) as bad:
             send(bad, b"break")
@@ -173,7 +171,7 @@ def test_a_defect_ends_one_connection_and_its_text_stays_out_of_the_log(
     assert "breakbreak" not in caplog.text
 
 
-def test_silent_clients_make_room(folder: Path) -> None:
+def test_silent_clients_make_room(folder):
     """All connections are taken by clients that say nothing: a newcomer is answered all the same."""
     with serving(folder / "s"):
         silent = [dial(folder / "s", PATIENCE) for _ in range(10)]
@@ -184,7 +182,7 @@ def test_silent_clients_make_room(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("sent", [b"\0", bytes(7), struct.pack(">Q", 500), struct.pack(">Q", 500) + b"x"])
-def test_a_frame_that_does_not_come_keeps_nobody_out(folder: Path, sent: bytes) -> None:
+def test_a_frame_that_does_not_come_keeps_nobody_out(folder, sent):
     """Every place is held so; the newcomer has one long before the time for a frame is over."""
     bounds = Bounds(frame_bytes=1000, clients=2, begin=0.2, transfer=2 * PATIENCE)
     with serving(folder / "s", bounds):
@@ -197,14 +195,14 @@ def test_a_frame_that_does_not_come_keeps_nobody_out(folder: Path, sent: bytes) 
             each.close()
 
 
-def test_half_a_length_is_waited_for_a_bounded_time(folder: Path) -> None:
+def test_half_a_length_is_waited_for_a_bounded_time(folder):
     bounds = Bounds(frame_bytes=1000, begin=0.2, transfer=2 * PATIENCE)
     with serving(folder / "s", bounds), dial(folder / "s", PATIENCE) as slow:
         slow.sendall(b"\0")
         assert ended(slow)
 
 
-def test_half_a_frame_holds_a_place_for_a_bounded_time(folder: Path) -> None:
+def test_half_a_frame_holds_a_place_for_a_bounded_time(folder):
     with serving(folder / "s", Bounds(frame_bytes=1000, clients=2, transfer=0.2)):
         slow = [dial(folder / "s", PATIENCE) for _ in range(2)]
         for each in slow:
@@ -216,9 +214,9 @@ def test_half_a_frame_holds_a_place_for_a_bounded_time(folder: Path) -> None:
             each.close()
 
 
-def test_an_answer_that_nobody_takes_holds_a_place_for_a_bounded_time(folder: Path) -> None:
+def test_an_answer_that_nobody_takes_holds_a_place_for_a_bounded_time(folder):
     class Long(Stub):
-        def answer(self, data: bytes) -> bytes:
+        def answer(self, data):
             return frame() + bytes(8 << 20) if data == b"much" else frame()
 
     bounds = Bounds(frame_bytes=1000, clients=1, transfer=1.0)
@@ -228,13 +226,13 @@ def test_an_answer_that_nobody_takes_holds_a_place_for_a_bounded_time(folder: Pa
             assert ask(client) == frame()
 
 
-def test_an_idle_client_is_let_go(folder: Path) -> None:
+def test_an_idle_client_is_let_go(folder):
     short = Bounds(frame_bytes=1000, idle=0.1)
     with serving(folder / "s", short), dial(folder / "s", PATIENCE) as client:
         assert ended(client)
 
 
-def test_stopping_finishes_what_is_in_hand(folder: Path) -> None:
+def test_stopping_finishes_what_is_in_hand(folder):
     with serving(folder / "s") as (stub, daemon), dial(folder / "s", PATIENCE) as busy:
         send(busy, b"wait")
         assert stub.entered.acquire(timeout=PATIENCE)
@@ -249,7 +247,7 @@ def test_stopping_finishes_what_is_in_hand(folder: Path) -> None:
     assert stub.asked == [b"wait", b"hello"]
 
 
-def test_answers_under_way_are_bounded(folder: Path) -> None:
+def test_answers_under_way_are_bounded(folder):
     with serving(folder / "s", Bounds(frame_bytes=1000, clients=3, answers=1)) as (stub, _):
         first, second = dial(folder / "s", PATIENCE), dial(folder / "s", PATIENCE)
         with first, second:
@@ -261,7 +259,7 @@ def test_answers_under_way_are_bounded(folder: Path) -> None:
             assert receive(first, 10_000) == receive(second, 10_000) == frame()
 
 
-def test_stopping_does_not_wait_for_ever(folder: Path) -> None:
+def test_stopping_does_not_wait_for_ever(folder):
     stub = Stub()
     with at_socket(folder / "s") as listener:
         daemon = Daemon(stub, listener, Bounds(frame_bytes=1000, drain=0.1))
@@ -279,13 +277,13 @@ def test_stopping_does_not_wait_for_ever(folder: Path) -> None:
 
 
 @pytest.fixture
-def port() -> Iterator[tuple[int, bytes, Stub]]:
+def port():
     token = bytes(range(32))
     with serving(None, token=token) as (stub, daemon):
-        yield daemon.port, token, stub  # type: ignore[attr-defined]
+        yield daemon.port, token, stub
 
 
-def test_a_port_is_of_the_loopback_interface_and_asks_for_the_token(port: tuple[int, bytes, Stub]) -> None:
+def test_a_port_is_of_the_loopback_interface_and_asks_for_the_token(port):
     number, token, stub = port
     with dial((number, token), PATIENCE) as client:
         assert client.getpeername()[0] == LOOPBACK == "127.0.0.1"
@@ -299,12 +297,12 @@ def test_a_port_is_of_the_loopback_interface_and_asks_for_the_token(port: tuple[
     assert len(stub.asked) == 1
 
 
-def test_a_taken_port_is_named(port: tuple[int, bytes, Stub]) -> None:
+def test_a_taken_port_is_named(port):
     with refused("listen.port"), at_port(port[0]):
         pass
 
 
-def test_clients_without_a_token_keep_nobody_out(port: tuple[int, bytes, Stub]) -> None:
+def test_clients_without_a_token_keep_nobody_out(port):
     number, token, _ = port
     silent = [socket.create_connection((LOOPBACK, number), PATIENCE) for _ in range(10)]
     with dial((number, token), PATIENCE) as client:
@@ -315,7 +313,7 @@ def test_clients_without_a_token_keep_nobody_out(port: tuple[int, bytes, Stub]) 
 
 
 @pytest.mark.parametrize("mode", [0o644, 0o604, 0o660, 0o601])
-def test_a_token_that_others_may_read_or_write_is_refused(folder: Path, mode: int) -> None:
+def test_a_token_that_others_may_read_or_write_is_refused(folder, mode):
     (folder / "t").write_text("ab" * 32 + "\n")
     (folder / "t").chmod(0o640)
     assert read_token(folder / "t") == b"\xab" * 32
@@ -325,7 +323,7 @@ def test_a_token_that_others_may_read_or_write_is_refused(folder: Path, mode: in
 
 
 @pytest.mark.parametrize("text", ["", "ab" * 31, "AB" * 32, "xy" * 32, "ab" * 33, "ab" * 32 + "\nab"])
-def test_a_token_of_another_form_is_refused_and_not_shown(folder: Path, text: str) -> None:
+def test_a_token_of_another_form_is_refused_and_not_shown(folder, text):
     (folder / "t").write_text(text)
     (folder / "t").chmod(0o600)
     with pytest.raises(InputError, match="64 hexadecimal digits") as caught:

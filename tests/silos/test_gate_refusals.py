@@ -6,7 +6,7 @@ debit costs nothing, and one after it costs its round once and binds it to its b
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -31,9 +31,9 @@ from torch import Tensor
 from fedsim.common.errors import Refused
 from fedsim.privacy.mechanism import Mechanism
 from fedsim.privacy.registry import GAUSSIAN, NONE
-from fedsim.problems.glm import GeneralisedLinear, LinearRegression, LogisticRegression, SoftmaxRegression
+from fedsim.problems.glm import LinearRegression, LogisticRegression, SoftmaxRegression
 from fedsim.protocol.batch import FULL, Fresh, Poisson, Subsample
-from fedsim.protocol.contract import Asker, Memory, Query
+from fedsim.protocol.contract import Query
 from fedsim.protocol.dryrun import dry_run
 from fedsim.protocol.limits import Limits
 from fedsim.protocol.plan import Terms
@@ -90,7 +90,7 @@ def _turned(honest: SiloHalf, sneaky: SiloHalf, **options: Any) -> Gate:
     return gate
 
 
-def test_the_reader_of_texts_sees_a_record() -> None:
+def test_the_reader_of_texts_sees_a_record():
     (features, target) = _telling()
     assert not _says_nothing_of_records(f"a term of size {features[0, 0]:.3g}")
     assert not _says_nothing_of_records(f"{target}")
@@ -100,20 +100,20 @@ def test_the_reader_of_texts_sees_a_record() -> None:
 # Requests that are refused before the debit.
 
 
-def test_an_extra_round_is_refused() -> None:
+def test_an_extra_round_is_refused():
     gate = open_gate([_telling()], PROBLEM, scripted(asking(), 2))
     for r in (2, 100, -1):
         attacked(gate, r, ZERO, "not in its plan", debits=False)
 
 
-def test_a_round_that_is_not_the_silos_own_is_refused() -> None:
+def test_a_round_that_is_not_the_silos_own_is_refused():
     gate = open_gate([_telling(), _telling()], PROBLEM, scripted(asking(), 3), rounds=[[0, 2], [0, 1, 2]])
     attacked(gate, 1, ZERO, "'silo0': round 1 is not in its plan", debits=False)
     attacked(gate, 1, ZERO, "'silo0'", debits=False, members=[0])
     assert gate.answer(1, ZERO, [1])["g"].shape == (1, D)
 
 
-def test_a_second_broadcast_for_a_round_paid_for_is_refused() -> None:
+def test_a_second_broadcast_for_a_round_paid_for_is_refused():
     gate = open_gate([_telling()], PROBLEM, scripted(asking()))
     first = gate.answer(0, ZERO)["g"]
     moved = {"w": ZERO["w"].clone()}
@@ -125,7 +125,7 @@ def test_a_second_broadcast_for_a_round_paid_for_is_refused() -> None:
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 3e38, -3e38, 1e7, -1.0001e6, 1.7e308])
 @pytest.mark.parametrize("at", range(D))
-def test_a_broadcast_point_out_of_bounds_is_refused(value: float, at: int) -> None:
+def test_a_broadcast_point_out_of_bounds_is_refused(value, at):
     gate = open_gate([_telling()], PROBLEM, scripted(asking()))
     point = torch.tensor([1.0, math.nan if math.isnan(value) else 2.0, 3.0], dtype=torch.float64)
     point[at] = value
@@ -135,7 +135,7 @@ def test_a_broadcast_point_out_of_bounds_is_refused(value: float, at: int) -> No
 
 
 @pytest.mark.parametrize("length", [1, 7, 8, 9, 33, 1000])
-def test_one_entry_that_is_not_finite_is_found_wherever_it_stands(length: int) -> None:
+def test_one_entry_that_is_not_finite_is_found_wherever_it_stands(length):
     for at in {0, length // 2, length - 1}:
         for value in (math.nan, math.inf, -math.inf, 1e7):
             for dtype in (torch.float32, torch.float64):
@@ -145,20 +145,20 @@ def test_one_entry_that_is_not_finite_is_found_wherever_it_stands(length: int) -
                     LIMITS.check_point(point, length)
 
 
-def test_a_float32_point_that_would_overflow_is_refused() -> None:
+def test_a_float32_point_that_would_overflow_is_refused():
     gate = open_gate([_telling()], PROBLEM, scripted(asking()), dtype=torch.float32)
     for value in (3e38, 1.1e6, math.inf, math.nan):
         attacked(gate, 0, {"w": torch.tensor([0.0, value, 0.0])}, "a point has an entry", debits=False)
 
 
-def test_a_point_at_the_bound_is_answered() -> None:
+def test_a_point_at_the_bound_is_answered():
     gate = open_gate([_telling()], PROBLEM, scripted(asking()))
     point = torch.tensor([1e6, -1e6, 1e6], dtype=torch.float64)
     assert gate.answer(0, {"w": point})["g"].isfinite().all()
 
 
 @pytest.mark.parametrize("length", [1, 2, 4, 12])
-def test_a_broadcast_of_another_dimension_is_refused(length: int) -> None:
+def test_a_broadcast_of_another_dimension_is_refused(length):
     gate = open_gate([_telling()], PROBLEM, scripted(asking()))
     attacked(gate, 0, {"w": torch.zeros(length).double()}, "dimension", debits=False)
 
@@ -174,21 +174,19 @@ def test_a_broadcast_of_another_dimension_is_refused(length: int) -> None:
     ],
     ids=lambda b: f"{tuple(b['w'].shape)} {b['w'].dtype}",
 )
-def test_a_broadcast_of_another_shape_or_type_is_refused_before_the_debit(
-    broadcast: Mapping[str, Tensor],
-) -> None:
+def test_a_broadcast_of_another_shape_or_type_is_refused_before_the_debit(broadcast):
     gate = open_gate([_telling()], PROBLEM, scripted(asking()))
     attacked(gate, 0, broadcast, ".", debits=False)
 
 
 @pytest.mark.parametrize("members", [[0, 0], [1, 1, 1], [2, 1], [1, 0, 2], [2, 1, 0], [3], [-1], [-1, 0]])
-def test_members_that_are_not_distinct_positions_in_order_are_refused(members: list[int]) -> None:
+def test_members_that_are_not_distinct_positions_in_order_are_refused(members):
     """A silo named twice would answer twice for one debit; another order would mix up budgets."""
     gate = open_gate([_telling()] * 3, PROBLEM, scripted(asking()), epsilon=[0.1, 1.0, 100.0])
     attacked(gate, 0, ZERO, "members", debits=False, members=members)
 
 
-def test_a_cohort_is_not_debited_where_one_silo_refuses() -> None:
+def test_a_cohort_is_not_debited_where_one_silo_refuses():
     """Silos 0 and 2 have said nothing, so round 0 must not be bound to the refused broadcast."""
     gate = open_gate([_telling()] * 3, PROBLEM, scripted(asking()))
     gate.answer(0, ZERO, [1])
@@ -198,7 +196,7 @@ def test_a_cohort_is_not_debited_where_one_silo_refuses() -> None:
 # Admission.
 
 
-def test_a_budget_that_cannot_be_afforded_at_the_noise_limit_is_refused() -> None:
+def test_a_budget_that_cannot_be_afforded_at_the_noise_limit_is_refused():
     algorithm = scripted(asking(), 100)
     silos = [_telling()] * 3
     open_gate(silos, PROBLEM, algorithm, epsilon=[1.0, 1.0, 0.1], limits=Limits(max_noise_multiplier=1e3))
@@ -210,7 +208,7 @@ def test_a_budget_that_cannot_be_afforded_at_the_noise_limit_is_refused() -> Non
 
 
 @pytest.mark.parametrize("epsilon", [0.0, -1.0, math.nan])
-def test_a_budget_that_is_not_positive_is_refused(epsilon: float) -> None:
+def test_a_budget_that_is_not_positive_is_refused(epsilon):
     with pytest.raises(ValueError, match="epsilon"):
         open_gate([_telling()], PROBLEM, scripted(asking()), epsilon=epsilon)
 
@@ -226,25 +224,25 @@ def _gate_with(terms: Terms, mechanism: Mechanism = GAUSSIAN, names: list[str] |
 
 
 @pytest.mark.parametrize("n", [1000, N - 1])
-def test_a_silo_that_states_another_number_of_records_than_it_holds_is_refused(n: int) -> None:
+def test_a_silo_that_states_another_number_of_records_than_it_holds_is_refused(n):
     """Sampling is priced by the stated n and done on the records held."""
     with pytest.raises((Refused, ValueError)):
         _gate_with(Terms("silo0", n, 1.0, DELTA, range(2)))
 
 
-def test_a_finite_budget_without_noise_is_refused() -> None:
+def test_a_finite_budget_without_noise_is_refused():
     """Mechanism `none` guarantees nothing: a statement of epsilon 1 would be false."""
     with pytest.raises((Refused, ValueError)):
         _gate_with(Terms("silo0", N, 1.0, DELTA, range(2)), NONE)
 
 
-def test_two_silos_of_one_name_are_refused() -> None:
+def test_two_silos_of_one_name_are_refused():
     """A simulated silo's noise follows from its name: two of one name would share it, and it would cancel."""
     with pytest.raises((Refused, ValueError)):
         open_gate([_telling()] * 2, PROBLEM, scripted(asking()), names=["silo0", "silo0"])
 
 
-def test_two_silos_of_one_ledger_are_refused() -> None:
+def test_two_silos_of_one_ledger_are_refused():
     """A debit of the one would pay for the other."""
     algorithm, names = scripted(asking()), names_of(2)
     plan, ledger = plan_of(algorithm, PROBLEM, [N, N]), MemoryLedger()
@@ -259,13 +257,13 @@ def test_two_silos_of_one_ledger_are_refused() -> None:
 
 
 @pytest.fixture
-def sealed(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+def sealed(monkeypatch):
     """Call it to make every later reading of records fail."""
 
-    def opened(*args: object) -> object:
+    def opened(*args):
         raise AssertionError("records were read")
 
-    def seal() -> None:
+    def seal():
         monkeypatch.setattr(Records, "full", opened)
         monkeypatch.setattr(Records, "batch", opened)
 
@@ -273,15 +271,15 @@ def sealed(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
 
 
 def _raw(*queries: Query) -> SiloHalf:
-    def half(w: Tensor, ask: Asker, memory: Memory) -> Mapping[str, Tensor]:
-        answers = ask(*queries)  # type: ignore[call-overload]
+    def half(w, ask, memory):
+        answers = ask(*queries)
         return {"g": answers[0] if isinstance(answers, tuple) else answers}
 
     return half
 
 
 def _times(count: int) -> SiloHalf:
-    def half(w: Tensor, ask: Asker, memory: Memory) -> Mapping[str, Tensor]:
+    def half(w, ask, memory):
         for _ in range(count):
             w = ask(Query("gradient", (w * 0,), 1.0))
         return {"g": w}
@@ -290,7 +288,7 @@ def _times(count: int) -> SiloHalf:
 
 
 def _ratios(first: float, second: float) -> SiloHalf:
-    def half(w: Tensor, ask: Asker, memory: Memory) -> Mapping[str, Tensor]:
+    def half(w, ask, memory):
         ask(Query("gradient", (w,), 1.0, noise_ratio=first))
         return {"g": ask(Query("gradient", (w,), 1.0, noise_ratio=second))}
 
@@ -350,20 +348,20 @@ SNEAKY = {
 
 
 @pytest.mark.parametrize("way", SNEAKY)
-def test_an_ask_that_is_not_the_plans_is_refused(way: str, sealed: Callable[[], None]) -> None:
+def test_an_ask_that_is_not_the_plans_is_refused(way, sealed):
     honest, sneaky, says = SNEAKY[way]
     gate = _turned(honest, sneaky)
     sealed()
     attacked(gate, 0, ZERO, says, debits=True)
 
 
-def test_no_plan_has_two_batches_in_one_ask() -> None:
+def test_no_plan_has_two_batches_in_one_ask():
     with pytest.raises(Refused, match=BATCH):
         plan_of(scripted(_raw(SAMPLED, ONCE)), PROBLEM, [N])
 
 
 @pytest.mark.parametrize(("asks", "says"), [(3, "this is one more"), (1, "1 were made"), (0, "0 were made")])
-def test_as_many_asks_are_made_as_were_planned(asks: int, says: str) -> None:
+def test_as_many_asks_are_made_as_were_planned(asks, says):
     attacked(_turned(_times(2), _times(asks)), 0, ZERO, says, debits=True)
 
 
@@ -372,7 +370,7 @@ BAD_CLIPS = [math.nan, math.inf, -1.0, -1e-300, 1e-9, 9.9e-7, 1.1e6, 1e9]
 
 @pytest.mark.parametrize("clip", BAD_CLIPS)
 @pytest.mark.parametrize("kind", ["number", "tensor", "of a silo"])
-def test_a_clip_out_of_bounds_is_refused(clip: float, kind: str, sealed: Callable[[], None]) -> None:
+def test_a_clip_out_of_bounds_is_refused(clip, kind, sealed):
     tensor = torch.tensor([[clip]], dtype=torch.float64)
     shaped = {"number": clip, "tensor": tensor.squeeze(), "of a silo": tensor}[kind]
     sneaky = _raw(Query("gradient", (W,), shaped))
@@ -384,14 +382,14 @@ def test_a_clip_out_of_bounds_is_refused(clip: float, kind: str, sealed: Callabl
 
 
 @pytest.mark.parametrize("clip", [0.0, 1e-6, 1e6])
-def test_a_clip_at_its_bounds_is_answered(clip: float) -> None:
+def test_a_clip_at_its_bounds_is_answered(clip):
     gate = _turned(asking(), asking(clip=clip))
     assert gate.answer(0, ZERO)["g"].isfinite().all()
 
 
 @pytest.mark.parametrize("shape", [(D,), (1, D), (N,), (1, N), (2, 1), (1, 1, 1)])
 @pytest.mark.parametrize("n", [D, N])
-def test_a_clip_is_one_number_for_each_silo(shape: tuple[int, ...], n: int) -> None:
+def test_a_clip_is_one_number_for_each_silo(shape, n):
     """A clip for each coordinate or record would scale the noise by one entry and the terms by another."""
     switch = Switch(asking())
     gate = open_gate([_telling(n)], PROBLEM, Scripted(switch))
@@ -409,9 +407,7 @@ def test_a_clip_is_one_number_for_each_silo(shape: tuple[int, ...], n: int) -> N
 )
 @pytest.mark.parametrize("statistic", ["gradient", "gradient_difference"])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
-def test_no_record_makes_an_answer_infinite(
-    problem: GeneralisedLinear, statistic: str, dtype: torch.dtype
-) -> None:
+def test_no_record_makes_an_answer_infinite(problem, statistic, dtype):
     """Terms that overflow count as zero vectors: the answer is finite at every allowed point."""
     (silo,) = silos_of(problem, [8])
     hostile = [[3e38] * D, [1e300] * D, [math.inf] * D, [math.nan] * D, [1e12, -1e12, 1e12], [-math.inf] * D]
@@ -428,7 +424,7 @@ def test_no_record_makes_an_answer_infinite(
 
 
 def _dependent(kind: str) -> SiloHalf:
-    def half(w: Tensor, ask: Asker, memory: Memory) -> Mapping[str, Tensor]:
+    def half(w, ask, memory):
         told = ask(Query("gradient", (w,), 1.0))
         quiet = bool((told == 0).all())
         if kind == "number of asks" and not quiet:
@@ -453,6 +449,6 @@ def _dependent(kind: str) -> SiloHalf:
 @pytest.mark.parametrize(
     ("kind", "r"), [("number of asks", 0), ("batch", 0), ("noise ratio", 0), ("statistic", 0), ("memory", 1)]
 )
-def test_a_plan_that_depends_on_the_answers_is_refused_naming_the_round(kind: str, r: int) -> None:
+def test_a_plan_that_depends_on_the_answers_is_refused_naming_the_round(kind, r):
     with pytest.raises(Refused, match=f"round {r}: the queries depend on the answers"):
         dry_run(scripted(_dependent(kind), 3), PROBLEM, public_of([N]), 0, LIMITS)

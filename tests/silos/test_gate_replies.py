@@ -6,10 +6,9 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 import torch
-from support.algorithm_table import ROWS, Row
+from support.algorithm_table import ROWS
 from support.helpers import (
     Scripted,
-    Silo,
     SiloHalf,
     Switch,
     Unrepeatable,
@@ -36,14 +35,14 @@ SIZES = (3, 7, 8, 20, 41)
 
 
 def _spent(gate: object) -> list[list[int]]:
-    return [statement.rounds for statement in gate.statements()]  # type: ignore[attr-defined]
+    return [statement.rounds for statement in gate.statements()]
 
 
-def test_a_retry_gets_the_same_bytes_for_one_debit_whatever_became_of_the_first_reply() -> None:
+def test_a_retry_gets_the_same_bytes_for_one_debit_whatever_became_of_the_first_reply():
     """The silo's part of the algorithm does not run again."""
     runs = []
 
-    def half(w: Tensor, ask: Asker, memory: Memory) -> Mapping[str, Tensor]:
+    def half(w, ask, memory):
         runs.append(w)
         return {"g": ask(Query("gradient", (w,), 1.0))}
 
@@ -59,7 +58,7 @@ def test_a_retry_gets_the_same_bytes_for_one_debit_whatever_became_of_the_first_
     assert _spent(gate) == [[0]] * 5
 
 
-def test_a_retry_by_part_of_a_cohort_gets_that_parts_bytes() -> None:
+def test_a_retry_by_part_of_a_cohort_gets_that_parts_bytes():
     gate = open_gate(silos_of(PROBLEM, SIZES), PROBLEM, scripted(asking()))
     some = gate.answer(0, ZERO, [1, 3])["g"]
     everyone = gate.answer(0, ZERO)["g"]
@@ -75,7 +74,7 @@ class Crash(BaseException):
 def _crashing(honest: SiloHalf, times: int) -> SiloHalf:
     left = iter(range(times))
 
-    def half(w: Tensor, ask: Asker, memory: Memory) -> Mapping[str, Tensor]:
+    def half(w, ask, memory):
         reply = honest(w, ask, memory)
         memory["seen"] = memory["seen"] + 100
         if next(left, None) is not None:
@@ -92,11 +91,11 @@ def _two_asks(w: Tensor, ask: Asker, memory: Memory) -> Mapping[str, Tensor]:
 
 
 @pytest.mark.parametrize("ending", [Crash, KeyboardInterrupt, SystemExit, GeneratorExit, ValueError, Refused])
-def test_a_round_that_ends_by_whatever_exception_is_over(ending: type[BaseException]) -> None:
+def test_a_round_that_ends_by_whatever_exception_is_over(ending):
     """The silo method has seen the answer: one at another point would show what its noise hides."""
     seen: list[Tensor] = []
 
-    def half(w: Tensor, ask: Asker, memory: Memory) -> Mapping[str, Tensor]:
+    def half(w, ask, memory):
         seen.append(ask(Query("gradient", (w + len(seen),), 1.0)))
         raise ending
 
@@ -118,10 +117,10 @@ def test_a_round_that_ends_by_whatever_exception_is_over(ending: type[BaseExcept
     assert torch.equal(gate.answer(1, ONE)["g"], fresh.answer(1, ONE)["g"])
 
 
-def test_an_interrupt_before_the_reply_is_stored_ends_the_round_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupt_before_the_reply_is_stored_ends_the_round_too(monkeypatch):
     """Wherever it comes, also where nothing could catch it."""
 
-    def interrupted(*_: object) -> None:
+    def interrupted(*_):
         raise KeyboardInterrupt
 
     for place in ("store", "refuse"):
@@ -139,14 +138,14 @@ def test_an_interrupt_before_the_reply_is_stored_ends_the_round_too(monkeypatch:
         assert _spent(gate) == [[0], [0]]
 
 
-def test_a_refusal_after_the_debit_is_final() -> None:
+def test_a_refusal_after_the_debit_is_final():
     """Whether an answer leads out of bounds is a release too: a retry must not draw it anew.
 
     The second point of this silo method is refused exactly when the first noisy answer is positive, so
     every retry that draws fresh noise would tell one more bit of the same record.
     """
 
-    def half(w: Tensor, ask: Asker, memory: Memory) -> Mapping[str, Tensor]:
+    def half(w, ask, memory):
         first = ask(Query("gradient", (w,), 1.0))
         return {"g": ask(Query("gradient", (torch.where(first[:, :1] > 0, 1e7, 0.0) + w,), 1.0))}
 
@@ -154,7 +153,7 @@ def test_a_refusal_after_the_debit_is_final() -> None:
     zero = {"w": torch.zeros(1500, dtype=torch.float64)}
     gate = open_gate(silos_of(problem, [12]), problem, scripted(half, 12), entropy=Unrepeatable())
 
-    def outcome(r: int) -> str:
+    def outcome(r):
         try:
             return str(gate.answer(r, zero)["g"].tolist())
         except Refused as refusal:
@@ -164,10 +163,10 @@ def test_a_refusal_after_the_debit_is_final() -> None:
         assert len({outcome(r) for _ in range(8)}) == 1
 
 
-def test_an_ask_kept_beyond_its_round_is_refused() -> None:
+def test_an_ask_kept_beyond_its_round_is_refused():
     kept: list[Asker] = []
 
-    def keeping(w: Tensor, ask: Asker, memory: Memory) -> Mapping[str, Tensor]:
+    def keeping(w, ask, memory):
         kept.append(ask)
         return {"g": w}
 
@@ -180,7 +179,7 @@ def test_an_ask_kept_beyond_its_round_is_refused() -> None:
         kept[0](Query("gradient", (ZERO["w"],), 1.0))
 
 
-def test_a_reply_carries_no_way_back_to_the_records() -> None:
+def test_a_reply_carries_no_way_back_to_the_records():
     """A broadcast that asks for gradients would leave the records in the reply's graph, without noise."""
     gate = open_gate(silos_of(PROBLEM, [12]), PROBLEM, scripted(asking()))
     with warnings.catch_warnings():
@@ -189,7 +188,7 @@ def test_a_reply_carries_no_way_back_to_the_records() -> None:
     assert not reply.requires_grad
 
 
-def test_the_statement_names_the_broadcasts_paid_for() -> None:
+def test_the_statement_names_the_broadcasts_paid_for():
     gate = open_gate(silos_of(PROBLEM, [12]), PROBLEM, scripted(asking()))
     gate.answer(1, ONE)
     gate.answer(0, ZERO)
@@ -212,7 +211,7 @@ def _counting(w: Tensor, ask: Asker, memory: Memory) -> Mapping[str, Tensor]:
     return _remembering(w, ask, memory)
 
 
-def test_memory_keeps_the_rows_of_absent_silos() -> None:
+def test_memory_keeps_the_rows_of_absent_silos():
     data = silos_of(PROBLEM, SIZES)
     gate = open_gate(data, PROBLEM, scripted(_counting, 4))
     alone = [
@@ -232,7 +231,7 @@ def test_memory_keeps_the_rows_of_absent_silos() -> None:
     assert seen == [2, 2, 2, 4, 1]
 
 
-def test_memory_is_kept_only_with_the_reply() -> None:
+def test_memory_is_kept_only_with_the_reply():
     switch = Switch(_counting)
     gate = open_gate(silos_of(PROBLEM, [5, 6]), PROBLEM, Scripted(switch, 3))
     assert gate.answer(0, ZERO)["rounds"][:, 0].tolist() == [1, 1]
@@ -244,8 +243,8 @@ def test_memory_is_kept_only_with_the_reply() -> None:
         assert gate.answer(2, ZERO)["rounds"][:, 0].tolist() == [2, 2]
 
 
-def test_memory_changed_in_place_is_kept_only_with_the_reply() -> None:
-    def in_place(w: Tensor, ask: Asker, memory: Memory) -> Mapping[str, Tensor]:
+def test_memory_changed_in_place_is_kept_only_with_the_reply():
+    def in_place(w, ask, memory):
         told = ask(Query("gradient", (w,), 1.0))
         memory["rounds"] += torch.ones_like(told)
         return {"rounds": memory["rounds"]}
@@ -272,7 +271,7 @@ def _close(one: Tensor, other: Tensor) -> bool:
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
 @pytest.mark.parametrize("batch", BATCHES, ids=repr)
 @pytest.mark.parametrize("name", ["logistic", "softmax", "linear"])
-def test_one_cohort_answers_as_cohorts_of_one_do(row: Row, batch: Batch, name: str) -> None:
+def test_one_cohort_answers_as_cohorts_of_one_do(row, batch, name):
     """Five unequal silos: to rounding, since a product over many silos rounds otherwise."""
     problem = problems(D)[name]
     data = silos_of(problem, [max(n, 12) if isinstance(batch, Fresh) else n for n in SIZES])
@@ -295,7 +294,7 @@ def test_one_cohort_answers_as_cohorts_of_one_do(row: Row, batch: Batch, name: s
         step = coroutine.send(Combined({message: rows.mean(0) for message, rows in replies.items()}, 1.0))
 
 
-def test_sampled_noise_is_the_same_in_a_cohort_and_alone() -> None:
+def test_sampled_noise_is_the_same_in_a_cohort_and_alone():
     data = silos_of(PROBLEM, [15, 15, 15])
     algorithm = ROWS[0].short(Subsample(0.4))
     together = open_gate(data, PROBLEM, algorithm).answer(0, ONE)["g"]
@@ -306,33 +305,33 @@ def test_sampled_noise_is_the_same_in_a_cohort_and_alone() -> None:
 
 
 @pytest.mark.parametrize("batch", BATCHES, ids=repr)
-def test_part_of_a_cohort_answers_as_the_whole_does(batch: Batch) -> None:
+def test_part_of_a_cohort_answers_as_the_whole_does(batch):
     data = silos_of(PROBLEM, [12, 13, 14, 20, 41])
     budget = [0.5, 1.0, 2.0, 4.0, 8.0] if isinstance(batch, type(FULL) | Fresh) else [np.inf] * 5
 
-    def gate() -> object:
+    def gate():
         return open_gate(data, PROBLEM, ROWS[0].short(batch), epsilon=budget)
 
-    whole = gate().answer(1, ONE)["g"]  # type: ignore[attr-defined]
+    whole = gate().answer(1, ONE)["g"]
     for members in ([0], [4], [1, 2], [0, 3], [0, 1, 2, 3], [1, 2, 3, 4]):
-        part = gate().answer(1, ONE, members)["g"]  # type: ignore[attr-defined]
+        part = gate().answer(1, ONE, members)["g"]
         for mine, member in zip(part, members, strict=True):
             assert _close(mine, whole[member])
 
 
-def test_points_and_clips_of_each_silos_own_go_to_that_silo() -> None:
+def test_points_and_clips_of_each_silos_own_go_to_that_silo():
     """(silos, d) points and (silos, 1) clips, across blocks of unlike sizes and parts of the cohort."""
     data = silos_of(PROBLEM, [41, 3, 20, 7, 8])
     points = torch.from_numpy(np.random.default_rng(0).normal(size=(5, D)))
     clips = torch.tensor([[0.3], [0.1], [2.0], [0.05], [0.2]], dtype=torch.float64)
 
-    def own(members: list[int]) -> SiloHalf:
-        def half(w: Tensor, ask: Asker, memory: Memory) -> Mapping[str, Tensor]:
+    def own(members):
+        def half(w, ask, memory):
             return {"g": ask(Query("gradient", (points[members],), clips[members]))}
 
         return half
 
-    def answer(silos: list[Silo], members: list[int], chosen: list[int] | None = None) -> Tensor:
+    def answer(silos, members, chosen=None):
         switch = Switch(asking())
         names = [f"silo{m}" for m in range(5)] if chosen is not None else [f"silo{m}" for m in members]
         gate = open_gate(silos, PROBLEM, Scripted(switch), names=names)
@@ -348,7 +347,7 @@ def test_points_and_clips_of_each_silos_own_go_to_that_silo() -> None:
         assert _close(some[row], alone[m])
 
 
-def test_the_records_given_to_a_gate_are_its_own() -> None:
+def test_the_records_given_to_a_gate_are_its_own():
     """What the caller does with its arrays afterwards changes nothing."""
     data = silos_of(PROBLEM, [6])
     gate = open_gate(data, PROBLEM, scripted(asking()))

@@ -3,7 +3,7 @@
 import copy
 import pickle
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from typing import Any
 
@@ -18,7 +18,7 @@ from fedsim.algorithms.noisy_minibatch_sgd import NoisyMinibatchSGD
 from fedsim.common.errors import Refused
 from fedsim.problems.glm import LogisticRegression
 from fedsim.problems.network import NeuralNetwork
-from fedsim.protocol.contract import Asker, Memory, Query
+from fedsim.protocol.contract import Query
 from silos.gate import Gate
 from silos.records import Records
 
@@ -46,13 +46,13 @@ def _started(work: Callable[[], object]) -> threading.Thread:
 # Threads.
 
 
-def test_two_requests_at_the_same_time_are_one_answer() -> None:
+def test_two_requests_at_the_same_time_are_one_answer():
     """Where the noise cannot be repeated, two answers for one debit would halve it."""
     runs: list[int] = []
     replies: list[Tensor] = []
     others: list[threading.Thread] = []
 
-    def half(w: Tensor, ask: Asker, memory: Memory) -> Mapping[str, Tensor]:
+    def half(w, ask, memory):
         runs.append(threading.get_ident())
         if not others:  # the second request comes while the first is at work
             others.append(_started(lambda: replies.append(gate.answer(0, ZERO)["g"])))
@@ -68,17 +68,17 @@ def test_two_requests_at_the_same_time_are_one_answer() -> None:
     assert [said.rounds for said in gate.statements()] == [[0]]
 
 
-def test_two_broadcasts_at_the_same_time_are_one_answer() -> None:
+def test_two_broadcasts_at_the_same_time_are_one_answer():
     refused: list[str] = []
     others: list[threading.Thread] = []
 
-    def second() -> None:
+    def second():
         try:
             gate.answer(0, ONE)
         except Refused as refusal:
             refused.append(str(refusal))
 
-    def half(w: Tensor, ask: Asker, memory: Memory) -> Mapping[str, Tensor]:
+    def half(w, ask, memory):
         if not others:
             others.append(_started(second))
             others[0].join(0.5)
@@ -92,24 +92,22 @@ def test_two_broadcasts_at_the_same_time_are_one_answer() -> None:
 
 
 @pytest.mark.parametrize("failure", [MemoryError, KeyboardInterrupt])
-def test_an_ask_that_breaks_down_ends_the_round_whatever_the_silo_method_makes_of_it(
-    failure: type[BaseException], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_ask_that_breaks_down_ends_the_round_whatever_the_silo_method_makes_of_it(failure, monkeypatch):
     real, failures = Records.clipped_sum, iter([failure])
 
-    def failing(*arguments: Any) -> Tensor:
+    def failing(*arguments):
         for kind in failures:
             raise kind
         return real(*arguments)
 
-    def half(w: Tensor, ask: Asker, memory: Memory) -> Mapping[str, Tensor]:
+    def half(w, ask, memory):
         with suppress(failure):
             ask(Query("gradient", (w,), 1.0))
         with suppress(Refused):
             return {"g": ask(Query("gradient", (w,), 1.0))}
         return {"g": w}
 
-    def twice(w: Tensor, ask: Asker, memory: Memory) -> Mapping[str, Tensor]:
+    def twice(w, ask, memory):
         return {"g": ask(Query("gradient", (w,), 1.0)) + ask(Query("gradient", (w,), 1.0))}
 
     gate = _turned(half, twice)
@@ -120,7 +118,7 @@ def test_an_ask_that_breaks_down_ends_the_round_whatever_the_silo_method_makes_o
 
 
 @pytest.mark.parametrize("copied", [pickle.dumps, copy.deepcopy, copy.copy], ids=["pickle", "deep", "copy"])
-def test_a_gate_stays_where_it_is(copied: Callable[[object], object]) -> None:
+def test_a_gate_stays_where_it_is(copied):
     with pytest.raises(TypeError, match="stays in its process"):
         copied(open_gate(DATA, PROBLEM, NoisyMinibatchSGD(2, 0.1, 1.0)))
 
@@ -136,12 +134,10 @@ SWITCHED: dict[str, Callable[[], AbstractContextManager[Any]]] = {
 
 
 @pytest.mark.parametrize("kind", SWITCHED)
-def test_no_ask_is_answered_under_a_setting_that_changes_sums(
-    kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_ask_is_answered_under_a_setting_that_changes_sums(kind, monkeypatch):
     """They change what the gate computes from records, or whether it answers."""
 
-    def half(w: Tensor, ask: Asker, memory: Memory) -> Mapping[str, Tensor]:
+    def half(w, ask, memory):
         with SWITCHED[kind]():
             return {"g": ask(Query("gradient", (w,), 1.0))}
 
@@ -157,11 +153,11 @@ def test_no_ask_is_answered_under_a_setting_that_changes_sums(
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")  # torch's own forward mode
 @pytest.mark.parametrize("transform", ["vmap", "jvp", "grad", "functionalize"])
-def test_no_ask_is_answered_under_a_transform(transform: str) -> None:
+def test_no_ask_is_answered_under_a_transform(transform):
     """One ask for many points, or its slope beside its value, without noise of their own."""
 
-    def half(w: Tensor, ask: Asker, memory: Memory) -> Mapping[str, Tensor]:
-        def inner(w: Tensor) -> Tensor:
+    def half(w, ask, memory):
+        def inner(w):
             return ask(Query("gradient", (w,), 1.0)).sum()
 
         if transform == "vmap":
@@ -175,10 +171,10 @@ def test_no_ask_is_answered_under_a_transform(transform: str) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")
-def test_an_answer_has_no_slope() -> None:
+def test_an_answer_has_no_slope():
     """Neither forward nor backward: a graph would lead from it to the records."""
 
-    def half(w: Tensor, ask: Asker, memory: Memory) -> Mapping[str, Tensor]:
+    def half(w, ask, memory):
         with forward_ad.dual_level():
             dual = forward_ad.make_dual(w.clone().requires_grad_(), torch.ones_like(w))
             clip = forward_ad.make_dual(torch.ones(()).to(w), torch.ones(()).to(w))
@@ -191,10 +187,10 @@ def test_an_answer_has_no_slope() -> None:
     assert torch.equal(_turned(half).answer(0, ZERO)["g"], HONEST)
 
 
-def test_float32_sums_are_of_float32_products() -> None:
+def test_float32_sums_are_of_float32_products():
     """A product of 16-bit numbers is off by more than the clip holds back for rounding."""
 
-    def half(w: Tensor, ask: Asker, memory: Memory) -> Mapping[str, Tensor]:
+    def half(w, ask, memory):
         torch.backends.mkldnn.matmul.fp32_precision = "bf16"
         return {"g": ask(Query("gradient", (w,), 1.0))}
 
@@ -224,13 +220,13 @@ SETTINGS: dict[str, tuple[Callable[[], object], Callable[[], object]]] = {
 
 @pytest.mark.parametrize("setting", SETTINGS)
 @pytest.mark.parametrize("kind", ["linear", "network"])
-def test_a_setting_of_the_silo_method_s_changes_no_answer(setting: str, kind: str) -> None:
+def test_a_setting_of_the_silo_method_s_changes_no_answer(setting, kind):
     problem: Any = PROBLEM if kind == "linear" else NeuralNetwork(D, 2)
     data = [(DATA[0][0], np.abs(DATA[0][1]))]
     change, restore = SETTINGS[setting]
     point = {"w": torch.full((problem.dimension,), 0.1, dtype=torch.float64)}
 
-    def half(w: Tensor, ask: Asker, memory: Memory) -> Mapping[str, Tensor]:
+    def half(w, ask, memory):
         change()
         return {"g": ask(Query("gradient", (w,), 1.0))}
 

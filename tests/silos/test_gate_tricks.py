@@ -1,6 +1,5 @@
 """Algorithms whose silo method hands over something else than the contract says."""
 
-from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -13,7 +12,7 @@ from torch import Tensor
 from fedsim.common.errors import Refused
 from fedsim.problems.glm import LinearRegression, LogisticRegression
 from fedsim.protocol.batch import FULL, Poisson, Subsample
-from fedsim.protocol.contract import Asker, Memory, Query
+from fedsim.protocol.contract import Query
 from fedsim.protocol.plan import Ask, Plan, QueryShape
 from silos.gate import Gate
 from silos.records import Records
@@ -26,7 +25,7 @@ HONEST = open_gate(DATA, PROBLEM, scripted(asking())).answer(0, ZERO)["g"]
 
 
 @pytest.mark.parametrize("ratio", [1e162, 1e7, 1e-7, 0.0, -1.0, float("nan"), float("inf")])
-def test_a_noise_ratio_out_of_bounds_is_refused_at_admission(ratio: float) -> None:
+def test_a_noise_ratio_out_of_bounds_is_refused_at_admission(ratio):
     """Beyond 1e162 its square underflows: the release would cost nothing and carry no noise."""
     with pytest.raises(Refused, match="noise_ratio"):
         open_gate(DATA, PROBLEM, scripted(asking(noise_ratio=ratio)))
@@ -39,16 +38,14 @@ WRONG: dict[str, Query] = {
     "a clip that is a truth value": Query("gradient", (W,), True),
     "a clip beyond all floats": Query("gradient", (W,), 10**400),
     "a noise ratio that is a truth value": Query("gradient", (W,), 1.0, noise_ratio=True),
-    "points in a list": Query("gradient", [W], 1.0),  # type: ignore[arg-type]
+    "points in a list": Query("gradient", [W], 1.0),
     "a point that is a parameter": Query("gradient", (torch.nn.Parameter(W),), 1.0),
-    "no query": "gradient",  # type: ignore[dict-item]
+    "no query": "gradient",
 }
 
 
 @pytest.mark.parametrize("way", WRONG)
-def test_what_is_not_exactly_of_the_contract_s_types_is_refused(
-    way: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_not_exactly_of_the_contract_s_types_is_refused(way, monkeypatch):
     """Also at admission: the plan is made of what the gate will later see."""
     switch = Switch(asking())
     gate = open_gate(DATA, PROBLEM, Scripted(switch))
@@ -66,7 +63,7 @@ def test_what_is_not_exactly_of_the_contract_s_types_is_refused(
     [[W], {"w": torch.nn.Parameter(W)}, {0: W}, {"w": W.to_sparse()}],
     ids=["list", "parameter", "number for a name", "sparse"],
 )
-def test_a_broadcast_that_is_not_plain_is_refused_before_the_debit(broadcast: Any) -> None:
+def test_a_broadcast_that_is_not_plain_is_refused_before_the_debit(broadcast):
     gate = open_gate(DATA, PROBLEM, scripted(asking()))
     with pytest.raises(Refused, match=" is "):
         gate.answer(0, broadcast)
@@ -96,12 +93,12 @@ PLANS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("way", PLANS)
-def test_every_entry_of_a_plan_is_checked_when_the_gate_is_built(way: str) -> None:
+def test_every_entry_of_a_plan_is_checked_when_the_gate_is_built(way):
     with pytest.raises(Refused):
         open_gate(DATA, PROBLEM, scripted(asking()), plan=PLANS[way])
 
 
-def test_the_dry_run_s_plan_is_what_the_gate_keeps() -> None:
+def test_the_dry_run_s_plan_is_what_the_gate_keeps():
     """Also where numbers of it are written differently."""
     plan = plan_of(scripted(asking(batch=Subsample(1), noise_ratio=2)), PROBLEM, [10])
     assert plan == _plan(QueryShape("gradient", 1, 2.0), Subsample(1.0))
@@ -127,7 +124,7 @@ def test_the_dry_run_s_plan_is_what_the_gate_keeps() -> None:
     ],
     ids=repr,
 )
-def test_a_message_of_anything_but_named_vectors_ends_the_round(message: Any) -> None:
+def test_a_message_of_anything_but_named_vectors_ends_the_round(message):
     gate, switch = _paid_and_open()
     honest = switch.half
     switch.half = lambda w, ask, memory: honest(w, ask, memory) and message
@@ -144,12 +141,12 @@ def _paid_and_open() -> tuple[Gate, Switch]:
     return open_gate(DATA, PROBLEM, Scripted(switch, 3)), switch
 
 
-def test_what_the_silo_method_keeps_is_no_part_of_what_the_gate_keeps() -> None:
+def test_what_the_silo_method_keeps_is_no_part_of_what_the_gate_keeps():
     """Its own answers, the broadcast, its memory and its message, changed in place after the round."""
     gate, switch = _paid_and_open()
     kept: list[Tensor] = []
 
-    def half(w: Tensor, ask: Asker, memory: Memory) -> Mapping[str, Tensor]:
+    def half(w, ask, memory):
         answer = ask(Query("gradient", (w,), 1.0))
         message = memory["sum"] = memory["sum"] + answer
         kept.extend((w, answer, message, memory["sum"]))
@@ -166,10 +163,10 @@ def test_what_the_silo_method_keeps_is_no_part_of_what_the_gate_keeps() -> None:
 
 
 @pytest.mark.parametrize("value", [0.0, None, torch.nn.Parameter(W)], ids=repr)
-def test_memory_holds_plain_tensors_only(value: Any) -> None:
+def test_memory_holds_plain_tensors_only(value):
     gate, switch = _paid_and_open()
 
-    def half(w: Tensor, ask: Asker, memory: Memory) -> Mapping[str, Tensor]:
+    def half(w, ask, memory):
         memory["kept"] = value
         return {"g": ask(Query("gradient", (w,), 1.0))}
 
@@ -182,12 +179,12 @@ def test_memory_holds_plain_tensors_only(value: Any) -> None:
     gate.answer(1, ZERO)
 
 
-def test_a_refusal_that_is_swallowed_gives_no_later_ask_the_batch_of_another() -> None:
+def test_a_refusal_that_is_swallowed_gives_no_later_ask_the_batch_of_another():
     """A rare Poisson sample priced, and single records of an earlier ask's kind drawn in its place."""
     n, rounds = 40, 50
     single, rare = Subsample(1 / n), Poisson(1e-9)
 
-    def half(w: Tensor, ask: Asker, memory: object) -> dict[str, Tensor]:
+    def half(w, ask, memory):
         with suppress(Refused):
             ask(Query("gradient", (w * scale,), 1e3, single))
         ask(Query("gradient", (w,), 1e3, single))

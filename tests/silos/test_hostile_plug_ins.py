@@ -128,7 +128,7 @@ def _code(base: Path) -> str:
 
 
 @pytest.mark.skipif(unavailable() is not None, reason=str(unavailable()))
-def test_no_attempt_finds_anything(tmp_path: Path) -> None:
+def test_no_attempt_finds_anything(tmp_path):
     path = sgd_silo(tmp_path, _code(tmp_path / "silos" / "silo-00"), max_rounds=100)
     arrays = dict(np.load(path.parent / "records.npz"))
     arrays["features"][0, 0] = SECRET
@@ -142,7 +142,7 @@ def test_no_attempt_finds_anything(tmp_path: Path) -> None:
     caller.silo.close()
 
 
-def test_in_one_process_they_do(tmp_path: Path) -> None:
+def test_in_one_process_they_do(tmp_path):
     """Else the test above could not fail."""
     (tmp_path / "records.npz").write_bytes(np.float64(SECRET).tobytes())
     module = ModuleType("theirs_here")

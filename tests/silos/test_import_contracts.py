@@ -28,7 +28,7 @@ def lint(folder: Path, *contracts: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.fixture(scope="module")
-def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def copy(tmp_path_factory):
     folder = tmp_path_factory.mktemp("copy")
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     for package in settings["tool"]["importlinter"]["root_packages"]:
@@ -56,7 +56,7 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("fedsim/common/errors.py", LATER + "from fedsim.data import source", "acyclic"),
     ],
 )
-def test_one_import_more_breaks_a_contract(copy: Path, module: str, line: str, contract: str) -> None:
+def test_one_import_more_breaks_a_contract(copy, module, line, contract):
     place = copy / module
     before = place.read_text(encoding="utf-8")
     place.write_text(f"{before}\n\n{line}\n", encoding="utf-8")
@@ -66,7 +66,7 @@ def test_one_import_more_breaks_a_contract(copy: Path, module: str, line: str, c
     assert "BROKEN" in changed.stdout
 
 
-def test_the_unchanged_copy_keeps_them(copy: Path) -> None:
+def test_the_unchanged_copy_keeps_them(copy):
     kept = lint(copy, "records", "records-file", "acyclic")
     assert kept.returncode == 0, kept.stdout
     assert kept.stdout.count("KEPT") == 3

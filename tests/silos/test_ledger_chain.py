@@ -4,7 +4,6 @@ import contextlib
 import random
 import sqlite3
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from support.ledgers import answer, copied, enrolled, hexed, open_run, sampled, state
@@ -18,7 +17,7 @@ from silos.ledger_file import LedgerFile
 
 
 @pytest.fixture(scope="module")
-def used(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def used(tmp_path_factory):
     """A ledger with every kind of entry, closed; copy it before damaging it."""
     path, _ = enrolled(tmp_path_factory.mktemp("used"))
     with LedgerFile.open(path) as file:
@@ -36,7 +35,7 @@ def used(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def memory(used: Path) -> Iterator[sqlite3.Connection]:
+def memory(used):
     """The same in memory, where trying is quick."""
     connection = sqlite3.connect(":memory:")
     with contextlib.closing(sqlite3.connect(used)) as source:
@@ -55,7 +54,7 @@ def noticed(connection: sqlite3.Connection) -> bool:
     return False
 
 
-def test_a_whole_ledger_is_read_as_it_was_written(used: Path, memory: sqlite3.Connection) -> None:
+def test_a_whole_ledger_is_read_as_it_was_written(used, memory):
     kinds = [kind for (kind,) in memory.execute("SELECT DISTINCT kind FROM entries")]
     expected = {"enrolled", "started", "admitted", "debited", "replied", "refused", "resumed", "closed"}
     assert set(kinds) == expected
@@ -67,9 +66,7 @@ def test_a_whole_ledger_is_read_as_it_was_written(used: Path, memory: sqlite3.Co
     ("column", "step"),
     [("kind", 1), ("hash", 1), ("payload", 7), pytest.param("payload", 1, marks=pytest.mark.slow)],
 )
-def test_every_changed_byte_of_an_entry_is_noticed(
-    memory: sqlite3.Connection, column: str, step: int
-) -> None:
+def test_every_changed_byte_of_an_entry_is_noticed(memory, column, step):
     rows = memory.execute(f"SELECT seq, {column} FROM entries").fetchall()
     for seq, value in rows:
         for place in range(seq % step, len(value), step):
@@ -100,7 +97,7 @@ def test_every_changed_byte_of_an_entry_is_noticed(
         "DELETE FROM entries",
     ],
 )
-def test_every_other_change_is_noticed(memory: sqlite3.Connection, change: str) -> None:
+def test_every_other_change_is_noticed(memory, change):
     (last,) = memory.execute("SELECT max(seq) FROM entries").fetchone()
     for seq in range(1, last) if "{seq}" in change else [0]:
         memory.execute("BEGIN")
@@ -109,15 +106,13 @@ def test_every_other_change_is_noticed(memory: sqlite3.Connection, change: str) 
         memory.execute("ROLLBACK")
 
 
-def test_cutting_off_what_was_replied_is_noticed_and_the_rest_by_who_has_seen_the_head(
-    memory: sqlite3.Connection,
-) -> None:
+def test_cutting_off_what_was_replied_is_noticed_and_the_rest_by_who_has_seen_the_head(memory):
     (last,) = memory.execute("SELECT max(seq) FROM entries WHERE kind = 'replied'").fetchone()
     memory.execute("DELETE FROM entries WHERE seq >= ?", (last,))
     assert noticed(memory)
 
 
-def test_a_restored_copy_does_not_know_a_later_head(tmp_path: Path) -> None:
+def test_a_restored_copy_does_not_know_a_later_head(tmp_path):
     path, _ = enrolled(tmp_path)
     with LedgerFile.open(path) as file:
         run = open_run(file)
@@ -140,7 +135,7 @@ def test_a_restored_copy_does_not_know_a_later_head(tmp_path: Path) -> None:
         read(path, late)
 
 
-def test_a_forked_history_does_not_know_the_other_heads(tmp_path: Path) -> None:
+def test_a_forked_history_does_not_know_the_other_heads(tmp_path):
     """Two copies that go on in the same way: times differ, and so do heads."""
     path, _ = enrolled(tmp_path)
     copy = copied(path, tmp_path / "other")
@@ -149,7 +144,7 @@ def test_a_forked_history_does_not_know_the_other_heads(tmp_path: Path) -> None:
         assert not two.knows(one.head)
 
 
-def test_damage_anywhere_in_the_file_is_refused_or_changes_nothing(used: Path, tmp_path: Path) -> None:
+def test_damage_anywhere_in_the_file_is_refused_or_changes_nothing(used, tmp_path):
     whole, seen = used.read_bytes(), state(read(used))
     rng, refused = random.Random(0), 0
     damaged = copied(used, tmp_path)
@@ -163,7 +158,7 @@ def test_damage_anywhere_in_the_file_is_refused_or_changes_nothing(used: Path, t
     assert 30 < refused < 200
 
 
-def test_a_file_cut_short_is_refused(used: Path, tmp_path: Path) -> None:
+def test_a_file_cut_short_is_refused(used, tmp_path):
     whole = copied(used, tmp_path).read_bytes()
     LedgerFile.open(copied(used, tmp_path)).close()
     for length in [0, 1, 99, 100, 4096, 8192, len(whole) // 2, len(whole) - 4096, len(whole) - 1]:
@@ -173,7 +168,7 @@ def test_a_file_cut_short_is_refused(used: Path, tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def killed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+def killed(tmp_path_factory):
     """A copy of a ledger in use, as a kill leaves it: files, and its newest head."""
     path, _ = enrolled(tmp_path_factory.mktemp("killed"))
     with LedgerFile.open(path) as file:
@@ -193,9 +188,7 @@ def _damaged_logs(log: bytes) -> Iterator[bytes | None]:
     yield from (b"", None)
 
 
-def test_a_damaged_cut_or_missing_log_is_refused_or_changes_nothing(
-    killed: tuple[Path, str], tmp_path: Path
-) -> None:
+def test_a_damaged_cut_or_missing_log_is_refused_or_changes_nothing(killed, tmp_path):
     """A log with a wrong checksum ends there, for SQLite: fewer entries, and not a word."""
     path, head = killed
     log, refused = path.with_name("ledger.sqlite-wal").read_bytes(), 0
@@ -220,9 +213,7 @@ def test_a_damaged_cut_or_missing_log_is_refused_or_changes_nothing(
 
 
 @pytest.mark.parametrize("after", ["debit", "store"])
-def test_a_kill_between_an_entry_and_its_note_goes_on_one_ahead(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: str
-) -> None:
+def test_a_kill_between_an_entry_and_its_note_goes_on_one_ahead(tmp_path, monkeypatch, after):
     path, _ = enrolled(tmp_path)
     with LedgerFile.open(path) as file:
         run = open_run(file)
@@ -241,7 +232,7 @@ def test_a_kill_between_an_entry_and_its_note_goes_on_one_ahead(
         LedgerFile.open(path)
 
 
-def test_a_ledger_without_its_head_file_is_refused(tmp_path: Path) -> None:
+def test_a_ledger_without_its_head_file_is_refused(tmp_path):
     path, _ = enrolled(tmp_path)
     head_path(path).unlink()
     for use in (read, LedgerFile.open):
@@ -249,7 +240,7 @@ def test_a_ledger_without_its_head_file_is_refused(tmp_path: Path) -> None:
             use(path)
 
 
-def test_what_is_no_ledger_is_refused(tmp_path: Path) -> None:
+def test_what_is_no_ledger_is_refused(tmp_path):
     path = tmp_path / "ledger.sqlite"
     with refused("ledger", ANY, "enrols"):
         LedgerFile.open(path)
@@ -267,14 +258,14 @@ def test_what_is_no_ledger_is_refused(tmp_path: Path) -> None:
         enrolled(tmp_path)
 
 
-def test_a_ledger_and_its_companions_are_the_owners_alone(tmp_path: Path) -> None:
+def test_a_ledger_and_its_companions_are_the_owners_alone(tmp_path):
     path, _ = enrolled(tmp_path)
     with LedgerFile.open(path):
         for file in tmp_path.iterdir():
             assert file.name == "identity.pub" or file.stat().st_mode & 0o077 == 0, file
 
 
-def test_one_process_holds_a_ledger_and_others_read_it(tmp_path: Path) -> None:
+def test_one_process_holds_a_ledger_and_others_read_it(tmp_path):
     path, _ = enrolled(tmp_path)
     (tmp_path / "link.sqlite").symlink_to(path)
     with LedgerFile.open(path) as file:

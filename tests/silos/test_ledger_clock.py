@@ -2,7 +2,6 @@
 
 import time
 from datetime import UTC, date, datetime
-from pathlib import Path
 
 import pytest
 from support.ledgers import answer, broadcast, enrolled, gaussian, open_run, state
@@ -32,11 +31,11 @@ class Hands:
 
 
 @pytest.fixture
-def hands(monkeypatch: pytest.MonkeyPatch) -> Hands:
+def hands(monkeypatch):
     return Hands(monkeypatch)
 
 
-def test_time_starts_at_the_later_of_stored_and_wall_and_moves_with_the_monotonic_clock(hands: Hands) -> None:
+def test_time_starts_at_the_later_of_stored_and_wall_and_moves_with_the_monotonic_clock(hands):
     ahead, behind = Clock((NOON + 50) * SECOND), Clock((NOON - 50) * SECOND)
     assert (ahead.now(), behind.now()) == ((NOON + 50) * SECOND, NOON * SECOND)
     hands.pass_by(10)
@@ -46,13 +45,11 @@ def test_time_starts_at_the_later_of_stored_and_wall_and_moves_with_the_monotoni
         assert behind.now() == (NOON + 10) * SECOND
 
 
-def test_the_real_clock_is_near_the_wall_clock() -> None:
+def test_the_real_clock_is_near_the_wall_clock():
     assert abs(Clock(0).now() / SECOND - time.time()) < 60
 
 
-def test_a_run_that_is_not_closed_returns_what_it_did_not_use_after_its_days(
-    tmp_path: Path, hands: Hands
-) -> None:
+def test_a_run_that_is_not_closed_returns_what_it_did_not_use_after_its_days(tmp_path, hands):
     path = enrolled(tmp_path)[0]
     with LedgerFile.open(path) as file:
         run, later = open_run(file, 1, gaussian(10), days=2), open_run(file, 2, gaussian(10), days=4)
@@ -71,7 +68,7 @@ def test_a_run_that_is_not_closed_returns_what_it_did_not_use_after_its_days(
         assert file.run(run.run).find(0, broadcast(0)) is not None
 
 
-def test_runs_closed_unused_cost_no_room_but_a_day_has_only_so_many(tmp_path: Path, hands: Hands) -> None:
+def test_runs_closed_unused_cost_no_room_but_a_day_has_only_so_many(tmp_path, hands):
     path = enrolled(tmp_path)[0]
     with LedgerFile.open(path) as file:
         paid = open_run(file, 1, max_runs=2)
@@ -96,9 +93,7 @@ def test_runs_closed_unused_cost_no_room_but_a_day_has_only_so_many(tmp_path: Pa
 
 
 @pytest.mark.parametrize("jump", [-10 * 365 * DAY, 10 * 365 * DAY])
-def test_a_wall_clock_that_jumps_while_the_silo_runs_changes_nothing(
-    tmp_path: Path, hands: Hands, jump: float
-) -> None:
+def test_a_wall_clock_that_jumps_while_the_silo_runs_changes_nothing(tmp_path, hands, jump):
     path = enrolled(tmp_path, date(2031, 1, 1))[0]
     with LedgerFile.open(path) as file:
         run = open_run(file, days=1)
@@ -109,7 +104,7 @@ def test_a_wall_clock_that_jumps_while_the_silo_runs_changes_nothing(
         assert file.book.time == NOON * SECOND
 
 
-def test_a_wall_clock_set_back_between_starts_gives_no_time_back(tmp_path: Path, hands: Hands) -> None:
+def test_a_wall_clock_set_back_between_starts_gives_no_time_back(tmp_path, hands):
     path = enrolled(tmp_path)[0]
     with LedgerFile.open(path) as file:
         open_run(file, days=1)
@@ -123,7 +118,7 @@ def test_a_wall_clock_set_back_between_starts_gives_no_time_back(tmp_path: Path,
     assert state(read(path))  # entries' times never fall: the chain would be refused
 
 
-def test_after_its_last_day_a_silo_pays_for_nothing(tmp_path: Path, hands: Hands) -> None:
+def test_after_its_last_day_a_silo_pays_for_nothing(tmp_path, hands):
     path = enrolled(tmp_path, date(2030, 5, 6))[0]
     with LedgerFile.open(path) as file:
         run = open_run(file, days=100)

@@ -20,14 +20,14 @@ def _killed(*options: str) -> tuple[int, dict[str, Any]]:
 
 
 @pytest.mark.parametrize("kills", [24, pytest.param(400, marks=pytest.mark.slow)])
-def test_what_had_left_is_in_the_ledger_after_any_kill_and_loss_of_power(kills: int) -> None:
+def test_what_had_left_is_in_the_ledger_after_any_kill_and_loss_of_power(kills):
     code, found = _killed("--kills", str(kills), "--power-losses", str(kills // 2))
     assert (code, found["violations"]) == (0, [])
     assert (found["kills"], found["with loss of power"]) == (kills, kills // 2)
     assert found["rounds answered"] > 0
 
 
-def test_a_ledger_that_does_not_wait_for_the_disk_is_found_out() -> None:
+def test_a_ledger_that_does_not_wait_for_the_disk_is_found_out():
     """Each loss finds it in 20 of 24 cases: 40 of them in all but 1e-30."""
     code, found = _killed("--kills", "40", "--power-losses", "40", "--careless")  # it ends at the first
     assert code == 1

@@ -67,9 +67,7 @@ LARGE = {"g": torch.zeros(50_000, dtype=torch.float64)}
 
 @pytest.mark.parametrize("failure", [full, limited, read_only, busy])
 @pytest.mark.parametrize("at", ["debit", "store", "refuse", "open_run", "close_run"])
-def test_a_write_that_fails_is_refused_and_so_is_everything_until_a_restart(
-    tmp_path: Path, failure: Failure, at: str
-) -> None:
+def test_a_write_that_fails_is_refused_and_so_is_everything_until_a_restart(tmp_path, failure, at):
     path = enrolled(tmp_path)[0]
     file = LedgerFile.open(path)
     run = open_run(file)
@@ -86,7 +84,7 @@ def test_a_write_that_fails_is_refused_and_so_is_everything_until_a_restart(
         "open_run": lambda: open_run(file, 2, gaussian(1), terms={"text": "y" * 50_000}),
         "close_run": lambda: file.close_run(run.run, {"text": "z" * 50_000}),
     }
-    with failure(file, path):  # type: ignore[attr-defined]
+    with failure(file, path):
         with pytest.raises(Refused, match="cannot be written"):
             steps[at]()
         last = len(run.debited)
@@ -113,7 +111,7 @@ def test_a_write_that_fails_is_refused_and_so_is_everything_until_a_restart(
         assert run.open
 
 
-def test_a_full_disk_at_the_start_is_refused(tmp_path: Path) -> None:
+def test_a_full_disk_at_the_start_is_refused(tmp_path):
     path = enrolled(tmp_path)[0]
     before = path.read_bytes()
     with no_file_beyond(100), pytest.raises(Refused):
@@ -122,18 +120,16 @@ def test_a_full_disk_at_the_start_is_refused(tmp_path: Path) -> None:
     LedgerFile.open(path).close()  # which no lock is left to forbid
 
 
-def test_a_full_disk_at_enrolment_leaves_nothing(tmp_path: Path) -> None:
+def test_a_full_disk_at_enrolment_leaves_nothing(tmp_path):
     with no_file_beyond(1000), pytest.raises(Refused, match="cannot be created"):
         enrolled(tmp_path)
     assert not (tmp_path / "ledger.sqlite").exists()
 
 
-def test_a_ledger_that_cannot_be_written_is_not_opened(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_ledger_that_cannot_be_written_is_not_opened(tmp_path, monkeypatch):
     path = enrolled(tmp_path)[0]
 
-    def read_only_connection(place: Path) -> sqlite3.Connection:
+    def read_only_connection(place):
         return sqlite3.connect(f"{place.as_uri()}?mode=ro", uri=True, isolation_level=None)
 
     monkeypatch.setattr(journal, "connect", read_only_connection)
@@ -150,7 +146,7 @@ def written(path: Path, change: str) -> None:
 
 
 @pytest.mark.parametrize("table", ["reply", "memory"])
-def test_a_stored_reply_that_changed_under_a_running_silo_is_not_given(tmp_path: Path, table: str) -> None:
+def test_a_stored_reply_that_changed_under_a_running_silo_is_not_given(tmp_path, table):
     path = enrolled(tmp_path)[0]
     with LedgerFile.open(path) as file:
         run = open_run(file)
@@ -162,7 +158,7 @@ def test_a_stored_reply_that_changed_under_a_running_silo_is_not_given(tmp_path:
             _ = run.memory
 
 
-def test_an_entry_written_by_someone_else_stops_the_silo(tmp_path: Path) -> None:
+def test_an_entry_written_by_someone_else_stops_the_silo(tmp_path):
     path = enrolled(tmp_path)[0]
     with LedgerFile.open(path) as file:
         run: RunLedger = open_run(file)
@@ -172,7 +168,7 @@ def test_an_entry_written_by_someone_else_stops_the_silo(tmp_path: Path) -> None
         assert file.failed
 
 
-def test_every_commit_waits_for_the_disk(tmp_path: Path) -> None:
+def test_every_commit_waits_for_the_disk(tmp_path):
     path = enrolled(tmp_path)[0]
     assert path.read_bytes()[18:20] == b"\2\2"  # as enrolled: a kill while it changes could not be read
     with LedgerFile.open(path) as file:
@@ -180,7 +176,7 @@ def test_every_commit_waits_for_the_disk(tmp_path: Path) -> None:
         assert file._connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
 
 
-def test_a_payload_that_is_no_json_costs_nothing(tmp_path: Path) -> None:
+def test_a_payload_that_is_no_json_costs_nothing(tmp_path):
     with LedgerFile.open(enrolled(tmp_path)[0]) as file:
         before = state(file.book)
         with pytest.raises(ValueError, match="JSON"):

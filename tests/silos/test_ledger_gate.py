@@ -1,7 +1,6 @@
 """A gate over a ledger on disk: as over one in memory, restarts and failing disks included."""
 
 from collections.abc import Mapping
-from pathlib import Path
 
 import pytest
 import torch
@@ -46,7 +45,7 @@ def gate_over(file: LedgerFile, entropy: object | None = None) -> Gate:
         PLAN,
         [TERMS],
         GAUSSIAN,
-        SeededEntropy(0, 0, names_of(1), ["a test's run"]) if entropy is None else entropy,  # type: ignore[arg-type]
+        SeededEntropy(0, 0, names_of(1), ["a test's run"]) if entropy is None else entropy,
         [file.session(hexed(1)) or open_run(file, price=_price())],
         LIMITS,
         torch.float64,
@@ -66,7 +65,7 @@ def same(left: Mapping[str, Tensor], right: Mapping[str, Tensor]) -> bool:
     return left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)
 
 
-def test_restarts_between_rounds_change_no_bit(tmp_path: Path) -> None:
+def test_restarts_between_rounds_change_no_bit(tmp_path):
     path = enrolled(tmp_path)[0]
     unbroken = tmp_path / "unbroken"
     unbroken.mkdir()
@@ -83,8 +82,8 @@ def test_restarts_between_rounds_change_no_bit(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("step", ["debit", "store"])
 def test_a_disk_that_fails_lets_nothing_out_and_the_round_may_be_answered_after_a_restart(
-    tmp_path: Path, step: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path, step, monkeypatch
+):
     path = enrolled(tmp_path)[0]
     with LedgerFile.open(path) as file:
         gate = gate_over(file, Unrepeatable())
@@ -112,19 +111,19 @@ def _fail_at(file: LedgerFile, write: int, monkeypatch: pytest.MonkeyPatch) -> N
     """The write of this number from now on fails, as on a disk that is full."""
     left, note = [write], file.note
 
-    def failing(*arguments: object) -> object:
+    def failing(*arguments):
         left[0] -= 1
         if left[0] == 0:
             file._connection.execute("PRAGMA query_only = 1")
-        return note(*arguments)  # type: ignore[arg-type]
+        return note(*arguments)
 
     monkeypatch.setattr(file, "note", failing)
 
 
-def test_an_interrupt_that_the_gate_saw_ends_the_round_for_good(tmp_path: Path) -> None:
+def test_an_interrupt_that_the_gate_saw_ends_the_round_for_good(tmp_path):
     path = enrolled(tmp_path)[0]
 
-    def interrupted(w: Tensor, ask: Asker, memory: Memory) -> Mapping[str, Tensor]:
+    def interrupted(w, ask, memory):
         half(w, ask, memory)
         raise KeyboardInterrupt
 

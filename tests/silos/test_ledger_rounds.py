@@ -1,7 +1,6 @@
 """Rounds of a ledger on disk: one debit, one reply, the same bytes again, through restarts."""
 
 import json
-from pathlib import Path
 
 import pytest
 import torch
@@ -29,11 +28,11 @@ from silos.ledger_file import LedgerFile
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
+def path(tmp_path):
     return enrolled(tmp_path)[0]
 
 
-def test_a_reply_is_the_same_bytes_again_also_after_a_restart(path: Path) -> None:
+def test_a_reply_is_the_same_bytes_again_also_after_a_restart(path):
     odd = {
         "z": torch.tensor([float("nan"), -0.0, 5e-324, float("inf")], dtype=torch.float64),
         "a": torch.tensor([[1.5], [2.5]], dtype=torch.float32),
@@ -65,7 +64,7 @@ def test_a_reply_is_the_same_bytes_again_also_after_a_restart(path: Path) -> Non
             assert run.digest(0) == broadcast(0).hex()
 
 
-def test_a_round_is_paid_for_once_and_answered_once(path: Path) -> None:
+def test_a_round_is_paid_for_once_and_answered_once(path):
     with LedgerFile.open(path) as file:
         run = open_run(file)
         answer(run, 0)
@@ -86,9 +85,7 @@ def test_a_round_is_paid_for_once_and_answered_once(path: Path) -> None:
         assert run.debited == [0, 1]
 
 
-def test_a_round_begun_is_over_in_this_process_and_open_to_the_next_for_the_same_broadcast(
-    path: Path,
-) -> None:
+def test_a_round_begun_is_over_in_this_process_and_open_to_the_next_for_the_same_broadcast(path):
     with LedgerFile.open(path) as file:
         run = open_run(file)
         run.debit(3, broadcast(3))
@@ -115,7 +112,7 @@ def test_a_round_begun_is_over_in_this_process_and_open_to_the_next_for_the_same
 
 
 @pytest.mark.parametrize("reason", ["too large", ""])
-def test_a_refused_round_stays_refused_through_restarts(path: Path, reason: str) -> None:
+def test_a_refused_round_stays_refused_through_restarts(path, reason):
     with LedgerFile.open(path) as file:
         run = open_run(file)
         run.debit(0, broadcast(0))
@@ -127,7 +124,7 @@ def test_a_refused_round_stays_refused_through_restarts(path: Path, reason: str)
                 ask(0, broadcast(0))
 
 
-def test_a_session_is_one_run(path: Path) -> None:
+def test_a_session_is_one_run(path):
     with LedgerFile.open(path) as file:
         run = open_run(file)
         assert open_run(file, secret=b"other", days=1) is run
@@ -156,7 +153,7 @@ def test_a_session_is_one_run(path: Path) -> None:
         assert file.open_runs() == []
 
 
-def test_two_runs_fit_and_a_third_is_refused_until_one_returns_what_it_did_not_use(path: Path) -> None:
+def test_two_runs_fit_and_a_third_is_refused_until_one_returns_what_it_did_not_use(path):
     most = CAPS.total.mu_sq
     price = Price((Stretch(0, 4, most / 10, 0.0, 0.0),))
     with LedgerFile.open(path) as file:
@@ -179,7 +176,7 @@ def test_two_runs_fit_and_a_third_is_refused_until_one_returns_what_it_did_not_u
         assert [run.run for run in file.open_runs()] == [hexed(502), hexed(503)]
 
 
-def test_a_sampled_run_keeps_its_price_once_a_round_was_paid_for(path: Path) -> None:
+def test_a_sampled_run_keeps_its_price_once_a_round_was_paid_for(path):
     with LedgerFile.open(path) as file:
         used, unused = open_run(file, 1, sampled(3)), open_run(file, 2, sampled(3))
         used.debit(0, broadcast(0))
@@ -187,7 +184,7 @@ def test_a_sampled_run_keeps_its_price_once_a_round_was_paid_for(path: Path) -> 
         assert file.close_run(unused.run) == FREE
 
 
-def test_a_round_that_was_under_way_when_its_run_closed_is_charged_and_may_be_stored(path: Path) -> None:
+def test_a_round_that_was_under_way_when_its_run_closed_is_charged_and_may_be_stored(path):
     with LedgerFile.open(path) as file:
         run = open_run(file)
         run.debit(0, broadcast(0))
@@ -205,9 +202,7 @@ STEP = st.tuples(st.sampled_from("ooddddrrxcR"), st.integers(0, 5), st.integers(
 
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(STEP, max_size=40))
-def test_whatever_happens_all_that_was_paid_for_fits_the_caps(
-    tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, int, int]]
-) -> None:
+def test_whatever_happens_all_that_was_paid_for_fits_the_caps(tmp_path_factory, steps):
     """Runs opened, asked, closed and restarts in any order: against brute force over all debits."""
     path = enrolled(tmp_path_factory.mktemp("any"))[0]
     unit = CAPS.total.mu_sq / 7.5
@@ -242,7 +237,7 @@ def test_whatever_happens_all_that_was_paid_for_fits_the_caps(
     file.close()
 
 
-def test_nothing_of_terms_or_offers_changes_between_life_and_replay(path: Path) -> None:
+def test_nothing_of_terms_or_offers_changes_between_life_and_replay(path):
     """Tuples become lists at once, not only after a restart."""
     terms = {"notices": ("a", "b"), "epsilon": 1.0, "n": 3}
     with LedgerFile.open(path) as file:

@@ -26,13 +26,13 @@ SHARE = st.one_of(st.just(0.0), st.floats(1e-9, 0.99))
 
 @pytest.mark.parametrize("value", BAD)
 @pytest.mark.parametrize("field", ["mu_sq", "epsilon", "delta", "distance"])
-def test_a_spend_that_is_no_finite_normal_number_is_refused(field: str, value: object) -> None:
+def test_a_spend_that_is_no_finite_normal_number_is_refused(field, value):
     with pytest.raises(Refused):
-        Cost(**{field: value})  # type: ignore[arg-type]
+        Cost(**{field: value})
 
 
 @given(EPSILON, DELTA, SHARE, SHARE)
-def test_the_caps_together_keep_the_promise(epsilon: float, delta: float, a: float, b: float) -> None:
+def test_the_caps_together_keep_the_promise(epsilon, delta, a, b):
     """Gaussian of mu_B at epsilon - epsilon_S, sampled plans, and (1 + e^epsilon) times the distance."""
     caps = Caps.of(epsilon, delta, a * epsilon, b * delta).total
     own = gaussian.profile(epsilon - caps.epsilon, math.sqrt(caps.mu_sq))
@@ -42,7 +42,7 @@ def test_the_caps_together_keep_the_promise(epsilon: float, delta: float, a: flo
     assert caps.distance > 0
 
 
-def test_caps_at_a_known_point() -> None:
+def test_caps_at_a_known_point():
     caps = Caps.of(1.0, 1e-5)
     assert caps.total.mu_sq == pytest.approx(float(gaussian.mu(1.0, 0.999e-5)) ** 2, rel=1e-8)
     assert caps.total.epsilon == caps.total.delta == 0
@@ -65,7 +65,7 @@ def test_caps_at_a_known_point() -> None:
         ((1.0, 1e-5, 0.5, math.nan), "lifetime.sampled.delta"),
     ],
 )
-def test_caps_out_of_bounds_are_named(numbers: tuple[float, ...], field: str) -> None:
+def test_caps_out_of_bounds_are_named(numbers, field):
     with pytest.raises(InputError) as found:
         Caps.of(*numbers)
     assert found.value.field == field
@@ -77,7 +77,7 @@ CAPS = Caps(1.0, 0.5, Cost(1.0, 1.0, 1.0, 1.0))
 
 
 @given(st.lists(st.tuples(COST, COST, st.booleans()), max_size=30))
-def test_no_history_spends_more_than_the_caps(history: list[tuple[Cost, Cost, bool]]) -> None:
+def test_no_history_spends_more_than_the_caps(history):
     """Against sums of fractions: what fits is taken, what does not is refused, what returns can be used."""
     account, held = Account(CAPS), {}
     for number, (asked, used, closes) in enumerate(history):
@@ -100,7 +100,7 @@ def test_no_history_spends_more_than_the_caps(history: list[tuple[Cost, Cost, bo
         assert total([account.charged, account.reserved]).mu_sq >= everything.mu_sq
 
 
-def test_many_tiny_spends_are_not_lost_in_rounding() -> None:
+def test_many_tiny_spends_are_not_lost_in_rounding():
     """A float sum of 1 and thousands of 1e-17 is 1."""
     account = Account(CAPS)
     account.reserve("first", Cost(mu_sq=1.0 - 2**-53))
@@ -111,7 +111,7 @@ def test_many_tiny_spends_are_not_lost_in_rounding() -> None:
 
 
 @pytest.mark.parametrize("field", ["mu_sq", "epsilon", "delta", "distance"])
-def test_the_caps_are_sharp_to_the_last_bit(field: str) -> None:
+def test_the_caps_are_sharp_to_the_last_bit(field):
     account = Account(CAPS)
     account.reserve("half", Cost(**{field: 0.5}))
     with pytest.raises(Refused):
@@ -122,7 +122,7 @@ def test_the_caps_are_sharp_to_the_last_bit(field: str) -> None:
     account.reserve("free", Cost())
 
 
-def test_a_run_reserves_once_and_is_charged_once() -> None:
+def test_a_run_reserves_once_and_is_charged_once():
     account = Account(CAPS)
     account.reserve("run", Cost(mu_sq=0.5))
     with pytest.raises(Refused):
@@ -134,14 +134,14 @@ def test_a_run_reserves_once_and_is_charged_once() -> None:
     assert account.charged.mu_sq == 0.25
 
 
-def test_a_charge_is_never_above_the_reservation() -> None:
+def test_a_charge_is_never_above_the_reservation():
     account = Account(CAPS)
     account.reserve("run", Cost(mu_sq=0.5))
     assert account.charge("run", Cost(mu_sq=0.75)) == Cost(mu_sq=0.5)
 
 
 @given(st.fractions(min_value=0, max_value=10**6))
-def test_rounding_goes_the_safe_way(value: Fraction) -> None:
+def test_rounding_goes_the_safe_way(value):
     assert Fraction(down(value)) <= value <= Fraction(up(value))
     assert float(value) == 0 or up(value) - down(value) <= 2 * math.ulp(float(value)) or value < 1e-300
     for found in (down(value), up(value)):
@@ -162,13 +162,13 @@ def terms(z: float | None, epsilon: float = 5.0, name: str = "a") -> Terms:
 
 
 @pytest.mark.parametrize("batch", [FULL, Subsample(0.2), Fresh(0.25)])
-def test_given_noise_is_added_and_priced_truly(batch: Batch) -> None:
+def test_given_noise_is_added_and_priced_truly(batch):
     (admitted,) = admit(plan(batch), [terms(3.0, inf)], GAUSSIAN, LIMITS)
     assert admitted.noise_multiplier == 3.0
     assert admitted.epsilon_guaranteed == cost.epsilon(plan(batch).census(), 100, 3.0, 1e-5)
 
 
-def test_the_budget_binds_to_the_last_digit() -> None:
+def test_the_budget_binds_to_the_last_digit():
     true = cost.epsilon(plan().census(), 100, 3.0, 1e-5)
     assert admit(plan(), [terms(3.0, true)], GAUSSIAN, LIMITS)[0].epsilon_guaranteed == true
     with pytest.raises(
@@ -178,24 +178,24 @@ def test_the_budget_binds_to_the_last_digit() -> None:
 
 
 @pytest.mark.parametrize("z", [-1.0, 2e4, inf, float("nan")])
-def test_noise_out_of_bounds_is_refused(z: float) -> None:
+def test_noise_out_of_bounds_is_refused(z):
     with pytest.raises(Refused, match=r"silo 'a': noise multiplier .* is not within \[0, 10000\]"):
         admit(plan(), [terms(z)], GAUSSIAN, LIMITS)
 
 
-def test_no_noise_costs_everything() -> None:
+def test_no_noise_costs_everything():
     assert admit(plan(), [terms(0.0, inf)], GAUSSIAN, LIMITS)[0].epsilon_guaranteed == inf
     with pytest.raises(Refused, match="costs epsilon inf"):
         admit(plan(), [terms(0.0)], GAUSSIAN, LIMITS)
 
 
-def test_batches_that_cannot_be_disjoint_are_refused_by_name() -> None:
+def test_batches_that_cannot_be_disjoint_are_refused_by_name():
     with pytest.raises(Refused, match=r"silo 'a': plan draws 200 fresh records, the silo has 100"):
         admit(plan(Fresh(0.5)), [terms(3.0)], GAUSSIAN, LIMITS)
 
 
 @pytest.mark.parametrize("z", [None, 3.0])
-def test_a_refusal_speaks_of_the_silo_it_names(z: float | None) -> None:
+def test_a_refusal_speaks_of_the_silo_it_names(z):
     """Several silos cannot carry the plan; name, number of records and budget belong to the same one."""
     batches = [Terms(name, n, 5.0, 1e-5, range(4), z) for name, n in (("a", 4), ("b", 102), ("c", 80))]
     with pytest.raises(Refused, match=r"silo 'a': plan draws 8 fresh records, the silo has 4"):
@@ -205,6 +205,6 @@ def test_a_refusal_speaks_of_the_silo_it_names(z: float | None) -> None:
         admit(plan(), poor, GAUSSIAN, LIMITS)
 
 
-def test_a_cohort_does_not_mix_given_and_found_noise() -> None:
+def test_a_cohort_does_not_mix_given_and_found_noise():
     with pytest.raises(Refused, match="of some silos of one cohort is given"):
         admit(plan(), [terms(3.0), terms(None, name="b")], GAUSSIAN, LIMITS)

@@ -16,8 +16,8 @@ from fedsim.problems.composite import Composite
 from fedsim.problems.network import NeuralNetwork
 from fedsim.problems.network_layers import Layer
 from fedsim.problems.network_models import Imported, Lenet, Mlp, PairedMlp
-from fedsim.protocol.batch import Batch, Full, Poisson, Subsample
-from fedsim.protocol.contract import Asker, Memory, Query
+from fedsim.protocol.batch import Full, Poisson, Subsample
+from fedsim.protocol.contract import Query
 from server.participation import schedule
 from silos.layers import Ghost, Matrix, Whole
 from silos.records import Records, clipped_sum
@@ -103,7 +103,7 @@ def points_of(problem: NeuralNetwork, num_points: int, dtype: torch.dtype = torc
 
 @every_network
 @every_statistic
-def test_the_clipped_sum_is_that_of_a_loop_over_records(name: str, num_points: int) -> None:
+def test_the_clipped_sum_is_that_of_a_loop_over_records(name, num_points):
     """Padded silos of unlike sizes; a clip between the terms' norms, so that some are cut and some not."""
     problem = NETWORKS[name]
     data, points = silos_for(problem, SIZES), points_of(problem, num_points)
@@ -117,7 +117,7 @@ def test_the_clipped_sum_is_that_of_a_loop_over_records(name: str, num_points: i
 
 
 @pytest.mark.parametrize("name", ["mlp", "cnn", "tied layers"])
-def test_without_clipping_the_sum_is_exact(name: str) -> None:
+def test_without_clipping_the_sum_is_exact(name):
     problem = NETWORKS[name]
     data, points = silos_for(problem, SIZES), points_of(problem, 1)
     expected = torch.stack([terms_by_loop(problem, silo, points).sum(0) for silo in data])
@@ -127,9 +127,7 @@ def test_without_clipping_the_sum_is_exact(name: str) -> None:
 @every_network
 @every_statistic
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
-def test_every_record_alone_adds_at_most_the_clip_and_a_long_one_nearly_that(
-    name: str, num_points: int, dtype: torch.dtype
-) -> None:
+def test_every_record_alone_adds_at_most_the_clip_and_a_long_one_nearly_that(name, num_points, dtype):
     problem = NETWORKS[name]
     points = points_of(problem, num_points, dtype)
     (silo,) = silos_for(problem, [5])
@@ -141,7 +139,7 @@ def test_every_record_alone_adds_at_most_the_clip_and_a_long_one_nearly_that(
 
 
 @every_network
-def test_a_cohort_answers_as_its_silos_do_alone(name: str) -> None:
+def test_a_cohort_answers_as_its_silos_do_alone(name):
     """Shared points and points of each silo's own, one clip and a clip of each silo's own."""
     problem = NETWORKS[name]
     data = silos_for(problem, SIZES)
@@ -156,7 +154,7 @@ def test_a_cohort_answers_as_its_silos_do_alone(name: str) -> None:
             torch.testing.assert_close(together[i], alone[0], rtol=1e-6, atol=1e-9)
 
 
-def test_a_batch_of_some_silos_counts_only_what_it_drew() -> None:
+def test_a_batch_of_some_silos_counts_only_what_it_drew():
     problem = NETWORKS["mlp"]
     data = silos_for(problem, SIZES)
     data[1][0][2] = np.nan
@@ -179,7 +177,7 @@ def test_a_batch_of_some_silos_counts_only_what_it_drew() -> None:
         torch.testing.assert_close(clipped_sum(problem, block, [point], None)[0], expected)
 
 
-def test_only_chains_of_known_layers_are_taken_layer_by_layer() -> None:
+def test_only_chains_of_known_layers_are_taken_layer_by_layer():
     for name, problem in NETWORKS.items():
         expected = (
             network.layerwise
@@ -189,10 +187,10 @@ def test_only_chains_of_known_layers_are_taken_layer_by_layer() -> None:
         assert network.strategy(problem, torch.float64)[0] is expected, name
 
 
-def test_the_cheaper_norm_is_chosen() -> None:
+def test_the_cheaper_norm_is_chosen():
     """On the CNN's convolutions the gradient itself, on a matrix at few places the ghost norm."""
 
-    def kinds(problem: NeuralNetwork) -> list[type]:
+    def kinds(problem):
         x, y = (torch.as_tensor(values) for values in silos_for(problem, [2])[0])
         return [type(term) for _, term in network.layerwise(problem, x, y, points_of(problem, 1))]
 
@@ -202,9 +200,7 @@ def test_the_cheaper_norm_is_chosen() -> None:
 
 @pytest.mark.parametrize("direct", [False, True], ids=["ghost", "direct"])
 @pytest.mark.parametrize("gap", [0.0, 1e-12, 1e-9, 1e-6])
-def test_a_gradient_whose_places_cancel_is_never_taken_for_shorter_than_it_is(
-    direct: bool, gap: float
-) -> None:
+def test_a_gradient_whose_places_cancel_is_never_taken_for_shorter_than_it_is(direct, gap):
     """B^T A of almost opposite parts: the ghost norm loses all its digits, the summed term does not."""
     rng = torch.Generator().manual_seed(0)
     a = 1e8 * torch.randn(50, 1, 12, dtype=torch.float64, generator=rng)
@@ -239,22 +235,20 @@ def replacements(problem: NeuralNetwork, rng: np.random.Generator) -> Iterator[t
     [*((name, Full()) for name in NETWORKS), ("mlp", Subsample(0.5)), ("mlp", Poisson(0.4))],
 )
 @every_statistic
-def test_replacing_a_record_moves_the_answer_by_at_most_2c_over_k(
-    name: str, num_points: int, batch: Batch
-) -> None:
+def test_replacing_a_record_moves_the_answer_by_at_most_2c_over_k(name, num_points, batch):
     """Every record of a silo against every replacement, on the same draws of the batch, without noise."""
     problem = NETWORKS[name]
     points = tuple(points_of(problem, num_points))
     statistic = "gradient" if num_points == 1 else "gradient_difference"
 
-    def half(w: Tensor, ask: Asker, memory: Memory) -> dict[str, Tensor]:
+    def half(w, ask, memory):
         return {"g": ask(Query(statistic, points, CLIP, batch))}
 
     rounds = 1 if batch == Full() else 4
     algorithm = scripted(half, rounds)
     zero = {"w": torch.zeros(problem.dimension, dtype=torch.float64)}
 
-    def answers(silo: Silo) -> Tensor:
+    def answers(silo):
         gate = open_gate([silo], problem, algorithm, epsilon=np.inf)
         return torch.stack([gate.answer(r, zero)["g"][0] for r in range(rounds)])
 
@@ -274,7 +268,7 @@ def test_replacing_a_record_moves_the_answer_by_at_most_2c_over_k(
 
 
 @pytest.mark.parametrize("name", ["mlp", "cnn", "tied layers"])
-def test_a_record_of_the_opposite_gradient_moves_the_answer_by_all_of_2c_over_k(name: str) -> None:
+def test_a_record_of_the_opposite_gradient_moves_the_answer_by_all_of_2c_over_k(name):
     """The bound is met: a divisor or a clip that were twice too careful would pass the test above."""
     problem = NETWORKS[name]
     (silo,) = silos_for(problem, [N])
@@ -282,7 +276,7 @@ def test_a_record_of_the_opposite_gradient_moves_the_answer_by_all_of_2c_over_k(
     *_, bias = (key for key, shape in problem.shapes.items() if shape == (problem.num_outputs,))
     problem.parameters(point)[bias][:2] = 50  # classes 0 and 1 are as likely, no other is
 
-    def answer(label: float) -> Tensor:
+    def answer(label):
         data = silo[0], np.array([label, *silo[1][1:]])
         gate = open_gate([data], problem, scripted(asking(clip=CLIP)), epsilon=np.inf)
         return gate.answer(0, {"w": point})["g"][0]
@@ -293,7 +287,7 @@ def test_a_record_of_the_opposite_gradient_moves_the_answer_by_all_of_2c_over_k(
 
 @every_network
 @pytest.mark.parametrize("clip", [None, 0.3], ids=repr)
-def test_what_is_not_finite_counts_as_zero_and_spoils_no_other_record(name: str, clip: float | None) -> None:
+def test_what_is_not_finite_counts_as_zero_and_spoils_no_other_record(name, clip):
     problem = NETWORKS[name]
     (silo,) = silos_for(problem, [6])
     points = points_of(problem, 1)
@@ -305,7 +299,7 @@ def test_what_is_not_finite_counts_as_zero_and_spoils_no_other_record(name: str,
         torch.testing.assert_close(sums(problem, [(x, silo[1])], points, clip), expected)
 
 
-def test_activations_that_overflow_inside_the_network_count_as_zero() -> None:
+def test_activations_that_overflow_inside_the_network_count_as_zero():
     """Features and point are within their limits; their products through five layers are not."""
     problem = NeuralNetwork(5, 3, model=Mlp((4, 4, 4, 4)))
     (silo,) = silos_for(problem, [4])
@@ -318,7 +312,7 @@ def test_activations_that_overflow_inside_the_network_count_as_zero() -> None:
         assert not alone.any()
 
 
-def test_a_record_that_the_module_cannot_be_applied_to_counts_as_zero() -> None:
+def test_a_record_that_the_module_cannot_be_applied_to_counts_as_zero():
     """A token outside the vocabulary raises: whether a silo answers must not depend on it."""
     problem = NETWORKS["embedding and layer norm"]
     data = silos_for(problem, [6, 6])
@@ -328,7 +322,7 @@ def test_a_record_that_the_module_cannot_be_applied_to_counts_as_zero() -> None:
     torch.testing.assert_close(sums(problem, data, points, 0.3), expected)
 
 
-def test_a_record_that_raises_changes_no_bit_of_the_others() -> None:
+def test_a_record_that_raises_changes_no_bit_of_the_others():
     """Terms that are taken in a batch of another size are rounded otherwise, all of them at once."""
     problem = imported("Tokens")
     data = silos_for(problem, [50, 9])
@@ -340,7 +334,7 @@ def test_a_record_that_raises_changes_no_bit_of_the_others() -> None:
 
 
 @every_statistic
-def test_no_tensor_of_records_times_parameters_is_held(num_points: int) -> None:
+def test_no_tensor_of_records_times_parameters_is_held(num_points):
     """2,000 records x 42,610 parameters would be 682 MB."""
     problem = NeuralNetwork(200, 10, model=Mlp((200,)))
     data, points = silos_for(problem, [1000, 1000]), points_of(problem, num_points)
@@ -355,14 +349,14 @@ def test_no_tensor_of_records_times_parameters_is_held(num_points: int) -> None:
 
 
 @every_network
-def test_chunks_change_nothing(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chunks_change_nothing(name, monkeypatch):
     problem = NETWORKS[name]
     data, points = silos_for(problem, [11, 10, 9]), points_of(problem, 2)
     expected = sums(problem, data, points, 0.3)
     terms, _ = network.strategy(problem, torch.float64)
     largest = []
 
-    def recorded(p: NeuralNetwork, x: Tensor, y: Tensor, w: list[Tensor]) -> object:
+    def recorded(p, x, y, w):
         largest.append(len(x))
         return terms(p, x, y, w)
 
@@ -373,7 +367,7 @@ def test_chunks_change_nothing(name: str, monkeypatch: pytest.MonkeyPatch) -> No
         assert 0 < max(largest) <= width
 
 
-def test_training_without_noise_reaches_a_stationary_point() -> None:
+def test_training_without_noise_reaches_a_stationary_point():
     problem = NeuralNetwork(4, 3, Composite(l2=0.03), model=Imported("support.network_modules:smooth"))
     data = [(x / 4 - 1, np.floor(3 * x[:, 0] / 8)) for x, _ in silos_for(problem, [20, 30], seed=1)]
     algorithm = ProxSGD(ROUNDS, 1.5, 1e3)

@@ -30,7 +30,7 @@ NETWORKS = {
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", NETWORKS)
-def test_norms_and_clipped_sums_are_those_of_opacus(name: str) -> None:
+def test_norms_and_clipped_sums_are_those_of_opacus(name):
     problem = NETWORKS[name]
     rng = np.random.default_rng(0)
     x = rng.uniform(0, 8, (6, problem.num_features))
@@ -71,13 +71,7 @@ def test_norms_and_clipped_sums_are_those_of_opacus(name: str) -> None:
         ((1, 1), (2, 2), (0, 0), (1, 1)),
     ],
 )
-def test_patches_are_those_of_unfold(
-    kernel: tuple[int, int],
-    stride: tuple[int, int],
-    padding: tuple[int, int],
-    dilation: tuple[int, int],
-    flipped: bool,
-) -> None:
+def test_patches_are_those_of_unfold(kernel, stride, padding, dilation, flipped):
     x = torch.randn(6, 3, 11, 9, generator=torch.Generator().manual_seed(0))
     x = x.transpose(2, 3).contiguous().transpose(2, 3) if flipped else x
     assert torch.equal(

@@ -38,7 +38,7 @@ RATIOS = (1.0, 2.0, 0.5)
 def _half_on(batch: Batch) -> object:
     """Three queries a round, the first two on one draw of the batch."""
 
-    def half(w: Tensor, ask: Asker, memory: Memory) -> Mapping[str, Tensor]:
+    def half(w, ask, memory):
         a, b = ask(
             Query("gradient", (w,), CLIPS[0], batch, RATIOS[0]),
             Query("gradient", (w + 1,), CLIPS[1], batch, RATIOS[1]),
@@ -52,7 +52,7 @@ def _half_on(batch: Batch) -> object:
 def _answers(data: list[Silo], batch: Batch, epsilon: float | list[float]) -> tuple[Tensor, list[float]]:
     """(rounds, queries, silos, d), and the silos' noise multipliers."""
     problem = LogisticRegression(D)
-    gate = open_gate(data, problem, scripted(_half_on(batch), ROUNDS), epsilon=epsilon)  # type: ignore[arg-type]
+    gate = open_gate(data, problem, scripted(_half_on(batch), ROUNDS), epsilon=epsilon)
     zero = {"w": torch.zeros(D, dtype=torch.float64)}
     replies = [gate.answer(r, zero) for r in range(ROUNDS)]
     stacked = torch.stack([torch.stack([reply[name] for name in "abc"]) for reply in replies])
@@ -93,9 +93,7 @@ def _passes_variance(sample: np.ndarray) -> bool:
     ],
     ids=["full", "fresh", "subsample", "with_replacement", "poisson"],
 )
-def test_noise_is_gaussian_with_the_claimed_sigma(
-    batch: Batch, sizes: list[int], epsilon: list[float]
-) -> None:
+def test_noise_is_gaussian_with_the_claimed_sigma(batch, sizes, epsilon):
     """Each test passes by chance on wrong noise, and fails on right noise, with probability 1e-6 at most."""
     sample = _standardised(batch, sizes, epsilon)
     assert _passes_ks(sample)
@@ -111,7 +109,7 @@ def test_noise_is_gaussian_with_the_claimed_sigma(
         assert not _passes_variance(part / 1.5)
 
 
-def test_noise_is_what_the_budget_demands() -> None:
+def test_noise_is_what_the_budget_demands():
     """sigma measured against sigma solved from the Gaussian profile, neither by the code under test.
 
     R full gradients of clip C make one Gaussian release of mu = sqrt(R) 2C / (n sigma).
@@ -124,7 +122,7 @@ def test_noise_is_what_the_budget_demands() -> None:
     noisy, clean = (open_gate(data, problem, algorithm, epsilon=e) for e in (epsilon, math.inf))
     noise = np.concatenate([(noisy.answer(r, zero)["g"] - clean.answer(r, zero)["g"]) for r in range(rounds)])
 
-    def excess(mu: float) -> float:
+    def excess(mu):
         upper, lower = mu / 2 - epsilon / mu, -mu / 2 - epsilon / mu
         return float(stats.norm.cdf(upper) - math.exp(epsilon) * stats.norm.cdf(lower) - DELTA)
 
@@ -141,7 +139,7 @@ def _uncorrelated(rows: np.ndarray) -> bool:
     return largest < stats.norm.isf(FALSE_ALARM / 2 / len(correlation))
 
 
-def test_noise_is_independent_across_silos_rounds_and_queries() -> None:
+def test_noise_is_independent_across_silos_rounds_and_queries():
     rows = _standardised(FULL, [5, 9, 40, 160], [0.3, 8.0, 1.0, 2.0]).reshape(-1, D)
     assert _uncorrelated(rows)
     assert not _uncorrelated(np.vstack([rows, rows[7]]))
@@ -157,7 +155,7 @@ def _bits(names: list[str], sizes: list[int], members: list[int] | None = None) 
     problem = LinearRegression(4)
     data = [(np.zeros((n, 4)), np.zeros(n)) for n in sizes]
     half = _half_on(FULL)
-    gate = open_gate(data, problem, scripted(half), names=names)  # type: ignore[arg-type]
+    gate = open_gate(data, problem, scripted(half), names=names)
     zero = {"w": torch.zeros(4, dtype=torch.float64)}
     chosen = list(range(len(names))) if members is None else members
     replies = [gate.answer(r, zero, chosen) for r in range(2)]
@@ -167,7 +165,7 @@ def _bits(names: list[str], sizes: list[int], members: list[int] | None = None) 
     }
 
 
-def test_a_silos_noise_does_not_depend_on_its_cohort() -> None:
+def test_a_silos_noise_does_not_depend_on_its_cohort():
     together = _bits(["a", "b", "c", "e"], [3, 7, 7, 30])
     part = _bits(["a", "b", "c", "e"], [3, 7, 7, 30], members=[1, 3])
     others = _bits(["x", "e", "y", "b"], [70, 30, 2, 7])
@@ -215,7 +213,7 @@ def _uneven(
     ("dimension", "rounds"),
     [(1, 130), pytest.param(1, 700, marks=pytest.mark.slow), (5, 150), (340, 6), (342, 6), (2000, 4)],
 )
-def test_no_noise_is_used_twice(dimension: int, rounds: int) -> None:
+def test_no_noise_is_used_twice(dimension, rounds):
     """Nor does it depend on the order of the rounds, or on which silos are asked or held together."""
     forward = _uneven([(r, [0, 1, 2]) for r in range(rounds)], dimension, rounds)
     everything = torch.cat(list(forward.values()))
@@ -234,9 +232,7 @@ def test_no_noise_is_used_twice(dimension: int, rounds: int) -> None:
 
 
 @pytest.mark.parametrize("ahead", [1, 2000, 5000])
-def test_noise_does_not_depend_on_how_far_ahead_it_is_drawn(
-    ahead: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_noise_does_not_depend_on_how_far_ahead_it_is_drawn(ahead, monkeypatch):
     visits = [(r, [0, 1, 2]) for r in range(3)]
     expected = _uneven(visits, 600, 3)
     monkeypatch.setattr("silos.entropy._AHEAD", ahead)
@@ -244,7 +240,7 @@ def test_noise_does_not_depend_on_how_far_ahead_it_is_drawn(
     assert all(torch.equal(found[place], value) for place, value in expected.items())
 
 
-def test_noise_differs_between_seeds_and_trials_only_by_design() -> None:
+def test_noise_differs_between_seeds_and_trials_only_by_design():
     problem = LinearRegression(4)
     data = [(np.zeros((3, 4)), np.zeros(3))]
     zero = {"w": torch.zeros(4, dtype=torch.float64)}
@@ -256,12 +252,12 @@ def test_noise_differs_between_seeds_and_trials_only_by_design() -> None:
     assert not torch.equal(first, other)
 
 
-def test_clip_zero_releases_zeros() -> None:
+def test_clip_zero_releases_zeros():
     """No record can add anything, so no noise is needed; not even a sign of zero tells them apart."""
     problem = problems(3)["logistic"]
     half_of = {"clip": 1.0}
 
-    def half(w: Tensor, ask: Asker, memory: Memory) -> Mapping[str, Tensor]:
+    def half(w, ask, memory):
         return {"g": ask(Query("gradient", (w,), half_of["clip"], FULL))}
 
     for n in (1, 2, 6):
@@ -273,7 +269,7 @@ def test_clip_zero_releases_zeros() -> None:
         assert answer.tolist() == [[0.0] * 3]
 
 
-def test_float32_answers_carry_float64_noise_rounded_once() -> None:
+def test_float32_answers_carry_float64_noise_rounded_once():
     problem = LinearRegression(4)
     data = [(np.zeros((3, 4)), np.zeros(3))]
     algorithm = NoisyMinibatchSGD(2, 0.1, 1.0)

@@ -81,7 +81,7 @@ def _isolated(caller: Caller, run: str) -> Isolated:
     return algorithm
 
 
-def test_a_plug_in_is_answered_and_this_process_never_imports_it(tmp_path: Path) -> None:
+def test_a_plug_in_is_answered_and_this_process_never_imports_it(tmp_path):
     caller = _sgd(tmp_path, _code())
     run = caller.admitted(sgd_offer())["run"]
     answer = caller.asked(run, 0, w=POINT)
@@ -103,9 +103,7 @@ def test_a_plug_in_is_answered_and_this_process_never_imports_it(tmp_path: Path)
         ("pass", "ask(Query('gradient', (broadcast['w'],), self.clip_norm))"),
     ],
 )
-def test_a_process_that_fails_ends_its_round_and_no_other(
-    tmp_path: Path, before: str, after: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_process_that_fails_ends_its_round_and_no_other(tmp_path, before, after, monkeypatch):
     wrong = "if bool(broadcast['w'].max() == 7): "
     caller = _sgd(tmp_path, _code(wrong + before, wrong + after))
     run = caller.admitted(sgd_offer())["run"]
@@ -116,7 +114,7 @@ def test_a_process_that_fails_ends_its_round_and_no_other(
     caller.silo.close()
 
 
-def test_a_plan_is_priced_and_kept_to_whatever_the_process_says(tmp_path: Path) -> None:
+def test_a_plan_is_priced_and_kept_to_whatever_the_process_says(tmp_path):
     """It asks for less noise in the run than in the dry run."""
     wrong = "if bool(broadcast['w'].max() == 7): ask = lambda q, a=ask: a(Query(q.statistic, q.points, 1e5))"
     caller = _sgd(tmp_path, _code(wrong + "; object.__setattr__(self, 'clip_norm', 1e9)"))
@@ -126,9 +124,7 @@ def test_a_plan_is_priced_and_kept_to_whatever_the_process_says(tmp_path: Path) 
     caller.silo.close()
 
 
-def test_a_round_whose_answer_a_plug_in_has_seen_is_not_drawn_anew(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_round_whose_answer_a_plug_in_has_seen_is_not_drawn_anew(tmp_path, monkeypatch):
     """Else it would choose among answers for one debit: whether the silo came to a reply is its doing."""
     config = enrolled([sgd_silo(tmp_path, _code())])[0]
     caller = Caller(Silo.open(config))
@@ -143,7 +139,7 @@ def test_a_round_whose_answer_a_plug_in_has_seen_is_not_drawn_anew(
     caller.silo.close()
 
 
-def test_what_a_process_sends_has_bounds_before_it_is_kept(tmp_path: Path) -> None:
+def test_what_a_process_sends_has_bounds_before_it_is_kept(tmp_path):
     hidden = "if bool(broadcast['w'].max() == 7): "
     many = hidden + "return {str(i): answer for i in range(17)}"
     caller = _sgd(tmp_path / "many", _code(after=many))
@@ -159,7 +155,7 @@ def test_what_a_process_sends_has_bounds_before_it_is_kept(tmp_path: Path) -> No
     caller.silo.close()
 
 
-def test_a_plug_in_that_is_slow_to_be_made_holds_up_no_other_run(tmp_path: Path) -> None:
+def test_a_plug_in_that_is_slow_to_be_made_holds_up_no_other_run(tmp_path):
     slow = "import time\ntime.sleep(5)\nopen('/none')"
     caller = opened(plug_in_silo(tmp_path, plug_in_folder(tmp_path / "plug-ins", slow), ["theirs:Net"]))
     run = caller.admitted(offer_of(RESOLVED, "silo-00"))["run"]
@@ -176,7 +172,7 @@ def test_a_plug_in_that_is_slow_to_be_made_holds_up_no_other_run(tmp_path: Path)
     caller.silo.close()
 
 
-def test_a_plug_in_that_is_not_listed_or_not_installed_is_named(tmp_path: Path) -> None:
+def test_a_plug_in_that_is_not_listed_or_not_installed_is_named(tmp_path):
     path = sgd_silo(tmp_path, _code())
     tree = yaml.safe_load(path.read_text())
     for change, field in (
@@ -194,7 +190,7 @@ def test_a_plug_in_that_is_not_listed_or_not_installed_is_named(tmp_path: Path) 
     caller.silo.close()
 
 
-def test_a_folder_from_which_the_records_can_be_seen_is_refused(tmp_path: Path) -> None:
+def test_a_folder_from_which_the_records_can_be_seen_is_refused(tmp_path):
     path = sgd_silo(tmp_path, _code())
     tree = yaml.safe_load(path.read_text())
     plug_in_folder(path.parent / "all", _code(), theirs_sgd="Sgd")
@@ -244,9 +240,7 @@ LOGISTIC = {"name": "theirs_loss"}
     [(LOGISTIC, "theirs_loss", 5), (NETWORK, "theirs:Net", 12)],
     ids=["loss", "network"],
 )
-def test_records_meet_operations_that_this_process_rebuilt(
-    tmp_path: Path, problem: dict[str, Any], listed: str, dimension: int
-) -> None:
+def test_records_meet_operations_that_this_process_rebuilt(tmp_path, problem, listed, dimension):
     caller, offer = _with_problem(tmp_path, problem, listed)
     run = caller.admitted(offer)["run"]
     point = torch.full((dimension,), 0.1, dtype=torch.float64)
@@ -267,15 +261,13 @@ def test_records_meet_operations_that_this_process_rebuilt(
         (NETWORK, "theirs:Other", {}, "does not list"),
     ],
 )
-def test_operations_outside_the_table_are_refused(
-    tmp_path: Path, problem: dict[str, Any], listed: str, code: dict[str, str], reason: str
-) -> None:
+def test_operations_outside_the_table_are_refused(tmp_path, problem, listed, code, reason):
     caller, offer = _with_problem(tmp_path, problem, listed, **code)
     assert reason in caller.refused("offer", **{**offer, "head": caller.head})
     caller.silo.close()
 
 
-def test_a_daemon_imports_no_entry_point_of_its_own_installation(tmp_path: Path) -> None:
+def test_a_daemon_imports_no_entry_point_of_its_own_installation(tmp_path):
     folder = plug_in_folder(tmp_path / "installed", "raise SystemExit('imported')", theirs_sgd="Sgd")
     path = write_silos(tmp_path / "silos", RESOLVED)[0]
     command = [sys.executable, "-m", "silos", "--config", str(path), "--enrol"]

@@ -1,7 +1,6 @@
 """A silo in secure aggregation: it answers by its own pinned roster, and what it says of others is sealed."""
 
-from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -52,12 +51,12 @@ def told(offer: Offer, **changes: Any) -> dict[str, Any]:
 
 
 @pytest.fixture
-def made(tmp_path: Path) -> PooledFederation:
+def made(tmp_path):
     return pooled_federation(tmp_path, SCENARIO, seeded=False)
 
 
 @pytest.fixture
-def callers(made: PooledFederation) -> Iterator[dict[str, Caller]]:
+def callers(made):
     mark = made.mark()
     silos = {name: Caller(Silo.open(config), mark=mark) for name, config in made.enrolled.configs.items()}
     yield silos
@@ -80,25 +79,21 @@ def callers(made: PooledFederation) -> Iterator[dict[str, Caller]]:
         ({"algorithm__batch": {"sampler": "subsample", "fraction": 0.5}}, "sampled batches with secure"),
     ],
 )
-def test_an_offer_that_the_roster_does_not_cover_is_refused_and_costs_nothing(
-    made: PooledFederation, callers: dict[str, Caller], changes: dict[str, Any], said: str
-) -> None:
+def test_an_offer_that_the_roster_does_not_cover_is_refused_and_costs_nothing(made, callers, changes, said):
     caller = callers[FIRST]
     before = caller.silo.ledger.head
     assert said in caller.refused("offer", **told(offers(made)[FIRST], **changes))
     assert caller.silo.ledger.head == before
 
 
-def test_other_silos_in_the_shape_are_refused_even_if_there_are_as_many(
-    made: PooledFederation, callers: dict[str, Caller]
-) -> None:
+def test_other_silos_in_the_shape_are_refused_even_if_there_are_as_many(made, callers):
     """A server that puts its own in the others' places."""
     sizes = {FIRST: RESOLVED.sizes[0], "mole-1": 32, "mole-2": 32}
     offer = told(offers(made)[FIRST], shape__sizes=sizes)
     assert "not those of the roster" in callers[FIRST].refused("offer", **offer)
 
 
-def test_what_a_sum_rests_on_is_the_rosters_and_not_the_offers(made: PooledFederation) -> None:
+def test_what_a_sum_rests_on_is_the_rosters_and_not_the_offers(made):
     """Noise is shared out among the least number of silos that the roster has, whatever the server has."""
     config = made.enrolled.configs[FIRST]
     for least in (2, 3):
@@ -115,9 +110,7 @@ def test_what_a_sum_rests_on_is_the_rosters_and_not_the_offers(made: PooledFeder
 
 
 @pytest.mark.parametrize("whose", ["another silo", "a stranger"])
-def test_a_roster_in_which_the_silo_is_not_itself_is_no_roster_of_its_own(
-    made: PooledFederation, whose: str
-) -> None:
+def test_a_roster_in_which_the_silo_is_not_itself_is_no_roster_of_its_own(made, whose):
     tree = yaml.safe_load((made.folder / "roster.yaml").read_text())
     if whose == "a stranger":
         del tree["silos"][FIRST]
@@ -130,7 +123,7 @@ def test_a_roster_in_which_the_silo_is_not_itself_is_no_roster_of_its_own(
         Silo.open(made.enrolled.configs[FIRST])
 
 
-def test_a_silo_without_rosters_takes_part_in_no_sum(made: PooledFederation) -> None:
+def test_a_silo_without_rosters_takes_part_in_no_sum(made):
     file = made.folder / FIRST / "silo.yaml"
     file.write_text(yaml.safe_dump({**yaml.safe_load(file.read_text()), "rosters": []}))
     with calling(load_config(file)) as caller:
@@ -139,9 +132,7 @@ def test_a_silo_without_rosters_takes_part_in_no_sum(made: PooledFederation) -> 
 
 
 @pytest.mark.parametrize(("most", "admits"), [(3.0, False), (5.0, True)])
-def test_the_policy_bounds_what_a_run_costs_if_aggregators_collude(
-    tmp_path: Path, most: float, admits: bool
-) -> None:
+def test_the_policy_bounds_what_a_run_costs_if_aggregators_collude(tmp_path, most, admits):
     made = pooled_federation(tmp_path, SCENARIO, seeded=False, policy={"max_epsilon_colluding": most})
     with calling(made.enrolled.configs[FIRST]) as caller:
         if admits:
@@ -152,7 +143,7 @@ def test_the_policy_bounds_what_a_run_costs_if_aggregators_collude(
             assert lacking(said, "if server and shuffler collude | policy allows 3") == []
 
 
-def test_where_aggregators_add_the_noise_nothing_is_left_if_they_collude(tmp_path: Path) -> None:
+def test_where_aggregators_add_the_noise_nothing_is_left_if_they_collude(tmp_path):
     scenario = pooled_scenario(privacy={"noise_by": "aggregators", "honest_fraction": None})
     made = pooled_federation(tmp_path, scenario, seeded=False)
     with calling(made.enrolled.configs[FIRST]) as caller:
@@ -161,14 +152,12 @@ def test_where_aggregators_add_the_noise_nothing_is_left_if_they_collude(tmp_pat
     assert admission["epsilon_guaranteed"] <= 2.0
 
 
-def test_memory_is_refused_before_anything_is_paid_for() -> None:
+def test_memory_is_refused_before_anything_is_paid_for():
     with pytest.raises(Refused, match="keeps memory"):
         SumPart.check_summable(Plan(()), remembers=True)
 
 
-def test_a_report_is_all_that_leaves_and_the_same_bytes_whenever_it_is_asked_for(
-    made: PooledFederation, callers: dict[str, Caller]
-) -> None:
+def test_a_report_is_all_that_leaves_and_the_same_bytes_whenever_it_is_asked_for(made, callers):
     caller = callers[FIRST]
     run = caller.admitted(told(offers(made)[FIRST]))["run"]
     (name, first), *more = caller.asked(run, 0, w=POINT).items()
@@ -192,9 +181,7 @@ def test_a_report_is_all_that_leaves_and_the_same_bytes_whenever_it_is_asked_for
         ({"number": 5, "head": "06" * 32, "start": "09" * 32}, "notes were set back"),
     ],
 )
-def test_a_shuffler_whose_notes_were_set_back_gets_no_report(
-    made: PooledFederation, callers: dict[str, Caller], shown: Any, said: str
-) -> None:
+def test_a_shuffler_whose_notes_were_set_back_gets_no_report(made, callers, shown, said):
     """Before and after the silo's own restart; a refused round has cost nothing."""
     caller = callers[FIRST]
     run = caller.admitted(told(offers(made)[FIRST]))["run"]
@@ -211,7 +198,7 @@ def test_a_shuffler_whose_notes_were_set_back_gets_no_report(
     caller.asked(run, 1, w=POINT)
 
 
-def test_marks_of_two_runs_at_once_may_cross(made: PooledFederation, callers: dict[str, Caller]) -> None:
+def test_marks_of_two_runs_at_once_may_cross(made, callers):
     """Of one process of the shuffler: another one's older mark is refused."""
     caller = callers[FIRST]
     half = {"epsilon": 1.0, "noise_multiplier": 2 * (offers(made)[FIRST].noise_multiplier or 0)}
@@ -231,12 +218,10 @@ def shuffled(made: PooledFederation, request: Request) -> Release:
 
 
 def contexts(offer: Offer) -> ReportContexts:
-    return ReportContexts(offer, RESOLVED.trace.plan, RESOLVED.sums.mechanism, 5)  # type: ignore[union-attr]
+    return ReportContexts(offer, RESOLVED.trace.plan, RESOLVED.sums.mechanism, 5)
 
 
-def test_no_contribution_is_in_the_ledger_in_the_clear(
-    made: PooledFederation, callers: dict[str, Caller]
-) -> None:
+def test_no_contribution_is_in_the_ledger_in_the_clear(made, callers):
     """The test opens the report with both parties' keys, and looks for its numbers in the ledger's file."""
     offered = offers(made)
     caller = callers[FIRST]
@@ -270,20 +255,16 @@ def told_apart(made: PooledFederation, callers: Mapping[str, Caller]) -> Request
     return Request(contexts(offered[FIRST]).of(0, made.mark()["start"]), tuple(reports))
 
 
-def test_silos_that_were_told_less_noise_do_not_count_beside_one_that_was_not(
-    made: PooledFederation, callers: dict[str, Caller]
-) -> None:
+def test_silos_that_were_told_less_noise_do_not_count_beside_one_that_was_not(made, callers):
     request = told_apart(made, callers)
     with pytest.raises(Refused, match="1 reports count, and the roster needs 3"):
         shuffled(made, request)
 
 
-def test_they_would_count_if_reports_were_for_the_session_alone(
-    made: PooledFederation, callers: dict[str, Caller], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_they_would_count_if_reports_were_for_the_session_alone(made, callers, monkeypatch):
     """The attack above works where nothing binds a report to what its silo was told."""
 
-    def session(offer: Offer, plan: Plan) -> str:
+    def session(offer, plan):
         return offer.session
 
     monkeypatch.setattr("fedsim.secagg.agreement.agreement", session)
@@ -301,16 +282,14 @@ def test_they_would_count_if_reports_were_for_the_session_alone(
         ({"dtype": "float32"}, False),
     ],
 )
-def test_what_names_a_run_is_all_that_silos_must_be_told_alike(
-    made: PooledFederation, change: dict[str, Any], same: bool
-) -> None:
+def test_what_names_a_run_is_all_that_silos_must_be_told_alike(made, change, same):
     offer = offers(made)[FIRST]
     named = agreement(offer.model_copy(update=change), Plan(()))
     assert (named == agreement(offer, Plan(()))) == same
 
 
 @pytest.mark.parametrize("field", ["clip", "roster", "mechanism"])
-def test_of_a_part_in_sums_the_clip_alone_is_the_silos_own(made: PooledFederation, field: str) -> None:
+def test_of_a_part_in_sums_the_clip_alone_is_the_silos_own(made, field):
     offer = offers(made)[FIRST]
     assert offer.pooled is not None
     other: Callable[[Any], Any] = {"clip": lambda _: 0.5, "roster": lambda _: OTHER}.get(field, lambda _: "x")
@@ -319,7 +298,7 @@ def test_of_a_part_in_sums_the_clip_alone_is_the_silos_own(made: PooledFederatio
     assert (named == agreement(offer, Plan(()))) == (field == "clip")
 
 
-def test_silos_that_make_another_plan_of_an_offer_are_not_added_up(made: PooledFederation) -> None:
+def test_silos_that_make_another_plan_of_an_offer_are_not_added_up(made):
     """Two versions of a plug-in: the others' noise would be less than this silo has priced."""
     offer, shapes = offers(made)[FIRST], (QueryShape("gradient", 1, 1.0), QueryShape("gradient", 1, 0.1))
     named = {agreement(offer, Plan(((Ask(FULL, (shape,)),),))) for shape in shapes}

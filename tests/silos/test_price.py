@@ -1,7 +1,5 @@
 """What a plan costs the lifetime account, against the accountant of plans and of runs."""
 
-import random
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -32,9 +30,7 @@ def admitted(plan: Plan, z: float, rounds: list[int] | None = None, epsilon: flo
 
 @settings(max_examples=30)
 @given(PLAN, st.floats(0.3, 100), st.randoms(use_true_random=False))
-def test_a_gaussian_plan_costs_mu_squared_of_the_rounds_that_were_paid_for(
-    plan: Plan, z: float, rng: random.Random
-) -> None:
+def test_a_gaussian_plan_costs_mu_squared_of_the_rounds_that_were_paid_for(plan, z, rng):
     """FULL adds, of Fresh batches the largest counts: as `compose` has it, from above."""
     own = sorted(rng.sample(range(len(plan.rounds)), rng.randint(1, len(plan.rounds))))
     paid = rng.sample(own, rng.randint(0, len(own)))
@@ -49,7 +45,7 @@ def test_a_gaussian_plan_costs_mu_squared_of_the_rounds_that_were_paid_for(
 
 @settings(max_examples=30)
 @given(st.lists(PLAN, min_size=1, max_size=4))
-def test_runs_on_the_same_records_add_up_also_of_fresh_batches(plans: list[Plan]) -> None:
+def test_runs_on_the_same_records_add_up_also_of_fresh_batches(plans):
     """A record is in one batch of each run, so that maxima add over runs."""
     costs = [price(plan, admitted(plan, 2.0), GAUSSIAN).whole for plan in plans]
     together = (compose_runs([plan.census() for plan in plans], N).weight / 2.0) ** 2
@@ -57,7 +53,7 @@ def test_runs_on_the_same_records_add_up_also_of_fresh_batches(plans: list[Plan]
 
 
 @pytest.mark.parametrize("batch", [Subsample(0.1), Poisson(0.1), WithReplacement(0.1)])
-def test_a_sampled_plan_keeps_its_whole_price_from_its_first_round_on(batch: Subsample) -> None:
+def test_a_sampled_plan_keeps_its_whole_price_from_its_first_round_on(batch):
     query = (QueryShape("gradient", 1, 1.0),)
     plan = Plan(((Ask(FULL, query),), (Ask(batch, query),), (Ask(FULL, query),)))
     found = price(plan, admitted(plan, 2.0), GAUSSIAN)
@@ -66,7 +62,7 @@ def test_a_sampled_plan_keeps_its_whole_price_from_its_first_round_on(batch: Sub
     assert found.of([]) == FREE
 
 
-def test_a_batch_of_all_records_is_no_sample() -> None:
+def test_a_batch_of_all_records_is_no_sample():
     plan = Plan(((Ask(Subsample(1.0), (QueryShape("gradient", 1, 1.0),)),),))
     assert price(plan, admitted(plan, 2.0), GAUSSIAN).whole.mu_sq == pytest.approx(0.25, rel=1e-11)
 
@@ -81,16 +77,16 @@ class Discrete:
         return sum(count for _, count in census) * 1e-20 / z
 
 
-def test_distances_of_paid_rounds_add() -> None:
+def test_distances_of_paid_rounds_add():
     ask = Ask(FULL, (QueryShape("gradient", 1, 1.0),))
     plan = Plan(((ask, ask), (ask,), ()))
-    found = price(plan, admitted(plan, 2.0), Discrete())  # type: ignore[arg-type]
+    found = price(plan, admitted(plan, 2.0), Discrete())
     assert found.of([0]).distance == pytest.approx(1e-20)
     assert found.whole.distance == pytest.approx(1.5e-20)
     assert found.whole.distance >= 1.5e-20
 
 
-def test_without_noise_there_is_no_price() -> None:
+def test_without_noise_there_is_no_price():
     plan = Plan(((Ask(FULL, (QueryShape("gradient", 1, 1.0),)),),))
     with pytest.raises(Refused):
         price(plan, admitted(plan, 2.0), NoMechanism())
@@ -98,14 +94,14 @@ def test_without_noise_there_is_no_price() -> None:
         price(plan, admitted(plan, 0.0), GAUSSIAN)
 
 
-def test_too_many_fresh_records_have_no_price() -> None:
+def test_too_many_fresh_records_have_no_price():
     ask = Ask(Fresh(0.6), (QueryShape("gradient", 1, 1.0),))
     plan = Plan(((ask,), (ask,)))
     with pytest.raises(Refused, match="fresh"):
         price(plan, admitted(plan, 2.0), GAUSSIAN)
 
 
-def test_a_round_outside_the_plan_has_no_price() -> None:
+def test_a_round_outside_the_plan_has_no_price():
     found = Price((Stretch(2, 3, 0.1, 0.0, 0.0), Stretch(7, 1, 0.2, 0.0, 0.0)))
     assert found.rounds == [2, 3, 4, 7]
     for outside in (-1, 0, 1, 5, 6, 8):
@@ -113,7 +109,7 @@ def test_a_round_outside_the_plan_has_no_price() -> None:
             found.of([2, outside])
 
 
-def test_noise_that_is_not_gaussian_has_the_whole_price_of_its_accountant() -> None:
+def test_noise_that_is_not_gaussian_has_the_whole_price_of_its_accountant():
     plan = Plan(((Ask(FULL, (QueryShape("gradient", 1, 1.0),)),),) * 3)
     own = admitted(plan, 3.0)
     found = price(plan, own, ShuffledBinomial(10, 3, 1.0, 128))

@@ -22,7 +22,7 @@ from silos.own_records import read_records
 from silos.silo import Silo
 
 
-def test_a_key_is_its_owners_and_stays(tmp_path: Path) -> None:
+def test_a_key_is_its_owners_and_stays(tmp_path):
     made = Identity.create(tmp_path)
     assert (tmp_path / "identity.key").stat().st_mode & 0o777 == 0o600
     assert (tmp_path / "identity.pub").read_text() == f"{made.public}\n"
@@ -34,7 +34,7 @@ def test_a_key_is_its_owners_and_stays(tmp_path: Path) -> None:
         Identity.load(tmp_path)
 
 
-def test_a_file_that_is_no_key_is_named_and_not_quoted(tmp_path: Path) -> None:
+def test_a_file_that_is_no_key_is_named_and_not_quoted(tmp_path):
     with refused("identity", ANY, "can be read"):
         Identity.load(tmp_path)
     for content in (b"secret", b"ab" * 31, b"\xff\xfe"):
@@ -46,7 +46,7 @@ def test_a_file_that_is_no_key_is_named_and_not_quoted(tmp_path: Path) -> None:
         assert "abab" not in str(found.value)
 
 
-def test_a_signature_is_of_one_key_and_one_body_and_the_same_each_time(tmp_path: Path) -> None:
+def test_a_signature_is_of_one_key_and_one_body_and_the_same_each_time(tmp_path):
     (tmp_path / "other").mkdir()
     key, other = Identity.create(tmp_path), Identity.create(tmp_path / "other")
     signature = key.sign(b"body")
@@ -63,7 +63,7 @@ def test_a_signature_is_of_one_key_and_one_body_and_the_same_each_time(tmp_path:
 
 
 @pytest.fixture
-def receipt(tmp_path: Path) -> tuple[str, Identity]:
+def receipt(tmp_path):
     path, identity = enrolled(tmp_path)
     with LedgerFile.open(path) as file:
         run = open_run(file, terms={"epsilon_guaranteed": 0.75, "delta": 1e-6})
@@ -81,7 +81,7 @@ def receipt(tmp_path: Path) -> tuple[str, Identity]:
     return made, identity
 
 
-def test_a_receipt_states_what_was_done(receipt: tuple[str, Identity]) -> None:
+def test_a_receipt_states_what_was_done(receipt):
     text, identity = receipt
     stated = verified_receipt(text, identity.public)
     expected = {
@@ -103,7 +103,7 @@ def test_a_receipt_states_what_was_done(receipt: tuple[str, Identity]) -> None:
     assert stated["head_before"] != stated["head_after"]
 
 
-def test_any_change_of_a_receipt_is_noticed(receipt: tuple[str, Identity], tmp_path: Path) -> None:
+def test_any_change_of_a_receipt_is_noticed(receipt, tmp_path):
     text, identity = receipt
     stated, harmless = verified_receipt(text, identity.public), 0
     for place, old in enumerate(text):
@@ -122,13 +122,13 @@ def test_any_change_of_a_receipt_is_noticed(receipt: tuple[str, Identity], tmp_p
 @pytest.mark.parametrize(
     "text", ["", "{}", "[]", "1", '{"signature": 1}', '{"signature": "ab"}', "[" * 10_000]
 )
-def test_what_is_no_receipt_is_refused(text: str) -> None:
+def test_what_is_no_receipt_is_refused(text):
     key = "d75a980182b10ab7d54bfed3c964073a0ee172f3daa62325af021a68f707511a"
     with pytest.raises(Refused):
         verified_receipt(text, key)
 
 
-def test_a_key_that_is_not_the_silos_signs_no_receipt(tmp_path: Path) -> None:
+def test_a_key_that_is_not_the_silos_signs_no_receipt(tmp_path):
     path, _ = enrolled(tmp_path)
     (tmp_path / "other").mkdir()
     with LedgerFile.open(path) as file:
@@ -169,7 +169,7 @@ def config_of(folder: Path, script: str, **records: Any) -> Config:
 
 
 @pytest.fixture
-def hospital(tmp_path: Path) -> Path:
+def hospital(tmp_path):
     with sqlite3.connect(tmp_path / "hospital.db") as database:
         database.execute("create table patients (age, ill)")
         rows = [(30 + i, "yes" if i % 3 else "no") for i in range(12)]
@@ -177,7 +177,7 @@ def hospital(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_reader_writes_the_table_once_for_its_owner_alone(hospital: Path) -> None:
+def test_a_reader_writes_the_table_once_for_its_owner_alone(hospital):
     config = config_of(hospital, WRITES)
     assert enrol(config).n == 12
     assert (hospital / "patients.csv").stat().st_mode & 0o077 == 0
@@ -189,7 +189,7 @@ def test_a_reader_writes_the_table_once_for_its_owner_alone(hospital: Path) -> N
     assert (hospital / "runs").read_text() == "once\n"
 
 
-def test_what_a_reader_wrote_is_checked_by_the_schema(hospital: Path) -> None:
+def test_what_a_reader_wrote_is_checked_by_the_schema(hospital):
     config = config_of(hospital, "print('age,ill\\n50,yes\\n50,perhaps')")
     with refused("silo.records.schema.ill", "perhaps"):
         enrol(config)
@@ -203,7 +203,7 @@ def test_what_a_reader_wrote_is_checked_by_the_schema(hospital: Path) -> None:
         ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", "exit code -9"),
     ],
 )
-def test_a_reader_that_fails_leaves_no_table(hospital: Path, script: str, expected: str) -> None:
+def test_a_reader_that_fails_leaves_no_table(hospital, script, expected):
     config = config_of(hospital, script)
     with pytest.raises(InputError, match=rf"silo\.reader: .*{expected}"):
         enrol(config)
@@ -211,12 +211,12 @@ def test_a_reader_that_fails_leaves_no_table(hospital: Path, script: str, expect
     assert not list(hospital.glob(".writing-*"))
 
 
-def test_a_reader_that_is_not_there_is_named(hospital: Path) -> None:
+def test_a_reader_that_is_not_there_is_named(hospital):
     config = config_of(hospital, "").model_copy(update={"reader": ("no-such-command",)})
     with refused("silo.reader", ANY, "no-such-command", "cannot be started"):
         enrol(config)
 
 
-def test_a_reader_writes_one_file(hospital: Path) -> None:
+def test_a_reader_writes_one_file(hospital):
     with refused("silo.reader", ANY, "must name one file"):
         config_of(hospital, WRITES, path={"a": "a.csv", "b": "b.csv"})

@@ -15,7 +15,7 @@ from torch import nn
 
 from fedsim.common.errors import InputError
 from fedsim.problems.capture import each
-from fedsim.problems.glm import GeneralisedLinear, LogisticRegression
+from fedsim.problems.glm import LogisticRegression
 from fedsim.problems.kinds import Problem, check
 from fedsim.problems.network import NeuralNetwork
 from fedsim.problems.network_layers import Layers
@@ -92,7 +92,7 @@ def largest_moves(problem: Problem) -> tuple[float, float]:
 
 
 @pytest.mark.parametrize("attribute", hostile_modules.NETWORKS)
-def test_no_module_lets_a_record_reach_another_ones_term(attribute: str) -> None:
+def test_no_module_lets_a_record_reach_another_ones_term(attribute):
     problem = network(attribute)
     if attribute in REFUSED:
         with refused("scenario.problem.model"):
@@ -104,7 +104,7 @@ def test_no_module_lets_a_record_reach_another_ones_term(attribute: str) -> None
 
 
 @pytest.mark.parametrize("kind", hostile_modules.PROBLEMS, ids=lambda kind: kind.__name__)
-def test_no_linear_problem_lets_a_record_reach_another_ones_term(kind: type[GeneralisedLinear]) -> None:
+def test_no_linear_problem_lets_a_record_reach_another_ones_term(kind):
     problem = kind(6)
     if kind.__name__ in REFUSED_LOSSES:
         with refused("scenario.problem.name"):
@@ -115,7 +115,7 @@ def test_no_linear_problem_lets_a_record_reach_another_ones_term(kind: type[Gene
     assert other == 0
 
 
-def test_stored_records_stay_as_they_are() -> None:
+def test_stored_records_stay_as_they_are():
     problem = hostile_modules.Handing(6)
     gate = open_gate(silos(problem), problem, scripted(asking(clip=CLIP)), epsilon=np.inf)
     point = torch.ones(6, dtype=torch.float64)
@@ -124,7 +124,7 @@ def test_stored_records_stay_as_they_are() -> None:
 
 
 @pytest.mark.parametrize("kind", [hostile_modules.Indexing, hostile_modules.Whole])
-def test_a_record_whose_coefficient_cannot_be_computed_counts_as_zero(kind: type[GeneralisedLinear]) -> None:
+def test_a_record_whose_coefficient_cannot_be_computed_counts_as_zero(kind):
     problem = kind(6)
     data = silos(problem)
     point = torch.ones(6, dtype=torch.float64)
@@ -136,11 +136,11 @@ def test_a_record_whose_coefficient_cannot_be_computed_counts_as_zero(kind: type
 
 
 @pytest.mark.parametrize("attribute", sorted(set(hostile_modules.NETWORKS) - REFUSED))
-def test_a_score_moves_by_one_record_at_most(attribute: str) -> None:
+def test_a_score_moves_by_one_record_at_most(attribute):
     problem = network(attribute)
     point = 30 * problem.start(0).double()
 
-    def mistakes(changed: np.ndarray | None) -> float:
+    def mistakes(changed):
         (x, y), _ = silos(problem)
         if changed is not None:
             x[3] = changed
@@ -154,24 +154,24 @@ def test_a_score_moves_by_one_record_at_most(attribute: str) -> None:
         assert abs(mistakes(record) - before) <= 1 + 1e-9
 
 
-def test_known_layers_with_something_of_their_own_are_not_taken_for_known_layers() -> None:
+def test_known_layers_with_something_of_their_own_are_not_taken_for_known_layers():
     for attribute in ("subclassed", "hooked", "hooked_around", "parametrised"):
         assert not isinstance(network(attribute).form(torch.float64), Layers), attribute
 
 
-def test_layers_with_parameters_of_unusual_shapes_get_the_gradient_that_autograd_gives() -> None:
+def test_layers_with_parameters_of_unusual_shapes_get_the_gradient_that_autograd_gives():
     problem = network("short_bias")
     assert not isinstance(problem.form(torch.float64), Layers)
     check(problem, torch.float64)
 
 
-def test_a_module_that_gives_no_number_in_the_type_of_the_run_is_refused() -> None:
+def test_a_module_that_gives_no_number_in_the_type_of_the_run_is_refused():
     check(network("Double"), torch.float64)
     with pytest.raises(InputError, match="float32"):
         check(network("Double"), torch.float32)
 
 
-def test_hooks_on_all_modules_do_not_reach_the_known_layers() -> None:
+def test_hooks_on_all_modules_do_not_reach_the_known_layers():
     problem = NeuralNetwork(6, 3)
     point = problem.start(0).double()
     before = answers(silos(problem), problem, point)
@@ -186,10 +186,10 @@ def test_hooks_on_all_modules_do_not_reach_the_known_layers() -> None:
     assert float((after - before)[0].norm()) <= 2 * CLIP / N * (1 + ROUNDING)
 
 
-def test_each_gives_nan_where_the_function_raises_and_the_same_bits_elsewhere() -> None:
+def test_each_gives_nan_where_the_function_raises_and_the_same_bits_elsewhere():
     table = torch.tensor([0.1, 0.2, 0.3], dtype=torch.float64)
 
-    def look_up(row: torch.Tensor) -> torch.Tensor:
+    def look_up(row):
         return torch.exp(table[row.long()])
 
     rows = torch.tensor([0.0, 2.0, 9.0, 1.0, -7.0], dtype=torch.float64)
@@ -204,18 +204,18 @@ def test_each_gives_nan_where_the_function_raises_and_the_same_bits_elsewhere() 
 
 
 @pytest.mark.parametrize("error", [RecursionError, MemoryError])
-def test_an_exhausted_process_is_no_fault_of_a_record(error: type[BaseException]) -> None:
-    def exhausted(row: torch.Tensor) -> torch.Tensor:
+def test_an_exhausted_process_is_no_fault_of_a_record(error):
+    def exhausted(row):
         raise error
 
     with pytest.raises(error):
         each(exhausted, (), torch.float64, torch.zeros(4))
 
 
-def test_a_raising_record_is_found_at_the_depth_at_which_the_others_are_computed() -> None:
+def test_a_raising_record_is_found_at_the_depth_at_which_the_others_are_computed():
     depths = []
 
-    def look_up(row: torch.Tensor) -> torch.Tensor:
+    def look_up(row):
         depths.append(len(inspect.stack(0)))
         return torch.tensor([0.1])[row.long()]
 
@@ -225,7 +225,7 @@ def test_a_raising_record_is_found_at_the_depth_at_which_the_others_are_computed
 
 
 @pytest.mark.parametrize("length", [1e-31, 1e-39, 1e-44])
-def test_a_record_too_short_for_an_inverse_norm_is_the_zero_vector(length: float) -> None:
+def test_a_record_too_short_for_an_inverse_norm_is_the_zero_vector(length):
     x = np.array([[length, 0.0], [1.0, 0.0]])
     block = Records([(x, np.ones(2))], LogisticRegression(2), torch.float32).full([0])[0]
     assert block.features[0, 0].tolist() == [0.0, 0.0]

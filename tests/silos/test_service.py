@@ -9,9 +9,7 @@ import stat
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from contextlib import redirect_stderr
-from pathlib import Path
 
 import pytest
 from support.breaking import slow_answers
@@ -25,7 +23,7 @@ from silos.__main__ import main
 
 
 @pytest.fixture
-def folder() -> Iterator[Path]:
+def folder():
     with short_folder() as made:
         yield made
 
@@ -41,7 +39,7 @@ def command(*options: str) -> tuple[int, str]:
             os.umask(mask)
 
 
-def test_enrol_serve_ask_and_stop(folder: Path) -> None:
+def test_enrol_serve_ask_and_stop(folder):
     file = write_silo(folder)
     line = [sys.executable, "-m", "silos", "--config", str(file)]
     enrolled = subprocess.check_output([*line, "--enrol"], text=True, timeout=PATIENCE)
@@ -63,7 +61,7 @@ def test_enrol_serve_ask_and_stop(folder: Path) -> None:
     assert stat.S_IMODE(kept.stat().st_mode) == 0o600
 
 
-def test_one_process_enrols_and_listens_but_once_only(folder: Path) -> None:
+def test_one_process_enrols_and_listens_but_once_only(folder):
     file = write_silo(folder)
     line = [sys.executable, "-m", "silos", "--config", str(file), "--enrol", "--serve"]
     with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
@@ -84,7 +82,7 @@ def test_one_process_enrols_and_listens_but_once_only(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "field"), [("name: ''\n", "silo.name"), ("name: a\nrecords: 3\n", "silo.state"), ("[\n", "silo")]
 )
-def test_a_wrong_file_is_one_line_that_names_the_field(folder: Path, text: str, field: str) -> None:
+def test_a_wrong_file_is_one_line_that_names_the_field(folder, text, field):
     file = folder / "silo.yaml"
     file.write_text(text)
     code, said = command("--config", str(file))
@@ -95,14 +93,14 @@ def test_a_wrong_file_is_one_line_that_names_the_field(folder: Path, text: str, 
     assert (found.exit_code, found.stderr) == (code, said)
 
 
-def test_a_silo_that_is_not_enrolled_says_how(folder: Path) -> None:
+def test_a_silo_that_is_not_enrolled_says_how(folder):
     code, said = command("--config", str(write_silo(folder)))
     assert code == 2
     assert "--enrol" in said
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
-def test_a_signal_lets_the_round_in_hand_end(folder: Path, number: signal.Signals) -> None:
+def test_a_signal_lets_the_round_in_hand_end(folder, number):
     """The silo is at a round when the signal comes: the reply arrives, and the process ends well."""
     with daemons(enrolled_silo(folder), start=False) as made:
         silo = made["silo-1"].start(slow_answers)
@@ -118,7 +116,7 @@ def test_a_signal_lets_the_round_in_hand_end(folder: Path, number: signal.Signal
             assert silo.wait() == 0
 
 
-def test_a_port_with_its_token(folder: Path) -> None:
+def test_a_port_with_its_token(folder):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -137,7 +135,7 @@ def test_a_port_with_its_token(folder: Path) -> None:
         assert silo.stop() == 0
 
 
-def test_files_of_a_daemon_are_its_users_own(folder: Path) -> None:
+def test_files_of_a_daemon_are_its_users_own(folder):
     with daemons(enrolled_silo(folder)) as made:
         silo = made["silo-1"]
         assert stat.S_IMODE(silo.socket.stat().st_mode) == 0o660

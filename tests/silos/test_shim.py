@@ -27,21 +27,21 @@ def objects_of(content: RecordDict) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("size", [0, 1, carried.ONE_PIECE, carried.ONE_PIECE + 1, 11_000_000])
-def test_a_frame_arrives_as_it_was(size: int) -> None:
+def test_a_frame_arrives_as_it_was(size):
     frame = bytes(range(251)) * (size // 251 + 1)
     record = record_of(frame[:size])
     assert isinstance(record, ConfigRecord) == (size <= carried.ONE_PIECE)
     assert frame_of(objects_of(RecordDict({carried.RECORD: record}))) == frame[:size]
 
 
-def test_equal_pieces_travel_once_and_arrive_often() -> None:
+def test_equal_pieces_travel_once_and_arrive_often():
     frame = bytes(3 * 5 * 2**20)
     objects = objects_of(RecordDict({carried.RECORD: record_of(frame)}))
     assert sum(map(len, objects.values())) < 6 * 2**20
     assert frame_of(objects) == frame
 
 
-def test_a_piece_named_often_does_not_fill_the_memory() -> None:
+def test_a_piece_named_often_does_not_fill_the_memory():
     record = ArrayRecord({carried.RECORD: Array("uint8", (2**20,), carried.STYPE, bytes(2**20))})
     objects = objects_of(RecordDict({carried.RECORD: record}))
     (i,) = (i for i, data in objects.items() if data.startswith(b"Array "))
@@ -52,7 +52,7 @@ def test_a_piece_named_often_does_not_fill_the_memory() -> None:
         frame_of(objects)
 
 
-def test_a_child_named_often_is_held_once() -> None:
+def test_a_child_named_often_is_held_once():
     record = ArrayRecord({carried.RECORD: Array("uint8", (2**20,), carried.STYPE, bytes(2**20))})
     objects = objects_of(RecordDict({carried.RECORD: record}))
     (i,) = (i for i, data in objects.items() if data.startswith(b"Array "))
@@ -75,7 +75,7 @@ def test_a_child_named_often_is_held_once() -> None:
         RecordDict({"a": ConfigRecord({carried.RECORD: b"1"}), "b": ConfigRecord({carried.RECORD: b"2"})}),
     ],
 )
-def test_what_is_no_frame(content: RecordDict) -> None:
+def test_what_is_no_frame(content):
     with pytest.raises(Unreadable):
         frame_of(objects_of(content))
 
@@ -83,7 +83,7 @@ def test_what_is_no_frame(content: RecordDict) -> None:
 @pytest.mark.parametrize(
     "data", [b"", b"Array", b"Array a,b 3\x00[}", b"ConfigRecord  1\x00\xff", b"\xff\x00"]
 )
-def test_damaged_objects_are_no_frame(data: bytes) -> None:
+def test_damaged_objects_are_no_frame(data):
     with pytest.raises(Unreadable):
         frame_of({"0" * 64: data})
 
@@ -97,7 +97,7 @@ def test_damaged_objects_are_no_frame(data: bytes) -> None:
         {"content-length": "10", "content-encoding": "gzip"},
     ],
 )
-def test_answers_without_bounds_are_not_read(headers: dict[str, str]) -> None:
+def test_answers_without_bounds_are_not_read(headers):
     response = httpx.Response(200, headers=headers, stream=httpx.ByteStream(b"0123456789"))
     response.headers = httpx.Headers(headers)
     with pytest.raises(Unreadable):
@@ -105,7 +105,7 @@ def test_answers_without_bounds_are_not_read(headers: dict[str, str]) -> None:
     assert response.is_closed
 
 
-def test_a_daemon_that_comes_back_is_asked_again() -> None:
+def test_a_daemon_that_comes_back_is_asked_again():
     with short_folder() as folder:
         place = folder / "silo.sock"
         caller = Caller(dialler(place, None, None), 100)
@@ -118,7 +118,7 @@ def test_a_daemon_that_comes_back_is_asked_again() -> None:
         caller.close()
 
 
-def test_too_long_a_reply_is_not_read() -> None:
+def test_too_long_a_reply_is_not_read():
     with short_folder() as folder, echo(folder / "silo.sock", lambda frame: frame * 100):
         caller = Caller(dialler(folder / "silo.sock", None, None), 100)
         with pytest.raises(DaemonAway):
@@ -137,12 +137,12 @@ def test_too_long_a_reply_is_not_read() -> None:
         (Path("a"), None, Path("t")),
     ],
 )
-def test_one_way_to_the_daemon(way: tuple[Path | None, int | None, Path | None]) -> None:
+def test_one_way_to_the_daemon(way):
     with pytest.raises(InputError):
         dialler(*way)
 
 
-def test_one_process_is_a_node(tmp_path: Path) -> None:
+def test_one_process_is_a_node(tmp_path):
     first = NodeFile(tmp_path / "node")
     assert first.read() is None
     first.write(18_446_744_073_709_551_615)
@@ -154,13 +154,13 @@ def test_one_process_is_a_node(tmp_path: Path) -> None:
     assert NodeFile(tmp_path / "other").read() is None
 
 
-def test_a_folder_that_cannot_be_written_remembers_nothing(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_remembers_nothing(tmp_path):
     file = NodeFile(tmp_path / "absent" / "node")
     file.write(3)
     assert file.read() is None
 
 
-def test_bad_arguments_are_named(tmp_path: Path) -> None:
+def test_bad_arguments_are_named(tmp_path):
     certs.make(tmp_path, ["silo-1"])
     credentials = tmp_path / "silo-1"
     good = ["--superlink", "127.0.0.1:1", "--root-certificates", str(credentials / "ca.crt")]

@@ -1,7 +1,6 @@
 """silo.yaml: what is wrong is named by field, value and remedy."""
 
 from datetime import date
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -68,20 +67,20 @@ WRONG: list[tuple[str, Any, str]] = [
 
 
 @pytest.mark.parametrize(("path", "value", "words"), WRONG)
-def test_what_is_wrong_is_named(path: str, value: Any, words: str) -> None:
+def test_what_is_wrong_is_named(path, value, words):
     with pytest.raises(InputError) as caught:
         parse_config(changed(path, value))
     assert lacking(caught.value, words) == []
 
 
-def test_a_key_that_stands_twice_is_an_error_with_its_line(tmp_path: Path) -> None:
+def test_a_key_that_stands_twice_is_an_error_with_its_line(tmp_path):
     path = tmp_path / "silo.yaml"
     path.write_text(yaml.safe_dump(GOOD) + "name: other\n")
     with pytest.raises(InputError, match=r"silo: .*line \d+: the key 'name' stands twice"):
         load_config(path)
 
 
-def test_file_names_are_relative_to_the_file(tmp_path: Path) -> None:
+def test_file_names_are_relative_to_the_file(tmp_path):
     folder = tmp_path / "own"
     folder.mkdir()
     (folder / "silo.yaml").write_text(yaml.safe_dump({**GOOD, "listen": {"port": 7000, "token": "t.txt"}}))
@@ -91,31 +90,31 @@ def test_file_names_are_relative_to_the_file(tmp_path: Path) -> None:
     assert config.listen == AtPort(port=7000, token=folder / "t.txt")
 
 
-def test_the_last_day_is_a_date_as_yaml_writes_it(tmp_path: Path) -> None:
+def test_the_last_day_is_a_date_as_yaml_writes_it(tmp_path):
     (tmp_path / "silo.yaml").write_text(
         yaml.safe_dump(changed("policy.lifetime.expires", date(2027, 12, 31)))
     )
     assert load_config(tmp_path / "silo.yaml").policy.lifetime.expires == date(2027, 12, 31)
 
 
-def test_limits_are_the_policys() -> None:
+def test_limits_are_the_policys():
     policy = parse_config(changed("policy.max_clip", 5.0)).policy
     assert policy.limits.max_clip == 5.0
     assert policy.limits.max_rounds == 1_000
 
 
-def test_fedsims_own_algorithms_are_allowed_where_none_are_listed_and_none_where_the_list_is_empty() -> None:
+def test_fedsims_own_algorithms_are_allowed_where_none_are_listed_and_none_where_the_list_is_empty():
     assert parse_config(GOOD).policy.allowed_algorithms == tuple(algorithms())
     assert parse_config(changed("policy.algorithms", [])).policy.allowed_algorithms == ()
 
 
-def test_one_run_may_cost_the_lifetimes_budget_unless_it_is_told() -> None:
+def test_one_run_may_cost_the_lifetimes_budget_unless_it_is_told():
     policy = {key: value for key, value in POLICY.items() if key != "per_run"}
     assert parse_config({**GOOD, "policy": policy}).policy.run_budget == (8.0, 1e-4)
     assert parse_config(GOOD).policy.run_budget == (4.0, 1e-5)
 
 
-def test_a_lifetime_that_sampled_plans_would_overspend_is_an_error() -> None:
+def test_a_lifetime_that_sampled_plans_would_overspend_is_an_error():
     config = parse_config(changed("policy.lifetime.sampled", {"epsilon": 9.0}))
     with refused("silo.policy.lifetime.sampled.epsilon", 9.0):
         caps_of(config)

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -33,10 +32,10 @@ Configure = Callable[..., Config]
 
 
 @pytest.fixture
-def configure(tmp_path: Path) -> Configure:
+def configure(tmp_path):
     """`configure(records section, policy=..., **top)`: a silo.yaml in `tmp_path`, read."""
 
-    def make(records: dict[str, Any] | None = None, policy: Any = None, **top: Any) -> Config:
+    def make(records=None, policy=None, **top):
         np.savez(tmp_path / "records.npz", features=X, target=Y)
         tree = {
             "name": "silo-1",
@@ -52,7 +51,7 @@ def configure(tmp_path: Path) -> Configure:
     return make
 
 
-def test_enrolment_says_what_is_public_and_keeps_the_key_to_its_owner(configure, tmp_path: Path) -> None:
+def test_enrolment_says_what_is_public_and_keeps_the_key_to_its_owner(configure, tmp_path):
     found = enrol(configure())
     assert (found.silo, found.n, found.num_features, found.num_classes) == ("silo-1", 4, 3, 2)
     assert (tmp_path / "state" / "identity.pub").read_text().strip() == found.identity
@@ -61,7 +60,7 @@ def test_enrolment_says_what_is_public_and_keeps_the_key_to_its_owner(configure,
     assert (tmp_path / "state").stat().st_mode & 0o077 == 0
 
 
-def test_a_silo_enrols_once(configure, tmp_path: Path) -> None:
+def test_a_silo_enrols_once(configure, tmp_path):
     first = enrol(configure())
     before = (tmp_path / "state" / "ledger.sqlite").read_bytes()
     with refused("silo.state", ANY, "is enrolled already"):
@@ -70,13 +69,13 @@ def test_a_silo_enrols_once(configure, tmp_path: Path) -> None:
     assert (tmp_path / "state" / "identity.pub").read_text().strip() == first.identity
 
 
-def test_an_enrolment_that_was_cut_short_goes_on_with_its_key(configure, tmp_path: Path) -> None:
+def test_an_enrolment_that_was_cut_short_goes_on_with_its_key(configure, tmp_path):
     (tmp_path / "state").mkdir(mode=0o700)
     identity = Identity.create(tmp_path / "state")
     assert enrol(configure()).identity == identity.public
 
 
-def test_an_enrolment_killed_at_any_write_is_made_up_for_by_the_next(configure, tmp_path: Path) -> None:
+def test_an_enrolment_killed_at_any_write_is_made_up_for_by_the_next(configure, tmp_path):
     for write in range(20):
         state = tmp_path / f"state-{write}"
         config = configure(state=state.name)
@@ -101,9 +100,7 @@ def test_an_enrolment_killed_at_any_write_is_made_up_for_by_the_next(configure, 
         ("identity.key", 0o640, "chmod 600"),
     ],
 )
-def test_a_state_that_others_may_read_or_change_is_refused(
-    configure, tmp_path: Path, name: str, mode: int, expected: str
-) -> None:
+def test_a_state_that_others_may_read_or_change_is_refused(configure, tmp_path, name, mode, expected):
     place = tmp_path / "state" / name
     if not name:  # of the operator's own making
         place.mkdir()
@@ -118,7 +115,7 @@ def test_a_state_that_others_may_read_or_change_is_refused(
         Silo.open(configure())
 
 
-def test_a_lifetime_without_room_for_exact_noise_is_refused_at_enrolment(configure) -> None:
+def test_a_lifetime_without_room_for_exact_noise_is_refused_at_enrolment(configure):
     """All that is accepted carries a plan of the most rounds and numbers, at the whole budget."""
     for epsilon in (20.0, 40.0, 100.0):
         lifetime = {"epsilon": epsilon, "delta": 1e-5, "expires": "2999-12-31"}
@@ -134,7 +131,7 @@ def test_a_lifetime_without_room_for_exact_noise_is_refused_at_enrolment(configu
         assert mechanism.distance(((Release(FULL, 1.0), rounds),), z) <= caps.distance
 
 
-def test_a_silo_that_is_not_enrolled_does_not_start(configure) -> None:
+def test_a_silo_that_is_not_enrolled_does_not_start(configure):
     with refused("silo.state", ANY, "no silo is enrolled there"):
         Silo.open(configure())
 
@@ -148,19 +145,19 @@ def test_a_silo_that_is_not_enrolled_does_not_start(configure) -> None:
         {"sampled": {"epsilon": 5.0, "delta": 5e-5}},
     ],
 )
-def test_another_lifetime_does_not_start(configure, change: dict[str, Any]) -> None:
+def test_another_lifetime_does_not_start(configure, change):
     enrol(configure())
     with refused("silo.policy.lifetime", ANY, "another lifetime"):
         Silo.open(configure(policy={"lifetime": {**POLICY["lifetime"], **change}}))
     Silo.open(configure()).close()
 
 
-def test_the_rest_of_the_policy_may_change(configure) -> None:
+def test_the_rest_of_the_policy_may_change(configure):
     enrol(configure())
     Silo.open(configure(policy={"max_rounds": 5, "per_run": {"epsilon": 1.0, "delta": 1e-6}})).close()
 
 
-def test_changed_records_do_not_start_and_old_ones_do(configure, tmp_path: Path) -> None:
+def test_changed_records_do_not_start_and_old_ones_do(configure, tmp_path):
     enrol(configure())
     config = configure()
     np.savez(tmp_path / "records.npz", features=X + 1e-12, target=Y)
@@ -169,15 +166,13 @@ def test_changed_records_do_not_start_and_old_ones_do(configure, tmp_path: Path)
     Silo.open(configure()).close()
 
 
-def test_records_prepared_in_another_way_are_others(configure) -> None:
+def test_records_prepared_in_another_way_are_others(configure):
     enrol(configure())
     with refused("silo.records", "npz", "the records have changed"):
         Silo.open(configure({"name": "npz", "path": "records.npz", "classes": 2, "intercept": False}))
 
 
-def test_the_number_of_classes_which_every_greeting_states_is_declared_and_not_counted(
-    configure, tmp_path: Path
-) -> None:
+def test_the_number_of_classes_which_every_greeting_states_is_declared_and_not_counted(configure, tmp_path):
     """One record alone has the third class: a neighbouring silo must not greet otherwise."""
     for target in (Y, np.array([0, 1, 2, 0])):
         counted = configure({"name": "npz", "path": "records.npz"})
@@ -189,7 +184,7 @@ def test_the_number_of_classes_which_every_greeting_states_is_declared_and_not_c
         assert enrol(declared).num_classes == 3
 
 
-def test_another_name_or_key_does_not_start(configure, tmp_path: Path) -> None:
+def test_another_name_or_key_does_not_start(configure, tmp_path):
     enrol(configure())
     with refused("silo.name", "silo-2", "the silo was enrolled as 'silo-1'"):
         Silo.open(configure(name="silo-2"))
@@ -199,7 +194,7 @@ def test_another_name_or_key_does_not_start(configure, tmp_path: Path) -> None:
         Silo.open(configure())
 
 
-def test_a_seed_needs_the_flag_and_the_flag_a_seed(configure) -> None:
+def test_a_seed_needs_the_flag_and_the_flag_a_seed(configure):
     seed = {"seed": 1, "trial": 0, "run": "ab" * 32}
     enrol(configure())
     for config, flag in ((configure(insecure_simulation=seed), False), (configure(), True)):
@@ -207,7 +202,7 @@ def test_a_seed_needs_the_flag_and_the_flag_a_seed(configure) -> None:
             Silo.open(config, flag)
 
 
-def test_the_digest_of_equal_records_differs_between_silos(configure) -> None:
+def test_the_digest_of_equal_records_differs_between_silos(configure):
     """Heads of the chain are made of it and leave: nobody may find out by it whether a guess is right."""
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
@@ -228,7 +223,7 @@ TABLE = "age,sex,ward,ill\n63,m,1,yes\n41,f,1,no\n57,f,1,yes\n"
 
 
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
-def test_a_table_gives_what_a_simulated_silo_trains_on(configure, tmp_path: Path, kind: str) -> None:
+def test_a_table_gives_what_a_simulated_silo_trains_on(configure, tmp_path, kind):
     (tmp_path / "t.csv").write_text(TABLE)
     pyarrow.parquet.write_table(pyarrow.csv.read_csv(tmp_path / "t.csv"), tmp_path / "t.parquet")
     own = read_records(configure({**SECTION, "path": f"t.{kind}"}))
@@ -239,20 +234,20 @@ def test_a_table_gives_what_a_simulated_silo_trains_on(configure, tmp_path: Path
     assert own.num_classes == 2
 
 
-def test_a_value_outside_the_schema_is_named_by_the_silos_field(configure, tmp_path: Path) -> None:
+def test_a_value_outside_the_schema_is_named_by_the_silos_field(configure, tmp_path):
     (tmp_path / "t.csv").write_text(TABLE.replace("63,m", "63,x"))
     with refused("silo.records.schema.sex"):
         enrol(configure(SECTION))
     assert not (tmp_path / "state").exists()
 
 
-def test_records_of_several_silos_are_refused(configure, tmp_path: Path) -> None:
+def test_records_of_several_silos_are_refused(configure, tmp_path):
     (tmp_path / "t.csv").write_text(TABLE.replace("41,f,1", "41,f,2"))
     with refused("silo.records.path", ANY, "this silo's records alone"):
         enrol(configure({**SECTION, "silo_column": "ward"}))
 
 
-def test_a_silo_reads_its_table_as_it_comes(configure, tmp_path: Path) -> None:
+def test_a_silo_reads_its_table_as_it_comes(configure, tmp_path):
     """With the options and the errors that a simulation has."""
     (tmp_path / "t.csv").write_text(TABLE)
     expected = read_records(configure(SECTION)).features
@@ -265,7 +260,7 @@ def test_a_silo_reads_its_table_as_it_comes(configure, tmp_path: Path) -> None:
         read_records(configure(SECTION))
 
 
-def test_a_silo_may_name_its_file_by_its_own_name_and_no_other_silos(configure, tmp_path: Path) -> None:
+def test_a_silo_may_name_its_file_by_its_own_name_and_no_other_silos(configure, tmp_path):
     (tmp_path / "t.csv").write_text(TABLE)
     (tmp_path / "u.csv").write_text(TABLE)
     assert read_records(configure({**SECTION, "path": {"silo-1": "t.csv"}})).n == 3
@@ -273,18 +268,18 @@ def test_a_silo_may_name_its_file_by_its_own_name_and_no_other_silos(configure, 
         read_records(configure({**SECTION, "path": {"silo-1": "t.csv", "silo-2": "u.csv"}}))
 
 
-def test_a_record_that_names_no_silo_is_refused(configure, tmp_path: Path) -> None:
+def test_a_record_that_names_no_silo_is_refused(configure, tmp_path):
     (tmp_path / "t.csv").write_text(TABLE.replace("41,f,1", "41,f,NA"))
     with refused("silo.records.silo_column", "ward", "1 of 3 records have no value"):
         read_records(configure({**SECTION, "silo_column": "ward"}))
 
 
-def test_a_missing_file_is_named(configure) -> None:
+def test_a_missing_file_is_named(configure):
     with refused("silo.records.path", ANY, "no such file"):
         enrol(configure({"name": "npz", "path": "nothing.npz"}))
 
 
-def test_two_processes_cannot_hold_one_silo(tmp_path: Path) -> None:
+def test_two_processes_cannot_hold_one_silo(tmp_path):
     (config, *_) = enrolled(write_silos(tmp_path / "silos", resolved_of()))
     caller = Caller(Silo.open(config))
     with pytest.raises(Exception, match="another process holds the silo's ledger"):

@@ -52,7 +52,7 @@ def one(folder: Path, **policy: Any) -> Iterator[Caller]:
 
 
 @pytest.fixture(scope="module")
-def caller(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Caller]:
+def caller(tmp_path_factory):
     """One silo that every test here attacks in turn."""
     with one(tmp_path_factory.mktemp("attacked"), **STRICT) as found:
         yield found
@@ -86,10 +86,10 @@ STAGES = {
 }
 
 
-def test_malformed_offers_leave_nothing_in_memory() -> None:
+def test_malformed_offers_leave_nothing_in_memory():
     """Offers cost no budget: if each left a model of its own in a cache, a server could fill the memory."""
 
-    def refused_offer(key: str) -> int:
+    def refused_offer(key):
         with pytest.raises(InputError, match="unknown key"):
             validated(ProblemSection, "problem", {"name": "logistic_regression", key: 1})
         return section._fields_of.cache_info().currsize
@@ -148,9 +148,7 @@ OFFERS: dict[str, tuple[str, Any, str]] = {
 
 
 @pytest.mark.parametrize(("path", "value", "said"), OFFERS.values(), ids=OFFERS)
-def test_an_offer_outside_the_policy_is_refused_in_words(
-    caller: Caller, path: str, value: Any, said: str
-) -> None:
+def test_an_offer_outside_the_policy_is_refused_in_words(caller, path, value, said):
     before = state(caller)
     assert said in caller.refused("offer", **changed(path, value))
     assert state(caller) == before
@@ -166,14 +164,12 @@ def test_an_offer_outside_the_policy_is_refused_in_words(
         ("algorithm", {"name": "local_sgd", **{f"{i}": 0 for i in range(5000)}}, " things are wrong"),
     ],
 )
-def test_a_thousand_mistakes_are_counted_and_not_listed(
-    caller: Caller, path: str, value: Any, said: str
-) -> None:
+def test_a_thousand_mistakes_are_counted_and_not_listed(caller, path, value, said):
     """A frame of 4 MB holds a million, each of which would cost a kilobyte to put into words."""
     assert said in caller.refused("offer", **changed(path, value))
 
 
-def test_float32_sums_of_sampled_batches_are_refused(caller: Caller) -> None:
+def test_float32_sums_of_sampled_batches_are_refused(caller):
     sampled = changed(
         "algorithm.batch", {"sampler": "poisson", "fraction": 0.5}, {**OFFER, "dtype": "float32"}
     )
@@ -182,13 +178,13 @@ def test_float32_sums_of_sampled_batches_are_refused(caller: Caller) -> None:
     assert "its budget is 2" in caller.refused("offer", **without_noise)  # whatever the batch is
 
 
-def test_less_noise_than_the_policys_is_refused_though_the_budget_has_room(caller: Caller) -> None:
+def test_less_noise_than_the_policys_is_refused_though_the_budget_has_room(caller):
     one_round = changed("algorithm.num_rounds", 1, {**OFFER, "epsilon": 100.0, "delta": 1e-2})
     assert "asks for 1.5" in caller.refused("offer", **changed("noise_multiplier", 1.4, one_round))
     assert "asks for 1.5" in caller.refused("offer", **{**one_round, "noise_multiplier": None})
 
 
-def test_a_silo_takes_the_smaller_of_its_budget_and_the_offers(caller: Caller) -> None:
+def test_a_silo_takes_the_smaller_of_its_budget_and_the_offers(caller):
     offer = {**OFFER, "epsilon": 100.0, "delta": 1e-2, "session": "11" * 32}
     own = caller.admitted(offer)
     assert (own["epsilon"], own["delta"]) == (4.0, 1e-5)
@@ -196,7 +192,7 @@ def test_a_silo_takes_the_smaller_of_its_budget_and_the_offers(caller: Caller) -
 
 
 @pytest.fixture(scope="module")
-def run(caller: Caller) -> str:
+def run(caller):
     """A run whose round 0 was answered."""
     found = str(caller.admitted({**OFFER, "session": "22" * 32, "rounds": [0, 1, 2]})["run"])
     caller.asked(found, 0, w=POINT)
@@ -229,15 +225,13 @@ ASKS: dict[str, tuple[dict[str, Any], dict[str, torch.Tensor], str]] = {
 
 
 @pytest.mark.parametrize(("head", "broadcast", "said"), ASKS.values(), ids=ASKS)
-def test_an_ask_outside_the_plan_is_refused_and_costs_nothing(
-    caller: Caller, run: str, head: dict[str, Any], broadcast: dict[str, torch.Tensor], said: str
-) -> None:
+def test_an_ask_outside_the_plan_is_refused_and_costs_nothing(caller, run, head, broadcast, said):
     before = state(caller)
     assert said in caller.refused("ask", broadcast, **{"run": run, **head})
     assert state(caller) == before
 
 
-def test_an_old_reply_is_not_given_again(caller: Caller) -> None:
+def test_an_old_reply_is_not_given_again(caller):
     found = caller.admitted({**OFFER, "session": "33" * 32, "epsilon": 0.5})["run"]
     for r in range(2):
         caller.asked(found, r, w=POINT)
@@ -249,18 +243,16 @@ def test_an_old_reply_is_not_given_again(caller: Caller) -> None:
     assert "no run of this id" in caller.refused("close", run=OTHER)
 
 
-def test_a_session_with_another_offer_is_refused(caller: Caller) -> None:
+def test_a_session_with_another_offer_is_refused(caller):
     caller.closed(caller.admitted({**OFFER, "session": "44" * 32})["run"])
     other = changed("algorithm.step_size", 0.25, {**OFFER, "session": "44" * 32})
     assert caller.refused("offer", **other) == "this session is known with another offer"
 
 
-def test_a_broken_round_says_nothing_of_what_broke_it(
-    caller: Caller, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_broken_round_says_nothing_of_what_broke_it(caller, monkeypatch, caplog):
     found = caller.admitted({**OFFER, "session": "55" * 32, "epsilon": 0.5})["run"]
 
-    def broken(*_: Any) -> Any:
+    def broken(*_):
         raise ValueError(f"record 7 has the value {SECRET}")
 
     monkeypatch.setattr("silos.records.Records.clipped_sum", broken)
@@ -275,12 +267,10 @@ def test_a_broken_round_says_nothing_of_what_broke_it(
     caller.closed(found)
 
 
-def test_a_plug_in_that_raises_in_the_dry_run_is_not_quoted(
-    caller: Caller, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_plug_in_that_raises_in_the_dry_run_is_not_quoted(caller, monkeypatch, caplog):
     """It holds no records then, but may have kept what earlier rounds told it."""
 
-    def broken(*_: Any) -> Any:
+    def broken(*_):
         raise ValueError(f"record 7 had the value {SECRET}")
 
     monkeypatch.setattr("fedsim.algorithms.noisy_minibatch_sgd.NoisyMinibatchSGD.silo", broken)
@@ -290,12 +280,10 @@ def test_a_plug_in_that_raises_in_the_dry_run_is_not_quoted(
     assert str(SECRET) not in caplog.text
 
 
-def test_an_offer_does_not_wait_for_another_and_rounds_wait_for_neither(
-    caller: Caller, run: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_offer_does_not_wait_for_another_and_rounds_wait_for_neither(caller, run, monkeypatch):
     entered, go, real = threading.Event(), threading.Event(), silos.open_runs.admissible
 
-    def dear(*given: Any) -> Any:
+    def dear(*given):
         entered.set()
         assert go.wait(60)
         return real(*given)
@@ -315,7 +303,7 @@ def test_an_offer_does_not_wait_for_another_and_rounds_wait_for_neither(
         caller.closed(caller.admitted(each)["run"])
 
 
-def test_a_frame_is_no_longer_than_the_silos_own_features_make_it() -> None:
+def test_a_frame_is_no_longer_than_the_silos_own_features_make_it():
     """d follows from them, where no network may be offered."""
     policy = Policy.model_validate({**POLICY, "max_dimension": 10**6})
     own = Own("silo-00", n=32, num_features=5, num_classes=3)
@@ -326,16 +314,16 @@ def test_a_frame_is_no_longer_than_the_silos_own_features_make_it() -> None:
 
 
 @pytest.mark.parametrize("kind", ["hello", "close"])
-def test_only_an_ask_has_arrays(caller: Caller, run: str, kind: str) -> None:
+def test_only_an_ask_has_arrays(caller, run, kind):
     head = {} if kind == "hello" else {"run": run}
     assert "has no arrays" in caller.refused(kind, {"w": POINT}, **head)
 
 
-def test_a_kind_that_nobody_sends_is_refused(caller: Caller) -> None:
+def test_a_kind_that_nobody_sends_is_refused(caller):
     assert "not 'admission'" in caller.refused("admission")
 
 
-def test_which_refusal_is_given_does_not_depend_on_records(tmp_path: Path) -> None:
+def test_which_refusal_is_given_does_not_depend_on_records(tmp_path):
     """Neighbouring data sets, and sets that have nothing in common but their size."""
     said = []
     for rows in (0, 1, 32):  # as they are, one record replaced, all others
@@ -355,7 +343,7 @@ def test_which_refusal_is_given_does_not_depend_on_records(tmp_path: Path) -> No
     assert said[0] == said[1] == said[2]
 
 
-def test_a_life_has_so_many_runs(tmp_path: Path) -> None:
+def test_a_life_has_so_many_runs(tmp_path):
     with one(tmp_path, max_runs=1) as only:
         assert only.closed(only.admitted({**OFFER, "session": "ef" * 32})["run"])["epsilon_spent"] == 0
         run = only.admitted(OFFER)["run"]  # as the one before was closed unused
@@ -364,14 +352,12 @@ def test_a_life_has_so_many_runs(tmp_path: Path) -> None:
         assert "allows 1 runs" in only.refused("offer", **{**OFFER, "session": OTHER})
 
 
-def test_offers_at_the_same_time_are_admitted_no_more_often_than_the_policy_says(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_offers_at_the_same_time_are_admitted_no_more_often_than_the_policy_says(tmp_path, monkeypatch):
     """Both have been tried out, and found room, before either is in the ledger."""
     both = threading.Barrier(2, timeout=60)
     monkeypatch.setattr("silos.silo.new_secret", lambda: bytes(32 + 0 * both.wait()))
 
-    def offered(session: str) -> Frame:
+    def offered(session):
         caller = Caller(only.silo)
         while True:
             answer = caller.send("offer", **{**OFFER, "session": session})
@@ -384,16 +370,14 @@ def test_offers_at_the_same_time_are_admitted_no_more_often_than_the_policy_says
         assert len(only.silo.ledger.book.runs) == 1
 
 
-def test_an_offer_that_is_too_long_to_keep_is_refused_before_it_is_tried_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_offer_that_is_too_long_to_keep_is_refused_before_it_is_tried_out(tmp_path, monkeypatch):
     monkeypatch.setattr("silos.open_runs.proposal_of", None)
     shape = {**OFFER["shape"], "sizes": {f"{name:0100}": 1 for name in range(2_000)}}
     with one(tmp_path) as only:
         assert "a ledger keeps 200,000" in only.refused("offer", **{**OFFER, "shape": shape})
 
 
-def test_a_silo_releases_nothing_after_its_last_day(tmp_path: Path) -> None:
+def test_a_silo_releases_nothing_after_its_last_day(tmp_path):
     with one(tmp_path, lifetime={**POLICY["lifetime"], "expires": "2020-01-01"}) as over:
         assert "lifetime budget has expired" in over.refused("offer", **OFFER)
         assert over.send("hello").kind == "greeting"
@@ -430,9 +414,7 @@ BATCHES = st.fixed_dictionaries(
     st.dictionaries(st.sampled_from(FIELDS[:-3]), NUMBERS | JSON | BATCHES, min_size=1, max_size=3),
     st.integers(0, 2**128),
 )
-def test_a_weird_offer_is_refused_or_admitted_within_the_budget(
-    caller: Caller, fields: dict[str, Any], session: int
-) -> None:
+def test_a_weird_offer_is_refused_or_admitted_within_the_budget(caller, fields, session):
     offer = {**OFFER, "session": f"{session:064x}"}
     for path, value in fields.items():
         offer = changed(path, value, offer)

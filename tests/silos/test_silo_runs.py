@@ -1,10 +1,9 @@
 """Whole runs through deployed silos: as simulated, through retries, restarts and runs at the same time."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -17,7 +16,6 @@ from torch import Tensor
 from fedsim.common.identity import is_signed, public_key
 from fedsim.protocol.batch import Fresh
 from fedsim.protocol.contract import Query, Round
-from fedsim.protocol.links import Answered
 from fedsim.scenario.resolve import Resolved
 from fedsim.simulation.trial import in_one_process
 from fedsim.wire.frames import Frame, decode, encode, opened, sealed
@@ -26,7 +24,6 @@ from server.loop import run
 from silos import open_runs
 from silos.config import Config, load_config
 from silos.ledger_file import verified_receipt
-from silos.offers import Admissible
 from silos.records import Records
 from silos.silo import Silo
 
@@ -37,11 +34,11 @@ Federation = tuple[Resolved, list[Config], list[Caller]]
 
 
 @pytest.fixture
-def federate(tmp_path: Path) -> Iterator[Callable[..., Federation]]:
+def federate(tmp_path):
     """`federate(seeded=..., policy=..., **sections)`: enrolled silos, open, each with its caller."""
     opened: list[Caller] = []
 
-    def make(*, seeded: bool = False, policy: Mapping[str, Any] | None = None, **sections: Any) -> Federation:
+    def make(*, seeded=False, policy=None, **sections):
         resolved = resolved_of(**sections)
         configs = enrolled(write_silos(tmp_path / "silos", resolved, seeded=seeded, policy=policy))
         callers = [Caller(Silo.open(config, seeded)) for config in configs]
@@ -105,7 +102,7 @@ SCENARIOS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("sections", SCENARIOS.values(), ids=SCENARIOS)
-def test_a_seeded_run_is_the_simulated_one(federate, sections: dict[str, Any]) -> None:
+def test_a_seeded_run_is_the_simulated_one(federate, sections):
     resolved, _, callers = federate(seeded=True, report={"baselines": False}, **sections)
     admitted = admit_all(resolved, callers)
     model = trained(resolved, SilosLink(callers, [each["run"] for each in admitted]), admitted)
@@ -124,7 +121,7 @@ def test_a_seeded_run_is_the_simulated_one(federate, sections: dict[str, Any]) -
             assert closed["broadcasts"] == statement.digests
 
 
-def test_that_noise_comes_from_a_seed_is_said_everywhere(federate) -> None:
+def test_that_noise_comes_from_a_seed_is_said_everywhere(federate):
     resolved, _, (caller, *_) = federate(seeded=True)
     said = "nothing is private"
     assert said in caller.send("hello").head["notices"][0]
@@ -135,7 +132,7 @@ def test_that_noise_comes_from_a_seed_is_said_everywhere(federate) -> None:
     assert said in verified_receipt(key[1], key[0])["notices"][0]
 
 
-def test_without_a_seed_noise_is_exact_and_never_the_same(federate) -> None:
+def test_without_a_seed_noise_is_exact_and_never_the_same(federate):
     resolved, _, (caller, *_) = federate()
     assert caller.send("hello").head["notices"] == []
     one = caller.admitted(offer_of(resolved, "silo-00"))
@@ -145,12 +142,12 @@ def test_without_a_seed_noise_is_exact_and_never_the_same(federate) -> None:
     assert not torch.equal(a, b)
 
 
-def test_above_the_policys_dimension_noise_is_floating_point_and_says_so(federate) -> None:
+def test_above_the_policys_dimension_noise_is_floating_point_and_says_so(federate):
     resolved, _, (caller, *_) = federate(policy={"exact_noise_dimension": 4})
     assert "floating point" in caller.admitted(offer_of(resolved, "silo-00"))["notices"][0]
 
 
-def test_the_same_offer_is_the_same_run_byte_for_byte(federate) -> None:
+def test_the_same_offer_is_the_same_run_byte_for_byte(federate):
     resolved, (config, *_), (caller, *_) = federate()
     caller.send("hello")
     offer = {**offer_of(resolved, "silo-00"), "head": caller.head}
@@ -163,7 +160,7 @@ def test_the_same_offer_is_the_same_run_byte_for_byte(federate) -> None:
     assert len(caller.silo.ledger.book.runs) == 1
 
 
-def test_the_same_request_gets_the_same_bytes_also_after_a_restart_and_of_a_closed_run_none(federate) -> None:
+def test_the_same_request_gets_the_same_bytes_also_after_a_restart_and_of_a_closed_run_none(federate):
     resolved, (config, *_), (caller, *_) = federate()
     own = caller.admitted(offer_of(resolved, "silo-00"))["run"]
     ask = {"run": own, "round": 0, "head": caller.head}
@@ -197,7 +194,7 @@ class Momentum:
         return {"m": memory["m"]}
 
 
-def test_a_restart_in_mid_run_goes_on_with_memory(federate, monkeypatch) -> None:
+def test_a_restart_in_mid_run_goes_on_with_memory(federate, monkeypatch):
     monkeypatch.setattr("silos.offers.algorithm_of", lambda *given: Momentum())
     resolved, configs, callers = federate(seeded=True)
     resolved = replace(resolved, algorithm=Momentum())
@@ -206,7 +203,7 @@ def test_a_restart_in_mid_run_goes_on_with_memory(federate, monkeypatch) -> None
     again = admit_all(resolved, callers, session=SESSION)
 
     class Restarting(SilosLink):
-        def answer(self, round_index: int, *rest: Any) -> Answered:
+        def answer(self, round_index, *rest):
             if round_index in (1, 4):
                 for caller, config in zip(callers, configs, strict=True):
                     restarted(caller, config, seeded=True)
@@ -216,7 +213,7 @@ def test_a_restart_in_mid_run_goes_on_with_memory(federate, monkeypatch) -> None
     assert torch.equal(broken, unbroken)
 
 
-def test_a_gate_that_had_to_make_room_goes_on_where_it_was(federate, monkeypatch) -> None:
+def test_a_gate_that_had_to_make_room_goes_on_where_it_was(federate, monkeypatch):
     monkeypatch.setattr("silos.open_runs.GATES", 1)
     monkeypatch.setattr("silos.open_runs.PLANS", 0)
     monkeypatch.setattr("silos.offers.algorithm_of", lambda *given: Momentum())
@@ -234,13 +231,11 @@ def test_a_gate_that_had_to_make_room_goes_on_where_it_was(federate, monkeypatch
 
 
 @pytest.mark.parametrize("room", [2**24, 0])
-def test_open_runs_are_tried_out_once_although_their_gates_make_room(
-    federate, monkeypatch, room: int
-) -> None:
+def test_open_runs_are_tried_out_once_although_their_gates_make_room(federate, monkeypatch, room):
     """Of six runs that are asked in turn; without room for plans each ask of an old one costs a dry run."""
     tried, real = [], open_runs.admissible
 
-    def counted(*given: Any) -> Admissible:
+    def counted(*given):
         tried.append(given)
         return real(*given)
 
@@ -267,11 +262,11 @@ def test_open_runs_are_tried_out_once_although_their_gates_make_room(
     assert [caller.closed(own)["rounds"] for own in runs[1:]] == [[0, 1]] * 5
 
 
-def test_fresh_batches_are_the_same_after_a_restart(federate, monkeypatch) -> None:
+def test_fresh_batches_are_the_same_after_a_restart(federate, monkeypatch):
     """A permutation redrawn after a restart would use a record twice, for the price of once."""
     seen, real = list[int](), Records.batch
 
-    def batch(records: Records, drawing: Any, indices: Any) -> Any:
+    def batch(records, drawing, indices):
         seen.extend(int(i) for own in indices for i in own)
         return real(records, drawing, indices)
 
@@ -288,7 +283,7 @@ def test_fresh_batches_are_the_same_after_a_restart(federate, monkeypatch) -> No
     assert sorted(seen) == list(range(32))
 
 
-def test_two_runs_at_once_compose_and_the_third_does_not_fit(federate) -> None:
+def test_two_runs_at_once_compose_and_the_third_does_not_fit(federate):
     lifetime = {
         **POLICY["lifetime"],
         "epsilon": 3.0,
@@ -313,7 +308,7 @@ def test_two_runs_at_once_compose_and_the_third_does_not_fit(federate) -> None:
     assert "lifetime budget" in caller.refused("offer", **offers[3])
 
 
-def test_a_run_whose_days_are_over_answers_no_more_and_still_closes(federate) -> None:
+def test_a_run_whose_days_are_over_answers_no_more_and_still_closes(federate):
     resolved, (config, *_), (caller, *_) = federate(policy={"run_days": 1e-5})  # 0.9 s
     own = caller.admitted(offer_of(resolved, "silo-00"))["run"]
     held = caller.silo.ledger.account.left.mu_sq
@@ -327,7 +322,7 @@ def test_a_run_whose_days_are_over_answers_no_more_and_still_closes(federate) ->
     assert caller.closed(own) == closed
 
 
-def test_a_run_admitted_under_another_policy_is_only_closed(federate, tmp_path: Path) -> None:
+def test_a_run_admitted_under_another_policy_is_only_closed(federate, tmp_path):
     resolved, _, (caller, *_) = federate()
     own = caller.admitted(offer_of(resolved, "silo-00"))
     caller.asked(own["run"], 0, w=POINT)
@@ -340,7 +335,7 @@ def test_a_run_admitted_under_another_policy_is_only_closed(federate, tmp_path: 
     assert caller.closed(own["run"])["epsilon_spent"] == own["epsilon_guaranteed"]
 
 
-def test_a_run_whose_plan_has_become_another_is_not_gone_on_with(federate, monkeypatch) -> None:
+def test_a_run_whose_plan_has_become_another_is_not_gone_on_with(federate, monkeypatch):
     monkeypatch.setattr("silos.offers.algorithm_of", lambda *given: Momentum())
     resolved, (config, *_), (caller, *_) = federate()
     own = caller.admitted(offer_of(resolved, "silo-00"))["run"]
@@ -348,7 +343,7 @@ def test_a_run_whose_plan_has_become_another_is_not_gone_on_with(federate, monke
     class Later(Momentum):
         """Of equal cost, by the same name, in a later version."""
 
-        def silo(self, problem: Any, broadcast: Mapping[str, Tensor], ask: Any, memory: Any) -> Any:
+        def silo(self, problem, broadcast, ask, memory):
             return {"m": ask(Query("gradient_difference", (broadcast["w"], broadcast["w"]), 1.0))}
 
     monkeypatch.setattr("silos.offers.algorithm_of", lambda *given: Later())
@@ -357,14 +352,14 @@ def test_a_run_whose_plan_has_become_another_is_not_gone_on_with(federate, monke
     assert caller.closed(own)["rounds"] == []
 
 
-def test_many_clients_at_once_get_what_one_would(federate) -> None:
+def test_many_clients_at_once_get_what_one_would(federate):
     resolved, _, (caller, *_) = federate()
     offers = [{**offer_of(resolved, "silo-00", epsilon=0.3), "session": c * 64} for c in "12"]
     asked = [caller.admitted(offer)["run"] for offer in offers]
     frames = [encode(Frame("offer", {**offer, "session": "3" * 64})) for offer in offers[:1]]
     frames += [encode(Frame("ask", {"run": own, "round": 0, "head": ""}, {"w": POINT})) for own in asked]
 
-    def answered(frame: bytes) -> bytes:
+    def answered(frame):
         while decode(opened(answer := caller.silo.answer(sealed(frame)))[0]).head.get("again"):
             time.sleep(0.01)  # the offer is being tried out for another
         return answer
@@ -376,7 +371,7 @@ def test_many_clients_at_once_get_what_one_would(federate) -> None:
     assert all(len(caller.silo.ledger.run(own).debited) == 1 for own in asked)
 
 
-def test_everything_that_leaves_is_signed_by_the_silo(federate) -> None:
+def test_everything_that_leaves_is_signed_by_the_silo(federate):
     resolved, _, (caller, *_) = federate()
     key = public_key(caller.silo.ledger.enrolment.identity)
     own = caller.admitted(offer_of(resolved, "silo-00"))["run"]

@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-from pathlib import Path
 
 from support.deployed import resolved_of, write_silos
 
@@ -52,13 +51,13 @@ def allowed(names: set[str]) -> set[str]:
     return (free | listed | {"fedsim"}) - ON_DEMAND.keys()
 
 
-def test_the_daemon_loads_these_modules_and_no_more_lines() -> None:
+def test_the_daemon_loads_these_modules_and_no_more_lines():
     names, lines = loaded("import silos.service")
     assert names <= allowed(names), sorted(names - allowed(names))
     assert lines <= MOST_LINES
 
 
-def test_a_silo_that_enrols_and_opens_loads_no_others(tmp_path: Path) -> None:
+def test_a_silo_that_enrols_and_opens_loads_no_others(tmp_path):
     file = write_silos(tmp_path, resolved_of())[0]
     statements = [
         "from silos.config import load_config",

@@ -1,7 +1,6 @@
 """A silo that is absent spends nothing; what its plan covers depends on whether it knew."""
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -44,7 +43,7 @@ def execute(participation: Any, runtime: str = "inprocess", **changes: Any) -> t
     return resolved, results
 
 
-def test_unknown_availability_guarantees_all_rounds_and_spends_those_answered() -> None:
+def test_unknown_availability_guarantees_all_rounds_and_spends_those_answered():
     resolved, results = execute(AVAILABILITY)
     always, often, seldom, never = results.trials[0].statements
     for said in (always, often, seldom, never):
@@ -63,7 +62,7 @@ def test_unknown_availability_guarantees_all_rounds_and_spends_those_answered() 
     assert never.epsilon_spent == 0
 
 
-def test_a_schedule_known_before_admission_is_all_that_a_silo_calibrates_to() -> None:
+def test_a_schedule_known_before_admission_is_all_that_a_silo_calibrates_to():
     _, results = execute({"name": "random_size", "min_silos": 1, "max_silos": 3})
     statements = results.trials[0].statements
     assert len({len(said.rounds) for said in statements}) > 1
@@ -73,7 +72,7 @@ def test_a_schedule_known_before_admission_is_all_that_a_silo_calibrates_to() ->
 
 
 @pytest.mark.parametrize("known", [False, True])
-def test_a_trace_is_followed_to_the_letter(known: bool, tmp_path: Path) -> None:
+def test_a_trace_is_followed_to_the_letter(known, tmp_path):
     path = tmp_path / "there.csv"
     path.write_text(TRACE)
     _, results = execute({"name": "trace", "path": str(path), "known_in_advance": known})
@@ -86,9 +85,7 @@ def test_a_trace_is_followed_to_the_letter(known: bool, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("repeat", [False, True])
-def test_an_algorithm_that_holds_its_silos_runs_on_whoever_of_them_is_there(
-    repeat: bool, tmp_path: Path
-) -> None:
+def test_an_algorithm_that_holds_its_silos_runs_on_whoever_of_them_is_there(repeat, tmp_path):
     path = tmp_path / "there.csv"
     flags = ["1,1,0,0", "0,1,1,1", "1,0,1,1", "0,0,1,1", "1,1,1,1", "0,0,1,0"]
     path.write_text("\n".join(["silo-00,silo-01,silo-02,silo-03", *flags[: 4 if repeat else 6]]) + "\n")
@@ -109,7 +106,7 @@ def test_an_algorithm_that_holds_its_silos_runs_on_whoever_of_them_is_there(
     assert all(model.isfinite().all() for model in results.trials[0].models["private"])
 
 
-def test_both_layouts_and_formats_of_a_trace_mean_the_same(tmp_path: Path) -> None:
+def test_both_layouts_and_formats_of_a_trace_mean_the_same(tmp_path):
     flags = {
         f"silo-0{i}": [int(i < 3 and r % 2 == 0 and r // 2 % (i + 1) == 0) for r in range(24)]
         for i in range(4)
@@ -127,7 +124,7 @@ def test_both_layouts_and_formats_of_a_trace_mean_the_same(tmp_path: Path) -> No
 
 
 @pytest.mark.slow
-def test_absence_is_the_same_on_ray() -> None:
+def test_absence_is_the_same_on_ray():
     _, here = execute(AVAILABILITY, trials=2)
     _, there = execute(AVAILABILITY, "ray", trials=2)
     for number in (0, 1):
@@ -136,7 +133,7 @@ def test_absence_is_the_same_on_ray() -> None:
 
 
 @pytest.mark.usefixtures("no_figures")
-def test_the_summary_reports_effective_m_and_both_epsilons(tmp_path: Path) -> None:
+def test_the_summary_reports_effective_m_and_both_epsilons(tmp_path):
     often = AVAILABILITY | {"probability": [1, 1, 0.5, 0.5]}
     out = simulate(tmp_path, GOOD | {"participation": often, "trials": 3})
     summary = json.loads((out / "summary.json").read_text())
@@ -182,9 +179,7 @@ BAD_CHANCES = {
         *((None, participation, words) for participation, words in BAD_CHANCES.items()),
     ],
 )
-def test_bad_participation_names_field_value_and_remedy(
-    text: str | None, participation: str, expected: str, tmp_path: Path
-) -> None:
+def test_bad_participation_names_field_value_and_remedy(text, participation, expected, tmp_path):
     if text is not None:
         (tmp_path / "there.csv").write_text(text)
     tree = GOOD | {"participation": yaml.safe_load(participation)}
@@ -194,7 +189,7 @@ def test_bad_participation_names_field_value_and_remedy(
 
 
 @pytest.mark.parametrize("participation", ["all", {"name": "uniform", "num_silos": 99}])
-def test_a_full_run_is_one_to_the_theorems_too(participation: Any) -> None:
+def test_a_full_run_is_one_to_the_theorems_too(participation):
     """1 / (1 / 99) is 98.99999999999999, and for M < N theorems have other bounds and more rounds."""
     many = {"data": {"name": "synthetic", "rows": 990, "features": 3}, "assumptions": {"L": 1.0, "D": 1.0}}
     tree = GOOD | many | {"participation": participation, "partition": {"name": "iid", "num_partitions": 99}}

@@ -2,7 +2,6 @@
 
 import ast
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -38,20 +37,20 @@ def watched(norms: list[float], clip: float | torch.Tensor) -> Part:
     return recorder.rounds()[3]
 
 
-def test_terms_and_clipped_terms_are_counted() -> None:
+def test_terms_and_clipped_terms_are_counted():
     part = watched(NORMS, 2.0)
     assert (part.terms, part.clipped) == (5, 2)
     assert np.median(part.ratios) == pytest.approx(0.5)
 
 
-def test_of_many_terms_the_count_is_exact_and_the_median_of_some() -> None:
+def test_of_many_terms_the_count_is_exact_and_the_median_of_some():
     part = watched(list(np.linspace(0, 2, 20_001)), 0.5)
     assert (part.terms, part.clipped) == (20_001, 15_000)
     assert MOST / 2 < len(part.ratios) <= MOST
     assert np.median(part.ratios) == pytest.approx(2.0, rel=0.01)
 
 
-def test_hosts_together_say_what_one_host_would() -> None:
+def test_hosts_together_say_what_one_host_would():
     rng = np.random.default_rng(0)
     few, many = rng.exponential(size=700), 3 + rng.exponential(size=7_000)
     parts = [Part(len(v), int((v > 3).sum()), v[:: max(1, len(v) // MOST)]) for v in (few, many)]
@@ -77,7 +76,7 @@ KINDS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_of_run_says_what_its_clip_takes(kind: str) -> None:
+def test_every_kind_of_run_says_what_its_clip_takes(kind):
     tree = SMALL | {"trials": 1, "privacy": {"epsilon": 4.0}} | KINDS[kind]
     shares = []
     for clip in (1e-6, 1e6):
@@ -91,7 +90,7 @@ def test_every_kind_of_run_says_what_its_clip_takes(kind: str) -> None:
     assert shares == [1.0, 0.0]
 
 
-def test_watching_changes_nothing_and_can_be_left_out() -> None:
+def test_watching_changes_nothing_and_can_be_left_out():
     on, off = (fedsim.simulate(SMALL, {"report.clipping": on}, progress=False) for on in (True, False))
     assert np.array_equal(on.model, off.model)
     assert len(off.results.table("clipping")) == 0
@@ -100,12 +99,12 @@ def test_watching_changes_nothing_and_can_be_left_out() -> None:
     assert len(bare.results.table("clipping")) == 0
 
 
-def test_a_silo_of_its_own_tells_nobody_of_its_terms() -> None:
+def test_a_silo_of_its_own_tells_nobody_of_its_terms():
     """Its records take no listener, and no code of a silo makes one: `seen` is only ever passed on."""
     records = lay_out([(np.eye(2), np.ones(2))], LinearRegression(2), torch.float64)
     block, points = records.full([0])[0], [torch.zeros(2).double()]
     with pytest.raises(TypeError):
-        records.clipped_sum(LinearRegression(2), block, points, 1.0, print)  # type: ignore[call-arg]
+        records.clipped_sum(LinearRegression(2), block, points, 1.0, print)
     (folder,) = silos.__path__
     given = [
         argument
@@ -125,7 +124,7 @@ def _name(call: ast.Call) -> str:
 # The ledger of a simulated silo.
 
 
-def test_the_ledger_debits_before_it_knows_a_reply() -> None:
+def test_the_ledger_debits_before_it_knows_a_reply():
     ledger = MemoryLedger()
     assert ledger.find(4, b"a") is None
     assert ledger.debited == []
@@ -150,11 +149,11 @@ def test_the_ledger_debits_before_it_knows_a_reply() -> None:
 # A round's time is that of the round: neither what measures the model nor who looks at it is in it.
 
 
-def test_seconds_are_those_of_the_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_seconds_are_those_of_the_rounds(monkeypatch):
     clock = [0.0]
 
-    def taking(seconds: float, method: Callable[..., Any]) -> Callable[..., Any]:
-        def longer(*arguments: Any, **more: Any) -> Any:
+    def taking(seconds, method):
+        def longer(*arguments, **more):
             clock[0] += seconds
             return method(*arguments, **more)
 

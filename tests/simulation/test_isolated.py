@@ -56,13 +56,13 @@ def _run(plug_ins: str, algorithm: Own, name: str = "inprocess") -> Any:
     return fedsim.simulate({**SCENARIO, "runtime": runtime}, algorithm=algorithm, progress=False)
 
 
-def test_the_same_numbers_as_in_one_process() -> None:
+def test_the_same_numbers_as_in_one_process():
     one, other = _run("in_process", Own(4)), _run("isolated", Own(4))
     assert torch.equal(torch.as_tensor(one.model), torch.as_tensor(other.model))
     assert one.ledger.to_pylist() == other.ledger.to_pylist()
 
 
-def test_the_code_runs_in_another_process() -> None:
+def test_the_code_runs_in_another_process():
     here = Own(4, where=str(os.getpid()))
     _run("isolated", here)
     with pytest.raises(PluginError, match="in the process of the caller"):
@@ -70,6 +70,6 @@ def test_the_code_runs_in_another_process() -> None:
 
 
 @pytest.mark.slow
-def test_the_same_numbers_on_ray() -> None:
+def test_the_same_numbers_on_ray():
     one, other = _run("in_process", Own(4)), _run("isolated", Own(4), "ray")
     assert torch.equal(torch.as_tensor(one.model), torch.as_tensor(other.model))

@@ -16,7 +16,7 @@ SILOS = [SelectionTerms(name, HALF, 1.0, 1e-5) for name in NAMES]
 
 
 def plan(batch: object = FULL, ratio: float = 1.0) -> Plan:
-    return Plan(((Ask(batch, (QueryShape("gradient", 1, ratio),)),),) * 10)  # type: ignore[arg-type]
+    return Plan(((Ask(batch, (QueryShape("gradient", 1, ratio),)),),) * 10)
 
 
 PLAN = plan()
@@ -38,7 +38,7 @@ def admitted(noise: tuple[float, ...], rounds: tuple[range, range] = (range(10),
     return [Admitted(Terms(name, HALF, 1.0, 1e-5, own, z), z, 1.0, len(own)) for name, own, z in pairs]
 
 
-def test_every_run_that_was_priced_is_handed_out_once_and_at_the_admitted_noise() -> None:
+def test_every_run_that_was_priced_is_handed_out_once_and_at_the_admitted_noise():
     desk = parts()
     grants = [desk.candidate(run(trial, f"setting {trial // 2}")) for trial in range(RUNS)]
     for trial, grant in enumerate(grants):
@@ -55,7 +55,7 @@ def test_every_run_that_was_priced_is_handed_out_once_and_at_the_admitted_noise(
 
 
 @pytest.mark.parametrize("first", ["candidate", "reported"])
-def test_the_records_are_divided_once(first: str) -> None:
+def test_the_records_are_divided_once(first):
     """Divided anew, a record that trained one candidate could score another."""
     desk = parts()
     getattr(desk, first)(run(0))
@@ -75,20 +75,20 @@ OTHER_TERMS: dict[str, Callable[[Noise], tuple[Plan, list[Admitted]]]] = {
 
 
 @pytest.mark.parametrize("way", OTHER_TERMS)
-def test_a_plan_or_noise_that_was_not_priced_is_refused(way: str) -> None:
+def test_a_plan_or_noise_that_was_not_priced_is_refused(way):
     grant = parts().candidate(run(0))
     grant.check(PLAN, admitted(grant.noise))
     with pytest.raises(Refused, match=r"silo '[ab]': this is not the plan, at the noise, that was priced"):
-        grant.check(*OTHER_TERMS[way](grant.noise))  # type: ignore[arg-type]
+        grant.check(*OTHER_TERMS[way](grant.noise))
 
 
-def test_a_silo_that_answers_nothing_needs_no_noise_of_its_own() -> None:
+def test_a_silo_that_answers_nothing_needs_no_noise_of_its_own():
     grant = Parts([[PLAN.census()], [()]], SILOS, Limits()).candidate(run(0))
     assert grant.noise[1] == 0
     grant.check(PLAN, admitted((grant.noise[0], 1.0), (range(10), range(0))))
 
 
-def test_one_setting_is_reported_once_in_each_trial() -> None:
+def test_one_setting_is_reported_once_in_each_trial():
     desk = parts()
     desk.candidate(run(0, "tuned"))
     grants = [desk.reported(run(trial, "chosen")) for trial in (4, 5)]
@@ -100,6 +100,6 @@ def test_one_setting_is_reported_once_in_each_trial() -> None:
     grants[0].check(plan(Poisson(0.5)), [])  # its own budget prices it
 
 
-def test_what_is_counted_is_what_was_admitted() -> None:
+def test_what_is_counted_is_what_was_admitted():
     with pytest.raises(Refused, match="runs to choose from"):
         Parts([[PLAN.census()] * 9], [SelectionTerms("a", HALF, 0.01, 1e-9)], Limits(max_noise_multiplier=10))

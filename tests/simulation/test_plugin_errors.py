@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
@@ -66,9 +65,9 @@ class Failing:
         ),
     ],
 )
-def test_a_half_that_raises_in_the_run_is_named(half: str, expected: str) -> None:
+def test_a_half_that_raises_in_the_run_is_named(half, expected):
     with pytest.raises(PluginError) as caught:
-        fedsim.simulate(SCENARIO, algorithm=Failing(half), progress=False)  # type: ignore[arg-type]
+        fedsim.simulate(SCENARIO, algorithm=Failing(half), progress=False)
     assert str(caught.value).startswith(f"algorithm Failing (test_plugin_errors.py), {expected}")
     assert isinstance(caught.value.__cause__, ValueError)
     assert failure(caught.value).message == str(caught.value)
@@ -103,9 +102,7 @@ LOCAL = {"name": "local_sgd", "num_rounds": 2, "local_steps": 2, "step_size": 0.
         (Unmade, r"problem Unmade \(test_plugin_errors.py\): raised ValueError: cannot be made \(test_plug"),
     ],
 )
-def test_a_problem_that_raises_is_named(
-    kind: type[LogisticRegression], expected: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_problem_that_raises_is_named(kind, expected, monkeypatch):
     monkeypatch.setitem(problems(), "logistic_regression", kind)
     four = {"name": "iid", "num_partitions": 4}
     with pytest.raises(PluginError, match=expected):
@@ -119,7 +116,7 @@ class Gone(Synthetic):
         raise ConnectionError("no such server")
 
 
-def test_a_data_set_that_raises_is_named() -> None:
+def test_a_data_set_that_raises_is_named():
     expected = (
         r"data set Gone \(test_plugin_errors.py\): raised ConnectionError: no such server \(test_plugin"
     )
@@ -128,10 +125,8 @@ def test_a_data_set_that_raises_is_named() -> None:
 
 
 @pytest.mark.parametrize("debug", [False, True])
-def test_the_command_line_shows_the_traceback_only_with_debug(
-    debug: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fails(self: Any, *args: Any) -> Any:
+def test_the_command_line_shows_the_traceback_only_with_debug(debug, tmp_path, monkeypatch):
+    def fails(self, *args):
         raise ValueError("never mind")
 
     monkeypatch.setattr(NoisyMinibatchSGD, "silo", fails)
@@ -147,8 +142,8 @@ def test_the_command_line_shows_the_traceback_only_with_debug(
     assert ("Traceback" in done.stderr) == debug
 
 
-def test_a_constructor_that_raises_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(self: Any) -> None:
+def test_a_constructor_that_raises_is_named(monkeypatch):
+    def fails(self):
         raise ValueError("odd numbers")
 
     monkeypatch.setattr(NoisyMinibatchSGD, "__post_init__", fails, raising=False)

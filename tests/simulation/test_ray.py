@@ -36,12 +36,12 @@ def collect(runtime: str, *overrides: str) -> Results:
 
 
 @pytest.fixture(scope="module")
-def reference() -> Results:
+def reference():
     return collect("inprocess", "participation={name: uniform, num_silos: 4}")
 
 
 @pytest.mark.parametrize("hosts", [0, pytest.param(1, marks=pytest.mark.slow)])
-def test_one_ray_host_is_bit_equal_to_in_process(hosts: int, reference: Results) -> None:
+def test_one_ray_host_is_bit_equal_to_in_process(hosts, reference):
     on_ray = collect("ray", "participation={name: uniform, num_silos: 4}", f"runtime.silo_hosts={hosts}")
     for number, trial in reference.trials.items():
         for variant, model in trial.models.items():
@@ -50,7 +50,7 @@ def test_one_ray_host_is_bit_equal_to_in_process(hosts: int, reference: Results)
 
 
 @pytest.mark.slow
-def test_two_ray_hosts_agree_to_rounding_and_keep_the_same_ledgers(reference: Results) -> None:
+def test_two_ray_hosts_agree_to_rounding_and_keep_the_same_ledgers(reference):
     on_ray = collect("ray", "participation={name: uniform, num_silos: 4}", "runtime.silo_hosts=2")
     for number, trial in reference.trials.items():
         for variant, model in trial.models.items():
@@ -61,7 +61,7 @@ def test_two_ray_hosts_agree_to_rounding_and_keep_the_same_ledgers(reference: Re
             assert theirs.rounds == ours.rounds
 
 
-def test_trials_differ_and_repeat(reference: Results) -> None:
+def test_trials_differ_and_repeat(reference):
     first, second = (reference.trials[number].models["private"] for number in (0, 1))
     assert not torch.equal(first, second)
     again = collect("inprocess", "participation={name: uniform, num_silos: 4}")
@@ -69,7 +69,7 @@ def test_trials_differ_and_repeat(reference: Results) -> None:
 
 
 @pytest.mark.slow
-def test_a_refusal_inside_an_actor_arrives_as_one() -> None:
+def test_a_refusal_inside_an_actor_arrives_as_one():
     from fedsim.common.errors import Refused
 
     tree = {
@@ -90,7 +90,7 @@ PATIENCE = 300  # seconds: a busy machine fails no test
 
 
 @pytest.fixture(autouse=True)
-def marked(monkeypatch: pytest.MonkeyPatch) -> None:
+def marked(monkeypatch):
     """Processes started below a test inherit the mark, also those that outlive their parent."""
     monkeypatch.setenv(MARK, str(uuid.uuid4()))
 
@@ -145,9 +145,7 @@ def listening_addresses(root: int) -> set[str]:
 
 
 @pytest.mark.slow
-def test_ctrl_c_ends_a_run_before_its_trials_do_saves_what_there_is_and_leaves_no_process(
-    tmp_path: Path,
-) -> None:
+def test_ctrl_c_ends_a_run_before_its_trials_do_saves_what_there_is_and_leaves_no_process(tmp_path):
     with long_run(tmp_path / "run") as process:
         assert process.stdout is not None
         assert process.stdout.readline()  # the first measurement: Ray is up
@@ -172,7 +170,7 @@ def test_ctrl_c_ends_a_run_before_its_trials_do_saves_what_there_is_and_leaves_n
 
 
 @pytest.mark.slow
-def test_a_killed_worker_ends_the_run_in_one_line_and_what_was_measured_is_saved(tmp_path: Path) -> None:
+def test_a_killed_worker_ends_the_run_in_one_line_and_what_was_measured_is_saved(tmp_path):
     with long_run(tmp_path / "run") as process:
         assert process.stdout is not None
         assert process.stdout.readline()
@@ -188,7 +186,7 @@ def test_a_killed_worker_ends_the_run_in_one_line_and_what_was_measured_is_saved
 
 
 @pytest.mark.slow
-def test_ctrl_c_while_ray_starts_saves_nothing_and_leaves_no_process(tmp_path: Path) -> None:
+def test_ctrl_c_while_ray_starts_saves_nothing_and_leaves_no_process(tmp_path):
     with long_run(tmp_path / "run") as process:
         while not any("gcs_server" in " ".join(p.cmdline()) for p in _children(process.pid)):
             time.sleep(0.05)

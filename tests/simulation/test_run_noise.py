@@ -31,12 +31,12 @@ from fedsim.sweeps.job import job_of
 
 
 @pytest.fixture
-def keys(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+def keys(monkeypatch):
     """See `run_keys.recorded`."""
     return recorded(monkeypatch)
 
 
-def test_no_two_of_many_runs_of_one_seed_share_a_key(keys: list[int]) -> None:
+def test_no_two_of_many_runs_of_one_seed_share_a_key(keys):
     """Of noise, batch or permutation, in any silo: also where only another silo's part is different, since
     what is broadcast then differs, and two answers at different points with equal noise tell all.
     """
@@ -55,12 +55,12 @@ SAME: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("changes", SAME.values(), ids=SAME)
-def test_what_changes_no_release_changes_no_key(changes: dict[str, Any], keys: list[int]) -> None:
+def test_what_changes_no_release_changes_no_key(changes, keys):
     """A run repeated is no second release."""
     assert of_run(TREE, keys) <= of_run(changed(TREE, changes), keys)
 
 
-def test_the_twin_tells_nothing_of_the_run_s_secret_batches(keys: list[int]) -> None:
+def test_the_twin_tells_nothing_of_the_run_s_secret_batches(keys):
     assert len(of_run(TREE, keys)) == 6
 
 
@@ -86,11 +86,11 @@ def in_file(folder: Path, keys: list[int], last: float = 0.5) -> list[int]:
     return list(keys)
 
 
-def test_files_may_lie_anywhere(keys: list[int], tmp_path: Path) -> None:
+def test_files_may_lie_anywhere(keys, tmp_path):
     assert in_file(tmp_path / "here", keys) == in_file(tmp_path / "there", keys)
 
 
-def test_one_record_of_another_silo_is_another_run(keys: list[int], tmp_path: Path) -> None:
+def test_one_record_of_another_silo_is_another_run(keys, tmp_path):
     """It changes what is broadcast: at equal noise the silo's answers would differ by gradients alone."""
     first, second = in_file(tmp_path / "here", keys), in_file(tmp_path / "there", keys, last=0.75)
     assert set(first).isdisjoint(second)
@@ -121,7 +121,7 @@ def noise_of(tree: Mapping[str, Any]) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("name", ["clip", "step size", "rounds", "epsilon", "dtype", "weights"])
-def test_the_noise_of_two_runs_is_uncorrelated(name: str) -> None:
+def test_the_noise_of_two_runs_is_uncorrelated(name):
     """A correlation of m independent pairs is below 5.1 / sqrt(m) but for one case in a million."""
     changes = OTHER[name] | ({"algorithm.clip_norm": 200.0} if name == "clip" else {})
     first, second = noise_of(WIDE_TREE), noise_of(changed(WIDE_TREE, changes))
@@ -129,7 +129,7 @@ def test_the_noise_of_two_runs_is_uncorrelated(name: str) -> None:
     assert abs(correlation) < 5.1 / math.sqrt(3 * WIDE)
 
 
-def test_twice_the_one_model_minus_the_other_is_no_gradient_without_noise() -> None:
+def test_twice_the_one_model_minus_the_other_is_no_gradient_without_noise():
     """One round from zero: w = -eta (g + sigma xi). At twice the clip, which binds nothing, sigma doubles."""
     one = changed(WIDE_TREE, {"algorithm.num_rounds": 1})
     models = [
@@ -152,7 +152,7 @@ def test_twice_the_one_model_minus_the_other_is_no_gradient_without_noise() -> N
 
 
 @pytest.mark.parametrize("sampler", ["subsample", "poisson", "with_replacement", "fresh"])
-def test_two_runs_draw_other_batches(sampler: str) -> None:
+def test_two_runs_draw_other_batches(sampler):
     """Amplification by sampling adds up only if each run draws anew; without noise a mean shows whose."""
     tree = changed(WIDE_TREE, {"privacy": {"mechanism": "none"}})
     tree["algorithm"]["batch"] = {"sampler": sampler, "fraction": 0.25}
@@ -178,7 +178,7 @@ print(run_digest(resolved, read(resolved, 0).digest, "private"))
 """
 
 
-def test_a_digest_is_the_same_in_every_process() -> None:
+def test_a_digest_is_the_same_in_every_process():
     groups = {"weight": 0.1, "groups": {"size": 2}}
     tree = changed(
         TREE,
@@ -237,13 +237,13 @@ def digest(resolved: Resolved) -> str:
     return run_digest(resolved, "data", "private")
 
 
-def test_two_runs_of_one_object_share_no_noise_and_a_scenario_repeats_its_own() -> None:
+def test_two_runs_of_one_object_share_no_noise_and_a_scenario_repeats_its_own():
     first, second = (resolved_of(parse(TREE), Mine()) for _ in range(2))
     assert digest(first) != digest(second)
     assert digest(resolve(first.scenario)) == digest(first)
 
 
-def test_one_nonce_does_not_make_one_run_of_two_schedules() -> None:
+def test_one_nonce_does_not_make_one_run_of_two_schedules():
     scenario = parse(TREE | {"nonce": "0" * 32})
     runs = []
     for schedule in ((1.0, (2.0,)), (1.0, (3.0,)), (1.0, (3.0,))):
@@ -253,7 +253,7 @@ def test_one_nonce_does_not_make_one_run_of_two_schedules() -> None:
     assert runs[0] != runs[1] == runs[2]
 
 
-def test_a_run_of_shipped_parts_draws_no_nonce_and_one_of_others_keeps_its_own() -> None:
+def test_a_run_of_shipped_parts_draws_no_nonce_and_one_of_others_keeps_its_own():
     assert with_nonce(parse(TREE)).nonce is None
     model = {"name": "module", "path": "torch.nn:Linear"}
     tree = changed(TREE, {"problem": {"name": "neural_network", "model": model}})
@@ -266,7 +266,7 @@ def test_a_run_of_shipped_parts_draws_no_nonce_and_one_of_others_keeps_its_own()
         parse(tree | {"nonce": "short"})
 
 
-def test_a_network_that_an_edit_changed_shares_no_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_network_that_an_edit_changed_shares_no_noise(monkeypatch):
     tree = changed(TREE, {"problem": {"name": "neural_network", "model": {"name": "mlp", "hidden": [3]}}})
     before = digest(resolve(parse(tree)))
     assert digest(resolve(parse(tree))) == before
@@ -274,9 +274,7 @@ def test_a_network_that_an_edit_changed_shares_no_noise(monkeypatch: pytest.Monk
     assert digest(resolve(parse(tree))) != before
 
 
-def test_with_equal_seeds_twice_one_model_minus_the_other_is_no_gradient_without_noise(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_with_equal_seeds_twice_one_model_minus_the_other_is_no_gradient_without_noise(monkeypatch):
     """w = -0.5 (g + sigma xi), and sigma doubles with a clip that a global holds and that binds nothing."""
     scenario = parse(
         changed(TREE, {"data": {"name": "synthetic", "rows": 120, "features": WIDE - 1}, "seed": 5})
@@ -300,7 +298,7 @@ def test_with_equal_seeds_twice_one_model_minus_the_other_is_no_gradient_without
     assert not low < float(left.square().sum()) / (8 * (2 * sigma) ** 2) < high  # a wrong scale is seen
 
 
-def test_a_simulation_without_a_seed_draws_one_and_its_scenario_repeats_it(tmp_path: Path) -> None:
+def test_a_simulation_without_a_seed_draws_one_and_its_scenario_repeats_it(tmp_path):
     tree = {key: value for key, value in TREE.items() if key != "seed"}
     first, second = (fedsim.simulate(tree, out=tmp_path / name) for name in "ab")
     again = fedsim.simulate(tmp_path / "a" / "scenario.yaml")
@@ -311,7 +309,7 @@ def test_a_simulation_without_a_seed_draws_one_and_its_scenario_repeats_it(tmp_p
     assert {one.scenario.seed for one in job.combinations} == {job.tree["seed"]}
 
 
-def test_a_run_of_an_object_repeats_by_its_file_and_not_without(tmp_path: Path) -> None:
+def test_a_run_of_an_object_repeats_by_its_file_and_not_without(tmp_path):
     first = fedsim.simulate(TREE, algorithm=Mine(), out=tmp_path / "run")
     written = yaml.safe_load((tmp_path / "run" / "scenario.yaml").read_text())
     again = fedsim.simulate(TREE, algorithm=Mine(), seed=written["seed"], nonce=written["nonce"])

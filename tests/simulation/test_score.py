@@ -46,7 +46,7 @@ def scorer(
 W = torch.tensor([1.0, -0.5, 0.2], dtype=torch.float64)
 
 
-def test_without_noise_it_is_the_share_of_mistakes() -> None:
+def test_without_noise_it_is_the_share_of_mistakes():
     expected = [np.mean((x @ W.numpy() > 0) != (y > 0.5)) for x, y in silos()]
     assert scorer(silos(), (0.0, 0.0)).answer(W).tolist() == pytest.approx(expected, abs=1e-12)
 
@@ -59,7 +59,7 @@ def test_without_noise_it_is_the_share_of_mistakes() -> None:
         if (kind.suits(2) or kind.suits(3)) and name != "neural_network"
     ],
 )
-def test_mistakes_are_what_the_problem_calls_an_error(name: str) -> None:
+def test_mistakes_are_what_the_problem_calls_an_error(name):
     kind = problems()[name]
     classes = 3 if kind.suits(3) else 2
     outputs = kind.outputs(classes)
@@ -71,7 +71,7 @@ def test_mistakes_are_what_the_problem_calls_an_error(name: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["logistic_regression", "softmax_regression"])
-def test_replacing_any_record_moves_a_silo_by_one_record_and_the_others_not_at_all(kind: str) -> None:
+def test_replacing_any_record_moves_a_silo_by_one_record_and_the_others_not_at_all(kind):
     z, w = (1.3, 0.7), W if kind == "logistic_regression" else torch.cat([W, 0.3 - W])
     before = scorer(silos(), z, kind=kind).answer(w)
     largest = 0.0
@@ -89,7 +89,7 @@ def test_replacing_any_record_moves_a_silo_by_one_record_and_the_others_not_at_a
 
 
 @pytest.mark.parametrize("wrong", [1.0, 0.8, 1.25, 1 / SIZES[0]])
-def test_the_noise_is_z_records_wide(wrong: float) -> None:
+def test_the_noise_is_z_records_wide(wrong):
     """The same test passes at the right scale and rejects a wrong one."""
     z, trials = (3.0, 50.0), 600
     exact = scorer(silos(), (0.0, 0.0)).answer(W)
@@ -103,7 +103,7 @@ def test_the_noise_is_z_records_wide(wrong: float) -> None:
     assert stats.kstest(drawn[:, 0] * SIZES[0] / z[0], "norm").pvalue > 1e-4
 
 
-def test_a_silo_s_noise_is_its_own_and_no_trial_s_twice() -> None:
+def test_a_silo_s_noise_is_its_own_and_no_trial_s_twice():
     alone = scorer(silos()[1:], (2.0,), names=("b",)).answer(W)
     together = scorer(silos(), (1.0, 2.0)).answer(W)
     assert alone[0] == together[1]
@@ -111,7 +111,7 @@ def test_a_silo_s_noise_is_its_own_and_no_trial_s_twice() -> None:
 
 
 @pytest.mark.parametrize("purpose", Purpose)
-def test_a_score_s_noise_is_drawn_for_scores_and_hides_nothing_else(purpose: Purpose) -> None:
+def test_a_score_s_noise_is_drawn_for_scores_and_hides_nothing_else(purpose):
     """Noise that a training round used too would cancel."""
     drawn = (scorer(silos(), (1.0, 1.0)).answer(W) - scorer(silos(), (0.0, 0.0)).answer(W)) * SIZES
     streams = SeededEntropy(0, 0, NAMES, RUNS).streams(range(2), 0, purpose)
@@ -119,7 +119,7 @@ def test_a_score_s_noise_is_drawn_for_scores_and_hides_nothing_else(purpose: Pur
     assert same == [purpose is Purpose.SCORE] * 2
 
 
-def test_one_score_and_no_more() -> None:
+def test_one_score_and_no_more():
     desk = scorer(silos(), (1.0, 1.0))
     with pytest.raises(Refused, match="dimension"):
         desk.answer(torch.zeros(4, dtype=torch.float64))
@@ -132,7 +132,7 @@ def test_one_score_and_no_more() -> None:
         desk.answer(W)
 
 
-def test_a_scorer_cannot_be_copied_to_answer_again() -> None:
+def test_a_scorer_cannot_be_copied_to_answer_again():
     desk = scorer(silos(), (1.0, 1.0))
     for duplicate in (copy.deepcopy, pickle.dumps):
         with pytest.raises(TypeError):
@@ -142,13 +142,13 @@ def test_a_scorer_cannot_be_copied_to_answer_again() -> None:
         desk.answer(W)
 
 
-def test_a_record_that_the_model_cannot_be_applied_to_is_a_mistake_and_decides_nothing_else() -> None:
+def test_a_record_that_the_model_cannot_be_applied_to_is_a_mistake_and_decides_nothing_else():
     """An embedding has no row for it: an error instead of a score would say so of a record."""
     problem = NeuralNetwork(4, 3, model=Imported("support.network_modules:Tokens"))
     rng = np.random.default_rng(0)
     x, w = rng.integers(0, 8, (40, 4)).astype(float), problem.start(0).double()
 
-    def wrong(features: np.ndarray, target: np.ndarray) -> float:
+    def wrong(features, target):
         desk = Scorer(
             [(features, target)], problem, (0.0,), SeededEntropy(0, 0, ("a",), ("run",)), Limits(), w.dtype
         )
@@ -173,7 +173,7 @@ def mu(z: float, releases: float) -> float:
     return float(gaussian.epsilon(math.sqrt(releases) / z, DELTA))
 
 
-def test_each_silo_pays_for_all_candidates_and_the_total_is_the_larger_part() -> None:
+def test_each_silo_pays_for_all_candidates_and_the_total_is_the_larger_part():
     terms = [SelectionTerms("a", 30, 1.0, DELTA), SelectionTerms("b", 7, 8.0, DELTA)]
     runs = [LONG, LONG, SHORT]
     for silo in admit_selection([runs, runs], terms, Limits()):
@@ -186,7 +186,7 @@ def test_each_silo_pays_for_all_candidates_and_the_total_is_the_larger_part() ->
         assert mu(silo.noise_multiplier, 35 + 10) < 0.9 * budget  # a candidate less would be cheaper
 
 
-def test_sampled_plans_stay_within_the_budget_of_the_half() -> None:
+def test_sampled_plans_stay_within_the_budget_of_the_half():
     plan = ((Release(Subsample(0.1), 1.0), 20),)
     (silo,) = admit_selection([[plan] * 4], [SelectionTerms("a", 50, 2.0, DELTA)], Limits())
     assert 1.99 <= silo.epsilon_training <= 2.0
@@ -194,18 +194,18 @@ def test_sampled_plans_stay_within_the_budget_of_the_half() -> None:
     assert one.noise_multiplier < silo.noise_multiplier
 
 
-def test_a_silo_that_takes_part_in_nothing_pays_for_its_scores_alone() -> None:
+def test_a_silo_that_takes_part_in_nothing_pays_for_its_scores_alone():
     (silo,) = admit_selection([[(), ()]], [SelectionTerms("a", 5, 1.0, DELTA)], Limits())
     assert (silo.noise_multiplier, silo.epsilon_training) == (0.0, 0.0)
     assert silo.epsilon == silo.epsilon_scores == pytest.approx(mu(silo.score_noise_multiplier, 2))
 
 
-def test_without_a_budget_there_is_no_noise_and_no_guarantee() -> None:
+def test_without_a_budget_there_is_no_noise_and_no_guarantee():
     (silo,) = admit_selection([[LONG]], [SelectionTerms("a", 5, math.inf, DELTA)], Limits())
     assert (silo.noise_multiplier, silo.score_noise_multiplier, silo.epsilon) == (0.0, 0.0, math.inf)
 
 
-def test_the_silo_that_cannot_afford_it_is_named() -> None:
+def test_the_silo_that_cannot_afford_it_is_named():
     terms = [SelectionTerms("rich", 30, 5.0, DELTA), SelectionTerms("poor", 30, 0.05, DELTA)]
     affordable = Limits(max_noise_multiplier=500.0)
     admit_selection([[SHORT], [SHORT]], terms, affordable)

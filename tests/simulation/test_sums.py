@@ -1,7 +1,6 @@
 """Simulated secure aggregation: who sees what, which noise, and the same model as without sums."""
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -42,7 +41,7 @@ def model(resolved: Resolved) -> torch.Tensor:
     return results.trials[0].models["private"]
 
 
-def test_equal_budgets_share_one_noise_that_the_heaviest_record_needs() -> None:
+def test_equal_budgets_share_one_noise_that_the_heaviest_record_needs():
     silos = preview(made())
     assert silos[0].epsilon_guaranteed == pytest.approx(1.0, rel=1e-6)  # 60 records: each weighs most
     assert silos[0].epsilon_guaranteed > silos[1].epsilon_guaranteed > silos[2].epsilon_guaranteed
@@ -51,7 +50,7 @@ def test_equal_budgets_share_one_noise_that_the_heaviest_record_needs() -> None:
     assert float(gaussian.epsilon(mu, 1e-5)) == pytest.approx(1.0, rel=1e-3)
 
 
-def test_a_stricter_silo_takes_a_smaller_clip_and_the_others_keep_theirs() -> None:
+def test_a_stricter_silo_takes_a_smaller_clip_and_the_others_keep_theirs():
     loose = preview(made())
     silos = preview(made(epsilon=[1.0, 1.0, 0.3]))
     assert silos[2].epsilon_guaranteed <= 0.3
@@ -59,12 +58,12 @@ def test_a_stricter_silo_takes_a_smaller_clip_and_the_others_keep_theirs() -> No
     assert silos[0] == loose[0]
 
 
-def test_a_budget_that_no_clip_keeps_raises_the_noise() -> None:
+def test_a_budget_that_no_clip_keeps_raises_the_noise():
     silos = preview(made(epsilon=[8.0, 8.0, 0.05]))
     assert all(silo.epsilon_guaranteed <= own for silo, own in zip(silos, (8.0, 8.0, 0.05), strict=True))
 
 
-def test_the_model_is_near_the_one_that_each_silo_answers_for() -> None:
+def test_the_model_is_near_the_one_that_each_silo_answers_for():
     """At next to no noise both are the same estimator, whatever sizes, weights and participation are."""
     for participation in ({"name": "all"}, {"name": "uniform", "num_silos": 2}):
         tree = BASE | {"participation": participation}
@@ -75,13 +74,13 @@ def test_the_model_is_near_the_one_that_each_silo_answers_for() -> None:
         assert float((sums - alone).abs().max()) < 1e-3 * float(alone.abs().max())
 
 
-def test_few_silos_of_a_round_are_refused() -> None:
+def test_few_silos_of_a_round_are_refused():
     tree = BASE | {"participation": {"name": "uniform", "num_silos": 2}}
     with refused("scenario.privacy.min_silos", 3, "at most 2"):
         resolve(parse(tree | {"privacy": SUMS | {"min_silos": 3}}))
 
 
-def test_the_page_and_the_summary_say_both_guarantees(tmp_path: Path) -> None:
+def test_the_page_and_the_summary_say_both_guarantees(tmp_path):
     from fedsim.api.simulate import simulate
 
     run = simulate(BASE, out=tmp_path / "run")
@@ -105,18 +104,18 @@ def test_the_page_and_the_summary_say_both_guarantees(tmp_path: Path) -> None:
         ("mechanism", "gaussian", "honest_fraction"),
     ],
 )
-def test_a_wrong_field_is_named(field: str, value: object, said: str) -> None:
+def test_a_wrong_field_is_named(field, value, said):
     with pytest.raises(InputError, match=said):
         made(**{field: value})
 
 
-def test_a_silo_method_that_is_not_linear_is_refused_with_the_reason() -> None:
+def test_a_silo_method_that_is_not_linear_is_refused_with_the_reason():
     algorithm = {"name": "local_sgd", "num_rounds": 2, "local_steps": 2, "step_size": 0.1, "clip_norm": 1.0}
     with refused("scenario.privacy.mechanism", "summed_gaussian", "each silo's own noisy answers"):
         resolve(parse(BASE | {"algorithm": algorithm}))
 
 
-def test_a_silo_is_given_no_noise_of_its_own() -> None:
+def test_a_silo_is_given_no_noise_of_its_own():
     resolved = made()
     from fedsim.protocol.limits import LIMITS
     from fedsim.protocol.plan import Terms
@@ -127,12 +126,12 @@ def test_a_silo_is_given_no_noise_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("way", ["shares", "envelopes"])
-def test_the_real_protocol_gives_the_same_model(way: str) -> None:
+def test_the_real_protocol_gives_the_same_model(way):
     played = resolve(parse(BASE | {"privacy": SUMS, "runtime": {"name": "inprocess", "shuffler": way}}))
     assert torch.equal(model(played), model(made()))
 
 
-def test_aggregators_noise_is_twice_a_full_share() -> None:
+def test_aggregators_noise_is_twice_a_full_share():
     """Its variance in the total, against the common multiplier; and a run with it repeats itself."""
     import numpy as np
 
@@ -150,7 +149,7 @@ def test_aggregators_noise_is_twice_a_full_share() -> None:
 
 
 @pytest.mark.slow
-def test_the_second_aggregator_is_an_actor_of_its_own(tmp_path: Path) -> None:
+def test_the_second_aggregator_is_an_actor_of_its_own(tmp_path):
     from fedsim.api.simulate import simulate
 
     on_ray = BASE | {
@@ -163,7 +162,7 @@ def test_the_second_aggregator_is_an_actor_of_its_own(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("position", "clip"), [(-1, 1.0), (3, 1.0), (0, -5.0), (0, 0.0), (0, 1.1), (0, float("nan"))]
 )
-def test_a_part_that_no_price_is_right_for_is_refused(position: int, clip: float) -> None:
+def test_a_part_that_no_price_is_right_for_is_refused(position, clip):
     sums = made().sums
     assert sums is not None
     with pytest.raises(InputError, match="share"):
