@@ -215,7 +215,7 @@ class Caps:
     def of(
         cls, epsilon: float, delta: float, sampled_epsilon: float = 0.0, sampled_delta: float = 0.0
     ) -> Caps:
-        """The caps for (epsilon, delta), of which sampled plans may use (sampled_epsilon, sampled_delta).
+        """The caps for (epsilon, delta), where sampled plans may use (sampled_epsilon, sampled_delta) of it.
 
         Raises:
             InputError: names the number that is out of bounds.

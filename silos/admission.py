@@ -30,8 +30,8 @@ _MARGIN = 1 + Fraction(1, 10**12)
 def admit(plan: Plan, silos: Sequence[Terms], mechanism: Mechanism, limits: Limits) -> list[Admitted]:
     """The noise multiplier of each silo and its true cost, which is within that silo's budget.
 
-    A silo takes the smallest multiplier whose cost is, unless its terms give one. The noise of a sum over
-    silos is given, since it is common to them; each prices what that is beside its own part.
+    A silo takes the smallest multiplier whose cost is, unless its terms give one. The noise of secure
+    aggregation is given, since it is common to the silos; each prices it relative to its own sensitivity.
 
     Raises:
         Refused: a silo cannot afford the plan, at the given noise or at the largest it allows, or has a
@@ -63,12 +63,12 @@ def admit(plan: Plan, silos: Sequence[Terms], mechanism: Mechanism, limits: Limi
 
 
 def _own_noise(plan: Plan, terms: Terms, mechanism: Mechanism) -> Terms:
-    """The terms with the noise of a sum over silos as a multiple of this silo's own sensitivity."""
+    """The terms with the noise of secure aggregation as a multiple of this silo's sensitivity."""
     if not mechanism.sums_only:
         return terms
     share, z = terms.share, terms.noise_multiplier
     if share is None or z is None:
-        raise Refused(f"silo {terms.name!r}: noise and pool of a sum over silos are not given")
+        raise Refused(f"silo {terms.name!r}: noise and pool of secure aggregation are not given")
     sums = cast(SumMechanism, mechanism)
     if sums.transport == "messages" and any(len(plan.rounds[r]) > 1 for r in terms.rounds):
         hint = "a round is one message, and is priced as one draw of the batch"

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from fedsim.common.errors import InputError, Refused
-from fedsim.common.files import atomic_file
+from fedsim.common.files import atomic_file, to_disk
 from fedsim.common.head_file import Head, HeadFile
 from silos.account import Caps
 from silos.book import Book, Enrolment, Run, replayed
@@ -84,7 +84,7 @@ class Journal:
             enrolment = Enrolment(silo, records, identity, caps, _end_of(expires))
             with atomic_file(path) as draft:
                 HeadFile.create(path, _write_first(draft, enrolment))
-            _sync(path.parent)
+            to_disk(path.parent)
         except (sqlite3.Error, OSError) as error:
             raise Refused("the silo's ledger cannot be created there") from error
         finally:
@@ -111,7 +111,7 @@ class Journal:
             connection = connect(path)
             held.callback(connection.close)
             check_pages(connection)
-            _sync(path.resolve().with_name(f"{path.resolve().name}-wal"))  # a kill may have come before
+            to_disk(path.resolve().with_name(f"{path.resolve().name}-wal"))  # a kill may have come before
             book = replayed(connection)
             noted = HeadFile.open(path, Head(book.length, bytes.fromhex(book.head)), book.before)
             held.callback(noted.close)
@@ -268,11 +268,3 @@ def _locked(path: Path) -> int:
 def _end_of(day: date) -> int:
     after = datetime(day.year, day.month, day.day, tzinfo=UTC) + timedelta(days=1)
     return int(after.timestamp()) * SECOND
-
-
-def _sync(place: Path) -> None:
-    handle = os.open(place, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -19,7 +19,7 @@ from silos.journal import SECOND, Journal
 from silos.ledger import RunLedger
 
 _DAY = 86_400 * SECOND
-_UNPAID = 100  # runs in 24 hours of which no round was paid for
+_UNPAID = 100  # runs in 24 hours without a round that was paid for
 _LONGEST = 200_000  # bytes of an offer
 
 
@@ -103,7 +103,7 @@ class LedgerFile(Journal):
     def check_room(self, offer: str, max_runs: int) -> None:
         """Refuse a further run; costs little, so that it can be asked before a plan is tried out.
 
-        A run of which no round was paid for leaves its admission in the chain and nothing else, when it is
+        A run without a round that was paid for leaves its admission in the chain and nothing else, when it is
         closed; so that a server cannot fill the disk with those, a day has only so many.
 
         Args:

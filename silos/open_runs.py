@@ -35,9 +35,7 @@ PLANS = 2**24
 _QUERY = 25  # numbers that a query takes in a plan
 _CLOSING = 5.0  # seconds that a run which is being closed waits for another one to be tried out
 
-SEEDED = (
-    "Noise comes from a seed (--insecure-simulation): whoever knows it knows the noise, nothing is private"
-)
+SEEDED = "Noise comes from a seed (--insecure-simulation), which can draw it again: nothing is private"
 
 
 class Busy(Refused):

@@ -148,7 +148,7 @@ class SealedLedger(RunLedger):
     """A run's ledger that keeps a silo's contributions as sealed reports, and nowhere in the clear.
 
     A report is made once, with new shares, and stored before it leaves; a repeated request gets the same
-    bytes. Two reports of one contribution would be two splits of it, of which no two parts must ever meet.
+    bytes. Two reports of one contribution would be two splits of it, and parts of both would reveal it.
     A report is for one start of the shuffler's process (`shuffler.store`). None is made for another,
     whatever a server says, so that a shuffler whose notes were set back cannot release the round again.
     """

@@ -65,7 +65,7 @@ class RoundReleases:
         self._contributions: list[Tensor] = []
 
     def contributions(self, memory: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """With secure aggregation, the members' parts of the round's answers by number: all that they send.
+        """The members' contributions by the query's number: all that they send in secure aggregation.
 
         The silo method has seen zeros for answers; of the sum of the real ones the server makes the message
         (`server.aggregate`).
@@ -106,13 +106,13 @@ class RoundReleases:
     def _contribution(
         self, query: CopiedQuery, noise_ratio: float, blocks: Sequence[Block], weights: Tensor
     ) -> Tensor:
-        """The members' parts of a sum over silos, (members, d), float64.
+        """The members' contributions to a secure aggregation, (members, d), float64.
 
         w_i in (0, 1] times a sum of terms of norm <= kappa_i clip, with the silo's share of the noise: at the
         query's one clip its sensitivity is 2 w_i kappa_i clip, which the silo has priced (`Share`).
         """
         if isinstance(query.clip, Tensor) and query.clip.dim() == 2:
-            raise Refused("a sum over silos has one clip for all of them, this is one a silo")
+            raise Refused("secure aggregation has one clip for all silos, this is one a silo")
         shares = [self._run.shares[member].clip for member in self._members]
         shorter = query.clip * torch.tensor(shares, dtype=torch.float64).unsqueeze(-1)
         own = query if set(shares) == {1.0} else query._replace(clip=shorter.to(self._run.dtype))

@@ -2,7 +2,7 @@
 
 Entries form a hash chain, which is checked as a whole when the file is opened: an entry that was altered, or
 that is missing before the last one, is found. A log that has lost its *last* entries is whole in itself;
-whoever must notice that keeps the newest entry elsewhere too (`fedsim.common.head_file`). Beside its entries
+a caller that must notice keeps the newest entry elsewhere too (`fedsim.common.head_file`). Beside its entries
 a log keeps a few named values, which may be replaced.
 """
 
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Self
 
 from fedsim.common.errors import Refused
-from fedsim.common.files import atomic_file
+from fedsim.common.files import atomic_file, to_disk
 from fedsim.common.head_file import Head
 
 _VERSION = 3
@@ -70,7 +70,7 @@ class AppendLog:
                 connection.execute(_ADD, (first.seq, None, body, first.hash))
                 connection.commit()
             path.with_name(f"{path.name}-journal").unlink(missing_ok=True)  # of a file that was removed alone
-        _sync_folder(path.parent)
+        to_disk(path.parent)  # the new file's name
         return first
 
     @classmethod
@@ -210,12 +210,3 @@ def _as_os_errors(name: str) -> Iterator[None]:
         yield
     except sqlite3.Error as error:
         raise OSError(f"{name}: {error}") from error
-
-
-def _sync_folder(folder: Path) -> None:
-    """A new file's name is on the disk with its folder."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -36,7 +36,7 @@ def atomic_file(place: Path, sync: bool = True) -> Iterator[Path]:
     try:
         yield draft
         if sync:
-            _sync(draft)
+            to_disk(draft)
         os.replace(draft, place)
     except BaseException:
         draft.unlink(missing_ok=True)
@@ -55,7 +55,7 @@ def atomic_directory(place: Path) -> Iterator[Path]:
     try:
         yield draft
         for file in _files(draft):
-            _sync(file)
+            to_disk(file)
         os.replace(draft, place)
     except BaseException:
         shutil.rmtree(draft, ignore_errors=True)
@@ -87,9 +87,13 @@ def _files(directory: Path) -> list[Path]:
     return sorted(file for file in directory.rglob("*") if file.is_file())
 
 
-def _sync(file: Path) -> None:
-    with file.open("rb") as handle:
-        os.fsync(handle.fileno())
+def to_disk(place: Path) -> None:
+    """Wait until a file, or the names in a folder, are on the disk."""
+    handle = os.open(place, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 VARIABLE = "FEDSIM_DATA"

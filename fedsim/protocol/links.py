@@ -11,7 +11,7 @@ from torch import Tensor
 from fedsim.protocol.plan import Admitted, Statement
 
 Variant = Literal["private", "nonprivate"]
-"""A run with its mechanism, and its twin without one."""
+"""A run with its mechanism, and its non-private baseline."""
 
 
 class Answered(NamedTuple):

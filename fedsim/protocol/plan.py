@@ -110,8 +110,8 @@ class Terms:
         delta: its delta.
         rounds: the rounds it takes part in, ascending; others are refused.
         noise_multiplier: noise that is given; by default the silo takes the smallest within its budget.
-            Either way it refuses a plan whose true cost exceeds epsilon. Of a sum over silos it is the sum's:
-            common to all of them, relative to the largest sensitivity that a silo may have.
+            Either way it refuses a plan whose true cost exceeds epsilon. Secure aggregation has one for all
+            silos, relative to the largest sensitivity that a silo may have.
         share: the silo's part in secure aggregation; None where it answers for itself.
     """
 

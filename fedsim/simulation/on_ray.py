@@ -211,7 +211,7 @@ class HostWorker(SiloHost):
     """A silo host in a process of its own; only public tensors and noisy messages pass, as arrays."""
 
     def __init__(self, scenario: Scenario, trial: int, names: list[str], digest: str) -> None:
-        """The named silos, of which alone records are read; `digest` is `Federation.digest`, of all."""
+        """Read the records of the named silos alone; `digest` is `Federation.digest`, of all silos."""
         torch.set_num_threads(1)
         resolved = resolve(scenario)
         silos = load_silos(scenario.data, scenario.partition, scenario.seed, trial, names)

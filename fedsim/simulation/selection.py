@@ -1,4 +1,4 @@
-"""Private tuning: its price, and the count of what is handed out of the records.
+"""Private tuning: its price, and the count of the uses of the records.
 
 Before tuning each silo prices all candidates together, and sets the noise of every run and every score.
 
@@ -99,7 +99,7 @@ class AdmittedSelection:
 
     @property
     def epsilon(self) -> float:
-        """Of all that is released in order to choose (module docstring)."""
+        """Cost of all that is released in order to choose (module docstring)."""
         return max(self.epsilon_training, self.epsilon_scores)
 
 

@@ -169,7 +169,7 @@ def fold_key(scenario: Mapping[str, Any]) -> str | None:
     """Equal for scenarios (as mappings) that fold together, in any trial; None where one cannot fold.
 
     Linear models, as many silos in every round and each answering for itself, noise by the accountant or a
-    theorem, and an algorithm of this package, of which it is tested that `FIELDS` do not change the plan. A
+    theorem, and an algorithm of this package: tests check that `FIELDS` do not change its plan. A
     theorem's noise on differences with a clip of their own does depend on the other clip: that stays apart.
     """
     tree = copy.deepcopy(dict(scenario))
@@ -286,7 +286,7 @@ def _with_numbers(
 
 
 def _named(admitted: Admitted) -> Admitted:
-    """With the silo's own name."""
+    """The answer with the silo's name alone."""
     _, _, name = admitted.terms.name.split("/", 2)
     return replace(admitted, terms=replace(admitted.terms, name=name))
 

@@ -151,7 +151,7 @@ def test_a_frame_over_the_limit_ends_its_connection_only(folder, first):
     assert len(stub.asked) == 1
 
 
-def test_a_client_that_breaks_off_harms_nobody(folder):
+def test_a_client_that_breaks_off_harms_no_other(folder):
     with serving(folder / "s"), dial(folder / "s", PATIENCE) as good:
         for sent in (b"", bytes(3), struct.pack(">Q", 10) + bytes(5)):
             with dial(folder / "s", PATIENCE) as bad:
@@ -182,7 +182,7 @@ def test_silent_clients_make_room(folder):
 
 
 @pytest.mark.parametrize("sent", [b"\0", bytes(7), struct.pack(">Q", 500), struct.pack(">Q", 500) + b"x"])
-def test_a_frame_that_does_not_come_keeps_nobody_out(folder, sent):
+def test_a_frame_that_does_not_come_keeps_no_other_out(folder, sent):
     """Every place is held so; the newcomer has one long before the time for a frame is over."""
     bounds = Bounds(frame_bytes=1000, clients=2, begin=0.2, transfer=2 * PATIENCE)
     with serving(folder / "s", bounds):
@@ -214,7 +214,7 @@ def test_half_a_frame_holds_a_place_for_a_bounded_time(folder):
             each.close()
 
 
-def test_an_answer_that_nobody_takes_holds_a_place_for_a_bounded_time(folder):
+def test_an_answer_that_is_not_taken_holds_a_place_for_a_bounded_time(folder):
     class Long(Stub):
         def answer(self, data):
             return frame() + bytes(8 << 20) if data == b"much" else frame()
@@ -302,7 +302,7 @@ def test_a_taken_port_is_named(port):
         pass
 
 
-def test_clients_without_a_token_keep_nobody_out(port):
+def test_clients_without_a_token_keep_no_other_out(port):
     number, token, _ = port
     silent = [socket.create_connection((LOOPBACK, number), PATIENCE) for _ in range(10)]
     with dial((number, token), PATIENCE) as client:

@@ -70,7 +70,7 @@ def test_a_broadcast_that_is_not_plain_is_refused_before_the_debit(broadcast):
     assert gate.statements()[0].rounds == []
 
 
-# A plan that somebody made by hand.
+# A plan that was made by hand.
 
 SHAPE = QueryShape("gradient", 1, 1.0)
 

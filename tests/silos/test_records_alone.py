@@ -1,4 +1,4 @@
-"""What one record does to the answers of its own silo and of others, whoever wrote the module or the problem.
+"""What one record does to the answers of its own silo and of others, for any module or problem.
 
 Every hostile part is refused before records are read, or stays within the sensitivity that is paid for.
 """

@@ -203,7 +203,7 @@ def test_a_seed_needs_the_flag_and_the_flag_a_seed(configure):
 
 
 def test_the_digest_of_equal_records_differs_between_silos(configure):
-    """Heads of the chain are made of it and leave: nobody may find out by it whether a guess is right."""
+    """Heads of the chain are made of it and leave: a guess at records must not be confirmed by it."""
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
     records = read_records(configure())

@@ -319,7 +319,7 @@ def test_only_an_ask_has_arrays(caller, run, kind):
     assert "has no arrays" in caller.refused(kind, {"w": POINT}, **head)
 
 
-def test_a_kind_that_nobody_sends_is_refused(caller):
+def test_a_kind_that_no_server_sends_is_refused(caller):
     assert "not 'admission'" in caller.refused("admission")
 
 

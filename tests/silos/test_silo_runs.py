@@ -250,7 +250,7 @@ def test_open_runs_are_tried_out_once_although_their_gates_make_room(federate, m
     held = caller.silo._runs._held.values()
     assert sum(each.gate is not None for each in held) == open_runs.GATES
     assert (len(tried) == len(runs)) == bool(room)
-    caller.silo._runs._trying.acquire()  # somebody's dear offer is being tried out
+    caller.silo._runs._trying.acquire()  # another offer is being tried out
     for old in list(held):
         old.gate = None
     assert (

@@ -77,7 +77,7 @@ def test_a_trace_is_followed_to_the_letter(known, tmp_path):
     path.write_text(TRACE)
     _, results = execute({"name": "trace", "path": str(path), "known_in_advance": known})
     statements = results.trials[0].statements
-    assert [len(said.rounds) for said in statements] == [12, 6, 4, 0]  # odd rounds of the file have nobody
+    assert [len(said.rounds) for said in statements] == [12, 6, 4, 0]  # odd rounds of the file have no silo
     assert statements[1].rounds == [0, 2, 4, 6, 8, 10]
     assert [said.admitted.releases for said in statements] == ([12, 6, 4, 0] if known else [12] * 4)
     assert statements[3].epsilon_spent == 0
@@ -85,7 +85,7 @@ def test_a_trace_is_followed_to_the_letter(known, tmp_path):
 
 
 @pytest.mark.parametrize("repeat", [False, True])
-def test_an_algorithm_that_holds_its_silos_runs_on_whoever_of_them_is_there(repeat, tmp_path):
+def test_an_algorithm_that_holds_its_silos_runs_on_those_of_them_that_are_there(repeat, tmp_path):
     path = tmp_path / "there.csv"
     flags = ["1,1,0,0", "0,1,1,1", "1,0,1,1", "0,0,1,1", "1,1,1,1", "0,0,1,0"]
     path.write_text("\n".join(["silo-00,silo-01,silo-02,silo-03", *flags[: 4 if repeat else 6]]) + "\n")

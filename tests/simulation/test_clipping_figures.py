@@ -1,4 +1,4 @@
-"""What the clip takes away: counted right, in every kind of run, and by nobody but a simulation."""
+"""Counts of clipped terms: right in every kind of run, and made by a simulation alone."""
 
 import ast
 import time
@@ -99,7 +99,7 @@ def test_watching_changes_nothing_and_can_be_left_out():
     assert len(bare.results.table("clipping")) == 0
 
 
-def test_a_silo_of_its_own_tells_nobody_of_its_terms():
+def test_a_deployed_silo_counts_no_terms():
     """Its records take no listener, and no code of a silo makes one: `seen` is only ever passed on."""
     records = lay_out([(np.eye(2), np.ones(2))], LinearRegression(2), torch.float64)
     block, points = records.full([0])[0], [torch.zeros(2).double()]

@@ -29,7 +29,7 @@ def shuffled(steps: Steps, shifts: npt.NDArray[np.int64], fair: int, rng: np.ran
 
 
 def total(messages: Bits, shifts: npt.NDArray[np.int64], fair: int) -> npt.NDArray[np.float64]:
-    """The sum over silos in steps, (d,): ones less sum_i (G_i + b / 2)."""
+    """The sum of the silos in steps, (d,): ones less sum_i (G_i + b / 2)."""
     centred: npt.NDArray[np.float64] = messages.sum(axis=0) - (shifts.sum() + len(shifts) * fair / 2)
     return centred
 

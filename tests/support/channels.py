@@ -67,7 +67,7 @@ def absent(frame: bytes, silo: Answer) -> bytes | None:
 
 
 def late(frame: bytes, silo: Answer) -> bytes | None:
-    """The silo answers, and nobody hears it."""
+    """The silo answers, and the answer is lost."""
     silo(frame)
     return None
 

@@ -66,7 +66,7 @@ def unpacked(project: Path, source: Path, site: Path) -> Path:
 
 
 def gone(pid: int) -> bool:
-    """Also a zombie: whoever inherits it may never reap it."""
+    """Also a zombie: the process that inherits it may never reap it."""
     try:
         return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:

@@ -34,7 +34,7 @@ def die_before_the_note() -> None:
 
 
 def die_after_the_note() -> None:
-    """Kill this process when its third release is noted, and nobody has it."""
+    """Kill this process when its third release is noted, and not sent."""
     _die(before=False)
 
 

@@ -56,7 +56,7 @@ class Round:
         return Release.read(frame, request, bytes.fromhex(self.keys.identity.public))
 
     def total(self, release: Release) -> np.ndarray[Any, Any]:
-        """What a server makes of it that checks nobody's signature."""
+        """The result of a server that checks no signature."""
         opened = [open_inner(each, release.context, self.parties.server) for each in release.inner]
         shares = [np.frombuffer(each[68:], "<u8") for each in opened]
         return total(add(shares), release.sum).reshape(len(self.form.scales), self.form.dimension)
