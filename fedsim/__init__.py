@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from fedsim.api.run import Run as Run
     from fedsim.api.run import load_run as load_run
     from fedsim.api.simulate import simulate as simulate
-    from fedsim.api.sweep import Sweep as Sweep
     from fedsim.api.sweep import sweep as sweep
     from fedsim.common.errors import InputError as InputError
     from fedsim.common.errors import Refused as Refused
@@ -48,6 +47,7 @@ if TYPE_CHECKING:
     from fedsim.report.comparison import Comparison as Comparison
     from fedsim.report.tables import Table as Table
     from fedsim.scenario.model import Scenario as Scenario
+    from fedsim.sweeps.run import Sweep as Sweep
 
     __version__: str
 
@@ -59,7 +59,7 @@ _HOMES = {
     "fedsim.api.price": ("Price", "price"),
     "fedsim.api.run": ("Run", "load_run"),
     "fedsim.api.simulate": ("simulate",),
-    "fedsim.api.sweep": ("Sweep", "sweep"),
+    "fedsim.api.sweep": ("sweep",),
     "fedsim.common.errors": ("InputError", "Refused"),
     "fedsim.data.arrays": ("Arrays",),
     "fedsim.protocol.batch": ("FULL", "Batch", "Fresh", "Full", "Poisson", "Subsample", "WithReplacement"),
@@ -77,6 +77,7 @@ _HOMES = {
     "fedsim.report.comparison": ("Comparison",),
     "fedsim.report.tables": ("Table",),
     "fedsim.scenario.model": ("Scenario",),
+    "fedsim.sweeps.run": ("Sweep",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

@@ -78,8 +78,7 @@ class Audit:
     def save(self, run: str | os.PathLike[str]) -> None:
         """Put it into a run directory, and on the run's page.
 
-        Raises:
-            InputError: no run directory, or it cannot be written.
+        InputError if it is no run directory, or cannot be written.
         """
         path = Path(run) / FILE
         try:

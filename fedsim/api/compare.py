@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from fedsim.api.run import Run
-from fedsim.api.sweep import Sweep
 from fedsim.common.errors import InputError
 from fedsim.report.comparison import Comparison, Source, compared, source_of
+from fedsim.sweeps.run import Sweep
 
 Comparable = Run | Sweep | str | os.PathLike[str]
 """A run, a sweep, or the directory of one."""

@@ -23,22 +23,14 @@ ScenarioLike = str | os.PathLike[str] | Mapping[str, Any] | Scenario
 
 
 def changes_of(overrides: Mapping[str, Any] | None, short: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields that a caller changes, {field: value}.
-
-    Raises:
-        InputError: `overrides` is no mapping.
-    """
+    """The fields that a caller changes, {field: value}. InputError if `overrides` is no mapping."""
     if overrides is not None and not isinstance(overrides, Mapping):
         raise InputError("overrides", overrides, 'must be a mapping such as {"algorithm.step_size": 0.5}')
     return {**(overrides or {}), **short}
 
 
 def one_run(given: ScenarioLike, changes: Mapping[str, Any] | None = None) -> Scenario:
-    """The scenario of a single run; as `scenario_of`.
-
-    Raises:
-        InputError: it has a `sweep` section.
-    """
+    """The scenario of a single run; as `scenario_of`. InputError if it has a `sweep` section."""
     scenario = scenario_of(given, changes)
     scenario.check_single()
     return scenario

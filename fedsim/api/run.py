@@ -189,8 +189,7 @@ class Run:
 def load_run(path: str | os.PathLike[str]) -> Run:
     """Read a run directory back, as `fedsim simulate` and `Run.save` write it.
 
-    Raises:
-        InputError: names the file that is missing, damaged, or of another version.
+    InputError names the file that is missing, damaged, or of another version.
     """
     return Run(read(Path(path)), Path(path))
 

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import os
 import time
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 
@@ -21,66 +18,13 @@ from fedsim.api.given import ScenarioLike, changes_of, tree_of
 from fedsim.api.progress import display, watching
 from fedsim.report.outcome import value
 from fedsim.report.record import CellResult
-from fedsim.report.sweep_page import errors, figure_of
-from fedsim.report.tables import Table, lines_html
 from fedsim.scenario.metric import METRICS
-from fedsim.sweeps import run as sweeps
 from fedsim.sweeps.engine import Event
 from fedsim.sweeps.job import Job, job_of
-from fedsim.sweeps.run import cells_table
+from fedsim.sweeps.run import Sweep, run
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-    from fedsim.report.sweep_summary import SweepSummary
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class Sweep:
-    """The result of `fedsim.sweep`; `ended` has the failed cells with reasons."""
-
-    ended: sweeps.FinishedSweep
-
-    @property
-    def summary(self) -> SweepSummary:
-        """The contents of `summary.json`."""
-        return self.ended.summary
-
-    @property
-    def interrupted(self) -> bool:
-        """Whether cells are missing."""
-        return self.ended.interrupted
-
-    @property
-    def combinations(self) -> Table:
-        """One row per combination: varied and chosen fields, mean test error, cost."""
-        return Table(pa.Table.from_pylist([_row(row.tree()) for row in self.summary.combinations]))
-
-    @property
-    def cells(self) -> Table:
-        """One row per combination and reported trial."""
-        return Table(cells_table(self.ended.job, self.ended.results))
-
-    def plot(self) -> Figure:
-        """Test error against what was varied, one line per algorithm."""
-        return figure_of(self.summary)
-
-    def __repr__(self) -> str:
-        return f"Sweep({self._line()})"
-
-    def _line(self) -> str:
-        summary, failed = self.summary, len(self.ended.results.failures)
-        rest = f", {failed} cells failed" if failed else ""
-        return f"{summary.scenario}: {len(summary.combinations)} combinations, {summary.status}{rest}"
-
-    def _repr_html_(self) -> str:
-        return lines_html([self._line()]) + errors(self.summary).html
-
-
-def _row(row: Mapping[str, Any]) -> dict[str, Any]:
-    rest = {key: value for key, value in row.items() if key not in ("varied", "chosen")}
-    chosen = {f"chosen {field}": value for field, value in (row["chosen"] or {}).items()}
-    return {**row["varied"], **chosen, **rest}
+    pass
 
 
 def sweep(
@@ -108,15 +52,7 @@ def sweep(
     """
     job = job_of(tree_of(scenario, changes_of(overrides, short)))
     place = None if out is None else Path(out)
-    return Sweep(
-        sweeps.run(
-            job,
-            place,
-            workers,
-            lambda job: watching(progress, partial(sweep_display, job=job)),
-            warnings.warn,
-        )
-    )
+    return run(job, place, workers, lambda job: watching(progress, partial(sweep_display, job=job)))
 
 
 @contextmanager

@@ -6,15 +6,18 @@ import errno
 import json
 import os
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import click
 import typer
 
 import fedsim
+
+if TYPE_CHECKING:
+    from fedsim.scenario.model import Scenario
 
 RUNS, PRIVACY, DEPLOYMENT, SCENARIOS = "Runs", "Privacy", "Deployment", "Scenarios and tables"
 """Parts of `fedsim --help`, in this order."""
@@ -73,6 +76,41 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but er
 SummaryAsJson = Annotated[
     bool, typer.Option("--json", help="Print the summary as JSON; progress goes to stderr.")
 ]
+
+
+def ready(
+    path: Path, overrides: Sequence[str] | None, out: Path | None = None, single: bool = True
+) -> Scenario:
+    """The scenario, to be written to `out`; refuses what is wrong without records before torch is loaded.
+
+    Args:
+        single: whether one with a `sweep` section is refused.
+    """
+    import fedsim.report  # noqa: F401  (a silo's installation has none, and refuses before it looks for one)
+    from fedsim.common.files import check_free
+    from fedsim.scenario.load import load
+
+    scenario = load(path, overrides or [])
+    check_ready(scenario)
+    if single:
+        scenario.check_single()
+    if out is not None:
+        check_free(out)
+    return scenario
+
+
+def check_ready(scenario: Scenario) -> None:
+    """Check all that can be checked without records: fields, files, downloads, the cluster's address."""
+    from fedsim.common.files import check_there
+    from fedsim.common.process import check_reachable
+    from fedsim.data.fetch import obtain
+
+    scenario.check()
+    obtain(scenario.data.downloads)
+    for field, file in scenario.data.files.items():
+        check_there(f"scenario.data.{field}", file)
+    if scenario.runtime.address is not None:
+        check_reachable(scenario.runtime.address, "scenario.runtime.address")
 
 
 def on_runtime(name: str | None, address: str | None) -> list[str]:

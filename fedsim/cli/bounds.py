@@ -18,7 +18,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from fedsim.cli.app import PRIVACY, SCENARIO, DataDir, Overrides, app, data_from, fail, plain_errors
+from fedsim.cli.app import PRIVACY, SCENARIO, DataDir, Overrides, app, data_from, fail, plain_errors, ready
 from fedsim.cli.output import print_json, print_notices, say, shown, titled
 from fedsim.common.errors import InputError
 from fedsim.privacy.rounding import shown_down, shown_up
@@ -63,9 +63,7 @@ def bounds(
     with plain_errors(), data_from(data_dir):
         if (scenario is None) == (run is None):
             fail("error: SCENARIO: give a scenario file, or --run and a run directory")
-        from fedsim.cli import early
-
-        loaded = None if scenario is None else early.single(scenario, overrides or [])
+        loaded = None if scenario is None else ready(scenario, overrides)
         _show(loaded, overrides or [], as_json, run)
 
 

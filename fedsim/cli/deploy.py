@@ -24,6 +24,7 @@ from fedsim.cli.app import (
     ScenarioFile,
     app,
     plain_errors,
+    ready,
 )
 from fedsim.cli.output import print_failure, print_run, say, shown, slug
 from fedsim.common.errors import InputError
@@ -54,9 +55,7 @@ def up(
     """Deploy a scenario whole on this machine: a server, and for each silo a daemon and a node; train, and
     leave a folder for each party."""
     with plain_errors():
-        from fedsim.cli import early
-
-        loaded = None if scenario is None else early.single(scenario, overrides or [], out)
+        loaded = None if scenario is None else ready(scenario, overrides, out)
         raise typer.Exit(_run_here(loaded, overrides or [], out, port, resume))
 
 
@@ -145,9 +144,7 @@ def deploy(
 ) -> None:
     """Train a model with real silos, through Flower, and write the run directory."""
     with plain_errors():
-        from fedsim.cli import early
-
-        early.single(scenario, overrides or [], out)  # a mistake should not wait for silos
+        ready(scenario, overrides, out)  # a mistake should not wait for silos
         raise typer.Exit(_run(scenario, overrides or [], federation, out, resume, superlink))
 
 

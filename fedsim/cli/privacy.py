@@ -25,6 +25,7 @@ from fedsim.cli.app import (
     data_from,
     fail,
     plain_errors,
+    ready,
 )
 from fedsim.cli.output import print_json, print_notices, print_parameters, print_silos, rendered, say, shown
 from fedsim.common.errors import InputError
@@ -57,9 +58,7 @@ def privacy(
 ) -> None:
     """Show what the run would cost each silo and the noise it would use; reads no feature values."""
     with plain_errors(), data_from(data_dir):
-        from fedsim.cli import early
-
-        loaded = early.base(scenario, overrides or [])
+        loaded = ready(scenario, overrides, single=False)
         from fedsim.api.price import price
 
         found = price(loaded, verify=verify, conversions=conversions).statement
@@ -169,9 +168,7 @@ def audit(
     """Attack a scenario's transcript and show what that attains of each silo's claim; exit code 1 if a
     claim is broken."""
     with plain_errors(), data_from(data_dir):
-        from fedsim.cli import early
-
-        loaded = None if scenario is None else early.single(scenario, overrides or [])
+        loaded = None if scenario is None else ready(scenario, overrides)
         if daemons is not None:
             if run is not None:
                 fail("error: --daemons attacks by a scenario, --run audits a directory: give one of them")

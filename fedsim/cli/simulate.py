@@ -26,10 +26,12 @@ from fedsim.cli.app import (
     ScenarioFile,
     SummaryAsJson,
     app,
+    check_ready,
     data_from,
     fail,
     on_runtime,
     plain_errors,
+    ready,
     scenarios,
 )
 from fedsim.cli.output import (
@@ -43,13 +45,14 @@ from fedsim.cli.output import (
     slug,
     titled,
 )
+from fedsim.common.errors import InputError
 from fedsim.privacy.rounding import shown_up
 
 if TYPE_CHECKING:
     from fedsim.api.run import Run
     from fedsim.report.sweep_summary import Setting, SweepSummary
     from fedsim.scenario.model import Scenario
-    from fedsim.sweeps.run import FinishedSweep
+    from fedsim.sweeps.run import Sweep
 
 
 @app.command(rich_help_panel=RUNS)
@@ -73,15 +76,24 @@ def simulate(
     """Train a private model across silos and write the run directory."""
     changes = [*(overrides or []), *on_runtime(runtime, address)]
     with plain_errors(), data_from(data_dir):
-        from fedsim.cli import early
-
-        path = early.scenario_of(resume) if scenario is None and resume is not None else scenario
+        path = _unfinished(resume) if scenario is None and resume is not None else scenario
         if path is None:
             fail("error: SCENARIO: name one, or --resume RUN")
         if resume is not None and out is not None:
             fail("error: --out: --resume RUN goes on in RUN: leave --out out")
-        loaded = early.single(path, changes, out)
+        loaded = ready(path, changes, out)
         raise typer.Exit(_run(loaded, out, resume, Output(quiet, as_json)))
+
+
+def _unfinished(run: Path) -> Path:
+    """The scenario file of a run directory that is to go on."""
+    from fedsim.common.files import UNFINISHED
+
+    file = run / UNFINISHED / "scenario.yaml"
+    if not file.is_file():
+        hint = "holds no unfinished run: one that was interrupted keeps what it needs to go on"
+        raise InputError("--resume", str(run), hint)
+    return file
 
 
 def _run(scenario: Scenario, out: Path | None, resume: Path | None, output: Output) -> int:
@@ -159,9 +171,12 @@ def sweep(
     """Run a scenario's `sweep` section: all combinations, tuned, over trials; resumes where it stopped."""
     changes = [*(overrides or []), *on_runtime("ray" if address else None, address)]
     with plain_errors(), data_from(data_dir):
-        from fedsim.cli import early
+        from fedsim.scenario.load import load_tree
+        from fedsim.sweeps.combinations import combinations
 
-        tree = early.swept(scenario, changes)
+        tree = load_tree(scenario, changes)
+        for candidate in (one for combination in combinations(tree) for one in combination.candidates):
+            check_ready(candidate.scenario)
         from fedsim.api.sweep import sweep_display
         from fedsim.sweeps.job import job_of
         from fedsim.sweeps.run import run
@@ -174,7 +189,7 @@ def sweep(
         raise typer.Exit(_print_sweep(done, directory, output))
 
 
-def _print_sweep(sweep: FinishedSweep, directory: Path, output: Output) -> int:
+def _print_sweep(sweep: Sweep, directory: Path, output: Output) -> int:
     """Print the outcome; return the exit code."""
     if sweep.interrupted:
         return _print_interrupted(output.errors, sweep, directory)
@@ -184,7 +199,7 @@ def _print_sweep(sweep: FinishedSweep, directory: Path, output: Output) -> int:
     return FAILED if sweep.results.failures else DONE
 
 
-def _print_interrupted(console: Console, sweep: FinishedSweep, directory: Path) -> int:
+def _print_interrupted(console: Console, sweep: Sweep, directory: Path) -> int:
     if sweep.lost:
         say(console, f"failed: {sweep.lost}", "red")
     again = f"the same command with --out {directory} goes on from there"
@@ -192,7 +207,7 @@ def _print_interrupted(console: Console, sweep: FinishedSweep, directory: Path) 
     return FAILED if sweep.lost else INTERRUPTED
 
 
-def _failures(console: Console, sweep: FinishedSweep, directory: Path) -> None:
+def _failures(console: Console, sweep: Sweep, directory: Path) -> None:
     from fedsim.sweeps.run import failure_file
 
     for event, failure in sweep.results.failures:
@@ -202,7 +217,7 @@ def _failures(console: Console, sweep: FinishedSweep, directory: Path) -> None:
         say(console, text, "red")
 
 
-def _report(console: Console, sweep: FinishedSweep, directory: Path) -> None:
+def _report(console: Console, sweep: Sweep, directory: Path) -> None:
     from fedsim.report.sweep_page import true_epsilons
 
     summary = sweep.summary

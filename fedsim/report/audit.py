@@ -217,10 +217,6 @@ class AuditPart(Part):
 
 
 def read_audit(directory: Path) -> AuditPart | None:
-    """A run's audit, if there is one.
-
-    Raises:
-        InputError: the file is damaged.
-    """
+    """A run's audit, if there is one. InputError if the file is damaged."""
     path = directory / FILE
     return validated(AuditPart, read_json(path, _AGAIN), path, _AGAIN) if path.exists() else None

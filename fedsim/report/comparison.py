@@ -66,8 +66,7 @@ class Comparison:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the table as CSV and the figure as PNG and SVG (`FILES`) into a new directory.
 
-        Raises:
-            InputError: it holds something already, or cannot be written.
+        InputError if it holds something already, or cannot be written.
         """
         with atomic_directory(check_free(Path(path))) as draft:
             with (draft / FILES[0]).open("w", encoding="utf-8", newline="") as file:
@@ -134,8 +133,7 @@ def _chosen(source: Source) -> str:
 def source_of(directory: Path) -> Source:
     """The run or sweep of a directory, from its files alone.
 
-    Raises:
-        InputError: it is neither a run's nor a sweep's, was left unfinished, or is of another version.
+    InputError if it is neither a run's nor a sweep's, was left unfinished, or is of another version.
     """
     if is_sweep(directory):
         return Source(directory.name, read_sweep(directory))

@@ -135,11 +135,7 @@ class Line(NamedTuple):
 
 
 def measured(run: RunData) -> list[str]:
-    """The columns that the run measured.
-
-    Raises:
-        InputError: neither of them.
-    """
+    """The columns that the run measured. InputError if there is neither."""
     result = [
         name for name in OF_TRAINING if run.table("metrics")[name].null_count < len(run.table("metrics"))
     ]

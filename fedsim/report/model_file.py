@@ -45,8 +45,7 @@ class ModelFile(Section):
     def made(self) -> Problem:
         """The problem itself, without its public part.
 
-        Raises:
-            InputError: it is of a package that is not installed.
+        InputError if it is of a package that is not installed.
         """
         return problem_of(self.problem, self.num_features, self.num_classes, getattr(torch, self.dtype))
 
@@ -70,11 +69,7 @@ def write_trained(trained: Trained, folder: Path) -> None:
 
 
 def read_trained(directory: Path, trials: Collection[int]) -> Trained:
-    """Read them back.
-
-    Raises:
-        InputError: a file is missing, damaged or of another version.
-    """
+    """Read them back. InputError if a file is missing, damaged or of another version."""
     path = directory / FILE
     kept = validated(ModelFile, read_json(path, AGAIN), path, AGAIN)
     if kept.recipe is None:
@@ -114,8 +109,7 @@ _PREPARED = "prepared."
 def write_models(models: Mapping[Any, Tensor], fitted: Fitted | None, file: Path) -> str:
     """Write a trial's models, by variant, and what prepares its records, atomically; returns the SHA-256.
 
-    Raises:
-        OSError: they cannot be written.
+    OSError if they cannot be written.
     """
     named = {variant: model.contiguous() for variant, model in models.items()}
     if fitted is not None:

@@ -91,8 +91,7 @@ class Results:
     def finish(self, result: TrialResult) -> None:
         """Append a trial that has ended, with what was measured in it.
 
-        Raises:
-            NotKept: it cannot be written, and is in memory only.
+        NotKept if it cannot be written, and is in memory only.
         """
         self.trials[result.trial] = result
         self._unfinished += [*result.rows, *(_row(result.trial, each) for each in result.statements)]

@@ -59,8 +59,7 @@ def listing(directory: Path) -> list[str]:
 def write_page(directory: Path) -> Path:
     """Write report.html and figures/ into a run directory; what was there is replaced once all is ready.
 
-    Raises:
-        InputError: the directory is no run directory of this version, or cannot be written.
+    InputError if the directory is no run directory of this version, or cannot be written.
     """
     run = read(directory)
     return publish(directory, lambda draft: _fill(run, draft))
@@ -69,8 +68,7 @@ def write_page(directory: Path) -> Path:
 def publish(directory: Path, fill: Callable[[Path], None]) -> Path:
     """Let `fill` write report.html and its figures into a folder, and move them to `directory`.
 
-    Raises:
-        InputError: the directory cannot be written.
+    InputError if the directory cannot be written.
     """
     try:
         with atomic_files(directory) as draft:

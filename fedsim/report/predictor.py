@@ -43,11 +43,7 @@ class Predictor:
 
     @property
     def recipe(self) -> Recipe:
-        """The columns that it takes and what it predicts.
-
-        Raises:
-            InputError: only the silos know.
-        """
+        """The columns that it takes and what it predicts. InputError if only the silos know."""
         return self._known.recipe
 
     @property
@@ -147,8 +143,7 @@ class Predictor:
     def coefficients(self) -> tuple[Tensor, Tensor]:
         """Weights (outputs, d) of a linear model's `features`, and biases (outputs,), 0 without one.
 
-        Raises:
-            InputError: it is a network.
+        InputError if it is a network.
         """
         if isinstance(self.problem, NeuralNetwork):
             raise InputError("model", "neural_network", "must be linear; a network has `to_torch`")
@@ -160,8 +155,7 @@ class Predictor:
     def to_sklearn(self) -> Pipeline:
         """A linear model as scikit-learn's: see `fedsim.report.to_sklearn`.
 
-        Raises:
-            InputError: it is a network, or of a loss that scikit-learn has no model for.
+        InputError if it is a network, or of a loss that scikit-learn has no model for.
         """
         from fedsim.report.to_sklearn import pipeline_of
 

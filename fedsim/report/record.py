@@ -302,8 +302,7 @@ class Record:
     def append(self, key: str, rows: Sequence[Any]) -> None:
         """Append an entry: rows of any tables. It takes the place of an older one with the same key.
 
-        Raises:
-            OSError: it cannot be written; the record is as it was.
+        OSError if it cannot be written; the record is as it was.
         """
         entry: dict[str, list[Any]] = {}
         for row in rows:

@@ -207,8 +207,7 @@ def _unhashed(value: Any) -> Any:
 def read(directory: Path) -> RunData:
     """Read a run's results; no data set, no Ray, and models only once they are asked for.
 
-    Raises:
-        InputError: names the file that is missing, damaged, or of another version.
+    InputError names the file that is missing, damaged, or of another version.
     """
     if not directory.is_dir():
         raise InputError("RUN", str(directory), f"no such directory; {AGAIN}")

@@ -300,28 +300,25 @@ class Summary(Part):
 
 
 def read_summary(directory: Path) -> Summary:
-    """Read the summary of a run directory.
+    """The summary of a run directory; InputError if it is missing, damaged, or of another version."""
+    return of_format(Summary, directory, FORMAT, AGAIN)
 
-    Raises:
-        InputError: the file is missing, damaged, or of another version.
-    """
+
+def of_format(kind: type[Model], directory: Path, reads: int | str, remedy: str) -> Model:
+    """The summary in a directory; InputError if it is missing, damaged, or of another format."""
     path = directory / FILE
-    tree = read_json(path, AGAIN)
+    tree = read_json(path, remedy)
     written = tree.get("format") if isinstance(tree, dict) else None
-    if written != FORMAT:
+    if written != reads:
         wrote = tree.get("versions") if isinstance(tree, dict) else None
         version = wrote.get("fedsim-isrl", "unknown") if isinstance(wrote, dict) else "unknown"
-        hint = f"format {written!r}, written by fedsim {version}; this version reads format {FORMAT}"
-        raise InputError("RUN", str(path), f"{hint}: {AGAIN}")
-    return validated(Summary, tree, path, AGAIN)
+        hint = f"format {written!r}, written by fedsim {version}; this version reads format {reads!r}"
+        raise InputError("RUN", str(path), f"{hint}: {remedy}")
+    return validated(kind, tree, path, remedy)
 
 
 def opened(path: Path, load: Callable[[], T], remedy: str = AGAIN) -> T:
-    """Load a file.
-
-    Raises:
-        InputError: the file is missing or damaged; it says what to do about it.
-    """
+    """Load a file. InputError if the file is missing or damaged; it says what to do about it."""
     try:
         return load()
     except json.JSONDecodeError as error:

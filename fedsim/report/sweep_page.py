@@ -34,8 +34,7 @@ _NOTHING = TextTable("", [], [])
 def write_page(directory: Path) -> Path:
     """Write report.html and the figure into a sweep's directory; what was there is replaced.
 
-    Raises:
-        InputError: it is no finished sweep of this version, or cannot be written.
+    InputError if it is no finished sweep of this version, or cannot be written.
     """
     sweep = read_sweep(directory)
     scenario, description = scenario_of(directory / "scenario.yaml")

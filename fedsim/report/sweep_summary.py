@@ -12,7 +12,7 @@ from typing import Any
 
 from fedsim.common.errors import InputError
 from fedsim.common.serialise import canonical
-from fedsim.report.summary import FILE, Baseline, Part, Values, read_json, validated
+from fedsim.report.summary import FILE, Baseline, Part, Values, of_format, read_json
 from fedsim.scenario.model import Criterion
 
 FORMAT = "fedsim sweep 2"
@@ -201,11 +201,7 @@ class SweepSummary(Part):
 
 
 def is_sweep(directory: Path) -> bool:
-    """Whether a directory holds a sweep, finished or not.
-
-    Raises:
-        InputError: its summary cannot be read.
-    """
+    """Whether a directory holds a sweep, finished or not. InputError if its summary cannot be read."""
     path = directory / FILE
     if (directory / CELLS).is_file() or not path.is_file():
         return (directory / CELLS).is_file()
@@ -214,19 +210,10 @@ def is_sweep(directory: Path) -> bool:
 
 
 def read_sweep(directory: Path) -> SweepSummary:
-    """The summary in a sweep's directory.
-
-    Raises:
-        InputError: it is no finished sweep of this version.
-    """
-    path = directory / FILE
-    if not path.exists():
+    """The summary in a sweep's directory; InputError if it is no finished sweep of this version."""
+    if not (directory / FILE).exists():
         raise InputError("RUN", str(directory), "its sweep has not finished; run it to the end")
-    tree = read_json(path, AGAIN)
-    written = tree.get("format") if isinstance(tree, dict) else None
-    if written != FORMAT:
-        raise InputError("RUN", str(path), f"format {written!r}, this version reads {FORMAT!r}; {AGAIN}")
-    return validated(SweepSummary, tree, path, AGAIN)
+    return of_format(SweepSummary, directory, FORMAT, AGAIN)
 
 
 def title(varied: Mapping[str, Any], private: bool, without: Collection[str | None] = ()) -> str:

@@ -120,8 +120,7 @@ class PrepareColumns(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     def transform(self, X: Any) -> Floats:
         """Features (n, d).
 
-        Raises:
-            InputError: names the column and the row that are wrong, and what would be right.
+        InputError names the column and the row that are wrong, and what would be right.
         """
         fitted = self._fitted()
         features = fitted.features(X)

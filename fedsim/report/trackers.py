@@ -95,8 +95,7 @@ class Trackers:
 def open_trackers(names: Sequence[str], simulation: bool, complain: Callable[[str], None]) -> Trackers:
     """Build the trackers that are named; reads no entry point where none is.
 
-    Raises:
-        InputError: no such tracker is installed, or it cannot be made.
+    InputError if no such tracker is installed, or it cannot be made.
     """
     known = entry_points(GROUP) if names else {}
     built: dict[str, Tracker] = {}
@@ -115,11 +114,7 @@ def open_trackers(names: Sequence[str], simulation: bool, complain: Callable[[st
 
 
 def installed(module: str, extra: str) -> Any:
-    """Import what an extra brings.
-
-    Raises:
-        InputError: it is not installed.
-    """
+    """Import what an extra brings. InputError if it is not installed."""
     try:
         return importlib.import_module(module)
     except ImportError as error:

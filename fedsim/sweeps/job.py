@@ -108,8 +108,7 @@ class Job:
 def job_of(tree: Mapping[str, Any]) -> Job:
     """The job of a scenario with a `sweep` section, as nested mappings.
 
-    Raises:
-        InputError: names the field, the value and what would be right.
+    InputError names the field, the value and what would be right.
     """
     if tree.get("seed") is None:
         return job_of({**tree, "seed": secrets.randbits(63)})
@@ -168,8 +167,7 @@ class Selection:
 def selections(items: Sequence[Combination], tune: TuneSection | None) -> dict[int, Selection]:
     """The private tuning of each combination, by its number; none where nothing is tuned privately.
 
-    Raises:
-        InputError: a combination cannot be tuned so, or a silo cannot afford it; names both.
+    InputError if a combination cannot be tuned so, or a silo cannot afford it; names both.
     """
     if tune is None or tune.private is None:
         return {}

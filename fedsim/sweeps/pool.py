@@ -66,8 +66,7 @@ class Workers(AbstractContextManager["Workers"]):
     def run(self, batches: Sequence[Batch]) -> Iterator[Finished]:
         """Each cell with its outcome, in any order.
 
-        Raises:
-            WorkerLost: no node is left, so that new workers would be waited for in vain.
+        WorkerLost if no node is left, so that new workers would be waited for in vain.
         """
         import ray
 
@@ -85,11 +84,7 @@ class Workers(AbstractContextManager["Workers"]):
             self._hand_out()
 
     def each(self, function: Callable[[Cell], T], cells: Sequence[Cell]) -> Iterator[T]:
-        """The function's value for each cell, in their order.
-
-        Raises:
-            WorkerLost: a worker died over one.
-        """
+        """The function's value for each cell, in their order. WorkerLost if a worker died over one."""
         import ray
 
         if cells and not self._started:

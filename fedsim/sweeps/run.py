@@ -12,6 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from matplotlib.figure import Figure
 
 from fedsim.common.errors import InputError
 from fedsim.common.files import atomic_file, atomic_files, unwritable
@@ -25,8 +26,9 @@ from fedsim.report.record import BaselineMeasurement, CellResult, Record
 from fedsim.report.run_directory import SECRET
 from fedsim.report.summarise import baselines_of
 from fedsim.report.summary import FILE
-from fedsim.report.sweep_page import figure_name, write_page
+from fedsim.report.sweep_page import errors, figure_name, figure_of, write_page
 from fedsim.report.sweep_summary import CELLS, BaselineGroup, Labels, SweepSummary
+from fedsim.report.tables import Table, lines_html
 from fedsim.scenario.load import parse, relative
 from fedsim.scenario.metric import BY_SKLEARN
 from fedsim.scenario.model import Scenario
@@ -41,9 +43,9 @@ Watch = Callable[[Job], AbstractContextManager[Callable[[Event], None]]]
 """Opened when the cells begin; it gets every cell until they end."""
 
 
-@dataclass(frozen=True)
-class FinishedSweep:
-    """A sweep that has ended.
+@dataclass(frozen=True, eq=False, repr=False)
+class Sweep:
+    """The result of `fedsim.sweep`; `results` has the failed cells with reasons.
 
     Args:
         job: what was asked for.
@@ -63,6 +65,41 @@ class FinishedSweep:
     kept: int = 0
     files: tuple[str, ...] = ()
 
+    @property
+    def combinations(self) -> Table:
+        """One row per combination: varied and chosen fields, mean test error, cost."""
+        rows = [row.tree() for row in self.summary.combinations]
+        return Table(
+            pa.Table.from_pylist(
+                [
+                    row["varied"]
+                    | {f"chosen {field}": value for field, value in (row["chosen"] or {}).items()}
+                    | {key: value for key, value in row.items() if key not in ("varied", "chosen")}
+                    for row in rows
+                ]
+            )
+        )
+
+    @property
+    def cells(self) -> Table:
+        """One row per combination and reported trial."""
+        return Table(cells_table(self.job, self.results))
+
+    def plot(self) -> Figure:
+        """Test error against what was varied, one line per algorithm."""
+        return figure_of(self.summary)
+
+    def _line(self) -> str:
+        summary, failed = self.summary, len(self.results.failures)
+        rest = f", {failed} cells failed" if failed else ""
+        return f"{summary.scenario}: {len(summary.combinations)} combinations, {summary.status}{rest}"
+
+    def __repr__(self) -> str:
+        return f"Sweep({self._line()})"
+
+    def _repr_html_(self) -> str:
+        return lines_html([self._line()]) + errors(self.summary).html
+
 
 def run(
     job: Job,
@@ -70,7 +107,7 @@ def run(
     workers: int | None = None,
     watch: Watch = lambda job: nullcontext(lambda event: None),
     warn: Callable[[str], None] = warnings.warn,
-) -> FinishedSweep:
+) -> Sweep:
     """Run every cell that is not in the record, and write the results once all are done.
 
     An interrupt (KeyboardInterrupt, or the loss of Ray's workers) returns what there is. Then only finished
@@ -102,7 +139,7 @@ def run(
             seconds = time.perf_counter() - start
             summary = summarise(job, engine.results, compared, seconds, interrupted)
             files = write(job, engine.results, summary, out.resolve()) if out and not interrupted else []
-    return FinishedSweep(job, engine.results, summary, interrupted, lost, kept, tuple(files))
+    return Sweep(job, engine.results, summary, interrupted, lost, kept, tuple(files))
 
 
 def _runner(job: Job, workers: int | None) -> AbstractContextManager[Runner]:

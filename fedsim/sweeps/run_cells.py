@@ -119,8 +119,7 @@ def _resolved(cell: Cell) -> Resolved:
 def _granted(cell: Cell) -> Grant | None:
     """Permission to use the records; None where none are put aside.
 
-    Raises:
-        Refused: they are, and the cell has no grant, or one for something else.
+    Refused if they are, and the cell has no grant, or one for something else.
     """
     grant = cell.grant
     if grant is None and cell.scenario["data"].get("reserve") is None:
@@ -166,8 +165,7 @@ def _result(
 def on_test_records(evaluate: Evaluator, model: Tensor, all_metrics: bool) -> Tested:
     """Error, loss and, if asked for, all metrics on all silos' test records; not private.
 
-    Raises:
-        ValueError: one of them is not finite.
+    ValueError if one of them is not finite.
     """
     tested = evaluate(model, last=all_metrics)
     if not (isfinite(tested.error) and isfinite(tested.loss)):
