@@ -18,7 +18,7 @@ from fedsim.report.audit import AuditPart, audit_figure, audit_table, read_audit
 from fedsim.report.curves import MEASURED_FIGURES
 from fedsim.report.outcome import Outcome
 from fedsim.report.run_directory import RunData, data_of, read, write
-from fedsim.report.summary import FEW, SiloRow, Summary, spans
+from fedsim.report.summary import FEW, Part, SiloRow, Summary, spans
 from fedsim.report.texts import measured, methods, metrics_table, remarks, silo_table, unmeasured
 from fedsim.scenario.metric import METRICS
 
@@ -136,15 +136,21 @@ def _facts(summary: Summary) -> list[tuple[str, str]]:
         ("Guarantee", privacy.guarantee),
         *([("If they collude", privacy.guarantee_colluding)] if privacy.guarantee_colluding else []),
         ("Trusted", ". ".join(f"{line[0].upper()}{line[1:]}" for line in privacy.trusted)),
-        ("Mechanism", privacy.mechanism),
-        ("Calibration", privacy.calibration),
-        ("Sampler", ", ".join(privacy.sampler)),
-        ("Accountant", privacy.accountant),
+        *how_facts(privacy),
     ]
     if not (privacy.private and privacy.silos):
         return facts
     facts.append(("Budgets", _budgets(privacy.silos)))
     return facts + _claims(privacy.silos)
+
+
+def how_facts(privacy: Part) -> list[tuple[str, str]]:
+    """How the mechanism of a run, or the mechanisms of a sweep, are used and priced."""
+    parts = {name: getattr(privacy, name) for name in ("mechanism", "calibration", "sampler", "accountant")}
+    return [
+        (name.capitalize(), part if isinstance(part, str) else ", ".join(part) or "none")
+        for name, part in parts.items()
+    ]
 
 
 def _claims(silos: list[SiloRow]) -> list[tuple[str, str]]:

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import partial
 from math import inf
 from pathlib import Path
 
 from matplotlib.figure import Figure
 
 from fedsim.privacy.rounding import shown_down, shown_up
-from fedsim.report.page import PAGE, capital, named, publish, template
+from fedsim.report.page import PAGE, capital, how_facts, named, publish, template
 from fedsim.report.run_directory import scenario_of
 from fedsim.report.style import save
 from fedsim.report.summary import Baseline, Values, spans
 from fedsim.report.sweep_figure import Point, draw
 from fedsim.report.sweep_summary import (
+    CandidateRow,
     CombinationRow,
+    FailureRow,
     SweepPrivacy,
     SweepSummary,
+    TunedCombination,
     Tuning,
     TuningLedger,
     last_part,
@@ -72,17 +76,8 @@ def _render(sweep: SweepSummary, scenario: str, description: str, folder: Path) 
 
 
 def _facts(privacy: SweepPrivacy) -> list[tuple[str, str]]:
-    facts = {
-        "Unit": [privacy.unit],
-        "Adjacency": [privacy.adjacency],
-        "Guarantee": [privacy.guarantee],
-        "Mechanism": privacy.mechanism,
-        "Calibration": privacy.calibration,
-        "Sampler": privacy.sampler,
-        "Accountant": privacy.accountant,
-    }
-    joined = {name: ", ".join(texts) or "none" for name, texts in facts.items()}
-    return [*joined.items(), *[("Theorem", ", ".join(privacy.theorem))] * bool(privacy.theorem)]
+    stated = [("Unit", privacy.unit), ("Adjacency", privacy.adjacency), ("Guarantee", privacy.guarantee)]
+    return [*stated, *how_facts(privacy), *[("Theorem", ", ".join(privacy.theorem))] * bool(privacy.theorem)]
 
 
 def _costs(sweep: SweepSummary) -> TextTable:
@@ -90,17 +85,17 @@ def _costs(sweep: SweepSummary) -> TextTable:
     shown = [row for row in sweep.combinations if row.private and row.trials]
     claimed = any(row.epsilon_claimed is not None for row in shown)
     limited = not claimed or any(row.epsilon_budget is not None for row in shown)
-    columns = {
-        "combination": [title(row.varied, True) for row in shown],
-        **({"budget epsilon": [given(row.epsilon_budget) for row in shown]} if limited else {}),
-        **({"claimed epsilon": [shown_up(row.epsilon_claimed) for row in shown]} if claimed else {}),
-        "guaranteed epsilon (true)": [shown_up(row.epsilon_guaranteed) for row in shown],
-        **({"true epsilon at least": [_least(row) for row in shown]} if claimed else {}),
-        "noise multiplier": [plain(row.noise_multiplier) for row in shown],
-        "silo": [str(row.costliest_silo) for row in shown],
+    columns: dict[str, tuple[bool, Callable[[CombinationRow], str]]] = {
+        "combination": (True, lambda row: title(row.varied, True)),
+        "budget epsilon": (limited, lambda row: given(row.epsilon_budget)),
+        "claimed epsilon": (claimed, lambda row: shown_up(row.epsilon_claimed)),
+        "guaranteed epsilon (true)": (True, lambda row: shown_up(row.epsilon_guaranteed)),
+        "true epsilon at least": (claimed, _least),
+        "noise multiplier": (True, lambda row: plain(row.noise_multiplier)),
+        "silo": (True, lambda row: str(row.costliest_silo)),
     }
-    rows = [list(cells) for cells in zip(*columns.values(), strict=True)]
-    return TextTable("For replacing one record; the largest over trials.", list(columns), rows)
+    used = {name: write for name, (needed, write) in columns.items() if needed}
+    return TextTable.of("For replacing one record; the largest over trials.", shown, used)
 
 
 def _least(row: CombinationRow) -> str:
@@ -112,17 +107,19 @@ def _ledger(tuning: TuningLedger | None) -> TextTable:
     """Epsilon of private tuning and of the reported run, each at the silo where it is largest."""
     if tuning is None:
         return _NOTHING
-    rows = []
-    for one in tuning.combinations:
-        spent = zip(*((s.epsilon_tuning, s.epsilon_run, s.epsilon_total) for s in one.silos), strict=True)
-        rows.append([title(one.varied, True), *(shown_up(_largest(s)) for s in spent)])
-    columns = ["combination", "tuning", "reported run", "together"]
-    return TextTable(f"Epsilon, largest over silos. {tuning.guarantee.capitalize()}.", columns, rows)
+    parts = {"tuning": "epsilon_tuning", "reported run": "epsilon_run", "together": "epsilon_total"}
+    columns: dict[str, Callable[[TunedCombination], str]] = {
+        "combination": lambda one: title(one.varied, True),
+        **{name: partial(_largest, part) for name, part in parts.items()},
+    }
+    caption = f"Epsilon, largest over silos. {tuning.guarantee.capitalize()}."
+    return TextTable.of(caption, tuning.combinations, columns)
 
 
-def _largest(values: tuple[float | None, ...]) -> float | None:
-    """The largest; None, which is infinity or nothing reported, where one is None."""
-    return None if None in values else max(value for value in values if value is not None)
+def _largest(part: str, one: TunedCombination) -> str:
+    """The largest of the silos'; None, which is infinity or nothing reported, where one is None."""
+    values = [getattr(silo, part) for silo in one.silos]
+    return shown_up(None if None in values else max(values))
 
 
 def figure_of(sweep: SweepSummary) -> Figure:
@@ -184,22 +181,24 @@ CRITERIA = {
 def _candidates(tuning: Tuning | None, metric: str) -> TextTable:
     if tuning is None:
         return _NOTHING
-    rows = []
-    for row in tuning.candidates:
-        mean = tuning.mean(row)
-        value, mark = "failed" if mean is None else f"{mean:.5g}", "chosen" if row.selected else ""
-        rows.append([title(row.varied, row.private), title(row.candidate, True), value, mark])
     what = CRITERIA[tuning.criterion] or METRICS[metric].title
-    caption = f"Mean {what} over {tuning.repetitions} runs."
-    return TextTable(caption, ["combination", "candidate", what, ""], rows)
+    columns: dict[str, Callable[[CandidateRow], str]] = {
+        "combination": lambda row: title(row.varied, row.private),
+        "candidate": lambda row: title(row.candidate, True),
+        what: lambda row: "failed" if (mean := tuning.mean(row)) is None else f"{mean:.5g}",
+        "": lambda row: "chosen" if row.selected else "",
+    }
+    return TextTable.of(f"Mean {what} over {tuning.repetitions} runs.", tuning.candidates, columns)
 
 
 def _failures(sweep: SweepSummary) -> TextTable:
-    rows = [
-        [title(row.varied | row.chosen, True), str(row.trial), row.kind, row.message]
-        for row in sweep.failures
-    ]
-    return TextTable("", ["cell", "trial", "kind", "message"], rows)
+    columns: dict[str, Callable[[FailureRow], str]] = {
+        "cell": lambda row: title(row.varied | row.chosen, True),
+        "trial": lambda row: str(row.trial),
+        "kind": lambda row: row.kind,
+        "message": lambda row: row.message,
+    }
+    return TextTable.of("", sweep.failures, columns)
 
 
 def _environment(sweep: SweepSummary) -> list[tuple[str, str]]:
@@ -326,18 +325,14 @@ def _claim(row: CombinationRow) -> str:
     return f"{_claimed(row):g}"
 
 
-def _most(row: CombinationRow) -> str:
-    return _known(row.epsilon_guaranteed, 4)
+def _most(row: CombinationRow, digits: int = 4) -> str:
+    """Infinite where nothing bounds it: `none` would read as if it cost nothing."""
+    return shown_up(inf if row.epsilon_guaranteed is None else row.epsilon_guaranteed, digits)
 
 
 def _short(row: CombinationRow) -> str:
     cost = row.epsilon_guaranteed
-    return _known(cost, 4 if cost is not None and cost > 999 else 3)
-
-
-def _known(cost: float | None, digits: int) -> str:
-    """Infinite where nothing bounds it: `none` would read as if it cost nothing."""
-    return shown_up(inf if cost is None else cost, digits)
+    return _most(row, 4 if cost is not None and cost > 999 else 3)
 
 
 def _at_least(rows: list[CombinationRow]) -> str:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
 
@@ -25,6 +25,11 @@ class TextTable:
     rows: list[list[str]]
     total: list[str] = field(default_factory=list)
     short: list[str] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, caption: str, rows: Iterable[Any], columns: Mapping[str, Callable[[Any], str]]) -> Self:
+        """A table with a row for each of `rows`, and {title: what writes its cell} for the columns."""
+        return cls(caption, list(columns), [[write(row) for write in columns.values()] for row in rows])
 
     @property
     def html(self) -> str:
