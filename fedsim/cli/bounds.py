@@ -227,9 +227,9 @@ conversion, rho + 2 sqrt(rho ln(1/delta)), looser than the exact number and show
 are rounded up, and lower bounds down. Conditions are those that a setting can be checked for, M being 25.
 
 Theorems whose title has SDP or shuffled speak of all silos' messages without their senders. They ask an
-oracle for sums over silos, and their proofs use nothing of it but its (epsilon, delta): "any oracle" is the
+oracle for sums of messages, and their proofs use nothing of it but its (epsilon, delta): "any oracle" is the
 run with the one that reveals most, exactly (at least, where records are sampled), and "Gaussian sums" the
-same run with the least Gaussian noise on each sum that keeps the same (epsilon, delta). M = N unless said.
+same run with the least Gaussian noise on each sum that keeps the same (epsilon, delta). M = N unless stated.
 """
 
 

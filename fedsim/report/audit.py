@@ -168,7 +168,7 @@ class AttainedPart(Part):
 class AuditedSilo(Part):
     """One silo; a ratio that is infinite is None.
 
-    Of sums over silos `worst_server` reads totals, `shuffler` is the second party, `both` are the two.
+    Under secure aggregation `worst_server` reads totals, `shuffler` is the second party, `both` are the two.
     """
 
     name: str

@@ -138,9 +138,10 @@ def not_private(scenario: Scenario) -> list[str]:
         "only a simulation can do": private and scenario.report.clipping,
         "excess risk and gradient mapping: they are computed from training records of all silos, which only "
         "a simulation can do": measures_objective(scenario),
-        "the noise against whoever knows the seed (scenario.yaml has it): it is reproducible, and drawn in "
-        "floating point": private,
-        "the non-private twin of the run, shown for comparison": private and scenario.report.nonprivate_twin,
+        "the noise against an adversary with the seed (scenario.yaml has it): it is reproducible, and drawn "
+        "in floating point": private,
+        "the non-private baseline of the run, shown for comparison": private
+        and scenario.report.nonprivate_twin,
         "trials together: they repeat the run to measure its spread; the guarantee is that of one trial": (
             private and scenario.trials > 1
         ),

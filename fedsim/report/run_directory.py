@@ -263,9 +263,9 @@ def _trained(directory: Path) -> Trained:
 
 RECEIPTS = "receipts"
 SECRET = """\
-# Anyone who has this file can draw the noise again: whoever knows the seed, or guesses it, can remove the
-# noise from all that was released. Share this file, and the directory that it is in, only with those who may
-# see the records. Keep the seed.
+# Anyone who has this file can draw the noise again: the seed, known or guessed, is enough to remove the noise
+# from all that was released. Share this file, and the directory that it is in, only with those who may see
+# the records. Keep the seed.
 """
 """Stands in a scenario that repeats noise."""
 _DEPLOYED = "# What this run's server knew. Its seed is public: the silos drew their noise by themselves.\n"

@@ -47,7 +47,7 @@ class Part(BaseModel):
 class SiloRow(Part):
     """A silo's budget, guaranteed and spent epsilon in its costliest trial, for replacing one of n records.
 
-    In sums over silos `epsilon_colluding` holds if the two parties that make them collude.
+    Under secure aggregation `epsilon_colluding` holds if its two parties collude.
     `epsilon_claimed` and `delta_claimed` are a theorem's; `epsilon_attainable` is a lower bound on the true
     epsilon where `epsilon_guaranteed` may exceed it; `epsilon_dp_accounting` is another library's number.
     """

@@ -38,7 +38,6 @@ KINDS: dict[str, dict[str, Any]] = {
 def no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     """The page takes longer than these runs, and is tested elsewhere."""
     monkeypatch.setattr(page, "_fill", lambda *_: None)
-    monkeypatch.setattr(page, "draw", lambda *_: None)
 
 
 def simulate(out: Path | None, changes: dict[str, Any] | None = None, **more: Any) -> fedsim.Run:
