@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -45,42 +44,27 @@ MOST_SOCKET = 100
 """Characters in a Unix socket's path; the operating system's limit is 107."""
 
 
-@dataclass(frozen=True)
 class Topology:
     """Where everything is.
 
     Args:
         directory: of all parties, absolute.
         silos: names, sorted.
+
+    Attributes:
+        server: its folder.
+        federation: the server's configuration.
+        scenario: the file that the server offers.
+        run: the run directory, when the run has ended.
+        shuffler: its folder; there with secure aggregation only.
+        shuffler_socket: where it listens.
     """
 
-    directory: Path
-    silos: tuple[str, ...]
-
-    @property
-    def server(self) -> Path:
-        """The server's folder."""
-        return self.directory / "server"
-
-    @property
-    def federation(self) -> Path:
-        """The server's configuration."""
-        return self.server / "federation.yaml"
-
-    @property
-    def scenario(self) -> Path:
-        """The file of the scenario that the server offers."""
-        return self.server / "scenario.yaml"
-
-    @property
-    def run(self) -> Path:
-        """The run directory, when the run has ended."""
-        return self.directory / "run"
-
-    @property
-    def shuffler(self) -> Path:
-        """The shuffler's folder; there with secure aggregation only."""
-        return self.directory / "shuffler"
+    def __init__(self, directory: Path, silos: tuple[str, ...]) -> None:
+        self.directory, self.silos = directory, silos
+        self.server, self.run, self.shuffler = (directory / name for name in ("server", "run", "shuffler"))
+        self.federation, self.scenario = self.server / "federation.yaml", self.server / "scenario.yaml"
+        self.shuffler_socket = self.shuffler / "run.sock"
 
     @property
     def sums(self) -> bool:
@@ -92,11 +76,6 @@ class Topology:
         """What runs the shuffler, or with another word enrols it."""
         file = str(self.shuffler / "shuffler.yaml")
         return [sys.executable, "-m", "shuffler", "--config", file]
-
-    @property
-    def shuffler_socket(self) -> Path:
-        """Where the shuffler listens."""
-        return self.shuffler / "run.sock"
 
     def silo(self, name: str) -> Path:
         """A silo's folder."""
@@ -169,7 +148,7 @@ def opened(directory: Path) -> Topology:
         raise InputError("--out", str(directory), "a directory that `fedsim up` has made")
     if topology.run.exists():
         raise InputError("--out", str(directory), "its run has ended; there is nothing to resume")
-    return replace(topology, silos=tuple(sorted(load_federation(topology.federation).silos)))
+    return Topology(directory, tuple(sorted(load_federation(topology.federation).silos)))
 
 
 def write_records(file: Path, features: Floats, target: Target) -> None:
