@@ -18,7 +18,7 @@ from torch import Tensor
 
 from fedsim.common.append_log import AppendLog
 from fedsim.common.errors import InputError, Refused
-from fedsim.wire.frames import Frame, decode, encode
+from fedsim.wire.frames import decode
 from fedsim.wire.messages import Admission, Echo, Greeting, Hex32, Message, Name
 from server.loop import Kept
 from server.replies import Form
@@ -83,7 +83,7 @@ class Checkpoint:
         """
         cls.check_free(path)
         try:
-            AppendLog.create(path, _body(run))
+            AppendLog.create(path, run.body())
         except OSError as error:
             raise InputError("checkpoint", str(path), f"cannot be written ({error})") from None
         return cls(path, _held(path), heads)
@@ -152,7 +152,7 @@ class Checkpoint:
         return body
 
     def _append(self, key: str, record: Message, arrays: Mapping[str, Tensor] = MappingProxyType({})) -> None:
-        self.log.append(key, _body(record, arrays))
+        self.log.append(key, record.body(arrays))
         self._at = self.log.newest.seq + 1
 
 
@@ -160,10 +160,6 @@ def expected_bytes(form: Form) -> int:
     """Approximate size of the file of a whole run."""
     numbers = sum(map(len, form.names)) * form.dimension
     return numbers * torch.empty(0, dtype=form.dtype).element_size() + len(form.names) * _OVERHEAD
-
-
-def _body(record: Message, arrays: Mapping[str, Tensor] = MappingProxyType({})) -> bytes:
-    return encode(Frame(record.kind, record.model_dump(mode="json"), arrays))
 
 
 def _head(body: bytes | None, kind: type[Record], path: Path) -> Record:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
 from typing import Protocol, TypeVar
 
 import torch
@@ -18,7 +17,7 @@ from torch import Tensor
 from fedsim.common.errors import Refused
 from fedsim.protocol.copies import digest
 from fedsim.protocol.links import Answered
-from fedsim.wire.frames import Frame, encode, sealed
+from fedsim.wire.frames import sealed
 from fedsim.wire.messages import (
     Admission,
     Ask,
@@ -27,7 +26,6 @@ from fedsim.wire.messages import (
     Greeting,
     Hello,
     Mark,
-    Message,
     Offer,
     Reply,
 )
@@ -86,7 +84,7 @@ class RemoteSilos:
 
     def hello(self) -> dict[str, Greeting]:
         """Every silo's public numbers; Refused if a silo is not there, or is not who it should be."""
-        frames = {name: _frame(Hello(head=self.heads.get(name, ""))) for name in self.names}
+        frames = {name: sealed(Hello(head=self.heads.get(name, "")).body()) for name in self.names}
         return self._everyone(frames, self._greeting)
 
     def offer(self, offers: Mapping[str, Offer]) -> dict[str, Admission]:
@@ -104,7 +102,7 @@ class RemoteSilos:
             return said
 
         frames = {
-            name: _frame(offer.model_copy(update={"head": self.heads.get(name, "")}))
+            name: sealed(offer.model_copy(update={"head": self.heads.get(name, "")}).body())
             for name, offer in offers.items()
         }
         try:
@@ -142,7 +140,7 @@ class RemoteSilos:
             self._form.check(frame, round_index)
             return frame.arrays
 
-        frames = {name: _frame(self._ask(name, round_index, mark), broadcast) for name in names}
+        frames = {name: sealed(self._ask(name, round_index, mark).body(broadcast)) for name in names}
         taken, reasons = self._collect(frames, reply, min(self.least, len(names)))
         there = [member for member in members if self.names[member] in taken]
         rows = [taken[self.names[member]] for member in there]
@@ -161,7 +159,8 @@ class RemoteSilos:
             return said
 
         frames = {
-            name: _frame(Close(run=run, head=self.heads.get(name, ""))) for name, run in self.runs.items()
+            name: sealed(Close(run=run, head=self.heads.get(name, "")).body())
+            for name, run in self.runs.items()
         }
         taken, wrong = self._once(frames, closed, self._deadline)
         return taken, {name: error.reason for name, error in wrong.items()}
@@ -210,10 +209,6 @@ class RemoteSilos:
             except WrongReply as error:
                 wrong[name] = error
         return taken, wrong
-
-
-def _frame(message: Message, arrays: Mapping[str, Tensor] = MappingProxyType({})) -> bytes:
-    return sealed(encode(Frame(message.kind, message.model_dump(mode="json"), arrays)))
 
 
 def _too_few(count: int, asked: int, least: int, wrong: Mapping[str, WrongReply]) -> str:

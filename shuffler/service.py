@@ -15,7 +15,7 @@ from fedsim.secagg.shuffling import Request, Shuffle, ShufflerGreeting
 from fedsim.wire import service
 from fedsim.wire.connections import listening, token_of
 from fedsim.wire.daemon import Bounds, Daemon
-from fedsim.wire.frames import WordFrame, encode, head_of, opened, sealed
+from fedsim.wire.frames import head_of, opened, sealed
 from fedsim.wire.messages import Hello, Message, Refusal
 from shuffler.config import ROOT, Config, load_config
 from shuffler.keys import Keys
@@ -89,7 +89,7 @@ class FrameHandler:
         return ShufflerGreeting(**told, version=version("fedsim-isrl"), mark=self._shuffler.mark(head))
 
     def _said(self, message: Message) -> bytes:
-        body = encode(WordFrame(message.kind, message.model_dump()))
+        body = message.body()
         return sealed(body, self._shuffler.keys.identity.sign(body))
 
 

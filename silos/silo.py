@@ -24,7 +24,7 @@ from torch import Tensor
 from fedsim.common.errors import InputError, Refused
 from fedsim.common.identity import Identity
 from fedsim.common.section import check_few
-from fedsim.wire.frames import MAX_HEAD, Frame, decode, encode, opened, sealed
+from fedsim.wire.frames import MAX_HEAD, Frame, decode, opened, sealed
 from fedsim.wire.messages import (
     Admission,
     Ask,
@@ -128,7 +128,7 @@ class Silo:
             return self._signed(Refusal(reason=_BROKEN), {})
 
     def _signed(self, message: Message, arrays: Mapping[str, Tensor]) -> bytes:
-        body = encode(Frame(message.kind, message.model_dump(mode="json"), arrays))
+        body = message.body(arrays)
         return sealed(body, self._identity.sign(body))
 
     def _answer(self, data: bytes) -> tuple[Message, Mapping[str, Tensor]]:

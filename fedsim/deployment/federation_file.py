@@ -26,48 +26,47 @@ ROOT = "federation"
 """The first part of a field name in errors about the file."""
 
 
-def _check_way(socket: Path | None, port: int | None, token: Path | None) -> None:
-    if socket is not None and port is not None:
-        raise InputError("port", port, "there is a socket already; name one of the two")
-    if (port is None) != (token is None):
-        raise InputError("token", token, "port and token go together")
+class _Party(Section):
+    """A party whose daemon listens on this machine."""
 
-
-class SiloEntry(Section):
-    """One silo: who it is, and where its daemon is where no Flower is between."""
-
-    identity: Path = Field(description="its identity's public key: 64 hexadecimal digits in a file")
-    node: Path | None = Field(None, description="public key of its Flower node")
-    socket: Path | None = Field(None, description="its daemon's Unix socket, without Flower")
-    port: int | None = Field(
-        None, ge=1, le=65535, description="its daemon's port of 127.0.0.1, without Flower"
-    )
+    socket: Path | None = Field(None, description="its daemon's Unix socket")
+    port: int | None = Field(None, ge=1, le=65535, description="its daemon's port of 127.0.0.1")
     token: Path | None = Field(None, description="with port: the file with the daemon's token")
 
     @model_validator(mode="after")
     def _one_way(self) -> Self:
-        _check_way(self.socket, self.port, self.token)
+        if self.socket is not None and self.port is not None:
+            raise InputError("port", self.port, "there is a socket already; name one of the two")
+        if (self.port is None) != (self.token is None):
+            raise InputError("token", self.token, "port and token go together")
         return self
 
+    def dialled(self, field: str, hint: str) -> Address:
+        """Where it listens; InputError on `field` if the file does not say."""
+        if self.socket is not None:
+            return self.socket
+        if self.port is None or self.token is None:
+            raise InputError(f"{field}.socket", None, hint)
+        return self.port, read_token(self.token)
 
-class ShufflerEntry(Section):
+
+class SiloEntry(_Party):
+    """One silo: who it is, and where its daemon is where no Flower is between."""
+
+    identity: Path = Field(description="its identity's public key: 64 hexadecimal digits in a file")
+    node: Path | None = Field(None, description="public key of its Flower node")
+
+
+class ShufflerEntry(_Party):
     """The shuffler of a federation whose silos' answers are only ever added up."""
 
     roster: Path = Field(description="the roster that silos and shuffler have pinned")
     key: Path = Field(description="the server's own private key for envelopes, envelopes.key")
-    socket: Path | None = Field(None, description="its Unix socket")
-    port: int | None = Field(None, ge=1, le=65535, description="its port of 127.0.0.1")
-    token: Path | None = Field(None, description="with port: the file with its token")
-
-    @model_validator(mode="after")
-    def _one_way(self) -> Self:
-        _check_way(self.socket, self.port, self.token)
-        return self
 
     @property
     def address(self) -> Address:
         """Where it listens; InputError if the file does not say."""
-        return _address(f"{ROOT}.shuffler", self, "needs a socket, or a port and a token")
+        return self.dialled(f"{ROOT}.shuffler", "needs a socket, or a port and a token")
 
 
 class Federation(Section):
@@ -118,7 +117,7 @@ class Federation(Section):
     def addresses(self) -> dict[str, Address]:
         """Where the daemons are, without Flower; InputError if a silo has no address here."""
         hint = "needs a socket, or a port and a token, where there is no Flower between"
-        return {name: _address(f"{ROOT}.silos.{name}", silo, hint) for name, silo in self.silos.items()}
+        return {name: silo.dialled(f"{ROOT}.silos.{name}", hint) for name, silo in self.silos.items()}
 
 
 _FILES = (
@@ -160,14 +159,6 @@ def _identity(field: str, path: Path) -> bytes:
         return public_key(path.read_text("ascii"), field)
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(field, str(path), f"cannot be read ({type(error).__name__})") from None
-
-
-def _address(field: str, party: SiloEntry | ShufflerEntry, hint: str) -> Address:
-    if party.socket is not None:
-        return party.socket
-    if party.port is None or party.token is None:
-        raise InputError(f"{field}.socket", None, hint)
-    return party.port, read_token(party.token)
 
 
 _HEADS: TypeAdapter[dict[str, str]] = TypeAdapter(dict[str, Echo])

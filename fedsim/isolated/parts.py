@@ -149,7 +149,8 @@ class Isolated:
             holds = "hold" if step.head.get("holds") else "resample"
             sent: Combined = yield Round(broadcast, answer, holds)  # type: ignore[arg-type]
             step = self._call("sent", {"half": half, "share": sent.share}, dict(sent), most, "step", "end")
-        return step.arrays["w"]
+        model: Tensor = step.arrays["w"]
+        return model
 
     def silo(
         self, problem: PublicProblem, broadcast: Mapping[str, Tensor], ask: Asker, memory: CohortMemory

@@ -37,7 +37,7 @@ from fedsim.secagg.reports import (
     total,
 )
 from fedsim.secagg.roster import Roster
-from fedsim.wire.frames import WordFrame, decode_words, encode, opened
+from fedsim.wire.frames import Frame, decode_words, opened
 from fedsim.wire.messages import Hello, Hex32, Mark, Message, Refusal
 
 
@@ -114,7 +114,7 @@ class Request:
             dimension=form.dimension,
             scales=form.scales,
         )
-        return encode(WordFrame(Shuffle.kind, head.model_dump(), {"reports": _rows(self.reports)}))
+        return head.body({"reports": _rows(self.reports)})
 
     @classmethod
     def read(cls, body: bytes) -> Self:
@@ -169,7 +169,7 @@ class Release:
         arrays: dict[str, npt.NDArray[Any]] = {"inner": _rows(self.inner)}
         if self.sum.size:
             arrays["sum"] = self.sum
-        return encode(WordFrame(Shuffled.kind, head.model_dump(), arrays))
+        return head.body(arrays)
 
     @classmethod
     def read(cls, data: bytes, request: Request, identity: bytes) -> Self:
@@ -193,7 +193,7 @@ class Release:
 
 def hello(head: str) -> bytes:
     """The body of a frame that asks for a `ShufflerGreeting`; `head` is the last one seen, or ""."""
-    return encode(WordFrame(Hello.kind, Hello(head=head).model_dump()))
+    return Hello(head=head).body()
 
 
 def greeting(data: bytes, identity: bytes) -> Mark:
@@ -246,7 +246,7 @@ def _unrows(rows: Bytes, size: int) -> tuple[bytes, ...]:
     return tuple(row.tobytes() for row in rows)
 
 
-def _checked(frame: WordFrame, form: Form, count: int) -> tuple[tuple[bytes, ...], Words]:
+def _checked(frame: Frame, form: Form, count: int) -> tuple[tuple[bytes, ...], Words]:
     """Envelopes and sum, of the sizes that they must have."""
     expected: dict[str, tuple[str, tuple[int, ...]]] = {"inner": ("uint8", (count, form.inner_bytes))}
     if form.transport == "shares":
@@ -257,7 +257,7 @@ def _checked(frame: WordFrame, form: Form, count: int) -> tuple[tuple[bytes, ...
     return _unrows(frame.arrays["inner"], form.inner_bytes), summed
 
 
-def _said(data: bytes, identity: bytes, kind: type[Said]) -> tuple[Said, WordFrame]:
+def _said(data: bytes, identity: bytes, kind: type[Said]) -> tuple[Said, Frame]:
     frame = decode_words(_signed(data, identity))
     if frame.kind == Refusal.kind:
         raise Refused(f"the shuffler refused: {frame.head.get('reason')}")

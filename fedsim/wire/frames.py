@@ -48,23 +48,17 @@ _CUT = "the stream ended within a frame"
 
 @dataclass(frozen=True)
 class Frame:
-    """One message: its kind, plain values (`fedsim.wire.messages`) and named arrays of any shape."""
+    """One message: its kind, plain values (`fedsim.wire.messages`) and named arrays of any shape.
+
+    Arrays are torch's, or numpy's in a process that does without torch.
+    """
 
     kind: str
     head: Mapping[str, Any]
-    arrays: Mapping[str, Tensor] = field(default_factory=dict)
+    arrays: Mapping[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class WordFrame:
-    """A frame with numpy's arrays: what needs no torch does without it."""
-
-    kind: str
-    head: Mapping[str, Any]
-    arrays: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
-
-
-def encode(frame: Frame | WordFrame) -> bytes:
+def encode(frame: Frame) -> bytes:
     """The body's bytes, the same for equal frames whose heads are in the same order."""
     from safetensors import TensorSpec, serialize
 
@@ -117,11 +111,11 @@ def decode(body: bytes) -> Frame:
     return Frame(*checked(body), _loaded(load, body))
 
 
-def decode_words(body: bytes) -> WordFrame:
+def decode_words(body: bytes) -> Frame:
     """As `decode`, with numpy's arrays."""
     from safetensors.numpy import load
 
-    return WordFrame(*checked(body), _loaded(load, body))
+    return Frame(*checked(body), _loaded(load, body))
 
 
 def _loaded(load: Callable[[bytes], dict[str, Any]], body: bytes) -> dict[str, Any]:

@@ -19,11 +19,14 @@ one that it has seen of the party ("" before the first); who does not know it ha
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, StringConstraints
 
 from fedsim.common.section import Section
+from fedsim.wire.frames import Frame, encode
 
 Hex32 = Annotated[str, StringConstraints(pattern="^[0-9a-f]{64}$")]
 """32 bytes as hexadecimal."""
@@ -39,6 +42,10 @@ class Message(Section):
     """The head of one kind of frame."""
 
     kind: ClassVar[str]
+
+    def body(self, arrays: Mapping[str, Any] = MappingProxyType({})) -> bytes:
+        """The body of its frame."""
+        return encode(Frame(self.kind, self.model_dump(mode="json"), arrays))
 
 
 class Hello(Message):

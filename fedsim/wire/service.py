@@ -13,7 +13,7 @@ from pathlib import Path
 from fedsim.common.errors import InputError, Refused
 from fedsim.wire.connections import AtPort, AtSocket, dial
 from fedsim.wire.daemon import Daemon
-from fedsim.wire.frames import MAX_HEAD, WordFrame, encode, head_of, opened, receive, sealed, send
+from fedsim.wire.frames import MAX_HEAD, head_of, opened, receive, sealed, send
 from fedsim.wire.messages import Hello
 
 _HEALTHY_WITHIN = 5.0  # seconds
@@ -66,7 +66,7 @@ def health(listen: AtSocket | AtPort, kind: str, name: str) -> int:
     """
     try:
         with dial(listen.address, _HEALTHY_WITHIN) as connection:
-            send(connection, sealed(encode(WordFrame(Hello.kind, Hello().model_dump()))))
+            send(connection, sealed(Hello().body()))
             found, head = head_of(opened(receive(connection, MAX_HEAD) or b"")[0])
     except (OSError, Refused) as error:
         reason = str(error)

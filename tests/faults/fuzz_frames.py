@@ -12,7 +12,7 @@ import struct
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
@@ -28,7 +28,7 @@ from support.one_server import OneServer, broadcast, frame, offer
 from fedsim.common.errors import Refused
 from fedsim.wire.connections import dial
 from fedsim.wire.frames import decode, opened
-from fedsim.wire.messages import Ask, Close, Hello
+from fedsim.wire.messages import Ask, Close, Hello, Offer
 from silos.book import read
 
 ROUNDS = 40
@@ -88,23 +88,25 @@ def fuzz(frames: int, seed: int = 0) -> Found:
 _PARSER = ("parser: refused", "parser: read")
 
 
-def corpus(run: str) -> list[Message]:
-    """Messages round an open run, most of whose rounds are not paid for."""
+def corpus(run: str, admitted: Offer, rounds: Iterable[int]) -> list[Message]:
+    """Messages round an open run: its offer and others, asks of these rounds and of no run, a close."""
     shown = [
         Hello(),
-        offer(num_rounds=ROUNDS, epsilon=2.0),
+        admitted,
         offer(session=2),
         offer(session=3, problem={"name": "neural_network", "model": {"name": "mlp", "hidden": [4]}}),
         Close(run="0" * 64, head=""),
     ]
-    asked = [(Ask(run=run, round=r, head=""), broadcast(r)) for r in (0, 1, 2, ROUNDS - 1, ROUNDS)]
+    asked = [(Ask(run=run, round=r, head=""), broadcast(r)) for r in rounds]
+    asked.append((Ask(run="0" * 64, round=0, head=""), broadcast(0)))
     return [(m.kind, m.model_dump(mode="json"), arrays) for m, arrays in [*((m, {}) for m in shown), *asked]]
 
 
 def _hostile(run: str, known: bytes, rng: random.Random) -> Iterator[bytes]:
     """Without end; one in twenty is a replay of an earlier one, or of the daemon's own answer."""
     asked = frame(Ask(run=run, round=0, head=""), broadcast(0))
-    sent, new = [known, asked], mutated(corpus(run), rng.random())
+    messages = corpus(run, offer(num_rounds=ROUNDS, epsilon=2.0), (0, 1, 2, ROUNDS - 1, ROUNDS))
+    sent, new = [known, asked], mutated(messages, rng.random())
     while True:
         if rng.random() < 0.05:
             yield rng.choice(sent)

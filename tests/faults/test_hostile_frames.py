@@ -7,14 +7,13 @@ from typing import Any
 
 import psutil
 import pytest
-import torch
-from faults.fuzz_frames import fuzz
+from faults.fuzz_frames import corpus, fuzz
 from support.daemons import LIFETIME, enrolled_silo, short_folder
 from support.mutations import mutated
 from support.one_server import broadcast, frame, offer
 
 from fedsim.wire.frames import decode, opened
-from fedsim.wire.messages import Ask, Close, Hello, Message
+from fedsim.wire.messages import Ask
 from silos.book import Book
 from silos.config import load_config
 from silos.silo import Silo
@@ -26,21 +25,6 @@ ALL_SPENT = {**LIFETIME, "epsilon": 2.0, "delta": 1e-5}
 
 RUN = offer(num_rounds=ROUNDS, epsilon=2.0, delta=1e-5)
 """It takes the whole account, so that no changed offer is one that fits."""
-
-
-def corpus(run: str) -> list[tuple[str, dict[str, Any], dict[str, torch.Tensor]]]:
-    """Messages round an open run whose rounds were all answered: there is nothing left to be paid for."""
-    messages: list[tuple[Message, dict[str, torch.Tensor]]] = [
-        (Hello(), {}),
-        (RUN, {}),
-        (offer(session=2), {}),
-        (offer(session=3, problem={"name": "neural_network", "model": {"name": "mlp", "hidden": [4]}}), {}),
-        *[(Ask(run=run, round=r, head=""), broadcast(r)) for r in range(ROUNDS)],
-        (Ask(run=run, round=ROUNDS, head=""), broadcast(ROUNDS)),
-        (Ask(run="0" * 64, round=0, head=""), broadcast(0)),
-        (Close(run="0" * 64, head=""), {}),
-    ]
-    return [(m.kind, m.model_dump(mode="json"), arrays) for m, arrays in messages]
 
 
 def paid(book: Book) -> Any:
@@ -66,7 +50,7 @@ def test_frames_into_a_silo(count: int, caplog: pytest.LogCaptureFixture) -> Non
         before, process = paid(silo.ledger.book), psutil.Process()
         kinds: Counter[str] = Counter()
         replies = set()
-        for i, data in enumerate(islice(mutated(corpus(run), seed=1), count)):
+        for i, data in enumerate(islice(mutated(corpus(run, RUN, range(ROUNDS + 1)), seed=1), count)):
             if i == count // 10:
                 memory = process.memory_info().rss
             answer = silo.answer(data)

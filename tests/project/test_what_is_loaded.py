@@ -7,7 +7,7 @@ QUICK = (
     "from typer.testing import CliRunner; from fedsim.cli.main import app; assert CliRunner().invoke(app, "
 )
 FRAMES = "import numpy; from fedsim.wire.frames import *; " + (
-    "decode_words(encode(WordFrame('reply', {}, {'report': numpy.ones(3, numpy.uint8)})))"
+    "decode_words(encode(Frame('reply', {}, {'report': numpy.ones(3, numpy.uint8)})))"
 )
 SIZES = "from fedsim.data.registry import BreastCancer, SortedPartition as Sorted; " + (
     "from fedsim.data.federation import outline; outline(BreastCancer(), Sorted(num_partitions=3), 0)"

@@ -13,7 +13,7 @@ from fedsim.common.errors import Refused
 from fedsim.secagg.envelopes import seal
 from fedsim.secagg.reports import open_inner, open_report
 from fedsim.secagg.shuffling import Release, Request
-from fedsim.wire.frames import head_of, opened, sealed
+from fedsim.wire.frames import Frame, encode, head_of, opened, sealed
 from shuffler.service import FrameHandler
 
 ALL = {"min_silos": 5}
@@ -141,10 +141,8 @@ def test_fuzzed_envelopes_do_not_open_for_the_server() -> None:
 
 @pytest.mark.parametrize("kind", ["hello", "ask", "offer", "nonsense", "shuffled"])
 def test_other_messages_are_refused_or_greeted(kind: str) -> None:
-    from fedsim.wire.frames import WordFrame, encode
-
     made = Round()
-    answer = FrameHandler(made.shuffler).answer(sealed(encode(WordFrame(kind, {}))))
+    answer = FrameHandler(made.shuffler).answer(sealed(encode(Frame(kind, {}))))
     expected = "standing" if kind == "hello" else "refusal"
     assert head_of(opened(answer)[0])[0] == expected
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from fedsim.common.identity import is_signed, public_key
 from fedsim.wire.connections import dial
-from fedsim.wire.frames import Frame, decode, encode, opened, sealed
+from fedsim.wire.frames import Frame, decode, opened, sealed
 from fedsim.wire.messages import Ask, Close, Closed, Hello, Offer, Refusal, Shape
 
 NO_ARRAYS: Mapping[str, Tensor] = MappingProxyType({})
@@ -49,7 +49,7 @@ def offer(silo: str = "silo-1", session: int = 1, **changes: Any) -> Offer:
 
 
 def frame(message: Any, arrays: Mapping[str, Tensor] = NO_ARRAYS) -> bytes:
-    return sealed(encode(Frame(message.kind, message.model_dump(mode="json"), arrays)))
+    return sealed(message.body(arrays))
 
 
 def broadcast(round_index: int, features: int = FEATURES, value: float | None = None) -> dict[str, Tensor]:

@@ -22,7 +22,7 @@ from fedsim.common.errors import InputError, Refused
 from fedsim.testing.attacks.neighbours import SOCKET, STATE, WORLDS, Line, Neighbours, write
 from fedsim.testing.attacks.setting import Setting
 from fedsim.wire.connections import listens
-from fedsim.wire.frames import Frame, decode, encode, opened, sealed
+from fedsim.wire.frames import Frame, decode, opened, sealed
 from fedsim.wire.messages import (
     Admission,
     Ask,
@@ -97,7 +97,7 @@ class Worlds:
     def _exchange(self, messages: Sequence[Message], arrays: Mapping[str, Tensor]) -> list[bytes]:
         asked = dict(zip(self._heads, messages, strict=False))
         frames = {
-            world: sealed(encode(Frame(message.kind, self._head(world, message), arrays)))
+            world: sealed(message.model_copy(update={"head": self._heads[world]}).body(arrays))
             for world, message in asked.items()
         }
         replies = self._channel.exchange(frames, self._deadline)
@@ -106,9 +106,6 @@ class Worlds:
                 hint = f"a daemon that answers within {self._deadline:g} s"
                 raise InputError("daemon", world, hint)
         return [opened(replies[world])[0] for world in asked]
-
-    def _head(self, world: str, message: Message) -> Mapping[str, object]:
-        return message.model_copy(update={"head": self._heads[world]}).model_dump(mode="json")
 
 
 OPTION = "--daemons"
