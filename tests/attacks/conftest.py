@@ -4,14 +4,14 @@ import json
 from functools import cache
 
 import pytest
-from support.audit_settings import Attacked, setting_of
+from support.audit_settings import setting_of
 
 from fedsim.testing.attacks.search import Attack, search
 from fedsim.testing.attacks.setting import Setting
 
 
 @pytest.fixture
-def attacked() -> Attacked:
+def attacked():
     """A setting, and the attack on its last silo (the one with the largest epsilon)."""
 
     return lambda **changes: _attacked(json.dumps(changes, sort_keys=True))

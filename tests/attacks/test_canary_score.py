@@ -53,7 +53,7 @@ def _density(batch: Batch, made: list[tuple[Query, torch.Tensor, Places]], world
 
 
 @pytest.mark.parametrize("batch", BATCHES, ids=lambda batch: batch.sampler)
-def test_two_queries_on_one_draw(batch: Batch) -> None:
+def test_two_queries_on_one_draw(batch):
     made = [_made(0), _made(1)]
     queries = tuple(Query(q.statistic, (), q.clip, batch, q.noise_ratio) for q, _, _ in made)
     scores = Scores(1, N, Z)
@@ -62,7 +62,7 @@ def test_two_queries_on_one_draw(batch: Batch) -> None:
     assert scores.ratios()[0] == pytest.approx(expected, rel=1e-9)
 
 
-def test_asks_add_up() -> None:
+def test_asks_add_up():
     batch, scores, expected = Subsample(0.25), Scores(1, N, Z), 0.0
     for seed in range(3):
         query, answer, place = _made(seed)
@@ -72,7 +72,7 @@ def test_asks_add_up() -> None:
     assert scores.ratios()[0] == pytest.approx(expected, rel=1e-9)
 
 
-def test_a_record_is_in_one_fresh_batch_or_in_none() -> None:
+def test_a_record_is_in_one_fresh_batch_or_in_none():
     """Where it is in none, or in another one, an answer is that of the first world."""
     batch, scores = Fresh(0.3), Scores(1, N, Z)
     made = []
@@ -91,13 +91,13 @@ def test_a_record_is_in_one_fresh_batch_or_in_none() -> None:
 
 
 @pytest.mark.parametrize(("batch", "n"), list(product(BATCHES, (20, 40))), ids=str)
-def test_draws_are_a_law(batch: Batch, n: int) -> None:
+def test_draws_are_a_law(batch, n):
     j, log_chance = draws(batch, n)
     assert float(log_chance.exp().sum()) == pytest.approx(1.0, abs=1e-9)
     assert float((j * log_chance.exp()).sum()) == pytest.approx(batch.size(n) / n, rel=1e-6)
 
 
-def test_an_answer_without_noise_and_without_clip_tells_nothing() -> None:
+def test_an_answer_without_noise_and_without_clip_tells_nothing():
     zero = torch.zeros(1, D, dtype=torch.float64)
     scores = Scores(1, N, Z)
     scores.add(FULL, Heard((Query("gradient", (), 0.0, FULL),), (zero,)), [Places(zero, zero, zero)])

@@ -38,7 +38,7 @@ WIDE: dict[str, Any] = {
 
 
 @pytest.fixture
-def folder() -> Iterator[Path]:
+def folder():
     with short_folder() as made:
         yield made
 
@@ -76,7 +76,7 @@ def _attacked(setting: Setting, folder: Path, share: float = 0.001) -> DaemonAud
 
 
 @pytest.mark.slow
-def test_sound_daemons_are_not_called_broken(folder: Path) -> None:
+def test_sound_daemons_are_not_called_broken(folder):
     found = _audited(folder)
     assert found.findings == ()
     assert found.worst.runs == (RUNS, RUNS)
@@ -87,13 +87,13 @@ def test_sound_daemons_are_not_called_broken(folder: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("sampler", ["fresh", "subsample", "with_replacement"])
-def test_so_are_those_that_sample(folder: Path, sampler: str) -> None:
+def test_so_are_those_that_sample(folder, sampler):
     batch = {"sampler": sampler, "fraction": 0.25}
     found = _audited(folder, algorithm={"num_rounds": ROUNDS, "batch": batch})
     assert found.findings == ()
 
 
-def test_half_of_the_noise_is_seen_in_replies(folder: Path) -> None:
+def test_half_of_the_noise_is_seen_in_replies(folder):
     """Power: 550 numbers; half the noise exceeds the chi-square bound with P < 1e-9."""
     least = stats.chi2.ppf(FALSE_ALARM / 2 / 10 / 2, RUNS * ROUNDS * 11)
     assert stats.chi2.sf(least / 0.25, RUNS * ROUNDS * 11) < 1e-9
@@ -102,9 +102,7 @@ def test_half_of_the_noise_is_seen_in_replies(folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_runs_alone_prove_daemons_of_half_the_noise_broken(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_runs_alone_prove_daemons_of_half_the_noise_broken(folder, monkeypatch):
     """With 1,000 runs a world, at a true mu of twice the claimed one; power above 1 - 1e-6.
 
     More runs than a lifetime has room for: the audit enrols and starts the daemons again and again.
@@ -131,13 +129,13 @@ def _unpaid(self: Any, round_index: int, digest: bytes) -> None:
     self._file.note("debited", {"run": self.run, "round": round_index, "broadcast": digest.hex()})
 
 
-def test_a_second_answer_to_a_round_is_found(folder: Path) -> None:
+def test_a_second_answer_to_a_round_is_found(folder):
     found = _audited(folder, _forget)
     assert "round 0: a second broadcast was answered" in found.findings
     assert "round 0: the same broadcast was answered with other bytes" in found.findings
 
 
-def test_daemons_with_a_seed_are_refused(folder: Path) -> None:
+def test_daemons_with_a_seed_are_refused(folder):
     setting, files = _written(folder)
     for file in files:
         tree = yaml.safe_load(file.read_text()) | {"insecure_simulation": {"seed": 1, "run": "0" * 64}}
@@ -146,13 +144,13 @@ def test_daemons_with_a_seed_are_refused(folder: Path) -> None:
         _attacked(setting, folder)
 
 
-def test_daemons_of_another_scenario_are_refused(folder: Path) -> None:
+def test_daemons_of_another_scenario_are_refused(folder):
     _, files = _written(folder)
     with _running(files), pytest.raises(InputError, match="daemons of"):
         _attacked(setting_of(data={"name": "synthetic", "rows": 60, "features": 4}), folder)
 
 
-def test_a_daemon_alone_is_refused(folder: Path) -> None:
+def test_a_daemon_alone_is_refused(folder):
     setting, files = _written(folder)
     with _running(files[:1]), pytest.raises(InputError, match="both world-0 and world-1, or in neither"):
         _attacked(setting, folder)
@@ -169,13 +167,13 @@ def test_a_daemon_alone_is_refused(folder: Path) -> None:
     ],
     ids=["poisson", "local_sgd"],
 )
-def test_what_cannot_be_played_over_sockets_is_said(algorithm: dict[str, Any], expected: str) -> None:
+def test_what_cannot_be_played_over_sockets_is_said(algorithm, expected):
     with pytest.raises(InputError, match=expected):
         neighbours(setting_of(algorithm=algorithm), SILO)
 
 
 @pytest.mark.slow
-def test_the_command_starts_daemons_and_ends_them(folder: Path) -> None:
+def test_the_command_starts_daemons_and_ends_them(folder):
     scenario = folder / "small.yaml"
     scenario.write_text(yaml.safe_dump(SMALL))
     given = ["audit", str(scenario), "--daemons", str(folder), "--silo", "silo-02", "--effort", "0.01"]
@@ -197,7 +195,7 @@ def test_the_command_starts_daemons_and_ends_them(folder: Path) -> None:
         (["--run", "x", "--daemons", "x"], "give one of them"),
     ],
 )
-def test_wrong_options_are_one_line(given: list[str], expected: str) -> None:
+def test_wrong_options_are_one_line(given, expected):
     result = CliRunner().invoke(app, ["audit", *given])
     assert result.exit_code == 2
     assert expected in result.stderr

@@ -32,7 +32,7 @@ def _scores(rng: np.random.Generator, mu: float, runs: int) -> tuple[np.ndarray,
 
 
 @pytest.mark.parametrize(("epsilon", "runs"), [(1.0, 40), (1.0, 3000), (4.0, 120), (4.0, 1000)])
-def test_bounds_are_below_the_truth_at_their_confidence(epsilon: float, runs: int) -> None:
+def test_bounds_are_below_the_truth_at_their_confidence(epsilon, runs):
     rng, mu = np.random.default_rng(runs), float(gaussian.mu(epsilon, DELTA))
     above = np.zeros(2, dtype=int)
     for _ in range(REPEATS):
@@ -47,7 +47,7 @@ def test_bounds_are_below_the_truth_at_their_confidence(epsilon: float, runs: in
 
 
 @pytest.mark.parametrize("runs", [100, 1000, 10_000])
-def test_where_nothing_can_be_told_nothing_is_attained(runs: int) -> None:
+def test_where_nothing_can_be_told_nothing_is_attained(runs):
     """Two bounds on rates that add up to more than 1 prove nothing: no bound of 5 comes out of them."""
     claim, _ = _claim(1.0)
     rng = np.random.default_rng(runs)
@@ -60,7 +60,7 @@ def test_where_nothing_can_be_told_nothing_is_attained(runs: int) -> None:
 
 
 @pytest.mark.parametrize("mu", [0.2, 1.0, 3.0])
-def test_the_curve_of_a_full_batch_is_gaussian_differential_privacy(mu: float) -> None:
+def test_the_curve_of_a_full_batch_is_gaussian_differential_privacy(mu):
     """mu >= Phi^-1(1 - alpha) - Phi^-1(beta): Dong, Roth and Su 2022."""
     claim, _ = _claim(1.0)
     alpha = beta = float(stats.norm.cdf(-mu / 2))
@@ -70,7 +70,7 @@ def test_the_curve_of_a_full_batch_is_gaussian_differential_privacy(mu: float) -
 
 
 @pytest.mark.parametrize("batch", [Subsample(0.1), Poisson(0.1)], ids=["subsample", "poisson"])
-def test_the_curve_of_a_sampled_plan_is_that_of_its_dominating_pair(batch: object) -> None:
+def test_the_curve_of_a_sampled_plan_is_that_of_its_dominating_pair(batch):
     """Rates that the plan just allows give back its price at the noise that they were made from."""
     claim, z = _claim(2.0, batch)
     slope = 0.01  # nearly where alpha = beta on the curve
@@ -79,14 +79,14 @@ def test_the_curve_of_a_sampled_plan_is_that_of_its_dominating_pair(batch: objec
     assert claim.epsilon * 0.93 <= curve(alpha, alpha, claim) <= claim.epsilon * (1 + 1e-3)
 
 
-def test_the_assumption_free_bound_is_the_definition() -> None:
+def test_the_assumption_free_bound_is_the_definition():
     assert assumption_free(0.1, 0.2, 0.05) == pytest.approx(math.log(0.75 / 0.1))
     assert assumption_free(0.2, 0.1, 0.05) == pytest.approx(math.log(0.75 / 0.1))
 
 
 @pytest.mark.parametrize("runs", [20, 10_000])
 @pytest.mark.parametrize("gap", [0.7, 3.0])
-def test_the_bound_on_a_mean_difference_is_that_of_noncentral_t(runs: int, gap: float) -> None:
+def test_the_bound_on_a_mean_difference_is_that_of_noncentral_t(runs, gap):
     """From below, by a hair: no noncentrality that it leaves out makes the t at hand as unlikely as 5 %."""
     scale, scores = math.sqrt(2 / runs), stats.norm.ppf((np.arange(runs) + 0.5) / runs)
     t = gap / math.sqrt(scores.var() * runs / (runs - 1)) / scale
@@ -97,7 +97,7 @@ def test_the_bound_on_a_mean_difference_is_that_of_noncentral_t(runs: int, gap: 
     assert mean_difference(scores, scores + 0.01, DELTA, 0.95) == 0.0
 
 
-def test_normality_is_rejected_as_often_as_it_says_and_where_it_fails() -> None:
+def test_normality_is_rejected_as_often_as_it_says_and_where_it_fails():
     rng = np.random.default_rng(0)
     found = np.array([normality(*_scores(rng, 1.0, 500)) for _ in range(REPEATS)])
     assert (found < 0.05).sum() <= COVERED
@@ -107,7 +107,7 @@ def test_normality_is_rejected_as_often_as_it_says_and_where_it_fails() -> None:
 
 
 @pytest.mark.parametrize("epsilon", [1.0, 4.0])
-def test_as_many_runs_as_needed_bound_nine_tenths_of_a_claim_that_is_attained(epsilon: float) -> None:
+def test_as_many_runs_as_needed_bound_nine_tenths_of_a_claim_that_is_attained(epsilon):
     """Nine times in ten, says the docstring; fewer than 120 of 150 has a probability below 1e-3."""
     claim, z = _claim(epsilon)
     rng, mu = np.random.default_rng(1), math.sqrt(30) / z
@@ -116,7 +116,7 @@ def test_as_many_runs_as_needed_bound_nine_tenths_of_a_claim_that_is_attained(ep
     assert sum(value >= 0.9 * epsilon for value in found) >= 120
 
 
-def test_a_claim_is_called_broken_where_it_is_and_not_where_it_is_just_kept() -> None:
+def test_a_claim_is_called_broken_where_it_is_and_not_where_it_is_just_kept():
     claim, z = _claim(1.0)
     rng, mu = np.random.default_rng(2), math.sqrt(30) / z
     assert estimate.violated([_scores(rng, mu, 5000)], claim, 1e-4) is None

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 from scipy import stats
-from support.audit_settings import Attacked, power
+from support.audit_settings import power
 from torch import Tensor
 
 import silos.entropy
@@ -58,13 +58,13 @@ def _id(batch: Any) -> str:
 
 
 @pytest.mark.parametrize("batch", SAMPLERS, ids=_id)
-def test_a_right_gate_is_not_flagged_whatever_the_sampler(attacked: Attacked, batch: Any) -> None:
+def test_a_right_gate_is_not_flagged_whatever_the_sampler(attacked, batch):
     setting, chosen = attacked(algorithm={"batch": batch})
     _assert_sound(setting, chosen)
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_a_right_gate_is_not_flagged_whatever_the_algorithm(attacked: Attacked, name: str) -> None:
+def test_a_right_gate_is_not_flagged_whatever_the_algorithm(attacked, name):
     setting, chosen = attacked(algorithm={"name": name, **ALGORITHMS[name]})
     _assert_sound(setting, chosen)
     assert min(chosen.ratios) > 0.99  # and the worst points are found: nearly all that a clip allows
@@ -83,7 +83,7 @@ def _assert_sound(setting: Setting, chosen: Any) -> None:
 
 
 @pytest.mark.slow
-def test_a_full_batch_attains_its_claim(attacked: Attacked) -> None:
+def test_a_full_batch_attains_its_claim(attacked):
     """The malicious server's scores have the plan's mu: within five standard errors, so 1e-6 by chance."""
     setting, chosen = attacked()
     first, second = servers.malicious(setting, SILO, chosen, 4000)
@@ -152,7 +152,7 @@ def _break(monkeypatch: pytest.MonkeyPatch, kind: type[Gate]) -> None:
     monkeypatch.setattr(cohorts, "Gate", kind)
 
 
-def test_half_of_the_noise_is_seen_in_the_noise(attacked: Attacked, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_half_of_the_noise_is_seen_in_the_noise(attacked, monkeypatch):
     """Power: N = 4,096 numbers an answer; half the noise exceeds the chi-square bound with P < 1e-30."""
     setting, chosen = attacked()
     numbers, answers = noise.clones_of(setting, SILO) * setting.resolved.problem.dimension, 4
@@ -166,9 +166,7 @@ def test_half_of_the_noise_is_seen_in_the_noise(attacked: Attacked, monkeypatch:
 
 
 @pytest.mark.parametrize("kind", [_Half, _Wide], ids=["noise halved", "clip doubled"])
-def test_runs_alone_prove_a_claim_broken(
-    attacked: Attacked, monkeypatch: pytest.MonkeyPatch, kind: type[Gate]
-) -> None:
+def test_runs_alone_prove_a_claim_broken(attacked, monkeypatch, kind):
     """With 1,000 runs a world, at a true mu of twice the claimed one; power above 1 - 1e-6."""
     setting, chosen = attacked()
     claim, runs = estimate.claim_of(setting, SILO), 1000
@@ -179,9 +177,7 @@ def test_runs_alone_prove_a_claim_broken(
     assert above > claim.epsilon
 
 
-def test_a_clip_that_is_doubled_is_found_by_the_exact_search(
-    attacked: Attacked, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_clip_that_is_doubled_is_found_by_the_exact_search(attacked, monkeypatch):
     setting, chosen = attacked()
     _break(monkeypatch, _Wide)
     assert sensitivity.search(setting, SILO, chosen, 2, 20).sensitivity == pytest.approx(2.0)
@@ -202,9 +198,7 @@ class _Forgetful(Gate):
         (_Forgetful, "round 0: a second broadcast was answered"),
     ],
 )
-def test_an_answer_outside_the_plan_is_found(
-    attacked: Attacked, monkeypatch: pytest.MonkeyPatch, kind: type[Gate], finding: str
-) -> None:
+def test_an_answer_outside_the_plan_is_found(attacked, monkeypatch, kind, finding):
     setting, chosen = attacked()
     _break(monkeypatch, kind)
     assert finding in probes.probe(setting, SILO, chosen)
@@ -226,9 +220,7 @@ def _raising(problem: Any, block: Any, points: Any, clip: Any) -> Tensor:
 
 
 @pytest.mark.parametrize("function", [_mixing, _raising])
-def test_a_sum_in_which_a_record_reaches_others_is_found(
-    attacked: Attacked, monkeypatch: pytest.MonkeyPatch, function: Any
-) -> None:
+def test_a_sum_in_which_a_record_reaches_others_is_found(attacked, monkeypatch, function):
     """Within a silo and across, also with features in the range [-1, 1] alone, where the mixing is capped."""
     setting, chosen = attacked()
     for records in (Records, SideBySide):
@@ -249,7 +241,7 @@ class _Repeated(silos.entropy.Noise):
         return super().round(members, 0 if round_index == 1 else round_index)
 
 
-def test_noise_that_is_used_twice_is_found(attacked: Attacked, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_noise_that_is_used_twice_is_found(attacked, monkeypatch):
     """Power 1: the correlation is 1, and chance stays below 0.11 but at rate ALARM."""
     setting, chosen = attacked()
     assert stats.beta.isf(ALARM / TESTS / 6, 0.5, 4095 / 2) < 0.11**2
@@ -269,30 +261,28 @@ class _Missing(silos.entropy.Noise):
         return drawn
 
 
-def test_noise_that_is_missing_in_one_round_is_found(
-    attacked: Attacked, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_noise_that_is_missing_in_one_round_is_found(attacked, monkeypatch):
     setting, chosen = attacked()
     monkeypatch.setattr(silos.releases, "Noise", _Missing)
     measured = noise.measure(setting, SILO, chosen, ALARM)
     assert any(fault.startswith("answer 2 has 0 times") for fault in measured.faults)
 
 
-def test_noise_that_two_silos_share_is_found(attacked: Attacked, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_noise_that_two_silos_share_is_found(attacked, monkeypatch):
     setting, chosen = attacked(data={"name": "synthetic", "rows": 60, "features": 40})
     real = cohorts.randomness
     monkeypatch.setattr(cohorts, "randomness", lambda seed, names: real(seed, ["same"] * len(names)))
     assert any("correlation" in fault for fault in noise.measure(setting, SILO, chosen, ALARM).faults)
 
 
-def test_an_accountant_that_promises_too_much_is_found_by_runs(attacked: Attacked) -> None:
+def test_an_accountant_that_promises_too_much_is_found_by_runs(attacked):
     """The noise is as stated; what it is said to cost is half of what it does."""
     setting, chosen = attacked()
     claim = replace(estimate.claim_of(setting, SILO), epsilon=estimate.claim_of(setting, SILO).epsilon / 2)
     assert estimate.violated([servers.malicious(setting, SILO, chosen, 2500)], claim, ALARM) is not None
 
 
-def test_members_draw_alike_only_where_they_are_told_to() -> None:
+def test_members_draw_alike_only_where_they_are_told_to():
     entropy = cohorts.randomness(0, ["a", "a", "b"])
     drawn = [stream.standard_normal() for stream in entropy.streams(range(3), 0, 0)]  # type: ignore[arg-type]
     assert drawn[0] == drawn[1] != drawn[2]

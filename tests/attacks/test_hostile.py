@@ -47,7 +47,7 @@ def _resolved(place: str, **changes: Any) -> Resolved:
 
 
 @pytest.mark.parametrize(("name", "place"), _in_both_places(MODULES))
-def test_a_module(name: str, place: str) -> None:
+def test_a_module(name, place):
     data = {"name": "synthetic", "rows": 90, "features": 5}
     algorithm = {"name": "prox_sgd", "num_rounds": 3, "step_size": 0.5, "clip_norm": 1.0}
     problem = {"name": "neural_network", "model": "mlp"}
@@ -59,7 +59,7 @@ def test_a_module(name: str, place: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "place"), _in_both_places(PROBLEMS))
-def test_a_problem(name: str, place: str) -> None:
+def test_a_problem(name, place):
     data = {"name": "synthetic", "rows": 60, "features": 3, "link": "linear"}
     resolved = _resolved(place, data=data, problem="linear_regression")
     problem = getattr(hostile_modules, name)(resolved.problem.num_features)

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 from scipy import special, stats
-from support.audit_settings import Attacked
 
 from fedsim.privacy.silo_gaussian import SiloGaussian
 from fedsim.protocol.batch import FULL
@@ -33,7 +32,7 @@ def _p_values(draw: Callable[[np.random.Generator], np.ndarray], step: float) ->
     return {name: np.array([each[name] for each in found]) for name in found[0]}
 
 
-def test_right_noise_has_p_values_that_are_uniform() -> None:
+def test_right_noise_has_p_values_that_are_uniform():
     """By Kolmogorov and Smirnov, 1e-6 by chance for all; noise of 1.05 times the size does not."""
     found = _p_values(lambda rng: rng.normal(size=(4, 30, 5)), EPS)
     assert len(found) == 10
@@ -46,7 +45,7 @@ def test_right_noise_has_p_values_that_are_uniform() -> None:
 
 
 @pytest.mark.parametrize(("step", "dimension"), [(1e-6, 1), (1e-3, 1), (1e-2, 3)])
-def test_right_noise_on_a_grid_does_not_count_as_wrong(step: float, dimension: int) -> None:
+def test_right_noise_on_a_grid_does_not_count_as_wrong(step, dimension):
     """Small p-values are no more frequent than they say, for whatever place of the grid; 1e-6 for all."""
 
     def draw(rng: np.random.Generator) -> np.ndarray:
@@ -81,9 +80,7 @@ WIDE = {"data": {"name": "synthetic", "rows": 60, "features": 30}, "algorithm": 
 
 @pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (2, 3, 4))])
 @pytest.mark.parametrize("law", WRONG)
-def test_noise_of_another_law_is_found(
-    attacked: Attacked, monkeypatch: pytest.MonkeyPatch, law: str, seed: int
-) -> None:
+def test_noise_of_another_law_is_found(attacked, monkeypatch, law, seed):
     """At the alarm rate of one of ten silos. Power: that of 0.99 of the noise is above 1 - 1e-4."""
     setting, chosen = attacked(seed=seed, **WIDE)
     alarm, numbers = ALARM / 20, noise.clones_of(setting, SILO) * 30 * 31
@@ -99,14 +96,14 @@ def test_noise_of_another_law_is_found(
     assert noise.measure(setting, SILO, chosen, alarm).faults
 
 
-def test_an_answer_that_is_not_a_number_is_a_fault() -> None:
+def test_an_answer_that_is_not_a_number_is_a_fault():
     drawn = np.random.default_rng(0).normal(size=(2, 30, 5))
     drawn[1, 3, 2] = np.nan
     assert judged(drawn, EPS, ALARM).faults
 
 
 @pytest.mark.parametrize("scale", [1.0, 0.8])
-def test_a_daemons_answer_of_one_number_is_tested_too(scale: float) -> None:
+def test_a_daemons_answer_of_one_number_is_tested_too(scale):
     """At 2,000 numbers 0.8 of the noise is fourteen deviations off; right noise is flagged once in 1e6."""
     clip, n, z = 1.0, 20, 3.0
     places = Places(*(torch.tensor([[at]], dtype=torch.float64) for at in (0.5, 0.05, -0.05)))

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 from scipy import stats
-from support.audit_settings import Attacked, power, setting_of
+from support.audit_settings import power, setting_of
 from torch import Tensor
 
 from fedsim.common.errors import InputError
@@ -69,7 +69,7 @@ RIGHT: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize(
     "name", [name if name == "full" else pytest.param(name, marks=pytest.mark.slow) for name in RIGHT]
 )
-def test_right_sums_are_not_flagged(attacked: Attacked, name: str) -> None:
+def test_right_sums_are_not_flagged(attacked, name):
     setting, chosen = attacked(**({"privacy": SUMS, "partition": UNEQUAL} | RIGHT[name]))
     parties = setting.parties
     if name == "noise by aggregators":
@@ -97,7 +97,7 @@ ONE_EACH = {
 
 
 @pytest.mark.slow
-def test_messages_without_names_attain_less_than_is_claimed(attacked: Attacked) -> None:
+def test_messages_without_names_attain_less_than_is_claimed(attacked):
     """Where each silo is a record; the same messages with names attain more than that."""
     privacy = {"mechanism": "shuffled_gaussian", "honest_fraction": 1.0, "epsilon": 0.5}
     setting, chosen = attacked(privacy=privacy, **ONE_EACH)
@@ -112,7 +112,7 @@ def test_messages_without_names_attain_less_than_is_claimed(attacked: Attacked) 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("party", ["server", "both"])
-def test_each_party_attains_its_claim(attacked: Attacked, party: Party) -> None:
+def test_each_party_attains_its_claim(attacked, party):
     """Scores have the claim's own mu: within five standard errors, and 2 % for rounding and whole silos.
 
     ceil(gamma M_min) = gamma M_min here, so that the noise is what is priced, to a relative 2e-4.
@@ -126,7 +126,7 @@ def test_each_party_attains_its_claim(attacked: Attacked, party: Party) -> None:
     assert (second.mean() - first.mean()) / spread == pytest.approx(mu, abs=5 * math.sqrt(2 / 4000) + 1e-3)
 
 
-def test_one_aggregator_alone_cannot_tell_worlds_apart_by_any_word(attacked: Attacked) -> None:
+def test_one_aggregator_alone_cannot_tell_worlds_apart_by_any_word(attacked):
     """Kolmogorov and Smirnov on its words along the record's own direction; alarm 1e-6."""
     setting, chosen = attacked(privacy=SUMS)
     own = setting.read_by("shuffler")
@@ -147,9 +147,7 @@ def _halved(real: Callable[..., float]) -> Callable[..., float]:
     return lambda *given: real(*given) / 2
 
 
-def test_half_of_the_noise_is_found_by_the_noise_and_by_runs(
-    attacked: Attacked, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_half_of_the_noise_is_found_by_the_noise_and_by_runs(attacked, monkeypatch):
     setting, chosen = attacked(privacy=SUMS | {"honest_fraction": 1.0})
     claim = _claim(setting, LOOSE)
     assert power(float(gaussian.mu(claim.epsilon, claim.delta)), 1000, ALARM) > 1 - 1e-6
@@ -160,7 +158,7 @@ def test_half_of_the_noise_is_found_by_the_noise_and_by_runs(
     assert _above(setting, LOOSE, chosen, "both", 1000) is not None
 
 
-def test_a_forgotten_honest_fraction_is_found(attacked: Attacked, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_forgotten_honest_fraction_is_found(attacked, monkeypatch):
     """Two of three silos add a third each of the variance, and not 1 / 1.8: power above 1 - 1e-15."""
     setting, chosen = attacked(privacy=SUMS)
     numbers = 4 * noise.clones_of(setting, LOOSE) * setting.resolved.problem.dimension
@@ -173,9 +171,7 @@ def test_a_forgotten_honest_fraction_is_found(attacked: Attacked, monkeypatch: p
     assert any("times the noise that is stated" in fault for fault in measured.faults)
 
 
-def test_an_aggregator_with_half_of_its_noise_is_found(
-    attacked: Attacked, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_aggregator_with_half_of_its_noise_is_found(attacked, monkeypatch):
     setting, chosen = attacked(privacy=WHO[1])
     monkeypatch.setattr(SummedGaussian, "_scale", _halved(SummedGaussian._scale))
     assert noise.measure(setting, LOOSE, chosen, ALARM).faults
@@ -204,7 +200,7 @@ class _Heavy(Gate):
         releases.shares = [_Twice(own.pool, own.position, own.clip) for own in releases.shares]
 
 
-def test_a_clip_that_is_not_shortened_is_found(attacked: Attacked, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_clip_that_is_not_shortened_is_found(attacked, monkeypatch):
     setting, chosen = attacked(privacy=SUMS)
     share = setting.admitted[STRICT].terms.share
     assert share is not None
@@ -215,16 +211,14 @@ def test_a_clip_that_is_not_shortened_is_found(attacked: Attacked, monkeypatch: 
     assert sensitivity.search(setting, LOOSE, chosen, 2, 20).sensitivity <= 1 + sensitivity.TOLERANCE
 
 
-def test_a_weight_above_one_is_found(attacked: Attacked, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_weight_above_one_is_found(attacked, monkeypatch):
     setting, chosen = attacked(privacy=SUMS, partition=UNEQUAL)
     _break_gate(monkeypatch, _Heavy)
     assert sensitivity.search(setting, LOOSE, chosen, 2, 20).sensitivity == pytest.approx(2.0, rel=1e-3)
 
 
 @pytest.mark.parametrize("bits", [0, 16])
-def test_shares_that_are_not_uniform_are_found(
-    attacked: Attacked, monkeypatch: pytest.MonkeyPatch, bits: int
-) -> None:
+def test_shares_that_are_not_uniform_are_found(attacked, monkeypatch, bits):
     """The second aggregator's claim is 0: at a true epsilon near 6, 500 runs tell with power 1 - 1e-9."""
     setting, chosen = attacked(privacy=SUMS)
 
@@ -240,7 +234,7 @@ def test_shares_that_are_not_uniform_are_found(
 
 
 @pytest.fixture(scope="module")
-def audited() -> dict[str, Any]:
+def audited():
     return as_json(attack(_resolved(), 0.01))
 
 
@@ -248,7 +242,7 @@ def _resolved() -> Resolved:
     return setting_of(privacy=SUMS).resolved
 
 
-def test_the_audit_has_a_row_for_each_party(audited: dict[str, Any]) -> None:
+def test_the_audit_has_a_row_for_each_party(audited):
     assert not audited["broken"]
     part = AuditPart.model_validate(audited)
     assert part.sums
@@ -262,19 +256,19 @@ def test_the_audit_has_a_row_for_each_party(audited: dict[str, Any]) -> None:
     assert audit_figure(part).axes
 
 
-def test_a_broken_claim_says_what_was_proven(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broken_claim_says_what_was_proven(monkeypatch):
     monkeypatch.setattr(SummedGaussian, "_scale", _halved(SummedGaussian._scale))
     found = attack(_resolved(), 0.01)
     assert found.broken
     assert all(any("noise that is stated" in line for line in silo.findings) for silo in found.silos)
 
 
-def test_daemons_are_not_audited_by_sums() -> None:
+def test_daemons_are_not_audited_by_sums():
     with pytest.raises(InputError, match="leave --daemons out"):
         neighbours(setting_of(privacy=SUMS), LOOSE)
 
 
-def test_what_is_read_is_the_mean_that_contributions_are_worth(attacked: Attacked) -> None:
+def test_what_is_read_is_the_mean_that_contributions_are_worth(attacked):
     """Without noise, to a step of the grid: the same as a gate of the silo's own answers says."""
     summed, _ = attacked(privacy=SUMS | {"epsilon": 1.0}, partition=UNEQUAL)
     alone, _ = attacked(privacy={"epsilon": 1.0}, partition=UNEQUAL)

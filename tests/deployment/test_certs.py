@@ -23,7 +23,7 @@ from silos.shim.fleet import trust
 
 
 @pytest.fixture
-def credentials(tmp_path: Path) -> Path:
+def credentials(tmp_path):
     certs.make(tmp_path, ["silo-1", "silo-2"], ["superlink.example.org", "192.0.2.7"])
     return tmp_path
 
@@ -52,16 +52,16 @@ def handshake(server: Path, roots: Path, host: str) -> str:
 
 
 @pytest.mark.parametrize("host", ["superlink.example.org", "192.0.2.7", "localhost", "127.0.0.1", "::1"])
-def test_a_silo_knows_the_server_by_its_name(credentials: Path, host: str) -> None:
+def test_a_silo_knows_the_server_by_its_name(credentials, host):
     assert handshake(credentials / "server", credentials / "silo-1" / "ca.crt", host) == "TLSv1.3"
 
 
-def test_another_host_is_not_the_server(credentials: Path) -> None:
+def test_another_host_is_not_the_server(credentials):
     with pytest.raises(ssl.SSLCertVerificationError, match="mismatch"):
         handshake(credentials / "server", credentials / "silo-1" / "ca.crt", "superlink.example.com")
 
 
-def test_a_common_name_is_no_host_name(credentials: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_common_name_is_no_host_name(credentials, monkeypatch):
     """Of a certificate without subjectAltName, OpenSSL compares the common name unless it is told not to."""
     real = x509.CertificateBuilder.add_extension
     for name in ("server.crt", "server.key"):
@@ -79,16 +79,14 @@ def test_a_common_name_is_no_host_name(credentials: Path, monkeypatch: pytest.Mo
         handshake(credentials / "server", credentials / "silo-1" / "ca.crt", "localhost")
 
 
-def test_another_authority_does_not_vouch_for_it(
-    credentials: Path, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_another_authority_does_not_vouch_for_it(credentials, tmp_path_factory):
     other = tmp_path_factory.mktemp("other")
     certs.make(other, ["silo-1"])
     with pytest.raises(ssl.SSLCertVerificationError):
         handshake(other / "server", credentials / "silo-1" / "ca.crt", "localhost")
 
 
-def test_what_certificates_are_for_and_until_when(credentials: Path) -> None:
+def test_what_certificates_are_for_and_until_when(credentials):
     authority = x509.load_pem_x509_certificate((credentials / "authority" / "ca.crt").read_bytes())
     server = x509.load_pem_x509_certificate((credentials / "server" / "server.crt").read_bytes())
     basic, usage = x509.BasicConstraints, x509.KeyUsage
@@ -104,14 +102,14 @@ def test_what_certificates_are_for_and_until_when(credentials: Path) -> None:
     assert authority.not_valid_after_utc > server.not_valid_after_utc
 
 
-def test_an_expired_certificate_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_expired_certificate_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(certs, "_SKEW", timedelta(days=3))
     certs.make(tmp_path, ["silo-1"], days=-1)
     with pytest.raises(ssl.SSLCertVerificationError, match="expired"):
         handshake(tmp_path / "server", tmp_path / "silo-1" / "ca.crt", "localhost")
 
 
-def test_node_keys_are_what_flower_reads(credentials: Path) -> None:
+def test_node_keys_are_what_flower_reads(credentials):
     private = load_ssh_private_key((credentials / "silo-1" / "node.key").read_bytes(), None)
     assert isinstance(private, EllipticCurvePrivateKey)
     assert isinstance(private.curve, SECP384R1)
@@ -123,7 +121,7 @@ def test_node_keys_are_what_flower_reads(credentials: Path) -> None:
     assert public_key_to_bytes(private.public_key()) == public
 
 
-def test_secrets_are_their_owners_alone(tmp_path: Path) -> None:
+def test_secrets_are_their_owners_alone(tmp_path):
     before = os.umask(0)
     try:
         certs.make(tmp_path, ["silo-1"])
@@ -140,7 +138,7 @@ def test_secrets_are_their_owners_alone(tmp_path: Path) -> None:
     assert all(modes[name] == 0o444 for name in set(modes) - secret)
 
 
-def test_again_adds_what_is_missing_and_keeps_the_rest(credentials: Path) -> None:
+def test_again_adds_what_is_missing_and_keeps_the_rest(credentials):
     before = {file: file.read_bytes() for file in credentials.rglob("*") if file.is_file()}
     made = certs.make(credentials, ["silo-1", "silo-3"])
     assert {file.name for file in made} == {
@@ -153,31 +151,31 @@ def test_again_adds_what_is_missing_and_keeps_the_rest(credentials: Path) -> Non
     assert handshake(credentials / "server", credentials / "silo-3" / "ca.crt", "superlink.example.org")
 
 
-def test_a_certificate_for_other_hosts_is_not_passed_off(credentials: Path) -> None:
+def test_a_certificate_for_other_hosts_is_not_passed_off(credentials):
     with refused("--host", "new.example.org"):
         certs.make(credentials, ["silo-1"], ["new.example.org"])
 
 
-def test_half_a_pair_is_an_error(credentials: Path) -> None:
+def test_half_a_pair_is_an_error(credentials):
     (credentials / "silo-1" / "node.pub").unlink()
     with refused(str(credentials / "silo-1" / "node.key"), ANY, "alone"):
         certs.make(credentials, ["silo-1"])
 
 
 @pytest.mark.parametrize("name", ["server", "authority", "run", "README", "../silo", "a/b", "", "."])
-def test_names_that_cannot_be_folders(tmp_path: Path, name: str) -> None:
+def test_names_that_cannot_be_folders(tmp_path, name):
     with refused("--silo"):
         certs.make(tmp_path / "new", [name])
     assert not (tmp_path / "new").exists()
 
 
 @pytest.mark.parametrize("host", ["host:8000", "https://host", "", "-a", "a..b"])
-def test_hosts_that_are_none(tmp_path: Path, host: str) -> None:
+def test_hosts_that_are_none(tmp_path, host):
     with refused("--host"):
         certs.make(tmp_path / "new", ["silo-1"], [host])
 
 
-def test_the_command_says_who_gets_what(tmp_path: Path) -> None:
+def test_the_command_says_who_gets_what(tmp_path):
     arguments = [
         "certs",
         str(tmp_path / "credentials"),
@@ -194,7 +192,7 @@ def test_the_command_says_who_gets_what(tmp_path: Path) -> None:
     assert "nothing was changed" in CliRunner().invoke(app, arguments).output
 
 
-def test_what_was_cut_short_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_cut_short_is_made_again(tmp_path, monkeypatch):
     def full(*given: object) -> None:
         raise OSError("disk full")
 

@@ -31,7 +31,7 @@ def _volumes(service: str) -> set[str]:
     return {entry.split(":")[0] for entry in SERVICES[service]["volumes"]}
 
 
-def test_docker_compose_accepts_the_file() -> None:
+def test_docker_compose_accepts_the_file():
     file, profile = ("--file", str(ROOT / "docker-compose.yml")), ("--profile", "shuffle")
     command = [_tool("docker-compose"), *file, *profile, "config", "-q"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -42,14 +42,14 @@ IMAGES = ("silos", "server", "shuffler")
 
 
 @pytest.mark.parametrize("folder", IMAGES)
-def test_hadolint_accepts_the_dockerfile(folder: str) -> None:
+def test_hadolint_accepts_the_dockerfile(folder):
     command = [_tool("hadolint"), "--failure-threshold", "warning", str(ROOT / folder / "Dockerfile")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("service", SERVICES)
-def test_every_service_is_hardened(service: str) -> None:
+def test_every_service_is_hardened(service):
     made = SERVICES[service]
     assert made["read_only"]
     assert made["cap_drop"] == ["ALL"]
@@ -60,13 +60,13 @@ def test_every_service_is_hardened(service: str) -> None:
     assert "ports" not in made
 
 
-def test_root_prepares_without_a_network_and_is_gone() -> None:
+def test_root_prepares_without_a_network_and_is_gone():
     assert SERVICES["prepare"]["network_mode"] == "none"
     assert "restart" not in SERVICES["prepare"]
 
 
 @pytest.mark.parametrize("silo", SILOS)
-def test_only_a_silo_has_its_records_and_ledger_and_it_has_no_network(silo: str) -> None:
+def test_only_a_silo_has_its_records_and_ledger_and_it_has_no_network(silo):
     own = {silo, f"{silo}-enrol"}
     for volume in (f"{silo}-records", f"{silo}-state"):
         assert {service for service in SERVICES if volume in _volumes(service)} == own | {"prepare"}
@@ -76,7 +76,7 @@ def test_only_a_silo_has_its_records_and_ledger_and_it_has_no_network(silo: str)
     assert f"{silo}-records:/records:ro" in SERVICES[silo]["volumes"]
 
 
-def test_nodes_share_no_network_and_none_leads_out() -> None:
+def test_nodes_share_no_network_and_none_leads_out():
     assert all(network["internal"] for network in COMPOSE["networks"].values())
     nets = [tuple(SERVICES[f"node-{k}"]["networks"]) for k in (1, 2, 3)]
     assert len(set(nets)) == 3
@@ -85,7 +85,7 @@ def test_nodes_share_no_network_and_none_leads_out() -> None:
         assert SERVICES[service]["networks"] == ["control"]
 
 
-def test_each_trust_domain_is_a_user() -> None:
+def test_each_trust_domain_is_a_user():
     users = {service: made["user"] for service, made in SERVICES.items() if service != "prepare"}
     domains = {f"{silo}{part}" for silo in SILOS for part in ("", "-enrol")} | {
         f"node-{k}" for k in (1, 2, 3)
@@ -97,7 +97,7 @@ def test_each_trust_domain_is_a_user() -> None:
     assert {user for service, user in users.items() if service not in {*domains, *SHUFFLE}} == {SERVER}
 
 
-def test_only_the_shuffler_has_its_keys_and_notes_and_it_has_no_network() -> None:
+def test_only_the_shuffler_has_its_keys_and_notes_and_it_has_no_network():
     owners = {service for service in SERVICES if "shuffler-state" in _volumes(service)}
     assert owners == {"shuffler", "shuffler-enrol", "prepare"}
     for service in SHUFFLE:
@@ -112,14 +112,14 @@ def test_only_the_shuffler_has_its_keys_and_notes_and_it_has_no_network() -> Non
         assert not writers or service in ("prepare", "roster")
 
 
-def test_secrets_are_files_and_not_in_the_environment() -> None:
+def test_secrets_are_files_and_not_in_the_environment():
     for made in SERVICES.values():
         for name in made.get("environment", {}):
             assert not any(word in name.lower() for word in ("key", "secret", "token", "password"))
 
 
 @pytest.mark.parametrize("service", [name for name, made in SERVICES.items() if "healthcheck" in made])
-def test_health_checks_have_no_spaces_or_quotes(service: str) -> None:
+def test_health_checks_have_no_spaces_or_quotes(service):
     """Some engines join the words of a test command and split them again."""
     words = SERVICES[service]["healthcheck"]["test"]
     assert words[0] == "CMD"
@@ -127,7 +127,7 @@ def test_health_checks_have_no_spaces_or_quotes(service: str) -> None:
 
 
 @pytest.mark.parametrize("folder", IMAGES)
-def test_an_image_runs_as_a_user_without_privileges(folder: str) -> None:
+def test_an_image_runs_as_a_user_without_privileges(folder):
     lines = (ROOT / folder / "Dockerfile").read_text().splitlines()
     assert lines[-2].startswith("USER ")
     assert "USER 0" not in lines

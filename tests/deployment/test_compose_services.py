@@ -1,7 +1,6 @@
 """The commands of docker-compose.yml, started as processes: a model is trained through them."""
 
 import time
-from collections.abc import Iterator
 
 import pytest
 from support.compose import Ground
@@ -24,7 +23,7 @@ ROUNDS = 3
 
 
 @pytest.fixture
-def ground() -> Iterator[Ground]:
+def ground():
     with short_folder() as folder:
         made = Ground(folder, ROUNDS)
         done = made.run("prepare")
@@ -51,7 +50,7 @@ def _epsilon(ground: Ground, silo: str) -> float:
     return float(run.terms["epsilon"])
 
 
-def test_a_silo_enrols_once_serves_and_trains(ground: Ground) -> None:
+def test_a_silo_enrols_once_serves_and_trains(ground):
     assert not ground.healthy("silo-1")
     for _ in range(2):  # as the second `docker compose up` does
         _enrol(ground, "silo-1")
@@ -67,7 +66,7 @@ def test_a_silo_enrols_once_serves_and_trains(ground: Ground) -> None:
     assert (ground.folder / "out" / "report.html").is_file()
 
 
-def test_the_profile_shuffle_makes_a_roster_and_a_shuffler_that_is_well(ground: Ground) -> None:
+def test_the_profile_shuffle_makes_a_roster_and_a_shuffler_that_is_well(ground):
     for silo in SILOS:
         _enrol(ground, silo)
     for service in 2 * ("shuffler-enrol", "roster"):  # as the second `docker compose up` does
@@ -82,7 +81,7 @@ def test_the_profile_shuffle_makes_a_roster_and_a_shuffler_that_is_well(ground: 
         _until_healthy(ground, processes, "shuffler")
 
 
-def test_the_services_train_a_model_and_leave_ledgers_and_a_page(ground: Ground) -> None:
+def test_the_services_train_a_model_and_leave_ledgers_and_a_page(ground):
     with Processes() as processes:
         ground.start(processes, "superlink")
         for silo in SILOS:

@@ -1,7 +1,7 @@
 """A scenario over silos of this process: the simulation's model, and a run directory that says what it is."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -93,7 +93,7 @@ PARITY: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("case", PARITY)
-def test_the_model_is_that_of_the_simulation(tmp_path: Path, case: str) -> None:
+def test_the_model_is_that_of_the_simulation(tmp_path, case):
     resolved = resolved_of(**PARITY[case])
     policy = {**GENEROUS, "lifetime": {**GENEROUS["lifetime"], "sampled": {"epsilon": 20.0, "delta": 0.05}}}
     enrolled = enrolled_federation(tmp_path, resolved, policy=policy)
@@ -104,7 +104,7 @@ def test_the_model_is_that_of_the_simulation(tmp_path: Path, case: str) -> None:
     assert digests_of(outcome) == broadcasts
 
 
-def test_quickstart_deployed_is_quickstart_simulated(tmp_path: Path) -> None:
+def test_quickstart_deployed_is_quickstart_simulated(tmp_path):
     """Grouping silos in one cohort changes rounding, and nothing else."""
     scenario = load(Path("quickstart"), ["trials=1", "report.nonprivate_twin=false"])
     resolved = resolve(scenario)
@@ -120,20 +120,20 @@ def test_quickstart_deployed_is_quickstart_simulated(tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def enrolled(tmp_path_factory: pytest.TempPathFactory) -> Enrolled:
+def enrolled(tmp_path_factory):
     """Silos with a lifetime for the runs of this file."""
     folder, soon = tmp_path_factory.mktemp("silos"), {"deadline": 0.1, "patience": 0.1}
     return enrolled_federation(folder, resolved_of(), seeded=False, policy=GENEROUS, **soon)
 
 
 @pytest.fixture
-def channel(enrolled: Enrolled) -> Iterator[InMemory]:
+def channel(enrolled):
     with enrolled.opened(seeded=False) as made:
         yield made
 
 
 @pytest.fixture(scope="module")
-def test_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def test_file(tmp_path_factory):
     """Public records, prepared as the silos'."""
     path = tmp_path_factory.mktemp("public") / "test.npz"
     silos = federation_of(resolved_of()).silos
@@ -142,9 +142,7 @@ def test_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_a_run_directory_says_that_it_was_deployed(
-    enrolled: Enrolled, channel: InMemory, test_file: Path, tmp_path: Path
-) -> None:
+def test_a_run_directory_says_that_it_was_deployed(enrolled, channel, test_file, tmp_path):
     steps: list[Step] = []
     said: list[str] = []
     out = tmp_path / "run"
@@ -178,9 +176,7 @@ def test_a_run_directory_says_that_it_was_deployed(
 UNKNOWN = ("test error on each silo", "without noise and clipping", "excess risk", "heterogeneity")
 
 
-def test_what_only_a_simulation_knows_is_left_out_by_name(
-    enrolled: Enrolled, channel: InMemory, tmp_path: Path
-) -> None:
+def test_what_only_a_simulation_knows_is_left_out_by_name(enrolled, channel, tmp_path):
     out = tmp_path / "run"
     deploy(scenario_of(), enrolled.federation, channel, out)
     page = write_page(out).read_text(encoding="utf-8")
@@ -199,24 +195,20 @@ def test_what_only_a_simulation_knows_is_left_out_by_name(
 
 @pytest.mark.skipif(BINARY is None, reason="needs Chromium")
 @pytest.mark.parametrize("width", [1000, 390])
-def test_the_page_of_a_deployed_run_fits(
-    enrolled: Enrolled, channel: InMemory, tmp_path: Path, width: int
-) -> None:
+def test_the_page_of_a_deployed_run_fits(enrolled, channel, tmp_path, width):
     channel.faults = {THIRD: in_round(3, absent)}
     deploy(scenario_of(trials=3), enrolled.again(min_silos=2), channel, tmp_path / "run")
     with chromium() as browser:
         assert_fits(browser.view(tmp_path / "run" / "report.html", width), width)
 
 
-def test_runs_with_public_records_can_be_compared(
-    enrolled: Enrolled, channel: InMemory, test_file: Path, small_run: Path, tmp_path: Path
-) -> None:
+def test_runs_with_public_records_can_be_compared(enrolled, channel, test_file, small_run, tmp_path):
     deploy(scenario_of(), enrolled.again(test=str(test_file)), channel, tmp_path / "run")
     rows = compared([source_of(tmp_path / "run"), source_of(small_run)]).rows
     assert {row.source for row in rows} == {"run", small_run.name}
 
 
-def test_who_was_late_or_lied_is_named(enrolled: Enrolled, channel: InMemory, tmp_path: Path) -> None:
+def test_who_was_late_or_lied_is_named(enrolled, channel, tmp_path):
     nan = lying(enrolled.identity(LIAR), lambda a: {"g": a["g"] * float("nan")})
     channel.faults = {LIAR: in_round([1, 4], nan), SECOND: in_round(2, late), THIRD: in_round([3], absent)}
     steps: list[Step] = []
@@ -236,9 +228,7 @@ def test_who_was_late_or_lied_is_named(enrolled: Enrolled, channel: InMemory, tm
     assert summary.participation.observed_mean_m == pytest.approx((3 + 2 + 2 + 2 + 2 + 3) / 6)
 
 
-def test_a_round_without_a_silo_is_the_average_of_the_others(
-    enrolled: Enrolled, channel: InMemory, tmp_path: Path
-) -> None:
+def test_a_round_without_a_silo_is_the_average_of_the_others(enrolled, channel, tmp_path):
     """One round from zero: w = -step sum_i (N p_i / M) g_i over those who answered."""
     heard: dict[str, Tensor] = {}
 
@@ -255,9 +245,7 @@ def test_a_round_without_a_silo_is_the_average_of_the_others(
     torch.testing.assert_close(model_of(out), -0.5 * (first / 3 + second / 3) * 3 / 2, rtol=1e-12, atol=0)
 
 
-def test_a_silo_without_a_statement_counts_as_having_spent_its_plan(
-    enrolled: Enrolled, channel: InMemory, tmp_path: Path
-) -> None:
+def test_a_silo_without_a_statement_counts_as_having_spent_its_plan(enrolled, channel, tmp_path):
     def stops(frame: bytes, silo: Any) -> bytes | None:
         told = read(frame)
         gone = told.kind == "close" or (told.kind == "ask" and told.head["round"] >= 2)
@@ -279,9 +267,7 @@ def test_a_silo_without_a_statement_counts_as_having_spent_its_plan(
     ("rounds", "said"),
     [((0, 1), "lacks rounds that it answered"), ((0, 1, 2, 3, 4, 5, 6), "did not ask for")],
 )
-def test_a_statement_that_is_not_the_servers_is_not_believed(
-    enrolled: Enrolled, channel: InMemory, tmp_path: Path, rounds: tuple[int, ...], said: str
-) -> None:
+def test_a_statement_that_is_not_the_servers_is_not_believed(enrolled, channel, tmp_path, rounds, said):
 
     def other(told: Frame) -> Frame:
         if told.kind != "closed":
@@ -303,9 +289,7 @@ def test_a_statement_that_is_not_the_servers_is_not_believed(
     assert f"receipts/{LIAR}.json" not in page
 
 
-def test_too_few_answers_end_a_run_that_can_be_resumed(
-    enrolled: Enrolled, channel: InMemory, tmp_path: Path
-) -> None:
+def test_too_few_answers_end_a_run_that_can_be_resumed(enrolled, channel, tmp_path):
     out = tmp_path / "run"
     broken_off(enrolled, channel, out)
     assert not out.exists()
@@ -338,9 +322,7 @@ OTHERS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("other", [*OTHERS, "federation"])
-def test_another_scenario_or_federation_is_not_resumed(
-    enrolled: Enrolled, channel: InMemory, tmp_path: Path, other: str
-) -> None:
+def test_another_scenario_or_federation_is_not_resumed(enrolled, channel, tmp_path, other):
     broken_off(enrolled, channel, tmp_path / "run")
     before = checkpoint_of(tmp_path / "run").read_bytes()
     key = tmp_path / "other.pub"
@@ -352,9 +334,7 @@ def test_another_scenario_or_federation_is_not_resumed(
     assert checkpoint_of(tmp_path / "run").read_bytes() == before
 
 
-def test_a_run_that_a_silo_does_not_admit_leaves_nothing(
-    enrolled: Enrolled, channel: InMemory, tmp_path: Path
-) -> None:
+def test_a_run_that_a_silo_does_not_admit_leaves_nothing(enrolled, channel, tmp_path):
     costly = scenario_of(
         privacy={"epsilon": 2.0, "delta": 1e-6, "calibration": "sigma", "noise_multiplier": 0.2}
     )
@@ -379,7 +359,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_no_silo_does_is_refused_by_field(enrolled: Enrolled, tmp_path: Path, case: str) -> None:
+def test_what_no_silo_does_is_refused_by_field(enrolled, tmp_path, case):
     changes, field = REFUSED[case]
     empty = InMemory({})
     with refused(field):
@@ -396,15 +376,15 @@ def test_what_no_silo_does_is_refused_by_field(enrolled: Enrolled, tmp_path: Pat
     ],
 )
 def test_public_records_of_another_kind_are_refused_before_any_offer(
-    enrolled: Enrolled, channel: InMemory, tmp_path: Path, features: Any, target: Any, said: str
-) -> None:
+    enrolled, channel, tmp_path, features, target, said
+):
     np.savez(tmp_path / "test.npz", features=features, target=target)
     with pytest.raises(InputError, match=said):
         deploy(scenario_of(), enrolled.again(test=str(tmp_path / "test.npz")), channel, tmp_path / "run")
     assert {kind for _, kind, _ in channel.asked} == {"hello"}
 
 
-def test_heads_are_kept_from_run_to_run(enrolled: Enrolled, channel: InMemory, tmp_path: Path) -> None:
+def test_heads_are_kept_from_run_to_run(enrolled, channel, tmp_path):
     federation = enrolled.again(heads=str(tmp_path / "heads.json"))
     deploy(scenario_of(), federation, channel, tmp_path / "first")
     heads = json.loads((tmp_path / "heads.json").read_text())
@@ -416,9 +396,7 @@ def test_heads_are_kept_from_run_to_run(enrolled: Enrolled, channel: InMemory, t
     assert json.loads((tmp_path / "heads.json").read_text()) != heads
 
 
-def test_silos_that_disagree_on_their_features_are_named(
-    enrolled: Enrolled, channel: InMemory, tmp_path: Path
-) -> None:
+def test_silos_that_disagree_on_their_features_are_named(enrolled, channel, tmp_path):
 
     def wider(told: Frame) -> Frame:
         return Frame(told.kind, {**told.head, "num_features": 9})
@@ -428,9 +406,7 @@ def test_silos_that_disagree_on_their_features_are_named(
         deploy(scenario_of(), enrolled.federation, channel, tmp_path / "run")
 
 
-def test_heads_of_other_silos_outlive_a_resumed_run(
-    enrolled: Enrolled, channel: InMemory, tmp_path: Path
-) -> None:
+def test_heads_of_other_silos_outlive_a_resumed_run(enrolled, channel, tmp_path):
     file = tmp_path / "heads.json"
     file.write_text(json.dumps({"elsewhere": "ab" * 32}))
     federation = enrolled.again(heads=str(file))
@@ -443,9 +419,7 @@ def test_heads_of_other_silos_outlive_a_resumed_run(
 
 
 @pytest.mark.parametrize("field", ["epsilon_guaranteed", "noise_multiplier"])
-def test_a_silo_that_states_a_negative_number_does_not_take_part(
-    enrolled: Enrolled, channel: InMemory, tmp_path: Path, field: str
-) -> None:
+def test_a_silo_that_states_a_negative_number_does_not_take_part(enrolled, channel, tmp_path, field):
 
     def negative(told: Frame) -> Frame:
         return Frame(told.kind, {**told.head, field: -1.0} if told.kind == "admission" else told.head)

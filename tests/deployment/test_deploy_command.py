@@ -21,7 +21,7 @@ from fedsim.deployment.flower.submit import Line, Reader, Writer, of_words
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Path:
+def place(tmp_path):
     certs.make(tmp_path, ["silo-1", "silo-2"])
     (tmp_path / "scenario.yaml").write_text(yaml.safe_dump(SCENARIO))
     for name in ("silo-1", "silo-2"):
@@ -46,7 +46,7 @@ def said(place: Path, tree: dict[str, Any], *more: str, code: int = 2) -> str:
     return " ".join(shown.output.split())
 
 
-def test_every_silo_needs_a_node_of_its_own(place: Path) -> None:
+def test_every_silo_needs_a_node_of_its_own(place):
     tree = federation(place)
     del tree["silos"]["silo-2"]["node"]
     assert "federation.silos.silo-2.node" in said(place, tree)
@@ -56,31 +56,31 @@ def test_every_silo_needs_a_node_of_its_own(place: Path) -> None:
     assert "as `fedsim certs` makes it" in said(place, tree)
 
 
-def test_whom_to_trust_must_be_said(place: Path) -> None:
+def test_whom_to_trust_must_be_said(place):
     tree = federation(place)
     del tree["root_certificates"]
     assert "federation.root_certificates" in said(place, tree)
 
 
-def test_the_servers_key_must_be_there(place: Path) -> None:
+def test_the_servers_key_must_be_there(place):
     (place / "server" / "server.key").unlink()
     assert "server.key" in said(place, federation(place))
 
 
 @pytest.mark.parametrize("address", ["superlink", "superlink:", ":8000", "superlink:http"])
-def test_the_superlinks_address(place: Path, address: str) -> None:
+def test_the_superlinks_address(place, address):
     assert "federation.superlink" in said(place, federation(place) | {"superlink": address})
 
 
-def test_a_superlink_that_is_not_there(place: Path) -> None:
+def test_a_superlink_that_is_not_there(place):
     assert "a SuperLink that answers" in said(place, federation(place), "--superlink", "127.0.0.1:1")
 
 
-def test_a_mistake_in_the_scenario_does_not_wait_for_silos(place: Path) -> None:
+def test_a_mistake_in_the_scenario_does_not_wait_for_silos(place):
     assert "algorithm.clip" in said(place, federation(place), "--set", "algorithm.clip=1")
 
 
-def test_lines_are_read_once_they_are_whole(tmp_path: Path) -> None:
+def test_lines_are_read_once_they_are_whole(tmp_path):
     file = tmp_path / "progress"
     reader, writer = Reader(file), Writer(file)
     assert reader.new() == []
@@ -93,16 +93,14 @@ def test_lines_are_read_once_they_are_whole(tmp_path: Path) -> None:
     assert reader.new() == []
 
 
-def test_a_run_that_fails_elsewhere_may_have_released_something(
-    place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_that_fails_elsewhere_may_have_released_something(place, monkeypatch):
     monkeypatch.setattr(submitting, "submit", lambda *given: Status("failed", "why"))
     output = said(place, federation(place), "--superlink", "127.0.0.1:1", code=1)
     assert "Nothing was released" not in output
     assert "--superlink 127.0.0.1:1 --resume" in output
 
 
-def test_a_superlink_that_says_no_is_one_line(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_superlink_that_says_no_is_one_line(place, monkeypatch):
     def no(*given: object) -> None:
         request = httpx.Request("POST", "https://127.0.0.1:1")
         raise httpx.HTTPStatusError("no", request=request, response=httpx.Response(412, request=request))
@@ -112,9 +110,7 @@ def test_a_superlink_that_says_no_is_one_line(place: Path, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize(("away", "word"), [(2, "completed"), (10**9, "failed")])
-def test_a_superlink_may_be_away_for_a_moment(
-    tmp_path: Path, away: int, word: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_superlink_may_be_away_for_a_moment(tmp_path, away, word, monkeypatch):
     class Shaky:
         asked = 0
 
@@ -139,7 +135,7 @@ def test_a_superlink_may_be_away_for_a_moment(
 
 
 @pytest.mark.parametrize("overrides", ["seed=7", '"seed=7"', "[7]"])
-def test_overrides_by_flwr_run_are_a_list(overrides: str, tmp_path: Path) -> None:
+def test_overrides_by_flwr_run_are_a_list(overrides, tmp_path):
     context = SimpleNamespace(run_config={"scenario": "quickstart", "overrides": overrides})
     with pytest.raises(InputError, match="a JSON list of PATH=VALUE"):
         main(cast(Any, None), cast(Any, context))

@@ -59,7 +59,7 @@ MOST = "held silos, unequal budgets"
 
 
 @pytest.fixture
-def _unwritten(monkeypatch: pytest.MonkeyPatch) -> None:
+def _unwritten(monkeypatch):
     """The run's directory is not what the test looks at."""
     monkeypatch.setattr("fedsim.deployment.run.save", lambda outcome, place: None)
 
@@ -68,7 +68,7 @@ def _unwritten(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     "case", [case if case == MOST else pytest.param(case, marks=pytest.mark.slow) for case in PARITY]
 )
-def test_the_model_is_that_of_the_simulation(tmp_path: Path, case: str) -> None:
+def test_the_model_is_that_of_the_simulation(tmp_path, case):
     resolved = resolve(pooled_scenario(**PARITY[case]))
     expected = simulated(resolved)
     terms = {"min_silos": 2} if "participation" in PARITY[case] else {}
@@ -86,7 +86,7 @@ SOON = {"deadline": 0.1, "patience": 0.1}
 
 
 @pytest.fixture
-def made(tmp_path: Path) -> PooledFederation:
+def made(tmp_path):
     """Silos with real noise, two of three of which make a sum."""
     scenario = pooled_scenario(privacy={"min_silos": 2})
     return pooled_federation(tmp_path, scenario, seeded=False, policy=GENEROUS, min_silos=2, **SOON)
@@ -95,9 +95,7 @@ def made(tmp_path: Path) -> PooledFederation:
 TWO = {"privacy": {"min_silos": 2}}
 
 
-def test_a_run_directory_says_both_guarantees_and_who_made_the_sums(
-    made: PooledFederation, tmp_path: Path
-) -> None:
+def test_a_run_directory_says_both_guarantees_and_who_made_the_sums(made, tmp_path):
     run(made, tmp_path / "run", seeded=False, **TWO)
     summary = load_run(tmp_path / "run").summary
     assert "two aggregators do not collude" in summary.privacy.guarantee
@@ -116,9 +114,7 @@ def test_a_run_directory_says_both_guarantees_and_who_made_the_sums(
     assert not checkpoint_of(tmp_path / "run").exists()
 
 
-def test_a_silo_that_is_absent_or_whose_report_does_not_count_is_left_out_by_name(
-    made: PooledFederation, tmp_path: Path
-) -> None:
+def test_a_silo_that_is_absent_or_whose_report_does_not_count_is_left_out_by_name(made, tmp_path):
     """A report that its silo has signed as a reply, and that no shuffler opens."""
     identity = made.enrolled.identity(SECOND)
     garbage = lying(identity, lambda arrays: {"report": arrays["report"].flip(0)})
@@ -154,9 +150,7 @@ def test_a_silo_that_is_absent_or_whose_report_does_not_count_is_left_out_by_nam
 
 
 @pytest.mark.usefixtures("_unwritten")
-def test_a_server_that_is_killed_sends_the_very_same_request_again(
-    made: PooledFederation, tmp_path: Path
-) -> None:
+def test_a_server_that_is_killed_sends_the_very_same_request_again(made, tmp_path):
     """It has a request in hand that the shuffler has released; meanwhile a silo has gone."""
     out = tmp_path / "run"
     with made.silos(seeded=False) as silos:
@@ -173,9 +167,7 @@ def test_a_server_that_is_killed_sends_the_very_same_request_again(
 
 
 @pytest.mark.usefixtures("_unwritten")
-def test_a_request_that_is_lost_loses_its_round_and_the_run_ends_with_the_reason(
-    made: PooledFederation, tmp_path: Path
-) -> None:
+def test_a_request_that_is_lost_loses_its_round_and_the_run_ends_with_the_reason(made, tmp_path):
     """Another request for a round that was released would tell what the silos that differ have sent."""
     out = tmp_path / "run"
     with made.silos(seeded=False) as silos:
@@ -194,9 +186,7 @@ def test_a_request_that_is_lost_loses_its_round_and_the_run_ends_with_the_reason
 
 @pytest.mark.usefixtures("_unwritten")
 @pytest.mark.parametrize("echoes", [True, False])
-def test_a_shuffler_whose_notes_were_restored_between_runs_is_noticed(
-    made: PooledFederation, tmp_path: Path, echoes: bool
-) -> None:
+def test_a_shuffler_whose_notes_were_restored_between_runs_is_noticed(made, tmp_path, echoes):
     """By its server's echo; by the silos, where a server echoes nothing."""
     state = made.folder / "shuffler" / "state"
     shutil.copytree(state, tmp_path / "copy")
@@ -210,7 +200,7 @@ def test_a_shuffler_whose_notes_were_restored_between_runs_is_noticed(
 
 
 @pytest.mark.usefixtures("_unwritten")
-def test_a_request_that_too_few_silos_count_in_is_made_anew(made: PooledFederation, tmp_path: Path) -> None:
+def test_a_request_that_too_few_silos_count_in_is_made_anew(made, tmp_path):
     """The shuffler has noted nothing, so that more silos may join."""
     out = tmp_path / "run"
     identity = made.enrolled.identity(SECOND)
@@ -226,9 +216,7 @@ def test_a_request_that_too_few_silos_count_in_is_made_anew(made: PooledFederati
 
 
 @pytest.mark.usefixtures("_unwritten")
-def test_a_shuffler_that_does_not_answer_ends_a_run_that_can_be_resumed(
-    made: PooledFederation, tmp_path: Path
-) -> None:
+def test_a_shuffler_that_does_not_answer_ends_a_run_that_can_be_resumed(made, tmp_path):
     out = tmp_path / "run"
     with made.silos(seeded=False) as silos:
         with (
@@ -241,7 +229,7 @@ def test_a_shuffler_that_does_not_answer_ends_a_run_that_can_be_resumed(
     assert len(outcome.results.trials) == 1
 
 
-def test_another_shuffler_is_not_believed(made: PooledFederation, tmp_path: Path) -> None:
+def test_another_shuffler_is_not_believed(made, tmp_path):
     def turned(frame: bytes, answer: Answer) -> bytes:
         reply = bytearray(answer(frame) or b"")
         reply[-1] ^= 1
@@ -255,9 +243,7 @@ def test_another_shuffler_is_not_believed(made: PooledFederation, tmp_path: Path
         deploy(pooled_scenario(**TWO), made.federation, silos, tmp_path / "run", shuffler=forged)
 
 
-def test_shares_that_do_not_belong_together_are_no_model(
-    made: PooledFederation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_shares_that_do_not_belong_together_are_no_model(made, tmp_path, monkeypatch):
     """A silo that shares out a number of its own for the shuffler: no party sees whose it is."""
     real = reports.split
 
@@ -270,7 +256,7 @@ def test_shares_that_do_not_belong_together_are_no_model(
         run(made, tmp_path / "run", seeded=False, **TWO)
 
 
-def test_where_aggregators_add_the_noise_both_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_aggregators_add_the_noise_both_do(tmp_path, monkeypatch):
     """Each scale of noise is drawn by the shuffler and by the server, and by no silo."""
     privacy = {"noise_by": "aggregators", "honest_fraction": None}
     scenario = pooled_scenario(privacy=privacy)
@@ -316,9 +302,7 @@ def test_where_aggregators_add_the_noise_both_do(tmp_path: Path, monkeypatch: py
         ({"silo": True}, "a roster of the federation's silos, each with its identity"),
     ],
 )
-def test_a_roster_that_does_not_fit_is_named_before_any_silo_is_asked(
-    made: PooledFederation, tmp_path: Path, change: dict[str, Any], said: str
-) -> None:
+def test_a_roster_that_does_not_fit_is_named_before_any_silo_is_asked(made, tmp_path, change, said):
     tree = made.federation.model_dump(mode="json", exclude_none=True)
     if "key" in change:
         (tmp_path / "other").mkdir()

@@ -14,7 +14,7 @@ from fedsim.deployment.federation_file import load_federation
 
 
 @pytest.fixture
-def tree(tmp_path: Path) -> dict[str, Any]:
+def tree(tmp_path):
     for name in ("a", "b"):
         key = Ed25519PrivateKey.generate().public_key().public_bytes_raw()
         (tmp_path / f"{name}.pub").write_text(f"{key.hex()}\n")
@@ -33,7 +33,7 @@ def written(folder: Path, tree: Any) -> Path:
     return folder / "federation.yaml"
 
 
-def test_a_whole_file_is_read(tmp_path: Path, tree: dict[str, Any]) -> None:
+def test_a_whole_file_is_read(tmp_path, tree):
     more = {"deadline": 5, "min_silos": 1, "test": "test.npz", "heads": "h.json"}
     more |= {"superlink": "127.0.0.1:8000"}
     made = load_federation(written(tmp_path, {**tree, **more}))
@@ -48,7 +48,7 @@ def test_a_whole_file_is_read(tmp_path: Path, tree: dict[str, Any]) -> None:
     assert (made.deadline, made.min_silos, made.superlink) == (5, 1, "127.0.0.1:8000")
 
 
-def test_public_test_records_may_be_a_data_section(tmp_path: Path, tree: dict[str, Any]) -> None:
+def test_public_test_records_may_be_a_data_section(tmp_path, tree):
     section = {"name": "npz", "path": "test.npz", "scaling": "none"}
     made = load_federation(written(tmp_path, {**tree, "test": section}))
     assert made.test is not None
@@ -77,39 +77,39 @@ WRONG = {
 
 
 @pytest.mark.parametrize("changes", WRONG)
-def test_what_is_wrong_is_named(tmp_path: Path, tree: dict[str, Any], changes: str) -> None:
+def test_what_is_wrong_is_named(tmp_path, tree, changes):
     field, _, expected = WRONG[changes].partition(" | ")
     with refused(field, ANY, expected):
         load_federation(written(tmp_path, changed(tree, yaml.safe_load(changes))))
 
 
 @pytest.mark.parametrize("name", ["../a", ".a", "a/b", "a b", "", "a" * 101])
-def test_a_silos_name_is_a_files_name(tmp_path: Path, tree: dict[str, Any], name: str) -> None:
+def test_a_silos_name_is_a_files_name(tmp_path, tree, name):
     tree["silos"][name] = tree["silos"].pop("a")
     with refused(f"federation.silos.{name}", name):
         load_federation(written(tmp_path, tree))
 
 
 @pytest.mark.parametrize("text", ["", "zz" * 32, "ab" * 31, "\xff"])
-def test_what_is_no_key_is_named(tmp_path: Path, tree: dict[str, Any], text: str) -> None:
+def test_what_is_no_key_is_named(tmp_path, tree, text):
     (tmp_path / "a.pub").write_text(text, encoding="latin-1")
     with refused("federation.silos.a.identity"):
         _ = load_federation(written(tmp_path, tree)).identities
 
 
-def test_two_silos_have_two_identities(tmp_path: Path, tree: dict[str, Any]) -> None:
+def test_two_silos_have_two_identities(tmp_path, tree):
     (tmp_path / "b.pub").write_text((tmp_path / "a.pub").read_text())
     with refused("federation.silos.b.identity", ANY, "another silo's"):
         _ = load_federation(written(tmp_path, tree)).identities
 
 
-def test_a_silo_without_an_address_is_named(tmp_path: Path, tree: dict[str, Any]) -> None:
+def test_a_silo_without_an_address_is_named(tmp_path, tree):
     del tree["silos"]["a"]["socket"]
     with refused("federation.silos.a.socket"):
         _ = load_federation(written(tmp_path, tree)).addresses
 
 
-def test_a_file_that_is_none_is_named(tmp_path: Path) -> None:
+def test_a_file_that_is_none_is_named(tmp_path):
     with pytest.raises(InputError, match="cannot be read"):
         load_federation(tmp_path / "federation.yaml")
     with pytest.raises(InputError, match="must hold a mapping"):

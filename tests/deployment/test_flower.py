@@ -2,7 +2,7 @@
 
 import json
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from importlib.metadata import version
 from typing import Any
@@ -19,7 +19,7 @@ SILOS = ("silo-1", "silo-2", "silo-3")
 
 
 @pytest.fixture(scope="module")
-def flower() -> Iterator[Federation]:
+def flower():
     """A SuperLink and three nodes; nothing listens where their daemons would be."""
     with short_folder() as folder, federation(folder, SILOS) as made:
         made.wait_online()
@@ -27,7 +27,7 @@ def flower() -> Iterator[Federation]:
 
 
 @pytest.fixture
-def daemons(flower: Federation) -> Iterator[ExitStack]:
+def daemons(flower):
     """Daemons that answer a frame by its bytes in reverse, for all silos."""
     with ExitStack() as stack:
         for name in SILOS:
@@ -72,7 +72,7 @@ class Run:
         return self.rounds
 
 
-def test_the_installed_flower_is_the_one_whose_internals_are_used() -> None:
+def test_the_installed_flower_is_the_one_whose_internals_are_used():
     assert version("flwr") == FLWR_VERSION
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert f"flwr=={FLWR_VERSION}" in project["dependencies"]
@@ -88,7 +88,7 @@ def stranger(flower: Federation, name: str) -> tuple[Node, bytes]:
     return node, node_key(credentials / "node.pub")
 
 
-def test_frames_travel_and_no_code_is_fetched(flower: Federation, daemons: ExitStack) -> None:
+def test_frames_travel_and_no_code_is_fetched(flower, daemons):
     """Short frames in one piece, longer ones in several; a node that bears silo-1's name is not silo-1."""
     node, key = stranger(flower, "forged")
     with echo(flower.socket("forged"), lambda frame: b"forged"), flower.control() as control:
@@ -106,12 +106,12 @@ def test_frames_travel_and_no_code_is_fetched(flower: Federation, daemons: ExitS
 
 
 @pytest.mark.slow
-def test_models_of_20_megabytes_pass(flower: Federation, daemons: ExitStack) -> None:
+def test_models_of_20_megabytes_pass(flower, daemons):
     rounds = Run(flower, "large", [20_000_000] * 3, 120.0).end()
     assert [round["good"] for round in rounds] == [list(SILOS)] * 3
 
 
-def test_a_key_that_is_not_registered_is_not_let_in(flower: Federation) -> None:
+def test_a_key_that_is_not_registered_is_not_let_in(flower):
     node, key = stranger(flower, "unknown")
     try:
         until(lambda: "not let in" in node.log.read_text())
@@ -123,7 +123,7 @@ def test_a_key_that_is_not_registered_is_not_let_in(flower: Federation) -> None:
 
 
 @pytest.mark.slow
-def test_absent_daemons_and_killed_nodes_are_tried_again(flower: Federation) -> None:
+def test_absent_daemons_and_killed_nodes_are_tried_again(flower):
     """silo-3's daemon starts late; silo-2's node dies with a frame in hand, and comes back."""
     held: list[bytes] = []
 
@@ -148,7 +148,7 @@ def test_absent_daemons_and_killed_nodes_are_tried_again(flower: Federation) -> 
     assert held[0] == held[1]
 
 
-def test_silos_that_do_not_answer_are_absent(flower: Federation) -> None:
+def test_silos_that_do_not_answer_are_absent(flower):
     """Only silo-1 has a daemon, silo-2 has no node; what is left answers in time."""
     flower.nodes["silo-2"].kill()
     try:
@@ -160,7 +160,7 @@ def test_silos_that_do_not_answer_are_absent(flower: Federation) -> None:
     flower.wait_online()
 
 
-def test_a_node_that_is_told_to_end_goes_offline(flower: Federation) -> None:
+def test_a_node_that_is_told_to_end_goes_offline(flower):
     assert flower.nodes["silo-1"].stop() == 0
     with flower.control() as control:
         assert control.nodes()[flower.keys["silo-1"]] == "offline"
@@ -168,7 +168,7 @@ def test_a_node_that_is_told_to_end_goes_offline(flower: Federation) -> None:
     flower.wait_online()
 
 
-def test_two_processes_are_not_one_node(flower: Federation) -> None:
+def test_two_processes_are_not_one_node(flower):
     second = Node(
         flower.superlink.address,
         flower.credentials / "silo-1",
@@ -180,7 +180,7 @@ def test_two_processes_are_not_one_node(flower: Federation) -> None:
     assert flower.nodes["silo-1"].process.poll() is None
 
 
-def test_a_node_outlives_its_superlink(flower: Federation) -> None:
+def test_a_node_outlives_its_superlink(flower):
     """A SuperLink that starts anew knows no node; nodes come back as soon as they are registered."""
     flower.superlink.kill()
     flower.superlink.start()

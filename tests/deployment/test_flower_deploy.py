@@ -4,7 +4,7 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -76,7 +76,7 @@ class Deployment:
 
 
 @pytest.fixture(scope="module")
-def deployment() -> Iterator[Deployment]:
+def deployment():
     with short_folder() as folder:
         resolved = resolved_of(algorithm=ALGORITHM)
         files = write_silos(folder / "silos", resolved, seeded=True, policy={"lifetime": LIFETIME})
@@ -112,11 +112,11 @@ def federation_file(folder: Path, made: Federation) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def unbroken(deployment: Deployment) -> np.ndarray:
+def unbroken(deployment):
     return deployment.finish("unbroken")
 
 
-def test_the_model_is_the_simulated_one(deployment: Deployment, unbroken: np.ndarray) -> None:
+def test_the_model_is_the_simulated_one(deployment, unbroken):
     simulated = fedsim.simulate(deployment.folder / "scenario.yaml", progress=False)
     np.testing.assert_allclose(unbroken, simulated.model, rtol=1e-9)
     said = deployment.said("unbroken")
@@ -153,9 +153,7 @@ def interrupt(deployment: Deployment, process: subprocess.Popen[bytes]) -> None:
 
 
 @pytest.mark.parametrize("fault", [kill_node, kill_superlink, kill_serverapp, interrupt])
-def test_a_broken_run_goes_on_to_the_same_model(
-    deployment: Deployment, unbroken: np.ndarray, fault: Callable[[Deployment, subprocess.Popen[bytes]], None]
-) -> None:
+def test_a_broken_run_goes_on_to_the_same_model(deployment, unbroken, fault):
     out = fault.__name__
     with deployment.started(out) as process:
         deployment.until_round(out, 3)
@@ -175,7 +173,7 @@ def test_a_broken_run_goes_on_to_the_same_model(
 
 
 @pytest.fixture
-def flower(deployment: Deployment) -> Iterator[Federation]:
+def flower(deployment):
     """A SuperLink of its own, which the nodes have joined, as one that an operator keeps running."""
     made = deployment.federation
     with environment_set(), made.superlink:
@@ -208,7 +206,7 @@ def status(flower: Federation, run: str) -> tuple[str, str]:
     return found["status"], found["status-details"]
 
 
-def test_flwr_run_in_the_repository(deployment: Deployment, unbroken: np.ndarray, flower: Federation) -> None:
+def test_flwr_run_in_the_repository(deployment, unbroken, flower):
     """As someone who knows Flower would; `flwr list` says how it ended."""
     folder = deployment.folder
     settings = {"scenario": "scenario.yaml", "federation": "federation.yaml", "out": "by-flwr"}

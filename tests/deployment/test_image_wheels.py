@@ -70,24 +70,24 @@ def _blocked(folder: str) -> list[str]:
 
 
 @pytest.fixture(scope="module", params=sorted(ABSENT))
-def folder(request: pytest.FixtureRequest) -> str:
+def folder(request):
     return str(request.param)
 
 
 @pytest.fixture(scope="module")
-def site(folder: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def site(folder, tmp_path_factory):
     source, site = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("site")
     return unpacked(ROOT / folder / "pyproject.toml", source, site)
 
 
-def test_the_other_side_is_not_in_it(folder: str, site: Path) -> None:
+def test_the_other_side_is_not_in_it(folder, site):
     assert (site / folder).is_dir()
     assert (site / "fedsim" / "wire" / "frames.py").is_file()
     assert not [name for name in ABSENT[folder] if (site / name).exists()]
 
 
 @pytest.mark.slow
-def test_all_of_it_can_be_imported_without_the_rest(folder: str, site: Path) -> None:
+def test_all_of_it_can_be_imported_without_the_rest(folder, site):
     files = [path.relative_to(site) for path in site.rglob("*.py") if not path.name.startswith("__")]
     own = ("shuffler",) if folder == "shuffler" else ("fedsim", "silos", "server")  # its part of fedsim
     files = [path for path in files if path.parts[0] in own and path.parts[1] not in ("cli", "api")]
@@ -96,7 +96,7 @@ def test_all_of_it_can_be_imported_without_the_rest(folder: str, site: Path) -> 
     assert done.returncode == 0, done.stderr
 
 
-def test_a_command_of_another_part_says_so(folder: str, site: Path) -> None:
+def test_a_command_of_another_part_says_so(folder, site):
     if folder == "shuffler":
         pytest.skip("its image has no command line but its own")
     done = _alone(folder, site, SIMULATE)
@@ -105,7 +105,7 @@ def test_a_command_of_another_part_says_so(folder: str, site: Path) -> None:
     assert done.stderr.count("\n") == 1
 
 
-def test_a_shuffler_enrols_with_what_its_image_has(folder: str, site: Path, tmp_path: Path) -> None:
+def test_a_shuffler_enrols_with_what_its_image_has(folder, site, tmp_path):
     """And draws noise; without torch, Flower, typer or any of the server."""
     if folder != "shuffler":
         pytest.skip("of the shuffler's image alone")
@@ -115,7 +115,7 @@ def test_a_shuffler_enrols_with_what_its_image_has(folder: str, site: Path, tmp_
     assert (tmp_path / "state" / "released.sqlite").is_file()
 
 
-def test_it_is_this_version_and_takes_the_same_dependencies(folder: str) -> None:
+def test_it_is_this_version_and_takes_the_same_dependencies(folder):
     whole, part = _project()["project"], _project(folder)["project"]
     assert part["version"].split("+")[0] == whole["version"]
     assert part["requires-python"] == whole["requires-python"]

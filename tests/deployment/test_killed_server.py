@@ -3,7 +3,6 @@
 import multiprocessing
 import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ import psutil
 import pytest
 import torch
 from support.breaking import around
-from support.channels import Enrolled, enrolled_federation
+from support.channels import enrolled_federation
 from support.daemons import daemons, short_folder
 from support.deployed import SCENARIO, resolved_of
 
@@ -45,7 +44,7 @@ _fork.set_forkserver_preload(["silos.service", "support.daemons", "fedsim.deploy
 
 
 @pytest.fixture
-def enrolled() -> Iterator[Enrolled]:
+def enrolled():
     """Seeded silos in a folder of short paths."""
     with short_folder() as folder:
         yield enrolled_federation(folder, resolved_of())
@@ -69,9 +68,7 @@ def assert_same(found: Outcome, expected: Outcome) -> None:
 
 
 @pytest.mark.parametrize("kills", [FEW, pytest.param(KILLS, marks=pytest.mark.slow)], ids=["few", "all"])
-def test_a_server_killed_again_and_again_resumes_to_the_same_model(
-    enrolled: Enrolled, tmp_path: Path, kills: list[tuple[str, int]]
-) -> None:
+def test_a_server_killed_again_and_again_resumes_to_the_same_model(enrolled, tmp_path, kills):
     out = tmp_path / "run"
     with daemons(*enrolled.files, insecure=True):
         for i, kill in enumerate(kills):
@@ -87,7 +84,7 @@ def test_a_server_killed_again_and_again_resumes_to_the_same_model(
     assert not checkpoint_of(out).exists()
 
 
-def test_a_daemon_that_is_killed_and_started_again_is_waited_for(enrolled: Enrolled, tmp_path: Path) -> None:
+def test_a_daemon_that_is_killed_and_started_again_is_waited_for(enrolled, tmp_path):
     with daemons(*enrolled.files, insecure=True) as silos, Sockets(enrolled.federation.addresses) as channel:
 
         def disturb(step: Step) -> None:
@@ -101,7 +98,7 @@ def test_a_daemon_that_is_killed_and_started_again_is_waited_for(enrolled: Enrol
 
 
 @pytest.mark.slow
-def test_a_servers_memory_does_not_grow_with_its_rounds(tmp_path: Path) -> None:
+def test_a_servers_memory_does_not_grow_with_its_rounds(tmp_path):
     sections = {
         "data": {"name": "synthetic", "rows": 120, "features": 5000},
         "algorithm": {**SCENARIO["algorithm"], "num_rounds": 200},

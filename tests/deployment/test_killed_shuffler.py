@@ -7,7 +7,6 @@ import signal
 import sqlite3
 import threading
 from collections import Counter
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -17,7 +16,6 @@ from support.daemons import daemons, short_folder
 from support.deployed import simulated
 from support.pooled import PooledFederation, pooled_federation, pooled_scenario
 from support.shuffler_process import (
-    Before,
     ShufflerProcess,
     die_after_the_note,
     die_before_the_note,
@@ -43,14 +41,14 @@ _fork.set_forkserver_preload(
 
 
 @pytest.fixture
-def made() -> Iterator[PooledFederation]:
+def made():
     """Seeded silos in a folder of short paths."""
     with short_folder() as folder:
         yield pooled_federation(folder, SCENARIO)
 
 
 @pytest.fixture(autouse=True)
-def _unwritten(monkeypatch: pytest.MonkeyPatch) -> None:
+def _unwritten(monkeypatch):
     """The run's directory is not what these tests look at."""
     monkeypatch.setattr("fedsim.deployment.run.save", lambda outcome, place: None)
 
@@ -82,9 +80,7 @@ def assert_same(made: PooledFederation, found: Outcome, expected: TrialResult) -
         assert sorted(run.rounds) == list(range(rounds))
 
 
-def test_daemons_a_shuffler_and_a_server_make_the_simulations_model(
-    made: PooledFederation, tmp_path: Path
-) -> None:
+def test_daemons_a_shuffler_and_a_server_make_the_simulations_model(made, tmp_path):
     with daemons(*made.enrolled.files, insecure=True), shuffler_process(made.shuffler_file):
         found = deployed(made, tmp_path / "run")
     assert_same(made, found, simulated(resolve(SCENARIO)))
@@ -93,8 +89,8 @@ def test_daemons_a_shuffler_and_a_server_make_the_simulations_model(
 @pytest.mark.slow
 @pytest.mark.parametrize("before", [die_before_the_note, die_after_the_note])
 def test_a_shuffler_that_is_killed_around_its_note_gives_the_same_release_or_none_when_it_is_back(
-    made: PooledFederation, tmp_path: Path, before: Before
-) -> None:
+    made, tmp_path, before
+):
     """Without its note it cannot know that it is no older copy: its reports are for the process that died."""
 
     def back_again(shuffler: ShufflerProcess) -> None:
@@ -118,9 +114,7 @@ def test_a_shuffler_that_is_killed_around_its_note_gives_the_same_release_or_non
 
 
 @pytest.mark.slow
-def test_daemons_and_shuffler_that_are_killed_between_rounds_are_waited_for(
-    made: PooledFederation, tmp_path: Path
-) -> None:
+def test_daemons_and_shuffler_that_are_killed_between_rounds_are_waited_for(made, tmp_path):
     with (
         daemons(*made.enrolled.files, insecure=True) as silos,
         shuffler_process(made.shuffler_file) as shuffler,
@@ -143,9 +137,7 @@ KILLS = [("asked", 0), ("kept", 0), ("released", 0), ("kept", 2), ("released", 2
 
 
 @pytest.mark.slow
-def test_a_server_killed_again_and_again_resumes_to_the_same_model(
-    made: PooledFederation, tmp_path: Path
-) -> None:
+def test_a_server_killed_again_and_again_resumes_to_the_same_model(made, tmp_path):
     out = tmp_path / "run"
     with daemons(*made.enrolled.files, insecure=True), shuffler_process(made.shuffler_file):
         for i, kill in enumerate(KILLS):
@@ -158,7 +150,7 @@ def test_a_server_killed_again_and_again_resumes_to_the_same_model(
 
 
 @pytest.mark.slow
-def test_twenty_five_silos(tmp_path: Path) -> None:
+def test_twenty_five_silos(tmp_path):
     changes = {
         "data": {"name": "synthetic", "rows": 1000, "features": 4},
         "partition": {"name": "iid", "num_partitions": 25},

@@ -1,6 +1,5 @@
 """From a scenario to what each party would have."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -22,18 +21,18 @@ from silos.config import Config, load_config
 
 
 @pytest.fixture(scope="module")
-def place() -> Iterator[Path]:
+def place():
     with TemporaryDirectory(dir="/tmp") as folder:
         yield Path(folder)
 
 
 @pytest.fixture(scope="module")
-def resolved() -> Resolved:
+def resolved():
     return _resolved()
 
 
 @pytest.fixture(scope="module")
-def topology(resolved: Resolved, place: Path) -> Topology:
+def topology(resolved, place):
     return prepare(resolved, place)
 
 
@@ -45,9 +44,7 @@ def _configs(topology: Topology) -> dict[str, Config]:
     return {name: load_config(topology.config(name)) for name in topology.silos}
 
 
-def test_every_silo_has_its_own_training_records_as_the_simulation_has_them(
-    resolved: Resolved, topology: Topology
-) -> None:
+def test_every_silo_has_its_own_training_records_as_the_simulation_has_them(resolved, topology):
     told = resolved.scenario
     data = load_records(told.data, told.partition, told.seed, trial=0)
     for silo, config in zip(data.silos, _configs(topology).values(), strict=True):
@@ -59,7 +56,7 @@ def test_every_silo_has_its_own_training_records_as_the_simulation_has_them(
         assert source.num_classes == data.num_classes
 
 
-def test_the_server_has_test_records_only(resolved: Resolved, topology: Topology) -> None:
+def test_the_server_has_test_records_only(resolved, topology):
     told = resolved.scenario
     data = load_records(told.data, told.partition, told.seed, trial=0)
     with np.load(topology.server / "test.npz") as file:
@@ -67,7 +64,7 @@ def test_the_server_has_test_records_only(resolved: Resolved, topology: Topology
         assert np.array_equal(file["features"], np.concatenate([silo.test_features for silo in data.silos]))
 
 
-def test_a_policy_allows_this_scenario_a_few_times(resolved: Resolved, topology: Topology) -> None:
+def test_a_policy_allows_this_scenario_a_few_times(resolved, topology):
     for config, epsilon, delta in zip(
         _configs(topology).values(), resolved.epsilons, resolved.deltas, strict=True
     ):
@@ -81,19 +78,19 @@ def test_a_policy_allows_this_scenario_a_few_times(resolved: Resolved, topology:
         assert policy.problems == ("logistic_regression",)
 
 
-def test_sampled_rounds_come_out_of_the_sampled_share(place: Path) -> None:
+def test_sampled_rounds_come_out_of_the_sampled_share(place):
     topology = prepare(_resolved("algorithm.batch={sampler: poisson, fraction: 0.5}"), place / "sampled")
     share = load_config(topology.config(topology.silos[0])).policy.lifetime.sampled
     assert share.epsilon == RUNS * 1.0
 
 
-def test_no_other_user_looks_into_a_silo(topology: Topology) -> None:
+def test_no_other_user_looks_into_a_silo(topology):
     for name in topology.silos:
         assert topology.silo(name).stat().st_mode & 0o077 == 0
         assert (topology.silo(name) / "node.key").stat().st_mode & 0o077 == 0
 
 
-def test_the_server_knows_its_silos_by_their_keys(topology: Topology) -> None:
+def test_the_server_knows_its_silos_by_their_keys(topology):
     tree = yaml.safe_load(topology.federation.read_text())
     assert set(tree["silos"]) == set(topology.silos)
     for entry in tree["silos"].values():
@@ -109,7 +106,7 @@ def test_the_server_knows_its_silos_by_their_keys(topology: Topology) -> None:
         (f"partition.num_partitions={MOST_SILOS + 1}", "silos"),
     ],
 )
-def test_what_only_a_simulation_can_do_is_refused(override: str, field: str, place: Path) -> None:
+def test_what_only_a_simulation_can_do_is_refused(override, field, place):
     overrides = [override, "partition.proportions=null", "privacy.epsilon=1"]
     overrides.append("data.preprocessing_cost=ignored")
     if override.startswith("privacy"):
@@ -120,20 +117,20 @@ def test_what_only_a_simulation_can_do_is_refused(override: str, field: str, pla
     assert not (place / "refused").exists()
 
 
-def test_a_path_too_long_for_sockets_is_refused(resolved: Resolved, place: Path) -> None:
+def test_a_path_too_long_for_sockets_is_refused(resolved, place):
     with refused("--out"):
         prepare(resolved, place / ("long" * 25))
 
 
 @pytest.mark.parametrize("name", ["run", "server", "a hospital"])
-def test_a_silo_whose_name_is_no_folder_is_refused(resolved: Resolved, place: Path, name: str) -> None:
+def test_a_silo_whose_name_is_no_folder_is_refused(resolved, place, name):
     named = replace(resolved, names=(name,))
     with refused("scenario.partition"):
         prepare(named, place / "refused")
     assert not (place / "refused").exists()
 
 
-def test_sums_have_a_shuffler_that_everybody_knows_by_one_roster(place: Path) -> None:
+def test_sums_have_a_shuffler_that_everybody_knows_by_one_roster(place):
     sums = ["privacy.mechanism=summed_gaussian", "privacy.honest_fraction=1", "privacy.epsilon=1"]
     topology = prepare(_resolved(*sums), place / "sums")
     assert topology.sums
@@ -150,6 +147,6 @@ def test_sums_have_a_shuffler_that_everybody_knows_by_one_roster(place: Path) ->
     assert load(topology.scenario, ()).privacy.min_silos == len(topology.silos)
 
 
-def test_where_each_silo_answers_for_itself_there_is_no_shuffler(topology: Topology) -> None:
+def test_where_each_silo_answers_for_itself_there_is_no_shuffler(topology):
     assert not topology.sums
     assert load_federation(topology.federation).shuffler is None

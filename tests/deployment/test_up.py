@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -33,7 +32,7 @@ PATIENCE = 300.0
 
 
 @pytest.fixture
-def place() -> Iterator[Path]:
+def place():
     with short_folder() as folder:
         yield folder
         assert not _left(folder), "processes are left"
@@ -86,7 +85,7 @@ def _until_round(place: Path, rounds: int, process: subprocess.Popen[str]) -> No
 
 
 @pytest.mark.slow
-def test_from_a_scenario_to_a_model_two_ledgers_and_a_page(place: Path) -> None:
+def test_from_a_scenario_to_a_model_two_ledgers_and_a_page(place):
     said = _end(_new(place, 3), 0)
     assert "fedsim ledger show" in said
     assert (place / "all" / "run" / "report.html").is_file()
@@ -98,7 +97,7 @@ def test_from_a_scenario_to_a_model_two_ledgers_and_a_page(place: Path) -> None:
 
 
 @pytest.mark.slow
-def test_sums_over_silos_have_a_shuffler_and_one_roster_for_all(place: Path) -> None:
+def test_sums_over_silos_have_a_shuffler_and_one_roster_for_all(place):
     changes = (*TWO_SILOS, "algorithm.num_rounds=8", *SUMS)
     process = _up(place, "quickstart", *(word for change in changes for word in ("--set", change)))
     _until_round(place, 3, process)
@@ -117,7 +116,7 @@ def test_sums_over_silos_have_a_shuffler_and_one_roster_for_all(place: Path) -> 
 
 
 @pytest.mark.slow
-def test_an_interrupted_run_leaves_no_process_and_can_be_resumed(place: Path) -> None:
+def test_an_interrupted_run_leaves_no_process_and_can_be_resumed(place):
     process = _new(place, 40)
     _until_round(place, 3, process)
     process.send_signal(signal.SIGINT)
@@ -130,7 +129,7 @@ def test_an_interrupted_run_leaves_no_process_and_can_be_resumed(place: Path) ->
 
 
 @pytest.mark.slow
-def test_when_a_daemon_dies_all_end_and_it_is_named(place: Path) -> None:
+def test_when_a_daemon_dies_all_end_and_it_is_named(place):
     process = _new(place, 40)
     _until_round(place, 2, process)
     (daemon,) = [each for each in _left(place) if f"{SILOS[0]}/silo.yaml" in " ".join(each.cmdline())]
@@ -151,9 +150,7 @@ def test_when_a_daemon_dies_all_end_and_it_is_named(place: Path) -> None:
         ("digits_sweep", "new", False, "scenario.data.pca"),
     ],
 )
-def test_what_a_person_can_mend_is_said_before_anything_starts(
-    place: Path, scenario: str | None, out: str | None, resume: bool, said: str
-) -> None:
+def test_what_a_person_can_mend_is_said_before_anything_starts(place, scenario, out, resume, said):
     (place / "something").touch()
     given = None if scenario is None else load(Path(scenario))
     with pytest.raises(InputError, match=re.escape(said)):
@@ -162,7 +159,7 @@ def test_what_a_person_can_mend_is_said_before_anything_starts(
 
 
 @pytest.mark.slow
-def test_a_silo_that_cannot_enrol_is_named_with_its_reason(place: Path) -> None:
+def test_a_silo_that_cannot_enrol_is_named_with_its_reason(place):
     topology = prepare(resolve(load(Path("quickstart"), TWO_SILOS)), place / "all")
     (topology.silo(SILOS[1]) / "records.npz").unlink()
     with pytest.raises(Ended, match=rf"(?s)the daemon of {SILOS[1]} ended \(exit code 2\).*no such file"):
@@ -170,9 +167,7 @@ def test_a_silo_that_cannot_enrol_is_named_with_its_reason(place: Path) -> None:
 
 
 @pytest.mark.parametrize("admitted", [True, False])
-def test_what_no_silo_has_admitted_begins_anew(
-    place: Path, admitted: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_no_silo_has_admitted_begins_anew(place, admitted, monkeypatch):
     """As after an interrupted enrolment: there is no checkpoint that a run could open."""
     topology = prepare(resolve(load(Path("quickstart"), TWO_SILOS)), place / "all")
     if admitted:
@@ -209,7 +204,7 @@ def _said(log: Path) -> str:
 
 
 @pytest.mark.parametrize("error", [None, KeyboardInterrupt, RuntimeError])
-def test_children_and_theirs_end_with_the_block(error: type[BaseException] | None, tmp_path: Path) -> None:
+def test_children_and_theirs_end_with_the_block(error, tmp_path):
     log = tmp_path / "log"
     try:
         with Processes() as processes:
@@ -225,7 +220,7 @@ def test_children_and_theirs_end_with_the_block(error: type[BaseException] | Non
     assert all(map(gone, pids))
 
 
-def test_what_a_killed_child_leaves_behind_ends_too(tmp_path: Path) -> None:
+def test_what_a_killed_child_leaves_behind_ends_too(tmp_path):
     """Also what has a session of its own, as the processes have that a SuperLink starts."""
     log, other = tmp_path / "log", tmp_path / "other"
     with Processes() as bystanders:
@@ -241,7 +236,7 @@ def test_what_a_killed_child_leaves_behind_ends_too(tmp_path: Path) -> None:
         assert bystander.process.poll() is None
 
 
-def test_a_process_that_does_not_listen_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_does_not_listen_is_killed(tmp_path, monkeypatch):
     monkeypatch.setattr("fedsim.deployment.processes.PATIENCE", 0.2)
     with Processes() as processes:
         child = processes.start("a deaf one", _python(DEAF + SLEEP), tmp_path / "log")
@@ -249,7 +244,7 @@ def test_a_process_that_does_not_listen_is_killed(tmp_path: Path, monkeypatch: p
     assert gone(child.process.pid)
 
 
-def test_who_ended_is_named_with_the_end_of_its_log(tmp_path: Path) -> None:
+def test_who_ended_is_named_with_the_end_of_its_log(tmp_path):
     with Processes() as processes:
         child = processes.start(
             "the daemon of silo-1", _python("print('no disk left'); raise SystemExit(3)"), tmp_path / "log"

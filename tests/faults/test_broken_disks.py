@@ -3,7 +3,6 @@
 import os
 import resource
 import shutil
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -17,14 +16,14 @@ ROUNDS = 6
 
 
 @pytest.fixture
-def silo() -> Iterator[Silo]:
+def silo():
     """Running."""
     with short_folder() as folder, daemons(enrolled_silo(folder)) as made:
         yield made["silo-1"]
 
 
 @pytest.fixture
-def server(silo: Silo) -> Iterator[OneServer]:
+def server(silo):
     """Its server, after an admission and two rounds."""
     with OneServer(silo.socket, silo.identity) as made:
         assert made.offer(offer(num_rounds=ROUNDS)).kind == "admission"
@@ -46,7 +45,7 @@ def replies(server: OneServer) -> int:
     return sum(round_index >= 0 and any(found) for (_, round_index), found in server.received.items())
 
 
-def test_a_full_disk(silo: Silo, server: OneServer) -> None:
+def test_a_full_disk(silo, server):
     """Not one byte more may be written: the round is refused, and so is everything until there is room."""
     largest = max(file.stat().st_size for file in (silo.home / "state").iterdir())
     resource.prlimit(silo.pid, resource.RLIMIT_FSIZE, (largest, resource.RLIM_INFINITY))
@@ -62,7 +61,7 @@ def test_a_full_disk(silo: Silo, server: OneServer) -> None:
     check_transcript(server.received, {run: list(r.rounds) for run, r in read(silo.ledger).runs.items()})
 
 
-def test_a_disk_that_is_full_when_the_reply_is_stored(silo: Silo, server: OneServer) -> None:
+def test_a_disk_that_is_full_when_the_reply_is_stored(silo, server):
     """However much room there is: a round is answered as a whole, or nothing of it leaves."""
     for r in range(2, ROUNDS):
         largest = max(file.stat().st_size for file in (silo.home / "state").iterdir())
@@ -78,7 +77,7 @@ def test_a_disk_that_is_full_when_the_reply_is_stored(silo: Silo, server: OneSer
     assert server.ask(r).kind == "reply"
 
 
-def test_a_read_only_ledger(silo: Silo, server: OneServer) -> None:
+def test_a_read_only_ledger(silo, server):
     assert silo.stop() == 0
     state = silo.home / "state"
     for place, mode in [(file, 0o400) for file in state.iterdir()] + [(state, 0o500)]:
@@ -94,7 +93,7 @@ def test_a_read_only_ledger(silo: Silo, server: OneServer) -> None:
 
 
 @pytest.mark.parametrize("words", [b'"epsilon":', b'"broadcast":"', b"SQLite format 3", b'"F64"'])
-def test_a_damaged_ledger(silo: Silo, server: OneServer, words: bytes) -> None:
+def test_a_damaged_ledger(silo, server, words):
     """One digit of a price, of a broadcast's digest, of a stored reply, or the file's own first bytes."""
     assert silo.stop() == 0
     data = bytearray(silo.ledger.read_bytes())
@@ -104,19 +103,19 @@ def test_a_damaged_ledger(silo: Silo, server: OneServer, words: bytes) -> None:
     starts_not(silo, "ledger")
 
 
-def test_a_ledger_cut_short(silo: Silo, server: OneServer) -> None:
+def test_a_ledger_cut_short(silo, server):
     assert silo.stop() == 0
     os.truncate(silo.ledger, silo.ledger.stat().st_size // 2)
     starts_not(silo, "ledger")
 
 
-def test_no_ledger(silo: Silo) -> None:
+def test_no_ledger(silo):
     assert silo.stop() == 0
     shutil.rmtree(silo.home / "state")
     starts_not(silo, "enrol")
 
 
-def test_an_older_snapshot(silo: Silo, server: OneServer) -> None:
+def test_an_older_snapshot(silo, server):
     """Brought back after more rounds left: the server's next word names an entry that it does not have."""
     assert silo.stop() == 0
     old = silo.home / "backup"
@@ -141,7 +140,7 @@ def test_an_older_snapshot(silo: Silo, server: OneServer) -> None:
 
 
 @pytest.mark.parametrize("what", ["one value", "one record less", "one label"])
-def test_changed_records(silo: Silo, what: str) -> None:
+def test_changed_records(silo, what):
     assert silo.stop() == 0
     place = silo.home / "records.npz"
     with np.load(place) as file:
@@ -156,7 +155,7 @@ def test_changed_records(silo: Silo, what: str) -> None:
     starts_not(silo, "records have changed")
 
 
-def test_a_second_daemon_of_the_same_silo(silo: Silo) -> None:
+def test_a_second_daemon_of_the_same_silo(silo):
     second = Silo(silo.file)
     second.said = silo.home / "second"
     second.start(wait=False)

@@ -40,7 +40,7 @@ def check_answers(kinds: Counter[str], replies: set[bytes], known: bytes) -> Non
 
 
 @pytest.mark.parametrize("count", [4_000, pytest.param(95_000, marks=pytest.mark.slow)])
-def test_frames_into_a_silo(count: int, caplog: pytest.LogCaptureFixture) -> None:
+def test_frames_into_a_silo(count, caplog):
     caplog.set_level(logging.CRITICAL)  # which would keep a record of each
     with short_folder() as folder:
         silo = Silo.open(load_config(enrolled_silo(folder, lifetime=ALL_SPENT)))
@@ -66,7 +66,7 @@ def test_frames_into_a_silo(count: int, caplog: pytest.LogCaptureFixture) -> Non
 
 
 @pytest.mark.parametrize("count", [4_000, pytest.param(40_000, marks=pytest.mark.slow)])
-def test_frames_into_a_daemon_and_the_parser(count: int) -> None:
+def test_frames_into_a_daemon_and_the_parser(count):
     kinds = fuzz(count).kinds
     assert kinds["refusal"] > 0.07 * count
     assert (

@@ -32,7 +32,7 @@ def play(server: OneServer, session: int = 1) -> None:
 
 @pytest.mark.parametrize("round_index", [0, 2, ROUNDS - 1])
 @pytest.mark.parametrize("place", PLACES)
-def test_killed_at_a_boundary(place: str, round_index: int) -> None:
+def test_killed_at_a_boundary(place, round_index):
     with short_folder() as folder, daemons(enrolled_silo(folder), start=False) as made:
         silo = made["silo-1"].start(partial(kill_at, place, round_index))
         deaths = []
@@ -52,7 +52,7 @@ def test_killed_at_a_boundary(place: str, round_index: int) -> None:
 
 
 @pytest.mark.parametrize("kills", [20, pytest.param(200, marks=pytest.mark.slow)])
-def test_killed_at_random_moments(kills: int) -> None:
+def test_killed_at_random_moments(kills):
     """Run after run while somebody kills and starts the daemon: admissions and closings are hit too."""
     rng = random.Random(kills)
     with running_silos(1, lifetime={**LIFETIME, "epsilon": 20.0}) as made:

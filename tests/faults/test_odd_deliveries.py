@@ -17,7 +17,7 @@ ROUNDS = 8
 DAY, YEAR = 86_400.0, 365 * 86_400.0
 
 
-def test_everything_twice_and_late() -> None:
+def test_everything_twice_and_late():
     """A network that repeats and delays: answers are stored ones, or refusals that cost nothing."""
     rng = random.Random(0)
     with running_silos(1) as made:
@@ -40,7 +40,7 @@ def test_everything_twice_and_late() -> None:
         assert len(runs) == 1
 
 
-def test_rounds_in_any_order() -> None:
+def test_rounds_in_any_order():
     order = random.Random(1).sample(range(ROUNDS), ROUNDS)
     with running_silos(1) as made:
         silo = made["silo-1"]
@@ -50,7 +50,7 @@ def test_rounds_in_any_order() -> None:
             assert sorted(server.close().rounds) == list(range(ROUNDS))
 
 
-def test_another_broadcast_for_a_round_is_refused() -> None:
+def test_another_broadcast_for_a_round_is_refused():
     with running_silos(1) as made:
         silo = made["silo-1"]
         with OneServer(silo.socket, silo.identity) as server:
@@ -60,7 +60,7 @@ def test_another_broadcast_for_a_round_is_refused() -> None:
             assert server.ask(0).kind == "reply"
 
 
-def test_two_clients_ask_for_the_same_rounds_at_once() -> None:
+def test_two_clients_ask_for_the_same_rounds_at_once():
     """Each round is paid for once, and every client that is answered gets the same bytes."""
     with running_silos(1) as made:
         silo = made["silo-1"]
@@ -93,7 +93,7 @@ def test_two_clients_ask_for_the_same_rounds_at_once() -> None:
 
 
 @pytest.mark.parametrize("ahead", [(-60 * YEAR, 0.0), (3 * DAY, -60 * YEAR, 70 * YEAR)])
-def test_a_clock_that_jumps(ahead: tuple[float, ...]) -> None:
+def test_a_clock_that_jumps(ahead):
     """Back to 1966, days ahead, and anywhere while the daemon runs: rounds go on."""
     with short_folder() as folder, daemons(enrolled_silo(folder), start=False) as made:
         silo = made["silo-1"].start()
@@ -108,7 +108,7 @@ def test_a_clock_that_jumps(ahead: tuple[float, ...]) -> None:
             assert list(server.close().rounds) == [0, 1, 2]
 
 
-def test_a_clock_that_starts_months_ahead_only_closes_runs() -> None:
+def test_a_clock_that_starts_months_ahead_only_closes_runs():
     """A run holds its reservation for some days; it comes to no harm but that it is over."""
     with short_folder() as folder, daemons(enrolled_silo(folder), start=False) as made:
         silo = made["silo-1"].start()
@@ -123,7 +123,7 @@ def test_a_clock_that_starts_months_ahead_only_closes_runs() -> None:
             assert server.offer(offer(session=2)).kind == "admission"
 
 
-def test_a_clock_that_is_put_back_does_not_bring_a_silos_life_back() -> None:
+def test_a_clock_that_is_put_back_does_not_bring_a_silos_life_back():
     """It is enrolled until 2099; seen after that once, it stays expired whatever the clock says later."""
     with short_folder() as folder, daemons(enrolled_silo(folder), start=False) as made:
         silo = made["silo-1"].start(partial(clock_at, 74 * YEAR))

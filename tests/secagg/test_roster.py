@@ -37,7 +37,7 @@ def changed(path: str, value: Any) -> dict[str, Any]:
     return tree
 
 
-def test_a_file_and_its_digest(tmp_path: Path) -> None:
+def test_a_file_and_its_digest(tmp_path):
     roster = load_roster(write(tmp_path / "roster.yaml", TREE))
     assert re.fullmatch("[0-9a-f]{64}", roster.digest)
     assert roster.names == ("s000", "s001", "s002")
@@ -45,7 +45,7 @@ def test_a_file_and_its_digest(tmp_path: Path) -> None:
     assert roster.noise_by == "silos"
 
 
-def test_the_order_of_lines_does_not_count() -> None:
+def test_the_order_of_lines_does_not_count():
     turned = {key: TREE[key] for key in reversed(TREE)}
     turned["silos"] = {name: TREE["silos"][name] for name in reversed(TREE["silos"])}
     assert parse_roster(turned).digest == parse_roster({**TREE, "honest_fraction": 1}).digest
@@ -65,7 +65,7 @@ def test_the_order_of_lines_does_not_count() -> None:
         ("noise_by", "aggregators"),
     ],
 )
-def test_every_term_counts(path: str, value: Any) -> None:
+def test_every_term_counts(path, value):
     assert parse_roster(changed(path, value)).digest != parse_roster(TREE).digest
 
 
@@ -87,7 +87,7 @@ def test_every_term_counts(path: str, value: Any) -> None:
         ("noise", "silos", "did you mean 'noise_by'"),
     ],
 )
-def test_a_wrong_field_is_named_with_its_value(path: str, value: Any, expected: str) -> None:
+def test_a_wrong_field_is_named_with_its_value(path, value, expected):
     with pytest.raises(InputError) as caught:
         parse_roster(changed(path, value))
     assert caught.value.field == f"roster.{path}"
@@ -98,12 +98,12 @@ def test_a_wrong_field_is_named_with_its_value(path: str, value: Any, expected: 
 @pytest.mark.parametrize(
     "field", ["federation", "silos", "server", "shuffler", "min_silos", "honest_fraction"]
 )
-def test_a_missing_field_is_named(field: str) -> None:
+def test_a_missing_field_is_named(field):
     with pytest.raises(InputError, match=f"roster.{field}: None: is required"):
         parse_roster({key: value for key, value in TREE.items() if key != field})
 
 
-def test_a_file_that_is_none(tmp_path: Path) -> None:
+def test_a_file_that_is_none(tmp_path):
     with refused("roster", ANY, "cannot be read"):
         load_roster(tmp_path / "none.yaml")
     (tmp_path / "list.yaml").write_text("[1]")

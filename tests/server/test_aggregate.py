@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.algorithm_table import ROWS, Row
+from support.algorithm_table import ROWS
 from support.helpers import GateLink, asking, drive, open_gate, plan_of, public_of, scripted, silos_of
 from support.summing import SumsLink, sums_gate
 from torch import Tensor
@@ -20,7 +20,7 @@ from fedsim.privacy.registry import MECHANISMS, check_serves
 from fedsim.privacy.summed_gaussian import SummedGaussian
 from fedsim.problems.composite import Composite, L2Ball
 from fedsim.problems.glm import LinearRegression, LogisticRegression
-from fedsim.protocol.batch import FULL, Batch, Subsample
+from fedsim.protocol.batch import FULL, Subsample
 from fedsim.protocol.contract import Algorithm, Query
 from fedsim.protocol.plan import Ask, Plan, QueryShape
 from fedsim.protocol.pool import Pool
@@ -33,7 +33,7 @@ CENTRES = np.array([0.0, 0.0, 0.0, 1.0])
 WEIGHTED_MEAN = 0.5
 
 
-def test_coefficients_are_n_p_over_m() -> None:
+def test_coefficients_are_n_p_over_m():
     weights = torch.tensor(WEIGHTS, dtype=torch.float64)
     found = coefficients(weights, [0, 3], 4)
     np.testing.assert_allclose(found, [4 / 6 / 2, 4 / 2 / 2])
@@ -41,15 +41,13 @@ def test_coefficients_are_n_p_over_m() -> None:
 
 
 @given(st.lists(st.floats(1e-3, 1e3), min_size=1, max_size=300))
-def test_where_all_take_part_the_coefficients_are_the_weights_bit_for_bit(raw: list[float]) -> None:
+def test_where_all_take_part_the_coefficients_are_the_weights_bit_for_bit(raw):
     weights = torch.tensor(raw, dtype=torch.float64)
     assert torch.equal(coefficients(weights, range(len(raw)), len(raw)), weights / weights.sum())
 
 
 @given(st.lists(st.tuples(st.floats(1e-2, 1e2), st.floats(-1e3, 1e3)), min_size=2, max_size=6), st.data())
-def test_the_mean_over_all_sets_of_a_size_is_the_weighted_sum(
-    silos: list[tuple[float, float]], data: st.DataObject
-) -> None:
+def test_the_mean_over_all_sets_of_a_size_is_the_weighted_sum(silos, data):
     weights, values = torch.tensor(silos, dtype=torch.float64).T
     size = data.draw(st.integers(1, len(silos)))
     sets = list(combinations(range(len(silos)), size))
@@ -67,7 +65,7 @@ def test_the_mean_over_all_sets_of_a_size_is_the_weighted_sum(
         st.tuples(st.floats(1e-3, 1e3), st.lists(st.floats(-1e6, 1e6), min_size=3, max_size=3)), min_size=1
     )
 )
-def test_the_sum_of_all_is_numpys_weighted_mean(silos: list[tuple[float, list[float]]]) -> None:
+def test_the_sum_of_all_is_numpys_weighted_mean(silos):
     weights, rows = np.array([w for w, _ in silos]), np.array([row for _, row in silos])
     messages = {"a": torch.from_numpy(rows), "b": torch.from_numpy(-2 * rows)}
     found = combine(messages, coefficients(torch.from_numpy(weights), range(len(silos)), len(silos)))
@@ -77,7 +75,7 @@ def test_the_sum_of_all_is_numpys_weighted_mean(silos: list[tuple[float, list[fl
     assert found["a"].shape == (3,)
 
 
-def test_the_sum_keeps_the_messages_type() -> None:
+def test_the_sum_keeps_the_messages_type():
     whole = coefficients(torch.ones(2, dtype=torch.float64), range(2), 2)
     assert combine({"a": torch.ones(2, 3, dtype=torch.float32)}, whole)["a"].dtype == torch.float32
 
@@ -102,7 +100,7 @@ def _path(algorithm: Algorithm, active: int | None, problem: LinearRegression | 
         *(pytest.param(m, local, marks=pytest.mark.slow) for m in (1, 3, None) for local in (False, True)),
     ],
 )
-def test_few_silos_a_round_lead_to_the_weighted_optimum(active: int | None, local: bool) -> None:
+def test_few_silos_a_round_lead_to_the_weighted_optimum(active, local):
     """Weights scaled to sum 1 over those that answer lead to 0.242 at M = 1, where the optimum is 0.5."""
     settings = {"num_rounds": 2000, "step_size": 0.02, "clip_norm": 10.0}
     steps = NoisyMinibatchSGD(**settings, last_iterate=True)
@@ -111,7 +109,7 @@ def test_few_silos_a_round_lead_to_the_weighted_optimum(active: int | None, loca
     assert settled == pytest.approx(WEIGHTED_MEAN, abs=0.02)
 
 
-def test_a_round_of_local_sgd_moves_by_the_coefficient_and_stays_in_the_set() -> None:
+def test_a_round_of_local_sgd_moves_by_the_coefficient_and_stays_in_the_set():
     """From w = 0 silo 3 goes to 0.5; alone it counts 4 p_3 = 2 and the others, which stay, 4 p_i = 2/3."""
     for active, radius, expected in ((1, 9.0, {0.0, 1.0}), (1, 0.7, {0.0, 0.7}), (None, 9.0, {0.25})):
         problem = LinearRegression(1, composite=Composite(constraint=L2Ball(radius)))
@@ -137,7 +135,7 @@ LINEAR = [row for row in ROWS if row.short(FULL).linear]
 
 @pytest.mark.parametrize("row", LINEAR, ids=lambda row: row.name)
 @pytest.mark.parametrize("batch", [FULL, Subsample(0.5)], ids=["full", "half"])
-def test_without_noise_the_model_is_that_of_silos_that_answer_alone(row: Row, batch: Batch) -> None:
+def test_without_noise_the_model_is_that_of_silos_that_answer_alone(row, batch):
     """To the rounding of the grid, 2^-20 of the clip; sizes and weights differ, and two of three answer."""
     algorithm, data = row.short(batch), silos_of(PROBLEM, SIZES)
     plan, public = plan_of(algorithm, PROBLEM, SIZES), public_of(SIZES, TOTAL_WEIGHTS)
@@ -160,13 +158,13 @@ def _read(half: Any, asks: int = 1, totals: Tensor | None = None) -> dict[str, T
     return reader.message(0, {"w": torch.zeros(3, dtype=torch.float64)}, values, [0, 1, 2])
 
 
-def test_an_affine_message_is_read_as_it_is() -> None:
+def test_an_affine_message_is_read_as_it_is():
     """sum_i a_i (2 x_i + w + 1) with a_i = p_i: 2 X + 1; X = total / 2^20 u N / M, u = 0.05."""
     read = _read(lambda w, ask, memory: {"g": 2 * asking()(w, ask, memory)["g"] + w + 1})
     assert read["g"].tolist() == pytest.approx([2 * 0.05 + 1] * 3)
 
 
-def test_what_is_left_of_a_constant_is_weighed_too() -> None:
+def test_what_is_left_of_a_constant_is_weighed_too():
     """With two of three silos the a_i sum to N (p_0 + p_1) / M = 1.05."""
     plan = Plan(((Ask(FULL, (QueryShape("gradient", 1, 1.0),)),),))
     half = scripted(lambda w, ask, memory: {"g": asking()(w, ask, memory)["g"] + 1}, 1)
@@ -189,19 +187,19 @@ def _clipping(w: Tensor, ask: Any, memory: Any) -> dict[str, Tensor]:
 
 
 @pytest.mark.parametrize("half", [_following, _clipping])
-def test_a_silo_method_whose_questions_follow_from_answers_is_refused(half: Any) -> None:
+def test_a_silo_method_whose_questions_follow_from_answers_is_refused(half):
     with pytest.raises(Refused, match="depends on answers"):
         _read(half, asks=2)
 
 
 @pytest.mark.parametrize("bent", [torch.square, torch.relu, lambda x: x / (1 + x.norm())])
-def test_a_message_that_is_not_affine_in_answers_is_refused(bent: Any) -> None:
+def test_a_message_that_is_not_affine_in_answers_is_refused(bent):
     total = torch.tensor([3.0, -2.0, 0.5], dtype=torch.float64) * 2**20
     with pytest.raises(Refused, match="not affine"):
         _read(lambda w, ask, memory: {"g": bent(asking()(w, ask, memory)["g"] - 0.01)}, totals=total)
 
 
-def test_a_silo_method_that_remembers_or_asks_less_is_refused() -> None:
+def test_a_silo_method_that_remembers_or_asks_less_is_refused():
     def remembering(w: Tensor, ask: Any, memory: Any) -> dict[str, Tensor]:
         memory["g"] = w
         return dict(asking()(w, ask, memory))
@@ -212,7 +210,7 @@ def test_a_silo_method_that_remembers_or_asks_less_is_refused() -> None:
         _read(asking(), asks=2)
 
 
-def test_algorithms_that_compute_with_answers_are_refused_with_the_reason() -> None:
+def test_algorithms_that_compute_with_answers_are_refused_with_the_reason():
     for row in ROWS:
         for mechanism in MECHANISMS.values():
             kind = type(row.short(FULL))

@@ -65,11 +65,11 @@ def same(found: list[Kept], rounds: int) -> bool:
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
+def path(tmp_path):
     return tmp_path / "run.checkpoint"
 
 
-def test_what_was_written_is_read(path: Path) -> None:
+def test_what_was_written_is_read(path):
     written(path, 3).close()
     made = Checkpoint.open(path)
     assert made.admissions == {"a": ADMISSION}
@@ -80,7 +80,7 @@ def test_what_was_written_is_read(path: Path) -> None:
     assert same(read(path), 3)
 
 
-def test_it_goes_on_where_it_ended(path: Path) -> None:
+def test_it_goes_on_where_it_ended(path):
     written(path, 2).close()
     made = Checkpoint.open(path)
     while made.next() is not None:
@@ -90,7 +90,7 @@ def test_it_goes_on_where_it_ended(path: Path) -> None:
     assert same(read(path), 3)
 
 
-def test_one_process_at_a_time(path: Path) -> None:
+def test_one_process_at_a_time(path):
     first = written(path, 1)
     with refused("checkpoint", ANY, "another process"):
         Checkpoint.open(path)
@@ -98,7 +98,7 @@ def test_one_process_at_a_time(path: Path) -> None:
     assert same(read(path), 1)
 
 
-def test_a_run_is_not_begun_over_another(path: Path) -> None:
+def test_a_run_is_not_begun_over_another(path):
     written(path, 1).close()
     with refused("checkpoint", ANY, "holds a run that did not end"):
         Checkpoint.create(path, RUN, {})
@@ -106,7 +106,7 @@ def test_a_run_is_not_begun_over_another(path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [None, b"", b"no database", "another log"])
-def test_something_else_is_no_checkpoint(path: Path, content: bytes | str | None) -> None:
+def test_something_else_is_no_checkpoint(path, content):
     if isinstance(content, bytes):
         path.write_bytes(content)
     elif content is not None:
@@ -116,7 +116,7 @@ def test_something_else_is_no_checkpoint(path: Path, content: bytes | str | None
     assert (caught.value.field, caught.value.value) == ("checkpoint", str(path))
 
 
-def test_damage_is_refused_and_nothing_is_thrown_away(path: Path) -> None:
+def test_damage_is_refused_and_nothing_is_thrown_away(path):
     written(path, 3).close()
     whole = bytearray(path.read_bytes())
     whole[-1] ^= 1
@@ -127,7 +127,7 @@ def test_damage_is_refused_and_nothing_is_thrown_away(path: Path) -> None:
     assert path.read_bytes() == bytes(whole)
 
 
-def test_a_full_disk_leaves_what_was_there(path: Path) -> None:
+def test_a_full_disk_leaves_what_was_there(path):
     made = written(path, 2)
     pages = made.log.connection.execute("PRAGMA page_count").fetchone()[0]
     made.log.connection.execute(f"PRAGMA max_page_count = {pages}")
@@ -139,7 +139,7 @@ def test_a_full_disk_leaves_what_was_there(path: Path) -> None:
     assert same(read(path), 3)
 
 
-def test_the_size_is_foreseen(path: Path) -> None:
+def test_the_size_is_foreseen(path):
     written(path, 20, 5000).close()
     foreseen = expected_bytes(Form([("g", "h")] * 20, 5000, torch.float64))
     assert 0.9 * foreseen < path.stat().st_size < 1.05 * foreseen

@@ -59,7 +59,7 @@ PROBLEM = LinearRegression(2, composite=Composite(constraint=Box(0.1, 9.0)))
 ROUNDS = [[0, 1, 2], [1], [0, 2], [0, 1, 2]]
 
 
-def test_the_loop_drives_the_coroutine_to_its_end() -> None:
+def test_the_loop_drives_the_coroutine_to_its_end():
     link = FakeLink()
     events = list(run(Walk(), PROBLEM, public_of((5, 5, 5), WEIGHTS), 0, link, ROUNDS, weighted))
     w = np.array([0.1, 0.1])  # zero, projected on the constraint set
@@ -76,7 +76,7 @@ def test_the_loop_drives_the_coroutine_to_its_end() -> None:
     np.testing.assert_allclose(events[4].answer, 10 * w, atol=1e-14)
 
 
-def test_a_refusal_names_the_round() -> None:
+def test_a_refusal_names_the_round():
     link = FakeLink(refuse_at=2)
     events = run(Walk(), PROBLEM, public_of((5, 5, 5), WEIGHTS), 0, link, ROUNDS, weighted)
     with pytest.raises(Refused, match="round 2: no budget"):
@@ -93,7 +93,7 @@ class Drawing(Walk):
         return torch.from_numpy(rng.normal(size=2))
 
 
-def test_the_server_half_draws_from_the_public_seed() -> None:
+def test_the_server_half_draws_from_the_public_seed():
     def answers(seed: int) -> Tensor:
         events = run(Drawing(), PROBLEM, public_of((5, 5, 5)), seed, FakeLink(), [[0, 1, 2]], weighted)
         return torch.cat([event.answer for event in events])
@@ -102,7 +102,7 @@ def test_the_server_half_draws_from_the_public_seed() -> None:
     assert not torch.equal(answers(1), answers(2))
 
 
-def test_the_loop_passes_a_gates_refusal_on() -> None:
+def test_the_loop_passes_a_gates_refusal_on():
     problem = LinearRegression(3)
     algorithm = scripted(asking(), 3)
     gate = open_gate(silos_of(problem, (4, 4)), problem, algorithm, rounds=[[0, 1, 2], [0, 2]])
@@ -124,7 +124,7 @@ class SomeAnswer(FakeLink):
         return Answered(came, {"m": asked.messages["m"][rows]}, away)
 
 
-def test_a_round_is_an_average_over_those_who_answered() -> None:
+def test_a_round_is_an_average_over_those_who_answered():
     there = [[0, 1, 2], [1, 2], [2], [0]]
     link = SomeAnswer(there=there)
     everyone = [[0, 1, 2]] * 4
@@ -151,7 +151,7 @@ class Epochs(Walk):
         return w
 
 
-def test_an_epoch_asks_those_who_answered_its_first_round() -> None:
+def test_an_epoch_asks_those_who_answered_its_first_round():
     there = [[0, 2], [2], [0, 1, 2], [0, 1, 2], [1], [0, 1, 2]]
     link = SomeAnswer(there=there)
     everyone = [[0, 1, 2]] * 6
@@ -181,7 +181,7 @@ def models(link: FakeLink, journal: Rounds) -> list[list[float]]:
 
 
 @pytest.mark.parametrize("ended", range(5))
-def test_a_journal_takes_the_place_of_its_rounds(ended: int) -> None:
+def test_a_journal_takes_the_place_of_its_rounds(ended):
     whole = Rounds()
     unbroken = models(FakeLink(), whole)
     assert len(whole.new) == 4
@@ -191,14 +191,14 @@ def test_a_journal_takes_the_place_of_its_rounds(ended: int) -> None:
     assert [kept.broadcast for kept in rest.new] == [kept.broadcast for kept in whole.new[ended:]]
 
 
-def test_a_journal_keeps_a_round_before_the_next_is_asked() -> None:
+def test_a_journal_keeps_a_round_before_the_next_is_asked():
     journal = Rounds()
     with pytest.raises(Refused, match="round 2"):
         models(FakeLink(refuse_at=2), journal)
     assert len(journal.new) == 2
 
 
-def test_a_journal_of_another_run_is_refused() -> None:
+def test_a_journal_of_another_run_is_refused():
     whole = Rounds()
     models(FakeLink(), whole)
     whole.new[1] = whole.new[1]._replace(broadcast="00" * 32)

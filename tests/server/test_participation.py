@@ -46,20 +46,20 @@ def conditional_law(chances: tuple[float, ...]) -> dict[tuple[int, ...], float]:
     return {members: p / (1 - empty) for members, p in law.items() if p > 0}
 
 
-def test_every_set_of_m_silos_is_drawn_alike() -> None:
+def test_every_set_of_m_silos_is_drawn_alike():
     law = dict.fromkeys(combinations(range(5), 2), 1 / 10)
     drawn = draw(2, 5)
     assert fits(drawn, law)
     assert not fits([*drawn, *[(0, 1)] * 300], law)
 
 
-def test_rounds_are_drawn_independently() -> None:
+def test_rounds_are_drawn_independently():
     drawn = draw(1, 4)
     law = dict.fromkeys(product(range(4), repeat=2), 1 / 16)
     assert fits([(*a, *b) for a, b in pairwise(drawn)], law)
 
 
-def test_a_random_size_is_uniform_and_so_are_the_sets_of_each_size() -> None:
+def test_a_random_size_is_uniform_and_so_are_the_sets_of_each_size():
     sets = [members for m in (2, 3) for members in combinations(range(4), m)]
     law = {members: 0.5 / (6 if len(members) == 2 else 4) for members in sets}
     drawn = draw(RandomSize(2, 3), 4)
@@ -68,14 +68,14 @@ def test_a_random_size_is_uniform_and_so_are_the_sets_of_each_size() -> None:
 
 
 @pytest.mark.parametrize("chances", [CHANCES, (0.05, 0.02, 0.03), (1.0, 0.3, 0.3)])
-def test_availability_is_independent_given_that_somebody_comes(chances: tuple[float, ...]) -> None:
+def test_availability_is_independent_given_that_somebody_comes(chances):
     drawn = draw(Available(chances), 3)
     assert fits(drawn, conditional_law(chances))
     other = (*chances[:2], chances[2] + 0.1)
     assert not fits(drawn, conditional_law(other))
 
 
-def test_a_silo_that_hardly_ever_comes_does_not_stall_the_draw() -> None:
+def test_a_silo_that_hardly_ever_comes_does_not_stall_the_draw():
     assert all(len(members) == 1 for members in draw(Available((1e-9,) * 4), 4, rounds=50))
 
 
@@ -88,7 +88,7 @@ def test_a_silo_that_hardly_ever_comes_does_not_stall_the_draw() -> None:
         (Available(CHANCES), sum(p / len(members) for members, p in conditional_law(CHANCES).items())),
     ],
 )
-def test_the_effective_number_has_its_closed_form(participants: Participants, closed_form: float) -> None:
+def test_the_effective_number_has_its_closed_form(participants, closed_form):
     assert effective_m(participants, 3) == pytest.approx(1 / closed_form, rel=1e-12)
     seen = np.array([1 / len(members) for members in draw(participants, 3, seed=5)])
     error = seen.std() / np.sqrt(len(seen))
@@ -96,12 +96,12 @@ def test_the_effective_number_has_its_closed_form(participants: Participants, cl
     assert error < 0.005  # so that 1 / E[M_r], which is 5 to 20 errors away, would be seen
 
 
-def test_a_recorded_attendance_has_its_average() -> None:
+def test_a_recorded_attendance_has_its_average():
     record = Recorded(((0,), (0, 1, 2)), False, False, "file")
     assert effective_m(record, 3) == pytest.approx(2 / (1 + 1 / 3))
 
 
-def test_a_full_round_counts_all_silos_exactly_however_it_comes_about() -> None:
+def test_a_full_round_counts_all_silos_exactly_however_it_comes_about():
     """1 / (1 / N) is below N for 141 of these N, and then the theorems' terms for M < N come in."""
     inexact = [n for n in range(1, 2001) if 1 / (1 / n) < n]
     assert len(inexact) == 141
@@ -113,7 +113,7 @@ def test_a_full_round_counts_all_silos_exactly_however_it_comes_about() -> None:
 
 
 @given(st.integers(1, 3000), st.integers(1, 3000), st.integers(0, 3000))
-def test_the_effective_number_is_between_the_least_and_the_largest(low: int, width: int, more: int) -> None:
+def test_the_effective_number_is_between_the_least_and_the_largest(low, width, more):
     high = low + width
     assert low < effective_m(RandomSize(low, high), high + more) < high
     assert effective_m(high, high + more) == high
@@ -131,7 +131,7 @@ PULLS: list[Participants] = [
 
 
 @pytest.mark.parametrize("participants", PULLS, ids=str)
-def test_the_pull_of_a_silo_is_what_its_coefficient_is_on_average(participants: Participants) -> None:
+def test_the_pull_of_a_silo_is_what_its_coefficient_is_on_average(participants):
     """By adding up all sets: 1 for sets that are uniform given their size, and for no others."""
     laws = {
         0: {(0, 1, 2): 1.0},
@@ -152,7 +152,7 @@ def test_the_pull_of_a_silo_is_what_its_coefficient_is_on_average(participants: 
         np.testing.assert_allclose(expected, 1)
 
 
-def test_the_pull_is_exact_for_many_silos() -> None:
+def test_the_pull_is_exact_for_many_silos():
     """Two kinds: with A and B others of each kind there, P(M' = m) is a convolution of binomial laws."""
     often, seldom = 0.9, 0.05
     found = pull(Available((often,) * 700 + (seldom,) * 300), 1000)
@@ -164,12 +164,12 @@ def test_the_pull_is_exact_for_many_silos() -> None:
     assert found.sum() == pytest.approx(1000, rel=1e-10)
 
 
-def test_the_attendance_law_of_equal_chances_is_binomial() -> None:
+def test_the_attendance_law_of_equal_chances_is_binomial():
     np.testing.assert_allclose(attendance_law((0.3,) * 12), stats.binom(12, 0.3).pmf(range(13)), rtol=1e-10)
 
 
 @pytest.mark.parametrize("participants", [5, RandomSize(1, 20), Available((0.4,) * 30)])
-def test_every_way_holds_its_silos_and_follows_seed_and_trial(participants: Participants) -> None:
+def test_every_way_holds_its_silos_and_follows_seed_and_trial(participants):
     drawn = schedule(30, participants, HOLDS, 3, 0)
     assert drawn[0] == drawn[1] == drawn[2]
     assert drawn[3] == drawn[4]
@@ -185,16 +185,16 @@ def record(*attendance: tuple[int, ...], repeat: bool = False, known: bool = Fal
     return Recorded(attendance, repeat, known, "there.csv")
 
 
-def test_a_record_is_followed_and_may_be_longer_than_the_run() -> None:
+def test_a_record_is_followed_and_may_be_longer_than_the_run():
     assert schedule(3, record((0,), (1, 2), (2,)), [False] * 2, 0, 0) == [[0], [1, 2]]
 
 
-def test_of_held_silos_those_that_the_record_has_there_answer() -> None:
+def test_of_held_silos_those_that_the_record_has_there_answer():
     slots = ((0, 1, 2), (0, 3), (3,), (1, 2, 3), (3,))
     assert schedule(4, record(*slots), [False, True, True, False], 0, 0) == [[0, 1, 2], [0], [1, 2], [3]]
 
 
-def test_a_record_that_is_too_short_is_refused_or_repeated() -> None:
+def test_a_record_that_is_too_short_is_refused_or_repeated():
     with refused("scenario.participation.path", "there.csv", "2 rounds", "2 of the run's 3", "repeat: true"):
         schedule(2, record((0,), (1,)), [False] * 3, 0, 0)
     with refused("scenario.participation.path", "there.csv", "1 of the run's 2"):  # one never returns
@@ -204,7 +204,7 @@ def test_a_record_that_is_too_short_is_refused_or_repeated() -> None:
     assert schedule(2, repeated, [False, True], 0, 0) == [[0], [0]]
 
 
-def test_a_plan_covers_all_rounds_unless_attendance_is_known_at_admission() -> None:
+def test_a_plan_covers_all_rounds_unless_attendance_is_known_at_admission():
     rounds = [[0], [0, 1]]
     known: list[Participants] = [None, 1, RandomSize(1, 2), record((0,), known=True)]
     for participants in known:
@@ -214,7 +214,7 @@ def test_a_plan_covers_all_rounds_unless_attendance_is_known_at_admission() -> N
         assert [list(own) for own in admitted_rounds(participants, rounds, 2)] == [[0, 1], [0, 1]]
 
 
-def test_rounds_of_silos_transposes_the_schedule() -> None:
+def test_rounds_of_silos_transposes_the_schedule():
     assert [list(own) for own in rounds_of_silos([[0, 2], [1, 2], [2]], 4)] == [[0], [1], [0, 1, 2], []]
     assert [list(own) for own in rounds_of_silos([[0, 1], [0, 1]], 2)] == [[0, 1]] * 2
     for active in (None, 2):

@@ -1,7 +1,6 @@
 """What a server believes of replies, and how a round goes on without a silo."""
 
-from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
+from collections.abc import Callable, Mapping
 
 import pytest
 import torch
@@ -36,12 +35,12 @@ ZERO = {"w": torch.zeros(D, dtype=torch.float64)}
 
 
 @pytest.fixture
-def enrolled(tmp_path: Path) -> Enrolled:
+def enrolled(tmp_path):
     return enrolled_federation(tmp_path, RESOLVED)
 
 
 @pytest.fixture
-def channel(enrolled: Enrolled) -> Iterator[InMemory]:
+def channel(enrolled):
     with enrolled.opened(seeded=True) as made:
         yield made
 
@@ -66,23 +65,20 @@ class Run:
         return list(members), messages["g"], left_out
 
 
-Start = Callable[..., Run]
-
-
 @pytest.fixture
-def start(enrolled: Enrolled, channel: InMemory) -> Start:
+def start(enrolled, channel):
     return lambda least=2, patience=0.2: Run(enrolled, channel, least, patience)
 
 
 @pytest.fixture(scope="module")
-def honest(tmp_path_factory: pytest.TempPathFactory) -> Tensor:
+def honest(tmp_path_factory):
     """What all silos answer to round 0; their noise is seeded."""
     enrolled = enrolled_federation(tmp_path_factory.mktemp("honest"), RESOLVED)
     with enrolled.opened(seeded=True) as channel:
         return Run(enrolled, channel, 3, 0.0).ask()[1]
 
 
-def test_all_silos_answer(start: Start, honest: Tensor) -> None:
+def test_all_silos_answer(start, honest):
     members, rows, left_out = start().ask()
     assert members == [0, 1, 2]
     assert left_out == {}
@@ -122,9 +118,7 @@ FORGERIES: dict[str, tuple[Fault, str]] = {
 
 
 @pytest.mark.parametrize("wrong", [*LIES, *FORGERIES])
-def test_a_silo_whose_reply_is_a_lie_or_forged_is_left_out_by_name(
-    enrolled: Enrolled, channel: InMemory, start: Start, honest: Tensor, wrong: str
-) -> None:
+def test_a_silo_whose_reply_is_a_lie_or_forged_is_left_out_by_name(enrolled, channel, start, honest, wrong):
     if wrong in LIES:
         change, said = LIES[wrong]
         fault = lying(enrolled.identity(LIAR), change)
@@ -141,7 +135,7 @@ def test_a_silo_whose_reply_is_a_lie_or_forged_is_left_out_by_name(
     assert run.ask(1)[0] == [0, 1, 2]  # it is asked again
 
 
-def test_an_entry_at_the_limit_counts(enrolled: Enrolled, channel: InMemory, start: Start) -> None:
+def test_an_entry_at_the_limit_counts(enrolled, channel, start):
     largest = lying(enrolled.identity(LIAR), lambda a: {"g": a["g"] * 0 - 1e6})
     channel.faults[LIAR] = in_round(0, largest)
     members, rows, _ = start().ask()
@@ -149,7 +143,7 @@ def test_an_entry_at_the_limit_counts(enrolled: Enrolled, channel: InMemory, sta
     assert rows[0].tolist() == [-1e6] * D
 
 
-def test_a_silent_silo_is_left_out_and_may_come_back(channel: InMemory, start: Start, honest: Tensor) -> None:
+def test_a_silent_silo_is_left_out_and_may_come_back(channel, start, honest):
     channel.faults[SECOND] = in_round([0, 2], late)
     run = start()
     members, rows, left_out = run.ask(0)
@@ -159,7 +153,7 @@ def test_a_silent_silo_is_left_out_and_may_come_back(channel: InMemory, start: S
     assert [run.ask(r)[0] for r in (1, 2, 3)] == [[0, 1, 2], [0, 2], [0, 1, 2]]
 
 
-def test_another_silos_reply_is_not_taken(channel: InMemory, start: Start) -> None:
+def test_another_silos_reply_is_not_taken(channel, start):
     run = start()
     other = channel.silos[SECOND]
 
@@ -174,13 +168,13 @@ def test_another_silos_reply_is_not_taken(channel: InMemory, start: Start) -> No
     assert left_out == {0: "its reply is not signed by its identity"}
 
 
-def test_another_silos_identity_is_not_admitted(enrolled: Enrolled, channel: InMemory) -> None:
+def test_another_silos_identity_is_not_admitted(enrolled, channel):
     swapped = InMemory({**channel.silos, LIAR: channel.silos[SECOND]})
     with pytest.raises(Refused, match=r"silo-00: its reply is not signed by its identity"):
         RemoteSilos(swapped, enrolled.federation.identities, 0.1, patience=0.1).hello()
 
 
-def test_an_old_reply_is_no_answer_to_a_new_round(channel: InMemory, start: Start) -> None:
+def test_an_old_reply_is_no_answer_to_a_new_round(channel, start):
     old: list[bytes] = []
 
     def replay(frame: bytes, silo: Answer) -> bytes | None:
@@ -198,7 +192,7 @@ def test_an_old_reply_is_no_answer_to_a_new_round(channel: InMemory, start: Star
     assert left_out == {0: "it answered another round"}
 
 
-def test_a_reply_to_another_broadcast_is_no_answer(channel: InMemory, start: Start) -> None:
+def test_a_reply_to_another_broadcast_is_no_answer(channel, start):
     """Somebody on the way asked the silo for something else."""
 
     def other(frame: bytes, silo: Answer) -> bytes | None:
@@ -209,7 +203,7 @@ def test_a_reply_to_another_broadcast_is_no_answer(channel: InMemory, start: Sta
     assert start().ask()[2] == {0: "it answered another round"}
 
 
-def test_what_comes_twice_counts_once(channel: InMemory, start: Start, honest: Tensor) -> None:
+def test_what_comes_twice_counts_once(channel, start, honest):
     def twice(frame: bytes, silo: Answer) -> bytes | None:
         first, again = silo(frame), silo(frame)
         if read(frame).kind != "hello":  # the same bytes, whatever else happened
@@ -223,7 +217,7 @@ def test_what_comes_twice_counts_once(channel: InMemory, start: Start, honest: T
     assert [said.rounds for said in closed.values()] == [(0,)] * 3
 
 
-def test_a_refusal_is_passed_on_in_the_silos_words(channel: InMemory, start: Start) -> None:
+def test_a_refusal_is_passed_on_in_the_silos_words(channel, start):
     run = start()
     assert run.ask(0)[0] == [0, 1, 2]
     moved = {"w": torch.ones(D, dtype=torch.float64)}
@@ -234,11 +228,11 @@ def test_a_refusal_is_passed_on_in_the_silos_words(channel: InMemory, start: Sta
     assert "another broadcast" in str(caught.value)
 
 
-def test_words_of_a_silo_are_tamed() -> None:
+def test_words_of_a_silo_are_tamed():
     assert shown("a\nb\x1b[31m" + "c" * 400) == "a b [31m" + "c" * 289 + "..."
 
 
-def test_too_few_are_asked_again_until_they_come(channel: InMemory, start: Start, honest: Tensor) -> None:
+def test_too_few_are_asked_again_until_they_come(channel, start, honest):
     losses = iter(range(2))
 
     def lossy(frame: bytes, silo: Answer) -> bytes | None:
@@ -254,20 +248,20 @@ def test_too_few_are_asked_again_until_they_come(channel: InMemory, start: Start
     assert channel.kinds(LIAR).count("ask") == 1  # a silo that has answered is not asked again
 
 
-def test_a_round_with_too_few_ends_once_patience_does(channel: InMemory, start: Start) -> None:
+def test_a_round_with_too_few_ends_once_patience_does(channel, start):
     channel.faults[THIRD] = in_round(0, absent)
     with pytest.raises(Refused, match=r"2 of 3 silos answered, 3 are needed \(silo-02: no reply within"):
         start(least=3).ask()
 
 
-def test_a_silo_that_says_no_is_not_waited_for(channel: InMemory, start: Start, enrolled: Enrolled) -> None:
+def test_a_silo_that_says_no_is_not_waited_for(channel, start, enrolled):
     """Patience of an hour, and no round can have its three answers."""
     channel.faults[THIRD] = in_round(0, lying(enrolled.identity(THIRD), LIES["NaN"][0]))
     with pytest.raises(Refused, match="silo-02: its message"):
         start(least=3, patience=3600.0).ask()
 
 
-def test_a_silo_that_says_later_is_asked_again(channel: InMemory, start: Start, enrolled: Enrolled) -> None:
+def test_a_silo_that_says_later_is_asked_again(channel, start, enrolled):
     busy = iter(range(2))
 
     def later(frame: bytes, silo: Answer) -> bytes | None:
@@ -281,7 +275,7 @@ def test_a_silo_that_says_later_is_asked_again(channel: InMemory, start: Start, 
     assert channel.kinds(THIRD).count("offer") == 3
 
 
-def test_one_refused_offer_closes_the_run_everywhere(enrolled: Enrolled, channel: InMemory) -> None:
+def test_one_refused_offer_closes_the_run_everywhere(enrolled, channel):
     silos = RemoteSilos(channel, enrolled.federation.identities, 0.1, patience=0.1)
     silos.hello()
     offers = offers_of(RESOLVED, SESSION, schedule(3, None, RESOLVED.trace.holds, 0, 0))
@@ -291,7 +285,7 @@ def test_one_refused_offer_closes_the_run_everywhere(enrolled: Enrolled, channel
     assert channel.kinds(LIAR) == channel.kinds(SECOND) == ["hello", "offer", "close"]
 
 
-def test_the_last_head_seen_is_echoed(channel: InMemory, start: Start) -> None:
+def test_the_last_head_seen_is_echoed(channel, start):
     run = start()
     for r in range(3):
         before = dict(run.silos.heads)
@@ -301,7 +295,7 @@ def test_the_last_head_seen_is_echoed(channel: InMemory, start: Start) -> None:
         assert all(run.silos.heads[name] != before[name] for name in before)
 
 
-def test_a_lying_silo_cannot_roll_its_head_back(channel: InMemory, start: Start) -> None:
+def test_a_lying_silo_cannot_roll_its_head_back(channel, start):
     """A reply to another round says nothing of what the server should remember."""
     old: list[bytes] = []
     run = start()

@@ -4,7 +4,7 @@ import os
 import socket
 import struct
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -63,16 +63,13 @@ class Server:
 
 
 @pytest.fixture
-def folder() -> Iterator[Path]:
+def folder():
     with short_folder() as made:
         yield made
 
 
-Start = Callable[..., Server]
-
-
 @pytest.fixture
-def start(folder: Path) -> Iterator[Start]:
+def start(folder):
     made: list[Server] = []
 
     def begin(name: str, serve: Serve = echo) -> Server:
@@ -86,12 +83,12 @@ def start(folder: Path) -> Iterator[Start]:
 
 
 @pytest.fixture
-def sockets(folder: Path) -> Iterator[Sockets]:
+def sockets(folder):
     with Sockets({name: folder / name for name in ("a", "b")}, limit=1000) as made:
         yield made
 
 
-def test_each_silo_gets_its_frame(start: Start, sockets: Sockets) -> None:
+def test_each_silo_gets_its_frame(start, sockets):
     a, b = start("a"), start("b")
     for r in range(5):
         frames = {"a": b"to a %d" % r, "b": b"to b %d" % r}
@@ -100,12 +97,12 @@ def test_each_silo_gets_its_frame(start: Start, sockets: Sockets) -> None:
     assert (len(a.connections), len(b.connections)) == (1, 1)  # they last
 
 
-def test_a_silo_that_is_not_there_holds_up_no_other_reply(start: Start, sockets: Sockets) -> None:
+def test_a_silo_that_is_not_there_holds_up_no_other_reply(start, sockets):
     start("a")
     assert sockets.exchange({"a": b"x", "b": b"x"}, 0.3) == {"a": b"x!"}
 
 
-def test_a_silo_that_starts_late_is_reached_within_the_deadline(start: Start, sockets: Sockets) -> None:
+def test_a_silo_that_starts_late_is_reached_within_the_deadline(start, sockets):
     start("a")
     later = threading.Timer(0.3, lambda: start("b"))
     later.start()
@@ -113,7 +110,7 @@ def test_a_silo_that_starts_late_is_reached_within_the_deadline(start: Start, so
     later.join()
 
 
-def test_a_late_reply_is_never_the_next_ones(start: Start, sockets: Sockets) -> None:
+def test_a_late_reply_is_never_the_next_ones(start, sockets):
     late = threading.Event()
 
     def slow(connection: socket.socket) -> None:
@@ -128,7 +125,7 @@ def test_a_late_reply_is_never_the_next_ones(start: Start, sockets: Sockets) -> 
     assert sockets.exchange({"a": b"second"}, 20) == {"a": b"second!"}
 
 
-def test_a_reply_that_drips_ends_with_the_deadline(start: Start, sockets: Sockets) -> None:
+def test_a_reply_that_drips_ends_with_the_deadline(start, sockets):
     """Every byte is in time, and the frame would take 18 seconds."""
     done, sent = threading.Event(), bytearray()
 
@@ -145,7 +142,7 @@ def test_a_reply_that_drips_ends_with_the_deadline(start: Start, sockets: Socket
     done.set()
 
 
-def test_a_frame_that_is_not_taken_ends_with_the_deadline(start: Start, sockets: Sockets) -> None:
+def test_a_frame_that_is_not_taken_ends_with_the_deadline(start, sockets):
     done = threading.Event()
 
     def deaf(connection: socket.socket) -> None:
@@ -156,7 +153,7 @@ def test_a_frame_that_is_not_taken_ends_with_the_deadline(start: Start, sockets:
     done.set()
 
 
-def test_a_restarted_daemon_is_asked_again(start: Start, sockets: Sockets) -> None:
+def test_a_restarted_daemon_is_asked_again(start, sockets):
     first = start("a")
     assert sockets.exchange({"a": b"1"}, 20) == {"a": b"1!"}
     first.stop()
@@ -164,7 +161,7 @@ def test_a_restarted_daemon_is_asked_again(start: Start, sockets: Sockets) -> No
     assert sockets.exchange({"a": b"2"}, 20) == {"a": b"2!"}
 
 
-def test_a_daemon_that_dies_under_a_request_is_asked_again(start: Start, sockets: Sockets) -> None:
+def test_a_daemon_that_dies_under_a_request_is_asked_again(start, sockets):
     asked: list[bytes] = []
 
     def dies_once(connection: socket.socket) -> None:
@@ -179,7 +176,7 @@ def test_a_daemon_that_dies_under_a_request_is_asked_again(start: Start, sockets
     assert asked == [b"x", b"x"]
 
 
-def test_a_reply_that_was_not_asked_for_is_not_taken(start: Start, sockets: Sockets) -> None:
+def test_a_reply_that_was_not_asked_for_is_not_taken(start, sockets):
     sent = threading.Event()
 
     def twice(connection: socket.socket) -> None:
@@ -195,12 +192,12 @@ def test_a_reply_that_was_not_asked_for_is_not_taken(start: Start, sockets: Sock
     assert sockets.exchange({"a": b"2"}, 20) == {"a": b"2!"}
 
 
-def test_a_reply_beyond_the_limit_is_none(start: Start, sockets: Sockets) -> None:
+def test_a_reply_beyond_the_limit_is_none(start, sockets):
     start("a", lambda connection: connection.sendall(struct.pack(">Q", 1001) + b"x" * 1001))
     assert sockets.exchange({"a": b"x"}, 20) == {}
 
 
-def test_a_port_is_opened_by_its_token() -> None:
+def test_a_port_is_opened_by_its_token():
     token, seen = os.urandom(32), list[bytes]()
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
@@ -218,7 +215,7 @@ def test_a_port_is_opened_by_its_token() -> None:
     assert seen == [token]
 
 
-def test_nothing_grows_over_many_rounds(start: Start, sockets: Sockets) -> None:
+def test_nothing_grows_over_many_rounds(start, sockets):
     start("a")
     process = psutil.Process()
     counts = []

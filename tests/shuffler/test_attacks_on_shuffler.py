@@ -42,7 +42,7 @@ def by_subtraction(made: Round) -> np.ndarray:
     return whole - made.total(made.release(made.request([0, 1, 2, 3])))
 
 
-def test_a_round_repeated_without_a_silo_shows_it() -> None:
+def test_a_round_repeated_without_a_silo_shows_it():
     weak = Round(store=ForgetsRequests())
     assert (by_subtraction(weak) == weak.numbers[VICTIM]).all()
     with pytest.raises(Refused, match="released to another request"):
@@ -78,7 +78,7 @@ def by_another_roster(made: Round, other: Roster) -> np.ndarray:
     return whole - made.total(made.release(Request(context, tuple(again))))
 
 
-def test_a_round_repeated_under_another_roster_shows_who_is_not_in_it() -> None:
+def test_a_round_repeated_under_another_roster_shows_who_is_not_in_it():
     parties = Parties()
     other = smaller_roster(parties)
     weak = Round(parties, NotesByRoster, rosters=[other])
@@ -97,7 +97,7 @@ def by_fakes(made: Round) -> np.ndarray:
     return made.total(found) - fakes.sum(axis=0)
 
 
-def test_a_server_that_plays_silos_learns_the_last_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_plays_silos_learns_the_last_one(monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(reports, "is_signed", lambda *_: True)
         weak = Round()
@@ -128,7 +128,7 @@ class PinsAnything(Shuffler):
         self.rosters[roster.digest] = roster
 
 
-def test_a_server_that_enrols_silos_learns_the_last_one() -> None:
+def test_a_server_that_enrols_silos_learns_the_last_one():
     """Both the shuffler and a silo stand in the way, each alone."""
     weak = Round(kind=PinsAnything)
     assert (by_own_roster(weak, seal_report) == weak.numbers[VICTIM]).all()
@@ -152,7 +152,7 @@ class CountsNone(Shuffler):
         }
 
 
-def test_a_sum_over_one_silo_shows_it() -> None:
+def test_a_sum_over_one_silo_shows_it():
     weak = Round(kind=CountsNone)
     assert (weak.total(weak.release(weak.request([VICTIM]))) == weak.numbers[VICTIM]).all()
     made = Round()
@@ -175,7 +175,7 @@ class CountsTwice(Shuffler):
         return dict(enumerate(opened))
 
 
-def test_one_silo_three_times_is_not_three_silos() -> None:
+def test_one_silo_three_times_is_not_three_silos():
     weak = Round(kind=CountsTwice)
     assert (by_duplicates(weak) == weak.numbers[VICTIM]).all()
     with pytest.raises(Refused, match="1 reports count"):
@@ -204,7 +204,7 @@ def matched(ours: Sequence[np.ndarray], theirs: Sequence[np.ndarray]) -> list[np
     return found
 
 
-def test_shares_of_both_kinds_at_the_server_are_matched() -> None:
+def test_shares_of_both_kinds_at_the_server_are_matched():
     """200 silos: every contribution is found and none too many; the product's one sum matches nothing."""
     parties = Parties(200)
     weak, made = Round(parties, PassesSharesOn), Round(parties)
@@ -240,7 +240,7 @@ def views(form: Form = LARGE) -> dict[str, np.ndarray]:
     }
 
 
-def test_one_aggregator_alone_sees_uniform_words(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_aggregator_alone_sees_uniform_words(monkeypatch):
     for words in views().values():
         assert worst_byte(words) > FALSE_ALARM
     monkeypatch.setattr(reports, "split", narrow_split)
@@ -248,7 +248,7 @@ def test_one_aggregator_alone_sees_uniform_words(monkeypatch: pytest.MonkeyPatch
         assert worst_byte(words) < FALSE_ALARM
 
 
-def test_a_release_is_nothing_without_the_servers_key() -> None:
+def test_a_release_is_nothing_without_the_servers_key():
     """A party that hears shuffler and server talk has uniform words and closed envelopes."""
     made = Round(form=LARGE)
     release = made.release()
@@ -259,7 +259,7 @@ def test_a_release_is_nothing_without_the_servers_key() -> None:
     assert worst_byte(heard) > FALSE_ALARM
 
 
-def test_what_the_server_relays_tells_it_nothing() -> None:
+def test_what_the_server_relays_tells_it_nothing():
     made = Round(form=LARGE)
     with pytest.raises(Refused):
         made.parties.server.open(made.reports[0], made.context.info("shuffler"))
@@ -268,7 +268,7 @@ def test_what_the_server_relays_tells_it_nothing() -> None:
     assert len({len(report) for report in made.reports}) == 1
 
 
-def test_a_shuffler_cannot_put_shares_of_its_own_in_place_of_others() -> None:
+def test_a_shuffler_cannot_put_shares_of_its_own_in_place_of_others():
     """Zeros for all silos but one, and the sum would be that one's answer."""
     made = Round()
     release, roster, server = made.release(), made.parties.roster, made.parties.server
@@ -281,7 +281,7 @@ def test_a_shuffler_cannot_put_shares_of_its_own_in_place_of_others() -> None:
             totals(replace(release, inner=tuple(inner), sum=victim.share), roster, server, zeros)
 
 
-def test_an_aggregators_noise_is_on_the_sum_before_anything_is_read_of_it() -> None:
+def test_an_aggregators_noise_is_on_the_sum_before_anything_is_read_of_it():
     """A silo that sends 2^63 less a guess would learn on which side of it the others are, without noise."""
     parties = Parties(3, {"noise_by": "aggregators"})
     made = Round(parties, form=Form("shares", 64, (2.0**23,)))

@@ -82,17 +82,17 @@ def accepted(made: Round, count: int) -> int:
 
 
 @pytest.mark.parametrize("count", [GATE, pytest.param(MANY, marks=pytest.mark.slow)])
-def test_no_hostile_report_counts(count: int) -> None:
+def test_no_hostile_report_counts(count):
     assert accepted(Round(), count) == 0
 
 
-def test_that_test_would_notice(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_that_test_would_notice(monkeypatch):
     """Without signatures, most of what is sealed again would count."""
     monkeypatch.setattr("fedsim.secagg.reports.is_signed", lambda *_: True)
     assert accepted(Round(), 1000) > 50
 
 
-def test_hostile_reports_beside_good_ones_cost_a_line_each(caplog: pytest.LogCaptureFixture) -> None:
+def test_hostile_reports_beside_good_ones_cost_a_line_each(caplog):
     made = Round(Parties(60))
     bad = list(hostile(made, 30))
     with caplog.at_level(logging.INFO):
@@ -103,7 +103,7 @@ def test_hostile_reports_beside_good_ones_cost_a_line_each(caplog: pytest.LogCap
 
 
 @pytest.mark.parametrize("count", [1000, pytest.param(MANY_REQUESTS, marks=pytest.mark.slow)])
-def test_a_fuzzed_request_is_answered_with_a_refusal(count: int, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_fuzzed_request_is_answered_with_a_refusal(count, caplog):
     """Or it is the same request written otherwise, such as with a blank more in its JSON."""
     caplog.set_level(logging.CRITICAL, "shuffler")  # five lines a request are a lot to keep
     made, rng = Round(Parties(terms=ALL)), random.Random(1)
@@ -120,7 +120,7 @@ def test_a_fuzzed_request_is_answered_with_a_refusal(count: int, caplog: pytest.
     assert made.release().silos == (0, 1, 2, 3, 4)
 
 
-def test_fuzzed_releases_are_not_believed() -> None:
+def test_fuzzed_releases_are_not_believed():
     made, rng = Round(), random.Random(2)
     request = made.request()
     frame = made.shuffler.shuffle(request)
@@ -131,7 +131,7 @@ def test_fuzzed_releases_are_not_believed() -> None:
             made.read(fuzzed(rng, frame, [other]), request)
 
 
-def test_fuzzed_envelopes_do_not_open_for_the_server() -> None:
+def test_fuzzed_envelopes_do_not_open_for_the_server():
     made, rng = Round(), random.Random(3)
     inner = list(made.release().inner)
     for _ in range(GATE):
@@ -140,16 +140,14 @@ def test_fuzzed_envelopes_do_not_open_for_the_server() -> None:
 
 
 @pytest.mark.parametrize("kind", ["hello", "ask", "offer", "nonsense", "shuffled"])
-def test_other_messages_are_refused_or_greeted(kind: str) -> None:
+def test_other_messages_are_refused_or_greeted(kind):
     made = Round()
     answer = FrameHandler(made.shuffler).answer(sealed(encode(Frame(kind, {}))))
     expected = "standing" if kind == "hello" else "refusal"
     assert head_of(opened(answer)[0])[0] == expected
 
 
-def test_an_error_of_its_own_says_nothing_of_what_was_sent(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_error_of_its_own_says_nothing_of_what_was_sent(monkeypatch, caplog):
     made = Round()
 
     def fails(*_: object) -> None:
@@ -165,7 +163,7 @@ def test_an_error_of_its_own_says_nothing_of_what_was_sent(
     assert len(caplog.messages) == 1
 
 
-def test_a_refusal_is_signed_too() -> None:
+def test_a_refusal_is_signed_too():
     made = Round()
     frame = FrameHandler(made.shuffler).answer(b"GET / HTTP/1.1")
     with pytest.raises(Refused, match="the shuffler refused: not a frame"):

@@ -27,13 +27,13 @@ _fork = multiprocessing.get_context("fork")
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
+def path(tmp_path):
     FileStore.create(tmp_path / "released.sqlite", IDENTITY)
     return tmp_path / "released.sqlite"
 
 
 @pytest.mark.parametrize("kind", ["memory", "file"])
-def test_a_note_is_for_a_run_and_round_and_is_never_replaced(kind: str, path: Path) -> None:
+def test_a_note_is_for_a_run_and_round_and_is_never_replaced(kind, path):
     store: Store = MemoryStore() if kind == "memory" else FileStore.open(path, IDENTITY)
     assert store.find(RUN, 0) is None
     store.note(RUN, 0, "first", b"reply")
@@ -47,7 +47,7 @@ def test_a_note_is_for_a_run_and_round_and_is_never_replaced(kind: str, path: Pa
 
 
 @pytest.mark.parametrize("kind", ["memory", "file"])
-def test_the_last_reply_of_a_run_is_kept(kind: str, path: Path) -> None:
+def test_the_last_reply_of_a_run_is_kept(kind, path):
     store: Store = MemoryStore() if kind == "memory" else FileStore.open(path, IDENTITY)
     store.note(RUN, 0, "a", b"0")
     store.note("00" * 32, 0, "b", b"1")
@@ -59,7 +59,7 @@ def test_the_last_reply_of_a_run_is_kept(kind: str, path: Path) -> None:
         store.close()
 
 
-def test_replies_of_the_newest_runs_alone_are_kept_and_all_notes(path: Path) -> None:
+def test_replies_of_the_newest_runs_alone_are_kept_and_all_notes(path):
     store = FileStore.open(path, IDENTITY)
     runs = [f"{i:064x}" for i in range(2 * KEPT_REPLIES)]
     for run in runs:
@@ -69,7 +69,7 @@ def test_replies_of_the_newest_runs_alone_are_kept_and_all_notes(path: Path) -> 
     store.close()
 
 
-def test_notes_are_there_when_the_file_is_opened_again(path: Path) -> None:
+def test_notes_are_there_when_the_file_is_opened_again(path):
     store = FileStore.open(path, IDENTITY)
     store.note(RUN, 0, "a", b"reply")
     store.close()
@@ -78,7 +78,7 @@ def test_notes_are_there_when_the_file_is_opened_again(path: Path) -> None:
     store.close()
 
 
-def test_the_file_is_its_owners_and_is_held_by_one_process(path: Path) -> None:
+def test_the_file_is_its_owners_and_is_held_by_one_process(path):
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     store = FileStore.open(path, IDENTITY)
     with pytest.raises(Refused, match="another process"):
@@ -86,24 +86,24 @@ def test_the_file_is_its_owners_and_is_held_by_one_process(path: Path) -> None:
     store.close()
 
 
-def test_notes_are_begun_once(path: Path) -> None:
+def test_notes_are_begun_once(path):
     with refused("state", ANY, "never begun anew"):
         FileStore.create(path, IDENTITY)
 
 
-def test_without_notes_nothing_is_served(tmp_path: Path) -> None:
+def test_without_notes_nothing_is_served(tmp_path):
     with refused("state", ANY, "--enrol"):
         FileStore.open(tmp_path / "none.sqlite", IDENTITY)
     assert not (tmp_path / "none.sqlite").exists()
 
 
-def test_notes_of_another_shuffler_are_not_taken(path: Path) -> None:
+def test_notes_of_another_shuffler_are_not_taken(path):
     with refused("state", ANY, "whose keys are beside them"):
         FileStore.open(path, "00" * 32)
 
 
 @pytest.mark.parametrize("damage", ["no database", "cut", "a table"])
-def test_damaged_notes_are_refused(path: Path, damage: str) -> None:
+def test_damaged_notes_are_refused(path, damage):
     whole = path.read_bytes()
     if damage == "a table":
         with sqlite3.connect(path) as connection:
@@ -115,7 +115,7 @@ def test_damaged_notes_are_refused(path: Path, damage: str) -> None:
         FileStore.open(path, IDENTITY)
 
 
-def test_after_a_write_that_failed_nothing_is_served(path: Path) -> None:
+def test_after_a_write_that_failed_nothing_is_served(path):
     store = FileStore.open(path, IDENTITY)
     made = Round(store=store)
     store._log.connection.execute("PRAGMA query_only = ON")
@@ -157,7 +157,7 @@ def _whole(path: Path, made: list[tuple[str, int, str]]) -> bool:
 
 
 @pytest.mark.parametrize("count", [50, pytest.param(400, marks=pytest.mark.slow)])
-def test_every_damage_is_refused_or_forgets_nothing(path: Path, count: int) -> None:
+def test_every_damage_is_refused_or_forgets_nothing(path, count):
     """Flips, a quarter in the head file; truncations; each file missing, empty or older."""
     made, files = _filled(path), (path, head_path(path))
     saved = [file.read_bytes() for file in files]
@@ -202,7 +202,7 @@ class AnyStart(FileStore):
 
 
 @pytest.mark.parametrize("kind", [AnyStart, FileStore])
-def test_notes_that_are_set_back_release_no_round_a_second_time(path: Path, kind: type[FileStore]) -> None:
+def test_notes_that_are_set_back_release_no_round_a_second_time(path, kind):
     """The server keeps all reports, and asks without one silo; both files are those of before the release."""
     files, victim = (path, head_path(path)), 4
     store = kind.open(path, IDENTITY)
@@ -278,9 +278,7 @@ def _killed(made: Round, path: Path, at: Callable[[FileStore], None] | None) -> 
 
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # forked beside threads of numpy's
 @pytest.mark.parametrize("at", [_before_the_note, _within_the_note])
-def test_killed_before_the_note_nothing_has_left_and_its_reports_are_for_no_other_process(
-    path: Path, at: Callable[[FileStore], None]
-) -> None:
+def test_killed_before_the_note_nothing_has_left_and_its_reports_are_for_no_other_process(path, at):
     """A shuffler whose notes were set back looks the same from within: its reports may have been released."""
     made = Round()
     request, left = _killed(made, path, at)
@@ -295,9 +293,7 @@ def test_killed_before_the_note_nothing_has_left_and_its_reports_are_for_no_othe
 
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
 @pytest.mark.parametrize("at", [_after_the_note, None], ids=["after the note", "after the release"])
-def test_killed_after_the_note_only_that_request_is_ever_answered(
-    path: Path, at: Callable[[FileStore], None] | None
-) -> None:
+def test_killed_after_the_note_only_that_request_is_ever_answered(path, at):
     made = Round()
     request, left = _killed(made, path, at)
     assert (left is None) == (at is not None)

@@ -23,14 +23,14 @@ NOISY = Form("shares", 500, (100.0, 3.0))
 
 
 @pytest.mark.parametrize("members", [[0, 1, 2, 3, 4], [4, 0, 2]])
-def test_the_total_is_exactly_that_of_the_silos_in_it(members: list[int]) -> None:
+def test_the_total_is_exactly_that_of_the_silos_in_it(members):
     made = Round()
     release = made.release(made.request(members))
     assert release.silos == tuple(sorted(members))
     assert (made.total(release) == made.numbers[members].sum(axis=0)).all()
 
 
-def test_whole_messages_arrive_as_they_were_sent_in_another_order() -> None:
+def test_whole_messages_arrive_as_they_were_sent_in_another_order():
     made = Round(form=MESSAGES, parties=Parties(20))
     sent = np.random.default_rng(0).normal(size=(20, 1, 3))
     made.reports = [made.parties.report(i, row, made.context) for i, row in enumerate(sent)]
@@ -39,7 +39,7 @@ def test_whole_messages_arrive_as_they_were_sent_in_another_order() -> None:
     assert (found != sent).any()  # by chance once in 2.4e18
 
 
-def test_the_same_request_gets_the_same_bytes() -> None:
+def test_the_same_request_gets_the_same_bytes():
     """Also where the shuffler adds noise: it is drawn once for a round."""
     made = Round(Parties(5, {"noise_by": "aggregators"}), form=NOISY)
     first = made.shuffler.shuffle(made.request())
@@ -47,7 +47,7 @@ def test_the_same_request_gets_the_same_bytes() -> None:
 
 
 @pytest.mark.parametrize("other", ["fewer", "another order", "a bit", "another form"])
-def test_any_other_request_for_a_released_round_gets_nothing(other: str) -> None:
+def test_any_other_request_for_a_released_round_gets_nothing(other):
     made = Round()
     made.release()
     flipped = bytes([made.reports[0][0] ^ 1]) + made.reports[0][1:]
@@ -61,14 +61,14 @@ def test_any_other_request_for_a_released_round_gets_nothing(other: str) -> None
         made.shuffler.shuffle(request)
 
 
-def test_a_refused_request_does_not_use_the_round_up() -> None:
+def test_a_refused_request_does_not_use_the_round_up():
     made = Round()
     with pytest.raises(Refused, match="2 reports count, and the roster needs 3"):
         made.shuffler.shuffle(made.request([0, 1]))
     assert made.release().silos == (0, 1, 2, 3, 4)
 
 
-def test_rounds_and_runs_are_apart() -> None:
+def test_rounds_and_runs_are_apart():
     """And of a run the last reply alone is kept."""
     made = Round()
     made.release()
@@ -79,7 +79,7 @@ def test_rounds_and_runs_are_apart() -> None:
         made.shuffler.shuffle(made.request())
 
 
-def test_two_requests_at_once_are_one_release() -> None:
+def test_two_requests_at_once_are_one_release():
     made = Round()
     asked = [made.request([0, 1, 2, *rest]) for rest in ([3], [4], [3, 4], [])] * 4
 
@@ -94,9 +94,7 @@ def test_two_requests_at_once_are_one_release() -> None:
     assert len({frame for frame in found if frame}) == 1
 
 
-def test_every_report_that_does_not_count_is_one_line_without_what_is_in_it(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_every_report_that_does_not_count_is_one_line_without_what_is_in_it(caplog):
     made = Round(Parties(8, {"min_silos": 2}))
     stale = made.parties.report(3, made.numbers[3], replace(made.context, round=9))
     strange = seal_report(made.numbers[4], made.context, made.parties.roster, 4, identity().sign)
@@ -116,21 +114,21 @@ def test_every_report_that_does_not_count_is_one_line_without_what_is_in_it(
     assert all(line.startswith(f"run {RUN} round 0: ") for line in caplog.messages)
 
 
-def test_more_reports_than_silos_are_refused_unopened(caplog: pytest.LogCaptureFixture) -> None:
+def test_more_reports_than_silos_are_refused_unopened(caplog):
     made = Round()
     with pytest.raises(Refused, match="6 reports of a roster of 5"):
         made.shuffler.shuffle(made.request([0, 1, 2, 3, 4, 4]))
     assert not caplog.messages
 
 
-def test_an_unknown_roster_is_refused() -> None:
+def test_an_unknown_roster_is_refused():
     made = Round()
     other = made.parties.made(federation="other")
     with pytest.raises(Refused, match="has not pinned"):
         made.shuffler.shuffle(made.request(context=replace(made.context, roster=other.digest)))
 
 
-def test_a_roster_with_another_shufflers_keys_is_not_served() -> None:
+def test_a_roster_with_another_shufflers_keys_is_not_served():
     with pytest.raises(InputError, match=r"roster\.shuffler"):
         Shuffler([Parties().roster], Keys.draw(), MemoryStore())
 
@@ -143,13 +141,13 @@ def test_a_roster_with_another_shufflers_keys_is_not_served() -> None:
         ("silos", (5.0, 5.0), "noise of aggregators"),
     ],
 )
-def test_noise_is_whose_the_roster_says(noise_by: str, scales: tuple[float, ...], said: str) -> None:
+def test_noise_is_whose_the_roster_says(noise_by, scales, said):
     made = Round(Parties(5, {"noise_by": noise_by}), form=Form("shares", 4, scales))
     with pytest.raises(Refused, match=said):
         made.shuffler.shuffle(made.request())
 
 
-def test_the_shuffler_adds_the_noise_that_silos_have_signed() -> None:
+def test_the_shuffler_adds_the_noise_that_silos_have_signed():
     """The variance of 500 draws is chi-square; a scale 1.5 times off is rejected, power above 1 - 1e-12."""
     made = Round(Parties(5, {"noise_by": "aggregators"}), form=NOISY)
     noise = made.total(made.release()) - made.numbers.sum(axis=0)
@@ -164,14 +162,14 @@ def _far_from(drawn: np.ndarray, scale: float) -> float:
     return 2 * float(min(chi2.cdf(statistic, drawn.size), chi2.sf(statistic, drawn.size)))
 
 
-def test_a_server_gets_no_less_noise_than_the_silos_signed() -> None:
+def test_a_server_gets_no_less_noise_than_the_silos_signed():
     made = Round(Parties(5, {"noise_by": "aggregators"}), form=NOISY)
     less = replace(made.context, form=Form("shares", 500, (100.0, 1e-9)))
     with pytest.raises(Refused, match="0 reports count"):
         made.shuffler.shuffle(made.request(context=less))
 
 
-def test_a_reply_is_believed_for_its_request_and_by_its_signature_alone() -> None:
+def test_a_reply_is_believed_for_its_request_and_by_its_signature_alone():
     made = Round()
     request = made.request()
     frame = made.shuffler.shuffle(request)
@@ -183,7 +181,7 @@ def test_a_reply_is_believed_for_its_request_and_by_its_signature_alone() -> Non
         made.read(frame, made.request([0, 1, 2]))
 
 
-def test_a_silo_whose_share_for_the_server_is_rubbish_costs_the_round_and_no_privacy() -> None:
+def test_a_silo_whose_share_for_the_server_is_rubbish_costs_the_round_and_no_privacy():
     made = Round()
     other = replace(made.context, round=5)
     own, strange = made.reports[4], made.parties.report(4, made.numbers[4], other)

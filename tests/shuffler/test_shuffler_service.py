@@ -7,7 +7,6 @@ import signal
 import stat
 import subprocess
 import sys
-from collections.abc import Iterator
 from contextlib import redirect_stderr
 from dataclasses import replace
 from pathlib import Path
@@ -32,7 +31,7 @@ from shuffler.service import enrol
 
 
 @pytest.fixture
-def folder() -> Iterator[Path]:
+def folder():
     with short_folder() as made:
         yield made
 
@@ -74,7 +73,7 @@ def _said(folder: Path, body: bytes) -> bytes:
         return receive(connection, 1 << 20) or b""
 
 
-def test_enrol_serve_release_and_stop(folder: Path) -> None:
+def test_enrol_serve_release_and_stop(folder):
     file = write(folder)
     line = [sys.executable, "-m", "shuffler", "--config", str(file)]
     public = json.loads(subprocess.check_output([*line, "--enrol"], text=True, timeout=PATIENCE))
@@ -112,7 +111,7 @@ def test_enrol_serve_release_and_stop(folder: Path) -> None:
         assert path.suffix == ".pub" or stat.S_IMODE(path.stat().st_mode) == 0o600, path
 
 
-def test_enrolment_is_once(folder: Path) -> None:
+def test_enrolment_is_once(folder):
     file = write(folder)
     enrol(load_config(file))
     for again in ("whole", "without notes"):
@@ -122,7 +121,7 @@ def test_enrolment_is_once(folder: Path) -> None:
             enrol(load_config(file))
 
 
-def test_lost_notes_are_not_begun_anew(folder: Path) -> None:
+def test_lost_notes_are_not_begun_anew(folder):
     file = write(folder)
     enrol(load_config(file))
     parties_of(folder)
@@ -143,7 +142,7 @@ def test_lost_notes_are_not_begun_anew(folder: Path) -> None:
         ({"roster": []}, "shuffler.roster: []: unknown key; did you mean 'rosters'"),
     ],
 )
-def test_a_wrong_file_is_one_line_that_names_the_field(folder: Path, fields: dict, field: str) -> None:
+def test_a_wrong_file_is_one_line_that_names_the_field(folder, fields, field):
     file = write(folder, **fields)
     code, said = command("--config", str(file))
     assert code == 2
@@ -153,13 +152,13 @@ def test_a_wrong_file_is_one_line_that_names_the_field(folder: Path, fields: dic
     assert (found.exit_code, found.stderr) == (code, said)
 
 
-def test_without_rosters_no_server_is_served(folder: Path) -> None:
+def test_without_rosters_no_server_is_served(folder):
     file = write(folder, rosters=[])
     enrol(load_config(file))
     assert "at least one roster" in command("--config", str(file))[1]
 
 
-def test_a_roster_of_another_shuffler_is_refused_at_the_start(folder: Path) -> None:
+def test_a_roster_of_another_shuffler_is_refused_at_the_start(folder):
     file = write(folder)
     enrol(load_config(file))
     stranger = Parties().roster

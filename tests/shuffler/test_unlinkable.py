@@ -66,7 +66,7 @@ def _linked(seen: list[Seen]) -> bool:
 
 
 @pytest.mark.parametrize("count", [60, pytest.param(200, marks=pytest.mark.slow)])
-def test_a_classifier_given_all_that_the_server_saw_is_at_chance(count: int) -> None:
+def test_a_classifier_given_all_that_the_server_saw_is_at_chance(count):
     """30 guesses (100 of 200 rounds) of one in four.
 
     One who is right in nine of ten is found with power above 0.99 (1 - 1e-15); of 200 rounds one who is right
@@ -79,15 +79,15 @@ def test_a_classifier_given_all_that_the_server_saw_is_at_chance(count: int) -> 
 
 
 @pytest.mark.parametrize("kind", [InRosterOrder, InOrderOfArrival])
-def test_the_classifier_links_messages_that_are_not_permuted(kind: type[Shuffler]) -> None:
+def test_the_classifier_links_messages_that_are_not_permuted(kind):
     assert _linked(rounds(kind, MESSAGES, 60))
 
 
-def test_the_classifier_links_messages_whose_sizes_differ() -> None:
+def test_the_classifier_links_messages_whose_sizes_differ():
     assert _linked(rounds(OddSizes, MESSAGES, 60, _before_framing))
 
 
-def test_every_order_is_as_likely() -> None:
+def test_every_order_is_as_likely():
     """Pearson's test of the 24 orders over 600 releases, false alarm 1e-6.
 
     Of 23 orders it is sure, and of one that is kept once in two.
@@ -105,7 +105,7 @@ def test_every_order_is_as_likely() -> None:
 
 
 @pytest.mark.parametrize("form", [MESSAGES, Form("shares", 6, (0.0, 0.0))], ids=["messages", "shares"])
-def test_a_release_has_no_place_for_anything_else(form: Form) -> None:
+def test_a_release_has_no_place_for_anything_else(form):
     """Its frame's size follows from form and count; who reported is listed in the roster's order."""
     sizes = set()
     for order in ([0, 1, 2, 3], [3, 1, 0, 2]):
@@ -124,7 +124,7 @@ def test_a_release_has_no_place_for_anything_else(form: Form) -> None:
 @pytest.mark.parametrize(
     "form", [MESSAGES, Form("shares", 6, (0.0, 0.0)), Form("shares", 7, (2.0,))], ids=str
 )
-def test_reports_have_one_size_whatever_is_in_them(form: Form) -> None:
+def test_reports_have_one_size_whatever_is_in_them(form):
     parties = Parties(SILOS)
     shape, context = (len(form.scales), form.dimension), parties.context(form=form)
     kinds = [0, 2**62, -(2**62)] if form.transport == "shares" else [0.0, 1e308, float("nan")]

@@ -51,7 +51,7 @@ def head(value: str) -> bytes:
     return message(f'["ask", {{"x": {value}}}]')
 
 
-def test_the_helpers_make_frames_that_are_read() -> None:
+def test_the_helpers_make_frames_that_are_read():
     """So that every refusal below is of what its name says."""
     assert decode(head("1.5")).head == {"x": 1.5}
     assert decode(arrays(bytes(8), a=array([1]))).arrays["a"].tolist() == [0.0]
@@ -120,19 +120,19 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("data", HOSTILE.values(), ids=HOSTILE)
-def test_a_hostile_body_is_refused(data: bytes) -> None:
+def test_a_hostile_body_is_refused(data):
     with pytest.raises(Refused):
         decode(data)
 
 
-def test_arrays_are_counted_before_they_are_made() -> None:
+def test_arrays_are_counted_before_they_are_made():
     one = torch.ones(1, dtype=torch.float64)
     many = save({f"a{i}": one.clone() for i in range(MAX_ARRAYS + 1)}, MESSAGE)
     with pytest.raises(Refused, match=f"{MAX_ARRAYS + 1} arrays"):
         decode(many)
 
 
-def test_a_long_head_is_refused_unread() -> None:
+def test_a_long_head_is_refused_unread():
     with pytest.raises(Refused, match="more than"):
         decode(body(b" " * (MAX_HEAD + 1)))
 
@@ -140,17 +140,17 @@ def test_a_long_head_is_refused_unread() -> None:
 @pytest.mark.parametrize(
     "data", [b"", b"fds\x01" + bytes(63), b"fds\x00" + bytes(80), b"GET / HTTP/1.1\r\n" * 8]
 )
-def test_no_frame_of_this_version(data: bytes) -> None:
+def test_no_frame_of_this_version(data):
     with pytest.raises(Refused, match="not a frame"):
         opened(data)
 
 
-def test_a_head_is_read_without_the_arrays() -> None:
+def test_a_head_is_read_without_the_arrays():
     whole = encode(Frame("reply", {"round": 3}, {"g": torch.ones(1000)}))
     assert head_of(whole[:-4000]) == ("reply", {"round": 3})
 
 
-def test_mutated_frames_are_read_or_refused() -> None:
+def test_mutated_frames_are_read_or_refused():
     rng = random.Random(0)
     whole = encode(Frame("ask", {"round": 3, "run": "ab" * 32}, {"w": torch.ones(4), "v": torch.zeros(2, 2)}))
     read = 0
@@ -167,7 +167,7 @@ def test_mutated_frames_are_read_or_refused() -> None:
     assert read > 100  # or every mutation would have been refused for one dull reason
 
 
-def test_a_frame_crosses_a_stream_in_pieces() -> None:
+def test_a_frame_crosses_a_stream_in_pieces():
     data = sealed(encode(Frame("ask", {}, {"w": torch.ones(100_000)})))
     a, b = socket.socketpair()
     with a, b:
@@ -180,7 +180,7 @@ def test_a_frame_crosses_a_stream_in_pieces() -> None:
 
 
 @pytest.mark.parametrize("length", [101, 2**31, 2**64 - 1])
-def test_a_frame_over_the_limit_is_refused_before_it_is_read(length: int) -> None:
+def test_a_frame_over_the_limit_is_refused_before_it_is_read(length):
     a, b = socket.socketpair()
     with a, b:
         a.sendall(struct.pack(">Q", length) + bytes(50))
@@ -189,7 +189,7 @@ def test_a_frame_over_the_limit_is_refused_before_it_is_read(length: int) -> Non
         assert b.recv(100) == bytes(50)
 
 
-def test_announced_bytes_cost_no_memory() -> None:
+def test_announced_bytes_cost_no_memory():
     a, b = socket.socketpair()
     with a, b:
         a.sendall(struct.pack(">Q", 2**31) + bytes(1000))
@@ -203,7 +203,7 @@ def test_announced_bytes_cost_no_memory() -> None:
 
 
 @pytest.mark.parametrize("sent", [bytes(3), struct.pack(">Q", 10) + bytes(3)])
-def test_a_stream_that_ends_within_a_frame_is_an_error(sent: bytes) -> None:
+def test_a_stream_that_ends_within_a_frame_is_an_error(sent):
     a, b = socket.socketpair()
     with b:
         with a:
@@ -212,7 +212,7 @@ def test_a_stream_that_ends_within_a_frame_is_an_error(sent: bytes) -> None:
             receive(b, 100)
 
 
-def test_a_frame_that_trickles_in_does_not_get_more_time_by_it() -> None:
+def test_a_frame_that_trickles_in_does_not_get_more_time_by_it():
     a, b = socket.socketpair()
     stop = threading.Event()
 

@@ -29,7 +29,7 @@ def body(kind: str, **arrays: np.ndarray) -> bytes:
         ("reply", {"g": np.ones(3), "report": REPORT}),
     ],
 )
-def test_bytes_and_words_arrive_in_the_messages_that_carry_them(kind: str, arrays: dict) -> None:
+def test_bytes_and_words_arrive_in_the_messages_that_carry_them(kind, arrays):
     sent = frames.encode(Frame(kind, {"round": 3}, arrays))
     found, as_torch = frames.decode_words(sent), frames.decode(sent)
     assert (found.kind, found.head) == (kind, {"round": 3})
@@ -54,26 +54,26 @@ def test_bytes_and_words_arrive_in_the_messages_that_carry_them(kind: str, array
         body("shuffled", inner=REPORT, sum=np.ones(3)),
     ],
 )
-def test_no_other_message_carries_them(sent: bytes) -> None:
+def test_no_other_message_carries_them(sent):
     for read in (frames.decode_words, frames.decode):
         with pytest.raises(Refused, match="another type"):
             read(sent)
 
 
-def test_both_ways_of_writing_a_frame_are_one() -> None:
+def test_both_ways_of_writing_a_frame_are_one():
     array = np.arange(6.0).reshape(2, 3)
     ours = frames.encode(Frame("ask", {"round": 1}, {"w": array}))
     assert ours == frames.encode(frames.Frame("ask", {"round": 1}, {"w": torch.from_numpy(array)}))
 
 
 @pytest.mark.parametrize("cut", [0, 7, 8, 40, -1])
-def test_a_frame_that_is_cut_short_is_refused(cut: int) -> None:
+def test_a_frame_that_is_cut_short_is_refused(cut):
     whole = frames.encode(Frame("shuffle", {}, {"reports": REPORT.reshape(2, 5)}))
     with pytest.raises(Refused):
         frames.decode_words(whole[:cut])
 
 
-def test_a_slice_is_written_as_it_looks() -> None:
+def test_a_slice_is_written_as_it_looks():
     rows = np.arange(20, dtype=np.uint8).reshape(4, 5)[::2, ::2]
     sent = frames.encode(Frame("shuffle", {}, {"reports": rows}))
     assert (frames.decode_words(sent).arrays["reports"] == rows).all()
@@ -86,14 +86,14 @@ FRAME = Frame(
 )
 
 
-def test_a_frame_comes_back_as_it_was() -> None:
+def test_a_frame_comes_back_as_it_was():
     body, signature = opened(sealed(encode(FRAME), bytes(range(64))))
     found = decode(body)
     assert (found.kind, found.head, signature) == (FRAME.kind, FRAME.head, bytes(range(64)))
     assert all(torch.equal(found.arrays[name], value) for name, value in FRAME.arrays.items())
 
 
-def test_equal_frames_are_equal_bytes_in_every_process() -> None:
+def test_equal_frames_are_equal_bytes_in_every_process():
     """A retry is answered byte for byte, also after a restart."""
     made = "import torch; from fedsim.wire.frames import Frame, encode; "
     made += (
