@@ -5,14 +5,21 @@ import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from support.ledgers import answer, broadcast, enrolled, gaussian, open_run, reply_of, state
+from support.helpers import LIMITS, Unrepeatable, asking, plan_of, scripted, silos_of
+from support.ledgers import answer, broadcast, enrolled, gaussian, hexed, open_run, reply_of, state
 
 from fedsim.common.errors import Refused
+from fedsim.privacy.registry import GAUSSIAN
+from fedsim.problems.glm import LogisticRegression
+from fedsim.protocol.plan import Terms
 from silos import journal
+from silos.admission import admit, price
 from silos.book import read
+from silos.gate import Gate, lay_out
 from silos.ledger import RunLedger
 from silos.ledger_file import LedgerFile
 
@@ -183,3 +190,54 @@ def test_a_payload_that_is_no_json_costs_nothing(tmp_path):
             open_run(file, terms={"epsilon": float("nan")})
         assert state(file.book) == before
         assert not file.failed
+
+
+# A gate over a ledger on disk.
+
+PROBLEM, ALGORITHM = LogisticRegression(4), scripted(asking(), 2)
+PLAN, DATA = plan_of(ALGORITHM, PROBLEM, [20]), silos_of(PROBLEM, [20])
+
+
+def gate_over(file: LedgerFile) -> Gate:
+    """The gate of session 1, as a silo's process makes it when it is first asked; its noise never repeats."""
+    terms, records = Terms("silo0", 20, 1.0, 1e-6, range(2)), lay_out(DATA, PROBLEM, torch.float64)
+    (admitted,) = admit(PLAN, [terms], GAUSSIAN, LIMITS)
+    run = file.session(hexed(1)) or open_run(file, price=price(PLAN, admitted, GAUSSIAN))
+    entropy: Any = Unrepeatable()
+    return Gate(records, PROBLEM, ALGORITHM, PLAN, [terms], GAUSSIAN, entropy, [run], LIMITS, torch.float64)
+
+
+def point(value: float) -> dict[str, torch.Tensor]:
+    return {"w": torch.full((4,), value, dtype=torch.float64)}
+
+
+@pytest.mark.parametrize("step", ["debit", "store"])
+def test_a_disk_that_fails_lets_nothing_out_and_the_round_may_be_answered_after_a_restart(
+    tmp_path, step, monkeypatch
+):
+    path = enrolled(tmp_path)[0]
+    with LedgerFile.open(path) as file:
+        gate, note = gate_over(file), file.note
+        first = gate.answer(0, point(0))["g"]
+        left = iter({"debit": [True], "store": [False, True]}[step])
+
+        def failing(*arguments):
+            if next(left, True):
+                file._connection.execute("PRAGMA query_only = 1")
+            return note(*arguments)
+
+        monkeypatch.setattr(file, "note", failing)
+        for _ in range(3):
+            with pytest.raises(Refused, match="cannot be written"):
+                gate.answer(1, point(1))
+        with pytest.raises(Refused):
+            gate.answer(0, point(0))
+    with LedgerFile.open(path) as file:
+        gate, run = gate_over(file), file.session(hexed(1))
+        assert run.debited == ([0] if step == "debit" else [0, 1])
+        assert torch.equal(gate.answer(0, point(0))["g"], first)
+        if step == "store":  # it is paid for, by its first broadcast
+            with pytest.raises(Refused, match="another broadcast"):
+                gate.answer(1, point(2))
+        again = gate.answer(1, point(1))["g"]
+        assert torch.equal(gate.answer(1, point(1))["g"], again)

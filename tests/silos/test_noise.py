@@ -150,33 +150,6 @@ def test_noise_is_independent_across_silos_rounds_and_queries():
     assert _uncorrelated(shifted)
 
 
-def _bits(names: list[str], sizes: list[int], members: list[int] | None = None) -> dict[str, Tensor]:
-    """Two rounds' answers on records of zeros: the noise alone."""
-    problem = LinearRegression(4)
-    data = [(np.zeros((n, 4)), np.zeros(n)) for n in sizes]
-    half = _half_on(FULL)
-    gate = open_gate(data, problem, scripted(half), names=names)
-    zero = {"w": torch.zeros(4, dtype=torch.float64)}
-    chosen = list(range(len(names))) if members is None else members
-    replies = [gate.answer(r, zero, chosen) for r in range(2)]
-    return {
-        names[m]: torch.stack([torch.stack([reply[name][row] for name in "abc"]) for reply in replies])
-        for row, m in enumerate(chosen)
-    }
-
-
-def test_a_silos_noise_does_not_depend_on_its_cohort():
-    together = _bits(["a", "b", "c", "e"], [3, 7, 7, 30])
-    part = _bits(["a", "b", "c", "e"], [3, 7, 7, 30], members=[1, 3])
-    others = _bits(["x", "e", "y", "b"], [70, 30, 2, 7])
-    for name in ("b", "e"):
-        alone = _bits([name], [{"b": 7, "e": 30}[name]])
-        assert torch.equal(together[name], alone[name])
-        assert torch.equal(together[name], part[name])
-        assert torch.equal(together[name], others[name])
-    assert not torch.equal(together["b"], together["c"])
-
-
 @dataclass(frozen=True)
 class Uneven:
     """1, 2, 3, 1, 2, 3, .. gradients in its rounds, all of them sent; round r broadcasts r."""
