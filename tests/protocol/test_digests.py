@@ -1,6 +1,5 @@
 """The digest names one set of arrays and no other."""
 
-import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -111,12 +110,6 @@ def test_the_heaviest_of_several_kinds_counts():
     assert pool.weight(1, FULL) == pytest.approx(0.1)
     assert pool.heaviest(1, [FULL, few]) == pool.heaviest(1, [few]) == 1
     assert pool.heaviest(1, []) == 0
-
-
-def test_it_is_a_value():
-    pool = Pool((10, 100), (0.5, 0.5), 2, 1.0)
-    assert pickle.loads(pickle.dumps(pool)) == pool
-    assert hash(pool) == hash(Pool((10, 100), (0.5, 0.5), 2, 1.0))
 
 
 @pytest.mark.parametrize(

@@ -168,16 +168,6 @@ def test_fresh_batches_are_addressed_by_the_plan_and_not_by_a_cursor():
     np.testing.assert_array_equal(late, forward[1:])
 
 
-def test_fresh_batches_differ_between_silos_and_seeds():
-    batches: list[Batch] = [Fresh(0.3)]
-    gate = _gate(batches, 3, (N, N))
-    zero = {"w": torch.zeros(N).double()}
-    rows = torch.stack([gate.answer(r, zero)["0"] for r in range(3)])
-    assert not torch.equal(rows[:, 0], rows[:, 1])
-    other = _drawn(_gate(batches, 3, seed=1), batches, [0, 1, 2])
-    assert not np.array_equal(other, _drawn(_gate(batches, 3), batches, [0, 1, 2]))
-
-
 def test_a_fresh_permutation_puts_every_record_everywhere():
     batches: list[Batch] = [Fresh(0.1)]
     where = [int(_drawn(_gate(batches, 1, seed=s), batches, [0])[0, 0].argmax()) for s in range(600)]

@@ -144,14 +144,6 @@ def test_one_record_moves_a_contribution_by_what_is_priced(mechanism, batch):
         assert moved > mechanism.reach(0.9 * r) or mechanism.name == ShuffledBinomial.name
 
 
-def test_weights_are_of_the_batch_and_never_above_one():
-    for batch in (FULL, HALF):
-        weights = [UNEQUAL.weight(i, batch) for i in range(len(SIZES))]
-        assert max(weights) == 1.0
-        rates = [p / batch.size(n) for p, n in zip(WEIGHTS, SIZES, strict=True)]
-        assert weights == pytest.approx([rate / max(rates) for rate in rates])
-
-
 # Algorithms whose silo method is not linear.
 
 

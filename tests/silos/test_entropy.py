@@ -59,14 +59,6 @@ def test_a_stream_begins_anew_whenever_it_is_asked_for():
     assert np.array_equal(_numbers(SeededEntropy(5, 2, ["south"], ["run"]), 0, 3, Purpose.NOISE), first)
 
 
-def test_members_streams_do_not_disturb_each_other():
-    entropy = SeededEntropy(0, 0, NAMES, RUNS)
-    together = [stream.standard_normal(8) for stream in entropy.streams([0, 2], 1, Purpose.NOISE)]
-    for member, drawn in zip([0, 2], together, strict=True):
-        (alone,) = entropy.streams([member], 1, Purpose.NOISE)
-        assert np.array_equal(alone.standard_normal(8), drawn)
-
-
 # A deployed silo's streams are new whenever they are asked for, but for permutations.
 
 DRAWN_ANEW = [purpose for purpose in Purpose if purpose is not Purpose.PERMUTATION]

@@ -145,27 +145,16 @@ def test_one_entry_that_is_not_finite_is_found_wherever_it_stands(length):
                     LIMITS.check_point(point, length)
 
 
-def test_a_float32_point_that_would_overflow_is_refused():
-    gate = open_gate([_telling()], PROBLEM, scripted(asking()), dtype=torch.float32)
-    for value in (3e38, 1.1e6, math.inf, math.nan):
-        attacked(gate, 0, {"w": torch.tensor([0.0, value, 0.0])}, "a point has an entry", debits=False)
-
-
 def test_a_point_at_the_bound_is_answered():
     gate = open_gate([_telling()], PROBLEM, scripted(asking()))
     point = torch.tensor([1e6, -1e6, 1e6], dtype=torch.float64)
     assert gate.answer(0, {"w": point})["g"].isfinite().all()
 
 
-@pytest.mark.parametrize("length", [1, 2, 4, 12])
-def test_a_broadcast_of_another_dimension_is_refused(length):
-    gate = open_gate([_telling()], PROBLEM, scripted(asking()))
-    attacked(gate, 0, {"w": torch.zeros(length).double()}, "dimension", debits=False)
-
-
 @pytest.mark.parametrize(
     "broadcast",
     [
+        *({"w": torch.zeros(length, dtype=torch.float64)} for length in (1, 2, 4, 12)),
         {"w": torch.zeros(2, D, dtype=torch.float64)},
         {"w": torch.zeros(1, D, dtype=torch.float64)},
         {"w": torch.zeros((), dtype=torch.float64)},
@@ -176,7 +165,7 @@ def test_a_broadcast_of_another_dimension_is_refused(length):
 )
 def test_a_broadcast_of_another_shape_or_type_is_refused_before_the_debit(broadcast):
     gate = open_gate([_telling()], PROBLEM, scripted(asking()))
-    attacked(gate, 0, broadcast, ".", debits=False)
+    attacked(gate, 0, broadcast, "dimension", debits=False)
 
 
 @pytest.mark.parametrize("members", [[0, 0], [1, 1, 1], [2, 1], [1, 0, 2], [2, 1, 0], [3], [-1], [-1, 0]])

@@ -22,7 +22,7 @@ from support.ledgers import (
 )
 
 from fedsim.common.errors import Refused
-from silos.account import FREE, Cost, Price, Stretch, total
+from silos.account import Price, Stretch, total
 from silos.book import read
 from silos.ledger_file import LedgerFile
 
@@ -174,14 +174,6 @@ def test_two_runs_fit_and_a_third_is_refused_until_one_returns_what_it_did_not_u
     with LedgerFile.open(path) as file:
         assert file.account.left == left
         assert [run.run for run in file.open_runs()] == [hexed(502), hexed(503)]
-
-
-def test_a_sampled_run_keeps_its_price_once_a_round_was_paid_for(path):
-    with LedgerFile.open(path) as file:
-        used, unused = open_run(file, 1, sampled(3)), open_run(file, 2, sampled(3))
-        used.debit(0, broadcast(0))
-        assert file.close_run(used.run) == Cost(epsilon=0.1, delta=1e-7)
-        assert file.close_run(unused.run) == FREE
 
 
 def test_a_round_that_was_under_way_when_its_run_closed_is_charged_and_may_be_stored(path):

@@ -134,12 +134,6 @@ def test_a_run_reserves_once_and_is_charged_once():
     assert account.charged.mu_sq == 0.25
 
 
-def test_a_charge_is_never_above_the_reservation():
-    account = Account(CAPS)
-    account.reserve("run", Cost(mu_sq=0.5))
-    assert account.charge("run", Cost(mu_sq=0.75)) == Cost(mu_sq=0.5)
-
-
 @given(st.fractions(min_value=0, max_value=10**6))
 def test_rounding_goes_the_safe_way(value):
     assert Fraction(down(value)) <= value <= Fraction(up(value))

@@ -213,18 +213,6 @@ def test_noise_does_not_depend_on_how_far_ahead_it_is_drawn(ahead, monkeypatch):
     assert all(torch.equal(found[place], value) for place, value in expected.items())
 
 
-def test_noise_differs_between_seeds_and_trials_only_by_design():
-    problem = LinearRegression(4)
-    data = [(np.zeros((3, 4)), np.zeros(3))]
-    zero = {"w": torch.zeros(4, dtype=torch.float64)}
-    algorithm = NoisyMinibatchSGD(2, 0.1, 1.0)
-    first, again, other = (
-        open_gate(data, problem, algorithm, seed=s).answer(0, zero)["g"] for s in (1, 1, 2)
-    )
-    assert torch.equal(first, again)
-    assert not torch.equal(first, other)
-
-
 def test_clip_zero_releases_zeros():
     """No record can add anything, so no noise is needed; not even a sign of zero tells them apart."""
     problem = problems(3)["logistic"]

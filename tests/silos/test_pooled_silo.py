@@ -75,6 +75,10 @@ def callers(made):
         ({"noise_multiplier": 0.5}, "its budget is 2"),
         ({"weights": [1.0, 1.0]}, "weights must be 3"),
         ({"shape__sizes": {FIRST: RESOLVED.sizes[0]}, "weights": [1.0]}, "not those of the roster"),
+        (
+            {"shape__sizes": {FIRST: RESOLVED.sizes[0], "mole-1": 32, "mole-2": 32}},  # in the others' places
+            "not those of the roster",
+        ),
         ({"algorithm": LOCAL}, "computes with each silo's own noisy answers"),
         ({"algorithm__batch": {"sampler": "subsample", "fraction": 0.5}}, "sampled batches with secure"),
     ],
@@ -84,13 +88,6 @@ def test_an_offer_that_the_roster_does_not_cover_is_refused_and_costs_nothing(ma
     before = caller.silo.ledger.head
     assert said in caller.refused("offer", **told(offers(made)[FIRST], **changes))
     assert caller.silo.ledger.head == before
-
-
-def test_other_silos_in_the_shape_are_refused_even_if_there_are_as_many(made, callers):
-    """A server that puts its own in the others' places."""
-    sizes = {FIRST: RESOLVED.sizes[0], "mole-1": 32, "mole-2": 32}
-    offer = told(offers(made)[FIRST], shape__sizes=sizes)
-    assert "not those of the roster" in callers[FIRST].refused("offer", **offer)
 
 
 def test_what_a_sum_rests_on_is_the_rosters_and_not_the_offers(made):
