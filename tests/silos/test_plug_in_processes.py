@@ -11,14 +11,7 @@ import pytest
 import torch
 import yaml
 from support.deployed import Caller, enrolled, offer_of, write_silos
-from support.plug_in_folder import (
-    RESOLVED,
-    opened,
-    plug_in_folder,
-    plug_in_silo,
-    sgd_offer,
-    sgd_silo,
-)
+from support.plug_in_folder import RESOLVED, opened, plug_in_folder, plug_in_silo, sgd_offer, sgd_silo
 
 from fedsim.common.errors import InputError
 from fedsim.isolated.confine import unavailable
