@@ -76,10 +76,8 @@ class Checkpoint:
 
     @classmethod
     def create(cls, path: Path, run: RunRecord, heads: dict[str, str]) -> Self:
-        """A new run's file; `heads` is shared with those that update it.
-
-        Raises:
-            InputError: a run's file is there, or it cannot be written.
+        """A new run's file; `heads` is shared with those that update it. InputError if a run's file is there,
+        or it cannot be written.
         """
         cls.check_free(path)
         try:
@@ -97,10 +95,8 @@ class Checkpoint:
 
     @classmethod
     def open(cls, path: Path) -> Self:
-        """The file of a run that did not end; its rounds are read by `next`.
-
-        Raises:
-            InputError: there is none, it is damaged, or another process has it.
+        """The file of a run that did not end; its rounds are read by `next`. InputError if there is none, it
+        is damaged, or another process has it.
         """
         with ExitStack() as held:
             log = _held(path)

@@ -88,10 +88,8 @@ class RemoteSilos:
         return self._everyone(frames, self._greeting)
 
     def offer(self, offers: Mapping[str, Offer]) -> dict[str, Admission]:
-        """Every silo's admission of its offer; where one refuses, the run is closed at the others.
-
-        Raises:
-            Refused: a silo does not admit the run, or is not there.
+        """Every silo's admission of its offer; where one refuses, the run is closed at the others. Refused if
+        a silo does not admit the run, or is not there.
         """
 
         def admission(name: str, data: bytes) -> Admission:
@@ -122,10 +120,8 @@ class RemoteSilos:
         members: Sequence[int],
         mark: Mark | None = None,
     ) -> Answered:
-        """One round; see the module. With secure aggregation it takes the shuffler's mark.
-
-        Raises:
-            Refused: too few silos answered.
+        """One round; see the module. With secure aggregation it takes the shuffler's mark. Refused if too few
+        silos answered.
         """
         if not members:
             raise Refused("no silo that this epoch began with takes part")

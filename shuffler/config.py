@@ -42,9 +42,7 @@ _FILES = ("state", "rosters", "listen.socket", "listen.token")
 
 
 def load_config(path: Path) -> Config:
-    """The shuffler that a file describes; file names in it are relative to the file.
-
-    Raises:
-        InputError: it cannot be read, or a field is wrong.
+    """The shuffler that a file describes; file names in it are relative to the file. InputError if it cannot
+    be read, or a field is wrong.
     """
     return settings(Config, mapping(path, ROOT, "listen:", _FILES), ROOT)

@@ -55,9 +55,7 @@ class Shuffler:
 
     def shuffle(self, request: Request) -> bytes:
         """The signed frame of the round's one `Release`; for the very same request the very same bytes.
-
-        Raises:
-            Refused: the round was released to another request, or this one cannot be released.
+        Refused if the round was released to another request, or this one cannot be released.
         """
         with self._lock:
             noted = self._store.find(request.context.run, request.context.round)

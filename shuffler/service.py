@@ -29,11 +29,8 @@ log = logging.getLogger("shuffler")
 
 
 def run(file: Path, *, enrolling: bool, health: bool) -> int:
-    """What `python -m shuffler` and `fedsim shuffler` do; the exit code.
-
-    Raises:
-        InputError: the shuffler's file, or something that it names, is not as it must be.
-        Refused: what it has noted cannot be used.
+    """What `python -m shuffler` and `fedsim shuffler` do; the exit code. InputError if the shuffler's file,
+    or something that it names, is not as it must be, Refused if what it has noted cannot be used.
     """
     os.umask(0o077)
     config = load_config(file)
@@ -44,11 +41,8 @@ def run(file: Path, *, enrolling: bool, health: bool) -> int:
 
 
 def enrol(config: Config) -> dict[str, Any]:
-    """Draw its keys and begin its notes; returns both public keys, as a roster has them.
-
-    Raises:
-        InputError: it has keys or notes already.
-        Refused: nothing can be written there.
+    """Draw its keys and begin its notes; returns both public keys, as a roster has them. InputError if it has
+    keys or notes already, Refused if nothing can be written there.
     """
     config.state.mkdir(mode=0o700, parents=True, exist_ok=True)
     if config.notes.exists():

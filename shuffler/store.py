@@ -59,10 +59,8 @@ class Store(Protocol):
         ...
 
     def note(self, run: str, round_index: int, request: str, reply: bytes) -> None:
-        """Note for good that a round is released; the reply may leave once this has returned.
-
-        Raises:
-            Refused: there is a note of the round, or it cannot be written.
+        """Note for good that a round is released; the reply may leave once this has returned. Refused if
+        there is a note of the round, or it cannot be written.
         """
         ...
 
@@ -119,11 +117,8 @@ class FileStore:
 
     @staticmethod
     def create(path: Path, identity: str) -> None:
-        """A file without notes, for a shuffler of this public key.
-
-        Raises:
-            InputError: there is one already.
-            Refused: it cannot be written.
+        """A file without notes, for a shuffler of this public key. InputError if there is one already,
+        Refused if it cannot be written.
         """
         if path.exists():
             raise InputError("state", str(path), "there are notes already; they are never begun anew")

@@ -99,10 +99,8 @@ class Federation(Section):
 
     @property
     def identities(self) -> dict[str, bytes]:
-        """Every silo's Ed25519 public key, 32 bytes.
-
-        Raises:
-            InputError: a file cannot be read or holds something else, or two silos have one identity.
+        """Every silo's Ed25519 public key, 32 bytes. InputError if a file cannot be read or holds something
+        else, or two silos have one identity.
         """
         found: dict[str, bytes] = {}
         for name, silo in self.silos.items():
@@ -128,19 +126,15 @@ _FILES = (
 
 
 def load_federation(path: Path) -> Federation:
-    """The federation that a file describes; file names in it are relative to the file.
-
-    Raises:
-        InputError: it cannot be read, or a field is wrong.
+    """The federation that a file describes; file names in it are relative to the file. InputError if it
+    cannot be read, or a field is wrong.
     """
     return parse_federation(mapping(path, ROOT, "silos:", _FILES))
 
 
 def parse_federation(tree: Any) -> Federation:
     """Validate a federation given as plain mappings; file names are relative to the working directory.
-
-    Raises:
-        InputError: a field is wrong.
+    InputError if a field is wrong.
     """
     if isinstance(tree, dict) and isinstance(tree.get("test"), str):
         prepared = {"name": "npz", "path": tree["test"], "scaling": "none", "intercept": False}

@@ -211,10 +211,8 @@ NAME = "public test records"
 
 
 def public_evaluator(test: Dataset, resolved: Resolved) -> Evaluator:
-    """Measures a model on all records of `test`, prepared as it says.
-
-    Raises:
-        InputError: they cannot be read, or are of another kind than the silos'.
+    """Measures a model on all records of `test`, prepared as it says. InputError if they cannot be read, or
+    are of another kind than the silos'.
     """
     try:
         source = test.open()

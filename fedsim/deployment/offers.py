@@ -19,10 +19,8 @@ from server.participation import Schedule, admitted_rounds
 
 
 def outline_of(greetings: Mapping[str, Greeting]) -> Outline:
-    """The federation's public numbers, as its silos state them.
-
-    Raises:
-        Refused: the silos' records are not of one kind, or a silo has none.
+    """The federation's public numbers, as its silos state them. Refused if the silos' records are not of one
+    kind, or a silo has none.
     """
     for name, said in greetings.items():
         if said.n < 1 or said.num_features < 1 or said.num_classes < 0:

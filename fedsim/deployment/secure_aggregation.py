@@ -25,10 +25,8 @@ from server.sockets import Sockets
 
 def with_roster(scenario: Scenario, federation: Federation) -> tuple[Scenario, Roster | None]:
     """The scenario with the roster's terms, and the roster; None where silos answer for themselves.
-
-    Raises:
-        InputError: the mechanism needs a shuffler and there is none, or the roster is of other silos, or says
-            something else than scenario or federation.
+    InputError if the mechanism needs a shuffler and there is none, or the roster is of other silos, or says
+    something else than scenario or federation.
     """
     if not MECHANISMS[scenario.privacy.mechanism].sums_only:
         return scenario, None

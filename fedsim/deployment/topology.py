@@ -95,10 +95,8 @@ class Topology:
 
 
 def check(resolved: Resolved, directory: Path) -> None:
-    """Check that this machine can run a scenario's silos.
-
-    Raises:
-        InputError: it needs what only a simulation has, or more of this machine than it should.
+    """Check that this machine can run a scenario's silos. InputError if it needs what only a simulation has,
+    or more of this machine than it should.
     """
     deployable(resolved.scenario)
     if len(resolved.names) > MOST_SILOS:
@@ -138,11 +136,7 @@ def prepare(resolved: Resolved, directory: Path) -> Topology:
 
 
 def opened(directory: Path) -> Topology:
-    """What `prepare` wrote there.
-
-    Raises:
-        InputError: nothing, or its run has ended.
-    """
+    """What `prepare` wrote there; InputError if there is nothing, or its run has ended."""
     topology = Topology(directory, ())
     if not topology.federation.is_file():
         raise InputError("--out", str(directory), "a directory that `fedsim up` has made")

@@ -58,10 +58,8 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def confine(parent: int, binds: Sequence[Sequence[str]], limits: dict[str, int]) -> None:
-    """Confine this process for good.
-
-    Raises:
-        OSError, LookupError: the kernel, or its settings, do not allow a step, which the text names.
+    """Confine this process for good. OSError or LookupError if the kernel, or its settings, do not allow a
+    step, which the text names.
     """
     os.closerange(3, 1 << 20)
     os.umask(0o022)
@@ -85,10 +83,8 @@ def confine(parent: int, binds: Sequence[Sequence[str]], limits: dict[str, int])
 
 
 def seccomp(machine: str) -> bytes:
-    """The filter of system calls, as instructions for the kernel.
-
-    Raises:
-        LookupError: no list of calls for this machine.
+    """The filter of system calls, as instructions for the kernel. LookupError if no list of calls for this
+    machine.
     """
     if machine not in _MACHINES:
         raise LookupError(f"no list of system calls for {machine}, only for {', '.join(_MACHINES)}")

@@ -41,9 +41,7 @@ class EnvelopeKey:
     @classmethod
     def create(cls, folder: Path) -> Self:
         """Draw a key and write `envelopes.key` (hexadecimal, mode 0600) and `envelopes.pub` (public).
-
-        Raises:
-            InputError: there is a key already.
+        InputError if there is a key already.
         """
         made = cls.draw()
         write_key(folder / KEY_FILE, made._key.private_bytes_raw(), "envelopes")
@@ -58,11 +56,7 @@ class EnvelopeKey:
 
     @classmethod
     def read(cls, file: Path, field: str) -> Self:
-        """Read a key's file.
-
-        Raises:
-            InputError: there is none, others may read it, or it is no key; names `field`.
-        """
+        """Read a key's file; InputError on `field` if there is none, others may read it, or it is no key."""
         from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
         return cls(X25519PrivateKey.from_private_bytes(read_key(file, field)))
@@ -80,10 +74,8 @@ class EnvelopeKey:
 
 
 def seal(content: bytes, public: str, info: bytes) -> bytes:
-    """An envelope, `OVERHEAD` bytes longer than `content`, for the holder of a public key.
-
-    Raises:
-        InputError: `public` is no X25519 key.
+    """An envelope, `OVERHEAD` bytes longer than `content`, for the holder of a public key. InputError if
+    `public` is no X25519 key.
     """
     try:
         return _suite().encrypt(content, _public_key(public), info=info)

@@ -195,10 +195,8 @@ def seal_report(
 
 
 def open_report(report: bytes, context: ReportContext, roster: Roster, key: EnvelopeKey) -> Opened:
-    """A report by a silo of the roster, for this context; `key` is the shuffler's.
-
-    Raises:
-        Refused: it is anything else. The reason holds nothing of what is in it.
+    """A report by a silo of the roster, for this context; `key` is the shuffler's. Refused if it is anything
+    else. The reason holds nothing of what is in it.
     """
     form = context.form
     if len(report) != form.report_bytes:
@@ -216,10 +214,8 @@ def open_report(report: bytes, context: ReportContext, roster: Roster, key: Enve
 
 
 def open_inner(inner: bytes, context: ReportContext, key: EnvelopeKey) -> bytes:
-    """The server's part of a report: a message, 8 bytes a number, or what `open_share` reads.
-
-    Raises:
-        Refused: it was not sealed to the server for this context.
+    """The server's part of a report: a message, 8 bytes a number, or what `open_share` reads. Refused if it
+    was not sealed to the server for this context.
     """
     content = key.open(inner, context.info("server"))
     if len(content) != context.form.inner_bytes - OVERHEAD:
@@ -228,10 +224,8 @@ def open_inner(inner: bytes, context: ReportContext, key: EnvelopeKey) -> bytes:
 
 
 def open_share(inner: bytes, context: ReportContext, roster: Roster, key: EnvelopeKey) -> tuple[int, Words]:
-    """The position of a silo of the roster, and the share that it made for the server, (words,).
-
-    Raises:
-        Refused: it was not sealed to the server for this context, or the silo has not signed it.
+    """The position of a silo of the roster, and the share that it made for the server, (words,). Refused if
+    it was not sealed to the server for this context, or the silo has not signed it.
     """
     content = open_inner(inner, context, key)
     place, signature, words = content[:_POSITION], content[_POSITION:_OWNER], content[_OWNER:]

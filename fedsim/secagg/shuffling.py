@@ -118,10 +118,8 @@ class Request:
 
     @classmethod
     def read(cls, body: bytes) -> Self:
-        """What a frame's body asks.
-
-        Raises:
-            Refused: it is malformed, or its reports are of another size than its form says.
+        """What a frame's body asks. Refused if it is malformed, or its reports are of another size than its
+        form says.
         """
         frame = decode_words(body)
         if frame.kind != Shuffle.kind:

@@ -139,10 +139,8 @@ def _example(kind: type[Algorithm], given: Mapping[str, Any]) -> Example:
 def _numbers(
     kind: type[Algorithm], given: Mapping[str, Any], usual: Mapping[str, Any], batch: Batch
 ) -> dict[str, Any]:
-    """Values of the fields that are given, need one, or take a batch.
-
-    Raises:
-        InputError: a field needs a value, and has neither a given nor a usual one.
+    """Values of the fields that are given, need one, or take a batch. InputError if a field needs a value,
+    and has neither a given nor a usual one.
     """
     hints, values = get_type_hints(kind), dict(given)
     for each in fields(kind):  # type: ignore[arg-type]
@@ -173,10 +171,8 @@ class Checked:
 
 
 def check(example: Example) -> Iterator[Checked]:
-    """The properties in their order; without a dry run the others are not tried.
-
-    Raises:
-        InputError: the example leaves out what is no property.
+    """The properties in their order; without a dry run the others are not tried. InputError if the example
+    leaves out what is no property.
     """
     named = {each.name for each in PROPERTIES} | {each.case for each in PROPERTIES}
     for name in example.left_out:

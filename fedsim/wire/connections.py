@@ -61,10 +61,8 @@ def _connected(connection: socket.socket, address: str | tuple[str, int], second
 
 
 def read_token(path: Path) -> bytes:
-    """The 32 bytes that a client must send first, from a file of 64 hexadecimal digits.
-
-    Raises:
-        InputError: it is not there, anyone may read it, its group may write it, or it holds something else.
+    """The 32 bytes that a client must send first, from a file of 64 hexadecimal digits. InputError if it is
+    not there, anyone may read it, its group may write it, or it holds something else.
     """
     try:
         mode, text = path.stat().st_mode, path.read_text("ascii").strip()
@@ -109,10 +107,8 @@ def listening(listen: AtSocket | AtPort) -> AbstractContextManager[socket.socket
 
 
 def token_of(listen: AtSocket | AtPort) -> bytes:
-    """What clients must send first; nothing where the socket's mode decides.
-
-    Raises:
-        InputError: the token's file is not as it must be.
+    """What clients must send first; nothing where the socket's mode decides. InputError if the token's file
+    is not as it must be.
     """
     return read_token(listen.token) if isinstance(listen, AtPort) else b""
 
@@ -120,9 +116,7 @@ def token_of(listen: AtSocket | AtPort) -> bytes:
 @contextmanager
 def at_socket(path: Path) -> Iterator[socket.socket]:
     """Listen at `path`, mode 0660; a socket that a dead daemon left there is replaced, nothing else is.
-
-    Raises:
-        InputError: the folder is not there or anyone may write to it, or the path is taken.
+    InputError if the folder is not there or anyone may write to it, or the path is taken.
     """
     _check_folder(path)
     _clear(path)

@@ -128,10 +128,8 @@ def _loaded(load: Callable[[bytes], dict[str, Any]], body: bytes) -> dict[str, A
 
 
 def checked(body: bytes) -> tuple[str, Mapping[str, Any]]:
-    """The body's kind and head; its arrays are such as safetensors may be given to read.
-
-    Raises:
-        Refused: it is malformed.
+    """The body's kind and head; its arrays are such as safetensors may be given to read. Refused if it is
+    malformed.
     """
     kind, head, described = _outline(body)
     _check_arrays(described, _OTHERS.get(kind, {}))
@@ -175,9 +173,7 @@ def _check_arrays(described: Mapping[str, Any], others: Mapping[str, tuple[str, 
 
 def _parsed(text: str | bytes) -> Any:
     """JSON of distinct keys, finite numbers, integers of 64 bits and text that can be written down.
-
-    Raises:
-        ValueError, TypeError, RecursionError: it is something else.
+    ValueError or TypeError or RecursionError if it is something else.
     """
     text = text if isinstance(text, str) else text.decode()
     made = _DECODER.decode(text)

@@ -79,10 +79,8 @@ def health(listen: AtSocket | AtPort, kind: str, name: str) -> int:
 
 
 def log_to(file: Path, *packages: str) -> None:
-    """Write what these packages log to stderr and to `file`, mode 0600.
-
-    Raises:
-        InputError: the file cannot be written.
+    """Write what these packages log to stderr and to `file`, mode 0600. InputError if the file cannot be
+    written.
     """
     logging.raiseExceptions = False  # a full disk is no reason to stop, nor to fill stderr
     try:

@@ -27,11 +27,8 @@ app = ServerApp()
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    """Run the deployment that the settings name.
-
-    Raises:
-        InputError: a setting or a file is wrong.
-        Refused: silos do not admit the run, or too few answered.
+    """Run the deployment that the settings name. InputError if a setting or a file is wrong, Refused if silos
+    do not admit the run, or too few answered.
     """
     settings = {name: str(value) for name, value in context.run_config.items()}
     scenario = load(_file("scenario", settings), _overrides(settings.get("overrides") or "[]"))

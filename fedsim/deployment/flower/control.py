@@ -176,10 +176,8 @@ class Control:
 
 
 def enroll(control: Control, keys: Mapping[str, bytes]) -> None:
-    """Let in every silo's node by its key, {name: PEM}; those that are in already stay.
-
-    Raises:
-        InputError: the SuperLink cannot be reached.
+    """Let in every silo's node by its key, {name: PEM}; those that are in already stay. InputError if the
+    SuperLink cannot be reached.
     """
     for name, key in keys.items():
         control.register(key, name)

@@ -160,10 +160,8 @@ def _reason(reply: Message) -> str:
 
 
 def node_key(file: Path) -> bytes:
-    """A node's public key from its file (a line of OpenSSH's format), as PEM.
-
-    Raises:
-        InputError: it is not there, or holds no such key.
+    """A node's public key from its file (a line of OpenSSH's format), as PEM. InputError if it is not there,
+    or holds no such key.
     """
     try:
         key = load_ssh_public_key(file.read_bytes())
@@ -184,10 +182,8 @@ def normal(pem: bytes) -> bytes:
 
 
 def node_keys(federation: Federation) -> dict[str, bytes]:
-    """Every silo's node's public key, PEM, by the silo's name.
-
-    Raises:
-        InputError: a silo has none, its file is wrong, or two silos have the same.
+    """Every silo's node's public key, PEM, by the silo's name. InputError if a silo has none, its file is
+    wrong, or two silos have the same.
     """
     keys: dict[str, bytes] = {}
     for name, silo in federation.silos.items():

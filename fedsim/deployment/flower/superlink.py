@@ -92,22 +92,12 @@ class SuperLink:
         """The log file of the SuperLink and of its runs."""
         return self._folder / "superlink.log"
 
-    @property
-    def pid(self) -> int:
-        """Its process."""
-        assert self._child is not None
-        return self._child.process.pid
-
     def control(self) -> Control:
         """A line to it."""
         return Control(self.address, self._papers.root_certificates)
 
     def start(self) -> None:
-        """Start it, and wait until it answers.
-
-        Raises:
-            InputError: it does not, and why.
-        """
+        """Start it, and wait until it answers; InputError with the reason if it does not."""
         self._folder.mkdir(parents=True, exist_ok=True)
         environ = environment(self._folder / "flwr")
         self._child = start("the SuperLink", command(self._papers, self._host, self._port), self.log, environ)

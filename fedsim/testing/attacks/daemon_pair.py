@@ -177,9 +177,7 @@ _CONNECT = 5.0  # seconds for a connection
 
 def daemons(setting: Setting, found: Neighbours, folder: Path) -> Openings:
     """The daemons that listen in `folder`, once; otherwise new ones there, each pair with a lifetime budget.
-
-    Raises:
-        InputError: only one of the two listens, or a daemon cannot be started.
+    InputError if only one of the two listens, or a daemon cannot be started.
     """
     sockets = [folder / world / SOCKET for world in WORLDS]
     listening = [listens(socket, _CONNECT) for socket in sockets]

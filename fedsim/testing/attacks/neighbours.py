@@ -54,10 +54,8 @@ class Line:
 
 
 def lines(setting: Setting, silo: int, chosen: Attack, kind: Others) -> list[Line]:
-    """The rounds of the silo's plan, as the malicious server asks them.
-
-    Raises:
-        InputError: a reply is not the answer to one query.
+    """The rounds of the silo's plan, as the malicious server asks them. InputError if a reply is not the
+    answer to one query.
     """
     knowledge = Knowledge(setting, silo, chosen.first, chosen.second, kind).of(1)
     memory = CohortMemory(1, setting.resolved.problem.dimension, setting.resolved.dtype)

@@ -215,11 +215,8 @@ def drive(setting: Setting, link: Link) -> Tensor:
 
 
 def prepare(resolved: Resolved) -> Setting:
-    """Load the first trial's records and see how an honest run goes.
-
-    Raises:
-        InputError: the scenario claims nothing, or its data cannot be read.
-        Refused: a silo does not accept the plan.
+    """Load the first trial's records and see how an honest run goes. InputError if the scenario claims
+    nothing, or its data cannot be read, Refused if a silo does not accept the plan.
     """
     privacy, mechanism = resolved.scenario.privacy, resolved.mechanism
     if not mechanism.private:
