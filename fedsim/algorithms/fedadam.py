@@ -20,7 +20,7 @@ class FedAdam(GradientMessages):
     With g = sum_i p_i g_i + grad f1(w): m <- beta1 m + (1 - beta1) g; v <- beta2 v + (1 - beta2) g^2;
     w <- project(w - eta m / (sqrt(v) + tau)); m = 0 and v = tau^2 at first; returns w_R. The paper's silos
     may take several steps, each of which would be paid for; with one the message is a gradient, so that
-    sums over silos serve it too. Noise is in v as well: a tau below the noise of g divides by that noise.
+    secure aggregation serves it too. Noise is in v as well: a tau below the noise of g divides by that noise.
     """
 
     num_rounds: Rounds

@@ -32,7 +32,7 @@ class NoisyMinibatchSGD(GradientMessages):
 
     w_{r+1} = project(w_r - eta (sum_i p_i g_i + grad f1(w_r))), g_i the noisy clipped mean gradient
     of silo i's batch. Returns the mean of w_0 .. w_{R-1} weighted by gamma_r = (1 - mu eta)^-(r + 1):
-    equal where mu = 0 (convex), geometrically growing where mu > 0; or, if asked for, w_R.
+    equal where mu = 0 (convex), geometrically growing where mu > 0; or w_R (`last_iterate`).
     """
 
     num_rounds: Rounds

@@ -1,6 +1,6 @@
 """Noisy proximal SPIDER: A. Lowy, thesis (USC 2023), Algorithm 4, Theorem 44.
 
-A difference is asked for between the last two points, with a clip of at most beta |w - w_previous|:
+A query asks for the difference between the last two points, with a clip of at most beta |w - w_previous|:
 
 >>> algorithm = ProxSPIDER(num_rounds=4, period=2, step_size=0.5, clip_norm=1.0, smoothness=2.0)
 >>> points = {"w": torch.tensor([[0.5]]), "previous": torch.tensor([[0.0]])}

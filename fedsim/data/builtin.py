@@ -179,7 +179,7 @@ class Synthetic(Dataset):
 
     @property
     def knows_optimum(self) -> bool:
-        """Standardised features, components and records of one norm have optima of their own."""
+        """Standardising, components and a record norm move the optimum."""
         return not self.pools_records and self.record_norm is None
 
 

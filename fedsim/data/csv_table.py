@@ -37,7 +37,7 @@ from fedsim.data.source import (
     whole_numbers,
 )
 
-if TYPE_CHECKING:  # who reads no table loads neither
+if TYPE_CHECKING:  # loaded only where a table is read
     from fedsim.data.column_values import Cells
     from fedsim.data.table import Table
 
@@ -106,7 +106,7 @@ class Csv(Reading, Dataset):
 
     @property
     def not_private(self) -> list[str]:
-        """Also that the schema counts as public."""
+        """A notice that the schema counts as public, beside those of every data set."""
         schema = "the schema: its ranges, categories and fill values count as public, so take them from "
         return [*super().not_private, schema + "documentation, not from the data"]
 
@@ -160,7 +160,7 @@ class _CsvSource(Source):
 
     @property
     def feature_names(self) -> tuple[str, ...]:
-        """The columns', in the schema's order, with each category behind its own."""
+        """Column names in the schema's order; a category column has one name for each category."""
         return tuple(made for name, column in self._features.items() for made in names_of(name, column))
 
     @property
@@ -173,7 +173,8 @@ class _CsvSource(Source):
         return self._table.num_rows
 
     def keys(self, column: str, field: str) -> Floats:
-        """Numbers or declared places of categories; undeclared: numbers if all are, else text order."""
+        """Numbers, or positions of declared categories; without a declaration, numbers if all texts are, else
+        positions in text order."""
         declared = self._schema.get(column)
         if isinstance(declared, NumberColumn):
             values = self._cells(column, SCHEMA).finite()

@@ -2,7 +2,7 @@
 
 It is read from the records without noise: for their owner's eyes, and not private. A person who knows the
 columns corrects the draft. Where records have no value, the draft fills by a constant that is public whatever
-the records are: the middle of the declared range, or a category of its own.
+the records are: the middle of the declared range, or an additional category.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ class Partition(Section, ABC):
     """The `partition` section of a scenario; names follow flwr-datasets where it has one."""
 
     not_private: ClassVar[tuple[str, ...]] = (
-        "who holds which record: the partition looks at labels or features to deal records out",
+        "who holds which record: the partition assigns records by their labels or features",
     )
     """Notices about the partition that the guarantee does not cover."""
 
@@ -108,12 +108,12 @@ class _Cut(Partition):
         return cut(self._order(source, rng), self.counts(source))
 
     def _order(self, source: Source, rng: np.random.Generator) -> Ints:
-        """Row numbers, at random unless a partition says otherwise."""
+        """Row numbers in random order, unless a subclass sorts them."""
         return rng.permutation(source.num_rows)
 
 
 class IidPartition(_Cut):
-    """Records dealt out at random, in equal or given proportions."""
+    """Records assigned at random, in equal or given proportions."""
 
     not_private = ()
     name: Literal["iid"] = Field("iid", description="The partition's name.")
@@ -126,7 +126,7 @@ class IidPartition(_Cut):
 
 
 class SizePartition(_Cut):
-    """Records dealt out at random, a given number to each silo."""
+    """Records assigned at random, a given number to each silo."""
 
     not_private = ()
     name: Literal["size"] = Field("size", description="The partition's name.")

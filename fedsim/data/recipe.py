@@ -72,7 +72,7 @@ class Recipe(Section):
 
 @dataclass(frozen=True, eq=False)
 class Fitted:
-    """A recipe and the numbers that a simulation fitted for it, if it asks for any."""
+    """A recipe and the numbers that a simulation fitted for it, if it needs any."""
 
     recipe: Recipe
     standard: Standard | None = None
@@ -200,7 +200,7 @@ def _predicts(source: Source, design: Design) -> Input:
 
 
 def _classes(source: Source, design: Design) -> tuple[str, ...]:
-    """The source's own names of the target's classes; its labels' where they are these very classes."""
+    """The source's names of the target's classes; those of its labels where these are the same classes."""
     if isinstance(source, Matrix):
         return source.classes
     labels = source.labels(source.target, "scenario.data")
@@ -256,7 +256,7 @@ def _framed(given: np.ndarray[Any, Any], names: Collection[str]) -> Any:
 
 
 def _arrow(column: Any) -> Any:
-    """A DataFrame's column, also one that holds numbers beside texts."""
+    """A DataFrame's column as Arrow's; one that mixes numbers and texts becomes texts."""
     import pandas as pd
     import pyarrow as pa
 

@@ -62,7 +62,7 @@ def data_sets() -> dict[str, type[Dataset]]:
 
 
 def _as_it_is(value: Any, validate: Callable[[Any], Dataset]) -> Dataset:
-    """A data set in memory has no form in YAML: it stands in a scenario as the object."""
+    """A data set in memory has no YAML form: the scenario holds the object."""
     return value if isinstance(value, Dataset) else validate(value)
 
 

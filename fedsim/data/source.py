@@ -1,4 +1,4 @@
-"""Sources: what the loader asks of a data set. Counts and labels are cheap; feature values are read once."""
+"""The interface from which records are loaded. Counts and labels are cheap; feature values are read once."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class Source(ABC):
         num_classes: classes of the target; 0 for regression.
         label_column: the column with the finest labels; None for the target.
         label_pairs: labels of that column that the partition `label_pairs` pairs if it names none.
-        silo_column: the column that says whose record it is, if there is one.
+        silo_column: the column with each record's silo, if there is one.
     """
 
     target: str

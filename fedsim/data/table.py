@@ -57,8 +57,8 @@ class FileTable:
 
     @cached_property
     def _lines(self) -> CsvFile:
-        """The CSV file, whose every record is a line unless the person says otherwise: how many records there
-        are must not hang on what one of them holds.
+        """The CSV file, checked: each record is one line unless `multiline` is set, so that the content of a
+        record cannot change the number of records.
         """
         assert self.csv is not None
         if line := self.csv.broken():
@@ -173,7 +173,7 @@ class CsvFile:
 
     @classmethod
     def found(cls, path: Path, reading: Reading) -> CsvFile:
-        """Take the options; where they say nothing, detect from the file's beginning."""
+        """Take the options; where they are not set, detect from the file's beginning."""
         encoding = reading.encoding or _encoding(path)
         return cls(path, reading.delimiter or _delimiter(path, encoding), encoding, reading.multiline)
 

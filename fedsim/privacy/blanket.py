@@ -8,8 +8,8 @@ compose adaptively (`fedsim.privacy.loss`), apart adding up. Proof (docs/shuffle
 
 1. *Blanket* (Balle, Bell, Gascon and Nissim 2019, Section 5; Takagi and Liew 2026, arXiv 2601.19154). With
    omega = N(0, s^2 I), any other sender's message is within gamma h(ln 1/gamma; c) of one that is drawn from
-   omega with probability gamma, whatever y is; h is the profile of `fedsim.privacy.gaussian`. The others are
-   told which they are. K ~ Bin(honest - 1, gamma) blanket messages and the target's remain, in random order.
+   omega with probability gamma, whatever y is; h is the profile of `fedsim.privacy.gaussian`. The other
+   messages are revealed. K ~ Bin(honest - 1, gamma) blanket messages and the target's remain, shuffled.
 2. *Fewer hide less*: K below its quantile counts as infinite loss, above as that quantile; m = K + 1.
 3. *The worst pair.* z -> T z + N(0, I - T T^t), |T| <= 1, keeps omega and moves N(a, I) to N(T a, I). Every
    pair of means |a|, |b| <= c comes in this way from an orthogonal one of norms sqrt(2) c, since the Gram

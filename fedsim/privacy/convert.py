@@ -47,7 +47,7 @@ def group_gaussian(mu: float, delta: float, k: int) -> Guarantee | None:
     """Replace k records where all releases are one Gaussian of mu: exactly that of k mu.
 
     Each record moves a release by its sensitivity at most, k of them by k times as much, attained where all
-    move alike. For Fresh batches too: whichever batches hold the k records, sum (k_b mu_b)^2 is at most
+    move alike. For Fresh batches too: whatever batches the k records are in, sum (k_b mu_b)^2 is at most
     (k max mu_b)^2.
 
     Args:
@@ -107,8 +107,8 @@ def hybrid(epsilon: float, delta: float, n: int) -> Guarantee:
 def central(silos: Sequence[tuple[float, float]]) -> Guarantee | None:
     """Central DP of all silos' transcripts, hence of the model: (max epsilon_i, max delta_i), one record.
 
-    A record lies in one silo; the other silos' messages are functions of their own data and of what they
-    were sent, which is post-processing of this silo's transcript. So nothing adds up over silos.
+    A record lies in one silo; the other silos' messages are functions of their data and of what they
+    received, which is post-processing of this silo's transcript. So nothing adds up over silos.
 
     Args:
         silos: (epsilon_i, delta_i) of each, at least one.

@@ -121,7 +121,7 @@ class Composition:
         return self.weight == 0 and not self.sampled
 
     def epsilon(self, noise_multiplier: float, delta: float) -> float:
-        """`epsilon` of the census."""
+        """`epsilon` of the composition."""
         if not noise_multiplier >= 0:
             raise ValueError(f"noise_multiplier: {noise_multiplier} is not >= 0")
         if not 0 < delta < 1:

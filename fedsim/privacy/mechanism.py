@@ -29,7 +29,7 @@ class Mechanism(Protocol):
         clips: whether records' terms are shortened to their clip.
         squares_add: whether an unsampled release of weight a costs what a Gaussian one of mu = a / z does, so
             that mu^2 adds over runs too; else only (epsilon, delta) of whole plans do.
-        sums_only: secure aggregation: the server learns sums over silos and no single silo's answer.
+        sums_only: secure aggregation: the server learns sums of answers and no single silo's answer.
         unit: what is replaced in a neighbouring data set.
         guarantee: what is guaranteed, in one sentence.
         notices: warnings that a report shows before any number.
@@ -174,5 +174,5 @@ class SharedNoise(ABC):
         return z_i * self.sensitivity(max(r, self.least)) / self.sensitivity()
 
     def colluding(self, z_i: float) -> float:
-        """The multiplier of a silo under its own share of the noise alone."""
+        """The multiplier of a silo that only its share of the noise protects."""
         return z_i / math.sqrt(self.sharers)

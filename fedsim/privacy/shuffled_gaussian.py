@@ -94,7 +94,7 @@ class ShuffledGaussian(SumMechanism):
         return z_i if self.single_records else z_i * r
 
     def colluding(self, z_i: float) -> float:
-        """The multiplier of a silo under its own noise alone, which is all of it."""
+        """The silo's multiplier itself: its noise is independent of the other silos."""
         return z_i
 
     def colluding_epsilons(self, census: Census, cases: Sequence[tuple[int, float, float]]) -> list[float]:

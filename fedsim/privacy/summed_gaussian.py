@@ -108,7 +108,7 @@ class SummedGaussian(GridPricing, SharedNoise, SumMechanism):
         return self.sensitivity(r) / STEPS
 
     def colluding(self, z_i: float) -> float:
-        """The multiplier of a silo under its own share of the noise alone."""
+        """The multiplier of a silo that only its share of the noise protects."""
         return super().colluding(z_i) if self.noise_by == "silos" else 0.0
 
     def colluding_epsilons(self, census: Census, cases: Sequence[tuple[int, float, float]]) -> list[float]:

@@ -188,7 +188,7 @@ def _from_the_front(axes: Any, rank: int, default: Any) -> Any:
 
 
 def _unchanged(name: str, x: Tensor, given: Any) -> bool:
-    """Over all axes of a single number, of which there are none."""
+    """Whether a reduction over all axes of a single number leaves it as it is."""
     overs = ("sum.dim_IntList", "mean.dim", "amax.default", "amin.default", "any.dims")
     return name in overs and x.dtype is given.dtype
 

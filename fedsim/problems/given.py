@@ -33,7 +33,7 @@ _METHODS = {"linear": ("coefficient", "accepts"), "network": ("scores",)}
 
 @dataclass(frozen=True)
 class GivenNetwork(NeuralNetwork):
-    """A network of which there are only its parameters' shapes and the program of one record.
+    """A network that is known only by its parameters' shapes and the program of one record.
 
     Args:
         parameter_shapes: name and shape of each, in the order of the flat vector.

@@ -29,7 +29,7 @@ def check(problem: Problem, dtype: torch.dtype) -> None:
     elif type(problem) not in OWN:
         from fedsim.problems import linear_records  # with graphs of records, which take torch a while
 
-        linear_records.check(problem, dtype)
+        linear_records.one_record(problem, dtype)
 
 
 def accepts(problem: Problem, target: Tensor) -> Tensor:

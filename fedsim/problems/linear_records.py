@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import lru_cache
-from inspect import getattr_static
 
 import torch
 from torch import Tensor
@@ -38,18 +37,9 @@ def accepts(problem: GeneralisedLinear, target: Tensor) -> Tensor:
     return values.view(target.shape) == 1  # NaN is not
 
 
-def check(problem: GeneralisedLinear, dtype: torch.dtype) -> None:
-    """Find out without records whether the problem can be applied to them.
-
-    Raises:
-        InputError: `coefficient` or `accepts` has no graph, or gives another shape.
-    """
-    one_record(problem, dtype)
-
-
 @dataclass(frozen=True)
 class GivenLinear(GeneralisedLinear):
-    """A problem of which there are only the programs of one record, made where its code may run.
+    """A problem that is known only by the programs of one record, which another process captured.
 
     Args:
         programs: `coefficient` and `accepts`, as `one_record` gives them.
@@ -101,7 +91,6 @@ def one_record(problem: GeneralisedLinear, dtype: torch.dtype) -> dict[str, Prog
         if problem.dtype is not dtype:
             raise _wrong(problem, "programs", f"must compute in {dtype}")
         return problem.programs
-    _check_numbers(problem)
     found = {}
     for method, record in _records(problem, dtype).items():
         try:
@@ -116,16 +105,6 @@ def one_record(problem: GeneralisedLinear, dtype: torch.dtype) -> dict[str, Prog
             )
         found[method] = captured
     return found
-
-
-def _check_numbers(problem: GeneralisedLinear) -> None:
-    """Sizes are whole numbers in fields, the same whenever they are read."""
-    for name in ("num_features", "num_outputs"):
-        if type(getattr_static(problem, name)) is not int:
-            raise _wrong(problem, name, "must be an int in a field of the dataclass")
-    for name in ("dimension", "__getattribute__"):
-        if getattr_static(type(problem), name) is not getattr_static(GeneralisedLinear, name):
-            raise _wrong(problem, name, "must be that of GeneralisedLinear")
 
 
 def _wrong(problem: GeneralisedLinear, method: str, hint: str) -> InputError:

@@ -94,7 +94,7 @@ def with_numbers(scenario: Scenario, premises: Premises) -> tuple[Scenario, Deri
 def _chosen(scenario: Scenario, premises: Premises, given: Mapping[str, Any]) -> Derived:
     """Every number of the algorithm, as its theorem chooses it; `given` ones among them are not used.
 
-    For the theorem's own noise a given number changes no other: each is for the theorem's own choices. With
+    With the theorem's noise a given number changes no other: each is the theorem's for its own choices. With
     the accountant the rest is chosen for the noise of the plan that has the given numbers.
     """
     section = scenario.algorithm

@@ -64,7 +64,7 @@ def parse(tree: Any) -> Scenario:
 
 
 def parse_sweep(section: Any) -> SweepSection:
-    """Validate a `sweep` section on its own: what it sweeps may complete a scenario that is not valid yet."""
+    """Validate a `sweep` section alone: what it varies may complete a scenario that is not valid yet."""
     try:
         return SweepSection.model_validate(section)
     except ValidationError as error:
@@ -158,7 +158,8 @@ def apply(tree: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]
 
 
 def full_name(tree: Mapping[str, Any], name: str, value: object = None) -> str:
-    """The dotted field that `name` is short for: the only one that ends so, in what is given or in all.
+    """The dotted field that `name` is short for: the only given field that ends with it, else the only one of
+    all fields.
 
     >>> full_name({}, "epsilon"), full_name({}, "privacy.epsilon"), full_name({}, "trials")
     ('privacy.epsilon', 'privacy.epsilon', 'trials')

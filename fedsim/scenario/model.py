@@ -1,4 +1,4 @@
-"""A scenario: one YAML file that says everything a run depends on."""
+"""A scenario: one YAML file with everything that a run depends on."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ class PrivacySection(Section):
     def sums(
         self, dimension: int, sizes: Sequence[int], weights: Sequence[float], active: Participants
     ) -> Sums:
-        """What silos agree on whose answers are added up.
+        """The terms of secure aggregation that silos agree on.
 
         Args:
             dimension: d, of an answer.

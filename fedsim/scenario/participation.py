@@ -1,4 +1,4 @@
-"""The `participation` section: who takes part in a round; and fields with a value for each silo."""
+"""The `participation` section: which silos take part in a round; and fields with a value for each silo."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class UniformSilos:
 
 @dataclass(frozen=True)
 class AvailableSilos:
-    """Each silo is there on its own with its probability; a round without silos is drawn again.
+    """Each silo is available independently, with its probability; a round without silos is drawn again.
 
     Attendance is not known in advance, so every silo's plan covers all rounds and only `epsilon_guaranteed`
     comes near the budget. Silos that are there more often count for more: the server's sum is unbiased only
@@ -57,9 +57,9 @@ class AvailableSilos:
 
 @dataclass(frozen=True)
 class TracedSilos:
-    """A file says who is there in each round; rounds without silos pass without an update.
+    """A file lists the silos of each round; rounds without silos pass without an update.
 
-    Where an algorithm holds its silos over an epoch, those of them that the file has there answer.
+    Where an algorithm holds its silos over an epoch, those of them that the file lists answer.
     """
 
     name: ClassVar[str] = "trace"

@@ -1,9 +1,8 @@
-"""The thesis's bounds that a setting has, and what their theorems ask of it beyond its constants.
+"""The thesis's bounds for a setting, and what their theorems require of it beyond its constants.
 
-Each condition is a check that is met or not. One on epsilon is asked of every silo; the silo nearest to
-breaking it is shown. What is asked asymptotically, delta = o(1/(n N)), is read as delta < 1/(n N). What is
-asked of an algorithm and cannot be read off a setting (its C, its epsilon a round) is in
-`fedsim.theory.bounds`.
+Each condition is a check that is met or not. One on epsilon applies to every silo; the silo nearest to
+breaking it is shown. The asymptotic delta = o(1/(n N)) is read as delta < 1/(n N). Requirements on an
+algorithm that do not follow from a setting (its C, its epsilon a round) are in `fedsim.theory.bounds`.
 """
 
 from __future__ import annotations
@@ -89,7 +88,7 @@ def shuffled(s: Symbols) -> tuple[Check, ...]:
 def reduction(s: Symbols) -> tuple[Check, ...]:
     """Theorems 35, 133 and 46: from ISRL to central through amplification by shuffling.
 
-    The theorem asks N >= 16 ln(2/(delta_r n)) with a round's delta_r <= delta; with delta it is necessary.
+    The theorem requires N >= 16 ln(2/(delta_r n)) with a round's delta_r <= delta; delta makes it necessary.
     """
     needed = 16 * math.log(2 / (s.delta * s.n))
     return (

@@ -1,6 +1,6 @@
-"""The noise that the theorem of an algorithm states for what is claimed.
+"""The noise that an algorithm's theorem states for a claimed epsilon and delta.
 
-Theorems go by the algorithm's name in scenarios: they need its public numbers, not its code.
+Theorems are found by the algorithm's name in scenarios: they need its public numbers, not its code.
 """
 
 from __future__ import annotations

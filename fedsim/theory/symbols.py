@@ -60,8 +60,8 @@ class Premises:
 
     Args:
         names: the silos, for messages.
-        claims: (n_i, eps_i, delta_i) of every silo: its budget, or what a theorem is asked for; empty without
-            privacy, of which theorems say nothing.
+        claims: (n_i, eps_i, delta_i) of every silo: its budget, or the claim of a theorem; empty without
+            privacy, which no theorem covers.
         weights: p_i, summing to 1.
         participants: who takes part in a round.
         dimension: d, parameters.
