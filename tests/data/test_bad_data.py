@@ -74,7 +74,6 @@ TABLES = {
     f"{HEAD}\n1,male": "path: | Expected 5 columns, got 2",
     f"{HEAD}s\n{GOOD}": "target: 'outcome' | did you mean 'outcomes'?",
     f"ages,sex,hospital,chol,outcome\n{GOOD}": "schema.age: 'age' | did you mean 'ages'?",
-    f"age,{HEAD}\n1,{GOOD}": "path: | columns of one name: 'age' (2 times)",
     f"age,sex,hosp,chol,outcome\n{GOOD}": "silo_column: 'hospital' | did you mean 'hosp'?",
     f"{HEAD}\n{GOOD}\n?,male,a,1,ill": "schema.age: None | row 2: no value (1 of 2 records | `fill`",
     f"{HEAD}\n1,,a,1,ill": "schema.sex: None | row 1: no value (1 of 1 records | `fill`",
@@ -92,13 +91,6 @@ def test_a_bad_table_is_named(make_csv, text: str) -> None:
     with pytest.raises(InputError) as caught:
         load(make_csv(f"{text}\n" if text else ""), NaturalIdPartition(), 0, 0)
     assert lacking(caught.value, f"scenario.data.{TABLES[text]}") == []
-
-
-def test_records_without_a_silo_are_counted_with_the_remedy(make_csv) -> None:
-    with refused(
-        "scenario.partition.partition_by", "hospital", "1 of 2 records", "row 2", "`without_silo: drop`"
-    ):
-        load(make_csv(f"{HEAD}\n{GOOD}\n1,male,?,1,ill\n"), NaturalIdPartition(), 0, 0)
 
 
 def test_a_file_that_is_no_table_is_named(make_csv, tmp_path) -> None:

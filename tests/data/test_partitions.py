@@ -15,7 +15,7 @@ from fedsim.data.by_label import (
     PathologicalPartition,
 )
 from fedsim.data.dataset import Dataset, Reserve
-from fedsim.data.federation import Federation, SiloSplit, load, load_silos, outline, split, training_size
+from fedsim.data.federation import Federation, SiloSplit, load, load_silos, outline, split
 from fedsim.data.partition import IidPartition, Partition, SizePartition, SortedPartition
 
 PARTITIONS: list[Partition] = [
@@ -154,18 +154,6 @@ def test_sorted_by_the_target_separates_the_classes() -> None:
     assert [set(silo.train_target) for silo in federation.silos] == [{0}, {1}]
 
 
-def test_proportions_set_the_sizes() -> None:
-    rows = rows_of(Synthetic(rows=100), IidPartition(num_partitions=3, proportions=[1, 3, 6]))
-    assert [len(mine) for mine in rows.values()] == [10, 30, 60]
-
-
-def test_silo_names_sort_like_their_numbers() -> None:
-    names = list(rows_of(Synthetic(rows=120), IidPartition(num_partitions=120)))
-    assert names == sorted(names)
-    assert (names[0], names[-1]) == ("silo-000", "silo-119")
-    assert list(rows_of(Synthetic(rows=120), IidPartition(num_partitions=1))) == ["silo-00"]
-
-
 def test_equal_sizes_drop_records_of_the_larger_silos_at_random() -> None:
     whole = rows_of(Digits(), NaturalIdPartition(partition_by="digit"))
     equal, other = (
@@ -263,15 +251,6 @@ def test_every_record_is_tested_equally_often() -> None:
     for trial in range(4000):
         held_out[split(np.arange(10), 0.2, 0, trial, "a")[1]] += 1
     assert np.abs(held_out / 4000 - 0.2).max() < 6 * np.sqrt(0.2 * 0.8 / 4000)
-
-
-def test_a_silo_keeps_at_least_one_training_record() -> None:
-    sizes = {
-        (n, fraction): training_size(n, fraction) for n in (1, 2, 3, 10) for fraction in (0.01, 0.5, 0.99)
-    }
-    assert all(1 <= size <= n for (n, _), size in sizes.items())
-    assert sizes[10, 0.5] == 5
-    assert sizes[1, 0.99] == 1
 
 
 @pytest.mark.slow

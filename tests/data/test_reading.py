@@ -111,13 +111,6 @@ def test_a_quote_that_nothing_closes_takes_no_record_away(make_csv) -> None:
     assert make_csv(text, multiline=True).open().num_rows < len(PLAIN.splitlines()) - 1
 
 
-def test_cells_hold_line_breaks_where_they_are_allowed_to(make_csv) -> None:
-    text = HEAD + '30,male,"a\nb",200,ill\n40,male,a,200,well\n'
-    assert make_csv(text, multiline=True).open().num_rows == 2
-    with refused("scenario.data.path", ANY, "line 2: a cell goes on"):
-        _ = make_csv(text).open().num_rows
-
-
 @pytest.mark.parametrize("cell", ["-9", "-9.0", "-9.00"])
 def test_a_number_that_means_no_value_does_so_however_it_is_written(make_csv, cell: str) -> None:
     source = make_csv(HEAD + f"{cell},male,a,200,ill\n40,male,a,200,well\n", missing=["-9"]).open()
