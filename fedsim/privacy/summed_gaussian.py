@@ -78,7 +78,7 @@ class SummedGaussian(GridPricing, SharedNoise, SumMechanism):
     least: float = 2.0**-4
     name: ClassVar[str] = "summed_gaussian"
     guarantee: ClassVar[str] = (
-        "for each silo, everything that the server sees of it, which are sums over silos, is "
+        "for each silo, everything that the server sees of it, which are sums of silos' answers, is "
         "(epsilon_guaranteed, delta)-DP with respect to replacing one of its records, as long as the two "
         "aggregators do not collude and, where silos add the noise, honest_fraction of min_silos silos in "
         "every sum add theirs and keep it to themselves"

@@ -1,4 +1,4 @@
-"""Algorithms as a scenario runs them: the non-private twin, and silos that differ in everything."""
+"""Algorithms as a scenario runs them: the non-private baseline, and silos that differ in everything."""
 
 from dataclasses import fields
 from typing import Any
@@ -48,7 +48,7 @@ def played(algorithm: dict[str, Any], privacy: dict[str, Any], trial: int = 0, *
 
 
 @every_algorithm
-def test_the_non_private_twin_is_the_run_with_mechanism_none(row: Row) -> None:
+def test_the_non_private_baseline_is_the_run_with_mechanism_none(row: Row) -> None:
     both = played(section_of(row), {"epsilon": 1.0}).models
     alone = played(section_of(row), {"mechanism": "none"}).models
     assert torch.equal(both["nonprivate"], next(iter(alone.values())))
@@ -134,7 +134,7 @@ def test_every_silo_keeps_its_own_budget_by_the_closed_form() -> None:
 def test_the_noise_of_the_mean_is_that_of_every_silo_at_its_own_weight() -> None:
     """After one step from 0: variance eta^2 sum_i p_i^2 (z_i 2 C / n_i)^2 a coordinate, and no other.
 
-    At 0 a record's gradient is half its feature vector, shorter than C, so that the twin's step differs
+    At 0 a record's gradient is half its feature vector, shorter than C, so that the baseline's step differs
     from the private one by its noise alone.
     """
     results = [_unbalanced(trial) for trial in range(60)]

@@ -94,7 +94,7 @@ def test_a_scenario_holds_the_object_and_its_text_the_hashes() -> None:
         parse(scenario.model_dump(mode="json"))
 
 
-def test_equal_content_makes_equal_objects_that_travel_and_nobody_changes() -> None:
+def test_equal_content_makes_equal_objects_that_travel_and_cannot_change() -> None:
     data, again = small(), pickle.loads(pickle.dumps(small()))
     other = Arrays(data.features, [1, 1, 1, 0], NORTH_SOUTH)
     assert data == again

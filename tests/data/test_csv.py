@@ -196,7 +196,7 @@ WRONG: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
         "must be lower and upper ends",
     ),
     "declared without ranges": ({"scaling": "declared"}, {"features": X, "target": Y}, "has no array ranges"),
-    "ranges that nobody speaks of": (
+    "ranges without a scaling": (
         {},
         {"features": X, "target": Y, "ranges": np.ones((2, 2))},
         "say whether they scale",

@@ -401,7 +401,7 @@ def test_an_origin_needs_a_web_address_and_one_file(tmp_path: Path) -> None:
 
 
 def test_nothing_is_downloaded_outside_the_data_folder(server: Any, tmp_path: Path, folder: Path) -> None:
-    """A scenario of somebody else's must not write where it likes."""
+    """A scenario from elsewhere must not write outside the data folder."""
     origin = {"url": f"http://127.0.0.1:{server.server_port}/clinic.csv", "sha256": sha256(TABLE)}
     for name in ("../clinic.csv", str(tmp_path / "clinic.csv")):
         data = load(scenario(tmp_path / "here", {"path": name, "origin": origin})).data

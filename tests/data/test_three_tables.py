@@ -35,7 +35,7 @@ def federation(name: str, **data: Any) -> Federation:
 
 
 def frame(name: str) -> pd.DataFrame:
-    """The table as somebody who knows it reads it with pandas; empty and NA alike are missing."""
+    """The table as a person who knows it reads it with pandas; empty and NA alike are missing."""
     if name != "homes":
         return pd.read_csv(TABLES / f"{name}.csv", na_values="?" if name == "census" else "NA")
     parts = {
@@ -163,7 +163,7 @@ def test_what_does_not_fit_is_named_with_the_remedy(name: str, data: dict[str, A
         federation(name, **data)
 
 
-def test_nobodys_records_are_counted_before_anything_is_made_up() -> None:
+def test_records_without_a_silo_are_counted_before_anything_is_made_up() -> None:
     found = scenario("census")
     partition = found.partition.model_copy(update={"without_silo": "error"})
     with refused(

@@ -1,4 +1,4 @@
-"""The noise of sums over silos as theorems see it: by hand, as it is added, and as a run plans it."""
+"""The noise of secure aggregation as theorems see it: by hand, as it is added, and as a run plans it."""
 
 from typing import Any
 
