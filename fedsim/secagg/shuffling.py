@@ -256,7 +256,10 @@ def _checked(frame: Frame, form: Form, count: int) -> tuple[tuple[bytes, ...], W
 
 
 def _said(data: bytes, identity: bytes, kind: type[Said]) -> tuple[Said, Frame]:
-    frame = decode_words(_signed(data, identity))
+    body, signature = opened(data)
+    if not is_signed(identity, body, signature):
+        raise Refused("a shuffler's reply is not signed by the identity in the roster")
+    frame = decode_words(body)
     if frame.kind == Refusal.kind:
         raise Refused(f"the shuffler refused: {frame.head.get('reason')}")
     try:
@@ -265,13 +268,6 @@ def _said(data: bytes, identity: bytes, kind: type[Said]) -> tuple[Said, Frame]:
     except ValidationError:
         pass
     raise Refused("a shuffler's reply is malformed, or of another kind")
-
-
-def _signed(data: bytes, identity: bytes) -> bytes:
-    body, signature = opened(data)
-    if not is_signed(identity, body, signature):
-        raise Refused("a shuffler's reply is not signed by the identity in the roster")
-    return body
 
 
 _PURPOSE = b"fedsim mark of a shuffler\n"  # no frame's body begins so

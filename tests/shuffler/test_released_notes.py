@@ -7,6 +7,7 @@ import signal
 import sqlite3
 import stat
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from fedsim.common.errors import InputError, Refused
 from fedsim.common.head_file import head_path
 from fedsim.secagg.reports import NO_START
 from fedsim.secagg.shuffling import Request
-from shuffler.store import KEPT_REPLIES, FileStore, MemoryStore, Note, Store
+from shuffler.store import KEPT_REPLIES, FileStore, MemoryStore, Note
 
 IDENTITY = "ab" * 32
 _fork = multiprocessing.get_context("fork")
@@ -32,9 +33,16 @@ def path(tmp_path):
     return tmp_path / "released.sqlite"
 
 
-@pytest.mark.parametrize("kind", ["memory", "file"])
-def test_a_note_is_for_a_run_and_round_and_is_never_replaced(kind, path):
-    store: Store = MemoryStore() if kind == "memory" else FileStore.open(path, IDENTITY)
+@pytest.fixture(params=["memory", "file"])
+def store(request, path):
+    if request.param == "memory":
+        yield MemoryStore()
+    else:
+        with closing(FileStore.open(path, IDENTITY)) as made:
+            yield made
+
+
+def test_a_note_is_for_a_run_and_round_and_is_never_replaced(store):
     assert store.find(RUN, 0) is None
     store.note(RUN, 0, "first", b"reply")
     assert store.find(RUN, 0) == Note("first", b"reply")
@@ -42,21 +50,15 @@ def test_a_note_is_for_a_run_and_round_and_is_never_replaced(kind, path):
     assert store.find("00" * 32, 0) is None
     with pytest.raises(Refused):
         store.note(RUN, 0, "second", b"other")
-    if isinstance(store, FileStore):
-        store.close()
 
 
-@pytest.mark.parametrize("kind", ["memory", "file"])
-def test_the_last_reply_of_a_run_is_kept(kind, path):
-    store: Store = MemoryStore() if kind == "memory" else FileStore.open(path, IDENTITY)
+def test_the_last_reply_of_a_run_is_kept(store):
     store.note(RUN, 0, "a", b"0")
     store.note("00" * 32, 0, "b", b"1")
     store.note(RUN, 1, "c", b"2")
     assert store.find(RUN, 0) == Note("a", None)
     assert store.find("00" * 32, 0) == Note("b", b"1")
     assert store.find(RUN, 1) == Note("c", b"2")
-    if isinstance(store, FileStore):
-        store.close()
 
 
 def test_replies_of_the_newest_runs_alone_are_kept_and_all_notes(path):

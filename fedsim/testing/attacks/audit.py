@@ -142,9 +142,7 @@ def _sampled(
     }
     count = _counted(observe, "honest-but-curious server", 2 * planned.honest)
     read = servers.honest_but_curious(setting, servers.choose_pairs(setting, attacks), planned.honest, count)
-    for silo in read.transcript:
-        samples[silo] |= {"honest_server": read.transcript[silo], "model": read.model[silo]}
-    return samples
+    return {silo: samples[silo] | read.get(silo, {}) for silo in samples}
 
 
 def _read_by_parties(

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -91,14 +90,6 @@ Hear = Callable[[int, int, list[Heard]], None]
 """(silo, round, asks)."""
 
 
-@dataclass(frozen=True)
-class HonestRuns:
-    """For each audited silo the scores of its transcripts, and of the final models."""
-
-    transcript: dict[int, Samples]
-    model: dict[int, Samples]
-
-
 def _runs(
     setting: Setting,
     pairs: Mapping[int, Pair],
@@ -151,8 +142,8 @@ def _spread(setting: Setting, count: int) -> set[int]:
 
 def honest_but_curious(
     setting: Setting, pairs: Mapping[int, Pair], runs: int, done: Callable[[int], None] = lambda _: None
-) -> HonestRuns:
-    """Scores of so many runs in each world, or one less."""
+) -> dict[int, dict[str, Samples]]:
+    """By audited silo, scores of transcripts and final models of so many runs in each world, or one less."""
     directions = _directions(setting, pairs)
     scores: dict[int, list[np.ndarray]] = {silo: [] for silo in pairs}
     tosses: dict[int, list[np.ndarray]] = {silo: [] for silo in pairs}
@@ -170,10 +161,13 @@ def honest_but_curious(
         done(len(names))
     final = torch.cat(models).double().numpy()
     coins = {silo: np.concatenate(parts) for silo, parts in tosses.items()}
-    return HonestRuns(
-        {silo: _split(np.concatenate(scores[silo]), coins[silo]) for silo in pairs},
-        {silo: _by_model(final, coins[silo], directions[silo]) for silo in pairs},
-    )
+    return {
+        silo: {
+            "honest_server": _split(np.concatenate(scores[silo]), coins[silo]),
+            "model": _by_model(final, coins[silo], directions[silo]),
+        }
+        for silo in pairs
+    }
 
 
 def _coin(setting: Setting, name: str, silo: int) -> int:
