@@ -110,14 +110,6 @@ def test_without_an_optimum_there_is_a_reason_and_no_number(case):
     assert result["upsilon_star_sq"] is result["phi_sq_at_optimum"] is None
 
 
-def test_few_separable_records_are_noticed():
-    x = torch.tensor([[1.0, 1.0], [2.0, 1.0], [-1.0, 1.0], [-3.0, 1.0]], dtype=torch.float64)
-    y = torch.tensor([1.0, 1.0, 0.0, 0.0], dtype=torch.float64)
-    with pytest.raises(Exception, match="separable"):
-        minimiser(LogisticRegression(2), [(x, y)], [1.0])
-    assert minimiser(LogisticRegression(2, 1, Composite(l2=0.1)), [(x, y)], [1.0]).isfinite().all()
-
-
 def test_a_constraint_that_does_not_bind_changes_nothing():
     roomy = {
         "name": "linear_regression",
