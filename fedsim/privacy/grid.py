@@ -28,19 +28,24 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import inf
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from fedsim.common.errors import Refused
 from fedsim.privacy import calibrate, cost
 from fedsim.privacy.calibrate import Budget
 from fedsim.privacy.discrete_noise import Integers, with_noise
-from fedsim.privacy.mechanism import Mechanism, Noise
+from fedsim.privacy.mechanism import Mechanism
 from fedsim.privacy.silo_gaussian import SiloGaussian
 from fedsim.protocol.plan import Census
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from fedsim.privacy.mechanism import Noise
+
 
 STEPS = 2**20
 """Steps of the grid to the clip."""

@@ -5,16 +5,18 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from typing import ClassVar, Literal, Protocol
+from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
 
 import numpy as np
-from torch import Tensor
 
 from fedsim.common.errors import InputError
 from fedsim.privacy.calibrate import Budget
 from fedsim.protocol.plan import Census
 
-Noise = Callable[[], Tensor]
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    Noise = Callable[[], Tensor]
 
 
 class Mechanism(Protocol):

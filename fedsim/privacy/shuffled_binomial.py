@@ -24,18 +24,23 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import inf
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 from scipy import stats
-from torch import Tensor
 
 from fedsim.common.errors import InputError, Refused
 from fedsim.privacy import cost, gaussian, grid
 from fedsim.privacy.calibrate import Budget, over_budget
-from fedsim.privacy.mechanism import Noise, SharedNoise, SumMechanism
+from fedsim.privacy.mechanism import SharedNoise, SumMechanism
 from fedsim.privacy.pairs import WithReplacementPair
 from fedsim.protocol.plan import Census
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from fedsim.privacy.mechanism import Noise
+
 
 _OUTSIDE = 1e-2  # share of delta for what lies outside the windows
 _CLOSE = 1e-4  # of a multiplier that is searched for

@@ -22,18 +22,22 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import inf
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
-from torch import Tensor
 
 from fedsim.common.errors import Refused
 from fedsim.privacy import blanket, calibrate, cost, loss
 from fedsim.privacy.calibrate import Budget, over_budget
 from fedsim.privacy.grid import weights
-from fedsim.privacy.mechanism import Noise, SumMechanism, check_sharers
+from fedsim.privacy.mechanism import SumMechanism, check_sharers
 from fedsim.privacy.silo_gaussian import SiloGaussian
 from fedsim.protocol.plan import Census
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from fedsim.privacy.mechanism import Noise
 
 _APART = 0.05  # share of delta for the distance of blankets from the truth
 _RARE = 0.05  # and for rounds in which there are few of them

@@ -5,16 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import inf
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
-from torch import Tensor
 
 from fedsim.privacy import calibrate, cost
 from fedsim.privacy.calibrate import Budget
-from fedsim.privacy.mechanism import Mechanism, Noise
+from fedsim.privacy.mechanism import Mechanism
 from fedsim.protocol.batch import Fresh, Full
 from fedsim.protocol.plan import Census
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from fedsim.privacy.mechanism import Noise
+
 
 _UNSAMPLED = {Full.sampler, Fresh.sampler}
 

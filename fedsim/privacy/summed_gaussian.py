@@ -33,19 +33,23 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from fedsim.common.errors import Refused
 from fedsim.privacy import cost, gaussian, grid
 from fedsim.privacy.discrete_noise import with_noise
 from fedsim.privacy.grid import STEPS, GridPricing
-from fedsim.privacy.mechanism import Noise, SharedNoise, SumMechanism
+from fedsim.privacy.mechanism import SharedNoise, SumMechanism
 from fedsim.privacy.silo_gaussian import SiloGaussian
 from fedsim.protocol.plan import Census
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from fedsim.privacy.mechanism import Noise
 
 NoiseBy = Literal["silos", "aggregators"]
 

@@ -26,12 +26,13 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import torch
 from pydantic import Field
-from torch import Tensor
 
 from fedsim.common.errors import InputError
 from fedsim.common.section import Choice, Shorthand
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from fedsim.protocol.contract import Scalar
 
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from functools import cache
+from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
 
 from fedsim.common.plugins import extended, named
 from fedsim.problems.glm import BUILT_IN, OWN, GeneralisedLinear
 from fedsim.problems.network import NeuralNetwork
 from fedsim.problems.network_models import Lenet, Mlp, PairedMlp
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Problem = GeneralisedLinear | NeuralNetwork
 

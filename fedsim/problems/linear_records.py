@@ -10,14 +10,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
 
 from fedsim.common.errors import InputError
 from fedsim.problems.capture import FunctionModule, NotCapturedError, capture, each
 from fedsim.problems.glm import GeneralisedLinear
 from fedsim.problems.program import Program
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 def coefficient(problem: GeneralisedLinear, scores: Tensor, target: Tensor, inverse_norm: Tensor) -> Tensor:

@@ -7,7 +7,6 @@ from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
 
 from fedsim.common.seeds import digest128
 from fedsim.problems.composite import Composite, HasComposite
@@ -15,6 +14,8 @@ from fedsim.problems.glm import GeneralisedLinear, LinearRegression, SoftmaxRegr
 from fedsim.problems.network_models import Mlp, Model
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from fedsim.problems.network_form import Form
 
 _ROWS = 4096  # records that are scored at once

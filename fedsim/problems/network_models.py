@@ -8,14 +8,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
-from typing import Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import torch
 from pydantic import Field
-from torch import Tensor, nn
 
 from fedsim.common.errors import InputError
 from fedsim.common.section import Choice, Shorthand
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
 
 Activation = Literal["relu", "squared_relu", "square_plus_cube"]
 
