@@ -33,8 +33,8 @@ from fedsim.measure.evaluator import Evaluator
 from fedsim.problems.glm import GeneralisedLinear, LogisticRegression, SoftmaxRegression
 from fedsim.simulation import side_by_side
 from fedsim.simulation.host import SiloHost
+from fedsim.simulation.sweeps import run, run_cells
 from fedsim.simulation.trial import read
-from fedsim.sweeps import run, run_cells
 from server.participation import admitted_rounds, schedule
 from silos import batches, entropy, gate, records, releases
 

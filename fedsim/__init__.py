@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from fedsim.report.comparison import Comparison as Comparison
     from fedsim.report.tables import Table as Table
     from fedsim.scenario.model import Scenario as Scenario
-    from fedsim.sweeps.run import Sweep as Sweep
+    from fedsim.simulation.sweeps.run import Sweep as Sweep
 
     __version__: str
 
@@ -77,7 +77,7 @@ _HOMES = {
     "fedsim.report.comparison": ("Comparison",),
     "fedsim.report.tables": ("Table",),
     "fedsim.scenario.model": ("Scenario",),
-    "fedsim.sweeps.run": ("Sweep",),
+    "fedsim.simulation.sweeps.run": ("Sweep",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

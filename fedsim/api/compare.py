@@ -10,7 +10,7 @@ from typing import Any
 from fedsim.api.run import Run
 from fedsim.common.errors import InputError
 from fedsim.report.comparison import Comparison, Source, compared, source_of
-from fedsim.sweeps.run import Sweep
+from fedsim.simulation.sweeps.run import Sweep
 
 Comparable = Run | Sweep | str | os.PathLike[str]
 """A run, a sweep, or the directory of one."""

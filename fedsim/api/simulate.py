@@ -36,8 +36,8 @@ from fedsim.scenario.resolve import Resolved, with_seed
 from fedsim.simulation.failures import WorkerLost
 from fedsim.simulation.host import preview
 from fedsim.simulation.run_digest import run_digest
+from fedsim.simulation.sweeps.cell import code_version
 from fedsim.simulation.trial import read
-from fedsim.sweeps.cell import code_version
 
 
 def simulate(

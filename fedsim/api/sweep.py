@@ -19,9 +19,9 @@ from fedsim.api.progress import display, watching
 from fedsim.report.outcome import value
 from fedsim.report.record import CellResult
 from fedsim.scenario.metric import METRICS
-from fedsim.sweeps.engine import Event
-from fedsim.sweeps.job import Job, job_of
-from fedsim.sweeps.run import Sweep, run
+from fedsim.simulation.sweeps.engine import Event
+from fedsim.simulation.sweeps.job import Job, job_of
+from fedsim.simulation.sweeps.run import Sweep, run
 
 if TYPE_CHECKING:
     pass

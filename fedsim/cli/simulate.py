@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from fedsim.api.run import Run
     from fedsim.report.sweep_summary import Setting, SweepSummary
     from fedsim.scenario.model import Scenario
-    from fedsim.sweeps.run import Sweep
+    from fedsim.simulation.sweeps.run import Sweep
 
 
 @app.command(rich_help_panel=RUNS)
@@ -172,14 +172,14 @@ def sweep(
     changes = [*(overrides or []), *on_runtime("ray" if address else None, address)]
     with plain_errors(), data_from(data_dir):
         from fedsim.scenario.load import load_tree
-        from fedsim.sweeps.combinations import combinations
+        from fedsim.simulation.sweeps.combinations import combinations
 
         tree = load_tree(scenario, changes)
         for candidate in (one for combination in combinations(tree) for one in combination.candidates):
             check_ready(candidate.scenario)
         from fedsim.api.sweep import sweep_display
-        from fedsim.sweeps.job import job_of
-        from fedsim.sweeps.run import run
+        from fedsim.simulation.sweeps.job import job_of
+        from fedsim.simulation.sweeps.run import run
 
         signal.signal(signal.SIGTERM, signal.default_int_handler)
         job, output = job_of(tree), Output(quiet, as_json)
@@ -208,7 +208,7 @@ def _print_interrupted(console: Console, sweep: Sweep, directory: Path) -> int:
 
 
 def _failures(console: Console, sweep: Sweep, directory: Path) -> None:
-    from fedsim.sweeps.run import failure_file
+    from fedsim.simulation.sweeps.run import failure_file
 
     for event, failure in sweep.results.failures:
         name, trial = sweep.job.title(event.place), event.cell.trial

@@ -14,7 +14,7 @@ from support.distribution import ROOT, unpacked
 
 ABSENT = {
     "silos": ("server", "shuffler", "fedsim/deployment", "fedsim/report", "fedsim/simulation", "fedsim/api"),
-    "server": ("silos", "shuffler", "fedsim/simulation", "fedsim/sweeps", "fedsim/testing"),
+    "server": ("silos", "shuffler", "fedsim/simulation", "fedsim/simulation/sweeps", "fedsim/testing"),
     "shuffler": ("silos", "server", "fedsim/scenario", "fedsim/simulation", "fedsim/cli"),
 }
 ALONE = """

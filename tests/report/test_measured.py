@@ -37,8 +37,8 @@ from fedsim.report.style import frame
 from fedsim.report.summarise import interval90
 from fedsim.report.sweep_figure import Point, draw
 from fedsim.report.texts import result_line
-from fedsim.sweeps.job import job_of
-from fedsim.sweeps.run import run
+from fedsim.simulation.sweeps.job import job_of
+from fedsim.simulation.sweeps.run import run
 
 
 def evaluator(problem: GeneralisedLinear, targets: list[list[float]]) -> Evaluator:

@@ -11,7 +11,7 @@ from fedsim.data import images
 from fedsim.data.fetch import content, obtain
 from fedsim.data.images import Cifar10, Mnist
 from fedsim.scenario.load import load_tree
-from fedsim.sweeps.combinations import combinations
+from fedsim.simulation.sweeps.combinations import combinations
 from tests.support.tiny_images import write_cifar10, write_mnist
 
 VARIANTS = [

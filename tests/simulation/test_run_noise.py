@@ -26,8 +26,8 @@ from fedsim.scenario.resolve import Resolved, resolve, with_nonce
 from fedsim.simulation import trial as in_process
 from fedsim.simulation.host import SiloHost
 from fedsim.simulation.run_digest import run_digest
+from fedsim.simulation.sweeps.job import job_of
 from fedsim.simulation.trial import read
-from fedsim.sweeps.job import job_of
 
 
 @pytest.fixture

@@ -13,9 +13,9 @@ from fedsim.scenario.load import parse
 from fedsim.scenario.resolve import resolve
 from fedsim.simulation import host, side_by_side
 from fedsim.simulation import trial as in_process
-from fedsim.sweeps import run_cells
-from fedsim.sweeps.cell import Cell
-from fedsim.sweeps.run_cells import run_batch
+from fedsim.simulation.sweeps import run_cells
+from fedsim.simulation.sweeps.cell import Cell
+from fedsim.simulation.sweeps.run_cells import run_batch
 from silos.entropy import SeededEntropy
 
 SGD = BASE["algorithm"]

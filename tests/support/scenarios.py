@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from fedsim.cli.main import app
 from fedsim.report.record import CellResult
-from fedsim.sweeps.cell import Cell, CellOutcome
+from fedsim.simulation.sweeps.cell import Cell, CellOutcome
 
 BASE: dict[str, Any] = {
     "seed": 0,

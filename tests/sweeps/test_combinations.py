@@ -14,10 +14,10 @@ from fedsim.common.errors import InputError
 from fedsim.report.sweep_summary import read_sweep
 from fedsim.scenario.load import load_tree
 from fedsim.simulation.failures import WorkerLost
-from fedsim.sweeps.combinations import combinations
-from fedsim.sweeps.engine import Event
-from fedsim.sweeps.job import Job, job_of
-from fedsim.sweeps.run import Watch, run
+from fedsim.simulation.sweeps.combinations import combinations
+from fedsim.simulation.sweeps.engine import Event
+from fedsim.simulation.sweeps.job import Job, job_of
+from fedsim.simulation.sweeps.run import Watch, run
 
 LOCAL = {"name": "local_sgd", "num_rounds": 2, "local_steps": 3, "step_size": 0.5, "clip_norm": 1.0}
 FULL = {"sampler": "full"}

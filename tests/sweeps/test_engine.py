@@ -18,13 +18,13 @@ from fedsim.scenario.resolve import resolve
 from fedsim.simulation.failures import Failure
 from fedsim.simulation.host import SiloHost
 from fedsim.simulation.side_by_side import shared_key
+from fedsim.simulation.sweeps import run_cells
+from fedsim.simulation.sweeps.cell import Cell, CellOutcome, cell_of
+from fedsim.simulation.sweeps.engine import Engine, Event, SweepResults, batches
+from fedsim.simulation.sweeps.job import Place, job_of
+from fedsim.simulation.sweeps.run import cells_table
+from fedsim.simulation.sweeps.run_cells import run_batch, train_loss
 from fedsim.simulation.trial import Trial, read
-from fedsim.sweeps import run_cells
-from fedsim.sweeps.cell import Cell, CellOutcome, cell_of
-from fedsim.sweeps.engine import Engine, Event, SweepResults, batches
-from fedsim.sweeps.job import Place, job_of
-from fedsim.sweeps.run import cells_table
-from fedsim.sweeps.run_cells import run_batch, train_loss
 
 STEPS = [0.1, 0.2, 0.4]
 

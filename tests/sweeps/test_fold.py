@@ -13,9 +13,9 @@ from fedsim.scenario.load import parse
 from fedsim.scenario.resolve import resolve
 from fedsim.simulation.host import SiloHost
 from fedsim.simulation.side_by_side import FIELDS, fold_key, run_fold, shared_key
+from fedsim.simulation.sweeps.cell import cell_of
+from fedsim.simulation.sweeps.engine import batches
 from fedsim.simulation.trial import Trial, read
-from fedsim.sweeps.cell import cell_of
-from fedsim.sweeps.engine import batches
 
 ROUNDS = {"num_rounds": 5, "step_size": 0.1, "clip_norm": 0.5}
 SVRG = {"inner_steps": 2, "step_size": 0.1, "clip_norm": 0.5, "difference_clip": 0.4}

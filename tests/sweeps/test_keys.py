@@ -15,12 +15,12 @@ from fedsim.scenario.load import parse, place
 from fedsim.scenario.resolve import resolve
 from fedsim.simulation.failures import Failure
 from fedsim.simulation.selection import Grant
-from fedsim.sweeps import cell
-from fedsim.sweeps.cell import Cell, CellResult, cell_of, key_of
-from fedsim.sweeps.engine import Engine, Event
-from fedsim.sweeps.job import Place, job_of
-from fedsim.sweeps.run import failure_file, write_failure
-from fedsim.sweeps.run_cells import run_batch
+from fedsim.simulation.sweeps import cell
+from fedsim.simulation.sweeps.cell import Cell, CellResult, cell_of, key_of
+from fedsim.simulation.sweeps.engine import Engine, Event
+from fedsim.simulation.sweeps.job import Place, job_of
+from fedsim.simulation.sweeps.run import failure_file, write_failure
+from fedsim.simulation.sweeps.run_cells import run_batch
 
 
 def key(tree: dict[str, Any], trial: int = 0, train_loss: bool = False) -> str:
@@ -105,7 +105,7 @@ def test_the_source_covers_what_cells_run_and_not_the_command_line() -> None:
         "silos/entropy.py",
         "server/loop.py",
         "shuffler/rounds.py",
-        "fedsim/sweeps/run_cells.py",
+        "fedsim/simulation/sweeps/run_cells.py",
     ):
         assert name in names
     assert not any(name.startswith("fedsim/cli/") for name in names)

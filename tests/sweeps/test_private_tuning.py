@@ -23,12 +23,12 @@ from fedsim.scenario.load import place
 from fedsim.simulation.failures import Failure
 from fedsim.simulation.host import SiloHost
 from fedsim.simulation.side_by_side import Folded
-from fedsim.sweeps import run_cells
-from fedsim.sweeps.cell import Cell
-from fedsim.sweeps.engine import Engine, Event, batches
-from fedsim.sweeps.job import job_of
-from fedsim.sweeps.pool import Local
-from fedsim.sweeps.run_cells import run_batch
+from fedsim.simulation.sweeps import run_cells
+from fedsim.simulation.sweeps.cell import Cell
+from fedsim.simulation.sweeps.engine import Engine, Event, batches
+from fedsim.simulation.sweeps.job import job_of
+from fedsim.simulation.sweeps.pool import Local
+from fedsim.simulation.sweeps.run_cells import run_batch
 from silos.gate import Gate
 
 STEPS = [0.05, 1.0]

@@ -19,9 +19,9 @@ from support.scenarios import BASE, grown
 from fedsim.report.record import CellResult, CellSource, Record
 from fedsim.scenario.load import parse
 from fedsim.simulation.failures import Failure, WorkerLost
-from fedsim.sweeps.cell import Cell, cell_of, records_key
-from fedsim.sweeps.pool import Workers
-from fedsim.sweeps.run_cells import run_batch
+from fedsim.simulation.sweeps.cell import Cell, cell_of, records_key
+from fedsim.simulation.sweeps.pool import Workers
+from fedsim.simulation.sweeps.run_cells import run_batch
 
 
 def cell(rounds: int, epsilon: float) -> Cell:

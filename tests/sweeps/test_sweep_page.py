@@ -196,7 +196,7 @@ def test_baselines_are_fitted_once_for_the_same_records(
     said = " ".join(text.get_text() for text in sweep.plot().findobj(Text))  # type: ignore[attr-defined]
     assert "all silos pooled" in said
     assert "majority class" in said
-    monkeypatch.setattr("fedsim.sweeps.run.baselines", lambda *_: pytest.fail("they are kept"))
+    monkeypatch.setattr("fedsim.simulation.sweeps.run.baselines", lambda *_: pytest.fail("they are kept"))
     again = fedsim.sweep(SMALL, CHANGES, trials=1, out=folder)
     assert again.summary.baselines == sweep.summary.baselines
 

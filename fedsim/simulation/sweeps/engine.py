@@ -16,9 +16,9 @@ from fedsim.report.record import CellResult, CellSource, Record
 from fedsim.scenario.metric import METRICS
 from fedsim.simulation.failures import Failure
 from fedsim.simulation.selection import Parts
-from fedsim.sweeps.cell import Cell, CellOutcome, cell_of, data_key, key_of
-from fedsim.sweeps.job import Job, Place
-from fedsim.sweeps.pool import Runner
+from fedsim.simulation.sweeps.cell import Cell, CellOutcome, cell_of, data_key, key_of
+from fedsim.simulation.sweeps.job import Job, Place
+from fedsim.simulation.sweeps.pool import Runner
 
 T = TypeVar("T")
 

@@ -33,11 +33,11 @@ from fedsim.scenario.load import parse, relative
 from fedsim.scenario.metric import BY_SKLEARN
 from fedsim.scenario.model import Scenario
 from fedsim.simulation.failures import Failure, WorkerLost
-from fedsim.sweeps.cell import Cell, baselines_key, cell_of, records_of, resolved_of
-from fedsim.sweeps.engine import Engine, Event, ReportedTrial, SweepResults
-from fedsim.sweeps.job import Job
-from fedsim.sweeps.pool import Local, Runner, Workers
-from fedsim.sweeps.summarise import summarise
+from fedsim.simulation.sweeps.cell import Cell, baselines_key, cell_of, records_of, resolved_of
+from fedsim.simulation.sweeps.engine import Engine, Event, ReportedTrial, SweepResults
+from fedsim.simulation.sweeps.job import Job
+from fedsim.simulation.sweeps.pool import Local, Runner, Workers
+from fedsim.simulation.sweeps.summarise import summarise
 
 Watch = Callable[[Job], AbstractContextManager[Callable[[Event], None]]]
 """Opened when the cells begin; it gets every cell until they end."""

@@ -37,10 +37,10 @@ from fedsim.scenario.resolve import Resolved
 from fedsim.simulation.failures import Failure
 from fedsim.simulation.host import terms
 from fedsim.simulation.selection import AdmittedSelection
-from fedsim.sweeps.cell import cell_of, code_version, resolved_of
-from fedsim.sweeps.combinations import Combination
-from fedsim.sweeps.engine import ReportedTrial, SweepResults, mean
-from fedsim.sweeps.job import Job, Place, Selection, silos_rounds
+from fedsim.simulation.sweeps.cell import cell_of, code_version, resolved_of
+from fedsim.simulation.sweeps.combinations import Combination
+from fedsim.simulation.sweeps.engine import ReportedTrial, SweepResults, mean
+from fedsim.simulation.sweeps.job import Job, Place, Selection, silos_rounds
 from silos.admission import admit
 
 

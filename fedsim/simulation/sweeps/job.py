@@ -17,9 +17,9 @@ from fedsim.protocol.plan import Census
 from fedsim.scenario.model import Scenario, TuneSection
 from fedsim.scenario.resolve import Resolved, with_nonce
 from fedsim.simulation.selection import AdmittedSelection, Parts, SelectionTerms
-from fedsim.sweeps.cell import resolved_of
-from fedsim.sweeps.combinations import Combination, base_and_section, combinations
-from fedsim.sweeps.section import TUNE, where_fraction_is_given
+from fedsim.simulation.sweeps.cell import resolved_of
+from fedsim.simulation.sweeps.combinations import Combination, base_and_section, combinations
+from fedsim.simulation.sweeps.section import TUNE, where_fraction_is_given
 from server.participation import admitted_rounds, schedule
 
 

@@ -13,8 +13,8 @@ import torch
 
 from fedsim.common.process import keep_memory, one_thread
 from fedsim.simulation.failures import Failure, WorkerLost, death, failure
-from fedsim.sweeps.cell import Cell, CellOutcome, records_key
-from fedsim.sweeps.run_cells import run_batch
+from fedsim.simulation.sweeps.cell import Cell, CellOutcome, records_key
+from fedsim.simulation.sweeps.run_cells import run_batch
 
 Batch = Sequence[Cell]
 Finished = tuple[Cell, CellOutcome]

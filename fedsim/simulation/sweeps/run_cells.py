@@ -25,8 +25,8 @@ from fedsim.simulation.host import SiloHost
 from fedsim.simulation.run_digest import run_digest
 from fedsim.simulation.selection import Grant, Scorer
 from fedsim.simulation.side_by_side import Folded, run_fold, shared_key
+from fedsim.simulation.sweeps.cell import Cell, CellOutcome, records_of, resolved_of
 from fedsim.simulation.trial import Trial
-from fedsim.sweeps.cell import Cell, CellOutcome, records_of, resolved_of
 from silos.entropy import SeededEntropy
 
 Measured = tuple[float, float | None, dict[str, float | None]]

@@ -14,7 +14,7 @@ from fedsim.privacy.registry import MECHANISMS, NONE
 from fedsim.report.sweep_summary import Label, Setting, title
 from fedsim.scenario.load import parse, parse_sweep, place
 from fedsim.scenario.model import Scenario, SweepSection, TuneSection, with_criterion
-from fedsim.sweeps.section import (
+from fedsim.simulation.sweeps.section import (
     SWEEP,
     check_distinct,
     check_section,
