@@ -127,7 +127,7 @@ def legend_below(figure: Figure, axes: Axes) -> None:
     )
 
 
-_LETTERS, _HANDLE, _LINE = 63, 4, 0.19
+_LETTERS, _HANDLE, _LINE = 63, 5, 0.19
 """Letters that fit beside each other in a legend, what a handle takes of them, and a line in inches."""
 
 

@@ -92,7 +92,10 @@ def test_every_series_is_in_the_legend_which_covers_no_axes() -> None:
     figure.draw_without_rendering()
     (legend,) = figure.legends
     assert {text.get_text() for text in legend.get_texts()} == {point.series for point in SERIES}
-    assert legend.get_window_extent().y1 < figure.axes[0].bbox.y0
+    box = legend.get_window_extent()
+    assert box.y1 < figure.axes[0].bbox.y0
+    assert figure.bbox.x0 <= box.x0 < box.x1 <= figure.bbox.x1
+    assert len({round(text.get_window_extent().x0) for text in legend.get_texts()}) == 2
 
 
 def test_series_at_one_epsilon_stand_side_by_side(drawn: list[Figure], tmp_path: Path) -> None:
