@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from support.breaking import around
 from support.daemons import daemons, short_folder
 from support.deployed import simulated
 from support.pooled import PooledFederation, pooled_federation, pooled_scenario
@@ -178,15 +179,12 @@ def _dies_at(made: PooledFederation, out: Path, resume: bool, place: str, r: int
         "kept": (KeptRequest, "keep"),
         "released": (ShufflerClient, "released"),
     }[place]
-    real = getattr(owner, name)
 
-    def dying(self: object, *given: object) -> object:
-        result = real(self, *given)
-        if _round_of(given[0]) == r:
+    def die(_: object, given: object, *rest: object) -> None:
+        if _round_of(given) == r:
             os.kill(os.getpid(), signal.SIGKILL)
-        return result
 
-    setattr(owner, name, dying)
+    around(owner, name, after=die)
     deployed(made, out, resume)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from support.breaking import around
 from support.daemons import Daemon, entered
 
 Before = Callable[[], None]
@@ -41,17 +42,13 @@ def die_after_the_note() -> None:
 def _die(before: bool) -> None:
     from shuffler.store import FileStore
 
-    real, count = FileStore.note, iter(range(3))
+    count = iter(range(3))
 
-    def note(self: FileStore, run: str, round_index: int, request: str, reply: bytes) -> None:
-        third = next(count) == 2
-        if third and before:
-            os.kill(os.getpid(), signal.SIGKILL)
-        real(self, run, round_index, request, reply)
-        if third:
+    def third(*_: object) -> None:
+        if next(count) == 2:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    FileStore.note = note  # type: ignore[method-assign]
+    around(FileStore, "note", **{"before" if before else "after": third})
 
 
 def _serve(file: Path, said: Path, before: Before | None) -> None:
