@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import lru_cache
+from inspect import getattr_static
 from typing import TYPE_CHECKING
 
 import torch
@@ -94,6 +95,7 @@ def one_record(problem: GeneralisedLinear, dtype: torch.dtype) -> dict[str, Prog
         if problem.dtype is not dtype:
             raise _wrong(problem, "programs", f"must compute in {dtype}")
         return problem.programs
+    _check_numbers(problem)
     found = {}
     for method, record in _records(problem, dtype).items():
         try:
@@ -108,6 +110,16 @@ def one_record(problem: GeneralisedLinear, dtype: torch.dtype) -> dict[str, Prog
             )
         found[method] = captured
     return found
+
+
+def _check_numbers(problem: GeneralisedLinear) -> None:
+    """Sizes are whole numbers in fields, the same whenever they are read: scores are split by them."""
+    for name in ("num_features", "num_outputs"):
+        if type(getattr_static(problem, name)) is not int:
+            raise _wrong(problem, name, "must be an int in a field of the dataclass")
+    for name in ("dimension", "__getattribute__"):
+        if getattr_static(type(problem), name) is not getattr_static(GeneralisedLinear, name):
+            raise _wrong(problem, name, "must be that of GeneralisedLinear")
 
 
 def _wrong(problem: GeneralisedLinear, method: str, hint: str) -> InputError:
