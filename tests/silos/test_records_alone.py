@@ -39,7 +39,7 @@ REFUSED |= {"HookedSlope"} | {
     )
 }
 
-REFUSED_LOSSES = {"Raising", "Overwriting", "Odd", "FlippedLoss", "SortedLoss", "LargestLoss"}
+REFUSED_LOSSES = {"Raising", "Overwriting", "FlippedLoss", "SortedLoss", "LargestLoss"}
 REFUSED_LOSSES |= {"CumulatedLoss", "SqueezedLoss"}
 
 

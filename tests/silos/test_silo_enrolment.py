@@ -11,7 +11,7 @@ import pyarrow.parquet
 import pytest
 import yaml
 from support.daemons import enrolment_killed_at
-from support.deployed import POLICY, Caller, enrolled, resolved_of, write_silos
+from support.deployed import POLICY
 from support.refusals import ANY, refused
 
 from fedsim.common.errors import InputError
@@ -277,13 +277,3 @@ def test_a_record_that_names_no_silo_is_refused(configure, tmp_path):
 def test_a_missing_file_is_named(configure):
     with refused("silo.records.path", ANY, "no such file"):
         enrol(configure({"name": "npz", "path": "nothing.npz"}))
-
-
-def test_two_processes_cannot_hold_one_silo(tmp_path):
-    (config, *_) = enrolled(write_silos(tmp_path / "silos", resolved_of()))
-    caller = Caller(Silo.open(config))
-    with pytest.raises(Exception, match="another process holds the silo's ledger"):
-        Silo.open(config)
-    caller.silo.close()
-    assert "cannot be written" in caller.refused("hello")
-    Silo.open(config).close()

@@ -438,23 +438,6 @@ class Whole(LinearRegression):
         return torch.tensor([0, 1, 2, 3])[target.long().clamp(min=0)]
 
 
-class _Odd(int):
-    """One output or several, as it is asked."""
-
-    asked = 0
-
-    def __gt__(self, other: object) -> bool:
-        _Odd.asked += 1
-        return _Odd.asked % 2 == 0
-
-
-@dataclass(frozen=True)
-class Odd(LinearRegression):
-    """Sizes that change between two readings."""
-
-    num_outputs: int = _Odd(1)
-
-
 @dataclass(frozen=True)
 class Handing(LinearRegression):
     """Gives the stored targets back, for the caller to clip in place."""
@@ -522,4 +505,4 @@ LOSSES = [
     _loss("RepeatedLoss", lambda y: y.repeat(3).roll(1)[0] + y.expand(2).unbind(0)[1]),
 ]
 
-PROBLEMS = [*LOSSES, Centred, Raising, Indexing, Whole, Odd, Handing, Overwriting, Scoring, Accepting, Seen]
+PROBLEMS = [*LOSSES, Centred, Raising, Indexing, Whole, Handing, Overwriting, Scoring, Accepting, Seen]
