@@ -4,62 +4,20 @@ import os
 import socket
 import struct
 import threading
-from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 
 import psutil
 import pytest
-from support.daemons import short_folder
+from support.daemons import Listener, short_folder
 
 from fedsim.wire.frames import receive, send
 from server.sockets import Sockets
-
-Serve = Callable[[socket.socket], None]
 
 
 def echo(connection: socket.socket) -> None:
     """Answers every frame with itself and a mark."""
     while (frame := receive(connection, 1 << 20)) is not None:
         send(connection, frame + b"!")
-
-
-class Server:
-    """Listens on a socket; every connection is served in a thread."""
-
-    def __init__(self, path: Path, serve: Serve = echo) -> None:
-        self.path, self._serve = path, serve
-        self.connections: list[socket.socket] = []
-        self._listener = socket.socket(socket.AF_UNIX)
-        self._listener.bind(str(path))
-        self._listener.listen()
-        self._threads = [threading.Thread(target=self._accept)]
-        self._threads[0].start()
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                connection, _ = self._listener.accept()
-            except OSError:
-                return
-            self.connections.append(connection)
-            self._threads.append(threading.Thread(target=self._one, args=(connection,)))
-            self._threads[-1].start()
-
-    def _one(self, connection: socket.socket) -> None:
-        with connection, suppress(OSError):
-            self._serve(connection)
-
-    def stop(self) -> None:
-        self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-        self._threads[0].join()
-        for connection in self.connections:
-            with suppress(OSError):
-                connection.shutdown(socket.SHUT_RDWR)
-        for thread in self._threads[1:]:
-            thread.join()
-        self.path.unlink()
 
 
 @pytest.fixture
@@ -70,10 +28,10 @@ def folder():
 
 @pytest.fixture
 def start(folder):
-    made: list[Server] = []
+    made: list[Listener] = []
 
-    def begin(name: str, serve: Serve = echo) -> Server:
-        made.append(Server(folder / name, serve))
+    def begin(name: str, serve=echo) -> Listener:
+        made.append(Listener(folder / name, serve))
         return made[-1]
 
     yield begin

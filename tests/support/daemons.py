@@ -7,11 +7,13 @@ A daemon here is forked from a process that has imported everything: it runs the
 import multiprocessing
 import os
 import signal
+import socket
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -85,6 +87,44 @@ def enrolment_killed_at(file: Path, write: int) -> bool:
     process.join(PATIENCE)
     assert process.exitcode in (0, -signal.SIGKILL)
     return process.exitcode != 0
+
+
+class Listener:
+    """Listens on a socket; every connection is served in a thread."""
+
+    def __init__(self, path: Path, serve: Callable[[socket.socket], None]) -> None:
+        self.path, self._serve = path, serve
+        self.connections: list[socket.socket] = []
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(str(path))
+        self._listener.listen()
+        self._threads = [threading.Thread(target=self._accept)]
+        self._threads[0].start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                return
+            self.connections.append(connection)
+            self._threads.append(threading.Thread(target=self._one, args=(connection,)))
+            self._threads[-1].start()
+
+    def _one(self, connection: socket.socket) -> None:
+        with connection, suppress(OSError):
+            self._serve(connection)
+
+    def stop(self) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self._threads[0].join()
+        for connection in self.connections:
+            with suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+        for thread in self._threads[1:]:
+            thread.join()
+        self.path.unlink()
 
 
 class Daemon:

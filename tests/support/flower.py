@@ -4,12 +4,12 @@ import os
 import socket
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from support.daemons import Listener
 from support.daemons import short_folder as short_folder
 
 from fedsim.deployment import certs
@@ -30,32 +30,16 @@ def free_port() -> int:
 @contextmanager
 def echo(place: Path, reply: Callable[[bytes], bytes] = lambda frame: frame[::-1]) -> Iterator[None]:
     """Where a daemon would listen: answers each frame by `reply`."""
-    listener = socket.socket(socket.AF_UNIX)
-    listener.bind(str(place))
-    listener.listen()
-    connections: list[socket.socket] = []
 
     def serve(connection: socket.socket) -> None:
-        with connection, suppress(OSError):
-            while (frame := receive(connection, 2**30)) is not None:
-                send(connection, reply(frame))
+        while (frame := receive(connection, 2**30)) is not None:
+            send(connection, reply(frame))
 
-    def accept() -> None:
-        with suppress(OSError):
-            while True:
-                connection, _ = listener.accept()
-                connections.append(connection)
-                threading.Thread(target=serve, args=(connection,), daemon=True).start()
-
-    threading.Thread(target=accept, daemon=True).start()
+    listener = Listener(place, serve)
     try:
         yield
     finally:
-        for each in (listener, *connections):
-            with suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
-        listener.close()
-        place.unlink()
+        listener.stop()
 
 
 class Node:
