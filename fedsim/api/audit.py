@@ -96,11 +96,11 @@ class Audit:
         return table.html + lines_html([table.caption, *self.verdict])
 
 
-def _row(silo: Mapping[str, Any], played: Iterable[str]) -> dict[str, Any]:
-    plain = {name: silo[name] for name in ("name", "n", "delta", "claimed", "attained")}
-    by = {name: silo[name]["attained"] if name in silo else None for name in played}
+def _row(silo: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    public = {name: silo[name] for name in ("name", "n", "delta", "claimed", "attained")}
+    by = {name: silo[name]["attained"] if name in silo else None for name in names}
     ratios = {name: silo[name] for name in ("sensitivity_ratio", "cross_silo_ratio", "noise_ratio")}
-    return plain | by | ratios | {"findings": silo["findings"]}
+    return public | by | ratios | {"findings": silo["findings"]}
 
 
 def audit(

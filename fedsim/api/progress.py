@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 
 Watch = Callable[[Resolved], AbstractContextManager[Observer]]
 """Opened when a run begins; it gets every measurement until the run ends."""
-Told = TypeVar("Told", bound=Callable[..., None])
+Observing = TypeVar("Observing", bound=Callable[..., None])
 
 _BLINK = 0.2  # seconds between two states of a notebook's bar
 
 
 def watching(
-    asked: bool | Told | None, show: Callable[[Console | None], AbstractContextManager[Told]]
-) -> AbstractContextManager[Told]:
+    asked: bool | Observing | None, show: Callable[[Console | None], AbstractContextManager[Observing]]
+) -> AbstractContextManager[Observing]:
     """The display that `progress` asks for.
 
     Args:
@@ -50,7 +50,7 @@ def watching(
         return show(None)
     console = Console(stderr=True)
     wanted = asked or (asked is None and console.is_terminal)
-    return show(console) if wanted else nullcontext(cast(Told, lambda *_: None))
+    return show(console) if wanted else nullcontext(cast(Observing, lambda *_: None))
 
 
 def watcher(progress: bool | Observer | None) -> Watch:

@@ -185,7 +185,7 @@ class AuditedSilo(Part):
     findings: list[str]
 
     def by(self, adversary: str) -> AttainedPart | None:
-        """The result of an adversary, if it was played."""
+        """The result of an adversary, if it attacked."""
         result: AttainedPart | None = getattr(self, adversary)
         return result
 

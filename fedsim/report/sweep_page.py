@@ -29,7 +29,7 @@ from fedsim.report.sweep_summary import (
     title,
 )
 from fedsim.report.tables import TextTable
-from fedsim.report.texts import given, plain, value_text
+from fedsim.report.texts import budget_text, number_text, value_text
 from fedsim.scenario.metric import METRICS
 
 _NOTHING = TextTable("", [], [])
@@ -87,11 +87,11 @@ def _costs(sweep: SweepSummary) -> TextTable:
     limited = not claimed or any(row.epsilon_budget is not None for row in shown)
     columns: dict[str, tuple[bool, Callable[[CombinationRow], str]]] = {
         "combination": (True, lambda row: title(row.varied, True)),
-        "budget epsilon": (limited, lambda row: given(row.epsilon_budget)),
+        "budget epsilon": (limited, lambda row: budget_text(row.epsilon_budget)),
         "claimed epsilon": (claimed, lambda row: shown_up(row.epsilon_claimed)),
         "guaranteed epsilon (true)": (True, lambda row: shown_up(row.epsilon_guaranteed)),
         "true epsilon at least": (claimed, _least),
-        "noise multiplier": (True, lambda row: plain(row.noise_multiplier)),
+        "noise multiplier": (True, lambda row: number_text(row.noise_multiplier)),
         "silo": (True, lambda row: str(row.costliest_silo)),
     }
     used = {name: write for name, (needed, write) in columns.items() if needed}
@@ -166,7 +166,7 @@ def errors(sweep: SweepSummary) -> TextTable:
 
 def _values(row: Values, metric: str, others: Sequence[str], without: str) -> list[str]:
     """The chosen metric with its interval, and the others' means."""
-    means = [plain(each.mean) if (each := row.spread(name)) else "-" for name in others]
+    means = [number_text(each.mean) if (each := row.spread(name)) else "-" for name in others]
     return [value_text(row.spread(metric)) or without, *means]
 
 

@@ -35,19 +35,19 @@ class _Column(NamedTuple):
     write: Callable[[Any], str]
 
 
-def given(value: float | None) -> str:
+def budget_text(value: float | None) -> str:
     """A budget, which is an input and not a result."""
     return "unlimited" if value is None else f"{value:.6g}"
 
 
-def plain(value: float | None) -> str:
+def number_text(value: float | None) -> str:
     """A number that is no promise, to the nearest."""
     return UNBOUNDED if value is None else f"{value:.4g}"
 
 
 _COLUMNS = {
     "n": _Column("records n", "n", lambda count: f"{count:,}"),
-    "epsilon_budget": _Column("budget epsilon", "budget", given),
+    "epsilon_budget": _Column("budget epsilon", "budget", budget_text),
     "delta": _Column("delta", "delta", shown_up),
     "epsilon_guaranteed": _Column("guaranteed epsilon (true)", "guaranteed", shown_up),
     "epsilon_colluding": _Column("if they collude", "if they\ncollude", shown_up),
@@ -55,7 +55,7 @@ _COLUMNS = {
     "epsilon_claimed": _Column("claimed epsilon", "claimed", shown_up),
     "epsilon_dp_accounting": _Column("verified epsilon", "verified", shown_up),
     "epsilon_spent": _Column("spent epsilon", "spent", shown_up),
-    "noise_multiplier": _Column("noise multiplier", "noise\nmult.", plain),
+    "noise_multiplier": _Column("noise multiplier", "noise\nmult.", number_text),
     "releases": _Column("releases", "releases", lambda count: f"{count:,}"),
 }
 _OPTIONAL = (
@@ -66,13 +66,13 @@ _OPTIONAL = (
     "epsilon_spent",
 )
 """Shown where any silo has one."""
-_SAID = ("epsilon_colluding",)
+_STATED = ("epsilon_colluding",)
 """Shown where it is stated that there is none, too."""
 
 
 def silo_table(silos: Sequence[SiloRow], most: int) -> TextTable:
     """Up to `most` silos as they are; of more, the 20 with the least slack and the range of all of them."""
-    keys = [key for key in _COLUMNS if key not in _OPTIONAL or any(_says(silo, key) for silo in silos)]
+    keys = [key for key in _COLUMNS if key not in _OPTIONAL or any(_states(silo, key) for silo in silos)]
     if "epsilon_claimed" in keys and all(silo.epsilon_budget is None for silo in silos):
         keys.remove("epsilon_budget")  # a claim stands in its place
     few = len(silos) <= most
@@ -96,8 +96,8 @@ def slack(silo: SiloRow) -> float:
     return 1 - silo.epsilon_guaranteed / silo.epsilon_budget
 
 
-def _says(silo: SiloRow, key: str) -> bool:
-    return getattr(silo, key) is not None or (key in _SAID and key in silo.model_fields_set)
+def _states(silo: SiloRow, key: str) -> bool:
+    return getattr(silo, key) is not None or (key in _STATED and key in silo.model_fields_set)
 
 
 def _cell(silo: SiloRow, key: str) -> str:

@@ -19,7 +19,7 @@ from fedsim.report.run_directory import read
 from fedsim.report.summarise import of_scenario
 from fedsim.report.summary import SiloRow
 from fedsim.report.tables import TextTable
-from fedsim.report.texts import given, plain, silo_table, slack
+from fedsim.report.texts import budget_text, number_text, silo_table, slack
 from fedsim.scenario.load import parse
 from fedsim.scenario.model import Scenario
 from fedsim.scenario.resolve import resolve
@@ -174,7 +174,12 @@ def test_figures_are_rounded_to_the_side_that_does_not_flatter() -> None:
 
 @pytest.mark.parametrize(
     ("shown", "text"),
-    [(given(None), "unlimited"), (given(1.5), "1.5"), (plain(None), "none"), (plain(2), "2")],
+    [
+        (budget_text(None), "unlimited"),
+        (budget_text(1.5), "1.5"),
+        (number_text(None), "none"),
+        (number_text(2), "2"),
+    ],
 )
 def test_numbers_that_are_no_promise(shown: str, text: str) -> None:
     assert shown == text
