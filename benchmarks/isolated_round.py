@@ -29,7 +29,7 @@ SCENARIO: dict[str, Any] = {
     "privacy": {"epsilon": 1.0, "delta": 1e-5},
     "report": {
         "baselines": False,
-        "nonprivate_twin": False,
+        "nonprivate_baseline": False,
         "evaluate_every": ROUNDS,
         "clipping": False,
         "excess_risk": False,

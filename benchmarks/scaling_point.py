@@ -59,7 +59,7 @@ def scenario(point: Mapping[str, Any]) -> Resolved:
         },
         "privacy": {"epsilon": point.get("epsilon", 1.0)},
         "runtime": {**runtime, "dtype": point.get("dtype", "float64")},
-        "report": {"nonprivate_twin": False, "evaluate_every": point["rounds"]},
+        "report": {"nonprivate_baseline": False, "evaluate_every": point["rounds"]},
     }
     return resolve(parse(tree))
 

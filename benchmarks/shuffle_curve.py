@@ -69,7 +69,7 @@ def scenario(silos: int, privacy: Mapping[str, Any], algorithm: Mapping[str, Any
         "privacy": {"delta": 1e-6, **privacy},
         "assumptions": {"L": math.sqrt(PARAMETERS), "beta": PARAMETERS / 4, "D": 6.0},
         "runtime": "inprocess",
-        "report": {"nonprivate_twin": False, "evaluate_every": 100_000, "excess_risk": True},
+        "report": {"nonprivate_baseline": False, "evaluate_every": 100_000, "excess_risk": True},
     }
 
 

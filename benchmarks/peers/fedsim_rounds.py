@@ -47,7 +47,7 @@ def scenario(kind: str, runtime: str) -> dict[str, object]:
         "algorithm": algorithm | {"batch": parts["batch"]},
         "privacy": {"epsilon": 2},
         "runtime": {"name": runtime, "dtype": parts["dtype"]},
-        "report": {"evaluate_every": ROUNDS // 10, "nonprivate_twin": False, "baselines": False},
+        "report": {"evaluate_every": ROUNDS // 10, "nonprivate_baseline": False, "baselines": False},
     }
 
 

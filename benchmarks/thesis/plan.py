@@ -33,7 +33,7 @@ class Experiment(Section):
     only_if_named: bool = Field(False, description="whether `--only` must ask for it: it takes hours")
     conclusion: str = Field(
         "",
-        description="two sentences; {SETTING | NAME @ EPSILON} is a mean, EPSILON none the twin's, and "
+        description="two sentences; {SETTING | NAME @ EPSILON} is a mean, EPSILON none the baseline's, and "
         "{SETTING | baseline NAME} a baseline's; without a setting there is no bar",
     )
 

@@ -68,13 +68,13 @@ def errors(summary: SweepSummary, curves: Sequence[Curve], setting: str) -> str:
     """
     own = [curve for curve in curves if curve.setting == setting]
     epsilons = sorted({e for curve in own for e in curve.at if e is not None})
-    twins = {curve.name: curve for curve in own if not curve.private}
+    baselines = {curve.name: curve for curve in own if not curve.private}
     as_percent = percent(summary)
     rows = []
     for curve in (one for one in own if one.private):
         cells = [_cell(curve, e, as_percent) if e in curve.at else "-" for e in epsilons]
-        twin = _cell(twins[curve.name], None, as_percent) if curve.name in twins else "-"
-        rows.append([curve.name, *cells, twin])
+        baseline = _cell(baselines[curve.name], None, as_percent) if curve.name in baselines else "-"
+        rows.append([curve.name, *cells, baseline])
     for name, one in summary.levels():
         if (spread := one.spread(summary.metric)) is not None:
             level = number(spread.mean, as_percent)

@@ -65,7 +65,7 @@ def called(row: Mapping[str, Any], fields: Sequence[str]) -> str:
 def curves_of(
     summary: SweepSummary, cells: Sequence[Mapping[str, Any]], series: Sequence[str]
 ) -> list[Curve]:
-    """One for each setting and algorithm, and one for its twin.
+    """One for each setting and algorithm, and one for its baseline.
 
     Args:
         summary: names what was varied, and the metric.

@@ -92,7 +92,7 @@ class Run:
         return self._models("private" if self.summary.privacy.private else "nonprivate")
 
     @cached_property
-    def twin(self) -> np.ndarray:
+    def nonprivate_baseline(self) -> np.ndarray:
         """Final parameters of the non-private baseline, (trials, d); no rows where the run has none."""
         return self._models("nonprivate")
 

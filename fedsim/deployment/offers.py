@@ -142,7 +142,12 @@ def deployable(scenario: Scenario) -> tuple[Scenario, list[str]]:
     """
     _check(scenario)
     report = scenario.report.model_copy(
-        update={"nonprivate_twin": False, "baselines": False, "heterogeneity": False, "excess_risk": False}
+        update={
+            "nonprivate_baseline": False,
+            "baselines": False,
+            "heterogeneity": False,
+            "excess_risk": False,
+        }
     )
     said = []
     if scenario.trials > 1:

@@ -237,7 +237,7 @@ def variants(resolved: Resolved) -> list[Variant]:
     scenario = resolved.scenario
     if not resolved.mechanism.private:
         return ["nonprivate"]
-    return ["private", "nonprivate"] if scenario.report.nonprivate_twin else ["private"]
+    return ["private", "nonprivate"] if scenario.report.nonprivate_baseline else ["private"]
 
 
 def measures_objective(scenario: Scenario) -> bool:

@@ -141,7 +141,7 @@ def not_private(scenario: Scenario) -> list[str]:
         "the noise against an adversary with the seed (scenario.yaml has it): it is reproducible, and drawn "
         "in floating point": private,
         "the non-private baseline of the run, shown for comparison": private
-        and scenario.report.nonprivate_twin,
+        and scenario.report.nonprivate_baseline,
         "trials together: they repeat the run to measure its spread; the guarantee is that of one trial": (
             private and scenario.trials > 1
         ),

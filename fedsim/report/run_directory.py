@@ -315,4 +315,4 @@ def _model_file(variant: str, baseline: bool) -> str:
     """Only private models are in `model.safetensors`."""
     if variant == "private":
         return "model.safetensors"
-    return "nonprivate_twin.safetensors" if baseline else "nonprivate_model.safetensors"
+    return "nonprivate_baseline.safetensors" if baseline else "nonprivate_model.safetensors"

@@ -215,7 +215,9 @@ class ReportSection(Section):
         description="also measure the majority class or mean, silos alone, and all training records pooled, "
         "without privacy",
     )
-    nonprivate_twin: bool = Field(True, description="also run with neither clipping nor noise, to compare")
+    nonprivate_baseline: bool = Field(
+        True, description="also run with neither clipping nor noise, to compare"
+    )
     clipping: bool = Field(True, description="count the terms that the clip shortens, round by round")
     heterogeneity: bool = Field(
         False, description="measure upsilon_*^2 and phi^2 at the optimum of the training records"

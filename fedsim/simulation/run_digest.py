@@ -38,7 +38,7 @@ def run_digest(resolved: Resolved, data: str, variant: Variant, selection: str =
     Args:
         resolved: the run.
         data: `Federation.digest` of the trial's records.
-        variant: the run itself or its twin, which has no budgets.
+        variant: the run itself or its non-private baseline, which has no budgets.
         selection: `Selection.digest`, where it is a candidate of private tuning.
     """
     private = variant == "private"

@@ -117,14 +117,14 @@ class Trial:
     def _run(self) -> Iterator[Measurement]:
         scenario, holds = self._resolved.scenario, self._resolved.trace.holds
         rounds = schedule(len(self._resolved.names), self._resolved.active, holds, scenario.seed, self._trial)
-        main, *twins = variants(self._resolved)
+        main, *baselines = variants(self._resolved)
         yield from self._variant(main, rounds)
-        for twin in twins:
+        for baseline in baselines:
             try:
-                yield from self._variant(twin, rounds)
+                yield from self._variant(baseline, rounds)
             except Refused as refusal:
-                hint = "report.nonprivate_twin=false leaves it out"
-                raise Refused(f"the non-private twin: {refusal}; {hint}") from None
+                hint = "report.nonprivate_baseline=false leaves it out"
+                raise Refused(f"the non-private baseline: {refusal}; {hint}") from None
 
     def _link(self, variant: Variant, admitted: Sequence[Admitted]) -> tuple[Link, Aggregate]:
         resolved, link = self._resolved, _Link(self._hosts, variant)

@@ -68,7 +68,7 @@ def check_equal(one: fedsim.Run, other: fedsim.Run) -> None:
     for table in ("silos", "ledger", "spend"):
         assert one.results.table(table).equals(other.results.table(table)), table
     assert np.array_equal(one.model, other.model)
-    assert np.array_equal(one.twin, other.twin)
+    assert np.array_equal(one.nonprivate_baseline, other.nonprivate_baseline)
     trees = [run.summary.tree() for run in (one, other)]
     for tree in trees:
         del tree["wall_seconds"]
@@ -225,7 +225,7 @@ def test_two_runs_are_not_at_work_in_one_directory(tmp_path: Path) -> None:
                 simulate(out, resume=resume)
 
     assert not simulate(
-        out, {"trials": 1, "num_rounds": 1, "report.nonprivate_twin": False}, progress=meddle
+        out, {"trials": 1, "num_rounds": 1, "report.nonprivate_baseline": False}, progress=meddle
     ).failure
     with refused("--resume", ANY, "complete; nothing is left"):
         simulate(out, resume=True)

@@ -44,8 +44,8 @@ def test_a_run_holds_metrics_ledger_silos_spend_and_models(run: fedsim.Run) -> N
     assert len(run.ledger) == 2 * 3 * 6
     assert len(run.silos) == 2 * 2 * 3
     assert set(run.spend["silo"]) == {"silo-00", "silo-01", "silo-02"}
-    assert run.model.shape == run.twin.shape == (2, run.summary.dimension)
-    assert not (run.model == run.twin).any()
+    assert run.model.shape == run.nonprivate_baseline.shape == (2, run.summary.dimension)
+    assert not (run.model == run.nonprivate_baseline).any()
     assert [silo.epsilon_budget for silo in run.summary.privacy.silos] == [1.0, 2.0, 4.0]
     assert not run.interrupted
     assert run.failure is None
@@ -58,7 +58,7 @@ def test_a_saved_run_is_read_back_as_it_was(run: fedsim.Run, tmp_path: Path) -> 
     again = fedsim.load_run(tmp_path / "run")
     assert again.summary == run.summary
     assert (again.model == run.model).all()
-    assert (again.twin == run.twin).all()
+    assert (again.nonprivate_baseline == run.nonprivate_baseline).all()
     for table in ("metrics", "ledger", "silos", "spend"):
         assert getattr(again, table).to_pylist() == getattr(run, table).to_pylist()
     assert again.save(tmp_path / "copy") == files

@@ -117,7 +117,7 @@ def test_the_good_scenario_is_good(tmp_path: Path) -> None:
     invoke("simulate", write(tmp_path, GOOD), "--out", tmp_path / "run")
     measured = ["baselines.parquet", "calibration.parquet", "clipping.parquet", "metrics.parquet"]
     tables = [*measured, "ledger.parquet", "silos.parquet", "spend.parquet"]
-    models = ["model.json", "model.safetensors", "nonprivate_twin.safetensors"]
+    models = ["model.json", "model.safetensors", "nonprivate_baseline.safetensors"]
     others = ["figures", "report.html", "scenario.yaml", "summary.json"]
     assert sorted(file.name for file in (tmp_path / "run").iterdir()) == sorted(tables + models + others)
 

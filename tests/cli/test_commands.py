@@ -55,7 +55,7 @@ def test_metrics_ledger_and_model_agree_with_the_scenario(run_directory: Path) -
     ledger = pq.read_table(run_directory / "ledger.parquet").to_pylist()
     assert len(ledger) == 3 * 5 * 30
     assert all(row["releases"] == 1 and len(row["broadcast_sha256"]) == 64 for row in ledger)
-    for variant, name in (("private", "model"), ("nonprivate", "nonprivate_twin")):
+    for variant, name in (("private", "model"), ("nonprivate", "nonprivate_baseline")):
         models = load_file(run_directory / f"{name}.safetensors")
         assert sorted(models) == [f"trial-{t}.{variant}" for t in range(3)]
         assert all(model.shape == (31,) for model in models.values())
@@ -68,7 +68,7 @@ def test_the_resolved_scenario_reads_back_to_itself(run_directory: Path) -> None
 
 def test_a_run_is_reproducible_from_its_resolved_scenario(run_directory: Path, tmp_path: Path) -> None:
     invoke("simulate", run_directory / "scenario.yaml", "--out", tmp_path / "again")
-    for name in ("model.safetensors", "nonprivate_twin.safetensors"):
+    for name in ("model.safetensors", "nonprivate_baseline.safetensors"):
         assert (tmp_path / "again" / name).read_bytes() == (run_directory / name).read_bytes()
 
 

@@ -77,7 +77,7 @@ def test_the_page_runs_as_it_stands(
 
 
 def test_the_files_that_it_names_are_the_run_s() -> None:
-    for name in (FILE, FITTED, "model.safetensors", "nonprivate_twin.safetensors", "scenario.yaml"):
+    for name in (FILE, FITTED, "model.safetensors", "nonprivate_baseline.safetensors", "scenario.yaml"):
         assert f"`{name}`" in MODEL_PAGE
 
 

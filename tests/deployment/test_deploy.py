@@ -106,7 +106,7 @@ def test_the_model_is_that_of_the_simulation(tmp_path, case):
 
 def test_quickstart_deployed_is_quickstart_simulated(tmp_path):
     """Grouping silos in one cohort changes rounding, and nothing else."""
-    scenario = load(Path("quickstart"), ["trials=1", "report.nonprivate_twin=false"])
+    scenario = load(Path("quickstart"), ["trials=1", "report.nonprivate_baseline=false"])
     resolved = resolve(scenario)
     enrolled = enrolled_federation(tmp_path, resolved, policy=GENEROUS)
     with enrolled.opened(seeded=True) as channel:

@@ -181,7 +181,7 @@ def test_where_few_are_positive_the_error_says_nothing_and_the_auc_does():
 
 
 def test_before_the_last_round_only_the_chosen_metric_is_measured():
-    rows = simulated(nonprivate_twin=False).metrics.to_pylist()
+    rows = simulated(nonprivate_baseline=False).metrics.to_pylist()
     assert [row["auc"] is None for row in rows] == [True] * (len(rows) - 1) + [False]
 
 

@@ -58,10 +58,10 @@ def test_models_are_by_variant_and_trial(outcome: Outcome, back: RunData) -> Non
 
 def test_a_damaged_model_is_named(back: RunData) -> None:
     assert back.directory is not None
-    path = back.directory / "nonprivate_twin.safetensors"
+    path = back.directory / "nonprivate_baseline.safetensors"
     whole = path.read_bytes()
     path.write_bytes(whole[:20])
-    with refused("RUN", ANY, "nonprivate_twin.safetensors", "damaged"):
+    with refused("RUN", ANY, "nonprivate_baseline.safetensors", "damaged"):
         _ = read(back.directory).models
     path.write_bytes(whole)
 

@@ -214,7 +214,7 @@ def test_a_model_that_nothing_protects_is_taken_only_by_name(patients, treated) 
     with refused("nonprivate", False, "this run's model is not private"):
         open_run.predict(frame)
     assert len(open_run.predict(frame, nonprivate=True)) == 60
-    alone = simulated(clinic_tree(patients[0]), nonprivate_twin=False)
+    alone = simulated(clinic_tree(patients[0]), nonprivate_baseline=False)
     with refused("nonprivate", True, "baseline"):
         alone.predict(frame, nonprivate=True)
 

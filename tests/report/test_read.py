@@ -284,7 +284,7 @@ def test_targets_that_are_all_alike_are_named() -> None:
     features = np.random.default_rng(0).normal(size=(40, 2))
     data = fedsim.Arrays(features, np.ones(40, dtype=int), classes=2)
     run = fedsim.simulate(
-        SMALL | {"report": {"nonprivate_twin": False, "baselines": False}}, data=data, progress=False
+        SMALL | {"report": {"nonprivate_baseline": False, "baselines": False}}, data=data, progress=False
     )
     training, test = run.summary.warnings  # once, of two trials
     assert training.startswith("all 31 training records have one and the same target")

@@ -57,12 +57,12 @@ def test_private_models_lie_alone(run: Path) -> None:
     found = {file.stem: set(load_file(file)) for file in run.glob("*.safetensors")}
     assert found == {
         kind: {f"trial-{trial}.{variant}" for trial in range(2)}
-        for kind, variant in (("model", "private"), ("nonprivate_twin", "nonprivate"))
+        for kind, variant in (("model", "private"), ("nonprivate_baseline", "nonprivate"))
     }
 
 
 def test_a_run_without_a_twin_has_no_file_of_one(tmp_path: Path) -> None:
-    alone = simulate(tmp_path, SMALL | {"trials": 1, "report": {"nonprivate_twin": False}})
+    alone = simulate(tmp_path, SMALL | {"trials": 1, "report": {"nonprivate_baseline": False}})
     assert [file.name for file in alone.glob("*.safetensors")] == ["model.safetensors"]
 
 

@@ -62,7 +62,7 @@ SMALL: dict[str, Any] = {
     "runtime": "inprocess",
     "trials": 1,
     "sweep": None,
-    "report.nonprivate_twin": False,
+    "report.nonprivate_baseline": False,
     "report.baselines": False,
 }
 RUNS: dict[str, dict[str, Any]] = {

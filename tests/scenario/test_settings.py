@@ -159,7 +159,7 @@ TREE: dict[str, Any] = {
         ("fraction", "algorithm.batch.fraction"),  # given; others might be
         ("batch.fraction", "algorithm.batch.fraction"),
         ("rows", "data.rows"),
-        ("nonprivate_twin", "report.nonprivate_twin"),
+        ("nonprivate_baseline", "report.nonprivate_baseline"),
         ("algorithm.stepsize", "algorithm.stepsize"),  # in full: validation says what is wrong with it
     ],
 )

@@ -15,7 +15,7 @@ import pytest
 import torch
 import yaml
 from scipy.stats import chi2
-from support.run_keys import OTHER, SGD, TREE, changed, of_run, recorded, simulated, twins
+from support.run_keys import OTHER, SGD, TREE, baselines, changed, of_run, recorded, simulated
 
 import fedsim
 from fedsim.api.given import resolved_of
@@ -40,7 +40,7 @@ def test_no_two_of_many_runs_of_one_seed_share_a_key(keys):
     """Of noise, batch or permutation, in any silo: also where only another silo's part is different, since
     what is broadcast then differs, and two answers at different points with equal noise tell all.
     """
-    runs = [of_run(twins(changed(TREE, changes)), keys) for changes in ({}, *OTHER.values())]
+    runs = [of_run(baselines(changed(TREE, changes)), keys) for changes in ({}, *OTHER.values())]
     assert {len(run) for run in runs} == {3}
     assert all(a.isdisjoint(b) for a, b in pairs(runs, 2))
 
@@ -108,7 +108,7 @@ WIDE_TREE: dict[str, Any] = changed(
 
 
 def noise_of(tree: Mapping[str, Any]) -> torch.Tensor:
-    """What hides the mean gradients of round 0, (silos d,): the answers, less those of a twin without it."""
+    """What hides the mean gradients of round 0, (silos d,): answers less those without noise."""
     resolved = resolve(parse(tree))
     silos = SiloHost(resolved, 0, read(resolved, 0))
     rounds = [range(len(resolved.trace.plan.rounds))] * 3

@@ -154,7 +154,7 @@ def test_the_second_aggregator_is_an_actor_of_its_own(tmp_path):
 
     on_ray = BASE | {
         "runtime": {"name": "ray", "shuffler": "envelopes"},
-        "report": {"nonprivate_twin": False},
+        "report": {"nonprivate_baseline": False},
     }
     assert simulate(on_ray, out=tmp_path / "run").summary.status == "finished"
 

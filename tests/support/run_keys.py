@@ -80,5 +80,5 @@ def of_batch(cells: list[Cell], keys: list[int]) -> set[int]:
     return set(keys)
 
 
-def twins(tree: Mapping[str, Any]) -> dict[str, Any]:
-    return changed(tree, {"report": {"nonprivate_twin": False}})
+def baselines(tree: Mapping[str, Any]) -> dict[str, Any]:
+    return changed(tree, {"report": {"nonprivate_baseline": False}})

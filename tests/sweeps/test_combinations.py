@@ -38,9 +38,9 @@ def test_a_grid_is_the_product_and_a_twin_is_there_once_per_algorithm(base: dict
         (candidate,) = combination.candidates
         assert candidate.scenario.algorithm.name == combination.varied["algorithm"]
         assert candidate.scenario.privacy.epsilon == combination.varied["privacy.epsilon"]
-    twins = [c for c in found if not c.private]
-    assert [c.varied for c in twins] == [{"algorithm": "local_sgd"}, {"algorithm": "noisy_minibatch_sgd"}]
-    assert {c.candidates[0].scenario.privacy.mechanism for c in twins} == {"none"}
+    baselines = [c for c in found if not c.private]
+    assert [c.varied for c in baselines] == [{"algorithm": "local_sgd"}, {"algorithm": "noisy_minibatch_sgd"}]
+    assert {c.candidates[0].scenario.privacy.mechanism for c in baselines} == {"none"}
 
 
 def test_a_number_in_powers_of_ten_is_a_number_with_and_without_a_dot(
@@ -56,7 +56,7 @@ def test_a_number_in_powers_of_ten_is_a_number_with_and_without_a_dot(
 
 
 def test_no_twins_where_none_are_asked_for(base: dict[str, Any]) -> None:
-    base["report"] = {"nonprivate_twin": False}
+    base["report"] = {"nonprivate_baseline": False}
     assert len(swept(base, grid={"privacy.epsilon": [1, 2, 4]})) == 3
 
 
@@ -136,11 +136,11 @@ def test_a_section_brings_candidates_of_its_own_and_is_the_best_of_alternatives(
 
 def test_a_twin_has_the_candidates_of_its_algorithm(base: dict[str, Any]) -> None:
     found = swept(base, grid={"algorithm": [TUNED, SPIDER], "privacy.epsilon": [1, 2]})
-    private, twins = found[:4], found[4:]
-    assert [twin.varied for twin in twins] == [{"algorithm": "MB"}, {"algorithm": "SPIDER"}]
-    for twin, one in zip(twins, private[::2], strict=True):
-        assert [c.chosen for c in twin.candidates] == [c.chosen for c in one.candidates]
-        assert {c.scenario.privacy.mechanism for c in twin.candidates} == {"none"}
+    private, baselines = found[:4], found[4:]
+    assert [baseline.varied for baseline in baselines] == [{"algorithm": "MB"}, {"algorithm": "SPIDER"}]
+    for baseline, one in zip(baselines, private[::2], strict=True):
+        assert [c.chosen for c in baseline.candidates] == [c.chosen for c in one.candidates]
+        assert {c.scenario.privacy.mechanism for c in baseline.candidates} == {"none"}
 
 
 def test_what_is_not_named_is_called_by_its_alternatives(base: dict[str, Any]) -> None:

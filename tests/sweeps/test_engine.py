@@ -89,7 +89,7 @@ def test_the_better_of_two_algorithms_is_reported_and_every_candidate_is_tried(
     chosen = [job.combinations[n].candidates[at or 0].chosen for n, at in sorted(results.chosen.items())]
     spider = {"algorithm.one_of": "prox_spider", "algorithm.period": 3}
     alternate = {"algorithm.one_of": "spider_alternate", "algorithm.step_size": 0.2}
-    assert chosen == [spider, alternate, alternate]  # the last is the twin
+    assert chosen == [spider, alternate, alternate]  # the last is the baseline
     assert sum(cell.train_loss for cell in runner.cells) == 3 * 5 * 3
     assert {row.place.trial for row in results.rows} == {3, 4}
     (row, *_) = results.rows
@@ -151,7 +151,12 @@ def test_a_batch_holds_every_setting_in_every_trial(base: dict[str, Any], tmp_pa
     tree = base | {"sweep": {"grid": {"privacy.epsilon": [1, 2], "algorithm.num_rounds": [3, 4]}}}
     _, runner = run(tree, tmp_path, lambda _: result())
     found = batches(reversed(runner.cells), most=10)
-    assert sorted(map(len, found)) == [2, 2, 4, 4]  # twins and private runs of 3 and of 4 rounds, two trials
+    assert sorted(map(len, found)) == [
+        2,
+        2,
+        4,
+        4,
+    ]  # baselines, private runs of 3 and 4 rounds; two trials
     for batch in found:
         settings = {str(cell.scenario) for cell in batch}
         assert len({cell.trial for cell in batch}) * len(settings) == len(batch)
@@ -237,7 +242,7 @@ def test_the_board_counts_and_names_the_best_private_mean_and_the_time_left(
     monkeypatch.setattr(sweep.time, "monotonic", lambda: now)
     board = sweep._Board(job_of(base | {"trials": 3, "sweep": {"grid": {"privacy.epsilon": [1, 2]}}}))
     board.add(Event(Place(0, 0, 0), "key", CELL, result(0.4), True))
-    board.add(Event(Place(2, 0, 0), "key", CELL, result(0.1), False))  # the twin
+    board.add(Event(Place(2, 0, 0), "key", CELL, result(0.1), False))  # the baseline
     assert board.seconds_left() is None
     for trial, error in enumerate((0.1, 0.5)):  # lucky once
         now += 3.0

@@ -110,7 +110,7 @@ def check(tree: Mapping[str, Any]) -> None:
 
 @pytest.fixture
 def tree() -> dict[str, Any]:
-    report = {"nonprivate_twin": False}
+    report = {"nonprivate_baseline": False}
     return BASE | {"report": report, "algorithm": {"name": "noisy_minibatch_sgd", **ROUNDS}}
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.run_keys import OTHER, TREE, changed, of_batch, of_run, recorded, twins
+from support.run_keys import OTHER, TREE, baselines, changed, of_batch, of_run, recorded
 
 from fedsim.protocol.batch import FULL
 from fedsim.protocol.plan import Release
@@ -167,7 +167,7 @@ def keys(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def cells_of(*changes: Mapping[str, Any]) -> list[Cell]:
-    return [cell_of(parse(twins(changed(TREE, one))), 0, False) for one in changes]
+    return [cell_of(parse(baselines(changed(TREE, one))), 0, False) for one in changes]
 
 
 def test_cells_that_fold_share_their_noise_and_are_what_they_are_alone(keys: list[int]) -> None:
@@ -201,7 +201,7 @@ def test_simulate_shares_with_a_cell_only_what_is_the_same_run(
     changes: dict[str, Any], equal: bool, keys: list[int], tmp_path: Path
 ) -> None:
     """A failed cell's file says which of the two it is."""
-    tree = twins(changed(TREE, changes))
+    tree = baselines(changed(TREE, changes))
     (cell,) = cells_of(changes)
     own, alone = of_batch([cell], keys), of_run(tree, keys)
     assert own == alone if equal else own.isdisjoint(alone)
@@ -214,7 +214,7 @@ def test_simulate_shares_with_a_cell_only_what_is_the_same_run(
     assert "draw the noise again" in said
 
 
-TUNED: dict[str, Any] = changed(TREE, {"data.rows": 300, "report": {"nonprivate_twin": False}})
+TUNED: dict[str, Any] = changed(TREE, {"data.rows": 300, "report": {"nonprivate_baseline": False}})
 GRID = [0.05, 1.0]
 
 

@@ -163,7 +163,7 @@ def test_candidates_draw_noise_of_their_own(batch: dict[str, Any], monkeypatch: 
 def test_a_cell_of_private_tuning_folds_with_none() -> None:
     every = all_cells(TREE)
     tuning = [cell for cell in every if cell.scored]
-    assert len(tuning) == 3 * RUNS  # the twin's too: it has no noise, and a score without
+    assert len(tuning) == 3 * RUNS  # the baseline's too: it has no noise, and a score without
     assert all(len(batch) == 1 for batch in batches(tuning))
     assert any(len(batch) > 1 for batch in batches(every))
     some = tuning[:2] + tuning[-2:]
@@ -249,7 +249,7 @@ def test_a_selection_is_run_once() -> None:
 
 
 def test_where_nothing_is_chosen_the_rest_is_reported_all_the_same() -> None:
-    tree = changed(report={"nonprivate_twin": False})
+    tree = changed(report={"nonprivate_baseline": False})
     tree["sweep"]["tune"]["grid"] = {"algorithm.step_size": [1.0]}
     runner = FakeRunner(lambda _: result())
     engine(tree).run(runner, ignored)
@@ -283,7 +283,7 @@ PLANS: dict[str, dict[str, Any]] = {
 def test_what_the_gates_admit_costs_what_the_silos_agreed_to(
     changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tree = changed(**changes, trials=1, report={"nonprivate_twin": False})
+    tree = changed(**changes, trials=1, report={"nonprivate_baseline": False})
     tree["sweep"]["grid"] = {"privacy.epsilon": [2]}
     spent, real = defaultdict(list), SiloHost.open
 
@@ -318,7 +318,7 @@ def test_a_reported_run_that_is_refused_has_cost_nothing_and_the_ledger_is_writt
     tree = changed(
         data={"name": "synthetic", "rows": 36, "features": 3},
         algorithm=BASE["algorithm"] | fresh,
-        report={"nonprivate_twin": False},
+        report={"nonprivate_baseline": False},
     )
     tree["sweep"]["tune"]["private"]["fraction"] = 0.5
     assert "fresh records" in sweep(tree, tmp_path, code=1)
@@ -375,7 +375,7 @@ BAD: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
 def test_bad_input_is_one_line_that_names_the_field(
     field: str, sections: dict[str, Any], tune: dict[str, Any], words: str, tmp_path: Path
 ) -> None:
-    tree = changed(**sections, report={"nonprivate_twin": False})
+    tree = changed(**sections, report={"nonprivate_baseline": False})
     tree["sweep"]["tune"] = {k: v for k, v in (TUNE | tune).items() if v is not None}
     output = sweep(tree, tmp_path, code=2)
     name = f"scenario.sweep.{field}" if field.startswith("tune") else f"scenario.{field}"
@@ -385,7 +385,7 @@ def test_bad_input_is_one_line_that_names_the_field(
 
 
 def test_models_that_are_not_finite_lose_and_nothing_else_fails(tmp_path: Path) -> None:
-    tree = changed(report={"nonprivate_twin": False})
+    tree = changed(report={"nonprivate_baseline": False})
     tree["sweep"]["tune"]["grid"] = {"algorithm.step_size": [1.0, 1e9]}
     assert "lower the step size" in sweep(tree, tmp_path, code=1)
     said = summary(tmp_path)

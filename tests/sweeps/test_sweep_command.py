@@ -130,7 +130,7 @@ def test_a_failed_cell_is_reported_reproducible_and_stops_nothing(tmp_path: Path
             {"privacy.epsilon": 2},
         ]
     }  # fmt: skip
-    tree = BASE | {"trials": 1, "report": {"nonprivate_twin": False}, "sweep": sweep}
+    tree = BASE | {"trials": 1, "report": {"nonprivate_baseline": False}, "sweep": sweep}
     output = invoke("sweep", write(tmp_path, tree), "--out", tmp_path / "out", code=1)
     assert "4 cells run, 0 from the cache, 3 failed" in output
     assert lacking(output, "out of memory | lower the step size | plan costs") == []
@@ -147,7 +147,7 @@ def test_a_failed_cell_is_reported_reproducible_and_stops_nothing(tmp_path: Path
 
 def test_a_sweep_of_which_everything_fails_says_so(tmp_path: Path) -> None:
     sweep = {"grid": {"privacy.epsilon": [1e-7]}, "tune": TUNE}
-    tree = BASE | {"report": {"nonprivate_twin": False}, "sweep": sweep}
+    tree = BASE | {"report": {"nonprivate_baseline": False}, "sweep": sweep}
     tree["privacy"] = {"epsilon": 1, "delta": 1e-12}
     output = invoke("sweep", write(tmp_path, tree), "--out", tmp_path / "out", code=1)
     assert "4 failed" in output

@@ -120,7 +120,7 @@ def tree(name: str, n: int, silos: int, **changed: Any) -> dict[str, Any]:
         "privacy": {"epsilon": 2.0, "delta": 1e-5},
         "assumptions": {"L": math.sqrt(FEATURES), "beta": FEATURES / 4, "D": 8.0, "Delta": 0.7},
         "runtime": "inprocess",
-        "report": {"nonprivate_twin": False, "evaluate_every": 100000},
+        "report": {"nonprivate_baseline": False, "evaluate_every": 100000},
     } | changed
 
 

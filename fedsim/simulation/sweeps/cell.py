@@ -82,7 +82,7 @@ def cell_of(scenario: Scenario, trial: int, train_loss: bool) -> Cell:
     private = MECHANISMS[scenario.privacy.mechanism].private
     runtime = {"name": "inprocess", "dtype": tree["runtime"]["dtype"]}
     threshold = scenario.report.threshold
-    report = {"nonprivate_twin": False} | ({"threshold": threshold} if threshold != 0.5 else {})
+    report = {"nonprivate_baseline": False} | ({"threshold": threshold} if threshold != 0.5 else {})
     privacy = tree["privacy"] if private else {"mechanism": NONE.name}
     # Not its defaults: a theorem chooses what is not given, in the cell as in the scenario.
     tree["algorithm"] = scenario.algorithm.model_dump(mode="json", exclude_none=True, exclude_unset=True)

@@ -69,7 +69,7 @@ def combinations(tree: Mapping[str, Any]) -> list[Combination]:
     check_distinct(f"{SWEEP}.cells", outer, "duplicate cells; each combination once")
     names = labels(section)
     points = [_combination(base, section, names, setting, inner) for setting in outer]
-    if not any(c.private and c.scenario.report.nonprivate_twin for c in points):
+    if not any(c.private and c.scenario.report.nonprivate_baseline for c in points):
         return _distinct(points)
     return _distinct([*points, *(_without_privacy(c) for c in points if c.private)])
 
@@ -162,7 +162,7 @@ def _without_privacy(combination: Combination) -> Combination:
     """
     if any(candidate.scenario.algorithm.parameters == "theorem" for candidate in combination.candidates):
         hint = "must be false in a sweep with algorithm.parameters theorem, which chooses by epsilon"
-        raise InputError("scenario.report.nonprivate_twin", True, hint)
+        raise InputError("scenario.report.nonprivate_baseline", True, hint)
     candidates = []
     for candidate in combination.candidates:
         chosen = {field: value for field, value in candidate.chosen.items() if not _within(field, "privacy")}

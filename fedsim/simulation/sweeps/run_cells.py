@@ -111,7 +111,7 @@ def _evaluator(resolved: Resolved, data: Federation) -> Evaluator:
 
 def _resolved(cell: Cell) -> Resolved:
     scenario = parse(cell.scenario)
-    quiet = {"evaluate_every": _NEVER, "nonprivate_twin": False, "clipping": False}
+    quiet = {"evaluate_every": _NEVER, "nonprivate_baseline": False, "clipping": False}
     scenario = scenario.model_copy(update={"report": scenario.report.model_copy(update=quiet)})
     return resolved_of(scenario)
 
