@@ -68,6 +68,29 @@ def test_two_requests_at_the_same_time_are_one_answer():
     assert [said.rounds for said in gate.statements()] == [[0]]
 
 
+def test_two_broadcasts_at_the_same_time_are_one_answer():
+    refused: list[str] = []
+    others: list[threading.Thread] = []
+
+    def second():
+        try:
+            gate.answer(0, ONE)
+        except Refused as refusal:
+            refused.append(str(refusal))
+
+    def half(w, ask, memory):
+        if not others:
+            others.append(_started(second))
+            others[0].join(0.5)
+        return {"g": ask(Query("gradient", (w,), 1.0))}
+
+    gate = _turned(half)
+    assert torch.equal(gate.answer(0, ZERO)["g"], HONEST)
+    others[0].join(30)
+    assert len(refused) == 1
+    assert "another broadcast" in refused[0]
+
+
 @pytest.mark.parametrize("failure", [MemoryError, KeyboardInterrupt])
 def test_an_ask_that_breaks_down_ends_the_round_whatever_the_silo_method_makes_of_it(failure, monkeypatch):
     real, failures = Records.clipped_sum, iter([failure])
