@@ -76,8 +76,8 @@ index=()
 for side in silo server; do
   folder=$([ $side = silo ] && echo silos || echo server)
   podman build --quiet --pull=never --network host "${mounts[@]}" "${index[@]}" --file "$folder/Dockerfile" \
-    --tag "docker.io/library/fedsim-$side:0.2.0" . > "$work/build.log" 2>&1 || { tail -30 "$work/build.log"; exit 1; }
-  say "image of $side: $(podman image inspect --format '{{.Size}}' "docker.io/library/fedsim-$side:0.2.0" | awk '{printf "%.2f GB", $1 / 1e9}')"
+    --tag "docker.io/library/fedsim-$side:0.3.0" . > "$work/build.log" 2>&1 || { tail -30 "$work/build.log"; exit 1; }
+  say "image of $side: $(podman image inspect --format '{{.Size}}' "docker.io/library/fedsim-$side:0.3.0" | awk '{printf "%.2f GB", $1 / 1e9}')"
 done
 
 podman system service --time=0 "$DOCKER_HOST" > "$work/podman.log" 2>&1 &
