@@ -30,7 +30,7 @@ from fedsim.deployment.topology import ROSTER, Topology
 from fedsim.scenario.load import load
 from fedsim.secagg.envelopes import PUBLIC_FILE
 from fedsim.secagg.roster import parse_roster
-from fedsim.wire.connections import LOOPBACK, dial
+from fedsim.wire.connections import LOOPBACK, listens
 
 START_SECONDS = 300.0
 """Until all silos must listen, on a slow machine."""
@@ -67,7 +67,7 @@ def run_all(topology: Topology, port: int, resume: bool, tell: Tell) -> Status:
             enroll(control, keys)
             _start_nodes(processes, topology, address)
             if topology.sums:
-                _wait(partial(_listens, topology.shuffler_socket), processes, "the shuffler")
+                _wait(partial(listens, topology.shuffler_socket, 1), processes, "the shuffler")
             job = Job(str(topology.scenario), (), topology.federation, topology.run, resume)
             return submit(control, job, keys, START_SECONDS, tell)
 
@@ -112,7 +112,7 @@ def _start_nodes(processes: Processes, topology: Topology, address: str) -> None
             f"the node of {name}", _node(topology, name, address), topology.silo(name) / "node.log"
         )
     for name in topology.silos:
-        _wait(partial(_listens, topology.socket(name)), processes, f"the daemon of {name}")
+        _wait(partial(listens, topology.socket(name), 1), processes, f"the daemon of {name}")
 
 
 def _daemon(topology: Topology, name: str) -> list[str]:
@@ -126,14 +126,6 @@ def _node(topology: Topology, name: str, address: str) -> list[str]:
         *("--root-certificates", str(folder / "ca.crt"), "--key", str(folder / "node.key")),
         *("--socket", str(topology.socket(name))),
     ]
-
-
-def _listens(path: Path) -> bool:
-    try:
-        dial(path, seconds=1).close()
-    except OSError:
-        return False
-    return True
 
 
 def _wait(there: Callable[[], bool], processes: Processes, name: str) -> None:

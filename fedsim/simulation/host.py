@@ -139,8 +139,10 @@ class SiloHost:
         """Admission: every silo prices the plan for its own rounds.
 
         Raises:
-            Refused: a silo does not accept the plan.
+            Refused: a silo does not accept the plan, or a grant's gate has its records already.
         """
+        if self._grant is not None and self._gates:
+            raise Refused("this run's gate was given its records already; one is paid for")
         mechanism = self._resolved.mechanism if variant == "private" else NONE
         algorithm, problem = self._resolved.gate_algorithm, self._resolved.gate_problem
         run = self._run or run_digest(self._resolved, self._data, variant)

@@ -76,13 +76,17 @@ def stated_noise(
 
 
 def _at(stated: _Stated, algorithm: Any, claim: Budget, premises: Premises) -> Theorem:
-    """The theorem at an algorithm's numbers, which have the same names but for clip and rounds."""
+    """The theorem at an algorithm's numbers, which have the same names but for clip and rounds.
+
+    What a theorem takes by keyword alone is no algorithm's.
+    """
     given = {"claim": claim, "active": premises.active, "kappa": premises.kappa}
-    for name in signature(stated).parameters:
+    names = [name for name, one in signature(stated).parameters.items() if one.kind is not one.KEYWORD_ONLY]
+    for name in names:
         field = {"clip": "clip_norm", "rounds": "num_rounds"}.get(name, name)
         if name not in given and hasattr(algorithm, field):
             given[name] = getattr(algorithm, field)
-    return stated(**{name: value for name, value in given.items() if name in signature(stated).parameters})
+    return stated(**{name: value for name, value in given.items() if name in names})
 
 
 def _violations(theorems: Sequence[Theorem], names: Sequence[str]) -> list[tuple[Check, list[str]]]:

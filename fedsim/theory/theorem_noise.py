@@ -78,6 +78,7 @@ def noisy_minibatch(
     clip: float,
     rounds: int,
     batch: Batch,
+    *,
     title: str = "noisy MB-SGD (Theorems 34, 104, 140)",
 ) -> Theorem:
     """Theorems 34, 104 and 140, see the module."""
@@ -94,7 +95,7 @@ def noisy_minibatch(
 def accelerated_erm(claim: Budget, clip: float, rounds: int, batch: Batch) -> Theorem:
     """Theorems 37, 129 and 131: sigma and conditions exactly those of Theorem 34."""
     title = "accelerated MB-SGD, empirical risk (Theorems 37, 129, 131)"
-    return noisy_minibatch(claim, clip, rounds, batch, title)
+    return noisy_minibatch(claim, clip, rounds, batch, title=title)
 
 
 def experiments(claim: Budget, clip: float, rounds: int, batch: Batch) -> Theorem:
@@ -208,6 +209,7 @@ def prox_spider(
     difference_batch: Batch = FULL,
     smoothness: float | None = None,
     difference_clip: float | None = None,
+    *,
     phases: float | None = None,
 ) -> Theorem:
     """Theorems 44, 149. Noise on gradients, and on differences min(sigma_2 |w - w_previous|, hat sigma_2).

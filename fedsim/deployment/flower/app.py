@@ -39,7 +39,7 @@ def main(grid: Grid, context: Context) -> None:
     def observe(step: Step) -> None:
         """The round is in the checkpoint by now."""
         progress.write(of_step(step))
-        if file is not None and stop_of(file).exists():
+        if step.rounds < step.of and file is not None and stop_of(file).exists():
             raise Refused(f"stopped by its operator after round {step.rounds} of {step.of}")
 
     deploy(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -147,7 +148,9 @@ def submit(control: Control, job: Job, keys: Mapping[str, bytes], patience: floa
         try:
             return _follow(control, run, reader, tell)
         except KeyboardInterrupt:
-            _end_round(control, run, job, reader, tell)
+            status = _end_round(control, run, job, reader, tell)
+            if status.word == "completed":
+                return status
             raise
     except BaseException:
         with suppress(InputError):
@@ -158,12 +161,25 @@ def submit(control: Control, job: Job, keys: Mapping[str, bytes], patience: floa
             file.unlink(missing_ok=True)
 
 
-def _end_round(control: Control, run: int, job: Job, reader: Reader, tell: Tell) -> None:
-    """Let the run end its round: a sum that silos have sent and no shuffler has released would be lost."""
-    tell(of_words("ending the round in hand; Ctrl-C again ends it at once"))
-    with suppress(OSError):  # where the run is another machine's, which looks at no file here
+def _end_round(control: Control, run: int, job: Job, reader: Reader, tell: Tell) -> Status:
+    """Let the run end its round: a sum that silos have sent and no shuffler has released would be lost.
+
+    A run that has not begun, or that another machine has, writes no progress here and is not waited for.
+    """
+    if not job.progress.exists():
+        return Status("unknown", "")
+
+    def tell_if_there(line: Line) -> None:
+        with suppress(OSError):  # a terminal that has gone sends SIGHUP, and takes no line
+            tell(line)
+
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # shells send a second one
+    try:
         job.stop.touch()
-        _follow(control, run, reader, tell, GRACE)
+        tell_if_there(of_words("ending the round in hand; Ctrl-C again ends it at once"))
+        return _follow(control, run, reader, tell_if_there, GRACE)
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def _settings(job: Job) -> dict[str, str | bool | int | float]:

@@ -1,0 +1,103 @@
+"""An interrupted run ends the round in hand, and is reported as what became of it."""
+
+import signal
+
+import pytest
+
+from fedsim.deployment.flower import submit as module
+from fedsim.deployment.flower.control import Status
+from fedsim.deployment.flower.submit import Job, Writer, of_words, submit
+
+RUNNING, STOPPED = Status("running", ""), Status("failed", "stopped by its operator")
+
+
+class OneRun:
+    """In place of a SuperLink's control: Ctrl-C comes at the second look; the run ends when asked to."""
+
+    def __init__(self, job, ends=STOPPED, interrupts=(2,)):
+        self.job, self.ends, self.interrupts = job, ends, interrupts
+        self.looks, self.stops = 0, 0
+        self.address = "stand-in"
+
+    def start(self, settings):
+        Writer(self.job.progress).write(of_words("checkpoint"))
+        return 1
+
+    def nodes(self):
+        return {}
+
+    def status(self, run):
+        self.looks += 1
+        if self.looks in self.interrupts:
+            raise KeyboardInterrupt
+        return self.ends if self.job.stop.exists() else RUNNING
+
+    def stop(self, run):
+        self.stops += 1
+
+
+@pytest.fixture
+def job(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "LOOK", 0.0)
+    monkeypatch.setattr(module, "enroll", lambda control, keys: None)
+    return Job("quickstart", (), tmp_path / "federation.yaml", tmp_path / "run", False)
+
+
+def _tell(line):
+    raise BrokenPipeError if "round in hand" in line.text else OSError(5, "no terminal")
+
+
+def _no_file(job):
+    return not job.progress.exists() and not job.stop.exists()
+
+
+def test_the_run_is_asked_to_end_its_round_and_then_stopped(job):
+    control, told = OneRun(job), []
+    with pytest.raises(KeyboardInterrupt):
+        submit(control, job, {}, 1.0, lambda line: told.append(line.text))
+    assert control.looks == 3
+    assert control.stops == 1
+    assert any("ending the round in hand" in text for text in told)
+    assert _no_file(job)
+
+
+def test_a_run_that_completes_meanwhile_has_completed(job):
+    control = OneRun(job, Status("completed", ""))
+    assert submit(control, job, {}, 1.0, lambda line: None).word == "completed"
+    assert control.stops == 0
+    assert _no_file(job)
+
+
+def test_a_second_interrupt_ends_it_at_once(job):
+    control = OneRun(job, RUNNING, interrupts=(2, 4))
+    with pytest.raises(KeyboardInterrupt):
+        submit(control, job, {}, 1.0, lambda line: None)
+    assert (control.looks, control.stops) == (4, 1)
+    assert _no_file(job)
+
+
+def test_a_round_longer_than_the_grace_is_cut_off(job, monkeypatch):
+    monkeypatch.setattr(module, "GRACE", 0.05)
+    control = OneRun(job, RUNNING)
+    with pytest.raises(KeyboardInterrupt):
+        submit(control, job, {}, 1.0, lambda line: None)
+    assert control.stops == 1
+    assert _no_file(job)
+
+
+def test_a_terminal_that_has_gone_does_not_cut_the_round_off(job):
+    control = OneRun(job)
+    control.start = lambda settings: job.progress.touch() or 1
+    handler = signal.getsignal(signal.SIGHUP)
+    with pytest.raises(KeyboardInterrupt):
+        submit(control, job, {}, 1.0, _tell)
+    assert control.looks == 3
+    assert signal.getsignal(signal.SIGHUP) is handler
+
+
+def test_a_run_that_has_not_begun_or_is_elsewhere_is_stopped_at_once(job):
+    control = OneRun(job, RUNNING)
+    control.start = lambda settings: 1
+    with pytest.raises(KeyboardInterrupt):
+        submit(control, job, {}, 1.0, lambda line: None)
+    assert (control.looks, control.stops) == (2, 1)
