@@ -204,8 +204,8 @@ def test_the_page_of_a_deployed_run_fits(enrolled, channel, tmp_path, width):
 
 def test_runs_with_public_records_can_be_compared(enrolled, channel, test_file, small_run, tmp_path):
     deploy(scenario_of(), enrolled.again(test=str(test_file)), channel, tmp_path / "run")
-    rows = compared([source_of(tmp_path / "run"), source_of(small_run)]).rows
-    assert {row.source for row in rows} == {"run", small_run.name}
+    points = compared([source_of(tmp_path / "run"), source_of(small_run)]).points
+    assert {point.source for point in points} == {"run", small_run.name}
 
 
 def test_who_was_late_or_lied_is_named(enrolled, channel, tmp_path):
