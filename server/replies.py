@@ -65,7 +65,7 @@ class Reports:
 
     @property
     def names(self) -> Sequence[tuple[str, ...]]:
-        """Of the arrays in each round."""
+        """The names of the arrays in each round's reply."""
         return [("report",)] * len(self.sizes)
 
     def check(self, frame: Frame, round_index: int) -> None:

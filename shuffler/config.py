@@ -13,7 +13,7 @@ from fedsim.secagg.roster import Roster, load_roster
 from fedsim.wire.connections import AtPort, AtSocket
 
 ROOT = "shuffler"
-"""What errors call the file."""
+"""The first part of a field name in errors about the file."""
 
 
 class Config(Section):

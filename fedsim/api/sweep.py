@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
@@ -22,9 +22,6 @@ from fedsim.scenario.metric import METRICS
 from fedsim.simulation.sweeps.engine import Event
 from fedsim.simulation.sweeps.job import Job, job_of
 from fedsim.simulation.sweeps.run import Sweep, run
-
-if TYPE_CHECKING:
-    pass
 
 
 def sweep(

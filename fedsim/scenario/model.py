@@ -360,7 +360,7 @@ class Scenario(Section):
 
 
 ROOT = "scenario"
-"""What errors call the file."""
+"""The first part of a field name in errors about the file."""
 
 
 def complaint(error: ValidationError, tree: Any, prefix: tuple[str, ...] = ()) -> InputError:

@@ -19,7 +19,7 @@ from fedsim.common.serialise import canonical, mapping
 from fedsim.wire.messages import Hex32, Name, SiloName
 
 ROOT = "roster"
-"""What errors call the file."""
+"""The first part of a field name in errors about the file."""
 
 
 class ShufflerKeys(Section):

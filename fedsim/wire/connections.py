@@ -85,7 +85,7 @@ class AtSocket(Section):
 
     @property
     def address(self) -> Address:
-        """What clients dial."""
+        """The socket's path, which clients dial."""
         return self.socket
 
 
@@ -97,7 +97,7 @@ class AtPort(Section):
 
     @property
     def address(self) -> Address:
-        """What clients dial; InputError if the token's file is not as it must be."""
+        """Port and token, which clients dial with; InputError if the token's file is not as it must be."""
         return self.port, read_token(self.token)
 
 

@@ -82,7 +82,7 @@ def _array(value: Tensor | npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 def metadata(kind: str, head: Mapping[str, Any]) -> dict[str, str]:
-    """What stands beside the arrays."""
+    """The metadata of the safetensors file: kind and head, as JSON."""
     return {"message": _HEADS.encode([kind, head])}
 
 
