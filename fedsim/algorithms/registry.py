@@ -12,7 +12,7 @@ from typing import cast
 
 import fedsim.algorithms
 from fedsim.common.errors import InputError, suggest
-from fedsim.common.plugins import entry_points
+from fedsim.common.plugins import class_of, entry_points, file_of
 from fedsim.protocol.contract import Algorithm
 
 GROUP = "fedsim.algorithms"
@@ -49,16 +49,26 @@ def shipped() -> dict[str, type[Algorithm]]:
     return {name: algorithm_class(name) for name in shipped_names()}
 
 
-@cache
 def algorithm_class(name: str) -> type[Algorithm]:
     """The algorithm of this scenario name, InputError if there is none; of those that fedsim ships only this
-    one is loaded.
+    one is loaded. A file's is that of the contents that this process has read.
     """
+    if file_of(name):
+        kind = class_of(name, _NAME, is_algorithm, f"dataclass with {ALGORITHM_HAS}")
+        return cast(type[Algorithm], kind)
     if name in shipped_names():
-        return _algorithm_in(importlib.import_module(f"fedsim.algorithms.{name}"))
+        return _shipped(name)
     if name not in (known := algorithms()):
-        raise InputError("scenario.algorithm.name", name, suggest(name, known))
+        raise InputError(_NAME, name, f"{suggest(name, known)}; or my.py:MyAlgorithm, a class of your file")
     return known[name]
+
+
+_NAME = "scenario.algorithm.name"
+
+
+@cache
+def _shipped(name: str) -> type[Algorithm]:
+    return _algorithm_in(importlib.import_module(f"fedsim.algorithms.{name}"))
 
 
 def _algorithm_in(module: ModuleType) -> type[Algorithm]:

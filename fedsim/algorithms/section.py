@@ -12,6 +12,7 @@ from pydantic.fields import FieldInfo
 
 from fedsim.algorithms.registry import algorithm_class
 from fedsim.common.errors import InputError
+from fedsim.common.plugins import short
 from fedsim.common.section import Section, validated
 from fedsim.protocol.blame import Blame
 from fedsim.protocol.contract import Algorithm
@@ -24,6 +25,7 @@ class AlgorithmSection(Section):
     """An algorithm's public numbers."""
 
     required: ClassVar[tuple[str, ...]] = ()
+    made_from: ClassVar[type[Algorithm]]
     name: str
     parameters: Literal["given", "theorem"] = Field(
         "given", description="theorem: numbers that are not given are those of the algorithm's theorem"
@@ -39,7 +41,7 @@ class AlgorithmSection(Section):
     @property
     def kind(self) -> type[Algorithm]:
         """The algorithm's class."""
-        return algorithm_class(self.name)
+        return self.made_from
 
     def build(self) -> Algorithm:
         """The algorithm itself; InputError if a number is missing or the algorithm refuses it."""
@@ -73,10 +75,13 @@ def _restored(name: str, values: dict[str, Any]) -> AlgorithmSection:
     return section_of(name)(**values)
 
 
-@cache
 def section_of(name: str) -> type[AlgorithmSection]:
     """The section of the algorithm of this name; InputError if a scenario cannot hold its fields."""
-    kind = algorithm_class(name)
+    return _section(name, algorithm_class(name))
+
+
+@cache
+def _section(name: str, kind: type[Algorithm]) -> type[AlgorithmSection]:
     try:
         return _made(name, kind)
     except Exception as error:  # a plug-in's field may be anything
@@ -89,7 +94,8 @@ def _made(name: str, kind: type[Algorithm]) -> type[AlgorithmSection]:
     members: dict[str, Any] = {"name": (Literal[name], Field(description="the algorithm"))}
     for field in fields(kind):  # type: ignore[arg-type]
         members[field.name] = _member(hints[field.name], field.default)
-    model = create_model(name, __base__=AlgorithmSection, __doc__=kind.__doc__, **members)
+    model = create_model(short(name), __base__=AlgorithmSection, __doc__=kind.__doc__, **members)
+    model.made_from = kind
     model.required = tuple(f.name for f in fields(kind) if f.default is MISSING)  # type: ignore[arg-type]
     by_theorem: Any = {"properties": {"parameters": {"const": "theorem"}}, "required": ["parameters"]}
     model.model_config["json_schema_extra"] = {"if": by_theorem, "else": {"required": list(model.required)}}

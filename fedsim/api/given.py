@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedsim.common.errors import InputError
+from fedsim.common.plugins import forget_files
 from fedsim.data.arrays import Arrays
 from fedsim.data.by_label import NaturalIdPartition
 from fedsim.data.dataset import Dataset
@@ -59,6 +60,7 @@ def tree_of(given: ScenarioLike, changes: Mapping[str, Any] | None = None) -> di
 
 def _tree(given: ScenarioLike) -> tuple[dict[str, Any], Path]:
     """Nested mappings, and the folder that file names in them are relative to."""
+    forget_files()
     if isinstance(given, Scenario):
         return given.model_dump(mode="json", by_alias=True, exclude_none=True), Path.cwd()
     if isinstance(given, str | os.PathLike):

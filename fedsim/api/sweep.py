@@ -47,8 +47,8 @@ def sweep(
     Raises:
         InputError: names the field, the value and what would be right.
     """
-    job = job_of(tree_of(scenario, changes_of(overrides, short)))
     place = None if out is None else Path(out)
+    job = job_of(tree_of(scenario, changes_of(overrides, short)), place)
     return run(job, place, workers, lambda job: watching(progress, partial(sweep_display, job=job)))
 
 

@@ -182,8 +182,8 @@ def sweep(
         from fedsim.simulation.sweeps.run import run
 
         signal.signal(signal.SIGTERM, signal.default_int_handler)
-        job, output = job_of(tree), Output(quiet, as_json)
-        directory = out or Path("runs") / slug(job.scenario.name)
+        directory = out or Path("runs") / slug(str(tree.get("name")))
+        job, output = job_of(tree, directory), Output(quiet, as_json)
         watch = partial(sweep_display, output.progress)
         done = run(job, directory, workers, watch, lambda text: say(output.errors, f"warning: {text}"))
         raise typer.Exit(_print_sweep(done, directory, output))

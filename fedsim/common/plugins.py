@@ -1,22 +1,30 @@
-"""Parts that other distributions bring, found through their entry points.
+"""Parts that other distributions bring, found through their entry points, and those of a user's file.
 
 An entry point runs code of this installation, as any import does; nothing is ever fetched, and no other
 party can name one. Every process of the same environment finds the same ones. `pin` sees to it that the
 packages beside `fedsim` are found where they were installed with it.
+
+The name `my.py:MyAlgorithm` stands for a class in one file, which imports none of its neighbours: its SHA-256
+says which code ran. A process reads a file once, until `forget_files`, so that an edit does not reach a run
+that has begun.
 """
 
 from __future__ import annotations
 
+import hashlib
+import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from importlib import metadata
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
+from traceback import extract_tb
 from types import ModuleType
 from typing import TypeVar
 
-from fedsim.common.errors import InputError
+from fedsim.common.errors import InputError, Refused
 
 T = TypeVar("T")
 _loads = True
@@ -93,6 +101,97 @@ def _points(group: str) -> list[metadata.EntryPoint]:
 
 def _origin(point: metadata.EntryPoint) -> str:
     return f"distribution {point.dist.name}" if point.dist else "an unnamed distribution"
+
+
+_NAMED = re.compile(r"(.+\.py)(?::(\w*))?")
+
+
+def file_of(name: object) -> str | None:
+    """The file in a name such as my.py:MyAlgorithm or my.py; None where it names no file.
+
+    >>> file_of("code/my.py:MyAlgorithm"), file_of("prox_sgd")
+    ('code/my.py', None)
+    """
+    found = _NAMED.fullmatch(name) if isinstance(name, str) else None
+    return found[1] if found else None
+
+
+def short(name: str) -> str:
+    """A name to show, without the folder of the file in it; any other name as it is.
+
+    >>> short("/home/me/my.py:MyAlgorithm"), short("prox_sgd")
+    ('my.py:MyAlgorithm', 'prox_sgd')
+    """
+    return Path(name).name if file_of(name) else name
+
+
+@cache
+def source(file: str, field: str) -> bytes:
+    """What a file held when this process first read it; InputError on `field` if it cannot be read."""
+    try:
+        return Path(file).read_bytes()
+    except OSError as error:
+        raise InputError(field, file, f"cannot be read ({error.strerror})") from None
+
+
+def forget_files() -> None:
+    """Read files again when they are next named."""
+    source.cache_clear()
+
+
+def digest(file: str, field: str) -> str:
+    """SHA-256 of `source`, 64 hexadecimal digits."""
+    return hashlib.sha256(source(file, field)).hexdigest()
+
+
+def class_of(name: str, field: str, fits: Callable[[object], bool], kind: str) -> type:
+    """The class that the name of a file stands for; the only one that fits where it names none.
+
+    Args:
+        name: such as my.py:MyAlgorithm.
+        field: what errors call it.
+        fits: whether an object is such a class.
+        kind: what fits, in words.
+
+    Raises:
+        InputError: the file cannot be read or imported, or holds no such class, or several.
+        Refused: this process loads no code of others.
+    """
+    file, _, attribute = name.rpartition(":") if not name.endswith(".py") else (name, "", "")
+    if not _loads:
+        raise Refused(f"{short(name)}: code of a file runs in a confined process, and not in this one")
+    try:
+        module = _module(file, digest(file, field))
+    except (Exception, SystemExit) as error:
+        if isinstance(error, InputError):
+            raise
+        lines = [at.lineno for at in extract_tb(error.__traceback__) if at.filename == file]
+        where = f", line {lines[-1]}" if lines else ""
+        hint = f"cannot be imported ({type(error).__name__}: {error}{where})"
+        raise InputError(field, short(name), f"{hint}; it is one file, without neighbours") from error
+    known = {key: each for key, each in vars(module).items() if fits(each)}
+    own = {key: each for key, each in known.items() if each.__module__ == module.__name__}
+    found = [attribute] if attribute in known else [] if attribute else list(own)
+    if len(found) != 1:
+        listed = ", ".join(f"{Path(file).name}:{each}" for each in own)
+        hint = f"name one of {listed}" if own else f"the file holds no {kind}"
+        raise InputError(field, short(name), hint)
+    chosen: type = known[found[0]]
+    return chosen
+
+
+@cache
+def _module(file: str, digest: str) -> ModuleType:
+    """The file as a module of a name that nothing else has."""
+    module = ModuleType(f"{Path(file).stem}_{digest[:12]}")
+    module.__file__ = file
+    sys.modules[module.__name__] = module  # dataclasses look their module up
+    try:
+        exec(compile(source(file, ""), file, "exec"), vars(module))
+    except BaseException:
+        del sys.modules[module.__name__]
+        raise
+    return module
 
 
 _ROOT = Path(__file__).parents[2]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from functools import cache
+from inspect import isabstract
 from typing import TYPE_CHECKING
 
 import torch
 
-from fedsim.common.plugins import extended, named
+from fedsim.common.plugins import class_of, extended, file_of, named
 from fedsim.problems.glm import BUILT_IN, OWN, GeneralisedLinear
 from fedsim.problems.network import NeuralNetwork
 from fedsim.problems.network_models import Lenet, Mlp, PairedMlp
@@ -97,3 +98,16 @@ def problems() -> dict[str, type[Problem]]:
         import fedsim.problems.operations  # noqa: F401  what torch has, before code of others runs
     linear = extended(GROUP, BUILT_IN, GeneralisedLinear)  # type: ignore[type-abstract]
     return {**linear, "neural_network": NeuralNetwork}
+
+
+def problem_class(name: str) -> type[Problem]:
+    """The problem of this scenario name; InputError as `problems`, or as `class_of` for a file's."""
+    if file_of(name):
+        what = f"class derived from {GeneralisedLinear.__name__} with all of its methods"
+        kind: type[Problem] = class_of(name, "scenario.problem.name", _is_problem, what)
+        return kind
+    return problems()[name]
+
+
+def _is_problem(thing: object) -> bool:
+    return isinstance(thing, type) and issubclass(thing, GeneralisedLinear) and not isabstract(thing)

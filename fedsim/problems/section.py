@@ -2,28 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import torch
-from pydantic import Field
+from pydantic import Field, WrapValidator
 
 from fedsim.common.errors import InputError
+from fedsim.common.plugins import file_of
 from fedsim.common.section import Section, validated
 from fedsim.problems.composite import Composite, Constraint, GroupLasso, Ridge, WholeSpace
 from fedsim.problems.glm import ClippedLogisticRegression, KinkedLoss, LogisticRegression
-from fedsim.problems.kinds import Problem, check, problems
+from fedsim.problems.kinds import Problem, check, problem_class, problems
 from fedsim.problems.network import NeuralNetwork
 from fedsim.problems.network_models import Model
 
 Share = Annotated[float, Field(gt=0)]
 FeatureIndex = Annotated[int, Field(ge=0)]
 
+
+def _of_file(value: Any, validate: Callable[[Any], str]) -> str:
+    return value if file_of(value) else validate(value)
+
+
 if TYPE_CHECKING:
     ProblemName = str
 else:
-    ProblemName = Literal[tuple(problems())]
+    ProblemName = Annotated[Literal[tuple(problems())], WrapValidator(_of_file)]
 
 
 class ContiguousGroups(Section):
@@ -64,7 +70,7 @@ class ProblemSection(Section):
 
     name: ProblemName = Field(
         description="the loss of one record; neural_network takes its classes' cross entropy, or half the "
-        "squared error of a number"
+        "squared error of a number; my.py:MyProblem is a class of a file"
     )
     model: Model | None = Field(None, description="neural_network: which network")
     regulariser: RegulariserSection = Field(RegulariserSection(), description="f1, without the constraint")
@@ -111,7 +117,7 @@ def problem_of(section: ProblemSection, num_features: int, num_classes: int, dty
 
 
 def _kind(name: str, classes: int) -> type[Problem]:
-    kind = problems()[name]
+    kind = problem_class(name)
     if kind.suits(classes):
         return kind
     target = f"{classes} classes" if classes else "a number"

@@ -6,6 +6,7 @@ file of its own that says so: it is simulation only, not private.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Mapping
 from hashlib import sha256
 from pathlib import Path
@@ -19,6 +20,7 @@ from torch import Tensor
 
 from fedsim.common.errors import InputError
 from fedsim.common.files import atomic_file
+from fedsim.common.plugins import file_of, short, source
 from fedsim.common.section import Section
 from fedsim.data.prepare import Components, Standard
 from fedsim.data.recipe import Fitted, Recipe
@@ -57,7 +59,13 @@ Trained = tuple[ModelFile, dict[int, Fitted]]
 def write_trained(trained: Trained, folder: Path) -> None:
     """Write the files into a folder."""
     kept, fitted = trained
-    text = kept.model_dump_json(indent=2, exclude_none=True, exclude={"problem": _PUBLIC_PART})
+    text, name = (
+        kept.model_dump_json(indent=2, exclude_none=True, exclude={"problem": _PUBLIC_PART}),
+        kept.problem.name,
+    )
+    if file := file_of(name):  # goes with the run
+        (folder / Path(file).name).write_bytes(source(file, "scenario.problem.name"))
+        text = text.replace(json.dumps(name), json.dumps(short(name)))
     (folder / FILE).write_text(text + "\n", encoding="utf-8")
     arrays = {
         f"trial-{trial}.{name}": value
@@ -71,7 +79,11 @@ def write_trained(trained: Trained, folder: Path) -> None:
 def read_trained(directory: Path, trials: Collection[int]) -> Trained:
     """Read them back. InputError if a file is missing, damaged or of another version."""
     path = directory / FILE
-    kept = validated(ModelFile, read_json(path, AGAIN), path, AGAIN)
+    tree = read_json(path, AGAIN)
+    problem = tree.get("problem") if isinstance(tree, dict) else None
+    if isinstance(problem, dict) and file_of(problem.get("name")):
+        problem["name"] = str(directory.resolve() / problem["name"])
+    kept = validated(ModelFile, tree, path, AGAIN)
     if kept.recipe is None:
         return kept, {}
     file = directory / FITTED

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from fedsim.common.plugins import short
 from fedsim.problems.kinds import gives_probabilities
 from fedsim.report.outcome import Deployed, HasMetrics, Outcome, Results, value
 from fedsim.report.privacy_statement import parameters, statement
@@ -57,8 +58,8 @@ def summarise(outcome: Outcome) -> Summary:
         format=FORMAT,
         scenario=scenario.name,
         status="interrupted" if outcome.interrupted else "finished",
-        algorithm=scenario.algorithm.name,
-        problem=scenario.problem.name,
+        algorithm=short(scenario.algorithm.name),
+        problem=short(scenario.problem.name),
         runtime=scenario.runtime.name if outcome.deployed is None else "deployed",
         trials=Trials(asked=scenario.trials, finished=len(outcome.results.trials)),
         rounds=len(outcome.resolved.trace.plan.rounds),

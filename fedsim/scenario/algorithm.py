@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, fields, replace
 from typing import TYPE_CHECKING, Annotated, Any, Self, Union
 
-from pydantic import ConfigDict, Field, PrivateAttr, SerializeAsAny
+from pydantic import ConfigDict, Field, PrivateAttr, SerializeAsAny, WrapValidator
 
 from fedsim.algorithms.registry import ALGORITHM_HAS, algorithms, is_algorithm
 from fedsim.algorithms.section import NOT_NUMBERS, AlgorithmSection, section_of
 from fedsim.common.errors import InputError
+from fedsim.common.plugins import file_of
+from fedsim.common.section import validated
 from fedsim.protocol.batch import Fresh, Full, Poisson, Subsample, WithReplacement
 from fedsim.protocol.contract import Algorithm
 
@@ -64,9 +67,24 @@ def _plain(value: Any) -> Any:
 
 SECTIONS = {name: section_of(name) for name in algorithms()}
 
+
+def _of_file(value: Any, validate: Callable[[Any], AlgorithmSection]) -> AlgorithmSection:
+    """The section of a file's class has that class's fields."""
+    if isinstance(value, AlgorithmSection):
+        return value
+    if not (isinstance(value, Mapping) and file_of(value.get("name"))):
+        return validate(value)
+    try:
+        return validated(section_of(value["name"]), "algorithm", value)
+    except InputError as error:
+        raise InputError(error.field.removeprefix("scenario.algorithm."), error.value, error.hint) from error
+
+
 if TYPE_CHECKING:
     AlgorithmConfig = AlgorithmSection
 else:
-    AlgorithmConfig = SerializeAsAny[  # an object's section too
-        Annotated[Union[tuple(SECTIONS.values())], Field(discriminator="name")]  # noqa: UP007
+    AlgorithmConfig = Annotated[  # an object's section too
+        SerializeAsAny[Union[tuple(SECTIONS.values())]],  # noqa: UP007
+        Field(discriminator="name"),
+        WrapValidator(_of_file),
     ]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from pydantic import ValidationError
 
 from fedsim.common.errors import InputError, suggest
 from fedsim.common.files import placed
+from fedsim.common.plugins import digest, file_of
 from fedsim.common.section import check_flags, fields
 from fedsim.common.serialise import from_yaml, mapping
 from fedsim.data.dataset import Dataset
@@ -95,6 +96,8 @@ def anchored(tree: Mapping[str, Any], folder: Path) -> dict[str, Any]:
 
     def named(section: str, name: str) -> str:
         beside = _below(folder, Path(name))
+        if section in CODE:  # a shipped scenario has no code of a user's beside it
+            return str(beside if Path(file_of(str(beside)) or "").exists() else Path.cwd() / name)
         return str(placed(beside, Path(name), fetched) if section == "data" else beside)
 
     return dict(_renamed("", dict(tree), named))
@@ -120,6 +123,9 @@ FILES = {"data": ("path", "schema"), "participation": ("path",)}
 """Fields that name files, by section; `data.path` may name one for each silo."""
 
 
+CODE = ("algorithm", "problem")
+"""Sections whose `name` may be a file's class; `problem` is short for it."""
+
 _CANDIDATES = re.compile(r"(.+)\.(?:one_of|tune(\..+))")
 """A list of candidates in a section that a sweep varies."""
 
@@ -128,7 +134,8 @@ def _renamed(field: str, value: Any, name_of: Callable[[str, str], str]) -> Any:
     """The dotted field's value with file names replaced, those that a sweep varies too."""
     section, _, key = field.partition(".")
     each_silos = section == "data" and key.startswith("path.")
-    if isinstance(value, str) and (each_silos or key in FILES.get(section, ())):
+    is_code = section in CODE and key in ("name", "") and file_of(value)
+    if isinstance(value, str) and (is_code or each_silos or key in FILES.get(section, ())):
         return name_of(section, value)
     if isinstance(value, list) and field == "sweep.cells":
         return [_renamed("", cell, name_of) for cell in value]
@@ -181,7 +188,7 @@ def full_name(tree: Mapping[str, Any], name: str, value: object = None) -> str:
     """
     if name.partition(".")[0] in Scenario.model_fields:
         return name
-    known = fields(tree, Scenario)
+    known = list(dict.fromkeys([*fields(tree, Scenario), *_given(tree)]))  # a file's class has its own fields
     found = [field for field in known if field.endswith(f".{name}")]
     given = [field for field in found if _is_given(tree, field)]
     for only in (given, found):
@@ -206,6 +213,13 @@ def place(tree: dict[str, Any], path: str, value: Any) -> None:
         )
         tree = tree[key]
     tree[last] = value
+
+
+def _given(tree: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    for key, value in tree.items():
+        yield f"{prefix}{key}"
+        if isinstance(value, Mapping):
+            yield from _given(value, f"{prefix}{key}.")
 
 
 def _is_given(tree: Any, field: str) -> bool:
@@ -266,9 +280,14 @@ def digests(data: Dataset, attendance: Path | None) -> dict[str, str]:
     return {field: content(path, f"scenario.{field}") for field, path in _named(data, attendance).items()}
 
 
+def code_digests(scenario: Scenario) -> dict[str, str]:
+    """SHA-256 of the files that its algorithm and problem are classes of, by field."""
+    return {field: digest(file, f"scenario.{field}") for field, file in code_of(scenario).items()}
+
+
 def digests_of(scenario: Scenario) -> dict[str, str]:
     """The digests of a scenario's files."""
-    return digests(scenario.data, _attendance(scenario))
+    return digests(scenario.data, _attendance(scenario)) | code_digests(scenario)
 
 
 def check_unchanged(scenario: Scenario) -> None:
@@ -276,13 +295,22 @@ def check_unchanged(scenario: Scenario) -> None:
     if not scenario.files:
         return
     obtain(scenario.data.downloads)
+    code = code_digests(scenario)
     named = _named(scenario.data, _attendance(scenario))
     for field, before in scenario.files.items():
         path = named.get(field)
-        if path is None or content(path, f"scenario.{field}") != before:
-            what = "no file is named there" if path is None else f"{path.name} has other contents"
+        now = code.get(field) if path is None else content(path, f"scenario.{field}")
+        if now != before:
+            file = Path(code_of(scenario)[field]) if path is None and now else path
+            what = "no file is named there" if file is None else f"{file.name} has other contents"
             hint = f"of the file that this scenario was run with, and {what} now"
             raise InputError(f"{_FILES}.{field}", before, f"{hint}; files=null runs it all the same")
+
+
+def code_of(scenario: Scenario) -> dict[str, str]:
+    """The files that its algorithm and problem are classes of, by field."""
+    named = {f"{section}.name": file_of(getattr(scenario, section).name) for section in CODE}
+    return {field: file for field, file in named.items() if file}
 
 
 def _named(data: Dataset, attendance: Path | None) -> dict[str, Path]:

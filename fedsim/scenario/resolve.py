@@ -8,7 +8,7 @@ So two of those runs never share noise, unless their scenario names one nonce, a
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import inf
@@ -18,6 +18,7 @@ import torch
 
 from fedsim.algorithms.registry import shipped, shipped_names
 from fedsim.common.errors import InputError
+from fedsim.common.plugins import file_of
 from fedsim.data.arrays import Arrays
 from fedsim.data.federation import outline
 from fedsim.data.registry import OWN
@@ -25,7 +26,7 @@ from fedsim.data.source import Outline
 from fedsim.isolated.parts import Isolated, of_objects, recipe_of, trace_of
 from fedsim.privacy.mechanism import Mechanism
 from fedsim.privacy.registry import MECHANISMS
-from fedsim.problems.kinds import PROBLEMS, Problem, is_shipped, problems
+from fedsim.problems.kinds import PROBLEMS, Problem, is_shipped, problem_class
 from fedsim.problems.network_models import Imported
 from fedsim.problems.section import ProblemSection, problem_of
 from fedsim.protocol.blame import blaming
@@ -162,7 +163,7 @@ def resolve(scenario: Scenario, known: Outline | None = None) -> Resolved:
     scenario = with_nonce(_with_smoothness(scenario))
     privacy, mechanism = scenario.privacy, MECHANISMS[scenario.privacy.mechanism]
     names, sizes = tuple(shape.sizes), tuple(shape.sizes.values())
-    with blaming("problem", problems()[scenario.problem.name]):
+    with blaming("problem", problem_class(scenario.problem.name)):
         problem = problem_of(scenario.problem, shape.num_features, shape.num_classes, dtype_of(scenario))
     check_metric(scenario.report.metric, scenario.report.threshold, problem, shape.num_classes)
     epsilons, deltas = _epsilons(privacy, names), _deltas(privacy, names, sizes)
@@ -277,13 +278,18 @@ def with_seed(scenario: Scenario) -> Scenario:
     return scenario if given else scenario.model_copy(update={"seed": secrets.randbits(63)})
 
 
-def _is_shipped(scenario: Scenario) -> bool:
+def is_known(scenario: Scenario) -> bool:
+    """Whether the code of every part is fedsim's or a file's, of which the scenario's digests say all."""
+    return _is_shipped(scenario, lambda name: file_of(name) is not None)
+
+
+def _is_shipped(scenario: Scenario, besides: Callable[[str], bool] = lambda name: False) -> bool:
     """Whether fedsim ships every part; names cannot be taken by another distribution."""
     algorithm, problem, data = scenario.algorithm, scenario.problem, scenario.data
     return (
         not isinstance(algorithm, GivenAlgorithm)
-        and algorithm.name in shipped_names()
-        and problem.name in PROBLEMS
+        and (algorithm.name in shipped_names() or besides(algorithm.name))
+        and (problem.name in PROBLEMS or besides(problem.name))
         and not isinstance(problem.model, Imported)
         and any(type(data) is own for own in (*OWN.values(), Arrays))
     )

@@ -20,6 +20,7 @@ from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
+from fedsim.common.plugins import digest, file_of, short
 from fedsim.common.serialise import canonical
 from fedsim.problems.kinds import Problem
 from fedsim.problems.network import NeuralNetwork
@@ -77,6 +78,8 @@ def _common(resolved: Resolved, data: str, private: bool, varied: Collection[str
 def _given(section: Any, without: Collection[str]) -> dict[str, Any]:
     """A section's fields, those at their default left out: a field that is added changes no run before it."""
     found: dict[str, Any] = section.model_dump(mode="json", exclude_defaults=True, exclude=set(without))
+    if file := file_of(found.get("name")):  # wherever it lies
+        found["name"] = [short(found["name"]), digest(file, "name")]
     return found
 
 

@@ -18,7 +18,7 @@ from fedsim.data.registry import data_sets
 from fedsim.data.source import Outline
 from fedsim.privacy.registry import MECHANISMS, NONE
 from fedsim.report.record import CellResult
-from fedsim.scenario.load import digests
+from fedsim.scenario.load import code_digests, digests
 from fedsim.scenario.model import Scenario
 from fedsim.scenario.resolve import Resolved, resolve
 from fedsim.simulation.failures import Failure
@@ -89,6 +89,8 @@ def cell_of(scenario: Scenario, trial: int, train_loss: bool) -> Cell:
     for key in ("description", "trials", "sweep"):
         tree.pop(key, None)
     fixed = {"name": "cell", "runtime": runtime, "report": report, "privacy": privacy}
+    if code := code_digests(scenario):  # of the contents that this process has read
+        fixed["files"] = code
     return Cell(tree | fixed, trial, train_loss)
 
 
@@ -106,15 +108,16 @@ _PACKAGES = ("torch", "numpy", "scipy", "scikit-learn", "pyarrow", "pydantic")
 def key_of(cell: Cell) -> str:
     """SHA-256 of the cell's fields, input files and fedsim's code, in hexadecimal.
 
-    A cell with code of others has a nonce (`fedsim.scenario.resolve`), which no other sweep has.
+    A cell with code of others has a nonce (`fedsim.scenario.resolve`), which no other sweep has; a sweep that
+    goes on has the one that it began with, if that code is a file's, whose SHA-256 is among the fields.
     """
     return _hash([*cell, _files(cell.scenario), code_version()])
 
 
 def baselines_key(cell: Cell, depends_on: Mapping[str, Any]) -> str:
     """The key of the baselines of a cell's trial, which depend on fewer fields."""
-    nonce = cell.scenario.get("nonce")
-    return _hash([depends_on, cell.trial, nonce, _files(cell.scenario), code_version()])
+    own = [cell.scenario.get(key) for key in ("nonce", "files")]
+    return _hash([depends_on, cell.trial, *own, _files(cell.scenario), code_version()])
 
 
 def _hash(tree: Any) -> str:

@@ -8,14 +8,17 @@ import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedsim.common.errors import InputError, Refused
 from fedsim.privacy.registry import MECHANISMS
 from fedsim.protocol.limits import LIMITS
 from fedsim.protocol.plan import Census
+from fedsim.report.record import CellSource, Record
+from fedsim.report.sweep_summary import CELLS
 from fedsim.scenario.model import Scenario, TuneSection
-from fedsim.scenario.resolve import Resolved, with_nonce
+from fedsim.scenario.resolve import Resolved, is_known, with_nonce
 from fedsim.simulation.selection import AdmittedSelection, Parts, SelectionTerms
 from fedsim.simulation.sweeps.cell import resolved_of
 from fedsim.simulation.sweeps.combinations import Combination, base_and_section, combinations
@@ -105,17 +108,39 @@ class Job:
         return trials_of(candidate if self.tune.private else 0, self.tune.repetitions)
 
 
-def job_of(tree: Mapping[str, Any]) -> Job:
+def job_of(tree: Mapping[str, Any], out: Path | None = None) -> Job:
     """The job of a scenario with a `sweep` section, as nested mappings.
 
     InputError names the field, the value and what would be right.
+
+    Args:
+        tree: the scenario.
+        out: the sweep's directory. Where it has cells, their seed and nonce are those of the scenario that
+            gives none; a nonce only where all code is known by its contents.
     """
+    return _job_of(tree, {} if out is None else drawn_in(out))
+
+
+def drawn_in(out: Path) -> Mapping[str, Any]:
+    """The scenario of a cell in a sweep's directory; empty where there is none."""
+    file = out.resolve() / CELLS
+    if not file.is_file():
+        return {}
+    try:
+        with Record.open(file, lambda line: None, durable=False) as record:
+            return next((cell.scenario for cell in record.rows(CellSource)), {})
+    except OSError:  # it is refused when the sweep begins
+        return {}
+
+
+def _job_of(tree: Mapping[str, Any], drawn: Mapping[str, Any]) -> Job:
     if tree.get("seed") is None:
-        return job_of({**tree, "seed": secrets.randbits(63)})
+        return _job_of({**tree, "seed": drawn.get("seed", secrets.randbits(63))}, drawn)
     points, (_, section) = combinations(tree), base_and_section(tree)
     nonce = next((n for c in points for one in c.candidates if (n := with_nonce(one.scenario).nonce)), None)
     if nonce != tree.get("nonce"):  # one for all cells: they differ in what else keys them
-        return job_of({**tree, "nonce": nonce})
+        known = all(is_known(one.scenario) for c in points for one in c.candidates)
+        return _job_of({**tree, "nonce": (drawn.get("nonce") if known else None) or nonce}, drawn)
     for combination in points:
         _check_data(combination)
     return Job(tree, points, section.tune, selections(points, section.tune))

@@ -18,7 +18,7 @@ from fedsim.measure.metrics import asked_of
 from fedsim.protocol.limits import LIMITS
 from fedsim.report.outcome import variants
 from fedsim.report.record import CellResult
-from fedsim.scenario.load import parse
+from fedsim.scenario.load import check_unchanged, parse
 from fedsim.scenario.resolve import Resolved
 from fedsim.simulation.failures import failure
 from fedsim.simulation.host import SiloHost
@@ -111,6 +111,7 @@ def _evaluator(resolved: Resolved, data: Federation) -> Evaluator:
 
 def _resolved(cell: Cell) -> Resolved:
     scenario = parse(cell.scenario)
+    check_unchanged(scenario)
     quiet = {"evaluate_every": _NEVER, "nonprivate_baseline": False, "clipping": False}
     scenario = scenario.model_copy(update={"report": scenario.report.model_copy(update=quiet)})
     return resolved_of(scenario)

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from pydantic import ValidationError
 
 from fedsim.common.errors import InputError
+from fedsim.common.plugins import short
 from fedsim.common.section import complaint
 from fedsim.common.serialise import canonical
 from fedsim.report.sweep_summary import Label, Setting
@@ -305,8 +306,10 @@ def _own(value: Any) -> Label:
     if isinstance(value, dict):
         if "one_of" in value and "label" not in value:
             return " or ".join(str(_own(one)) for one in value["one_of"])
-        return str(value.get("label", value.get("name", value.get("sampler", canonical(value)))))
-    return value if isinstance(value, str | float | int | bool | None) else canonical(value)
+        return short(str(value.get("label", value.get("name", value.get("sampler", canonical(value))))))
+    if isinstance(value, str):
+        return short(value)
+    return value if isinstance(value, float | int | bool | None) else canonical(value)
 
 
 def _with_differences(value: Any, values: Sequence[Any]) -> Label:
