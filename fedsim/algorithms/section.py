@@ -19,6 +19,9 @@ from fedsim.protocol.contract import Algorithm
 
 NOT_NUMBERS = ("name", "parameters")
 """Fields of a section that are none of the algorithm's."""
+AUTO: Literal["auto"] = "auto"
+"""Stands for a number that follows from declared ranges, sizes and budgets (`fedsim.scenario.automatic`)."""
+_AUTOMATIC = ("num_rounds", "step_size", "clip_norm")
 
 
 class AlgorithmSection(Section):
@@ -50,6 +53,9 @@ class AlgorithmSection(Section):
             if values[key] is None:
                 hint = "is required: the theorem does not set it"
                 raise InputError(f"scenario.algorithm.{key}", None, hint)
+            if values[key] == AUTO:
+                hint = "a number here: auto needs a scenario's data and budgets"
+                raise InputError(f"scenario.algorithm.{key}", AUTO, hint)
         try:
             return self.kind(**values)
         except InputError as error:
@@ -93,13 +99,21 @@ def _made(name: str, kind: type[Algorithm]) -> type[AlgorithmSection]:
     hints = get_type_hints(kind, include_extras=True)
     members: dict[str, Any] = {"name": (Literal[name], Field(description="the algorithm"))}
     for field in fields(kind):  # type: ignore[arg-type]
-        members[field.name] = _member(hints[field.name], field.default)
+        hint = hints[field.name]
+        members[field.name] = _member(_or_auto(hint) if field.name in _AUTOMATIC else hint, field.default)
     model = create_model(short(name), __base__=AlgorithmSection, __doc__=kind.__doc__, **members)
     model.made_from = kind
     model.required = tuple(f.name for f in fields(kind) if f.default is MISSING)  # type: ignore[arg-type]
     by_theorem: Any = {"properties": {"parameters": {"const": "theorem"}}, "required": ["parameters"]}
     model.model_config["json_schema_extra"] = {"if": by_theorem, "else": {"required": list(model.required)}}
     return model
+
+
+def _or_auto(hint: Any) -> Any:
+    described = next((info.description for info in get_args(hint) if isinstance(info, FieldInfo)), None)
+    return Annotated[
+        hint | Literal["auto"], Field(description=f"{described or 'a number'}; auto: by declared ranges")
+    ]
 
 
 def _member(hint: Any, default: Any) -> tuple[Any, Any]:

@@ -106,13 +106,16 @@ def follow(
     Args:
         watch: shows how far it is.
         out: a new directory, or with `resume` that of an unfinished run.
-        complain: called with a line about trackers that fail, and of kept trials that are damaged.
+        complain: called with a line about odd numbers before round 0, about trackers that fail, and about
+            kept trials that are damaged.
 
     Raises:
         Refused: as `simulate`.
         KeyboardInterrupt: as `simulate`.
         WorkerLost: a process was lost before anything was measured.
     """
+    for line in resolved.warnings:
+        complain(line)
     with kept(out, resolved, resume, complain) as results:
         admitted = _price(resolved)  # a refusal should not wait for Ray to start, nor for the last trial
         return _followed(resolved, admitted, results, watch, out, complain)

@@ -86,10 +86,12 @@ def print_warnings(console: Console, lines: Sequence[str]) -> None:
 
 
 def print_parameters(console: Console, chosen: Parameters | None) -> None:
-    """Print the numbers that a theorem chose for the algorithm; nothing where all are given."""
+    """Print the numbers that a theorem or `auto` chose; nothing where all are given."""
     if chosen is None:
         return
     say(console, f"{chosen.theorem}: {_named(chosen.values) or 'every number is given'}")
+    for name, reason in chosen.reasons.items():
+        say(console, f"  {name}: {reason}")
     if chosen.not_applied:
         say(console, f"  set by the theorem, not applied here: {_named(chosen.not_applied)}")
     if chosen.predicted:

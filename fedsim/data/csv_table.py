@@ -164,6 +164,12 @@ class _CsvSource(Source):
         return tuple(made for name, column in self._features.items() for made in names_of(name, column))
 
     @property
+    def squared_norms(self) -> tuple[float, float]:
+        """Numbers lie in [-1, 1], and one indicator of a category is 1."""
+        numbers = sum(isinstance(column, NumberColumn) for column in self._features.values())
+        return len(self._features), len(self._features) - numbers * 2 / 3
+
+    @property
     def classes(self) -> tuple[str, ...]:
         target = self._schema[self.target]
         return target.categories if isinstance(target, CategoryColumn) else ()

@@ -19,7 +19,7 @@ from fedsim.common.seeds import generator
 from fedsim.data.dataset import Dataset, Reserve
 from fedsim.data.fetch import obtain
 from fedsim.data.partition import Partition, silo_names
-from fedsim.data.prepare import Prepared, check_components, prepare
+from fedsim.data.prepare import Prepared, check_components, prepare, squared_norms
 from fedsim.data.recipe import Fitted, feature_names, recipe_of
 from fedsim.data.source import Design, Floats, Ints, Outline, Ranges, Source, Target
 
@@ -37,7 +37,8 @@ def outline(data: Dataset, partition: Partition, seed: int) -> Outline:
     sizes = {name: training_records(n, data.test_fraction, data.reserve, name) for name, n in records}
     features = check_components(data.pca, source.num_features) + data.intercept
     unused = source.num_rows - sum(n for _, n in records)
-    return Outline(sizes, features, source.num_classes, source.num_rows, unused)
+    norms = squared_norms(data, source)
+    return Outline(sizes, features, source.num_classes, source.num_rows, unused, norms)
 
 
 def _records(source: Source, partition: Partition, seed: int) -> list[tuple[str, int]]:

@@ -23,7 +23,7 @@ import numpy as np
 
 from fedsim.common.errors import InputError
 from fedsim.data.dataset import Dataset, Scaling
-from fedsim.data.source import Design, Floats, Ints, Ranges, Target
+from fedsim.data.source import Design, Floats, Ints, Ranges, Source, Target
 
 
 class Standard(NamedTuple):
@@ -92,6 +92,14 @@ class Prepared(NamedTuple):
     features: Floats
     target: Target
     by: Preparation
+
+
+def squared_norms(data: Dataset, source: Source) -> tuple[float, float] | None:
+    """As in `Outline`: every number is mapped to [-1, 1], or every record to one norm."""
+    found = source.squared_norms if data.scaling == "declared" and data.pca is None else None
+    if data.record_norm is not None and source.num_classes:
+        found = data.record_norm**2, data.record_norm**2
+    return None if found is None else (found[0] + data.intercept, found[1] + data.intercept)
 
 
 def prepare(

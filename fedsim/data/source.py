@@ -58,7 +58,8 @@ class Outline:
 
     `sizes` maps silo names, sorted, to numbers of training records, the same in every trial. `num_features`
     counts the intercept. `num_classes` is 0 for regression. Of `num_records` the partition leaves out
-    `unused`.
+    `unused`. `squared_norms` are a bound on the squared L2 norm of a prepared record, and what it is for
+    values spread evenly over their ranges; None where nothing public bounds it, or the numbers to predict.
     """
 
     sizes: dict[str, int]
@@ -66,6 +67,7 @@ class Outline:
     num_classes: int
     num_records: int = 0
     unused: int = 0
+    squared_norms: tuple[float, float] | None = None
 
 
 class Source(ABC):
@@ -94,6 +96,11 @@ class Source(ABC):
     @property
     def optimum(self) -> Floats | None:
         """Flat population optimum, intercept included, where it is known."""
+        return None
+
+    @property
+    def squared_norms(self) -> tuple[float, float] | None:
+        """As in `Outline`, of the features that declared scaling makes, without the intercept."""
         return None
 
     @property
@@ -144,6 +151,12 @@ class Matrix(Source):
     def feature_names(self) -> tuple[str, ...]:
         """`names`."""
         return self.names
+
+    @property
+    def squared_norms(self) -> tuple[float, float] | None:
+        """Of numbers in [-1, 1]; None where a range, or that of a number to predict, is not declared."""
+        known = self.num_classes > 0 and np.isfinite(self.ranges.lower).all()
+        return (self.num_features, self.num_features / 3) if known else None
 
     def keys(self, column: str, field: str) -> Floats:
         """A feature's raw values, or the other column's."""

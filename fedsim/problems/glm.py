@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 
@@ -28,6 +28,11 @@ class GeneralisedLinear(HasComposite, ABC):
         num_outputs: columns of W; scores are (..., records) for one, (..., records, outputs) else.
         composite: regulariser and constraint set.
     """
+
+    curvature: ClassVar[float | None] = None
+    """h, the largest second derivative of a loss in its scores; None: `step_size: auto` has no rule."""
+    typical_slope: ClassVar[float | None] = None
+    """s, the norm of l' that half of the records have at the start; None: `clip_norm: auto` has no rule."""
 
     num_features: int
     num_outputs: int = 1
@@ -148,6 +153,8 @@ class OneNumber(GeneralisedLinear):
 class LogisticRegression(TwoClasses):
     """Two classes 0 and 1, l(s, y) = log(1 + e^s) - y s; a coefficient lies in (-1, 1)."""
 
+    curvature, typical_slope = 0.25, 0.5
+
     def coefficient(self, scores: Tensor, target: Tensor, inverse_norm: Tensor) -> Tensor:
         """sigmoid(s) - y."""
         return scores.sigmoid().sub_(target)
@@ -166,6 +173,7 @@ class SoftmaxRegression(GeneralisedLinear):
     """k classes 0..k-1, l(s, y) = log sum_j e^(s_j) - s_y; a coefficient has norm at most sqrt(2)."""
 
     error_name = "share of records misclassified"
+    curvature, typical_slope = 0.5, 0.7
 
     @classmethod
     def suits(cls, classes: int) -> bool:
@@ -207,6 +215,7 @@ class LinearRegression(OneNumber):
     """A real target, l(s, y) = (s - y)^2 / 2."""
 
     error_name = "root mean squared error relative to that of predicting the mean"
+    curvature, typical_slope = 1.0, 0.5
 
     def coefficient(self, scores: Tensor, target: Tensor, inverse_norm: Tensor) -> Tensor:
         """s - y."""
@@ -283,6 +292,7 @@ class KinkedLoss(GeneralisedLinear):
         smoothing: beta, smoothness of the Moreau envelope that is minimised instead; None: the loss itself.
     """
 
+    typical_slope = 1.0
     smoothing: float | None = None
 
     @abstractmethod

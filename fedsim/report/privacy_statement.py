@@ -113,13 +113,13 @@ def _rounds_coarsely(resolved: Resolved) -> bool:
 
 
 def parameters(resolved: Resolved) -> dict[str, Parameters]:
-    """{"parameters": the numbers that a theorem chose}; {} where all are given."""
+    """{"parameters": the numbers that a theorem or `auto` chose}; {} where all are given."""
     derived = resolved.derived
     if derived is None:
         return {}
-    predicted = {"predicted": derived.predicted} if derived.predicted else {}
-    chosen = {"theorem": derived.theorem, "values": derived.values, "not_applied": derived.notes}
-    return {"parameters": Parameters(**chosen | predicted)}
+    known = {"not_applied": derived.notes, "predicted": derived.predicted, "reasons": derived.reasons}
+    given = {key: value for key, value in known.items() if value}
+    return {"parameters": Parameters(theorem=derived.theorem, values=derived.values, **given)}
 
 
 def not_private(scenario: Scenario) -> list[str]:

@@ -65,7 +65,7 @@ def summarise(outcome: Outcome) -> Summary:
         rounds=len(outcome.resolved.trace.plan.rounds),
         dimension=outcome.resolved.problem.dimension,
         wall_seconds=round(outcome.wall_seconds, 3),
-        warnings=[*warnings(outcome), *no_better(metrics, baselines)],
+        warnings=[*outcome.resolved.warnings, *warnings(outcome), *no_better(metrics, baselines)],
         metrics=metrics,
         **({"baselines": baselines} if baselines else {}),
         participation=_participation(outcome),

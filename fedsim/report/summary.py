@@ -69,12 +69,13 @@ class SiloRow(Part):
 
 
 class Parameters(Part):
-    """The numbers that a theorem chose; see `fedsim.theory.theorem.Derived`."""
+    """The numbers that a theorem or `auto` chose; see `fedsim.theory.theorem.Derived`."""
 
     theorem: str
     values: dict[str, Any]
-    not_applied: dict[str, Any]
+    not_applied: dict[str, Any] = {}
     predicted: dict[str, float] = {}
+    reasons: dict[str, str] = {}
 
 
 class Privacy(Part):

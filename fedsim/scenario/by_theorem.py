@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from fedsim.algorithms.registry import algorithms
+from fedsim.algorithms.section import AUTO
 from fedsim.common.errors import InputError
 from fedsim.privacy.calibrate import Budget
 from fedsim.privacy.registry import MECHANISMS
@@ -59,7 +60,8 @@ def constants(scenario: Scenario) -> Constants:
     """The constants that the scenario states; L defaults to the clipping norm, D to a ball's diameter."""
     stated, constraint = scenario.assumptions, scenario.problem.constraint
     ball = 2 * constraint.radius if isinstance(constraint, L2Ball) else None
-    defaults = {"L": getattr(scenario.algorithm, "clip_norm", None), "D": ball}
+    clip = getattr(scenario.algorithm, "clip_norm", None)
+    defaults = {"L": None if clip == AUTO else clip, "D": ball}
     return stated.model_copy(
         update={key: value for key, value in defaults.items() if getattr(stated, key) is None}
     )
@@ -107,12 +109,12 @@ def _chosen(scenario: Scenario, premises: Premises, given: Mapping[str, Any]) ->
         return CHOICES[name](Case(s, s.clip or 0.0, batch))
     (L,) = s.need(f"the theorem of {name}", "L")
     clip = given.get("clip_norm", L / s.heaviest)
-    derived = CHOICES[name](Case(s, clip, batch, given, _noise(scenario.privacy, premises)))
+    derived = CHOICES[name](Case(s, clip, batch, given, noise_of(scenario.privacy, premises)))
     sums = MECHANISMS[scenario.privacy.mechanism].sums_only
     return replace(derived, theorem=f"{derived.theorem}, with secure aggregation") if sums else derived
 
 
-def _noise(privacy: PrivacySection, premises: Premises) -> Noise:
+def noise_of(privacy: PrivacySection, premises: Premises) -> Noise:
     """The noise of a round's mean: each silo's own, or the common noise of secure aggregation."""
     own = averaged_noise(premises)
     if not MECHANISMS[privacy.mechanism].sums_only:

@@ -34,6 +34,7 @@ from fedsim.protocol.contract import Algorithm, Public
 from fedsim.protocol.dryrun import Trace
 from fedsim.protocol.limits import LIMITS
 from fedsim.scenario.algorithm import GivenAlgorithm
+from fedsim.scenario.automatic import step_warning, with_automatic
 from fedsim.scenario.by_theorem import claims, constants, need_privacy, with_numbers, with_stated_noise
 from fedsim.scenario.metric import check_metric
 from fedsim.scenario.model import PrivacySection, Scenario
@@ -58,7 +59,7 @@ class Resolved:
         weights: p_i, summing to 1.
         active: participation: None for all silos, M for M at random, or another law.
         premises: what theorems start from.
-        derived: the algorithm's numbers that a theorem chose; None where all are given.
+        derived: the algorithm's numbers that a theorem or `auto` chose; None where all are given.
         prescribed: the silos' noise, where the scenario fixes it; None where each silo finds its own.
     """
 
@@ -123,6 +124,11 @@ class Resolved:
         return trace_of(algorithm, problem, self.public(), self.scenario.seed, LIMITS)
 
     @property
+    def warnings(self) -> list[str]:
+        """Lines on numbers that are allowed and hardly intended."""
+        return step_warning(self.algorithm, self.problem, self.outline.squared_norms)
+
+    @property
     def gate_algorithm(self) -> Algorithm:
         """The algorithm that the gates and the server's loop run.
 
@@ -171,6 +177,8 @@ def resolve(scenario: Scenario, known: Outline | None = None) -> Resolved:
     active = participants(scenario.participation, names)
     claimed = claims(privacy, names, sizes, epsilons, deltas)
     premises = Premises(names, claimed, weights, active, problem.dimension, constants(scenario))
+    scenario, automatic = with_automatic(scenario, premises, problem, shape.squared_norms)
+    premises = replace(premises, constants=constants(scenario))
     scenario, derived = with_numbers(scenario, premises)
     prescribed = None
     if mechanism.private and privacy.calibration == "theorem":
@@ -187,7 +195,7 @@ def resolve(scenario: Scenario, known: Outline | None = None) -> Resolved:
         weights=weights,
         active=active,
         premises=premises,
-        derived=derived,
+        derived=derived or automatic,
         prescribed=prescribed,
     )
     if mechanism.private and privacy.calibration == "sigma":

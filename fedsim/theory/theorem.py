@@ -102,12 +102,14 @@ class Derived:
         notes: {symbol: value} of what the theorem also sets and the algorithm has no field for.
         predicted: what the theorem expects with the noise that is really added, constants set to one: V, the
             root mean squared error of a round's mean gradient, and a bound. Empty for a theorem's own noise.
+        reasons: {field of the algorithm: why it has this value}; empty where the theorem is the reason.
     """
 
     theorem: str
     values: dict[str, Any]
     notes: dict[str, Any] = field(default_factory=dict)
     predicted: dict[str, float] = field(default_factory=dict)
+    reasons: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
