@@ -70,14 +70,16 @@ def sweep_display(console: Console | None, job: Job) -> Iterator[Callable[[Event
 
 
 class _Board:
-    """Counts cells, and keeps the private candidate whose mean of the metric is best so far."""
+    """Counts cells, and keeps the candidate whose mean of the metric over all its runs is best so far: a mean
+    over some of them would come and go. Private candidates come first.
+    """
 
     def __init__(self, job: Job) -> None:
         self._job, self.total = job, job.cells
         self.done = self.cached = self.failed = 0
         self._metric = job.scenario.report.metric
         self._sign = -1 if METRICS[self._metric].higher else 1
-        self._values: dict[tuple[int, int], list[float]] = {}
+        self._values: dict[tuple[int, int, bool], list[float]] = {}
         self._first: float | None = None  # when the first cell was run: starting workers tells no pace
 
     def add(self, event: Event) -> None:
@@ -90,8 +92,9 @@ class _Board:
         elif (
             number := value(event.outcome, self._metric)
         ) is not None:  # tuned by loss: error and loss alone
-            place = event.place.combination, event.place.candidate
-            self._values.setdefault(place, []).append(number)
+            place = event.place
+            reported = place.trial in self._job.reported_trials
+            self._values.setdefault((place.combination, place.candidate, reported), []).append(number)
 
     def seconds_left(self) -> float | None:
         """At the pace so far; None before two cells were run."""
@@ -101,13 +104,16 @@ class _Board:
         return (self.total - self.done) * (time.monotonic() - self._first) / (ran - 1)
 
     def _best(self) -> str:
+        scenario, tune = self._job.scenario, self._job.tune
+        runs = {True: scenario.trials, False: tune.repetitions if tune else 0}
         means = [
             (not self._job.combinations[place[0]].private, self._sign * fmean(values), place)
             for place, values in self._values.items()
+            if len(values) == runs[place[-1]]
         ]
         if not means:
             return ""
-        _, least, (number, candidate) = min(means)
+        _, least, (number, candidate, _) = min(means)
         return f"best so far {self._sign * least:.4f}: {self._job.combinations[number].title(candidate)}"
 
     def text(self) -> str:

@@ -16,7 +16,6 @@ from rich.table import Table
 from fedsim.cli.app import RUNS, app, plain_errors, spoken
 from fedsim.cli.output import say, shown, titled
 from fedsim.common.errors import InputError
-from fedsim.privacy.rounding import shown_up
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -36,7 +35,7 @@ def compare(
     ] = None,
     out: Annotated[Path | None, typer.Option(help="New directory; default runs/comparison-TIME.")] = None,
 ) -> None:
-    """Put several runs and sweeps into one table and one figure, a metric against epsilon."""
+    """Put several runs and sweeps into one table and one figure, a metric against epsilon, on a page."""
     with plain_errors():
         from fedsim.common.files import check_free
         from fedsim.report.comparison import FILES, compared, source_of
@@ -46,26 +45,21 @@ def compare(
         folder = check_free(out or Path("runs") / f"comparison-{datetime.now():%Y%m%d-%H%M%S}")
         console = Console()
         console.print(_table(comparison))
-        if comparison.shares_noise:
+        if SHARED in comparison.not_private:
             say(console, f"Not private: {SHARED}.")
         comparison.save(folder)
         say(console, f"Wrote {shown(folder)}/ ({', '.join(FILES)})")
 
 
 def _table(comparison: Comparison) -> Table:
-    from fedsim.report.page import capital
-    from fedsim.scenario.metric import METRICS
-
-    what = METRICS[comparison.metric]
-    table = titled(f"{capital(what.title)}, 90 % of trials in brackets")
-    for name in ("from", "series"):
+    text = comparison.text
+    table = titled(text.caption)
+    for name in text.columns[:2]:
         table.add_column(name, overflow="fold")
-    for name in ("epsilon", what.short, "trials"):
+    for name in text.columns[2:]:
         table.add_column(name, justify="right", no_wrap=True)
-    for row in comparison.points:
-        bounds = f" [{row.low:.4f}, {row.high:.4f}]" if row.low is not None and row.high is not None else ""
-        trials = "published" if row.trials is None else str(row.trials)
-        table.add_row(row.source, row.series, shown_up(row.x, 6), f"{row.value:.4f}{bounds}", trials)
+    for row in text.rows:
+        table.add_row(*row)
     return table
 
 

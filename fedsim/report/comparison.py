@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
@@ -15,17 +15,33 @@ from matplotlib.figure import Figure
 
 from fedsim.common.errors import InputError, suggest
 from fedsim.common.files import atomic_directory, check_free
-from fedsim.report.style import save
+from fedsim.privacy.rounding import shown_up
+from fedsim.report.page import PAGE, capital, template
 from fedsim.report.summary import FILE, Summary, Values, read_summary
 from fedsim.report.sweep_figure import Point, draw
-from fedsim.report.sweep_page import CLAIMED, EPSILON, interval_note, levels, points_of, x_label
+from fedsim.report.sweep_page import (
+    CLAIMED,
+    EPSILON,
+    broad_and_narrow,
+    interval_note,
+    levels,
+    points_of,
+    x_label,
+)
 from fedsim.report.sweep_summary import CombinationRow, SweepSummary, is_sweep, read_sweep
-from fedsim.report.tables import Table
+from fedsim.report.tables import Table, TextTable
 from fedsim.scenario.metric import METRICS
 
 _REQUIRED, _OPTIONAL = ("series", "epsilon"), ("low", "high")
 _COLUMNS = ("source", "series", "x", "value", "low", "high", "trials")
-FILES = ("comparison.csv", "comparison.png", "comparison.svg")
+FILES = ("comparison.csv", "comparison.png", "comparison.svg", PAGE)
+
+
+class Source(NamedTuple):
+    """A run or a sweep, and what it is called."""
+
+    name: str
+    summary: Summary | SweepSummary
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -35,14 +51,12 @@ class Comparison:
     Args:
         points: means, at their epsilons, in the order of their sources.
         metric: what is compared.
-        error: what the error is.
-        shares_noise: whether the runs of some sweep carry no guarantee together.
+        sources: the runs and sweeps.
     """
 
     points: tuple[Point, ...]
     metric: str
-    error: str
-    shares_noise: bool
+    sources: tuple[Source, ...]
 
     @property
     def errors(self) -> Table:
@@ -54,17 +68,35 @@ class Comparison:
         return [{names.get(name, name): getattr(row, name) for name in _COLUMNS} for row in self.points]
 
     @property
+    def text(self) -> TextTable:
+        """The same for a reader."""
+        columns: dict[str, Callable[[Point], str]] = {
+            "from": lambda row: row.source,
+            "series": lambda row: row.series,
+            "epsilon": lambda row: shown_up(row.x, 6),
+            METRICS[self.metric].short: _interval,
+            "trials": lambda row: "published" if row.trials is None else str(row.trials),
+        }
+        caption = f"{capital(METRICS[self.metric].title)}, 90 % of trials in brackets"
+        return TextTable.of(caption, self.points, columns)
+
+    @property
     def title(self) -> str:
         """The figure's title: the error in words, or the metric's."""
-        return self.error if self.metric == "error" else METRICS[self.metric].title
+        return _error(self.sources[0]) if self.metric == "error" else METRICS[self.metric].title
 
-    def plot(self) -> Figure:
-        """A figure of the metric against epsilon."""
+    @property
+    def not_private(self) -> list[str]:
+        """What the guarantees of the sources do not cover, each once."""
+        return _each(note for source in self.sources for note in source.summary.privacy.not_private)
+
+    def plot(self, broad: bool = False) -> Figure:
+        """A figure of the metric against epsilon; a `broad` one is as wide as a page."""
         note = interval_note([row.trials for row in self.points if row.trials])
-        return draw(self.points, [x_label(EPSILON)], METRICS[self.metric].title, self.title, note)
+        return draw(self.points, [x_label(EPSILON)], METRICS[self.metric].title, self.title, note, broad)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the table as CSV and the figure as PNG and SVG (`FILES`) into a new directory.
+        """Write a page, the table as CSV and the figure as PNG and SVG (`FILES`) into a new directory.
 
         InputError if it holds something already, or cannot be written.
         """
@@ -74,7 +106,24 @@ class Comparison:
                 rows = self._rows()
                 writer.writerow(rows[0])
                 writer.writerows(row.values() for row in rows)
-            save(self.plot(), draft, "comparison")
+            (draft / PAGE).write_text(self._page(draft), encoding="utf-8")
+
+    def _page(self, folder: Path) -> str:
+        caption = f"{capital(METRICS[self.metric].title)} against {x_label(EPSILON)}"
+        stated = [source.summary.privacy for source in self.sources]
+        terms = ("unit", "adjacency", "guarantee")
+        return template("compare.html").render(
+            title=caption,
+            sources=[source.name for source in self.sources],
+            notices=_each(line for each in stated for line in each.notices),
+            figure=broad_and_narrow(self.plot, folder, "comparison", caption),
+            caption=f"{caption}: {self.title}.",
+            errors=self.text,
+            statement=[
+                (term.capitalize(), "; ".join(_each(getattr(one, term) for one in stated))) for term in terms
+            ],
+            not_private=self.not_private,
+        )
 
     def __repr__(self) -> str:
         return f"Comparison({len(self.points)} values: {self.title})"
@@ -83,11 +132,17 @@ class Comparison:
         return self.errors._repr_html_()
 
 
-class Source(NamedTuple):
-    """A run or a sweep, and what it is called."""
+def _interval(point: Point) -> str:
+    bounds = (
+        f" [{point.low:.4f}, {point.high:.4f}]" if point.low is not None and point.high is not None else ""
+    )
+    return f"{point.value:.4f}{bounds}"
 
-    name: str
-    summary: Summary | SweepSummary
+
+def _each(lines: Iterable[str]) -> list[str]:
+    """Each line once, without those that another contains."""
+    unique = dict.fromkeys(lines)
+    return [line for line in unique if not any(line in other and line != other for other in unique)]
 
 
 def compared(sources: Sequence[Source], points: Path | None = None, metric: str | None = None) -> Comparison:
@@ -104,7 +159,7 @@ def compared(sources: Sequence[Source], points: Path | None = None, metric: str 
     """
     if not sources:
         raise InputError("RUN", [], "name at least one run or sweep")
-    rows, shared, first = list[Point](), False, sources[0]
+    rows, first = list[Point](), sources[0]
     metric = _known(metric) if metric else _chosen(first)
     for source in sources:
         if (error := _error(source)) != _error(first):
@@ -114,9 +169,8 @@ def compared(sources: Sequence[Source], points: Path | None = None, metric: str 
         if not means:
             raise InputError("RUN", source.name, _missing(source.summary, metric))
         rows += [*means, *_baselines(source, metric, rows)]
-        shared |= isinstance(source.summary, SweepSummary) and source.summary.shares_noise
     rows += _read_points(points, metric) if points else []
-    return Comparison(tuple(rows), metric, _error(first), shared)
+    return Comparison(tuple(rows), metric, tuple(sources))
 
 
 def _known(metric: str) -> str:

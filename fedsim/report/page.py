@@ -1,4 +1,4 @@
-"""The reviewer's page: one self-contained HTML file, the privacy statement first, and its figures."""
+"""A run's page: one self-contained HTML file, the result first and then what it cost, and its figures."""
 
 from __future__ import annotations
 
@@ -18,8 +18,16 @@ from fedsim.report.audit import AuditPart, audit_figure, audit_table, read_audit
 from fedsim.report.curves import MEASURED_FIGURES
 from fedsim.report.outcome import Outcome
 from fedsim.report.run_directory import RunData, data_of, read, write
-from fedsim.report.summary import FEW, Part, SiloRow, Summary, spans
-from fedsim.report.texts import measured, methods, metrics_table, remarks, silo_table, unmeasured
+from fedsim.report.summary import FEW, Part, Privacy, SiloRow, Spread, Summary, spans
+from fedsim.report.texts import (
+    NONPRIVATE,
+    epsilon_range,
+    methods,
+    metrics_table,
+    remarks,
+    silo_table,
+    unmeasured,
+)
 from fedsim.scenario.metric import METRICS
 
 PAGE, FIGURES = "report.html", "figures"
@@ -89,8 +97,10 @@ def template(name: str) -> Template:
         loader=PackageLoader("fedsim.report"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
     environment.filters["count"] = lambda number: f"{number:,}"
-    environment.filters["ticks"] = ticks
-    environment.filters["unbroken"] = lambda cell: re.sub(r"(?<=[\[(\d]), ", ",\N{NO-BREAK SPACE}", cell)
+    environment.filters |= {"ticks": ticks, "capital": capital}
+    environment.filters["unbroken"] = lambda cell: re.sub(
+        r"(?<=\d)(,?) (?=[%\d-])", "\\1\N{NO-BREAK SPACE}", cell
+    )
     environment.globals |= {"night": Markup(style.NIGHT), "ground": style.GROUND, "ink": style.INK}
     return environment.get_template(name)
 
@@ -106,42 +116,64 @@ def ticks(text: str) -> Markup:
 
 def render(run: RunData, figures: Path) -> str:
     """The page's text; the figures' files go to the folder `figures`."""
-    metric = run.summary.metrics.metric
+    summary = run.summary
     return template(PAGE).render(
-        title=run.summary.scenario,
-        run=run.summary,
-        privacy=run.summary.privacy,
+        title=summary.scenario,
+        run=summary,
+        privacy=summary.privacy,
         description=run.description,
-        facts=_facts(run.summary),
-        table=silo_table(run.summary.privacy.silos, _MOST_SILOS),
+        numbers=_headline(summary),
+        statement=_statement(summary.privacy),
+        mechanism=how_facts(summary.privacy),
+        silos=silo_table(summary.privacy.silos, _MOST_SILOS),
         audit=_audit(None if run.directory is None else read_audit(run.directory), figures),
-        metric=run.summary.metrics.error_name if metric == "error" else METRICS[metric].title,
-        results=measured(run.summary),
-        metrics=metrics_table(run.summary),
-        methods=methods(run.summary.baselines),
-        unmeasured=unmeasured(run.summary),
-        spans=spans(run.summary.trials.finished),
-        remarks=remarks(run.summary),
-        figures=_figures(run, figures),
-        environment=_environment(run.summary),
+        metrics=metrics_table(summary),
+        methods=methods(summary.baselines),
+        spans=spans(summary.trials.finished),
+        remarks=remarks(summary),
+        drawn=_figures(run, figures),
+        environment=_environment(summary),
         scenario=run.scenario,
     )
 
 
-def _facts(summary: Summary) -> list[tuple[str, str]]:
-    privacy = summary.privacy
-    facts = [
+Headline = tuple[str, str, str]
+"""The name of a number, the number, and a note."""
+
+
+def _headline(summary: Summary) -> list[Headline]:
+    """The chosen metric of the run and of its non-private baseline, and the guaranteed epsilon."""
+    metrics, silos = summary.metrics, summary.privacy.silos
+    name = METRICS[metrics.metric].title
+    numbers = [headline(name, metrics.chosen, f"not measured: {unmeasured(summary)}")]
+    if summary.privacy.private:
+        if (baseline := metrics.nonprivate.spread(metrics.metric)) is not None:
+            numbers.append(headline(f"{name} {NONPRIVATE}", baseline))
+        if silos:
+            numbers.append(("guaranteed epsilon", epsilon_range(silos), _budgets(silos)))
+    return numbers
+
+
+def headline(name: str, value: Spread | None, without: str = "") -> Headline:
+    """The mean of a metric, and its interval where trials differ; or why there is none."""
+    if value is None:
+        return name, "-", without
+    interval = f"{value.low:.4f} to {value.high:.4f}" if value.low < value.high else ""
+    return name, f"{value.mean:.4f}", interval
+
+
+def _statement(privacy: Privacy) -> list[tuple[str, str]]:
+    """The privacy statement in five lines."""
+    together = f". If they collude: {privacy.guarantee_colluding}" * bool(privacy.guarantee_colluding)
+    silos = privacy.silos if privacy.private else []
+    costs = [_budgets(silos), *_claims(silos)] if silos else []
+    return [
         ("Unit", privacy.unit),
         ("Adjacency", privacy.adjacency),
-        ("Guarantee", privacy.guarantee),
-        *([("If they collude", privacy.guarantee_colluding)] if privacy.guarantee_colluding else []),
-        ("Trusted", ". ".join(f"{line[0].upper()}{line[1:]}" for line in privacy.trusted)),
-        *how_facts(privacy),
+        ("Guarantee", privacy.guarantee + together),
+        *([("Epsilon", f"{epsilon_range(silos)}: {'; '.join(costs)}")] if silos else []),
+        ("Trusted", ". ".join(map(capital, privacy.trusted))),
     ]
-    if not (privacy.private and privacy.silos):
-        return facts
-    facts.append(("Budgets", _budgets(privacy.silos)))
-    return facts + _claims(privacy.silos)
 
 
 def how_facts(privacy: Part) -> list[tuple[str, str]]:
@@ -153,17 +185,16 @@ def how_facts(privacy: Part) -> list[tuple[str, str]]:
     ]
 
 
-def _claims(silos: list[SiloRow]) -> list[tuple[str, str]]:
+def _claims(silos: list[SiloRow]) -> list[str]:
     claims = [s for s in silos if s.epsilon_claimed is not None]
     under = [s.name for s in claims if _exceeds(s.epsilon_guaranteed, s.epsilon_claimed)]
-    verdict = _verdict(under, len(claims), "at most what is claimed", "above the claim")
-    return [("True against claimed", verdict)] if claims else []
+    return [_verdict(under, len(claims), "at most what is claimed", "above the claim")] if claims else []
 
 
 def _budgets(silos: list[SiloRow]) -> str:
     limited = [silo for silo in silos if silo.epsilon_budget is not None]
     if not limited:
-        return f"none in all {len(silos):,} silos: nothing bounds what the run costs"
+        return f"no budget in all {len(silos):,} silos, so that nothing bounds what the run costs"
     over = [silo.name for silo in limited if _exceeds(silo.epsilon_guaranteed, silo.epsilon_budget)]
     return _verdict(over, len(limited), "within its budget", "above its budget")
 
@@ -175,9 +206,9 @@ def _exceeds(cost: float | None, limit: float | None) -> bool:
 
 def _verdict(failed: list[str], total: int, good: str, bad: str) -> str:
     if not failed:
-        return f"guaranteed epsilon is {good} in all {total:,} silos"
+        return f"{good} in all {total:,} silos"
     more = f" and {len(failed) - 5:,} more" if len(failed) > 5 else ""
-    return f"guaranteed epsilon is {bad} in {len(failed):,} of {total:,} silos: {', '.join(failed[:5])}{more}"
+    return f"{bad} in {len(failed):,} of {total:,} silos: {', '.join(failed[:5])}{more}"
 
 
 def capital(text: str) -> str:
@@ -186,13 +217,17 @@ def capital(text: str) -> str:
 
 
 def _figures(run: RunData, folder: Path) -> list[PageFigure]:
-    """The figures that have something to show."""
+    """The figures that have something to show, those of the chosen metric first."""
     spread, metric = _spread(run), run.summary.metrics.metric
     what = capital(METRICS[metric].title)
     drawn = {
         f"{MEASURED_FIGURES[metric][0]}-against-rounds": (
             plots.against_rounds(run, metric),
             f"{what} against rounds: mean{spread}. {_markers(run.summary)}",
+        ),
+        f"{MEASURED_FIGURES[metric][0]}-by-silo": (
+            plots.silo_values(run),
+            f"Final {METRICS[metric].title} on each silo's own test records{spread}. Simulation only.",
         ),
         **{
             f"{MEASURED_FIGURES[column][0]}-against-rounds": (
@@ -201,10 +236,6 @@ def _figures(run: RunData, folder: Path) -> list[PageFigure]:
             )
             for column, caption in _objective(run.summary).items()
         },
-        f"{MEASURED_FIGURES[metric][0]}-by-silo": (
-            plots.silo_values(run),
-            f"Final {METRICS[metric].title} on each silo's own test records{spread}. Simulation only.",
-        ),
         "clipping-over-rounds": (
             plots.clipping(run),
             "What the clip takes away: the share of terms that it shortens, and the median norm of them all "

@@ -75,11 +75,15 @@ def _style() -> Iterator[None]:
         yield
 
 
+WIDE = 9.2
+"""Inches of a figure that takes a large screen's width at the same size of letters."""
+
+
 @contextmanager
-def styled(height: float = 3.0) -> Iterator[tuple[Figure, Axes]]:
+def styled(height: float = 3.0, width: float = 4.4) -> Iterator[tuple[Figure, Axes]]:
     """A figure with one set of axes, to be drawn within."""
     with _style():
-        figure = Picture(figsize=(4.4, height), layout="constrained")
+        figure = Picture(figsize=(width, height), layout="constrained")
         axes = figure.subplots()
         axes.grid(alpha=0.3, linewidth=0.6)
         yield figure, axes
@@ -105,13 +109,53 @@ def thinned(count: int, most: int = 300) -> np.ndarray:
     return np.unique(np.linspace(0, count - 1, min(count, most)).round().astype(int))
 
 
-def legend_below(figure: Figure, axes: Axes) -> None:
-    """Put a legend under the axes, where it hides nothing; the figure grows by its height."""
+def labels_beside(figure: Figure, axes: Axes) -> None:
+    """Name each line to the right of the axes, at the height of its end: in the lines' order, so that no two
+    leaders cross.
+    """
+    ends, (low, high) = _ends(axes), axes.get_ylim()
+    starts = [min(max((end - low) / (high - low), 0.0), 1.0) for end, _, _ in ends]
+    step = _LINE / (0.7 * figure.get_figheight())
+    at: list[float] = []
+    for start in starts:
+        at.append(max(start, at[-1] + step if at else 0.0))
+    for place in range(len(at) - 1, -1, -1):
+        at[place] = min(at[place], at[place + 1] - step if place + 1 < len(at) else 1.0)
+    for (_, handle, name), start, height in zip(ends, starts, at, strict=True):
+        leader = Line2D([1.0, 1.02, 1.045, 1.06], [start, *[height] * 3])
+        leader.update_from(_line(handle))
+        leader.set(transform=axes.transAxes, clip_on=False, label="", markevery=[2])
+        axes.add_artist(leader)
+        axes.text(1.07, height, name, transform=axes.transAxes, va="center", fontsize=9)
+
+
+def _ends(axes: Axes) -> list[tuple[float, Any, str]]:
+    """(y at the right end, handle, name) of every named line, from the lowest."""
+    handles, names = axes.get_legend_handles_labels()
+    ends = [float(np.asarray(_line(handle).get_ydata())[-1]) for handle in handles]
+    return sorted(zip(ends, handles, names, strict=True), key=lambda one: one[0])
+
+
+def _line(handle: Any) -> Line2D:
+    """The line of a handle, which with error bars is a tuple."""
+    line: Line2D = handle[0] if isinstance(handle, tuple) else handle
+    return line
+
+
+def legend_below(figure: Figure, axes: Axes, by_height: bool = False) -> None:
+    """Put a legend under the axes, where it hides nothing; the figure grows by its height.
+
+    `by_height`: in the order of the lines' right ends, from the highest.
+    """
     handles, labels = axes.get_legend_handles_labels()
     if not labels:
         return
+    arrange = _columns
+    if by_height:
+        _, handles, labels = map(list, zip(*reversed(_ends(axes)), strict=True))
+        arrange = _in_order
     columns = next(
-        (c for n in (3, 2) if _width(c := _columns(labels, n), labels) <= _LETTERS), _columns(labels, 1)
+        (c for n in (3, 2) if _width(c := arrange(labels, n), labels) <= _LETTERS), arrange(labels, 1)
     )
     order = [at for column in columns for at in column]
     figure.set_figheight(figure.get_figheight() + _LINE * len(columns[0]))
@@ -137,6 +181,11 @@ def _columns(labels: Sequence[str], count: int) -> list[list[int]]:
     return [sorted(column.tolist()) for column in np.array_split(order, count) if len(column)]
 
 
+def _in_order(labels: Sequence[str], count: int) -> list[list[int]]:
+    """Places of labels in columns, one after the other."""
+    return [column.tolist() for column in np.array_split(range(len(labels)), count) if len(column)]
+
+
 def _width(columns: Sequence[Sequence[int]], labels: Sequence[str]) -> int:
     return sum(_HANDLE + max(len(labels[at]) for at in column) for column in columns)
 
@@ -151,14 +200,28 @@ def settle(figure: Figure) -> None:
 
 def save(figure: Figure, folder: Path, stem: str) -> str:
     """Write STEM.png and STEM.svg; returns the SVG for a page, its ids prefixed with STEM."""
+    svg = _drawn(figure)
+    with _style():
+        figure.savefig(folder / f"{stem}.png", dpi=200)
+    (folder / f"{stem}.svg").write_text(_by_night(svg), encoding="utf-8")
+    return _inline(svg, stem)
+
+
+def markup(figure: Figure, stem: str) -> str:
+    """The SVG for a page alone."""
+    return _inline(_drawn(figure), stem)
+
+
+def _drawn(figure: Figure) -> str:
     svg = io.StringIO()
     with _style():
         settle(figure)
-        figure.savefig(folder / f"{stem}.png", dpi=200)
         figure.savefig(svg, format="svg", metadata={"Date": None, "Creator": None})
-    text = svg.getvalue()
-    (folder / f"{stem}.svg").write_text(_by_night(text), encoding="utf-8")
-    inline = re.sub(r"<metadata>.*?</metadata>", "", text[text.index("<svg") :], flags=re.S)
+    return svg.getvalue()
+
+
+def _inline(svg: str, stem: str) -> str:
+    inline = re.sub(r"<metadata>.*?</metadata>", "", svg[svg.index("<svg") :], flags=re.S)
     return re.sub(r'(\bid="|xlink:href="#|url\(#)', rf"\g<1>{stem}-", inline)
 
 

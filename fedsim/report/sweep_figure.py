@@ -13,12 +13,14 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from fedsim.privacy.rounding import shown_up
-from fedsim.report.style import frame, label, legend_below, look, styled
+from fedsim.report.style import WIDE, frame, label, labels_beside, legend_below, look, styled
 
 _MOST_TICKS = 10
 _LETTER, _GAP = 0.03, 0.02  # a letter's width and the least gap between labels, as shares of the x axis
 _NAME, _ROW, _NOTE = 44, 26, 52  # letters of a name in the legend, in front of a row, and of a line below
 _HEIGHT, _LINE = 3.3, 0.25  # inches, of a figure and of each more line below it
+_NAMED = 0.26  # inches, of a line's name beside the axes
+_SHARE = 1 / 3  # of the axis, that lines keep where levels are far from them
 _PUBLISHED = "x*"
 _LEVEL: dict[str, Any] = {"linestyle": (0, (1, 1.5)), "linewidth": 0.9, "markerfacecolor": "white"}
 
@@ -75,11 +77,18 @@ def lines(points: Sequence[Point]) -> Lines:
     return result
 
 
-def draw(points: Sequence[Point], below: Sequence[str], y_label: str, title: str, note: str) -> Figure:
-    """One figure of all points; without an x, rows. `below` stands under the axis of x, a line each."""
+def draw(
+    points: Sequence[Point], below: Sequence[str], y_label: str, title: str, note: str, broad: bool = False
+) -> Figure:
+    """One figure of all points; without an x, rows. `below` stands under the axis of x, a line each.
+
+    A `broad` one is as wide as a page on a large screen, and names its lines where they end.
+    """
     series = lines(points)
     xs = sorted({point.x for point in points if point.x is not None})
-    with styled(_HEIGHT + _LINE * (len(below) - 1) if xs else 1.5 + 0.4 * len(series)) as (figure, axes):
+    height = _HEIGHT + _LINE * (len(below) - 1) if xs else 1.5 + 0.4 * len(series)
+    size = {"width": WIDE, "height": max(height, _NAMED * len(series))} if broad else {"height": height}
+    with styled(**size) as (figure, axes):
         if xs:
             _draw_lines(axes, series, xs)
             _scale(axes, xs)
@@ -87,10 +96,11 @@ def draw(points: Sequence[Point], below: Sequence[str], y_label: str, title: str
             _draw_rows(axes, series)
         notes = [*below, note] if xs else [y_label, note]
         notes.append(frame(axes, "y" if xs else "x", _ends(points, bool(xs))))
-        axes.set_xlabel("\n".join(textwrap.fill(each, _NOTE if xs else _ROW) for each in notes if each))
+        letters = (_NOTE if xs else _ROW) * (2 if broad else 1)
+        axes.set_xlabel("\n".join(textwrap.fill(each, letters) for each in notes if each))
         if xs:
             axes.set_ylabel(y_label)
-            legend_below(figure, axes)
+            labels_beside(figure, axes) if broad else legend_below(figure, axes, by_height=True)
         axes.set_title(label(title, 44))
         return figure
 
@@ -106,7 +116,8 @@ def _draw_lines(axes: Axes, series: Lines, xs: Sequence[float]) -> None:
             axes.errorbar(x, y, bars, capsize=3, elinewidth=1, label=label(line.label, _NAME), **style)
         for level in (p for p in series[line] if p.x is None):
             own = {key: style[key] for key in ("color", "linestyle", "linewidth") if key in style}
-            axes.axhline(level.value, label="" if points else label(line.label, _NAME), **own)
+            name = f"{label(line.label, _NAME)}: {level.value:.3g}"  # the level may lie outside the axis
+            axes.axhline(level.value, label="" if points else name, **own)
 
 
 def _styled(series: Lines) -> Iterator[tuple[Line, dict[str, Any]]]:
@@ -120,9 +131,21 @@ def _styled(series: Lines) -> Iterator[tuple[Line, dict[str, Any]]]:
 
 
 def _ends(points: Sequence[Point], drawn: bool) -> list[float]:
-    """All that is drawn; of levels among lines no bars are."""
-    bars = [(0.0, 0.0) if drawn and point.x is None else point.bars for point in points]
-    return [at for p, (down, up) in zip(points, bars, strict=True) for at in (p.value - down, p.value + up)]
+    """What the axis shows: points and their bars; of levels among lines those that leave the lines room."""
+    if not drawn:
+        return [end for point in points for end in _bounds(point)]
+    ends = [end for point in points if point.x is not None for end in _bounds(point)]
+    levels = sorted((point.value for point in points if point.x is None), key=lambda at: abs(at - ends[0]))
+    shown = list(ends)
+    for level in levels:
+        if max(ends) - min(ends) >= _SHARE * (max(*shown, level) - min(*shown, level)):
+            shown.append(level)
+    return shown
+
+
+def _bounds(point: Point) -> tuple[float, float]:
+    down, up = point.bars
+    return point.value - down, point.value + up
 
 
 def _style(family: int, published: bool) -> dict[str, Any]:

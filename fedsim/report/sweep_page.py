@@ -1,4 +1,4 @@
-"""A sweep's page: one self-contained HTML file, the privacy statement first, and its figure."""
+"""A sweep's page: one self-contained HTML file, the result first and then what it cost, and its figure."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 from math import inf
 from pathlib import Path
+from typing import NamedTuple
 
 from matplotlib.figure import Figure
 
 from fedsim.privacy.rounding import shown_down, shown_up
-from fedsim.report.page import PAGE, capital, how_facts, named, publish, template
+from fedsim.report.page import PAGE, Headline, capital, how_facts, named, publish, template
 from fedsim.report.run_directory import scenario_of
-from fedsim.report.style import save
+from fedsim.report.style import markup, save
 from fedsim.report.summary import Baseline, Values, spans
 from fedsim.report.sweep_figure import Point, draw
 from fedsim.report.sweep_summary import (
@@ -29,7 +30,7 @@ from fedsim.report.sweep_summary import (
     title,
 )
 from fedsim.report.tables import TextTable
-from fedsim.report.texts import budget_text, number_text, value_text
+from fedsim.report.texts import budget_text, mean_text, number_text, value_text
 from fedsim.scenario.metric import METRICS
 
 _NOTHING = TextTable("", [], [])
@@ -56,17 +57,23 @@ def figure_name(sweep: SweepSummary) -> str:
 
 
 def _render(sweep: SweepSummary, scenario: str, description: str, folder: Path) -> str:
+    what, x = METRICS[sweep.metric].title, abscissa(sweep)
+    caption = capital(what) + (f" against {x_label(x)}" if x else "")
     return template("sweep.html").render(
         title=sweep.scenario,
         description=description,
         sweep=sweep,
+        metric=what,
+        numbers=_headline(sweep),
         spans=spans(sweep.trials),
         claims=true_epsilons(sweep),
-        facts=_facts(sweep.privacy),
+        statement=_statement(sweep),
+        mechanism=_mechanism(sweep.privacy),
         costs=_costs(sweep),
         shared=sweep.shares_noise,
         ledger=_ledger(sweep.privacy.tuning),
-        figure=_figure(sweep, folder),
+        figure=broad_and_narrow(partial(figure_of, sweep), folder, figure_name(sweep), caption),
+        caption=f"{caption}.",
         errors=errors(sweep),
         candidates=_candidates(sweep.tuning, sweep.metric),
         failures=_failures(sweep),
@@ -75,9 +82,54 @@ def _render(sweep: SweepSummary, scenario: str, description: str, folder: Path) 
     )
 
 
-def _facts(privacy: SweepPrivacy) -> list[tuple[str, str]]:
-    stated = [("Unit", privacy.unit), ("Adjacency", privacy.adjacency), ("Guarantee", privacy.guarantee)]
-    return [*stated, *how_facts(privacy), *[("Theorem", ", ".join(privacy.theorem))] * bool(privacy.theorem)]
+class TwoWidths(NamedTuple):
+    """A figure as markup for a large screen and for a small one."""
+
+    broad: str
+    narrow: str
+
+
+def broad_and_narrow(draw: Callable[[bool], Figure], folder: Path, stem: str, caption: str) -> TwoWidths:
+    """Both widths for a page; the narrow one is written to the folder."""
+    return TwoWidths(
+        named(markup(draw(True), f"{stem}-broad"), caption), named(save(draw(False), folder, stem), caption)
+    )
+
+
+def _headline(sweep: SweepSummary) -> list[Headline]:
+    """The best combination with privacy and without, the best baseline."""
+    metric = METRICS[sweep.metric]
+    best = f"{'highest' if metric.higher else 'lowest'} {metric.title}"
+    rows: dict[str, list[tuple[str, Values]]] = {}
+    for row in sweep.combinations:
+        kind = f"{best}, {'private' if row.private else 'without privacy'}"
+        rows.setdefault(kind, []).append((title(row.varied, True), row))
+    rows[f"{best} of a baseline"] = list(sweep.levels())
+    numbers = []
+    for kind, named_rows in rows.items():
+        values = [(spread, name) for name, row in named_rows if (spread := row.spread(sweep.metric))]
+        if values:
+            (mean, *_), name = (max if metric.higher else min)(values, key=lambda value: value[0].mean)
+            numbers.append((kind, f"{mean:.4f}", name))
+    return numbers
+
+
+def _statement(sweep: SweepSummary) -> list[tuple[str, str]]:
+    """The privacy statement in five lines."""
+    privacy = sweep.privacy
+    costs = sorted(_at_most(row) for row in sweep.combinations if row.private and row.trials)
+    ends = " to ".join(dict.fromkeys(shown_up(cost) for cost in (*costs[:1], *costs[-1:])))
+    return [
+        ("Unit", privacy.unit),
+        ("Adjacency", privacy.adjacency),
+        ("Guarantee", privacy.guarantee),
+        *([("Epsilon", f"{ends}: guaranteed, of one run, to the silo that it costs most")] if costs else []),
+        ("Mechanism", ", ".join(privacy.mechanism) or "none"),
+    ]
+
+
+def _mechanism(privacy: SweepPrivacy) -> list[tuple[str, str]]:
+    return [*how_facts(privacy), *[("Theorem", ", ".join(privacy.theorem))] * bool(privacy.theorem)]
 
 
 def _costs(sweep: SweepSummary) -> TextTable:
@@ -122,28 +174,23 @@ def _largest(part: str, one: TunedCombination) -> str:
     return shown_up(None if None in values else max(values))
 
 
-def figure_of(sweep: SweepSummary) -> Figure:
+def figure_of(sweep: SweepSummary, broad: bool = False) -> Figure:
     """A figure of the metric against what was varied."""
     x = abscissa(sweep)
     trials = [row.trials for row in sweep.combinations if row.trials]
     tuned = sweep.privacy.tuning.note if sweep.privacy.tuning else ""
     note = "; ".join(filter(None, [interval_note(trials), tuned]))
     below = [x_label(x), *(under_the_axis(sweep) if x == CLAIMED else [])]
-    return draw(points(sweep, x), below, METRICS[sweep.metric].title, sweep.scenario, note)
-
-
-def _figure(sweep: SweepSummary, folder: Path) -> str:
-    x = abscissa(sweep)
-    drawn = save(figure_of(sweep), folder, figure_name(sweep))
-    return named(drawn, capital(METRICS[sweep.metric].title) + (f" against {x_label(x)}" if x else ""))
+    return draw(points(sweep, x), below, METRICS[sweep.metric].title, sweep.scenario, note, broad)
 
 
 def errors(sweep: SweepSummary) -> TextTable:
     """One row per combination: what was chosen, and its metrics; below them baselines."""
     chosen, metric = sweep.chosen, sweep.metric
-    others = [
-        name for name in METRICS if name != metric and any(row.spread(name) for row in sweep.combinations)
-    ]
+    every: list[Values] = [*sweep.combinations, *(one for _, one in sweep.levels())]
+    others = [name for name in METRICS if name != metric and any(row.spread(name) for row in every)]
+    if all(mean_text(row, "loss") == mean_text(row, "log_loss") for row in every):
+        others = [name for name in others if name != "log_loss"]  # the problem's loss is the log loss
     columns = ["combination", *(f"chosen {last_part(field)}" for field in chosen), METRICS[metric].title]
     columns += [*(METRICS[name].short for name in others), "trials"]
     rows = []
@@ -166,8 +213,7 @@ def errors(sweep: SweepSummary) -> TextTable:
 
 def _values(row: Values, metric: str, others: Sequence[str], without: str) -> list[str]:
     """The chosen metric with its interval, and the others' means."""
-    means = [number_text(each.mean) if (each := row.spread(name)) else "-" for name in others]
-    return [value_text(row.spread(metric)) or without, *means]
+    return [value_text(row.spread(metric)) or without, *(mean_text(row, name) for name in others)]
 
 
 CRITERIA = {
@@ -325,9 +371,14 @@ def _claim(row: CombinationRow) -> str:
     return f"{_claimed(row):g}"
 
 
+def _at_most(row: CombinationRow) -> float:
+    """Infinite where nothing bounds it."""
+    return inf if row.epsilon_guaranteed is None else row.epsilon_guaranteed
+
+
 def _most(row: CombinationRow, digits: int = 4) -> str:
-    """Infinite where nothing bounds it: `none` would read as if it cost nothing."""
-    return shown_up(inf if row.epsilon_guaranteed is None else row.epsilon_guaranteed, digits)
+    """`inf` where nothing bounds it: `none` would read as if it cost nothing."""
+    return shown_up(_at_most(row), digits)
 
 
 def _short(row: CombinationRow) -> str:

@@ -96,6 +96,11 @@ def slack(silo: SiloRow) -> float:
     return 1 - silo.epsilon_guaranteed / silo.epsilon_budget
 
 
+def epsilon_range(silos: Sequence[SiloRow]) -> str:
+    """The least and the largest guaranteed epsilon, rounded up."""
+    return _range("epsilon_guaranteed", silos)
+
+
 def _states(silo: SiloRow, key: str) -> bool:
     return getattr(silo, key) is not None or (key in _STATED and key in silo.model_fields_set)
 
@@ -163,14 +168,15 @@ def metrics_table(summary: Summary) -> TextTable:
     names = [name for name in METRICS if any(values.spread(name) for _, values in rows)]
     names.sort(key=lambda name: name != summary.metrics.metric)
     titles = [METRICS[name].short for name in names]
-    cells = [[label, *(_value(values, name) for name in names)] for label, values in rows]
+    cells = [[label, *(mean_text(values, name) for name in names)] for label, values in rows]
     caption = "Means." if summary.deployment is not None else _CAPTION
     return TextTable(
         caption, ["", *titles], cells, short=["", *(title.replace(" ", "\n") for title in titles)]
     )
 
 
-def _value(values: Values, name: str) -> str:
+def mean_text(values: Values, name: str) -> str:
+    """A metric's mean, `-` where it was not measured."""
     spread = values.spread(name)
     return (
         "-" if spread is None else f"{spread.mean:.3f}" if abs(spread.mean) < 1000 else f"{spread.mean:.4g}"

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from markupsafe import escape
 from matplotlib.figure import Figure
 from support.scenarios import SMALL
 
@@ -56,6 +57,16 @@ def test_runs_sweeps_and_directories_are_compared(sweep: fedsim.Sweep, tmp_path:
     assert isinstance(found.plot(), Figure)
     found.save(tmp_path / "compared")
     assert (tmp_path / "compared" / "comparison.csv").exists()
+    page = (tmp_path / "compared" / "report.html").read_text(encoding="utf-8")
+    assert (
+        page.index("<svg")
+        < page.index("<table>")
+        < page.index('id="privacy"')
+        < page.index('id="not-private"')
+    )
+    assert "mine, grid, again" in page
+    assert all(each.summary.privacy.guarantee in page for each in (run, sweep))
+    assert all(escape(note) in page for note in found.not_private)
     assert "<table>" in found._repr_html_()
 
 

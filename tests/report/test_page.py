@@ -46,22 +46,32 @@ def test_simulate_writes_the_page_and_its_figures(small_run: Path) -> None:
     assert parsed(small_run).tags.count("svg") == 7
 
 
-def test_privacy_comes_first_then_results_then_how_to_repeat_it(small_run: Path) -> None:
+def test_the_result_comes_first_then_privacy_in_five_lines_and_what_was_not_private(small_run: Path) -> None:
     text = (small_run / "report.html").read_text(encoding="utf-8")
     headings = re.findall(r"<h2[^>]*>(.*?)</h2>", text)
-    assert headings == ["Privacy statement", "Results", "Scenario, versions and how to repeat it"]
-    said = json.loads((small_run / "summary.json").read_text())["privacy"]
-    first = text[: text.index('id="results"')]
-    for key in ("unit", "adjacency", "guarantee", "mechanism", "calibration", "accountant"):
-        assert said[key] in first
-    for note in said["not_private"]:
-        assert note in first
+    last = "Scenario, versions and how to repeat it"
+    assert headings == ["Result", "Privacy statement", "What was not private", "More figures", last]
+    places = [
+        text.index(f'id="{name}"') for name in ("results", "privacy", "not-private", "figures", "reproduce")
+    ]
+    result, privacy, uncovered, _, repeat = (text[a:b] for a, b in pairwise([*places, len(text)]))
+    tree = json.loads((small_run / "summary.json").read_text())
+    assert f"<strong>{tree['metrics']['error']:.4f}</strong>" in result
+    assert result.index("<strong>") < result.index("<svg") < result.index("<table")
+    said = tree["privacy"]
+    lines, folded = privacy.split("<details>")
+    assert lines.count("<dt>") == 5
+    for key in ("unit", "adjacency", "guarantee"):
+        assert said[key] in lines
+    for key in ("mechanism", "calibration", "accountant"):
+        assert said[key] in folded
     for silo in said["silos"]:
-        assert silo["name"] in first
-    last = text[text.index('id="reproduce"') :]
-    assert "fedsim simulate scenario.yaml" in last
-    assert "num_rounds: 6" in last
-    assert "torch" in last
+        assert silo["name"] in folded
+    for note in said["not_private"]:
+        assert note in uncovered
+    assert "fedsim simulate scenario.yaml" in repeat
+    assert "num_rounds: 6" in repeat
+    assert "torch" in repeat
 
 
 def test_the_page_can_be_read_aloud(small_run: Path) -> None:
@@ -107,6 +117,7 @@ def test_a_thousand_silos_show_the_tightest_and_the_range(large_run: Path) -> No
     silos = json.loads((large_run / "summary.json").read_text())["privacy"]["silos"]
     used = {silo["name"]: silo["epsilon_guaranteed"] / silo["epsilon_budget"] for silo in silos}
     text = (large_run / "report.html").read_text(encoding="utf-8")
+    text = text[text.index("Budget and spend of each silo") :]
     body = text[text.index("<tbody>") : text.index("</tbody>")]
     names = re.findall(r'<th scope="row">(.*?)</th>', body)
     assert len(set(names)) == 20
@@ -122,7 +133,7 @@ def test_claims_and_violations_are_shown_where_the_summary_has_them(run_copy: Pa
             silo["epsilon_claimed"] = claimed
         tree["privacy"]["notices"] = ["the claim of <silo-01> is too small"]
     text = render(read(run_copy), tmp_path)
-    assert "guaranteed epsilon is above the claim in 1 of 3 silos: silo-01" in text
+    assert "above the claim in 1 of 3 silos: silo-01" in text
     assert "the claim of &lt;silo-01&gt; is too small" in text
     assert "claimed epsilon" in text
     assert "above its budget" not in text
@@ -143,7 +154,7 @@ def test_a_cost_above_its_budget_is_named(run_copy: Path, tmp_path: Path) -> Non
     with edited(run_copy) as tree:
         tree["privacy"]["silos"][2]["epsilon_guaranteed"] = 4.0001
     text = render(read(run_copy), tmp_path)
-    assert "guaranteed epsilon is above its budget in 1 of 3 silos: silo-02" in text
+    assert "above its budget in 1 of 3 silos: silo-02" in text
 
 
 def test_report_writes_the_same_page_again(run_copy: Path) -> None:
@@ -178,7 +189,7 @@ def test_an_interrupted_run_without_a_complete_trial_still_has_a_page(run_copy: 
         pq.write_table(table.slice(0, 0), run_copy / f"{name}.parquet")
     text = render(read(run_copy), tmp_path)
     assert "This run was interrupted" in text
-    assert "not measured, no trial is complete" in text
+    assert "not measured: no trial is complete" in text
     assert text.count("<svg") == 3  # what is measured round by round
     assert "<table" not in text
     assert "None" not in text

@@ -91,11 +91,46 @@ def test_every_series_is_in_the_legend_which_covers_no_axes() -> None:
     figure = draw(SERIES, ["epsilon of each silo"], "test error", "title", "mean of 3 trials")
     figure.draw_without_rendering()
     (legend,) = figure.legends
-    assert {text.get_text() for text in legend.get_texts()} == {point.series for point in SERIES}
+    names = [text.get_text().partition(": ")[0] for text in legend.get_texts()]
+    assert set(names) == {point.series for point in SERIES}
+    last = {point.series: point.value for point in sorted(SERIES, key=lambda point: point.x or 0)}
+    assert [last[name] for name in names] == sorted(last.values(), reverse=True)
     box = legend.get_window_extent()
     assert box.y1 < figure.axes[0].bbox.y0
     assert figure.bbox.x0 <= box.x0 < box.x1 <= figure.bbox.x1
     assert len({round(text.get_window_extent().x0) for text in legend.get_texts()}) == 2
+
+
+def test_a_broad_figure_names_lines_at_their_ends_in_order_and_no_leaders_cross() -> None:
+    figure = draw(SERIES, ["epsilon of each silo"], "test error", "title", "mean of 3 trials", broad=True)
+    figure.draw_without_rendering()
+    (axes,) = figure.axes
+    assert figure.get_figwidth() == style.WIDE
+    assert not figure.legends
+    leaders = [np.asarray(line.get_ydata()) for line in axes.lines if line.get_transform() == axes.transAxes]
+    texts = [text for text in axes.texts if text.get_text()]
+    assert len(leaders) == len(texts) == len({point.series for point in SERIES})
+    starts, ends = [ys[0] for ys in leaders], [ys[-1] for ys in leaders]
+    assert starts == sorted(starts)
+    assert ends == sorted(ends) == [text.get_position()[1] for text in texts]
+    boxes = [text.get_window_extent() for text in texts]
+    assert all(below.y1 <= above.y0 for below, above in pairwise(boxes))
+    assert all(
+        figure.bbox.y0 <= box.y0 and box.x1 <= figure.bbox.x1 and box.y1 <= figure.bbox.y1 for box in boxes
+    )
+
+
+def test_a_level_far_from_the_lines_is_named_with_its_value_outside_the_axis() -> None:
+    points = [Point("a", x, value) for x, value in ((1.0, 0.97), (2.0, 0.99))]
+    points += [Point("near", None, 0.96), Point("majority class", None, 0.5)]
+    figure = draw(points, ["epsilon of each silo"], "ROC AUC", "title", "")
+    low, _ = figure.axes[0].get_ylim()
+    assert 0.9 < low < 0.96
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == [
+        "a",
+        "near: 0.96",
+        "majority class: 0.5",
+    ]
 
 
 def test_series_at_one_epsilon_stand_side_by_side(drawn: list[Figure], tmp_path: Path) -> None:

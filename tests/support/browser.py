@@ -110,8 +110,9 @@ class Browser:
         while not any(event.get("method") == "Page.loadEventFired" for event in self._events):
             self._events.append(self._next())
         sizes = (
-            "Math.min(...[...document.querySelectorAll('svg text')].map(e => parseFloat("
-            "getComputedStyle(e).fontSize) * Math.hypot(e.getScreenCTM().a, e.getScreenCTM().b)))"
+            "Math.min(...[...document.querySelectorAll('svg text')].filter(e => e.checkVisibility())"
+            ".map(e => parseFloat(getComputedStyle(e).fontSize)"
+            " * Math.hypot(e.getScreenCTM().a, e.getScreenCTM().b)))"
         )
         seen = (
             self.evaluate("innerWidth"),

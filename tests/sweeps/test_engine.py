@@ -240,15 +240,32 @@ def test_the_board_counts_and_names_the_best_private_mean_and_the_time_left(
 ) -> None:
     now = 100.0
     monkeypatch.setattr(sweep.time, "monotonic", lambda: now)
-    board = sweep._Board(job_of(base | {"trials": 3, "sweep": {"grid": {"privacy.epsilon": [1, 2]}}}))
+    board = sweep._Board(job_of(base | {"trials": 2, "sweep": {"grid": {"privacy.epsilon": [1, 2]}}}))
     board.add(Event(Place(0, 0, 0), "key", CELL, result(0.4), True))
     board.add(Event(Place(2, 0, 0), "key", CELL, result(0.1), False))  # the baseline
     assert board.seconds_left() is None
     for trial, error in enumerate((0.1, 0.5)):  # lucky once
+        assert board.text() == ""  # no combination has all its trials
         now += 3.0
         board.add(Event(Place(1, 0, trial), "key", CELL, result(error + 0.2), False))
     now += 3.0
     board.add(Event(Place(0, 0, 1), "key", CELL, Failure("refused", "no"), False))
     assert (board.done, board.cached, board.failed) == (5, 1, 1)
-    assert board.seconds_left() == pytest.approx(4 * 3.0)
-    assert board.text() == "1 failed; best so far 0.4000: epsilon=1"
+    assert board.seconds_left() == pytest.approx(3.0)
+    assert board.text() == "1 failed; best so far 0.5000: epsilon=2"
+
+
+def test_the_best_so_far_of_a_metric_whose_best_is_the_highest_never_falls(base: dict[str, Any]) -> None:
+    tree = base | {
+        "trials": 2,
+        "report": {"metric": "auc"},
+        "sweep": {"grid": {"privacy.epsilon": [1, 2, 3]}},
+    }
+    board = sweep._Board(job_of(tree))
+    shown = []
+    for number, values in enumerate(((0.7, 0.5), (0.9, 0.1), (0.8, 0.8))):
+        for trial, auc in enumerate(values):
+            cell = result(0.5)._replace(more={"auc": auc})
+            board.add(Event(Place(number, 0, trial), "key", CELL, cell, False))
+            shown.append(board.text().partition(":")[0])
+    assert shown == ["", *["best so far 0.6000"] * 4, "best so far 0.8000"]

@@ -40,14 +40,17 @@ def swept(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "out"
 
 
-def test_the_statement_comes_first_and_names_what_is_not_private(swept: Path) -> None:
+def test_the_result_comes_first_then_privacy_and_what_is_not_private(swept: Path) -> None:
     page = (swept / "report.html").read_text()
-    privacy, results, again = (page.index(f'id="{name}"') for name in ("privacy", "results", "reproduce"))
-    assert privacy < results < again
-    for text in ("replace one record", "exact Gaussian", "accountant", "the choice of algorithm.step_size"):
-        assert privacy < page.index(text) < results
-    for text in ("<svg", "final training loss", "chosen"):
-        assert results < page.index(text, results) < again
+    names = ("results", "privacy", "not-private", "cells", "reproduce")
+    results, privacy, uncovered, cells, again = (page.index(f'id="{name}"') for name in names)
+    assert results < privacy < uncovered < cells < again
+    for text in ("replace one record", "exact Gaussian", "accountant"):
+        assert privacy < page.index(text, privacy) < uncovered
+    assert uncovered < page.index("the choice of algorithm.step_size") < cells
+    assert page[results:privacy].count("<svg") == 2  # for a large screen and a small one
+    for text in ("final training loss", "chosen"):
+        assert cells < page.index(text, cells) < again
     assert "<script>" not in page
     summary = json.loads((swept / "summary.json").read_text())
     budgets = [one["epsilon_budget"] for one in summary["combinations"] if one["private"]]
@@ -135,7 +138,7 @@ def test_where_epsilon_is_claimed_the_true_one_comes_first_and_stands_beside_it(
     said = f"MB: claimed epsilon 1, 12; true epsilon at least {least}, at most {most}"
     assert output.index(said) < output.index("Test error: mean")
     page = (tmp_path / "out" / "report.html").read_text()
-    assert page.index('id="privacy"') < page.index(said) < page.index("epsilon is unlimited")
+    assert page.index(said) < page.index("epsilon is unlimited") < page.index('id="results"')
     assert "claimed epsilon (not the true one)" in page  # the axis
     assert f"true for MB: {', '.join(shown_up(row['epsilon_guaranteed'], 3) for row in found)}" in page
     assert (tmp_path / "out" / "error_vs_claimed_epsilon.svg").exists()
@@ -184,6 +187,22 @@ def test_every_metric_of_what_is_reported_is_kept(sweep: fedsim.Sweep, folder: P
         fedsim.compare([folder], metric="r2")
     with pytest.raises(fedsim.InputError, match="did you mean 'auc'"):
         fedsim.compare([folder], metric="acu")
+
+
+def test_the_page_names_that_metric_and_shows_the_highest(sweep: fedsim.Sweep, folder: Path) -> None:
+    page = (folder / "report.html").read_text()
+    assert "ROC AUC, on test records. Baselines are not private." in page
+    assert "est error" not in page
+    assert "Roc" not in page
+    best = max(row.auc for row in sweep.summary.combinations if row.private)
+    assert f"<dt>Highest ROC AUC, private</dt><dd><strong>{best:.4f}</strong>" in page
+
+
+def test_a_loss_that_is_the_log_loss_has_one_column(sweep: fedsim.Sweep) -> None:
+    assert {"loss", "log loss"} & {*errors(sweep.summary).columns} == {"loss"}
+    changed = [row.model_copy(update={"log_loss": 9.0}) for row in sweep.summary.combinations]
+    other = errors(sweep.summary.model_copy(update={"combinations": changed}))
+    assert {"loss", "log loss"} <= {*other.columns}
 
 
 def test_baselines_are_fitted_once_for_the_same_records(
