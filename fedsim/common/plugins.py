@@ -158,17 +158,7 @@ def class_of(name: str, field: str, fits: Callable[[object], bool], kind: str) -
         Refused: this process loads no code of others.
     """
     file, _, attribute = name.rpartition(":") if not name.endswith(".py") else (name, "", "")
-    if not _loads:
-        raise Refused(f"{short(name)}: code of a file runs in a confined process, and not in this one")
-    try:
-        module = _module(file, digest(file, field))
-    except (Exception, SystemExit) as error:
-        if isinstance(error, InputError):
-            raise
-        lines = [at.lineno for at in extract_tb(error.__traceback__) if at.filename == file]
-        where = f", line {lines[-1]}" if lines else ""
-        hint = f"cannot be imported ({type(error).__name__}: {error}{where})"
-        raise InputError(field, short(name), f"{hint}; it is one file, without neighbours") from error
+    module = module_of(file, field)
     known = {key: each for key, each in vars(module).items() if fits(each)}
     own = {key: each for key, each in known.items() if each.__module__ == module.__name__}
     found = [attribute] if attribute in known else [] if attribute else list(own)
@@ -178,6 +168,23 @@ def class_of(name: str, field: str, fits: Callable[[object], bool], kind: str) -
         raise InputError(field, short(name), hint)
     chosen: type = known[found[0]]
     return chosen
+
+
+def module_of(file: str, field: str) -> ModuleType:
+    """A file as a module; errors as of `class_of`."""
+    if not _loads:
+        raise Refused(f"{short(file)}: code of a file runs in a confined process, and not in this one")
+    content = digest(file, field)
+    try:
+        return _module(file, content)
+    except (Exception, SystemExit) as error:
+        lines = [at.lineno for at in extract_tb(error.__traceback__) if at.filename == file]
+        where = f", line {lines[-1]}" if lines else ""
+        left = (
+            "; install it: a file's neighbours are not on its path" if isinstance(error, ImportError) else ""
+        )
+        hint = f"cannot be imported ({type(error).__name__}: {error}{where}){left}"
+        raise InputError(field, short(file), hint) from error
 
 
 @cache

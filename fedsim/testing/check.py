@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, dataclass, fields, replace
@@ -13,6 +12,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from fedsim.algorithms.registry import ALGORITHM_HAS, algorithms, is_algorithm
 from fedsim.common.errors import InputError, PluginError, Refused, suggest
+from fedsim.common.plugins import module_of
 from fedsim.common.process import one_thread
 from fedsim.isolated.parts import confined, new_child
 from fedsim.protocol.batch import FULL, Batch, Fresh, Full, Poisson, Subsample, WithReplacement
@@ -33,24 +33,32 @@ def examples(
     """{title: example} of what is named.
 
     Args:
-        named: a scenario's name of an algorithm, module:Class, file.py or file.py:Class; a file that holds
-            `AlgorithmTests` is taken at their examples.
+        named: a scenario's name of an algorithm, module:Class, file.py or file.py:Class; a file is taken at
+            the examples of its `AlgorithmTests`, or at an `Example` in it, and else at its algorithms.
         numbers: of fields, for classes without an example.
         left_out: besides the examples' own.
         isolated: run the methods in a confined process, as `runtime.plug_ins: isolated` does.
 
     Raises:
-        InputError: there is no such algorithm, or a number of it is missing.
+        InputError: there is no such algorithm, a number of it is missing, or `numbers` is of no use.
     """
-    found = {
-        kind.__qualname__: kind.example if issubclass(kind, AlgorithmTests) else _example(kind, numbers)
-        for kind in _classes(named)
-    }
+    found: dict[str, Example] = {}
+    for title, thing in _things(named).items():
+        if isinstance(thing, type) and not issubclass(thing, AlgorithmTests):
+            found[title + _shown(numbers)] = _example(thing, numbers)
+        elif numbers:
+            raise InputError("--set", dict(numbers), f"{title} says which numbers are taken; change it there")
+        else:
+            found[title] = thing if isinstance(thing, Example) else thing.example
     if isolated:
         found = {title: _isolated(example) for title, example in found.items()}
     return {
         title: replace(example, left_out={**example.left_out, **left_out}) for title, example in found.items()
     }
+
+
+def _shown(numbers: Mapping[str, Any]) -> str:
+    return f" ({', '.join(f'{name}={value}' for name, value in numbers.items())})" if numbers else ""
 
 
 def _isolated(example: Example) -> Example:
@@ -60,57 +68,52 @@ def _isolated(example: Example) -> Example:
     )
 
 
-def _classes(named: str) -> list[Any]:
+def _things(named: str) -> dict[str, Any]:
+    """{title: what is checked}, a class or an example."""
     place, _, attribute = named.partition(":") if not Path(named).is_file() else (named, "", "")
     if not attribute and not place.endswith(".py"):
         if place not in algorithms():
             hint = f"{suggest(place, algorithms())}; or module:Class, or file.py"
             raise InputError("ALGORITHM", named, hint)
-        return [algorithms()[place]]
+        return {algorithms()[place].__qualname__: algorithms()[place]}
     module = _module(place, named)
     if attribute:
-        return [_algorithm(getattr(module, attribute, None), named)]
-    own = [kind for kind in vars(module).values() if getattr(kind, "__module__", None) == module.__name__]
-    tests = [kind for kind in own if isinstance(kind, type) and issubclass(kind, AlgorithmTests)]
-    if found := tests or [kind for kind in own if is_algorithm(kind)]:
+        thing = getattr(module, attribute, None)
+        if not (is_algorithm(thing) or _is_tests(thing)):
+            raise InputError("ALGORITHM", named, f"must name a dataclass with {ALGORITHM_HAS}")
+        return {attribute: thing}
+    held = vars(module)
+    own = {name: kind for name, kind in held.items() if getattr(kind, "__module__", None) == module.__name__}
+    examples = {name: each for name, each in held.items() if isinstance(each, Example)}
+    tests = {name: kind for name, kind in own.items() if _is_tests(kind)}
+    if found := tests or examples or {name: kind for name, kind in own.items() if is_algorithm(kind)}:
         return found
     raise InputError("ALGORITHM", named, f"holds no dataclass with {ALGORITHM_HAS}")
 
 
-def _algorithm(thing: object, named: str) -> object:
-    if is_algorithm(thing) or (isinstance(thing, type) and issubclass(thing, AlgorithmTests)):
-        return thing
-    raise InputError("ALGORITHM", named, f"must name a dataclass with {ALGORITHM_HAS}")
+def _is_tests(thing: object) -> bool:
+    return isinstance(thing, type) and issubclass(thing, AlgorithmTests)
 
 
 def _module(place: str, named: str) -> ModuleType:
+    if place.endswith(".py"):
+        sys.path.insert(0, str(Path(place).resolve().parent))  # tests import the algorithm beside them
+        return module_of(place, "ALGORITHM")
     try:
-        return _from_file(Path(place)) if place.endswith(".py") else importlib.import_module(place)
+        return importlib.import_module(place)
     except (Exception, SystemExit) as error:
         reason = raised(error) if isinstance(error, Exception) else "it ends the process"
         raise InputError("ALGORITHM", named, f"cannot be imported: {reason}") from error
 
 
-def _from_file(path: Path) -> ModuleType:
-    """A file as a module of its own name, beside its neighbours."""
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    if spec is None or spec.loader is None:
-        raise ImportError(f"{path} is no Python file")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = module  # dataclasses look their module up
-    sys.path.insert(0, str(path.resolve().parent))
-    try:
-        spec.loader.exec_module(module)
-    except BaseException:
-        del sys.modules[path.stem]
-        raise
-    return module
+USUAL = ("num_rounds", "step_size", "clip_norm")
+"""Fields that the check sets, each run's as it needs them, where they are not given."""
 
 
 def _example(kind: type[Algorithm], given: Mapping[str, Any]) -> Example:
-    """An example with the numbers that are given, the fields' defaults, and usual values of `num_rounds`,
-    `step_size` and `clip_norm`. One of several step sizes must reach the optimum, in a run of about
-    500 rounds, so that the tolerance is wide.
+    """An example with the numbers that are given, those of `USUAL` that are not, and the fields' defaults.
+    One of several step sizes must reach the optimum, in a run of about 500 rounds, so that the tolerance is
+    wide.
     """
     known = [each.name for each in fields(kind)]  # type: ignore[arg-type]
     for name in given:
@@ -118,15 +121,16 @@ def _example(kind: type[Algorithm], given: Mapping[str, Any]) -> Example:
             raise InputError("--set", name, f"must be a field of {kind.__qualname__}: {', '.join(known)}")
 
     def built(rounds: int, step: float, batch: Batch) -> Algorithm:
-        usual = {"num_rounds": rounds, "step_size": step, "clip_norm": 1.0}
-        values = _numbers(kind, given, usual, batch)
+        usual = dict(zip(USUAL, (rounds, step, 1.0), strict=True))
+        own = {name: value for name, value in usual.items() if name in known}
         try:
-            return kind(**values)
+            return kind(**{**own, **_batches(kind, batch), **given})
         except InputError as error:
             raise InputError(f"algorithm.{error.field}", error.value, error.hint) from error
         except Exception as error:
             Blame(kind).failed("its numbers", error)
 
+    _check_complete(kind, given)
     built(_SHORT, 0.1, FULL)
     return Example(
         short=lambda batch: built(_SHORT, 0.1, batch),
@@ -136,25 +140,21 @@ def _example(kind: type[Algorithm], given: Mapping[str, Any]) -> Example:
     )
 
 
-def _numbers(
-    kind: type[Algorithm], given: Mapping[str, Any], usual: Mapping[str, Any], batch: Batch
-) -> dict[str, Any]:
-    """Values of the fields that are given, need one, or take a batch. InputError if a field needs a value,
-    and has neither a given nor a usual one.
-    """
-    hints, values = get_type_hints(kind), dict(given)
-    for each in fields(kind):  # type: ignore[arg-type]
-        required = each.default is MISSING and each.default_factory is MISSING
-        if each.name in given:
-            continue
-        if isinstance(each.default, _BATCHES) or (required and _is_batch(hints[each.name])):
-            values[each.name] = batch
-        elif required and each.name not in usual:
-            hint = f"needs a number: give --set {each.name}=NUMBER, or an Example in the class's file"
-            raise InputError(f"algorithm.{each.name}", None, hint)
-        elif required:
-            values[each.name] = usual[each.name]
-    return values
+def _batches(kind: type[Algorithm], batch: Batch) -> dict[str, Batch]:
+    """The fields that take a batch."""
+    hints = get_type_hints(kind)
+    own = [each for each in fields(kind) if isinstance(each.default, _BATCHES) or _is_batch(hints[each.name])]  # type: ignore[arg-type]
+    return {each.name: batch for each in own}
+
+
+def _check_complete(kind: type[Algorithm], given: Mapping[str, Any]) -> None:
+    """InputError if a field has no default, is not given, and is none that the check sets."""
+    required = [f.name for f in fields(kind) if f.default is f.default_factory is MISSING]  # type: ignore[arg-type]
+    set_here = {*given, *USUAL, *_batches(kind, FULL)}
+    if absent := [name for name in required if name not in set_here]:
+        options = " ".join(f"--set {name}=NUMBER" for name in absent)
+        hint = f"needs {options}; or an Example in the file (fedsim.testing), which gives all numbers"
+        raise InputError(f"algorithm.{absent[0]}", None, hint)
 
 
 def _is_batch(hint: Any) -> bool:

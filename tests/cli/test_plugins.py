@@ -2,8 +2,8 @@
 
 import json
 import os
-import sys
 from pathlib import Path
+from typing import Any
 from unittest import SkipTest
 
 import pytest
@@ -14,7 +14,7 @@ from support.scenarios import invoke
 
 from fedsim.algorithms.registry import GROUP, algorithms
 from fedsim.common.errors import InputError
-from fedsim.common.plugins import entry_points
+from fedsim.common.plugins import entry_points, module_of
 from fedsim.isolated.confine import unavailable
 from fedsim.testing import PROPERTIES
 from fedsim.testing.check import check, examples
@@ -199,6 +199,42 @@ def outcomes(tmp_path: Path, source: str) -> dict[str, tuple[str, str]]:
 
 
 @pytest.mark.slow
+def test_an_example_in_the_file_gives_the_numbers(tmp_path: Path) -> None:
+    pace = SGD.replace("step_size", "pace").replace("num_rounds", "length")
+    example = TESTED.removeprefix(SGD).replace("class TestPlain(AlgorithmTests):\n    example", "its_numbers")
+    assert {outcome for outcome, _ in outcomes(tmp_path, pace + example).values()} == {"passed", "left out"}
+
+
+def test_every_field_that_needs_a_number_is_named_at_once(tmp_path: Path) -> None:
+    """The fields that the check sets are not among them, and no example is tried before all are given."""
+    (tmp_path / "own.py").write_text(
+        SGD.replace("    clip_norm: float\n", "    clip_norm: float\n    pace: float\n    drag: float\n")
+    )
+    with refused("algorithm.pace", None, "--set pace=", "--set drag="):
+        examples(str(tmp_path / "own.py"), {}, {})
+    given = {"pace": 0.5, "drag": 1.0, "num_rounds": 7}
+    ((title, example),) = examples(str(tmp_path / "own.py"), given, {}).items()
+    made: Any = example.convergent(0.25)
+    assert (made.num_rounds, made.step_size, made.pace, made.drag) == (7, 0.25, 0.5, 1.0)
+    assert "num_rounds=7" in title
+
+
+def test_what_is_given_takes_the_place_of_a_default(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(SGD.replace("step_size: float", "step_size: float = 3.0").replace(
+        "clip_norm: float", "clip_norm: float = 1.0"))  # fmt: skip
+    ((_, example),) = examples(str(tmp_path / "own.py"), {}, {}).items()
+    assert example.convergent(0.25).step_size == 0.25  # type: ignore[attr-defined]
+    ((_, example),) = examples(str(tmp_path / "own.py"), {"step_size": 0.5}, {}).items()
+    assert example.convergent(0.25).step_size == 0.5  # type: ignore[attr-defined]
+
+
+def test_numbers_beside_an_example_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(TESTED)
+    with refused("--set", {"num_rounds": 3}):
+        examples(str(tmp_path / "own.py"), {"num_rounds": 3}, {})
+
+
+@pytest.mark.slow
 def test_a_right_algorithm_passes_by_its_fields_alone(tmp_path: Path) -> None:
     found = outcomes(tmp_path, SGD)
     assert list(found) == [each.name for each in PROPERTIES]
@@ -277,9 +313,13 @@ def test_what_is_left_out_is_a_property(tmp_path: Path) -> None:
         ("noisy_minibatch_sg", {}, "did you mean 'noisy_minibatch_sgd'"),
         ("fractions:Fraction", {}, "must name a dataclass with methods server and silo"),
         ("no_such_module:X", {}, "cannot be imported: raised ModuleNotFoundError"),
-        ("nowhere.py", {}, "cannot be imported: raised FileNotFoundError"),
+        ("nowhere.py", {}, "cannot be read"),
         ("noisy_minibatch_sgd", {"steps": 3}, "--set: 'steps': must be a field of NoisyMinibatchSGD"),
-        ("prox_svrg", {"epochs": 1, "inner_steps": 1}, "algorithm.difference_clip: None: needs a number"),
+        (
+            "prox_svrg",
+            {"epochs": 1, "inner_steps": 1},
+            "algorithm.difference_clip: None: needs --set difference_clip=",
+        ),
         (
             "prox_svrg",
             {"epochs": 1, "inner_steps": 1, "difference_clip": 2.0},
@@ -296,7 +336,7 @@ def test_pytest_runs_the_properties_of_a_class(tmp_path: Path) -> None:
     path = tmp_path / "test_their_file.py"
     path.write_text(TESTED)
     examples(str(path), {}, {})
-    kind = sys.modules["test_their_file"].TestPlain
+    kind = module_of(str(path), "ALGORITHM").TestPlain
     tests = [name for name in dir(kind) if name.startswith("test_")]
     assert len(tests) == len(PROPERTIES)
     kind().test_messages_may_be_scaled()
