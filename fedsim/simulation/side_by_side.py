@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from fedsim.algorithms.registry import shipped
+from fedsim.algorithms.section import AUTO
 from fedsim.common.errors import Refused
 from fedsim.data.federation import Federation
 from fedsim.privacy.registry import GAUSSIAN, MECHANISMS
@@ -171,6 +172,7 @@ def fold_key(scenario: Mapping[str, Any]) -> str | None:
     Linear models, as many silos in every round and each answering for itself, noise by the accountant or a
     theorem, and an algorithm of this package: tests check that `FIELDS` do not change its plan. A
     theorem's noise on differences with a clip of their own does depend on the other clip: that stays apart.
+    Rounds that are `auto` depend on epsilon and on the other numbers: only trials fold then.
     """
     tree = copy.deepcopy(dict(scenario))
     algorithm, privacy = tree["algorithm"], tree["privacy"]
@@ -183,6 +185,8 @@ def fold_key(scenario: Mapping[str, Any]) -> str | None:
         or algorithm["name"] not in shipped()
     ):
         return None
+    if algorithm.get("num_rounds") == AUTO:
+        return json.dumps(tree, sort_keys=True, default=str)
     apart = privacy.get("calibration") == "theorem" and algorithm.get("difference_clip") is not None
     for field in FIELDS:
         if not (apart and field == "clip_norm"):

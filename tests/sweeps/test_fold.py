@@ -166,6 +166,21 @@ def test_a_theorems_noise_on_differences_of_their_own_clip_keeps_clips_apart(
     assert ratios[3] == pytest.approx(ratios[2]) != pytest.approx(ratios[0])
 
 
+def test_automatic_rounds_follow_from_epsilon_so_that_only_trials_fold(tree: dict[str, Any]) -> None:
+    algorithm = {
+        "name": "noisy_minibatch_sgd",
+        "num_rounds": "auto",
+        "step_size": "auto",
+        "clip_norm": "auto",
+    }
+    trees = [tree | {"algorithm": algorithm, "privacy": {"epsilon": epsilon}} for epsilon in (0.5, 8.0)]
+    cells = [cell_of(parse(each), trial, False) for each in trees for trial in range(2)]
+    assert [len(batch) for batch in batches(cells)] == [2, 2]
+    rounds = [resolve(parse(each)).algorithm.num_rounds for each in trees]
+    assert rounds[0] < rounds[1]
+    check(tree | {"algorithm": algorithm | {"num_rounds": 4}})  # steps and clips fold, automatic or not
+
+
 @pytest.mark.parametrize(
     "changes",
     [

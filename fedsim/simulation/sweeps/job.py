@@ -235,12 +235,17 @@ def _agreed(candidates: Sequence[Scenario], repetitions: int) -> Selection:
         InputError: a candidate cannot be tuned so.
         Refused: names the silo that cannot afford it.
     """
-    budget = resolved_of(candidates[0])
+    settled = [resolved_of(candidate) for candidate in candidates]
+    budget = settled[0]
     if budget.outline.num_classes == 0:
         hint = "private tuning counts misclassified records, so the target must be a class, not a number"
         raise InputError("scenario.problem.name", candidates[0].problem.name, hint)
     unknown = (_ANY,) * len(budget.names)
-    drafts = [_on_reserve(candidate, budget.deltas, unknown) for candidate in candidates]
+    # What is automatic is so for the reported run: its noise, and not the candidates', follows from a budget.
+    fixed = [
+        c if each.derived is None else each.scenario for c, each in zip(candidates, settled, strict=True)
+    ]
+    drafts = [_on_reserve(candidate, budget.deltas, unknown) for candidate in fixed]
     runs = [resolved_of(draft) for draft in drafts]
     silos = [
         SelectionTerms(*each)
@@ -249,7 +254,7 @@ def _agreed(candidates: Sequence[Scenario], repetitions: int) -> Selection:
     answered = [_censuses(run, t) for c, run in enumerate(runs) for t in trials_of(c, repetitions)]
     parts = Parts(list(zip(*answered, strict=True)), silos, LIMITS)
     noise = tuple(silo.noise_multiplier or _ANY for silo in parts.silos)  # 0 where it takes part in nothing
-    scenarios = tuple(_on_reserve(candidate, budget.deltas, noise) for candidate in candidates)
+    scenarios = tuple(_on_reserve(candidate, budget.deltas, noise) for candidate in fixed)
     return Selection(scenarios, parts, repetitions)
 
 
