@@ -19,9 +19,17 @@ from fedsim.report.outcome import Outcome
 from fedsim.report.plots import figure_of
 from fedsim.report.predictor import Predictor, predictor_of
 from fedsim.report.run_directory import RunData, move_scenario, read
+from fedsim.report.style import figure_html
 from fedsim.report.summary import SiloRow
 from fedsim.report.tables import Table, lines_html
-from fedsim.report.texts import remarks, result_line, silo_table
+from fedsim.report.texts import (
+    METRICS_TITLE,
+    metrics_table,
+    parameter_lines,
+    remarks,
+    result_line,
+    silo_table,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -182,8 +190,11 @@ class Run:
     def _repr_html_(self) -> str:
         summary = self.summary
         warned = [f"warning: {line}" for line in summary.warnings]
-        lines = [*summary.privacy.notices, *warned, result_line(summary), *remarks(summary)]
-        return lines_html(lines) + silos_html(self.summary.privacy.silos)
+        chosen = parameter_lines(summary.parameters)
+        lines = [*summary.privacy.notices, *chosen, *warned, result_line(summary), *remarks(summary)]
+        metrics = metrics_table(summary)
+        tables = lines_html([f"{METRICS_TITLE}. {metrics.caption}"]) + metrics.html if metrics.rows else ""
+        return figure_html(self.plot) + lines_html(lines) + tables + silos_html(summary.privacy.silos)
 
 
 def load_run(path: str | os.PathLike[str]) -> Run:

@@ -87,25 +87,10 @@ def print_warnings(console: Console, lines: Sequence[str]) -> None:
 
 def print_parameters(console: Console, chosen: Parameters | None) -> None:
     """Print the numbers that a theorem or `auto` chose; nothing where all are given."""
-    if chosen is None:
-        return
-    say(console, f"{chosen.theorem}: {_named(chosen.values) or 'every number is given'}")
-    for name, reason in chosen.reasons.items():
-        say(console, f"  {name}: {reason}")
-    if chosen.not_applied:
-        say(console, f"  set by the theorem, not applied here: {_named(chosen.not_applied)}")
-    if chosen.predicted:
-        say(console, f"  with this plan's own noise, constants one: {_named(chosen.predicted)}")
+    from fedsim.report.texts import parameter_lines
 
-
-def _named(values: Mapping[str, Any]) -> str:
-    return ", ".join(f"{key} = {_short(value)}" for key, value in values.items())
-
-
-def _short(value: Any) -> str:
-    if isinstance(value, dict):
-        return " ".join(map(_short, value.values()))
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
+    for line in parameter_lines(chosen):
+        say(console, line)
 
 
 def rendered(table: TextTable, title: str) -> RichTable:

@@ -223,10 +223,8 @@ def _report(console: Console, sweep: Sweep, directory: Path) -> None:
     summary = sweep.summary
     print_notices(console, true_epsilons(summary))
     console.print(sweep_table(summary))
-    if sweep.job.tuning_note:
-        say(console, f"Privacy: {sweep.job.tuning_note}; summary.json says at what cost.")
-    elif summary.tuning:
-        say(console, f"Not private: {summary.privacy.not_private[0]}.")
+    for line in sweep.notes:
+        say(console, line)
     runs = summary.runs
     counts = f"{runs.made} cells run, {runs.from_cache} from the cache, {runs.failed} failed"
     say(console, f"{counts}, in {summary.wall_seconds:.1f} s")

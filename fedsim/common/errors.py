@@ -6,7 +6,15 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 
 
-class InputError(ValueError):
+class _OneLine(Exception):
+    """An error that says all in one line, which a notebook shows instead of a traceback; `raise ... from`
+    keeps the cause."""
+
+    def _render_traceback_(self) -> list[str]:
+        return [f"{type(self).__name__}: {self}"]
+
+
+class InputError(_OneLine, ValueError):
     """Input that a person can mend: names the field, the value and what would be right."""
 
     def __init__(self, field: str, value: object, hint: str) -> None:
@@ -19,11 +27,11 @@ class InputError(ValueError):
         return InputError, (self.field, self.value, self.hint)
 
 
-class Refused(Exception):
+class Refused(_OneLine):
     """A silo declines to release. The text is made of public values only, never of records."""
 
 
-class PluginError(Exception):
+class PluginError(_OneLine):
     """Code of an algorithm or of another part failed: says which, where and why, in one line.
 
     The text quotes the error that the code raised, so it is shown only to a party that holds the code's

@@ -17,6 +17,7 @@ from fedsim.common.errors import InputError, suggest
 from fedsim.common.files import atomic_directory, check_free
 from fedsim.privacy.rounding import shown_up
 from fedsim.report.page import PAGE, capital, template
+from fedsim.report.style import figure_html
 from fedsim.report.summary import FILE, Summary, Values, read_summary
 from fedsim.report.sweep_figure import Point, draw
 from fedsim.report.sweep_page import (
@@ -129,7 +130,7 @@ class Comparison:
         return f"Comparison({len(self.points)} values: {self.title})"
 
     def _repr_html_(self) -> str:
-        return self.errors._repr_html_()
+        return figure_html(self.plot) + self.text.html
 
 
 def _interval(point: Point) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from fedsim.privacy.rounding import UNBOUNDED, shown_down, shown_up
@@ -15,6 +15,7 @@ from fedsim.report.summary import (
     Heterogeneity,
     Metrics,
     Objective,
+    Parameters,
     Participation,
     SiloRow,
     Spread,
@@ -181,6 +182,29 @@ def mean_text(values: Values, name: str) -> str:
     return (
         "-" if spread is None else f"{spread.mean:.3f}" if abs(spread.mean) < 1000 else f"{spread.mean:.4g}"
     )
+
+
+def parameter_lines(chosen: Parameters | None) -> list[str]:
+    """The numbers that a theorem or `auto` chose; none where all are given."""
+    if chosen is None:
+        return []
+    parts = {
+        "set by the theorem, not applied here": _named(chosen.not_applied),
+        "with this plan's own noise, constants one": _named(chosen.predicted),
+    }
+    lines = {**chosen.reasons, **{name: text for name, text in parts.items() if text}}
+    first = f"{chosen.theorem}: {_named(chosen.values) or 'every number is given'}"
+    return [first, *(f"  {name}: {text}" for name, text in lines.items())]
+
+
+def _named(values: Mapping[str, Any]) -> str:
+    return ", ".join(f"{key} = {_short(value)}" for key, value in values.items())
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, dict):
+        return " ".join(map(_short, value.values()))
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
 def result_line(summary: Summary) -> str:

@@ -44,7 +44,7 @@ def examples(
     """
     found: dict[str, Example] = {}
     for title, thing in _things(named).items():
-        if isinstance(thing, type) and not issubclass(thing, AlgorithmTests):
+        if not (isinstance(thing, Example) or _is_tests(thing)):
             found[title + _shown(numbers)] = _example(thing, numbers)
         elif numbers:
             raise InputError("--set", dict(numbers), f"{title} says which numbers are taken; change it there")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,9 @@ from support.scenarios import SMALL
 
 import fedsim
 from fedsim.api import simulate as simulation
+from fedsim.common.errors import PluginError
 from fedsim.report.record import Measurement
+from fedsim.report.texts import METRICS_TITLE, metrics_table, remarks, silo_table
 from fedsim.simulation.failures import WorkerLost
 
 QUICK: dict[str, Any] = {"trials": 2, "num_rounds": 3, "runtime": "inprocess", "baselines": False}
@@ -179,7 +182,25 @@ def test_html_holds_what_matters_and_escapes_it() -> None:
     page = fedsim.simulate(SMALL, trials=1, name="<b>mine</b>")._repr_html_()
     assert "&lt;b&gt;mine&lt;/b&gt;: test error" in page
     assert "<b>" not in page
-    assert page.count("<tr>") == 4
+    assert page.startswith('<img src="data:image/png;base64,')
+
+
+def test_html_has_the_lines_and_the_tables_of_the_terminal(run: fedsim.Run) -> None:
+    page, summary = run._repr_html_(), run.summary
+    shown = [*summary.privacy.notices, *summary.warnings, *remarks(summary), METRICS_TITLE]
+    rows = [
+        row for table in (metrics_table(summary), silo_table(summary.privacy.silos, 20)) for row in table.rows
+    ]
+    for text in [*shown, *(cell for row in rows for cell in row)]:
+        assert escape(text) in page
+
+
+@pytest.mark.parametrize(
+    "error", [fedsim.InputError("a.b", 1, "two"), fedsim.Refused("no"), PluginError("it failed")]
+)
+def test_a_notebook_shows_an_error_as_one_line(error: Exception) -> None:
+    """IPython calls the method in place of its traceback."""
+    assert error._render_traceback_() == [f"{type(error).__name__}: {error}"]  # type: ignore[attr-defined]
 
 
 def test_a_table_is_arrows_and_names_its_columns(run: fedsim.Run, monkeypatch: pytest.MonkeyPatch) -> None:

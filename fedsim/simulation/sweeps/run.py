@@ -24,9 +24,10 @@ from fedsim.measure.metrics import asked_of
 from fedsim.privacy.registry import NONE
 from fedsim.report.record import BaselineMeasurement, CellResult, Record
 from fedsim.report.run_directory import SECRET
+from fedsim.report.style import figure_html
 from fedsim.report.summarise import baselines_of
 from fedsim.report.summary import FILE
-from fedsim.report.sweep_page import errors, figure_name, figure_of, write_page
+from fedsim.report.sweep_page import errors, figure_name, figure_of, true_epsilons, write_page
 from fedsim.report.sweep_summary import CELLS, BaselineGroup, Labels, SweepSummary
 from fedsim.report.tables import Table, lines_html
 from fedsim.scenario.load import parse, relative
@@ -89,6 +90,13 @@ class Sweep:
         """Test error against what was varied, one line per algorithm."""
         return figure_of(self.summary)
 
+    @property
+    def notes(self) -> list[str]:
+        """A line on what tuning cost, or that it was not private."""
+        if self.job.tuning_note:
+            return [f"Privacy: {self.job.tuning_note}; summary.json says at what cost."]
+        return [f"Not private: {self.summary.privacy.not_private[0]}."] if self.summary.tuning else []
+
     def _line(self) -> str:
         summary, failed = self.summary, len(self.results.failures)
         rest = f", {failed} cells failed" if failed else ""
@@ -98,7 +106,12 @@ class Sweep:
         return f"Sweep({self._line()})"
 
     def _repr_html_(self) -> str:
-        return lines_html([self._line()]) + errors(self.summary).html
+        failed = [
+            f"{why.kind}: {self.job.title(event.place)}: {why.message}"
+            for event, why in self.results.failures
+        ]
+        lines = [*true_epsilons(self.summary), self._line(), *self.notes, *failed]
+        return figure_html(self.plot) + lines_html(lines) + errors(self.summary).html
 
 
 def run(
