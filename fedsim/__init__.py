@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from fedsim.common.errors import InputError as InputError
     from fedsim.common.errors import Refused as Refused
     from fedsim.data.arrays import Arrays as Arrays
+    from fedsim.data.frame import Frame as Frame
     from fedsim.protocol.batch import FULL as FULL
     from fedsim.protocol.batch import Batch as Batch
     from fedsim.protocol.batch import Fresh as Fresh
@@ -62,6 +63,7 @@ _HOMES = {
     "fedsim.api.sweep": ("sweep",),
     "fedsim.common.errors": ("InputError", "Refused"),
     "fedsim.data.arrays": ("Arrays",),
+    "fedsim.data.frame": ("Frame",),
     "fedsim.protocol.batch": ("FULL", "Batch", "Fresh", "Full", "Poisson", "Subsample", "WithReplacement"),
     "fedsim.protocol.contract": (
         "Algorithm",

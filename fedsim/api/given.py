@@ -9,7 +9,6 @@ from typing import Any
 
 from fedsim.common.errors import InputError
 from fedsim.common.plugins import forget_files
-from fedsim.data.arrays import Arrays
 from fedsim.data.by_label import NaturalIdPartition
 from fedsim.data.dataset import Dataset
 from fedsim.protocol.contract import Algorithm
@@ -96,9 +95,10 @@ def resolved_of(
         objects["algorithm"] = GivenAlgorithm.of(algorithm)
     if data is not None:
         if not isinstance(data, Dataset):
-            raise InputError("data", type(data).__name__, "must be fedsim.Arrays(features, target, silo)")
+            hint = "must be fedsim.Frame(table, target, silo) or fedsim.Arrays(features, target, silo)"
+            raise InputError("data", type(data).__name__, hint)
         objects["data"] = data
         partitioned = any(field.partition(".")[0] == "partition" for field in named)
-        if isinstance(data, Arrays) and data.silo is not None and not partitioned:
+        if data.names_silos and not partitioned:
             objects["partition"] = NaturalIdPartition()
     return resolve(scenario.model_copy(update=objects))

@@ -1,11 +1,10 @@
-"""`fedsim inspect` and `fedsim schema-from`: a table at a glance, and a draft of its schema."""
+"""`fedsim inspect`: a table at a glance."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import asdict
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -14,71 +13,23 @@ from rich.table import Table
 
 from fedsim.cli.app import SCENARIOS, app, plain_errors, spoken
 from fedsim.cli.output import titled
-from fedsim.common.errors import InputError
+from fedsim.cli.reading import SPOKEN, GivenReading, Tables, with_reading
 
 if TYPE_CHECKING:
     from fedsim.data.inspection import Column, Inspection, Silo, Silos, Target
-    from fedsim.data.schema import Reading
 
-Delimiter = Annotated[
-    str | None,
-    typer.Option(help="Delimiter of a CSV file; default: detected among , ; tab and |."),
-]
-Encoding = Annotated[
-    str | None, typer.Option(help="Encoding of a CSV file, such as latin-1; default: utf-8.")
-]
-Decimal = Annotated[str, typer.Option(help="Decimal separator of a CSV file: . or ,")]
-Multiline = Annotated[bool, typer.Option("--multiline", help="A CSV file's cells may hold line breaks.")]
-Missing = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="TEXT",
-        help="Missing-value marker; may be repeated; replaces NA, N/A, null, NaN, -, . and ?",
-    ),
-]
-
-_SPOKEN = {"path": "TABLE", "target": "--target", "silo": "--silo"}
 _SHOWN = 3
 _MOST_CLASSES = 4
 
 
-@app.command("schema-from", rich_help_panel=SCENARIOS)
-def schema_from(
-    tables: Annotated[
-        list[Path], typer.Argument(metavar="TABLE...", help="CSV or Parquet file, or one for each silo.")
-    ],
-    target: Annotated[str, typer.Option(help="Column to predict.")],
-    silo: Annotated[str | None, typer.Option(help="Column that names the silo: it is no feature.")] = None,
-    delimiter: Delimiter = None,
-    encoding: Encoding = None,
-    decimal: Decimal = ".",
-    multiline: Multiline = False,
-    missing: Missing = None,
-) -> None:
-    """Draft a table's schema (ranges, categories) from its data; replace the ranges by documented ones.
-
-    It reads the records: run it where they may be read. A draft is not private.
-    """
-    with plain_errors():
-        from fedsim.data.inspection import draft_schema
-
-        with spoken(_SPOKEN):
-            reading = _reading(delimiter, encoding, decimal, multiline, missing)
-            typer.echo(draft_schema(tables, target, reading, silo), nl=False)
-
-
 @app.command(rich_help_panel=SCENARIOS)
+@with_reading
 def inspect(
-    tables: Annotated[
-        list[Path], typer.Argument(metavar="TABLE...", help="CSV or Parquet file, or one for each silo.")
-    ],
+    tables: Tables,
     target: Annotated[str | None, typer.Option(help="Column to predict: shows its balance.")] = None,
     silo: Annotated[str | None, typer.Option(help="Column that names the silo: shows their sizes.")] = None,
-    delimiter: Delimiter = None,
-    encoding: Encoding = None,
-    decimal: Decimal = ".",
-    multiline: Multiline = False,
-    missing: Missing = None,
+    *,
+    reading: GivenReading,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Show what a table holds: columns, missing values, ranges, the target's balance, the silos' sizes.
@@ -88,31 +39,12 @@ def inspect(
     with plain_errors():
         from fedsim.data import inspection
 
-        with spoken(_SPOKEN):
-            reading = _reading(delimiter, encoding, decimal, multiline, missing)
+        with spoken(SPOKEN):
             found = inspection.inspect(tables, target, silo, reading)
         if as_json:
             typer.echo(json.dumps(asdict(found), ensure_ascii=False, indent=2))
         else:
             _print(found)
-
-
-def _reading(
-    delimiter: str | None, encoding: str | None, decimal: str, multiline: bool, missing: list[str] | None
-) -> Reading:
-    """The options as a scenario's data section has them; InputError names the option."""
-    from pydantic import ValidationError
-
-    from fedsim.data.schema import Reading
-
-    given: dict[str, Any] = {"delimiter": delimiter, "encoding": encoding, "decimal": decimal}
-    given["multiline"] = multiline
-    try:
-        return Reading(**given, **({"missing": tuple(missing)} if missing else {}))
-    except ValidationError as error:
-        first = error.errors()[0]
-        hint = first["msg"].removeprefix("Value error, ")
-        raise InputError(f"--{first['loc'][0]}", first["input"], hint) from None
 
 
 def _print(found: Inspection) -> None:

@@ -24,6 +24,7 @@ COMMANDS = (
     "parties",
     "ledger",
     "parts",
+    "init",
     "inspect",
     "new",
 )

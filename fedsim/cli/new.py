@@ -1,4 +1,4 @@
-"""`fedsim new`: a package for an algorithm, or a scenario that explains itself; never over what is there."""
+"""`fedsim new`: a package for an algorithm; never over what is there."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import typer
 
 from fedsim.cli.app import SCENARIOS, app, plain_errors
 from fedsim.common.errors import InputError
-from fedsim.common.files import atomic_directory, atomic_file
+from fedsim.common.files import atomic_directory
 
 _FILES = {
     "pyproject.toml": "pyproject.toml",
@@ -31,39 +31,19 @@ _FILES = {
 def new(
     name: Annotated[
         str,
-        typer.Argument(
-            metavar="NAME", help="An algorithm's name, such as my_algorithm; or the word scenario."
-        ),
+        typer.Argument(metavar="NAME", help="The algorithm's name, such as my_algorithm."),
     ],
     place: Annotated[
         Path | None,
-        typer.Argument(metavar="[PLACE]", help="Default ./NAME, a directory; or scenario.yaml, a file."),
+        typer.Argument(metavar="[PLACE]", help="A new directory; default ./NAME."),
     ] = None,
 ) -> None:
-    """Begin an algorithm, as a package with a scenario and tests that pass; or a scenario, with every field
-    explained."""
+    """Begin an algorithm, as a package with a scenario and tests that pass."""
     with plain_errors():
-        if name == "scenario":
-            file = place or Path("scenario.yaml")
-            _scenario(file)
-            typer.echo(f"Wrote {file}; next: fedsim simulate {file}")
-            return
         folder = place or Path(name)
         written = _package(name, folder)
         typer.echo(f"Wrote {folder}/ ({', '.join(sorted(map(str, written)))})")
         typer.echo(f"Next: cd {folder}; pip install -e .; fedsim simulate scenario.yaml; pytest")
-
-
-def _scenario(place: Path) -> None:
-    """Write a commented scenario that runs."""
-    from fedsim.scenario.commented import commented
-
-    _check_free(place)
-    try:
-        with atomic_file(place) as draft:
-            draft.write_text(commented(), encoding="utf-8")
-    except OSError as error:
-        raise InputError("FILE", str(place), f"cannot be written ({error.strerror})") from None
 
 
 def _package(name: str, place: Path) -> list[Path]:

@@ -221,7 +221,7 @@ def _report(console: Console, sweep: Sweep, directory: Path) -> None:
     from fedsim.report.sweep_page import true_epsilons
 
     summary = sweep.summary
-    print_notices(console, true_epsilons(summary))
+    print_notices(console, [*summary.privacy.notices, *true_epsilons(summary)])
     console.print(sweep_table(summary))
     for line in sweep.notes:
         say(console, line)

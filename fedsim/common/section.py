@@ -296,13 +296,6 @@ def keys(path: Sequence[str | int], tree: Any, model: type[BaseModel]) -> list[s
     return list(dict.fromkeys(key for kind in kinds for key in kind.get("properties", {})))
 
 
-def nodes(path: Sequence[str | int], tree: Any, model: type[BaseModel]) -> dict[str, Node]:
-    """{key: JSON schema} of what may stand in the mapping at `path`, of the kind that is named there."""
-    kinds = _fields_of(model).kinds_at(path, tree)
-    found: Node = next((kind["properties"] for kind in kinds if "properties" in kind), {})
-    return dict(sorted(found.items(), key=lambda item: "const" not in item[1]))  # the name first
-
-
 def names(path: Sequence[str | int], key: str, tree: Any, model: type[BaseModel]) -> list[str]:
     """The values that the discriminator `key` may take at `path`."""
     kinds = _fields_of(model).kinds_at(path, tree)

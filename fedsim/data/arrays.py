@@ -99,6 +99,11 @@ class Arrays(_OwnArrays):
             first = error.errors()[0]
             raise InputError(".".join(map(str, first["loc"])), first["input"], first["msg"]) from None
 
+    @property
+    def names_silos(self) -> bool:
+        """Whether `silo` is given."""
+        return self.silo is not None
+
     def open(self) -> Matrix:
         """The arrays themselves."""
         return _ArraysSource(self)

@@ -110,10 +110,13 @@ class Cells:
         import pyarrow as pa
         import pyarrow.compute as pc
 
-        if pa.types.is_floating(self.values.type):  # a whole number reads '3', not '3.0'
-            return pa.array([_plain(value) for value in self.values.to_pylist()], pa.string())
+        values = self.values
+        if is_categorical(values.type):
+            values = pc.cast(values, values.type.value_type)
+        if pa.types.is_floating(values.type):  # a whole number reads '3', not '3.0'
+            return pa.array([_plain(value) for value in values.to_pylist()], pa.string())
         try:
-            texts = pc.utf8_trim_whitespace(pc.cast(self.values, pa.string()))
+            texts = pc.utf8_trim_whitespace(pc.cast(values, pa.string()))
         except pa.ArrowException as error:
             hint = "a column must hold numbers or texts"
             raise InputError(self.field, str(self.values.type), hint) from error
@@ -223,6 +226,13 @@ def is_temporal(kind: Any) -> bool:
     import pyarrow as pa
 
     return bool(pa.types.is_temporal(kind))
+
+
+def is_categorical(kind: Any) -> bool:
+    """Whether a column of this Arrow type declares its categories, as a data frame's may."""
+    import pyarrow as pa
+
+    return bool(pa.types.is_dictionary(kind))
 
 
 def features_of(columns: Mapping[str, Input], cells: Mapping[str, Cells]) -> Floats:

@@ -1,7 +1,8 @@
-"""The data set `csv`: a user's own table under a declared schema."""
+"""Tables under a declared schema, and the data set `csv`: a user's own file."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -42,6 +43,11 @@ if TYPE_CHECKING:  # loaded only where a table is read
     from fedsim.data.table import Table
 
 DATA = "scenario.data"
+DRAFTED = (
+    "ranges were read from the records: not covered by epsilon, until a person has confirmed the schema and "
+    "deleted `drafted: true`"
+)
+"""Stands in every report of a run with a drafted schema."""
 _Several = Annotated[dict[Label, Path], Field(min_length=1)]
 OneOrSeveral = Annotated[
     Annotated[Path, Tag("one")] | Annotated[_Several, Tag("several")],
@@ -63,7 +69,59 @@ class Origin(Section):
     member: str | None = Field(None, min_length=1, description="The file's name in the zip or tar file.")
 
 
-class Csv(Reading, Dataset):
+class TableData(Reading, Dataset, ABC):
+    """A table of named columns with a declared schema: ranges, categories and fill values."""
+
+    target: str = Field(description="Column to predict; must be in the schema.")
+    silo_column: str | None = Field(
+        None, description="Column that names each record's silo; of several files, what to call it (silo)."
+    )
+    drafted: bool = Field(
+        False,
+        description="true: the schema was read from the records, as `fedsim init` does, and no person has "
+        "confirmed it; every report says so, and a deployed silo refuses it.",
+    )
+    columns: SchemaOrFile = Field(
+        alias="schema",
+        description="Column name to {kind: number, lower, upper, scale, fill} or "
+        "{kind: category, categories, fill}, for the features and the target; or "
+        "the path of a YAML file that holds this mapping.",
+    )
+
+    def open(self) -> Source:
+        """Reads the header and the schema; InputError where they do not fit together."""
+        return _TableSource(self, self.opened())
+
+    @abstractmethod
+    def opened(self) -> Table:
+        """The columns."""
+
+    @property
+    def names_silos(self) -> bool:
+        """Whether a column names each record's silo."""
+        return self.silo_column is not None
+
+    @property
+    def notices(self) -> list[str]:
+        """That the schema is a draft, where it is one."""
+        return [DRAFTED] if self.drafted else []
+
+    @property
+    def not_private(self) -> list[str]:
+        """A notice that the schema counts as public or is a draft, beside those of every data set."""
+        public = "the schema: its ranges, categories and fill values count as public, so take them from "
+        return [*super().not_private, *(self.notices or [public + "documentation, not from the data"])]
+
+    def check_alone(self, section: str) -> None:
+        """As every data set; and refuse a schema that is made of the records."""
+        super().check_alone(section)
+        if self.drafted:
+            hint = "the schema was read from records, which no budget covers: compare its ranges, categories "
+            hint += "and fill values with documentation that holds for every silo, then delete this line"
+            raise InputError(f"{section}.drafted", True, hint)
+
+
+class Csv(TableData):
     """Your own CSV or Parquet table, with a declared schema: ranges, categories and fill values."""
 
     name: Literal["csv"] = Field("csv", description="The data set's name.")
@@ -75,20 +133,14 @@ class Csv(Reading, Dataset):
         description="From where the file is downloaded where it is missing: {url, sha256, member}; and what "
         "must be in it.",
     )
-    target: str = Field(description="Column to predict; must be in the schema.")
-    silo_column: str | None = Field(
-        None, description="Column that names each record's silo; of several files, what to call it (silo)."
-    )
-    columns: SchemaOrFile = Field(
-        alias="schema",
-        description="Column name to {kind: number, lower, upper, scale, fill} or "
-        "{kind: category, categories, fill}, for the features and the target; or "
-        "the path of a YAML file that holds this mapping.",
-    )
 
-    def open(self) -> Source:
-        """Reads the header and the schema; InputError where they do not fit together."""
-        return _CsvSource(self)
+    def opened(self) -> Table:
+        """The file, or several one after another."""
+        from fedsim.data.table import JoinedTable, open_table
+
+        if isinstance(self.path, Path):
+            return open_table(self.path, f"{DATA}.path", self)
+        return JoinedTable(self.path, self.silo_column or SILO, f"{DATA}.path", self)
 
     @property
     def downloads(self) -> tuple[Download, ...]:
@@ -104,33 +156,19 @@ class Csv(Reading, Dataset):
             raise InputError(f"{DATA}.path", str(self.path), f"{hint}: give a name without folders above it")
         return (Download(self.path, (self.origin.url,), self.origin.sha256, self.origin.member),)
 
-    @property
-    def not_private(self) -> list[str]:
-        """A notice that the schema counts as public, beside those of every data set."""
-        schema = "the schema: its ranges, categories and fill values count as public, so take them from "
-        return [*super().not_private, schema + "documentation, not from the data"]
 
-
-def _table(data: Csv) -> Table:
-    from fedsim.data.table import JoinedTable, open_table
-
-    if isinstance(data.path, Path):
-        return open_table(data.path, f"{DATA}.path", data)
-    return JoinedTable(data.path, data.silo_column or SILO, f"{DATA}.path", data)
-
-
-class _CsvSource(Source):
+class _TableSource(Source):
     """Reads single columns when a partition needs them.
 
     `design` reads the schema's columns, keeps the cells of the rows it is asked for, and interprets and
     checks these alone.
     """
 
-    def __init__(self, data: Csv) -> None:
+    def __init__(self, data: TableData, table: Table) -> None:
         self._schema = read_schema(data.columns)
-        self._table, self._reading = _table(data), data
+        self._table, self._reading = table, data
         self.target, self.silo_column = data.target, data.silo_column
-        if not isinstance(data.path, Path):
+        if isinstance(data, Csv) and not isinstance(data.path, Path):
             self.silo_column = data.silo_column or SILO
         self.columns = self._table.names
         self._check()

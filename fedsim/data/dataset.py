@@ -145,6 +145,16 @@ class Dataset(Section, ABC):
         return False
 
     @property
+    def names_silos(self) -> bool:
+        """Whether the records themselves say whose they are, so that they need no partition."""
+        return False
+
+    @property
+    def notices(self) -> list[str]:
+        """Lines on the records that every report begins with."""
+        return []
+
+    @property
     def not_private(self) -> list[str]:
         """Steps of the preparation that the guarantee does not cover."""
         return [f"{what} ({field}: {getattr(self, field)}), {IGNORED}" for field, what in self.fitted.items()]

@@ -209,7 +209,8 @@ def odd_ranges(data: Dataset, source: Source, design: Design) -> tuple[str, ...]
 
 
 def _missed(values: Floats, ranges: Ranges, names: Sequence[str]) -> list[str]:
-    held = ((values >= ranges.lower) & (values <= ranges.upper)).sum(axis=0)
+    inside = (values >= ranges.lower) & (values <= ranges.upper)
+    held = (inside | ranges.log & (values == 0)).sum(axis=0)  # on a logarithmic scale a zero is the lower end
     bad = np.flatnonzero(ranges.numeric & (held < _LEAST * len(values)))
     return [
         f"the declared range [{ranges.lower[i]:g}, {ranges.upper[i]:g}] of {names[i]} holds {held[i]:,} of "

@@ -1,24 +1,22 @@
-"""The first look at a table: its columns, its target, the sizes of its silos; and a draft of its schema.
+"""The first look at a table: its columns, its target, and the sizes of its silos.
 
-It is read from the records without noise: for their owner's eyes, and not private. A person who knows the
-columns corrects the draft. Where records have no value, the draft fills by a constant that is public whatever
-the records are: the middle of the declared range, or an additional category.
+It is read from the records without noise: for their owner's eyes, and not private.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
 from fedsim.common.errors import InputError
-from fedsim.common.serialise import to_yaml
-from fedsim.data.column_values import MEND, Cells, is_date, is_number, is_temporal
+from fedsim.data.column_values import MEND, Cells, is_categorical, is_date, is_number, is_temporal
 from fedsim.data.schema import DEFAULTS, Reading
 from fedsim.data.source import Floats
 from fedsim.data.table import Table, open_tables
@@ -64,9 +62,14 @@ class Survey:
     @property
     def looks_like_classes(self) -> bool:
         """Whether a target like this is a class: few texts, or few whole numbers."""
-        whole = np.array_equal(self.numbers, np.round(self.numbers)) and np.isfinite(self.numbers).all()
-        few = len(np.unique(self.numbers)) <= MOST_CLASSES
-        return bool(whole and few) if self.kind == "number" else self.kind == "category"
+        if self.kind == "number":
+            return self.whole and len(np.unique(self.numbers)) <= MOST_CLASSES
+        return self.kind == "category"
+
+    @property
+    def whole(self) -> bool:
+        """Whether all numbers are finite and whole."""
+        return bool(np.isfinite(self.numbers).all() and np.array_equal(self.numbers, np.round(self.numbers)))
 
 
 @dataclass(frozen=True)
@@ -143,7 +146,8 @@ def inspect(
     Raises:
         InputError: on `path`, `target` or `silo`: a file is unreadable, or a column is missing.
     """
-    table, silo, found = surveyed(paths, target, silo, reading)
+    table, silo = open_tables(paths, "path", reading, silo)
+    found = surveyed(table, target, silo, reading)
     return Inspection(
         NOT_PRIVATE,
         [str(path) for path in ([paths] if isinstance(paths, Path) else paths)],
@@ -217,24 +221,29 @@ def _cells(table: Table, name: str, reading: Reading) -> Cells:
     return Cells(values, np.arange(len(values)), f"path.{name}", reading, table.place)
 
 
-def surveyed(
-    paths: Path | Sequence[Path], target: str | None, silo: str | None, reading: Reading
-) -> tuple[Table, str | None, dict[str, Survey]]:
-    """The table, its column of silos, and every column in the table's order; arguments as of `inspect`."""
-    table, silo = open_tables(paths, "path", reading, silo)
+def surveyed(table: Table, target: str | None, silo: str | None, reading: Reading) -> dict[str, Survey]:
+    """Every column in the table's order; InputError on `target` or `silo` if it is missing."""
     for field, name in (("target", target), ("silo", silo)):
         if name is not None:
             table.require(name, field)
-    return table, silo, {name: _survey(_cells(table, name, reading), name) for name in table.names}
+    return {name: survey(table, name, reading) for name in table.names}
 
 
-def _survey(cells: Cells, name: str) -> Survey:
+def survey(table: Table, name: str, reading: Reading) -> Survey:
+    """One column, all of it read."""
+    cells = _cells(table, name, reading)
     values = cells.values
     kind = str(values.type)
     try:
         counts = Counter(text for text in cells.names() if text is not None)
     except InputError:
         return Survey(name, "other", kind, len(values), Counter())
+    if is_categorical(values.type) and counts:
+        for each in values.unify_dictionaries().chunk(0).dictionary.cast("string").to_pylist():
+            counts[each] += 0  # a category that no record has is one
+        return Survey(
+            name, "category" if len(counts) <= MOST_CATEGORIES else "text", kind, len(values), counts
+        )
     if is_temporal(values.type) and counts:
         return Survey(name, "date", kind, len(values), counts)
     if not counts:
@@ -260,7 +269,13 @@ def _odd(counts: Counter[str]) -> dict[str, int]:
 
 def no_feature(column: Survey) -> str | None:
     """Why a column is no feature as it is; None if it is one."""
-    return _unusable(column) or ("it looks like a record number" if _counts_records(column) else None)
+    if found := _unusable(column):
+        return found
+    if _numbers_records(column):
+        return "it looks like a record number: no value stands twice"
+    if column.kind == "category" and len(column.counts) == column.records > MOST_CLASSES:
+        return "it looks like a name: no text stands twice"
+    return None
 
 
 def no_target(column: Survey) -> str | None:
@@ -269,6 +284,16 @@ def no_target(column: Survey) -> str | None:
         return found
     if column.missing:  # a made-up feature is a nuisance; a made-up target is a made-up result
         return f"{column.missing:,} of {column.records:,} records have no value; remove them first"
+    return None
+
+
+def no_silo(column: Survey) -> str | None:
+    """Why a column does not say whose record each is; None if it does."""
+    if column.missing:
+        count = f"{column.missing:,} of {column.records:,} records"
+        return f"{count} have no value there: complete them, or remove them first"
+    if len(column.counts) < 2:
+        return "names one silo: a federation needs two, so name another column"
     return None
 
 
@@ -288,92 +313,25 @@ def _unusable(column: Survey) -> str | None:
         return f"it has {len(column.counts)} different texts"
     if column.kind == "number" and not np.isfinite(column.numbers).all():
         return "it has infinite values"
-    is_flat = len(column.counts) == 1 or (column.kind == "number" and np.ptp(column.numbers) == 0)
+    is_flat = len(+column.counts) == 1 or (column.kind == "number" and np.ptp(column.numbers) == 0)
     return "all its values are equal" if is_flat else None
 
 
-def _counts_records(column: Survey) -> bool:
-    if column.kind != "number" or column.missing:
-        return False
-    span = column.numbers.max() - column.numbers.min() + 1
-    return bool(len(np.unique(column.numbers)) == column.records == span)
+_NAMED_ID = re.compile(r"(?i:(^|.*[\W_])(id|key|index|no|nr|number))|.*[a-z]I[Dd]")
 
 
-WARNING = """\
-# Ranges and categories below were DERIVED FROM THE DATA: using them as they are is NOT PRIVATE.
-# Replace them by documented ones that hold for every silo. Delete the columns that are no features (record
-# numbers, the silo's name). Use `scale: log` for positive numbers that span several powers of ten.
-"""
-FILLS = """\
-# `fill` is what a missing value counts as: the middle of the range, or a category of its own. CONFIRM each,
-# or write another public constant, such as a usual value from documentation.
-"""
-MISSING = "missing"
-Entry = dict[str, Any]
-
-
-def draft_schema(
-    paths: Path | Sequence[Path], target: str, reading: Reading = DEFAULTS, silo: str | None = None
-) -> str:
-    """The YAML text of a schema that reads this table, the target last; arguments as in `inspect`.
-
-    InputError on `path`, `target` or `silo`: the table cannot be read, or the target not be predicted.
+def _numbers_records(column: Survey) -> bool:
+    """Whether whole numbers that differ in all n records are identifiers: they count, or the name says so, or
+    their range is so narrow that n measurements in it would repeat some value.
     """
-    _, silo, columns = surveyed(paths, target, silo, reading)
-    predicted = columns.pop(target)
-    if reason := no_target(predicted):
-        raise InputError("target", target, f"cannot be predicted: {reason}")
-    reasons = {name: no_feature(column) for name, column in columns.items()}
-    if silo is not None:
-        reasons[silo] = "it names the silo"
-    features = [column for name, column in columns.items() if not reasons[name]]
-    filled = any(column.missing for column in features)
-    target_entry = _category(predicted) if predicted.looks_like_classes else _number(predicted)
-    entries = [*map(_entry, features), _written(target, target_entry)]
-    left_out = [f"# {name!r} is left out: {reason}\n" for name, reason in reasons.items() if reason]
-    return WARNING + filled * FILLS + _options(reading) + "".join([*left_out, *entries])
+    if column.kind != "number" or column.missing or not column.whole:
+        return False
+    if len(np.unique(column.numbers)) < column.records:
+        return False
+    span = np.ptp(column.numbers) + 1
+    expected_repeats = column.records**2 / 2 / span
+    return bool(span == column.records or expected_repeats > _SURE or _NAMED_ID.fullmatch(column.name))
 
 
-def _options(reading: Reading) -> str:
-    """Comments with the reading options that the scenario needs too."""
-    given = reading.model_dump(mode="json", exclude_defaults=True)
-    lines = to_yaml(given, default_flow_style=None, allow_unicode=True).splitlines() if given else []
-    return "".join(f"# The scenario's data section needs: {line}\n" for line in lines)
-
-
-def _entry(column: Survey) -> str:
-    made = _number(column) if column.kind == "number" else _category(column)
-    if not column.missing:
-        return _written(column.name, made)
-    remark = f"# {column.name!r}: {column.missing:,} of {column.records:,} records have no value\n"
-    return remark + _written(column.name, made)
-
-
-def _number(column: Survey) -> Entry:
-    low, high = float(column.numbers.min()), float(column.numbers.max())
-    entry: Entry = {"kind": "number", "lower": _short(low), "upper": _short(high)}
-    return entry | ({"fill": "middle"} if column.missing else {})
-
-
-def _category(column: Survey) -> Entry:
-    found = sorted(column.counts, key=_by_number)
-    if not column.missing:
-        return {"kind": "category", "categories": found}
-    return {"kind": "category", "categories": list(dict.fromkeys([*found, MISSING])), "fill": MISSING}
-
-
-def _written(name: str, entry: Entry) -> str:
-    return to_yaml({name: entry}, default_flow_style=None, allow_unicode=True, width=110)
-
-
-def _short(value: float) -> float | int:
-    """18 rather than 18.0, for the person who edits the file."""
-    return int(value) if value.is_integer() and abs(value) < 1e15 else value
-
-
-def _by_number(text: str) -> tuple[float, str]:
-    """'2' before '10', numbers before words."""
-    try:
-        return float(text), text
-    except ValueError:
-        return float("inf"), text
+_SURE = 5.0
+"""Expected repeats with which no repeat at all has a chance below exp(-5) in uniform measurements."""

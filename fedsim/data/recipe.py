@@ -16,12 +16,13 @@ from typing import Any
 import numpy as np
 from pydantic import Field, ValidationError
 
-from fedsim.common.errors import InputError, suggest
+from fedsim.common.errors import InputError
 from fedsim.common.section import Section
 from fedsim.data.builtin import BreastCancer, Digits, Synthetic
 from fedsim.data.column_values import Cells, features_of
-from fedsim.data.csv_table import Csv
+from fedsim.data.csv_table import TableData
 from fedsim.data.dataset import Dataset, Scaling
+from fedsim.data.frame import Frame, arrow_column, as_arrow
 from fedsim.data.images import Cifar10, Mnist
 from fedsim.data.prepare import Components, Preparation, Standard
 from fedsim.data.schema import (
@@ -96,8 +97,7 @@ class Fitted:
         """Prepared features (n, d) of a table's records, in their order.
 
         Args:
-            table: a pandas.DataFrame, the path of a CSV or Parquet file, or an array whose columns are the
-                recipe's in their order; further columns are ignored.
+            table: as `columns_of` takes it; further columns are ignored.
 
         Raises:
             InputError: names the wrong column and row; or each silo's records were scaled by themselves.
@@ -114,7 +114,7 @@ class Fitted:
 
 def recipe_of(data: Dataset, source: Source, design: Design) -> Recipe:
     """The recipe of what `prepare` does to records of this source; InputError if its ranges are invalid."""
-    return _of_schema(data) if isinstance(data, Csv) else _of_source(data, source, design)
+    return _of_schema(data) if isinstance(data, TableData) else _of_source(data, source, design)
 
 
 def declared_recipe(data: Dataset, num_features: int, num_classes: int) -> Recipe | None:
@@ -137,7 +137,7 @@ def declared_recipe(data: Dataset, num_features: int, num_classes: int) -> Recip
 
 
 def _declared(data: Dataset) -> Recipe | None:
-    if isinstance(data, Csv):
+    if isinstance(data, TableData):
         return _of_schema(data)
     if isinstance(data, BreastCancer | Cifar10 | Digits | Mnist | Synthetic):
         source, nothing = data.open(), np.zeros(0, dtype=np.int64)
@@ -147,7 +147,7 @@ def _declared(data: Dataset) -> Recipe | None:
     return None
 
 
-def _of_schema(data: Csv) -> Recipe:
+def _of_schema(data: TableData) -> Recipe:
     columns: dict[str, Input] = dict(read_schema(data.columns))
     if data.target not in columns:
         raise InputError(SCHEMA, data.target, "the target needs an entry in the schema too")
@@ -215,28 +215,18 @@ def columns_of(given: Any, names: Collection[str], reading: Reading = DEFAULTS) 
     """The named columns as pyarrow.ChunkedArray, all of one length; others are not read.
 
     Args:
-        given: a pandas.DataFrame, the path of a CSV or Parquet file, or an array (n, d) whose columns are
-            `names` in their order. InputError if it is none of these, or lacks or repeats a column.
+        given: a data frame of pandas or Polars, a pyarrow.Table, a `fedsim.Frame`, the path of a CSV or
+            Parquet file, or an array (n, d) whose columns are `names` in their order. InputError if it is
+            none of these, or lacks or repeats a column.
         names: the columns to read.
         reading: how a file is read.
     """
-    import pandas as pd
-
     if isinstance(given, str | os.PathLike):
         return _of_file(Path(given), names, reading)
     if isinstance(given, np.ndarray):
-        given = _framed(given, names)
-    if not isinstance(given, pd.DataFrame):
-        hint = "must be a pandas.DataFrame, the path of a table or an array (n, d)"
-        raise InputError(FIELD, type(given).__name__, hint)
-    known = list(map(str, given.columns))
-    for name in names:
-        if known.count(name) != 1:
-            hint = f"the model needs this column, and the table has none; {suggest(name, known)}"
-            if name in known:
-                hint = f"the table has {known.count(name)} columns of this name"
-            raise InputError(FIELD, name, hint)
-    return {name: _arrow(given.iloc[:, known.index(name)]) for name in names}
+        return _of_array(given, names)
+    table = as_arrow(given.table if isinstance(given, Frame) else given, FIELD, names)
+    return {name: table.column(name) for name in names}
 
 
 def _of_file(path: Path, names: Collection[str], reading: Reading) -> Mapping[str, Any]:
@@ -246,25 +236,8 @@ def _of_file(path: Path, names: Collection[str], reading: Reading) -> Mapping[st
     return opened.read(names)
 
 
-def _framed(given: np.ndarray[Any, Any], names: Collection[str]) -> Any:
-    import pandas as pd
-
+def _of_array(given: np.ndarray[Any, Any], names: Collection[str]) -> Mapping[str, Any]:
     if given.ndim != 2 or given.shape[1] != len(names):
         hint = f"must have shape (n, {len(names)}): a column for each that the model needs"
         raise InputError(FIELD, given.shape, hint)
-    return pd.DataFrame(given, columns=list(names))
-
-
-def _arrow(column: Any) -> Any:
-    """A DataFrame's column as Arrow's; one that mixes numbers and texts becomes texts."""
-    import pandas as pd
-    import pyarrow as pa
-
-    try:
-        made = pa.array(column, from_pandas=True)
-    except (pa.ArrowException, TypeError):
-        texts = [
-            None if missing else str(value) for value, missing in zip(column, pd.isna(column), strict=True)
-        ]
-        made = pa.array(texts, pa.string())
-    return made if isinstance(made, pa.ChunkedArray) else pa.chunked_array([made])
+    return {name: arrow_column(given[:, k]) for k, name in enumerate(names)}

@@ -21,6 +21,7 @@ from fedsim.data.by_label import (
 )
 from fedsim.data.csv_table import Csv
 from fedsim.data.dataset import Dataset
+from fedsim.data.frame import HuggingFace
 from fedsim.data.images import Cifar10, Mnist
 from fedsim.data.partition import IidPartition, Partition, SizePartition, SortedPartition
 
@@ -32,7 +33,9 @@ def _by_name(*kinds: type[S]) -> dict[str, type[S]]:
     return {kind.model_fields["name"].default: kind for kind in kinds}
 
 
-OWN: dict[str, type[Dataset]] = _by_name(BreastCancer, Digits, Mnist, Cifar10, Synthetic, Csv, Npz)
+OWN: dict[str, type[Dataset]] = _by_name(
+    BreastCancer, Digits, Mnist, Cifar10, Synthetic, Csv, Npz, HuggingFace
+)
 PARTITIONS: dict[str, type[Partition]] = _by_name(
     IidPartition,
     SizePartition,

@@ -1,10 +1,11 @@
-"""CSV and Parquet files as columns, read no further than asked."""
+"""CSV and Parquet files, and tables in memory, as columns, read no further than asked."""
 
 from __future__ import annotations
 
 import codecs
 import csv
 import io
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from typing_extensions import override
 
 from fedsim.common.errors import InputError, suggest
 from fedsim.common.files import check_there
@@ -24,9 +26,63 @@ from fedsim.data.schema import DEFAULTS, DELIMITERS, SILO, Reading
 Columns = dict[str, Any]  # name to pyarrow.ChunkedArray
 
 
+class _Named(ABC):
+    """Named columns of at least one record, and their place in errors."""
+
+    @property
+    @abstractmethod
+    def title(self) -> str:
+        """The table's name in errors."""
+
+    @property
+    @abstractmethod
+    def names(self) -> tuple[str, ...]:
+        """Column names, stripped, in the table's order."""
+
+    def require(self, column: str, field: str) -> None:
+        """InputError on `field` unless the table has such a column."""
+        if column not in self.names:
+            raise InputError(field, column, f"{self.title} has no such column; {suggest(column, self.names)}")
+
+    def place(self, row: int) -> str:
+        """The place of record `row`, from 0, as the start of an error's hint."""
+        return f"row {row + 1}"
+
+
 @dataclass(frozen=True, eq=False)
-class FileTable:
-    """Named columns of at least one record: a file's.
+class ArrowTable(_Named):
+    """A table in memory: a data frame, or records that the library `datasets` reads.
+
+    `field` is what an error about it names.
+    """
+
+    table: Any  # pyarrow.Table
+    field: str
+    title: str = "the table"
+
+    def __post_init__(self) -> None:
+        if not self.table.num_rows:
+            raise InputError(self.field, self.title, "has no records")
+        _unique(self.names, self.field, self.title)
+
+    @property
+    @override
+    def names(self) -> tuple[str, ...]:
+        return tuple(name.strip() for name in self.table.column_names)
+
+    @property
+    def num_rows(self) -> int:
+        """Records."""
+        return int(self.table.num_rows)
+
+    def read(self, columns: Collection[str]) -> Columns:
+        """The named columns."""
+        return {name: self.table.column(self.names.index(name)) for name in columns}
+
+
+@dataclass(frozen=True, eq=False)
+class FileTable(_Named):
+    """A file.
 
     `field` is what an error about it names, `csv` is None for a Parquet file.
     """
@@ -37,13 +93,13 @@ class FileTable:
     csv: CsvFile | None
 
     @property
+    @override
     def title(self) -> str:
-        """The file's name in errors."""
         return self.path.name
 
     @property
+    @override
     def names(self) -> tuple[str, ...]:
-        """Column names, stripped, in the file's order."""
         return tuple(self.stored)
 
     @cached_property
@@ -80,15 +136,6 @@ class FileTable:
                     table = reader.read_all()
         self._not_empty(table.num_rows)
         return {name: table.column(within) for name, within in stored.items()}
-
-    def require(self, column: str, field: str) -> None:
-        """InputError on `field` unless the table has such a column."""
-        if column not in self.names:
-            raise InputError(field, column, f"{self.title} has no such column; {suggest(column, self.names)}")
-
-    def place(self, row: int) -> str:
-        """The place of record `row`, from 0, as the start of an error's hint."""
-        return f"row {row + 1}"
 
     def _not_empty(self, count: int) -> int:
         if count == 0:
@@ -305,7 +352,7 @@ class JoinedTable:
         return pa.chunked_array([pa.array(np.repeat(list(self._parts), counts), pa.string())])
 
 
-Table = FileTable | JoinedTable
+Table = FileTable | JoinedTable | ArrowTable
 
 
 def _joined(pieces: list[Any], name: str) -> Any:

@@ -90,7 +90,7 @@ def how(resolved: Resolved) -> dict[str, Any]:
 def _notices(resolved: Resolved) -> list[str]:
     """Notices that stand before any number; empty for a run within a budget."""
     privacy, prescribed = resolved.scenario.privacy, resolved.prescribed
-    lines = [*resolved.mechanism.notices]
+    lines = [*resolved.mechanism.notices, *resolved.scenario.data.notices]
     if resolved.mechanism.private and privacy.epsilon == "unlimited":
         lines.append(
             "epsilon is unlimited: no budget bounds what this run costs, which only a simulation allows"

@@ -21,6 +21,7 @@ from fedsim.common.errors import InputError
 from fedsim.common.plugins import file_of
 from fedsim.data.arrays import Arrays
 from fedsim.data.federation import outline
+from fedsim.data.frame import Frame
 from fedsim.data.registry import OWN
 from fedsim.data.source import Outline
 from fedsim.isolated.parts import Isolated, of_objects, recipe_of, trace_of
@@ -299,5 +300,5 @@ def _is_shipped(scenario: Scenario, besides: Callable[[str], bool] = lambda name
         and (algorithm.name in shipped_names() or besides(algorithm.name))
         and (problem.name in PROBLEMS or besides(problem.name))
         and not isinstance(problem.model, Imported)
-        and any(type(data) is own for own in (*OWN.values(), Arrays))
+        and any(type(data) is own for own in (*OWN.values(), Arrays, Frame))
     )

@@ -23,6 +23,7 @@ NAMES = [
     "Batch",
     "Comparison",
     "FULL",
+    "Frame",
     "Fresh",
     "Full",
     "InputError",

@@ -11,7 +11,7 @@ import yaml
 from jsonschema import Draft202012Validator
 from safetensors.torch import load_file
 from support.distribution import install
-from support.scenarios import BASE, invoke, write
+from support.scenarios import invoke
 
 from fedsim.algorithms.registry import algorithms
 from fedsim.privacy.rounding import shown_down
@@ -178,21 +178,6 @@ def test_a_run_says_who_took_part_and_how_silos_differ(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("no_figures")
-def test_a_drafted_schema_makes_a_runnable_scenario(tmp_path: Path) -> None:
-    rows = [f"{20 + i % 50},{'a' if i % 2 else 'b'},{'yes' if i % 3 else 'no'}" for i in range(60)]
-    (tmp_path / "table.csv").write_text("\n".join(["age,ward,sick", *rows]) + "\n")
-    draft = invoke("schema-from", tmp_path / "table.csv", "--target", "sick")
-    assert draft.startswith("#")
-    assert "not private" in draft.split("\n\n")[0].lower() or "derived" in draft.lower()
-    (tmp_path / "schema.yaml").write_text(draft)
-    tree = BASE | {
-        "data": {"name": "csv", "path": "table.csv", "target": "sick", "schema": "schema.yaml"},
-        "partition": {"name": "natural_id", "partition_by": "ward"},
-        "privacy": {"epsilon": {"a": 1.0, "b": 2.0}},
-    }
-    invoke("simulate", write(tmp_path, tree), "--out", tmp_path / "run")
-
-
 @pytest.mark.parametrize(
     "path",
     [

@@ -1,6 +1,5 @@
 """`fedsim new`: what it writes runs as it is, and it writes over nothing."""
 
-import re
 import subprocess
 import sys
 import tomllib
@@ -13,13 +12,9 @@ from typing import Any
 import pytest
 import yaml
 from support.distribution import ROOT
-from support.scenarios import invoke, refusal
+from support.scenarios import BASE, invoke, refusal
 
 import fedsim
-from fedsim.common.section import fields as scenario_fields
-from fedsim.scenario.commented import STARTING, commented
-from fedsim.scenario.load import parse
-from fedsim.scenario.model import Scenario
 from fedsim.testing import PROPERTIES
 
 
@@ -48,7 +43,7 @@ def test_the_package_is_an_algorithm_with_an_entry_point_a_scenario_and_tests(
     section = tree.pop("algorithm")
     assert section.pop("name") == "my_sgd2"
     assert set(section) <= {field.name for field in fields(kind)}
-    base = tree | {"trials": 1, "algorithm": STARTING["algorithm"]}
+    base = tree | {"trials": 1, "algorithm": BASE["algorithm"]}
     run = fedsim.simulate(base, algorithm=kind(**section))
     assert run.summary.metrics.error is not None
     assert run.summary.metrics.error < 0.2
@@ -100,55 +95,9 @@ def test_a_name_that_will_not_do_is_refused_and_nothing_is_written(
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("arguments", [["my_sgd", "there"], ["scenario", "there"]])
-def test_what_is_there_is_left_as_it_is(
-    arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_there_is_left_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("there").write_text("mine")
-    assert "is there already" in refusal("new", *arguments)
+    assert "is there already" in refusal("new", "my_sgd", "there")
     assert Path("there").read_text() == "mine"
     assert [path.name for path in tmp_path.iterdir()] == ["there"]
-
-
-def test_a_folder_that_does_not_exist_is_one_line(tmp_path: Path) -> None:
-    assert "cannot be written" in refusal("new", "scenario", tmp_path / "nowhere" / "s.yaml")
-
-
-def test_a_new_scenario_runs_and_explains_every_field(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    invoke("new", "scenario")
-    text = Path("scenario.yaml").read_text()
-    assert yaml.safe_load(text) == STARTING
-    above, missing = "", []
-    for line in text.splitlines():
-        if found := re.match(r" *#?(\w+):", line):
-            missing += [] if above.lstrip().startswith("# ") else [found[1]]
-        above = line
-    assert missing == []
-    invoke("simulate", "scenario.yaml", "--set", "trials=1", "--out", "run")
-
-
-def test_removing_the_comment_signs_changes_nothing() -> None:
-    """Each field that is commented out is there under its own name, in its place, with its default."""
-    text = re.sub(r"(?m)^( *)#(?=[^\s#])", r"\1", commented())
-    tree = yaml.safe_load(text)
-    assert parse(tree) == parse(STARTING)
-
-    def names(node: Any, above: str = "") -> list[str]:
-        inner = node.items() if isinstance(node, dict) else ()
-        return [name for k, v in inner for name in (above + k, *names(v, f"{above}{k}."))]
-
-    expected = {name for name in scenario_fields(tree, Scenario) if not _within_null(name, tree)}
-    assert set(names(tree)) == expected
-
-
-def _within_null(name: str, tree: Any) -> bool:
-    """Whether it is a field of a part that is null: such a part has no fields yet."""
-    for key in name.split(".")[:-1]:
-        tree = tree.get(key)
-        if tree is None:
-            return True
-    return False

@@ -238,7 +238,8 @@ MODELS = [*data_sets().values(), *PARTITIONS.values()]
 
 
 def test_every_data_set_and_partition_has_its_line() -> None:
-    assert set(data_sets()) == {"breast_cancer", "cifar10", "digits", "mnist", "synthetic", "csv", "npz"}
+    own = {"breast_cancer", "cifar10", "digits", "mnist", "synthetic", "csv", "npz", "huggingface"}
+    assert set(data_sets()) == own
     names = {"iid", "size", "dirichlet", "pathological", "natural_id", "label_pairs", "sorted"}
     assert set(PARTITIONS) == names
     assert {name: kind.model_fields["name"].default for name, kind in PARTITIONS.items()} == {

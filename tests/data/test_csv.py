@@ -16,11 +16,12 @@ from fedsim.data.arrays import Arrays, Npz
 from fedsim.data.builtin import Synthetic
 from fedsim.data.by_label import NaturalIdPartition
 from fedsim.data.csv_table import Csv
+from fedsim.data.drafting import draft
 from fedsim.data.federation import load, outline
-from fedsim.data.inspection import draft_schema
 from fedsim.data.partition import IidPartition, SortedPartition
 from fedsim.data.registry import DataConfig
-from fedsim.data.schema import read_schema
+from fedsim.data.schema import DEFAULTS, read_schema
+from fedsim.data.table import open_table
 from fedsim.scenario.load import load as load_scenario
 
 
@@ -135,7 +136,7 @@ def test_a_schema_with_a_column_twice_is_refused_and_labels_like_numbers_survive
     with refused("scenario.data.schema", ANY, ".yaml': line 2: the key 'age' stands twice"):
         read_schema(path)
     (tmp_path / "table.csv").write_text("grade,sick\n1e3,yes\n2e3,no\nlow,yes\n")
-    path.write_text(draft_schema(tmp_path / "table.csv", "sick"))
+    path.write_text(draft(open_table(tmp_path / "table.csv", "path"), "sick", None, DEFAULTS).yaml)
     assert read_schema(path)["grade"].categories == ("1e3", "2e3", "low")
 
 

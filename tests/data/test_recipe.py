@@ -170,7 +170,7 @@ def test_what_a_table_lacks_or_has_wrong_is_named(make_csv) -> None:
     data = make_csv(silo_column=None)
     fitted = load(data, ALONE, 0, 0).fitted
     table = pd.read_csv(data.path)
-    with refused("table", "sex", "needs this column", "did you mean 'sx'"):
+    with refused("table", "sex", "no such column", "did you mean 'sx'"):
         fitted.features(table.rename(columns={"sex": "sx"}))
     with refused("table.sex", "men", "row 1: not a declared category"):
         fitted.features(table.assign(sex="men"))

@@ -189,11 +189,11 @@ def test_a_trial_that_is_kept_until_its_run_goes_on_knows_it_too(name: str, tmp_
 def test_what_is_wrong_with_a_table_is_named(patients, treated) -> None:
     frame = patients[1]
     wrong = {
-        r"table: 'sex': the model needs this column": frame.drop(columns="sex"),
+        r"table: 'sex': the table has no such column": frame.drop(columns="sex"),
         r"table.sex: 'men': row 1: not a declared category": frame.assign(sex="men"),
         r"table.age: 'old': row 1: not a number": frame.assign(age=["old", *[30] * 59]),
         r"table: 'age': the table has 2 columns": pd.concat([frame, frame[["age"]]], axis=1),
-        r"table: 'int': must be a pandas.DataFrame": 3,
+        r"table: 'int': must be a data frame of pandas or Polars": 3,
         r"table: (4, 2): must have shape (n, 3)": np.ones((4, 2)),
     }
     for said, table in wrong.items():

@@ -1,0 +1,160 @@
+"""`fedsim init`: from a table to a scenario that trains a private model of it."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fedsim.cli.app import SCENARIOS, app, plain_errors, spoken
+from fedsim.cli.reading import SPOKEN, GivenReading, Tables, with_reading
+from fedsim.common.errors import InputError
+from fedsim.common.files import atomic_file, unwritable
+
+if TYPE_CHECKING:
+    from fedsim.data.drafting import Draft
+
+ALGORITHM = "{name: noisy_minibatch_sgd, num_rounds: auto, step_size: auto, clip_norm: auto}"
+"""How a drafted scenario trains: `auto` follows from the ranges, sizes and budgets, and is printed."""
+_SILOS = 5
+
+
+@app.command(rich_help_panel=SCENARIOS)
+@with_reading
+def init(
+    tables: Tables,
+    target: Annotated[str, typer.Option(help="Column to predict.")],
+    silo: Annotated[
+        str | None, typer.Option(help="Column that names each record's silo; default: five random silos.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Default: the table's name, here, as YAML.")
+    ] = None,
+    *,
+    reading: GivenReading,
+) -> None:
+    """Write a scenario that trains a private model of a table: schema, silos, problem, metric, budget.
+
+    It reads the records: run it where they may be read. The schema is a draft, and not private.
+    """
+    with plain_errors():
+        from fedsim.data.drafting import draft
+        from fedsim.data.table import open_tables
+
+        with spoken(SPOKEN):
+            place = out or Path(f"{_stem(tables)}.yaml")
+            if place.exists() or place.is_symlink():
+                raise InputError("--out", str(place), "is there already, and is left as it is; name another")
+            table, silo_column = open_tables(tables, "path", reading, silo)
+            drafted = draft(table, target, silo_column, reading)
+        text = _scenario(tables, place, silo, reading, drafted)
+        try:
+            with atomic_file(place) as beside:
+                beside.write_text(text, encoding="utf-8")
+        except OSError as error:
+            raise unwritable(place, error) from None
+        typer.echo(f"Wrote {place}: {_summary(drafted)}. Next:")
+        typer.echo(_next(tables, target, silo, reading, place))
+
+
+def _stem(tables: Sequence[Path]) -> str:
+    """The file's name, or of several files that of their folder, unless it is the working directory."""
+    folder = os.path.commonpath([path.parent for path in tables])
+    return Path(folder).name or "scenario" if len(tables) > 1 else tables[0].stem
+
+
+def _summary(drafted: Draft) -> str:
+    from fedsim.data.drafting import problem_of
+
+    features = len(drafted.schema) - 1
+    left_out = f", {len(drafted.left_out)} left out (see there why)" if drafted.left_out else ""
+    return f"{problem_of(drafted.target)} by {features} of the table's columns{left_out}"
+
+
+def _next(tables: Sequence[Path], target: str, silo: str | None, reading: GivenReading, place: Path) -> str:
+    options = ["--target", target, *(["--silo", silo] if silo else [])]
+    for option, value in reading.model_dump(mode="json", exclude_defaults=True).items():
+        each = value if isinstance(value, list) else [value]
+        options += [f"--{option}"] if value is True else [x for v in each for x in (f"--{option}", v)]
+    commands = {
+        f"inspect {shlex.join([*map(str, tables), *options])}": "the records at a glance",
+        f"privacy {shlex.quote(str(place))}": "what a run costs each silo",
+        f"simulate {shlex.quote(str(place))}": "train a private model, and write its page",
+        f"sweep {shlex.quote(str(place))} --set sweep.grid.privacy.epsilon=[1,3,8]": "error by epsilon",
+    }
+    return "\n".join(f"  fedsim {command}    # {why}" for command, why in commands.items())
+
+
+_HEAD = """\
+# Drafted from {tables} by `fedsim init`; change what you like. `fedsim schema` has the fields that
+# can stand here.
+"""
+_SCHEMA = """\
+  # The ranges, categories and fill values below were READ FROM THE RECORDS: epsilon does not cover them.
+  # Compare each with documentation that holds for every silo, mend it, and delete the next line. Values
+  # beyond a range count as its end; `fill` is what a missing value counts as; a column without an entry is
+  # not read.
+  drafted: true
+"""
+_RANDOM = f"""\
+# No column names the silos: the public seed divides the records among {_SILOS} at random.
+partition: {{name: iid, num_partitions: {_SILOS}}}
+"""
+_UNEVEN = """\
+# {share:.0%} of the records are {name!r}: a model that says the other to all has a small error. So the area
+# under the ROC curve is compared.
+report: {{metric: auc}}
+"""
+_PRIVACY = """\
+privacy:
+  epsilon: 1      # each silo's limit: lower is more private; [1, 2, ...] or {silo: 1} gives each its own
+  delta: 1/n^2    # probability with which epsilon may not hold; n is the silo's number of records
+"""
+
+
+def _scenario(
+    tables: Sequence[Path], place: Path, silo: str | None, reading: GivenReading, drafted: Draft
+) -> str:
+    """The scenario's text, its file names relative to the folder of `place`."""
+    from fedsim.common.serialise import to_yaml
+    from fedsim.data.drafting import is_uneven, problem_of
+
+    def lines(tree: dict[str, Any], indent: str = "") -> str:
+        nested = {key: isinstance(value, dict | list) for key, value in tree.items()}
+        texts = [
+            to_yaml({key: value}, default_flow_style=None if nested[key] else False, allow_unicode=True)
+            for key, value in tree.items()
+        ]
+        return "".join(f"{indent}{line}\n" for text in texts for line in text.splitlines())
+
+    files = [os.path.relpath(path, place.parent) for path in tables]
+    several = {Path(file).stem if _differ(files) else file: file for file in files}
+    target, named = drafted.target, {"silo_column": silo} if silo else {}
+    data = {"name": "csv", "path": files[0] if len(files) == 1 else several, "target": target.name, **named}
+    problem = problem_of(target)
+    what = "several files" if len(files) > 1 else tables[0].name
+    parts = [
+        _HEAD.format(tables=what),
+        lines({"name": place.stem, "description": f"{problem.replace('_', ' ')}: {target.name} in {what}"}),
+        "trials: 3\ndata:\n",
+        lines(data | reading.model_dump(mode="json", exclude_defaults=True), "  "),
+        _SCHEMA,
+        "  schema:\n",
+        "".join(f"    {line}\n" for line in drafted.yaml.splitlines()),
+        "partition: natural_id\n" if silo or len(files) > 1 else _RANDOM,
+        f"problem: {problem}\n",
+        f"algorithm: {ALGORITHM}\n",
+        _PRIVACY,
+    ]
+    if is_uneven(target):
+        name, count = target.counts.most_common()[-1]
+        parts.append(_UNEVEN.format(share=count / target.counts.total(), name=name))
+    return "".join([*parts, "runtime: inprocess\n"])
+
+
+def _differ(files: Sequence[str]) -> bool:
+    return len({Path(file).stem for file in files}) == len(files)

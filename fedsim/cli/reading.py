@@ -1,0 +1,79 @@
+"""Arguments of the commands that read a table: its files, and the options of `fedsim.data.schema.Reading`."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fedsim.cli.app import plain_errors
+from fedsim.common.errors import InputError
+
+if TYPE_CHECKING:
+    from fedsim.data.schema import Reading
+
+    GivenReading = Reading
+else:
+    GivenReading = Any  # loaded once a command needs it
+
+Tables = Annotated[
+    list[Path], typer.Argument(metavar="TABLE...", help="CSV or Parquet file, or one for each silo.")
+]
+SPOKEN = {"path": "TABLE", "table": "TABLE", "target": "--target", "silo": "--silo"}
+"""What a person types for each field of an error."""
+
+
+def with_reading(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options of `_reading` in place of its argument `reading`, which they make."""
+    own, added = inspect.signature(command, eval_str=True), inspect.signature(_reading, eval_str=True)
+
+    @wraps(command)
+    def wrapped(**given: Any) -> None:
+        options = {name: given.pop(name) for name in added.parameters}
+        with plain_errors():
+            reading = _reading(**options)
+        command(**given, reading=reading)
+
+    parameters = [each for each in own.parameters.values() if each.name != "reading"]
+    keywords = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in added.parameters.values()]
+    wrapped.__signature__ = own.replace(parameters=[*parameters, *keywords])  # type: ignore[attr-defined]
+    wrapped.__annotations__ = {each.name: each.annotation for each in (*parameters, *keywords)}
+    return wrapped
+
+
+def _reading(
+    delimiter: Annotated[
+        str | None, typer.Option(help="Delimiter of a CSV file; default: detected among , ; tab and |.")
+    ] = None,
+    encoding: Annotated[
+        str | None, typer.Option(help="Encoding of a CSV file, such as latin-1; default: utf-8.")
+    ] = None,
+    decimal: Annotated[str, typer.Option(help="Decimal separator of a CSV file: . or ,")] = ".",
+    multiline: Annotated[
+        bool, typer.Option("--multiline", help="A CSV file's cells may hold line breaks.")
+    ] = False,
+    missing: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="TEXT",
+            help="Missing-value marker; may be repeated; replaces NA, N/A, null, NaN, -, . and ?",
+        ),
+    ] = None,
+) -> GivenReading:
+    """The options as a scenario's data section has them; InputError names the option."""
+    from pydantic import ValidationError
+
+    from fedsim.data.schema import Reading
+
+    given: dict[str, Any] = {"delimiter": delimiter, "encoding": encoding, "decimal": decimal}
+    given["multiline"] = multiline
+    try:
+        return Reading(**given, **({"missing": tuple(missing)} if missing else {}))
+    except ValidationError as error:
+        first = error.errors()[0]
+        hint = first["msg"].removeprefix("Value error, ")
+        raise InputError(f"--{first['loc'][0]}", first["input"], hint) from None

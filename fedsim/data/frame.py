@@ -1,0 +1,199 @@
+"""Tables in memory: data frames, and what the library `datasets` reads, under a schema as a file's table."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Iterator
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import ConfigDict, Field, PlainSerializer, ValidationError
+
+from fedsim.common.errors import InputError, suggest
+from fedsim.data.csv_table import DATA, TableData
+from fedsim.data.inspection import no_silo, survey
+from fedsim.data.schema import Reading, Schema
+from fedsim.data.table import ArrowTable
+
+
+def as_arrow(given: Any, field: str, names: Collection[str] | None = None) -> Any:
+    """A pyarrow.Table of a table in memory.
+
+    Args:
+        given: a pandas.DataFrame, a polars.DataFrame or a pyarrow.Table.
+        field: what an error is about.
+        names: the columns to take, by default all; others are not converted.
+
+    Raises:
+        InputError: it is no table, or lacks or repeats a column.
+    """
+    import pyarrow as pa
+
+    if hasattr(given, "iloc"):
+        known = list(map(str, given.columns))
+    else:
+        given = given.to_arrow() if hasattr(given, "to_arrow") else given
+        if not isinstance(given, pa.Table):
+            hint = "must be a data frame of pandas or Polars, or a pyarrow.Table"
+            raise InputError(field, type(given).__name__, hint)
+        known = given.column_names
+    wanted = known if names is None else names
+    for name in wanted:
+        if known.count(name) != 1:
+            hint = f"the table has {known.count(name)} columns of this name"
+            hint = hint if name in known else f"the table has no such column; {suggest(name, known)}"
+            raise InputError(field, name, hint)
+    at = {name: known.index(name) for name in wanted}
+    if isinstance(given, pa.Table):
+        return pa.table({name: given.column(k) for name, k in at.items()})
+    return pa.table({name: arrow_column(given.iloc[:, k]) for name, k in at.items()})
+
+
+def arrow_column(values: Any) -> Any:
+    """A pandas column or a numpy array as Arrow's; one that mixes numbers and texts becomes texts."""
+    import pandas as pd
+    import pyarrow as pa
+
+    try:
+        made = pa.array(values, from_pandas=True)
+    except (pa.ArrowException, TypeError):
+        missing = pd.isna(values)
+        texts = [None if gone else str(value) for value, gone in zip(values, missing, strict=True)]
+        made = pa.array(texts, pa.string())
+    return made if isinstance(made, pa.ChunkedArray) else pa.chunked_array([made])
+
+
+def _summary(table: Any) -> str:
+    """Columns, shape and SHA-256: what stands for a table in a scenario's text and in keys made of it."""
+    import pyarrow as pa
+
+    sink = pa.BufferOutputStream()
+    plain = table.replace_schema_metadata(None).combine_chunks()
+    with pa.ipc.new_stream(sink, plain.schema) as stream:
+        stream.write_table(plain)
+    return f"table{table.shape} sha256 {hashlib.sha256(sink.getvalue()).hexdigest()}"
+
+
+class Frame(TableData):
+    """A data frame of pandas or Polars, or a pyarrow.Table, with a schema as a file's table has.
+
+    A scenario's text holds its hash, so it cannot be read back. To other processes it travels whole.
+
+    >>> import pandas as pd
+    >>> records = {"age": [41, 58, 63, 35], "ward": list("abab"), "ill": ["no", "yes", "yes", "no"]}
+    >>> frame = Frame(pd.DataFrame(records), target="ill", silo="ward")
+    >>> frame.drafted, frame.columns["age"].lower, frame.columns["age"].upper
+    (True, 34.0, 64.0)
+
+    Args:
+        table: the records.
+        target: column to predict.
+        silo: column that names each record's silo; None where a partition divides the records.
+        schema: {column: {kind: number, lower, upper, scale, fill} or {kind: category, categories, fill}}, or
+            a YAML file that holds it; None drafts it from the records, which epsilon does not cover, and
+            every report says so.
+        options: the fields of `Dataset` and `Reading`: missing, scaling, intercept, test_fraction, ...
+
+    Raises:
+        InputError: names the argument, the value and what would be right.
+    """
+
+    model_config = ConfigDict(arbitrary_types_allowed=True)
+
+    name: Literal["frame"] = Field("frame", description="The data set's name.")
+    table: Annotated[Any, PlainSerializer(_summary, return_type=str, when_used="json")] = Field(repr=False)
+
+    def __init__(
+        self,
+        table: Any,
+        target: str,
+        silo: str | None = None,
+        schema: Schema | Path | str | None = None,
+        **options: Any,
+    ) -> None:
+        from fedsim.data.drafting import draft
+
+        arrow = as_arrow(table, "table")
+        reading = Reading(**{key: options[key] for key in Reading.model_fields if key in options})
+        opened = ArrowTable(arrow, "table")
+        for field, column in (("target", target), ("silo", silo)):
+            if column is not None:
+                opened.require(column, field)
+        if silo is not None and (reason := no_silo(survey(opened, silo, reading))):
+            raise InputError("silo", silo, reason)
+        given: dict[str, Any] = {"table": arrow, "target": target, "silo_column": silo}
+        if schema is None:
+            given |= {"schema": draft(opened, target, silo, reading).schema, "drafted": True}
+        else:
+            given["schema"] = schema
+        try:
+            super().__init__(**given, **options)
+        except ValidationError as error:
+            first = error.errors()[0]
+            raise InputError(".".join(map(str, first["loc"])), first["input"], first["msg"]) from None
+
+    def opened(self) -> ArrowTable:
+        """The frame."""
+        return ArrowTable(self.table, "data")
+
+    def __eq__(self, other: object) -> bool:
+        """Whether all settings and records are equal."""
+        return isinstance(other, Frame) and self.model_dump_json() == other.model_dump_json()
+
+    def __hash__(self) -> int:
+        """A hash of settings and records."""
+        return hash(self.model_dump_json())
+
+
+class HuggingFace(TableData):
+    """A table that the library `datasets` reads: a folder of Parquet or CSV files, or a name on its hub.
+
+    Needs the extra `huggingface`. The library downloads and caches what has a name on the hub by itself.
+    """
+
+    name: Literal["huggingface"] = Field("huggingface", description="The data set's name.")
+    path: str = Field(description="A folder beside the scenario, or a name on the hub.")
+    config: str | None = Field(None, description="Which configuration of a data set that has several.")
+    split: str = Field("train", description="Which split: train, test, ..., or train+test.")
+    revision: str | None = Field(None, description="Commit of a data set on the hub; it fixes the records.")
+
+    def opened(self) -> ArrowTable:
+        """The split, with classes by their names."""
+        return ArrowTable(_loaded(self), f"{DATA}.path", f"{self.path} ({self.split})")
+
+    @property
+    def files(self) -> dict[str, Path]:
+        """The files of a local folder, beside a schema's."""
+        folder = Path(self.path)
+        found = sorted(file for file in folder.rglob("*") if file.is_file()) if folder.is_dir() else []
+        return {**super().files, **{f"path.{file.relative_to(folder)}": file for file in found}}
+
+
+def _loaded(data: HuggingFace) -> Any:
+    try:
+        import datasets
+    except ModuleNotFoundError:
+        hint = "needs the library datasets: pip install 'fedsim-isrl[huggingface]'"
+        raise InputError(f"{DATA}.name", data.name, hint) from None
+    try:
+        found = datasets.load_dataset(data.path, data.config, split=data.split, revision=data.revision)
+    except Exception as error:  # its own, the hub's, and a hundred kinds of each reader
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise InputError(f"{DATA}.path", data.path, f"`datasets` cannot read it: {reason}") from None
+    table = found.with_format("arrow")[:]
+    for name, names in _classes(found.features):
+        table = table.set_column(table.column_names.index(name), name, _named(table.column(name), names))
+    return table
+
+
+def _classes(features: Any) -> Iterator[tuple[str, list[str]]]:
+    return ((name, kind.names) for name, kind in features.items() if hasattr(kind, "names"))
+
+
+def _named(codes: Any, names: list[str]) -> Any:
+    """Codes as their names; a negative one is no class."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    places = pc.if_else(pc.less(codes, 0), None, codes)
+    return pc.take(pa.array(names, pa.string()), places)
