@@ -7,10 +7,13 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
+from fedsim.algorithms.registry import is_algorithm
 from fedsim.common.errors import InputError
 from fedsim.common.plugins import forget_files
+from fedsim.common.section import Section
 from fedsim.data.by_label import NaturalIdPartition
 from fedsim.data.dataset import Dataset
+from fedsim.data.registry import plain
 from fedsim.protocol.contract import Algorithm
 from fedsim.scenario.algorithm import GivenAlgorithm
 from fedsim.scenario.catalogue import find
@@ -88,9 +91,36 @@ def resolved_of(
         InputError: a field is wrong, or an object is not what it should be.
         Refused: the algorithm's plan is not accepted.
     """
-    objects: dict[str, Any] = {}
     if data is None:
         check_unchanged(scenario)
+    return resolve(scenario.model_copy(update=_objects(algorithm, data, named)))
+
+
+def with_objects(
+    tree: Mapping[str, Any], algorithm: Algorithm | None, data: Dataset | None, named: Collection[str]
+) -> dict[str, Any]:
+    """A scenario as `tree_of` makes it, with plain values for objects, those that it varies too.
+
+    Args and errors as of `resolved_of`; to be read inside `fedsim.common.objects.standing`.
+    """
+    return dict(_plain({**tree, **_objects(algorithm, data, named)}))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _plain(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    if isinstance(value, GivenAlgorithm) or is_algorithm(type(value)):
+        return (value if isinstance(value, GivenAlgorithm) else GivenAlgorithm.of(value)).plain()
+    if isinstance(value, Dataset):
+        return plain(value)
+    return value.model_dump(mode="json") if isinstance(value, Section) else value
+
+
+def _objects(algorithm: Algorithm | None, data: Dataset | None, named: Collection[str]) -> dict[str, Any]:
+    """The sections that objects take the place of."""
+    objects: dict[str, Any] = {}
     if algorithm is not None:
         objects["algorithm"] = GivenAlgorithm.of(algorithm)
     if data is not None:
@@ -101,4 +131,4 @@ def resolved_of(
         partitioned = any(field.partition(".")[0] == "partition" for field in named)
         if data.names_silos and not partitioned:
             objects["partition"] = NaturalIdPartition()
-    return resolve(scenario.model_copy(update=objects))
+    return objects

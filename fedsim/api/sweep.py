@@ -14,8 +14,11 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 
-from fedsim.api.given import ScenarioLike, changes_of, tree_of
+from fedsim.api.given import ScenarioLike, changes_of, tree_of, with_objects
 from fedsim.api.progress import display, watching
+from fedsim.common.objects import standing
+from fedsim.data.dataset import Dataset
+from fedsim.protocol.contract import Algorithm
 from fedsim.report.outcome import value
 from fedsim.report.record import CellResult
 from fedsim.scenario.metric import METRICS
@@ -28,6 +31,8 @@ def sweep(
     scenario: ScenarioLike,
     overrides: Mapping[str, Any] | None = None,
     *,
+    algorithm: Algorithm | None = None,
+    data: Dataset | None = None,
     out: str | os.PathLike[str] | None = None,
     workers: int | None = None,
     progress: bool | Callable[[Event], None] | None = None,
@@ -36,8 +41,9 @@ def sweep(
     """Run every combination of a scenario's `sweep` section, tuned, over trials.
 
     Args:
-        scenario: see `fedsim.simulate`, as for `overrides`, `progress` and `short`. The section may be given
-            here: `{"sweep.grid": {"privacy.epsilon": [1, 2]}}`.
+        scenario: see `fedsim.simulate`, as for `overrides`, `algorithm`, `data`, `progress` and `short`. The
+            section may be given here: `{"sweep.grid": {"privacy.epsilon": [1, 2]}}`, with objects among the
+            values. Cells of an algorithm that is an object are not kept for a later call.
         out: a directory for cells and results; the same call continues there after an interruption.
         workers: Ray workers; None: one per CPU, or none if the scenario's runtime is in-process; 0: none.
 
@@ -48,8 +54,10 @@ def sweep(
         InputError: names the field, the value and what would be right.
     """
     place = None if out is None else Path(out)
-    job = job_of(tree_of(scenario, changes_of(overrides, short)), place)
-    return run(job, place, workers, lambda job: watching(progress, partial(sweep_display, job=job)))
+    changes = changes_of(overrides, short)
+    with standing():
+        job = job_of(with_objects(tree_of(scenario, changes), algorithm, data, changes), place)
+        return run(job, place, workers, lambda job: watching(progress, partial(sweep_display, job=job)))
 
 
 @contextmanager

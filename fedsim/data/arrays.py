@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import weakref
 import zipfile
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -20,8 +21,17 @@ TARGET, SILO = "target", "silo"
 
 def _summary(values: NDArray[Any]) -> str:
     """Type, shape and SHA-256: what stands for an array in a scenario's text and in keys made of it."""
+    if (known := _SUMMARIES.get(id(values))) is not None:
+        return known
     content = np.ascontiguousarray(values)
-    return f"{content.dtype.str}{content.shape} sha256 {hashlib.sha256(content.data).hexdigest()}"
+    found = f"{content.dtype.str}{content.shape} sha256 {hashlib.sha256(content.data).hexdigest()}"
+    if not values.flags.writeable:  # as long as it lives, its id is its own
+        _SUMMARIES[id(values)] = found
+        weakref.finalize(values, _SUMMARIES.pop, id(values), None)
+    return found
+
+
+_SUMMARIES: dict[int, str] = {}
 
 
 _Array = Annotated[np.ndarray[Any, Any], PlainSerializer(_summary, return_type=str, when_used="json")]

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, Union, get_args
 
 from pydantic import Field, SerializeAsAny, WrapValidator
 
 from fedsim.common.errors import InputError
+from fedsim.common.objects import changed, stand, standing_by
 from fedsim.common.plugins import extended
 from fedsim.common.section import Section
+from fedsim.common.serialise import canonical
 from fedsim.data.arrays import Npz
 from fedsim.data.builtin import BreastCancer, Digits, Synthetic
 from fedsim.data.by_label import (
@@ -66,7 +68,34 @@ def data_sets() -> dict[str, type[Dataset]]:
 
 def _as_it_is(value: Any, validate: Callable[[Any], Dataset]) -> Dataset:
     """A data set in memory has no YAML form: the scenario holds the object."""
-    return value if isinstance(value, Dataset) else validate(value)
+    if isinstance(value, Dataset):
+        return value
+    given = standing_by(_own(value), Dataset) if isinstance(value, Mapping) else None  # type: ignore[type-abstract]
+    if given is None:
+        return validate(value)
+    types = {name: Annotated[info.annotation, info] for name, info in Dataset.model_fields.items()}
+    common = {key: each for key, each in value.items() if key in types}
+    return given.model_copy(update=changed(common, given.model_dump(mode="json"), types))
+
+
+def plain(data: Dataset) -> dict[str, Any]:
+    """Plain values that stand for a data set in memory inside `fedsim.common.objects.standing`."""
+    tree = data.model_dump(mode="json", exclude_none=True)
+    stand(_own(tree), data)
+    return tree
+
+
+def _own(tree: Mapping[str, Any]) -> str:
+    """What tells data sets in memory apart: what only they have, hashes of their records among it."""
+    common = set(Dataset.model_fields) - {"name"}
+    return canonical(_pruned({key: value for key, value in tree.items() if key not in common}))
+
+
+def _pruned(tree: Any) -> Any:
+    """Without what is None."""
+    if not isinstance(tree, Mapping):
+        return tree
+    return {key: _pruned(value) for key, value in tree.items() if value is not None}
 
 
 if TYPE_CHECKING:

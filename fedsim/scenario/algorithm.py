@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, fields, replace
-from typing import TYPE_CHECKING, Annotated, Any, Self, Union
+from typing import TYPE_CHECKING, Annotated, Any, Self, Union, get_type_hints
 
 from pydantic import ConfigDict, Field, PrivateAttr, SerializeAsAny, WrapValidator
 
 from fedsim.algorithms.registry import ALGORITHM_HAS, algorithms, is_algorithm
 from fedsim.algorithms.section import NOT_NUMBERS, AlgorithmSection, section_of
 from fedsim.common.errors import InputError
+from fedsim.common.objects import changed, stand, standing_by
 from fedsim.common.plugins import file_of
 from fedsim.common.section import validated
 from fedsim.protocol.batch import Fresh, Full, Poisson, Subsample, WithReplacement
@@ -19,7 +21,7 @@ from fedsim.protocol.contract import Algorithm
 
 class GivenAlgorithm(AlgorithmSection):
     """An algorithm that was given as an object. As text it is its class's name and its numbers, to be read by
-    people only; where it travels, the object does.
+    people, and in a sweep as `plain`; where it travels, the object does.
     """
 
     model_config = ConfigDict(extra="allow")
@@ -50,6 +52,32 @@ class GivenAlgorithm(AlgorithmSection):
         """The object itself."""
         return self._object
 
+    def plain(self) -> dict[str, Any]:
+        """Plain values that stand for the object inside `fedsim.common.objects.standing`.
+
+        InputError where another class, or an object with other values than numbers, has the same name.
+        """
+        tree = self.model_dump(mode="json", exclude_unset=True)
+        if algorithms().get(self.name) is not self.kind:
+            before = standing_by(self.name, GivenAlgorithm)
+            if before is not None and before._hidden() != self._hidden():
+                raise InputError("algorithm", self._object, f"two objects named {self.name}; rename a class")
+            stand(self.name, self)
+        return tree
+
+    def _hidden(self) -> list[Any]:
+        """Its class, and the values that no plain value stands for."""
+        values = {field.name: getattr(self._object, field.name) for field in fields(self.kind)}  # type: ignore[arg-type]
+        return [
+            self.kind,
+            *(id(each) for each in values.values() if type(each) is not type(_plain(each)) is str),
+        ]
+
+    def read(self, tree: Mapping[str, Any]) -> Self:
+        """The section of plain values, some of which may differ from the object's."""
+        own, types = self.model_dump(mode="json"), get_type_hints(self.kind, include_extras=True)
+        return self.having(**numbers) if (numbers := changed(tree, own, types)) else self
+
     def having(self, **numbers: Any) -> Self:
         """A section with other numbers; the object gets them too."""
         return self.of(replace(self._object, **numbers))  # type: ignore[type-var]
@@ -62,16 +90,20 @@ class GivenAlgorithm(AlgorithmSection):
 def _plain(value: Any) -> Any:
     if isinstance(value, Full | Subsample | WithReplacement | Poisson | Fresh):
         return {"sampler": value.sampler, **asdict(value)}
-    return value if isinstance(value, bool | int | float | str | None) else str(value)
+    if isinstance(value, bool | int | float | str | None):
+        return value
+    return re.sub(r" at 0x[0-9a-f]+", "", str(value))  # the same in every process
 
 
 SECTIONS = {name: section_of(name) for name in algorithms()}
 
 
 def _of_file(value: Any, validate: Callable[[Any], AlgorithmSection]) -> AlgorithmSection:
-    """The section of a file's class has that class's fields."""
+    """The section of a file's class has that class's fields, and an object's is the object."""
     if isinstance(value, AlgorithmSection):
         return value
+    if isinstance(value, Mapping) and (given := standing_by(str(value.get("name")), GivenAlgorithm)):
+        return given.read(value)
     if not (isinstance(value, Mapping) and file_of(value.get("name"))):
         return validate(value)
     try:

@@ -69,7 +69,7 @@ def execute(resolved: Resolved, results: Results, observe: Observer) -> None:
     try:
         start(scenario.runtime.address)
         workers = min(len(left), cpus())
-        with by_value(resolved):
+        with by_value(isinstance(scenario.algorithm, GivenAlgorithm)):
             actors += [_TrialActor.remote(scenario) for _ in range(workers)]
         _drive(actors, left, results, observe)
     except ray.exceptions.RayError as error:
@@ -83,13 +83,12 @@ def execute(resolved: Resolved, results: Results, observe: Observer) -> None:
 
 
 @contextmanager
-def by_value(resolved: Resolved) -> Iterator[None]:
+def by_value(given: bool) -> Iterator[None]:
     """Inside, the class of an algorithm that was given as an object travels whole, and the modules it uses.
 
     Ray sends a class of a script or a notebook so, and of a module only its name, which other processes may
     not find where no installation has it.
     """
-    given = isinstance(resolved.scenario.algorithm, GivenAlgorithm)
     modules = [each for each in list(sys.modules.values()) if given and _lies_elsewhere(each)]
     for module in modules:
         ray.cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
@@ -265,7 +264,7 @@ class _RemoteHosts:
         count = min(hosts, total)
         bounds = [total * k // count for k in range(count + 1)]
         self._ranges = [range(a, b) for a, b in pairwise(bounds)]
-        with by_value(resolved):
+        with by_value(isinstance(resolved.scenario.algorithm, GivenAlgorithm)):
             self._actors = [
                 _HostActor.remote(
                     resolved.scenario, trial, list(resolved.names[own.start : own.stop]), digest

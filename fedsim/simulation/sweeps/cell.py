@@ -12,9 +12,12 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from pydantic import TypeAdapter
+
 from fedsim.common.serialise import canonical
+from fedsim.data.dataset import Dataset
 from fedsim.data.federation import Federation, outline
-from fedsim.data.registry import data_sets
+from fedsim.data.registry import DataConfig
 from fedsim.data.source import Outline
 from fedsim.privacy.registry import MECHANISMS, NONE
 from fedsim.report.record import CellResult
@@ -124,9 +127,11 @@ def _hash(tree: Any) -> str:
     return sha256(canonical(tree).encode()).hexdigest()
 
 
+_DATA: TypeAdapter[Dataset] = TypeAdapter(DataConfig)
+
+
 def _files(scenario: Mapping[str, Any]) -> list[str]:
-    section = scenario["data"]
-    data = data_sets()[section["name"]].model_validate(section)
+    data = _DATA.validate_python(scenario["data"])
     attendance = scenario.get("participation", {}).get("path")
     return list(digests(data, Path(attendance) if attendance else None).values())
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
 import psutil
 import torch
 
+from fedsim.common.objects import all_standing, stand
 from fedsim.common.process import keep_memory, one_thread
 from fedsim.simulation.failures import Failure, WorkerLost, death, failure
 from fedsim.simulation.sweeps.cell import Cell, CellOutcome, records_key
@@ -164,7 +165,9 @@ def _key(cell: Cell) -> str:
 class CellWorker:
     """Runs batches in a separate process."""
 
-    def __init__(self) -> None:
+    def __init__(self, objects: Mapping[str, Any]) -> None:
+        for key, thing in objects.items():
+            stand(key, thing)
         torch.set_num_threads(1)
         keep_memory()
 
@@ -180,8 +183,11 @@ class CellWorker:
 def _actor() -> Any:
     import ray
 
+    from fedsim.simulation.on_ray import by_value
+
     remote: Callable[..., Any] = ray.remote(num_cpus=1, max_restarts=0, max_task_retries=0)(CellWorker)
-    return remote.remote()  # type: ignore[attr-defined]
+    with by_value(True):
+        return remote.remote(all_standing())  # type: ignore[attr-defined]
 
 
 def _nodes() -> list[Any]:
