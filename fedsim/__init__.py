@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from fedsim.api.audit import Audit as Audit
     from fedsim.api.audit import audit as audit
     from fedsim.api.compare import compare as compare
+    from fedsim.api.estimators import FederatedClassifier as FederatedClassifier
+    from fedsim.api.estimators import FederatedRegressor as FederatedRegressor
     from fedsim.api.price import Price as Price
     from fedsim.api.price import price as price
     from fedsim.api.run import Run as Run
@@ -57,6 +59,7 @@ pin()
 _HOMES = {
     "fedsim.api.audit": ("Audit", "audit"),
     "fedsim.api.compare": ("compare",),
+    "fedsim.api.estimators": ("FederatedClassifier", "FederatedRegressor"),
     "fedsim.api.price": ("Price", "price"),
     "fedsim.api.run": ("Run", "load_run"),
     "fedsim.api.simulate": ("simulate",),

@@ -23,6 +23,8 @@ NAMES = [
     "Batch",
     "Comparison",
     "FULL",
+    "FederatedClassifier",
+    "FederatedRegressor",
     "Frame",
     "Fresh",
     "Full",
