@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import date
+from hashlib import sha256
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Self
@@ -13,7 +14,7 @@ from pydantic import BeforeValidator, Field, SerializeAsAny, ValidationError, mo
 from fedsim.algorithms.registry import GROUP as ALGORITHMS
 from fedsim.algorithms.registry import shipped_names
 from fedsim.common.errors import InputError, suggest
-from fedsim.common.plugins import listed
+from fedsim.common.plugins import file_of, listed
 from fedsim.common.section import Section, complaint, settings
 from fedsim.common.serialise import mapping
 from fedsim.data.dataset import Dataset
@@ -52,6 +53,8 @@ def _data_set(value: Any) -> Any:
 Records = Annotated[SerializeAsAny[Dataset], BeforeValidator(_data_set)]
 """A silo's records: a table by its schema (csv), or arrays in a file (npz)."""
 Probability = Annotated[float, Field(ge=1e-100, lt=1)]
+FileName = Annotated[str, Field(pattern=r"^[^/]+\.py$")]
+Digest = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 Epsilon = Annotated[float, Field(gt=0, le=500)]
 Count = Annotated[int, Field(ge=1)]
 
@@ -159,7 +162,8 @@ class Policy(Section):
 
     def allowed(self, known: Iterable[str]) -> tuple[str, ...]:
         """The parts that fedsim ships, and the plug-ins that are listed: these run in a confined process."""
-        return tuple(dict.fromkeys((*known, *(name for name in self.plug_ins if ":" not in name))))
+        others = (name for name in self.plug_ins if ":" not in name or file_of(name))
+        return tuple(dict.fromkeys((*known, *others)))
 
     @model_validator(mode="after")
     def _makes_sense(self) -> Self:
@@ -209,6 +213,11 @@ class Config(Section):
         description="where the code that policy.plug_ins lists is installed (pip install --target); only its "
         "confined process has it on its path",
     )
+    plug_in_files: dict[FileName, Digest] = Field(
+        {},
+        description="SHA-256 of each file in plug_in_folder that policy.plug_ins names a class of, as "
+        "my.py:MyAlgorithm; with other contents it is not started",
+    )
     insecure_simulation: InsecureSimulation | None = Field(None, description="for tests: noise from a seed")
 
     @property
@@ -224,7 +233,15 @@ class Config(Section):
         """
         from fedsim.isolated.confine import CHILD, start
 
+        self.check_files()
         return start([CHILD], self.plug_in_folder, hidden=self.hidden)
+
+    def check_files(self) -> None:
+        """InputError if a file of code has other contents than the operator has agreed to."""
+        for name, agreed in self.plug_in_files.items():
+            place = Path(self.plug_in_folder or "", name)
+            if not place.is_file() or sha256(place.read_bytes()).hexdigest() != agreed:
+                raise InputError(f"{ROOT}.plug_in_files.{name}", agreed, "must be the file's SHA-256")
 
     @property
     def hidden(self) -> list[Path]:
@@ -270,8 +287,11 @@ def _check_plug_ins(config: Config) -> None:
         raise InputError(f"{ROOT}.plug_in_folder", str(folder), "must be a folder")
     groups = listed(folder)
     known = [name for group in (ALGORITHMS, PROBLEM_GROUP) for name in groups.get(group, {})]
+    config.check_files()
     for name in names:
-        if ":" not in name and name not in known:
+        if (file := file_of(name)) and file not in config.plug_in_files:
+            raise InputError(f"{ROOT}.plug_in_files.{file}", None, "is required: the file's SHA-256")
+        if ":" not in name and not file and name not in known:
             hint = f"no algorithm or problem in plug_in_folder; there are: {', '.join(known) or 'none'}"
             raise InputError(f"{ROOT}.policy.plug_ins", name, hint)
     from fedsim.isolated.confine import unavailable

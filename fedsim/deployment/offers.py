@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 
 from fedsim.common.errors import InputError, Refused
+from fedsim.common.plugins import short
 from fedsim.common.serialise import canonical
 from fedsim.data.source import Outline
 from fedsim.privacy.registry import MECHANISMS
@@ -53,6 +54,8 @@ def offers_of(
     # A theorem's numbers are filled in, and are given from here on.
     algorithm = scenario.algorithm.model_dump(mode="json", exclude_none=True) | {"parameters": "given"}
     problem = scenario.problem.model_dump(mode="json", exclude_none=True)
+    for part in (algorithm, problem):
+        part["name"] = short(part["name"])  # a silo has the file where its operator has put it
     own = admitted_rounds(resolved.active, rounds, len(resolved.names))
     noise = _noise(resolved, own, roster)
     return {

@@ -22,13 +22,14 @@ import yaml
 
 from fedsim.common.errors import InputError
 from fedsim.common.files import atomic_file
+from fedsim.common.plugins import digest, file_of, short, source
 from fedsim.data.federation import SiloSplit, load
 from fedsim.data.source import Floats, Target
 from fedsim.deployment import certs
 from fedsim.deployment.federation_file import load_federation
 from fedsim.deployment.offers import deployable
 from fedsim.protocol.batch import Fresh, Full
-from fedsim.scenario.load import relative
+from fedsim.scenario.load import code_of, relative
 from fedsim.scenario.model import Scenario
 from fedsim.scenario.resolve import Resolved
 from fedsim.secagg.envelopes import KEY_FILE
@@ -40,6 +41,8 @@ MOST_SILOS = 32
 """Each is two processes of this machine."""
 DAYS = 365
 ROSTER = "roster.yaml"
+PLUG_INS = "plug_ins"
+"""A silo's folder of the files that the scenario's algorithm and problem are classes of."""
 MOST_SOCKET = 100
 """Characters in a Unix socket's path; the operating system's limit is 107."""
 
@@ -125,6 +128,10 @@ def prepare(resolved: Resolved, directory: Path) -> Topology:
     for silo, epsilon, delta in zip(data.silos, resolved.epsilons, resolved.deltas, strict=True):
         write_records(topology.silo(silo.name) / "records.npz", silo.train_features, silo.train_target)
         _yaml(topology.config(silo.name), _silo(resolved, silo.name, epsilon, delta))
+        for file in set(code_of(scenario).values()):
+            copy = topology.silo(silo.name) / PLUG_INS / Path(file).name
+            copy.parent.mkdir(exist_ok=True)
+            copy.write_bytes(source(file, "scenario"))
         topology.silo(silo.name).chmod(0o700)
     write_records(topology.server / "test.npz", *pooled_tests(data.silos))
     if resolved.sums is not None:
@@ -174,6 +181,9 @@ def _with_shuffler(topology: Topology, scenario: Scenario, min_silos: int) -> Sc
 def _silo(resolved: Resolved, name: str, epsilon: float, delta: float) -> dict[str, Any]:
     """A silo's configuration: this scenario's algorithm and problem, `RUNS` times."""
     scenario, classes = resolved.scenario, resolved.outline.num_classes
+    names = [scenario.algorithm.name, scenario.problem.name]
+    files = {Path(file).name: digest(file, "scenario") for file in code_of(scenario).values()}
+    listed = {"plug_ins": [short(name) for name in names if file_of(name)]} if files else {}
     records = {"name": "npz", "path": "records.npz", "intercept": False}
     return {
         "name": name,
@@ -183,10 +193,12 @@ def _silo(resolved: Resolved, name: str, epsilon: float, delta: float) -> dict[s
         "policy": {
             "lifetime": lifetime(epsilon, delta, _one_by_one(resolved)),
             "per_run": {"epsilon": epsilon, "delta": delta},
-            "algorithms": [scenario.algorithm.name],
-            "problems": [scenario.problem.name],
+            "algorithms": [short(names[0])],
+            "problems": [short(names[1])],
+            **listed,
             "max_rounds": len(resolved.trace.plan.rounds),
         },
+        **({"plug_in_folder": PLUG_INS, "plug_in_files": files} if files else {}),
         **({} if resolved.sums is None else {"rosters": [ROSTER]}),
     }
 

@@ -9,9 +9,11 @@ from __future__ import annotations
 import base64
 import os
 import pickle
+import sys
 import tempfile
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,6 +22,7 @@ from torch import Tensor
 
 from fedsim.algorithms.section import algorithm_of
 from fedsim.common.errors import InputError, PluginError, Refused
+from fedsim.common.plugins import file_of
 from fedsim.isolated.data import (
     DTYPES,
     Arrays,
@@ -83,8 +86,8 @@ class Server:
             self._algorithm, self._problem = pickle.loads(base64.b64decode(head["pickled"]))
         else:
             shape = head["shape"]
-            self._algorithm = algorithm_of(head["algorithm"])
-            section = problem_section(head["problem"])
+            self._algorithm = algorithm_of(_placed(head["algorithm"]))
+            section = problem_section(_placed(head["problem"]))
             self._problem = problem_of(section, shape["num_features"], shape["num_classes"], dtype)
         linear = {"linear": bool(self._algorithm.linear)}
         if not head["describe"]:
@@ -138,6 +141,12 @@ class Server:
         arrays = self._pipes.receive(_LIMIT).arrays
         answers = tuple(arrays[str(i)] for i in range(len(queries)))
         return answers if len(answers) > 1 else answers[0]
+
+
+def _placed(section: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A section with a file's name as it lies in the folder of plug-ins, which is last on the path."""
+    name = section["name"]
+    return {**section, "name": str(Path(sys.path[-1], name))} if file_of(name) else section
 
 
 def main() -> None:

@@ -1,6 +1,7 @@
 """From a scenario to what each party would have."""
 
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -12,7 +13,9 @@ from support.refusals import refused
 from fedsim.common.errors import InputError
 from fedsim.data.federation import load as load_records
 from fedsim.deployment.federation_file import load_federation
+from fedsim.deployment.offers import offers_of
 from fedsim.deployment.topology import MOST_SILOS, RUNS, Topology, lifetime, prepare
+from fedsim.isolated.confine import unavailable
 from fedsim.scenario.load import load
 from fedsim.scenario.resolve import Resolved, resolve
 from fedsim.wire.connections import AtSocket
@@ -62,6 +65,31 @@ def test_the_server_has_test_records_only(resolved, topology):
     with np.load(topology.server / "test.npz") as file:
         assert len(file["target"]) == sum(len(silo.test_target) for silo in data.silos)
         assert np.array_equal(file["features"], np.concatenate([silo.test_features for silo in data.silos]))
+
+
+@pytest.mark.skipif(unavailable() is not None, reason=str(unavailable()))
+def test_every_silo_lists_the_file_of_the_algorithm_by_its_contents(place, tmp_path, monkeypatch):
+    """And is offered it by its name alone: a server's paths are none of a silo's."""
+    monkeypatch.chdir(tmp_path)
+    Path("own.py").write_text(_OWN)
+    resolved = _resolved("algorithm.name=own.py:Own")
+    topology = prepare(resolved, place / "file")
+    for config in _configs(topology).values():
+        assert config.policy.plug_ins == config.policy.algorithms == ("own.py:Own",)
+        assert config.plug_in_files == {"own.py": sha256(_OWN.encode()).hexdigest()}
+        assert (config.plug_in_folder / "own.py").read_text() == _OWN
+    offers = offers_of(resolved, "0" * 64, [list(range(5))] * len(resolved.trace.plan.rounds))
+    assert {offer.algorithm["name"] for offer in offers.values()} == {"own.py:Own"}
+
+
+_OWN = """
+from dataclasses import dataclass
+from fedsim.algorithms.noisy_minibatch_sgd import NoisyMinibatchSGD
+
+@dataclass(frozen=True)
+class Own(NoisyMinibatchSGD):
+    pass
+"""
 
 
 def test_a_policy_allows_this_scenario_a_few_times(resolved, topology):

@@ -1,9 +1,11 @@
 """Plug-in algorithms of a deployed silo run in a confined process, and what such a process may do wrong."""
 
+import os
 import subprocess
 import sys
 import threading
 import time
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -181,6 +183,53 @@ def test_a_plug_in_that_is_not_listed_or_not_installed_is_named(tmp_path):
     caller = opened(path)
     assert "does not allow algorithm 'theirs_sgd'" in caller.refused("offer", **sgd_offer())
     caller.silo.close()
+
+
+def _file_silo(folder: Path, code: str, **change: Any) -> Path:
+    """The configuration of a silo that lists a class of the file own.py."""
+    (folder / "code").mkdir(exist_ok=True)
+    (folder / "code" / "own.py").write_text(code)
+    path = plug_in_silo(folder, folder / "code", ["own.py:Sgd"])
+    agreed = {"own.py": sha256((folder / "code" / "own.py").read_bytes()).hexdigest()}
+    path.write_text(yaml.safe_dump({**yaml.safe_load(path.read_text()), "plug_in_files": agreed, **change}))
+    return path
+
+
+def _file_offer(name: str = "own.py:Sgd") -> dict[str, Any]:
+    return {**sgd_offer(), "algorithm": {**sgd_offer()["algorithm"], "name": name}}
+
+
+def test_a_class_of_a_listed_file_is_answered_and_this_process_never_imports_it(tmp_path):
+    at_home = f"assert os.getpid() != {os.getpid()}"
+    caller = opened(_file_silo(tmp_path, _code(at_home) + at_home))
+    run = caller.admitted(_file_offer())["run"]
+    assert caller.asked(run, 0, w=POINT)["g"].isfinite().all()
+    assert isinstance(_isolated(caller, run), Isolated)
+    assert not any(name.startswith("own_") for name in sys.modules)
+    caller.silo.close()
+
+
+def test_an_offer_names_no_file_but_those_that_are_listed(tmp_path):
+    caller = opened(_file_silo(tmp_path, _code()))
+    (tmp_path / "code" / "other.py").write_text(_code())
+    absolute = str(tmp_path / "code" / "own.py:Sgd")
+    for name in ("other.py:Sgd", "own.py", "./own.py:Sgd", "../code/own.py:Sgd", absolute):
+        assert "does not allow algorithm" in caller.refused("offer", **_file_offer(name))
+    caller.silo.close()
+
+
+def test_a_file_with_other_contents_than_agreed_is_not_started(tmp_path):
+    caller = opened(_file_silo(tmp_path, _code()))
+    (tmp_path / "code" / "own.py").write_text(_code("ask = None"))
+    assert "plug_in_files.own.py" in caller.refused("offer", **_file_offer())
+    caller.silo.close()
+
+
+@pytest.mark.parametrize("agreed", [{}, {"own.py": "0" * 64}, {"own.py": "0" * 64, "../own.py": "0" * 64}])
+def test_a_listed_file_needs_its_digest(tmp_path, agreed):
+    with pytest.raises(InputError) as caught:
+        load_config(_file_silo(tmp_path, _code(), plug_in_files=agreed))
+    assert caught.value.field.startswith("silo.plug_in_files")
 
 
 def test_a_folder_from_which_the_records_can_be_seen_is_refused(tmp_path):
