@@ -26,7 +26,6 @@ from fedsim.privacy.rounding import shown_down, shown_up
 from fedsim.protocol.contract import Algorithm
 from fedsim.report.audit import FILE, AuditPart, adversaries, audit_figure, audit_table, verdict
 from fedsim.report.outcome import Outcome
-from fedsim.report.page import write_page
 from fedsim.report.tables import Table, TextTable, lines_html
 from fedsim.scenario.resolve import Resolved
 from fedsim.testing.attacks import daemons
@@ -86,6 +85,8 @@ class Audit:
                 draft.write_text(json.dumps(self.tree, indent=2, allow_nan=False) + "\n", encoding="utf-8")
         except OSError as error:
             raise InputError("RUN", str(path), f"cannot be written ({error.strerror})") from None
+        from fedsim.report.page import write_page
+
         write_page(Path(run))
 
     def __repr__(self) -> str:

@@ -14,14 +14,11 @@ import numpy as np
 
 from fedsim.common.errors import InputError
 from fedsim.common.files import atomic_directory, check_free
-from fedsim.report import page
 from fedsim.report.outcome import Outcome
-from fedsim.report.plots import figure_of
 from fedsim.report.predictor import Predictor, predictor_of
 from fedsim.report.run_directory import RunData, move_scenario, read
-from fedsim.report.style import figure_html
 from fedsim.report.summary import SiloRow
-from fedsim.report.tables import Table, lines_html
+from fedsim.report.tables import Table, figure_html, lines_html
 from fedsim.report.texts import (
     METRICS_TITLE,
     metrics_table,
@@ -160,6 +157,8 @@ class Run:
         Raises:
             InputError: the directory holds something already, or cannot be written.
         """
+        from fedsim.report import page  # with matplotlib, as plots: what prices a run needs neither
+
         place = check_free(Path(path))
         try:
             if isinstance(self.source, Outcome):
@@ -178,6 +177,8 @@ class Run:
         Raises:
             InputError: there is no such figure, or nothing to show in it.
         """
+        from fedsim.report.plots import figure_of
+
         return figure_of(self.results, what or self.summary.metrics.metric)
 
     def _models(self, variant: str) -> np.ndarray:

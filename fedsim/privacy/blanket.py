@@ -31,7 +31,7 @@ from functools import cached_property, lru_cache
 
 import numpy as np
 import numpy.typing as npt
-from scipy import fft, special, stats
+from scipy import fft, special
 
 from fedsim.privacy import gaussian
 
@@ -73,6 +73,8 @@ class Blanket:
     @property
     def messages(self) -> int:
         """m: blanket messages that there are but for `rare`, and the target's."""
+        from scipy import stats  # slow to import
+
         k = int(stats.binom.ppf(self.rare, self.honest - 1, self.share))
         while k > 0 and stats.binom.cdf(k - 1, self.honest - 1, self.share) > self.rare:
             k -= 1

@@ -27,7 +27,6 @@ from math import inf
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
-from scipy import stats
 
 from fedsim.common.errors import InputError, Refused
 from fedsim.privacy import cost, gaussian, grid
@@ -241,6 +240,8 @@ def _fair_bits(uniform: np.ndarray, bits: int) -> tuple[np.ndarray, np.ndarray]:
 @lru_cache(maxsize=256)
 def _cells(bits: int) -> tuple[int, np.ndarray]:
     """The first value of weight, and P[less than value] of each from there."""
+    from scipy import stats  # slow to import
+
     reach = min(bits // 2, math.ceil(5 * math.sqrt(bits)) + 1)  # ten deviations
     values = np.arange(-reach, reach + 1)
     below = stats.binom.cdf(values - 1 + bits // 2, bits, 0.5)

@@ -7,8 +7,7 @@ from __future__ import annotations
 import io
 import re
 import warnings
-from base64 import b64encode
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,8 +18,6 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-
-from fedsim.common.errors import InputError
 
 GREY = "#666666"
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#000000", "#CC79A7", "#56B4E9", "#E69F00")
@@ -70,16 +67,6 @@ class Picture(Figure):
         with _style():
             self.savefig(png, format="png", dpi=120)
         return png.getvalue()
-
-
-def figure_html(plot: Callable[[], Figure]) -> str:
-    """A figure in a notebook's HTML; empty where there is nothing to show."""
-    try:
-        figure = plot()
-    except InputError:
-        return ""
-    assert isinstance(figure, Picture)
-    return f'<img src="data:image/png;base64,{b64encode(figure._repr_png_()).decode()}">'
 
 
 @contextmanager

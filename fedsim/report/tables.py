@@ -1,7 +1,8 @@
-"""Tables: of text for terminal, page and notebook, and of rows and named columns."""
+"""Tables: of text for terminal, page and notebook, and of rows and named columns; what notebooks show."""
 
 from __future__ import annotations
 
+from base64 import b64encode
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
@@ -123,3 +124,12 @@ def _cell(column: str, value: object) -> str:
 def lines_html(lines: Sequence[str]) -> str:
     """Lines of text as HTML, each a paragraph."""
     return "".join(f"<p>{escape(line)}</p>" for line in lines)
+
+
+def figure_html(plot: Callable[[], Any]) -> str:
+    """A figure (`fedsim.report.style.Picture`) in a notebook's HTML; empty where there is nothing to show."""
+    try:
+        png: bytes = plot()._repr_png_()
+    except InputError:
+        return ""
+    return f'<img src="data:image/png;base64,{b64encode(png).decode()}">'

@@ -31,7 +31,9 @@ NOT_LOADED = {
     SIZES: "torch sklearn pyarrow",  # sizes are known in advance
     FRAMES: "torch",
     NOISE: "dp_accounting",
-    f"{QUICK}['privacy', 'quickstart']).exit_code == 0": "ray flwr sklearn dp_accounting",
+    f"{QUICK}['privacy', 'quickstart']).exit_code == 0": (
+        "ray flwr sklearn dp_accounting matplotlib pandas scipy.stats"
+    ),
     f"{QUICK}['--help']).exit_code == 0": "torch ray flwr numpy pydantic",
 }
 

@@ -24,12 +24,11 @@ from fedsim.measure.metrics import asked_of
 from fedsim.privacy.registry import NONE
 from fedsim.report.record import BaselineMeasurement, CellResult, Record
 from fedsim.report.run_directory import SECRET
-from fedsim.report.style import figure_html
 from fedsim.report.summarise import baselines_of
 from fedsim.report.summary import FILE
 from fedsim.report.sweep_page import errors, figure_name, figure_of, true_epsilons, write_page
 from fedsim.report.sweep_summary import CELLS, BaselineGroup, Labels, SweepSummary
-from fedsim.report.tables import Table, lines_html
+from fedsim.report.tables import Table, figure_html, lines_html
 from fedsim.scenario.load import parse, relative
 from fedsim.scenario.metric import BY_SKLEARN
 from fedsim.scenario.model import Scenario
