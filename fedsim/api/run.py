@@ -27,6 +27,7 @@ from fedsim.report.texts import (
     result_line,
     silo_table,
 )
+from fedsim.report.worth import joining_note
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -186,7 +187,7 @@ class Run:
         return np.stack(models) if models else np.empty((0, self.summary.dimension))
 
     def __repr__(self) -> str:
-        return f"Run({result_line(self.summary)})"
+        return f"Run({result_line(self.summary)}{joining_note(self.summary.joining)})"
 
     def _repr_html_(self) -> str:
         summary = self.summary

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import signal
+from collections import Counter
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -210,6 +211,9 @@ def _print_interrupted(console: Console, sweep: Sweep, directory: Path) -> int:
 def _failures(console: Console, sweep: Sweep, directory: Path) -> None:
     from fedsim.simulation.sweeps.run import failure_file
 
+    for title, runs in Counter(sweep.job.title(event.place) for event, _ in sweep.results.diverged).items():
+        text = f"{title}: diverged in {runs} tuning runs, and counts as the worst candidate"
+        say(console, f"warning: {text}")
     for event, failure in sweep.results.failures:
         name, trial = sweep.job.title(event.place), event.cell.trial
         file = failure_file(event, directory).relative_to(directory)

@@ -1,10 +1,15 @@
-"""Baselines without the federation, on the same test records. Simulation only, not private.
+"""Baselines without the federation, or without noise, on the same test records. Simulation only, not private.
 
 - `majority` or `mean`: no features at all. Of classes their shares among all training records are predicted,
   so that the majority class is; of a number its mean.
 - `silo_alone`: each silo's own training records, at their own optimum; of more than `MOST_SILOS` silos so
-  many, evenly in order of size.
+  many, evenly in order of size. A silo's model is tested on its own test records; a row without a silo has
+  them all together, each predicted by its own silo's model. `silo_alone_on_all` are the same models on
+  everybody's test records.
 - `pooled`: all training records in one place, each with equal weight.
+- `converged`: the run's own objective, in which silo i's mean loss has weight p_i, at its optimum: what
+  infinitely many rounds without noise and clipping would give. Where p_i n_j = p_j n_i it is `pooled`, and
+  left out.
 
 Each minimises the scenario's own problem, its public part included, until it has converged: Newton's method
 or accelerated proximal gradients where the loss is convex and smooth, else L-BFGS, which of a network is a
@@ -27,7 +32,7 @@ from torch import Tensor
 
 from fedsim.data.federation import SiloSplit
 from fedsim.measure.evaluator import Alternative, Evaluator
-from fedsim.measure.objective import NoOptimumError, constrained, pair, smooth
+from fedsim.measure.objective import NoOptimumError, Pairs, constrained, pair, pooled, smooth
 from fedsim.problems.composite import WholeSpace
 from fedsim.problems.glm import GeneralisedLinear, KinkedLoss, LinearRegression
 from fedsim.problems.kinds import Problem, gives_probabilities
@@ -44,6 +49,10 @@ _KINK, _CERTAIN = 1e-3, 25.0
 _LIKE_SKLEARN = "with |w|^2 / 2 beside the sum of losses, as in scikit-learn's default"
 
 
+Shared = tuple[Tensor, Tensor, Tensor]
+"""Records: features, target and each one's share of the objective."""
+
+
 class Fit(NamedTuple):
     """Parameters, (d,), or None; and the method, or the reason why there are none."""
 
@@ -52,12 +61,21 @@ class Fit(NamedTuple):
 
 
 def baselines(resolved: Resolved, silos: Sequence[SiloSplit], evaluate: Evaluator) -> list[Alternative]:
-    """Every baseline of one trial, on the records that `evaluate` tests on."""
+    """Every baseline of one trial without the federation, on the records that `evaluate` tests on."""
+    by_record = [len(silo.train_target) for silo in silos]
     return [
         _constant(resolved, silos, evaluate),
-        *(_fitted(resolved, "silo_alone", [silo], evaluate) for silo in _some(silos)),
-        _fitted(resolved, "pooled", silos, evaluate),
+        *_alone(resolved, _some(silos), evaluate),
+        _fitted(resolved, "pooled", silos, by_record, evaluate),
     ]
+
+
+def converged(resolved: Resolved, silos: Sequence[SiloSplit], evaluate: Evaluator) -> list[Alternative]:
+    """The optimum of the run's own objective, where it is not that of all records pooled."""
+    sizes = np.array([len(silo.train_target) for silo in silos])
+    if np.allclose(resolved.weights, sizes / sizes.sum()):
+        return []
+    return [_fitted(resolved, "converged", silos, resolved.weights, evaluate)]
 
 
 def _some(silos: Sequence[SiloSplit]) -> list[SiloSplit]:
@@ -96,38 +114,62 @@ def _constant_scores(resolved: Resolved, target: np.ndarray, count: int) -> Tens
 
 
 def _fitted(
-    resolved: Resolved, name: BaselineName, silos: Sequence[SiloSplit], evaluate: Evaluator
+    resolved: Resolved,
+    name: BaselineName,
+    silos: Sequence[SiloSplit],
+    weights: Sequence[float],
+    evaluate: Evaluator,
 ) -> Alternative:
-    pairs = [pair(silo) for silo in silos]
-    features, target = torch.cat([x for x, _ in pairs]), torch.cat([y for _, y in pairs])
-    solution = fit(
-        resolved.problem, features, target, resolved.scenario.data.intercept, resolved.scenario.seed
-    )
-    silo = silos[0].name if name == "silo_alone" else None
-    head = (name, silo, len(target), solution.method)
+    solution = _fit(resolved, silos, weights)
+    head = (name, None, sum(len(silo.train_target) for silo in silos), solution.method)
     if solution.w is None:
         return Alternative(*head, None, None, {})
     return Alternative(*head, *evaluate(solution.w.to(resolved.dtype), last=True))
 
 
-def fit(problem: Problem, features: Tensor, target: Tensor, intercept: bool, seed: int = 0) -> Fit:
-    """The optimum of the mean loss over these records plus the public part.
+def _alone(resolved: Resolved, silos: Sequence[SiloSplit], evaluate: Evaluator) -> list[Alternative]:
+    """Each silo's model, on everybody's test records and on the silo's own; then all silos' own together."""
+    fits = {silo.name: _fit(resolved, [silo], [1.0]) for silo in silos}
+    models = {name: one.w.to(resolved.dtype) for name, one in fits.items() if one.w is not None}
+    on_own, nothing = evaluate.on_own(models), (None, None, {})
+    rows = []
+    for silo in silos:
+        name = silo.name
+        head = (name, len(silo.train_target), fits[name].method)
+        on_all = evaluate(models[name], last=True) if name in models else nothing
+        rows.append(Alternative("silo_alone_on_all", *head, *on_all))
+        rows.append(Alternative("silo_alone", *head, *on_own.get(name, nothing)))
+    total = sum(len(silo.train_target) for silo in silos)
+    method = "each test record by the model of its own silo"
+    return [*rows, Alternative("silo_alone", None, total, method, *on_own.get(None, nothing))]
+
+
+def _fit(resolved: Resolved, silos: Sequence[SiloSplit], weights: Sequence[float]) -> Fit:
+    scenario = resolved.scenario
+    pairs = [pair(silo) for silo in silos]
+    return fit(resolved.problem, pairs, weights, scenario.data.intercept, scenario.seed)
+
+
+def fit(problem: Problem, pairs: Pairs, weights: Sequence[float], intercept: bool, seed: int = 0) -> Fit:
+    """The optimum of the silos' mean losses, weighted, plus the public part.
 
     Args:
         problem: what is minimised.
-        features: (n, features), float64.
-        target: (n,), float64.
+        pairs: each silo's features, (n, features), and target, (n,), float64.
+        weights: of the silos; they are scaled to sum to 1.
         intercept: whether the last feature is constant.
         seed: where a network starts.
     """
+    shares = [weight / sum(weights) for weight in weights]
+    target = torch.cat([y for _, y in pairs])
     try:
         linear = smooth(problem)
         whole = isinstance(linear, LinearRegression) or len(torch.unique(target)) == max(
             2, linear.num_outputs
         )
-        return _convex(linear, features, target, _tiny(linear, len(target), intercept and whole))
+        return _convex(linear, pairs, shares, _tiny(linear, len(target), intercept and whole))
     except NoOptimumError:
-        return _descended(problem, features, target, intercept, seed)
+        return _descended(problem, pooled(pairs, shares), intercept, seed)
 
 
 def _tiny(problem: GeneralisedLinear, n: int, intercept: bool) -> Tensor:
@@ -138,24 +180,24 @@ def _tiny(problem: GeneralisedLinear, n: int, intercept: bool) -> Tensor:
     return weights.flatten()
 
 
-def _convex(problem: GeneralisedLinear, features: Tensor, target: Tensor, tiny: Tensor) -> Fit:
-    pairs, method = [(features, target)], "converged"
+def _convex(problem: GeneralisedLinear, pairs: Pairs, shares: Sequence[float], tiny: Tensor) -> Fit:
+    method, records = "converged", sum(len(target) for _, target in pairs)
     penalised = problem.composite.l2 + problem.composite.ridge.weight > 0
-    if len(target) > problem.num_features or penalised:
+    if records > problem.num_features or penalised:
         largest = inf if isinstance(problem, LinearRegression) else _CERTAIN
         with suppress(NoOptimumError):
-            return Fit(constrained(problem, pairs, [1.0], largest=largest), method)
-    return Fit(constrained(problem, pairs, [1.0], tiny), f"{method}, {_LIKE_SKLEARN}")
+            return Fit(constrained(problem, pairs, shares, largest=largest), method)
+    return Fit(constrained(problem, pairs, shares, tiny), f"{method}, {_LIKE_SKLEARN}")
 
 
-def _descended(problem: Problem, features: Tensor, target: Tensor, intercept: bool, seed: int) -> Fit:
+def _descended(problem: Problem, records: Shared, intercept: bool, seed: int) -> Fit:
     """Fit by L-BFGS with strong Wolfe steps (Liu and Nocedal, 1989)."""
     if not _is_differentiable(problem):
         return Fit(None, "not fitted: no solver for this loss with a norm or a constraint")
-    if isinstance(problem, NeuralNetwork) and problem.dimension * len(target) > _WORK:
-        size = f"{len(target):,} records times {problem.dimension:,} parameters"
+    if isinstance(problem, NeuralNetwork) and problem.dimension * len(records[1]) > _WORK:
+        size = f"{len(records[1]):,} records times {problem.dimension:,} parameters"
         return Fit(None, f"not fitted: a network with {size} takes too long")
-    loss, note = _loss(problem, features, target, intercept)
+    loss, note = _loss(problem, records, intercept)
     w = problem.start(seed).double().requires_grad_()
     optimiser = torch.optim.LBFGS(
         [w], max_iter=_STEPS, tolerance_grad=_SLOPE, tolerance_change=1e-12, line_search_fn="strong_wolfe"
@@ -176,11 +218,9 @@ def _is_differentiable(problem: Problem) -> bool:
     return public.l1 == 0 and public.group_lasso.weight == 0 and isinstance(public.constraint, WholeSpace)
 
 
-def _loss(
-    problem: Problem, features: Tensor, target: Tensor, intercept: bool
-) -> tuple[Callable[[Tensor], Tensor], str]:
+def _loss(problem: Problem, records: Shared, intercept: bool) -> tuple[Callable[[Tensor], Tensor], str]:
     """The objective, which adds its gradient to its argument's, and a note for its method."""
-    n = len(target)
+    n = len(records[1])
     if isinstance(problem, NeuralNetwork):
         scores_of, tiny, note = problem.slope_scores, torch.zeros(1), ", a local search"
     else:
@@ -190,8 +230,8 @@ def _loss(
         total = problem.composite.value(w) + (tiny * w.square()).sum() / 2
         total.backward()  # type: ignore[no-untyped-call]
         value = total.detach()
-        for x, y in zip(torch.split(features, _ROWS), torch.split(target, _ROWS), strict=True):
-            part = _smoothed(problem, scores_of(x, w), y).sum() / n
+        for x, y, share in zip(*(torch.split(each, _ROWS) for each in records), strict=True):
+            part = share @ _smoothed(problem, scores_of(x, w), y)
             part.backward()  # type: ignore[no-untyped-call]
             value = value + part.detach()
         return value

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -28,7 +28,7 @@ class SiloTest(NamedTuple):
 
 
 class Alternative(NamedTuple):
-    """A baseline without the federation; where it was not fitted, `method` has the reason."""
+    """A baseline (`fedsim.measure.baselines`); where it was not fitted, `method` has the reason."""
 
     baseline: BaselineName
     silo: str | None
@@ -39,6 +39,8 @@ class Alternative(NamedTuple):
     more: Values
 
 
+Measured = tuple[float | None, float | None, Values]
+"""Error, loss and other metrics; None where records do not define one."""
 Baselines = Callable[["Evaluator"], list[Alternative]]
 
 
@@ -59,7 +61,7 @@ class Evaluator:
         dtype: of features and parameters.
         asked: what to measure beside error and loss; None: nothing.
         objective: the training objective, where it is to be measured too.
-        baselines: measures baselines on the test records that it is handed an evaluator of.
+        baselines: each measures some, on the test records that it is handed an evaluator of.
     """
 
     def __init__(
@@ -69,7 +71,7 @@ class Evaluator:
         dtype: torch.dtype,
         asked: Asked | None = None,
         objective: TrainingObjective | None = None,
-        baselines: Baselines | None = None,
+        baselines: Sequence[Baselines] = (),
     ) -> None:
         self.objective, self._baselines = objective, baselines
         self._problem, self._asked = problem, asked
@@ -94,6 +96,25 @@ class Evaluator:
         names = BY_SKLEARN if last else (self._asked.metric,)
         return values_of(names, self._problem, scores, target, self._asked)
 
+    def on_own(self, models: Mapping[str, Tensor]) -> dict[str | None, Measured]:
+        """Models, (d,) each, on the test records of the silo that they are of; None: all these together."""
+        parts = (torch.split(tensor, self._counts) for tensor in (self.features, self._target))
+        own: dict[str | None, tuple[Tensor, Tensor]] = {
+            name: (self._problem.scores(x, models[name]), y)
+            for name, x, y in zip(self._names, *parts, strict=True)
+            if name in models
+        }
+        if own:
+            scores, targets = zip(*own.values(), strict=True)
+            own[None] = torch.cat(scores), torch.cat(targets)
+        return {name: self._measured(*each) for name, each in own.items()}
+
+    def _measured(self, scores: Tensor, target: Tensor) -> Measured:
+        if not len(target):
+            return None, None, {}
+        error, loss = self._problem.error(scores, target), self._problem.losses(scores, target).mean()
+        return _defined(float(error)), _defined(float(loss)), self._more(scores, target, last=True)
+
     def calibration(self, w: Tensor) -> list[Bin]:
         """Predicted and observed probabilities at w, (d,)."""
         if self._asked is None:
@@ -102,7 +123,7 @@ class Evaluator:
 
     def baselines(self) -> list[Alternative]:
         """Baselines without the federation; none where the scenario does not ask for them."""
-        return [] if self._baselines is None else self._baselines(self)
+        return [row for each in self._baselines for row in each(self)]
 
     def risk(self, w: Tensor) -> Risk:
         """The training objective's, at w, (d,)."""
@@ -128,7 +149,7 @@ class Unseen(Evaluator):
 
     def __init__(self) -> None:
         """Takes no records."""
-        self.objective = self._baselines = None
+        self.objective, self._baselines = None, ()
 
     def __call__(self, w: Tensor, last: bool = False) -> Tested:
         """Nothing."""

@@ -6,7 +6,7 @@ from fedsim.common.errors import InputError
 from fedsim.privacy.mechanism import Mechanism, SumMechanism
 from fedsim.privacy.shuffled_binomial import ShuffledBinomial, advised_steps
 from fedsim.privacy.shuffled_gaussian import ShuffledGaussian
-from fedsim.privacy.silo_gaussian import NoMechanism, SiloGaussian
+from fedsim.privacy.silo_gaussian import ClipOnly, NoMechanism, SiloGaussian
 from fedsim.privacy.summed_gaussian import NoiseBy, SummedGaussian
 from fedsim.protocol.contract import Algorithm
 from fedsim.protocol.pool import Pool
@@ -14,6 +14,7 @@ from fedsim.protocol.pool import Pool
 GAUSSIAN: Mechanism = SiloGaussian()
 NONE: Mechanism = NoMechanism()
 """The mechanism of a run's non-private baseline."""
+CLIP_ONLY: Mechanism = ClipOnly()
 
 MECHANISMS: dict[str, Mechanism] = {
     mechanism.name: mechanism

@@ -110,3 +110,9 @@ class NoMechanism(Mechanism):
     def accountant(self, samplers: Iterable[str]) -> str:
         """None is needed."""
         return "none"
+
+
+class ClipOnly(NoMechanism):
+    """Clip and add no noise: a baseline, in simulation only, that tells the clip's cost from the noise's."""
+
+    clips: ClassVar[bool] = True

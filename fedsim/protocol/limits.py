@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
 _LEAST_NUMBERS = 5_000  # an answer's fixed cost, in numbers
 
+DIVERGED = "(if the iterates diverge, lower the step size)"
+"""The end of what is said where a run most probably diverged."""
+
 POINTS = {"gradient": 1, "gradient_difference": 2}
 """Every statistic and the number of points at which it is evaluated."""
 
@@ -92,8 +95,7 @@ class Limits:
         largest = max(-float(lowest), float(highest))
         if not largest <= self.max_point:  # NaN compares false
             raise Refused(
-                f"a point has an entry of size {largest:.3g}, the limit is {self.max_point:g} "
-                "(if the iterates diverge, lower the step size)"
+                f"a point has an entry of size {largest:.3g}, the limit is {self.max_point:g} {DIVERGED}"
             )
 
     def check_clip(self, clip: float | Tensor) -> None:

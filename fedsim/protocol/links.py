@@ -10,8 +10,8 @@ from torch import Tensor
 
 from fedsim.protocol.plan import Admitted, Statement
 
-Variant = Literal["private", "nonprivate"]
-"""A run with its mechanism, and its non-private baseline."""
+Variant = Literal["private", "clipped", "nonprivate"]
+"""A run with its mechanism, the same without noise, and its non-private baseline, which does not clip."""
 
 
 class Answered(NamedTuple):

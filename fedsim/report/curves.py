@@ -86,15 +86,16 @@ def _points(axes: Axes, x: np.ndarray, values: np.ndarray, style: Look) -> None:
         axes.plot(x, row, ".", color=style.colour, markersize=3, alpha=0.6)
 
 
-_LEVELS = {"pooled": "-.", "silo_alone": "--", "majority": ":", "mean": ":"}
+LEVELS = {"pooled": "-.", "silo_alone": "--", "majority": ":", "mean": ":"}
+"""The baselines that figures have, and the line of each."""
 
 
 def draw_baselines(axes: Axes, summary: Summary, column: str) -> None:
-    """Draw each baseline's mean as a level."""
+    """Draw the mean of each baseline without the federation as a level."""
     for one in summary.baselines:
-        if (level := one.spread(column)) is not None:
+        if one.name in LEVELS and (level := one.spread(column)) is not None:
             name = f"{one.label}: {level.mean:.3g}"  # the level may lie above the axis
-            axes.axhline(level.mean, color=GREY, linewidth=0.9, linestyle=_LEVELS[one.name], label=name)
+            axes.axhline(level.mean, color=GREY, linewidth=0.9, linestyle=LEVELS[one.name], label=name)
 
 
 def by_round(table: pa.TextTable, column: str) -> tuple[np.ndarray, np.ndarray]:

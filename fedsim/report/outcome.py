@@ -8,6 +8,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+import numpy as np
 from torch import Tensor
 
 from fedsim.data.recipe import Fitted
@@ -15,6 +16,7 @@ from fedsim.protocol.links import Variant
 from fedsim.protocol.plan import Admitted, Statement, Terms
 from fedsim.report.model_file import read_models, write_models
 from fedsim.report.record import DAMAGED, Finished, Measurement, Record, SiloStatement
+from fedsim.report.summary import FEW, Interval
 from fedsim.scenario.metric import METRICS
 from fedsim.scenario.model import Scenario
 from fedsim.scenario.resolve import Resolved
@@ -40,6 +42,16 @@ def value(row: HasMetrics, name: str) -> float | None:
     """
     own: float | None = getattr(row, name, None)
     return row.more.get(name) if own is None else own
+
+
+def interval90(values: np.ndarray) -> Interval | None:
+    """The 5th and 95th percentile over trials: where 90 % of single runs fall, not where the mean lies. Of
+    fewer than `FEW` the lowest and the highest.
+    """
+    if not len(values):
+        return None
+    low, high = np.percentile(values, [0, 100] if len(values) < FEW else [5, 95])
+    return float(low), float(high)
 
 
 def metric_text(row: HasMetrics, metric: str) -> str:
@@ -238,6 +250,11 @@ def variants(resolved: Resolved) -> list[Variant]:
     if not resolved.mechanism.private:
         return ["nonprivate"]
     return ["private", "nonprivate"] if scenario.report.nonprivate_baseline else ["private"]
+
+
+def measures_costs(resolved: Resolved) -> bool:
+    """Whether it is measured what noise, clip and rounds cost: with all baselines of a private run."""
+    return len(variants(resolved)) > 1 and resolved.scenario.report.baselines
 
 
 def measures_objective(scenario: Scenario) -> bool:

@@ -140,10 +140,11 @@ def _ledger(outcome: Outcome) -> list[LedgerRow]:
 
 def _models_of(outcome: Outcome) -> Models:
     trials = sorted(outcome.results.trials.items())
-    return {
-        variant: {number: trial.models[variant].contiguous() for number, trial in trials}
+    models = {
+        variant: {k: trial.models[variant].contiguous() for k, trial in trials if variant in trial.models}
         for variant in variants(outcome.resolved)
     }
+    return {variant: own for variant, own in models.items() if own or variant == outcome.main}
 
 
 def _trained_of(outcome: Outcome) -> Trained:

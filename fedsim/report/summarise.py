@@ -14,7 +14,7 @@ import numpy as np
 
 from fedsim.common.plugins import short
 from fedsim.problems.kinds import gives_probabilities
-from fedsim.report.outcome import Deployed, HasMetrics, Outcome, Results, value
+from fedsim.report.outcome import Deployed, HasMetrics, Outcome, Results, interval90, value
 from fedsim.report.privacy_statement import parameters, statement
 from fedsim.report.record import (
     AskedSilo,
@@ -25,14 +25,12 @@ from fedsim.report.record import (
     Warned,
 )
 from fedsim.report.summary import (
-    FEW,
     FORMAT,
     MEASURED,
     Baseline,
     Clipping,
     Deployment,
     Heterogeneity,
-    Interval,
     LeftOut,
     Metrics,
     Objective,
@@ -42,6 +40,7 @@ from fedsim.report.summary import (
     Values,
 )
 from fedsim.report.texts import no_better
+from fedsim.report.worth import costs, joining
 from fedsim.scenario.metric import BaselineName
 from fedsim.scenario.resolve import Resolved
 from fedsim.theory.participants import Available, announced, attendance_law, pull
@@ -54,6 +53,7 @@ def summarise(outcome: Outcome) -> Summary:
         _metrics(outcome),
         baselines_of(outcome.results.rows(BaselineMeasurement)),
     )
+    worth = {"joining": joining(outcome), "costs": costs(outcome)}
     return Summary(
         format=FORMAT,
         scenario=scenario.name,
@@ -68,6 +68,7 @@ def summarise(outcome: Outcome) -> Summary:
         warnings=[*outcome.resolved.warnings, *warnings(outcome), *no_better(metrics, baselines)],
         metrics=metrics,
         **({"baselines": baselines} if baselines else {}),
+        **{name: part for name, part in worth.items() if part is not None},
         participation=_participation(outcome),
         privacy=statement(outcome),
         versions=_versions(),
@@ -136,20 +137,25 @@ def _few(reasons: Sequence[str]) -> list[str]:
 
 
 def baselines_of(rows: Sequence[BaselineMeasurement]) -> list[Baseline]:
-    """One for each kind, in the order in which they come."""
-    kinds = dict.fromkeys(row.baseline for row in rows)
-    return [_baseline(kind, [row for row in rows if row.baseline == kind]) for kind in kinds]
+    """One for each kind, in the order in which they come; one that some trial has not has no mean."""
+    trials = {row.trial for row in rows}
+    kinds: dict[BaselineName, list[BaselineMeasurement]] = {}
+    for row in rows:
+        kinds.setdefault(row.baseline, []).append(row)
+    return [_baseline(k, own) for k, own in kinds.items() if {row.trial for row in own} == trials]
 
 
 def _baseline(kind: BaselineName, rows: Sequence[BaselineMeasurement]) -> Baseline:
-    sizes = [row.train_records for row in rows]
-    silos = {row.silo for row in rows} - {None}
+    by_silo = [row for row in rows if row.silo is not None]
+    together = [row for row in rows if row.silo is None]
+    fits = by_silo or together
+    sizes = [row.train_records for row in fits]
     return Baseline(
         name=kind,
-        **({"silos": len(silos)} if silos else {}),
+        **({"silos": len({row.silo for row in by_silo})} if by_silo else {}),
         train_records=(min(sizes), max(sizes)),
-        methods=list(dict.fromkeys(row.method for row in rows)),
-        **spreads(rows),
+        methods=list(dict.fromkeys(row.method for row in fits)),
+        **spreads(together or by_silo),
     )
 
 
@@ -165,6 +171,8 @@ def _metrics(outcome: Outcome) -> Metrics:
 def _finals(outcome: Outcome, variant: str) -> dict[str, Any]:
     """A variant's final metrics as fields of `Values`, `error` and `loss` always among them."""
     rows: dict[int, Measurement] = {}
+    if any(variant not in trial.models for trial in outcome.results.trials.values()):
+        return spreads([])  # a baseline that diverged
     for row in outcome.results.measurements:
         if row.variant == variant and row.trial in outcome.results.trials:
             rows[row.trial] = row
@@ -181,16 +189,6 @@ def spreads(rows: Sequence[HasMetrics]) -> dict[str, Any]:
             result[name] = float(known.mean()) if len(known) else None
             result[f"{name}_interval90"] = interval90(known)
     return result
-
-
-def interval90(values: np.ndarray) -> Interval | None:
-    """The 5th and 95th percentile over trials: where 90 % of single runs fall, not where the mean lies. Of
-    fewer than `FEW` the lowest and the highest.
-    """
-    if not len(values):
-        return None
-    low, high = np.percentile(values, [0, 100] if len(values) < FEW else [5, 95])
-    return float(low), float(high)
 
 
 def _participation(outcome: Outcome) -> Participation:

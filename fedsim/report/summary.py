@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
@@ -169,9 +169,9 @@ class Metrics(Values):
 
 
 class Baseline(Values):
-    """A baseline without the federation, over trials (and silos): on the same records, not private.
+    """A baseline over trials, without the federation or without noise: on the same records, not private.
 
-    `silos` were fitted, where each is one; `methods` say how, or why not.
+    `silos` were fitted, where each is one; `methods` say how, or why not. See `fedsim.measure.baselines`.
     """
 
     name: BaselineName
@@ -182,15 +182,63 @@ class Baseline(Values):
     @property
     def label(self) -> str:
         """Its name in tables and figures."""
-        return f"{NAMES[self.name]} (mean of {self.silos})" if self.silos else NAMES[self.name]
+        return NAMES[self.name]
 
 
 NAMES: dict[BaselineName, str] = {
     "majority": "majority class",
     "mean": "mean of the targets",
-    "silo_alone": "each silo alone",
+    "silo_alone_on_all": "silo alone, all records",
+    "silo_alone": "silo alone, own records",
     "pooled": "all silos pooled",
+    "converged": "converged, without noise",
+    "clipped": "clipped, without noise",
 }
+
+
+class JoiningSilo(Part):
+    """The metric on a silo's own test records: of its own model, and of the run's."""
+
+    name: str
+    alone: float
+    joined: float
+
+
+class Joining(Part):
+    """The metric of silos alone and joined: means over silos, by their numbers of test records, and trials.
+
+    `gain_interval90` is of how much better they are joined than alone. Simulation only, not private.
+    """
+
+    metric: str
+    alone: float
+    joined: float
+    gain_interval90: Interval
+    silos: list[JoiningSilo]
+
+
+CostOf = Literal["noise", "clip", "rounds"]
+
+
+class Cost(Part):
+    """How much worse the metric is made by one of noise, clip and too few rounds, over trials."""
+
+    of: CostOf
+    mean: float
+    mean_interval90: Interval
+
+
+class Costs(Part):
+    """What lies between the metric's `value` in this run and where its objective has `converged`.
+
+    `most` costs most, beyond the trials' spread; None where nothing does. Simulation only, not private.
+    """
+
+    metric: str
+    value: float
+    converged: float
+    steps: list[Cost]
+    most: CostOf | None
 
 
 class Participation(Part):
@@ -289,6 +337,8 @@ class Summary(Part):
     warnings: list[str] = []
     metrics: Metrics
     baselines: list[Baseline] = []
+    joining: Joining | None = None
+    costs: Costs | None = None
     participation: Participation
     heterogeneity: Heterogeneity | None = None
     objective: Objective | None = None

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from matplotlib.figure import Figure
 
 from fedsim.privacy.rounding import shown_down, shown_up
+from fedsim.report.curves import LEVELS
 from fedsim.report.page import PAGE, Headline, capital, how_facts, named, publish, template
 from fedsim.report.run_directory import scenario_of
 from fedsim.report.style import markup, save
@@ -303,7 +304,7 @@ def levels(
     return [
         Point(label, None, *spread, trials, source=source)
         for label, one in baselines
-        if (spread := one.spread(metric)) is not None
+        if one.name in LEVELS and (spread := one.spread(metric)) is not None
     ]
 
 

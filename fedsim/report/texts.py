@@ -24,6 +24,7 @@ from fedsim.report.summary import (
     spans,
 )
 from fedsim.report.tables import TextTable
+from fedsim.report.worth import costs_lines, joining_lines
 from fedsim.scenario.metric import METRICS, better
 
 SILOS_TITLE = "Epsilon per silo (replace one record)"
@@ -121,22 +122,38 @@ _NAIVE = ("majority", "mean")
 
 
 def no_better(metrics: Metrics, baselines: list[Baseline]) -> list[str]:
-    """A line where the model is no better than the majority class or mean, by its metric or by its error."""
+    """A line where the model is no better than the majority class or the mean.
+
+    Its metric or its error is within the trials' spread of the naive one's, its log loss or Brier score is
+    worse, or its balanced accuracy is hardly better.
+    """
     naive = next((one for one in baselines if one.name in _NAIVE), None)
     if naive is None:
         return []
     beaten = [
-        f"{METRICS[name].title} {own.mean:.4f}, and of the {NAMES[naive.name]} {other.mean:.4f}"
-        for name in dict.fromkeys((metrics.metric, "error"))
+        f"{METRICS[name].title} {value_text(own)}, and of the {NAMES[naive.name]} {other.mean:.4f}"
+        for name in dict.fromkeys((metrics.metric, "error", "log_loss", "brier", "balanced_accuracy"))
         if (own := metrics.spread(name)) is not None
         and (other := naive.spread(name)) is not None
-        and not better(name, own.mean, other.mean)
+        and _beats_no(name, own, other.mean, name in (metrics.metric, "error"))
     ]
     return (
         [f"the model is no better than predicting the {NAMES[naive.name]}: {'; '.join(beaten)}"]
         if beaten
         else []
     )
+
+
+_RAISED = 0.02
+"""What balanced accuracy must be above the majority's."""
+
+
+def _beats_no(name: str, own: Spread, naive: float, in_all: bool) -> bool:
+    """Whether a metric is no better than the naive one: in the mean or, with `in_all`, in 5 % of trials."""
+    if name == "balanced_accuracy":
+        return own.mean < naive + _RAISED
+    worst = own.low if METRICS[name].higher else own.high
+    return not better(name, worst if in_all else own.mean, naive)
 
 
 def methods(baselines: list[Baseline]) -> list[str]:
@@ -162,11 +179,13 @@ def metrics_table(summary: Summary) -> TextTable:
     """Metrics of the run, the non-private baseline and others; the chosen metric comes first."""
     if not summary.trials.finished:
         return TextTable("", [], [])
-    rows: list[tuple[str, Values]] = [("this run", summary.metrics)]
+    rows: list[tuple[str, Values]] = [(one.label, one) for one in reversed(summary.baselines)]
     if summary.privacy.private and summary.metrics.nonprivate.error is not None:
-        rows.append((NONPRIVATE, summary.metrics.nonprivate))
-    rows += [(one.label, one) for one in reversed(summary.baselines)]
+        clipped = bool(summary.baselines) and summary.baselines[-1].name == "clipped"
+        rows.insert(clipped, (NONPRIVATE, summary.metrics.nonprivate))
+    rows.insert(0, ("this run", summary.metrics))
     names = [name for name in METRICS if any(values.spread(name) for _, values in rows)]
+    names = distinct(names, [values for _, values in rows], summary.metrics.metric)
     names.sort(key=lambda name: name != summary.metrics.metric)
     titles = [METRICS[name].short for name in names]
     cells = [[label, *(mean_text(values, name) for name in names)] for label, values in rows]
@@ -174,6 +193,14 @@ def metrics_table(summary: Summary) -> TextTable:
     return TextTable(
         caption, ["", *titles], cells, short=["", *(title.replace(" ", "\n") for title in titles)]
     )
+
+
+def distinct(names: Sequence[str], rows: Sequence[Values], metric: str) -> list[str]:
+    """The names without `loss` where it is the log loss in every row; the chosen `metric` of both stays."""
+    pairs = [(row.loss, row.log_loss) for row in rows if row.loss is not None]
+    alike = all(log is not None and math.isclose(loss, log, rel_tol=1e-5) for loss, log in pairs)
+    dropped = "log_loss" if metric == "loss" else "loss"
+    return [name for name in names if name != dropped or not alike]
 
 
 def mean_text(values: Values, name: str) -> str:
@@ -247,9 +274,11 @@ def _text(value: Spread, form: str) -> str:
 
 
 def remarks(summary: Summary) -> list[str]:
-    """Lines about excess risk, partial participation and heterogeneity, as far as there is any."""
+    """Lines about what joining is worth, what costs most, and what else there is to remark."""
     return (
-        (objective(summary, summary.objective) if summary.objective else [])
+        joining_lines(summary.joining, summary.privacy.private)
+        + costs_lines(summary.costs)
+        + (objective(summary, summary.objective) if summary.objective else [])
         + (_clipping(summary.clipping) if summary.clipping else [])
         + _participation(summary.participation)
         + (_deployment(summary.deployment, summary.rounds) if summary.deployment else [])

@@ -37,7 +37,9 @@ METRICS = {
 }
 BY_SKLEARN = tuple(name for name, metric in METRICS.items() if metric.of != "all")
 
-BaselineName = Literal["majority", "mean", "silo_alone", "pooled"]
+BaselineName = Literal[
+    "majority", "mean", "silo_alone_on_all", "silo_alone", "pooled", "converged", "clipped"
+]
 
 if TYPE_CHECKING:
     MetricName = str

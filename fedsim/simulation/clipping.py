@@ -46,16 +46,19 @@ class Recorder:
 
     def __init__(self) -> None:
         self._held: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
-        self._waiting, self._round = 0, 0
+        self._waiting = 0
+        self._round: int | None = 0
         self._parts: dict[int, list[Part]] = {}
 
-    def begin(self, round_index: int) -> None:
-        """Begin a round."""
+    def begin(self, round_index: int | None) -> None:
+        """Begin a round; None is one that does not count."""
         self._count()
         self._round = round_index
 
     def __call__(self, lengths: Tensor, bounds: Tensor, mask: Tensor | None) -> None:
         """Terms of one ask; see `silos.sums.Seen`."""
+        if self._round is None:
+            return
         bound = bounds.numpy().ravel()  # NumPy's small steps take a quarter of torch's time
         counts = bound > 0  # a zero record's term has no length, whatever its coefficient is
         if mask is not None:
@@ -71,7 +74,7 @@ class Recorder:
         return {index: joined(parts) for index, parts in self._parts.items()}
 
     def _count(self) -> None:
-        if not self._held:
+        if not self._held or self._round is None:
             return
         length, bound, counts = map(_together, zip(*self._held, strict=True))
         self._held, self._waiting = [], 0

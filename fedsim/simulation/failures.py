@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from fedsim.common.errors import InputError, PluginError, Refused
+from fedsim.protocol.limits import DIVERGED
 
-Kind = Literal["bad input", "refused", "out of memory", "failed", "worker died"]
+Kind = Literal["bad input", "refused", "diverged", "out of memory", "failed", "worker died"]
 
 _NO_MEMORY = ("not enough memory", "can't allocate memory", "memory pressure", "running low on memory")
 """Words in a RuntimeError of torch, and in an error of Ray about a worker that it ended."""
@@ -33,6 +34,8 @@ def failure(error: Exception) -> Failure:
     >>> failure(ZeroDivisionError("division by zero"))
     Failure(kind='failed', message='ZeroDivisionError: division by zero')
     """
+    if DIVERGED in str(error):
+        return Failure("diverged", str(error))
     if isinstance(error, InputError):
         return Failure("bad input", str(error))
     if isinstance(error, Refused):

@@ -14,7 +14,7 @@ from fedsim.common.errors import InputError, PluginError, Refused
 from fedsim.data.federation import Hosted
 from fedsim.privacy import verify
 from fedsim.privacy.mechanism import Mechanism
-from fedsim.privacy.registry import NONE
+from fedsim.privacy.registry import CLIP_ONLY, NONE
 from fedsim.protocol.blame import Blame, is_theirs, named, raised
 from fedsim.protocol.limits import LIMITS
 from fedsim.protocol.links import Answered, Variant
@@ -143,7 +143,7 @@ class SiloHost:
         """
         if self._grant is not None and self._gates:
             raise Refused("this run's gate was given its records already; one is paid for")
-        mechanism = self._resolved.mechanism if variant == "private" else NONE
+        mechanism = {"private": self._resolved.mechanism, "clipped": CLIP_ONLY, "nonprivate": NONE}[variant]
         algorithm, problem = self._resolved.gate_algorithm, self._resolved.gate_problem
         run = self._run or run_digest(self._resolved, self._data, variant)
         gate = Gate(
@@ -183,7 +183,7 @@ class SiloHost:
             PluginError: another package's algorithm or problem raised; a simulation may name it.
         """
         if self._recorder is not None:
-            self._recorder.begin(round_index)
+            self._recorder.begin(None if variant == "clipped" else round_index)
         try:
             return self._gates[variant].answer(round_index, broadcast, members)
         except (InputError, Refused):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from math import isfinite
 from typing import Any
 
 from torch import Tensor
@@ -13,14 +14,22 @@ from fedsim.common.errors import InputError, Refused
 from fedsim.common.process import one_thread
 from fedsim.data.federation import Federation, load
 from fedsim.data.recipe import Fitted
-from fedsim.measure.baselines import baselines
-from fedsim.measure.evaluator import Evaluator, odd_records
+from fedsim.measure.baselines import baselines, converged
+from fedsim.measure.evaluator import Alternative, Evaluator, odd_records
 from fedsim.measure.metrics import asked_of
 from fedsim.measure.objective import TrainingObjective
 from fedsim.protocol.blame import blaming
+from fedsim.protocol.limits import DIVERGED
 from fedsim.protocol.links import Answered, Hosts, Link, Variant
 from fedsim.protocol.plan import Admitted
-from fedsim.report.outcome import Observer, Results, TrialResult, measures_objective, variants
+from fedsim.report.outcome import (
+    Observer,
+    Results,
+    TrialResult,
+    measures_costs,
+    measures_objective,
+    variants,
+)
 from fedsim.report.record import (
     BaselineMeasurement,
     CalibrationBin,
@@ -80,6 +89,7 @@ class Trial:
         self._fitted = fitted
         self._resolved, self._trial, self._hosts, self._evaluate = resolved, trial, hosts, evaluate
         self._models: dict[Variant, Tensor] = {}
+        self._clipped: list[Alternative] = []
         self._events = self._run()
         self.finished = False
 
@@ -111,20 +121,42 @@ class Trial:
                 yield ClippedRound(trial, index + 1, part.terms, part.clipped / part.terms, median(part))
         if measured is not None:
             yield OptimumNote(**measured.statement(trial))
-        yield from (Warned(trial, text) for text in self._warnings)
         yield from (BaselineMeasurement(trial, *row) for row in self._evaluate.baselines())
+        yield from (BaselineMeasurement(trial, *row) for row in self._clipped)
+        yield from (Warned(trial, text) for text in self._warnings)
 
     def _run(self) -> Iterator[Measurement]:
         scenario, holds = self._resolved.scenario, self._resolved.trace.holds
         rounds = schedule(len(self._resolved.names), self._resolved.active, holds, scenario.seed, self._trial)
         main, *baselines = variants(self._resolved)
         yield from self._variant(main, rounds)
+        if measures_costs(self._resolved):
+            self._clipped = list(self._without_noise(rounds))
         for baseline in baselines:
             try:
-                yield from self._variant(baseline, rounds)
+                for measurement in self._variant(baseline, rounds):
+                    yield measurement
+                _check_finite(measurement.loss)
             except Refused as refusal:
-                hint = "report.nonprivate_baseline=false leaves it out"
-                raise Refused(f"the non-private baseline: {refusal}; {hint}") from None
+                self._models.pop(baseline)
+                self._lost("the non-private baseline", refusal)
+
+    def _without_noise(self, rounds: Schedule) -> Iterator[Alternative]:
+        """The final model of the same rounds, with the clip and without noise."""
+        try:
+            for progress in self._rounds("clipped", rounds):
+                model = progress.answer
+            tested = self._evaluate(model, last=True)
+            _check_finite(tested.loss)
+        except Refused as refusal:
+            self._lost("the baseline that is clipped, without noise,", refusal)
+        else:
+            method = f"the run's algorithm and its {len(rounds):,} rounds"
+            yield Alternative("clipped", None, sum(self._resolved.sizes), method, *tested)
+
+    def _lost(self, what: str, refusal: Refused) -> None:
+        """A baseline that diverges takes nothing with it."""
+        self._warnings.append(f"{what} diverged and has no row: trial {self._trial}, {refusal}")
 
     def _link(self, variant: Variant, admitted: Sequence[Admitted]) -> tuple[Link, Aggregate]:
         resolved, link = self._resolved, _Link(self._hosts, variant)
@@ -135,15 +167,20 @@ class Trial:
         add = adder(TrialSums(resolved, self._trial, key, common), self._party)
         return Summed(resolved, link, add), summed
 
-    def _variant(self, variant: Variant, rounds: Schedule) -> Iterator[Measurement]:
+    def _rounds(self, variant: Variant, rounds: Schedule) -> Iterator[Progress]:
         resolved = self._resolved
         planned = admitted_rounds(resolved.active, rounds, len(resolved.names))
         admitted = self._hosts.open(variant, planned)
         public = resolved.public([silo.noise_multiplier for silo in admitted])
         link, aggregate = self._link(variant, admitted)
-        every, last = resolved.scenario.report.evaluate_every, len(rounds)
-        seed, spent, start = resolved.scenario.seed, 0.0, time.perf_counter()
-        for progress in run(resolved.gate_algorithm, resolved.problem, public, seed, link, rounds, aggregate):
+        seed = resolved.scenario.seed
+        return run(resolved.gate_algorithm, resolved.problem, public, seed, link, rounds, aggregate)
+
+    def _variant(self, variant: Variant, rounds: Schedule) -> Iterator[Measurement]:
+        every, last = self._resolved.scenario.report.evaluate_every, len(rounds)
+        going = self._rounds(variant, rounds)
+        spent, start = 0.0, time.perf_counter()
+        for progress in going:
             self._models[variant] = progress.answer
             if progress.rounds % every == 0 or progress.rounds == last:
                 spent += time.perf_counter() - start
@@ -163,6 +200,11 @@ class Trial:
             *risk,
             tested.more,
         )
+
+
+def _check_finite(loss: float | None) -> None:
+    if loss is None or not isfinite(loss):
+        raise Refused(f"the final model has no finite test loss {DIVERGED}")
 
 
 def read(resolved: Resolved, trial: int) -> Federation:
@@ -185,14 +227,15 @@ def evaluator(resolved: Resolved, data: Federation) -> Evaluator:
     silos = data.silos
     asked = measures_objective(resolved.scenario)
     objective = TrainingObjective(resolved, silos) if asked else None
-    compared = partial(baselines, resolved, silos) if resolved.scenario.report.baselines else None
+    parts = [baselines] if resolved.scenario.report.baselines else []
+    parts += [converged] if measures_costs(resolved) else []
     return Evaluator(
         resolved.problem,
         silos,
         resolved.dtype,
         asked_of(resolved, data.fitted.preparation),
         objective,
-        compared,
+        [partial(part, resolved, silos) for part in parts],
     )
 
 

@@ -43,7 +43,7 @@ def records(load: Any, columns: list[int] | None = None) -> tuple[np.ndarray, np
 
 
 def fitted(problem: Any, x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, str]:
-    found = fit(problem, torch.tensor(x), torch.tensor(y).double(), intercept=True)
+    found = fit(problem, [(torch.tensor(x), torch.tensor(y).double())], [1.0], intercept=True)
     assert found.w is not None, found.method
     return problem.scores(torch.tensor(x), found.w).numpy(), found.method
 
@@ -104,7 +104,7 @@ def test_a_silo_of_one_class_predicts_it():
 def test_a_regulariser_and_a_constraint_are_the_scenarios():
     x, y = records(load_breast_cancer)
     ball = LogisticRegression(x.shape[1], 1, Composite(constraint=L2Ball(0.5)))
-    found = fit(ball, torch.tensor(x), torch.tensor(y).double(), intercept=True)
+    found = fit(ball, [(torch.tensor(x), torch.tensor(y).double())], [1.0], intercept=True)
     assert found.w is not None
     assert float(found.w.norm()) == pytest.approx(0.5)
     l2 = LogisticRegression(x.shape[1], 1, Composite(l2=0.1))
@@ -118,7 +118,7 @@ def test_a_network_ends_where_its_loss_is_flat(monkeypatch):
     x, y = records(load_breast_cancer, FEW)
     x, y = x[:60, :], y[:60]
     network = NeuralNetwork(5, 2, Composite(l2=0.05), Mlp(hidden=()))
-    found = fit(network, torch.tensor(x), torch.tensor(y).double(), intercept=True)
+    found = fit(network, [(torch.tensor(x), torch.tensor(y).double())], [1.0], intercept=True)
     assert found.w is not None
     assert "a local search" in found.method
     w = found.w.requires_grad_()
@@ -127,13 +127,13 @@ def test_a_network_ends_where_its_loss_is_flat(monkeypatch):
     (slope,) = torch.autograd.grad(loss, w)
     assert float(slope.abs().max()) < 1e-4
     monkeypatch.setattr(measured, "_WORK", 10)
-    assert fit(network, torch.tensor(x), torch.tensor(y).double(), True).w is None
+    assert fit(network, [(torch.tensor(x), torch.tensor(y).double())], [1.0], True).w is None
 
 
 def test_what_no_solver_of_ours_minimises_says_so():
     x, y = records(load_breast_cancer, FEW)
     problem = HingeLoss(5, 1, Composite(l1=0.1))
-    found = fit(problem, torch.tensor(x), torch.tensor(y).double(), True)
+    found = fit(problem, [(torch.tensor(x), torch.tensor(y).double())], [1.0], True)
     assert found.w is None
     assert found.method.startswith("not fitted")
 
@@ -164,13 +164,14 @@ def simulated(**report: Any) -> fedsim.Run:
 
 def test_where_few_are_positive_the_error_says_nothing_and_the_auc_does():
     run = simulated(metric="auc")
-    majority, *alone, pooled = run.baselines
+    majority, *alone, together, pooled, clipped = run.baselines
     assert majority["error"] == run.summary.metrics.error == pytest.approx(0.15, abs=0.03)
     assert majority["auc"] == 0.5
     assert pooled["auc"] > 0.6
     assert pooled["error"] == pytest.approx(0.15, abs=0.02)
-    assert len(alone) == 4
+    assert [row["baseline"] for row in alone] == ["silo_alone_on_all", "silo_alone"] * 4
     assert {row["silo"] for row in alone} == set(run.silos["silo"])
+    assert (together["baseline"], together["silo"], clipped["baseline"]) == ("silo_alone", None, "clipped")
     (line,) = (line for line in run.summary.warnings if "no better" in line)
     assert "test error" in line
     assert "majority class" in line
@@ -194,7 +195,7 @@ def test_baselines_can_be_left_out():
 
 def test_a_runs_baselines_are_scikit_learns_on_the_same_records():
     tree = SCENARIO | {"data": {"name": "breast_cancer"}, "partition": {"name": "iid", "num_partitions": 3}}
-    prior, *_, pooled = fedsim.simulate(tree, progress=False).baselines.to_pylist()
+    prior, *_, pooled, _ = fedsim.simulate(tree, progress=False).baselines.to_pylist()
     silos = read(resolve(parse(tree)), 0).silos
     x, u = (np.concatenate([getattr(s, f"{part}_features") for s in silos])[:, :-1] for part in PARTS)
     y, v = (np.concatenate([getattr(s, f"{part}_target") for s in silos]) for part in PARTS)

@@ -21,7 +21,8 @@ def test_the_pooled_optimum_equals_scikit_learns(name):
     features = np.concatenate([silo.train_features for silo in silos])
     target = np.concatenate([silo.train_target for silo in silos])
     tested = np.concatenate([silo.test_features for silo in silos])
-    found = fit(problem, torch.tensor(features), torch.tensor(target.astype(float)), intercept=True)
+    records = torch.tensor(features), torch.tensor(target.astype(float))
+    found = fit(problem, [records], [1.0], intercept=True)
     assert found.w is not None
     scores = problem.scores(torch.tensor(tested), found.w).numpy().ravel()
     model = LinearRegression() if name == "homes" else LogisticRegression(max_iter=1000, tol=1e-8)

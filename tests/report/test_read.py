@@ -290,7 +290,7 @@ def test_targets_that_are_all_alike_are_named() -> None:
     assert training.startswith("all 31 training records have one and the same target")
     assert test.startswith("all 9 test records")
     run = fedsim.simulate(SMALL, data=fedsim.Arrays(features, np.arange(40) % 2), progress=False)
-    assert run.summary.warnings == []
+    assert not any("one and the same" in line for line in run.summary.warnings)
 
 
 def test_a_declared_range_that_misses_its_column_is_named(tmp_path: Path) -> None:

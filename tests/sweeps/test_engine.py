@@ -12,6 +12,7 @@ from support.scenarios import FakeRunner, result
 from fedsim.api import sweep
 from fedsim.common.errors import InputError, Refused
 from fedsim.measure.evaluator import Evaluator
+from fedsim.protocol.limits import DIVERGED
 from fedsim.report.record import CellResult, Record
 from fedsim.scenario.load import parse
 from fedsim.scenario.resolve import resolve
@@ -205,6 +206,7 @@ def test_a_cell_is_the_trial_whatever_ran_before_it_in_the_process(base: dict[st
     [
         (InputError("field", 1, "other"), "bad input"),
         (Refused("no"), "refused"),
+        (Refused(f"a point is large {DIVERGED}"), "diverged"),
         (MemoryError(), "out of memory"),
         (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to"), "out of memory"),
         (ZeroDivisionError("x"), "failed"),

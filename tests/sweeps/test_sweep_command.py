@@ -145,6 +145,21 @@ def test_a_failed_cell_is_reported_reproducible_and_stops_nothing(tmp_path: Path
     assert "lower the step size" in refusal("simulate", diverging, "--out", tmp_path / "again")
 
 
+def test_a_candidate_that_diverges_is_the_worst_and_no_failure(tmp_path: Path) -> None:
+    tune = {"grid": {"algorithm.step_size": [1e5, 0.1]}, "repetitions": 2}
+    tree = BASE | {"trials": 1, "problem": "linear_regression", "privacy": {"mechanism": "none"}}
+    tree |= {"data": {"name": "synthetic", "link": "linear", "rows": 100, "features": 3}}
+    tree |= {"algorithm": BASE["algorithm"] | {"num_rounds": 90}, "sweep": {"tune": tune}}
+    output = invoke("sweep", write(tmp_path, tree), "--out", tmp_path / "out")
+    assert output.count("diverged in 2 tuning runs") == 1
+    assert "0 failed" in output
+    summary = json.loads((tmp_path / "out" / "summary.json").read_text())
+    assert (summary["status"], summary["failures"]) == ("finished", [])
+    assert summary["combinations"][0]["chosen"] == {"algorithm.step_size": 0.1}
+    tree["sweep"]["tune"]["grid"] = {"algorithm.step_size": [1e5, 1e6]}
+    assert "4 failed" in invoke("sweep", write(tmp_path, tree), "--out", tmp_path / "all", code=1)
+
+
 def test_a_sweep_of_which_everything_fails_says_so(tmp_path: Path) -> None:
     sweep = {"grid": {"privacy.epsilon": [1e-7]}, "tune": TUNE}
     tree = BASE | {"report": {"nonprivate_baseline": False}, "sweep": sweep}
@@ -217,7 +232,7 @@ def test_compare_puts_runs_sweeps_and_points_into_one_table_and_figure(
     invoke("compare", swept, run_directory, "--points", points, "--out", tmp_path / "compared")
     lines = (tmp_path / "compared" / "comparison.csv").read_text().splitlines()
     assert lines[0] == "source,series,epsilon,error,low,high,trials"
-    assert [line.split(",")[0] for line in lines[1:]] == ["out"] * 6 + ["one"] * 5 + ["points.csv"] * 2
+    assert [line.split(",")[0] for line in lines[1:]] == ["out"] * 6 + ["one"] * 4 + ["points.csv"] * 2
     levels = [""] * 4  # without privacy, and three baselines
     at = ["0.5", "8.0", *levels, "1.0", *levels, "1.0", ""]
     assert [line.split(",")[2] for line in lines[1:]] == at

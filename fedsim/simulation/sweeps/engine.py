@@ -51,6 +51,7 @@ class SweepResults:
         chosen: for each combination the position of its candidate; None if every one failed.
         rows: the reported trials that succeeded, in order of place.
         failures: cells that came to nothing, each at the first place that it was for.
+        diverged: candidates' cells that diverged, where every combination has another candidate to choose.
         cached: how many cells the record had.
         ran: how many were run.
     """
@@ -59,6 +60,7 @@ class SweepResults:
     chosen: dict[int, int | None] = field(default_factory=dict)
     rows: list[ReportedTrial] = field(default_factory=list)
     failures: list[tuple[Event, Failure]] = field(default_factory=list)
+    diverged: list[tuple[Event, Failure]] = field(default_factory=list)
     cached: int = 0
     ran: int = 0
 
@@ -90,6 +92,7 @@ class Engine:
             self.results.scores[event.place] = measure(self._criterion, self._metric, event.outcome)
             observe(event)
         self._choose()
+        self._excuse()
         for event in self._events(runner, self._reported_places(), self._granted_cell):
             self._report(event)
             observe(event)
@@ -112,6 +115,13 @@ class Engine:
         for number, combination in enumerate(self._job.combinations):
             values = [scores.get((number, c), []) for c in range(len(combination.candidates))]
             self.results.chosen[number] = best(values, self._higher) if len(values) > 1 else 0
+
+    def _excuse(self) -> None:
+        """A candidate that diverges is no failure of the sweep, which has others to choose."""
+        if None not in self.results.chosen.values():
+            failed = self.results.failures
+            self.results.diverged = [each for each in failed if each[1].kind == "diverged"]
+            self.results.failures = [each for each in failed if each[1].kind != "diverged"]
 
     def _events(
         self, runner: Runner, places: Sequence[Place], cell_at: Callable[[Place], Cell]

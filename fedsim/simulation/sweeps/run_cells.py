@@ -15,7 +15,7 @@ from fedsim.common.serialise import canonical
 from fedsim.data.federation import Federation, SiloSplit
 from fedsim.measure.evaluator import Evaluator, Tested, Unseen
 from fedsim.measure.metrics import asked_of
-from fedsim.protocol.limits import LIMITS
+from fedsim.protocol.limits import DIVERGED, LIMITS
 from fedsim.report.outcome import variants
 from fedsim.report.record import CellResult
 from fedsim.scenario.load import check_unchanged, parse
@@ -170,7 +170,8 @@ def on_test_records(evaluate: Evaluator, model: Tensor, all_metrics: bool) -> Te
     """
     tested = evaluate(model, last=all_metrics)
     if not (isfinite(tested.error) and isfinite(tested.loss)):
-        raise ValueError(f"the final model has test error {tested.error:g} and loss {tested.loss:g}")
+        values = f"test error {tested.error:g} and loss {tested.loss:g}"
+        raise ValueError(f"the final model has {values} {DIVERGED}")
     return tested
 
 

@@ -1,0 +1,171 @@
+"""Whether joining the federation pays a silo, and what noise, clip and rounds cost. Simulation only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, get_args
+
+import numpy as np
+
+from fedsim.report.outcome import HasMetrics, Outcome, interval90, measures_costs, value
+from fedsim.report.record import BaselineMeasurement, Measurement, SiloMeasurement
+from fedsim.report.summary import Cost, CostOf, Costs, Joining, JoiningSilo
+from fedsim.scenario.metric import METRICS, better
+
+_LEAST = 0.02
+"""The share of a metric below which a cost is not worth a word."""
+
+
+class _Pair(NamedTuple):
+    """A silo in a trial: the metric on its own test records, alone and joined, and their number."""
+
+    trial: int
+    silo: str
+    alone: float
+    joined: float
+    test_records: int
+
+
+def joining(outcome: Outcome) -> Joining | None:
+    """The chosen metric on silos' own test records, alone and joined; None where no silo has both."""
+    metric = outcome.resolved.scenario.report.metric
+    alone = {
+        (row.trial, row.silo): value(row, metric)
+        for row in outcome.results.rows(BaselineMeasurement)
+        if row.baseline == "silo_alone"
+    }
+    pairs = [
+        _Pair(row.trial, row.silo, own, joined, row.test_records)
+        for row in outcome.results.rows(SiloMeasurement)
+        if row.variant == outcome.main
+        and (own := alone.get((row.trial, row.silo))) is not None
+        and (joined := value(row, metric)) is not None
+    ]
+    if not pairs:
+        return None
+    means = np.array([_mean([pair for pair in pairs if pair.trial == k]) for k in {p.trial for p in pairs}])
+    gains = interval90(_sign(metric) * (means[:, 0] - means[:, 1]))
+    assert gains is not None
+    silos = []
+    for name in sorted({pair.silo for pair in pairs}):
+        own, joined = _mean([pair for pair in pairs if pair.silo == name])
+        silos.append(JoiningSilo(name=name, alone=own, joined=joined))
+    own, joined = means.mean(0)
+    return Joining(metric=metric, alone=own, joined=joined, gain_interval90=gains, silos=silos)
+
+
+def _mean(pairs: Sequence[_Pair]) -> tuple[float, float]:
+    weights = [pair.test_records for pair in pairs]
+    own, joined = (np.average([pair[i] for pair in pairs], weights=weights) for i in (2, 3))
+    return float(own), float(joined)
+
+
+def _sign(metric: str) -> int:
+    """1 where less is better."""
+    return -1 if METRICS[metric].higher else 1
+
+
+def joining_lines(part: Joining | None, private: bool) -> list[str]:
+    """A line that says for how many silos joining pays, and for which it pays most."""
+    if part is None:
+        return []
+    low, high = part.gain_interval90
+    what, winners = METRICS[part.metric].title, _winners(part)
+    model = "the federation's private model" if private else "the federation's model"
+    means = f"on its own records each silo alone has {what} {part.alone:.3g} on average"
+    means += f", {model} {part.joined:.3g}{_WITHIN if low <= 0 <= high else ''}"
+    most = max(winners, key=lambda silo: abs(silo.alone - silo.joined), default=None)
+    example = f", most for {most.name}, {most.alone:.3g} to {most.joined:.3g}" if most else ""
+    if better(part.metric, part.joined, part.alone):
+        return [f"{_pays(part)}{example}; {means}"]
+    return [f"silos are better off alone: {means}; {_pays(part)}{example}"]
+
+
+_WITHIN = " (a difference within the trials' spread)"
+
+
+def joining_note(part: Joining | None) -> str:
+    """`; joining pays for 4 of 5 silos`, to end a line with; empty where it was not measured."""
+    return "" if part is None else f"; {_pays(part)}"
+
+
+def _pays(part: Joining) -> str:
+    return f"joining pays for {len(_winners(part))} of {len(part.silos)} silos"
+
+
+def _winners(part: Joining) -> list[JoiningSilo]:
+    return [silo for silo in part.silos if better(part.metric, silo.joined, silo.alone)]
+
+
+def costs(outcome: Outcome) -> Costs | None:
+    """What noise, clip and rounds cost, in the chosen metric if that tells, else in log loss or loss.
+
+    Each is a difference between neighbours of a chain: this run; clipped, without noise; without noise and
+    clipping; converged. None where one of them was not measured in every trial.
+    """
+    found = None
+    if measures_costs(outcome.resolved):
+        for metric in dict.fromkeys((outcome.resolved.scenario.report.metric, "log_loss", "loss")):
+            found = _costs(outcome, metric) or found
+            if found is not None and found.most is not None:
+                break
+    return found
+
+
+def _costs(outcome: Outcome, metric: str) -> Costs | None:
+    trials = sorted(outcome.results.trials)
+    chain = [[rows.get(trial) and value(rows[trial], metric) for trial in trials] for rows in _chain(outcome)]
+    if not trials or any(number is None for column in chain for number in column):
+        return None
+    values = _sign(metric) * np.array(chain, dtype=float)
+    steps = []
+    for of, step in zip(get_args(CostOf), values[:-1] - values[1:], strict=True):
+        spread = interval90(step)
+        assert spread is not None
+        steps.append(Cost(of=of, mean=float(step.mean()), mean_interval90=spread))
+    clear = [s for s in steps if s.mean_interval90[0] > 0 and s.mean > _LEAST * abs(values[-1].mean())]
+    most = max(clear, key=lambda step: step.mean, default=None)
+    return Costs(
+        metric=metric,
+        value=float(np.mean(chain[0])),
+        converged=float(np.mean(chain[-1])),
+        steps=steps,
+        most=None if most is None else most.of,
+    )
+
+
+def _chain(outcome: Outcome) -> list[Mapping[int, HasMetrics]]:
+    """The rows of each member of the chain, by trial."""
+    final: dict[str, dict[int, Measurement]] = {}
+    for row in outcome.results.measurements:  # the last one of a trial stays
+        if (trial := outcome.results.trials.get(row.trial)) and row.variant in trial.models:
+            final.setdefault(row.variant, {})[row.trial] = row
+    fitted: dict[str, dict[int, BaselineMeasurement]] = {}
+    for row in outcome.results.rows(BaselineMeasurement):
+        if row.silo is None:
+            fitted.setdefault(row.baseline, {})[row.trial] = row
+    optimum = fitted.get("converged") or fitted.get("pooled", {})
+    return [final.get("private", {}), fitted.get("clipped", {}), final.get("nonprivate", {}), optimum]
+
+
+def costs_lines(part: Costs | None) -> list[str]:
+    """A sentence that says which of noise, clip and rounds costs most, and what to try."""
+    if part is None:
+        return []
+    parts = ", ".join(f"{step.of} {step.mean:.2g}" for step in part.steps)
+    what = f"{METRICS[part.metric].title} {part.value:.3g}, and {part.converged:.3g} converged without noise"
+    if part.most is None:
+        return [f"neither noise, clip nor rounds cost much beyond the trials' spread: {what} ({parts})"]
+    return [f"{_MOST[part.most]} most: {what} (cost: {parts}); try {_TRY[part.most]}"]
+
+
+_MOST: dict[CostOf, str] = {
+    "noise": "the noise costs",
+    "clip": "the clip costs",
+    "rounds": "too few rounds cost",
+}
+_TRY: dict[CostOf, str] = {
+    "noise": "a larger epsilon, more records or more silos",
+    "clip": "a larger clip_norm, or auto",
+    "rounds": "more rounds or a larger step, or auto",
+}
