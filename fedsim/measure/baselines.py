@@ -31,7 +31,7 @@ import torch
 from torch import Tensor
 
 from fedsim.data.federation import SiloSplit
-from fedsim.measure.evaluator import Alternative, Evaluator
+from fedsim.measure.evaluator import Alternative, Evaluator, Measured
 from fedsim.measure.objective import NoOptimumError, Pairs, constrained, pair, pooled, smooth
 from fedsim.problems.composite import WholeSpace
 from fedsim.problems.glm import GeneralisedLinear, KinkedLoss, LinearRegression
@@ -131,7 +131,8 @@ def _alone(resolved: Resolved, silos: Sequence[SiloSplit], evaluate: Evaluator) 
     """Each silo's model, on everybody's test records and on the silo's own; then all silos' own together."""
     fits = {silo.name: _fit(resolved, [silo], [1.0]) for silo in silos}
     models = {name: one.w.to(resolved.dtype) for name, one in fits.items() if one.w is not None}
-    on_own, nothing = evaluate.on_own(models), (None, None, {})
+    on_own = evaluate.on_own(models)
+    nothing: Measured = (None, None, {})
     rows = []
     for silo in silos:
         name = silo.name
@@ -232,7 +233,7 @@ def _loss(problem: Problem, records: Shared, intercept: bool) -> tuple[Callable[
         value = total.detach()
         for x, y, share in zip(*(torch.split(each, _ROWS) for each in records), strict=True):
             part = share @ _smoothed(problem, scores_of(x, w), y)
-            part.backward()  # type: ignore[no-untyped-call]
+            part.backward()
             value = value + part.detach()
         return value
 

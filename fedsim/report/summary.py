@@ -188,8 +188,8 @@ class Baseline(Values):
 NAMES: dict[BaselineName, str] = {
     "majority": "majority class",
     "mean": "mean of the targets",
-    "silo_alone_on_all": "silo alone, all records",
-    "silo_alone": "silo alone, own records",
+    "silo_alone_on_all": "silo alone (all records)",
+    "silo_alone": "silo alone (own records)",
     "pooled": "all silos pooled",
     "converged": "converged, without noise",
     "clipped": "clipped, without noise",

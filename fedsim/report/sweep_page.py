@@ -31,7 +31,7 @@ from fedsim.report.sweep_summary import (
     title,
 )
 from fedsim.report.tables import TextTable
-from fedsim.report.texts import budget_text, mean_text, number_text, value_text
+from fedsim.report.texts import budget_text, distinct, mean_text, number_text, value_text
 from fedsim.scenario.metric import METRICS
 
 _NOTHING = TextTable("", [], [])
@@ -189,9 +189,8 @@ def errors(sweep: SweepSummary) -> TextTable:
     """One row per combination: what was chosen, and its metrics; below them baselines."""
     chosen, metric = sweep.chosen, sweep.metric
     every: list[Values] = [*sweep.combinations, *(one for _, one in sweep.levels())]
-    others = [name for name in METRICS if name != metric and any(row.spread(name) for row in every)]
-    if all(mean_text(row, "loss") == mean_text(row, "log_loss") for row in every):
-        others = [name for name in others if name != "log_loss"]  # the problem's loss is the log loss
+    others = distinct([name for name in METRICS if any(row.spread(name) for row in every)], every, metric)
+    others = [name for name in others if name != metric]
     columns = ["combination", *(f"chosen {last_part(field)}" for field in chosen), METRICS[metric].title]
     columns += [*(METRICS[name].short for name in others), "trials"]
     rows = []

@@ -127,8 +127,8 @@ def _costs(outcome: Outcome, metric: str) -> Costs | None:
     most = max(clear, key=lambda step: step.mean, default=None)
     return Costs(
         metric=metric,
-        value=float(np.mean(chain[0])),
-        converged=float(np.mean(chain[-1])),
+        value=float(_sign(metric) * values[0].mean()),
+        converged=float(_sign(metric) * values[-1].mean()),
         steps=steps,
         most=None if most is None else most.of,
     )
@@ -141,9 +141,9 @@ def _chain(outcome: Outcome) -> list[Mapping[int, HasMetrics]]:
         if (trial := outcome.results.trials.get(row.trial)) and row.variant in trial.models:
             final.setdefault(row.variant, {})[row.trial] = row
     fitted: dict[str, dict[int, BaselineMeasurement]] = {}
-    for row in outcome.results.rows(BaselineMeasurement):
-        if row.silo is None:
-            fitted.setdefault(row.baseline, {})[row.trial] = row
+    for one in outcome.results.rows(BaselineMeasurement):
+        if one.silo is None:
+            fitted.setdefault(one.baseline, {})[one.trial] = one
     optimum = fitted.get("converged") or fitted.get("pooled", {})
     return [final.get("private", {}), fitted.get("clipped", {}), final.get("nonprivate", {}), optimum]
 

@@ -233,8 +233,8 @@ def test_compare_puts_runs_sweeps_and_points_into_one_table_and_figure(
     lines = (tmp_path / "compared" / "comparison.csv").read_text().splitlines()
     assert lines[0] == "source,series,epsilon,error,low,high,trials"
     assert [line.split(",")[0] for line in lines[1:]] == ["out"] * 6 + ["one"] * 4 + ["points.csv"] * 2
-    levels = [""] * 4  # without privacy, and three baselines
-    at = ["0.5", "8.0", *levels, "1.0", *levels, "1.0", ""]
+    levels = [""] * 4  # without privacy, and three baselines; of the run one is at the same level
+    at = ["0.5", "8.0", *levels, "1.0", *levels[1:], "1.0", ""]
     assert [line.split(",")[2] for line in lines[1:]] == at
     summary = json.loads((run_directory / "summary.json").read_text())
     assert float(lines[7].split(",")[3]) == summary["metrics"]["error"]

@@ -199,7 +199,7 @@ def test_the_page_names_that_metric_and_shows_the_highest(sweep: fedsim.Sweep, f
 
 
 def test_a_loss_that_is_the_log_loss_has_one_column(sweep: fedsim.Sweep) -> None:
-    assert {"loss", "log loss"} & {*errors(sweep.summary).columns} == {"loss"}
+    assert {"loss", "log loss"} & {*errors(sweep.summary).columns} == {"log loss"}
     changed = [row.model_copy(update={"log_loss": 9.0}) for row in sweep.summary.combinations]
     other = errors(sweep.summary.model_copy(update={"combinations": changed}))
     assert {"loss", "log loss"} <= {*other.columns}
@@ -210,7 +210,7 @@ def test_baselines_are_fitted_once_for_the_same_records(
 ) -> None:
     (group,) = sweep.summary.baselines
     assert group.combinations == [0, 1, 2]
-    assert [one.name for one in group.baselines] == ["majority", "silo_alone", "pooled"]
+    assert [one.name for one in group.baselines] == ["majority", "silo_alone_on_all", "silo_alone", "pooled"]
     assert group.baselines[0].auc == 0.5
     said = " ".join(text.get_text() for text in sweep.plot().findobj(Text))  # type: ignore[attr-defined]
     assert "all silos pooled" in said
