@@ -33,6 +33,7 @@ from fedsim.problems.glm import OWN, GeneralisedLinear, KinkedLoss, LinearRegres
 from fedsim.problems.kinds import Problem
 from fedsim.protocol.batch import FULL
 from fedsim.protocol.contract import Algorithm
+from fedsim.scenario.algorithm import GivenAlgorithm
 from fedsim.scenario.by_theorem import noise_of
 from fedsim.scenario.model import Scenario
 from fedsim.theory.averaged_noise import Kind
@@ -155,7 +156,9 @@ def _best_step(scenario: Scenario, premises: Premises, bounds: Bounds, clip: flo
         hint = "accountant, or numbers in place of auto: the noise must follow from the budget"
         raise InputError("scenario.privacy.calibration", scenario.privacy.calibration, hint)
     noise = noise_of(scenario.privacy, premises) if private else None
-    batch, local = getattr(section, "batch", FULL), getattr(section, "local_steps", 1)
+    # An object's section holds its batch as text.
+    given = section.build() if isinstance(section, GivenAlgorithm) else section
+    batch, local = getattr(given, "batch", FULL), getattr(given, "local_steps", 1)
     course = _course(section)
 
     def best(rounds: int) -> float:
