@@ -18,7 +18,7 @@ from fedsim.common.files import atomic_file, unwritable
 if TYPE_CHECKING:
     from fedsim.data.drafting import Draft
 
-ALGORITHM = "{name: noisy_minibatch_sgd, num_rounds: auto, step_size: auto, clip_norm: auto}"
+ALGORITHM = "{name: accelerated_minibatch_sgd, num_rounds: auto, step_size: auto, clip_norm: auto}"
 """How a drafted scenario trains: `auto` follows from the ranges, sizes and budgets, and is printed."""
 _SILOS = 5
 
