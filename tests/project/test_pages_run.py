@@ -16,7 +16,10 @@ from typer.testing import CliRunner
 
 from fedsim.cli.main import app
 
-RUN_HERE = ("README.md", *(f"docs/{name}.md" for name in ("simulating", "sweeps", "scenario-parts")))
+RUN_HERE = (
+    "README.md",
+    *(f"docs/{name}.md" for name in ("simulating", "sweeps", "scenario-parts", "choosing")),
+)
 RUN_HERE += tuple(f"docs/{name}.md" for name in ("python", "secure-aggregation", "audit", "deployment"))
 RUN_ELSEWHERE = {"docs/using-a-model.md", "docs/your-own-table.md", "docs/adding-an-algorithm.md"}
 OF_ORGANISATIONS = {"silo", "node", "certs", "deploy", "shuffler"}  # they need the files of several machines
