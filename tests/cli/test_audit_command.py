@@ -84,9 +84,9 @@ def test_the_page_of_a_run_takes_the_audit(audited: Path, tmp_path: Path) -> Non
     found = json.loads((copy / FILE).read_text(encoding="utf-8"))
     page = (copy / "report.html").read_text(encoding="utf-8")
     assert "What attacks attained" in page
-    assert page.index('id="privacy"') < page.index('id="audit"') < page.index('id="results"')
+    assert page.index('id="results"') < page.index('id="audit"')
     for silo in found["silos"]:
-        assert silo["name"] in page[page.index('id="audit"') : page.index('id="results"')]
+        assert silo["name"] in page[page.index('id="audit"') :]
     assert (copy / "figures" / "audit.png").exists()
     invoke("report", copy)
     assert (copy / "report.html").read_text(encoding="utf-8") == page

@@ -59,7 +59,7 @@ def test_a_refusal_loads_neither_torch_nor_ray_nor_a_table_reader(tmp_path: Path
 
 def test_a_missing_table_is_said_with_where_it_may_stand() -> None:
     line = refusal("simulate", "quickstart", "--set", MISSING)
-    assert re.search(r"data.path: '.*no.csv': no such file, nor .* in the data folder .*FEDSIM_DATA", line)
+    assert re.search(r"data.schema: '.*s.yaml': no such file, nor .* in the data folder .*FEDSIM_DATA", line)
 
 
 def test_a_command_reads_its_scenario_once(monkeypatch: pytest.MonkeyPatch) -> None:
