@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fedsim.cli.app import plain_errors
-from fedsim.common.errors import InputError
 
 if TYPE_CHECKING:
     from fedsim.data.schema import Reading
@@ -65,15 +64,10 @@ def _reading(
     ] = None,
 ) -> GivenReading:
     """The options as a scenario's data section has them; InputError names the option."""
-    from pydantic import ValidationError
-
+    from fedsim.common.section import arguments
     from fedsim.data.schema import Reading
 
     given: dict[str, Any] = {"delimiter": delimiter, "encoding": encoding, "decimal": decimal}
     given["multiline"] = multiline
-    try:
+    with arguments("--"):
         return Reading(**given, **({"missing": tuple(missing)} if missing else {}))
-    except ValidationError as error:
-        first = error.errors()[0]
-        hint = first["msg"].removeprefix("Value error, ")
-        raise InputError(f"--{first['loc'][0]}", first["input"], hint) from None

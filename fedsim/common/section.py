@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, TypeVar, get_args
@@ -135,6 +136,17 @@ class Section(BaseModel):
             for choice in (each for each in info.metadata if isinstance(each, Choice)):
                 properties[name]["default"] = {choice.key: getattr(info.default, choice.key)}
         return made
+
+
+@contextmanager
+def arguments(prefix: str = "") -> Iterator[None]:
+    """Inside, an error about a model's field is an InputError on the argument, `prefix` before its name."""
+    try:
+        yield
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = prefix + ".".join(map(str, first["loc"]))
+        raise InputError(field, first["input"], first["msg"].removeprefix("Value error, ")) from None
 
 
 Path = list[str | int]

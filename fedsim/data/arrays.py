@@ -10,9 +10,10 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from pydantic import ConfigDict, Field, PlainSerializer, ValidationError
+from pydantic import ConfigDict, Field, PlainSerializer
 
 from fedsim.common.errors import InputError, suggest
+from fedsim.common.section import arguments
 from fedsim.data.dataset import FITTED_SCALINGS, Dataset, Scaling
 from fedsim.data.source import Floats, Labels, Matrix, Ranges, Target
 
@@ -103,11 +104,8 @@ class Arrays(_OwnArrays):
             "scaling": scaling or ("none" if ranges is None else "declared"),
             "classes": classes,
         }
-        try:
+        with arguments():
             super().__init__(**given, **options)
-        except ValidationError as error:
-            first = error.errors()[0]
-            raise InputError(".".join(map(str, first["loc"])), first["input"], first["msg"]) from None
 
     @property
     def names_silos(self) -> bool:

@@ -7,9 +7,10 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, PlainSerializer, ValidationError
+from pydantic import ConfigDict, Field, PlainSerializer
 
 from fedsim.common.errors import InputError, suggest
+from fedsim.common.section import arguments
 from fedsim.data.csv_table import DATA, TableData
 from fedsim.data.inspection import no_silo, survey
 from fedsim.data.schema import Reading, Schema
@@ -114,7 +115,8 @@ class Frame(TableData):
         from fedsim.data.drafting import draft
 
         arrow = as_arrow(table, "table")
-        reading = Reading(**{key: options[key] for key in Reading.model_fields if key in options})
+        with arguments():
+            reading = Reading(**{key: options[key] for key in Reading.model_fields if key in options})
         opened = ArrowTable(arrow, "table")
         for field, column in (("target", target), ("silo", silo)):
             if column is not None:
@@ -126,11 +128,8 @@ class Frame(TableData):
             given |= {"schema": draft(opened, target, silo, reading).schema, "drafted": True}
         else:
             given["schema"] = schema
-        try:
+        with arguments():
             super().__init__(**given, **options)
-        except ValidationError as error:
-            first = error.errors()[0]
-            raise InputError(".".join(map(str, first["loc"])), first["input"], first["msg"]) from None
 
     def opened(self) -> ArrowTable:
         """The frame."""

@@ -86,6 +86,7 @@ def anchored(tree: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     """A scenario with the file names in it made absolute.
 
     What is not in `folder` may be in the data folder, and is downloaded there if the data set has an origin.
+    The name of a data set on Hugging Face's hub stays as it is where no such folder exists.
 
     Args:
         tree: nested mappings.
@@ -98,7 +99,10 @@ def anchored(tree: Mapping[str, Any], folder: Path) -> dict[str, Any]:
         beside = _below(folder, Path(name))
         if section in CODE:  # a shipped scenario has no code of a user's beside it
             return str(beside if Path(file_of(str(beside)) or "").exists() else Path.cwd() / name)
-        return str(placed(beside, Path(name), fetched) if section == "data" else beside)
+        if section != "data":
+            return str(beside)
+        found = placed(beside, Path(name), fetched)
+        return name if _on_hub(data) and not found.exists() else str(found)
 
     return dict(_renamed("", dict(tree), named))
 
@@ -108,9 +112,15 @@ def relative(tree: Mapping[str, Any], folder: Path) -> dict[str, Any]:
 
     def renamed(section: str, name: str) -> str:
         place = Path(name)  # a link is named, not what it leads to: that may have another suffix
+        if section == "data" and _on_hub(tree.get("data")) and not place.is_absolute():
+            return name
         return os.path.relpath(place.parent.resolve() / place.name, folder.resolve())
 
     return dict(_renamed("", dict(tree), renamed))
+
+
+def _on_hub(data: Any) -> bool:
+    return isinstance(data, Mapping) and data.get("name") == "huggingface"
 
 
 def _below(folder: Path, name: Path) -> Path:
