@@ -164,6 +164,7 @@ def main() -> None:
         os.write(1, str(error).encode())
         sys.exit(1)
     sys.path += plan["path"]
+    sys.modules["dill"] = None  # type: ignore[assignment]  # torch imports it if it is there; here it fails
     sys.argv = sys.orig_argv = plan["argv"]
     os.write(1, READY)
     runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)

@@ -166,6 +166,7 @@ def test_it_needs_nothing_that_a_silos_image_lacks(
     table.write_text(TABLE + TABLE.partition("\n")[2])  # ages that stand twice number no records
     for module in ("torch", "pandas", "sklearn"):
         monkeypatch.setitem(sys.modules, module, None)
+    monkeypatch.setattr(fedsim, "data", fedsim.data)  # afterwards the package is the one in sys.modules
     for module in [name for name in sys.modules if name.startswith("fedsim.data")]:
         monkeypatch.delitem(sys.modules, module)
     invoke(command, "table.csv", "--target", "sick", "--silo", "ward")

@@ -314,3 +314,9 @@ def test_names_are_read_without_an_import(plug_ins):
     (info / "entry_points.txt").write_text("[fedsim.algorithms]\none = attempts:Other\n")
     with refused("entry point fedsim.algorithms:one", "attempts:It", "name taken twice"):
         listed(plug_ins)
+
+
+def test_torch_finds_no_dill_in_a_child(run):
+    """It would import it where it is installed, as with `datasets`; dill opens a file to write, and fails."""
+    with run("import os, sys\nos.write(1, str(sys.modules.get('dill', 0)).encode())") as child:
+        assert child.stdout.read() == b"None"
