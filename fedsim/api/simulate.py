@@ -62,8 +62,8 @@ def simulate(
         overrides: {dotted field: value}, such as {"algorithm.step_size": 0.5}.
         algorithm: an object that takes the place of the scenario's algorithm. Its class may be defined
             anywhere, in a notebook too: it travels to Ray's processes by value.
-        data: `fedsim.Arrays`, records in memory that take the place of the scenario's data, and of its
-            partition where they name their silos, unless one is given here.
+        data: `fedsim.Frame` or `fedsim.Arrays`, records in memory that take the place of the scenario's
+            data, and of its partition where they name their silos, unless one is given here.
         out: a new directory for the run; nothing is written without it. Trials are kept in it as they end.
         resume: `out` is of a run that was interrupted, and the trials that it did not finish are run; what
             comes of it is what an uninterrupted run comes to.

@@ -1,6 +1,7 @@
 """`fedsim init`: from a table to a private model and its page in two commands; a draft is called a draft."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +87,28 @@ def test_a_file_for_each_silo_and_every_option_of_reading(folder: Path) -> None:
     read = {key: data[key] for key in ("encoding", "decimal", "missing", "delimiter", "multiline")}
     assert list(read.values()) == ["latin-1", ",", ["k. A."], ";", True]
     invoke("simulate", "homes.yaml", "--set", "trials=1", "--set", "algorithm.num_rounds=2", "--out", "run")
+
+
+@pytest.mark.parametrize(
+    ("made", "target", "metric", "epsilon", "close"),
+    [
+        (clinic(4200), "ill", "auc", 1, lambda mine, pooled: mine > pooled - 0.05),
+        (clinic(4200), "ill", "auc", 8, lambda mine, pooled: mine > pooled - 0.02),
+        (houses(4000), "Price", "rmse", 3, lambda mine, pooled: mine < 1.03 * pooled),
+    ],
+)
+def test_a_draft_trains_nearly_as_well_as_all_records_together(
+    made: pd.DataFrame, target: str, metric: str, epsilon: float, close: Callable[[float, float], bool]
+) -> None:
+    """Nothing is edited: ranges, scales, fill values, step, clip, rounds and trials are the draft's."""
+    written(made, Path("table.csv"))
+    by = ["--silo", "hospital"] if "hospital" in made else []
+    invoke("init", "table.csv", "--target", target, *by)
+    settings = ["--set", "seed=1", "--set", f"privacy.epsilon={epsilon}"]
+    invoke("simulate", "table.yaml", *settings, "--out", "run")
+    found = json.loads(Path("run/summary.json").read_text())
+    (pooled,) = (each for each in found["baselines"] if each["name"] == "pooled")
+    assert close(found["metrics"][metric], pooled[metric]), (found["metrics"][metric], pooled[metric])
 
 
 def table(**columns: Any) -> pd.DataFrame:
