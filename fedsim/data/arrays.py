@@ -14,7 +14,7 @@ from pydantic import ConfigDict, Field, PlainSerializer
 
 from fedsim.common.errors import InputError, suggest
 from fedsim.common.section import arguments
-from fedsim.data.dataset import FITTED_SCALINGS, Dataset, Scaling
+from fedsim.data.dataset import FITTED_SCALINGS, Dataset, InMemory, Scaling
 from fedsim.data.source import Floats, Labels, Matrix, Ranges, Target
 
 TARGET, SILO = "target", "silo"
@@ -45,7 +45,7 @@ class _OwnArrays(Dataset):
         return super().not_private + ([public] if self.scaling == "declared" else [])
 
 
-class Arrays(_OwnArrays):
+class Arrays(InMemory, _OwnArrays):
     """Arrays in memory.
 
     A scenario's text holds their hashes, so it cannot be read back. To other processes they travel whole,
@@ -115,14 +115,6 @@ class Arrays(_OwnArrays):
     def open(self) -> Matrix:
         """The arrays themselves."""
         return _ArraysSource(self)
-
-    def __eq__(self, other: object) -> bool:
-        """Whether all settings and arrays are equal."""
-        return isinstance(other, Arrays) and self.model_dump_json() == other.model_dump_json()
-
-    def __hash__(self) -> int:
-        """A hash of settings and arrays."""
-        return hash(self.model_dump_json())
 
 
 class _ArraysSource(Matrix):

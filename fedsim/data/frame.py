@@ -12,6 +12,7 @@ from pydantic import ConfigDict, Field, PlainSerializer
 from fedsim.common.errors import InputError, suggest
 from fedsim.common.section import arguments
 from fedsim.data.csv_table import DATA, TableData
+from fedsim.data.dataset import InMemory
 from fedsim.data.inspection import no_silo, survey
 from fedsim.data.schema import Reading, Schema
 from fedsim.data.table import ArrowTable
@@ -75,7 +76,7 @@ def _summary(table: Any) -> str:
     return f"table{table.shape} sha256 {hashlib.sha256(sink.getvalue()).hexdigest()}"
 
 
-class Frame(TableData):
+class Frame(InMemory, TableData):
     """A data frame of pandas or Polars, or a pyarrow.Table, with a schema as a file's table has.
 
     A scenario's text holds its hash, so it cannot be read back. To other processes it travels whole.
@@ -134,14 +135,6 @@ class Frame(TableData):
     def opened(self) -> ArrowTable:
         """The frame."""
         return ArrowTable(self.table, "data")
-
-    def __eq__(self, other: object) -> bool:
-        """Whether all settings and records are equal."""
-        return isinstance(other, Frame) and self.model_dump_json() == other.model_dump_json()
-
-    def __hash__(self) -> int:
-        """A hash of settings and records."""
-        return hash(self.model_dump_json())
 
 
 class HuggingFace(TableData):
