@@ -212,6 +212,14 @@ def _download(title: str, total: int | None) -> Iterator[Callable[[int], None]]:
         yield lambda count: progress.update(task, advance=count)
 
 
+def check_unused(place: Path, field: str) -> None:
+    """InputError on `field` where something is at the place already: it is never written over."""
+    from fedsim.common.errors import InputError
+
+    if place.exists() or place.is_symlink():
+        raise InputError(field, str(place), "is there already, and is left as it is; give another")
+
+
 def fail(message: str, code: int = REFUSED) -> NoReturn:
     """End with one line on stderr."""
     typer.echo(" ".join(message.split()), err=True)  # a library's message, or a value, may have lines

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedsim.cli.app import SCENARIOS, app, plain_errors, spoken
+from fedsim.cli.app import SCENARIOS, app, check_unused, plain_errors, spoken
 from fedsim.cli.reading import SPOKEN, GivenReading, Tables, with_reading
-from fedsim.common.errors import InputError
 from fedsim.common.files import atomic_file, unwritable
 
 if TYPE_CHECKING:
@@ -47,8 +46,7 @@ def init(
 
         with spoken(SPOKEN):
             place = out or Path(f"{_stem(tables)}.yaml")
-            if place.exists() or place.is_symlink():
-                raise InputError("--out", str(place), "is there already, and is left as it is; name another")
+            check_unused(place, "--out")
             table, silo_column = open_tables(tables, "path", reading, silo)
             drafted = draft(table, target, silo_column, reading)
         text = _scenario(tables, place, silo, reading, drafted)

@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from fedsim.cli.app import SCENARIOS, app, plain_errors
+from fedsim.cli.app import SCENARIOS, app, check_unused, plain_errors
 from fedsim.common.errors import InputError
 from fedsim.common.files import atomic_directory
 
@@ -52,7 +52,7 @@ def _package(name: str, place: Path) -> list[Path]:
     Returns the files, relative to `place`.
     """
     _check_name(name)
-    _check_free(place)
+    check_unused(place, "PLACE")
     kind = "".join(part.capitalize() for part in name.split("_"))
     values = {"name": name, "kind": kind, "distribution": name.replace("_", "-") + "-for-fedsim"}
     texts = {
@@ -81,11 +81,6 @@ def _check_name(name: str) -> None:
     found = find_spec(name)
     if found is not None and found.origin is not None:  # None: a mere folder
         raise InputError("NAME", name, "a module of this name is installed; choose another")
-
-
-def _check_free(place: Path) -> None:
-    if place.exists() or place.is_symlink():
-        raise InputError("PLACE", str(place), "is there already, and is left as it is; give another")
 
 
 def _text(template: str) -> str:
