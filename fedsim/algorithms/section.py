@@ -109,15 +109,16 @@ def _made(name: str, kind: type[Algorithm]) -> type[AlgorithmSection]:
     return model
 
 
+def _described(hint: Any) -> str | None:
+    return next((info.description for info in get_args(hint) if isinstance(info, FieldInfo)), None)
+
+
 def _or_auto(hint: Any) -> Any:
-    described = next((info.description for info in get_args(hint) if isinstance(info, FieldInfo)), None)
-    return Annotated[
-        hint | Literal["auto"], Field(description=f"{described or 'a number'}; auto: by declared ranges")
-    ]
+    described = f"{_described(hint) or 'a number'}; auto: by declared ranges"
+    return Annotated[hint | Literal["auto"], Field(description=described)]
 
 
 def _member(hint: Any, default: Any) -> tuple[Any, Any]:
     if default is not MISSING:
         return hint, default
-    described = next((info.description for info in get_args(hint) if isinstance(info, FieldInfo)), None)
-    return Annotated[hint | None, Field(description=described)], None  # `_complete` asks for it
+    return Annotated[hint | None, Field(description=_described(hint))], None  # `_complete` asks for it

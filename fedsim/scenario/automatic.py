@@ -21,6 +21,7 @@ by up to 8 r. Where optimum and noise are others, the step is not the best, but 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from math import inf, sqrt
@@ -149,7 +150,7 @@ def _linear(
     return found, reasons
 
 
-def _best_step(scenario: Scenario, premises: Premises, bounds: Bounds, clip: float) -> Any:
+def _best_step(scenario: Scenario, premises: Premises, bounds: Bounds, clip: float) -> Callable[[int], float]:
     """T to the step that balances optimisation error and noise; infinity without noise."""
     section, private = scenario.algorithm, MECHANISMS[scenario.privacy.mechanism].private
     if private and scenario.privacy.calibration != "accountant":
@@ -172,7 +173,7 @@ def _best_step(scenario: Scenario, premises: Premises, bounds: Bounds, clip: flo
     return best
 
 
-def _course(section: Any) -> Any:
+def _course(section: Any) -> Callable[[int], tuple[float, float]]:
     """T to (b, v): optimisation error D^2 b / eta, variance eta^2 v phi^2 of the noise in the answer."""
     if section.name == "accelerated_minibatch_sgd":
         return lambda T: (2 / T**2, T**3 / 12)
