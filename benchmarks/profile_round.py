@@ -25,7 +25,7 @@ from scaling_point import Link, scenario
 import fedsim
 import server.aggregate
 import server.loop
-from fedsim.data import federation, prepare
+from fedsim.data import federation, fitted
 from fedsim.data.images import ImageSource
 from fedsim.data.source import Matrix
 from fedsim.measure import baselines
@@ -77,8 +77,8 @@ PARTS: dict[str, list[tuple[Any, str]]] = {
 SWEEP_PARTS: dict[str, list[tuple[Any, str]]] = {
     "records read": [(ImageSource, "design"), (Matrix, "design")],
     "principal components fitted": [
-        (prepare, "training_moments"),
-        (prepare, "principal_components"),
+        (fitted, "training_moments"),
+        (fitted, "principal_components"),
     ],
     "components applied, values checked": [(federation, "prepare")],
     "digests of records": [(federation, "_digest")],

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fedsim.common.errors import Refused
-from fedsim.privacy.mechanism import SumMechanism
+from fedsim.privacy.sum_mechanism import SumMechanism
 from fedsim.protocol.contract import Algorithm, Asker, Public, PublicProblem, Query
 from fedsim.protocol.copies import CohortMemory, CopiedQuery, copied_arrays, copied_queries
 from fedsim.protocol.plan import Ask, Plan

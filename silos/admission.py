@@ -9,19 +9,22 @@ from fractions import Fraction
 from functools import cache, lru_cache
 from itertools import pairwise
 from math import inf
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from fedsim.common.errors import Refused
 from fedsim.privacy.calibrate import Budget, over_budget
 from fedsim.privacy.cost import compose
 from fedsim.privacy.grid import GridGaussian
-from fedsim.privacy.mechanism import Mechanism, SumMechanism
+from fedsim.privacy.mechanism import Mechanism
 from fedsim.privacy.rounding import shown_up
 from fedsim.privacy.silo_gaussian import SiloGaussian
 from fedsim.protocol.batch import Fresh
 from fedsim.protocol.limits import Limits
 from fedsim.protocol.plan import Admitted, Census, Plan, Release, Terms
 from silos.account import Cost, Price, Stretch, up
+
+if TYPE_CHECKING:
+    from fedsim.privacy.sum_mechanism import SumMechanism
 
 _MARGIN = 1 + Fraction(1, 10**12)
 """Above the rounding errors of a weight, which are a few units in its last place."""
@@ -69,7 +72,7 @@ def _own_noise(plan: Plan, terms: Terms, mechanism: Mechanism) -> Terms:
     share, z = terms.share, terms.noise_multiplier
     if share is None or z is None:
         raise Refused(f"silo {terms.name!r}: noise and pool of secure aggregation are not given")
-    sums = cast(SumMechanism, mechanism)
+    sums = cast("SumMechanism", mechanism)
     if sums.transport == "messages" and any(len(plan.rounds[r]) > 1 for r in terms.rounds):
         hint = "a round is one message, and is priced as one draw of the batch"
         raise Refused(f"silo {terms.name!r}: the plan has rounds of several asks; {hint}")

@@ -18,10 +18,10 @@ import torch
 
 from fedsim.common.errors import InputError, Refused
 from fedsim.common.identity import Identity
-from fedsim.privacy.mechanism import SumMechanism
 from fedsim.privacy.registry import MECHANISMS, check_serves, sum_mechanism
 from fedsim.privacy.rounding import shown_up
 from fedsim.privacy.shuffled_binomial import ShuffledBinomial
+from fedsim.privacy.sum_mechanism import SumMechanism
 from fedsim.privacy.summed_gaussian import SummedGaussian
 from fedsim.protocol.contract import Algorithm
 from fedsim.protocol.plan import Admitted, Plan

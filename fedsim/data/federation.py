@@ -18,8 +18,9 @@ from fedsim.common.errors import InputError, suggest
 from fedsim.common.seeds import generator
 from fedsim.data.dataset import Dataset, Reserve
 from fedsim.data.fetch import obtain
+from fedsim.data.fitted import check_components
 from fedsim.data.partition import Partition, silo_names
-from fedsim.data.prepare import Prepared, check_components, prepare, squared_norms
+from fedsim.data.prepare import Prepared, prepare, squared_norms
 from fedsim.data.recipe import Fitted, feature_names, recipe_of
 from fedsim.data.source import Design, Floats, Ints, Outline, Ranges, Source, Target
 

@@ -7,17 +7,14 @@ Declared scaling is a fixed function of one record: with the declared range [l, 
 
 so that preparing one record uses no other, and the privacy claim covers it. So it does scaling each record to
 one norm. Standardising by training statistics and principal components depend on the records of every silo
-and on no noise: no guarantee covers them, and they exist in simulation only.
-
-References: K. Pearson, Philosophical Magazine 2 (1901), 559-572, doi:10.1080/14786440109462720.
+and on no noise: no guarantee covers them, and they exist in simulation only (`fedsim.data.fitted`).
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -25,19 +22,8 @@ from fedsim.common.errors import InputError
 from fedsim.data.dataset import Dataset, Scaling
 from fedsim.data.source import Design, Floats, Ints, Ranges, Source, Target
 
-
-class Standard(NamedTuple):
-    """Mean and standard deviation (1 where it is 0) of each of d columns of the pooled training records."""
-
-    mean: Floats
-    deviation: Floats
-
-
-class Components(NamedTuple):
-    """Mean (d,) and directions of largest variance (d, k) of the pooled, scaled training records."""
-
-    centre: Floats
-    directions: Floats
+if TYPE_CHECKING:
+    from fedsim.data.fitted import Components, Standard
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,16 +45,17 @@ class Preparation:
     def scaled(self, values: Floats, silos: Sequence[Ints] = ()) -> Floats:
         """The first step of `features`: (n, d) on their scale; `silos` as for `prepare`."""
         if self.scaling == "silo_statistics":
+            from fedsim.data.fitted import by_silo
+
             return by_silo(values, self.ranges, silos)
         if self.standard is not None:
-            return standardised(values, self.ranges, self.standard)
+            return self.standard.apply(values, self.ranges)
         return declared(values, self.ranges) if self.scaling == "declared" else values
 
     def finished(self, scaled: Floats) -> Floats:
         """The other steps: principal components, records of one norm, and a last feature that is 1."""
         if self.components is not None:
-            centre, directions = self.components
-            scaled = scaled @ directions - centre @ directions
+            scaled = self.components.apply(scaled)
         if self.record_norm is not None:
             scaled = of_norm(scaled, self.record_norm)
         return np.hstack([scaled, np.ones((len(scaled), 1))]) if self.intercept else scaled
@@ -120,6 +107,8 @@ def prepare(
     """
     standard = None
     if data.scaling == "training_statistics":
+        from fedsim.data.fitted import standard_of
+
         standard = standard_of(design.features[training])
     by = Preparation(
         data.scaling, data.intercept, design.ranges, design.target_range, standard, None, data.record_norm
@@ -128,6 +117,8 @@ def prepare(
     _require_finite(features, "feature", data, rows)
     _require_finite(target, "target", data, rows)
     if data.pca is not None:
+        from fedsim.data.fitted import check_components, principal_components, training_moments
+
         check_components(data.pca, features.shape[1])
         found = principal_components(training_moments(features, training), data.pca)
         by = replace(by, components=found)
@@ -175,76 +166,6 @@ def _ends(ranges: Ranges) -> tuple[Floats, Floats]:
     return lower, upper
 
 
-def standard_of(trained: Floats) -> Standard:
-    """Mean and deviation of training records (n, d)."""
-    with np.errstate(over="ignore", invalid="ignore"):  # the check for finite features reports what overflows
-        mean, deviation = trained.mean(axis=0), trained.std(axis=0)
-        return Standard(mean, np.where(deviation > 0, deviation, 1.0))
-
-
-def standardised(values: Floats, ranges: Ranges, standard: Standard) -> Floats:
-    """Subtract the mean and divide by the deviation; indicators of categories stay 0 and 1."""
-    with np.errstate(over="ignore", invalid="ignore"):  # see `standard_of`
-        mapped = (values - standard.mean) / standard.deviation
-    return np.where(ranges.numeric, mapped, values)
-
-
-def by_silo(values: Floats, ranges: Ranges, silos: Sequence[Ints]) -> Floats:
-    """Standardise each silo's records by its own mean and deviation; unused records stay unchanged."""
-    mapped = values.copy()
-    for own in silos:
-        mapped[own] = standardised(values[own], ranges, standard_of(values[own]))
-    return mapped
-
-
-class Moments(NamedTuple):
-    """Sums over n records x of x - about, (d,), and of its outer products, (d, d)."""
-
-    n: int
-    about: Floats
-    first: Floats
-    second: Floats
-
-
-def moments(values: Floats, about: Floats) -> Moments:
-    """Moments of records (n, d) about a point near their mean, so that no digits cancel."""
-    shifted = values - about
-    return Moments(len(values), about, shifted.sum(axis=0), shifted.T @ shifted)
-
-
-_WHOLE: dict[bytes, Moments] = {}
-"""Of the records that were prepared last: other splits of the same ones follow, trial after trial."""
-
-
-def training_moments(features: Floats, training: Ints) -> Moments:
-    """Moments of the rows `training` of records (n, d): the cached ones of all less those of the others."""
-    others = np.ones(len(features), dtype=bool)
-    others[training] = False
-    if 2 * np.count_nonzero(others) > len(features):
-        return moments(features[training], features[training].mean(axis=0))
-    projected = features @ np.random.default_rng(0).standard_normal(features.shape[1])  # knows them again
-    key = hashlib.sha256(projected.tobytes()).digest()
-    if key not in _WHOLE:
-        _WHOLE.clear()
-        _WHOLE[key] = moments(features, features.mean(axis=0))
-    whole, rest = _WHOLE[key], moments(features[others], _WHOLE[key].about)
-    return Moments(len(training), whole.about, whole.first - rest.first, whole.second - rest.second)
-
-
-def principal_components(trained: Moments, count: int) -> Components:
-    """Mean and the `count` directions of largest variance of training records.
-
-    The sign of a direction makes its largest entry positive, so that it does not depend on the linear algebra
-    library.
-    """
-    off = trained.first / trained.n
-    _, directions = np.linalg.eigh(trained.second - trained.n * np.outer(off, off))  # ascending variance
-    directions = directions[:, ::-1][:, :count]
-    largest = np.abs(directions).argmax(axis=0)
-    signs = np.sign(directions[largest, np.arange(count)])
-    return Components(trained.about + off, directions * signs)
-
-
 def of_norm(values: Floats, norm: float) -> Floats:
     """Each record of (n, d), which is finite, scaled to this L2 norm; one of zeros stays.
 
@@ -255,10 +176,3 @@ def of_norm(values: Floats, norm: float) -> Floats:
     shrunk = values / np.where(largest > 0, largest, 1.0)
     length = np.linalg.norm(shrunk, axis=1, keepdims=True)
     return shrunk * (norm / np.where(length > 0, length, 1.0))
-
-
-def check_components(count: int | None, num_features: int) -> int:
-    """The number of features after PCA; InputError if there are more components than features."""
-    if count is not None and count > num_features:
-        raise InputError("scenario.data.pca", count, f"at most {num_features}, the number of features")
-    return num_features if count is None else count

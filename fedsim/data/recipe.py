@@ -22,9 +22,10 @@ from fedsim.data.builtin import BreastCancer, Digits, Synthetic
 from fedsim.data.column_values import Cells, features_of
 from fedsim.data.csv_table import TableData
 from fedsim.data.dataset import Dataset, Scaling
+from fedsim.data.fitted import Components, Standard
 from fedsim.data.frame import Frame, arrow_column, as_arrow
 from fedsim.data.images import Cifar10, Mnist
-from fedsim.data.prepare import Components, Preparation, Standard
+from fedsim.data.prepare import Preparation
 from fedsim.data.schema import (
     DEFAULTS,
     SCHEMA,

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from fedsim.common.errors import InputError
-from fedsim.privacy.mechanism import Mechanism, SumMechanism
+from fedsim.privacy.mechanism import Mechanism
 from fedsim.privacy.shuffled_binomial import ShuffledBinomial, advised_steps
 from fedsim.privacy.shuffled_gaussian import ShuffledGaussian
 from fedsim.privacy.silo_gaussian import ClipOnly, NoMechanism, SiloGaussian
+from fedsim.privacy.sum_mechanism import SumMechanism
 from fedsim.privacy.summed_gaussian import NoiseBy, SummedGaussian
 from fedsim.protocol.contract import Algorithm
 from fedsim.protocol.pool import Pool

@@ -31,8 +31,8 @@ import numpy as np
 from fedsim.common.errors import InputError, Refused
 from fedsim.privacy import cost, gaussian, grid
 from fedsim.privacy.calibrate import Budget, over_budget
-from fedsim.privacy.mechanism import SharedNoise, SumMechanism
 from fedsim.privacy.pairs import WithReplacementPair
+from fedsim.privacy.sum_mechanism import SharedNoise, SumMechanism
 from fedsim.protocol.plan import Census
 
 if TYPE_CHECKING:

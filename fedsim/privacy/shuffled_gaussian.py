@@ -30,8 +30,8 @@ from fedsim.common.errors import Refused
 from fedsim.privacy import blanket, calibrate, cost, loss
 from fedsim.privacy.calibrate import Budget, over_budget
 from fedsim.privacy.grid import weights
-from fedsim.privacy.mechanism import SumMechanism, check_sharers
 from fedsim.privacy.silo_gaussian import SiloGaussian
+from fedsim.privacy.sum_mechanism import SumMechanism, check_sharers
 from fedsim.protocol.plan import Census
 
 if TYPE_CHECKING:

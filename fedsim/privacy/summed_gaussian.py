@@ -42,8 +42,8 @@ from fedsim.common.errors import Refused
 from fedsim.privacy import cost, gaussian, grid
 from fedsim.privacy.discrete_noise import with_noise
 from fedsim.privacy.grid import STEPS, GridPricing
-from fedsim.privacy.mechanism import SharedNoise, SumMechanism
 from fedsim.privacy.silo_gaussian import SiloGaussian
+from fedsim.privacy.sum_mechanism import SharedNoise, SumMechanism
 from fedsim.protocol.plan import Census
 
 if TYPE_CHECKING:

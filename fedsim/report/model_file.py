@@ -22,7 +22,7 @@ from fedsim.common.errors import InputError
 from fedsim.common.files import atomic_file
 from fedsim.common.plugins import file_of, short, source
 from fedsim.common.section import Section
-from fedsim.data.prepare import Components, Standard
+from fedsim.data.fitted import Components, Standard
 from fedsim.data.recipe import Fitted, Recipe
 from fedsim.problems.kinds import Problem
 from fedsim.problems.section import ProblemSection, problem_of

@@ -16,7 +16,7 @@ from sklearn.pipeline import Pipeline
 from sklearn.svm import LinearSVC
 
 from fedsim.common.errors import InputError
-from fedsim.data.prepare import Components, Standard
+from fedsim.data.fitted import Components, Standard
 from fedsim.data.recipe import Fitted, Recipe
 from fedsim.data.schema import NumberColumn
 from fedsim.data.source import Floats

@@ -16,7 +16,7 @@ from functools import cached_property, lru_cache
 from fedsim.common.errors import Refused
 from fedsim.common.serialise import canonical
 from fedsim.privacy.calibrate import Budget
-from fedsim.privacy.mechanism import SumMechanism
+from fedsim.privacy.sum_mechanism import SumMechanism
 from fedsim.protocol.limits import LIMITS
 from fedsim.protocol.plan import Plan, Terms
 from fedsim.protocol.pool import Pool, Share

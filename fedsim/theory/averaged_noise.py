@@ -16,7 +16,7 @@ from typing import Protocol
 
 from fedsim.privacy.calibrate import Budget, noise_multipliers
 from fedsim.privacy.cost import compose
-from fedsim.privacy.mechanism import SumMechanism
+from fedsim.privacy.sum_mechanism import SumMechanism
 from fedsim.protocol.batch import FULL, Batch, Fresh, Full
 from fedsim.protocol.plan import Census, Release
 from fedsim.protocol.pool import Pool

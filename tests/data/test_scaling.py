@@ -14,16 +14,10 @@ from fedsim.common.errors import InputError
 from fedsim.data.builtin import DOCUMENTED, BreastCancer, Digits, Synthetic, documented_ranges
 from fedsim.data.by_label import LabelPairsPartition, NaturalIdPartition
 from fedsim.data.federation import load, load_silos, outline
+from fedsim.data.fitted import principal_components, standard_of, training_moments
 from fedsim.data.partition import IidPartition
 from fedsim.data.partition import IidPartition as Iid
-from fedsim.data.prepare import (
-    declared,
-    of_norm,
-    principal_components,
-    standard_of,
-    standardised,
-    training_moments,
-)
+from fedsim.data.prepare import declared, of_norm
 from fedsim.data.source import Ranges
 from fedsim.report.privacy_statement import not_private
 from fedsim.scenario.load import parse
@@ -52,7 +46,7 @@ def test_indicators_are_never_scaled() -> None:
     column = Ranges(np.zeros(1), np.ones(1), np.zeros(1, dtype=bool), np.zeros(1, dtype=bool))
     indicators = np.array([[0.0], [1.0], [1.0]])
     assert np.array_equal(declared(indicators, column), indicators)
-    assert np.array_equal(standardised(indicators, column, standard_of(indicators)), indicators)
+    assert np.array_equal(standard_of(indicators).apply(indicators, column), indicators)
 
 
 @pytest.mark.parametrize("data", [BreastCancer(), Digits(), Synthetic()])
@@ -145,7 +139,7 @@ def test_training_statistics_standardise_and_see_the_other_records(make_csv) -> 
 def test_a_constant_column_survives_standardising() -> None:
     ranges_ = Ranges(np.zeros(1), np.ones(1), np.zeros(1, dtype=bool), np.ones(1, dtype=bool))
     values = np.full((4, 1), 3.0)
-    assert standardised(values, ranges_, standard_of(values)).tolist() == [[0.0]] * 4
+    assert standard_of(values).apply(values, ranges_).tolist() == [[0.0]] * 4
 
 
 def test_no_scaling_leaves_raw_values() -> None:

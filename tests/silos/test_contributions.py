@@ -13,9 +13,9 @@ from support.helpers import FALSE_ALARM, asking, scripted, silos_of
 from support.summing import sums_gate
 
 from fedsim.common.errors import Refused
-from fedsim.privacy.mechanism import SumMechanism
 from fedsim.privacy.shuffled_binomial import ShuffledBinomial
 from fedsim.privacy.shuffled_gaussian import ShuffledGaussian
+from fedsim.privacy.sum_mechanism import SumMechanism
 from fedsim.privacy.summed_gaussian import SummedGaussian
 from fedsim.problems.glm import LinearRegression
 from fedsim.protocol.batch import FULL, Batch, Subsample

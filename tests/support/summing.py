@@ -8,7 +8,7 @@ import torch
 from support.helpers import DELTA, LIMITS, Silo, names_of, plan_of
 from torch import Tensor
 
-from fedsim.privacy.mechanism import SumMechanism
+from fedsim.privacy.sum_mechanism import SumMechanism
 from fedsim.problems.glm import GeneralisedLinear
 from fedsim.protocol.contract import Algorithm
 from fedsim.protocol.links import Answered

@@ -24,8 +24,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedsim.privacy.mechanism import SumMechanism
 from fedsim.privacy.shuffled_gaussian import ShuffledGaussian
+from fedsim.privacy.sum_mechanism import SumMechanism
 from fedsim.protocol.contract import Query
 from fedsim.protocol.plan import Terms
 from fedsim.scenario.resolve import Resolved

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from fedsim.common.errors import InputError
-from fedsim.privacy.mechanism import SumMechanism
 from fedsim.privacy.registry import GAUSSIAN
+from fedsim.privacy.sum_mechanism import SumMechanism
 from fedsim.protocol.contract import Algorithm
 from fedsim.protocol.links import Answered, Link
 from fedsim.protocol.plan import Admitted, Ask, Census

@@ -1,0 +1,103 @@
+"""The interface of mechanisms of secure aggregation, and how silos share noise on a grid."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import ClassVar, Literal, Protocol
+
+from fedsim.common.errors import InputError
+from fedsim.privacy.mechanism import Mechanism
+from fedsim.protocol.plan import Census
+
+
+class SumMechanism(Mechanism, Protocol):
+    """A mechanism of secure aggregation (`sums_only`): silos make contributions, and only their sum is read.
+
+    `perturb` turns weighted sums into contributions, in place; its `clip` is the query's, a number, and its z
+    the multiplier that is common to all silos. A silo whose terms have norm <= r clip is priced at a larger
+    multiplier, z_i.
+
+    Attributes:
+        transport: "shares" (two aggregators add up) or "messages" (a shuffler passes whole ones on).
+        guarantee_colluding: what holds if the server and the other party collude, in one sentence.
+    """
+
+    sums_only: ClassVar[bool] = True
+    transport: ClassVar[Literal["shares", "messages"]] = "shares"
+    guarantee_colluding: ClassVar[str]
+
+    def step(self, clip: float) -> float:
+        """The value of one unit of a contribution, in the unit of the sums."""
+        ...
+
+    def reach(self, r: float) -> float:
+        """The most that a record moves a contribution by, over the clip, if terms are <= r clip."""
+        ...
+
+    def effective(self, z: float, r: float) -> float:
+        """z_i where the common multiplier is z."""
+        ...
+
+    def common(self, z_i: float, r: float) -> float:
+        """The inverse of `effective`."""
+        ...
+
+    def colluding(self, z_i: float) -> float:
+        """The silo's multiplier where only its share of the noise counts; 0 for none."""
+        ...
+
+    def colluding_epsilons(self, census: Census, cases: Sequence[tuple[int, float, float]]) -> list[float]:
+        """`epsilons` of the same cases if the two parties collude; infinite without a guarantee."""
+        ...
+
+    def aggregators_noise(self, noise_ratio: float, z: float) -> float:
+        """Scale in steps of the discrete Gaussian noise that each aggregator adds to its sum; 0 for none."""
+        return 0.0
+
+
+def check_sharers(pool_min: int, honest_fraction: float) -> None:
+    """Raise an InputError for a number of silos, or a share of honest ones, that no noise is shared by."""
+    if not pool_min >= 1:
+        raise InputError("pool_min", pool_min, "at least one silo")
+    if not 0 < honest_fraction <= 1:
+        raise InputError("honest_fraction", honest_fraction, "in (0, 1]")
+
+
+class SharedNoise(ABC):
+    """Noise on a grid of which every silo adds a share: silos' multipliers and shares, from D(r).
+
+    Attributes:
+        pool_min: M_min, how many silos a sum has at least.
+        honest_fraction: gamma in (0, 1], of M_min, of silos that add their share and keep it to themselves.
+        least: silos whose terms have a smaller share r of the clip are priced as if they had this one.
+    """
+
+    pool_min: int
+    honest_fraction: float
+    least: float
+
+    def __post_init__(self) -> None:
+        check_sharers(self.pool_min, self.honest_fraction)
+
+    @abstractmethod
+    def sensitivity(self, r: float = 1.0) -> float:
+        """D(r), in steps: the sensitivity of a silo whose terms have norm <= r clip."""
+
+    @property
+    def sharers(self) -> float:
+        """The number that the variance is divided by: gamma M_min, at least the silo itself."""
+        return max(1.0, self.honest_fraction * self.pool_min)
+
+    def effective(self, z: float, r: float) -> float:
+        """z_i of a silo whose terms have norm <= r clip, r in [0, 1], where the common multiplier is z."""
+        return z * self.sensitivity() / self.sensitivity(max(r, self.least))
+
+    def common(self, z_i: float, r: float) -> float:
+        """The common multiplier at which such a silo has z_i: the inverse of `effective`."""
+        return z_i * self.sensitivity(max(r, self.least)) / self.sensitivity()
+
+    def colluding(self, z_i: float) -> float:
+        """The multiplier of a silo that only its share of the noise protects."""
+        return z_i / math.sqrt(self.sharers)
