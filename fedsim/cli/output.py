@@ -23,15 +23,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Output:
-    """Consoles for progress, results and errors, by the options --quiet and --json.
+    """Consoles for progress, results and errors, by the options --quiet and --json."""
 
-    Args:
-        quiet: nothing but errors.
-        as_json: the summary alone on stdout, as JSON; how far it is, and what went wrong, on stderr.
-    """
-
-    quiet: bool = False
-    as_json: bool = False
+    quiet: bool = False  # nothing but errors
+    as_json: bool = False  # the summary alone on stdout, as JSON; progress and errors on stderr
 
     @cached_property
     def progress(self) -> Console:

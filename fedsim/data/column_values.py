@@ -24,21 +24,13 @@ def counted(row: int) -> str:
 
 @dataclass(frozen=True, eq=False)
 class Cells:
-    """Some cells of one column.
+    """Some cells of one column."""
 
-    Args:
-        values: the cells, a pyarrow.ChunkedArray of length n.
-        rows: their row numbers in the table from 0, shape (n,), for errors.
-        field: what an error is about.
-        reading: missing-value markers and the decimal separator.
-        place: describes a row's place in the table, for errors.
-    """
-
-    values: Any
-    rows: Ints
-    field: str
-    reading: Reading = DEFAULTS
-    place: Callable[[int], str] = counted
+    values: Any  # the cells, a pyarrow.ChunkedArray of length n
+    rows: Ints  # their row numbers in the table from 0, shape (n,), for errors
+    field: str  # what an error is about
+    reading: Reading = DEFAULTS  # missing-value markers and the decimal separator
+    place: Callable[[int], str] = counted  # describes a row's place in the table, for errors
 
     def numbers(self, column: NumberColumn) -> Floats:
         """Numbers with missing ones filled, shape (n,), not yet clipped."""

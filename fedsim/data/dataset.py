@@ -27,23 +27,14 @@ FITTED_SCALINGS = (
 
 @dataclass(frozen=True)
 class Download:
-    """A file, where it is published, and what must be in it.
+    """A file, where it is published, and what must be in it."""
 
-    Args:
-        path: where it is kept.
-        urls: of the file, or of the archive that it is in; tried in this order.
-        sha256: of its content (`fedsim.data.fetch`); None where only the archive's is known.
-        member: its name in the archive, a zip or a tar file.
-        archive_sha256: of the archive's bytes.
-        size: its bytes, where they are known.
-    """
-
-    path: Path
-    urls: tuple[str, ...]
-    sha256: str | None
-    member: str | None = None
-    archive_sha256: str | None = None
-    size: int | None = None
+    path: Path  # where it is kept
+    urls: tuple[str, ...]  # of the file, or of the archive that it is in; tried in this order
+    sha256: str | None  # of its content (`fedsim.data.fetch`); None where only the archive's is known
+    member: str | None = None  # its name in the archive, a zip or a tar file
+    archive_sha256: str | None = None  # of the archive's bytes
+    size: int | None = None  # its bytes, where they are known
 
     @property
     def archive(self) -> Path:

@@ -27,19 +27,12 @@ Entry = dict[str, Any]
 
 @dataclass(frozen=True)
 class Draft:
-    """A drafted schema.
+    """A drafted schema."""
 
-    Args:
-        schema: an entry for each feature, and the target's last.
-        remarks: what a person should know of an entry.
-        left_out: {column: why it is no feature}.
-        target: the column to predict.
-    """
-
-    schema: dict[str, Entry]
-    remarks: dict[str, str]
-    left_out: dict[str, str]
-    target: Survey
+    schema: dict[str, Entry]  # an entry for each feature, and the target's last
+    remarks: dict[str, str]  # what a person should know of an entry
+    left_out: dict[str, str]  # {column: why it is no feature}
+    target: Survey  # the column to predict
 
     @property
     def yaml(self) -> str:

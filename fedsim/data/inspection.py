@@ -35,24 +35,16 @@ Kind = Literal["number", "category", "text", "date", "mixed", "empty", "other"]
 
 @dataclass(frozen=True, eq=False)
 class Survey:
-    """One column.
+    """One column."""
 
-    Attributes:
-        name: the column's.
-        kind: text: more texts than categories; mixed: numbers, and few texts that may mean no value; empty:
-            no value at all; other: neither numbers nor texts, such as lists.
-        type: the file's own.
-        records: of the table.
-        counts: of each text, where there is a value.
-        numbers: all values of kind `number`.
-    """
-
-    name: str
+    name: str  # the column's
+    # text: more texts than categories; mixed: numbers, and few texts that may mean no value; empty: no
+    # value at all; other: neither numbers nor texts, such as lists
     kind: Kind
-    type: str
-    records: int
-    counts: Counter[str]
-    numbers: Floats = dataclasses.field(default_factory=lambda: np.empty(0))
+    type: str  # the file's own
+    records: int  # of the table
+    counts: Counter[str]  # of each text, where there is a value
+    numbers: Floats = dataclasses.field(default_factory=lambda: np.empty(0))  # all values of kind `number`
 
     @property
     def missing(self) -> int:

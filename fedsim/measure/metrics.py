@@ -33,19 +33,12 @@ BINS = 10
 
 
 class Asked(NamedTuple):
-    """The metrics to measure beside error and loss.
+    """The metrics to measure beside error and loss."""
 
-    Args:
-        classes: of the target; 0 for a number.
-        metric: what is measured at every evaluation; all others only at the last.
-        threshold: see `report.threshold`.
-        units: from targets as they are trained on to the target's own units, (n,) to (n,).
-    """
-
-    classes: int
-    metric: str = "error"
-    threshold: float = 0.5
-    units: Callable[[Floats], Floats] = lambda scaled: scaled
+    classes: int  # of the target; 0 for a number
+    metric: str = "error"  # what is measured at every evaluation; all others only at the last
+    threshold: float = 0.5  # see `report.threshold`
+    units: Callable[[Floats], Floats] = lambda scaled: scaled  # trained targets (n,) in their own units
 
 
 def asked_of(resolved: Resolved, prepared: Preparation) -> Asked:
@@ -56,19 +49,12 @@ def asked_of(resolved: Resolved, prepared: Preparation) -> Asked:
 
 @dataclass(frozen=True, eq=False)
 class Classified:
-    """Records as scikit-learn takes them.
+    """Records as scikit-learn takes them."""
 
-    Args:
-        target: classes, (n,).
-        rank: class scores, higher is more likely, (n, classes).
-        probability: (n, classes); None where the problem gives none.
-        threshold: of class 1's probability.
-    """
-
-    target: Ints
-    rank: Floats
-    probability: Floats | None
-    threshold: float
+    target: Ints  # classes, (n,)
+    rank: Floats  # class scores, higher is more likely, (n, classes)
+    probability: Floats | None  # (n, classes); None where the problem gives none
+    threshold: float  # of class 1's probability
 
     @property
     def classes(self) -> int:

@@ -38,15 +38,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class GroupLasso:
-    """weight sum_g sqrt(|g|) |w_g|_2 (Yuan and Lin, 2006).
+    """weight sum_g sqrt(|g|) |w_g|_2 (Yuan and Lin, 2006)."""
 
-    Args:
-        weight: factor of the whole sum.
-        groups: coordinates of w, group by group; disjoint. A coordinate in no group is not penalised.
-    """
-
-    weight: float = 0.0
-    groups: tuple[tuple[int, ...], ...] = ()
+    weight: float = 0.0  # factor of the whole sum
+    groups: tuple[tuple[int, ...], ...] = ()  # of coordinates, disjoint; one in none is not penalised
 
     def __post_init__(self) -> None:
         seen: set[int] = set()

@@ -33,17 +33,11 @@ _METHODS = {"linear": ("coefficient", "accepts"), "network": ("scores",)}
 
 @dataclass(frozen=True)
 class GivenNetwork(NeuralNetwork):
-    """A network that is known only by its parameters' shapes and the program of one record.
+    """A network that is known only by its parameters' shapes and the program of one record."""
 
-    Args:
-        parameter_shapes: name and shape of each, in the order of the flat vector.
-        program: one record's scores.
-        dtype: the type that it computes in.
-    """
-
-    parameter_shapes: tuple[tuple[str, Shape], ...] = ()
-    program: Program | None = None
-    dtype: torch.dtype = torch.float64
+    parameter_shapes: tuple[tuple[str, Shape], ...] = ()  # name and shape of each, in the flat vector's order
+    program: Program | None = None  # one record's scores
+    dtype: torch.dtype = torch.float64  # the type that it computes in
 
     def __post_init__(self) -> None:
         shapes, program = dict(self.parameter_shapes), self.program

@@ -242,12 +242,9 @@ class ClippedLogisticRegression(LogisticRegression):
     Predictions are those of logistic regression.
 
     Reference: A. Lowy (2023), section 3.2.5 and B.1.10, where b = 15.
-
-    Args:
-        score_bound: b.
     """
 
-    score_bound: float = 15.0
+    score_bound: float = 15.0  # b
 
     def coefficient(self, scores: Tensor, target: Tensor, inverse_norm: Tensor) -> Tensor:
         """sigmoid(c) - y."""
@@ -287,13 +284,10 @@ class KinkedLoss(GeneralisedLinear):
     losses have a continuous gradient and are as comparable as any other.
 
     Reported losses and test errors are always the original loss's, never the smoothed one's.
-
-    Args:
-        smoothing: beta, smoothness of the Moreau envelope that is minimised instead; None: the loss itself.
     """
 
     typical_slope = 1.0
-    smoothing: float | None = None
+    smoothing: float | None = None  # beta, smoothness of the Moreau envelope; None: the loss itself
 
     @abstractmethod
     def from_kink(self, scores: Tensor, target: Tensor) -> Tensor:

@@ -43,15 +43,10 @@ def accepts(problem: GeneralisedLinear, target: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class GivenLinear(GeneralisedLinear):
-    """A problem that is known only by the programs of one record, which another process captured.
+    """A problem that is known only by the programs of one record, which another process captured."""
 
-    Args:
-        programs: `coefficient` and `accepts`, as `one_record` gives them.
-        dtype: the type that they compute in.
-    """
-
-    programs: dict[str, Program] = field(default_factory=dict, hash=False)
-    dtype: torch.dtype = torch.float64
+    programs: dict[str, Program] = field(default_factory=dict, hash=False)  # of `one_record`
+    dtype: torch.dtype = torch.float64  # the type that they compute in
     error_name = "error that is measured elsewhere"
 
     def __post_init__(self) -> None:

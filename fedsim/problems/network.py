@@ -28,18 +28,12 @@ class NeuralNetwork(HasComposite):
     The module is built once and used as a pure function: it is in evaluation mode (dropout is off), its
     buffers keep the values they are built with, and parameters come from the flat vector, in the order of
     `named_parameters()`.
-
-    Args:
-        num_features: features of a record, the constant one included.
-        num_outputs: one score a class; 1 is regression.
-        composite: regulariser and constraint set, over all parameters.
-        model: which network.
     """
 
-    num_features: int
-    num_outputs: int
-    composite: Composite = field(default_factory=Composite)
-    model: Model = field(default_factory=Mlp)
+    num_features: int  # features of a record, the constant one included
+    num_outputs: int  # one score a class; 1 is regression
+    composite: Composite = field(default_factory=Composite)  # regulariser and constraint, of all parameters
+    model: Model = field(default_factory=Mlp)  # which network
 
     @classmethod
     def suits(cls, classes: int) -> bool:

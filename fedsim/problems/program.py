@@ -38,45 +38,28 @@ class Value:
 
 @dataclass(frozen=True)
 class Step:
-    """One operation.
+    """One operation."""
 
-    Args:
-        operation: a key of `fedsim.problems.operations.TABLE`.
-        arguments: by position; values, whole numbers, numbers, truth values, None, or tuples of these.
-        options: the others, by name; types as torch's.
-    """
-
-    operation: str
-    arguments: tuple[Any, ...]
-    options: Mapping[str, Any] = field(default_factory=dict)
+    operation: str  # a key of `fedsim.problems.operations.TABLE`
+    arguments: tuple[Any, ...]  # by position: values, numbers, truth values, None, or tuples of these
+    options: Mapping[str, Any] = field(default_factory=dict)  # the others, by name; types as torch's
 
 
 @dataclass(frozen=True, eq=False)
 class Program:
     """A function of named parameters and one record's tensors.
 
-    Args:
-        parameters: name, shape and type of each that the function reads.
-        record: shape and type of each of the record's tensors.
-        constants: tensors.
-        steps: in order; each refers to what stands before it.
-        output: which value is the result.
-
-    Attributes:
-        shape: the result's.
-        numbers: how many numbers the steps give in all.
-
     Raises:
         NotAllowedError: a record must not be given to it.
     """
 
-    parameters: tuple[tuple[str, Shape, torch.dtype], ...]
-    record: tuple[tuple[Shape, torch.dtype], ...]
+    parameters: tuple[tuple[str, Shape, torch.dtype], ...]  # name, shape and type of each that is read
+    record: tuple[tuple[Shape, torch.dtype], ...]  # shape and type of each of the record's tensors
     constants: tuple[Tensor, ...]
-    steps: tuple[Step, ...]
-    output: int
-    shape: Shape = field(init=False)
-    numbers: int = field(init=False)
+    steps: tuple[Step, ...]  # in order; each refers to what stands before it
+    output: int  # which value is the result
+    shape: Shape = field(init=False)  # the result's
+    numbers: int = field(init=False)  # how many numbers the steps give in all
 
     def __post_init__(self) -> None:
         shape, numbers = check(self)

@@ -62,21 +62,13 @@ def metric_text(row: HasMetrics, metric: str) -> str:
 
 @dataclass(frozen=True)
 class TrialResult:
-    """A finished trial.
+    """A finished trial."""
 
-    Args:
-        trial: its number.
-        models: the final parameters of each variant, flat (d,).
-        statements: each silo's account of the run.
-        rows: what else was measured in it: rows of the tables of `fedsim.report.record`.
-        fitted: how its records were prepared; None where only the silos know.
-    """
-
-    trial: int
-    models: dict[Variant, Tensor]
-    statements: list[Statement]
-    rows: list[Any] = field(default_factory=list)
-    fitted: Fitted | None = None
+    trial: int  # its number
+    models: dict[Variant, Tensor]  # the final parameters of each variant, flat (d,)
+    statements: list[Statement]  # each silo's account of the run
+    rows: list[Any] = field(default_factory=list)  # rows of `fedsim.report.record`'s tables
+    fitted: Fitted | None = None  # how its records were prepared; None where only the silos know
 
 
 class NotKept(Exception):
@@ -198,29 +190,17 @@ Observer = Callable[[Measurement], None]
 
 @dataclass(frozen=True)
 class Deployed:
-    """Results of a deployed run that a simulated one does not have.
+    """Results of a deployed run that a simulated one does not have."""
 
-    Args:
-        notices: the silos' own lines for the report, each with the silo's name.
-        accountants: how the silos priced the plan.
-        min_silos: answers that a round needed, where so many were asked.
-        unstated: silos that gave no statement at the end, and why; their rounds are those that were asked.
-        receipts: signed statements, JSON.
-        identities: every silo's public key as its server knew it, hexadecimal.
-        measured: whether there were public test records.
-        remarks: lines on what was left out or is odd.
-        unmeasured: what only a simulation can know, by name.
-    """
-
-    notices: tuple[str, ...]
-    accountants: tuple[str, ...]
-    min_silos: int
-    unstated: Mapping[str, str]
-    receipts: Mapping[str, str]
-    identities: Mapping[str, str]
-    measured: bool
-    remarks: tuple[str, ...]
-    unmeasured: tuple[str, ...]
+    notices: tuple[str, ...]  # the silos' own lines for the report, each with the silo's name
+    accountants: tuple[str, ...]  # how the silos priced the plan
+    min_silos: int  # answers that a round needed, where so many were asked
+    unstated: Mapping[str, str]  # silos without a statement at the end, and why; asked rounds count as theirs
+    receipts: Mapping[str, str]  # signed statements, JSON
+    identities: Mapping[str, str]  # every silo's public key as its server knew it, hexadecimal
+    measured: bool  # whether there were public test records
+    remarks: tuple[str, ...]  # lines on what was left out or is odd
+    unmeasured: tuple[str, ...]  # what only a simulation can know, by name
 
 
 @dataclass(frozen=True)

@@ -27,19 +27,12 @@ PREDICTION, PROBABILITY, SCORE = "prediction", "probability", "score"
 
 @dataclass(frozen=True, eq=False)
 class Predictor:
-    """A trial's final model, and the preparation of records for it.
+    """A trial's final model, and the preparation of records for it."""
 
-    Attributes:
-        problem: what was minimised, which says what scores mean.
-        parameters: flat, (d,).
-        fitted: how records are prepared; None where only the silos know.
-        num_classes: 0 for a number.
-    """
-
-    problem: Problem
-    parameters: Tensor
-    fitted: Fitted | None
-    num_classes: int
+    problem: Problem  # what was minimised, which says what scores mean
+    parameters: Tensor  # flat, (d,)
+    fitted: Fitted | None  # how records are prepared; None where only the silos know
+    num_classes: int  # 0 for a number
 
     @property
     def recipe(self) -> Recipe:

@@ -36,25 +36,15 @@ Models = dict[str, dict[int, "Tensor"]]
 
 @dataclass(frozen=True)
 class RunData:
-    """A run's summary, tables and models, from memory or from its directory.
+    """A run's summary, tables and models, from memory or from its directory."""
 
-    Args:
-        summary: the run in numbers.
-        scenario: YAML without its seed, which is enough to remove the noise.
-        description: the scenario's.
-        load_table: makes `table`.
-        load_models: makes `models`.
-        load_trained: makes `trained`.
-        directory: where it was read from.
-    """
-
-    summary: Summary
-    scenario: str
-    description: str
-    load_table: Callable[[str], pa.Table] = field(repr=False)
-    load_models: Callable[[], Models] = field(repr=False)
-    load_trained: Callable[[], Trained] = field(repr=False)
-    directory: Path | None = None
+    summary: Summary  # the run in numbers
+    scenario: str  # YAML without its seed, which is enough to remove the noise
+    description: str  # the scenario's
+    load_table: Callable[[str], pa.Table] = field(repr=False)  # makes `table`
+    load_models: Callable[[], Models] = field(repr=False)  # makes `models`
+    load_trained: Callable[[], Trained] = field(repr=False)  # makes `trained`
+    directory: Path | None = None  # where it was read from
     _tables: dict[str, pa.Table] = field(default_factory=dict, repr=False)
 
     def table(self, name: str) -> pa.Table:

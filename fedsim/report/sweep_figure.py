@@ -26,27 +26,16 @@ _LEVEL: dict[str, Any] = {"linestyle": (0, (1, 1.5)), "linewidth": 0.9, "markerf
 
 
 class Point(NamedTuple):
-    """A mean over trials, and the interval in which 90 % of single runs fall.
+    """A mean over trials, and the interval in which 90 % of single runs fall."""
 
-    Args:
-        series: the line that it is on.
-        x: None: no privacy, or no place on the axis; a horizontal line.
-        value: the mean.
-        low: of the interval.
-        high: of the interval.
-        trials: None for a published point.
-        family: of an algorithm and its non-private baseline, whose lines look alike; empty: of no other.
-        source: the run, sweep or file that it is from.
-    """
-
-    series: str
-    x: float | None
-    value: float
-    low: float | None = None
-    high: float | None = None
-    trials: int | None = 1
-    family: str = ""
-    source: str = ""
+    series: str  # the line that it is on
+    x: float | None  # None: no privacy, or no place on the axis; a horizontal line
+    value: float  # the mean
+    low: float | None = None  # of the interval
+    high: float | None = None  # of the interval
+    trials: int | None = 1  # None for a published point
+    family: str = ""  # of an algorithm and its non-private baseline, which look alike; empty: of no other
+    source: str = ""  # the run, sweep or file that it is from
 
     @property
     def bars(self) -> tuple[float, float]:

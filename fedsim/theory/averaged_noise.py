@@ -26,17 +26,11 @@ from fedsim.theory.symbols import Premises
 
 @dataclass(frozen=True)
 class Kind:
-    """Releases of one kind in a plan: the same batch and noise ratio.
+    """Releases of one kind in a plan: the same batch and noise ratio."""
 
-    Args:
-        batch: which records.
-        count: how many in a run of all rounds.
-        ratio: noise multiplier relative to the plan's base.
-    """
-
-    batch: Batch
-    count: int
-    ratio: float = 1.0
+    batch: Batch  # which records
+    count: int  # how many in a run of all rounds
+    ratio: float = 1.0  # noise multiplier relative to the plan's base
 
 
 class Noise(Protocol):
@@ -49,17 +43,11 @@ class Noise(Protocol):
 
 @dataclass(frozen=True)
 class AveragedNoise:
-    """Silos that add noise to their answers: their budgets, and the share of each one's variance in the mean.
+    """Silos that add noise to their answers: their budgets, and the share of each one in the mean."""
 
-    Args:
-        budgets: (n_i, eps_i, delta_i).
-        factors: E[1{i in S_r} / M_r^2] (N p_i)^2, by which a silo's variance is multiplied.
-        shares: the part of all rounds that a silo plans for; the first round that it is in is one of them.
-    """
-
-    budgets: tuple[Budget, ...]
-    factors: tuple[float, ...]
-    shares: tuple[float, ...]
+    budgets: tuple[Budget, ...]  # (n_i, eps_i, delta_i)
+    factors: tuple[float, ...]  # E[1{i in S_r} / M_r^2] (N p_i)^2, by which a silo's variance is multiplied
+    shares: tuple[float, ...]  # parts of all rounds that silos plan for; a silo's first is one of them
 
     def variance(self, clip: float, kind: Kind, plan: Sequence[Kind]) -> float:
         """Per coordinate of the mean: sum_i factor_i (z_i ratio 2 clip / K_i)^2, z_i calibrated to `plan`.
@@ -122,23 +110,14 @@ def averaged_noise(premises: Premises) -> AveragedNoise:
 
 @dataclass(frozen=True)
 class SummedNoise:
-    """Secure aggregation: every silo's budget, and the share of the common noise in a round's mean.
+    """Secure aggregation: every silo's budget, and the share of the common noise in a round's mean."""
 
-    Args:
-        own: calibration of each silo alone.
-        mechanism: the mechanism of secure aggregation.
-        pool: the silos.
-        law: of M_r, none below `pool.min_silos`: a sum of fewer is not released.
-        by_silos: variance that each silo in a sum adds to it, in the unit of (ratio z reach clip)^2.
-        by_aggregators: variance that the aggregators add, whatever the number of silos.
-    """
-
-    own: AveragedNoise
-    mechanism: SumMechanism
-    pool: Pool
-    law: Law
-    by_silos: float
-    by_aggregators: float
+    own: AveragedNoise  # calibration of each silo alone
+    mechanism: SumMechanism  # the mechanism of secure aggregation
+    pool: Pool  # the silos
+    law: Law  # of M_r, none below `pool.min_silos`: a sum of fewer is not released
+    by_silos: float  # variance that each silo in a sum adds to it, in the unit of (ratio z reach clip)^2
+    by_aggregators: float  # variance that the aggregators add, whatever the number of silos
 
     def variance(self, clip: float, kind: Kind, plan: Sequence[Kind]) -> float:
         """Per coordinate of the mean: (z ratio D clip u N)^2 E[(by_silos M_r + by_aggregators) / M_r^2].

@@ -115,33 +115,19 @@ def _range(s: Symbols, stated: EpsilonRange) -> Check:
 
 @dataclass(frozen=True)
 class Bound:
-    """One bound.
+    """One bound."""
 
-    Args:
-        functions: convex, strongly convex, proximal-PL or non-convex.
-        risk: "population", "empirical" or "squared gradient".
-        source: algorithm and theorem.
-        symbols: constants that it needs.
-        formula: of the symbols and xi.
-        noise: xi.
-        asks: what else its theorem requires of a setting.
-        trust: ISRL, SDP or central.
-        side: upper or lower.
-        everyone: whether it is stated for M = N only.
-        alike: whether it is stated for silos of equal n, eps, delta and weight only.
-    """
-
-    functions: str
-    risk: str
-    source: str
-    symbols: tuple[str, ...]
-    formula: Callable[[Symbols, float], float]
-    noise: Callable[[Symbols], float]
-    asks: Conditions
-    trust: str
-    side: str
-    everyone: bool = False
-    alike: bool = False
+    functions: str  # convex, strongly convex, proximal-PL or non-convex
+    risk: str  # "population", "empirical" or "squared gradient"
+    source: str  # algorithm and theorem
+    symbols: tuple[str, ...]  # constants that it needs
+    formula: Callable[[Symbols, float], float]  # of the symbols and xi
+    noise: Callable[[Symbols], float]  # xi
+    asks: Conditions  # what else its theorem requires of a setting
+    trust: str  # ISRL, SDP or central
+    side: str  # upper or lower
+    everyone: bool = False  # whether it is stated for M = N only
+    alike: bool = False  # whether it is stated for silos of equal n, eps, delta and weight only
 
     def value(self, s: Symbols) -> float:
         """The bound; InputError where a constant is not stated or epsilon is unlimited."""

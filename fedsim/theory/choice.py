@@ -41,21 +41,13 @@ Errors = Callable[[int], tuple[float, float]]
 
 @dataclass(frozen=True)
 class Case:
-    """The input of a theorem's choice: symbols, the scenario's numbers, and the noise.
+    """The input of a theorem's choice: symbols, the scenario's numbers, and the noise."""
 
-    Args:
-        s: the theorems' symbols.
-        clip: bound on a record's gradient: the scenario's, or L.
-        batch: the scenario's batch, or None; with the theorem's noise only whether it is `fresh` matters.
-        given: {field of the algorithm: number} that the scenario gives; empty for the theorem's noise.
-        noise: noise of a round's mean, calibrated to the plan; None: the noise that the theorem states.
-    """
-
-    s: Symbols
-    clip: float
-    batch: Batch | None = None
-    given: Mapping[str, Any] = field(default_factory=dict)
-    noise: Noise | None = None
+    s: Symbols  # the theorems' symbols
+    clip: float  # bound on a record's gradient: the scenario's, or L
+    batch: Batch | None = None  # the scenario's; with the theorem's noise only whether it is `fresh` matters
+    given: Mapping[str, Any] = field(default_factory=dict)  # the scenario's numbers, by field
+    noise: Noise | None = None  # of a round's mean, calibrated to the plan; None: the theorem's
 
     @property
     def one_pass(self) -> bool:

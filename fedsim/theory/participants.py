@@ -45,19 +45,12 @@ class Available:
 
 @dataclass(frozen=True)
 class Recorded:
-    """A recorded attendance: the positions of the silos in each round, ascending; empty rounds are left out.
+    """A recorded attendance: positions of the silos in each round, ascending; empty rounds are left out."""
 
-    Args:
-        attendance: the sets, none empty.
-        repeat: whether the record starts again after its last set.
-        known: whether silos know it before admission, so that each plan holds only the silo's rounds.
-        source: the file, for messages.
-    """
-
-    attendance: tuple[tuple[int, ...], ...]
-    repeat: bool
-    known: bool
-    source: str
+    attendance: tuple[tuple[int, ...], ...]  # the sets, none empty
+    repeat: bool  # whether the record starts again after its last set
+    known: bool  # whether silos know it before admission, so that each plan holds only the silo's rounds
+    source: str  # the file, for messages
 
 
 Participants = None | int | RandomSize | Available | Recorded

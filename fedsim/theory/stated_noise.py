@@ -23,21 +23,13 @@ _Stated = Callable[..., Theorem]
 
 @dataclass(frozen=True)
 class Prescribed:
-    """Noise that is fixed beforehand, silo by silo in canonical order.
+    """Noise that is fixed beforehand, silo by silo in canonical order."""
 
-    Args:
-        noise_multipliers: z_i, sigma / L2 sensitivity of a gradient.
-        theorem: the theorem that states it, None where it is given.
-        claimed_epsilons: what the theorem claims; None where it is given.
-        claimed_deltas: the delta of that claim.
-        violations: conditions of the theorem that do not hold, one line each.
-    """
-
-    noise_multipliers: tuple[float, ...]
-    theorem: str | None = None
-    claimed_epsilons: tuple[float, ...] | None = None
-    claimed_deltas: tuple[float, ...] | None = None
-    violations: tuple[str, ...] = ()
+    noise_multipliers: tuple[float, ...]  # z_i, sigma / L2 sensitivity of a gradient
+    theorem: str | None = None  # the theorem that states it, None where it is given
+    claimed_epsilons: tuple[float, ...] | None = None  # what the theorem claims; None where it is given
+    claimed_deltas: tuple[float, ...] | None = None  # the delta of that claim
+    violations: tuple[str, ...] = ()  # conditions of the theorem that do not hold, one line each
 
 
 def stated_noise(

@@ -56,24 +56,16 @@ class Constants(Section):
 
 @dataclass(frozen=True)
 class Premises:
-    """One federation; silos in canonical order.
+    """One federation; silos in canonical order."""
 
-    Args:
-        names: the silos, for messages.
-        claims: (n_i, eps_i, delta_i) of every silo: its budget, or the claim of a theorem; empty without
-            privacy, which no theorem covers.
-        weights: p_i, summing to 1.
-        participants: who takes part in a round.
-        dimension: d, parameters.
-        constants: of f.
-    """
-
-    names: tuple[str, ...]
+    names: tuple[str, ...]  # the silos, for messages
+    # (n_i, eps_i, delta_i) of every silo: its budget, or the claim of a theorem; empty without privacy,
+    # which no theorem covers
     claims: tuple[Budget, ...]
-    weights: tuple[float, ...]
-    participants: Participants
-    dimension: int
-    constants: Constants
+    weights: tuple[float, ...]  # p_i, summing to 1
+    participants: Participants  # who takes part in a round
+    dimension: int  # d, parameters
+    constants: Constants  # of f
 
     @property
     def relative_weights(self) -> tuple[float, ...]:
@@ -95,47 +87,26 @@ class Premises:
 
 @dataclass(frozen=True)
 class Symbols:
-    """Symbols as in the thesis; None for a constant that the scenario does not state.
+    """Symbols as in the thesis; None for a constant that the scenario does not state."""
 
-    Args:
-        n: records per silo, the smallest n_i.
-        N: silos.
-        M: silos in a round, 1 / E[1 / M_r].
-        d: parameters.
-        epsilon: privacy budget or claim, the smallest of the silos'; infinity if unlimited.
-        delta: its delta, the smallest.
-        L: Lipschitz constant, or clip norm, of N p_i f.
-        beta: smoothness of N p_i f.
-        mu: strong convexity, or the proximal-PL constant, of N p_i f.
-        D: diameter.
-        Delta: F(w_0) - F*.
-        phi: standard deviation of gradients within a silo, at most L; of N p_i f.
-        upsilon: standard deviation of gradients between silos, at most L; of N p_i f.
-        heaviest: max N p_i, which L and beta hold as a factor; 1 for equal weights.
-        claims: (n_i, eps_i, delta_i) of every silo; empty where silos are alike.
-        law: the law of M_r; empty where silos are alike.
-        differ: what the silos differ in, of n_i, eps_i, delta_i and p_i.
-        even: whether S_r is uniformly random given its size.
-    """
-
-    n: int
-    N: int
-    M: float
-    d: int
-    epsilon: float
-    delta: float
-    L: float | None = None
-    beta: float | None = None
-    mu: float | None = None
-    D: float | None = None
-    Delta: float | None = None
-    phi: float | None = None
-    upsilon: float | None = None
-    heaviest: float = 1.0
-    claims: tuple[Budget, ...] = ()
-    law: Law = ()
-    differ: tuple[str, ...] = ()
-    even: bool = True
+    n: int  # records per silo, the smallest n_i
+    N: int  # silos
+    M: float  # silos in a round, 1 / E[1 / M_r]
+    d: int  # parameters
+    epsilon: float  # privacy budget or claim, the smallest of the silos'; infinity if unlimited
+    delta: float  # its delta, the smallest
+    L: float | None = None  # Lipschitz constant, or clip norm, of N p_i f
+    beta: float | None = None  # smoothness of N p_i f
+    mu: float | None = None  # strong convexity, or the proximal-PL constant, of N p_i f
+    D: float | None = None  # diameter
+    Delta: float | None = None  # F(w_0) - F*
+    phi: float | None = None  # standard deviation of gradients within a silo, at most L; of N p_i f
+    upsilon: float | None = None  # standard deviation of gradients between silos, at most L; of N p_i f
+    heaviest: float = 1.0  # max N p_i, which L and beta hold as a factor; 1 for equal weights
+    claims: tuple[Budget, ...] = ()  # (n_i, eps_i, delta_i) of every silo; empty where silos are alike
+    law: Law = ()  # the law of M_r; empty where silos are alike
+    differ: tuple[str, ...] = ()  # what the silos differ in, of n_i, eps_i, delta_i and p_i
+    even: bool = True  # whether S_r is uniformly random given its size
 
     def missing(self, *symbols: str) -> list[str]:
         """Return the constants among `symbols` that the scenario does not state."""

@@ -19,40 +19,24 @@ from fedsim.protocol.batch import Batch
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One side condition of a theorem with the value that it meets.
+    """One side condition of a theorem with the value that it meets."""
 
-    Args:
-        condition: in the theorem's symbols.
-        field: the scenario field to change, without `scenario.`.
-        value: what the scenario has.
-        bound: what the theorem requires, in words and numbers.
-        holds: whether it is met.
-    """
-
-    condition: str
-    field: str
-    value: float | str
-    bound: str
-    holds: bool
+    condition: str  # in the theorem's symbols
+    field: str  # the scenario field to change, without `scenario.`
+    value: float | str  # what the scenario has
+    bound: str  # what the theorem requires, in words and numbers
+    holds: bool  # whether it is met
 
 
 @dataclass(frozen=True, slots=True)
 class NoisyMean:
-    """One kind of release in a plan, with the noise that the theorem states for it.
+    """One kind of release in a plan, with the noise that the theorem states for it."""
 
-    Args:
-        batch: which records.
-        count: how often it happens in the run.
-        sigma: standard deviation per coordinate on the silo's mean.
-        clip: bound on a record's term, in the unit of sigma.
-        n: the silo's records.
-    """
-
-    batch: Batch
-    count: int
-    sigma: float
-    clip: float
-    n: int
+    batch: Batch  # which records
+    count: int  # how often it happens in the run
+    sigma: float  # standard deviation per coordinate on the silo's mean
+    clip: float  # bound on a record's term, in the unit of sigma
+    n: int  # the silo's records
 
     @property
     def sensitivity(self) -> float:
@@ -67,19 +51,12 @@ class NoisyMean:
 
 @dataclass(frozen=True)
 class Theorem:
-    """What a theorem states at given numbers, for one silo.
+    """What a theorem states at given numbers, for one silo."""
 
-    Args:
-        title: its name and number.
-        claim: the silo's n, and the epsilon and delta that the theorem claims.
-        releases: gradients first; then differences, where there are any.
-        checks: every side condition that can be checked.
-    """
-
-    title: str
-    claim: Budget
-    releases: tuple[NoisyMean, ...]
-    checks: tuple[Check, ...]
+    title: str  # its name and number
+    claim: Budget  # the silo's n, and the epsilon and delta that the theorem claims
+    releases: tuple[NoisyMean, ...]  # gradients first; then differences, where there are any
+    checks: tuple[Check, ...]  # every side condition that can be checked
 
     @property
     def multiplier(self) -> float:
@@ -94,35 +71,23 @@ class Theorem:
 
 @dataclass(frozen=True)
 class Derived:
-    """The numbers that a theorem chooses for its algorithm.
+    """The numbers that a theorem chooses for its algorithm."""
 
-    Args:
-        theorem: its name and number.
-        values: {field of the algorithm: value}; a batch as in a scenario.
-        notes: {symbol: value} of what the theorem also sets and the algorithm has no field for.
-        predicted: what the theorem expects with the noise that is really added, constants set to one: V, the
-            root mean squared error of a round's mean gradient, and a bound. Empty for a theorem's own noise.
-        reasons: {field of the algorithm: why it has this value}; empty where the theorem is the reason.
-    """
-
-    theorem: str
-    values: dict[str, Any]
-    notes: dict[str, Any] = field(default_factory=dict)
+    theorem: str  # its name and number
+    values: dict[str, Any]  # {field of the algorithm: value}; a batch as in a scenario
+    notes: dict[str, Any] = field(default_factory=dict)  # {symbol: value} that the algorithm has no field for
+    # what the theorem expects with the noise that is really added, constants set to one: V, the root
+    # mean squared error of a round's mean gradient, and a bound. Empty for a theorem's own noise
     predicted: dict[str, float] = field(default_factory=dict)
-    reasons: dict[str, str] = field(default_factory=dict)
+    reasons: dict[str, str] = field(default_factory=dict)  # why, by field; empty: the theorem
 
 
 @dataclass(frozen=True)
 class EpsilonRange:
-    """The range of epsilon that a theorem is stated for.
+    """The range of epsilon that a theorem is stated for."""
 
-    Args:
-        condition: in the theorem's symbols.
-        most: delta to the largest epsilon.
-    """
-
-    condition: str
-    most: Callable[[float], float]
+    condition: str  # in the theorem's symbols
+    most: Callable[[float], float]  # delta to the largest epsilon
 
     def check(self, claim: Budget, field: str = "privacy.claimed_epsilon") -> Check:
         """Check a silo's epsilon against the range; `field` is the scenario field to change."""
