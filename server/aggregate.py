@@ -73,22 +73,14 @@ class Totals:
     X = sum_i a_i x_i in place of each x_i, with the coefficients a_i = N p_i / M_r (`coefficients`):
     sum_i a_i f(x_i) = f(X) + (sum_i a_i - 1) f(0). What is asked must not depend on the answers, and f must
     be affine: both are checked in every round, the latter by f(X / 2) = (f(0) + f(X)) / 2.
-
-    Args:
-        algorithm: linear.
-        problem: its public part.
-        plan: what silos were asked.
-        mechanism: says what a unit of a contribution is worth.
-        pool: whose contributions are added.
-        dtype: of parameters and messages.
     """
 
-    algorithm: Algorithm
-    problem: PublicProblem
-    plan: Plan
-    mechanism: SumMechanism
-    pool: Pool
-    dtype: torch.dtype
+    algorithm: Algorithm  # linear
+    problem: PublicProblem  # its public part
+    plan: Plan  # what silos were asked
+    mechanism: SumMechanism  # says what a unit of a contribution is worth
+    pool: Pool  # whose contributions are added
+    dtype: torch.dtype  # of parameters and messages
 
     def message(
         self,

@@ -35,19 +35,12 @@ class Progress(NamedTuple):
 
 
 class Kept(NamedTuple):
-    """A round that has ended.
+    """A round that has ended."""
 
-    Args:
-        broadcast: SHA-256 of what was asked, as hexadecimal.
-        members: positions of the silos that answered, ascending.
-        left_out: the others that were asked, each with the reason.
-        aggregate: what the algorithm is sent, {name: (d,)}.
-    """
-
-    broadcast: str
-    members: Sequence[int]
-    left_out: Mapping[int, str]
-    aggregate: Mapping[str, Tensor]
+    broadcast: str  # SHA-256 of what was asked, as hexadecimal
+    members: Sequence[int]  # positions of the silos that answered, ascending
+    left_out: Mapping[int, str]  # the others that were asked, each with the reason
+    aggregate: Mapping[str, Tensor]  # what the algorithm is sent, {name: (d,)}
 
 
 class Journal(Protocol):

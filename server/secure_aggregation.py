@@ -45,21 +45,13 @@ class NotReleased(Refused):
 
 @dataclass(frozen=True)
 class ShufflerClient:
-    """The other party of the sums, as a server knows it.
+    """The other party of the sums, as a server knows it."""
 
-    Args:
-        channel: to the shuffler, under the name `SHUFFLER`.
-        roster: of the federation.
-        key: the server's own, that silos seal to.
-        patience: seconds to wait for an answer of the shuffler.
-        heads: has the last entry known of its chain, under its name; shared, and updated as replies come.
-    """
-
-    channel: Channel
-    roster: Roster
-    key: EnvelopeKey
-    patience: float
-    heads: dict[str, str]
+    channel: Channel  # to the shuffler, under the name `SHUFFLER`
+    roster: Roster  # of the federation
+    key: EnvelopeKey  # the server's own, that silos seal to
+    patience: float  # seconds to wait for an answer of the shuffler
+    heads: dict[str, str]  # the last entry known of its chain, by name; shared, updated by replies
 
     def mark(self) -> Mark:
         """Where the shuffler's chain stands, for silos to seal their reports for.
@@ -190,19 +182,12 @@ def _check(message: Mapping[str, Tensor]) -> None:
 
 
 class Asked(NamedTuple):
-    """A round's request.
+    """A round's request."""
 
-    Args:
-        broadcast: SHA-256 of what silos were asked, as hexadecimal.
-        request: with their reports.
-        members: positions of the silos whose reports are in it, in the same order.
-        left_out: the others that were asked, each with the reason.
-    """
-
-    broadcast: str
-    request: Request
-    members: Sequence[int]
-    left_out: Mapping[int, str]
+    broadcast: str  # SHA-256 of what silos were asked, as hexadecimal
+    request: Request  # with their reports
+    members: Sequence[int]  # positions of the silos whose reports are in it, in the same order
+    left_out: Mapping[int, str]  # the others that were asked, each with the reason
 
 
 @dataclass(frozen=True)
@@ -211,12 +196,9 @@ class KeptRequest:
 
     A shuffler answers one request a round, and the very same one again. So a server that was killed between
     its request and the answer must be able to send it again byte for byte: the silos' reports, in order.
-
-    Args:
-        log: the run's checkpoint, which holds the request beside the rounds.
     """
 
-    log: AppendLog
+    log: AppendLog  # the run's checkpoint, which holds the request beside the rounds
 
     def keep(self, asked: Asked) -> None:
         """Write it for good, in place of the one before.

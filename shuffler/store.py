@@ -37,13 +37,9 @@ class Note(NamedTuple):
 
 
 class Store(Protocol):
-    """What a shuffler remembers; called by one thread at a time.
+    """What a shuffler remembers; called by one thread at a time."""
 
-    Attributes:
-        start: hash of the entry with which this process began, hexadecimal.
-    """
-
-    start: str
+    start: str  # hash of the entry with which this process began, hexadecimal
 
     @property
     def newest(self) -> Head:

@@ -78,20 +78,14 @@ _NAMES = {
 class Cost:
     """Cost of a plan, or of all runs of a silo: four numbers that each add up.
 
-    Args:
-        mu_sq: of FULL and Fresh Gaussian releases.
-        epsilon: of sampled plans.
-        delta: of sampled plans.
-        distance: total variation between the noise that is drawn and Gaussian noise, in Gaussian plans.
-
     Raises:
         Refused: one is no float, or NaN, infinite, negative or subnormal.
     """
 
-    mu_sq: float = 0.0
-    epsilon: float = 0.0
-    delta: float = 0.0
-    distance: float = 0.0
+    mu_sq: float = 0.0  # of FULL and Fresh Gaussian releases
+    epsilon: float = 0.0  # of sampled plans
+    delta: float = 0.0  # of sampled plans
+    distance: float = 0.0  # total variation of the noise drawn from Gaussian noise, in Gaussian plans
 
     def __post_init__(self) -> None:
         for name, value in self.tree().items():
@@ -146,15 +140,10 @@ class Stretch(NamedTuple):
 
 @dataclass(frozen=True)
 class Price:
-    """Cost of a run's rounds to the account (`Account`).
+    """Cost of a run's rounds to the account (`Account`)."""
 
-    Args:
-        stretches: the run's rounds, ascending.
-        sampled: the whole price of a plan with sampled batches, which any answered round costs; else free.
-    """
-
-    stretches: tuple[Stretch, ...]
-    sampled: Cost = FREE
+    stretches: tuple[Stretch, ...]  # the run's rounds, ascending
+    sampled: Cost = FREE  # of a plan with sampled batches, whole from its first answer on; else free
 
     @property
     def whole(self) -> Cost:

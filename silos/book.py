@@ -17,21 +17,13 @@ from silos.chain import GENESIS, Entry, entries, knows, readable, reading
 
 @dataclass(frozen=True, slots=True)
 class Enrolment:
-    """Values that were fixed when the silo enrolled.
+    """Values that were fixed when the silo enrolled."""
 
-    Args:
-        silo: its name.
-        records: digest of its records, hexadecimal.
-        identity: its public key, hexadecimal.
-        caps: of its lifetime account.
-        expires: the end of its life, microseconds since 1970; no run or round is paid for afterwards.
-    """
-
-    silo: str
-    records: str
-    identity: str
-    caps: Caps
-    expires: int
+    silo: str  # its name
+    records: str  # digest of its records, hexadecimal
+    identity: str  # its public key, hexadecimal
+    caps: Caps  # of its lifetime account
+    expires: int  # the end of its life, microseconds since 1970; no run or round is paid for afterwards
 
     def tree(self) -> dict[str, Any]:
         """Plain values, for `from_tree`."""
@@ -105,15 +97,10 @@ class Run:
 
 
 class Book:
-    """The state that entries add up to.
+    """The state that entries add up to."""
 
-    Attributes:
-        enrolment: what was fixed when the silo enrolled.
-        account: what is left of the silo's life.
-    """
-
-    enrolment: Enrolment
-    account: Account
+    enrolment: Enrolment  # what was fixed when the silo enrolled
+    account: Account  # what is left of the silo's life
 
     def __init__(self, chain: Iterable[Entry]) -> None:
         """Replay.

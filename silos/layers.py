@@ -44,15 +44,10 @@ class Capture:
 
 
 class Term(ABC):
-    """One layer's part of the gradients of a batch of records.
+    """One layer's part of the gradients of a batch of records."""
 
-    Attributes:
-        square: squared norm of every record's part, (records,); not finite where it cannot be computed.
-        slack: by how much rounding may have shortened the norm's root, (records,).
-    """
-
-    square: Tensor
-    slack: Tensor
+    square: Tensor  # squared norm of every record's part, (records,); not finite where it cannot be computed
+    slack: Tensor  # by how much rounding may have shortened the norm's root, (records,)
 
     @abstractmethod
     def clear(self, bad: Tensor) -> None:

@@ -29,23 +29,14 @@ from server.replies import shown
 
 
 class Step(NamedTuple):
-    """Progress of a deployed run.
+    """Progress of a deployed run."""
 
-    Args:
-        rounds: that have ended.
-        of: all rounds.
-        answered: silos that answered the last one; 0 before the first.
-        left_out: those that did not, by name, and why.
-        measurement: of the model, on public test records; None where it was not measured.
-        metric: which of its numbers is shown.
-    """
-
-    rounds: int
-    of: int
-    answered: int
-    left_out: Mapping[str, str]
-    measurement: Measurement | None
-    metric: str = "error"
+    rounds: int  # that have ended
+    of: int  # all rounds
+    answered: int  # silos that answered the last one; 0 before the first
+    left_out: Mapping[str, str]  # those that did not, by name, and why
+    measurement: Measurement | None  # of the model, on public test records; None where it was not measured
+    metric: str = "error"  # which of its numbers is shown
 
 
 class History:

@@ -51,19 +51,12 @@ _LOSSES = 1000  # at which a profile is evaluated
 
 @dataclass(frozen=True)
 class Blanket:
-    """The privacy blanket of a round: the law of the number of messages without a sender.
+    """The privacy blanket of a round: the law of the number of messages without a sender."""
 
-    Args:
-        distance: c = C / s > 0, of any sender's mean from 0.
-        honest: senders, the target included, that add their noise and keep it to themselves.
-        share: gamma in (0, 1), of a message that is drawn without regard to its sender.
-        rare: chance that fewer are, counted as infinite loss.
-    """
-
-    distance: float
-    honest: int
-    share: float
-    rare: float
+    distance: float  # c = C / s > 0, of any sender's mean from 0
+    honest: int  # senders, the target included, that add their noise and keep it to themselves
+    share: float  # gamma in (0, 1), of a message that is drawn without regard to its sender
+    rare: float  # chance that fewer are, counted as infinite loss
 
     @property
     def apart(self) -> float:
@@ -102,17 +95,11 @@ def _deficit(share: float, distance: float) -> float:
 
 @dataclass(frozen=True)
 class BlanketPair:
-    """X / m against Y / m under omega^m (module docstring); symmetric, so that both orders are alike.
+    """X / m against Y / m under omega^m (module docstring); symmetric, so that both orders are alike."""
 
-    Args:
-        distance: c > 0.
-        messages: m >= 1.
-        rare: infinite loss, beside what is counted for truncation and floating point.
-    """
-
-    distance: float
-    messages: int
-    rare: float
+    distance: float  # c > 0
+    messages: int  # m >= 1
+    rare: float  # infinite loss, beside what is counted for truncation and floating point
 
     def profile(self, epsilon: Array) -> Array:
         """An upper bound of D(eps) for eps >= 0, shape as epsilon: convex in e^eps, so interpolated there."""

@@ -25,17 +25,11 @@ _MAX_EVALUATIONS = 100
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """The privacy budget of one silo, or the claim that a theorem makes for it.
+    """The privacy budget of one silo, or the claim that a theorem makes for it."""
 
-    Args:
-        n: its number of records.
-        epsilon: > 0; infinity for no limit.
-        delta: in (0, 1).
-    """
-
-    n: int
-    epsilon: float
-    delta: float
+    n: int  # its number of records
+    epsilon: float  # > 0; infinity for no limit
+    delta: float  # in (0, 1)
 
     def __post_init__(self) -> None:
         if self.n < 1:

@@ -105,14 +105,10 @@ def epsilons(census: Census, cases: Sequence[tuple[int, float, float]]) -> list[
 
 @dataclass(frozen=True, slots=True)
 class Composition:
-    """A census for given n, with equal releases together.
+    """A census for given n, with equal releases together."""
 
-    Args:
-        weight: mu z of the Full and Fresh part, one Gaussian release.
-        sampled: the pairs of the other releases at z = 1, where mu is the weight, with their counts.
-    """
-
-    weight: float
+    weight: float  # mu z of the Full and Fresh part, one Gaussian release
+    # the pairs of the other releases at z = 1, where mu is the weight, with their counts
     sampled: tuple[tuple[SampledPair, int], ...]
 
     @property

@@ -167,13 +167,9 @@ def check_sizes(sizes: Iterable[int]) -> None:
 
 @dataclass(frozen=True)
 class GridGaussian(GridPricing, Mechanism):
-    """Clip every record's term, round the sum to a grid and add exact discrete Gaussian noise in the silo.
+    """Clip every record's term, round the sum to a grid and add exact discrete Gaussian noise in the silo."""
 
-    Args:
-        dimension: d, of the answers.
-    """
-
-    dimension: int
+    dimension: int  # d, of the answers
     name: ClassVar[str] = "gaussian"
     guarantee: ClassVar[str] = SiloGaussian.guarantee
 

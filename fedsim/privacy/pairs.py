@@ -37,13 +37,9 @@ _PIECE = 4096  # losses evaluated at once, times some 20 multiplicities
 
 @dataclass(frozen=True, slots=True)
 class GaussianPair:
-    """N(mu, 1) against N(0, 1): one release on every record.
+    """N(mu, 1) against N(0, 1): one release on every record."""
 
-    Args:
-        mu: sensitivity / noise standard deviation, > 0.
-    """
-
-    mu: float
+    mu: float  # sensitivity / noise standard deviation, > 0
 
     def profile(self, epsilon: Array) -> Array:
         """h(eps; mu) for eps >= 0."""
@@ -77,15 +73,11 @@ class SubsampledPair:
 
     h(eps') = q h(eps; mu) with eps' = ln(1 + q (e^eps - 1)) for eps >= 0.
 
-    Args:
-        mu: sensitivity / noise standard deviation given that the record is in the subset, > 0.
-        q: K / n, in (0, 1).
-
     References: Zhu, Dong and Wang 2022, Proposition 30; Lebeda et al. 2024 (arXiv 2405.20769).
     """
 
-    mu: float
-    q: float
+    mu: float  # sensitivity / noise standard deviation given that the record is in the subset, > 0
+    q: float  # K / n, in (0, 1)
 
     def most(self, tail: float) -> tuple[int, float]:
         """(1, 0): a record is in a batch at most once."""
@@ -110,16 +102,13 @@ class PoissonPair:
 
         m t = eps/2 + asinh((1-q) sinh(eps/2) / c).
 
-    Args:
-        mu: sensitivity / noise standard deviation, > 0; the sensitivity of the sampled sum over its
-            public divisor q n is 2C/(q n), twice the distance of either component from the centre.
-        q: probability that a record is sampled, in (0, 1).
-
     References: the pair is the one that dp-accounting's PLD accountant uses under REPLACE_ONE.
     """
 
+    # sensitivity / noise standard deviation, > 0; the sensitivity of the sampled sum over its public
+    # divisor q n is 2C/(q n), twice the distance of either component from the centre
     mu: float
-    q: float
+    q: float  # probability that a record is sampled, in (0, 1)
 
     def most(self, tail: float) -> tuple[int, float]:
         """(1, 0): a record is in a batch at most once."""
@@ -175,17 +164,12 @@ class WithReplacementPair:
     below zero (`pairs`) is one too. The function is convex in e^eps', hence the profile of a pair, which
     then dominates. Multiplicities left out count as infinite loss.
 
-    Args:
-        mu: sensitivity / noise standard deviation of a record drawn once, > 0.
-        n: number of records, >= 2.
-        draws: K, from 1 to n.
-
     References: Balle, Barthe and Gaboardi 2018, Theorem 10 (with Gaussian group privacy h(eps; j mu)).
     """
 
-    mu: float
-    n: int
-    draws: int
+    mu: float  # sensitivity / noise standard deviation of a record drawn once, > 0
+    n: int  # number of records, >= 2
+    draws: int  # K, from 1 to n
 
     @property
     def q(self) -> float:

@@ -85,18 +85,13 @@ def advised_steps(dimension: int) -> int:
 class ShuffledBinomial(SharedNoise, SumMechanism):
     """Clip, round to steps at random, add fair bits; a shuffler hides whose bits they are (thesis's P_vec).
 
-    Args:
-        dimension: d, of the answers.
-        pool_min: M_min, how many silos a sum has at least.
-        honest_fraction: gamma in (0, 1], of M_min, of silos that add their bits and keep them to themselves.
-        steps: g, to the clip; more cost bits, fewer cost accuracy (`advised_steps`).
-        least: silos whose terms have a smaller share r of the clip are priced as if they had this one.
+    Silos whose terms have a smaller share r of the clip than `least` are priced as if they had that one.
     """
 
-    dimension: int
-    pool_min: int
-    honest_fraction: float
-    steps: int
+    dimension: int  # d, of the answers
+    pool_min: int  # M_min, how many silos a sum has at least
+    honest_fraction: float  # gamma in (0, 1]: share of M_min that adds its bits and keeps them to itself
+    steps: int  # g, to the clip; more cost bits, fewer cost accuracy (`advised_steps`)
     least: float = 2.0**-4
     name: ClassVar[str] = "shuffled_binomial"
     squares_add: ClassVar[bool] = False

@@ -50,17 +50,11 @@ _SMALLEST_DELTA = 1e-9  # below, floating point could tell
 
 @dataclass(frozen=True)
 class ShuffledGaussian(SumMechanism):
-    """Clip every record's term, add Gaussian noise in the silo; a shuffler hides whose message is whose.
+    """Clip every record's term, add Gaussian noise in the silo; a shuffler hides whose message is whose."""
 
-    Args:
-        pool_min: M_min, how many silos a round has at least.
-        honest_fraction: gamma in (0, 1], of M_min, of silos that add their noise and keep it to themselves.
-        single_records: whether every silo of the federation is one record, and all weigh the same.
-    """
-
-    pool_min: int
-    honest_fraction: float = 1.0
-    single_records: bool = False
+    pool_min: int  # M_min, how many silos a round has at least
+    honest_fraction: float = 1.0  # gamma in (0, 1]: share of M_min that adds noise and keeps it secret
+    single_records: bool = False  # whether every silo of the federation is one record, and all weigh the same
     name: ClassVar[str] = "shuffled_gaussian"
     transport: ClassVar[Literal["shares", "messages"]] = "messages"
     guarantee: ClassVar[str] = (

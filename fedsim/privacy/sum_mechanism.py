@@ -18,15 +18,12 @@ class SumMechanism(Mechanism, Protocol):
     `perturb` turns weighted sums into contributions, in place; its `clip` is the query's, a number, and its z
     the multiplier that is common to all silos. A silo whose terms have norm <= r clip is priced at a larger
     multiplier, z_i.
-
-    Attributes:
-        transport: "shares" (two aggregators add up) or "messages" (a shuffler passes whole ones on).
-        guarantee_colluding: what holds if the server and the other party collude, in one sentence.
     """
 
     sums_only: ClassVar[bool] = True
+    # "shares" (two aggregators add up) or "messages" (a shuffler passes whole ones on)
     transport: ClassVar[Literal["shares", "messages"]] = "shares"
-    guarantee_colluding: ClassVar[str]
+    guarantee_colluding: ClassVar[str]  # what holds if server and other party collude, in one sentence
 
     def step(self, clip: float) -> float:
         """The value of one unit of a contribution, in the unit of the sums."""
@@ -66,17 +63,11 @@ def check_sharers(pool_min: int, honest_fraction: float) -> None:
 
 
 class SharedNoise(ABC):
-    """Noise on a grid of which every silo adds a share: silos' multipliers and shares, from D(r).
+    """Noise on a grid of which every silo adds a share: silos' multipliers and shares, from D(r)."""
 
-    Attributes:
-        pool_min: M_min, how many silos a sum has at least.
-        honest_fraction: gamma in (0, 1], of M_min, of silos that add their share and keep it to themselves.
-        least: silos whose terms have a smaller share r of the clip are priced as if they had this one.
-    """
-
-    pool_min: int
-    honest_fraction: float
-    least: float
+    pool_min: int  # M_min, how many silos a sum has at least
+    honest_fraction: float  # gamma in (0, 1]: share of M_min that adds its share and keeps it secret
+    least: float  # silos whose terms have a smaller share r of the clip are priced as if they had this one
 
     def __post_init__(self) -> None:
         check_sharers(self.pool_min, self.honest_fraction)

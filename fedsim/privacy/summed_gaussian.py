@@ -64,20 +64,15 @@ _INEXACT = 2.0**21 * 1e-221  # chance that a coordinate's contributions or parti
 class SummedGaussian(GridPricing, SharedNoise, SumMechanism):
     """Clip, round to a grid and add a share of discrete Gaussian noise; two aggregators learn the sum alone.
 
-    Args:
-        dimension: d, of the answers.
-        pool_min: M_min, how many silos a sum has at least.
-        honest_fraction: gamma in (0, 1], of M_min, of silos that add their noise and keep it to themselves.
-        noise_by: who adds the noise.
-        exact: whether silos draw discrete Gaussian noise, as deployed ones do; a simulation draws rounded
-            normal numbers from its streams, within H 6e-4 / sigma^4 of it. The price is the same.
-        least: silos whose terms have a smaller share r of the clip are priced as if they had this one.
+    Silos whose terms have a smaller share r of the clip than `least` are priced as if they had that one.
     """
 
-    dimension: int
-    pool_min: int
-    honest_fraction: float
-    noise_by: NoiseBy = "silos"
+    dimension: int  # d, of the answers
+    pool_min: int  # M_min, how many silos a sum has at least
+    honest_fraction: float  # gamma in (0, 1]: share of M_min that adds noise and keeps it secret
+    noise_by: NoiseBy = "silos"  # who adds the noise
+    # whether silos draw discrete Gaussian noise, as deployed ones do; a simulation draws rounded normal
+    # numbers from its streams, within H 6e-4 / sigma^4 of it. The price is the same
     exact: bool = False
     least: float = 2.0**-4
     name: ClassVar[str] = "summed_gaussian"

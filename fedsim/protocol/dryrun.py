@@ -31,21 +31,13 @@ _DEPENDS = "the queries depend on the answers, so the plan cannot be priced"
 
 @dataclass(frozen=True)
 class Trace:
-    """The requests that a silo would receive.
+    """The requests that a silo would receive."""
 
-    Args:
-        plan: by round.
-        holds: for each round whether the participating silos are kept from the round before.
-        broadcasts: for each round the names of the arrays in the broadcast, sorted; all are (d,).
-        messages: of those in a silo's message.
-        remembers: whether the silo method keeps memory, on any answers.
-    """
-
-    plan: Plan
-    holds: tuple[bool, ...]
-    broadcasts: tuple[tuple[str, ...], ...]
-    messages: tuple[tuple[str, ...], ...]
-    remembers: bool = False
+    plan: Plan  # by round
+    holds: tuple[bool, ...]  # for each round whether the participating silos are kept from the round before
+    broadcasts: tuple[tuple[str, ...], ...]  # names of the arrays in each round's broadcast, sorted; all (d,)
+    messages: tuple[tuple[str, ...], ...]  # of those in a silo's message
+    remembers: bool = False  # whether the silo method keeps memory, on any answers
 
 
 def dry_run(algorithm: Algorithm, problem: PublicProblem, public: Public, seed: int, limits: Limits) -> Trace:

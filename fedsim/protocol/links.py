@@ -15,17 +15,11 @@ Variant = Literal["private", "clipped", "nonprivate"]
 
 
 class Answered(NamedTuple):
-    """Who answered a round, and with what.
+    """Who answered a round, and with what."""
 
-    Args:
-        members: positions of the silos that answered, ascending; at least one.
-        messages: theirs, {name: (members, d)}.
-        left_out: the other silos that were asked, each with a reason made of public values.
-    """
-
-    members: Sequence[int]
-    messages: Mapping[str, Tensor]
-    left_out: Mapping[int, str] = MappingProxyType({})
+    members: Sequence[int]  # positions of the silos that answered, ascending; at least one
+    messages: Mapping[str, Tensor]  # theirs, {name: (members, d)}
+    left_out: Mapping[int, str] = MappingProxyType({})  # other silos that were asked, and why
 
 
 class Link(Protocol):

@@ -101,27 +101,18 @@ class Plan:
 
 @dataclass(frozen=True)
 class Terms:
-    """What one silo brings to an admission.
+    """What one silo brings to an admission."""
 
-    Args:
-        name: the silo.
-        n: its number of records.
-        epsilon: its budget; infinity with mechanism `none`, where nothing is guaranteed.
-        delta: its delta.
-        rounds: the rounds it takes part in, ascending; others are refused.
-        noise_multiplier: noise that is given; by default the silo takes the smallest within its budget.
-            Either way it refuses a plan whose true cost exceeds epsilon. Secure aggregation has one for all
-            silos, relative to the largest sensitivity that a silo may have.
-        share: the silo's part in secure aggregation; None where it answers for itself.
-    """
-
-    name: str
-    n: int
-    epsilon: float
-    delta: float
-    rounds: Sequence[int]
+    name: str  # the silo
+    n: int  # its number of records
+    epsilon: float  # its budget; infinity with mechanism `none`, where nothing is guaranteed
+    delta: float  # its delta
+    rounds: Sequence[int]  # the rounds it takes part in, ascending; others are refused
+    # noise that is given; by default the silo takes the smallest within its budget. Either way it
+    # refuses a plan whose true cost exceeds epsilon. Secure aggregation has one for all silos, relative
+    # to the largest sensitivity that a silo may have
     noise_multiplier: float | None = None
-    share: Share | None = None
+    share: Share | None = None  # the silo's part in secure aggregation; None where it answers for itself
 
 
 @dataclass(frozen=True)

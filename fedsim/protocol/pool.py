@@ -28,13 +28,6 @@ class Pool:
     in the sum (`server.aggregate.coefficients`). Silos agree on one unit per batch kind, u = max_j p_j / K_j;
     silo i contributes w_i K_i m_i with w_i = (p_i / K_i) / u in (0, 1], and the sum is worth u N / M a piece.
 
-    Args:
-        sizes: n_i >= 1.
-        weights: of the silos in the objective, > 0; p_i is the weight over their sum.
-        min_silos: M_min, how many silos a sum has at least, from 1 to N.
-        honest_fraction: gamma in (0, 1]: at least gamma M_min silos of every sum add their noise and keep it
-            to themselves.
-
     Raises:
         InputError: another value.
 
@@ -44,9 +37,10 @@ class Pool:
     (0.05, 1.0, 0.25)
     """
 
-    sizes: tuple[int, ...]
-    weights: tuple[float, ...]
-    min_silos: int
+    sizes: tuple[int, ...]  # n_i >= 1
+    weights: tuple[float, ...]  # of the silos in the objective, > 0; p_i is the weight over their sum
+    min_silos: int  # M_min, how many silos a sum has at least, from 1 to N
+    # gamma in (0, 1]: at least gamma M_min silos of every sum add their noise and keep it to themselves
     honest_fraction: float
     _kept: dict[Batch, tuple[float, tuple[float, ...]]] = field(
         default_factory=dict, init=False, repr=False, compare=False
@@ -101,18 +95,13 @@ class Pool:
 class Share:
     """A silo's part in secure aggregation; all of it is public.
 
-    Args:
-        pool: the silos whose answers are added up.
-        position: the silo's place in it.
-        clip: of its records' terms, relative to a query's clip, in (0, 1].
-
     Raises:
         InputError: another place or clip, for which no price would be right.
     """
 
-    pool: Pool
-    position: int
-    clip: float = 1.0
+    pool: Pool  # the silos whose answers are added up
+    position: int  # the silo's place in it
+    clip: float = 1.0  # of its records' terms, relative to a query's clip, in (0, 1]
 
     def __post_init__(self) -> None:
         if not 0 <= self.position < len(self.pool.sizes):

@@ -49,34 +49,21 @@ from fedsim.theory.theorem import Derived
 
 @dataclass(frozen=True)
 class Resolved:
-    """A scenario and everything that follows from it without reading feature values.
+    """A scenario and everything that follows from it without reading feature values."""
 
-    Args:
-        scenario: with the numbers that theorems supplied.
-        algorithm: with all its numbers.
-        names: silos in canonical order; every per-silo list is in this order.
-        sizes: n_i, training records.
-        epsilons: budgets; infinity with mechanism `none`.
-        weights: p_i, summing to 1.
-        active: participation: None for all silos, M for M at random, or another law.
-        premises: what theorems start from.
-        derived: the algorithm's numbers that a theorem or `auto` chose; None where all are given.
-        prescribed: the silos' noise, where the scenario fixes it; None where each silo finds its own.
-    """
-
-    scenario: Scenario
+    scenario: Scenario  # with the numbers that theorems supplied
     outline: Outline
     problem: Problem
-    algorithm: Algorithm
-    names: tuple[str, ...]
-    sizes: tuple[int, ...]
-    epsilons: tuple[float, ...]
+    algorithm: Algorithm  # with all its numbers
+    names: tuple[str, ...]  # silos in canonical order; every per-silo list is in this order
+    sizes: tuple[int, ...]  # n_i, training records
+    epsilons: tuple[float, ...]  # budgets; infinity with mechanism `none`
     deltas: tuple[float, ...]
-    weights: tuple[float, ...]
-    active: Participants
-    premises: Premises
-    derived: Derived | None
-    prescribed: Prescribed | None
+    weights: tuple[float, ...]  # p_i, summing to 1
+    active: Participants  # participation: None for all silos, M for M at random, or another law
+    premises: Premises  # what theorems start from
+    derived: Derived | None  # numbers that a theorem or `auto` chose; None where all are given
+    prescribed: Prescribed | None  # the silos' noise where the scenario fixes it; else each finds its own
 
     @property
     def mechanism(self) -> Mechanism:

@@ -26,17 +26,12 @@ from fedsim.wire.messages import Offer
 
 @dataclass(frozen=True)
 class ReportContexts:
-    """The contexts of a run of sums.
+    """The contexts of a run of sums."""
 
-    Args:
-        offer: with `pooled`, to any of the run's silos.
-        dimension: d, of an answer.
-    """
-
-    offer: Offer
+    offer: Offer  # with `pooled`, to any of the run's silos
     plan: Plan
     mechanism: SumMechanism
-    dimension: int
+    dimension: int  # d, of an answer
 
     @cached_property
     def run(self) -> str:

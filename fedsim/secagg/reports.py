@@ -80,18 +80,14 @@ _FORM = struct.Struct(">8sII")
 class Form:
     """What a report's numbers are.
 
-    Args:
-        transport: as two additive shares of integers, or as whole messages of floating-point numbers.
-        dimension: d, of one query's answer.
-        scales: one a query: the standard deviation of the discrete Gaussian noise, in steps, that the server
-            and the shuffler each add to the sum; 0 where silos add their own.
-
     Raises:
         InputError: names the field.
     """
 
-    transport: Transport
-    dimension: int
+    transport: Transport  # as two additive shares of integers, or as whole messages of floating-point numbers
+    dimension: int  # d, of one query's answer
+    # one a query: the standard deviation of the discrete Gaussian noise, in steps, that the server and
+    # the shuffler each add to the sum; 0 where silos add their own
     scales: tuple[float, ...]
 
     def __post_init__(self) -> None:
@@ -131,19 +127,14 @@ class Form:
 
 @dataclass(frozen=True)
 class ReportContext:
-    """What a report is for.
+    """What a report is for."""
 
-    Args:
-        run: the session, the server's name for the run and the same for all silos; 64 hexadecimal digits.
-        roster: digest of the roster, 64 hexadecimal digits.
-        start: the entry with which the shuffler's process began, 64 hexadecimal digits: what an earlier one
-            has released, and its notes may have forgotten, no later one opens.
-    """
-
-    run: str
+    run: str  # the session, the server's name for the run and the same for all silos; 64 hexadecimal digits
     round: int
-    roster: str
+    roster: str  # digest of the roster, 64 hexadecimal digits
     form: Form
+    # the entry with which the shuffler's process began, 64 hexadecimal digits: what an earlier one has
+    # released, and its notes may have forgotten, no later one opens
     start: str = NO_START
 
     def info(self, role: Literal["server", "shuffler", "silo", "share"]) -> bytes:

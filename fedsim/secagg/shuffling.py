@@ -137,22 +137,14 @@ class Request:
 
 @dataclass(frozen=True)
 class Release:
-    """What a shuffler makes of a request, once.
-
-    Args:
-        request: digest of the request.
-        silos: positions in the roster of the silos whose reports counted, ascending.
-        inner: as many envelopes for the server, in an order drawn at random.
-        sum: the shuffler's sum of shares modulo 2^64, (words,), with its noise; empty for messages.
-        mark: of the shuffler's chain, which ends with this release.
-    """
+    """What a shuffler makes of a request, once."""
 
     context: ReportContext
-    request: str
-    silos: tuple[int, ...]
-    inner: tuple[bytes, ...]
-    sum: Words
-    mark: Mark
+    request: str  # digest of the request
+    silos: tuple[int, ...]  # positions in the roster of the silos whose reports counted, ascending
+    inner: tuple[bytes, ...]  # as many envelopes for the server, in an order drawn at random
+    sum: Words  # the shuffler's sum of shares modulo 2^64, (words,), with its noise; empty for messages
+    mark: Mark  # of the shuffler's chain, which ends with this release
 
     def body(self) -> bytes:
         """Its frame's body."""

@@ -72,19 +72,12 @@ class Party:
 
 @dataclass(frozen=True)
 class TrialSums:
-    """The values that the sums of one trial depend on.
+    """The values that the sums of one trial depend on."""
 
-    Args:
-        resolved: the run; its answers are added up.
-        trial: which trial.
-        digest: keys noise (`fedsim.simulation.run_digest`).
-        noise_multiplier: the one that is common to all silos.
-    """
-
-    resolved: Resolved
-    trial: int
-    digest: str
-    noise_multiplier: float
+    resolved: Resolved  # the run; its answers are added up
+    trial: int  # which trial
+    digest: str  # keys noise (`fedsim.simulation.run_digest`)
+    noise_multiplier: float  # the one that is common to all silos
 
     def scales(self, round_index: int) -> tuple[float, ...]:
         """Standard deviations of each aggregator's noise, by query, in steps; 0 where silos add noise."""

@@ -72,19 +72,12 @@ _SCORE: Census = ((Release(FULL, 1.0), 1),)
 
 @dataclass(frozen=True)
 class SelectionTerms:
-    """What one silo brings to a selection.
+    """What one silo brings to a selection."""
 
-    Args:
-        name: the silo.
-        half: h, records that train candidates, and as many that score them.
-        epsilon: its budget, which each part may spend; infinity without a mechanism.
-        delta: its delta.
-    """
-
-    name: str
-    half: int
-    epsilon: float
-    delta: float
+    name: str  # the silo
+    half: int  # h, records that train candidates, and as many that score them
+    epsilon: float  # its budget, which each part may spend; infinity without a mechanism
+    delta: float  # its delta
 
 
 @dataclass(frozen=True)
@@ -203,21 +196,13 @@ class RunId(NamedTuple):
 
 
 class Grant(NamedTuple):
-    """Leave to make one run on one part of the records; plain values, so that it travels with the run.
+    """Leave to make one run on one part of the records; plain values, so that it travels with the run."""
 
-    Args:
-        part: what the run is: a candidate, trained and scored on records put aside, or reported.
-        run: which run it is.
-        releases: of a candidate, for each silo in canonical order, what it answers in this run.
-        noise: of a candidate, z of each silo.
-        score_noise: of a candidate, z of each silo's score.
-    """
-
-    part: Literal["candidate", "reported"]
-    run: RunId
-    releases: tuple[Census, ...] = ()
-    noise: tuple[float, ...] = ()
-    score_noise: tuple[float, ...] = ()
+    part: Literal["candidate", "reported"]  # a candidate uses records put aside
+    run: RunId  # which run it is
+    releases: tuple[Census, ...] = ()  # of a candidate: what each silo answers in this run
+    noise: tuple[float, ...] = ()  # of a candidate, z of each silo
+    score_noise: tuple[float, ...] = ()  # of a candidate, z of each silo's score
 
     def check(self, plan: Plan, admitted: Sequence[Admitted]) -> None:
         """Refuse a candidate's gate that would answer another plan, or at other noise, than was priced.

@@ -41,17 +41,12 @@ _RADIUS = 0.3
 
 @dataclass(frozen=True)
 class Case:
-    """Three silos of one problem.
-
-    Args:
-        optimum: (d,).
-        smoothness: L of the objective.
-    """
+    """Three silos of one problem."""
 
     problem: GeneralisedLinear
     data: list[Silo]
-    optimum: np.ndarray
-    smoothness: float
+    optimum: np.ndarray  # (d,)
+    smoothness: float  # L of the objective
 
     def distance(self, w: Tensor) -> float:
         """The L2 distance to the optimum."""

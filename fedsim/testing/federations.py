@@ -53,26 +53,19 @@ def require(holds: bool, reason: str) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Example:
-    """An algorithm with numbers to test it by.
+    """An algorithm with numbers to test it by."""
 
-    Args:
-        short: a few rounds (2 to 12 queries in all) on batches of the given kind.
-        convergent: enough rounds for `tolerance`, given the inverse smoothness 1 / L.
-        estimate: from the answers before every round and the final one, what reaches the optimum.
-        tolerance: L2 distance to the optimum that it must reach without noise; where the run starts, the
-            distance is 0.3 to 1.
-        steps: what 1 / L is multiplied by before `convergent` gets it; the first that reaches counts.
-        anchors: batches that it asks for besides the one it is given; None: they are not compared.
-        left_out: {name of a property, or of a case of several: why it cannot hold}, such as
-            {"linear in a ball": "a Euclidean projection after steps scaled by coordinate"}.
-    """
-
-    short: Callable[[Batch], Algorithm]
-    convergent: Callable[[float], Algorithm]
+    short: Callable[[Batch], Algorithm]  # a few rounds (2 to 12 queries in all) on batches of the given kind
+    convergent: Callable[[float], Algorithm]  # enough rounds for `tolerance`, given 1 / L
+    # from the answers before every round and the final one, what reaches the optimum
     estimate: Callable[[Sequence[Tensor]], Tensor] = final
+    # L2 distance to the optimum that it must reach without noise; where the run starts, the distance is
+    # 0.3 to 1
     tolerance: float = 1e-3
-    steps: tuple[float, ...] = (1.0,)
-    anchors: frozenset[Batch] | None = None
+    steps: tuple[float, ...] = (1.0,)  # factors of 1 / L for `convergent`; the first that reaches counts
+    anchors: frozenset[Batch] | None = None  # batches it asks for besides its own; None: not compared
+    # {name of a property, or of a case of several: why it cannot hold}, such as {"linear in a ball": "a
+    # Euclidean projection after steps scaled by coordinate"}
     left_out: Mapping[str, str] = field(default_factory=dict)
 
 

@@ -18,15 +18,10 @@ from fedsim.testing.federations import Example, plan_of
 
 @dataclass(frozen=True)
 class Property:
-    """A property of every algorithm.
+    """A property of every algorithm."""
 
-    Args:
-        name: of the property, as `Example.left_out` has it.
-        holds: raises AssertionError, Refused or InputError where it does not.
-    """
-
-    name: str
-    holds: Callable[[Example], None]
+    name: str  # of the property, as `Example.left_out` has it
+    holds: Callable[[Example], None]  # raises AssertionError, Refused or InputError where it does not
 
     def left_out(self, example: Example) -> str | None:
         """Why it need not hold of this example; None where it must."""

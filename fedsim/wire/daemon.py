@@ -38,25 +38,15 @@ class Answers(Protocol):
 
 @dataclass(frozen=True)
 class Bounds:
-    """What clients may take of the machine; at most `clients * frame_bytes` bytes of requests are held.
+    """What clients may take of the machine; at most `clients * frame_bytes` bytes of requests are held."""
 
-    Args:
-        frame_bytes: of one frame.
-        clients: connections at once.
-        answers: requests that are being answered at once.
-        idle: seconds that a client may leave between two requests.
-        begin: seconds for a frame's length to come, and then for the frame if others wait for the place.
-        transfer: seconds for a frame to come, and for one to be taken.
-        drain: seconds for requests in hand when the daemon stops.
-    """
-
-    frame_bytes: int
-    clients: int = 16
-    answers: int = 2
-    idle: float = 3600.0
-    begin: float = 5.0
-    transfer: float = 60.0
-    drain: float = 15.0
+    frame_bytes: int  # of one frame
+    clients: int = 16  # connections at once
+    answers: int = 2  # requests that are being answered at once
+    idle: float = 3600.0  # seconds that a client may leave between two requests
+    begin: float = 5.0  # seconds for a frame's length, then for the frame if others wait for the place
+    transfer: float = 60.0  # seconds for a frame to come, and for one to be taken
+    drain: float = 15.0  # seconds for requests in hand when the daemon stops
 
 
 @dataclass(eq=False)

@@ -75,17 +75,11 @@ class Unreadable(Exception):
 
 @dataclass(frozen=True)
 class Endpoint:
-    """How a node reaches its SuperLink.
+    """How a node reaches its SuperLink."""
 
-    Args:
-        superlink: HOST:PORT.
-        root_certificates: PEM of the authority that signed the SuperLink's certificate.
-        key: the node's, on a NIST curve; the SuperLink has its public half.
-    """
-
-    superlink: str
-    root_certificates: str
-    key: EllipticCurvePrivateKey
+    superlink: str  # HOST:PORT
+    root_certificates: str  # PEM of the authority that signed the SuperLink's certificate
+    key: EllipticCurvePrivateKey  # the node's, on a NIST curve; the SuperLink has its public half
 
 
 def trust(root_certificates: str) -> ssl.SSLContext:

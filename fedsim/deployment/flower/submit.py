@@ -22,19 +22,12 @@ from fedsim.report.outcome import metric_text
 
 @dataclass(frozen=True)
 class Line:
-    """What a person is told: after a round, or at any time in words.
+    """What a person is told: after a round, or at any time in words."""
 
-    Args:
-        rounds: that have ended.
-        of: all rounds; 0 before they are known.
-        text: what to show beside them.
-        words: whether it is to be shown as a line of its own.
-    """
-
-    rounds: int
-    of: int
-    text: str
-    words: bool
+    rounds: int  # that have ended
+    of: int  # all rounds; 0 before they are known
+    text: str  # what to show beside them
+    words: bool  # whether it is to be shown as a line of its own
 
 
 def of_step(step: Step) -> Line:
@@ -96,19 +89,13 @@ Tell = Callable[[Line], None]
 
 @dataclass(frozen=True)
 class Job:
-    """What is to be run, in files of the machine that the SuperLink starts it on.
+    """What is to be run, in files of the machine that the SuperLink starts it on."""
 
-    Args:
-        scenario: a file, or the name of one that comes with fedsim.
-        overrides: PATH=VALUE of the scenario.
-        resume: whether to go on with the run that did not end there.
-    """
-
-    scenario: str
-    overrides: Sequence[str]
+    scenario: str  # a file, or the name of one that comes with fedsim
+    overrides: Sequence[str]  # PATH=VALUE of the scenario
     federation: Path
     out: Path
-    resume: bool
+    resume: bool  # whether to go on with the run that did not end there
 
     @property
     def progress(self) -> Path:

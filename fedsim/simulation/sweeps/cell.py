@@ -31,22 +31,15 @@ from fedsim.simulation.trial import read
 
 
 class Cell(NamedTuple):
-    """All that one run of a sweep depends on, as plain values, so that it travels to other processes.
+    """All that one run of a sweep depends on, as plain values, so that it travels to other processes."""
 
-    Args:
-        scenario: a resolved scenario as mappings, without its non-private baseline.
-        trial: its number.
-        train_loss: also measure the loss on the training records, which only a simulation can do.
-        grant: where records are put aside for private tuning, permission to use a part of them. A
-            candidate's final model is only scored: privately, by the silos, on the records put aside.
-        selection: `Selection.digest` of the selection that a candidate's score is for.
-    """
-
-    scenario: Mapping[str, Any]
-    trial: int
-    train_loss: bool
+    scenario: Mapping[str, Any]  # a resolved scenario as mappings, without its non-private baseline
+    trial: int  # its number
+    train_loss: bool  # also measure the loss on the training records, which only a simulation can do
+    # where records are put aside for private tuning, permission to use a part of them. A candidate's
+    # final model is only scored: privately, by the silos, on the records put aside
     grant: Grant | None = None
-    selection: str = ""
+    selection: str = ""  # `Selection.digest` of the selection that a candidate's score is for
 
     @property
     def scored(self) -> bool:

@@ -44,25 +44,17 @@ class ReportedTrial(NamedTuple):
 
 @dataclass
 class SweepResults:
-    """Filled as a sweep goes on.
+    """Filled as a sweep goes on."""
 
-    Args:
-        scores: the criterion of each tuning run, None for one that failed.
-        chosen: for each combination the position of its candidate; None if every one failed.
-        rows: the reported trials that succeeded, in order of place.
-        failures: cells that came to nothing, each at the first place that it was for.
-        diverged: candidates' cells that diverged, where every combination has another candidate to choose.
-        cached: how many cells the record had.
-        ran: how many were run.
-    """
-
-    scores: dict[Place, float | None] = field(default_factory=dict)
-    chosen: dict[int, int | None] = field(default_factory=dict)
-    rows: list[ReportedTrial] = field(default_factory=list)
+    scores: dict[Place, float | None] = field(default_factory=dict)  # by tuning run; None: failed
+    chosen: dict[int, int | None] = field(default_factory=dict)  # candidates; None: all failed
+    rows: list[ReportedTrial] = field(default_factory=list)  # reported trials, in order of place
+    # cells that came to nothing, each at the first place that it was for
     failures: list[tuple[Event, Failure]] = field(default_factory=list)
+    # candidates' cells that diverged, where every combination has another candidate to choose
     diverged: list[tuple[Event, Failure]] = field(default_factory=list)
-    cached: int = 0
-    ran: int = 0
+    cached: int = 0  # how many cells the record had
+    ran: int = 0  # how many were run
 
     @property
     def criterion(self) -> dict[tuple[int, int], list[float | None]]:

@@ -36,19 +36,12 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True)
 class Job:
-    """A sweep to run.
+    """A sweep to run."""
 
-    Args:
-        tree: the scenario with its `sweep` section, as nested mappings.
-        combinations: what is reported.
-        tune: what is chosen for each, and how.
-        selections: how a combination is tuned privately, by its number.
-    """
-
-    tree: Mapping[str, Any]
-    combinations: Sequence[Combination]
-    tune: TuneSection | None = None
-    selections: Mapping[int, Selection] = field(default_factory=dict)
+    tree: Mapping[str, Any]  # the scenario with its `sweep` section, as nested mappings
+    combinations: Sequence[Combination]  # what is reported
+    tune: TuneSection | None = None  # what is chosen for each, and how
+    selections: Mapping[int, Selection] = field(default_factory=dict)  # private tuning, by combination
 
     @property
     def scenario(self) -> Scenario:
@@ -164,17 +157,11 @@ _ANY = 1.0  # a plan does not depend on the noise, as every dry run checks
 
 @dataclass(frozen=True)
 class Selection:
-    """Private tuning of one combination.
+    """Private tuning of one combination."""
 
-    Args:
-        scenarios: of each candidate: on the records put aside, at the noise that the silos found.
-        parts: what the silos agreed to, and hand out.
-        repetitions: runs of each candidate.
-    """
-
-    scenarios: tuple[Scenario, ...]
-    parts: Parts
-    repetitions: int
+    scenarios: tuple[Scenario, ...]  # of each candidate, on the records put aside, at the silos' noise
+    parts: Parts  # what the silos agreed to, and hand out
+    repetitions: int  # runs of each candidate
 
     @property
     def silos(self) -> Sequence[AdmittedSelection]:

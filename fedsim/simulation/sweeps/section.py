@@ -199,15 +199,10 @@ ONE_OF = "one_of"
 
 
 class Way(NamedTuple):
-    """A choice of candidates for a combination.
+    """A choice of candidates for a combination."""
 
-    Args:
-        setting: the fields that it sets, sections without their candidates.
-        chosen: those that were tuned, and `FIELD.one_of` with the name of the alternative.
-    """
-
-    setting: Setting
-    chosen: Setting
+    setting: Setting  # the fields that it sets, sections without their candidates
+    chosen: Setting  # those that were tuned, and `FIELD.one_of` with the name of the alternative
 
 
 def ways(setting: Setting) -> Iterator[Way]:

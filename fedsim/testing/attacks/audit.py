@@ -42,26 +42,18 @@ Observe = Callable[[str, float], None]
 
 @dataclass(frozen=True)
 class SiloAudit:
-    """The findings about one silo.
-
-    Attributes:
-        claim: what it was promised.
-        claims: by adversary, where they are promised different things.
-        exact: of the search without noise.
-        noise: of the noise alone.
-        adversaries: bounds by adversary: worst_server, honest_server, model; under secure aggregation
-            worst_server, shuffler, both.
-        findings: what breaks the promise, in words.
-    """
+    """The findings about one silo."""
 
     name: str
-    claim: Claim
-    claims: dict[str, Claim]
-    exact: sensitivity.Found
-    noise: noise.Measured
+    claim: Claim  # what it was promised
+    claims: dict[str, Claim]  # by adversary, where they are promised different things
+    exact: sensitivity.Found  # of the search without noise
+    noise: noise.Measured  # of the noise alone
+    # bounds by adversary: worst_server, honest_server, model; under secure aggregation worst_server,
+    # shuffler, both
     adversaries: dict[str, Bounds]
     others: str
-    findings: tuple[str, ...]
+    findings: tuple[str, ...]  # what breaks the promise, in words
 
 
 @dataclass(frozen=True)

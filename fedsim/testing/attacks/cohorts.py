@@ -100,17 +100,11 @@ Tell = Callable[[int, Heard], tuple[Tensor, ...]]
 
 @dataclass
 class Tap:
-    """Listens to every ask, and may change it.
+    """Listens to every ask, and may change it."""
 
-    Args:
-        full: ask for every record, whatever batch the silo method names.
-        tell: keeps the silo method on a path that does not depend on the answers heard.
-        greedy: at the end of a round ask once more than the silo method does.
-    """
-
-    full: bool = False
-    tell: Tell | None = None
-    greedy: bool = False
+    full: bool = False  # ask for every record, whatever batch the silo method names
+    tell: Tell | None = None  # keeps the silo method on a path that does not depend on the answers heard
+    greedy: bool = False  # at the end of a round ask once more than the silo method does
     heard: list[Heard] = field(default_factory=list)
     overheard: list[Heard] = field(default_factory=list)
 

@@ -39,29 +39,18 @@ _LEAST_RUNS, _WORTH_IT, _LISTENED = 25, 3000, 512
 
 @dataclass(frozen=True)
 class DaemonAudit:
-    """The findings about a silo's daemon.
-
-    Attributes:
-        admission: what it claimed; the same in both worlds.
-        claim: of its epsilon.
-        worst: bounds that the malicious server attained.
-        noise: over what is stated.
-        findings: what breaks the promise, in words.
-        alarm: probability of findings about daemons that keep it.
-        share: of the default work.
-        minutes: of the runs alone.
-    """
+    """The findings about a silo's daemon."""
 
     setting: Setting
     silo: int
-    admission: Admission
-    claim: Claim
-    worst: Bounds
-    noise: Measured
-    findings: tuple[str, ...]
-    alarm: float
-    share: float
-    minutes: float
+    admission: Admission  # what it claimed; the same in both worlds
+    claim: Claim  # of its epsilon
+    worst: Bounds  # bounds that the malicious server attained
+    noise: Measured  # over what is stated
+    findings: tuple[str, ...]  # what breaks the promise, in words
+    alarm: float  # probability of findings about daemons that keep it
+    share: float  # of the default work
+    minutes: float  # of the runs alone
 
 
 def attack(

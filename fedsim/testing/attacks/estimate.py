@@ -71,21 +71,13 @@ def claim_of(setting: Setting, silo: int) -> Claim:
 
 @dataclass(frozen=True)
 class Bounds:
-    """Lower bounds on epsilon at the claim's delta.
+    """Lower bounds on epsilon at the claim's delta."""
 
-    Attributes:
-        runs: in each world.
-        mean_difference: if scores are normal.
-        curve: if trade-offs are the plan's, at some noise.
-        assumption_free: in any case.
-        normality: p-value of the test of normality.
-    """
-
-    runs: tuple[int, int]
-    mean_difference: float
-    curve: float
-    assumption_free: float
-    normality: float
+    runs: tuple[int, int]  # in each world
+    mean_difference: float  # if scores are normal
+    curve: float  # if trade-offs are the plan's, at some noise
+    assumption_free: float  # in any case
+    normality: float  # p-value of the test of normality
 
     def attained(self, gaussian_plan: bool, shaped: bool = True) -> tuple[float, str]:
         """The bound to quote, by a rule that looks at the claim and at normality alone; and its name."""
@@ -235,17 +227,11 @@ class Search(NamedTuple):
 
 @dataclass(frozen=True)
 class Effort:
-    """How much each part of an audit does.
+    """How much each part of an audit does."""
 
-    Attributes:
-        search: of every silo.
-        worst: runs in each world, by silo.
-        honest: runs in each world.
-    """
-
-    search: Search
-    worst: dict[int, int]
-    honest: int
+    search: Search  # of every silo
+    worst: dict[int, int]  # runs in each world, by silo
+    honest: int  # runs in each world
 
 
 def effort(setting: Setting, silos: Sequence[int], claims: dict[int, Claim], share: float = 1.0) -> Effort:

@@ -37,19 +37,13 @@ _COORDINATES = 66
 
 @dataclass(frozen=True)
 class Line:
-    """One round of the attack.
-
-    Args:
-        name: of the reply's array.
-        query: what that array answers.
-        places: where it lies in each world.
-    """
+    """One round of the attack."""
 
     round: int
     broadcast: Broadcast
-    name: str
-    query: Query
-    places: Places
+    name: str  # of the reply's array
+    query: Query  # what that array answers
+    places: Places  # where it lies in each world
     dtype: torch.dtype
 
 

@@ -42,19 +42,12 @@ class _Test(NamedTuple):
 
 @dataclass(frozen=True)
 class Measured:
-    """Noise over what is stated, and what is wrong with it.
+    """Noise over what is stated, and what is wrong with it."""
 
-    Attributes:
-        ratio: measured over stated standard deviation, of all answers together.
-        repeated: the largest correlation between two answers' noise.
-        faults: in words; empty unless chance would have it so with a probability below the alarm rate.
-        p_values: of the tests, by name.
-    """
-
-    ratio: float = 1.0
-    repeated: float = 0.0
-    faults: tuple[str, ...] = ()
-    p_values: dict[str, float] = field(default_factory=dict)
+    ratio: float = 1.0  # measured over stated standard deviation, of all answers together
+    repeated: float = 0.0  # the largest correlation between two answers' noise
+    faults: tuple[str, ...] = ()  # in words; empty unless chance alone is below the alarm rate
+    p_values: dict[str, float] = field(default_factory=dict)  # of the tests, by name
 
     @property
     def p(self) -> float:

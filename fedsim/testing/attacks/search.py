@@ -167,23 +167,15 @@ _PATHS = 4
 
 @dataclass(frozen=True)
 class Attack:
-    """The two records that differ, and the broadcasts of a malicious server.
+    """The two records that differ, and the broadcasts of a malicious server."""
 
-    Args:
-        first: the record of one world.
-        second: that of the other.
-        broadcasts: by kind of round, what it sends.
-        ratios: by kind, how far the two terms are from each other, over 2 clip: 1 is the most there can be.
-        records: every candidate record, the most promising ones first.
-        points: by kind, every candidate broadcast that silos accept, likewise.
-    """
-
-    first: Record
-    second: Record
-    broadcasts: tuple[Broadcast, ...]
+    first: Record  # the record of one world
+    second: Record  # that of the other
+    broadcasts: tuple[Broadcast, ...]  # by kind of round, what it sends
+    # by kind, how far the two terms are from each other, over 2 clip: 1 is the most there can be
     ratios: tuple[float, ...]
-    records: tuple[Record, ...]
-    points: tuple[tuple[Broadcast, ...], ...]
+    records: tuple[Record, ...]  # every candidate record, the most promising ones first
+    points: tuple[tuple[Broadcast, ...], ...]  # by kind, candidate broadcasts that silos accept, likewise
 
     def worlds(self, setting: Setting, silo: int) -> tuple[Data, Data]:
         """The silo's neighbouring data sets."""

@@ -35,15 +35,10 @@ _TOGETHER, _ROUNDS, _ENOUGH = 64, 64, 12
 
 @dataclass(frozen=True)
 class Presence:
-    """A place in a silo's records, and how often the record there is drawn.
+    """A place in a silo's records, and how often the record there is drawn."""
 
-    Attributes:
-        place: of the record that is replaced.
-        draws: for rounds where it is drawn at all, how often in each ask.
-    """
-
-    place: int
-    draws: dict[int, tuple[int, ...]]
+    place: int  # of the record that is replaced
+    draws: dict[int, tuple[int, ...]]  # for rounds where it is drawn at all, how often in each ask
 
 
 def find_drawn(setting: Setting, silo: int, kind: int, chosen: Attack, stream: str) -> Presence:
@@ -109,20 +104,14 @@ _STREAM = "exact"
 
 @dataclass
 class Found:
-    """The largest ratios, and where.
+    """The largest ratios, and where."""
 
-    Attributes:
-        sensitivity: movement of the silo's own answer over its sensitivity; infinity where one record decides
-            whether it answers at all.
-        cross: movement of another silo's answer over that silo's sensitivity.
-        asked: how often the gate answered.
-        where: of each ratio, in words.
-    """
-
+    # movement of the silo's own answer over its sensitivity; infinity where one record decides whether
+    # it answers at all
     sensitivity: float = 0.0
-    cross: float = 0.0
-    asked: int = 0
-    where: dict[str, str] = field(default_factory=dict)
+    cross: float = 0.0  # movement of another silo's answer over that silo's sensitivity
+    asked: int = 0  # how often the gate answered
+    where: dict[str, str] = field(default_factory=dict)  # of each ratio, in words
 
     def add(self, kind: Literal["sensitivity", "cross"], ratio: float, where: str) -> None:
         """Another movement."""

@@ -38,19 +38,12 @@ _MOST_SILOS = 10
 
 @dataclass(frozen=True)
 class Kind:
-    """Rounds that broadcast the same names and ask the same things.
+    """Rounds that broadcast the same names and ask the same things."""
 
-    Args:
-        asks: of each of these rounds.
-        names: of the broadcast.
-        rounds: ascending.
-        seen: broadcasts of some of them, of an honest run.
-    """
-
-    asks: tuple[Ask, ...]
-    names: tuple[str, ...]
-    rounds: tuple[int, ...]
-    seen: tuple[Broadcast, ...]
+    asks: tuple[Ask, ...]  # of each of these rounds
+    names: tuple[str, ...]  # of the broadcast
+    rounds: tuple[int, ...]  # ascending
+    seen: tuple[Broadcast, ...]  # broadcasts of some of them, of an honest run
 
     @property
     def weight(self) -> float:
