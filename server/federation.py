@@ -18,17 +18,7 @@ from fedsim.common.errors import Refused
 from fedsim.protocol.copies import digest
 from fedsim.protocol.links import Answered
 from fedsim.wire.frames import sealed
-from fedsim.wire.messages import (
-    Admission,
-    Ask,
-    Close,
-    Closed,
-    Greeting,
-    Hello,
-    Mark,
-    Offer,
-    Reply,
-)
+from fedsim.wire.messages import Admission, Ask, Close, Closed, Greeting, Hello, Mark, Offer, Reply
 from server.replies import Form, Reports, WrongReply, read
 
 

@@ -130,10 +130,7 @@ def _groups(sizes: Sequence[int]) -> list[list[int]]:
 
 
 def _block(
-    silos: Sequence[tuple[np.ndarray, np.ndarray]],
-    group: list[int],
-    problem: Problem,
-    dtype: torch.dtype,
+    silos: Sequence[tuple[np.ndarray, np.ndarray]], group: list[int], problem: Problem, dtype: torch.dtype
 ) -> Block:
     rows = max(len(silos[member][1]) for member in group)
     rows = rows if isinstance(problem, NeuralNetwork) else padded_rows(rows, dtype)

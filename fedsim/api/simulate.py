@@ -95,11 +95,7 @@ def simulate(
 
 
 def follow(
-    resolved: Resolved,
-    watch: Watch,
-    out: Path | None,
-    complain: Callable[[str], None],
-    resume: bool = False,
+    resolved: Resolved, watch: Watch, out: Path | None, complain: Callable[[str], None], resume: bool = False
 ) -> Run:
     """Run a resolved scenario and, where `out` is a directory, save it.
 

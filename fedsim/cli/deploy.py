@@ -138,8 +138,7 @@ def deploy(
     overrides: Overrides = None,
     resume: Annotated[bool, typer.Option("--resume", help="Resume the unfinished run there.")] = False,
     superlink: Annotated[
-        str | None,
-        typer.Option(metavar="HOST:PORT", help="A running SuperLink; default: one for this run."),
+        str | None, typer.Option(metavar="HOST:PORT", help="A running SuperLink; default: one for this run.")
     ] = None,
 ) -> None:
     """Train a model with real silos, through Flower, and write the run directory."""

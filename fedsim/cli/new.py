@@ -29,13 +29,9 @@ _FILES = {
 
 @app.command(rich_help_panel=SCENARIOS)
 def new(
-    name: Annotated[
-        str,
-        typer.Argument(metavar="NAME", help="The algorithm's name, such as my_algorithm."),
-    ],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The algorithm's name, such as my_algorithm.")],
     place: Annotated[
-        Path | None,
-        typer.Argument(metavar="[PLACE]", help="A new directory; default ./NAME."),
+        Path | None, typer.Argument(metavar="[PLACE]", help="A new directory; default ./NAME.")
     ] = None,
 ) -> None:
     """Begin an algorithm, as a package with a scenario and tests that pass."""

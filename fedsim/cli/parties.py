@@ -18,8 +18,7 @@ def certs(
     ],
     silo: Annotated[list[str], typer.Option(help="A silo's name; may be repeated.")],
     host: Annotated[
-        list[str] | None,
-        typer.Option(help="Name or address under which silos reach the server; repeatable."),
+        list[str] | None, typer.Option(help="Name or address under which silos reach the server; repeatable.")
     ] = None,
     days: Annotated[
         int, typer.Option(min=1, max=825, help="Days that the server's certificate is valid.")
@@ -67,8 +66,7 @@ def silo(
     ] = False,
     serve: Annotated[bool, typer.Option("--serve", help="After --enrol, go on as the daemon.")] = False,
     health: Annotated[
-        bool,
-        typer.Option("--health", help="Health check of the running daemon; exit code 1 if it fails."),
+        bool, typer.Option("--health", help="Health check of the running daemon; exit code 1 if it fails.")
     ] = False,
     insecure_simulation: Annotated[
         bool, typer.Option("--insecure-simulation", help="Allow noise from a seed: no privacy; for tests.")
@@ -85,11 +83,7 @@ def silo(
         from silos.service import run
 
         code = run(
-            config,
-            enrol_first=enrol,
-            serve=serve,
-            health=health,
-            insecure_simulation=insecure_simulation,
+            config, enrol_first=enrol, serve=serve, health=health, insecure_simulation=insecure_simulation
         )
         raise typer.Exit(code)
 
@@ -101,8 +95,7 @@ def shuffler(
         bool, typer.Option("--enrol", help="Make the shuffler's keys, print their public halves, and end.")
     ] = False,
     health: Annotated[
-        bool,
-        typer.Option("--health", help="Health check of the running shuffler; exit code 1 if it fails."),
+        bool, typer.Option("--health", help="Health check of the running shuffler; exit code 1 if it fails.")
     ] = False,
 ) -> None:
     """Run a federation's shuffler: silos' sealed reports come in, and sums that it cannot read go out."""

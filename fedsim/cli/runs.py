@@ -64,9 +64,7 @@ def _table(comparison: Comparison) -> Table:
 
 
 @app.command(rich_help_panel=RUNS)
-def report(
-    directory: Annotated[Path, typer.Argument(metavar="RUN", help="Run directory.")],
-) -> None:
+def report(directory: Annotated[Path, typer.Argument(metavar="RUN", help="Run directory.")]) -> None:
     """Write the reviewer's page of a run: report.html, which needs no network, and its figures."""
     with plain_errors():
         from fedsim.report import page, sweep_page

@@ -66,8 +66,7 @@ def simulate(
     data_dir: DataDir = None,
     out: Annotated[Path | None, typer.Option(help="Run directory; default runs/NAME-TIME.")] = None,
     resume: Annotated[
-        Path | None,
-        typer.Option(metavar="RUN", help="Resume an interrupted run: its unfinished trials."),
+        Path | None, typer.Option(metavar="RUN", help="Resume an interrupted run: its unfinished trials.")
     ] = None,
     runtime: Annotated[str | None, typer.Option(help="ray or inprocess; overrides the scenario.")] = None,
     address: Address = None,

@@ -37,9 +37,7 @@ class _Dumper(yaml.SafeDumper):
 
 for each in (_Loader, _Dumper):
     each.add_implicit_resolver(
-        "tag:yaml.org,2002:float",
-        re.compile(r"[-+]?(\d+(\.\d*)?|\.\d+)[eE][-+]?\d+$"),
-        list("+-.0123456789"),
+        "tag:yaml.org,2002:float", re.compile(r"[-+]?(\d+(\.\d*)?|\.\d+)[eE][-+]?\d+$"), list("+-.0123456789")
     )
 
 

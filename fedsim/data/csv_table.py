@@ -27,16 +27,7 @@ from fedsim.data.schema import (
     ranges_of,
     read_schema,
 )
-from fedsim.data.source import (
-    NO_LABEL,
-    Design,
-    Floats,
-    Ints,
-    Labels,
-    Source,
-    require_labels,
-    whole_numbers,
-)
+from fedsim.data.source import NO_LABEL, Design, Floats, Ints, Labels, Source, require_labels, whole_numbers
 
 if TYPE_CHECKING:  # loaded only where a table is read
     from fedsim.data.column_values import Cells

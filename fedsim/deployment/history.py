@@ -113,11 +113,7 @@ class History:
         receipts = {name: each.receipt for name, each in closed.items()}
         deployed = self._deployed(reasons, receipts, [*self._versions(), *remarks])
         return Outcome(
-            self._resolved,
-            self._results,
-            seconds,
-            admitted=tuple(self._admitted.values()),
-            deployed=deployed,
+            self._resolved, self._results, seconds, admitted=tuple(self._admitted.values()), deployed=deployed
         )
 
     def _odd(self, name: str, closed: Closed) -> str:

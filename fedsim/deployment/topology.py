@@ -226,10 +226,7 @@ def _one_by_one(resolved: Resolved) -> bool:
 
 def _federation(topology: Topology) -> dict[str, Any]:
     silos = {
-        name: {
-            "identity": f"../{name}/state/identity.pub",
-            "node": f"../{name}/node.pub",
-        }
+        name: {"identity": f"../{name}/state/identity.pub", "node": f"../{name}/node.pub"}
         for name in topology.silos
     }
     told = {"silos": silos, "test": "test.npz", "heads": "heads.json", "root_certificates": "ca.crt"}

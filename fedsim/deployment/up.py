@@ -173,10 +173,7 @@ def _write(topology: Topology) -> None:
         "federation": scenario.name,
         "silos": {name: _public(topology.silo(name) / "state" / "identity.pub") for name in topology.silos},
         "server": _public(topology.server / PUBLIC_FILE),
-        "shuffler": {
-            "key": _public(state / PUBLIC_FILE),
-            "identity": _public(state / "identity.pub"),
-        },
+        "shuffler": {"key": _public(state / PUBLIC_FILE), "identity": _public(state / "identity.pub")},
         "min_silos": privacy.min_silos,
         "honest_fraction": privacy.honest_fraction or 1.0,
         "noise_by": privacy.noise_by,

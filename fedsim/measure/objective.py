@@ -282,11 +282,7 @@ def _hessian(problem: GeneralisedLinear, features: Tensor, share: Tensor, w: Ten
 
 
 def _newton(
-    objective: Objective,
-    gradient: Objective,
-    hessian: Objective,
-    w: Tensor,
-    check: Callable[[Tensor], None],
+    objective: Objective, gradient: Objective, hessian: Objective, w: Tensor, check: Callable[[Tensor], None]
 ) -> Tensor:
     """Minimise a smooth convex function; `check` may give every point up."""
     for _ in range(_NEWTON_STEPS):

@@ -141,8 +141,7 @@ def _check_form(module: nn.Module, form: Form, features: Tensor, scores: Tensor)
             _gradient(form.scores(parameters, row.unsqueeze(0)), parameters), own, atol=1e-9
         ):
             raise _wrong(
-                module,
-                "has a gradient that is not its operations' own (for torch.no_grad use detach)",
+                module, "has a gradient that is not its operations' own (for torch.no_grad use detach)"
             )
 
 

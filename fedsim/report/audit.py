@@ -21,11 +21,7 @@ ADVERSARIES = {
     "model": "model alone",
 }
 _SHORT = ["malicious\nserver", "curious\nserver", "model\nalone"]
-PARTIES = {
-    "worst_server": "server",
-    "shuffler": "shuffler",
-    "both": "both together",
-}
+PARTIES = {"worst_server": "server", "shuffler": "shuffler", "both": "both together"}
 """The readers under secure aggregation."""
 
 
@@ -64,13 +60,7 @@ def audit_table(audit: AuditPart) -> TextTable:
             "other silos' answers moved",
         ],
         _rows(audit.silos),
-        short=[
-            "silo",
-            "claimed",
-            *_SHORT,
-            "moved",
-            "others\nmoved",
-        ],
+        short=["silo", "claimed", *_SHORT, "moved", "others\nmoved"],
     )
 
 

@@ -311,8 +311,7 @@ class Scenario(Section):
     description: str = Field("", description="what it shows")
     variant: str | None = Field(None, description="which of `variants` this is")
     variants: dict[str, dict[str, Any]] | None = Field(
-        None,
-        description="of a file: {name: {dotted field: value}}; those of `variant` are set over the rest",
+        None, description="of a file: {name: {dotted field: value}}; those of `variant` are set over the rest"
     )
     seed: int = Field(
         0,

@@ -111,12 +111,7 @@ class SiloHost:
     """Co-hosted silos of one trial; `members` are positions among them."""
 
     def __init__(
-        self,
-        resolved: Resolved,
-        trial: int,
-        data: Hosted,
-        run: str | None = None,
-        grant: Grant | None = None,
+        self, resolved: Resolved, trial: int, data: Hosted, run: str | None = None, grant: Grant | None = None
     ) -> None:
         """One trial's silos.
 

@@ -217,11 +217,7 @@ class HostWorker(SiloHost):
         super().__init__(resolved, trial, Hosted(silos, digest))
 
     def answer(
-        self,
-        variant: Variant,
-        round_index: int,
-        broadcast: Mapping[str, Any],
-        members: Sequence[int] | None,
+        self, variant: Variant, round_index: int, broadcast: Mapping[str, Any], members: Sequence[int] | None
     ) -> dict[str, Any]:
         """See `SiloHost.answer`; arrays arrive read-only, so they are copied before torch sees them."""
         tensors = {name: torch.from_numpy(value.copy()) for name, value in broadcast.items()}

@@ -22,14 +22,7 @@ from fedsim.protocol.blame import blaming
 from fedsim.protocol.limits import DIVERGED
 from fedsim.protocol.links import Answered, Hosts, Link, Variant
 from fedsim.protocol.plan import Admitted
-from fedsim.report.outcome import (
-    Observer,
-    Results,
-    TrialResult,
-    measures_costs,
-    measures_objective,
-    variants,
-)
+from fedsim.report.outcome import Observer, Results, TrialResult, measures_costs, measures_objective, variants
 from fedsim.report.record import (
     BaselineMeasurement,
     CalibrationBin,

@@ -69,20 +69,14 @@ def zcdp(s: Symbols) -> tuple[Check, ...]:
     """Theorem 44; q >= 1 says that the noise leaves a step worth taking, else the theorem returns w_0."""
     L, beta, Delta = s.need("Theorem 44", "L", "beta", "Delta")
     period = (L / (8 * math.sqrt(s.d * s.xi * Delta * beta))) ** (2 / 3)
-    return (
-        _range(s, SPIDER),
-        at_least("q >= 1", "privacy.epsilon", period, 1),
-    )
+    return (_range(s, SPIDER), at_least("q >= 1", "privacy.epsilon", period, 1))
 
 
 def shuffled(s: Symbols) -> tuple[Check, ...]:
     """Theorem 38, with the least R that it can have: max(n^2 N^2 eps^2 / M, N / M, ...)."""
     least = max((s.n * s.N * s.epsilon) ** 2 / s.M, s.N / s.M, 1.0)
     bound = 16 * math.log(18 * least * s.M**2 / (s.N * s.delta))
-    return (
-        _range(s, SHUFFLED),
-        at_least("M >= 16 ln(18 R M^2/(N delta))", "participation", s.M, bound),
-    )
+    return (_range(s, SHUFFLED), at_least("M >= 16 ln(18 R M^2/(N delta))", "participation", s.M, bound))
 
 
 def reduction(s: Symbols) -> tuple[Check, ...]:

@@ -11,17 +11,7 @@ from typing import Any
 
 from fedsim.common.errors import InputError
 from fedsim.protocol.batch import FULL, Batch
-from fedsim.theory.choice import (
-    MOST_ROUNDS,
-    Case,
-    Errors,
-    fresh,
-    larger,
-    log,
-    rounded,
-    smallest,
-    subsample,
-)
+from fedsim.theory.choice import MOST_ROUNDS, Case, Errors, fresh, larger, log, rounded, smallest, subsample
 from fedsim.theory.symbols import Symbols
 from fedsim.theory.theorem import Derived
 from fedsim.theory.theorem_noise import smallest_batch

@@ -22,8 +22,7 @@ class RandomSize:
 
     name: ClassVar[str] = "random_size"
     low: Annotated[
-        int,
-        Field(ge=1, alias="min_silos", description="least M_r: silos in a round are uniform on min..max"),
+        int, Field(ge=1, alias="min_silos", description="least M_r: silos in a round are uniform on min..max")
     ]
     high: Annotated[int, Field(ge=1, alias="max_silos", description="largest M_r")]
 

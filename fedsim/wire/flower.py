@@ -18,10 +18,7 @@ STYPE = "fedsim.frame"
 """Type of the array's serialised bytes: the frame as it is."""
 
 AWAY, UNREADABLE = 101, 102
-REASONS = {
-    AWAY: "the silo's daemon does not answer",
-    UNREADABLE: "not a message that this silo takes",
-}
+REASONS = {AWAY: "the silo's daemon does not answer", UNREADABLE: "not a message that this silo takes"}
 
 ONE_PIECE = 2**21
 """Frames of at most this many bytes travel in one piece; longer ones are cut."""

@@ -244,11 +244,7 @@ class Delivery:
 
     def _push(self, session: str, object_id: str, content: bytes) -> None:
         request = PushObjectRequest(
-            node=self._node,
-            run_id=self._run,
-            session_id=session,
-            object_id=object_id,
-            object_content=content,
+            node=self._node, run_id=self._run, session_id=session, object_id=object_id, object_content=content
         )
         if not retried(self._client.PushObject, request).stored:
             raise Unreadable("the SuperLink takes this reply no more")

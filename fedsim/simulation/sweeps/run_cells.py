@@ -140,12 +140,7 @@ def _noise_key(cell: Cell, resolved: Resolved, data: Federation) -> str:
 
 
 def _result(
-    cell: Cell,
-    resolved: Resolved,
-    data: Federation,
-    outcome: Folded,
-    measured: Measured,
-    seconds: float,
+    cell: Cell, resolved: Resolved, data: Federation, outcome: Folded, measured: Measured, seconds: float
 ) -> CellResult:
     """`measured`: error or score, loss, and other metrics."""
     error, loss, more = measured

@@ -265,12 +265,7 @@ def _square(heard: Heard) -> Tensor:
 
 
 def _hear(
-    setting: Setting,
-    silo: int,
-    kind: Kind,
-    points: Sequence[Broadcast],
-    tried: Sequence[Record],
-    path: int,
+    setting: Setting, silo: int, kind: Kind, points: Sequence[Broadcast], tried: Sequence[Record], path: int
 ) -> list[tuple[int, list[Heard]]]:
     """(place, asks) of the points that are accepted, for silos of one record each.
 
