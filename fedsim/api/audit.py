@@ -172,26 +172,17 @@ class DaemonAudit:
         """A table of one row: the silo's claimed and attained epsilon."""
         tree = self.tree
         share = f" ({floor(100 * tree['attained_share'])} %)" if tree["attained_share"] is not None else ""
-        columns = [
-            "silo",
-            "n",
-            "delta",
-            "claimed epsilon",
-            "attained by malicious server",
-            "runs a data set",
-            "noise",
-        ]
-        row = [
-            tree["silo"],
-            f"{tree['n']}",
-            shown_up(tree["delta"], 4),
-            shown_up(tree["claimed"], 3),
-            f"{shown_down(tree['attained'], 3)}{share}",
-            f"{min(tree['runs']):,}",
-            f"{tree['noise_ratio']:.3f}",
-        ]
+        cells = {
+            "silo": tree["silo"],
+            "n": f"{tree['n']}",
+            "delta": shown_up(tree["delta"], 4),
+            "claimed epsilon": shown_up(tree["claimed"], 3),
+            "attained by malicious server": f"{shown_down(tree['attained'], 3)}{share}",
+            "runs a data set": f"{min(tree['runs']):,}",
+            "noise": f"{tree['noise_ratio']:.3f}",
+        }
         short = ["silo", "n", "delta", "claimed", "malicious\nserver", "runs a\ndata set", "noise"]
-        return TextTable("Lower bound on epsilon.", columns, [row], short=short)
+        return TextTable("Lower bound on epsilon.", list(cells), [list(cells.values())], short=short)
 
 
 def audit_daemons(

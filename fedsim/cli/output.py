@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,35 +19,25 @@ if TYPE_CHECKING:
     from fedsim.report.tables import TextTable
 
 
-@dataclass(frozen=True)
 class Output:
-    """Consoles for progress, results and errors, by the options --quiet and --json."""
+    """Consoles by the options --quiet (nothing but errors) and --json (the summary alone on stdout).
 
-    quiet: bool = False  # nothing but errors
-    as_json: bool = False  # the summary alone on stdout, as JSON; progress and errors on stderr
+    Attributes:
+        progress: how far it is.
+        results: what came of it.
+        errors: beside the results where those are shown.
+    """
 
-    @cached_property
-    def progress(self) -> Console:
-        """The console for progress."""
-        return self._console(stderr=self.as_json, quiet=self.quiet)
-
-    @cached_property
-    def results(self) -> Console:
-        """The console for results."""
-        return self._console(stderr=False, quiet=self.quiet or self.as_json)
-
-    @cached_property
-    def errors(self) -> Console:
-        """The console for errors: beside the results where those are shown."""
-        return self._console(stderr=self.quiet or self.as_json, quiet=False)
+    def __init__(self, quiet: bool = False, as_json: bool = False) -> None:
+        self._as_json = as_json
+        self.progress = Console(stderr=as_json, quiet=quiet)
+        self.results = Console(quiet=quiet or as_json)
+        self.errors = Console(stderr=quiet or as_json)
 
     def summary(self, tree: Mapping[str, Any]) -> None:
         """Print it if JSON is asked for."""
-        if self.as_json:
+        if self._as_json:
             print_json(tree)
-
-    def _console(self, stderr: bool, quiet: bool) -> Console:
-        return Console(stderr=stderr, quiet=quiet)
 
 
 def print_json(tree: Mapping[str, Any]) -> None:

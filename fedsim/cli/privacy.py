@@ -225,12 +225,14 @@ def _print(
     if as_json:
         print_json(found.tree)
         return
+    from fedsim.report.tables import capital
+
     console = Console()
     console.print(rendered(table, title), "", sep="\n")
     for line in lines:
         say(console, line)
     for line in found.verdict:
-        say(console, line[0].upper() + line[1:], "bold red" if found.broken else "bold")
+        say(console, capital(line), "bold red" if found.broken else "bold")
 
 
 def _lines(audited: Audit, seconds: float) -> Iterator[str]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ ADVERSARIES = {
     "honest_server": "honest-but-curious server",
     "model": "model alone",
 }
-_SHORT = ["malicious\nserver", "curious\nserver", "model\nalone"]
+_SHORT, _MOVED = ["malicious\nserver", "curious\nserver", "model\nalone"], ["moved", "others\nmoved"]
 PARTIES = {"worst_server": "server", "shuffler": "shuffler", "both": "both together"}
 """The readers under secure aggregation."""
 
@@ -30,67 +31,35 @@ def adversaries(audit: AuditPart) -> dict[str, str]:
     return PARTIES if audit.sums else ADVERSARIES
 
 
-def _rows(silos: Sequence[AuditedSilo]) -> list[list[str]]:
-    """Silo, claim (rounded up), what each adversary attained (rounded down), and the exact ratios."""
-    return [
-        [
-            silo.name,
-            shown_up(silo.claimed, 3),
-            *(_attained(silo, adversary) for adversary in ADVERSARIES),
-            _ratio(silo.sensitivity_ratio, 4),
-            _ratio(silo.cross_silo_ratio, 2),
-        ]
-        for silo in silos
-    ]
-
-
 def audit_table(audit: AuditPart) -> TextTable:
-    """For each audited silo its claim, and the epsilon that each adversary attained."""
+    """For each audited silo its claim, and the epsilon that each adversary attained.
+
+    A run with secure aggregation has a row for each silo and party; nothing is claimed against a party that
+    is not there.
+    """
     few = audit.of_silos > len(audit.silos)
     some = f"{len(audit.silos):,} of {audit.of_silos:,} silos" if few else "All silos"
     if audit.sums:
-        return _party_table(audit.silos, some)
-    return TextTable(
-        f"{some}; lower bounds on epsilon.",
-        [
-            "silo",
-            "claimed epsilon",
-            *(f"attained by {name}" for name in ADVERSARIES.values()),
-            "answer moved, of sensitivity",
-            "other silos' answers moved",
-        ],
-        _rows(audit.silos),
-        short=["silo", "claimed", *_SHORT, "moved", "others\nmoved"],
-    )
-
-
-def _party_table(silos: Sequence[AuditedSilo], some: str) -> TextTable:
-    """A row for each silo and party; nothing is claimed against a party that is not there."""
-    return TextTable(
-        f"{some}; lower bounds on epsilon, of what each party reads.",
-        [
-            "silo",
-            "read by",
-            "claimed epsilon",
-            "attained",
-            "sum moved, of sensitivity",
-            "other silos' parts moved",
-        ],
-        [
-            [
-                silo.name,
-                name,
-                shown_up(silo.claimed_against(party), 3),
-                _attained(silo, party),
-                _ratio(silo.sensitivity_ratio, 4),
-                _ratio(silo.cross_silo_ratio, 2),
-            ]
-            for silo in silos
-            for party, name in PARTIES.items()
-            if silo.by(party) is not None
-        ],
-        short=["silo", "read by", "claimed", "attained", "moved", "others\nmoved"],
-    )
+        rows = [(silo, party) for silo in audit.silos for party in PARTIES if silo.by(party) is not None]
+        columns: dict[str, Callable[[tuple[AuditedSilo, str]], str]] = {
+            "silo": lambda row: row[0].name,
+            "read by": lambda row: PARTIES[row[1]],
+            "claimed epsilon": lambda row: shown_up(row[0].claimed_against(row[1]), 3),
+            "attained": lambda row: _attained(*row),
+            "sum moved, of sensitivity": lambda row: _ratio(row[0].sensitivity_ratio, 4),
+            "other silos' parts moved": lambda row: _ratio(row[0].cross_silo_ratio, 2),
+        }
+        caption = f"{some}; lower bounds on epsilon, of what each party reads."
+        return TextTable.of(caption, rows, columns, ["silo", "read by", "claimed", "attained", *_MOVED])
+    by_silo: dict[str, Callable[[AuditedSilo], str]] = {
+        "silo": lambda silo: silo.name,
+        "claimed epsilon": lambda silo: shown_up(silo.claimed, 3),
+        **{f"attained by {name}": partial(_attained, adversary=key) for key, name in ADVERSARIES.items()},
+        "answer moved, of sensitivity": lambda silo: _ratio(silo.sensitivity_ratio, 4),
+        "other silos' answers moved": lambda silo: _ratio(silo.cross_silo_ratio, 2),
+    }
+    short = ["silo", "claimed", *_SHORT, *_MOVED]
+    return TextTable.of(f"{some}; lower bounds on epsilon.", audit.silos, by_silo, short)
 
 
 def _attained(silo: AuditedSilo, adversary: str) -> str:

@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from fedsim.common.errors import InputError, suggest
 from fedsim.common.files import atomic_directory, check_free
 from fedsim.privacy.rounding import shown_up
-from fedsim.report.page import PAGE, capital, template
+from fedsim.report.page import PAGE, template
 from fedsim.report.summary import FILE, Summary, Values, read_summary
 from fedsim.report.sweep_figure import Point, draw
 from fedsim.report.sweep_page import (
@@ -29,7 +29,7 @@ from fedsim.report.sweep_page import (
     x_label,
 )
 from fedsim.report.sweep_summary import CombinationRow, SweepSummary, is_sweep, read_sweep
-from fedsim.report.tables import Table, TextTable, figure_html
+from fedsim.report.tables import Table, TextTable, capital, figure_html
 from fedsim.scenario.metric import METRICS
 
 _REQUIRED, _OPTIONAL = ("series", "epsilon"), ("low", "high")

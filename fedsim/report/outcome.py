@@ -157,32 +157,18 @@ def _defined(value: Any) -> Any:
 
 
 def _row(trial: int, statement: Statement) -> SiloStatement:
-    terms, admitted = statement.admitted.terms, statement.admitted
-    return SiloStatement(
-        trial,
-        terms.name,
-        terms.n,
-        terms.epsilon,
-        terms.delta,
-        list(terms.rounds),
-        terms.noise_multiplier,
-        admitted.noise_multiplier,
-        admitted.epsilon_guaranteed,
-        admitted.releases,
-        statement.epsilon_spent,
-        list(statement.rounds),
-        list(statement.digests),
-    )
+    """A statement as a row, but for the silo's share in sums, which nothing shows."""
+    admitted, terms = statement.admitted, statement.admitted.terms
+    plain = vars(terms) | {"rounds": list(terms.rounds), "share": None}
+    return SiloStatement(trial, vars(statement) | {"admitted": vars(admitted) | {"terms": plain}})
 
 
 def _statement(row: SiloStatement) -> Statement:
-    """The statement of a row, but for the silo's share in sums, which nothing shows."""
-    planned = row.planned
+    admitted = row.fields["admitted"]
+    planned = admitted["terms"]["rounds"]
     every = range(planned[0], planned[-1] + 1) if planned else range(0)
-    rounds = every if list(every) == planned else planned
-    terms = Terms(row.silo, row.n, row.epsilon, row.delta, rounds, row.given_noise)
-    admitted = Admitted(terms, row.noise_multiplier, row.epsilon_guaranteed, row.releases)
-    return Statement(admitted, row.epsilon_spent, row.rounds, row.digests)
+    terms = Terms(**admitted["terms"] | {"rounds": every if list(every) == planned else planned})
+    return Statement(**row.fields | {"admitted": Admitted(**admitted | {"terms": terms})})
 
 
 Observer = Callable[[Measurement], None]

@@ -19,6 +19,7 @@ from fedsim.report.curves import MEASURED_FIGURES
 from fedsim.report.outcome import Outcome
 from fedsim.report.run_directory import RunData, data_of, read, write
 from fedsim.report.summary import FEW, Part, Privacy, SiloRow, Spread, Summary, spans
+from fedsim.report.tables import capital
 from fedsim.report.texts import (
     NONPRIVATE,
     epsilon_range,
@@ -209,11 +210,6 @@ def _verdict(failed: list[str], total: int, good: str, bad: str) -> str:
         return f"{good} in all {total:,} silos"
     more = f" and {len(failed) - 5:,} more" if len(failed) > 5 else ""
     return f"{bad} in {len(failed):,} of {total:,} silos: {', '.join(failed[:5])}{more}"
-
-
-def capital(text: str) -> str:
-    """The text with a capital letter, for a sentence's start."""
-    return f"{text[0].upper()}{text[1:]}"
 
 
 def _figures(run: RunData, folder: Path) -> list[PageFigure]:

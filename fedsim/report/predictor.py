@@ -14,7 +14,7 @@ from fedsim.common.errors import InputError
 from fedsim.data.recipe import FIELD, Fitted, Recipe
 from fedsim.data.source import Floats
 from fedsim.problems.glm import GeneralisedLinear
-from fedsim.problems.kinds import Problem
+from fedsim.problems.kinds import Problem, head
 from fedsim.problems.network import NeuralNetwork
 from fedsim.report.run_directory import RunData
 
@@ -99,13 +99,13 @@ class Predictor:
         return pd.DataFrame(made, index=table.index if isinstance(table, pd.DataFrame) else None)
 
     def _of_number(self, scores: Tensor) -> dict[str, Any]:
-        numbers = _head(self.problem).numbers(scores).numpy()
+        numbers = head(self.problem).numbers(scores).numpy()
         return {PREDICTION: self._known.preparation.number(numbers)}
 
     def _of_classes(self, scores: Tensor) -> dict[str, Any]:
         labels = np.array(self.recipe.classes, dtype=object)
         codes = scores.argmax(-1) if scores.dim() > 1 else (scores > 0).long()
-        probabilities = _head(self.problem).probabilities(scores)
+        probabilities = head(self.problem).probabilities(scores)
         if probabilities is None:
             columns = scores.reshape(len(scores), -1).T.numpy()
             names = [SCORE] if len(columns) == 1 else [f"{SCORE} {label}" for label in labels]
@@ -179,7 +179,3 @@ def predictor_of(run: RunData, trial: int | None = None, nonprivate: bool = Fals
         raise InputError("trial", trial, f"must be one of the finished ones, {', '.join(map(str, models))}")
     kept, fitted = run.trained
     return Predictor(kept.made(), models[number], fitted.get(number), kept.num_classes)
-
-
-def _head(problem: Problem) -> GeneralisedLinear:
-    return problem.head if isinstance(problem, NeuralNetwork) else problem

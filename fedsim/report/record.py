@@ -119,21 +119,10 @@ class LedgerRow(NamedTuple):
 
 
 class SiloStatement(NamedTuple):
-    """A silo's account of a trial; see `fedsim.protocol.plan`, which has the same fields."""
+    """A silo's account of a trial: fields of `fedsim.protocol.plan.Statement` but for a share in sums."""
 
     trial: int
-    silo: str
-    n: int
-    epsilon: float
-    delta: float
-    planned: list[int]
-    given_noise: float | None
-    noise_multiplier: float
-    epsilon_guaranteed: float
-    releases: int
-    epsilon_spent: float
-    rounds: list[int]
-    digests: list[str]
+    fields: dict[str, Any]
 
 
 class AskedSilo(NamedTuple):

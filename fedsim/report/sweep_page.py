@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from fedsim.privacy.rounding import shown_down, shown_up
 from fedsim.report.curves import LEVELS
-from fedsim.report.page import PAGE, Headline, capital, how_facts, named, publish, template
+from fedsim.report.page import PAGE, Headline, how_facts, named, publish, template
 from fedsim.report.run_directory import scenario_of
 from fedsim.report.style import markup, save
 from fedsim.report.summary import Baseline, Values, spans
@@ -30,7 +30,7 @@ from fedsim.report.sweep_summary import (
     read_sweep,
     title,
 )
-from fedsim.report.tables import TextTable
+from fedsim.report.tables import TextTable, capital
 from fedsim.report.texts import budget_text, distinct, mean_text, number_text, value_text
 from fedsim.scenario.metric import METRICS
 

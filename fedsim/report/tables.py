@@ -28,9 +28,16 @@ class TextTable:
     short: list[str] = field(default_factory=list)
 
     @classmethod
-    def of(cls, caption: str, rows: Iterable[Any], columns: Mapping[str, Callable[[Any], str]]) -> Self:
+    def of(
+        cls,
+        caption: str,
+        rows: Iterable[Any],
+        columns: Mapping[str, Callable[[Any], str]],
+        short: Sequence[str] = (),
+    ) -> Self:
         """A table with a row for each of `rows`, and {title: what writes its cell} for the columns."""
-        return cls(caption, list(columns), [[write(row) for write in columns.values()] for row in rows])
+        cells = [[write(row) for write in columns.values()] for row in rows]
+        return cls(caption, list(columns), cells, short=list(short))
 
     @property
     def html(self) -> str:
@@ -119,6 +126,11 @@ def _cell(column: str, value: object) -> str:
     if isinstance(value, float) and (shown := _BOUNDS.get(column)):
         return shown(value, 6)
     return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def capital(text: str) -> str:
+    """The text with a capital letter, for a sentence's start."""
+    return f"{text[0].upper()}{text[1:]}"
 
 
 def lines_html(lines: Sequence[str]) -> str:

@@ -67,11 +67,8 @@ class GivenAlgorithm(AlgorithmSection):
 
     def _hidden(self) -> list[Any]:
         """Its class, and the values that no plain value stands for."""
-        values = {field.name: getattr(self._object, field.name) for field in fields(self.kind)}  # type: ignore[arg-type]
-        return [
-            self.kind,
-            *(id(each) for each in values.values() if type(each) is not type(_plain(each)) is str),
-        ]
+        values = [getattr(self._object, each.name) for each in fields(self.kind)]  # type: ignore[arg-type]
+        return [self.kind, *(id(each) for each in values if type(each) is not type(_plain(each)) is str)]
 
     def read(self, tree: Mapping[str, Any]) -> Self:
         """The section of plain values, some of which may differ from the object's."""
