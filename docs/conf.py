@@ -32,6 +32,11 @@ html_theme = "furo"
 html_title = f"fedsim {release}"
 
 SHELVES = {
+    "Learn": [
+        "docs/getting-started",
+        "docs/choosing",
+        "docs/faq",
+    ],
     "How-to": [
         "docs/simulating",
         "docs/python",

@@ -12,7 +12,8 @@ from fedsim.common.serialise import mapping
 from fedsim.secagg.roster import Roster, load_roster
 from fedsim.wire.connections import AtPort, AtSocket
 
-ROOT = "shuffler"  # the first part of a field name in errors about the file
+ROOT = "shuffler"
+"""The first part of a field name in errors about the file."""
 
 
 class Config(Section):

@@ -89,11 +89,13 @@ class Reading(Section):
     )
 
 
-DEFAULTS = Reading()  # the reading options of a scenario that gives none
+DEFAULTS = Reading()
+"""The reading options of a scenario that gives none."""
 
 
 SCHEMA = "scenario.data.schema"
-SILO = "silo"  # what the column of silos' names is called where several files have none
+SILO = "silo"
+"""What the column of silos' names is called where several files have none."""
 
 
 class _Column(Section):

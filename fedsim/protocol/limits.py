@@ -108,4 +108,5 @@ class Limits:
             raise Refused(f"clip is neither 0 nor within [{self.min_clip:g}, {self.max_clip:g}]")
 
 
-LIMITS = Limits()  # every simulated silo's
+LIMITS = Limits()
+"""Every simulated silo's."""

@@ -358,7 +358,8 @@ class Scenario(Section):
             raise InputError("scenario.sweep", sorted(self.sweep.model_fields_set), hint)
 
 
-ROOT = "scenario"  # the first part of a field name in errors about the file
+ROOT = "scenario"
+"""The first part of a field name in errors about the file."""
 
 
 def complaint(error: ValidationError, tree: Any, prefix: tuple[str, ...] = ()) -> InputError:

@@ -2,9 +2,11 @@
 
 import re
 import shlex
+import shutil
 from collections.abc import Iterator
 from contextlib import redirect_stdout
 from io import StringIO
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +20,10 @@ from fedsim.cli.main import app
 
 RUN_HERE = (
     "README.md",
-    *(f"docs/{name}.md" for name in ("simulating", "sweeps", "scenario-parts", "choosing")),
+    *(f"docs/{name}.md" for name in ("simulating", "sweeps", "scenario-parts", "choosing", "faq")),
 )
 RUN_HERE += tuple(f"docs/{name}.md" for name in ("python", "secure-aggregation", "audit", "deployment"))
+ONE_SESSION = ("docs/getting-started.md",)  # each block continues with what those before it have written
 RUN_ELSEWHERE = {"docs/using-a-model.md", "docs/your-own-table.md", "docs/adding-an-algorithm.md"}
 OF_ORGANISATIONS = {"silo", "node", "certs", "deploy", "shuffler"}  # they need the files of several machines
 NAMED_ONLY = {"fedsim ledger show state", "fedsim ledger receipt", "fedsim ledger verify", "/tmp/attacked"}
@@ -38,11 +41,12 @@ WIDTH = "100"
 
 
 def _sessions() -> Iterator[Any]:
-    for page in RUN_HERE:
-        for session in pages.sessions(pages.text(page)):
+    for page in RUN_HERE + ONE_SESSION:
+        blocks = pages.sessions(pages.text(page))
+        for session in [list(chain(*blocks))] if page in ONE_SESSION else blocks:
             commands = [line for line in session if not any(name in line for name in NAMED_ONLY)]
             commands = [line for line in commands if line.split()[1] not in OF_ORGANISATIONS]
-            slow = any(part in command for part in LONG for command in commands)
+            slow = page not in ONE_SESSION and any(part in command for part in LONG for command in commands)
             if commands:
                 marks = [pytest.mark.slow] if slow else []
                 yield pytest.param(page, commands, marks=marks, id=f"{Path(page).stem}: {commands[0]}")
@@ -65,6 +69,8 @@ def test_the_commands_of_a_block_run_and_print_what_is_shown(page, session, plac
     pages.write_files(source, place)
     monkeypatch.chdir(place)
     monkeypatch.setenv("COLUMNS", WIDTH)
+    for copied in re.findall(r"^cp (\S+) (\S+)$", source, re.M):
+        shutil.copy(*copied)
     for command in session:
         result = CliRunner().invoke(app, shlex.split(command)[1:])
         assert result.exit_code == 0, result.output
@@ -86,6 +92,15 @@ def test_the_python_of_a_page_runs_as_pasted_and_prints_what_is_shown(page, tmp_
     assert list(tmp_path.iterdir()) == []
 
 
+def test_the_parts_of_a_run_s_page_have_the_names_that_the_guide_gives_them():
+    table = pages.text("docs/getting-started.md").partition("| part of the page |")[2]
+    named = re.findall(r'"([^"]+)"', table)
+    templates = "".join(path.read_text() for path in (ROOT / "fedsim/report/templates").glob("*.html"))
+    assert len(named) == 7
+    for name in named:
+        assert f">{name}</h2>" in templates or f'table("{name}"' in templates, name
+
+
 @pytest.mark.parametrize("page", pages.PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_text_block_is_an_output_that_is_compared_or_a_diagram(page):
     source = page.read_text(encoding="utf-8")
@@ -100,7 +115,7 @@ def test_every_text_block_is_an_output_that_is_compared_or_a_diagram(page):
 def test_every_command_is_tried_on_a_page():
     tried = {command.split()[1] for case in SESSIONS for command in case.values[1]}
     named = {command.name or getattr(command.callback, "__name__", "") for command in app.registered_commands}
-    others = {"init", "inspect", "predict", "export"}  # on pages with tests of their own
+    others = {"inspect", "export"}  # on pages with tests of their own
     assert tried == named - others - OF_ORGANISATIONS | {"ledger"}
     for page in RUN_ELSEWHERE:
         assert pages.sessions(pages.text(page))
