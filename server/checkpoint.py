@@ -24,8 +24,7 @@ from server.loop import Kept
 from server.replies import Form
 
 Record = TypeVar("Record", bound=Message)
-_OVERHEAD = 512
-"""Bytes of a round's record beside its arrays, about."""
+_OVERHEAD = 512  # bytes of a round's record beside its arrays, about
 
 
 class RunRecord(Message):

@@ -33,8 +33,7 @@ from fedsim.wire.messages import Mark
 from server.aggregate import Totals
 from server.federation import Channel, RemoteSilos
 
-SHUFFLER = "the shuffler"
-"""Its name on a channel."""
+SHUFFLER = "the shuffler"  # its name on a channel
 _REQUEST = "request"
 Told = TypeVar("Told")
 

@@ -16,8 +16,7 @@ from fedsim.common.errors import Refused
 from fedsim.wire.connections import Address, dial
 from fedsim.wire.frames import receive, send
 
-MAX_REPLY = 1 << 30
-"""Bytes; memory grows with what is sent, not with what is announced."""
+MAX_REPLY = 1 << 30  # bytes; memory grows with what is sent, not with what is announced
 _PAUSE, _LONGEST_PAUSE = 0.01, 0.5  # seconds between two attempts
 
 

@@ -12,8 +12,7 @@ from fedsim.common.serialise import mapping
 from fedsim.secagg.roster import Roster, load_roster
 from fedsim.wire.connections import AtPort, AtSocket
 
-ROOT = "shuffler"
-"""The first part of a field name in errors about the file."""
+ROOT = "shuffler"  # the first part of a field name in errors about the file
 
 
 class Config(Section):

@@ -24,8 +24,7 @@ from fedsim.common.errors import InputError, Refused
 from fedsim.common.head_file import Head, HeadFile
 from fedsim.secagg.reports import NO_START
 
-KEPT_REPLIES = 8
-"""Runs whose last reply is kept."""
+KEPT_REPLIES = 8  # runs whose last reply is kept
 _CANNOT = "the shuffler's notes cannot be written; nothing was released, and nothing is until it starts anew"
 
 

@@ -18,8 +18,7 @@ from silos.sums import Block
 
 _AHEAD = 1_000_000  # record numbers that a cohort draws ahead at most (8 MB)
 
-Position = tuple[int, int]
-"""A place in the plan: (round, ask within the round)."""
+Position = tuple[int, int]  # a place in the plan: (round, ask within the round)
 
 
 class Batches:

@@ -24,8 +24,7 @@ from fedsim.protocol.limits import Limits
 from fedsim.wire.connections import AtPort, AtSocket
 from fedsim.wire.messages import Hex32, SiloName
 
-ROOT = "silo"
-"""The name of the file in errors."""
+ROOT = "silo"  # the name of the file in errors
 
 
 if TYPE_CHECKING:  # loaded where a plug-in is listed

@@ -32,8 +32,7 @@ SECOND = 1_000_000
 _TICKS = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # the first also counts sleep
 
 _CANNOT = "the silo's ledger cannot be written; nothing was released, and nothing is until it is opened anew"
-Statement = tuple[str, Sequence[Any]]
-"""SQL with its values."""
+Statement = tuple[str, Sequence[Any]]  # SQL with its values
 
 
 class Clock:

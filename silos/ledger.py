@@ -17,8 +17,7 @@ if TYPE_CHECKING:  # torch is loaded when a reply is
 
     from fedsim.wire.messages import Mark
 
-Reply = Mapping[str, "Tensor"]
-"""One silo's answer to a round, or its memory between rounds, {name: (d,)}."""
+Reply = Mapping[str, "Tensor"]  # one silo's answer to a round, or its memory between rounds, {name: (d,)}
 
 
 class Ledger(Protocol):

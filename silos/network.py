@@ -25,8 +25,7 @@ from fedsim.problems.network_layers import Layers
 from silos.layers import Capture, Matrix, Term, Whole
 from silos.sums import Block, Seen
 
-CHUNK = 2**20
-"""Numbers that a chunk of records holds at a time, about: 8 MB in float64."""
+CHUNK = 2**20  # numbers that a chunk of records holds at a time, about: 8 MB in float64
 
 _LARGER, _ENOUGH = 4, 64
 """How many times more where records are large, since the calls of a chunk below so many records count too."""

@@ -28,8 +28,7 @@ if TYPE_CHECKING:  # loaded where a plug-in is listed, or a roster pinned
     from fedsim.isolated.confine import Child
     from silos.pooled import Pinned
 
-GATES = 4
-"""Gates in memory at once; each has its own copy of the records, in its problem's layout."""
+GATES = 4  # gates in memory at once; each has its own copy of the records, in its problem's layout
 PLANS = 2**24
 """Numbers, about, that all plans in memory hold, beyond the last `GATES`; these are not tried out anew."""
 _QUERY = 25  # numbers that a query takes in a plan

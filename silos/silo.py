@@ -49,8 +49,7 @@ from silos.own_records import read_records
 
 log = logging.getLogger("silos.silo")
 
-_ARRAYS = 4
-"""Arrays of the largest dimension in a broadcast; fedsim's own algorithms send two at most."""
+_ARRAYS = 4  # arrays of the largest dimension in a broadcast; fedsim's own algorithms send two at most
 _BROKEN = "the silo could not answer (see its log)"
 _MODELS: dict[str, type[Hello | Offer | Ask | Close]] = {
     model.kind: model for model in (Hello, Offer, Ask, Close)

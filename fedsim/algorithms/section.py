@@ -17,8 +17,7 @@ from fedsim.common.section import Section, validated
 from fedsim.protocol.blame import Blame
 from fedsim.protocol.contract import Algorithm
 
-NOT_NUMBERS = ("name", "parameters")
-"""Fields of a section that are none of the algorithm's."""
+NOT_NUMBERS = ("name", "parameters")  # fields of a section that are none of the algorithm's
 AUTO: Literal["auto"] = "auto"
 """Stands for a number that follows from declared ranges, sizes and budgets (`fedsim.scenario.automatic`)."""
 _AUTOMATIC = ("num_rounds", "step_size", "clip_norm")

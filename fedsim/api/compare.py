@@ -12,8 +12,7 @@ from fedsim.common.errors import InputError
 from fedsim.report.comparison import Comparison, Source, compared, source_of
 from fedsim.simulation.sweeps.run import Sweep
 
-Comparable = Run | Sweep | str | os.PathLike[str]
-"""A run, a sweep, or the directory of one."""
+Comparable = Run | Sweep | str | os.PathLike[str]  # a run, a sweep, or the directory of one
 
 
 def compare(

@@ -20,8 +20,7 @@ from fedsim.data.schema import Reading
 from fedsim.data.source import Floats
 from fedsim.data.table import Table
 
-MISSING = "missing"
-"""The category of records without a value."""
+MISSING = "missing"  # the category of records without a value
 Entry = dict[str, Any]
 
 

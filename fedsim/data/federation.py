@@ -189,8 +189,7 @@ def _digest(features: Floats, target: Target, splits: Splits) -> str:
     return found.hexdigest()
 
 
-_LEAST = 0.5
-"""The share of a column's values that its range should hold: the others count as its ends."""
+_LEAST = 0.5  # the share of a column's values that its range should hold: the others count as its ends
 
 
 def odd_ranges(data: Dataset, source: Source, design: Design) -> tuple[str, ...]:

@@ -196,8 +196,7 @@ def _opened(archive: Path) -> Iterator[Callable[[str], IO[bytes] | None]]:
             yield tar.extractfile
 
 
-MOST = 4 << 30
-"""The most bytes that one file may hold: a small archive may unpack to more than any disk."""
+MOST = 4 << 30  # the most bytes that one file may hold: a small archive may unpack to more than any disk
 
 
 def content(path: Path, field: str) -> str:

@@ -41,8 +41,7 @@ BRIGHTEST = 255.0
 class Images(Dataset):
     """Images whose records are drawn once and for all, apart from a scenario's own seed."""
 
-    repeated: ClassVar[str]
-    """Where the published draw repeats an image: the start of a notice."""
+    repeated: ClassVar[str]  # where the published draw repeats an image: the start of a notice
 
     draw: Literal["distinct", "published"] = Field(
         "distinct",
@@ -285,16 +284,13 @@ CIFAR_PIXELS = tuple(
     for column in range(32)
 )
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
-CIFAR_POOL = 1000
-"""Images of a class in the published draw: a fifth of the training part's."""
+CIFAR_POOL = 1000  # images of a class in the published draw: a fifth of the training part's
 
 PARTS = {"train": tuple(f"data_batch_{k}.bin" for k in range(1, 6)), "test": ("test_batch.bin",)}
 CIFAR_URL = "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz"
 INSIDE = "cifar-10-batches-bin/"
-CIFAR_SHA256 = "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd"
-"""SHA-256 of the archive."""
-BYTES = 10_000 * (len(CIFAR_PIXELS) + 1)
-"""Of each file in it; no checksums of its files are published."""
+CIFAR_SHA256 = "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd"  # SHA-256 of the archive
+BYTES = 10_000 * (len(CIFAR_PIXELS) + 1)  # of each file in it; no checksums of its files are published
 
 
 class Cifar10(Images):

@@ -325,5 +325,4 @@ def _numbers_records(column: Survey) -> bool:
     return bool(span == column.records or expected_repeats > _SURE or _NAMED_ID.fullmatch(column.name))
 
 
-_SURE = 5.0
-"""Expected repeats with which no repeat at all has a chance below exp(-5) in uniform measurements."""
+_SURE = 5.0  # expected repeats with which no repeat at all has a chance below exp(-5) in uniform measurements

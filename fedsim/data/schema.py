@@ -89,13 +89,11 @@ class Reading(Section):
     )
 
 
-DEFAULTS = Reading()
-"""The reading options of a scenario that gives none."""
+DEFAULTS = Reading()  # the reading options of a scenario that gives none
 
 
 SCHEMA = "scenario.data.schema"
-SILO = "silo"
-"""What the column of silos' names is called where several files have none."""
+SILO = "silo"  # what the column of silos' names is called where several files have none
 
 
 class _Column(Section):

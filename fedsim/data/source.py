@@ -15,8 +15,7 @@ Ints = NDArray[np.int64]
 Target = Floats | Ints
 
 
-NO_LABEL = -1
-"""The code of a record without a value; a label is never imputed."""
+NO_LABEL = -1  # the code of a record without a value; a label is never imputed
 
 
 @dataclass(frozen=True, eq=False)

@@ -22,8 +22,7 @@ from fedsim.data.registry import DataConfig
 from fedsim.wire.connections import Address, read_token
 from fedsim.wire.messages import Echo, SiloName
 
-ROOT = "federation"
-"""The first part of a field name in errors about the file."""
+ROOT = "federation"  # the first part of a field name in errors about the file
 
 
 class _Party(Section):

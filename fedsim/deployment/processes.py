@@ -18,8 +18,7 @@ import psutil
 
 from fedsim.common.process import undisturbed
 
-PATIENCE = 20.0
-"""Seconds that a process has to end when it is told to."""
+PATIENCE = 20.0  # seconds that a process has to end when it is told to
 LAST_LINES = 12
 FAMILY = "FEDSIM_FAMILY"
 """In the environment of a process: the mark of the one that we started, and of those that led to it.

@@ -34,17 +34,13 @@ from fedsim.scenario.model import Scenario
 from fedsim.scenario.resolve import Resolved
 from fedsim.secagg.envelopes import KEY_FILE
 
-RUNS = 3
-"""Runs of the scenario that a silo's lifetime budget pays for."""
+RUNS = 3  # runs of the scenario that a silo's lifetime budget pays for
 _EXACT = 20.0  # lifetime epsilon up to which exact noise has room in it (`silos.enrolment`)
-MOST_SILOS = 32
-"""Each is two processes of this machine."""
+MOST_SILOS = 32  # each is two processes of this machine
 DAYS = 365
 ROSTER = "roster.yaml"
-PLUG_INS = "plug_ins"
-"""A silo's folder of the files that the scenario's algorithm and problem are classes of."""
-MOST_SOCKET = 100
-"""Characters in a Unix socket's path; the operating system's limit is 107."""
+PLUG_INS = "plug_ins"  # a silo's folder of the files that the scenario's algorithm and problem are classes of
+MOST_SOCKET = 100  # characters in a Unix socket's path; the operating system's limit is 107
 
 
 class Topology:

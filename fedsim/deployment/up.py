@@ -32,8 +32,7 @@ from fedsim.secagg.envelopes import PUBLIC_FILE
 from fedsim.secagg.roster import parse_roster
 from fedsim.wire.connections import LOOPBACK, listens
 
-START_SECONDS = 300.0
-"""Until all silos must listen, on a slow machine."""
+START_SECONDS = 300.0  # until all silos must listen, on a slow machine
 
 
 def run_all(topology: Topology, port: int, resume: bool, tell: Tell) -> Status:

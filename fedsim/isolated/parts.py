@@ -46,11 +46,9 @@ from fedsim.wire.frames import MAX_HEAD, Frame
 
 T = TypeVar("T")
 
-SECONDS = 120.0
-"""That a child may take for one frame; a dry run is one."""
+SECONDS = 120.0  # that a child may take for one frame; a dry run is one
 
-ROUND_SECONDS = 60.0
-"""That a child may take for all of a round: no other round is answered meanwhile."""
+ROUND_SECONDS = 60.0  # that a child may take for all of a round: no other round is answered meanwhile
 
 _ARRAYS = 2 * MAX_ARRAYS  # of the largest size in a frame: a message, and memory
 _PROBLEM = 1 << 28  # bytes of a problem's constants

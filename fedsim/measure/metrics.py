@@ -27,8 +27,7 @@ from fedsim.problems.kinds import Problem, head
 from fedsim.scenario.metric import METRICS
 from fedsim.scenario.resolve import Resolved
 
-Values = dict[str, float | None]
-"""{name of `fedsim.scenario.metric`: value}."""
+Values = dict[str, float | None]  # {name of `fedsim.scenario.metric`: value}
 BINS = 10
 
 

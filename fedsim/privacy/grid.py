@@ -47,11 +47,9 @@ if TYPE_CHECKING:
     from fedsim.privacy.mechanism import Noise
 
 
-STEPS = 2**20
-"""Steps of the grid to the clip."""
+STEPS = 2**20  # steps of the grid to the clip
 
-MAX_RECORDS = 1_000_000
-"""Records of a silo up to which the rounding of sums in float64 is covered."""
+MAX_RECORDS = 1_000_000  # records of a silo up to which the rounding of sums in float64 is covered
 
 FINEST = 100.0
 """Steps that a release's noise must have for any claim; `Limits` and any budget ask for far more."""

@@ -13,8 +13,7 @@ from fedsim.protocol.contract import Algorithm
 from fedsim.protocol.pool import Pool
 
 GAUSSIAN: Mechanism = SiloGaussian()
-NONE: Mechanism = NoMechanism()
-"""The mechanism of a run's non-private baseline."""
+NONE: Mechanism = NoMechanism()  # the mechanism of a run's non-private baseline
 CLIP_ONLY: Mechanism = ClipOnly()
 
 MECHANISMS: dict[str, Mechanism] = {

@@ -18,8 +18,7 @@ from torch.fx import Node
 from fedsim.problems.operations import LARGEST, TABLE, NotAllowedError, Values, outcome
 from fedsim.problems.program import Program, Step, Value
 
-Bound = dict[str, Any]
-"""An operation's arguments by name, with defaults; values in place of nodes."""
+Bound = dict[str, Any]  # an operation's arguments by name, with defaults; values in place of nodes
 
 Rewrite = Callable[["_Writer", Bound, Any], Any]
 """(writer, arguments, what torch gives, without values) to a value."""

@@ -20,8 +20,7 @@ import torch
 from torch import Tensor
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "int64": torch.int64, "bool": torch.bool}
-LARGEST = 10**8
-"""Numbers that one tensor may hold."""
+LARGEST = 10**8  # numbers that one tensor may hold
 
 Arguments = Mapping[str, Any]
 Values = Tensor | tuple[Tensor, ...]

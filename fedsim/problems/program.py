@@ -19,8 +19,7 @@ from torch import Tensor
 from fedsim.problems.operations import DTYPES, LARGEST, TABLE, NotAllowedError, Values, outcome
 
 MAX_STEPS = 20_000
-MAX_NUMBERS = 2**26
-"""Limit of the numbers that all steps give for one record: 512 MiB in float64."""
+MAX_NUMBERS = 2**26  # limit of the numbers that all steps give for one record: 512 MiB in float64
 MAX_WORK = 2**30
 """Limit of the multiplications and additions, about, for one record: seconds, with its gradient."""
 _NAMES = {dtype: name for name, dtype in DTYPES.items()}

@@ -26,8 +26,7 @@ _STATE = "keep what lasts in memory (silo method) or in local variables (server 
 class Blame:
     """Makes errors that name an algorithm; its name is looked up where there is one to make."""
 
-    algorithm: object
-    """Or its class."""
+    algorithm: object  # or its class
 
     def breach(self, where: str, what: str) -> Refused:
         """It broke the contract; `what` is made of public values."""

@@ -19,8 +19,7 @@ from fedsim.protocol.contract import Query
 from fedsim.protocol.limits import POINTS
 from fedsim.protocol.plan import Ask, QueryShape
 
-MAX_ARRAYS = 16
-"""Tensors of a broadcast, a message or memory at most."""
+MAX_ARRAYS = 16  # tensors of a broadcast, a message or memory at most
 _BATCHES = get_args(get_args(Batch)[0])
 
 

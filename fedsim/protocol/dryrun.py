@@ -23,8 +23,7 @@ from fedsim.protocol.limits import Limits
 from fedsim.protocol.passes import STATE, Pass, Step, UnplannedError, changed, state_of
 from fedsim.protocol.plan import Ask, Plan
 
-_UNSTATED = 5_000
-"""Rounds, and queries in one, that an algorithm may have whatever its numbers are."""
+_UNSTATED = 5_000  # rounds, and queries in one, that an algorithm may have whatever its numbers are
 
 _DEPENDS = "the queries depend on the answers, so the plan cannot be priced"
 

@@ -108,5 +108,4 @@ class Limits:
             raise Refused(f"clip is neither 0 nor within [{self.min_clip:g}, {self.max_clip:g}]")
 
 
-LIMITS = Limits()
-"""Every simulated silo's."""
+LIMITS = Limits()  # every simulated silo's

@@ -22,14 +22,12 @@ from fedsim.protocol.copies import CohortMemory, CopiedQuery, copied_arrays, cop
 from fedsim.protocol.limits import Limits
 from fedsim.protocol.plan import Ask
 
-_CLOSELY = 3
-"""Rounds of each kind that are run again."""
+_CLOSELY = 3  # rounds of each kind that are run again
 _MOST_KEPT = 2**22
 """Numbers in the answers of a round that is played again: no offer must fill a silo's memory."""
 _ROUNDING = {torch.float32: 1e-5, torch.float64: 1e-9}
 """Allowed rounding of a message, relative to the largest entry of its inputs."""
-_LARGE = 1e6
-"""Finite numbers beyond it may well give others that are not."""
+_LARGE = 1e6  # finite numbers beyond it may well give others that are not
 _YIELDS = 'it must `mean = yield Round({"w": w}, answer=w)` for every round, and `return w` at its end'
 STATE = "what lasts belongs in memory (silo method) or local variables (server method), randomness in rng"
 _OWN_ROW = "a silo's message must be made of its own row, so reduce over the last axis only"

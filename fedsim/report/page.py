@@ -138,8 +138,7 @@ def render(run: RunData, figures: Path) -> str:
     )
 
 
-Headline = tuple[str, str, str]
-"""The name of a number, the number, and a note."""
+Headline = tuple[str, str, str]  # the name of a number, the number, and a note
 
 
 def _headline(summary: Summary) -> list[Headline]:

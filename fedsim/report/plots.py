@@ -39,8 +39,7 @@ from fedsim.scenario.metric import METRICS
 
 _MOST_NAMED = 30  # silos get a row of their own
 
-Spread = tuple[float, float, float]
-"""Mean, 5th and 95th percentile over trials."""
+Spread = tuple[float, float, float]  # mean, 5th and 95th percentile over trials
 
 
 def against_rounds(run: RunData, column: str) -> Figure | None:
@@ -81,8 +80,7 @@ def clipping(run: RunData) -> Figure | None:
         return figure
 
 
-_TIMES = 3.0
-"""A median above so many clips needs a logarithmic axis for the shares to be seen."""
+_TIMES = 3.0  # a median above so many clips needs a logarithmic axis for the shares to be seen
 
 
 def figure_of(run: RunData, what: str) -> Figure:
@@ -228,8 +226,7 @@ def spend(run: RunData) -> Figure | None:
         return figure
 
 
-Points = list[tuple[int, float | None, float | None]]
-"""(round, epsilon spent, budget)."""
+Points = list[tuple[int, float | None, float | None]]  # (round, epsilon spent, budget)
 
 
 def _alike(lines: dict[str, Points]) -> list[list[str]]:

@@ -30,8 +30,7 @@ from fedsim.scenario.metric import BY_SKLEARN
 if TYPE_CHECKING:
     from torch import Tensor
 
-Models = dict[str, dict[int, "Tensor"]]
-"""The final parameters by variant and trial, flat (d,)."""
+Models = dict[str, dict[int, "Tensor"]]  # the final parameters by variant and trial, flat (d,)
 
 
 @dataclass(frozen=True)
@@ -162,8 +161,7 @@ def scenario_tree(outcome: Outcome, folder: Path) -> dict[str, Any]:
     return tree | ({"files": dict(outcome.files)} if outcome.files else {})
 
 
-SECRETS = {"seed", "nonce", "files"}
-"""Sections that are as secret as the records."""
+SECRETS = {"seed", "nonce", "files"}  # sections that are as secret as the records
 
 _SIMULATED: Any = {
     "data": True,

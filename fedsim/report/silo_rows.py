@@ -179,8 +179,7 @@ GROUPS = (2, 5, 10)
 EXACT, GENERIC = "exact Gaussian, k mu", "(k epsilon, k e^((k-1) epsilon) delta)"
 
 
-Plain = Annotated[Guarantee, PlainSerializer(Guarantee._asdict)]
-"""{"epsilon": ..., "delta": ...} in JSON."""
+Plain = Annotated[Guarantee, PlainSerializer(Guarantee._asdict)]  # {"epsilon": ..., "delta": ...} in JSON
 
 
 class GroupPrivacy(Part):

@@ -75,8 +75,7 @@ def _style() -> Iterator[None]:
         yield
 
 
-WIDE = 9.2
-"""Inches of a figure that takes a large screen's width at the same size of letters."""
+WIDE = 9.2  # inches of a figure that takes a large screen's width at the same size of letters
 
 
 @contextmanager
@@ -256,12 +255,9 @@ def _by_night(svg: str) -> str:
     return f'{svg[:head]}\n<style type="text/css"><![CDATA[\n{NIGHT}]]></style>{svg[head:]}'
 
 
-_UPPER = 0.5
-"""Values that all lie above this share of the largest leave the axis's lower part empty."""
-_EARLY = 0.1
-"""The share of the rounds after which a run has begun in earnest."""
-_FLAT = 0.25
-"""Later values that take less than this share of an axis cannot be read on it."""
+_UPPER = 0.5  # values that all lie above this share of the largest leave the axis's lower part empty
+_EARLY = 0.1  # the share of the rounds after which a run has begun in earnest
+_FLAT = 0.25  # later values that take less than this share of an axis cannot be read on it
 
 
 def frame(axes: Axes, direction: str, values: Sequence[float], late: Sequence[float] = ()) -> str:

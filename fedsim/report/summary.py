@@ -16,14 +16,12 @@ from fedsim.common.errors import InputError
 from fedsim.privacy.registry import NONE
 from fedsim.scenario.metric import METRICS, BaselineName
 
-FORMAT = 3
-"""Of the run directory; a reader refuses any other."""
+FORMAT = 3  # of the run directory; a reader refuses any other
 FILE = "summary.json"
 AGAIN = "a run directory is what `fedsim simulate` writes; run the scenario again"
 
 OF_TRAINING = ("excess_risk", "gradient_mapping_sq")
-MEASURED = (*METRICS, *OF_TRAINING)
-"""Metrics of an evaluation."""
+MEASURED = (*METRICS, *OF_TRAINING)  # metrics of an evaluation
 
 Interval = tuple[float, float]
 Model = TypeVar("Model", bound=BaseModel)
@@ -104,8 +102,7 @@ class Privacy(Part):
         return self.mechanism != NONE.name
 
 
-FEW = 10
-"""Trials below which there are no percentiles to speak of."""
+FEW = 10  # trials below which there are no percentiles to speak of
 
 
 def spans(trials: int) -> str:

@@ -16,8 +16,7 @@ from fedsim.report.summary import FILE, Baseline, Part, Values, of_format, read_
 from fedsim.scenario.model import Criterion
 
 FORMAT = "fedsim sweep 2"
-CELLS = "cells.sqlite"
-"""The record of a sweep's finished cells."""
+CELLS = "cells.sqlite"  # the record of a sweep's finished cells
 AGAIN = "run the sweep again with this version; its finished cells are kept"
 
 SHARED = (
@@ -26,10 +25,8 @@ SHARED = (
 )
 
 Label = str | float | int | bool | None
-Labels = dict[str, Label]
-"""The value of each varied field."""
-Setting = dict[str, Any]
-"""{dotted field: value}."""
+Labels = dict[str, Label]  # the value of each varied field
+Setting = dict[str, Any]  # {dotted field: value}
 
 
 class Runs(Part):

@@ -133,8 +133,7 @@ FILES = {"data": ("path", "schema"), "participation": ("path",)}
 """Fields that name files, by section; `data.path` may name one for each silo."""
 
 
-CODE = ("algorithm", "problem")
-"""Sections whose `name` may be a file's class; `problem` is short for it."""
+CODE = ("algorithm", "problem")  # sections whose `name` may be a file's class; `problem` is short for it
 
 _CANDIDATES = re.compile(r"(.+)\.(?:one_of|tune(\..+))")
 """A list of candidates in a section that a sweep varies."""

@@ -358,8 +358,7 @@ class Scenario(Section):
             raise InputError("scenario.sweep", sorted(self.sweep.model_fields_set), hint)
 
 
-ROOT = "scenario"
-"""The first part of a field name in errors about the file."""
+ROOT = "scenario"  # the first part of a field name in errors about the file
 
 
 def complaint(error: ValidationError, tree: Any, prefix: tuple[str, ...] = ()) -> InputError:

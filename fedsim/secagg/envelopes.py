@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
     from cryptography.hazmat.primitives.hpke import Suite
 
-OVERHEAD = 48
-"""Bytes of an envelope beside its content: a public key of 32 and a tag of 16."""
+OVERHEAD = 48  # bytes of an envelope beside its content: a public key of 32 and a tag of 16
 KEY_FILE, PUBLIC_FILE = "envelopes.key", "envelopes.pub"
 
 

@@ -66,8 +66,7 @@ Transport = Literal["shares", "messages"]
 Numbers = npt.NDArray[np.float64]
 MAX_QUERIES, MAX_DIMENSION = 1000, 2**31 - 1
 
-NO_START = "0" * 64
-"""Of a shuffler whose notes and keys live in one process's memory alone."""
+NO_START = "0" * 64  # of a shuffler whose notes and keys live in one process's memory alone
 
 _TAG = b"fedsim report 2"
 _WORD, _POSITION, _SIGNATURE = 8, 4, 64

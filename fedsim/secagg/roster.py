@@ -18,8 +18,7 @@ from fedsim.common.section import Section, settings
 from fedsim.common.serialise import canonical, mapping
 from fedsim.wire.messages import Hex32, Name, SiloName
 
-ROOT = "roster"
-"""The first part of a field name in errors about the file."""
+ROOT = "roster"  # the first part of a field name in errors about the file
 
 
 class ShufflerKeys(Section):

@@ -19,10 +19,8 @@ from fedsim.protocol.links import Hosts
 from silos.records import Records, clipped_sum
 from silos.sums import Block
 
-MOST = 500
-"""Terms that a round's median is taken of at most: evenly among the rows of all of them."""
-_HELD = 2**20
-"""Terms that wait to be counted at most."""
+MOST = 500  # terms that a round's median is taken of at most: evenly among the rows of all of them
+_HELD = 2**20  # terms that wait to be counted at most
 
 
 class Part(NamedTuple):

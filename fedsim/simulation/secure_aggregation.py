@@ -36,10 +36,8 @@ from fedsim.secagg.roster import parse_roster
 from fedsim.secagg.shuffling import Release, Request, messages, totals
 from server.aggregate import Totals
 
-Rows = Mapping[str, Tensor]
-"""Contributions of a round by the number of their query, (members, d)."""
-Sums = Mapping[str, Tensor]
-"""Their sums, (d,)."""
+Rows = Mapping[str, Tensor]  # contributions of a round by the number of their query, (members, d)
+Sums = Mapping[str, Tensor]  # their sums, (d,)
 
 
 class Party:

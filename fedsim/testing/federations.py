@@ -70,8 +70,7 @@ class Example:
 
 
 DELTA = 1e-5
-Silo = tuple[np.ndarray, np.ndarray]
-"""Features (n, num_features) and target (n,)."""
+Silo = tuple[np.ndarray, np.ndarray]  # features (n, num_features) and target (n,)
 
 
 def silos_of(problem: GeneralisedLinear, sizes: Sequence[int], seed: int = 0) -> list[Silo]:

@@ -34,14 +34,11 @@ from fedsim.testing.federations import (
 _ROUNDING = 1e-9
 _PROBLEM = LogisticRegression(4, composite=Composite(l2=0.1))
 _COMPOSITE = LinearRegression(4, composite=Composite(0.1, 0.2, L2Ball(0.5)))
-Reply = tuple[Mapping[str, Tensor], Mapping[str, Tensor]]
-"""A message and the memory that is kept."""
+Reply = tuple[Mapping[str, Tensor], Mapping[str, Tensor]]  # a message and the memory that is kept
 
-Silos = Callable[[Sequence[int]], Reply]
-"""The silo method of these rows."""
+Silos = Callable[[Sequence[int]], Reply]  # the silo method of these rows
 
-Draw = Callable[[int], Tensor]
-"""The answer with this number, (silos, d)."""
+Draw = Callable[[int], Tensor]  # the answer with this number, (silos, d)
 
 
 def is_a_function_of_its_seed(example: Example) -> None:

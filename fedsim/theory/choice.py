@@ -32,8 +32,7 @@ from fedsim.theory.symbols import Symbols
 from fedsim.theory.theorem import Derived
 from fedsim.theory.theorem_noise import one_pass_variance, variance
 
-MOST_ROUNDS = LIMITS.max_rounds
-"""The largest number of rounds that a silo admits by default."""
+MOST_ROUNDS = LIMITS.max_rounds  # the largest number of rounds that a silo admits by default
 
 Errors = Callable[[int], tuple[float, float]]
 """R to two errors: of optimisation, which falls with R, and of noise."""

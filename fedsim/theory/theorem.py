@@ -101,8 +101,7 @@ RESTARTS = EpsilonRange("eps <= min(2 ln(2/delta), 15)", lambda delta: min(2 * m
 SPIDER = EpsilonRange("eps <= 2 ln(1/delta)", lambda delta: 2 * math.log(1 / delta))
 SPIDER_SDP = EpsilonRange("eps <= ln(1/delta)", lambda delta: math.log(1 / delta))
 SHUFFLED = EpsilonRange("eps <= ln(2/delta)", lambda delta: math.log(2 / delta))
-ORACLE = EpsilonRange("eps <= 15", lambda delta: 15.0)
-"""The range of P_vec (Lemma 136)."""
+ORACLE = EpsilonRange("eps <= 15", lambda delta: 15.0)  # the range of P_vec (Lemma 136)
 
 
 def delta_below_half(delta: float, field: str = "privacy.claimed_delta") -> Check:

@@ -18,12 +18,10 @@ from fedsim.wire.frames import send
 
 LOOPBACK = "127.0.0.1"
 TOKEN_BYTES = 32
-MAX_PATH = 107
-"""Bytes of a Unix socket's path on Linux."""
+MAX_PATH = 107  # bytes of a Unix socket's path on Linux
 
 
-Address = Path | tuple[int, bytes]
-"""A Unix socket, or a port of this machine and the token that opens it."""
+Address = Path | tuple[int, bytes]  # a Unix socket, or a port of this machine and the token that opens it
 
 
 def dial(address: Address, seconds: float) -> socket.socket:

@@ -14,16 +14,13 @@ if TYPE_CHECKING:  # this module loads without Flower
 
 MESSAGE_TYPE = "train.frame"
 RECORD = "frame"
-STYPE = "fedsim.frame"
-"""Type of the array's serialised bytes: the frame as it is."""
+STYPE = "fedsim.frame"  # type of the array's serialised bytes: the frame as it is
 
 AWAY, UNREADABLE = 101, 102
 REASONS = {AWAY: "the silo's daemon does not answer", UNREADABLE: "not a message that this silo takes"}
 
-ONE_PIECE = 2**21
-"""Frames of at most this many bytes travel in one piece; longer ones are cut."""
-MAX_FRAME = 256 * 2**20
-"""Largest size of a frame in bytes."""
+ONE_PIECE = 2**21  # frames of at most this many bytes travel in one piece; longer ones are cut
+MAX_FRAME = 256 * 2**20  # largest size of a frame in bytes
 
 
 def record_of(frame: bytes) -> ArrayRecord | ConfigRecord:

@@ -30,8 +30,7 @@ UNSIGNED = bytes(64)
 _START = len(MAGIC) + len(UNSIGNED)
 _LENGTH = struct.Struct(">Q")
 _HEADER = struct.Struct("<Q")
-MAX_HEAD = 4_000_000
-"""Bytes of a frame's JSON at most: the rounds and numbers of a long plan."""
+MAX_HEAD = 4_000_000  # bytes of a frame's JSON at most: the rounds and numbers of a long plan
 MAX_ARRAYS, MAX_AXES = 256, 8
 _ARRAY = {"dtype", "shape", "data_offsets"}
 _FLOATS = ("F64", "F32")
@@ -237,8 +236,7 @@ def receive(connection: socket.socket, limit: int, seconds: float | None = None)
     return None if length is None else awaited(reader(connection, seconds), length)
 
 
-Read = Callable[[int], bytes]
-"""Some bytes of a stream, so many at most; none at its end."""
+Read = Callable[[int], bytes]  # some bytes of a stream, so many at most; none at its end
 
 
 def reader(connection: socket.socket, seconds: float | None) -> Read:

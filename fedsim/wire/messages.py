@@ -28,11 +28,9 @@ from pydantic import Field, StringConstraints
 from fedsim.common.section import Section
 from fedsim.wire.frames import Frame, encode
 
-Hex32 = Annotated[str, StringConstraints(pattern="^[0-9a-f]{64}$")]
-"""32 bytes as hexadecimal."""
+Hex32 = Annotated[str, StringConstraints(pattern="^[0-9a-f]{64}$")]  # 32 bytes as hexadecimal
 Echo = Annotated[str, StringConstraints(pattern="^([0-9a-f]{64})?$")]
-Hex64 = Annotated[str, StringConstraints(pattern="^[0-9a-f]{128}$")]
-"""64 bytes as hexadecimal."""
+Hex64 = Annotated[str, StringConstraints(pattern="^[0-9a-f]{128}$")]  # 64 bytes as hexadecimal
 Name = Annotated[str, StringConstraints(min_length=1, max_length=200)]
 SiloName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
 """A silo's name where a person writes it."""

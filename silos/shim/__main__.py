@@ -45,8 +45,7 @@ from silos.shim.fleet import (
 )
 
 Dial = Callable[[], socket.socket]
-PATIENCE = 3600.0
-"""Seconds for one answer: a round of many queries takes its time."""
+PATIENCE = 3600.0  # seconds for one answer: a round of many queries takes its time
 
 
 def dialler(unix: Path | None, port: int | None, token: Path | None) -> Dial:

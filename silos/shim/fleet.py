@@ -54,11 +54,9 @@ from fedsim.wire import flower as carried
 FLWR_VERSION = "1.41.0"
 BEAT = HEARTBEAT_DEFAULT_INTERVAL * 0.6
 """Seconds between two heartbeats; a SuperLink waits for two times `HEARTBEAT_DEFAULT_INTERVAL`."""
-MAX_RESPONSE = 32 * 2**20
-"""Bytes of one answer of the SuperLink at most; a frame comes in pieces of 5 MiB."""
+MAX_RESPONSE = 32 * 2**20  # bytes of one answer of the SuperLink at most; a frame comes in pieces of 5 MiB
 MAX_OBJECTS = 16 + carried.MAX_FRAME // (4 * 2**20)
-FIRST_WAIT, LAST_WAIT = 0.5, 5.0
-"""Seconds between two attempts."""
+FIRST_WAIT, LAST_WAIT = 0.5, 5.0  # seconds between two attempts
 _UPLOAD = 180.0  # seconds after which the SuperLink forgets an upload that stands still
 _log = logging.getLogger("fedsim.node")
 

@@ -31,8 +31,7 @@ from fedsim.common.errors import InputError
 from fedsim.deployment.federation_file import Federation
 from fedsim.wire import flower as carried
 
-POLL = 0.2
-"""Seconds between two looks for replies; each costs a SuperLink 10 ms."""
+POLL = 0.2  # seconds between two looks for replies; each costs a SuperLink 10 ms
 _LOOK_AROUND = 2.0  # seconds between two looks at which nodes are there
 _AGAIN = 1.0  # seconds before a silo that could not answer is asked again
 _PATIENCE = 30.0  # seconds for a reply that has been announced to be there; one silo's must not cost others
@@ -49,12 +48,9 @@ class _Silo:
     name: str
     frame: bytes
     node: int | None = None
-    since: str = ""
-    """When its node came online last: a message to an earlier process of the node may be lost."""
-    due: float = 0.0
-    """When the frame is to be sent; infinite while a reply is awaited."""
-    asked: set[str] = field(default_factory=set)
-    """The messages that it may reply to."""
+    since: str = ""  # when its node came online last: a message to an earlier process of the node may be lost
+    due: float = 0.0  # when the frame is to be sent; infinite while a reply is awaited
+    asked: set[str] = field(default_factory=set)  # the messages that it may reply to
 
 
 class OnGrid:

@@ -79,10 +79,8 @@ class Reader:
 
 GRACE = 30.0
 """Seconds that an interrupted run has to end the round in hand; then it is stopped within the round."""
-LOOK = 1.0
-"""Seconds between two looks at the run; each costs the SuperLink 10 ms."""
-AWAY = 10.0
-"""Seconds that a SuperLink may be away before it counts as ended."""
+LOOK = 1.0  # seconds between two looks at the run; each costs the SuperLink 10 ms
+AWAY = 10.0  # seconds that a SuperLink may be away before it counts as ended
 
 Tell = Callable[[Line], None]
 

@@ -201,8 +201,7 @@ def best(criterion: Sequence[Sequence[float | None]], higher: bool = False) -> i
     return min(means)[1] if means else None
 
 
-TOGETHER = 64
-"""Most cells in a batch: where folding saves no more. An interruption loses the batches at work."""
+TOGETHER = 64  # most cells in a batch: where folding saves no more. An interruption loses the batches at work
 
 _TRIALS = 8  # most trials in a batch: each brings its own records
 

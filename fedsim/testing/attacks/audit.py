@@ -36,8 +36,7 @@ ALARM = 1e-4
 """Probability that a scenario that keeps its promise is found broken, all silos and tests together."""
 ADVERSARY: dict[Party, str] = {"server": "worst_server", "shuffler": "shuffler", "both": "both"}
 """Names of adversaries under secure aggregation, by the party that reads the sums."""
-Observe = Callable[[str, float], None]
-"""(what is being done, share of it that is done)."""
+Observe = Callable[[str, float], None]  # (what is being done, share of it that is done)
 
 
 @dataclass(frozen=True)

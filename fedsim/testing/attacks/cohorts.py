@@ -28,8 +28,7 @@ from silos.entropy import SeededEntropy
 from silos.gate import Gate, lay_out
 
 Floats = np.ndarray
-Data = tuple[Floats, Floats]
-"""A silo's records: features (n, f) and targets (n,), float64. Simulation only."""
+Data = tuple[Floats, Floats]  # a silo's records: features (n, f) and targets (n,), float64. Simulation only
 
 
 _DELTA = 1e-5  # of prices that are not used: the plan was priced before the audit
@@ -77,8 +76,7 @@ def randomness(seed: int, streams: Sequence[str]) -> SeededEntropy:
     return SeededEntropy(seed, 0, streams, ["audit"] * len(streams))
 
 
-Record = tuple[np.ndarray, float]
-"""One record: features (f,) and target."""
+Record = tuple[np.ndarray, float]  # one record: features (f,) and target
 
 
 def alone(record: Record) -> Data:

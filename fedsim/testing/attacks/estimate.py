@@ -43,8 +43,7 @@ CONFIDENCE = 0.95
 _SLOPES = (0.01, 0.1, 0.3, 1.0, 2.0, 4.0)
 """Epsilons at which the plan's curve is compared: the two rates are bounded once for all of them."""
 _MOST_NOISE = 1e9
-_NORMAL, _TESTED = 0.01, 20
-"""Below this p-value, or with fewer of them, scores do not count as normal."""
+_NORMAL, _TESTED = 0.01, 20  # below this p-value, or with fewer of them, scores do not count as normal
 _HAIR = 1e-6  # of a noncentrality: it is found to less than that
 
 

@@ -161,8 +161,7 @@ def _balance(problem: NeuralNetwork, x: Tensor, start: Tensor) -> Tensor | None:
     return w.detach()
 
 
-_PATHS = 4
-"""Ways of an honest silo method through a round of several asks that a choice is averaged over."""
+_PATHS = 4  # ways of an honest silo method through a round of several asks that a choice is averaged over
 
 
 @dataclass(frozen=True)

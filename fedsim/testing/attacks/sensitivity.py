@@ -97,8 +97,7 @@ def _counts(setting: Setting, silo: int, marker: Record, heard: Heard) -> np.nda
     return np.zeros(len(heard.answers[0]), dtype=int)
 
 
-TOLERANCE = 1e-6
-"""Rounding: by so much a ratio may exceed 1, and another silo's answer may move."""
+TOLERANCE = 1e-6  # rounding: by so much a ratio may exceed 1, and another silo's answer may move
 _STREAM = "exact"
 
 
@@ -129,8 +128,7 @@ class Slot:
     draws: tuple[int, ...]
 
 
-Reply = list[Heard] | Exception
-"""A cohort's answers in a round, or the error that it raised."""
+Reply = list[Heard] | Exception  # a cohort's answers in a round, or the error that it raised
 
 
 def search(

@@ -30,8 +30,7 @@ from fedsim.testing.attacks.parties import anonymous
 from fedsim.testing.attacks.search import Attack
 from fedsim.testing.attacks.setting import Federated, Setting, drive, others, replaced
 
-_CHUNK = 2_000_000
-"""Numbers that the records of the clones which run together take, about: 16 MB."""
+_CHUNK = 2_000_000  # numbers that the records of the clones which run together take, about: 16 MB
 Done = Callable[[int], None]
 
 
@@ -83,11 +82,9 @@ def _run(
 
 _WIDTH = 2_000_000
 _PILOT_RUNS = 32
-_ROUNDS, _RECORDS = 8, 60
-"""Rounds and candidate records by which a silo's pair of records is chosen."""
+_ROUNDS, _RECORDS = 8, 60  # rounds and candidate records by which a silo's pair of records is chosen
 Pair = tuple[Record, Record]
-Hear = Callable[[int, int, list[Heard]], None]
-"""(silo, round, asks)."""
+Hear = Callable[[int, int, list[Heard]], None]  # (silo, round, asks)
 
 
 def _runs(
