@@ -53,21 +53,15 @@ class ShufflerClient:
     heads: dict[str, str]  # the last entry known of its chain, by name; shared, updated by replies
 
     def mark(self) -> Mark:
-        """Where the shuffler's chain stands, for silos to seal their reports for.
-
-        Raises:
-            NotReleased: it has lost entries that this server has seen, or is not the roster's.
-            Refused: it does not answer.
+        """Where the shuffler's chain stands, for silos to seal their reports for. NotReleased if it has lost
+        entries that this server has seen, or is not the roster's; Refused if it does not answer.
         """
         body = shuffling.hello(self.heads.get(self._name, ""))
         return self._seen(self._exchanged(body, lambda data: shuffling.greeting(data, self._identity)))
 
     def released(self, request: Request) -> Release:
-        """What the shuffler makes of a request.
-
-        Raises:
-            NotReleased: it refuses, or is not the roster's.
-            Refused: it does not answer.
+        """What the shuffler makes of a request. NotReleased if it refuses, or is not the roster's; Refused if
+        it does not answer.
         """
         release = self._exchanged(request.body(), lambda data: Release.read(data, request, self._identity))
         self._seen(release.mark)
@@ -119,11 +113,9 @@ class SummedSilos:
         self._contexts, self._totals = contexts, totals
 
     def answer(self, round_index: int, broadcast: Mapping[str, Tensor], members: Sequence[int]) -> Answered:
-        """One round; the one row of its messages is weighed and added already.
-
-        Raises:
-            Refused: too few silos answered, the shuffler does not release the round, or what the silos sent
-                makes no sum. The very same request is all that the shuffler will ever answer of this round.
+        """One round; the one row of its messages is weighed and added already. Refused if too few silos
+        answered, the shuffler does not release the round, or what the silos sent makes no sum. The very same
+        request is all that the shuffler will ever answer of this round.
         """
         least = self._shuffler.roster.min_silos
         if len(members) < least:
@@ -200,11 +192,7 @@ class KeptRequest:
     log: AppendLog  # the run's checkpoint, which holds the request beside the rounds
 
     def keep(self, asked: Asked) -> None:
-        """Write it for good, in place of the one before.
-
-        Raises:
-            InputError: it cannot be written.
-        """
+        """Write it for good, in place of the one before; InputError if it cannot be written."""
         head = {
             "broadcast": asked.broadcast,
             "members": list(asked.members),
@@ -216,10 +204,8 @@ class KeptRequest:
             raise InputError("checkpoint", str(error), "a disk with room for a round's reports") from None
 
     def find(self, run: str, round_index: int, broadcast: str) -> Asked | None:
-        """The request of this round, if it is the one that is kept.
-
-        Raises:
-            InputError: what is kept cannot be read.
+        """The request of this round, if it is the one that is kept. InputError if what is kept cannot be
+        read.
         """
         try:
             if (kept := self.log.kept(_REQUEST)) is None:

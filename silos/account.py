@@ -157,9 +157,7 @@ class Price:
 
     def of(self, rounds: Iterable[int]) -> Cost:
         """Cost of these rounds together, rounded up: FULL releases add, and the largest Fresh release counts.
-
-        Raises:
-            Refused: one is not in the plan.
+        Refused if one is not in the plan.
         """
         chosen = Counter(self.stretch(r) for r in set(rounds))
         if not chosen or self.sampled != FREE:
@@ -170,11 +168,7 @@ class Price:
         return Cost(mu_sq=up(full + fresh), distance=up(distance))
 
     def stretch(self, round_index: int) -> Stretch:
-        """The stretch that a round is in.
-
-        Raises:
-            Refused: it is not in the plan.
-        """
+        """The stretch that a round is in; Refused if it is not in the plan."""
         place = bisect_right(self.stretches, round_index, key=lambda stretch: stretch.first) - 1
         if place >= 0:
             found = self.stretches[place]
@@ -205,9 +199,7 @@ class Caps:
         cls, epsilon: float, delta: float, sampled_epsilon: float = 0.0, sampled_delta: float = 0.0
     ) -> Caps:
         """The caps for (epsilon, delta), where sampled plans may use (sampled_epsilon, sampled_delta) of it.
-
-        Raises:
-            InputError: names the number that is out of bounds.
+        InputError names the number that is out of bounds.
         """
         _check("lifetime.epsilon", epsilon, 0 < epsilon <= 500, "a number in (0, 500]")
         _check("lifetime.delta", delta, 1e-200 <= delta < 1, "a number in [1e-200, 1)")
@@ -249,10 +241,8 @@ class Account:
         self._open: set[str] = set()
 
     def reserve(self, run: str, cost: Cost) -> None:
-        """Set the cost of a plan aside.
-
-        Raises:
-            Refused: it does not fit beside what all runs have reserved and used; nothing is set aside.
+        """Set the cost of a plan aside. Refused if it does not fit beside what all runs have reserved and
+        used; nothing is set aside.
         """
         if run in self._held:
             raise Refused("a run reserves once")
@@ -272,9 +262,7 @@ class Account:
 
     def charge(self, run: str, used: Cost) -> Cost:
         """Put what a run used in the place of its reservation, and return it; never more than was reserved.
-
-        Raises:
-            Refused: the run holds no reservation.
+        Refused if the run holds no reservation.
         """
         if run not in self._open:
             raise Refused("the run has no reservation")

@@ -103,11 +103,7 @@ class Book:
     account: Account  # what is left of the silo's life
 
     def __init__(self, chain: Iterable[Entry]) -> None:
-        """Replay.
-
-        Raises:
-            Refused: it is no chain of a ledger, or overspends.
-        """
+        """Replay; Refused if it is no chain of a ledger, or overspends."""
         self.head, self.length, self.time = "", 0, 0
         self.before = GENESIS  # the hash before the head, for the head file
         self.boot = 0  # the entry with which the last process began to write
@@ -176,10 +172,8 @@ def contents(*parts: bytes) -> str:
 
 
 def replayed(connection: sqlite3.Connection) -> Book:
-    """The book of a ledger, whole chain and what is stored beside it checked.
-
-    Raises:
-        Refused: it was altered or is damaged.
+    """The book of a ledger, whole chain and what is stored beside it checked. Refused if it was altered or is
+    damaged.
     """
     book = Book(entries(connection))
     missing = {run for run, found in book.runs.items() if found.kept}

@@ -59,10 +59,8 @@ def link(previous: bytes, seq: int, time: int, kind: str, payload: str) -> bytes
 
 
 def entries(connection: sqlite3.Connection) -> Iterator[Entry]:
-    """All entries in order, each checked against the one before it.
-
-    Raises:
-        Refused: the chain is broken; names the first entry that does not follow.
+    """All entries in order, each checked against the one before it. Refused if the chain is broken; names the
+    first entry that does not follow.
     """
     previous, number, then = GENESIS, 0, 0
     rows = connection.execute("SELECT seq, time, kind, payload, hash FROM entries ORDER BY seq")
@@ -101,10 +99,8 @@ def check_pages(connection: sqlite3.Connection) -> None:
 
 
 def connect(path: Path) -> sqlite3.Connection:
-    """Open a ledger to write; every commit is on the disk when it returns.
-
-    Raises:
-        sqlite3.Error: it cannot be opened.
+    """Open a ledger to write; every commit is on the disk when it returns. sqlite3.Error if it cannot be
+    opened.
     """
     _check_exists(path)
     connection = sqlite3.connect(f"{path.resolve().as_uri()}?mode=rw", uri=True, check_same_thread=False)
@@ -116,10 +112,8 @@ def connect(path: Path) -> sqlite3.Connection:
 
 @contextmanager
 def reading(path: Path) -> Iterator[sqlite3.Connection]:
-    """One moment of a ledger, to read; a daemon may be writing it.
-
-    Raises:
-        Refused: it cannot be read, or is damaged.
+    """One moment of a ledger, to read; a daemon may be writing it. Refused if it cannot be read, or is
+    damaged.
     """
     _check_exists(path)
     noted = HeadFile.read(path)  # before the chain, which may grow

@@ -225,10 +225,8 @@ class Config(Section):
         return self.state / "ledger.sqlite"
 
     def start_child(self) -> Child:
-        """A confined process for plug-in code; it sees neither records nor state.
-
-        Raises:
-            Refused: the kernel cannot confine it.
+        """A confined process for plug-in code; it sees neither records nor state. Refused if the kernel
+        cannot confine it.
         """
         from fedsim.isolated.confine import CHILD, start
 
@@ -256,10 +254,8 @@ _FILES = (
 
 
 def load_config(path: Path) -> Config:
-    """The silo that a file describes; file names in it are relative to the file.
-
-    Raises:
-        InputError: it cannot be read, or a field is wrong.
+    """The silo that a file describes; file names in it are relative to the file. InputError if it cannot be
+    read, or a field is wrong.
     """
     return parse_config(mapping(path, ROOT, "records:", _FILES))
 

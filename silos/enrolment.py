@@ -34,10 +34,8 @@ class Enrolled:
 
 def enrol(config: Config) -> Enrolled:
     """Read and check the records, draw the identity key, and open the ledger with the policy's lifetime.
-
-    Raises:
-        InputError: the records or the policy are wrong, or the silo is enrolled already.
-        Refused: the ledger cannot be written.
+    InputError if the records or the policy are wrong, or the silo is enrolled already; Refused if the ledger
+    cannot be written.
     """
     if config.ledger.exists():
         hint = "is enrolled already: a lifetime is fixed once (start the silo without --enrol)"
@@ -59,10 +57,8 @@ def enrol(config: Config) -> Enrolled:
 
 
 def check_modes(state: Path) -> None:
-    """Refuse a state that others than its owner may change, or a ledger that they may read.
-
-    Raises:
-        InputError: names the file; the key's own mode is checked where it is read.
+    """Refuse a state that others than its owner may change, or a ledger that they may read. InputError names
+    the file; the key's own mode is checked where it is read.
     """
     for place, forbidden, means in [
         (state, 0o022, "must be its owner's alone to write (chmod go-w)"),
@@ -77,9 +73,7 @@ def check_modes(state: Path) -> None:
 
 def check_enrolment(config: Config, ledger: LedgerFile, records: OwnRecords, identity: Identity) -> None:
     """Refuse to go on with other records, another key, or another lifetime than those that were enrolled.
-
-    Raises:
-        InputError: names what has changed.
+    InputError names what has changed.
     """
     enrolled, lifetime = ledger.enrolment, config.policy.lifetime
     caps, last = enrolled.caps, _last_day(enrolled.expires)
@@ -123,11 +117,7 @@ def _check_exact(config: Config, caps: Caps, own: Own) -> None:
 
 
 def caps_of(config: Config) -> Caps:
-    """The account's caps by the policy.
-
-    Raises:
-        InputError: names the field.
-    """
+    """The account's caps by the policy; InputError names the field."""
     lifetime = config.policy.lifetime
     try:
         return Caps.of(lifetime.epsilon, lifetime.delta, lifetime.sampled.epsilon, lifetime.sampled.delta)

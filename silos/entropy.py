@@ -110,10 +110,8 @@ class SystemEntropy:
     """
 
     def __init__(self, secret: bytes) -> None:
-        """`secret`: drawn once a run (`new_secret`), and kept where only the silo can read it.
-
-        Raises:
-            ValueError: it is too short to be one.
+        """`secret`: drawn once a run (`new_secret`), and kept where only the silo can read it. ValueError if
+        it is too short to be one.
         """
         if len(secret) < SECRET_BYTES:
             raise ValueError(f"a run's secret has {len(secret)} bytes, not {SECRET_BYTES}")

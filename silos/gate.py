@@ -60,9 +60,7 @@ from silos.sums import check_surroundings
 
 def lay_out(silos: Sequence[tuple[np.ndarray, np.ndarray]], problem: Problem, dtype: torch.dtype) -> Records:
     """Lay silos' records out for a gate, (features (n, d), target (n,)) each; the caller keeps none.
-
-    Raises:
-        InputError: the problem's gradients cannot be taken record by record.
+    InputError if the problem's gradients cannot be taken record by record.
     """
     check(problem, dtype)
     return Records(silos, problem, dtype)

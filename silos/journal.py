@@ -163,10 +163,8 @@ class Journal:
         return self._clock.now()
 
     def note(self, kind: str, payload: Mapping[str, Any], *statements: Statement) -> Entry:
-        """Append an entry, with what belongs to it, in one durable transaction.
-
-        Raises:
-            Refused: it cannot be written; see the module's text.
+        """Append an entry, with what belongs to it, in one durable transaction. Refused if it cannot be
+        written; see the module's text.
         """
         with self.lock:
             self.check_usable()
@@ -205,11 +203,7 @@ class Journal:
             raise Refused("the silo's lifetime budget has expired: it releases nothing any more")
 
     def query(self, sql: str, values: Sequence[Any]) -> Any:
-        """One row of what is stored, or None.
-
-        Raises:
-            Refused: it cannot be read.
-        """
+        """One row of what is stored, or None; Refused if it cannot be read."""
         with self.lock, readable():
             self.check_usable()
             return self._connection.execute(sql, values).fetchone()

@@ -42,11 +42,7 @@ class Ledger(Protocol):
         ...
 
     def debit(self, round_index: int, digest: bytes) -> None:
-        """Pay for the whole round, before noise is drawn.
-
-        Raises:
-            Refused: it is paid for already.
-        """
+        """Pay for the whole round, before noise is drawn; Refused if it is paid for already."""
         ...
 
     def store(self, round_index: int, reply: Reply, memory: Reply) -> None:

@@ -130,11 +130,7 @@ class LedgerFile(Journal):
             return None if run is None else self.run(run)
 
     def run(self, run: str) -> RunLedger:
-        """A run, open or closed; always the same object.
-
-        Raises:
-            Refused: there is none of this id.
-        """
+        """A run, open or closed; always the same object. Refused if there is none of this id."""
         with self.lock:
             if run not in self.book.runs:
                 raise Refused("no run of this id")
@@ -211,10 +207,8 @@ def _receipt(enrolment: Enrolment, run: Run) -> dict[str, Any]:
 
 
 def signed_receipt(enrolment: Enrolment, run: Run, identity: Identity) -> str:
-    """A closed run's receipt, JSON; byte for byte the same each time.
-
-    Raises:
-        Refused: the run is open, or the key is not the silo's.
+    """A closed run's receipt, JSON; byte for byte the same each time. Refused if the run is open, or the key
+    is not the silo's.
     """
     if identity.public != enrolment.identity:
         raise Refused("the key is not the one that the silo enrolled with")
@@ -223,11 +217,8 @@ def signed_receipt(enrolment: Enrolment, run: Run, identity: Identity) -> str:
 
 
 def verified_receipt(receipt: str, key: str) -> Mapping[str, Any]:
-    """Content of a receipt that the silo of this public key (hexadecimal) has signed.
-
-    Raises:
-        InputError: the key is no key.
-        Refused: it is no receipt, was altered, or is another silo's.
+    """Content of a receipt that the silo of this public key (hexadecimal) has signed. InputError if the key
+    is no key; Refused if it is no receipt, was altered, or is another silo's.
     """
     checked = public_key(key, "--key")
     try:

@@ -81,11 +81,8 @@ class OpenRuns:
         return () if self._simulation is None else (SEEDED,)
 
     def considered(self, offer: Offer, wait: float = 0.0) -> Admissible:
-        """The priced plan; rounds of other runs are answered while it is tried out.
-
-        Raises:
-            Busy: another one is for `wait` seconds; who waits takes one more thread with it.
-            Refused: see `silos.offers`.
+        """The priced plan; rounds of other runs are answered while it is tried out. Busy if another one is
+        for `wait` seconds; who waits takes one more thread with it; Refused as in `silos.offers`.
         """
         if not self._trying.acquire(timeout=wait):
             raise Busy("the silo is trying out another offer; ask again")
@@ -188,11 +185,8 @@ class OpenRuns:
             self._held.popitem(last=False)
 
     def _again(self, run: RunLedger, wait: float) -> Admissible:
-        """The plan of a run that was admitted, by an earlier process perhaps.
-
-        Raises:
-            Busy: see `considered`.
-            Refused: it would not be admitted as it was.
+        """The plan of a run that was admitted, by an earlier process perhaps. Busy as in `considered`;
+        Refused if it would not be admitted as it was.
         """
         plan = self.considered(Offer.model_validate({**json.loads(run.offer), "head": ""}), wait)
         if plan.plan.digest != run.record.plan or self.terms(plan) != dict(run.record.terms):

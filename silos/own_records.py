@@ -57,10 +57,8 @@ class OwnRecords:
 
 
 def read_records(config: Config) -> OwnRecords:
-    """Read, check and prepare all records of the silo, each by itself.
-
-    Raises:
-        InputError: they cannot be read, a value is not what the schema declares, or some are another silo's.
+    """Read, check and prepare all records of the silo, each by itself. InputError if they cannot be read, a
+    value is not what the schema declares, or some are another silo's.
     """
     try:
         source = config.records.open()
@@ -92,10 +90,8 @@ def _check_alone(source: Source) -> None:
 
 
 def write_table(config: Config) -> None:
-    """Write the table at `records.path` by the command `reader`, unless it is there already.
-
-    Raises:
-        InputError: the command cannot be started, or fails; then no table is there.
+    """Write the table at `records.path` by the command `reader`, unless it is there already. InputError if
+    the command cannot be started, or fails; then no table is there.
     """
     place = getattr(config.records, "path", None)
     if not config.reader or not isinstance(place, Path) or place.exists():

@@ -74,10 +74,8 @@ class SumPart:
         return replace(mechanism, exact=exact), () if exact else (FLOATING_POINT,)
 
     def colluding_cost(self, plan: Plan, admitted: Admitted, most: float | None) -> float:
-        """Epsilon of an admitted plan if server and shuffler collude.
-
-        Raises:
-            Refused: it is more than `most`, which the policy allows.
+        """Epsilon of an admitted plan if server and shuffler collude. Refused if it is more than `most`,
+        which the policy allows.
         """
         terms, z = admitted.terms, admitted.noise_multiplier
         census = plan.census(terms.rounds)
@@ -97,11 +95,7 @@ class Pinned:
 
     @classmethod
     def load(cls, files: tuple[Path, ...], own: str, identity: Identity, field: str) -> Self:
-        """Read rosters.
-
-        Raises:
-            InputError: a file cannot be read, or is of silos without this one at its own name.
-        """
+        """Read rosters; InputError if a file cannot be read, or lacks this silo at its own name."""
         found = {}
         for number, file in enumerate(files):
             roster = load_roster(file)
@@ -112,11 +106,9 @@ class Pinned:
         return cls(found, identity)
 
     def part(self, offer: Offer, own: str, dimension: int, algorithm: Algorithm) -> SumPart:
-        """The silo's part in an offer of secure aggregation.
-
-        Raises:
-            Refused: the offer is of another roster than those that are pinned, or of other silos than it has.
-            InputError: the mechanism cannot serve the algorithm.
+        """The silo's part in an offer of secure aggregation. Refused if the offer is of another roster than
+        those that are pinned, or of other silos than it has; InputError if the mechanism cannot serve the
+        algorithm.
         """
         pooled = offer.pooled
         assert pooled is not None
@@ -159,10 +151,8 @@ class SealedLedger(RunLedger):
         self._mark: Mark | None = None
 
     def begin(self, mark: Mark | None) -> None:
-        """Take the mark that a round is asked for with; before the gate is asked.
-
-        Raises:
-            Refused: there is none, or the roster's shuffler has not signed it.
+        """Take the mark that a round is asked for with; before the gate is asked. Refused if there is none,
+        or the roster's shuffler has not signed it.
         """
         if mark is None:
             raise Refused("a round of secure aggregation is asked for with the shuffler's mark")

@@ -58,9 +58,7 @@ class AppendLog:
     @staticmethod
     def create(path: Path, body: bytes) -> Head:
         """Write a log of one entry without a key, mode 0600, in place of what is there; returns the entry.
-
-        Raises:
-            OSError: it cannot be written.
+        OSError if it cannot be written.
         """
         first = following(_GENESIS, None, body)
         with _as_os_errors(path.name), atomic_file(path) as draft:
@@ -75,10 +73,8 @@ class AppendLog:
 
     @classmethod
     def open(cls, path: Path) -> Self:
-        """Hold a log's file until `close`, and check all of it.
-
-        Raises:
-            Refused: another process holds the file, or it is damaged, altered or no log of this version.
+        """Hold a log's file until `close`, and check all of it. Refused if another process holds the file, or
+        it is damaged, altered or no log of this version.
         """
         with ExitStack() as held:
             try:
@@ -140,10 +136,8 @@ class AppendLog:
         return self.connection.execute(sql, (entry_hash,)).fetchone() is not None
 
     def keep(self, name: str, value: bytes) -> None:
-        """Keep a value in place of the one of this name; it is on the disk when this returns.
-
-        Raises:
-            OSError: it cannot be written; the value before is still there.
+        """Keep a value in place of the one of this name; it is on the disk when this returns. OSError if it
+        cannot be written; the value before is still there.
         """
         with self._transaction() as connection:
             connection.execute(_KEEP, _row(self.newest.seq, name, value))
@@ -177,11 +171,8 @@ class AppendLog:
 
 
 def _checked(connection: sqlite3.Connection, name: str) -> tuple[bytes, Head]:
-    """The hash of the entry before the newest one, and the newest one, of a log that is whole.
-
-    Raises:
-        Refused: it is not, or of another version.
-        sqlite3.DatabaseError: it cannot be read.
+    """The hash of the entry before the newest one, and the newest one, of a log that is whole. Refused if it
+    is not, or of another version; sqlite3.DatabaseError if it cannot be read.
     """
     damage = connection.execute("PRAGMA integrity_check").fetchone()
     version = connection.execute("PRAGMA user_version").fetchone()

@@ -41,11 +41,9 @@ class HeadFile:
 
     @staticmethod
     def create(chain: Path, head: Head) -> None:
-        """Make it for a chain of one entry, on the disk; the chain's own file must come after it.
-
-        Raises:
-            Refused: there is one of a longer chain, which is lost then: what it spent must not be forgotten.
-            OSError: it cannot be written.
+        """Make it for a chain of one entry, on the disk; the chain's own file must come after it. Refused if
+        there is one of a longer chain, which is lost then: what it spent must not be forgotten; OSError if it
+        cannot be written.
         """
         place = head_path(chain)
         if place.exists() and _newest(place)[0].seq > head.seq:
@@ -86,18 +84,12 @@ class HeadFile:
     @staticmethod
     def read(chain: Path) -> Head:
         """The newest entry that a chain must contain; read it before the chain, which may grow meanwhile.
-
-        Raises:
-            Refused: there is none, or it is damaged.
+        Refused if there is none, or it is damaged.
         """
         return _newest(head_path(chain))[0]
 
     def write(self, head: Head) -> None:
-        """Note an entry; it is on the disk when this returns.
-
-        Raises:
-            OSError: it cannot be written.
-        """
+        """Note an entry; it is on the disk when this returns. OSError if it cannot be written."""
         record = _slot(head)
         if os.pwrite(self._handle, record, head.seq % 2 * _PAGE) != len(record):
             raise OSError("the head was not written as a whole")

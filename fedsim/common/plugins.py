@@ -207,9 +207,7 @@ _NAMES = ("server", "shuffler", "silos")
 
 def pin() -> None:
     """Make `import server`, `shuffler` and `silos` find the packages that belong to this `fedsim`.
-
-    Raises:
-        ImportError: another module has one of the names already.
+    ImportError if another module has one of the names already.
     """
     for name in _NAMES:
         place = getattr(sys.modules.get(name), "__file__", None)

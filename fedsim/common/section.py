@@ -214,11 +214,8 @@ def check_few(error: ValidationError, what: str) -> None:
 
 
 def validated(kind: type[S], part: str, given: Mapping[str, Any]) -> S:
-    """A section of a scenario, which an offer has too; errors name its fields as in a scenario.
-
-    Raises:
-        InputError: a field is missing, unknown or out of bounds.
-        Refused: `MANY` are.
+    """A section of a scenario, which an offer has too; errors name its fields as in a scenario. InputError if
+    a field is missing, unknown or out of bounds; Refused if `MANY` are.
     """
     try:
         return kind.model_validate(given)

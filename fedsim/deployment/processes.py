@@ -77,11 +77,7 @@ class Processes:
         return child
 
     def check(self) -> None:
-        """Check that all are there.
-
-        Raises:
-            Ended: one is not.
-        """
+        """Check that all are there; Ended if one is not."""
         for child in self._children:
             if child.process.poll() is not None:
                 raise child.ended()

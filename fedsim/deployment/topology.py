@@ -111,10 +111,8 @@ def check(resolved: Resolved, directory: Path) -> None:
 
 
 def prepare(resolved: Resolved, directory: Path) -> Topology:
-    """Write every party's folder into `directory`.
-
-    Raises:
-        InputError: as `check`, or a silo's name cannot be a folder's, or the data cannot be read.
+    """Write every party's folder into `directory`. InputError as `check`, or if a silo's name cannot be a
+    folder's, or the data cannot be read.
     """
     check(resolved, directory)
     topology = Topology(directory, resolved.names)

@@ -143,10 +143,8 @@ def _free_port() -> int:
 
 
 def enrol_and_pin(topology: Topology) -> None:
-    """Enrol the parties that are not enrolled yet, and write the roster into every party's folder.
-
-    Raises:
-        Ended: a party could not enrol; with the end of its log.
+    """Enrol the parties that are not enrolled yet, and write the roster into every party's folder. Ended if a
+    party could not enrol; with the end of its log.
     """
     enrolments = {
         f"the enrolment of {name}": (

@@ -68,10 +68,8 @@ class Child:
         self._process.kill()
 
     def wait(self, timeout_s: float | None = None) -> int:
-        """Its exit code, or minus the signal that ended it.
-
-        Raises:
-            subprocess.TimeoutExpired: it has not ended by then.
+        """Its exit code, or minus the signal that ended it. subprocess.TimeoutExpired if it has not ended by
+        then.
         """
         return self._process.wait(timeout_s)
 

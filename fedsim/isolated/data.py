@@ -66,11 +66,7 @@ def queries_out(queries: Sequence[Query]) -> tuple[dict[str, Any], Arrays]:
 
 
 def queries_in(head: Mapping[str, Any], arrays: Mapping[str, Tensor]) -> tuple[Query, ...]:
-    """The queries of a frame.
-
-    Raises:
-        Refused: it has none.
-    """
+    """The queries of a frame; Refused if it has none."""
     try:
         return tuple(
             Query(
@@ -98,10 +94,8 @@ def trace_out(trace: Trace) -> tuple[dict[str, Any], Arrays]:
 
 
 def trace_in(head: Mapping[str, Any], arrays: Mapping[str, Tensor]) -> Trace:
-    """The result of a frame; whether its plan can be afforded is for limits and accountant to say.
-
-    Raises:
-        Refused: it has none.
+    """The result of a frame; whether its plan can be afforded is for limits and accountant to say. Refused if
+    it has none.
     """
     try:
         kinds = [
@@ -127,10 +121,8 @@ def public_in(head: Mapping[str, Any], arrays: Mapping[str, Tensor]) -> Public:
 
 
 def constants_out(tree: dict[str, Any], arrays: Mapping[str, Tensor]) -> tuple[dict[str, Any], Arrays]:
-    """A problem as data: frames hold floating-point numbers alone, so whole ones travel as such.
-
-    Raises:
-        InputError: a whole number is too large for that.
+    """A problem as data: frames hold floating-point numbers alone, so whole ones travel as such. InputError
+    if a whole number is too large for that.
     """
     for value in arrays.values():
         whole = not value.is_floating_point() and value.dtype != torch.bool and value.numel() > 0
@@ -142,11 +134,7 @@ def constants_out(tree: dict[str, Any], arrays: Mapping[str, Tensor]) -> tuple[d
 
 
 def constants_in(head: Mapping[str, Any], arrays: Mapping[str, Tensor]) -> Arrays:
-    """The constants of a problem, in their types.
-
-    Raises:
-        Refused: they are none.
-    """
+    """The constants of a problem, in their types; Refused if they are none."""
     types = {"float64": torch.float64, "float32": torch.float32, "int64": torch.int64, "bool": torch.bool}
     try:
         return {name: value.to(types[head["types"][name]]) for name, value in arrays.items()}
@@ -184,11 +172,8 @@ class Pipes:
             os.set_blocking(write, False)
 
     def send(self, frame: Frame, until: float | None = None) -> None:
-        """Write a frame; `until` is a time of `time.monotonic`.
-
-        Raises:
-            TimeoutError: the other end does not read it in time.
-            OSError: the other end is gone.
+        """Write a frame; `until` is a time of `time.monotonic`. TimeoutError if the other end does not read
+        it in time; OSError if the other end is gone.
         """
         rest = memoryview(framed(encode(frame)))
         while rest:

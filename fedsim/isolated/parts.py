@@ -77,18 +77,14 @@ class Isolated:
 
     @cached_property
     def made(self) -> Frame:
-        """The child's description of the parts that it made.
-
-        Raises:
-            InputError, Refused, PluginError: they cannot be made.
+        """The child's description of the parts that it made. InputError, Refused or PluginError if they
+        cannot be made.
         """
         return self._call("make", self._recipe, {}, _PROBLEM, "made")
 
     def remake(self, recipe: Mapping[str, Any]) -> None:
-        """Have the same child make other parts; a server method that has begun keeps its own.
-
-        Raises:
-            InputError, Refused, PluginError: they cannot be made.
+        """Have the same child make other parts; a server method that has begun keeps its own. InputError,
+        Refused or PluginError if they cannot be made.
         """
         if recipe != self._recipe or self._child is None:
             self._recipe = dict(recipe)
@@ -154,9 +150,7 @@ class Isolated:
         self, problem: PublicProblem, broadcast: Mapping[str, Tensor], ask: Asker, memory: CohortMemory
     ) -> Mapping[str, Tensor]:
         """One round of the silo method: its asks are answered here, by `ask`, until it has its message.
-
-        Raises:
-            Refused: by `ask`, or the child sends something else; the round is over.
+        Refused where `ask` refuses or the child sends something else; the round is over then.
         """
         arrays = prefixed("b.", broadcast) | prefixed("m.", memory)
         most = MAX_HEAD + _ARRAYS * 8 * memory.silos * problem.dimension
@@ -230,9 +224,7 @@ class Isolated:
 
 def recipe_of(algorithm: Algorithm, problem: Problem, dtype: str) -> str:
     """The recipe by which a simulation's child makes objects: pickled, with classes of no installed package.
-
-    Raises:
-        InputError: an object cannot be pickled.
+    InputError if an object cannot be pickled.
     """
     import cloudpickle  # a simulation's alone
 
@@ -311,10 +303,8 @@ def new_child() -> Isolated:
 def trace_of(
     algorithm: Algorithm, problem: PublicProblem, public: Public, seed: int, limits: Limits
 ) -> Trace:
-    """The plan, by a dry run in the process where the algorithm's code runs.
-
-    Raises:
-        Refused, PluginError: it has none.
+    """The plan, by a dry run in the process where the algorithm's code runs. Refused or PluginError if it has
+    none.
     """
     found = algorithm.on(problem, public.weights.dtype) if isinstance(algorithm, Confined) else algorithm
     if isinstance(found, Isolated):

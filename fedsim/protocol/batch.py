@@ -31,23 +31,25 @@ class Full:
         return n
 
 
-def _check_fraction(fraction: float) -> None:
-    if not 0 < fraction <= 1:
-        raise ValueError(f"batch.fraction: {fraction} is not in (0, 1]")
+@dataclass(frozen=True, slots=True)
+class _Fraction:
+    """A sampler of a share of the records."""
+
+    fraction: Fraction
+
+    def __post_init__(self) -> None:
+        if not 0 < self.fraction <= 1:
+            raise ValueError(f"batch.fraction: {self.fraction} is not in (0, 1]")
 
 
 @dataclass(frozen=True, slots=True)
-class Subsample:
+class Subsample(_Fraction):
     """A uniform subset without replacement, drawn anew each time.
 
     K = round(fraction n) >= 1 records, anew for each `ask`.
     """
 
-    fraction: Fraction
     sampler: ClassVar[str] = "subsample"
-
-    def __post_init__(self) -> None:
-        _check_fraction(self.fraction)
 
     def size(self, n: int) -> int:
         """K = round(fraction n), at least one record."""
@@ -55,18 +57,14 @@ class Subsample:
 
 
 @dataclass(frozen=True, slots=True)
-class WithReplacement:
+class WithReplacement(_Fraction):
     """Independent draws with replacement, as published; a subset costs less privacy.
 
     K = round(fraction n) >= 1 draws among the n records, anew for each `ask`. A record drawn j times counts
     j times in the sum, each time clipped, so that replacing it moves the sum by up to 2 C j.
     """
 
-    fraction: Fraction
     sampler: ClassVar[str] = "with_replacement"
-
-    def __post_init__(self) -> None:
-        _check_fraction(self.fraction)
 
     def size(self, n: int) -> int:
         """K = round(fraction n), at least one draw."""
@@ -74,17 +72,13 @@ class WithReplacement:
 
 
 @dataclass(frozen=True, slots=True)
-class Poisson:
+class Poisson(_Fraction):
     """Each record on its own with the same probability.
 
     That is `fraction`; the sum is divided by the public fraction n.
     """
 
-    fraction: Fraction
     sampler: ClassVar[str] = "poisson"
-
-    def __post_init__(self) -> None:
-        _check_fraction(self.fraction)
 
     def size(self, n: int) -> float:
         """The expected size fraction n: public, where the size drawn is not."""
@@ -92,17 +86,13 @@ class Poisson:
 
 
 @dataclass(frozen=True, slots=True)
-class Fresh:
+class Fresh(_Fraction):
     """Disjoint batches: no record is used twice.
 
     K = floor(fraction n) >= 1 records; none is used twice in a run.
     """
 
-    fraction: Fraction
     sampler: ClassVar[str] = "fresh"
-
-    def __post_init__(self) -> None:
-        _check_fraction(self.fraction)
 
     def size(self, n: int) -> int:
         """K = floor(fraction n), at least one; the tolerance keeps 0.1 * 30 at 3."""

@@ -57,9 +57,7 @@ class Blame:
 @contextmanager
 def blaming(what: str, kind: type) -> Iterator[None]:
     """Name another package's part, such as a data set, where its code raises; ours raises as it is.
-
-    Raises:
-        PluginError: names class, distribution or file, and line.
+    PluginError names class, distribution or file, and line.
     """
     try:
         yield

@@ -33,9 +33,7 @@ class CopiedQuery(NamedTuple):
 
 def copied_queries(queries: tuple[Query, ...]) -> tuple[Ask, list[CopiedQuery]]:
     """What answering `queries` together costs, and each of them; they share one draw, hence one batch.
-
-    Raises:
-        Refused: a value of another type than the contract's, or several batches.
+    Refused for a value of another type than the contract's, or several batches.
     """
     taken = [_copied_query(query) for query in queries]
     if not taken or any(query.batch != queries[0].batch for query in queries):
@@ -93,10 +91,8 @@ class CohortMemory(dict[str, Tensor]):
         return part
 
     def commit(self, members: list[int], part: CohortMemory) -> None:
-        """Write the rows of `members` back, as copies.
-
-        Raises:
-            Refused: something else than plain tensors was written.
+        """Write the rows of `members` back, as copies. Refused if something else than plain tensors was
+        written.
         """
         plain = copied_arrays(part, "memory")
         merged = {name: self[name].clone() for name in plain}

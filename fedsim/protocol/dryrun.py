@@ -40,11 +40,8 @@ class Trace:
 
 
 def dry_run(algorithm: Algorithm, problem: PublicProblem, public: Public, seed: int, limits: Limits) -> Trace:
-    """Record the plan of `algorithm` for one silo.
-
-    Raises:
-        Refused: a round differs between the two runs, breaks the contract, or passes one of `limits`.
-        PluginError: the algorithm's code raises.
+    """Record the plan of `algorithm` for one silo. Refused if a round differs between the two runs, breaks
+    the contract, or passes one of `limits`; PluginError if the algorithm's code raises.
     """
     blame, before = Blame(algorithm), state_of(algorithm)
     most = _accounted(algorithm, limits)
@@ -98,9 +95,7 @@ def _answered(blame: Blame, r: int, zeros: Pass, random: Pass) -> tuple[Ask, ...
 
 def _accounted(algorithm: Algorithm, limits: Limits) -> int:
     """Rounds, or queries in one, that its whole numbers account for, so that a loop without end is short.
-
-    Raises:
-        Refused: its own count of rounds passes the limit.
+    Refused if its own count of rounds passes the limit.
     """
     stated = getattr(algorithm, "num_rounds", 0)
     if isinstance(stated, int | float) and not stated <= limits.max_rounds:

@@ -40,11 +40,8 @@ class Limits:
     max_noise_ratio: float = 1e6
 
     def check_plan(self, plan: Plan, dimension: int) -> None:
-        """Refuse a plan that is too large, or that has an entry which prices nothing.
-
-        Raises:
-            Refused: it is too large, or an entry is of a statistic that the silo does not own or has a
-                noise ratio out of bounds.
+        """Refuse a plan that is too large, or that has an entry which prices nothing: of a statistic that the
+        silo does not own, or with a noise ratio out of bounds.
         """
         if dimension > self.max_dimension:
             raise Refused(f"dimension {dimension} exceeds the silo's limit {self.max_dimension}")

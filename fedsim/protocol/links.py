@@ -26,10 +26,8 @@ class Link(Protocol):
     """A server's way to the silos of one run."""
 
     def answer(self, round_index: int, broadcast: Mapping[str, Tensor], members: Sequence[int]) -> Answered:
-        """Ask the silos at the positions `members`; all of them answer in a simulation.
-
-        Raises:
-            Refused: a silo refused the request, or too few answered.
+        """Ask the silos at the positions `members`; all of them answer in a simulation. Refused if a silo
+        refused the request, or too few answered.
         """
         ...
 
@@ -38,10 +36,8 @@ class Hosts(Protocol):
     """All silos of a trial, in one process or several; members are positions in canonical order."""
 
     def open(self, variant: Variant, rounds: Sequence[Sequence[int]]) -> list[Admitted]:
-        """Admission of every silo for its own rounds, in canonical order.
-
-        Raises:
-            Refused: a silo does not accept the plan.
+        """Admission of every silo for its own rounds, in canonical order. Refused if a silo does not accept
+        the plan.
         """
         ...
 

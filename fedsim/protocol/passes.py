@@ -103,11 +103,8 @@ class Pass:
         return f"server method, {after}"
 
     def next(self) -> Step | None:
-        """The server method's next round, or None at the end.
-
-        Raises:
-            Refused: what it yields or returns is not what it must be.
-            PluginError: it raises.
+        """The server method's next round, or None at the end. Refused if what it yields or returns is not
+        what it must be; PluginError if it raises.
         """
         place, last = self._place, self._step
         try:

@@ -131,10 +131,8 @@ class SiloHost:
         self._gates: dict[Variant, Gate] = {}
 
     def open(self, variant: Variant, rounds: Sequence[Sequence[int]]) -> list[Admitted]:
-        """Admission: every silo prices the plan for its own rounds.
-
-        Raises:
-            Refused: a silo does not accept the plan, or a grant's gate has its records already.
+        """Admission: every silo prices the plan for its own rounds. Refused if a silo does not accept the
+        plan, or a grant's gate has its records already.
         """
         if self._grant is not None and self._gates:
             raise Refused("this run's gate was given its records already; one is paid for")
@@ -171,11 +169,8 @@ class SiloHost:
         broadcast: Mapping[str, Tensor],
         members: Sequence[int] | None,
     ) -> dict[str, Tensor]:
-        """The members' messages, {name: (members, d)}.
-
-        Raises:
-            Refused: as `Gate.answer`.
-            PluginError: another package's algorithm or problem raised; a simulation may name it.
+        """The members' messages, {name: (members, d)}. Refused as `Gate.answer`; PluginError if another
+        package's algorithm or problem raised; a simulation may name it.
         """
         if self._recorder is not None:
             self._recorder.begin(None if variant == "clipped" else round_index)
@@ -225,9 +220,7 @@ def terms(
 
 def agreed_terms(resolved: Resolved, trial: int) -> list[Terms]:
     """All silos' terms of a trial, in canonical order; under secure aggregation with the agreed noise.
-
-    Raises:
-        Refused: a silo cannot afford the plan.
+    Refused if a silo cannot afford the plan.
     """
     trace, seed = resolved.trace, resolved.scenario.seed
     rounds = schedule(len(resolved.names), resolved.active, trace.holds, seed, trial)
@@ -240,10 +233,8 @@ def agreed_terms(resolved: Resolved, trial: int) -> list[Terms]:
 
 
 def preview(resolved: Resolved, trial: int = 0) -> list[Admitted]:
-    """Admission of every silo, in canonical order, for one trial's participation.
-
-    Raises:
-        Refused: a silo cannot afford the plan.
+    """Admission of every silo, in canonical order, for one trial's participation. Refused if a silo cannot
+    afford the plan.
     """
     return admit(resolved.trace.plan, agreed_terms(resolved, trial), resolved.mechanism, LIMITS)
 

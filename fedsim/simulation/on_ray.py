@@ -126,10 +126,8 @@ def cpus() -> int:
 
 
 def check_place() -> None:
-    """Refuse a process that runs a Ray already: ours ends with a run, and a caller's must not.
-
-    Raises:
-        InputError: the caller has started one.
+    """Refuse a process that runs a Ray already: ours ends with a run, and a caller's must not. InputError if
+    the caller has started one.
     """
     if ray.is_initialized():
         hint = "this process has a Ray of its own: call ray.shutdown() first, or take runtime inprocess"
@@ -137,10 +135,8 @@ def check_place() -> None:
 
 
 def start(address: str | None) -> None:
-    """Start a Ray that listens on this machine alone, or join the one at `address`.
-
-    Raises:
-        InputError: none answers there.
+    """Start a Ray that listens on this machine alone, or join the one at `address`. InputError if none
+    answers there.
     """
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
     if address is not None:

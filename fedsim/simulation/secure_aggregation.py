@@ -106,11 +106,7 @@ class Summed:
         self._read = Totals(algorithm, resolved.problem, plan, sums.mechanism, sums.pool, resolved.dtype)
 
     def answer(self, round_index: int, broadcast: Mapping[str, Tensor], members: Sequence[int]) -> Answered:
-        """The round's message, {name: (1, d)}.
-
-        Raises:
-            Refused: fewer silos answer than a sum must have.
-        """
+        """The round's message, {name: (1, d)}. Refused if fewer silos answer than a sum must have."""
         if len(members) < self._least:
             raise Refused(f"{len(members)} silos answer, and a sum has at least {self._least}")
         rows = self._link.answer(round_index, broadcast, members).messages

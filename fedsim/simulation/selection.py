@@ -160,9 +160,7 @@ class Scorer:
 
     def answer(self, w: Tensor) -> np.ndarray:
         """Each silo's noisy share of records that the model w, (d,), gets wrong; may lie outside [0, 1].
-
-        Raises:
-            Refused: a point out of bounds or no plain tensor, or a second request.
+        Refused for a point out of bounds or no plain tensor, or a second request.
         """
         w = copied_tensor(w, "a model")
         self._limits.check_point(w, self._problem.dimension)
@@ -237,10 +235,8 @@ class Parts:
         self._setting: str | None = None
 
     def candidate(self, run: RunId) -> Grant:
-        """Leave for one of the priced runs, whose number is its trial.
-
-        Raises:
-            Refused: there is no such run, it was handed out, or its records are divided in another way.
+        """Leave for one of the priced runs, whose number is its trial. Refused if there is no such run, it
+        was handed out, or its records are divided in another way.
         """
         if not 0 <= run.trial < len(self._runs):
             raise Refused(f"{len(self._runs)} runs of candidates were priced, not run {run.trial}")
@@ -250,11 +246,8 @@ class Parts:
         return Grant("candidate", run, self._runs[run.trial], noise, score_noise)
 
     def reported(self, run: RunId) -> Grant:
-        """Leave for one trial of the reported run.
-
-        Raises:
-            Refused: another setting is reported, this trial was handed out, or its records are divided in
-                another way.
+        """Leave for one trial of the reported run. Refused if another setting is reported, this trial was
+        handed out, or its records are divided in another way.
         """
         if self._setting not in (None, run.setting):
             raise Refused("another setting is reported already, and one is paid for")

@@ -201,11 +201,7 @@ def _check_finite(loss: float | None) -> None:
 
 
 def read(resolved: Resolved, trial: int) -> Federation:
-    """The trial's records, of all silos.
-
-    Raises:
-        InputError: the data cannot be read or divided as asked.
-    """
+    """The trial's records, of all silos; InputError if the data cannot be read or divided as asked."""
     scenario = resolved.scenario
     with blaming("data set", type(scenario.data)):
         federation = load(scenario.data, scenario.partition, scenario.seed, trial)
@@ -241,10 +237,8 @@ def in_one_process(resolved: Resolved, trial: int, party: Callable[[], Party] = 
 
 def execute(resolved: Resolved, results: Results, observe: Observer) -> None:
     """Run every trial that is left in this process, one after another, adding to `results` as it goes.
-
-    Raises:
-        Refused: a silo does not accept the plan, or a request within it.
-        InputError: the data cannot be read or divided as asked.
+    Refused if a silo does not accept the plan, or a request within it; InputError if the data cannot be read
+    or divided as asked.
     """
     with one_thread():
         for number in results.left(resolved.scenario.trials):

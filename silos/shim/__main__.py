@@ -50,9 +50,7 @@ PATIENCE = 3600.0  # seconds for one answer: a round of many queries takes its t
 
 def dialler(unix: Path | None, port: int | None, token: Path | None) -> Dial:
     """How to reach a daemon: by its Unix socket, or by its port on this machine and the file of its token.
-
-    Raises:
-        InputError: neither or both are given, or the token cannot be read.
+    InputError if neither or both are given, or the token cannot be read.
     """
     if unix is not None and port is None and token is None:
         return partial(dial, unix, PATIENCE)
@@ -78,10 +76,8 @@ class Caller:
         self._connection: socket.socket | None = None
 
     def ask(self, frame: bytes) -> bytes:
-        """The daemon's answer; asked twice where an old connection turns out to be dead.
-
-        Raises:
-            DaemonAway: there is none.
+        """The daemon's answer; asked twice where an old connection turns out to be dead. DaemonAway if there
+        is none.
         """
         if self._connection is not None:
             try:

@@ -180,10 +180,8 @@ class Delivery:
         self._run, self._begin = message.metadata.run_id, time.monotonic()
 
     def frame(self) -> bytes:
-        """The frame's bytes; the SuperLink forgets them.
-
-        Raises:
-            Unreadable: the message is of another type, or carries no frame.
+        """The frame's bytes; the SuperLink forgets them. Unreadable if the message is of another type, or
+        carries no frame.
         """
         if self._message.metadata.message_type != carried.MESSAGE_TYPE:
             raise Unreadable(f"a message of type {self._message.metadata.message_type!r:.40}")
@@ -256,10 +254,8 @@ def _waits(seconds: float) -> Iterator[float]:
 
 
 def frame_of(objects: dict[str, bytes]) -> bytes:
-    """The bytes of the one array among a message's objects.
-
-    Raises:
-        Unreadable: there is not exactly one, or it is too long.
+    """The bytes of the one array among a message's objects. Unreadable if there is not exactly one, or it is
+    too long.
     """
     try:
         heads = {i: get_object_head_values_from_object_content(data) for i, data in objects.items()}

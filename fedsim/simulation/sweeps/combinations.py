@@ -57,11 +57,9 @@ class Combination:
 
 
 def combinations(tree: Mapping[str, Any]) -> list[Combination]:
-    """Every combination of the scenario `tree`, then the non-private baselines, each of them once.
-
-    Raises:
-        InputError: a field that does not exist or is no matter of a sweep, an empty grid, a value given
-            twice, or too many runs.
+    """Every combination of the scenario `tree`, then the non-private baselines, each of them once. InputError
+    for a field that does not exist or is no matter of a sweep, an empty grid, a value given twice, or too
+    many runs.
     """
     base, section = base_and_section(tree)
     check_section(section, tree.get("trials", 1))

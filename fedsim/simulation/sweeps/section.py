@@ -278,11 +278,7 @@ def labels(section: SweepSection) -> dict[str, dict[str, Label]]:
 
 
 def of_field(field: str, values: Sequence[Any]) -> dict[str, Label]:
-    """{canonical value: label} of one field's values.
-
-    Raises:
-        InputError: as `labels`.
-    """
+    """{canonical value: label} of one field's values. InputError as `labels`."""
     named = [_own(value) for value in values]
     clashing = {name for name in named if named.count(name) > 1}
     result = {

@@ -137,10 +137,8 @@ class Neighbours:
 
 
 def neighbours(setting: Setting, silo: int) -> Neighbours:
-    """The records and broadcasts that tell most, of records that a daemon accepts.
-
-    Raises:
-        InputError: a mechanism, a sampler or an algorithm by which daemons are not audited.
+    """The records and broadcasts that tell most, of records that a daemon accepts. InputError for a
+    mechanism, a sampler or an algorithm by which daemons are not audited.
     """
     privacy = setting.resolved.scenario.privacy
     if setting.resolved.sums is not None:
