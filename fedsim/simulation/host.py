@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from math import inf
@@ -97,14 +97,14 @@ class Answering(Protocol):
 
 
 @dataclass(frozen=True)
-class GateLink:
-    """The server loop's link to one gate."""
+class DirectLink:
+    """The server loop's link to silos that all answer: `ask` is a gate's `answer`, or that of several."""
 
-    gate: Answering
+    ask: Callable[[int, Mapping[str, Tensor], Sequence[int]], Mapping[str, Tensor]]
 
     def answer(self, round_index: int, broadcast: Mapping[str, Tensor], members: Sequence[int]) -> Answered:
         """See `fedsim.protocol.links.Link`."""
-        return Answered(members, self.gate.answer(round_index, broadcast, members))
+        return Answered(members, self.ask(round_index, broadcast, members))
 
 
 class SiloHost:

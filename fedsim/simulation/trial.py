@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from math import isfinite
 from typing import Any
@@ -20,7 +20,7 @@ from fedsim.measure.metrics import asked_of
 from fedsim.measure.objective import TrainingObjective
 from fedsim.protocol.blame import blaming
 from fedsim.protocol.limits import DIVERGED
-from fedsim.protocol.links import Answered, Hosts, Link, Variant
+from fedsim.protocol.links import Link, Variant
 from fedsim.protocol.plan import Admitted
 from fedsim.report.outcome import Observer, Results, TrialResult, measures_costs, measures_objective, variants
 from fedsim.report.record import (
@@ -34,7 +34,7 @@ from fedsim.report.record import (
 )
 from fedsim.scenario.resolve import Resolved
 from fedsim.simulation.clipping import SimulatedHosts, median
-from fedsim.simulation.host import SiloHost
+from fedsim.simulation.host import DirectLink, SiloHost
 from fedsim.simulation.run_digest import run_digest
 from fedsim.simulation.secure_aggregation import Party, Summed, TrialSums, adder
 from server.aggregate import summed, weighted
@@ -42,16 +42,6 @@ from server.loop import Aggregate, Progress, run
 from server.participation import Schedule, admitted_rounds, schedule
 
 _SLICE = 0.2  # seconds between two looks at the progress
-
-
-class _Link:
-    """The server loop's way to one variant's gates."""
-
-    def __init__(self, hosts: Hosts, variant: Variant) -> None:
-        self._hosts, self._variant = hosts, variant
-
-    def answer(self, round_index: int, broadcast: Mapping[str, Tensor], members: Sequence[int]) -> Answered:
-        return Answered(members, self._hosts.answer(self._variant, round_index, broadcast, members))
 
 
 class Trial:
@@ -152,7 +142,7 @@ class Trial:
         self._warnings.append(f"{what} diverged and has no row: trial {self._trial}, {refusal}")
 
     def _link(self, variant: Variant, admitted: Sequence[Admitted]) -> tuple[Link, Aggregate]:
-        resolved, link = self._resolved, _Link(self._hosts, variant)
+        resolved, link = self._resolved, DirectLink(partial(self._hosts.answer, variant))
         if resolved.sums is None or variant != "private":
             return link, weighted
         common, key = admitted[0].terms.noise_multiplier, run_digest(resolved, self._digest, variant)

@@ -18,7 +18,7 @@ from fedsim.protocol.contract import Algorithm, Public
 from fedsim.protocol.limits import LIMITS, Limits
 from fedsim.protocol.links import Answered, Link
 from fedsim.protocol.plan import Plan, Terms
-from fedsim.simulation.host import GateLink, MemoryLedger
+from fedsim.simulation.host import DirectLink, MemoryLedger
 from server.aggregate import weighted
 from server.loop import Progress, run
 from server.participation import Schedule, schedule
@@ -169,7 +169,7 @@ def drive(
     gate: Gate | Link, algorithm: Algorithm, problem: GeneralisedLinear, public: Public, rounds: Schedule
 ) -> list[Progress]:
     """Run the server loop to the end."""
-    link = GateLink(gate) if isinstance(gate, Gate) else gate
+    link = DirectLink(gate.answer) if isinstance(gate, Gate) else gate
     return list(run(algorithm, problem, public, 0, link, rounds, weighted))
 
 

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.algorithm_table import ROWS
-from support.helpers import GateLink, asking, drive, open_gate, plan_of, public_of, scripted, silos_of
+from support.helpers import DirectLink, asking, drive, open_gate, plan_of, public_of, scripted, silos_of
 from support.summing import SumsLink, sums_gate
 from torch import Tensor
 
@@ -143,7 +143,7 @@ def test_without_noise_the_model_is_that_of_silos_that_answer_alone(row, batch):
     rounds = schedule[: len(plan.rounds)]
     totals = Totals(algorithm, PROBLEM, plan, GRID, POOL, torch.float64)
     link = SumsLink(sums_gate(data, PROBLEM, algorithm, GRID, POOL), totals)
-    alone = GateLink(open_gate(data, PROBLEM, algorithm, epsilon=float("inf")))
+    alone = DirectLink(open_gate(data, PROBLEM, algorithm, epsilon=float("inf")).answer)
     *_, together = run(algorithm, PROBLEM, public, 0, link, rounds, summed)
     begun, *_, apart = run(algorithm, PROBLEM, public, 0, alone, rounds, weighted)
     assert (together.answer - apart.answer).abs().max() < 1e-5

@@ -21,7 +21,7 @@ from fedsim.protocol.batch import FULL, Batch, Fresh, Full, Poisson, Subsample, 
 from fedsim.protocol.contract import Algorithm, Asker, Memory, Public, Query, Round, ServerHalf
 from fedsim.protocol.limits import Limits
 from fedsim.testing.federations import DELTA as DELTA
-from fedsim.testing.federations import GateLink as GateLink
+from fedsim.testing.federations import DirectLink as DirectLink
 from fedsim.testing.federations import Silo as Silo
 from fedsim.testing.federations import drive as drive
 from fedsim.testing.federations import names_of as names_of

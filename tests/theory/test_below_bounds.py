@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from scipy.linalg import hadamard
-from support.helpers import LIMITS, GateLink, public_of
+from support.helpers import LIMITS, DirectLink, public_of
 
 from fedsim.algorithms.prox_spider import ProxSPIDER
 from fedsim.privacy.calibrate import Budget
@@ -76,7 +76,7 @@ class Quadratic:
         rounds = [list(range(self.silos))] * R
         iterates = [
             event.answer.numpy()
-            for event in run(algorithm, problem, public, 0, GateLink(gate), rounds, weighted)
+            for event in run(algorithm, problem, public, 0, DirectLink(gate.answer), rounds, weighted)
         ]
         gradients = self.curvature * (np.stack(iterates) - self.optimum)
         return float(np.square(gradients).sum(axis=1).mean())

@@ -22,7 +22,7 @@ from fedsim.protocol.contract import Algorithm
 from fedsim.protocol.links import Answered, Link
 from fedsim.protocol.plan import Admitted, Ask, Census
 from fedsim.scenario.resolve import Resolved
-from fedsim.simulation.host import Answering, GateLink, preview
+from fedsim.simulation.host import Answering, DirectLink, preview
 from fedsim.simulation.secure_aggregation import Summed, TrialSums, at_once
 from fedsim.simulation.trial import read
 from fedsim.testing.attacks.cohorts import Data, Record, Tap, Wiretap, cohort
@@ -260,7 +260,7 @@ def _link(setting: Setting) -> Link:
     streams = [f"path/{i}" for i in range(len(data))]
     gate = party_gate(resolved, wiretap, terms, data, streams, "both", True)
     add = partial(at_once, TrialSums(resolved, 0, "audit", terms[0].noise_multiplier or 0.0))
-    return Summed(resolved, GateLink(gate), add)
+    return Summed(resolved, DirectLink(gate.answer), add)
 
 
 def others(setting: Setting, silo: int) -> Others:
