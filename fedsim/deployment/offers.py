@@ -144,14 +144,8 @@ def deployable(scenario: Scenario) -> tuple[Scenario, list[str]]:
         InputError: a field asks for what no silo would do.
     """
     _check(scenario)
-    report = scenario.report.model_copy(
-        update={
-            "nonprivate_baseline": False,
-            "baselines": False,
-            "heterogeneity": False,
-            "excess_risk": False,
-        }
-    )
+    unmeasured = ("nonprivate_baseline", "baselines", "heterogeneity", "excess_risk")
+    report = scenario.report.model_copy(update=dict.fromkeys(unmeasured, False))
     said = []
     if scenario.trials > 1:
         said.append(f"1 of {scenario.trials} trials: every repetition would spend the silos' budgets again")

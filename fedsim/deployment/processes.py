@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 import psutil
@@ -59,9 +58,7 @@ class Processes:
         """Nothing is started yet."""
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """End all that were started, and what they started; another Ctrl-C does not cut it short."""
         with undisturbed():
             first, rest = self._children[:1], self._children[1:]

@@ -8,8 +8,6 @@ from typing import Literal, NamedTuple, Protocol
 
 from torch import Tensor
 
-from fedsim.protocol.plan import Admitted, Statement
-
 Variant = Literal["private", "clipped", "nonprivate"]
 """A run with its mechanism, the same without noise, and its non-private baseline, which does not clip."""
 
@@ -29,24 +27,4 @@ class Link(Protocol):
         """Ask the silos at the positions `members`; all of them answer in a simulation. Refused if a silo
         refused the request, or too few answered.
         """
-        ...
-
-
-class Hosts(Protocol):
-    """All silos of a trial, in one process or several; members are positions in canonical order."""
-
-    def open(self, variant: Variant, rounds: Sequence[Sequence[int]]) -> list[Admitted]:
-        """Admission of every silo for its own rounds, in canonical order. Refused if a silo does not accept
-        the plan.
-        """
-        ...
-
-    def answer(
-        self, variant: Variant, round_index: int, broadcast: Mapping[str, Tensor], members: Sequence[int]
-    ) -> Mapping[str, Tensor]:
-        """The members' messages, as `Link.answer`."""
-        ...
-
-    def statements(self, variant: Variant) -> list[Statement]:
-        """Each silo's account, in canonical order."""
         ...

@@ -8,14 +8,13 @@ such numbers, and pay.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from fedsim.problems.kinds import Problem, check
-from fedsim.protocol.links import Hosts
 from silos.records import Records, clipped_sum
 from silos.sums import Block
 
@@ -29,14 +28,6 @@ class Part(NamedTuple):
     terms: int
     clipped: int
     ratios: np.ndarray
-
-
-class SimulatedHosts(Hosts, Protocol):
-    """Hosts that know what the clip took away."""
-
-    def clipping(self) -> dict[int, Part]:
-        """Counts by round; empty without a recorder."""
-        ...
 
 
 class Recorder:

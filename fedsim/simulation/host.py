@@ -107,6 +107,30 @@ class DirectLink:
         return Answered(members, self.ask(round_index, broadcast, members))
 
 
+class Hosts(Protocol):
+    """All silos of a trial, in one process or several; members are positions in canonical order."""
+
+    def open(self, variant: Variant, rounds: Sequence[Sequence[int]]) -> list[Admitted]:
+        """Admission of every silo for its own rounds, in canonical order. Refused if a silo does not accept
+        the plan.
+        """
+        ...
+
+    def answer(
+        self, variant: Variant, round_index: int, broadcast: Mapping[str, Tensor], members: Sequence[int]
+    ) -> Mapping[str, Tensor]:
+        """The members' messages, as `Link.answer`."""
+        ...
+
+    def statements(self, variant: Variant) -> list[Statement]:
+        """Each silo's account, in canonical order."""
+        ...
+
+    def clipping(self) -> dict[int, Part]:
+        """What the clip took away, by round; empty without a recorder."""
+        ...
+
+
 class SiloHost:
     """Co-hosted silos of one trial; `members` are positions among them."""
 

@@ -33,8 +33,8 @@ from fedsim.report.record import (
     Warned,
 )
 from fedsim.scenario.resolve import Resolved
-from fedsim.simulation.clipping import SimulatedHosts, median
-from fedsim.simulation.host import DirectLink, SiloHost
+from fedsim.simulation.clipping import median
+from fedsim.simulation.host import DirectLink, Hosts, SiloHost
 from fedsim.simulation.run_digest import run_digest
 from fedsim.simulation.secure_aggregation import Party, Summed, TrialSums, adder
 from server.aggregate import summed, weighted
@@ -51,7 +51,7 @@ class Trial:
         self,
         resolved: Resolved,
         trial: int,
-        hosts: SimulatedHosts,
+        hosts: Hosts,
         evaluate: Evaluator,
         digest: str,
         party: Callable[[], Party] = Party,

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any, cast
-
-import numpy as np
-from torch import Tensor
 
 from fedsim.isolated.parts import trace_of
 from fedsim.problems.glm import LogisticRegression, SoftmaxRegression
 from fedsim.protocol.batch import FULL, Batch, Fresh
-from fedsim.protocol.contract import Algorithm, Asker, Memory, Public, Query, ServerHalf
+from fedsim.protocol.contract import Algorithm, Asker, Memory, Message, PublicProblem, Query
 from fedsim.protocol.copies import copied_queries
 from fedsim.protocol.limits import LIMITS
 from fedsim.protocol.plan import Ask, Plan, Statement
@@ -28,7 +25,7 @@ from fedsim.testing.federations import (
 )
 from server.participation import rounds_of_silos, schedule
 
-_TWELFTH = Fresh(1 / 12)
+TWELFTH = Fresh(1 / 12)
 _PROBLEM = LogisticRegression(4)
 
 
@@ -45,16 +42,6 @@ def ledger_is_plan(example: Example, batch: Batch) -> None:
             statement.admitted.releases == releases,
             f"{statement.admitted.releases} releases are priced, and the plan has {releases}",
         )
-
-
-def ledger_is_plan_on_fresh_batches(example: Example) -> None:
-    """As `ledger_is_plan`, where a record is used once at most."""
-    ledger_is_plan(example, _TWELFTH)
-
-
-def ledger_is_plan_on_all_records(example: Example) -> None:
-    """As `ledger_is_plan`, where every answer uses all records."""
-    ledger_is_plan(example, FULL)
 
 
 def pays_for_its_own_rounds(example: Example) -> None:
@@ -93,13 +80,13 @@ def missed_rounds_are_not_spent(example: Example) -> None:
 
 def asks_what_it_planned(example: Example) -> None:
     """The dry run is what the gate is asked, whatever the silos' sizes."""
-    problem, sizes, algorithm = SoftmaxRegression(4, 3), (24, 30), example.short(_TWELFTH)
+    problem, sizes, algorithm = SoftmaxRegression(4, 3), (24, 30), example.short(TWELFTH)
     plan = plan_of(algorithm, problem, sizes)
-    watched = _Watched(algorithm)
-    inner = cast(Algorithm, watched)
-    gate = open_gate(silos_of(problem, sizes), problem, inner, plan=plan)
-    drive(gate, inner, problem, public_of(sizes), all_take_part(plan, 2))
-    for r, (asked, planned) in enumerate(zip(watched.rounds, plan.rounds, strict=True)):
+    rounds: list[list[Ask]] = []
+    watched = _watched(algorithm, rounds)
+    gate = open_gate(silos_of(problem, sizes), problem, watched, plan=plan)
+    drive(gate, watched, problem, public_of(sizes), all_take_part(plan, 2))
+    for r, (asked, planned) in enumerate(zip(rounds, plan.rounds, strict=True)):
         require(tuple(asked) == planned, f"round {r} asks {asked}, and the plan has {planned}")
     require(plan == plan_of(algorithm, problem, (7, 7)), "the plan depends on the silos' sizes")
 
@@ -114,23 +101,16 @@ def _after(example: Example, batch: Batch, active: int | None) -> tuple[Plan, Se
     return trace.plan, own, gate.statements()
 
 
-@dataclass(frozen=True)
-class _Watched:
-    """An algorithm whose `silo` notes what it asks."""
+def _watched(algorithm: Algorithm, rounds: list[list[Ask]]) -> Algorithm:
+    """The algorithm, whose `silo` adds what it asks to `rounds`."""
 
-    inner: Algorithm
-    rounds: list[list[Ask]] = field(default_factory=list)
+    def silo(problem: PublicProblem, broadcast: Message, ask: Asker, memory: Memory) -> Message:
+        rounds.append([])
 
-    def server(self, w: Tensor, problem: Any, public: Public, rng: np.random.Generator) -> ServerHalf:
-        return self.inner.server(w, problem, public, rng)
-
-    def silo(
-        self, problem: Any, broadcast: Mapping[str, Tensor], ask: Asker, memory: Memory
-    ) -> Mapping[str, Tensor]:
-        self.rounds.append([])
-
-        def watched(*queries: Query) -> Any:
-            self.rounds[-1].append(copied_queries(queries)[0])
+        def asking(*queries: Query) -> Any:
+            rounds[-1].append(copied_queries(queries)[0])
             return ask(*queries)
 
-        return self.inner.silo(problem, broadcast, watched, memory)
+        return algorithm.silo(problem, broadcast, cast(Asker, asking), memory)
+
+    return cast(Algorithm, SimpleNamespace(server=algorithm.server, silo=silo, linear=algorithm.linear))
