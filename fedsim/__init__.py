@@ -2,8 +2,8 @@
 
 >>> import fedsim
 >>> cost = fedsim.price("quickstart", epsilon=2.0)
->>> [round(z, 1) for z in cost.silos["noise_multiplier"]]
-[8.6, 9.5, 10.0, 9.5, 8.6]
+>>> [round(z, 1) for z in cost.silos["noise_multiplier"][:2]]
+[5.2, 5.2]
 
 A name is imported when it is first used, so that `import fedsim` takes no time.
 """

@@ -64,7 +64,7 @@ def price(
 ) -> Price:
     """The cost of a run to each silo, and its noise, before it happens; no feature is read.
 
-    >>> cost = price("quickstart", epsilon=2.0)
+    >>> cost = price("breast_cancer", epsilon=2.0)
     >>> [round(z, 1) for z in cost.silos["noise_multiplier"]]
     [8.6, 9.5, 10.0, 9.5, 8.6]
 

@@ -277,7 +277,9 @@ def remarks(summary: Summary) -> list[str]:
     """Lines about what joining is worth, what costs most, and what else there is to remark."""
     return (
         joining_lines(summary.joining, summary.privacy.private)
-        + costs_lines(summary.costs)
+        + costs_lines(
+            summary.costs, summary.parameters is not None and summary.parameters.theorem == "automatic"
+        )
         + (objective(summary, summary.objective) if summary.objective else [])
         + (_clipping(summary.clipping) if summary.clipping else [])
         + _participation(summary.participation)

@@ -148,15 +148,19 @@ def _chain(outcome: Outcome) -> list[Mapping[int, HasMetrics]]:
     return [final.get("private", {}), fitted.get("clipped", {}), final.get("nonprivate", {}), optimum]
 
 
-def costs_lines(part: Costs | None) -> list[str]:
-    """A sentence that says which of noise, clip and rounds costs most, and what to try."""
+def costs_lines(part: Costs | None, automatic: bool) -> list[str]:
+    """A sentence that says which of noise, clip and rounds costs most, and what to try.
+
+    `auto` is not advised where the run is `automatic`.
+    """
     if part is None:
         return []
     parts = ", ".join(f"{step.of} {step.mean:.2g}" for step in part.steps)
     what = f"{METRICS[part.metric].title} {part.value:.3g}, and {part.converged:.3g} converged without noise"
     if part.most is None:
         return [f"neither noise, clip nor rounds cost much beyond the trials' spread: {what} ({parts})"]
-    return [f"{_MOST[part.most]} most: {what} (cost: {parts}); try {_TRY[part.most]}"]
+    hint = _TRY[part.most] + ("" if automatic or part.most == "noise" else ", or auto")
+    return [f"{_MOST[part.most]} most: {what} (cost: {parts}); try {hint}"]
 
 
 _MOST: dict[CostOf, str] = {
@@ -166,6 +170,6 @@ _MOST: dict[CostOf, str] = {
 }
 _TRY: dict[CostOf, str] = {
     "noise": "a larger epsilon, more records or more silos",
-    "clip": "a larger clip_norm, or auto",
-    "rounds": "more rounds or a larger step, or auto",
+    "clip": "a larger clip_norm",
+    "rounds": "more rounds or a larger step",
 }

@@ -42,7 +42,7 @@ def no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def simulate(out: Path | None, changes: dict[str, Any] | None = None, **more: Any) -> fedsim.Run:
     more.setdefault("progress", False)
-    return fedsim.simulate("quickstart", {**SMALL, **(changes or {})}, out=out, **more)
+    return fedsim.simulate("breast_cancer", {**SMALL, **(changes or {})}, out=out, **more)
 
 
 def stop_in(trial: int) -> Callable[[Measurement], None]:

@@ -244,7 +244,7 @@ def test_what_is_wrong_is_named(given: Any, changes: dict[str, Any], words: str)
 
 def test_a_budget_that_nothing_affords_is_refused() -> None:
     with pytest.raises(fedsim.Refused, match="silo"):
-        fedsim.price("quickstart", {"privacy.calibration": "sigma"}, noise_multiplier=0.01)
+        fedsim.price("breast_cancer", {"privacy.calibration": "sigma"}, noise_multiplier=0.01)
 
 
 def test_a_price_is_what_the_run_pays(run: fedsim.Run) -> None:

@@ -191,7 +191,7 @@ def test_the_command_starts_daemons_and_ends_them(folder):
     [
         (["--daemons", "x"], "name the scenario"),
         (["--silo", "x"], "--daemons DIR"),
-        (["quickstart", "--daemons", "x", "--silo", "y"], "must be one of silo-00"),
+        (["breast_cancer", "--daemons", "x", "--silo", "y"], "must be one of silo-00"),
         (["--run", "x", "--daemons", "x"], "give one of them"),
     ],
 )

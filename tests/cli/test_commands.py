@@ -15,16 +15,17 @@ from support.scenarios import invoke
 
 from fedsim.algorithms.registry import algorithms
 from fedsim.privacy.rounding import shown_down
+from fedsim.scenario.catalogue import shipped
 from fedsim.scenario.load import load
 
-SCENARIOS = sorted((Path(__file__).parents[2] / "scenarios").glob("*.yaml"))
-QUICKSTART = Path(__file__).parents[2] / "scenarios" / "quickstart.yaml"
+SCENARIOS = [path for path in shipped().values() if path.parent.name != "thesis"]
+BREAST_CANCER = Path(__file__).parents[2] / "scenarios" / "breast_cancer.yaml"
 
 
 @pytest.fixture(scope="module")
 def run_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("quickstart") / "run"
-    invoke("simulate", QUICKSTART, "--runtime", "inprocess", "--set", "trials=3", "--out", out)
+    out = tmp_path_factory.mktemp("breast_cancer") / "run"
+    invoke("simulate", BREAST_CANCER, "--runtime", "inprocess", "--set", "trials=3", "--out", out)
     return out
 
 
@@ -63,7 +64,7 @@ def test_metrics_ledger_and_model_agree_with_the_scenario(run_directory: Path) -
 
 def test_the_resolved_scenario_reads_back_to_itself(run_directory: Path) -> None:
     again = load(run_directory / "scenario.yaml")
-    assert again == load(QUICKSTART, ["runtime.name=inprocess", "trials=3"])
+    assert again == load(BREAST_CANCER, ["runtime.name=inprocess", "trials=3"])
 
 
 def test_a_run_is_reproducible_from_its_resolved_scenario(run_directory: Path, tmp_path: Path) -> None:
@@ -76,7 +77,7 @@ def test_a_run_is_reproducible_from_its_resolved_scenario(run_directory: Path, t
 def test_scaling_by_training_statistics_stands_first_among_what_is_not_private(tmp_path: Path) -> None:
     options = ["--runtime", "inprocess", "--set", "data.scaling=training_statistics", "--set", "trials=1"]
     options += ["--set", "data.preprocessing_cost=ignored"]
-    invoke("simulate", QUICKSTART, *options, "--out", tmp_path / "run")
+    invoke("simulate", BREAST_CANCER, *options, "--out", tmp_path / "run")
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     said = summary["privacy"]["not_private"][0]
     assert "training_statistics" in said
@@ -86,7 +87,7 @@ def test_scaling_by_training_statistics_stands_first_among_what_is_not_private(t
 @pytest.mark.usefixtures("no_figures")
 def test_mechanism_none_claims_nothing(tmp_path: Path) -> None:
     options = ["--runtime", "inprocess", "--set", "privacy={mechanism: none}", "--set", "trials=1"]
-    invoke("simulate", QUICKSTART, *options, "--out", tmp_path / "run")
+    invoke("simulate", BREAST_CANCER, *options, "--out", tmp_path / "run")
     privacy = json.loads((tmp_path / "run" / "summary.json").read_text())["privacy"]
     assert privacy["unit"] == "none"
     assert privacy["not_private"][0].startswith("everything")
@@ -98,7 +99,7 @@ def test_mechanism_none_claims_nothing(tmp_path: Path) -> None:
 
 
 def test_privacy_prices_the_run_that_simulate_does(run_directory: Path) -> None:
-    shown = json.loads(invoke("privacy", QUICKSTART, "--json"))["silos"]
+    shown = json.loads(invoke("privacy", BREAST_CANCER, "--json"))["silos"]
     spent = json.loads((run_directory / "summary.json").read_text())["privacy"]["silos"]
     for before, after in zip(shown, spent, strict=True):
         assert before == {key: after[key] for key in before}
@@ -128,7 +129,9 @@ def test_the_last_line_of_a_run_names_all_that_was_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    output = invoke("simulate", QUICKSTART.with_name("sparse.yaml"), "--set", "trials=1", "--out", "runs/one")
+    output = invoke(
+        "simulate", BREAST_CANCER.with_name("sparse.yaml"), "--set", "trials=1", "--out", "runs/one"
+    )
     where, _, names = output.splitlines()[-1].partition(" (")
     assert where == "Wrote runs/one/"
     written = {path.name for path in Path("runs/one").iterdir()}
@@ -158,12 +161,12 @@ def test_names_and_numbers_are_never_cut_at_80_characters() -> None:
     assert all(name in listed for name in algorithms())
     overrides = ["data.rows=20000", "algorithm.batch={sampler: with_replacement, fraction: 0.5}"]
     sets = [part for override in overrides for part in ("--set", override)]
-    partial = QUICKSTART.with_name("partial.yaml")
+    partial = BREAST_CANCER.with_name("partial.yaml")
     assert "…" not in invoke("privacy", partial, "--verify", *sets)
 
 
 def test_a_run_says_who_took_part_and_how_silos_differ(tmp_path: Path) -> None:
-    availability = QUICKSTART.with_name("availability.yaml")
+    availability = BREAST_CANCER.with_name("availability.yaml")
     sets = ["--set", "trials=1", "--set", "algorithm.num_rounds=3"]
     said = " ".join(invoke("simulate", availability, *sets, "--out", tmp_path / "run").split())
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
@@ -194,8 +197,10 @@ def test_every_shipped_scenario_can_be_priced(path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_quickstart_error_over_forty_trials_is_at_most_the_stated_one(tmp_path: Path) -> None:
-    invoke("simulate", QUICKSTART, "--runtime", "inprocess", "--set", "trials=40", "--out", tmp_path / "run")
+def test_breast_cancer_error_over_forty_trials_is_at_most_the_stated_one(tmp_path: Path) -> None:
+    invoke(
+        "simulate", BREAST_CANCER, "--runtime", "inprocess", "--set", "trials=40", "--out", tmp_path / "run"
+    )
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert summary["metrics"]["error"] <= 0.075
 
@@ -203,7 +208,7 @@ def test_quickstart_error_over_forty_trials_is_at_most_the_stated_one(tmp_path: 
 @pytest.mark.parametrize("sampler", ["full", "subsample", "with_replacement", "poisson"])
 def test_dp_accounting_agrees_with_what_the_silos_guarantee(sampler: str) -> None:
     batch = "full" if sampler == "full" else f"{{sampler: {sampler}, fraction: 0.2}}"
-    output = invoke("privacy", QUICKSTART, "--verify", "--json", "--set", f"algorithm.batch={batch}")
+    output = invoke("privacy", BREAST_CANCER, "--verify", "--json", "--set", f"algorithm.batch={batch}")
     for silo in json.loads(output)["silos"]:
         assert silo["epsilon_dp_accounting"] == pytest.approx(silo["epsilon_guaranteed"], abs=1.5e-3)
 
@@ -211,23 +216,23 @@ def test_dp_accounting_agrees_with_what_the_silos_guarantee(sampler: str) -> Non
 @pytest.mark.usefixtures("no_figures")
 def test_draws_with_replacement_show_the_attainable_bound_beside_the_guarantee(tmp_path: Path) -> None:
     batch = "algorithm.batch={sampler: with_replacement, fraction: 0.2}"
-    shown = json.loads(invoke("privacy", QUICKSTART, "--json", "--set", batch))["silos"]
+    shown = json.loads(invoke("privacy", BREAST_CANCER, "--json", "--set", batch))["silos"]
     for silo in shown:
         assert 0.5 * silo["epsilon_guaranteed"] < silo["epsilon_attainable"] < silo["epsilon_guaranteed"]
-    assert shown_down(shown[0]["epsilon_attainable"]) in invoke("privacy", QUICKSTART, "--set", batch)
+    assert shown_down(shown[0]["epsilon_attainable"]) in invoke("privacy", BREAST_CANCER, "--set", batch)
     options = ["--runtime", "inprocess", "--set", "trials=1", "--set", batch]
-    invoke("simulate", QUICKSTART, *options, "--out", tmp_path / "run")
+    invoke("simulate", BREAST_CANCER, *options, "--out", tmp_path / "run")
     privacy = json.loads((tmp_path / "run" / "summary.json").read_text())["privacy"]
     assert [silo["epsilon_attainable"] for silo in privacy["silos"]] == [
         s["epsilon_attainable"] for s in shown
     ]
     assert "lower bound" in privacy["epsilon_attainable_note"]
-    assert "epsilon_attainable" not in invoke("privacy", QUICKSTART, "--json")
+    assert "epsilon_attainable" not in invoke("privacy", BREAST_CANCER, "--json")
 
 
 def test_conversions_are_printed_on_request() -> None:
-    assert "conversions" not in json.loads(invoke("privacy", QUICKSTART, "--json"))
-    values = json.loads(invoke("privacy", QUICKSTART, "--json", "--conversions"))
+    assert "conversions" not in json.loads(invoke("privacy", BREAST_CANCER, "--json"))
+    values = json.loads(invoke("privacy", BREAST_CANCER, "--json", "--conversions"))
     found = values["conversions"]
     assert found["central"]["epsilon"] == max(silo["epsilon_guaranteed"] for silo in values["silos"])
     assert found["central"]["delta"] == max(silo["delta"] for silo in values["silos"])
@@ -240,10 +245,10 @@ def test_conversions_are_printed_on_request() -> None:
         else:
             assert recipe is None
     batch = "algorithm.batch={sampler: with_replacement, fraction: 0.2}"
-    text = invoke("privacy", QUICKSTART, "--conversions", "--set", batch)
+    text = invoke("privacy", BREAST_CANCER, "--conversions", "--set", batch)
     assert "Central DP" in text
     assert "guarantee" in text
-    sampled = json.loads(invoke("privacy", QUICKSTART, "--json", "--conversions", "--set", batch))
+    sampled = json.loads(invoke("privacy", BREAST_CANCER, "--json", "--conversions", "--set", batch))
     for silo, one in zip(sampled["conversions"]["silos"], sampled["silos"], strict=True):
         assert silo["user_level"] is None
         assert silo["group"][0]["guarantee"]["epsilon"] == 2 * one["epsilon_guaranteed"]

@@ -136,7 +136,7 @@ def test_a_refused_network_is_told_what_to_use_instead(module: nn.Module, said: 
 @on("memory")
 def test_the_algorithm_that_remembers_runs(place: Path) -> None:
     mine = import_module("own_momentum").OwnMomentum(num_rounds=20, step_size=1.0, clip_norm=1.0)
-    run = fedsim.simulate("quickstart", algorithm=mine, trials=1, epsilon=4.0, runtime="inprocess")
+    run = fedsim.simulate("breast_cancer", algorithm=mine, trials=1, epsilon=4.0, runtime="inprocess")
     assert run.summary.metrics.error < 0.2
     assert all(silo.epsilon_guaranteed <= 4 for silo in run.summary.privacy.silos)
 

@@ -104,13 +104,13 @@ def test_the_model_is_that_of_the_simulation(tmp_path, case):
     assert digests_of(outcome) == broadcasts
 
 
-def test_quickstart_deployed_is_quickstart_simulated(tmp_path):
+def test_breast_cancer_deployed_is_breast_cancer_simulated(tmp_path):
     """Grouping silos in one cohort changes rounding, and nothing else."""
-    scenario = load(Path("quickstart"), ["trials=1", "report.nonprivate_baseline=false"])
+    scenario = load(Path("breast_cancer"), ["trials=1", "report.nonprivate_baseline=false"])
     resolved = resolve(scenario)
     enrolled = enrolled_federation(tmp_path, resolved, policy=GENEROUS)
     with enrolled.opened(seeded=True) as channel:
-        outcome = deploy(load(Path("quickstart")), enrolled.federation, channel, tmp_path / "run")
+        outcome = deploy(load(Path("breast_cancer")), enrolled.federation, channel, tmp_path / "run")
     expected = simulated(resolved)
     torch.testing.assert_close(model_of(outcome), expected.models["private"], rtol=1e-9, atol=1e-12)
     assert torch.equal(model_of(outcome), one_by_one(resolved)[0])

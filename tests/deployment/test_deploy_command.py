@@ -130,12 +130,12 @@ def test_a_superlink_may_be_away_for_a_moment(tmp_path, away, word, monkeypatch)
 
     monkeypatch.setattr(submitting, "LOOK", 0.01)
     monkeypatch.setattr(submitting, "AWAY", 0.2)
-    job = submitting.Job("quickstart", (), tmp_path / "federation.yaml", tmp_path / "out", False)
+    job = submitting.Job("breast_cancer", (), tmp_path / "federation.yaml", tmp_path / "out", False)
     assert submitting.submit(cast(Control, Shaky()), job, {}, 1.0, lambda line: None).word == word
 
 
 @pytest.mark.parametrize("overrides", ["seed=7", '"seed=7"', "[7]"])
 def test_overrides_by_flwr_run_are_a_list(overrides, tmp_path):
-    context = SimpleNamespace(run_config={"scenario": "quickstart", "overrides": overrides})
+    context = SimpleNamespace(run_config={"scenario": "breast_cancer", "overrides": overrides})
     with pytest.raises(InputError, match="a JSON list of PATH=VALUE"):
         main(cast(Any, None), cast(Any, context))

@@ -36,7 +36,7 @@ for name in {modules!r}:
     importlib.import_module(name)
 """
 SIMULATE = """
-sys.argv[1:] = ["simulate", "quickstart"]
+sys.argv[1:] = ["simulate", "breast_cancer"]
 runpy.run_module("fedsim", run_name="__main__")
 """
 

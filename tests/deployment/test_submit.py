@@ -40,7 +40,7 @@ class OneRun:
 def job(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "LOOK", 0.0)
     monkeypatch.setattr(module, "enroll", lambda control, keys: None)
-    return Job("quickstart", (), tmp_path / "federation.yaml", tmp_path / "run", False)
+    return Job("breast_cancer", (), tmp_path / "federation.yaml", tmp_path / "run", False)
 
 
 def _tell(line):

@@ -40,7 +40,7 @@ def topology(resolved, place):
 
 
 def _resolved(*overrides: str) -> Resolved:
-    return resolve(load(Path("quickstart"), overrides))
+    return resolve(load(Path("breast_cancer"), overrides))
 
 
 def _configs(topology: Topology) -> dict[str, Config]:

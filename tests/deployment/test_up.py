@@ -60,7 +60,7 @@ def _up(place: Path, *more: str) -> subprocess.Popen[str]:
 
 def _new(place: Path, rounds: int) -> subprocess.Popen[str]:
     changes = (*TWO_SILOS, f"algorithm.num_rounds={rounds}")
-    return _up(place, "quickstart", *(word for change in changes for word in ("--set", change)))
+    return _up(place, "breast_cancer", *(word for change in changes for word in ("--set", change)))
 
 
 def _end(process: subprocess.Popen[str], code: int) -> str:
@@ -99,7 +99,7 @@ def test_from_a_scenario_to_a_model_two_ledgers_and_a_page(place):
 @pytest.mark.slow
 def test_sums_over_silos_have_a_shuffler_and_one_roster_for_all(place):
     changes = (*TWO_SILOS, "algorithm.num_rounds=8", *SUMS)
-    process = _up(place, "quickstart", *(word for change in changes for word in ("--set", change)))
+    process = _up(place, "breast_cancer", *(word for change in changes for word in ("--set", change)))
     _until_round(place, 3, process)
     process.send_signal(signal.SIGINT)
     assert "ending the round in hand" in _end(process, 130)
@@ -145,8 +145,8 @@ def test_when_a_daemon_dies_all_end_and_it_is_named(place):
         (None, "new", False, "SCENARIO: None: is required"),
         (None, "new", True, "a directory that `fedsim up` has made"),
         (None, None, True, "--out DIR alone"),
-        ("quickstart", "new", True, "--out DIR alone"),
-        ("quickstart", ".", False, "holds another run"),
+        ("breast_cancer", "new", True, "--out DIR alone"),
+        ("breast_cancer", ".", False, "holds another run"),
         ("digits_sweep", "new", False, "scenario.data.pca"),
     ],
 )
@@ -160,7 +160,7 @@ def test_what_a_person_can_mend_is_said_before_anything_starts(place, scenario, 
 
 @pytest.mark.slow
 def test_a_silo_that_cannot_enrol_is_named_with_its_reason(place):
-    topology = prepare(resolve(load(Path("quickstart"), TWO_SILOS)), place / "all")
+    topology = prepare(resolve(load(Path("breast_cancer"), TWO_SILOS)), place / "all")
     (topology.silo(SILOS[1]) / "records.npz").unlink()
     with pytest.raises(Ended, match=rf"(?s)the daemon of {SILOS[1]} ended \(exit code 2\).*no such file"):
         run_all(topology, port=0, resume=False, tell=lambda line: None)
@@ -169,7 +169,7 @@ def test_a_silo_that_cannot_enrol_is_named_with_its_reason(place):
 @pytest.mark.parametrize("admitted", [True, False])
 def test_what_no_silo_has_admitted_begins_anew(place, admitted, monkeypatch):
     """As after an interrupted enrolment: there is no checkpoint that a run could open."""
-    topology = prepare(resolve(load(Path("quickstart"), TWO_SILOS)), place / "all")
+    topology = prepare(resolve(load(Path("breast_cancer"), TWO_SILOS)), place / "all")
     if admitted:
         checkpoint_of(topology.run).touch()
     for name in ("_start_superlink", "_start_daemons", "_wait", "enroll", "_start_nodes", "load_federation"):

@@ -90,7 +90,9 @@ def test_what_is_shown_of_records_in_memory_is_no_hash_of_them(tmp_path: Path) -
     """Whoever knows all records but one could try each value of that one."""
     rows = np.random.default_rng(0).normal(size=(40, 2))
     data = fedsim.Arrays(rows, (rows[:, 0] > 0).astype(int), ["a", "b"] * 20)
-    run = fedsim.simulate("quickstart", data=data, trials=1, runtime="inprocess", num_rounds=2, epsilon=2.0)
+    run = fedsim.simulate(
+        "breast_cancer", data=data, trials=1, runtime="inprocess", num_rounds=2, epsilon=2.0
+    )
     run.save(tmp_path / "run")
     for shown in (run.scenario, fedsim.load_run(tmp_path / "run").scenario):
         assert "features: <f8(40, 2)\n" in shown

@@ -23,12 +23,12 @@ from fedsim.scenario.resolve import resolve
 from fedsim.simulation import on_ray
 from fedsim.simulation import trial as in_process
 
-QUICKSTART = Path(__file__).parents[2] / "scenarios" / "quickstart.yaml"
+BREAST_CANCER = Path(__file__).parents[2] / "scenarios" / "breast_cancer.yaml"
 SMALL = ["trials=2", "algorithm.num_rounds=8", "algorithm.batch={sampler: subsample, fraction: 0.5}"]
 
 
 def collect(runtime: str, *overrides: str) -> Results:
-    resolved = resolve(load(QUICKSTART, [*SMALL, *overrides, f"runtime.name={runtime}"]))
+    resolved = resolve(load(BREAST_CANCER, [*SMALL, *overrides, f"runtime.name={runtime}"]))
     results = Results()
     execute = on_ray.execute if runtime == "ray" else in_process.execute
     execute(resolved, results, lambda _: None)
@@ -111,7 +111,7 @@ def ray_processes() -> set[str]:
 
 @contextmanager
 def long_run(out: Path) -> Iterator[subprocess.Popen[str]]:
-    arguments = ["simulate", str(QUICKSTART), "--out", str(out), "--set", "trials=2"]
+    arguments = ["simulate", str(BREAST_CANCER), "--out", str(out), "--set", "trials=2"]
     arguments += ["--set", "algorithm.num_rounds=30000", "--set", "report.evaluate_every=10"]
     process = subprocess.Popen(
         [sys.executable, "-u", "-m", "fedsim.cli.main", *arguments],

@@ -19,7 +19,7 @@ from fedsim.theory import bound_table
 from fedsim.theory import bounds as formulas
 from fedsim.theory.symbols import Symbols
 
-QUICKSTART = Path(__file__).parents[2] / "scenarios" / "quickstart.yaml"
+BREAST_CANCER = Path(__file__).parents[2] / "scenarios" / "breast_cancer.yaml"
 S = Symbols(
     n=100, N=16, M=16, d=9, epsilon=2.0, delta=math.exp(-4), L=3.0, beta=8.0, mu=2.0, D=5.0, Delta=6.0,
     phi=1.5, upsilon=0.5,
@@ -300,7 +300,7 @@ def test_a_draw_that_is_not_uniform_is_a_condition_that_is_not_met() -> None:
 
 
 def invoke(*arguments: str) -> tuple[int, str]:
-    result = CliRunner().invoke(app, ["bounds", str(QUICKSTART), *arguments])
+    result = CliRunner().invoke(app, ["bounds", str(BREAST_CANCER), *arguments])
     return result.exit_code, result.output
 
 
@@ -313,7 +313,7 @@ def test_the_command_takes_its_numbers_from_the_scenario() -> None:
     assert (setting["n"], setting["N"], setting["d"], setting["epsilon"], setting["L"]) == (50, 5, 31, 1, 1)
     first = said["bounds"][0]
     # Theorem 140 where all take part: the mean of ln(1/delta_i) / (n_i eps_i)^2 over 5 silos, over M = 5.
-    resolved = resolve(load(QUICKSTART))
+    resolved = resolve(load(BREAST_CANCER))
     silos = zip(resolved.sizes, resolved.epsilons, resolved.deltas, strict=True)
     xi = sum(math.log(1 / delta) / (n * epsilon) ** 2 for n, epsilon, delta in silos) / 25
     assert len(set(resolved.epsilons)) > 1
