@@ -21,6 +21,8 @@ NOT_NUMBERS = ("name", "parameters")  # fields of a section that are none of the
 AUTO: Literal["auto"] = "auto"
 """Stands for a number that follows from declared ranges, sizes and budgets (`fedsim.scenario.automatic`)."""
 _AUTOMATIC = ("num_rounds", "step_size", "clip_norm")
+DEFAULT: dict[str, str] = {"name": "accelerated_minibatch_sgd", **dict.fromkeys(_AUTOMATIC, AUTO)}
+"""The `algorithm` section of scenarios that fedsim writes."""
 
 
 class AlgorithmSection(Section):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ from fedsim.common.section import Section
 from fedsim.data.by_label import NaturalIdPartition
 from fedsim.data.dataset import Dataset
 from fedsim.data.registry import plain
+from fedsim.problems.glm import GeneralisedLinear
+from fedsim.problems.kinds import problems
 from fedsim.protocol.contract import Algorithm
 from fedsim.scenario.algorithm import GivenAlgorithm
 from fedsim.scenario.catalogue import find
@@ -57,7 +60,30 @@ def scenario_of(given: ScenarioLike, changes: Mapping[str, Any] | None = None) -
 def tree_of(given: ScenarioLike, changes: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """`scenario_of` before validation: nested mappings, which a sweep completes."""
     tree, folder = _tree(given)
-    return anchored(completed(tree, changes or {}), folder)
+    return anchored(completed(_by_names(tree), _by_names(changes or {})), folder)
+
+
+def _by_names(value: Any) -> Any:
+    """Nested values, with a problem's class as the scenario names it: a class of a file by that file."""
+    if isinstance(value, Mapping):
+        return {key: _by_names(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_by_names(each) for each in value]
+    if isinstance(value, GeneralisedLinear):
+        hint = "give its class: the numbers of features and outputs are the data's"
+        raise InputError("problem", type(value).__name__, hint)
+    return _problem_name(value) if isinstance(value, type) and issubclass(value, GeneralisedLinear) else value
+
+
+def _problem_name(kind: type[GeneralisedLinear]) -> str:
+    for name, known in problems().items():
+        if known is kind:
+            return name
+    file = getattr(sys.modules.get(kind.__module__), "__file__", None)
+    if file is None or kind.__module__ == "__main__":  # a run reads the file, which must not start the run
+        hint = f'write it to a file (in a notebook: %%writefile my.py), and give "my.py:{kind.__name__}"'
+        raise InputError("problem", kind.__name__, hint)
+    return f"{file}:{kind.__qualname__}"
 
 
 def _tree(given: ScenarioLike) -> tuple[dict[str, Any], Path]:

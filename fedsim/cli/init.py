@@ -17,8 +17,6 @@ from fedsim.common.files import atomic_file, unwritable
 if TYPE_CHECKING:
     from fedsim.data.drafting import Draft
 
-ALGORITHM = "{name: accelerated_minibatch_sgd, num_rounds: auto, step_size: auto, clip_norm: auto}"
-"""How a drafted scenario trains: `auto` follows from the ranges, sizes and budgets, and is printed."""
 _SILOS = 5
 
 
@@ -118,6 +116,7 @@ def _scenario(
     tables: Sequence[Path], place: Path, silo: str | None, reading: GivenReading, drafted: Draft
 ) -> str:
     """The scenario's text, its file names relative to the folder of `place`."""
+    from fedsim.algorithms.section import DEFAULT
     from fedsim.common.serialise import to_yaml
     from fedsim.data.drafting import is_uneven, problem_of
 
@@ -145,7 +144,7 @@ def _scenario(
         "".join(f"    {line}\n" for line in drafted.yaml.splitlines()),
         "partition: natural_id\n" if silo or len(files) > 1 else _RANDOM,
         f"problem: {problem}\n",
-        f"algorithm: {ALGORITHM}\n",
+        "algorithm: {" + ", ".join(f"{field}: {value}" for field, value in DEFAULT.items()) + "}\n",
         _PRIVACY,
     ]
     if is_uneven(target):

@@ -1,5 +1,6 @@
 """An algorithm or a problem that is a class of one's own file, by `name: my.py:MyAlgorithm`."""
 
+import importlib
 import os
 import subprocess
 import sys
@@ -186,6 +187,24 @@ def test_the_class_of_a_problem_goes_with_its_run(folder: Path) -> None:
     (folder / "run").rename(folder / "moved")
     table = pd.DataFrame({f"x{j}": [0.0, 1.0] for j in range(3)})
     pd.testing.assert_frame_equal(fedsim.load_run(folder / "moved").predict(table), run.predict(table))
+
+
+def test_the_class_of_a_problem_stands_for_its_file(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(folder)
+    monkeypatch.chdir(folder)
+    kind = importlib.import_module("smooth").Smooth
+    algorithm = {"name": "noisy_minibatch_sgd", "num_rounds": 2, "step_size": 0.1, "clip_norm": 1.0}
+    place = write(folder, algorithm, data={"name": "synthetic", "link": "linear", "rows": 60, "features": 2})
+    by_class, by_name = (ran(place, problem=each, nonce="0" * 32) for each in (kind, "smooth.py:Smooth"))
+    assert by_class.summary.problem == by_name.summary.problem == "smooth.py:Smooth"
+    assert np.array_equal(by_class.model, by_name.model)
+    swept = fedsim.sweep(place, {"sweep": {"grid": {"problem.name": [kind, "linear_regression"]}}}, workers=0)
+    assert not swept.interrupted
+    assert len(swept.combinations) == 2 * 2
+    with refused("problem", "Smooth", "give its class"):
+        ran(place, problem=kind(2))
+    with refused("problem", "Odd", "my.py:Odd"):
+        ran(place, problem=type("Odd", (kind,), {"__module__": "__main__"}))
 
 
 @pytest.mark.skipif(unavailable() is not None, reason=str(unavailable()))
