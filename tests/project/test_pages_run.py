@@ -36,6 +36,7 @@ LONG = (
     "sdp_",
     "partial",
     "auc",
+    "docs/faq.md",
 )
 WIDTH = "100"
 
@@ -46,9 +47,9 @@ def _sessions() -> Iterator[Any]:
         for session in [list(chain(*blocks))] if page in ONE_SESSION else blocks:
             commands = [line for line in session if not any(name in line for name in NAMED_ONLY)]
             commands = [line for line in commands if line.split()[1] not in OF_ORGANISATIONS]
-            slow = page not in ONE_SESSION and any(part in command for part in LONG for command in commands)
+            slow = any(part in command for part in LONG for command in (page, *commands))
             if commands:
-                marks = [pytest.mark.slow] if slow else []
+                marks = [pytest.mark.slow] if slow and page not in ONE_SESSION else []
                 yield pytest.param(page, commands, marks=marks, id=f"{Path(page).stem}: {commands[0]}")
 
 
