@@ -18,7 +18,7 @@ from fedsim.api.given import ScenarioLike, changes_of, one_run, resolved_of
 from fedsim.api.progress import audit_display, watching
 from fedsim.api.run import Run
 from fedsim.common.errors import InputError
-from fedsim.common.files import atomic_file
+from fedsim.common.files import atomic_file, writing
 from fedsim.common.process import one_thread
 from fedsim.data.dataset import Dataset
 from fedsim.deployment.offers import offers_of
@@ -80,11 +80,8 @@ class Audit:
         InputError if it is no run directory, or cannot be written.
         """
         path = Path(run) / FILE
-        try:
-            with atomic_file(path) as draft:
-                draft.write_text(json.dumps(self.tree, indent=2, allow_nan=False) + "\n", encoding="utf-8")
-        except OSError as error:
-            raise InputError("RUN", str(path), f"cannot be written ({error.strerror})") from None
+        with writing(path, "RUN"), atomic_file(path) as draft:
+            draft.write_text(json.dumps(self.tree, indent=2, allow_nan=False) + "\n", encoding="utf-8")
         from fedsim.report.page import write_page
 
         write_page(Path(run))

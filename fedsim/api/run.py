@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedsim.common.errors import InputError
-from fedsim.common.files import atomic_directory, check_free
+from fedsim.common.files import atomic_directory, check_free, writing
 from fedsim.report.outcome import Outcome
 from fedsim.report.predictor import Predictor, predictor_of
 from fedsim.report.run_directory import RunData, move_scenario, read
@@ -161,14 +160,12 @@ class Run:
         from fedsim.report import page  # with matplotlib, as plots: what prices a run needs neither
 
         place = check_free(Path(path))
-        try:
+        with writing(Path(path), "out"):
             if isinstance(self.source, Outcome):
                 return page.save(self.source, place)
             with atomic_directory(place) as draft:
                 shutil.copytree(self.source, draft, dirs_exist_ok=True)
                 move_scenario(draft / "scenario.yaml", self.source, place)
-        except OSError as error:
-            raise InputError("out", str(path), f"cannot be written ({error.strerror})") from None
         return page.listing(place)
 
     def plot(self, what: str | None = None) -> Figure:

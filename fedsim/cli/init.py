@@ -12,7 +12,7 @@ import typer
 
 from fedsim.cli.app import SCENARIOS, app, check_unused, plain_errors, spoken
 from fedsim.cli.reading import SPOKEN, GivenReading, Tables, with_reading
-from fedsim.common.files import atomic_file, unwritable
+from fedsim.common.files import atomic_file, writing
 
 if TYPE_CHECKING:
     from fedsim.data.drafting import Draft
@@ -48,11 +48,8 @@ def init(
             table, silo_column = open_tables(tables, "path", reading, silo)
             drafted = draft(table, target, silo_column, reading)
         text = _scenario(tables, place, silo, reading, drafted)
-        try:
-            with atomic_file(place) as beside:
-                beside.write_text(text, encoding="utf-8")
-        except OSError as error:
-            raise unwritable(place, error) from None
+        with writing(place), atomic_file(place) as beside:
+            beside.write_text(text, encoding="utf-8")
         typer.echo(f"Wrote {place}: {_summary(drafted)}. Next:")
         typer.echo(_next(tables, target, silo, reading, place))
 
@@ -129,7 +126,8 @@ def _scenario(
         return "".join(f"{indent}{line}\n" for text in texts for line in text.splitlines())
 
     files = [os.path.relpath(path, place.parent) for path in tables]
-    several = {Path(file).stem if _differ(files) else file: file for file in files}
+    stems = {Path(file).stem for file in files}
+    several = {Path(file).stem if len(stems) == len(files) else file: file for file in files}
     target, named = drafted.target, {"silo_column": silo} if silo else {}
     data = {"name": "csv", "path": files[0] if len(files) == 1 else several, "target": target.name, **named}
     problem = problem_of(target)
@@ -151,7 +149,3 @@ def _scenario(
         name, count = target.counts.most_common()[-1]
         parts.append(_UNEVEN.format(share=count / target.counts.total(), name=name))
     return "".join([*parts, "runtime: inprocess\n"])
-
-
-def _differ(files: Sequence[str]) -> bool:
-    return len({Path(file).stem for file in files}) == len(files)

@@ -143,10 +143,7 @@ def _affordable(book: Book, delta: float) -> float:
 
 
 def _account(book: Book) -> Table:
-    table = titled("Lifetime account")
-    table.add_column("", overflow="fold")
-    for name in ("cap", "charged", "reserved", "left"):
-        table.add_column(name, justify="right", no_wrap=True)
+    table = titled("Lifetime account", texts=[""], numbers=["cap", "charged", "reserved", "left"])
     account = book.account
     columns = [cost.tree() for cost in (account.caps.total, account.charged, account.reserved, account.left)]
     for name, words in _WORDS.items():

@@ -15,7 +15,7 @@ import typer
 
 from fedsim.cli.app import SCENARIOS, app, check_unused, plain_errors
 from fedsim.common.errors import InputError
-from fedsim.common.files import atomic_directory
+from fedsim.common.files import atomic_directory, writing
 
 _FILES = {
     "pyproject.toml": "pyproject.toml",
@@ -51,17 +51,14 @@ def _package(name: str, place: Path) -> list[Path]:
     check_unused(place, "PLACE")
     kind = "".join(part.capitalize() for part in name.split("_"))
     values = {"name": name, "kind": kind, "distribution": name.replace("_", "-") + "-for-fedsim"}
-    texts = {
-        Path(where.format(name=name)): Template(_text(template)).substitute(values)
-        for template, where in _FILES.items()
-    }
-    try:
-        with atomic_directory(place) as draft:
-            for where, text in texts.items():
-                (draft / where).parent.mkdir(exist_ok=True)
-                (draft / where).write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise InputError("DIR", str(place), f"cannot be written ({error.strerror})") from None
+    texts, package = {}, files("fedsim.cli") / "package"
+    for template, name_of in _FILES.items():
+        text = (package / f"{template}.txt").read_text(encoding="utf-8")
+        texts[Path(name_of.format(name=name))] = Template(text).substitute(values)
+    with writing(place, "DIR"), atomic_directory(place) as draft:
+        for where, text in texts.items():
+            (draft / where).parent.mkdir(exist_ok=True)
+            (draft / where).write_text(text, encoding="utf-8")
     return list(texts)
 
 
@@ -77,7 +74,3 @@ def _check_name(name: str) -> None:
     found = find_spec(name)
     if found is not None and found.origin is not None:  # None: a mere folder
         raise InputError("NAME", name, "a module of this name is installed; choose another")
-
-
-def _text(template: str) -> str:
-    return (files("fedsim.cli") / "package" / f"{template}.txt").read_text(encoding="utf-8")

@@ -100,11 +100,21 @@ def print_silos(console: Console, silos: Sequence[SiloRow]) -> None:
     console.print(rendered(silo_table(silos, 20), SILOS_TITLE))
 
 
-def titled(title: str | None = None, padding: int | tuple[int, int] = (0, 1)) -> RichTable:
-    """A table without columns so far."""
-    return RichTable(
+def titled(
+    title: str | None = None,
+    padding: int | tuple[int, int] = (0, 1),
+    texts: Sequence[str] = (),
+    numbers: Sequence[str] = (),
+) -> RichTable:
+    """A table with columns of texts, then of numbers, which stay whole: half a number is a wrong number."""
+    made = RichTable(
         title=title, title_justify="left", box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=padding
     )
+    for name in texts:
+        made.add_column(name, overflow="fold")
+    for name in numbers:
+        made.add_column(name, justify="right", no_wrap=True)
+    return made
 
 
 def slug(name: str) -> str:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from fedsim.cli.app import DEPLOYMENT, app, plain_errors
-from fedsim.common.errors import InputError
+from fedsim.common.files import writing
 
 
 @app.command(rich_help_panel=DEPLOYMENT)
@@ -28,10 +28,8 @@ def certs(
     with plain_errors():
         from fedsim.deployment.certs import make
 
-        try:
+        with writing(directory, "DIR"):
             made = make(directory, silo, host or [], days)
-        except OSError as error:
-            raise InputError("DIR", str(directory), f"cannot be written ({error.strerror})") from None
         if not made:
             typer.echo("All of it is there already; nothing was changed.")
             return

@@ -53,11 +53,7 @@ def compare(
 
 def _table(comparison: Comparison) -> Table:
     text = comparison.text
-    table = titled(text.caption)
-    for name in text.columns[:2]:
-        table.add_column(name, overflow="fold")
-    for name in text.columns[2:]:
-        table.add_column(name, justify="right", no_wrap=True)
+    table = titled(text.caption, texts=text.columns[:2], numbers=text.columns[2:])
     for row in text.rows:
         table.add_row(*row)
     return table
@@ -177,7 +173,7 @@ def _save(model: Predictor, to: Library, place: Path) -> None:
 @contextmanager
 def _new_file(place: Path, suffixes: Sequence[str]) -> Iterator[Path]:
     """Yield where to write; `place` is checked before anything is done for it, and is whole or not there."""
-    from fedsim.common.files import atomic_file
+    from fedsim.common.files import atomic_file, writing
 
     if place.suffix not in suffixes:
         raise InputError("--out", str(place), f"must end in {' or '.join(suffixes)}")
@@ -185,8 +181,5 @@ def _new_file(place: Path, suffixes: Sequence[str]) -> Iterator[Path]:
         raise InputError("--out", str(place), "exists already; name a new file")
     if not place.parent.is_dir():
         raise InputError("--out", str(place), "is in no folder that exists")
-    try:
-        with atomic_file(place) as draft:
-            yield draft
-    except OSError as error:
-        raise InputError("--out", str(place), f"cannot be written ({error.strerror})") from None
+    with writing(place), atomic_file(place) as draft:
+        yield draft

@@ -238,18 +238,14 @@ def sweep_table(sweep: SweepSummary) -> Table:
     """One row per combination: what was varied and chosen, error and cost."""
     from fedsim.report.summary import spans
     from fedsim.report.sweep_summary import last_part
+    from fedsim.report.tables import capital
     from fedsim.report.texts import value_text
     from fedsim.scenario.metric import METRICS
 
-    note = (
-        f"mean of {sweep.trials} trials, in brackets {spans(sweep.trials)}"
-        if sweep.trials > 1
-        else "one trial"
-    )
+    several = f"mean of {sweep.trials} trials, in brackets {spans(sweep.trials)}"
+    note = several if sweep.trials > 1 else "one trial"
     what = METRICS[sweep.metric].title
-    table = titled(f"{what[0].upper()}{what[1:]}: {note}")
-    for name in sweep.varied:
-        table.add_column(last_part(name), overflow="fold")
+    table = titled(f"{capital(what)}: {note}", texts=[last_part(name) for name in sweep.varied])
     chosen = sweep.chosen if len(sweep.chosen) < 2 else [""]  # several in one column: 80 characters
     for name in chosen:
         table.add_column(f"chosen {last_part(name)}", justify="right", overflow="fold")

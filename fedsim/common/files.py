@@ -146,10 +146,8 @@ def check_free(directory: Path) -> Path:
     if place == Path.cwd() or place.is_file() or (place.is_dir() and any(place.iterdir())):
         raise InputError("--out", str(directory), "holds another run or other files; name a new directory")
     parent = next(folder for folder in place.parents if folder.exists())
-    try:
+    with writing(directory):
         tempfile.TemporaryFile(dir=parent).close()
-    except OSError as error:
-        raise unwritable(directory, error) from None
     return place
 
 
@@ -166,6 +164,15 @@ def taken(directory: Path) -> Path:
         except OSError as error:
             raise unwritable(directory, error) from None
     raise AssertionError
+
+
+@contextmanager
+def writing(path: Path, field: str = "--out") -> Iterator[None]:
+    """Inside, what the system refuses to write is an InputError on `field`."""
+    try:
+        yield
+    except OSError as error:
+        raise unwritable(path, error, field) from None
 
 
 def unwritable(path: Path, error: OSError, field: str = "--out") -> InputError:

@@ -92,8 +92,9 @@ class Cells:
             return self._coded(_floats(self.values))
         texts = self.as_texts()
         present = pc.if_else(pa.array(self._marked(texts)), None, texts)
+        points = pc.replace_substring(present, ",", ".") if self.reading.decimal == "," else present
         try:
-            return self._coded(_floats(self._with_points(present)))  # -9.0 is the code -9
+            return self._coded(_floats(points))  # -9.0 is the code -9
         except pa.ArrowInvalid:
             raise self._not_a_number(present.to_pylist()) from None
 
@@ -136,11 +137,6 @@ class Cells:
         codes = [float(marker) for marker in self.reading.missing if is_number(marker)]
         return np.where(np.isin(values, codes), np.nan, values)
 
-    def _with_points(self, texts: Any) -> Any:
-        import pyarrow.compute as pc
-
-        return pc.replace_substring(texts, ",", ".") if self.reading.decimal == "," else texts
-
     def _wrong(self, at: int, value: object, hint: str) -> InputError:
         return InputError(self.field, value, f"{self.place(int(self.rows[at]))}: {hint}")
 
@@ -152,13 +148,10 @@ class Cells:
 
     def _not_a_number(self, texts: list[str | None]) -> InputError:
         for at, text in enumerate(texts):
-            if text is not None and not is_number(self._python(text)):
+            if text is not None and not is_number(text.replace(self.reading.decimal, ".")):
                 return self._wrong(at, text, _cure(text))
         hint = "the column holds texts that are no plain numbers, such as '1_000'"
         return InputError(self.field, None, hint)
-
-    def _python(self, text: str) -> str:
-        return text.replace(",", ".") if self.reading.decimal == "," else text
 
 
 def _floats(values: Any) -> Floats:

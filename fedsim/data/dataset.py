@@ -17,8 +17,7 @@ from fedsim.data.source import Source
 
 Scaling = Literal["declared", "none", "training_statistics", "silo_statistics"]
 
-IGNORED = "at a privacy cost that is ignored"
-"""The end of every notice about preparation that is fitted on records."""
+IGNORED = "at a privacy cost that is ignored"  # ends every notice about preparation fitted on records
 FITTED_SCALINGS = (
     "training_statistics: standardise by all silos' pooled training records; silo_statistics: standardise "
     "each silo's records, training and test together, by themselves. Neither is private (simulation only)."

@@ -120,8 +120,7 @@ def _number(column: Survey) -> tuple[Entry, str | None]:
 
 
 _TAILS = (0.005, 0.995)
-_FAR = 0.25
-"""How far beyond the tails' quantiles, as a share of their distance, an extreme value stretches the range."""
+_FAR = 0.25  # so far beyond the tails' quantiles, of their distance, an extreme value stretches the range
 
 
 def _ends(numbers: Floats) -> tuple[float, float]:

@@ -71,7 +71,7 @@ def _check(path: Path, wanted: Download) -> None:
     length, found = path.stat().st_size, ""
     if wanted.size is not None and length != wanted.size:
         found = f"it has {length:,} bytes, not {wanted.size:,}"
-    elif wanted.sha256 is not None and (digest := _digest(path, wanted.path, FIELD)) != wanted.sha256:
+    elif wanted.sha256 is not None and (digest := content(path, FIELD, wanted.path)) != wanted.sha256:
         found = f"SHA-256 of its content is {digest}, not {wanted.sha256}"
     if found:
         hint = f"does not hold what was published: {found}; remove it to have it downloaded, or {HOW}"
@@ -159,7 +159,7 @@ def _block(reply: IO[bytes]) -> bytes:
 
 def _unpack(archive: Path, wanted: Sequence[Download]) -> None:
     asked = wanted[0].archive_sha256
-    if asked is not None and (found := _digest(archive, archive, FIELD, unpack=False)) != asked:
+    if asked is not None and (found := content(archive, FIELD, unpack=False)) != asked:
         hint = f"is not the archive that was published: SHA-256 {found}, not {asked}"
         raise InputError(FIELD, str(archive), f"{hint}; remove it to have it downloaded, or {HOW}")
     try:
@@ -199,13 +199,6 @@ def _opened(archive: Path) -> Iterator[Callable[[str], IO[bytes] | None]]:
 MOST = 4 << 30  # the most bytes that one file may hold: a small archive may unpack to more than any disk
 
 
-def content(path: Path, field: str) -> str:
-    """SHA-256 of a file's content, 64 hexadecimal digits; of a .gz file the uncompressed content's.
-    InputError on `field`: it is unreadable, no whole gzip file, or holds more than `MOST` bytes.
-    """
-    return _digest(path, path, field)
-
-
 class _TooLong(Exception):
     """The content exceeds its limit."""
 
@@ -220,8 +213,15 @@ def _blocks(read: Callable[[int], bytes], most: float) -> Iterator[bytes]:
         yield block
 
 
-def _digest(path: Path, place: Path, field: str, unpack: bool = True) -> str:
-    """SHA-256 as in `content`, or with `unpack` false of the raw bytes; errors name `place`."""
+def content(path: Path, field: str, place: Path | None = None, unpack: bool = True) -> str:
+    """SHA-256 of a file's content, 64 hexadecimal digits; of a .gz file the uncompressed content's, unless
+    `unpack` is false.
+
+    Raises:
+        InputError: on `field`, of the file's own `place`: it is unreadable, no whole gzip file, or holds more
+            than `MOST` bytes.
+    """
+    place = place or path
     try:
         found = path.stat()
         return _read_digest(path, unpack and place.suffix == ".gz", found.st_mtime_ns, found.st_size)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -19,15 +19,12 @@ from fedsim.data.table import ArrowTable
 
 
 def as_arrow(given: Any, field: str, names: Collection[str] | None = None) -> Any:
-    """A pyarrow.Table of a table in memory.
+    """A pyarrow.Table of a table in memory; InputError if it is no table, or lacks or repeats a column.
 
     Args:
         given: a pandas.DataFrame, a polars.DataFrame or a pyarrow.Table.
         field: what an error is about.
         names: the columns to take, by default all; others are not converted.
-
-    Raises:
-        InputError: it is no table, or lacks or repeats a column.
     """
     import pyarrow as pa
 
@@ -173,13 +170,11 @@ def _loaded(data: HuggingFace) -> Any:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise InputError(f"{DATA}.path", data.path, f"`datasets` cannot read it: {reason}") from None
     table = found.with_format("arrow")[:]
-    for name, names in _classes(found.features):
-        table = table.set_column(table.column_names.index(name), name, _named(table.column(name), names))
+    for name, kind in found.features.items():
+        if hasattr(kind, "names"):  # classes
+            column = _named(table.column(name), kind.names)
+            table = table.set_column(table.column_names.index(name), name, column)
     return table
-
-
-def _classes(features: Any) -> Iterator[tuple[str, list[str]]]:
-    return ((name, kind.names) for name, kind in features.items() if hasattr(kind, "names"))
 
 
 def _named(codes: Any, names: list[str]) -> Any:

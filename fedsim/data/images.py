@@ -119,8 +119,7 @@ MNIST_PIXELS = tuple(f"pixel_{row}_{column}" for row in range(SIDE) for column i
 EVEN, ODD = tuple("02468"), tuple("13579")
 PAIRS = tuple((int(a), int(b)) for a in EVEN for b in ODD)
 PAIR = "pair"
-MNIST_POOL = 774
-"""Images of a digit in the published draw: as many as a seventh of the training part has of the rarest."""
+MNIST_POOL = 774  # images of a digit in the published draw: those of the rarest in a seventh of training
 
 MNIST_URLS = ("http://yann.lecun.com/exdb/mnist/", "https://storage.googleapis.com/cvdf-datasets/mnist/")
 """The authors' own page, and a copy that answers when it does not."""

@@ -51,13 +51,10 @@ class _Named(ABC):
 
 @dataclass(frozen=True, eq=False)
 class ArrowTable(_Named):
-    """A table in memory: a data frame, or records that the library `datasets` reads.
-
-    `field` is what an error about it names.
-    """
+    """A table in memory: a data frame, or records that the library `datasets` reads."""
 
     table: Any  # pyarrow.Table
-    field: str
+    field: str  # what an error about it names
     title: str = "the table"
 
     def __post_init__(self) -> None:
@@ -82,15 +79,12 @@ class ArrowTable(_Named):
 
 @dataclass(frozen=True, eq=False)
 class FileTable(_Named):
-    """A file.
-
-    `field` is what an error about it names, `csv` is None for a Parquet file.
-    """
+    """A file."""
 
     path: Path
-    field: str
+    field: str  # what an error about it names
     stored: dict[str, str]  # its columns' names in the file
-    csv: CsvFile | None
+    csv: CsvFile | None  # None for a Parquet file
 
     @property
     @override

@@ -43,8 +43,7 @@ from fedsim.scenario.resolve import Resolved
 MOST_SILOS = 20
 _STEPS, _ROWS, _SLOPE = 300, 4096, 1e-7
 _WORK = 1e8  # records times parameters, above which a network is not fitted: what one of `_STEPS` steps costs
-_KINK, _CERTAIN = 1e-3, 25.0
-"""A score of 25 is a probability of 1 - 1e-11: on its way to an optimum at infinity."""
+_KINK, _CERTAIN = 1e-3, 25.0  # a score of 25 is a probability of 1 - 1e-11: on its way to infinity
 _LIKE_SKLEARN = "with |w|^2 / 2 beside the sum of losses, as in scikit-learn's default"
 
 

@@ -39,8 +39,7 @@ class Alternative(NamedTuple):
     more: Values
 
 
-Measured = tuple[float | None, float | None, Values]
-"""Error, loss and other metrics; None where records do not define one."""
+Measured = tuple[float | None, float | None, Values]  # error, loss and other metrics, where defined
 Baselines = Callable[["Evaluator"], list[Alternative]]
 
 

@@ -194,10 +194,6 @@ def _balanced_accuracy(c: Classified) -> Any:
     return np.nanmean(shares) if np.isfinite(shares).sum() > 1 else None
 
 
-def _r2(pairs: _Pairs) -> Any:
-    return _sklearn().r2_score(*pairs) if np.ptp(pairs.target) > 0 else None
-
-
 _COMPUTED: dict[str, Callable[[Any], Any]] = {
     "log_loss": _of_probabilities("log_loss"),
     "auc": _of_ranks("roc_auc_score"),
@@ -208,7 +204,7 @@ _COMPUTED: dict[str, Callable[[Any], Any]] = {
     "brier": _of_probabilities("brier_score_loss"),
     "rmse": lambda pairs: _sklearn().root_mean_squared_error(*pairs),
     "mae": lambda pairs: _sklearn().mean_absolute_error(*pairs),
-    "r2": _r2,
+    "r2": lambda pairs: _sklearn().r2_score(*pairs) if np.ptp(pairs.target) > 0 else None,
 }
 
 

@@ -30,6 +30,7 @@ from fedsim.problems.network import NeuralNetwork
 from fedsim.protocol.contract import Algorithm
 from fedsim.scenario.resolve import Resolved
 
+NOTE = "simulation only, not private"
 _ROWS = 4096  # a network's records that are differentiated at once
 
 
@@ -41,38 +42,28 @@ class Risk(NamedTuple):
 
 
 class TrainingObjective:
-    """Measures models of one trial, in float64."""
+    """Measures models of one trial, in float64; `least` is F(w*), None for a `reason`."""
 
     def __init__(self, resolved: Resolved, silos: Sequence[SiloSplit]) -> None:
         self._problem = resolved.problem
         self.eta = eta_of(resolved.algorithm)
         pairs = [pair(silo) for silo in silos]
         self._features, self._target, self._share = pooled(pairs, resolved.weights)
-        self._least: float | None = None
-        self._reason = ""
+        self.least: float | None = None
+        self.reason: str | None = None
         try:
             linear = smooth(resolved.problem)
-            self._least = self._value(linear, constrained(linear, pairs, resolved.weights))
+            self.least = self._value(linear, constrained(linear, pairs, resolved.weights))
         except NoOptimumError as reason:
-            self._reason = str(reason)
+            self.reason = str(reason)
 
     def __call__(self, w: Tensor) -> Risk:
         """Measure the parameters w, (d,); values that are not finite count as not measured."""
         w = w.double()
         excess = None
-        if self._least is not None:
-            excess = finite(self._value(smooth(self._problem), w) - self._least)
+        if self.least is not None:
+            excess = finite(self._value(smooth(self._problem), w) - self.least)
         return Risk(excess, finite(self._mapping_sq(w)))
-
-    def statement(self, trial: int) -> dict[str, Any]:
-        """The `objective` part of the summary."""
-        values = {
-            "least": self._least,
-            "eta": self.eta,
-            "trial": trial,
-            "note": "simulation only, not private",
-        }
-        return values | ({"reason": self._reason} if self._reason else {})
 
     def _value(self, problem: GeneralisedLinear, w: Tensor) -> float:
         losses = problem.losses(problem.scores(self._features, w), self._target)
@@ -134,7 +125,7 @@ def measure(resolved: Resolved, silos: Sequence[SiloSplit], trial: int = 0) -> d
         summary["at"] = f"minimiser of the silos' weighted training objective, trial {trial}"
     except NoOptimumError as reason:
         summary["reason"] = str(reason)
-    return summary | {"note": "simulation only, not private"}
+    return summary | {"note": NOTE}
 
 
 def _moments(
@@ -175,11 +166,7 @@ def pair(silo: SiloSplit) -> tuple[Tensor, Tensor]:
 
 
 def smooth(problem: Problem) -> GeneralisedLinear:
-    """`problem`, if its records' losses are smooth and convex.
-
-    Raises:
-        NoOptimumError: they are not.
-    """
+    """`problem`, if its records' losses are smooth and convex; NoOptimumError if they are not."""
     if type(problem) not in _SMOOTH:  # a subclass may have another loss, as clipped scores have
         raise NoOptimumError(f"{type(problem).__name__} is not one of the smooth generalised linear problems")
     return cast("GeneralisedLinear", problem)

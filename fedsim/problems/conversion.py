@@ -20,19 +20,15 @@ from fedsim.problems.program import Program, Step, Value
 
 Bound = dict[str, Any]  # an operation's arguments by name, with defaults; values in place of nodes
 
-Rewrite = Callable[["_Writer", Bound, Any], Any]
-"""(writer, arguments, what torch gives, without values) to a value."""
+Rewrite = Callable[["_Writer", Bound, Any], Any]  # (writer, arguments, torch's result) to a value
 
 
 def converted(nodes: Sequence[Node], inputs: Sequence[str | Tensor | None]) -> Program:
-    """A graph's nodes as a program.
+    """A graph's nodes as a program; NotAllowedError for an operation that a record must not be given to.
 
     Args:
         inputs: what each placeholder stands for: a parameter's name, a constant, or None for one of the
             record's tensors.
-
-    Raises:
-        NotAllowedError: an operation that a record must not be given to.
     """
     writer, values, pending = _Writer(), dict[Node, Any](), iter(inputs)
     for node in nodes:

@@ -38,9 +38,7 @@ def check(problem: Problem, dtype: torch.dtype) -> None:
 
 def accepts(problem: Problem, target: Tensor) -> Tensor:
     """Which targets the loss is defined for, each decided from itself alone; a mask in their shape."""
-    if isinstance(problem, NeuralNetwork):
-        return problem.accepts(target)
-    if type(problem) in OWN:
+    if isinstance(problem, NeuralNetwork) or type(problem) in OWN:
         return problem.accepts(target)
     from fedsim.problems import linear_records
 

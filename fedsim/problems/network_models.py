@@ -47,14 +47,8 @@ class PairedMlp:
 
     def build(self, num_features: int, num_outputs: int) -> nn.Module:
         """Features to scores."""
-        try:
-            first, last = (
-                torch.nn.Linear(num_features, self.hidden),
-                torch.nn.Linear(self.hidden, num_outputs),
-            )
-        except RuntimeError:  # torch's name for an allocation that failed
-            hint = f"narrower: {num_features:,} x {self.hidden:,} weights do not fit in memory"
-            raise InputError("scenario.problem.model.hidden", self.hidden, hint) from None
+        first = _linear(num_features, self.hidden, self.hidden)
+        last = _linear(self.hidden, num_outputs, self.hidden)
         with torch.no_grad():
             rows = torch.nn.functional.normalize(
                 torch.nn.init.orthogonal_(first.weight[: self.hidden // 2].clone())
@@ -106,16 +100,16 @@ class Mlp:
         widths = (num_features, *self.hidden, num_outputs)
         layers: list[torch.nn.Module] = []
         for inputs, outputs in pairwise(widths):
-            layers += [_linear(inputs, outputs, self.hidden), torch.nn.ReLU()]
+            layers += [_linear(inputs, outputs, list(self.hidden)), torch.nn.ReLU()]
         return torch.nn.Sequential(*layers[:-1])
 
 
-def _linear(inputs: int, outputs: int, hidden: tuple[int, ...]) -> torch.nn.Linear:
+def _linear(inputs: int, outputs: int, hidden: int | list[int]) -> torch.nn.Linear:
     try:
         return torch.nn.Linear(inputs, outputs)
     except RuntimeError:  # torch's name for an allocation that failed
         hint = f"narrower: a layer of {inputs:,} x {outputs:,} weights does not fit in memory"
-        raise InputError(f"{FIELD}.hidden", list(hidden), hint) from None
+        raise InputError(f"{FIELD}.hidden", hidden, hint) from None
 
 
 @dataclass(frozen=True)
@@ -155,10 +149,7 @@ class Lenet:
 
 @dataclass(frozen=True)
 class Imported:
-    """A torch module of an installed package.
-
-    It maps (records, num_features) to (records, num_outputs).
-    """
+    """A torch module of an installed package, from (records, num_features) to (records, num_outputs)."""
 
     name: ClassVar[str] = "module"
     path: Annotated[

@@ -305,15 +305,12 @@ def outcome(name: str, arguments: Sequence[Any], options: Arguments) -> Values:
 
 def _outside(name: str, entry: Entry, arguments: Sequence[Any]) -> NotAllowedError:
     given = [
-        f"{_word(each.dtype)}{list(each.shape)}" if isinstance(each, Tensor) else each for each in arguments
+        f"{each.dtype}{list(each.shape)}".removeprefix("torch.") if isinstance(each, Tensor) else each
+        for each in arguments
     ]
     return NotAllowedError(
         f"its operation {name} may be applied only in this form: {entry.form}; here it is given {given}"[:300]
     )
-
-
-def _word(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
 
 
 _PLAIN = (int, float)

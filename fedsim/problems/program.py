@@ -20,8 +20,7 @@ from fedsim.problems.operations import DTYPES, LARGEST, TABLE, NotAllowedError, 
 
 MAX_STEPS = 20_000
 MAX_NUMBERS = 2**26  # limit of the numbers that all steps give for one record: 512 MiB in float64
-MAX_WORK = 2**30
-"""Limit of the multiplications and additions, about, for one record: seconds, with its gradient."""
+MAX_WORK = 2**30  # limit of the multiplications and additions for one record, about: seconds with a gradient
 _NAMES = {dtype: name for name, dtype in DTYPES.items()}
 _TYPES = {np.dtype(name): name for name in DTYPES}
 

@@ -22,8 +22,7 @@ ADVERSARIES = {
     "model": "model alone",
 }
 _SHORT, _MOVED = ["malicious\nserver", "curious\nserver", "model\nalone"], ["moved", "others\nmoved"]
-PARTIES = {"worst_server": "server", "shuffler": "shuffler", "both": "both together"}
-"""The readers under secure aggregation."""
+PARTIES = {"worst_server": "server", "shuffler": "shuffler", "both": "both together"}  # who reads sums
 
 
 def adversaries(audit: AuditPart) -> dict[str, str]:
@@ -145,8 +144,7 @@ class AuditedSilo(Part):
 
     def by(self, adversary: str) -> AttainedPart | None:
         """The result of an adversary, if it attacked."""
-        result: AttainedPart | None = getattr(self, adversary)
-        return result
+        return getattr(self, adversary)  # type: ignore[no-any-return]
 
     def claimed_against(self, adversary: str) -> float:
         """Epsilon."""

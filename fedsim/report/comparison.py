@@ -160,7 +160,9 @@ def compared(sources: Sequence[Source], points: Path | None = None, metric: str 
     if not sources:
         raise InputError("RUN", [], "name at least one run or sweep")
     rows, first = list[Point](), sources[0]
-    metric = _known(metric) if metric else _chosen(first)
+    metric = metric or _chosen(first)
+    if metric not in METRICS:
+        raise InputError("metric", metric, suggest(metric, METRICS))
     for source in sources:
         if (error := _error(source)) != _error(first):
             hint = f"measures {error!r} and {first.name} {_error(first)!r}; compare runs of one kind"
@@ -171,12 +173,6 @@ def compared(sources: Sequence[Source], points: Path | None = None, metric: str 
         rows += [*means, *_baselines(source, metric, rows)]
     rows += _read_points(points, metric) if points else []
     return Comparison(tuple(rows), metric, tuple(sources))
-
-
-def _known(metric: str) -> str:
-    if metric not in METRICS:
-        raise InputError("metric", metric, suggest(metric, METRICS))
-    return metric
 
 
 def _chosen(source: Source) -> str:

@@ -52,17 +52,14 @@ class ModelFile(Section):
         return problem_of(self.problem, self.num_features, self.num_classes, getattr(torch, self.dtype))
 
 
-Trained = tuple[ModelFile, dict[int, Fitted]]
-"""What all trials have in common, and how each prepares records, if that is known."""
+Trained = tuple[ModelFile, dict[int, Fitted]]  # of all trials, and how each prepares records, where known
 
 
 def write_trained(trained: Trained, folder: Path) -> None:
     """Write the files into a folder."""
     kept, fitted = trained
-    text, name = (
-        kept.model_dump_json(indent=2, exclude_none=True, exclude={"problem": _PUBLIC_PART}),
-        kept.problem.name,
-    )
+    text = kept.model_dump_json(indent=2, exclude_none=True, exclude={"problem": _PUBLIC_PART})
+    name = kept.problem.name
     if file := file_of(name):  # goes with the run
         (folder / Path(file).name).write_bytes(source(file, "scenario.problem.name"))
         text = text.replace(json.dumps(name), json.dumps(short(name)))

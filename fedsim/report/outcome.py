@@ -198,11 +198,9 @@ class Outcome:
     wall_seconds: float
     interrupted: bool = False
     heterogeneity: dict[str, Any] | None = None
-    admitted: Sequence[Admitted] = ()
-    """What silos accepted before round 0, of all trials whose participation differs."""
+    admitted: Sequence[Admitted] = ()  # accepted before round 0, of all trials whose participation differs
     deployed: Deployed | None = None
-    files: Mapping[str, str] = field(default_factory=dict)
-    """SHA-256 of the scenario's files as the run began; see `fedsim.scenario.load`."""
+    files: Mapping[str, str] = field(default_factory=dict)  # SHA-256 of the scenario's as the run began
 
     @property
     def main(self) -> Variant:

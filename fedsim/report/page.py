@@ -11,8 +11,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup, escape
 from matplotlib.figure import Figure
 
-from fedsim.common.errors import InputError
-from fedsim.common.files import atomic_directory, atomic_files
+from fedsim.common.files import atomic_directory, atomic_files, writing
 from fedsim.report import plots, style
 from fedsim.report.audit import AuditPart, audit_figure, audit_table, read_audit, verdict
 from fedsim.report.curves import MEASURED_FIGURES
@@ -79,11 +78,8 @@ def publish(directory: Path, fill: Callable[[Path], None]) -> Path:
 
     InputError if the directory cannot be written.
     """
-    try:
-        with atomic_files(directory) as draft:
-            fill(draft)
-    except OSError as error:
-        raise InputError("RUN", str(directory), f"cannot be written ({error.strerror})") from None
+    with writing(directory, "RUN"), atomic_files(directory) as draft:
+        fill(draft)
     return directory / PAGE
 
 

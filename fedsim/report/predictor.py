@@ -57,7 +57,7 @@ class Predictor:
         Raises:
             InputError: names the column and the row that are wrong, and what would be right.
         """
-        prepared = self._prepared(table)
+        prepared = self._known.features(table)
         return prepared[:, :-1] if self._has_bias else prepared
 
     @property
@@ -66,16 +66,13 @@ class Predictor:
         linear = isinstance(self.problem, GeneralisedLinear)
         return linear and self.fitted is not None and self.fitted.recipe.intercept
 
-    def _prepared(self, table: Any) -> Floats:
-        return self._known.features(table)
-
     def scores(self, table: Any) -> Floats:
         """The problem's scores of records, by the code of training: (n,), or (n, outputs).
 
         Raises:
             InputError: as `features`, or a network cannot be applied to a record.
         """
-        features = torch.as_tensor(self._prepared(table)).to(self.parameters.dtype)
+        features = torch.as_tensor(self._known.features(table)).to(self.parameters.dtype)
         scores = self.problem.scores(features, self.parameters)
         bad = (~scores.isfinite()).nonzero()
         if len(bad):

@@ -33,39 +33,30 @@ def statement(outcome: Outcome) -> Privacy:
     resolved = outcome.resolved
     scenario, mechanism = resolved.scenario, resolved.mechanism
     gap = {"epsilon_attainable_note": ATTAINABLE} if mechanism.private and has_gap(resolved) else {}
-    silos, parts = silo_rows(outcome), _as_deployed(how(resolved), outcome.deployed)
+    silos, parts, deployed = silo_rows(outcome), how(resolved), outcome.deployed
+    if deployed is not None:  # silos' own notices and accountants
+        parts["notices"] = [*deployed.notices, *parts["notices"]]
+        parts["accountant"] = "; ".join(deployed.accountants)
     return Privacy(
         guarantee=mechanism.guarantee,
         calibration=scenario.privacy.calibration,
         epsilon_spent_note=SPENT if outcome.results.trials else NOT_SPENT,
         trusted=trusted(resolved),
-        not_private=not_private(scenario) if outcome.deployed is None else _uncovered(outcome.deployed),
+        not_private=not_private(scenario) if deployed is None else _uncovered(deployed),
         silos=silos,
         **gap,
         **parts | {"notices": [*true_epsilons(silos), *parts["notices"]]},
     )
 
 
-def _as_deployed(parts: dict[str, Any], deployed: Deployed | None) -> dict[str, Any]:
-    """The statement with deployed silos' notices and accountants."""
-    if deployed is None:
-        return parts
-    return parts | {
-        "notices": [*deployed.notices, *parts["notices"]],
-        "accountant": "; ".join(deployed.accountants),
-    }
-
-
 def _uncovered(deployed: Deployed) -> list[str]:
-    notes = {
-        "metrics: they are computed from the server's own test records, which count as public": (
-            deployed.measured
-        ),
-        "how each silo prepares its records: by what its own operator declares": True,
-        "sizes, budgets, noise levels and who took part in which round: they are public": True,
-        CHOICE: True,
-    }
-    return [note for note, applies in notes.items() if applies]
+    metrics = "metrics: they are computed from the server's own test records, which count as public"
+    return [
+        *[metrics] * deployed.measured,
+        "how each silo prepares its records: by what its own operator declares",
+        "sizes, budgets, noise levels and who took part in which round: they are public",
+        CHOICE,
+    ]
 
 
 def how(resolved: Resolved) -> dict[str, Any]:

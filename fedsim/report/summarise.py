@@ -48,11 +48,8 @@ from fedsim.theory.participants import Available, announced, attendance_law, pul
 
 def summarise(outcome: Outcome) -> Summary:
     """The summary of a run: metrics, participation, cost of each silo."""
-    scenario, metrics, baselines = (
-        outcome.resolved.scenario,
-        _metrics(outcome),
-        baselines_of(outcome.results.rows(BaselineMeasurement)),
-    )
+    scenario, metrics = outcome.resolved.scenario, _metrics(outcome)
+    baselines = baselines_of(outcome.results.rows(BaselineMeasurement))
     worth = {"joining": joining(outcome), "costs": costs(outcome)}
     return Summary(
         format=FORMAT,

@@ -21,7 +21,6 @@ from fedsim.report.sweep_summary import (
     CandidateRow,
     CombinationRow,
     FailureRow,
-    SweepPrivacy,
     SweepSummary,
     TunedCombination,
     Tuning,
@@ -59,6 +58,7 @@ def figure_name(sweep: SweepSummary) -> str:
 
 def _render(sweep: SweepSummary, scenario: str, description: str, folder: Path) -> str:
     what, x = METRICS[sweep.metric].title, abscissa(sweep)
+    theorem = [("Theorem", ", ".join(sweep.privacy.theorem))] * bool(sweep.privacy.theorem)
     caption = capital(what) + (f" against {x_label(x)}" if x else "")
     return template("sweep.html").render(
         title=sweep.scenario,
@@ -69,7 +69,7 @@ def _render(sweep: SweepSummary, scenario: str, description: str, folder: Path) 
         spans=spans(sweep.trials),
         claims=true_epsilons(sweep),
         statement=_statement(sweep),
-        mechanism=_mechanism(sweep.privacy),
+        mechanism=[*how_facts(sweep.privacy), *theorem],
         costs=_costs(sweep),
         shared=sweep.shares_noise,
         ledger=_ledger(sweep.privacy.tuning),
@@ -127,10 +127,6 @@ def _statement(sweep: SweepSummary) -> list[tuple[str, str]]:
         *([("Epsilon", f"{ends}: guaranteed, of one run, to the silo that it costs most")] if costs else []),
         ("Mechanism", ", ".join(privacy.mechanism) or "none"),
     ]
-
-
-def _mechanism(privacy: SweepPrivacy) -> list[tuple[str, str]]:
-    return [*how_facts(privacy), *[("Theorem", ", ".join(privacy.theorem))] * bool(privacy.theorem)]
 
 
 def _costs(sweep: SweepSummary) -> TextTable:
@@ -337,8 +333,8 @@ def interval_note(trials: Sequence[int]) -> str:
 def true_epsilons(sweep: SweepSummary) -> list[str]:
     """One line for each line of the figure, of all its claims; none where nothing is claimed."""
     return [
-        f"{name}: claimed epsilon {_listed(rows, _claim)}; true epsilon {_at_least(rows)}at most "
-        f"{_listed(rows, _most)}"
+        f"{name}: claimed epsilon {_listed(rows, lambda row: f'{_claimed(row):g}')}; true epsilon "
+        f"{_at_least(rows)}at most {_listed(rows, _most)}"
         for name, rows in _lines(sweep)
     ]
 
@@ -365,10 +361,6 @@ def _lines(sweep: SweepSummary) -> Iterator[tuple[str, list[CombinationRow]]]:
 
 def _claimed(row: CombinationRow) -> float:
     return row.epsilon_claimed or 0.0
-
-
-def _claim(row: CombinationRow) -> str:
-    return f"{_claimed(row):g}"
 
 
 def _at_most(row: CombinationRow) -> float:

@@ -92,8 +92,7 @@ class Tuning(Part):
 
     def mean(self, candidate: CandidateRow) -> float | None:
         """A candidate's mean of the criterion; None where a run failed."""
-        value: float | None = getattr(candidate, self.criterion)
-        return value
+        return getattr(candidate, self.criterion)  # type: ignore[no-any-return]
 
 
 class TunedSilo(Part):

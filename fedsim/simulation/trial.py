@@ -17,7 +17,7 @@ from fedsim.data.recipe import Fitted
 from fedsim.measure.baselines import baselines, converged
 from fedsim.measure.evaluator import Alternative, Evaluator, odd_records
 from fedsim.measure.metrics import asked_of
-from fedsim.measure.objective import TrainingObjective
+from fedsim.measure.objective import NOTE, TrainingObjective
 from fedsim.protocol.blame import blaming
 from fedsim.protocol.limits import DIVERGED
 from fedsim.protocol.links import Link, Variant
@@ -103,7 +103,7 @@ class Trial:
             if part.terms:
                 yield ClippedRound(trial, index + 1, part.terms, part.clipped / part.terms, median(part))
         if measured is not None:
-            yield OptimumNote(**measured.statement(trial))
+            yield OptimumNote(trial, measured.least, measured.eta, NOTE, measured.reason)
         yield from (BaselineMeasurement(trial, *row) for row in self._evaluate.baselines())
         yield from (BaselineMeasurement(trial, *row) for row in self._clipped)
         yield from (Warned(trial, text) for text in self._warnings)

@@ -67,14 +67,15 @@ class AveragedNoise:
         plans = {share: _census(plan, share) for share in set(self.shares)}
         if not all(isinstance(kind.batch, Full | Fresh) for kind in plan):
             return [
-                _sampled(budget, plans[share])
+                _calibrated(budget, plans[share])
                 for budget, share in zip(self.budgets, self.shares, strict=True)
             ]
         # A closed form is linear in the weight of the plan, which is the same for every n.
         most = max(budget.n for budget in self.budgets)
         weights = {share: compose(census, most).weight for share, census in plans.items()}
         return [
-            weights[share] * _unit(budget) for budget, share in zip(self.budgets, self.shares, strict=True)
+            weights[share] * _calibrated(budget, _ONE)
+            for budget, share in zip(self.budgets, self.shares, strict=True)
         ]
 
 
@@ -86,15 +87,12 @@ def _census(plan: Sequence[Kind], share: float) -> Census:
     )
 
 
-@lru_cache(maxsize=4096)
-def _sampled(budget: Budget, census: Census) -> float:
-    return noise_multipliers(census, [budget], inf)[0]
+_ONE: Census = ((Release(FULL, 1.0), 1),)  # one release of every record
 
 
 @lru_cache(maxsize=65536)
-def _unit(budget: Budget) -> float:
-    """z of one release of every record."""
-    return noise_multipliers(((Release(FULL, 1.0), 1),), [budget], inf)[0]
+def _calibrated(budget: Budget, census: Census) -> float:
+    return noise_multipliers(census, [budget], inf)[0]
 
 
 def averaged_noise(premises: Premises) -> AveragedNoise:

@@ -34,8 +34,7 @@ from fedsim.theory.theorem_noise import one_pass_variance, variance
 
 MOST_ROUNDS = LIMITS.max_rounds  # the largest number of rounds that a silo admits by default
 
-Errors = Callable[[int], tuple[float, float]]
-"""R to two errors: of optimisation, which falls with R, and of noise."""
+Errors = Callable[[int], tuple[float, float]]  # R to errors of optimisation, falling with R, and of noise
 
 
 @dataclass(frozen=True)

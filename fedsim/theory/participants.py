@@ -52,8 +52,7 @@ class Recorded:
     source: str  # the file, for messages
 
 
-Participants = None | int | RandomSize | Available | Recorded
-"""None: all silos; a number: a uniformly random set of M silos."""
+Participants = None | int | RandomSize | Available | Recorded  # None: all; a number: M silos at random
 
 
 def announced(participants: Participants) -> bool:
@@ -134,8 +133,7 @@ def attendance_law(probabilities: tuple[float, ...]) -> np.ndarray:
     return chances
 
 
-Law = tuple[tuple[int, float], ...]
-"""(m, P(M_r = m)) of every size m >= 1 that a round can have, given that it is not empty."""
+Law = tuple[tuple[int, float], ...]  # (m, P(M_r = m)) of every size m >= 1 of a round that is not empty
 
 
 def law(participants: Participants, num_silos: int) -> Law:

@@ -170,7 +170,7 @@ def test_the_measured_numbers_are_those_of_the_definition():
     )
     assert risk.excess == pytest.approx(value(w) + 0.02 * abs(w).sum() - best.fun, abs=1e-9)
     assert risk.gradient_mapping_sq == pytest.approx(((w - after) ** 2).sum())
-    assert found.statement(0)["least"] == pytest.approx(best.fun, abs=1e-9)
+    assert found.least == pytest.approx(best.fun, abs=1e-9)
     other = _objective(problem=GOOD["problem"] | {"silo_weights": "equal"})(torch.from_numpy(w))
     assert abs((other.excess or 0) - (risk.excess or 0)) > 1e-5  # p_i are used
 
