@@ -23,7 +23,7 @@ from fedsim.report.summary import (
     Values,
     spans,
 )
-from fedsim.report.tables import TextTable
+from fedsim.report.tables import TextTable, capital
 from fedsim.report.worth import costs_lines, joining_lines
 from fedsim.scenario.metric import METRICS, better
 
@@ -68,8 +68,7 @@ _OPTIONAL = (
     "epsilon_spent",
 )
 """Shown where any silo has one."""
-_STATED = ("epsilon_colluding",)
-"""Shown where it is stated that there is none, too."""
+_STATED = ("epsilon_colluding",)  # shown where it is stated that there is none, too
 
 
 def silo_table(silos: Sequence[SiloRow], most: int) -> TextTable:
@@ -83,7 +82,7 @@ def silo_table(silos: Sequence[SiloRow], most: int) -> TextTable:
     return TextTable(
         "For replacing one record." if few else caption,
         ["silo", *(_COLUMNS[key].title for key in keys)],
-        [[silo.name, *(_cell(silo, key) for key in keys)] for silo in shown],
+        [[silo.name, *(_COLUMNS[key].write(getattr(silo, key)) for key in keys)] for silo in shown],
         [] if few else [f"all {len(silos):,} silos", *(_range(key, silos) for key in keys)],
         ["silo", *(_COLUMNS[key].short for key in keys)],
     )
@@ -105,10 +104,6 @@ def epsilon_range(silos: Sequence[SiloRow]) -> str:
 
 def _states(silo: SiloRow, key: str) -> bool:
     return getattr(silo, key) is not None or (key in _STATED and key in silo.model_fields_set)
-
-
-def _cell(silo: SiloRow, key: str) -> str:
-    return _COLUMNS[key].write(getattr(silo, key))
 
 
 def _range(key: str, silos: Sequence[SiloRow]) -> str:
@@ -144,8 +139,7 @@ def no_better(metrics: Metrics, baselines: list[Baseline]) -> list[str]:
     )
 
 
-_RAISED = 0.02
-"""What balanced accuracy must be above the majority's."""
+_RAISED = 0.02  # what balanced accuracy must be above the majority's
 
 
 def _beats_no(name: str, own: Spread, naive: float, in_all: bool) -> bool:
@@ -158,16 +152,12 @@ def _beats_no(name: str, own: Spread, naive: float, in_all: bool) -> bool:
 
 def methods(baselines: list[Baseline]) -> list[str]:
     """For each baseline its method and the number of training records."""
-    return [f"{_capital(one.label)}: {_records(one)}; {'; '.join(one.methods)}" for one in baselines]
+    return [f"{capital(one.label)}: {_records(one)}; {'; '.join(one.methods)}" for one in baselines]
 
 
 def _records(one: Baseline) -> str:
     low, high = one.train_records
     return f"{low:,} training records" if low == high else f"{low:,} to {high:,} training records"
-
-
-def _capital(text: str) -> str:
-    return f"{text[0].upper()}{text[1:]}"
 
 
 METRICS_TITLE = "On the same test records"
@@ -307,8 +297,7 @@ def _beside(summary: Summary, name: str) -> str:
     return f"; {NONPRIVATE} {_text(baseline, '.3g')}" if baseline else ""
 
 
-_MATTERS = 0.1
-"""The share of terms above which the clip is worth a line."""
+_MATTERS = 0.1  # the share of terms above which the clip is worth a line
 
 
 def _clipping(part: Clipping) -> list[str]:
