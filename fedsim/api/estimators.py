@@ -60,7 +60,7 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
         data = Frame(table.assign(**{_TARGET: target}), _TARGET, silo, schema, test_fraction=few)
         tree: dict[str, Any] = {
             "name": type(self).__name__,
-            "problem": {"name": self._problems[classes > 2]},
+            "problem": {"name": self._problems[classes > 2], "silo_weights": "size"},
             "partition": {"name": "natural_id"},
             "algorithm": DEFAULT,
             "privacy": {"epsilon": self.epsilon},

@@ -141,7 +141,7 @@ def _scenario(
         "  schema:\n",
         "".join(f"    {line}\n" for line in drafted.yaml.splitlines()),
         "partition: natural_id\n" if silo or len(files) > 1 else _RANDOM,
-        f"problem: {problem}\n",
+        f"problem: {{name: {problem}, silo_weights: size}}  # each record counts equally\n",
         "algorithm: {" + ", ".join(f"{field}: {value}" for field, value in DEFAULT.items()) + "}\n",
         _PRIVACY,
     ]

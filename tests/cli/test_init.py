@@ -35,7 +35,7 @@ def test_two_commands_lead_to_a_private_model_and_its_page() -> None:
     assert commands == ["inspect", "privacy", "simulate", "sweep"]
     tree = from_yaml(Path("clinic.yaml").read_text())
     assert tree["partition"] == "natural_id"
-    assert tree["problem"] == "logistic_regression"
+    assert tree["problem"] == {"name": "logistic_regression", "silo_weights": "size"}
     assert tree["report"] == {"metric": "auc"}
     assert tree["privacy"] == {"epsilon": 1, "delta": "1/n^2"}
     printed = invoke("simulate", "clinic.yaml", "--set", "trials=1", "--out", "run")
@@ -66,7 +66,7 @@ def test_a_table_without_silos_is_divided_in_public() -> None:
     invoke("init", "houses.csv", "--target", "Price", "--out", "other.yaml")
     tree = from_yaml(Path("other.yaml").read_text())
     assert tree["partition"] == {"name": "iid", "num_partitions": 5}
-    assert tree["problem"] == "linear_regression"
+    assert tree["problem"] == {"name": "linear_regression", "silo_weights": "size"}
     assert "report" not in tree
     assert "No column names the silos" in Path("other.yaml").read_text()
 
