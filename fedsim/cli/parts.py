@@ -25,7 +25,40 @@ if TYPE_CHECKING:
 def list_parts() -> None:
     """List what a scenario can name: algorithms, problems, data sets, partitions, samplers and so on."""
     with plain_errors():
-        _print_parts()
+        from fedsim.algorithms.registry import algorithms
+        from fedsim.common.section import kinds
+        from fedsim.data.registry import PARTITIONS, data_sets
+        from fedsim.privacy.registry import MECHANISMS
+        from fedsim.problems.composite import Constraint
+        from fedsim.problems.kinds import problems
+        from fedsim.problems.network_models import Model
+        from fedsim.protocol.batch import Batch
+        from fedsim.scenario.catalogue import descriptions
+        from fedsim.scenario.participation import Participation
+
+        parts = {
+            "scenarios (by name, in place of a file)": descriptions(),
+            "algorithms": _lines(algorithms()),
+            "problems": _lines(problems()),
+            "networks (problem.model)": _lines(kinds(Model)),
+            "constraints (problem.constraint)": _lines(kinds(Constraint)),
+            "data sets": _lines(data_sets()),
+            "partitions": _lines(PARTITIONS),
+            "samplers": _lines(kinds(Batch)),
+            "mechanisms": _lines(MECHANISMS),
+            "participation": _lines(kinds(Participation)),
+            "trackers": _trackers(),
+        }
+        console = Console()
+        for title, lines in parts.items():
+            if not lines:  # no tracker is installed
+                continue
+            table = Table(title=title, title_justify="left", show_header=False, box=None, padding=(0, 2))
+            table.add_column(no_wrap=True)  # a name is there to be copied
+            table.add_column()
+            for name, line in lines.items():
+                table.add_row(name, line)
+            console.print(table, "")
 
 
 @app.command(rich_help_panel=SCENARIOS)
@@ -35,44 +68,6 @@ def schema() -> None:
         from fedsim.scenario.model import Scenario
 
         typer.echo(json.dumps(Scenario.model_json_schema(), indent=2))
-
-
-def _print_parts() -> None:
-    """Print every kind of part with its one-line description."""
-    from fedsim.algorithms.registry import algorithms
-    from fedsim.common.section import kinds
-    from fedsim.data.registry import PARTITIONS, data_sets
-    from fedsim.privacy.registry import MECHANISMS
-    from fedsim.problems.composite import Constraint
-    from fedsim.problems.kinds import problems
-    from fedsim.problems.network_models import Model
-    from fedsim.protocol.batch import Batch
-    from fedsim.scenario.catalogue import descriptions
-    from fedsim.scenario.participation import Participation
-
-    parts = {
-        "scenarios (by name, in place of a file)": descriptions(),
-        "algorithms": _lines(algorithms()),
-        "problems": _lines(problems()),
-        "networks (problem.model)": _lines(kinds(Model)),
-        "constraints (problem.constraint)": _lines(kinds(Constraint)),
-        "data sets": _lines(data_sets()),
-        "partitions": _lines(PARTITIONS),
-        "samplers": _lines(kinds(Batch)),
-        "mechanisms": _lines(MECHANISMS),
-        "participation": _lines(kinds(Participation)),
-        "trackers": _trackers(),
-    }
-    console = Console()
-    for title, lines in parts.items():
-        if not lines:  # no tracker is installed
-            continue
-        table = Table(title=title, title_justify="left", show_header=False, box=None, padding=(0, 2))
-        table.add_column(no_wrap=True)  # a name is there to be copied
-        table.add_column()
-        for name, line in lines.items():
-            table.add_row(name, line)
-        console.print(table, "")
 
 
 def _trackers() -> dict[str, str]:

@@ -33,8 +33,6 @@ def _summary(values: NDArray[Any]) -> str:
 
 
 _SUMMARIES: dict[int, str] = {}
-
-
 _Array = Annotated[np.ndarray[Any, Any], PlainSerializer(_summary, return_type=str, when_used="json")]
 
 

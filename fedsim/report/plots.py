@@ -84,10 +84,8 @@ _TIMES = 3.0  # a median above so many clips needs a logarithmic axis for the sh
 
 
 def figure_of(run: RunData, what: str) -> Figure:
-    """One of `MEASURED_FIGURES` against rounds, "calibration", "silos" or "spend".
-
-    Raises:
-        InputError: there is no such figure, or nothing to show in it.
+    """One of `MEASURED_FIGURES` against rounds, "calibration", "silos" or "spend"; InputError if there is no
+    such figure, or nothing to show in it.
     """
     column = {short: name for name, (short, _) in MEASURED_FIGURES.items()}.get(what, what)
     known: dict[str, Callable[[RunData], Figure | None]] = {
@@ -101,14 +99,10 @@ def figure_of(run: RunData, what: str) -> Figure:
         raise InputError("plot", what, suggest(what, known))
     figure = known[column](run)
     if figure is None:
-        measured = ", ".join(
-            name
-            for name in MEASURED_FIGURES
-            if run.table("metrics")[name].null_count < len(run.table("metrics"))
-        )
-        raise InputError(
-            "plot", what, f"has nothing to show; measured against rounds: {measured or 'nothing yet'}"
-        )
+        table = run.table("metrics")
+        measured = [name for name in MEASURED_FIGURES if table[name].null_count < len(table)]
+        hint = f"has nothing to show; measured against rounds: {', '.join(measured) or 'nothing yet'}"
+        raise InputError("plot", what, hint)
     return figure
 
 
@@ -257,9 +251,7 @@ def _shared(silos: list[str]) -> str:
     return label(silos[0], 16) if len(silos) == 1 else f"{len(silos)} silos, as {label(silos[0], 16)}"
 
 
-def _spend_line(
-    axes: Axes, points: list[tuple[int, float | None, float | None]], look_: Look, index: int, name: str
-) -> None:
+def _spend_line(axes: Axes, points: Points, look_: Look, index: int, name: str) -> None:
     rounds, spent, _ = zip(*points, strict=True)
     values = np.array([np.nan if value is None else value for value in spent])
     every = max(1, len(rounds) // 5)
