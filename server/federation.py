@@ -1,14 +1,17 @@
 """The silos of a deployed run as their server sees them: asked over a channel, believed only what they sign.
 
 A silo whose reply is late, wrong or a refusal is left out of that round, with the reason, and asked again in
-the next. A round needs `min_silos` answers: where fewer came, silos that did not answer themselves (late,
-or something else in their place) are asked again until `patience` is over.
+the next. One that missed the deadline is asked for a greeting first, which costs it nothing, and which no
+round waits for longer than `KNOCK`: a silo that is lost costs the others one deadline. A round needs
+`min_silos` answers: where fewer came, silos that did not answer themselves (late, or something else in their
+place) are asked again until `patience` is over.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Protocol, TypeVar
 
 import torch
@@ -21,17 +24,25 @@ from fedsim.wire.frames import sealed
 from fedsim.wire.messages import Admission, Ask, Close, Closed, Greeting, Hello, Mark, Offer, Reply
 from server.replies import Form, Reports, WrongReply, read
 
+KNOCK = 1.5
+"""Seconds for a greeting: a node looks for messages every second, a server for replies every 0.2 s."""
+NO_FRAMES: Mapping[str, bytes] = MappingProxyType({})
+
 
 class Channel(Protocol):
     """A way to silos, by name. Nothing rests on it: replies are signed, and every frame may be sent twice."""
 
-    def exchange(self, frames: Mapping[str, bytes], deadline: float) -> Mapping[str, bytes]:
+    def exchange(
+        self, frames: Mapping[str, bytes], deadline: float, knocks: Mapping[str, bytes] = NO_FRAMES
+    ) -> Mapping[str, bytes]:
         """Send each silo its frame, all at once, and wait for the replies.
 
         Args:
             frames: by name of the silo (`fedsim.wire.frames`).
             deadline: seconds from now after which replies count as not given. A silo that cannot be reached
                 is tried again until then, since its process may be being restarted.
+            knocks: frames for other silos, whose replies are waited for until `KNOCK` seconds have passed or
+                `frames` have their replies, whichever is later.
 
         Returns:
             The replies of those that answered in time, by name; they may be any bytes.
@@ -40,8 +51,41 @@ class Channel(Protocol):
 
 
 _PAUSE, _LONGEST_PAUSE = 0.1, 5.0  # seconds before those that are missing are asked again
+_AWAY, _LONGEST_AWAY = 4.0, 120.0  # seconds between two knocks at a silo that missed deadlines
+NOT_ASKED = "not asked: it missed a deadline, and has not been back since"
 
 Taken = TypeVar("Taken")
+
+
+class _Absent:
+    """Silos that missed a deadline, and when they are knocked at: at once, then with a pause that doubles
+    until one has answered a round in time (a silo that greets may be too slow all the same).
+    """
+
+    def __init__(self) -> None:
+        self._due: dict[str, float] = {}
+        self._pauses: dict[str, float] = {}
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._due
+
+    def missed(self, name: str) -> None:
+        """It gave no reply in time."""
+        self._due[name] = time.monotonic() + self._pauses.get(name, 0.0)
+        self._pauses[name] = min(2 * self._pauses.get(name, 0.0) or _AWAY, _LONGEST_AWAY)
+
+    def is_due(self, name: str) -> bool:
+        """Whether the pause is over."""
+        return self._due[name] <= time.monotonic()
+
+    def greeted(self, name: str) -> None:
+        """It is there: asked, but not trusted to be in time yet."""
+        del self._due[name]
+
+    def answered(self, name: str) -> None:
+        """It was in time."""
+        self._due.pop(name, None)
+        self._pauses.pop(name, None)
 
 
 class RemoteSilos:
@@ -71,11 +115,11 @@ class RemoteSilos:
         self._deadline, self._patience = deadline, max(deadline, patience)
         self.least = len(self.names) if min_silos is None else min_silos
         self._form: Form | Reports = Form((), 0, torch.float64)
+        self._absent = _Absent()
 
     def hello(self) -> dict[str, Greeting]:
         """Every silo's public numbers; Refused if a silo is not there, or is not who it should be."""
-        frames = {name: sealed(Hello(head=self.heads.get(name, "")).body()) for name in self.names}
-        return self._everyone(frames, self._greeting)
+        return self._everyone({name: self._hello(name) for name in self.names}, self._greeting)
 
     def offer(self, offers: Mapping[str, Offer]) -> dict[str, Admission]:
         """Every silo's admission of its offer; where one refuses, the run is closed at the others. Refused if
@@ -101,7 +145,7 @@ class RemoteSilos:
 
     def begin(self, runs: Mapping[str, str], form: Form | Reports) -> None:
         """The runs' ids, by silo, and what messages look like; before the first `answer`."""
-        self.runs, self._form = dict(runs), form
+        self.runs, self._form, self._absent = dict(runs), form, _Absent()
 
     def answer(
         self,
@@ -124,6 +168,7 @@ class RemoteSilos:
                 raise WrongReply("it answered another round", final=False)
             self.heads[name] = said.head
             self._form.check(frame, round_index)
+            self._absent.answered(name)
             return frame.arrays
 
         frames = {name: sealed(self._ask(name, round_index, mark).body(broadcast)) for name in names}
@@ -151,6 +196,9 @@ class RemoteSilos:
         taken, wrong = self._once(frames, closed, self._deadline)
         return taken, {name: error.reason for name, error in wrong.items()}
 
+    def _hello(self, name: str) -> bytes:
+        return sealed(Hello(head=self.heads.get(name, "")).body())
+
     def _ask(self, name: str, round_index: int, mark: Mark | None) -> Ask:
         return Ask(run=self.runs[name], round=round_index, mark=mark, head=self.heads.get(name, ""))
 
@@ -169,7 +217,7 @@ class RemoteSilos:
     ) -> tuple[dict[str, Taken], dict[str, str]]:
         """What could be taken, at least `least`, and the reasons of the other silos."""
         until, pause = time.monotonic() + self._patience, _PAUSE
-        taken, wrong = self._once(frames, take, self._deadline)
+        taken, wrong = self._present(frames, take)
         while len(taken) < least:
             again = {name: frames[name] for name, error in wrong.items() if not error.final}
             left = until - time.monotonic()
@@ -182,14 +230,41 @@ class RemoteSilos:
             wrong = {name: error for name, error in wrong.items() if error.final} | errors
         return taken, {name: error.reason for name, error in wrong.items()}
 
+    def _present(
+        self, frames: Mapping[str, bytes], take: Callable[[str, bytes], Taken]
+    ) -> tuple[dict[str, Taken], dict[str, WrongReply]]:
+        """The first attempt: silos that missed the deadline before are asked once they have greeted."""
+        absent = {name: WrongReply(NOT_ASKED, final=False) for name in frames if name in self._absent}
+        knocks = {name: self._hello(name) for name in absent if self._absent.is_due(name)}
+        asked = {name: frame for name, frame in frames.items() if name not in absent}
+        replies = self._channel.exchange(asked, self._deadline, knocks)
+        taken, wrong = self._read(asked, replies, take, self._deadline)
+        for name in self._read(knocks, replies, self._greeting, KNOCK)[0]:
+            self._absent.greeted(name)
+        back = {name: frames[name] for name in absent if name not in self._absent}
+        more, errors = self._once(back, take, self._deadline)
+        away = {name: error for name, error in absent.items() if name not in back}
+        return taken | more, wrong | errors | away
+
     def _once(
         self, frames: Mapping[str, bytes], take: Callable[[str, bytes], Taken], deadline: float
     ) -> tuple[dict[str, Taken], dict[str, WrongReply]]:
         replies = self._channel.exchange(frames, deadline) if frames else {}
+        return self._read(frames, replies, take, deadline)
+
+    def _read(
+        self,
+        frames: Mapping[str, bytes],
+        replies: Mapping[str, bytes],
+        take: Callable[[str, bytes], Taken],
+        deadline: float,
+    ) -> tuple[dict[str, Taken], dict[str, WrongReply]]:
+        """What could be taken of the replies to frames, and why the others could not."""
         taken, wrong = {}, {}
         for name in frames:
             try:
                 if name not in replies:
+                    self._absent.missed(name)
                     raise WrongReply(f"no reply within {deadline:.3g} s", final=False)
                 taken[name] = take(name, replies[name])
             except WrongReply as error:

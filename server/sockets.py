@@ -14,6 +14,7 @@ from typing import Self
 from fedsim.common.errors import Refused
 from fedsim.wire.connections import Address, dial
 from fedsim.wire.frames import receive, send
+from server.federation import KNOCK, NO_FRAMES
 
 MAX_REPLY = 1 << 30  # bytes; memory grows with what is sent, not with what is announced
 _PAUSE, _LONGEST_PAUSE = 0.01, 0.5  # seconds between two attempts
@@ -30,15 +31,19 @@ class Sockets:
         self._lines = {name: _Line(address, limit) for name, address in addresses.items()}
         self._pool = ThreadPoolExecutor(max(1, len(self._lines)), "silo")
 
-    def exchange(self, frames: Mapping[str, bytes], deadline: float) -> dict[str, bytes]:
+    def exchange(
+        self, frames: Mapping[str, bytes], deadline: float, knocks: Mapping[str, bytes] = NO_FRAMES
+    ) -> dict[str, bytes]:
         """See `Channel`. A connection on which a reply is late is closed: no later one can take its place."""
-        until = time.monotonic() + deadline
-        lines = {name: self._lines[name] for name in frames}
+        start = time.monotonic()
+        until, every = start + deadline, {**frames, **knocks}
+        lines = {name: self._lines[name] for name in every}
         for line in lines.values():
             line.open()
-        futures = {name: self._pool.submit(line.ask, frames[name], until) for name, line in lines.items()}
+        futures = {name: self._pool.submit(line.ask, every[name], until) for name, line in lines.items()}
         try:
-            wait(futures.values(), until - time.monotonic())
+            wait([futures[name] for name in frames], until - time.monotonic())
+            wait([futures[name] for name in knocks], max(0.0, start + KNOCK - time.monotonic()))
         finally:
             for line in lines.values():
                 line.give_up()

@@ -23,7 +23,7 @@ from fedsim.report.outcome import Deployed, Outcome, Results, TrialResult
 from fedsim.report.record import AskedSilo, Measurement
 from fedsim.scenario.resolve import Resolved
 from fedsim.wire.messages import Admission, Closed, Greeting, Offer
-from server.federation import RemoteSilos
+from server.federation import NOT_ASKED, RemoteSilos
 from server.loop import Progress
 from server.replies import shown
 
@@ -133,13 +133,13 @@ class History:
         )
 
     def _unstated(self, name: str) -> Statement:
-        """At most what it admitted; any round that was asked may have been paid for."""
+        """At most what it admitted; any round that it was asked for may have been paid for."""
         admitted, asked = self._admitted[name], self._asked_of(name)
         digests = [row.broadcast_sha256 for row in asked.values()]
         return Statement(admitted, admitted.epsilon_guaranteed, list(asked), digests)
 
     def _asked_of(self, name: str) -> dict[int, AskedSilo]:
-        return {row.round: row for row in self._asked if row.silo == name}
+        return {row.round: row for row in self._asked if row.silo == name and row.left_out != NOT_ASKED}
 
     def _deployed(
         self, unstated: Mapping[str, str], receipts: Mapping[str, str], remarks: Sequence[str]

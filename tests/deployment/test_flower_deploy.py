@@ -4,6 +4,7 @@ import json
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -170,6 +171,34 @@ def test_a_broken_run_goes_on_to_the_same_model(deployment, unbroken, fault):
         assert not (deployment.folder / out).exists()
         model = deployment.finish(out, "--resume")
     np.testing.assert_array_equal(model, unbroken)
+
+
+def test_a_node_that_stays_away_costs_its_deadline_once(deployment):
+    """With a deadline of 15 s, rounds take under 2 s after the one that it misses."""
+    out, folder = "away", deployment.folder
+    tree = yaml.safe_load((folder / "federation.yaml").read_text()) | {"deadline": 15, "min_silos": 2}
+    (folder / "patient.yaml").write_text(yaml.safe_dump(tree))
+    at: dict[int, float] = {}
+    more = ("--set", "algorithm.num_rounds=24", "--federation", str(folder / "patient.yaml"))
+    name, node = next(iter(deployment.federation.nodes.items()))
+    with deployment.started(out, *more) as process:
+        reader = Reader(folder / f"{out}.progress")
+        try:
+            while process.poll() is None:
+                at |= {line.rounds: time.monotonic() for line in reader.new() if not line.words}
+                if 3 in at and node.process.poll() is None:
+                    node.kill()
+                time.sleep(0.02)
+        finally:
+            node.start()
+        assert process.wait(300) == 0, deployment.said(out) + deployment.log(out)
+    took = {r: at[r] - at[r - 1] for r in range(4, 24)}  # the progress file is gone when the run has ended
+    first = next(r for r, seconds in took.items() if seconds > 10)
+    later = [seconds for r, seconds in took.items() if r > first]
+    assert np.mean(later) < 2.0
+    assert max(later) < 5.0  # about 2 where the machine has nothing else to do
+    (left_out,) = fedsim.load_run(folder / out).summary.deployment.left_out
+    assert (left_out.name, left_out.rounds) == (name, 25 - first)
 
 
 @pytest.fixture

@@ -3,6 +3,8 @@
 import multiprocessing
 import os
 import signal
+import time
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ from fedsim.deployment.run import checkpoint_of, deploy
 from fedsim.report.outcome import Outcome
 from fedsim.report.record import AskedSilo
 from fedsim.scenario.load import parse
+from server.federation import NOT_ASKED
 from server.sockets import Sockets
 
 ROUNDS = SCENARIO["algorithm"]["num_rounds"]
@@ -95,6 +98,34 @@ def test_a_daemon_that_is_killed_and_started_again_is_waited_for(enrolled, tmp_p
 
         found = deploy(parse(SCENARIO), enrolled.federation, channel, tmp_path / "run", observe=disturb)
     assert_same(found, unbroken(tmp_path))
+
+
+def test_a_daemon_that_stays_away_costs_its_deadline_once_and_may_come_back(tmp_path):
+    """Rounds take milliseconds here; the deadline is 4 s."""
+    rounds = 12
+    algorithm = SCENARIO["algorithm"] | {"num_rounds": rounds}
+    at: list[float] = []
+    with short_folder() as folder:
+        made = enrolled_federation(folder, resolved_of(algorithm=algorithm), deadline=4.0, min_silos=2)
+        with daemons(*made.files, insecure=True) as silos, Sockets(made.federation.addresses) as channel:
+
+            def disturb(step: Step) -> None:
+                at.append(time.monotonic())
+                if step.rounds == 2:
+                    silos["silo-01"].kill()
+                elif step.rounds == 10:
+                    silos["silo-01"].start()
+                    time.sleep(8)  # longer than the pause is by now
+
+            scenario = parse(SCENARIO | {"algorithm": algorithm})
+            found = deploy(scenario, made.federation, channel, tmp_path / "run", observe=disturb)
+    took = [b - a for a, b in pairwise(at)]
+    assert took[2] > 4
+    assert max(took[3:10]) < 2
+    left_out = {row.round: row.left_out for row in found.results.rows(AskedSilo) if row.left_out}
+    assert left_out == {2: "no reply within 4 s"} | dict.fromkeys(range(3, 10), NOT_ASKED)
+    paid = {said.admitted.terms.name: said.rounds for said in found.results.trials[0].statements}
+    assert paid["silo-01"] == [0, 1, 10, 11]
 
 
 @pytest.mark.slow

@@ -23,7 +23,7 @@ from torch import Tensor
 from fedsim.common.errors import Refused
 from fedsim.deployment.offers import offers_of
 from fedsim.wire.frames import Frame, encode, sealed
-from server.federation import RemoteSilos
+from server.federation import NOT_ASKED, RemoteSilos
 from server.participation import schedule
 from server.replies import Form, shown
 
@@ -151,6 +151,65 @@ def test_a_silent_silo_is_left_out_and_may_come_back(channel, start, honest):
     assert torch.equal(rows, honest[[0, 2]])
     assert left_out == {1: "no reply within 0.1 s"}
     assert [run.ask(r)[0] for r in (1, 2, 3)] == [[0, 1, 2], [0, 2], [0, 1, 2]]
+
+
+class Clock:
+    """Time that passes when it is told to."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    made = Clock()
+    monkeypatch.setattr("server.federation.time", made)
+    return made
+
+
+def test_a_lost_silo_costs_its_deadline_once(channel, start, clock):
+    """It is greeted in the next round and after pauses of 4, 8 .. 120 s, and not asked before it is back."""
+    run = start()
+    channel.faults[SECOND] = absent
+    channel.asked.clear()
+    assert run.ask(0)[2] == {1: "no reply within 0.1 s"}
+    greeted = []
+    for _ in range(300):
+        members, _, left_out = run.ask(0)  # the same round again costs nothing
+        assert (members, left_out) == ([0, 2], {1: NOT_ASKED})
+        if channel.kinds(SECOND)[1:] != ["hello"] * len(greeted):
+            greeted.append(clock.now)
+        clock.now += 1
+    assert greeted == [0, 4, 12, 28, 60, 124, 244]
+    channel.faults.clear()
+    clock.now += 120
+    assert run.ask(0)[0] == [0, 1, 2]
+    channel.faults[SECOND] = in_round(1, absent)  # once in time, it is new to being late
+    assert run.ask(1)[0] == [0, 2]
+    assert run.ask(2)[0] == [0, 1, 2]
+
+
+def test_a_silo_that_greets_and_is_always_late_is_asked_ever_less(channel, start, clock):
+    run = start()
+    channel.faults[SECOND] = lambda frame, silo: silo(frame) if read(frame).kind == "hello" else None
+    for _ in range(200):
+        assert run.ask(0)[0] == [0, 2]
+        clock.now += 1
+    assert channel.kinds(SECOND).count("ask") == 2 + 5
+
+
+def test_a_silo_that_is_needed_is_asked_however_often_it_was_late(channel, start, clock):
+    run = start(least=3, patience=1000.0)
+    losses = iter(range(12))
+    channel.faults[SECOND] = lambda frame, silo: None if next(losses, None) is not None else silo(frame)
+    assert run.ask(0)[0] == [0, 1, 2]
+    assert clock.now < 60
 
 
 def test_another_silos_reply_is_not_taken(channel, start):

@@ -13,6 +13,7 @@ from fedsim.common.identity import Identity
 from fedsim.deployment.federation_file import Federation, parse_federation
 from fedsim.scenario.resolve import Resolved
 from fedsim.wire.frames import Frame, decode, encode, opened, sealed
+from server.federation import NO_FRAMES
 from silos.config import Config
 from silos.silo import Silo
 
@@ -30,10 +31,12 @@ class InMemory:
     asked: list[tuple[str, str, dict[str, Any]]] = field(default_factory=list)
     exchanges: int = 0
 
-    def exchange(self, frames: Mapping[str, bytes], deadline: float) -> dict[str, bytes]:
+    def exchange(
+        self, frames: Mapping[str, bytes], deadline: float, knocks: Mapping[str, bytes] = NO_FRAMES
+    ) -> dict[str, bytes]:
         self.exchanges += 1
         replies = {}
-        for name, frame in frames.items():
+        for name, frame in {**frames, **knocks}.items():
             told = read(frame)
             self.asked.append((name, told.kind, dict(told.head)))
             fault = self.faults.get(name)

@@ -20,6 +20,7 @@ from fedsim.scenario.resolve import resolve
 from fedsim.secagg.envelopes import KEY_FILE, EnvelopeKey
 from fedsim.secagg.roster import Roster, load_roster
 from fedsim.secagg.shuffling import marked
+from server.federation import NO_FRAMES
 from server.secure_aggregation import SHUFFLER
 from shuffler.config import load_config
 from shuffler.keys import Keys
@@ -94,7 +95,9 @@ class ToShuffler:
     fault: Fault | None = None
     sent: list[bytes] = field(default_factory=list)
 
-    def exchange(self, frames: Mapping[str, bytes], deadline: float) -> dict[str, bytes]:
+    def exchange(
+        self, frames: Mapping[str, bytes], deadline: float, knocks: Mapping[str, bytes] = NO_FRAMES
+    ) -> dict[str, bytes]:
         self.sent.append(frames[SHUFFLER])
         reply = self.fault(self.sent[-1], self.answer) if self.fault else self.answer(self.sent[-1])
         return {} if reply is None else {SHUFFLER: reply}

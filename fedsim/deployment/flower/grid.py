@@ -30,6 +30,7 @@ from flwr.superlink.grid import http_grid
 from fedsim.common.errors import InputError
 from fedsim.deployment.federation_file import Federation
 from fedsim.wire import flower as carried
+from server.federation import KNOCK, NO_FRAMES
 
 POLL = 0.2  # seconds between two looks for replies; each costs a SuperLink 10 ms
 _LOOK_AROUND = 2.0  # seconds between two looks at which nodes are there
@@ -75,14 +76,19 @@ class OnGrid:
                 nodes[name] = (node.node_id, node.last_activated_at)
         return nodes
 
-    def exchange(self, frames: Mapping[str, bytes], deadline: float) -> dict[str, bytes]:
+    def exchange(
+        self, frames: Mapping[str, bytes], deadline: float, knocks: Mapping[str, bytes] = NO_FRAMES
+    ) -> dict[str, bytes]:
         """See `server.federation.Channel`; replies to earlier exchanges are never looked for."""
-        until = time.monotonic() + deadline
-        waiting = {name: _Silo(name, frame) for name, frame in frames.items()}
+        start = time.monotonic()
+        until = start + deadline
+        waiting = {name: _Silo(name, frame) for name, frame in {**frames, **knocks}.items()}
         replies: dict[str, bytes] = {}
         look = 0.0
         _shorten(min(_PATIENCE, deadline / 2))
         while waiting and (now := time.monotonic()) < until:
+            if waiting.keys() <= knocks.keys() and now > start + KNOCK:
+                break
             if now >= look:
                 self._look_around(waiting.values())
                 look = now + _LOOK_AROUND
