@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import Self
 
 from fedsim.common.errors import Refused
-from fedsim.wire.connections import Address, dial
+from fedsim.wire.dial import Address, dial
 from fedsim.wire.frames import receive, send
 from server.federation import KNOCK, NO_FRAMES
 

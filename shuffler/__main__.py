@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from pathlib import Path
 
-from fedsim.wire.service import exit_code
-from shuffler.service import run
+from fedsim.wire.health import asked, check
 
 
 def main() -> int:
     """The exit code; 2 with one line on stderr for what a person can mend."""
+    address = asked(sys.argv[1:])
+    return check(address, "standing", "shuffler") if address else _main()
+
+
+def _main() -> int:
+    import argparse
+
+    from fedsim.wire.service import exit_code
+    from shuffler.service import run
+
     given = argparse.ArgumentParser(prog="python -m shuffler", description="The shuffler.")
     given.add_argument("--config", type=Path, required=True, help="The shuffler's file (YAML).")
     given.add_argument(
@@ -20,8 +28,8 @@ def main() -> int:
     given.add_argument(
         "--health", action="store_true", help="Check the health of the running shuffler, and end."
     )
-    asked = given.parse_args()
-    return exit_code(lambda: run(asked.config, enrolling=asked.enrol, health=asked.health))
+    options = given.parse_args()
+    return exit_code(lambda: run(options.config, enrolling=options.enrol, health=options.health))
 
 
 if __name__ == "__main__":

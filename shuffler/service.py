@@ -16,6 +16,7 @@ from fedsim.wire import service
 from fedsim.wire.connections import listening, token_of
 from fedsim.wire.daemon import Bounds, Daemon
 from fedsim.wire.frames import head_of, opened, sealed
+from fedsim.wire.health import check
 from fedsim.wire.messages import Hello, Message, Refusal
 from shuffler.config import ROOT, Config, load_config
 from shuffler.keys import Keys
@@ -37,7 +38,9 @@ def run(file: Path, *, enrolling: bool, health: bool) -> int:
     if enrolling:
         print(json.dumps(enrol(config)))
         return 0
-    return service.health(config.listen, ShufflerGreeting.kind, "shuffler") if health else _serve(config)
+    if health:
+        return check(config.listen.address, ShufflerGreeting.kind, "shuffler")
+    return _serve(config)
 
 
 def enrol(config: Config) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from fedsim.common.errors import InputError
 from fedsim.wire import service
 from fedsim.wire.connections import listening, token_of
 from fedsim.wire.daemon import Bounds, Daemon
+from fedsim.wire.health import check
 from fedsim.wire.messages import Greeting
 from silos.config import ROOT, Config, load_config
 from silos.enrolment import enrol
@@ -43,11 +44,9 @@ def run(file: Path, *, enrol_first: bool, serve: bool, health: bool, insecure_si
         print(json.dumps(asdict(enrol(config))), flush=True)
         if not serve:
             return 0
-    return (
-        service.health(config.listen, Greeting.kind, f"silo {config.name}")
-        if health
-        else _serve(config, insecure_simulation)
-    )
+    if health:
+        return check(config.listen.address, Greeting.kind, f"silo {config.name}")
+    return _serve(config, insecure_simulation)
 
 
 def _serve(config: Config, insecure_simulation: bool) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from difflib import get_close_matches
 
 
 class _OneLine(Exception):
@@ -44,6 +43,8 @@ SHOWN = 12
 
 def nearest(name: object, known: Iterable[str]) -> str | None:
     """The known name that is most like it, whatever its case; None where none is like it."""
+    from difflib import get_close_matches
+
     folded = {text.casefold(): text for text in reversed(list(known))}
     close = get_close_matches(str(name).casefold(), folded, n=1, cutoff=0.5)
     return folded[close[0]] if close else None

@@ -11,20 +11,19 @@ that has begun.
 
 from __future__ import annotations
 
-import hashlib
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from importlib import metadata
-from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
-from traceback import extract_tb
 from types import ModuleType
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from fedsim.common.errors import InputError, Refused
+
+if TYPE_CHECKING:  # `importlib.metadata` takes longer to load than a health check may
+    from importlib.metadata import EntryPoint
 
 T = TypeVar("T")
 _loads = True
@@ -69,6 +68,8 @@ def listed(folder: Path) -> dict[str, dict[str, str]]:
     """{group: {name: "module:object"}} of fedsim's entry points in `folder`, as `pip install --target` fills
     it; imports nothing. InputError where two share a name.
     """
+    from importlib import metadata
+
     found: dict[str, dict[str, str]] = {}
     for distribution in metadata.distributions(path=[str(folder)]):
         for point in distribution.entry_points:
@@ -93,13 +94,15 @@ def named(group: str) -> bool:
     return bool(_points(group))
 
 
-def _points(group: str) -> list[metadata.EntryPoint]:
+def _points(group: str) -> list[EntryPoint]:
     if not _loads:
         return []
+    from importlib import metadata
+
     return sorted(metadata.entry_points(group=group), key=lambda point: (point.name, _origin(point)))
 
 
-def _origin(point: metadata.EntryPoint) -> str:
+def _origin(point: EntryPoint) -> str:
     return f"distribution {point.dist.name}" if point.dist else "an unnamed distribution"
 
 
@@ -141,7 +144,9 @@ def forget_files() -> None:
 
 def digest(file: str, field: str) -> str:
     """SHA-256 of `source`, 64 hexadecimal digits."""
-    return hashlib.sha256(source(file, field)).hexdigest()
+    from hashlib import sha256
+
+    return sha256(source(file, field)).hexdigest()
 
 
 def class_of(name: str, field: str, fits: Callable[[object], bool], kind: str) -> type:
@@ -178,6 +183,8 @@ def module_of(file: str, field: str) -> ModuleType:
     try:
         return _module(file, content)
     except (Exception, SystemExit) as error:
+        from traceback import extract_tb
+
         lines = [at.lineno for at in extract_tb(error.__traceback__) if at.filename == file]
         where = f", line {lines[-1]}" if lines else ""
         left = (
@@ -219,7 +226,7 @@ def pin() -> None:
         sys.meta_path.insert(0, _Beside())
 
 
-class _Beside(MetaPathFinder):
+class _Beside:
     """Finds what was installed with fedsim, and nothing else."""
 
     def find_spec(

@@ -19,7 +19,7 @@ from fedsim.common.identity import public_key
 from fedsim.common.section import Section, settings
 from fedsim.common.serialise import mapping
 from fedsim.data.registry import DataConfig
-from fedsim.wire.connections import Address, read_token
+from fedsim.wire.dial import Address, read_token
 from fedsim.wire.messages import Echo, SiloName
 
 ROOT = "federation"  # the first part of a field name in errors about the file

@@ -30,7 +30,7 @@ from fedsim.deployment.topology import ROSTER, Topology
 from fedsim.scenario.load import load
 from fedsim.secagg.envelopes import PUBLIC_FILE
 from fedsim.secagg.roster import parse_roster
-from fedsim.wire.connections import LOOPBACK, listens
+from fedsim.wire.dial import LOOPBACK, listens
 
 START_SECONDS = 300.0  # until all silos must listen, on a slow machine
 

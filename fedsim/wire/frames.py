@@ -16,8 +16,8 @@ import socket
 import struct
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fedsim.common.errors import Refused
 
@@ -45,8 +45,7 @@ MALFORMED = "a frame's body is malformed"
 _CUT = "the stream ended within a frame"
 
 
-@dataclass(frozen=True)
-class Frame:
+class Frame(NamedTuple):
     """One message: its kind, plain values (`fedsim.wire.messages`) and named arrays of any shape.
 
     Arrays are torch's, or numpy's in a process that does without torch.
@@ -54,7 +53,7 @@ class Frame:
 
     kind: str
     head: Mapping[str, Any]
-    arrays: Mapping[str, Any] = field(default_factory=dict)
+    arrays: Mapping[str, Any] = MappingProxyType({})
 
 
 def encode(frame: Frame) -> bytes:

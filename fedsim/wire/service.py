@@ -1,4 +1,4 @@
-"""A daemon as a service of the operating system: its exit code, its log, its signals and its health check."""
+"""A daemon as a service of the operating system: its exit code, its log and its signals."""
 
 from __future__ import annotations
 
@@ -11,12 +11,8 @@ from logging.handlers import RotatingFileHandler
 from pathlib import Path
 
 from fedsim.common.errors import InputError, Refused
-from fedsim.wire.connections import AtPort, AtSocket, dial
 from fedsim.wire.daemon import Daemon
-from fedsim.wire.frames import MAX_HEAD, head_of, opened, receive, sealed, send
-from fedsim.wire.messages import Hello
 
-_HEALTHY_WITHIN = 5.0  # seconds
 _BYTES, _OLD = 5_000_000, 3
 
 
@@ -57,25 +53,6 @@ def stopped(finished: bool) -> int:
 def _on_signal(act: Callable[[], None]) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: act())
-
-
-def health(listen: AtSocket | AtPort, kind: str, name: str) -> int:
-    """The exit code of a health check: 0 where the daemon says who it is in a message of this kind.
-
-    Otherwise 1, and a line on stderr that begins with `name`.
-    """
-    try:
-        with dial(listen.address, _HEALTHY_WITHIN) as connection:
-            send(connection, sealed(Hello().body()))
-            found, head = head_of(opened(receive(connection, MAX_HEAD) or b"")[0])
-    except (OSError, Refused) as error:
-        reason = str(error)
-    else:
-        if found == kind:
-            return 0
-        reason = str(head.get("reason"))
-    print(f"{name}: {reason}", file=sys.stderr)
-    return 1
 
 
 def log_to(file: Path, *packages: str) -> None:

@@ -30,7 +30,7 @@ from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 
 from fedsim.common.errors import InputError, Refused
 from fedsim.wire import flower as carried
-from fedsim.wire.connections import dial, read_token
+from fedsim.wire.dial import dial, read_token
 from fedsim.wire.frames import receive, send
 from silos.shim.fleet import (
     BEAT,

@@ -26,7 +26,7 @@ from support.mutations import Message, mutated
 from support.one_server import OneServer, broadcast, frame, offer
 
 from fedsim.common.errors import Refused
-from fedsim.wire.connections import dial
+from fedsim.wire.dial import dial
 from fedsim.wire.frames import decode, opened
 from fedsim.wire.messages import Ask, Close, Hello, Offer
 from silos.book import read

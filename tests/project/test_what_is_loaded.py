@@ -25,6 +25,7 @@ NOT_LOADED = {
     "import fedsim, fedsim.cli.main": "flwr cryptography torch",
     "import fedsim.wire.connections, fedsim.wire.flower": "flwr torch",
     "import silos.shim": "torch ray pandas",
+    "import silos.__main__, shuffler.__main__": "torch pydantic numpy importlib.metadata",  # health
     "import fedsim.data.arrays, fedsim.data.inspection, fedsim.data.federation, fedsim.data.csv_table": (
         "torch sklearn pyarrow"
     ),

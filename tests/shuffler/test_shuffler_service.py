@@ -22,7 +22,7 @@ from typer.testing import CliRunner
 from fedsim.cli.main import app
 from fedsim.common.errors import InputError, Refused
 from fedsim.secagg.shuffling import Request, greeting, hello
-from fedsim.wire.connections import dial
+from fedsim.wire.dial import dial
 from fedsim.wire.frames import receive, sealed, send
 from shuffler.__main__ import main
 from shuffler.config import load_config

@@ -13,8 +13,9 @@ import pytest
 from support.refusals import ANY, refused
 
 from fedsim.common.errors import InputError
-from fedsim.wire.connections import LOOPBACK, at_port, at_socket, dial, read_token
+from fedsim.wire.connections import at_port, at_socket
 from fedsim.wire.daemon import Bounds, Daemon
+from fedsim.wire.dial import LOOPBACK, dial, read_token
 from fedsim.wire.frames import Frame, encode, receive, sealed, send
 
 PATIENCE = 30.0

@@ -18,7 +18,10 @@ from support.one_server import OneServer, offer
 from typer.testing import CliRunner
 
 from fedsim.cli.main import app
-from fedsim.wire.connections import dial
+from fedsim.secagg.shuffling import ShufflerGreeting
+from fedsim.wire.dial import dial
+from fedsim.wire.health import HELLO
+from fedsim.wire.messages import Greeting, Hello
 from silos.__main__ import main
 
 
@@ -37,6 +40,11 @@ def command(*options: str) -> tuple[int, str]:
             return main(), said.getvalue()
         finally:
             os.umask(mask)
+
+
+def test_a_health_check_asks_as_any_client_does():
+    assert Hello().body() == HELLO
+    assert [Greeting.kind, ShufflerGreeting.kind] == ["greeting", "standing"]  # as the two __main__ have them
 
 
 def test_enrol_serve_ask_and_stop(folder):

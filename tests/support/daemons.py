@@ -24,7 +24,7 @@ import yaml
 from support.breaking import kill_at_write
 
 from fedsim.common.errors import InputError, Refused
-from fedsim.wire.connections import listens
+from fedsim.wire.dial import listens
 from silos.config import load_config
 from silos.enrolment import enrol
 

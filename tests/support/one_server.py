@@ -15,7 +15,7 @@ from support.daemons import CLASSES, FEATURES, PATIENCE
 from torch import Tensor
 
 from fedsim.common.identity import is_signed, public_key
-from fedsim.wire.connections import dial
+from fedsim.wire.dial import dial
 from fedsim.wire.frames import Frame, decode, opened, sealed
 from fedsim.wire.messages import Ask, Close, Closed, Hello, Offer, Refusal, Shape
 

@@ -21,7 +21,7 @@ from torch import Tensor
 from fedsim.common.errors import InputError, Refused
 from fedsim.testing.attacks.neighbours import SOCKET, STATE, WORLDS, Line, Neighbours, write
 from fedsim.testing.attacks.setting import Setting
-from fedsim.wire.connections import listens
+from fedsim.wire.dial import listens
 from fedsim.wire.frames import Frame, decode, opened, sealed
 from fedsim.wire.messages import (
     Admission,

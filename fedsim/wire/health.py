@@ -1,0 +1,52 @@
+"""The health check of a daemon, which is run every few seconds: it loads neither pydantic nor torch."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import yaml
+
+from fedsim.common.errors import InputError, Refused
+from fedsim.wire.dial import Address, dial, read_token
+from fedsim.wire.frames import MAX_HEAD, head_of, opened, receive, sealed, send
+
+_WITHIN = 5.0  # seconds
+HELLO = b"@" + bytes(7) + rb'{"__metadata__":{"message":"[\"hello\", {\"head\": \"\"}]"}}    '
+"""The body of `fedsim.wire.messages.Hello`, in the bytes of safetensors."""
+
+
+def asked(arguments: Sequence[str]) -> Address | None:
+    """Where the daemon of the file listens, for `--config FILE --health` alone and a file that says where;
+    None for all else, which the whole command line reads and explains.
+    """
+    if len(arguments) != 3 or arguments[0] != "--config" or arguments[2] != "--health":
+        return None
+    file = Path(arguments[1])
+    try:
+        listen = yaml.load(file.read_bytes(), getattr(yaml, "CSafeLoader", yaml.SafeLoader))["listen"]
+        if set(listen) == {"socket"}:
+            return file.parent / str(listen["socket"])
+        return int(listen["port"]), read_token(file.parent / listen["token"])
+    except (OSError, yaml.YAMLError, LookupError, TypeError, ValueError, InputError):
+        return None
+
+
+def check(address: Address, kind: str, name: str) -> int:
+    """The exit code of a health check: 0 where the daemon says who it is in a message of this kind.
+
+    Otherwise 1, and a line on stderr that begins with `name`.
+    """
+    try:
+        with dial(address, _WITHIN) as connection:
+            send(connection, sealed(HELLO))
+            found, head = head_of(opened(receive(connection, MAX_HEAD) or b"")[0])
+    except (OSError, Refused) as error:
+        reason = str(error)
+    else:
+        if found == kind:
+            return 0
+        reason = str(head.get("reason"))
+    print(f"{name}: {reason}", file=sys.stderr)
+    return 1
