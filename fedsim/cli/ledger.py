@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from math import sqrt
 from pathlib import Path
@@ -14,7 +15,7 @@ from rich.table import Table
 
 from fedsim.cli.app import DEPLOYMENT, app, plain_errors
 from fedsim.cli.output import print_json, titled
-from fedsim.common.errors import InputError
+from fedsim.common.errors import InputError, Refused
 from fedsim.common.files import atomic_file
 from fedsim.privacy.rounding import shown_down, shown_up
 
@@ -28,7 +29,7 @@ _WORDS = {
     "distance": "distance of discrete noise",
 }
 _POOLED = "Runs with secure aggregation count with their cost while server and shuffler do not collude."
-_SHORT = 12  # digits of a run's id that stand for it
+_SHORT = 8  # digits of a run's id that stand for it
 
 ledger = typer.Typer(
     help="Read a silo's ledger, beside its daemon too, and its receipts.", no_args_is_help=True
@@ -58,17 +59,23 @@ def ledger_show(
             print_json(_tree(book, delta))
             return
         console, caps = Console(), book.enrolment.caps
-        for line in (
-            *book.notices,
-            f"Silo {book.enrolment.silo}: all that it ever releases is ({shown_up(caps.epsilon)}, "
-            f"{shown_up(caps.delta)})-DP for replacing one of its records, whatever is asked of it.",
-            *([_POOLED] if _pooled(book) else []),
-            f"Its life ends at {_time(book.enrolment.expires)}. Public key {book.enrolment.identity}.",
-            f"{book.length} entries, whole and in order; the last of {_time(book.time)}. Head {book.head}.",
-            f"A run of a Gaussian plan with delta {shown_down(delta)} may still cost epsilon "
-            f"{shown_down(_affordable(book, delta))}.",
-        ):
-            console.print(line, highlight=False, markup=False, soft_wrap=True)
+        _print(
+            console,
+            [
+                *book.notices,
+                f"Silo {book.enrolment.silo}: all that it ever releases is ({shown_up(caps.epsilon)}, "
+                f"{shown_up(caps.delta)})-DP for replacing one of its records, whatever is asked of it.",
+                *([_POOLED] if _pooled(book) else []),
+                f"A run of a Gaussian plan with delta {shown_down(delta)} may still cost epsilon "
+                f"{shown_down(_affordable(book, delta))}.",
+            ],
+            [
+                ("Life ends", _time(book.enrolment.expires)),
+                ("Entries", f"{book.length}, whole and in order; the last of {_time(book.time)}"),
+                ("Public key", book.enrolment.identity),
+                ("Head", book.head),
+            ],
+        )
         console.print(_account(book))
         console.print(_runs(book))
 
@@ -103,17 +110,69 @@ def ledger_receipt(
 def ledger_verify(
     receipt: Annotated[Path, typer.Argument(metavar="RECEIPT", help="A receipt (JSON).")],
     key: Annotated[str, typer.Option(help="The silo's identity.pub, or the 64 digits in it.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print the receipt's content as JSON.")] = False,
 ) -> None:
-    """Check that a silo signed a receipt as it stands; needs nothing but its public key."""
+    """Check that a silo signed a receipt as it stands, and show it; needs nothing but its public key."""
     with plain_errors():
         from silos import ledger_file
 
         key = _text("--key", Path(key)) if Path(key).is_file() else key
         stated = ledger_file.verified_receipt(_text("RECEIPT", receipt), key)
-        typer.echo(json.dumps(stated, indent=2, sort_keys=True))
-        typer.echo(
-            f"The silo of this key signed this receipt: {stated['silo']}, run {stated['run']}.", err=True
-        )
+        if as_json:
+            typer.echo(json.dumps(stated, indent=2, sort_keys=True))
+            return
+        try:
+            notices, rows = _stated(stated)
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError, OSError, Refused):
+            hint = "signed by this key, with other content than a receipt has; --json shows it"
+            raise InputError("RECEIPT", str(receipt), hint) from None
+        verdict = f"Verified: the silo of this key signed this receipt as it stands, {stated['silo']}."
+        _print(Console(), [verdict, *notices], rows)
+
+
+def _stated(receipt: Mapping[str, Any]) -> tuple[list[str], list[tuple[str, str]]]:
+    """A receipt's notices, and what it states, each with its name. Any error of a look-up or of arithmetic if
+    it has other content than a receipt.
+    """
+    from silos.account import Caps, Cost
+
+    terms, lifetime = receipt["terms"], Caps.from_tree(receipt["lifetime"])
+    caps, charged = lifetime.total.tree(), Cost(**receipt["charged"]).tree()
+    rounds, delta = receipt["rounds"], shown_up(terms["delta"])
+    colluding = []
+    if "epsilon_colluding" in terms:
+        bound = f"({shown_up(terms['epsilon_colluding'])}, {delta})-DP if server and shuffler collude"
+        colluding.append(("", bound))
+    used = [
+        f"{shown_up(charged[name])} of {shown_down(caps[name])}, {words}"
+        for name, words in _WORDS.items()
+        if charged[name]
+    ]
+    rows = [
+        ("Opened", _time(receipt["opened"])),
+        ("Closed", _time(receipt["closed"])),
+        ("Run", receipt["run"]),
+        ("Session", receipt["session"]),
+        ("Rounds", f"{len(rounds)}, from {rounds[0]} to {rounds[-1]}" if rounds else "none"),
+        ("Run's cost", f"({shown_up(terms['epsilon_guaranteed'])}, {delta})-DP for replacing one record"),
+        *colluding,
+        ("Lifetime", f"({shown_up(lifetime.epsilon)}, {shown_up(lifetime.delta)})-DP, all runs together"),
+        *zip(["Charged", "", "", ""], used or ["nothing"], strict=False),
+        ("Public key", receipt["public_key"]),
+    ]
+    return [*receipt["notices"], *terms.get("notices", ())], rows
+
+
+def _print(console: Console, lines: Iterable[str], rows: Iterable[tuple[str, str]]) -> None:
+    """Print lines, wrapped, and rows with a name each, which stay whole; what they quote may be another's."""
+    for line in lines:
+        console.print(_printable(line), highlight=False, markup=False)
+    for name, value in rows:
+        console.print(f"{name:12}{_printable(value)}", highlight=False, markup=False, soft_wrap=True)
+
+
+def _printable(text: str) -> str:
+    return "".join(character if character.isprintable() else "?" for character in text)
 
 
 def _text(field: str, file: Path) -> str:
@@ -153,7 +212,7 @@ def _account(book: Book) -> Table:
 
 
 def _runs(book: Book) -> Table:
-    table = titled("Runs")
+    table = titled("Runs", padding=(0, 0 if _pooled(book) else 1))  # with a column more it fits 80 characters
     for name in ("run", "opened", "state"):
         table.add_column(name, no_wrap=True)
     pooled = ("colluding",) if _pooled(book) else ()

@@ -16,7 +16,9 @@ from typer.testing import CliRunner
 
 import fedsim
 from fedsim.cli.main import app
+from fedsim.common.identity import Identity
 from fedsim.privacy import gaussian as exact
+from silos.chain import text
 from silos.ledger_file import LedgerFile
 
 
@@ -109,13 +111,59 @@ def test_a_receipt_is_checked_with_the_public_key_alone(running: LedgerFile, tmp
     assert _ledger("receipt", tmp_path, hexed(501)).stdout == out.read_text()
     public = shutil.copy(tmp_path / "identity.pub", out.parent)
     for key in (public, Path(public).read_text().strip()):
-        good = _ledger("verify", out, "--key", key)
+        good = _ledger("verify", out, "--key", key, "--json")
         assert good.exit_code == 0, good.output
         assert json.loads(good.stdout)["rounds"] == [0, 1]
     out.write_text(out.read_text().replace('"rounds":[0,1]', '"rounds":[0,2]'))
     bad = _ledger("verify", out, "--key", public)
     assert (bad.exit_code, bad.stdout) == (2, "")
     assert "altered" in bad.stderr
+
+
+def test_a_receipt_is_shown_with_its_verdict_first(running: LedgerFile, tmp_path: Path) -> None:
+    (tmp_path / "receipt.json").write_text(_ledger("receipt", tmp_path, hexed(501)).stdout)
+    shown = _ledger("verify", tmp_path / "receipt.json", "--key", tmp_path / "identity.pub").stdout
+    verdict, notice, *rows = shown.splitlines()
+    assert verdict.startswith("Verified")
+    assert notice == "Noise is seeded."
+    assert max(map(len, shown.splitlines())) <= 80
+    stated = {row[:12].strip(): row[12:] for row in rows}
+    record = running.book.runs[hexed(501)]
+    assert stated["Run"] == hexed(501)
+    assert stated["Rounds"].startswith("2,")
+    assert stated["Run's cost"].startswith("(1, 1e-06)-DP")
+    assert record.charged is not None
+    assert float(stated["Charged"].split()[0]) >= record.charged.mu_sq
+    assert stated["Opened"][:4] == stated["Closed"][:4] > "2020"
+
+
+def test_a_signed_text_with_other_content_is_refused_and_sends_the_terminal_nothing(
+    running: LedgerFile, tmp_path: Path
+) -> None:
+    identity = Identity.load(tmp_path)
+    good = json.loads(_ledger("receipt", tmp_path, hexed(501)).stdout)
+    file = tmp_path / "signed.json"
+    for change in ({"silo": "a\x1b[2Jb\n"}, {"rounds": 5}, {"opened": 10**30}, {"charged": {"mu_sq": -1.0}}):
+        content = {name: value for name, value in (good | change).items() if name != "signature"}
+        whole = b"fedsim receipt\n" + text(content).encode()
+        file.write_text(json.dumps({**content, "signature": identity.sign(whole).hex()}))
+        done = _ledger("verify", file, "--key", identity.public)
+        assert "\x1b" not in done.output
+        assert (done.exit_code, done.stderr.count("\n")) == ((0, 0) if "silo" in change else (2, 1))
+
+
+@pytest.mark.parametrize("colluding", [{}, {"epsilon_colluding": 12.34}])
+def test_the_ledger_fits_eighty_columns(tmp_path: Path, colluding: dict[str, float]) -> None:
+    path, _ = enrolled(tmp_path)
+    with LedgerFile.open(path, {"notices": ["A notice. " * 20]}) as file:
+        terms = {"epsilon_guaranteed": 1.23456, **colluding, "delta": 1.23456e-5}
+        open_run(file, 1, gaussian(1000, 1.23456e-5), terms=terms)
+    shown = CliRunner().invoke(app, ["ledger", "show", str(tmp_path)], env={"COLUMNS": "80"}).output
+    assert max(map(len, shown.splitlines())) <= 80
+    assert "…" not in shown
+    (row,) = [line for line in shown.splitlines() if "0 of 1000" in line]
+    assert hexed(501)[:8] in row
+    assert "1.235e-05" in row
 
 
 def test_a_run_is_named_by_digits_that_only_it_begins_with(running: LedgerFile, tmp_path: Path) -> None:
