@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from math import isfinite
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -118,11 +118,11 @@ class Results:
             file = (self._folder or Path()) / models_file(trial)
             try:
                 models, fitted = read_models(file, finished.models_sha256, finished.recipe)
-            except (OSError, ValueError, KeyError):
+                statements = [_statement(row) for row in self._record.rows(SiloStatement, key)]
+            except (OSError, ValueError, KeyError, TypeError):  # a statement's fields differ between versions
                 tell(f"{file} {DAMAGED}")
                 self._record.drop(key)
                 continue
-            statements = [_statement(row) for row in self._record.rows(SiloStatement, key)]
             self.trials[trial] = TrialResult(trial, models, statements, [], fitted)
 
     def rows(self, kind: type[Row]) -> list[Row]:
@@ -157,18 +157,21 @@ def _defined(value: Any) -> Any:
 
 
 def _row(trial: int, statement: Statement) -> SiloStatement:
-    """A statement as a row, but for the silo's share in sums, which nothing shows."""
-    admitted, terms = statement.admitted, statement.admitted.terms
-    plain = vars(terms) | {"rounds": list(terms.rounds), "share": None}
-    return SiloStatement(trial, vars(statement) | {"admitted": vars(admitted) | {"terms": plain}})
+    """A statement as a row, without the silo's share in secure aggregation, which nothing shows."""
+    terms = replace(statement.admitted.terms, rounds=list(statement.admitted.terms.rounds), share=None)
+    admitted = replace(statement.admitted, terms=terms)
+    return SiloStatement(trial, asdict(replace(statement, admitted=admitted)))
 
 
 def _statement(row: SiloStatement) -> Statement:
-    admitted = row.fields["admitted"]
-    planned = admitted["terms"]["rounds"]
-    every = range(planned[0], planned[-1] + 1) if planned else range(0)
-    terms = Terms(**admitted["terms"] | {"rounds": every if list(every) == planned else planned})
-    return Statement(**row.fields | {"admitted": Admitted(**admitted | {"terms": terms})})
+    """A row as a statement; rounds without gaps are a range again. TypeError if the fields are others."""
+    terms = Terms(**row.fields["admitted"]["terms"])
+    planned = terms.rounds
+    gapless = range(planned[0], planned[-1] + 1) if planned else range(0)
+    if list(gapless) == planned:
+        terms = replace(terms, rounds=gapless)
+    admitted = Admitted(**{**row.fields["admitted"], "terms": terms})
+    return Statement(**{**row.fields, "admitted": admitted})
 
 
 Observer = Callable[[Measurement], None]
@@ -200,7 +203,7 @@ class Outcome:
     heterogeneity: dict[str, Any] | None = None
     admitted: Sequence[Admitted] = ()  # accepted before round 0, of all trials whose participation differs
     deployed: Deployed | None = None
-    files: Mapping[str, str] = field(default_factory=dict)  # SHA-256 of the scenario's as the run began
+    files: Mapping[str, str] = field(default_factory=dict)  # SHA-256 of the scenario's files as the run began
 
     @property
     def main(self) -> Variant:

@@ -18,7 +18,7 @@ from fedsim.api.run import load_run
 from fedsim.api.simulate import finished_in
 from fedsim.common.errors import InputError
 from fedsim.report import page
-from fedsim.report.record import Measurement
+from fedsim.report.record import TABLES, Measurement, Record, SiloStatement
 from fedsim.simulation import trial
 
 SMALL: dict[str, Any] = {"trials": 3, "num_rounds": 4, "runtime": "inprocess", "baselines": False}
@@ -182,7 +182,18 @@ def change_entry(folder: Path) -> str:
     return "trial 0"
 
 
-@pytest.mark.parametrize("damage", [cut_models, change_entry])
+def rename_field(folder: Path) -> str:
+    """Statements as another version would have written them."""
+    with Record.open(folder / "record.sqlite", pytest.fail) as record:
+        rows = [row for table in TABLES.values() for row in record.rows(table.row, "trial 0")]
+        for row in rows:
+            if isinstance(row, SiloStatement):
+                row.fields["epsilon_paid"] = row.fields.pop("epsilon_spent")
+        record.append("trial 0", rows)
+    return "trial-0.safetensors"
+
+
+@pytest.mark.parametrize("damage", [cut_models, change_entry, rename_field])
 def test_a_damaged_trial_is_named_and_run_again(damage: Callable[[Path], str], tmp_path: Path) -> None:
     out = tmp_path / "run"
     simulate(out, progress=stop_in(2))
