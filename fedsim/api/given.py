@@ -76,14 +76,18 @@ def _by_names(value: Any) -> Any:
 
 
 def _problem_name(kind: type[GeneralisedLinear]) -> str:
+    """A problem's name in a scenario: a listed one, else "FILE:CLASS". The file as it is on disk is what
+    runs, even where the class in memory is of an earlier version. InputError if no file has it by its name.
+    """
     for name, known in problems().items():
         if known is kind:
             return name
     file = getattr(sys.modules.get(kind.__module__), "__file__", None)
-    if file is None or kind.__module__ == "__main__":  # a run reads the file, which must not start the run
+    # a run reads the file: that must not start the run, and has no classes of functions or of other classes
+    if file is None or kind.__module__ == "__main__" or "." in kind.__qualname__:
         hint = f'write it to a file (in a notebook: %%writefile my.py), and give "my.py:{kind.__name__}"'
         raise InputError("problem", kind.__name__, hint)
-    return f"{file}:{kind.__qualname__}"
+    return f"{file}:{kind.__name__}"
 
 
 def _tree(given: ScenarioLike) -> tuple[dict[str, Any], Path]:

@@ -203,8 +203,10 @@ def test_the_class_of_a_problem_stands_for_its_file(folder: Path, monkeypatch: p
     assert len(swept.combinations) == 2 * 2
     with refused("problem", "Smooth", "give its class"):
         ran(place, problem=kind(2))
-    with refused("problem", "Odd", "my.py:Odd"):
-        ran(place, problem=type("Odd", (kind,), {"__module__": "__main__"}))
+    for module, qualified in (("__main__", "Odd"), ("smooth", "Outer.Odd"), ("smooth", "make.<locals>.Odd")):
+        odd = type("Odd", (kind,), {"__module__": module, "__qualname__": qualified})
+        with refused("problem", "Odd", "my.py:Odd"):
+            ran(place, problem=odd)
 
 
 @pytest.mark.skipif(unavailable() is not None, reason=str(unavailable()))
