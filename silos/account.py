@@ -85,7 +85,8 @@ class Cost:
     mu_sq: float = 0.0  # of FULL and Fresh Gaussian releases
     epsilon: float = 0.0  # of sampled plans
     delta: float = 0.0  # of sampled plans
-    distance: float = 0.0  # total variation of the noise drawn from Gaussian noise, in Gaussian plans
+    # total variation distance between the drawn noise and Gaussian noise, in Gaussian plans
+    distance: float = 0.0
 
     def __post_init__(self) -> None:
         for name, value in self.tree().items():

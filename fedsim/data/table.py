@@ -79,7 +79,7 @@ class ArrowTable(_Named):
 
 @dataclass(frozen=True, eq=False)
 class FileTable(_Named):
-    """A file."""
+    """A table in a CSV or Parquet file."""
 
     path: Path
     field: str  # what an error about it names

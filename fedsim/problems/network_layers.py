@@ -31,7 +31,8 @@ class SquarePlusCube(nn.Module):
         return s.square() * (1 + s)
 
 
-Apply = Callable[[Tensor, Mapping[str, Tensor], Mapping[str, Any]], Tensor]  # (input, parameters, numbers)
+Apply = Callable[[Tensor, Mapping[str, Tensor], Mapping[str, Any]], Tensor]
+"""(input, parameters, numbers) to output, records first."""
 
 _APPLY: dict[type[nn.Module], Apply] = {
     nn.Linear: lambda x, p, _: functional.linear(x, p["weight"], p.get("bias")),

@@ -39,7 +39,8 @@ class Step:
     """One operation."""
 
     operation: str  # a key of `fedsim.problems.operations.TABLE`
-    arguments: tuple[Any, ...]  # by position: values, numbers, truth values, None, or tuples of these
+    # by position: values, whole numbers, numbers, truth values, None, or tuples of these
+    arguments: tuple[Any, ...]
     options: Mapping[str, Any] = field(default_factory=dict)  # the others, by name; types as torch's
 
 

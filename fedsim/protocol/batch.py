@@ -32,7 +32,7 @@ class Full:
 
 
 @dataclass(frozen=True, slots=True)
-class _Fraction:
+class _FractionSampler:
     """A sampler of a share of the records."""
 
     fraction: Fraction
@@ -43,7 +43,7 @@ class _Fraction:
 
 
 @dataclass(frozen=True, slots=True)
-class Subsample(_Fraction):
+class Subsample(_FractionSampler):
     """A uniform subset without replacement, drawn anew each time.
 
     K = round(fraction n) >= 1 records, anew for each `ask`.
@@ -57,7 +57,7 @@ class Subsample(_Fraction):
 
 
 @dataclass(frozen=True, slots=True)
-class WithReplacement(_Fraction):
+class WithReplacement(_FractionSampler):
     """Independent draws with replacement, as published; a subset costs less privacy.
 
     K = round(fraction n) >= 1 draws among the n records, anew for each `ask`. A record drawn j times counts
@@ -72,7 +72,7 @@ class WithReplacement(_Fraction):
 
 
 @dataclass(frozen=True, slots=True)
-class Poisson(_Fraction):
+class Poisson(_FractionSampler):
     """Each record on its own with the same probability.
 
     That is `fraction`; the sum is divided by the public fraction n.
@@ -86,7 +86,7 @@ class Poisson(_Fraction):
 
 
 @dataclass(frozen=True, slots=True)
-class Fresh(_Fraction):
+class Fresh(_FractionSampler):
     """Disjoint batches: no record is used twice.
 
     K = floor(fraction n) >= 1 records; none is used twice in a run.

@@ -17,7 +17,8 @@ class Answered(NamedTuple):
 
     members: Sequence[int]  # positions of the silos that answered, ascending; at least one
     messages: Mapping[str, Tensor]  # theirs, {name: (members, d)}
-    left_out: Mapping[int, str] = MappingProxyType({})  # other silos that were asked, and why
+    # the other silos that were asked, each with a reason made of public values
+    left_out: Mapping[int, str] = MappingProxyType({})
 
 
 class Link(Protocol):

@@ -12,8 +12,8 @@ from fedsim.protocol.batch import Batch
 MOST_RECORDS = 2**32
 """Records of all silos together up to which sums on a grid of 2^20 steps are exact in float64."""
 
-MOST_SILOS = 2**20  # Silos up to which the sum of their noise is, too
-
+MOST_SILOS = 2**20
+"""Silos up to which the sum of their noise is exact in float64."""
 
 MOST_WEIGHT = 1e100  # largest weight of a silo; sums stay finite
 

@@ -50,9 +50,11 @@ def statement(outcome: Outcome) -> Privacy:
 
 
 def _uncovered(deployed: Deployed) -> list[str]:
-    metrics = "metrics: they are computed from the server's own test records, which count as public"
+    lines = []
+    if deployed.measured:
+        lines.append("metrics: they are computed from the server's own test records, which count as public")
     return [
-        *[metrics] * deployed.measured,
+        *lines,
         "how each silo prepares its records: by what its own operator declares",
         "sizes, budgets, noise levels and who took part in which round: they are public",
         CHOICE,

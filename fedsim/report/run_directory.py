@@ -212,7 +212,7 @@ def read(directory: Path) -> RunData:
         description,
         load_table=tables.__getitem__,
         load_models=partial(_models, directory),
-        load_trained=lambda: read_trained(directory, {k for own in _models(directory).values() for k in own}),
+        load_trained=partial(_trained, directory),
         directory=directory,
     )
 
@@ -244,6 +244,11 @@ def _models(directory: Path) -> Models:
             trial, variant = key.removeprefix("trial-").split(".")
             models.setdefault(variant, {})[int(trial)] = tensor
     return {variant: dict(sorted(trials.items())) for variant, trials in models.items()}
+
+
+def _trained(directory: Path) -> Trained:
+    trials = {trial for models in _models(directory).values() for trial in models}
+    return read_trained(directory, trials)
 
 
 RECEIPTS = "receipts"

@@ -198,9 +198,10 @@ class Grant(NamedTuple):
 
     part: Literal["candidate", "reported"]  # a candidate uses records put aside
     run: RunId  # which run it is
-    releases: tuple[Census, ...] = ()  # of a candidate: what each silo answers in this run
-    noise: tuple[float, ...] = ()  # of a candidate, z of each silo
-    score_noise: tuple[float, ...] = ()  # of a candidate, z of each silo's score
+    # of a candidate, for each silo in canonical order:
+    releases: tuple[Census, ...] = ()  # what it answers in this run
+    noise: tuple[float, ...] = ()  # its z
+    score_noise: tuple[float, ...] = ()  # z of its score
 
     def check(self, plan: Plan, admitted: Sequence[Admitted]) -> None:
         """Refuse a candidate's gate that would answer another plan, or at other noise, than was priced.

@@ -46,7 +46,7 @@ class Measured:
 
     ratio: float = 1.0  # measured over stated standard deviation, of all answers together
     repeated: float = 0.0  # the largest correlation between two answers' noise
-    faults: tuple[str, ...] = ()  # in words; empty unless chance alone is below the alarm rate
+    faults: tuple[str, ...] = ()  # in words; empty unless its probability by chance is below the alarm rate
     p_values: dict[str, float] = field(default_factory=dict)  # of the tests, by name
 
     @property
