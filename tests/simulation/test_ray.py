@@ -111,7 +111,7 @@ def ray_processes() -> set[str]:
 
 @contextmanager
 def long_run(out: Path) -> Iterator[subprocess.Popen[str]]:
-    arguments = ["simulate", str(BREAST_CANCER), "--out", str(out), "--set", "trials=2"]
+    arguments = ["simulate", str(BREAST_CANCER), "--runtime", "ray", "--out", str(out), "--set", "trials=2"]
     arguments += ["--set", "algorithm.num_rounds=30000", "--set", "report.evaluate_every=10"]
     process = subprocess.Popen(
         [sys.executable, "-u", "-m", "fedsim.cli.main", *arguments],
