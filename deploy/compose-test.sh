@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Run docker-compose.yml for real: up, healthy, train, kill a daemon in mid-run, finish, check ledgers and that
+# Run docker-compose.yml for real: enrol, up twice, healthy, train, kill a daemon in mid-run, finish, check ledgers and that
 # no silo reaches another or the internet, down. Uses podman behind the docker API, as root, and what apt has:
 #   podman buildah runc netavark aardvark-dns iptables docker-compose mmdebstrap
 set -euo pipefail
@@ -98,16 +98,23 @@ exited() { [ "$(podman inspect --format '{{.State.Status}}' "$(container "$1")")
 restarts() { podman inspect --format '{{.RestartCount}}' "$(container "$1")"; }
 host_pid() { podman inspect --format '{{.State.Pid}}' "$(container "$1")"; }
 
-compose up --detach --no-build 2>&1 | tail -2
-say "up"
+for silo in silo-1 silo-2 silo-3; do compose run --rm $silo-enrol; done
+for _ in 1 2; do compose up --detach --no-build 2>&1 | tail -2; done
+say "up, twice"
 for silo in silo-1 silo-2 silo-3; do within 600 "$silo is healthy" healthy $silo; done
+for silo in silo-1 silo-2 silo-3; do
+  compose exec -T $silo fedsim ledger show /state --json | python3 -c 'import json, sys; assert json.load(sys.stdin)["runs"] == []'
+done
+[ -z "$(container train)" ] || { echo "services that start must not train" >&2; exit 1; }
+say "starting services has spent nothing"
+compose run --detach train > /dev/null
 within 600 "silo-2 has answered ten rounds" past silo-2 10
 victim=$(host_pid silo-2)
 kill -9 "$victim"
 say "killed silo-2's daemon (process $victim), after $(answered silo-2) rounds"
-within 900 "the run has ended" exited run
-code=$(podman inspect --format '{{.State.ExitCode}}' "$(container run)")
-podman logs "$(container run)" 2>&1 | tail -25
+within 900 "the run has ended" exited train
+code=$(podman inspect --format '{{.State.ExitCode}}' "$(container train)")
+podman logs "$(container train)" 2>&1 | tail -25
 [ "$code" = 0 ] || { echo "the run ended with exit code $code" >&2; exit 1; }
 [ "$(host_pid silo-2)" != "$victim" ] || { echo "silo-2 was not killed" >&2; exit 1; }
 say "silo-2 was started again by the engine ($(restarts silo-2) times)"

@@ -33,6 +33,8 @@ def main(place: Path, server: Path, shuffler: Path, silos: dict[str, Path]) -> N
 
 
 def _read(path: Path) -> str:
+    if not path.exists():
+        sys.exit(f"error: {path}: is not there; enrol {path.parent.name} first")
     return path.read_text().strip()
 
 

@@ -27,6 +27,9 @@ def _main() -> int:
     given = argparse.ArgumentParser(prog="python -m silos", description="A silo's daemon.")
     given.add_argument("--config", type=Path, required=True, help="The silo's file (YAML).")
     given.add_argument("--enrol", action="store_true", help="Make the silo's ledger and identity, and end.")
+    given.add_argument(
+        "--dry-run", action="store_true", help="With --enrol: show what it fixes, write nothing."
+    )
     given.add_argument("--serve", action="store_true", help="After --enrol, go on as the daemon.")
     given.add_argument("--health", action="store_true", help="Ask the running daemon how it is, and end.")
     given.add_argument("--insecure-simulation", action="store_true", help="Allow seeded noise.")
@@ -50,6 +53,7 @@ def _run(options: argparse.Namespace) -> int:
         serve=options.serve,
         health=options.health,
         insecure_simulation=options.insecure_simulation,
+        dry_run=options.dry_run,
     )
 
 

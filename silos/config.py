@@ -224,6 +224,11 @@ class Config(Section):
         """File of the silo's ledger."""
         return self.state / "ledger.sqlite"
 
+    @property
+    def log(self) -> Path:
+        """The daemon's log; there since its first start."""
+        return self.state / "log"
+
     def start_child(self) -> Child:
         """A confined process for plug-in code; it sees neither records nor state. Refused if the kernel
         cannot confine it.

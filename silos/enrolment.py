@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
+from math import exp, floor
 from pathlib import Path
+from sys import float_info
+from typing import Self
 
 from fedsim.common.errors import InputError
 from fedsim.common.files import remove_drafts
 from fedsim.common.identity import KEY_FILE, Identity
 from fedsim.privacy import gaussian, grid
+from fedsim.privacy.rounding import shown_down, shown_up
 from fedsim.protocol.batch import FULL
 from fedsim.protocol.plan import Release
 from silos.account import Caps
@@ -19,6 +24,8 @@ from silos.journal import SECOND
 from silos.ledger_file import LedgerFile
 from silos.offers import Own, largest_dimension
 from silos.own_records import OwnRecords, read_records, write_table
+
+_LARGE = 10.0  # lifetime epsilon from which on an operator is warned
 
 
 @dataclass(frozen=True)
@@ -32,28 +39,97 @@ class Enrolled:
     num_classes: int
 
 
-def enrol(config: Config) -> Enrolled:
-    """Read and check the records, draw the identity key, and open the ledger with the policy's lifetime.
-    InputError if the records or the policy are wrong, or the silo is enrolled already; Refused if the ledger
-    cannot be written.
+@dataclass(frozen=True, eq=False)
+class Proposed:
+    """An enrolment that is not made yet: what it would fix, checked.
+
+    Attributes:
+        own: public values of the records.
+        warnings: what is allowed, and hardly intended.
     """
-    if config.ledger.exists():
-        hint = "is enrolled already: a lifetime is fixed once (start the silo without --enrol)"
-        raise InputError(f"{ROOT}.state", str(config.state), hint)
-    caps = caps_of(config)
-    write_table(config)
-    records = read_records(config)
-    own = Own(config.name, records.n, records.num_features, records.num_classes)
-    _check_exact(config, caps, own)
+
+    config: Config
+    records: OwnRecords
+    own: Own
+    caps: Caps
+    warnings: tuple[str, ...]
+
+    @classmethod
+    def of(cls, config: Config, write: bool = False) -> Self:
+        """Read and check the records and the policy; `write` lets a reader write its table first. InputError
+        names what is wrong, or the state of a silo that is enrolled already or was.
+        """
+        if config.ledger.exists():
+            hint = "is enrolled already: a lifetime is fixed once (start the silo without --enrol)"
+            raise InputError(f"{ROOT}.state", str(config.state), hint)
+        if config.log.exists():
+            raise no_ledger(config)
+        if config.state.exists():
+            check_modes(config.state)
+        expires, today = config.policy.lifetime.expires, datetime.now(UTC).date()
+        if expires < today:
+            hint = f"is past: the last day on which the silo releases anything, today ({today}) or later"
+            raise InputError(f"{ROOT}.policy.lifetime.expires", str(expires), hint)
+        caps = caps_of(config)
+        if write:
+            write_table(config)
+        records = read_records(config)
+        own = Own(config.name, records.n, records.num_features, records.num_classes)
+        inexact = _inexact(config, caps, own)
+        if inexact and not caps.total.epsilon:
+            raise InputError(f"{ROOT}.policy.lifetime.epsilon", caps.epsilon, inexact)
+        return cls(config, records, own, caps, (*_warnings(config, own.n), *([inexact] if inexact else ())))
+
+    @property
+    def lines(self) -> list[str]:
+        """What an operator reads before it is fixed."""
+        own, caps, policy = self.own, self.caps, self.config.policy
+        lifetime, run = policy.lifetime, policy.run_budget
+        classes = f", {own.num_classes} classes" if own.num_classes else ""
+        days = (lifetime.expires - datetime.now(UTC).date()).days
+        price = max(float(gaussian.mu(*run)) ** 2, float_info.min)
+        fit = floor(min(policy.max_runs, caps.total.mu_sq / price * (1 - 1e-9)))
+        times = f"{fit:,} of full batches fit" if fit else "it may use all of the lifetime"
+        return [
+            f"Enrolment of silo {own.name} in {self.config.state}. Fixed once, for the silo's whole life:",
+            f"  records    {own.n:,}, {own.num_features} features{classes}; none is added or changed",
+            f"  lifetime   {_pair(caps.epsilon, caps.delta)}-DP, all that is ever released",
+            f"  of it      {_pair(lifetime.sampled.epsilon, lifetime.sampled.delta)} for sampled batches",
+            f"  last day   {lifetime.expires} (UTC), in {days:,} days",
+            "By the policy, which may change:",
+            f"  a run      costs at most {_pair(*run)}; {times}",
+            *(f"warning: {line}" for line in self.warnings),
+        ]
+
+
+def enrol(config: Config, tell: Callable[[str], object] = lambda _: None) -> Enrolled:
+    """Read and check the records, tell what is fixed from now on (`Proposed.lines`), draw the identity key,
+    and open the ledger with the policy's lifetime. InputError if the records or the policy are wrong, or the
+    silo is enrolled already; Refused if the ledger cannot be written.
+    """
+    proposed = Proposed.of(config, write=True)
+    for line in proposed.lines:
+        tell(line)
     config.state.mkdir(mode=0o700, parents=True, exist_ok=True)
-    check_modes(config.state)
     remove_drafts(config.state)  # of an enrolment that was cut short, with keys that were never used
     known = (config.state / KEY_FILE).exists()
     identity = Identity.load(config.state) if known else Identity.create(config.state)
     identity.publish(config.state)  # that enrolment may not have come so far
-    expires = config.policy.lifetime.expires
-    LedgerFile.create(config.ledger, config.name, records.digest(identity), caps, identity.public, expires)
+    expires, own = config.policy.lifetime.expires, proposed.own
+    digest = proposed.records.digest(identity)
+    LedgerFile.create(config.ledger, config.name, digest, proposed.caps, identity.public, expires)
     return Enrolled(own.name, identity.public, own.n, own.num_features, own.num_classes)
+
+
+def no_ledger(config: Config) -> InputError:
+    """The error where a ledger is missing; one that was there must not be replaced by a new enrolment."""
+    hint = "has no ledger: no silo is enrolled there (--enrol, once), or its folder or volume is not mounted"
+    if config.log.exists():
+        hint = (
+            "has lost its ledger: a silo has run there. Mount the folder or volume that has it, or retire "
+            "the silo; its budget counts as spent"
+        )
+    return InputError(f"{ROOT}.state", str(config.state), hint)
 
 
 def check_modes(state: Path) -> None:
@@ -96,8 +172,29 @@ def _last_day(end: int) -> date:
     return (datetime.fromtimestamp(end / SECOND, UTC) - timedelta(days=1)).date()
 
 
-def _check_exact(config: Config, caps: Caps, own: Own) -> None:
-    """Refuse a lifetime whose runs would be refused later, since exact noise is not exactly Gaussian.
+def _pair(epsilon: float, delta: float) -> str:
+    return f"({shown_up(epsilon)}, {shown_up(delta)})"
+
+
+def _warnings(config: Config, n: int) -> list[str]:
+    """Numbers of a lifetime that promise next to nothing."""
+    lifetime, found = config.policy.lifetime, []
+    if lifetime.epsilon > _LARGE:
+        odds = f"{exp(lifetime.epsilon):.2g}"
+        found.append(
+            f"lifetime.epsilon {lifetime.epsilon:g}: what is released may shift the odds about a record by a "
+            f"factor of {odds}; usual is {_LARGE:g} at most"
+        )
+    if lifetime.delta * n >= 1:
+        found.append(
+            f"lifetime.delta {lifetime.delta:g}: at 1/n ({shown_down(1 / n)}) or more, a whole record may be "
+            "published; choose far less"
+        )
+    return found
+
+
+def _inexact(config: Config, caps: Caps, own: Own) -> str:
+    """Why the lifetime's runs would be refused later, since exact noise is not exactly Gaussian; "" if not.
 
     The account's cap on that distance falls with e^epsilon. What plans need is proportional to the sum of
     mu^4 of their releases, so at most `max_rounds` (Fresh batches) times mu^2 of a run times mu^2 of all.
@@ -108,12 +205,12 @@ def _check_exact(config: Config, caps: Caps, own: Own) -> None:
     census = ((Release(FULL, 1.0), policy.max_rounds),)
     at_one = grid.distance(dimension, census, grid.sensitivity(dimension))  # of mu = 1 each
     needed = at_one * most * min(most, float(gaussian.mu(*policy.run_budget)) ** 2)
-    if needed > caps.total.distance and not caps.total.epsilon:
-        hint = (
-            f"too large for exact noise in {dimension:,} numbers: lower lifetime.epsilon (or per_run, "
-            "max_rounds, max_dimension; or exact_noise_dimension, above which noise is in floating point)"
-        )
-        raise InputError(f"{ROOT}.policy.lifetime.epsilon", caps.epsilon, hint)
+    if needed <= caps.total.distance:
+        return ""
+    return (
+        f"too large for exact noise in {dimension:,} numbers: lower lifetime.epsilon (or per_run, "
+        "max_rounds, max_dimension; or exact_noise_dimension, above which noise is in floating point)"
+    )
 
 
 def caps_of(config: Config) -> Caps:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import logging
 import os
+import sys
 from contextlib import closing
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -17,14 +19,22 @@ from fedsim.wire.connections import listening, token_of
 from fedsim.wire.daemon import Bounds, Daemon
 from fedsim.wire.health import check
 from fedsim.wire.messages import Greeting
-from silos.config import ROOT, Config, load_config
-from silos.enrolment import enrol
+from silos.config import Config, load_config
+from silos.enrolment import Proposed, enrol, no_ledger
 from silos.silo import Silo
 
 log = logging.getLogger("silos.service")
 
 
-def run(file: Path, *, enrol_first: bool, serve: bool, health: bool, insecure_simulation: bool) -> int:
+def run(
+    file: Path,
+    *,
+    enrol_first: bool,
+    serve: bool,
+    health: bool,
+    insecure_simulation: bool,
+    dry_run: bool = False,
+) -> int:
     """Run `python -m silos` or `fedsim silo`; returns the exit code.
 
     Args:
@@ -33,6 +43,7 @@ def run(file: Path, *, enrol_first: bool, serve: bool, health: bool, insecure_si
         serve: after that, listen too; without `enrol_first` a daemon always does.
         health: ask the running daemon instead.
         insecure_simulation: allow seeded noise.
+        dry_run: with `enrol_first`, show what an enrolment would fix, and write nothing.
 
     Raises:
         InputError: the silo's file, or something that it names, is not as it must be.
@@ -40,8 +51,13 @@ def run(file: Path, *, enrol_first: bool, serve: bool, health: bool, insecure_si
     """
     os.umask(0o077)
     config = load_config(file)
+    if dry_run:
+        if not enrol_first:
+            raise InputError("--dry-run", True, "shows an enrolment: give --enrol too")
+        print(*Proposed.of(config).lines, "Dry run: nothing was written.", sep="\n")
+        return 0
     if enrol_first:
-        print(json.dumps(asdict(enrol(config))), flush=True)
+        print(json.dumps(asdict(enrol(config, partial(print, file=sys.stderr)))), flush=True)
         if not serve:
             return 0
     if health:
@@ -55,10 +71,8 @@ def _serve(config: Config, insecure_simulation: bool) -> int:
     service.end_at_signal()  # nothing is in hand yet
     token = token_of(config.listen)
     if not config.ledger.exists():
-        raise InputError(
-            f"{ROOT}.state", str(config.state), "has no ledger; start the silo once with --enrol"
-        )
-    service.log_to(config.state / "log", "silos", "fedsim.wire")
+        raise no_ledger(config)
+    service.log_to(config.log, "silos", "fedsim.wire")
     with closing(Silo.open(config, insecure_simulation)) as silo, listening(config.listen) as listener:
         daemon = Daemon(silo, listener, Bounds(silo.frame_bytes), token)
         log.info("silo %s listens", config.name)

@@ -39,7 +39,7 @@ from fedsim.wire.messages import (
 )
 from silos.admission import price
 from silos.config import ROOT, Config, Policy
-from silos.enrolment import check_enrolment, check_modes
+from silos.enrolment import check_enrolment, check_modes, no_ledger
 from silos.entropy import new_secret
 from silos.ledger import RunLedger
 from silos.ledger_file import LedgerFile, signed_receipt
@@ -86,9 +86,7 @@ class Silo:
             hint = "needs --insecure-simulation, and that needs it: noise from a seed keeps nothing private"
             raise InputError(f"{ROOT}.insecure_simulation", simulation and simulation.model_dump(), hint)
         if not config.ledger.is_file():
-            raise InputError(
-                f"{ROOT}.state", str(config.state), "no silo is enrolled there (--enrol does it)"
-            )
+            raise no_ledger(config)
         check_modes(config.state)
         records, identity = read_records(config), Identity.load(config.state)
         own = Own(config.name, records.n, records.num_features, records.num_classes)

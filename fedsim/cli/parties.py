@@ -62,6 +62,9 @@ def silo(
     enrol: Annotated[
         bool, typer.Option("--enrol", help="Make the silo's ledger and identity key, print the key, and end.")
     ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="With --enrol: show what it would fix, and write nothing.")
+    ] = False,
     serve: Annotated[bool, typer.Option("--serve", help="After --enrol, go on as the daemon.")] = False,
     health: Annotated[
         bool, typer.Option("--health", help="Health check of the running daemon; exit code 1 if it fails.")
@@ -81,7 +84,12 @@ def silo(
         from silos.service import run
 
         code = run(
-            config, enrol_first=enrol, serve=serve, health=health, insecure_simulation=insecure_simulation
+            config,
+            enrol_first=enrol,
+            serve=serve,
+            health=health,
+            insecure_simulation=insecure_simulation,
+            dry_run=dry_run,
         )
         raise typer.Exit(code)
 

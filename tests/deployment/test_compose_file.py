@@ -32,10 +32,22 @@ def _volumes(service: str) -> set[str]:
 
 
 def test_docker_compose_accepts_the_file():
-    file, profile = ("--file", str(ROOT / "docker-compose.yml")), ("--profile", "shuffle")
-    command = [_tool("docker-compose"), *file, *profile, "config", "-q"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    file = ("--file", str(ROOT / "docker-compose.yml"))
+    for profile in ((), ("--profile", "shuffle"), ("--profile", "enrol"), ("--profile", "train")):
+        command = [_tool("docker-compose"), *file, *profile, "config", "-q"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+
+
+def test_starting_services_neither_enrols_nor_trains():
+    """What fixes or spends a budget is behind a profile, and nothing that is not depends on it."""
+    spending = {f"{silo}-enrol": ["enrol"] for silo in SILOS} | {"train": ["train"]}
+    assert {name: made["profiles"] for name, made in SERVICES.items() if name in spending} == spending
+    commands = {name: " ".join(made["command"]) for name, made in SERVICES.items()}
+    assert {name for name, command in commands.items() if "enrol.sh" in command} == set(spending) - {"train"}
+    assert [name for name, command in commands.items() if "fedsim deploy" in command] == ["train"]
+    assert not [name for name, made in SERVICES.items() if set(made.get("depends_on", ())) & set(spending)]
+    assert not [name for name in spending if "restart" in SERVICES[name]]
 
 
 IMAGES = ("silos", "server", "shuffler")
@@ -81,7 +93,7 @@ def test_nodes_share_no_network_and_none_leads_out():
     nets = [tuple(SERVICES[f"node-{k}"]["networks"]) for k in (1, 2, 3)]
     assert len(set(nets)) == 3
     assert all(len(each) == 1 for each in nets)
-    for service in ("serverapp", "enroll", "run"):
+    for service in ("serverapp", "enroll", "train"):
         assert SERVICES[service]["networks"] == ["control"]
 
 

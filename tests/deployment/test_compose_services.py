@@ -1,5 +1,6 @@
 """The commands of docker-compose.yml, started as processes: a model is trained through them."""
 
+import shutil
 import time
 
 import pytest
@@ -52,7 +53,7 @@ def _epsilon(ground: Ground, silo: str) -> float:
 
 def test_a_silo_enrols_once_serves_and_trains(ground):
     assert not ground.healthy("silo-1")
-    for _ in range(2):  # as the second `docker compose up` does
+    for _ in range(2):  # a second one changes nothing
         _enrol(ground, "silo-1")
     identity = ground.volume("silo-1-public") / "identity.pub"
     socket = ground.volume("silo-1-socket") / "silo.sock"
@@ -64,6 +65,20 @@ def test_a_silo_enrols_once_serves_and_trains(ground):
             out = ground.folder / "out"
             deploy(load(ground.folder / "deploy" / "demo.yaml"), federation, channel, out)
     assert (ground.folder / "out" / "report.html").is_file()
+
+
+@pytest.mark.parametrize(("service", "party"), [("silo-1-enrol", "silo-1"), ("shuffler-enrol", "shuffler")])
+def test_a_lost_volume_is_said_and_not_replaced(ground, service, party):
+    assert ground.run(service).returncode == 0
+    state = ground.volume(f"{party}-state")
+    shutil.rmtree(state)
+    state.mkdir(mode=0o700)
+    for lost in (service, party):
+        done = ground.run(lost)
+        assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert list(state.iterdir()) == []
+    if party == "silo-1":
+        assert "volume" in done.stderr
 
 
 def test_the_profile_shuffle_makes_a_roster_and_a_shuffler_that_is_well(ground):
@@ -93,7 +108,7 @@ def test_the_services_train_a_model_and_leave_ledgers_and_a_page(ground):
         for k, silo in enumerate(SILOS, 1):
             _until_healthy(ground, processes, silo)
             ground.start(processes, f"node-{k}")
-        done = ground.run("run")
+        done = ground.run("train")
         assert done.returncode == 0, done.stdout + done.stderr
     (directory,) = (path for path in ground.runs.iterdir() if path.is_dir())
     summary = read(directory).summary

@@ -78,7 +78,7 @@ def test_one_process_enrols_and_listens_but_once_only(folder):
             assert process.stderr is not None
             told = json.loads(process.stdout.readline())
             assert bytes.fromhex(told["identity"]) == Silo(file).identity
-            assert "listens" in process.stderr.readline()
+            assert any("listens" in line for line in process.stderr)
         finally:
             process.terminate()
             assert process.wait(PATIENCE) == 0
@@ -101,10 +101,36 @@ def test_a_wrong_file_is_one_line_that_names_the_field(folder, text, field):
     assert (found.exit_code, found.stderr) == (code, said)
 
 
-def test_a_silo_that_is_not_enrolled_says_how(folder):
-    code, said = command("--config", str(write_silo(folder)))
-    assert code == 2
+def test_a_silo_that_is_not_enrolled_says_how_and_one_that_lost_its_ledger_what_that_means(folder):
+    file = write_silo(folder)
+    code, said = command("--config", str(file))
+    assert (code, said.count("\n")) == (2, 1)
     assert "--enrol" in said
+    state = Silo(file).home / "state"
+    state.mkdir(mode=0o700)
+    (state / "log").touch(0o600)
+    for options in ([], ["--enrol"], ["--enrol", "--dry-run"]):
+        code, said = command("--config", str(file), *options)
+        assert (code, said.count("\n")) == (2, 1)
+        assert "lost its ledger" in said
+        assert "--enrol" not in said
+
+
+def test_a_dry_run_shows_what_an_enrolment_fixes_and_writes_nothing(folder, capsys):
+    file = write_silo(folder)
+    before = sorted(folder.rglob("*"))
+    done = CliRunner().invoke(app, ["silo", "--config", str(file), "--enrol", "--dry-run"])
+    assert done.exit_code == 0, done.output
+    shown = {line[:12].strip(): line for line in done.stdout.splitlines()}
+    assert "(8, 1e-05)-DP" in shown["lifetime"]
+    assert "2099-12-31" in shown["last day"]
+    capsys.readouterr()
+    assert command("--config", str(file), "--enrol", "--dry-run") == (0, "")
+    assert capsys.readouterr().out == done.stdout
+    code, said = command("--config", str(file), "--dry-run")
+    assert (code, said.count("\n")) == (2, 1)
+    assert "--enrol" in said
+    assert sorted(folder.rglob("*")) == before
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])

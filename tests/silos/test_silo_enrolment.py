@@ -1,8 +1,10 @@
 """What is fixed once: records, identity, lifetime; and what of it a later start refuses."""
 
 import math
+import re
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import numpy as np
@@ -19,11 +21,12 @@ from fedsim.common.identity import Identity
 from fedsim.data.csv_table import Csv
 from fedsim.data.federation import load
 from fedsim.data.partition import IidPartition
+from fedsim.privacy import gaussian
 from fedsim.privacy.grid import GridGaussian
 from fedsim.protocol.batch import FULL
 from fedsim.protocol.plan import Release
 from silos.config import Config, load_config
-from silos.enrolment import caps_of, enrol
+from silos.enrolment import Proposed, caps_of, enrol
 from silos.own_records import read_records
 from silos.silo import Silo
 
@@ -129,6 +132,53 @@ def test_a_lifetime_without_room_for_exact_noise_is_refused_at_enrolment(configu
         mechanism = GridGaussian(config.policy.exact_noise_dimension)
         z = 1 / math.sqrt(caps.mu_sq)
         assert mechanism.distance(((Release(FULL, 1.0), rounds),), z) <= caps.distance
+
+
+def test_a_last_day_that_is_past_is_refused_before_anything_is_written(configure, tmp_path):
+    today = datetime.now(UTC).date()
+    for days, state in ((-1, "past"), (0, "today")):
+        lifetime = {**POLICY["lifetime"], "expires": str(today + timedelta(days=days))}
+        config = configure(policy={"lifetime": lifetime}, state=state)
+        if days:
+            with refused("silo.policy.lifetime.expires", ANY, "is past"):
+                enrol(config)
+            assert not (tmp_path / state).exists()
+        else:
+            enrol(config)
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({}, []),
+        ({"delta": 0.25}, ["lifetime.delta"]),  # there are four records
+        ({"delta": 0.2499}, []),
+        ({"epsilon": 12.0}, ["lifetime.epsilon"]),
+        (
+            {"epsilon": 60.0, "delta": 0.5, "sampled": {"epsilon": 20.0, "delta": 1e-5}},
+            ["lifetime.epsilon", "lifetime.delta", "too"],  # large for exact noise
+        ),
+    ],
+)
+def test_a_lifetime_that_promises_next_to_nothing_is_warned_of_before_it_is_fixed(configure, change, named):
+    config = configure(policy={"lifetime": {**POLICY["lifetime"], **change}})
+    assert [line.split()[0] for line in Proposed.of(config).warnings] == named
+    assert not config.state.exists()
+    told: list[str] = []
+    enrol(config, told.append)
+    assert sum(line.startswith("warning: ") for line in told) == len(named)
+
+
+def test_what_an_enrolment_shows_is_rounded_up_and_counts_the_runs_that_fit(configure):
+    lifetime = {**POLICY["lifetime"], "epsilon": 8.00001}
+    proposed = Proposed.of(
+        configure(policy={"lifetime": lifetime, "per_run": {"epsilon": 2.0, "delta": 1e-6}})
+    )
+    lines = "\n".join(proposed.lines)
+    assert "(8.001, 0.0001)-DP" in lines
+    (count,) = (int(found) for found in re.findall(r"; (\d+) of full batches fit", lines))
+    one, most = float(gaussian.mu(2.0, 1e-6)) ** 2, proposed.caps.total.mu_sq
+    assert count * one <= most < (count + 1) * one
 
 
 def test_a_silo_that_is_not_enrolled_does_not_start(configure):
