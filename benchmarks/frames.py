@@ -37,12 +37,13 @@ SETTLED = 50
 def link(silos: dict[str, Silo], channel: Sockets, asked: argparse.Namespace) -> RemoteSilos:
     """A run that every silo has admitted."""
     remote = RemoteSilos(channel, {name: silo.identity for name, silo in silos.items()}, deadline=300.0)
-    greetings = remote.hello()
+    greetings, _ = remote.hello()
     sizes = {name: greeting.n for name, greeting in greetings.items()}
     shape = Shape(sizes=sizes, num_features=asked.dimension, num_classes=CLASSES)
     weights = (1 / len(sizes),) * len(sizes)
     same = {"num_rounds": asked.rounds, "shape": shape, "weights": weights}
-    runs = {name: said.run for name, said in remote.offer({s: offer(s, **same) for s in sizes}).items()}
+    admissions, _ = remote.offer({s: offer(s, **same) for s in sizes})
+    runs = {name: said.run for name, said in admissions.items()}
     remote.begin(runs, Form([("g",)] * asked.rounds, asked.dimension, torch.float64))
     return remote
 

@@ -31,6 +31,7 @@ class RunRecord(Message):
     """The first record: which run this is.
 
     `scenario` and `federation` are digests of what the run depends on; `session` names it to the silos.
+    `greetings` are those of the silos that were offered it, `absent` the others of the federation, and why.
     """
 
     kind: ClassVar[str] = "run"
@@ -38,10 +39,11 @@ class RunRecord(Message):
     scenario: Hex32
     federation: Hex32
     greetings: dict[Name, Greeting]
+    absent: dict[Name, str] = Field(default_factory=dict)
 
 
 class AdmittedRecord(Message):
-    """The second record: every silo's admission."""
+    """The second record: the admission of every silo that takes part."""
 
     kind: ClassVar[str] = "admitted"
     admissions: dict[Name, Admission]
@@ -131,6 +133,11 @@ class Checkpoint:
             heads=dict(self.heads),
         )
         self._append(f"round {self.log.newest.seq - 2}", said, kept.aggregate)
+
+    @property
+    def rounds(self) -> int:
+        """Rounds that it holds."""
+        return max(0, self.log.newest.seq - 2)
 
     def close(self) -> None:
         """Let another process have it."""

@@ -10,7 +10,7 @@ place) are asked again until `patience` is over.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import Protocol, TypeVar
 
@@ -94,7 +94,7 @@ class RemoteSilos:
     Args:
         identities: each silo's Ed25519 public key, 32 bytes, by name.
         deadline: seconds that silos have for a reply.
-        min_silos: fewer answers than this, or than were asked, are no round; all by default.
+        min_silos: fewer answers than this, or than were asked, are no round; all silos by default.
         patience: seconds after which a round with too few answers ends the run.
         heads: the last entry known of each silo's ledger; shared, and updated as replies come.
     """
@@ -117,13 +117,23 @@ class RemoteSilos:
         self._form: Form | Reports = Form((), 0, torch.float64)
         self._absent = _Absent()
 
-    def hello(self) -> dict[str, Greeting]:
-        """Every silo's public numbers; Refused if a silo is not there, or is not who it should be."""
-        return self._everyone({name: self._hello(name) for name in self.names}, self._greeting)
+    def hello(self, least: int | None = None) -> tuple[dict[str, Greeting], dict[str, str]]:
+        """The public numbers of the silos that greeted within the deadline, and the reasons of the others.
+        Refused if fewer than `least` (default: all) greet while patience lasts.
+        """
+        return self._joined({name: self._hello(name) for name in self.names}, self._greeting, least)
 
-    def offer(self, offers: Mapping[str, Offer]) -> dict[str, Admission]:
-        """Every silo's admission of its offer; where one refuses, the run is closed at the others. Refused if
-        a silo does not admit the run, or is not there.
+    def keep(self, names: Collection[str]) -> None:
+        """From here on the run is of these silos alone; positions are among their names, ascending."""
+        self.identities = {name: key for name, key in self.identities.items() if name in names}
+        self.names = tuple(sorted(self.identities))
+
+    def offer(
+        self, offers: Mapping[str, Offer], least: int | None = None
+    ) -> tuple[dict[str, Admission], dict[str, str]]:
+        """The admissions of the silos that admitted within the deadline, and the reasons of the others; if
+        there are others, the run is closed at those that admitted it. Refused if fewer than `least` (default:
+        all) admit it.
         """
 
         def admission(name: str, data: bytes) -> Admission:
@@ -138,10 +148,14 @@ class RemoteSilos:
             for name, offer in offers.items()
         }
         try:
-            return self._everyone(frames, admission)
+            admitted, refused = self._joined(frames, admission, least)
         except Refused:
             self.close()
             raise
+        if refused:
+            self.close()
+            self.runs = {}
+        return admitted, refused
 
     def begin(self, runs: Mapping[str, str], form: Form | Reports) -> None:
         """The runs' ids, by silo, and what messages look like; before the first `answer`."""
@@ -209,18 +223,32 @@ class RemoteSilos:
         self.heads.setdefault(name, said.head)  # a greeting may be an old one, repeated by others
         return said
 
-    def _everyone(self, frames: Mapping[str, bytes], take: Callable[[str, bytes], Taken]) -> dict[str, Taken]:
-        return self._collect(frames, take, len(frames))[0]
+    def _joined(
+        self, frames: Mapping[str, bytes], take: Callable[[str, bytes], Taken], least: int | None
+    ) -> tuple[dict[str, Taken], dict[str, str]]:
+        """As `_collect`, where all are asked again until the deadline, also those that say "later"."""
+        self._absent = _Absent()
+        needed = len(frames) if least is None else min(least, len(frames))
+        return self._collect(frames, take, needed, self._deadline)
 
     def _collect(
-        self, frames: Mapping[str, bytes], take: Callable[[str, bytes], Taken], least: int
+        self,
+        frames: Mapping[str, bytes],
+        take: Callable[[str, bytes], Taken],
+        least: int,
+        joining: float = 0.0,
     ) -> tuple[dict[str, Taken], dict[str, str]]:
-        """What could be taken, at least `least`, and the reasons of the other silos."""
-        until, pause = time.monotonic() + self._patience, _PAUSE
+        """What could be taken, at least `least`, and the reasons of the other silos; none is given up before
+        `joining` seconds have passed.
+        """
+        start, pause = time.monotonic(), _PAUSE
         taken, wrong = self._present(frames, take)
-        while len(taken) < least:
+        while len(taken) < len(frames):
             again = {name: frames[name] for name, error in wrong.items() if not error.final}
-            left = until - time.monotonic()
+            enough = len(taken) >= least
+            left = start + (joining if enough else self._patience) - time.monotonic()
+            if enough and (not again or left <= 0):
+                break
             if len(taken) + len(again) < least or left <= 0:
                 raise Refused(_too_few(len(taken), len(frames), least, wrong))
             time.sleep(min(pause, left))
@@ -238,8 +266,8 @@ class RemoteSilos:
         knocks = {name: self._hello(name) for name in absent if self._absent.is_due(name)}
         asked = {name: frame for name, frame in frames.items() if name not in absent}
         replies = self._channel.exchange(asked, self._deadline, knocks)
-        taken, wrong = self._read(asked, replies, take, self._deadline)
-        for name in self._read(knocks, replies, self._greeting, KNOCK)[0]:
+        taken, wrong = self._read(asked, replies, take)
+        for name in self._read(knocks, replies, self._greeting)[0]:
             self._absent.greeted(name)
         back = {name: frames[name] for name in absent if name not in self._absent}
         more, errors = self._once(back, take, self._deadline)
@@ -250,14 +278,13 @@ class RemoteSilos:
         self, frames: Mapping[str, bytes], take: Callable[[str, bytes], Taken], deadline: float
     ) -> tuple[dict[str, Taken], dict[str, WrongReply]]:
         replies = self._channel.exchange(frames, deadline) if frames else {}
-        return self._read(frames, replies, take, deadline)
+        return self._read(frames, replies, take)
 
     def _read(
         self,
         frames: Mapping[str, bytes],
         replies: Mapping[str, bytes],
         take: Callable[[str, bytes], Taken],
-        deadline: float,
     ) -> tuple[dict[str, Taken], dict[str, WrongReply]]:
         """What could be taken of the replies to frames, and why the others could not."""
         taken, wrong = {}, {}
@@ -265,7 +292,7 @@ class RemoteSilos:
             try:
                 if name not in replies:
                     self._absent.missed(name)
-                    raise WrongReply(f"no reply within {deadline:.3g} s", final=False)
+                    raise WrongReply(f"no reply within {self._deadline:.3g} s", final=False)
                 taken[name] = take(name, replies[name])
             except WrongReply as error:
                 wrong[name] = error

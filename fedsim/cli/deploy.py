@@ -155,7 +155,7 @@ def _run(
     from fedsim.common.files import check_free
     from fedsim.deployment.federation_file import load_federation
     from fedsim.deployment.flower.grid import node_keys
-    from fedsim.deployment.flower.submit import Job, submit
+    from fedsim.deployment.flower.submit import Job, Waiting, submit
 
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)
@@ -165,10 +165,11 @@ def _run(
     out = check_free(out).absolute()
     out.parent.mkdir(parents=True, exist_ok=True)
     name = str(scenario.absolute()) if scenario.exists() else str(scenario)
+    waiting = Waiting(known.patience, known.deadline, known.min_silos)
     job = Job(name, overrides, federation.absolute(), out, resume)
     try:
         with _control(known, running, out, console) as control, telling(console) as tell:
-            status = submit(control, job, keys, known.patience, tell)
+            status = submit(control, job, keys, waiting, tell)
     except KeyboardInterrupt:
         say(console, "Interrupted.")
         return _kept(console, job, running, INTERRUPTED)

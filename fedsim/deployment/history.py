@@ -22,7 +22,8 @@ from fedsim.protocol.plan import Admitted, Statement, Terms
 from fedsim.report.outcome import Deployed, Outcome, Results, TrialResult
 from fedsim.report.record import AskedSilo, Measurement
 from fedsim.scenario.resolve import Resolved
-from fedsim.wire.messages import Admission, Closed, Greeting, Offer
+from fedsim.wire.messages import Admission, Closed, Offer
+from server.checkpoint import RunRecord
 from server.federation import NOT_ASKED, RemoteSilos
 from server.loop import Progress
 from server.replies import shown
@@ -43,6 +44,7 @@ class History:
     """Follows a run's rounds, and makes its outcome.
 
     Args:
+        record: has the greetings of those that take part, and why others of the federation do not.
         evaluate: measures a model on public test records, if there are any.
     """
 
@@ -50,12 +52,13 @@ class History:
         self,
         resolved: Resolved,
         offers: Mapping[str, Offer],
-        greetings: Mapping[str, Greeting],
+        record: RunRecord,
         admissions: Mapping[str, Admission],
         evaluate: Evaluator | None,
         silos: RemoteSilos,
     ) -> None:
-        self._resolved, self._greetings, self._admissions = resolved, greetings, admissions
+        self._resolved, self._admissions = resolved, admissions
+        self._greetings, self._absent = record.greetings, record.absent
         self._evaluate, self._silos = evaluate, silos
         self._admitted = {
             name: _admitted(resolved, offers[name], admissions[name]) for name in resolved.names
@@ -154,6 +157,7 @@ class History:
             notices=tuple(notices),
             accountants=tuple(sorted({shown(each.accountant) for each in admissions.values()})),
             min_silos=self._silos.least,
+            absent=self._absent,
             unstated=unstated,
             receipts=receipts,
             identities={name: key.hex() for name, key in self._silos.identities.items()},

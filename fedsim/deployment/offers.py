@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from fedsim.common.errors import InputError, Refused
 from fedsim.common.plugins import short
@@ -13,6 +13,7 @@ from fedsim.privacy.registry import MECHANISMS
 from fedsim.protocol.plan import Terms
 from fedsim.scenario.algorithm import GivenAlgorithm
 from fedsim.scenario.model import Scenario
+from fedsim.scenario.participation import AvailableSilos, for_some
 from fedsim.scenario.resolve import Resolved
 from fedsim.secagg.roster import Roster
 from fedsim.wire.messages import Greeting, Offer, Pooled, Shape
@@ -34,6 +35,23 @@ def outline_of(greetings: Mapping[str, Greeting]) -> Outline:
     first = next(iter(greetings.values()))
     sizes = {name: greetings[name].n for name in sorted(greetings)}
     return Outline(sizes, first.num_features, first.num_classes)
+
+
+_PER_SILO = ("epsilon", "delta", "claimed_epsilon", "claimed_delta", "sigma", "noise_multiplier")
+
+
+def of_those(scenario: Scenario, names: Sequence[str], chosen: Collection[str]) -> Scenario:
+    """The scenario of some of a federation's silos `names`: the others' values are dropped from each field
+    that has one for every silo, and weights are made to sum to 1 over the chosen ones (`resolve`).
+    """
+    order = sorted(names)
+    privacy, weights, way = scenario.privacy, scenario.problem.silo_weights, scenario.participation
+    kept = {field: for_some(getattr(privacy, field), order, chosen) for field in _PER_SILO}
+    if isinstance(way, AvailableSilos):
+        way = AvailableSilos(for_some(way.probability, order, chosen))
+    problem = scenario.problem.model_copy(update={"silo_weights": for_some(weights, order, chosen)})
+    update = {"privacy": privacy.model_copy(update=kept), "problem": problem, "participation": way}
+    return scenario.model_copy(update=update)
 
 
 def offers_of(

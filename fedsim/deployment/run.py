@@ -6,15 +6,16 @@ import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from fedsim.common.errors import InputError, Refused
 from fedsim.common.files import check_free
 from fedsim.common.process import one_thread
 from fedsim.deployment.federation_file import Federation, read_heads, write_heads
 from fedsim.deployment.history import History, Step, public_evaluator
-from fedsim.deployment.offers import deployable, digest_of, identities_digest, offers_of, outline_of
+from fedsim.deployment.offers import deployable, digest_of, identities_digest, of_those, offers_of, outline_of
 from fedsim.deployment.secure_aggregation import (
     contexts_of,
     link_to,
@@ -23,6 +24,7 @@ from fedsim.deployment.secure_aggregation import (
     shuffler_client,
     with_roster,
 )
+from fedsim.measure.evaluator import Evaluator
 from fedsim.protocol.links import Link
 from fedsim.report.outcome import Outcome
 from fedsim.report.page import save
@@ -31,7 +33,7 @@ from fedsim.scenario.model import Scenario
 from fedsim.scenario.resolve import Resolved, resolve
 from fedsim.secagg.agreement import ReportContexts
 from fedsim.secagg.roster import Roster
-from fedsim.wire.messages import Admission, Greeting, Offer
+from fedsim.wire.messages import Greeting, Offer
 from server.checkpoint import Checkpoint, RunRecord, expected_bytes
 from server.federation import Channel, RemoteSilos
 from server.loop import Aggregate, run
@@ -41,6 +43,7 @@ from server.secure_aggregation import KeptRequest
 
 Observe = Callable[[Step], None]
 Say = Callable[[str], None]
+Told = TypeVar("Told")
 
 
 class _Plan(NamedTuple):
@@ -51,6 +54,7 @@ class _Plan(NamedTuple):
     offers: dict[str, Offer]
     record: RunRecord
     contexts: ReportContexts | None
+    evaluate: Evaluator | None  # on the server's public test records, if there are any
 
 
 def deploy(
@@ -65,7 +69,8 @@ def deploy(
 ) -> Outcome:
     """Train a model with the silos behind a channel, and write its run directory.
 
-    Every silo of the federation must greet and admit its offer; after that a silo may be absent from rounds.
+    Silos of the federation must greet and admit their offers, `federation.min_silos` of them (`_joined`);
+    after that a silo may be absent from rounds.
     Until the run directory is written, a file beside it has the rounds so far (`checkpoint_of`).
 
     Args:
@@ -74,7 +79,7 @@ def deploy(
         channel: carries the frames.
         out: a new directory.
         resume: go on with the run that did not end there.
-        observe: told of every round.
+        observe: told of every round; with `resume`, of the last one so far and those after it.
         say: told in words what a person should know as it goes.
         shuffler: carries frames to the shuffler; by default a socket, as federation.yaml has it.
 
@@ -106,19 +111,15 @@ def deploy(
             federation.patience,
             heads,
         )
-        greetings = silos.hello() if old is None else old.run.greetings
-        session = old.run.session if old else secrets.token_hex(32)
-        plan = _plan(scenario, federation, greetings, session, roster)
-        evaluate = None if federation.test is None else public_evaluator(federation.test, plan.resolved)
-        checkpoint = old or stack.enter_context(closing(Checkpoint.create(path, plan.record, heads)))
-        if checkpoint.run != plan.record:
-            raise InputError("checkpoint", str(path), "is of another scenario or another federation")
-        admissions = _admitted(plan, silos, checkpoint, path, say)
-        history = History(plan.resolved, plan.offers, greetings, admissions, evaluate, silos)
+        plan, checkpoint = _joined(scenario, federation, roster, silos, old, path, say)
+        stack.callback(checkpoint.close)
+        record, ended = checkpoint.run, checkpoint.rounds
+        history = History(plan.resolved, plan.offers, record, checkpoint.admissions, plan.evaluate, silos)
         trackers.start(plan.resolved)
         way = link_to(silos, plan.resolved, plan.contexts, other, KeptRequest(checkpoint.log))
         for step in _rounds(plan, history, way, checkpoint):
-            observe(step)
+            if step.rounds >= ended:
+                observe(step)
             if step.measurement is not None:
                 trackers.measured(step.measurement)
         closed, unstated = silos.close()
@@ -139,10 +140,11 @@ def _plan(
     scenario: Scenario,
     federation: Federation,
     greetings: Mapping[str, Greeting],
+    absent: Mapping[str, str],
     session: str,
     roster: Roster | None,
 ) -> _Plan:
-    resolved = resolve(scenario, outline_of(greetings))
+    resolved = resolve(of_those(scenario, list(federation.silos), greetings), outline_of(greetings))
     rounds = schedule(len(resolved.names), resolved.active, resolved.trace.holds, scenario.seed, 0)
     offers = offers_of(resolved, session, rounds, roster)
     record = RunRecord(
@@ -150,26 +152,102 @@ def _plan(
         scenario=digest_of(offers, rounds),
         federation=identities_digest(federation.identities),
         greetings=dict(greetings),
+        absent=dict(absent),
     )
-    return _Plan(resolved, rounds, offers, record, contexts_of(resolved, offers))
+    evaluate = None if federation.test is None else public_evaluator(federation.test, resolved)
+    return _Plan(resolved, rounds, offers, record, contexts_of(resolved, offers), evaluate)
 
 
-def _admitted(
-    plan: _Plan, silos: RemoteSilos, checkpoint: Checkpoint, path: Path, say: Say
-) -> Mapping[str, Admission]:
-    """The silos' admissions, which are in the checkpoint before the first round."""
-    resolved = plan.resolved
-    form = Form(resolved.trace.messages, resolved.problem.dimension, resolved.dtype)
-    if not checkpoint.admissions:
-        say(f"checkpoint {path}: at most about {_size(expected_bytes(form))}")
-        try:
-            checkpoint.admit(silos.offer(plan.offers))
-        except Refused:
-            checkpoint.remove()  # nothing has been released, so there is nothing to resume
+def _joined(
+    scenario: Scenario,
+    federation: Federation,
+    roster: Roster | None,
+    silos: RemoteSilos,
+    old: Checkpoint | None,
+    path: Path,
+    say: Say,
+) -> tuple[_Plan, Checkpoint]:
+    """Decide who takes part, once and before round 0; the admissions are in the checkpoint then.
+
+    The rule, which is public: the silos that greet within the deadline, at least `min_silos`, are offered a
+    run of these silos alone, with weights that sum to 1 over them. Where some do not admit it within the
+    deadline, it is closed, and those that did are offered another run, of a session of its own; until all
+    that are offered a run admit it. No silo joins later.
+
+    Privacy: a silo's guarantee does not depend on who else takes part, where it answers for itself. Its gate
+    prices the plan that it was offered with its own number of records and adds all of its noise itself;
+    sizes and weights of others enter neither sensitivity nor noise multiplier, so that a server that names
+    others wrongly changes the model and no guarantee. Whether a silo joins follows from its policy, its
+    ledger and its connection, none of which is made of records. A run that is closed before round 0 has
+    released nothing and is charged nothing.
+
+    With secure aggregation a silo relies on the noise of others. It takes their names and `min_silos` from
+    the roster that its operator pinned, and refuses an offer of any other set: there all silos of the roster
+    must join, and may then be absent from rounds down to the roster's `min_silos`.
+
+    Raises:
+        Refused: too few join; the checkpoint is removed, since nothing has been released.
+        InputError: the checkpoint `old` is of another run.
+    """
+    least = silos.least if roster is None else len(silos.names)
+    session, checkpoint = (old.run.session if old else secrets.token_hex(32)), old
+    if old is None:
+        greetings, absent = _all_if_summed(roster, silos.hello, least)
+        _say_absent(absent, say)
+    else:
+        greetings, absent = old.run.greetings, old.run.absent
+    while True:
+        silos.keep(greetings)
+        plan = _plan(scenario, federation, greetings, absent, session, roster)
+        if checkpoint is None:
+            checkpoint = Checkpoint.create(path, plan.record, silos.heads)
+        elif checkpoint.run != plan.record:
+            raise InputError("checkpoint", str(path), "is of another scenario or another federation")
+        form = Form(plan.resolved.trace.messages, plan.resolved.problem.dimension, plan.resolved.dtype)
+        refused = {} if checkpoint.admissions else _offered(plan, silos, checkpoint, least, roster)
+        if not refused:
+            if checkpoint.rounds == 0:
+                say(f"checkpoint {path}: at most about {_size(expected_bytes(form))}")
+            looks = form if plan.contexts is None else reports_of(plan.contexts)
+            silos.begin({name: said.run for name, said in checkpoint.admissions.items()}, looks)
+            return plan, checkpoint
+        _say_absent(refused, say)
+        greetings = {name: said for name, said in greetings.items() if name not in refused}
+        absent, session, checkpoint = {**absent, **refused}, secrets.token_hex(32), None
+
+
+def _offered(
+    plan: _Plan, silos: RemoteSilos, checkpoint: Checkpoint, least: int, roster: Roster | None
+) -> Mapping[str, str]:
+    """Offer a run. Its checkpoint has the admissions where all admit it, and is removed where some do not;
+    the reasons of these.
+    """
+    try:
+        admissions, refused = _all_if_summed(roster, partial(silos.offer, plan.offers), least)
+    except Refused:
+        checkpoint.remove()  # nothing has been released, so there is nothing to resume
+        raise
+    if refused:
+        checkpoint.remove()
+    else:
+        checkpoint.admit(admissions)
+    return refused
+
+
+def _all_if_summed(roster: Roster | None, ask: Callable[[int], Told], least: int) -> Told:
+    """Ask silos to join; with secure aggregation the error says why none may be missing."""
+    try:
+        return ask(least)
+    except Refused as refusal:
+        if roster is None:
             raise
-    looks = form if plan.contexts is None else reports_of(plan.contexts)
-    silos.begin({name: said.run for name, said in checkpoint.admissions.items()}, looks)
-    return checkpoint.admissions
+        why = "with secure aggregation all silos of the roster must join, since each relies on their noise"
+        raise Refused(f"{refusal}; {why}") from None
+
+
+def _say_absent(absent: Mapping[str, str], say: Say) -> None:
+    for name, reason in sorted(absent.items()):
+        say(f"silo {name} takes no part in this run: {reason}")
 
 
 def _rounds(

@@ -23,7 +23,7 @@ from fedsim.deployment.federation_file import load_federation
 from fedsim.deployment.flower import superlink
 from fedsim.deployment.flower.control import Control, Status, enroll
 from fedsim.deployment.flower.grid import node_keys
-from fedsim.deployment.flower.submit import Job, Tell, of_words, submit
+from fedsim.deployment.flower.submit import Job, Tell, Waiting, of_words, submit
 from fedsim.deployment.processes import Ended, Processes, finish
 from fedsim.deployment.run import checkpoint_of
 from fedsim.deployment.topology import ROSTER, Topology
@@ -68,7 +68,7 @@ def run_all(topology: Topology, port: int, resume: bool, tell: Tell) -> Status:
             if topology.sums:
                 _wait(partial(listens, topology.shuffler_socket, 1), processes, "the shuffler")
             job = Job(str(topology.scenario), (), topology.federation, topology.run, resume)
-            return submit(control, job, keys, START_SECONDS, tell)
+            return submit(control, job, keys, Waiting(START_SECONDS), tell)
 
 
 class _Watched(Control):

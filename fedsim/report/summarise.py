@@ -117,6 +117,7 @@ def _deployment(outcome: Outcome, deployed: Deployed) -> Deployment:
             reasons.setdefault(row.silo, []).append(row.left_out)
     return Deployment(
         min_silos=deployed.min_silos,
+        absent=dict(deployed.absent),
         left_out=[
             LeftOut(name=name, rounds=len(given), reasons=_few(given))
             for name, given in sorted(reasons.items())

@@ -299,11 +299,13 @@ class LeftOut(Part):
 class Deployment(Part):
     """Results of a deployed run that a simulated one does not have.
 
+    `absent`: silos of the federation that did not join, and why; the run is of the others alone.
     `without_statement`: silos that gave none at the end, and why; their whole plan counts as spent.
     `unmeasured`: what only a simulation can know.
     """
 
     min_silos: int
+    absent: dict[str, str] = {}
     left_out: list[LeftOut]
     without_statement: dict[str, str]
     remarks: list[str]

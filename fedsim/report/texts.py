@@ -328,6 +328,10 @@ def _participation(part: Participation) -> list[str]:
 
 def _deployment(part: Deployment, rounds: int) -> list[str]:
     lines = [
+        f"silo {name} takes no part, and no number here is about it: {reason}"
+        for name, reason in part.absent.items()
+    ]
+    lines += [
         f"silo {silo.name} is left out of {silo.rounds} of {rounds} rounds: {'; '.join(silo.reasons)}"
         for silo in part.left_out
     ]

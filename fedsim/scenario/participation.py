@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, TypeAlias, TypeVar
+from typing import Annotated, Any, ClassVar, TypeAlias, TypeVar, cast
 
 from pydantic import Field
 
@@ -196,6 +196,19 @@ def per_silo(field: str, value: Any, names: Sequence[str]) -> tuple[float, ...]:
         hint = f"one value a silo: {len(names)}, not {len(value)}; their order: {_shortened(names)}"
         raise InputError(field, list(value), hint)
     return tuple(value)
+
+
+def for_some(value: T, names: Sequence[str], chosen: Collection[str]) -> T:
+    """A `PerSilo` of silos `names`, of the chosen ones alone; what is none, or does not fit, as it is.
+
+    >>> for_some((1.0, 2.0), ["north", "south"], ["south"])
+    (2.0,)
+    """
+    if isinstance(value, dict):
+        return cast(T, {name: each for name, each in value.items() if name in chosen or name not in names})
+    if isinstance(value, tuple) and len(value) == len(names):
+        return cast(T, tuple(each for name, each in zip(names, value, strict=True) if name in chosen))
+    return value
 
 
 def _check_keys(field: str, value: Mapping[str, float], names: Sequence[str]) -> None:

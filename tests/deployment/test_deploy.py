@@ -41,6 +41,7 @@ from fedsim.wire.frames import Frame
 from server.aggregate import weighted
 from server.loop import run
 from server.participation import admitted_rounds, schedule
+from silos import book
 from silos.ledger_file import verified_receipt
 
 LIAR, SECOND, THIRD = "silo-00", "silo-01", "silo-02"
@@ -299,7 +300,7 @@ def test_too_few_answers_end_a_run_that_can_be_resumed(enrolled, channel, tmp_pa
     steps: list[Step] = []
     deploy(scenario_of(), enrolled.federation, channel, out, resume=True, observe=steps.append)
     assert channel.kinds(LIAR) == ["ask"] * 3 + ["close"]
-    assert [step.rounds for step in steps] == list(range(7))
+    assert [step.rounds for step in steps] == [3, 4, 5, 6]
     assert load_run(out).summary.privacy.silos[0].rounds == 6
 
 
@@ -427,3 +428,80 @@ def test_a_silo_that_states_a_negative_number_does_not_take_part(enrolled, chann
     channel.faults = {LIAR: signing(enrolled.identity(LIAR), negative)}
     with pytest.raises(Refused, match="silo-00: its admission is malformed"):
         deploy(scenario_of(), enrolled.federation, channel, tmp_path / "run")
+
+
+WEIGHED: dict[str, Any] = {"problem": {"name": "logistic_regression", "silo_weights": [1, 2, 3]}}
+
+
+def test_a_silo_that_is_never_there_is_left_out_before_round_0(enrolled, channel, tmp_path):
+    """One round from zero: w = -step sum_i p_i g_i, the p_i of those that take part summing to 1. A silo that
+    comes after the joining deadline is not asked for anything.
+    """
+    heard: list[Tensor] = []
+
+    def listen(frame: bytes, silo: Any) -> bytes | None:
+        reply = silo(frame)
+        if read(frame).kind == "ask":
+            heard.append(read(reply).arrays["g"])
+        return reply
+
+    def misses_the_greeting(frame: bytes, silo: Any) -> bytes | None:
+        return None if read(frame).kind == "hello" else silo(frame)
+
+    channel.faults = {LIAR: misses_the_greeting, SECOND: listen, THIRD: listen}
+    algorithm = {**SCENARIO["algorithm"], "num_rounds": 1, "last_iterate": True}
+    said: list[str] = []
+    out = tmp_path / "run"
+    scenario = scenario_of(algorithm=algorithm, **WEIGHED)
+    outcome = deploy(scenario, enrolled.again(min_silos=2), channel, out, say=said.append)
+    first, second = heard
+    torch.testing.assert_close(model_of(outcome), -0.5 * (first * 2 / 5 + second * 3 / 5), rtol=1e-12, atol=0)
+    assert set(channel.kinds(LIAR)) == {"hello"}
+    assert said[0] == f"silo {LIAR} takes no part in this run: no reply within 0.1 s"
+    loaded = load_run(out)
+    assert loaded.summary.deployment is not None
+    assert loaded.summary.deployment.absent == {LIAR: "no reply within 0.1 s"}
+    assert [row.name for row in loaded.summary.privacy.silos] == [SECOND, THIRD]
+    assert f"Silo {LIAR} takes no part" in (out / "report.html").read_text(encoding="utf-8")
+    assert sorted(path.stem for path in (out / "receipts").glob("*.pub")) == [SECOND, THIRD]
+
+
+def test_a_silo_that_does_not_admit_the_run_is_left_out_and_the_others_pay_once(enrolled, channel, tmp_path):
+    """THIRD's share of the plan is beyond its budget. The run that the others had admitted is closed before
+    round 0, and costs them nothing; they are offered one of their own.
+    """
+    privacy = {"epsilon": 2.0, "delta": 1e-6, "calibration": "sigma", "noise_multiplier": [9.0, 8.0, 0.1]}
+    out = tmp_path / "run"
+    deploy(scenario_of(privacy=privacy), enrolled.again(min_silos=2), channel, out)
+    assert channel.kinds(THIRD) == ["hello", "offer"]
+    for name in (LIAR, SECOND):
+        assert channel.kinds(name) == ["hello", "offer", "close", "offer", *["ask"] * 6, "close"]
+        *_, empty, whole = book.read(enrolled.configs[name].state / "ledger.sqlite").runs.values()
+        assert (sorted(empty.rounds), sorted(whole.rounds)) == ([], list(range(6)))
+    summary = load_run(out).summary
+    assert summary.deployment is not None
+    assert "plan costs epsilon" in summary.deployment.absent[THIRD]
+    assert [row.noise_multiplier for row in summary.privacy.silos] == [9.0, 8.0]
+
+
+def test_fewer_than_min_silos_are_no_run(enrolled, channel, tmp_path):
+    channel.faults = dict.fromkeys((LIAR, THIRD), absent)
+    with pytest.raises(Refused, match=r"1 of 3 silos answered, 2 are needed"):
+        deploy(scenario_of(), enrolled.again(min_silos=2), channel, tmp_path / "run")
+    assert {kind for _, kind, _ in channel.asked} == {"hello"}
+
+
+def test_a_resumed_run_is_of_the_silos_that_had_joined(enrolled, channel, tmp_path):
+    """LIAR comes between the two processes, and joins no run that has begun."""
+    out, federation = tmp_path / "run", enrolled.again(min_silos=2)
+    channel.faults = {LIAR: absent, THIRD: in_round(3, absent)}
+    with pytest.raises(Refused, match=r"round 3: 1 of 2 silos answered, 2 are needed"):
+        deploy(scenario_of(), federation, channel, out)
+    channel.faults.clear()
+    channel.asked.clear()
+    deploy(scenario_of(), federation, channel, out, resume=True)
+    assert {name for name, _, _ in channel.asked} == {SECOND, THIRD}
+    summary = load_run(out).summary
+    assert summary.deployment is not None
+    assert summary.deployment.absent == {LIAR: "no reply within 0.1 s"}
+    assert [row.rounds for row in summary.privacy.silos] == [6, 6]

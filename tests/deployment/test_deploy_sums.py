@@ -334,3 +334,17 @@ def _dying(r: int) -> Fault:
         return reply
 
     return fault
+
+
+def test_sums_are_of_all_silos_of_the_roster_from_the_start(tmp_path):
+    """Whatever the server's federation.yaml says: a silo takes the set of silos from the roster."""
+    made = pooled_federation(
+        tmp_path, pooled_scenario(), terms={"min_silos": 2}, deadline=0.1, patience=0.1, min_silos=2
+    )
+    out = tmp_path / "run"
+    with made.silos(True) as silos, made.channel() as shuffler:
+        silos.faults = {"silo-01": absent}
+        with pytest.raises(Refused, match=r"2 of 3 silos answered, 3 are needed.*secure aggregation"):
+            deploy(pooled_scenario(), made.federation, silos, out, shuffler=shuffler)
+        assert {kind for _, kind, _ in silos.asked} == {"hello"}
+    assert not checkpoint_of(out).exists()

@@ -201,6 +201,24 @@ def test_a_node_that_stays_away_costs_its_deadline_once(deployment):
     assert (left_out.name, left_out.rounds) == (name, 25 - first)
 
 
+def test_a_node_that_is_never_there_is_left_out_before_round_0(deployment):
+    out, folder = "absent", deployment.folder
+    tree = yaml.safe_load((folder / "federation.yaml").read_text()) | {"deadline": 15, "min_silos": 2}
+    (folder / "fewer.yaml").write_text(yaml.safe_dump(tree))
+    name, node = next(iter(deployment.federation.nodes.items()))
+    node.kill()
+    try:
+        deployment.finish(out, "--federation", str(folder / "fewer.yaml"))
+    finally:
+        node.start()
+    said = deployment.said(out)
+    assert f"waiting for {name} to join" in said
+    assert f"silo {name} takes no part in this run: no reply within 15 s" in said
+    summary = fedsim.load_run(folder / out).summary
+    assert list(summary.deployment.absent) == [name]
+    assert [row.name for row in summary.privacy.silos] == sorted(set(deployment.federation.silos) - {name})
+
+
 @pytest.fixture
 def flower(deployment):
     """A SuperLink of its own, which the nodes have joined, as one that an operator keeps running."""

@@ -54,7 +54,7 @@ class Run:
         self.silos.hello()
         rounds = schedule(3, None, RESOLVED.trace.holds, 0, 0)
         self.offers = offers_of(RESOLVED, SESSION, rounds)
-        self.admissions = self.silos.offer(self.offers)
+        self.admissions, _ = self.silos.offer(self.offers)
         form = Form(RESOLVED.trace.messages, D, torch.float64)
         self.silos.begin({name: said.run for name, said in self.admissions.items()}, form)
 

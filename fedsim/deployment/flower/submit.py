@@ -80,6 +80,7 @@ class Reader:
 GRACE = 30.0
 """Seconds that an interrupted run has to end the round in hand; then it is stopped within the round."""
 LOOK = 1.0  # seconds between two looks at the run; each costs the SuperLink 10 ms
+ON_THEIR_WAY = 5.0  # seconds before it is said that nodes are missing
 AWAY = 10.0  # seconds that a SuperLink may be away before it counts as ended
 
 Tell = Callable[[Line], None]
@@ -111,21 +112,30 @@ def stop_of(progress: Path) -> Path:
     return progress.with_suffix(".stop")
 
 
-def submit(control: Control, job: Job, keys: Mapping[str, bytes], patience: float, tell: Tell) -> Status:
+@dataclass(frozen=True)
+class Waiting:
+    """How long silos are waited for before a run begins."""
+
+    patience: float  # seconds for `least` of them; by default for all
+    deadline: float = math.inf  # seconds for the others
+    least: int | None = None
+
+
+def submit(control: Control, job: Job, keys: Mapping[str, bytes], waiting: Waiting, tell: Tell) -> Status:
     """Run a job to its end.
 
     Args:
         keys: of the silos' nodes, by name.
-        patience: seconds to wait for silos.
+        waiting: how long to wait for the silos' nodes.
 
     Raises:
-        Refused: silos are missing when patience is over.
+        Refused: too few silos are there when patience is over.
         InputError: the SuperLink cannot be reached.
         KeyboardInterrupt: the run has been stopped, after a round unless interrupted twice or the round takes
             longer than `GRACE`, and can be resumed.
     """
     enroll(control, keys)
-    _wait(control, keys, patience, tell)
+    _wait(control, keys, waiting, tell)
     for file in (job.progress, job.stop):
         file.unlink(missing_ok=True)
     run, reader = control.start(_settings(job)), Reader(job.progress)
@@ -178,14 +188,20 @@ def _settings(job: Job) -> dict[str, str | bool | int | float]:
     }
 
 
-def _wait(control: Control, keys: Mapping[str, bytes], patience: float, tell: Tell) -> None:
-    """Until every silo's node is online; says which are not."""
-    until, told = time.monotonic() + patience, ""
+def _wait(control: Control, keys: Mapping[str, bytes], waiting: Waiting, tell: Tell) -> None:
+    """Until every silo's node is online, or so many as a run needs once the deadline is over; says which are
+    not. Nodes that are on their way take a few seconds, and nothing is said of them.
+    """
+    start, told = time.monotonic(), ""
+    least = len(keys) if waiting.least is None else waiting.least
     while missing := _missing(control, keys):
         words = f"waiting for {', '.join(missing)} to join {control.address}"
-        if time.monotonic() > until:
-            raise Refused(f"{words}: not there after {patience:.0f} s")
-        if words != told:
+        waited, enough = time.monotonic() - start, len(keys) - len(missing) >= least
+        if enough and waited > waiting.deadline:
+            return
+        if waited > waiting.patience and not enough:
+            raise Refused(f"{words}: not there after {waiting.patience:.0f} s")
+        if waited > ON_THEIR_WAY and words != told:
             tell(of_words(words))
             told = words
         time.sleep(0.3)
