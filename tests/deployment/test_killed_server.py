@@ -4,6 +4,7 @@ import multiprocessing
 import os
 import signal
 import time
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import psutil
 import pytest
 import torch
 from support.breaking import around
-from support.channels import enrolled_federation
+from support.channels import absent, enrolled_federation
 from support.daemons import daemons, short_folder
 from support.deployed import SCENARIO, resolved_of
 
@@ -53,10 +54,11 @@ def enrolled():
         yield enrolled_federation(folder, resolved_of())
 
 
-def unbroken(tmp_path: Path) -> Outcome:
+def unbroken(tmp_path: Path, without: Sequence[str] = (), **more: Any) -> Outcome:
     """The run of other silos with the same records and seeds, which nothing disturbs."""
-    enrolled = enrolled_federation(tmp_path / "others", resolved_of())
+    enrolled = enrolled_federation(tmp_path / "others", resolved_of(), **more)
     with enrolled.opened(seeded=True) as channel:
+        channel.faults = dict.fromkeys(without, absent)
         return deploy(parse(SCENARIO), enrolled.federation, channel, tmp_path / "unbroken")
 
 
@@ -85,6 +87,26 @@ def test_a_server_killed_again_and_again_resumes_to_the_same_model(enrolled, tmp
             found = deploy(parse(SCENARIO), enrolled.federation, channel, out, resume=True)
     assert_same(found, unbroken(tmp_path))
     assert not checkpoint_of(out).exists()
+
+
+@pytest.mark.slow
+def test_a_killed_server_goes_on_with_the_silos_that_had_joined(tmp_path):
+    """The third silo's daemon is never there: no round is answered twice, and none is unpaid."""
+    out, more = tmp_path / "run", {"deadline": 2.0, "min_silos": 2}
+    kills = [("offered", 0), *FEW]
+    with short_folder() as folder:
+        made = enrolled_federation(folder, resolved_of(), **more)
+        with daemons(*made.files[:2], insecure=True):
+            for i, kill in enumerate(kills):
+                process = _fork.Process(target=_serve, args=(made.federation, out, i > 0, *kill))
+                process.start()
+                process.join(120)
+                assert process.exitcode == -signal.SIGKILL, kill
+            with Sockets(made.federation.addresses) as channel:
+                found = deploy(parse(SCENARIO), made.federation, channel, out, resume=True)
+    assert found.deployed is not None
+    assert found.deployed.absent == {"silo-02": "no reply within 2 s"}
+    assert_same(found, unbroken(tmp_path, ["silo-02"], **more))
 
 
 def test_a_daemon_that_is_killed_and_started_again_is_waited_for(enrolled, tmp_path):
@@ -170,7 +192,7 @@ def _die_at(place: str, r: int) -> None:
         if now[0] == r:
             die()
 
-    def half_asked(sockets: Any, frames: Any, deadline: float) -> None:
+    def half_asked(sockets: Any, frames: Any, deadline: float, *_: Any) -> None:
         if now[0] == r and len(frames) > 1:  # the first silo has answered, and the others know of nothing
             sockets.exchange({min(frames): frames[min(frames)]}, deadline)
             die()
