@@ -25,7 +25,7 @@ def _show(value):
         print(repr(value))
 """
 _RULE = re.compile(r"[─━│╭╮╰╯┌┐└┘-]+")
-_VARIES = re.compile(r"\d{8}-\d{6}|\d{4}-\d{2}-\d{2}|\b\d{2}:\d{2}\b|\b[0-9a-f]{12,}\b")
+_VARIES = re.compile(r"\d{8}-\d{6}|\d{4}-\d{2}-\d{2}|\b\d{2}:\d{2}\b|\b[0-9a-f]{8,}\b")
 _NUMBER = re.compile(r"(?<![\w.])-?\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?")
 
 
