@@ -5,7 +5,9 @@ import threading
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -377,7 +379,9 @@ def test_an_offer_that_is_too_long_to_keep_is_refused_before_it_is_tried_out(tmp
         assert "a ledger keeps 200,000" in only.refused("offer", **{**OFFER, "shape": shape})
 
 
-def test_a_silo_releases_nothing_after_its_last_day(tmp_path):
+def test_a_silo_releases_nothing_after_its_last_day(tmp_path, monkeypatch):
+    clock = {"now": lambda _: datetime(2019, 12, 31, tzinfo=UTC), "fromtimestamp": datetime.fromtimestamp}
+    monkeypatch.setattr("silos.enrolment.datetime", SimpleNamespace(**clock))  # enrolled before that day
     with one(tmp_path, lifetime={**POLICY["lifetime"], "expires": "2020-01-01"}) as over:
         assert "lifetime budget has expired" in over.refused("offer", **OFFER)
         assert over.send("hello").kind == "greeting"
