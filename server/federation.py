@@ -266,8 +266,8 @@ class RemoteSilos:
         knocks = {name: self._hello(name) for name in absent if self._absent.is_due(name)}
         asked = {name: frame for name, frame in frames.items() if name not in absent}
         replies = self._channel.exchange(asked, self._deadline, knocks)
-        taken, wrong = self._read(asked, replies, take)
-        for name in self._read(knocks, replies, self._greeting)[0]:
+        taken, wrong = self._read(asked, replies, take, self._deadline)
+        for name in self._read(knocks, replies, self._greeting, self._deadline)[0]:
             self._absent.greeted(name)
         back = {name: frames[name] for name in absent if name not in self._absent}
         more, errors = self._once(back, take, self._deadline)
@@ -278,13 +278,14 @@ class RemoteSilos:
         self, frames: Mapping[str, bytes], take: Callable[[str, bytes], Taken], deadline: float
     ) -> tuple[dict[str, Taken], dict[str, WrongReply]]:
         replies = self._channel.exchange(frames, deadline) if frames else {}
-        return self._read(frames, replies, take)
+        return self._read(frames, replies, take, deadline)
 
     def _read(
         self,
         frames: Mapping[str, bytes],
         replies: Mapping[str, bytes],
         take: Callable[[str, bytes], Taken],
+        deadline: float,
     ) -> tuple[dict[str, Taken], dict[str, WrongReply]]:
         """What could be taken of the replies to frames, and why the others could not."""
         taken, wrong = {}, {}
@@ -292,7 +293,7 @@ class RemoteSilos:
             try:
                 if name not in replies:
                     self._absent.missed(name)
-                    raise WrongReply(f"no reply within {self._deadline:.3g} s", final=False)
+                    raise WrongReply(f"no reply within {deadline:.3g} s", final=False)
                 taken[name] = take(name, replies[name])
             except WrongReply as error:
                 wrong[name] = error

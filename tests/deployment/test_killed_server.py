@@ -122,6 +122,7 @@ def test_a_daemon_that_is_killed_and_started_again_is_waited_for(enrolled, tmp_p
     assert_same(found, unbroken(tmp_path))
 
 
+@pytest.mark.slow  # it measures seconds; tests/server/test_remote_silos.py has the rule without them
 def test_a_daemon_that_stays_away_costs_its_deadline_once_and_may_come_back(tmp_path):
     """Rounds take milliseconds here; the deadline is 4 s."""
     rounds = 12
