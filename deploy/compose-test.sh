@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Run docker-compose.yml for real: enrol, up twice, healthy, train, kill a daemon in mid-run, finish, check ledgers and that
-# no silo reaches another or the internet, down. Uses podman behind the docker API, as root, and what apt has:
+# Run docker-compose.yml for real: enrol, up twice, healthy, train, kill a daemon in mid-run, finish, check ledgers
+# and that no silo reaches another or the internet, down. Uses podman behind the docker API, as root, and what apt has:
 #   podman buildah runc netavark aardvark-dns iptables docker-compose mmdebstrap
 set -euo pipefail
 cd "$(dirname "$0")/.."

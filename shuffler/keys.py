@@ -35,5 +35,5 @@ class Keys:
 
     @property
     def public(self) -> ShufflerKeys:
-        """As they stand in a roster."""
+        """The public halves, as a roster lists them."""
         return ShufflerKeys(key=self.envelopes.public, identity=self.identity.public)

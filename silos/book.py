@@ -82,7 +82,7 @@ class Run:
 
     @property
     def open(self) -> bool:
-        """Whether it holds a reservation."""
+        """Whether the run holds a reservation: it has not been charged yet."""
         return self.charged is None
 
     @property

@@ -126,7 +126,7 @@ class Form:
 
 @dataclass(frozen=True)
 class ReportContext:
-    """What a report is for."""
+    """The run, the round and the form that a report is bound to."""
 
     run: str  # the session, the server's name for the run and the same for all silos; 64 hexadecimal digits
     round: int
