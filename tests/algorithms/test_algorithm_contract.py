@@ -63,7 +63,7 @@ def test_minibatch_sgd_takes_projected_steps_and_returns_the_mean() -> None:
     """w <- project(w - eta (sum p_i g_i + l2 w)), written out in NumPy."""
     problem = LinearRegression(3, composite=Composite(l2=0.1, constraint=L2Ball(0.2)))
     data = silos_of(problem, SIZES)
-    algorithm = algorithms()["noisy_minibatch_sgd"](num_rounds=6, step_size=0.4, clip_norm=1.0)  # type: ignore[call-arg]
+    algorithm = algorithms()["noisy_minibatch_sgd"](num_rounds=6, step_size=0.4, clip_norm=1.0)
     found = helpers.iterates(algorithm, problem, data, weights=WEIGHTS)
     x, y, share = pooled(data, WEIGHTS)
     w, iterates = np.zeros(3), []
@@ -80,7 +80,7 @@ def test_local_sgd_averages_where_the_silos_end() -> None:
     """K projected steps of each silo from the common point, written out in NumPy."""
     problem = LinearRegression(3, composite=Composite(l2=0.1, constraint=L2Ball(0.2)))
     data = silos_of(problem, SIZES)
-    algorithm = algorithms()["local_sgd"](num_rounds=3, local_steps=4, step_size=0.3, clip_norm=1.0)  # type: ignore[call-arg]
+    algorithm = algorithms()["local_sgd"](num_rounds=3, local_steps=4, step_size=0.3, clip_norm=1.0)
     common = np.zeros(3)
     for answer in helpers.iterates(algorithm, problem, data, weights=WEIGHTS):
         np.testing.assert_allclose(answer, common, atol=1e-14)

@@ -113,7 +113,7 @@ def test_scaffold_remembers_the_mean_of_the_answers_that_it_was_given() -> None:
     memory = CohortMemory(2, 3, torch.float64)
     algorithm = Scaffold(num_rounds=1, local_steps=4, step_size=0.1, clip_norm=1.0)
     zero = torch.zeros(3, dtype=torch.float64)
-    said = algorithm.silo(PROBLEM, {"w": zero, "c": zero}, lambda *_: next(given), memory)  # type: ignore[arg-type]
+    said = algorithm.silo(PROBLEM, {"w": zero, "c": zero}, lambda *_: next(given), memory)
     assert set(memory) == {"c"}
     assert torch.equal(memory["c"], torch.full((2, 3), 2.5, dtype=torch.float64))
     assert torch.equal(said["change"], memory["c"])

@@ -103,8 +103,8 @@ def test_spiders_noise_shrinks_with_the_step_where_smoothness_is_known(step: flo
     w = torch.zeros(4, dtype=torch.float64)
     moved = w.clone()
     moved[0] = step
-    spider.silo(PROBLEM, {"w": moved, "previous": w}, ask, {})  # type: ignore[arg-type]
-    assert float(asked[0].clip) == pytest.approx(expected)  # type: ignore[attr-defined]
+    spider.silo(PROBLEM, {"w": moved, "previous": w}, ask, {})
+    assert float(asked[0].clip) == pytest.approx(expected)
 
 
 def test_acceleration_beats_plain_steps_on_an_ill_conditioned_quadratic() -> None:

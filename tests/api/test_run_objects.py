@@ -167,7 +167,7 @@ def test_figures_are_matplotlibs_and_show_themselves(run: fedsim.Run, what: str)
     before = plt.get_backend()
     figure = run.plot(what)
     assert isinstance(figure, Figure)
-    assert figure._repr_png_().startswith(b"\x89PNG")  # type: ignore[attr-defined]
+    assert figure._repr_png_().startswith(b"\x89PNG")
     assert plt.get_backend() == before  # a caller's own figures are shown as before
 
 
@@ -200,7 +200,7 @@ def test_html_has_the_lines_and_the_tables_of_the_terminal(run: fedsim.Run) -> N
 )
 def test_a_notebook_shows_an_error_as_one_line(error: Exception) -> None:
     """IPython calls the method in place of its traceback."""
-    assert error._render_traceback_() == [f"{type(error).__name__}: {error}"]  # type: ignore[attr-defined]
+    assert error._render_traceback_() == [f"{type(error).__name__}: {error}"]
 
 
 def test_a_table_is_arrows_and_names_its_columns(run: fedsim.Run, monkeypatch: pytest.MonkeyPatch) -> None:

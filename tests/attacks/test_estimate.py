@@ -22,7 +22,7 @@ COVERED = int(stats.binom.isf(1e-6, REPEATS, 0.05))
 
 def _claim(epsilon: float, batch: object = FULL, rounds: int = 30, n: int = 100) -> tuple[Claim, float]:
     """A plan of such a price, and its noise multiplier."""
-    census = ((Release(batch, 1.0), rounds),)  # type: ignore[arg-type]
+    census = ((Release(batch, 1.0), rounds),)
     (z,) = noise_multipliers(census, [Budget(n, epsilon, DELTA)], 1e6)
     return Claim(census, n, cost.epsilon(census, n, z, DELTA), DELTA), z
 

@@ -284,6 +284,6 @@ def test_an_accountant_that_promises_too_much_is_found_by_runs(attacked):
 
 def test_members_draw_alike_only_where_they_are_told_to():
     entropy = cohorts.randomness(0, ["a", "a", "b"])
-    drawn = [stream.standard_normal() for stream in entropy.streams(range(3), 0, 0)]  # type: ignore[arg-type]
+    drawn = [stream.standard_normal() for stream in entropy.streams(range(3), 0, 0)]
     assert drawn[0] == drawn[1] != drawn[2]
     assert torch.tensor(drawn).isfinite().all()

@@ -54,7 +54,7 @@ def test_a_module(name, place):
     resolved = _resolved(place, data=data, problem=problem, algorithm=algorithm)
     shape = resolved.problem.num_features, resolved.problem.num_outputs
     model = hostile_modules.Built(getattr(hostile_modules, name))
-    hostile = NeuralNetwork(*shape, model=model)  # type: ignore[arg-type]
+    hostile = NeuralNetwork(*shape, model=model)
     _assert_refused_or_harmless(replace(resolved, problem=hostile))
 
 

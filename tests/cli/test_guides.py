@@ -94,7 +94,7 @@ REFUSED = {
 @on("adding-a-problem")
 def test_what_the_problems_guide_says_is_refused_is(place: Path, way: str) -> None:
     @dataclass(frozen=True)
-    class Wrong(import_module("pseudo_huber").PseudoHuber):  # type: ignore[misc]
+    class Wrong(import_module("pseudo_huber").PseudoHuber):
         def coefficient(self, scores: Any, target: Any, inverse_norm: Any) -> Any:
             return REFUSED[way](scores)
 

@@ -149,7 +149,7 @@ def test_resuming_what_cannot_go_on_is_one_line(place: Path) -> None:
 
 class Stopped(datetime):
     @classmethod
-    def now(cls, tz: Any = None) -> datetime:  # type: ignore[override]
+    def now(cls, tz: Any = None) -> datetime:
         return datetime(2030, 1, 2, 3, 4, 5, tzinfo=tz)
 
 

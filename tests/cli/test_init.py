@@ -46,7 +46,7 @@ def test_two_commands_lead_to_a_private_model_and_its_page() -> None:
     assert summary["metrics"]["auc"] > 0.7
     shown = DRAFTED.replace("`drafted: true`", "<code>drafted: true</code>")
     assert Path("run/report.html").read_text().count(shown) == 2
-    assert load(Path("run/scenario.yaml")).data.drafted  # type: ignore[attr-defined]
+    assert load(Path("run/scenario.yaml")).data.drafted
     assert DRAFTED in invoke("privacy", "clinic.yaml")
     confirmed = ["--set", "data.drafted=false"]
     assert DRAFTED not in invoke("privacy", "clinic.yaml", *confirmed)

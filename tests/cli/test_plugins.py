@@ -223,9 +223,9 @@ def test_what_is_given_takes_the_place_of_a_default(tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(SGD.replace("step_size: float", "step_size: float = 3.0").replace(
         "clip_norm: float", "clip_norm: float = 1.0"))  # fmt: skip
     ((_, example),) = examples(str(tmp_path / "own.py"), {}, {}).items()
-    assert example.convergent(0.25).step_size == 0.25  # type: ignore[attr-defined]
+    assert example.convergent(0.25).step_size == 0.25
     ((_, example),) = examples(str(tmp_path / "own.py"), {"step_size": 0.5}, {}).items()
-    assert example.convergent(0.25).step_size == 0.5  # type: ignore[attr-defined]
+    assert example.convergent(0.25).step_size == 0.5
 
 
 def test_numbers_beside_an_example_are_refused(tmp_path: Path) -> None:

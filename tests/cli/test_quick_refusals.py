@@ -75,7 +75,7 @@ def test_a_library_runs_at_its_first_use_and_once(tmp_path: Path, monkeypatch: p
     (tmp_path / "slow_one" / "inner.py").write_text("import slow_one\nearly = hasattr(slow_one, 'value')\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     process.lazily("slow_one", "no_such_library")
-    import slow_one  # type: ignore[import-not-found]
+    import slow_one
 
     assert "slow_one.inner" not in sys.modules
     assert slow_one.value == 3
@@ -92,7 +92,7 @@ def test_a_library_that_cannot_run_says_so_whenever_it_is_used(
     (tmp_path / "broken_one.py").write_text("import nothing_of_the_kind\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     process.lazily("broken_one")
-    import broken_one  # type: ignore[import-not-found]
+    import broken_one
 
     with pytest.raises(ModuleNotFoundError, match="nothing_of_the_kind"):
         _ = broken_one.value

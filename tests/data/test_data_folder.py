@@ -66,7 +66,7 @@ class Handler(BaseHTTPRequestHandler):
     asked: list[str]
 
     def do_GET(self) -> None:
-        self.server.asked.append(self.path)  # type: ignore[attr-defined]
+        self.server.asked.append(self.path)
         if self.path.startswith("/moved/"):
             self.send_response(302)
             self.send_header("Location", unquote(self.path.removeprefix("/moved/")))
@@ -85,7 +85,7 @@ class Handler(BaseHTTPRequestHandler):
 @contextmanager
 def serving(context: ssl.SSLContext | None = None) -> Iterator[Any]:
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as found:
-        found.asked = []  # type: ignore[attr-defined]
+        found.asked = []
         if context is not None:
             found.socket = context.wrap_socket(found.socket, server_side=True)
         threading.Thread(target=found.serve_forever, args=(0.01,), daemon=True).start()

@@ -275,7 +275,7 @@ RESERVED: list[Partition] = [
 
 
 def halves(partition: Partition, fraction: float, use: str, trial: int) -> Federation:
-    data = Synthetic(rows=60, features=4, reserve=Reserve(fraction=fraction, use=use))  # type: ignore[arg-type]
+    data = Synthetic(rows=60, features=4, reserve=Reserve(fraction=fraction, use=use))
     return load(data, partition, 3, trial)
 
 
@@ -322,7 +322,7 @@ def test_each_silo_and_seed_has_a_division_of_its_own() -> None:
 
 @pytest.mark.parametrize("use", ["rest", "reserved"])
 def test_the_outline_knows_the_sizes(use: str) -> None:
-    data = Digits(reserve=Reserve(fraction=0.3, use=use))  # type: ignore[arg-type]
+    data = Digits(reserve=Reserve(fraction=0.3, use=use))
     told = outline(data, LabelPairsPartition(), 1).sizes
     found = load(data, LabelPairsPartition(), 1, 0)
     assert told == {silo.name: len(silo.train_target) for silo in found.silos}

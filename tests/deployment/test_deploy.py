@@ -156,7 +156,7 @@ def test_a_run_directory_says_that_it_was_deployed(enrolled, channel, test_file,
     assert list(loaded.predict(np.zeros((2, 4))).columns) == ["prediction", "probability 0", "probability 1"]
     summary = loaded.summary
     assert (summary.runtime, summary.trials.asked, summary.trials.finished) == ("deployed", 1, 1)
-    assert summary.metrics.error == pytest.approx(steps[-1].measurement.error)  # type: ignore[union-attr]
+    assert summary.metrics.error == pytest.approx(steps[-1].measurement.error)
     assert loaded.metrics.arrow["round"].to_pylist() == list(range(7))
     assert len(loaded.ledger.arrow) == 18
     assert [row.rounds for row in summary.privacy.silos] == [6, 6, 6]

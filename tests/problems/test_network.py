@@ -167,7 +167,7 @@ def test_more_pairs_than_dimensions_still_have_rows_of_the_norm() -> None:
 
 def kernel(activation: str, cosine: float) -> float:
     """The tangent kernel of the first layer's weights at two records of norm 1 at this angle."""
-    model = PairedMlp(2000, activation, row_norm=0.01)  # type: ignore[arg-type]
+    model = PairedMlp(2000, activation, row_norm=0.01)
     problem = NeuralNetwork(2, 2, model=model)
     x = torch.tensor([[1.0, 0.0], [cosine, (1 - cosine**2) ** 0.5]], dtype=torch.float64)
     slopes = []

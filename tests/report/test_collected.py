@@ -112,7 +112,7 @@ def test_a_run_whose_error_is_no_number_is_saved_and_says_so(
     real = Evaluator.__call__
 
     def undefined(self: Evaluator, *args: object, **more: object) -> object:
-        found = real(self, *args, **more)  # type: ignore[arg-type]
+        found = real(self, *args, **more)
         return type(found)(value, *found[1:]) if hasattr(found, "_fields") else (value, *found[1:])
 
     monkeypatch.setattr(Evaluator, "__call__", undefined)

@@ -170,6 +170,6 @@ def test_a_tracker_is_told_no_hash_of_records(lines: Path) -> None:
 
     data = fedsim.Arrays([[0.5], [0.1]] * 40, [0, 1] * 40)
     resolved = resolved_of(Scenario.model_validate(SMALL), None, data, {})
-    Trackers({"told": Told()}, True, pytest.fail).start(resolved)  # type: ignore[dict-item]
+    Trackers({"told": Told()}, True, pytest.fail).start(resolved)
     assert told[0]["scenario"]["data"]["features"] == "<f8(80, 1)"
     assert "sha256" not in json.dumps(told)

@@ -267,9 +267,9 @@ def test_the_theorem_of_a_shipped_one_states_its_noise() -> None:
 def test_a_shipped_one_gets_the_theorems_ratio_of_its_two_noises() -> None:
     numbers = {"num_rounds": 6, "period": 3, "step_size": 0.1, "clip_norm": 2.0}
     by_name = resolve(parse(tree({"name": "prox_spider", **numbers}, **STATED)))
-    resolved = given(ProxSPIDER(**numbers), OTHER, **STATED)  # type: ignore[arg-type]
+    resolved = given(ProxSPIDER(**numbers), OTHER, **STATED)
     assert resolved.algorithm == by_name.algorithm
-    assert by_name.algorithm.difference_noise_ratio != 1  # type: ignore[attr-defined]
+    assert by_name.algorithm.difference_noise_ratio != 1
     assert resolved.trace == by_name.trace
 
 

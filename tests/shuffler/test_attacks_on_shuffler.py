@@ -53,9 +53,9 @@ class NotesByRoster(Shuffler):
     """Takes a round under another roster for another round."""
 
     def shuffle(self, request: Request) -> bytes:
-        for (run, index), _ in list(self._store._requests.items()):  # type: ignore[attr-defined]
+        for (run, index), _ in list(self._store._requests.items()):
             if self.noted_roster != request.context.roster:
-                del self._store._requests[run, index]  # type: ignore[attr-defined]
+                del self._store._requests[run, index]
         self.noted_roster = request.context.roster
         return super().shuffle(request)
 
@@ -113,7 +113,7 @@ def by_own_roster(made: Round, seal: Any) -> np.ndarray:
     victim = made.parties.roster.names[VICTIM]
     roster = made.parties.made(silos={**silos, victim: made.parties.silos[victim].public})
     with suppress(AttributeError):
-        made.shuffler.pins_what_it_is_sent(roster)  # type: ignore[attr-defined]
+        made.shuffler.pins_what_it_is_sent(roster)
     context = replace(made.context, roster=roster.digest)
     numbers = np.zeros_like(made.numbers[0])
     own = [seal_report(numbers, context, roster, i, key.sign) for i, key in enumerate(keys)]
@@ -209,7 +209,7 @@ def test_shares_of_both_kinds_at_the_server_are_matched():
     parties = Parties(200)
     weak, made = Round(parties, PassesSharesOn), Round(parties)
     seen = _own_shares(weak)
-    passed_on = weak.shuffler.passed_on  # type: ignore[attr-defined]
+    passed_on = weak.shuffler.passed_on
     found = matched(seen, passed_on)
     assert sorted(map(bytes, found)) == sorted(bytes(row.ravel()) for row in weak.numbers)
     assert matched(_own_shares(made), [made.release().sum]) == []

@@ -234,7 +234,7 @@ def _die() -> None:
 
 
 def _before_the_note(store: FileStore) -> None:
-    store.note = lambda *_: _die()  # type: ignore[method-assign]
+    store.note = lambda *_: _die()
 
 
 def _within_the_note(store: FileStore) -> None:
@@ -248,10 +248,10 @@ def _after_the_note(store: FileStore) -> None:
     real = store.note
 
     def noted(*given: object) -> None:
-        real(*given)  # type: ignore[arg-type]
+        real(*given)
         _die()
 
-    store.note = noted  # type: ignore[method-assign]
+    store.note = noted
 
 
 def _killed(made: Round, path: Path, at: Callable[[FileStore], None] | None) -> tuple[Request, bytes | None]:

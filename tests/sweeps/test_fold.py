@@ -161,7 +161,7 @@ def test_a_theorems_noise_on_differences_of_their_own_clip_keeps_clips_apart(
     keys = [fold_key(cell_of(parse(each), 0, False).scenario) for each in trees]
     assert None not in keys
     assert keys[0] == keys[1] != keys[2] == keys[3]
-    ratios = [resolve(parse(each)).algorithm.difference_noise_ratio for each in trees]  # type: ignore[attr-defined]
+    ratios = [resolve(parse(each)).algorithm.difference_noise_ratio for each in trees]
     assert ratios[1] == pytest.approx(ratios[0])
     assert ratios[3] == pytest.approx(ratios[2]) != pytest.approx(ratios[0])
 

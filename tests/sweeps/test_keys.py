@@ -154,7 +154,7 @@ def test_a_theorem_chooses_the_same_numbers_for_a_cell_as_for_its_scenario(base:
     cell = cell_of(scenario, 0, False)
     chosen = resolve(parse(cell.scenario)).algorithm
     assert chosen == resolve(scenario).algorithm
-    assert chosen.batch.sampler == "fresh"  # type: ignore[attr-defined]
+    assert chosen.batch.sampler == "fresh"
 
 
 # Which cells of a sweep share noise, and that what is composed never does.

@@ -148,7 +148,7 @@ def test_candidates_draw_noise_of_their_own(batch: dict[str, Any], monkeypatch: 
         return real(cell, *rest)
 
     monkeypatch.setattr(run_cells, "_result", kept)
-    tuning = [cell for cell in all_cells(tree) if cell.scored and any(cell.grant.noise)]  # type: ignore[union-attr]
+    tuning = [cell for cell in all_cells(tree) if cell.scored and any(cell.grant.noise)]
     assert len(tuning) == RUNS
     scores = [found.error for found in run_batch(tuning) if isinstance(found, CellResult)]
     assert len(set(scores)) == len(models) == RUNS
@@ -225,7 +225,7 @@ def test_a_worker_runs_what_was_granted_and_nothing_more(way: str) -> None:
 def test_a_grant_of_other_terms_than_the_cell_s_is_refused_before_anything_is_answered(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    cell = next(cell for cell in all_cells(TREE) if cell.scored and any(cell.grant.noise))  # type: ignore[union-attr]
+    cell = next(cell for cell in all_cells(TREE) if cell.scored and any(cell.grant.noise))
     monkeypatch.setattr(Gate, "answer", lambda *_: pytest.fail("answered"))
     for field, value in [
         ("algorithm.num_rounds", ROUNDS + 1),
@@ -253,7 +253,7 @@ def test_where_nothing_is_chosen_the_rest_is_reported_all_the_same() -> None:
     tree["sweep"]["tune"]["grid"] = {"algorithm.step_size": [1.0]}
     runner = FakeRunner(lambda _: result())
     engine(tree).run(runner, ignored)
-    assert [cell.grant.part for cell in runner.cells] == ["reported"] * 4  # type: ignore[union-attr]
+    assert [cell.grant.part for cell in runner.cells] == ["reported"] * 4
     assert all(isinstance(one, CellResult) for one in run_batch(runner.cells[:2]))
 
 
@@ -289,7 +289,7 @@ def test_what_the_gates_admit_costs_what_the_silos_agreed_to(
 
     def opened(host: SiloHost, variant: Any, rounds: Any) -> Any:
         admitted = real(host, variant, rounds)
-        aside = host._resolved.scenario.data.reserve.use == "reserved"  # type: ignore[union-attr]
+        aside = host._resolved.scenario.data.reserve.use == "reserved"
         for each in admitted:
             assert each.terms.n == (HALF if aside else REST)
             census = host._resolved.trace.plan.census(tuple(each.terms.rounds))

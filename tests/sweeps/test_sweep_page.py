@@ -212,7 +212,7 @@ def test_baselines_are_fitted_once_for_the_same_records(
     assert group.combinations == [0, 1, 2]
     assert [one.name for one in group.baselines] == ["majority", "silo_alone_on_all", "silo_alone", "pooled"]
     assert group.baselines[0].auc == 0.5
-    said = " ".join(text.get_text() for text in sweep.plot().findobj(Text))  # type: ignore[attr-defined]
+    said = " ".join(text.get_text() for text in sweep.plot().findobj(Text))
     assert "all silos pooled" in said
     assert "majority class" in said
     monkeypatch.setattr("fedsim.simulation.sweeps.run.baselines", lambda *_: pytest.fail("they are kept"))

@@ -163,10 +163,10 @@ def _least(risk: Any, dimension: int) -> float:
     def closure() -> torch.Tensor:
         optimiser.zero_grad()
         value: torch.Tensor = risk(w)
-        value.backward()  # type: ignore[no-untyped-call]
+        value.backward()
         return value
 
-    optimiser.step(closure)  # type: ignore[arg-type]
+    optimiser.step(closure)
     return float(risk(w).detach())
 
 

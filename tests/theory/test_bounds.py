@@ -281,8 +281,8 @@ CONDITIONS: dict[str, dict[str, tuple[dict[str, float], dict[str, float]]]] = {
 def test_every_condition_is_met_up_to_its_bound_and_not_beyond(source: str) -> None:
     assert set(asked(S, source)) == set(CONDITIONS[source])
     for condition, (within, beyond) in CONDITIONS[source].items():
-        assert asked(replace(S, **within), source)[condition], condition  # type: ignore[arg-type]
-        assert not asked(replace(S, **beyond), source)[condition], condition  # type: ignore[arg-type]
+        assert asked(replace(S, **within), source)[condition], condition
+        assert not asked(replace(S, **beyond), source)[condition], condition
 
 
 def test_a_condition_on_epsilon_is_asked_of_the_silo_that_is_nearest_to_it() -> None:

@@ -172,12 +172,12 @@ def test_the_resolved_scenario_resolves_to_the_same_noise() -> None:
     again = resolve(parse(once.scenario.model_dump(mode="json")))
     assert again.noise_multipliers == once.noise_multipliers
     assert again.algorithm == once.algorithm
-    assert again.algorithm.difference_noise_ratio != 1  # type: ignore[attr-defined]
+    assert again.algorithm.difference_noise_ratio != 1
 
 
 def test_one_ratio_for_silos_of_unequal_theorems_never_lowers_the_noise() -> None:
     resolved = by_theorem(ALGORITHMS["svrg"], claimed_delta=[1e-3, 1e-9])
-    ratio = resolved.algorithm.difference_noise_ratio  # type: ignore[attr-defined]
+    ratio = resolved.algorithm.difference_noise_ratio
     assert resolved.noise_multipliers is not None
     for delta, z in zip([1e-3, 1e-9], resolved.noise_multipliers, strict=True):
         logs = math.log(2 / delta) * math.log(15 / delta)

@@ -64,7 +64,7 @@ UNEQUAL: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("name", FULL)
 def test_the_error_is_that_of_the_noise_that_silos_are_admitted_with(name: str, silos: str) -> None:
     resolved = made(name, **UNEQUAL[silos])
-    assert resolved.algorithm.batch.sampler == "full"  # type: ignore[attr-defined]
+    assert resolved.algorithm.batch.sampler == "full"
     assert predicted(resolved)["V"] == pytest.approx(math.sqrt(squared_noise(resolved)), rel=1e-6)
 
 

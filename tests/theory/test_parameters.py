@@ -163,9 +163,9 @@ def scenario(**algorithm: Any) -> dict[str, Any]:
 
 def test_given_numbers_stand_and_the_rest_is_the_theorems() -> None:
     free, fixed = resolve(parse(scenario())), resolve(parse(scenario(num_rounds=7)))
-    assert fixed.algorithm.num_rounds == 7  # type: ignore[attr-defined]
-    assert free.algorithm.num_rounds > 7  # type: ignore[attr-defined]
-    assert fixed.algorithm.step_size == free.algorithm.step_size == 1.0  # type: ignore[attr-defined]
+    assert fixed.algorithm.num_rounds == 7
+    assert free.algorithm.num_rounds > 7
+    assert fixed.algorithm.step_size == free.algorithm.step_size == 1.0
     assert fixed.derived is not None
     assert "num_rounds" not in fixed.derived.values
 
@@ -175,7 +175,7 @@ def test_a_theorem_for_claimed_epsilon_chooses_by_the_claim() -> None:
     tree["privacy"] = {"epsilon": "unlimited", "delta": 1e-5, "calibration": "theorem", "claimed_epsilon": 4}
     resolved = resolve(parse(tree))
     R = math.ceil(2 * 5 * math.log(0.1 * min(3 * 1000, 4**2 * 1000**2 * 3 / (6 * LOG))))
-    assert resolved.algorithm.num_rounds == R  # type: ignore[attr-defined]
+    assert resolved.algorithm.num_rounds == R
     assert resolved.derived is not None
     assert resolved.derived.predicted == {}
 
@@ -183,7 +183,7 @@ def test_a_theorem_for_claimed_epsilon_chooses_by_the_claim() -> None:
 def test_the_numbers_are_printed(tmp_path: Path) -> None:
     path = tmp_path / "scenario.yaml"
     path.write_text(yaml.safe_dump(scenario()))
-    first = resolve(parse(scenario())).algorithm.num_rounds  # type: ignore[attr-defined]
+    first = resolve(parse(scenario())).algorithm.num_rounds
     shown = CliRunner().invoke(app, ["privacy", str(path)]).output.splitlines()
     assert shown[0].startswith(f"prox-SGD (Theorem 40): num_rounds = {first}, step_size = 1,")
     stated = json.loads(CliRunner().invoke(app, ["privacy", str(path), "--json"]).output)["parameters"]
