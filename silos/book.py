@@ -79,6 +79,7 @@ class Run:
     facts: Mapping[str, Any] = field(default_factory=dict)
     notices: dict[str, None] = field(default_factory=dict)
     mark: Mark | None = None
+    study: Mapping[str, str] = field(default_factory=dict)  # of its offer; empty in entries of version 0.3
 
     @property
     def open(self) -> bool:

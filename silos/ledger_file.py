@@ -51,6 +51,7 @@ class LedgerFile(Journal):
         secret: bytes,
         plan_digest: str,
         terms: Mapping[str, Any],
+        study: Mapping[str, str],
         price: Price,
         days: float,
         max_runs: int,
@@ -65,6 +66,7 @@ class LedgerFile(Journal):
             secret: of this run alone; never shown.
             plan_digest: hexadecimal.
             terms: what the silo answered, plain values; it goes into the receipt.
+            study: the offer's, name and purpose; it goes into the receipt.
             price: of the plan.
             days: until the run is closed by itself.
             max_runs: see `check_room`.
@@ -92,6 +94,7 @@ class LedgerFile(Journal):
                 "offer": offer_digest,
                 "plan": plan_digest,
                 "terms": dict(terms),
+                "study": dict(study),
                 "price": price.tree(),
                 "contents": contents(offer.encode(), secret),
                 "expires": self.now() + int(days * _DAY),
@@ -186,6 +189,7 @@ def _receipt(enrolment: Enrolment, run: Run) -> dict[str, Any]:
         "silo": enrolment.silo,
         "run": run.run,
         "session": run.session,
+        "study": run.study,
         "offer": run.offer,
         "plan": run.plan,
         "terms": run.terms,

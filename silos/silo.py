@@ -10,7 +10,6 @@ sends nothing that is made of records, but for those replies. How long an answer
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
 import secrets
 import traceback
@@ -36,6 +35,7 @@ from fedsim.wire.messages import (
     Offer,
     Refusal,
     Reply,
+    named,
 )
 from silos.admission import price
 from silos.config import ROOT, Config, Policy
@@ -160,30 +160,32 @@ class Silo:
 
     def _admission(self, offer: Offer) -> Admission:
         """Admit a run, durably, before anything of it is released; once only, however often it is offered."""
-        text = json.dumps(offer.model_dump(mode="json", exclude={"head"}))
-        named = hashlib.sha256(text.encode()).hexdigest()
-        run = self.ledger.session(offer.session) or self._opened(offer, text, named)
-        if run.record.offer != named:
+        text = offer.text
+        digest = named(text)
+        run = self.ledger.session(offer.session) or self._opened(offer, text, digest)
+        if run.record.offer != digest:
             raise Refused("this session is known with another offer")
         return Admission(session=offer.session, run=run.run, **run.record.terms, head=run.record.admitted)
 
-    def _opened(self, offer: Offer, text: str, named: str) -> RunLedger:
+    def _opened(self, offer: Offer, text: str, digest: str) -> RunLedger:
         self.ledger.check_room(text, self._policy.max_runs)
         plan = self._runs.considered(offer)
         nonce = secrets.token_hex(16)
         run = self.ledger.open_run(
             offer.session,
-            hashlib.sha256(f"{named} {nonce}".encode()).hexdigest(),
-            offer_digest=named,
+            hashlib.sha256(f"{digest} {nonce}".encode()).hexdigest(),
+            offer_digest=digest,
             offer=text,
             secret=new_secret(),
             plan_digest=plan.plan.digest,
             terms=self._runs.terms(plan),
+            study=offer.study.model_dump(),
             price=price(plan.plan, plan.admitted, plan.mechanism),
             days=self._policy.run_days,
             max_runs=self._policy.max_runs,
         )
         self._runs.admitted(run.run, plan)
+        log.info("admitted run %s of the study %s", run.run, ascii(offer.study.name))
         return run
 
     def _ask(self, ask: Ask, broadcast: Mapping[str, Tensor]) -> tuple[Message, Mapping[str, Tensor]]:

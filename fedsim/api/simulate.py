@@ -285,7 +285,7 @@ def _made_of(resolved: Resolved) -> Begun:
     tree["runtime"].pop("address", None)
     files = list(digests_of(resolved.scenario).values())
     run = [run_digest(resolved, canonical(files), variant) for variant in variants(resolved)]
-    asked = {key: value for key, value in tree.items() if key not in ("name", "description")}
+    asked = {key: value for key, value in tree.items() if key not in ("name", "description", "purpose")}
     digest = hashlib.sha256(canonical([asked, run, files]).encode()).hexdigest()
     return Begun(digest, code_version())
 

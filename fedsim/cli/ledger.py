@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from math import sqrt
 from pathlib import Path
@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from fedsim.cli.app import DEPLOYMENT, app, plain_errors
-from fedsim.cli.output import print_json, titled
+from fedsim.cli.output import print_facts, print_json, printable, titled
 from fedsim.common.errors import InputError, Refused
 from fedsim.common.files import atomic_file
 from fedsim.privacy.rounding import shown_down, shown_up
@@ -59,7 +60,7 @@ def ledger_show(
             print_json(_tree(book, delta))
             return
         console, caps = Console(), book.enrolment.caps
-        _print(
+        print_facts(
             console,
             [
                 *book.notices,
@@ -127,7 +128,7 @@ def ledger_verify(
             hint = "signed by this key, with other content than a receipt has; --json shows it"
             raise InputError("RECEIPT", str(receipt), hint) from None
         verdict = f"Verified: the silo of this key signed this receipt as it stands, {stated['silo']}."
-        _print(Console(), [verdict, *notices], rows)
+        print_facts(Console(), [verdict, *notices], rows)
 
 
 def _stated(receipt: Mapping[str, Any]) -> tuple[list[str], list[tuple[str, str]]]:
@@ -138,7 +139,7 @@ def _stated(receipt: Mapping[str, Any]) -> tuple[list[str], list[tuple[str, str]
 
     terms, lifetime = receipt["terms"], Caps.from_tree(receipt["lifetime"])
     caps, charged = lifetime.total.tree(), Cost(**receipt["charged"]).tree()
-    rounds, delta = receipt["rounds"], shown_up(terms["delta"])
+    rounds, delta, study = receipt["rounds"], shown_up(terms["delta"]), receipt.get("study", {})
     colluding = []
     if "epsilon_colluding" in terms:
         bound = f"({shown_up(terms['epsilon_colluding'])}, {delta})-DP if server and shuffler collude"
@@ -151,6 +152,8 @@ def _stated(receipt: Mapping[str, Any]) -> tuple[list[str], list[tuple[str, str]
     rows = [
         ("Opened", _time(receipt["opened"])),
         ("Closed", _time(receipt["closed"])),
+        ("Study", study.get("name", "not stated")),
+        *([("Purpose", study["purpose"])] if study.get("purpose") else []),
         ("Run", receipt["run"]),
         ("Session", receipt["session"]),
         ("Rounds", f"{len(rounds)}, from {rounds[0]} to {rounds[-1]}" if rounds else "none"),
@@ -161,18 +164,6 @@ def _stated(receipt: Mapping[str, Any]) -> tuple[list[str], list[tuple[str, str]
         ("Public key", receipt["public_key"]),
     ]
     return [*receipt["notices"], *terms.get("notices", ())], rows
-
-
-def _print(console: Console, lines: Iterable[str], rows: Iterable[tuple[str, str]]) -> None:
-    """Print lines, wrapped, and rows with a name each, which stay whole; what they quote may be another's."""
-    for line in lines:
-        console.print(_printable(line), highlight=False, markup=False)
-    for name, value in rows:
-        console.print(f"{name:12}{_printable(value)}", highlight=False, markup=False, soft_wrap=True)
-
-
-def _printable(text: str) -> str:
-    return "".join(character if character.isprintable() else "?" for character in text)
 
 
 def _text(field: str, file: Path) -> str:
@@ -212,12 +203,14 @@ def _account(book: Book) -> Table:
 
 
 def _runs(book: Book) -> Table:
-    table = titled("Runs", padding=(0, 0 if _pooled(book) else 1))  # with a column more it fits 80 characters
+    table = titled("Runs", padding=0)
+    table.expand = True  # the study's name has what the others leave of the line
     for name in ("run", "opened", "state"):
         table.add_column(name, no_wrap=True)
     pooled = ("colluding",) if _pooled(book) else ()
     for name in ("rounds", "epsilon", *pooled, "delta", "mu^2"):  # as guaranteed; mu^2 as charged
         table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("study", no_wrap=True, overflow="ellipsis", ratio=1)
     for run in book.runs.values():
         terms = run.terms
         figures = [terms.get("epsilon_guaranteed"), terms.get("delta")]
@@ -226,7 +219,8 @@ def _runs(book: Book) -> Table:
             figures.insert(1, terms.get("epsilon_colluding", terms.get("epsilon_guaranteed")))
         rounds = f"{len(run.rounds)} of {len(run.price.rounds)}"
         state = "open" if run.open else "closed"
-        table.add_row(run.run[:_SHORT], _time(run.opened)[:10], state, rounds, *map(shown_up, figures))
+        study = Text(printable(run.study.get("name", "")))
+        table.add_row(run.run[:_SHORT], _time(run.opened)[:10], state, rounds, *map(shown_up, figures), study)
     return table
 
 
@@ -255,6 +249,7 @@ def _run(run: Run) -> dict[str, Any]:
     return {
         "run": run.run,
         "session": run.session,
+        "study": dict(run.study),
         "open": run.open,
         "opened": run.opened,
         "expires": run.expires,

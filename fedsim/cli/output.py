@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -115,6 +116,22 @@ def titled(
     for name in numbers:
         made.add_column(name, justify="right", no_wrap=True)
     return made
+
+
+def printable(text: str) -> str:
+    """What another party wrote, for a terminal."""
+    return "".join(character if character.isprintable() else "?" for character in text)
+
+
+def print_facts(console: Console, lines: Iterable[str], rows: Iterable[tuple[str, str]]) -> None:
+    """Print lines, and rows with a name each, which go on below their own beginning; what they quote may be
+    another's. A key, 64 digits, stays whole.
+    """
+    for line in lines:
+        console.print(printable(line), highlight=False, markup=False)
+    for name, value in rows:
+        row = fill(f"{name:12}{printable(value)}", max(80, console.width), subsequent_indent=" " * 12)
+        console.print(row, highlight=False, markup=False, soft_wrap=True)
 
 
 def slug(name: str) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from fedsim.common.errors import InputError, Refused
 from fedsim.common.plugins import short
+from fedsim.common.section import arguments
 from fedsim.common.serialise import canonical
 from fedsim.data.source import Outline
 from fedsim.privacy.registry import MECHANISMS
@@ -16,7 +17,7 @@ from fedsim.scenario.model import Scenario
 from fedsim.scenario.participation import AvailableSilos, for_some
 from fedsim.scenario.resolve import Resolved
 from fedsim.secagg.roster import Roster
-from fedsim.wire.messages import Greeting, Offer, Pooled, Shape
+from fedsim.wire.messages import Greeting, Offer, Pooled, Shape, Study
 from server.participation import Schedule, admitted_rounds
 
 
@@ -79,6 +80,7 @@ def offers_of(
     return {
         name: Offer(
             session=session,
+            study=_study(scenario),
             silo=name,
             algorithm=algorithm,
             problem=problem,
@@ -95,6 +97,16 @@ def offers_of(
         )
         for i, name in enumerate(resolved.names)
     }
+
+
+def _study(scenario: Scenario) -> Study:
+    """Name and purpose on one line each. InputError if silos would not take them."""
+    with arguments("scenario."):
+        return Study(name=_line(scenario.name), purpose=_line(scenario.purpose or ""))
+
+
+def _line(text: str) -> str:
+    return " ".join(text.split())
 
 
 def _noise(
@@ -164,7 +176,9 @@ def deployable(scenario: Scenario) -> tuple[Scenario, list[str]]:
     _check(scenario)
     unmeasured = ("nonprivate_baseline", "baselines", "heterogeneity", "excess_risk")
     report = scenario.report.model_copy(update=dict.fromkeys(unmeasured, False))
-    said = []
+    study, said = _study(scenario), []
+    if study.purpose:
+        said.append(f"purpose: {study.purpose}")
     if scenario.trials > 1:
         said.append(f"1 of {scenario.trials} trials: every repetition would spend the silos' budgets again")
     return scenario.model_copy(update={"trials": 1, "report": report}), said

@@ -309,6 +309,9 @@ class Scenario(Section):
 
     name: str = Field(description="title of the run", min_length=1)
     description: str = Field("", description="what it shows")
+    purpose: str | None = Field(
+        None, description="of a deployed run, what it is for: the silos' operators read it with the name"
+    )
     variant: str | None = Field(None, description="which of `variants` this is")
     variants: dict[str, dict[str, Any]] | None = Field(
         None, description="of a file: {name: {dotted field: value}}; those of `variant` are set over the rest"

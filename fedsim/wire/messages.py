@@ -19,11 +19,13 @@ one that it has seen of the party ("" before the first); who does not know it ha
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, StringConstraints
+from pydantic import AfterValidator, Field, StringConstraints
 
 from fedsim.common.section import Section
 from fedsim.wire.frames import Frame, encode
@@ -89,6 +91,19 @@ class Pooled(Message):
     clip: float = Field(gt=0, le=1)
 
 
+def _printable(text: str) -> str:
+    if not text.isprintable():
+        raise ValueError("must be one line of printable characters")
+    return text
+
+
+class Study(Section):
+    """What a run is for, in the words of its server, which nothing proves."""
+
+    name: Annotated[str, Field(min_length=1, max_length=100), AfterValidator(_printable)]
+    purpose: Annotated[str, Field(max_length=1_000), AfterValidator(_printable)] = ""
+
+
 class Offer(Message):
     """A run that a server proposes to one silo; names and numbers, never code.
 
@@ -102,6 +117,7 @@ class Offer(Message):
     kind: ClassVar[str] = "offer"
     format: Literal[1] = 1
     session: Hex32
+    study: Study = Study(name="unnamed")
     silo: Name
     algorithm: dict[str, Any]
     problem: dict[str, Any]
@@ -115,6 +131,16 @@ class Offer(Message):
     noise_multiplier: float | None = None
     pooled: Pooled | None = None
     head: Echo
+
+    @property
+    def text(self) -> str:
+        """JSON, ASCII, without what may change between repetitions."""
+        return json.dumps(self.model_dump(mode="json", exclude={"head"}))
+
+
+def named(text: str) -> str:
+    """The digest of an offer's text, 64 hexadecimal digits: what an offer is called."""
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 class Admission(Message):

@@ -157,13 +157,22 @@ def test_the_ledger_fits_eighty_columns(tmp_path: Path, colluding: dict[str, flo
     path, _ = enrolled(tmp_path)
     with LedgerFile.open(path, {"notices": ["A notice. " * 20]}) as file:
         terms = {"epsilon_guaranteed": 1.23456, **colluding, "delta": 1.23456e-5}
-        open_run(file, 1, gaussian(1000, 1.23456e-5), terms=terms)
+        study = {"name": "Readmission [b]of\x1b" + " patients" * 9, "purpose": "To know. " * 100}
+        run = open_run(file, 1, gaussian(1000, 1.23456e-5), terms=terms, study=study)
     shown = CliRunner().invoke(app, ["ledger", "show", str(tmp_path)], env={"COLUMNS": "80"}).output
     assert max(map(len, shown.splitlines())) <= 80
-    assert "…" not in shown
+    assert shown.count("…") == 1  # the study's name
     (row,) = [line for line in shown.splitlines() if "0 of 1000" in line]
     assert hexed(501)[:8] in row
     assert "1.235e-05" in row
+    assert "Readm" in row
+    with LedgerFile.open(path) as file:
+        file.close_run(run.run)
+    (tmp_path / "receipt").write_text(_ledger("receipt", tmp_path, run.run).stdout)
+    stated = _ledger("verify", tmp_path / "receipt", "--key", tmp_path / "identity.pub").stdout
+    assert "Study       Readmission [b]of? patients" in stated
+    assert "\n            To know. To know." in stated
+    assert max(map(len, stated.splitlines())) <= 100
 
 
 def test_a_run_is_named_by_digits_that_only_it_begins_with(running: LedgerFile, tmp_path: Path) -> None:
@@ -204,8 +213,8 @@ def test_runs_of_sums_have_what_is_left_if_aggregators_collude(
     told = _ledger("show", tmp_path).output
     assert "while server and shuffler do not collude" in told
     first, second = [line.split() for line in told.splitlines() if "of 10" in line]
-    assert first[-4:-1] == ["1", shown, "1e-06"]
-    assert second[-4:-1] == ["1", "1", "1e-06"]
+    assert first[6:9] == ["1", shown, "1e-06"]
+    assert second[6:9] == ["1", "1", "1e-06"]
     assert "colluding" in alone
 
 

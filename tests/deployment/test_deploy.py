@@ -150,7 +150,8 @@ def test_a_run_directory_says_that_it_was_deployed(enrolled, channel, test_file,
     said: list[str] = []
     out = tmp_path / "run"
     federation = enrolled.again(test=str(test_file))
-    deploy(scenario_of(trials=3), federation, channel, out, observe=steps.append, say=said.append)
+    asked = scenario_of(trials=3, purpose="To find whom\n  a visit helps.\n")
+    deploy(asked, federation, channel, out, observe=steps.append, say=said.append)
     assert [step.rounds for step in steps] == list(range(7))
     assert [step.answered for step in steps] == [0, 3, 3, 3, 3, 3, 3]
     assert said == [f"checkpoint {checkpoint_of(out)}: at most about 3 kB"]
@@ -164,12 +165,16 @@ def test_a_run_directory_says_that_it_was_deployed(enrolled, channel, test_file,
     assert [row.rounds for row in summary.privacy.silos] == [6, 6, 6]
     assert summary.deployment is not None
     assert summary.deployment.left_out == []
-    (remark,) = summary.deployment.remarks
-    assert remark == "1 of 3 trials: every repetition would spend the silos' budgets again"
+    assert summary.deployment.remarks == [
+        "purpose: To find whom a visit helps.",
+        "1 of 3 trials: every repetition would spend the silos' budgets again",
+    ]
+    assert "Purpose: To find whom a visit helps." in (out / "report.html").read_text()
     for name in federation.silos:
         receipt = (out / "receipts" / f"{name}.json").read_text()
         stated = verified_receipt(receipt, (out / "receipts" / f"{name}.pub").read_text())
         assert (stated["silo"], stated["rounds"]) == (name, list(range(6)))
+        assert stated["study"] == {"name": "deployed", "purpose": "To find whom a visit helps."}
     written = (out / "scenario.yaml").read_text()
     assert "data:" not in written
     assert "partition:" not in written
@@ -348,6 +353,8 @@ def test_a_run_that_a_silo_does_not_admit_leaves_nothing(enrolled, channel, tmp_
 
 FITTED = {**SCENARIO["data"], "preprocessing_cost": "ignored"}
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "a long name": ({"name": "a" * 101}, "scenario.name"),
+    "a purpose that moves the cursor": ({"purpose": "a\x1b[2J"}, "scenario.purpose"),
     "no mechanism": ({"privacy": {"mechanism": "none"}}, "scenario.privacy.mechanism"),
     "no limit": (
         {"privacy": {"epsilon": "unlimited", "calibration": "sigma", "noise_multiplier": 1.0}},

@@ -141,6 +141,7 @@ def test_a_session_is_one_run(path):
                 secret=b"",
                 plan_digest=hexed(1),
                 terms={},
+                study={},
                 price=gaussian(1),
                 days=1,
                 max_runs=10,

@@ -88,6 +88,7 @@ def test_a_receipt_states_what_was_done(receipt):
         "silo": "silo-1",
         "run": hexed(501),
         "session": hexed(1),
+        "study": {"name": "a study", "purpose": "to know"},
         "offer": hexed(1001),
         "plan": hexed(2001),
         "terms": {"epsilon_guaranteed": 0.75, "delta": 1e-6},

@@ -145,6 +145,12 @@ OFFERS: dict[str, tuple[str, Any, str]] = {
     "an unknown field": ("code", "print(1)", "offer.code: 'print(1)': "),
     "a session that is no digest": ("session", "ab", "offer.session: 'ab': "),
     "a head that it never had": ("head", OTHER, "does not hold what this server has seen"),
+    "a study without a name": ("study", {"name": ""}, "offer.study.name: '': "),
+    "a long name": ("study", {"name": "a" * 101}, "at most 100 characters"),
+    "a long purpose": ("study", {"name": "a", "purpose": "a " * 501}, "at most 1000 characters"),
+    "a name that moves the cursor": ("study", {"name": "a\x1b[2J"}, r"'a\x1b[2J': "),
+    "a purpose of two lines": ("study", {"name": "a", "purpose": "a\nb"}, r"'a\nb': "),
+    "a purpose from right to left": ("study", {"name": "a", "purpose": "a\u202eb"}, r"'a\u202eb': "),
     "another format": ("format", 2, "offer.format: 2: "),
 }
 

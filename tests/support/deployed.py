@@ -118,6 +118,7 @@ def offer_of(resolved: Resolved, silo: str, **changes: Any) -> dict[str, Any]:
     noise, outline = resolved.noise_multipliers, resolved.outline
     offer = {
         "session": digest({silo: torch.zeros(1)}).hex(),
+        "study": {"name": "deployed", "purpose": ""},
         "silo": silo,
         "algorithm": json.loads(scenario.algorithm.model_dump_json()),
         "problem": json.loads(scenario.problem.model_dump_json()),

@@ -82,7 +82,7 @@ def cell_of(scenario: Scenario, trial: int, train_loss: bool) -> Cell:
     privacy = tree["privacy"] if private else {"mechanism": NONE.name}
     # Not its defaults: a theorem chooses what is not given, in the cell as in the scenario.
     tree["algorithm"] = scenario.algorithm.model_dump(mode="json", exclude_none=True, exclude_unset=True)
-    for key in ("description", "trials", "sweep"):
+    for key in ("description", "purpose", "trials", "sweep"):
         tree.pop(key, None)
     fixed = {"name": "cell", "runtime": runtime, "report": report, "privacy": privacy}
     if code := code_digests(scenario):  # of the contents that this process has read

@@ -31,7 +31,8 @@ _VARIABLE = (
     "assumptions",
     "runtime.dtype",
 )
-_NEVER_VARIED = ("name", "description", "variant", "variants", "trials", "report", "runtime", "sweep")
+_WORDS = ("name", "description", "purpose")
+_NEVER_VARIED = (*_WORDS, "variant", "variants", "trials", "report", "runtime", "sweep")
 _NEVER_TUNED = ("data", "partition", "privacy", "seed")
 """Sections that say which records there are and what they may cost: the same for all private candidates."""
 
