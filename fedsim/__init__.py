@@ -93,7 +93,7 @@ def __getattr__(name: str) -> object:
     if name in _HOME_OF:
         value: object = getattr(import_module(_HOME_OF[name]), name)
     elif name == "__version__":
-        value = import_module("importlib.metadata").version("fedsim-isrl")
+        value = import_module("fedsim.common.installed").version()
     else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     globals()[name] = value

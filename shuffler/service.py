@@ -6,10 +6,10 @@ import json
 import logging
 import os
 from contextlib import closing
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from fedsim.common import installed
 from fedsim.common.errors import InputError, Refused
 from fedsim.secagg.shuffling import Request, Shuffle, ShufflerGreeting
 from fedsim.wire import service
@@ -83,7 +83,7 @@ class FrameHandler:
     def _standing(self, head: str) -> ShufflerGreeting:
         keys, rosters = self._shuffler.keys.public, tuple(self._shuffler.rosters)
         told = {"key": keys.key, "identity": keys.identity, "rosters": rosters}
-        return ShufflerGreeting(**told, version=version("fedsim-isrl"), mark=self._shuffler.mark(head))
+        return ShufflerGreeting(**told, version=installed.version(), mark=self._shuffler.mark(head))
 
     def _said(self, message: Message) -> bytes:
         body = message.body()

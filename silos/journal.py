@@ -17,10 +17,10 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from datetime import UTC, date, datetime, timedelta
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Self
 
+from fedsim.common import installed
 from fedsim.common.errors import InputError, Refused
 from fedsim.common.files import atomic_file, to_disk
 from fedsim.common.head_file import Head, HeadFile
@@ -115,7 +115,7 @@ class Journal:
             noted = HeadFile.open(path, Head(book.length, bytes.fromhex(book.head)), book.before)
             held.callback(noted.close)
             ledger = cls(connection, book, noted, lock)
-            ledger.note("started", {**(notes or {}), "version": version("fedsim-isrl")})
+            ledger.note("started", {**(notes or {}), "version": installed.version()})
             held.pop_all()
         return ledger
 

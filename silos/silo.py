@@ -14,12 +14,12 @@ import logging
 import secrets
 import traceback
 from collections.abc import Mapping
-from importlib.metadata import version
 from typing import Self
 
 from pydantic import ValidationError
 from torch import Tensor
 
+from fedsim.common import installed
 from fedsim.common.errors import InputError, Refused
 from fedsim.common.identity import Identity
 from fedsim.common.section import check_few
@@ -153,7 +153,7 @@ class Silo:
             n=own.n,
             num_features=own.num_features,
             num_classes=own.num_classes,
-            version=version("fedsim-isrl"),
+            version=installed.version(),
             notices=self._runs.notices,
             head=self.ledger.head,
         )

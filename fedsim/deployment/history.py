@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from importlib.metadata import version
 from typing import NamedTuple
 
 import numpy as np
 from torch import Tensor
 
+from fedsim.common import installed
 from fedsim.common.errors import InputError
 from fedsim.data.dataset import Dataset
 from fedsim.data.federation import SiloSplit
@@ -167,7 +167,7 @@ class History:
         )
 
     def _versions(self) -> list[str]:
-        own = release(version("fedsim-isrl"))
+        own = release(installed.version())
         return [
             f"silo {name} has version {shown(greeting.version)} of fedsim, the server {own}"
             for name, greeting in sorted(self._greetings.items())

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from fedsim.common import installed
 from fedsim.common.plugins import short
 from fedsim.problems.kinds import gives_probabilities
 from fedsim.report.outcome import Deployed, HasMetrics, Outcome, Results, interval90, value
@@ -231,8 +232,8 @@ def answered(results: Results) -> dict[int, int]:
 
 def _versions() -> dict[str, str]:
     """Versions of installed packages; a deployment's server may have no Ray."""
-    result = {"python": platform.python_version()}
-    for name in ("fedsim-isrl", "torch", "numpy", "ray", "dp-accounting"):
+    result = {"python": platform.python_version(), "fedsim-isrl": installed.version()}
+    for name in ("torch", "numpy", "ray", "dp-accounting"):
         with suppress(PackageNotFoundError):
             result[name] = version(name)
     return result

@@ -185,7 +185,7 @@ _IN_PACKAGE = ROOT / "fedsim" / "scenario" / "shipped"
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The wheel, built from a copy and unpacked."""
     source, site = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("site")
-    return unpacked(ROOT / "pyproject.toml", source, site)
+    return unpacked(".", source, site)
 
 
 def test_a_scenario_is_a_name_in_a_checkout() -> None:
