@@ -23,6 +23,7 @@ from fedsim.data.by_label import (
 )
 from fedsim.data.csv_table import Csv
 from fedsim.data.dataset import Dataset
+from fedsim.data.elsewhere import Elsewhere
 from fedsim.data.frame import HuggingFace
 from fedsim.data.images import Cifar10, Mnist
 from fedsim.data.partition import IidPartition, Partition, SizePartition, SortedPartition
@@ -36,7 +37,7 @@ def _by_name(*kinds: type[S]) -> dict[str, type[S]]:
 
 
 OWN: dict[str, type[Dataset]] = _by_name(
-    BreastCancer, Digits, Mnist, Cifar10, Synthetic, Csv, Npz, HuggingFace
+    BreastCancer, Digits, Mnist, Cifar10, Synthetic, Csv, Npz, HuggingFace, Elsewhere
 )
 PARTITIONS: dict[str, type[Partition]] = _by_name(
     IidPartition,

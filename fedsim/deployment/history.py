@@ -12,6 +12,7 @@ from torch import Tensor
 from fedsim.common import installed
 from fedsim.common.errors import InputError
 from fedsim.data.dataset import Dataset
+from fedsim.data.elsewhere import Elsewhere
 from fedsim.data.federation import SiloSplit
 from fedsim.data.prepare import prepare
 from fedsim.data.recipe import Fitted, declared_recipe
@@ -46,6 +47,7 @@ class History:
     Args:
         record: has the greetings of those that take part, and why others of the federation do not.
         evaluate: measures a model on public test records, if there are any.
+        test: these, whose schema is the silos' where the scenario says nothing of records.
     """
 
     def __init__(
@@ -56,7 +58,9 @@ class History:
         admissions: Mapping[str, Admission],
         evaluate: Evaluator | None,
         silos: RemoteSilos,
+        test: Dataset | None = None,
     ) -> None:
+        self._test = test
         self._resolved, self._admissions = resolved, admissions
         self._greetings, self._absent = record.greetings, record.absent
         self._evaluate, self._silos = evaluate, silos
@@ -111,7 +115,7 @@ class History:
             self._unstated(name) if name in reasons else self._statement(name, closed[name])
             for name in self._resolved.names
         ]
-        fitted = _declared(self._resolved)
+        fitted = _declared(self._resolved, self._test)
         self._results.finish(TrialResult(0, {"private": self._model}, statements, list(self._asked), fitted))
         receipts = {name: each.receipt for name, each in closed.items()}
         deployed = self._deployed(reasons, receipts, [*self._versions(), *remarks])
@@ -175,10 +179,11 @@ class History:
         ]
 
 
-def _declared(resolved: Resolved) -> Fitted | None:
-    """The preparation of records that the scenario declares: public, and all that the server knows."""
-    outline = resolved.outline
-    made = declared_recipe(resolved.scenario.data, outline.num_features, outline.num_classes)
+def _declared(resolved: Resolved, test: Dataset | None) -> Fitted | None:
+    """The preparation of records that scenario or test records declare: public, all that the server knows."""
+    outline, data = resolved.outline, resolved.scenario.data
+    described = test if test is not None and isinstance(data, Elsewhere) else data
+    made = declared_recipe(described, outline.num_features, outline.num_classes)
     return None if made is None else Fitted(made)
 
 

@@ -114,7 +114,9 @@ def deploy(
         plan, checkpoint = _joined(scenario, federation, roster, silos, old, path, say)
         stack.callback(checkpoint.close)
         record, ended = checkpoint.run, checkpoint.rounds
-        history = History(plan.resolved, plan.offers, record, checkpoint.admissions, plan.evaluate, silos)
+        history = History(
+            plan.resolved, plan.offers, record, checkpoint.admissions, plan.evaluate, silos, federation.test
+        )
         trackers.start(plan.resolved)
         way = link_to(silos, plan.resolved, plan.contexts, other, KeptRequest(checkpoint.log))
         for step in _rounds(plan, history, way, checkpoint):

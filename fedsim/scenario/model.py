@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, model_validator
 
 from fedsim.common import section as sections
 from fedsim.common.errors import InputError
 from fedsim.common.section import Section, Shorthand
+from fedsim.data.by_label import NaturalIdPartition
+from fedsim.data.elsewhere import Elsewhere
 from fedsim.data.registry import DataConfig, PartitionConfig
 from fedsim.privacy.registry import MECHANISMS, check_serves, sum_mechanism
 from fedsim.problems.section import ProblemSection
@@ -329,8 +331,12 @@ class Scenario(Section):
         "fedsim; the same nonce with other code shares noise, and guarantees do not add up",
     )
     trials: int = Field(1, ge=1, description="repetitions, each with a fresh split and fresh noise")
-    data: Annotated[DataConfig, Shorthand()] = Field(description="the records")
-    partition: Annotated[PartitionConfig, Shorthand()] = Field(description="who holds which record")
+    data: Annotated[DataConfig, Shorthand()] = Field(
+        Elsewhere(), description="the records; `fedsim deploy` does without: its silos have their own"
+    )
+    partition: Annotated[PartitionConfig, Shorthand()] = Field(
+        NaturalIdPartition(), description="who holds which record; not asked for without `data`"
+    )
     problem: Annotated[ProblemSection, Shorthand()] = Field(description="what is minimised")
     algorithm: AlgorithmConfig = Field(description="how")
     privacy: PrivacySection = Field(description="what each silo allows")
@@ -346,6 +352,13 @@ class Scenario(Section):
     )
     report: ReportSection = Field(ReportSection(), description="what is measured")
     sweep: SweepSection | None = Field(None, description="variations of this scenario, for `fedsim sweep`")
+
+    @model_validator(mode="after")
+    def _dealt(self) -> Self:
+        """Require a partition of records that are named here."""
+        if "partition" not in self.model_fields_set and not isinstance(self.data, Elsewhere):
+            raise InputError("partition", None, "is required")
+        return self
 
     def check(self) -> None:
         """Check, without reading records, that each section is complete and that they fit together."""

@@ -5,10 +5,12 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from unittest.mock import ANY
 
 import numpy as np
 import pytest
 import torch
+import yaml
 from support.browser import BINARY, assert_fits, chromium
 from support.channels import (
     Enrolled,
@@ -179,6 +181,32 @@ def test_a_run_directory_says_that_it_was_deployed(enrolled, channel, test_file,
     assert "data:" not in written
     assert "partition:" not in written
     assert not checkpoint_of(out).exists()
+
+
+NO_RECORDS = {key: value for key, value in SCENARIO.items() if key not in ("data", "partition")}
+TESTED = """name: csv
+path: test.csv
+target: readmitted
+schema:
+  age: {kind: number, lower: 0, upper: 110}
+  length: {kind: number, lower: 0, upper: 100}
+  cost: {kind: number, lower: 0, upper: 10}
+  visits: {kind: number, lower: 0, upper: 10}
+  readmitted: {kind: category, categories: ["no", "yes"]}
+"""
+
+
+def test_a_scenario_need_not_know_the_silos_records(enrolled, channel, tmp_path):
+    """The model is kept with the schema of the public test records."""
+    (tmp_path / "test.csv").write_text("age,length,cost,visits,readmitted\n70,9,1,2,yes\n20,1,1,0,no\n")
+    test = {**yaml.safe_load(TESTED), "path": str(tmp_path / "test.csv")}
+    out = tmp_path / "run"
+    deploy(parse(NO_RECORDS), enrolled.again(test=test), channel, out)
+    assert list(load_run(out).predict(tmp_path / "test.csv")["prediction"]) == [ANY, ANY]
+    with refused("scenario.data", "silos", "only `fedsim deploy`, whose silos have their own, goes without"):
+        resolve(parse(NO_RECORDS))
+    with refused("partition", None, "is required"):
+        parse({**NO_RECORDS, "data": "breast_cancer"})
 
 
 UNKNOWN = ("test error on each silo", "without noise and clipping", "excess risk", "heterogeneity")
