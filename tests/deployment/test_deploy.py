@@ -205,7 +205,7 @@ def test_a_scenario_need_not_know_the_silos_records(enrolled, channel, tmp_path)
     assert list(load_run(out).predict(tmp_path / "test.csv")["prediction"]) == [ANY, ANY]
     with refused("scenario.data", "silos", "only `fedsim deploy`, whose silos have their own, goes without"):
         resolve(parse(NO_RECORDS))
-    with refused("partition", None, "is required"):
+    with refused("scenario.partition", None, "is required"):
         parse({**NO_RECORDS, "data": "breast_cancer"})
 
 
