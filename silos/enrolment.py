@@ -203,7 +203,7 @@ def _inexact(config: Config, caps: Caps, own: Own) -> str:
     policy, most = config.policy, caps.total.mu_sq
     dimension = min(policy.exact_noise_dimension, largest_dimension(policy, own))
     census = ((Release(FULL, 1.0), policy.max_rounds),)
-    at_one = grid.distance(dimension, census, grid.sensitivity(dimension))  # of mu = 1 each
+    at_one = grid.GridGaussian(dimension).distance(census, 1.0)  # of mu = 1 each
     needed = at_one * most * min(most, float(gaussian.mu(*policy.run_budget)) ** 2)
     if needed <= caps.total.distance:
         return ""

@@ -18,8 +18,10 @@ from __future__ import annotations
 
 import hashlib
 import secrets
+from collections import deque
 from collections.abc import Iterable, Sequence
 from enum import IntEnum
+from itertools import accumulate
 from typing import Protocol
 
 import numpy as np
@@ -28,7 +30,8 @@ from torch import Tensor
 
 from fedsim.common.seeds import digest128
 from fedsim.privacy.mechanism import Mechanism
-from fedsim.protocol.plan import Plan
+from fedsim.protocol.plan import Ask, Plan
+from fedsim.protocol.statistics import statistic
 
 
 class Purpose(IntEnum):
@@ -148,28 +151,27 @@ class Noise:
     def __init__(
         self, mechanism: Mechanism, entropy: Entropy, plan: Plan, silos: int, dimension: int
     ) -> None:
-        self._mechanism, self._entropy, self._dimension = mechanism, entropy, dimension
-        self._queries = [sum(len(ask.queries) for ask in asks) for asks in plan.rounds]
-        self._width = max(1, *self._queries) if self._queries else 1
-        self._rounds = max(1, _NUMBERS // (self._width * dimension))
-        self._block, self._values, self._ready = -1, np.empty((0, 0, 0)), np.zeros(silos, dtype=bool)
+        self._mechanism, self._entropy = mechanism, entropy
+        self._sizes = [_sizes(asks, dimension) for asks in plan.rounds]
+        self._width = max(1, *map(sum, self._sizes)) if self._sizes else 1  # numbers of a silo in a round
+        self._rounds = max(1, _NUMBERS // self._width)
+        self._block, self._values, self._ready = -1, np.empty((0, 0)), np.zeros(silos, dtype=bool)
 
     def round(self, members: Sequence[int], round_index: int) -> RoundNoise:
         """The members' noise of one round."""
         block, place = divmod(round_index, self._rounds)
+        sizes = self._sizes[round_index]
         if self._rounds == 1:
-            streams = self._entropy.streams(members, block, Purpose.NOISE)
-            return RoundNoise(self._mechanism, streams, self._queries[round_index], self._dimension)
+            return RoundNoise(self._mechanism, self._entropy.streams(members, block, Purpose.NOISE), sizes)
         self._draw(members, block)
         drawn = self._values[:, place * self._width : (place + 1) * self._width]
         everyone = len(members) == len(self._ready)
-        return RoundNoise(self._mechanism, [], 0, self._dimension, drawn if everyone else drawn[members])
+        return RoundNoise(self._mechanism, [], sizes, drawn if everyone else drawn[members])
 
     def _draw(self, members: Sequence[int], block: int) -> None:
         """Fill the members' rows of a block, unless they are there."""
         if block != self._block:
-            shape = (len(self._ready), self._rounds * self._width, self._dimension)
-            self._block, self._values = block, np.empty(shape)
+            self._block, self._values = block, np.empty((len(self._ready), self._rounds * self._width))
             self._ready[:] = False
         ready = self._ready if len(members) == len(self._ready) else self._ready[list(members)]
         if ready.all():
@@ -180,26 +182,34 @@ class Noise:
         self._ready[missing] = True
 
 
+def _sizes(asks: Iterable[Ask], dimension: int) -> list[int]:
+    """How many numbers each answer of a round holds, in the plan's order."""
+    return [statistic(query.statistic).size(dimension) for ask in asks for query in ask.queries]
+
+
 class RoundNoise:
-    """One (members, d) tensor a query, in the plan's order."""
+    """One (members, numbers) tensor a query, in the plan's order."""
 
     def __init__(
         self,
         mechanism: Mechanism,
         streams: Sequence[np.random.Generator],
-        queries: int,
-        dimension: int,
+        sizes: Sequence[int],
         drawn: np.ndarray | None = None,
     ) -> None:
-        self._mechanism, self._streams = mechanism, streams
-        self._dimension, self._used = dimension, 0
-        self._drawn = np.empty((0, 0, 0)) if drawn is None else drawn
-        self._ahead = max(1, min(queries, _AHEAD // max(1, len(streams) * dimension)))
+        self._mechanism, self._streams, self._sizes = mechanism, streams, deque(sizes)
+        self._drawn = np.empty((len(streams), 0)) if drawn is None else drawn
+        self._used = 0
 
     def next(self) -> Tensor:
         """The next query's noise, float64; how far ahead it is drawn changes nothing."""
         if self._used == self._drawn.shape[1]:
-            self._drawn, self._used = np.empty((len(self._streams), self._ahead, self._dimension)), 0
+            self._drawn, self._used = np.empty((len(self._streams), self._ahead())), 0
             self._mechanism.fill(self._streams, self._drawn)
-        self._used += 1
-        return torch.from_numpy(self._drawn[:, self._used - 1])
+        begin, self._used = self._used, self._used + self._sizes.popleft()
+        return torch.from_numpy(self._drawn[:, begin : self._used])
+
+    def _ahead(self) -> int:
+        """The numbers of whole answers that are drawn at once: of the next one at least."""
+        totals = list(accumulate(self._sizes))
+        return max([totals[0], *(total for total in totals if total * len(self._streams) <= _AHEAD)])

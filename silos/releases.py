@@ -13,6 +13,7 @@ from fedsim.problems.kinds import Problem
 from fedsim.protocol.batch import Batch
 from fedsim.protocol.copies import CopiedQuery
 from fedsim.protocol.plan import Admitted, Ask, Plan
+from fedsim.protocol.statistics import statistic
 from silos.batches import Batches
 from silos.entropy import Entropy, Noise
 from silos.records import Records
@@ -96,11 +97,11 @@ class RoundReleases:
     ) -> Tensor:
         """The clipped sum over K records and the mechanism's noise, divided by K; (members, d).
 
-        2 clip is the L2 sensitivity of the sum under replace-one, which the mechanism's noise is scaled to.
-        Division by the public K is post-processing.
+        The mechanism's noise is scaled to spread x clip, the sum's L2 sensitivity under replace-one. Division
+        by the public K is post-processing.
         """
         total = self._clipped_sum(query, blocks)
-        self._run.mechanism.perturb(total, noise_ratio, self._multipliers, query.clip, self._noise.next)
+        self._perturb(total, query, noise_ratio, query.clip)
         return (total if divisors is None else total.div_(divisors)).to(self._run.dtype)
 
     def _contribution(
@@ -109,7 +110,7 @@ class RoundReleases:
         """The members' contributions to a secure aggregation, (members, d), float64.
 
         w_i in (0, 1] times a sum of terms of norm <= kappa_i clip, with the silo's share of the noise: at the
-        query's one clip its sensitivity is 2 w_i kappa_i clip, which the silo has priced (`Share`).
+        query's one clip its sensitivity is spread w_i kappa_i clip, which the silo has priced (`Share`).
         """
         if isinstance(query.clip, Tensor) and query.clip.dim() == 2:
             raise Refused("secure aggregation has one clip for all silos, this is one a silo")
@@ -117,10 +118,12 @@ class RoundReleases:
         shorter = query.clip * torch.tensor(shares, dtype=torch.float64).unsqueeze(-1)
         own = query if set(shares) == {1.0} else query._replace(clip=shorter.to(self._run.dtype))
         total = self._clipped_sum(own, blocks).mul_(weights)
-        self._run.mechanism.perturb(
-            total, noise_ratio, self._multipliers, float(query.clip), self._noise.next
-        )
+        self._perturb(total, query, noise_ratio, float(query.clip))
         return total.detach()
+
+    def _perturb(self, total: Tensor, query: CopiedQuery, noise_ratio: float, clip: float | Tensor) -> None:
+        spread = statistic(query.shape.statistic).spread
+        self._run.mechanism.perturb(total, noise_ratio, self._multipliers, spread, clip, self._noise.next)
 
     def _weights(self, batch: Batch) -> Tensor:
         """w_i of the members, (members, 1)."""

@@ -7,10 +7,11 @@ uses the same grid and price (docs/summed-noise.md).
 and delta less (1 + e^eps) T, where T is the total-variation distance of all the noise from rounded Gaussian
 noise. In steps of clip / 2^20, for d coordinates:
 
-* *Sensitivity.* Replacing a record's term moves the rounded sum by at most D = 2 (2^20 (1 + e) + sqrt(d)),
-  adding or removing one (Poisson) by D / 2, and one that counts j times (with replacement) by j D: rounding
-  moves two sums by sqrt(d). e = 2e-4 covers float64: sums of P <= `MAX_RECORDS` terms, in any order, stray
-  by P^2 2^-53 <= 1.2e-4 of the clip, the division by 3e-10 of it, and 4.2e-6 are for the next point.
+* *Sensitivity.* Replacing a record's term moves the rounded sum by at most D = s 2^20 (1 + e) + 2 sqrt(d), s
+  the statistic's spread: rounding moves two sums by sqrt(d). Where s = 2, adding or removing one (Poisson)
+  moves it by D / 2, and one that counts j times (with replacement) by j D. e = 2e-4 covers float64: sums of
+  P <= `MAX_RECORDS` terms, in any order, stray by P^2 2^-53 <= 1.2e-4 of the clip, the division by 3e-10 of
+  it, and 4.2e-6 are for the next point.
 * *Ideal noise.* Rounding commutes with adding integers, so round(N(0, s^2)) on the rounded sum is a function
   of a Gaussian release of noise s, s^2 = sigma^2 - 1/12: `fedsim.privacy.cost` prices it, sampled or not.
 * *Distance.* The discrete Gaussian of scale sigma >= `FINEST` is within 5e-4 / sigma^4 of round(N(0, s^2)) a
@@ -40,6 +41,7 @@ from fedsim.privacy.discrete_noise import Integers, with_noise
 from fedsim.privacy.mechanism import Mechanism
 from fedsim.privacy.silo_gaussian import SiloGaussian
 from fedsim.protocol.plan import Census
+from fedsim.protocol.statistics import GRADIENT
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -62,9 +64,9 @@ _SHARE = 1e-3  # of delta, for that distance
 _SEARCH = 1.05
 
 
-def sensitivity(dimension: int, share: float = 1.0) -> float:
-    """D = 2 (2^20 share (1 + e) + sqrt(d)) of a rounded sum whose terms have norm <= share clip, in steps."""
-    return 2 * (STEPS * share * (1 + ROUNDING) + math.sqrt(dimension))
+def sensitivity(dimension: int, spread: float, share: float = 1.0) -> float:
+    """D = spread 2^20 share (1 + e) + 2 sqrt(d) of a rounded sum of terms of norm <= share clip, in steps."""
+    return spread * (STEPS * share * (1 + ROUNDING)) + 2 * math.sqrt(dimension)
 
 
 def on_grid(total: Tensor, clip: float | Tensor, largest: float = 2.0**62) -> Integers:
@@ -173,20 +175,20 @@ class GridGaussian(GridPricing, Mechanism):
 
     @property
     def sensitivity(self) -> float:
-        """The sensitivity of a rounded sum in steps of the grid: D of the module's docstring."""
-        return sensitivity(self.dimension)
+        """The sensitivity of a rounded sum of gradients in steps of the grid: D of the module's docstring."""
+        return sensitivity(self.dimension, GRADIENT.spread)
 
     def fill(self, streams: Iterable[np.random.Generator], rows: Iterable[np.ndarray]) -> None:
         """Draw nothing: the noise is not a stream's."""
 
     def perturb(
-        self, total: Tensor, noise_ratio: float, z: Tensor, clip: float | Tensor, noise: Noise
+        self, total: Tensor, noise_ratio: float, z: Tensor, spread: float, clip: float | Tensor, noise: Noise
     ) -> None:
         """total = (round(total / step) + discrete Gaussian noise) step; with clip 0, zero. ValueError for
         sums of another dimension, whose sensitivity is not known.
         """
         check_dimension(total, self.dimension)
-        scales = (noise_ratio * z.double() * self.sensitivity).flatten().tolist()
+        scales = (noise_ratio * z.double() * sensitivity(self.dimension, spread)).flatten().tolist()
         rows = on_grid(total, clip)
         noisy = np.stack([with_noise(row, scale) for row, scale in zip(rows, scales, strict=True)])
         total.copy_(torch.from_numpy(noisy)).mul_(clip / STEPS)

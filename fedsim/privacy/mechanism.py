@@ -20,7 +20,8 @@ class Mechanism(Protocol):
     """Adds noise to a silo's answers and prices it; frozen and hashable.
 
     z is a silo's base noise multiplier: sigma over L2 sensitivity of a release of weight 1. A clipped sum
-    has sensitivity 2 clip under replace-one. A class's first docstring line is what `fedsim list` shows.
+    has sensitivity spread x clip under replace-one, by its statistic's spread. A class's first docstring line
+    is what `fedsim list` shows.
 
     Attributes:
         name: the word in a scenario.
@@ -51,7 +52,7 @@ class Mechanism(Protocol):
         ...
 
     def perturb(
-        self, total: Tensor, noise_ratio: float, z: Tensor, clip: float | Tensor, noise: Noise
+        self, total: Tensor, noise_ratio: float, z: Tensor, spread: float, clip: float | Tensor, noise: Noise
     ) -> None:
         """Add a release's noise to clipped sums, in place.
 
@@ -59,6 +60,7 @@ class Mechanism(Protocol):
             total: one sum a silo, (silos, d), float64.
             noise_ratio: the release's noise relative to z.
             z: base noise multipliers, (silos, 1).
+            spread: of the statistic (`fedsim.protocol.statistics`).
             clip: of a record's term, a number or (silos, 1).
             noise: gives the release's rows of `fill`, (silos, d); called at most once. If it gives fewer rows
                 than `total` has, they are tiled: runs that are computed together share their noise.

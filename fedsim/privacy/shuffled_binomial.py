@@ -144,7 +144,7 @@ class ShuffledBinomial(SharedNoise, SumMechanism):
             stream.random(out=row)
 
     def perturb(
-        self, total: Tensor, noise_ratio: float, z: Tensor, clip: float | Tensor, noise: Noise
+        self, total: Tensor, noise_ratio: float, z: Tensor, spread: float, clip: float | Tensor, noise: Noise
     ) -> None:
         """total = (total / step rounded at random) + bits - b / 2: integers, for `step`; z is common. Errors
         as `SummedGaussian.perturb`.

@@ -104,15 +104,15 @@ class ShuffledGaussian(SumMechanism):
         SiloGaussian().fill(streams, rows)
 
     def perturb(
-        self, total: Tensor, noise_ratio: float, z: Tensor, clip: float | Tensor, noise: Noise
+        self, total: Tensor, noise_ratio: float, z: Tensor, spread: float, clip: float | Tensor, noise: Noise
     ) -> None:
-        """total = total / clip + 2 ratio z noise, z being common to all silos; noise alone at clip 0.
+        """total = total / clip + spread ratio z noise, z being common to all silos; noise alone at clip 0.
 
         In units of the clip: a server that gave one silo another clip than the others, by another broadcast,
         would else know its message by its size.
         """
         total.div_(clip).nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)
-        SiloGaussian().perturb(total, noise_ratio, z, 1.0, noise)
+        SiloGaussian().perturb(total, noise_ratio, z, spread, 1.0, noise)
 
     def epsilons(self, census: Census, cases: Sequence[tuple[int, float, float]]) -> list[float]:
         """See the module's docstring."""

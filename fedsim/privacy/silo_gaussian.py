@@ -28,12 +28,12 @@ _UNSAMPLED = {Full.sampler, Fresh.sampler}
 class SiloGaussian(Mechanism):
     """Clip every record's term and add Gaussian noise in the silo (ISRL-DP).
 
-    A clipped sum of sensitivity 2 clip plus N(0, (noise_ratio z 2 clip)^2) a coordinate is a Gaussian
+    A clipped sum of sensitivity s = spread clip plus N(0, (noise_ratio z s)^2) a coordinate is a Gaussian
     mechanism with noise multiplier noise_ratio z; `fedsim.privacy.cost` has what a plan of them costs. With
     clip 0 no record adds anything, and neither does the noise; z = 0 adds none and costs infinity.
 
     >>> import torch
-    >>> SiloGaussian().sigma(noise_ratio=0.5, z=torch.tensor([[3.0], [4.0]]), clip=2.0).tolist()
+    >>> SiloGaussian().sigma(0.5, z=torch.tensor([[3.0], [4.0]]), spread=2.0, clip=2.0).tolist()
     [[6.0], [8.0]]
     """
 
@@ -43,9 +43,9 @@ class SiloGaussian(Mechanism):
         "respect to replacing one of its records, whatever the server and the other silos do"
     )
 
-    def sigma(self, noise_ratio: float, z: Tensor, clip: float | Tensor) -> Tensor:
+    def sigma(self, noise_ratio: float, z: Tensor, spread: float, clip: float | Tensor) -> Tensor:
         """Standard deviation of the noise on a coordinate of a clipped sum, (silos, 1)."""
-        return noise_ratio * z * (2 * clip)
+        return noise_ratio * z * (spread * clip)
 
     def fill(self, streams: Iterable[np.random.Generator], rows: Iterable[np.ndarray]) -> None:
         """Standard normal numbers."""
@@ -53,10 +53,10 @@ class SiloGaussian(Mechanism):
             stream.standard_normal(out=row)
 
     def perturb(
-        self, total: Tensor, noise_ratio: float, z: Tensor, clip: float | Tensor, noise: Noise
+        self, total: Tensor, noise_ratio: float, z: Tensor, spread: float, clip: float | Tensor, noise: Noise
     ) -> None:
         """total += sigma noise."""
-        drawn, sigma = noise(), self.sigma(noise_ratio, z, clip)
+        drawn, sigma = noise(), self.sigma(noise_ratio, z, spread, clip)
         cohorts = total.view(-1, *drawn.shape)
         cohorts.addcmul_(sigma.view(len(cohorts), -1, 1), drawn)
 
@@ -95,7 +95,7 @@ class NoMechanism(Mechanism):
         """Draw nothing."""
 
     def perturb(
-        self, total: Tensor, noise_ratio: float, z: Tensor, clip: float | Tensor, noise: Noise
+        self, total: Tensor, noise_ratio: float, z: Tensor, spread: float, clip: float | Tensor, noise: Noise
     ) -> None:
         """Leave the sums as they are."""
 

@@ -45,6 +45,7 @@ from fedsim.privacy.grid import STEPS, GridPricing
 from fedsim.privacy.silo_gaussian import SiloGaussian
 from fedsim.privacy.sum_mechanism import SharedNoise, SumMechanism
 from fedsim.protocol.plan import Census
+from fedsim.protocol.statistics import GRADIENT
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -89,7 +90,7 @@ class SummedGaussian(GridPricing, SharedNoise, SumMechanism):
 
     def sensitivity(self, r: float = 1.0) -> float:
         """See `SharedNoise`."""
-        return grid.sensitivity(self.dimension, r)
+        return grid.sensitivity(self.dimension, GRADIENT.spread, r)
 
     @property
     def sharers(self) -> float:
@@ -126,7 +127,7 @@ class SummedGaussian(GridPricing, SharedNoise, SumMechanism):
             SiloGaussian().fill(streams, rows)
 
     def perturb(
-        self, total: Tensor, noise_ratio: float, z: Tensor, clip: float | Tensor, noise: Noise
+        self, total: Tensor, noise_ratio: float, z: Tensor, spread: float, clip: float | Tensor, noise: Noise
     ) -> None:
         """total = round(total / step) + the silo's noise: integers, for `step`; z is the common multiplier.
 

@@ -16,8 +16,8 @@ from torch import Tensor
 from fedsim.common.errors import Refused
 from fedsim.protocol.batch import Batch
 from fedsim.protocol.contract import Query
-from fedsim.protocol.limits import POINTS
 from fedsim.protocol.plan import Ask, QueryShape
+from fedsim.protocol.statistics import statistic
 
 MAX_ARRAYS = 16  # tensors of a broadcast, a message or memory at most
 _BATCHES = get_args(get_args(Batch)[0])
@@ -46,8 +46,7 @@ def _copied_query(query: Query) -> CopiedQuery:
     _check(query.batch, _BATCHES, "batch")
     _check(query.points, tuple, "points of a query")
     _check(query.statistic, str, "statistic")
-    if query.statistic not in POINTS:
-        raise Refused(f"statistic {query.statistic[:40]!r} is not one of {', '.join(POINTS)}")
+    statistic(query.statistic)
     points, clip = tuple(copied_tensor(point, "a point") for point in query.points), query.clip
     bound = copied_tensor(clip, "clip") if isinstance(clip, torch.Tensor) else _number(clip, "clip")
     shape = QueryShape(query.statistic, len(points), _number(query.noise_ratio, "noise_ratio"))

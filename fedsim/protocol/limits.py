@@ -10,6 +10,7 @@ import torch
 
 from fedsim.common.errors import Refused
 from fedsim.protocol.plan import Ask, Plan, QueryShape
+from fedsim.protocol.statistics import statistic
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -18,9 +19,6 @@ _LEAST_NUMBERS = 5_000  # an answer's fixed cost, in numbers
 
 DIVERGED = "(if the iterates diverge, lower the step size)"
 """The end of what is said where a run most probably diverged."""
-
-POINTS = {"gradient": 1, "gradient_difference": 2}
-"""Every statistic and the number of points at which it is evaluated."""
 
 
 @dataclass(frozen=True)
@@ -75,9 +73,7 @@ class Limits:
             self._check_shape(query)
 
     def _check_shape(self, shape: QueryShape) -> None:
-        expected = POINTS.get(shape.statistic)
-        if expected is None:
-            raise Refused(f"statistic {shape.statistic!r} is not one of {', '.join(POINTS)}")
+        expected = len(statistic(shape.statistic).points)
         if shape.points != expected:
             raise Refused(f"{shape.statistic} takes {expected} point(s), got {shape.points}")
         if not self.min_noise_ratio <= shape.noise_ratio <= self.max_noise_ratio:

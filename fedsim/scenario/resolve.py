@@ -34,6 +34,7 @@ from fedsim.protocol.blame import blaming
 from fedsim.protocol.contract import Algorithm, Public
 from fedsim.protocol.dryrun import Trace
 from fedsim.protocol.limits import LIMITS
+from fedsim.protocol.statistics import GRADIENT
 from fedsim.scenario.algorithm import GivenAlgorithm
 from fedsim.scenario.automatic import step_warning, with_automatic
 from fedsim.scenario.by_theorem import claims, constants, need_privacy, with_numbers, with_stated_noise
@@ -216,7 +217,8 @@ def _given_noise(resolved: Resolved) -> tuple[float, ...]:
         raise InputError("scenario.privacy.sigma", privacy.sigma, hint)
     # A gradient comes first in every algorithm's plan; the anchors of prox-SVRG use every record.
     batch = resolved.trace.plan.rounds[0][0].batch
-    return tuple(sigma * batch.size(n) / (2 * clip) for sigma, n in zip(sigmas, resolved.sizes, strict=True))
+    moved = GRADIENT.sensitivity(clip)
+    return tuple(sigma * batch.size(n) / moved for sigma, n in zip(sigmas, resolved.sizes, strict=True))
 
 
 def _with_smoothness(scenario: Scenario) -> Scenario:

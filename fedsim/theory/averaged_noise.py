@@ -20,6 +20,7 @@ from fedsim.privacy.sum_mechanism import SumMechanism
 from fedsim.protocol.batch import FULL, Batch, Fresh, Full
 from fedsim.protocol.plan import Census, Release
 from fedsim.protocol.pool import Pool
+from fedsim.protocol.statistics import GRADIENT
 from fedsim.theory.participants import Law, mean_shares, planned_share
 from fedsim.theory.symbols import Premises
 
@@ -58,7 +59,7 @@ class AveragedNoise:
             plan: all kinds of releases of the run.
         """
         return sum(
-            factor * (z * kind.ratio * 2 * clip / kind.batch.size(budget.n)) ** 2
+            factor * (z * kind.ratio * GRADIENT.sensitivity(clip) / kind.batch.size(budget.n)) ** 2
             for factor, z, budget in zip(self.factors, self.multipliers(plan), self.budgets, strict=True)
         )
 

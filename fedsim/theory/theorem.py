@@ -15,6 +15,7 @@ from typing import Any
 
 from fedsim.privacy.calibrate import Budget
 from fedsim.protocol.batch import Batch
+from fedsim.protocol.statistics import GRADIENT
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +41,8 @@ class NoisyMean:
 
     @property
     def sensitivity(self) -> float:
-        """2 clip / K: L2 sensitivity of that mean to replacing one record, in the unit of sigma."""
-        return 2 * self.clip / self.batch.size(self.n)
+        """L2 sensitivity of that mean to replacing one record, in the unit of sigma."""
+        return GRADIENT.sensitivity(self.clip) / self.batch.size(self.n)
 
     @property
     def multiplier(self) -> float:

@@ -35,7 +35,9 @@ CENSUSES: dict[str, Census] = {
 def perturbed(total: Tensor, ratio: float, clip: float | Tensor = 1.0, z: float = 1.0) -> Tensor:
     """A copy of `total` (silos, d) after the mechanism of its dimension."""
     noisy, multipliers = total.clone(), torch.full((len(total), 1), z, dtype=torch.float64)
-    GridGaussian(total.shape[1]).perturb(noisy, ratio, multipliers, clip, lambda: pytest.fail("a stream"))
+    GridGaussian(total.shape[1]).perturb(
+        noisy, ratio, multipliers, 2.0, clip, lambda: pytest.fail("a stream")
+    )
     return noisy
 
 
@@ -155,7 +157,7 @@ def test_clip_zero_lets_nothing_out_and_every_silo_has_its_own() -> None:
     total[3, 0] = torch.nan
     clip = torch.tensor([[0.0], [1.0], [0.25], [1.0]])  # float32, as a gate of that type has it
     z = torch.tensor([[1.0], [0.0], [1.0], [0.0]], dtype=torch.float64)
-    GridGaussian(6).perturb(total, 1.0, z, clip, lambda: pytest.fail("a stream"))
+    GridGaussian(6).perturb(total, 1.0, z, 2.0, clip, lambda: pytest.fail("a stream"))
     assert (total[0] == 0).all()
     assert (total[1] == 1).all()
     steps = total[2] / 0.25 * STEPS
@@ -168,7 +170,7 @@ def test_clip_zero_lets_nothing_out_and_every_silo_has_its_own() -> None:
 
 def test_sums_of_another_dimension_are_refused() -> None:
     with pytest.raises(ValueError, match="for 7"):
-        GridGaussian(7).perturb(torch.zeros(1, 8), 1.0, torch.ones(1, 1), 1.0, lambda: torch.zeros(1, 8))
+        GridGaussian(7).perturb(torch.zeros(1, 8), 1.0, torch.ones(1, 1), 2.0, 1.0, lambda: torch.zeros(1, 8))
 
 
 def distance_per_coordinate(sigma: float, variance: float) -> float:

@@ -29,8 +29,8 @@ def test_gaussian_noise_is_the_streams_own_scaled_to_ratio_multiplier_and_clip()
     assert np.array_equal(rows, [np.random.default_rng(silo).standard_normal(5) for silo in (3, 4)])
     z, clip = torch.tensor([[1.0], [10.0]]).double(), torch.tensor([[0.5], [2.0]]).double()
     total = torch.ones(2, 5, dtype=torch.float64)
-    GAUSSIAN.perturb(total, 3.0, z, clip, lambda: torch.from_numpy(rows))
-    assert SiloGaussian().sigma(3.0, z, clip).flatten().tolist() == [3.0, 120.0]
+    GAUSSIAN.perturb(total, 3.0, z, 2.0, clip, lambda: torch.from_numpy(rows))
+    assert SiloGaussian().sigma(3.0, z, 2.0, clip).flatten().tolist() == [3.0, 120.0]
     torch.testing.assert_close(total, 1 + torch.tensor([[3.0], [120.0]]) * torch.from_numpy(rows))
 
 
@@ -51,7 +51,7 @@ def test_gaussian_noise_is_priced_by_the_accountant() -> None:
 def test_no_mechanism_changes_nothing_and_costs_infinity() -> None:
     stream, rows, total = np.random.default_rng(0), np.full((1, 3), 7.0), torch.ones(1, 3)
     NONE.fill([stream], rows)
-    NONE.perturb(total, 1.0, torch.ones(1, 1), 1.0, lambda: pytest.fail("noise was drawn"))
+    NONE.perturb(total, 1.0, torch.ones(1, 1), 2.0, 1.0, lambda: pytest.fail("noise was drawn"))
     assert rows.tolist() == [[7.0] * 3]
     assert total.tolist() == [[1.0] * 3]
     assert stream.standard_normal() == np.random.default_rng(0).standard_normal()

@@ -36,7 +36,7 @@ def contributions(mechanism: ShuffledBinomial, total: Tensor, bits: int, seed: i
     rows = np.random.default_rng(seed).random(total.shape)
     sent, z = total.clone(), multiplier(mechanism, bits)
     multipliers = torch.full((len(total), 1), z, dtype=torch.float64)
-    mechanism.perturb(sent, 1.0, multipliers, 1.0, lambda: torch.from_numpy(rows))
+    mechanism.perturb(sent, 1.0, multipliers, 2.0, 1.0, lambda: torch.from_numpy(rows))
     return sent.numpy()
 
 

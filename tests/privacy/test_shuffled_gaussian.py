@@ -26,10 +26,10 @@ def test_noise_is_the_silos_own() -> None:
     PEOPLE.fill([np.random.default_rng(silo) for silo in (3, 4)], rows)
     sent, own = torch.ones(2, 5, dtype=torch.float64), torch.ones(2, 5, dtype=torch.float64)
     z = torch.full((2, 1), 3.0, dtype=torch.float64)
-    PEOPLE.perturb(sent, 2.0, z, 0.5, lambda: torch.from_numpy(rows))
-    SiloGaussian().perturb(own, 2.0, z, 0.5, lambda: torch.from_numpy(rows))
+    PEOPLE.perturb(sent, 2.0, z, 2.0, 0.5, lambda: torch.from_numpy(rows))
+    SiloGaussian().perturb(own, 2.0, z, 2.0, 0.5, lambda: torch.from_numpy(rows))
     torch.testing.assert_close(sent * PEOPLE.step(0.5), own)
-    PEOPLE.perturb(sent, 2.0, z, 0.0, lambda: torch.from_numpy(rows))  # at clip 0 no message stands out
+    PEOPLE.perturb(sent, 2.0, z, 2.0, 0.0, lambda: torch.from_numpy(rows))  # at clip 0 no message stands out
     torch.testing.assert_close(sent, 12 * torch.from_numpy(rows))
     assert PEOPLE.step(0.5) == 0.5
 

@@ -31,7 +31,7 @@ def contributions(mechanism: SummedGaussian, total: Tensor, z: float, ratio: flo
         return torch.from_numpy(rows)
 
     sent = total.clone()
-    mechanism.perturb(sent, ratio, torch.full((len(total), 1), z, dtype=torch.float64), 1.0, noise)
+    mechanism.perturb(sent, ratio, torch.full((len(total), 1), z, dtype=torch.float64), 2.0, 1.0, noise)
     return sent.numpy()
 
 
@@ -96,7 +96,7 @@ def test_a_replaced_record_moves_a_contribution_by_no_more_than_its_sensitivity(
         moved = np.linalg.norm(
             contributions(mechanism, high / STEPS, 1.0) - contributions(mechanism, low / STEPS, 1.0)
         )
-        assert moved <= grid.sensitivity(d, share)
+        assert moved <= grid.sensitivity(d, 2.0, share)
         assert mechanism.effective(1.0, share) <= mechanism.sensitivity() / moved
     assert moved > 2 * share * STEPS + 0.9 * sqrt(d)
 
@@ -107,7 +107,7 @@ def test_the_common_multiplier_and_a_silos_own_are_inverse(r: float) -> None:
     assert mechanism.common(mechanism.effective(2.0, r), r) == pytest.approx(2.0, rel=1e-14)
     assert mechanism.effective(2.0, r) == mechanism.effective(2.0, max(r, mechanism.least)) >= 2.0
     noise = 2.0 * mechanism.sensitivity()
-    assert mechanism.effective(2.0, 0.5) == noise / grid.sensitivity(1000, 0.5)
+    assert mechanism.effective(2.0, 0.5) == noise / grid.sensitivity(1000, 2.0, 0.5)
 
 
 def convolved(sigma: float, count: int) -> tuple[np.ndarray, np.ndarray]:
@@ -176,7 +176,7 @@ def test_the_price_pays_for_every_distance(epsilon: float) -> None:
     mechanism = SummedGaussian(100_000, 1000, 1.0)
     (z,) = mechanism.noise_multipliers(ROUNDS, [Budget(50, epsilon, DELTA)], 1e4)
     (spent,) = mechanism.epsilons(ROUNDS, [(50, z, DELTA)])
-    sigma = z * grid.sensitivity(100_000, mechanism.least)
+    sigma = z * grid.sensitivity(100_000, 2.0, mechanism.least)
     share = sigma / sqrt(1000)
     distance = 35 * 100_000 * (5e-4 / sigma**4 + sum_distance(share, 1000) + 1e-200)
     assert float(gaussian.profile(spent, sqrt(35) / z)) + (1 + exp(spent)) * distance <= DELTA

@@ -13,7 +13,7 @@ LOADED = {
     "fedsim.data": "dataset prepare source",
     "fedsim.privacy": "calibrate cost discrete_noise gaussian grid mechanism rounding silo_gaussian",
     "fedsim.problems": "composite glm kinds network network_models section",
-    "fedsim.protocol": "batch blame contract copies dryrun limits passes plan",
+    "fedsim.protocol": "batch blame contract copies dryrun limits passes plan statistics",
     "fedsim.wire": "connections daemon dial frames health messages service",
 }
 """By package, but for `fedsim.common` and `silos`, of which all modules may be loaded."""

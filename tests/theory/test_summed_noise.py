@@ -75,7 +75,7 @@ def test_it_is_what_the_mechanism_adds(members: int, honest: float) -> None:
     rows = torch.zeros(members, 20_000, dtype=torch.float64)
     rng = np.random.default_rng(7)
     drawn = torch.from_numpy(rng.standard_normal(rows.shape))
-    mechanism.perturb(rows, 1.0, torch.full((members, 1), z), 2.0, lambda: drawn)
+    mechanism.perturb(rows, 1.0, torch.full((members, 1), z), 2.0, 2.0, lambda: drawn)
     mean = rows.sum(0) * mechanism.step(2.0) * pool.worth(FULL, members)
     # 20,000 coordinates: the ratio has standard deviation 0.01.
     assert float(mean.var()) / each.variance(2.0, PLAN[0], PLAN) == pytest.approx(1, abs=0.05)

@@ -12,6 +12,7 @@ from math import inf
 from typing import ClassVar, cast
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from fedsim.privacy.mechanism import Mechanism
@@ -21,6 +22,7 @@ from fedsim.protocol.contract import Algorithm, Asker, Memory, Public, PublicPro
 from fedsim.protocol.limits import LIMITS
 from fedsim.protocol.plan import Plan, Terms
 from fedsim.protocol.pool import Share
+from fedsim.protocol.statistics import statistic
 from fedsim.scenario.resolve import Resolved
 from fedsim.simulation.host import MemoryLedger
 from fedsim.simulation.side_by_side import SideBySide
@@ -82,6 +84,11 @@ Record = tuple[np.ndarray, float]  # one record: features (f,) and target
 def alone(record: Record) -> Data:
     """A silo of this one record, whose clipped mean is the record's clipped term."""
     return record[0][None, :], np.array([record[1]])
+
+
+def sensitivity(query: Query) -> Tensor:
+    """L2 sensitivity of a query's sum under replace-one, float64, in the shape of its clip."""
+    return statistic(query.statistic).sensitivity(torch.as_tensor(query.clip, dtype=torch.float64))
 
 
 @dataclass(frozen=True)

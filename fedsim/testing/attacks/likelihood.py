@@ -29,7 +29,7 @@ from fedsim.problems.glm import GeneralisedLinear
 from fedsim.protocol.batch import FULL, Batch, Fresh, Full, Poisson, Subsample, WithReplacement
 from fedsim.protocol.contract import Asker, Memory, Public, PublicProblem, Query, ServerHalf
 from fedsim.protocol.plan import Ask, Plan, QueryShape
-from fedsim.testing.attacks.cohorts import Data, Heard, Record, alone, cohort
+from fedsim.testing.attacks.cohorts import Data, Heard, Record, alone, cohort, sensitivity
 from fedsim.testing.attacks.setting import Others, Setting, replaced
 
 
@@ -177,8 +177,8 @@ class Scores:
             exponent = log_chance
             for query, answer, place in zip(heard.queries, heard.answers, places, strict=True):
                 term = getattr(place, world)
-                sensitivity = 2 * torch.as_tensor(query.clip).double() / batch.size(self._n)
-                variance = (query.noise_ratio * self._z * sensitivity).square().reshape(-1)
+                moved = sensitivity(query) / batch.size(self._n)
+                variance = (query.noise_ratio * self._z * moved).square().reshape(-1)
                 inner = ((answer.double() - place.base) * term).sum(-1) / variance
                 square = term.square().sum(-1) / variance
                 exponent = exponent + j * inner[:, None] - j.square() * square[:, None] / 2
@@ -193,7 +193,7 @@ class Scores:
         """The ratio where answers are unlinked messages, (runs, messages, d), of full batches."""
         exponent = torch.zeros((), dtype=torch.float64)
         for query, answer, place in zip(heard.queries, heard.answers, places, strict=True):
-            variance = (query.noise_ratio * self._z * 2 * float(query.clip) / batch.size(self._n)) ** 2
+            variance = (query.noise_ratio * self._z * float(sensitivity(query)) / batch.size(self._n)) ** 2
             moved = (place.second - place.first)[:, None]
             left = answer.double() - (place.base + place.first)[:, None]
             exponent = exponent + ((left * moved).sum(-1) - moved.square().sum(-1) / 2) / variance

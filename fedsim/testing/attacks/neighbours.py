@@ -26,7 +26,7 @@ from fedsim.privacy.grid import STEPS
 from fedsim.protocol.batch import Fresh, Full
 from fedsim.protocol.contract import Asker, Query
 from fedsim.protocol.copies import CohortMemory
-from fedsim.testing.attacks.cohorts import Data, Heard, Record
+from fedsim.testing.attacks.cohorts import Data, Heard, Record, sensitivity
 from fedsim.testing.attacks.likelihood import Knowledge, Places, Scores, narrowed
 from fedsim.testing.attacks.search import Attack, search
 from fedsim.testing.attacks.setting import Broadcast, Others, Setting, others
@@ -107,7 +107,7 @@ def noise(
             left = left - places.first[:, :_COORDINATES]
         else:
             left = left @ _across(places)
-        sigma = query.noise_ratio * noise_multiplier * 2 * float(torch.as_tensor(query.clip)) / size
+        sigma = query.noise_ratio * noise_multiplier * float(sensitivity(query)) / size
         if sigma > 0 and left.shape[1]:
             found.append((left / sigma).numpy())
             grain = max(1 / (2 * STEPS), torch.finfo(line.dtype).eps * size)

@@ -22,7 +22,7 @@ from scipy import special, stats
 
 from fedsim.privacy.shuffled_binomial import ShuffledBinomial
 from fedsim.protocol.contract import Query
-from fedsim.testing.attacks.cohorts import Heard, Tap
+from fedsim.testing.attacks.cohorts import Heard, Tap, sensitivity
 from fedsim.testing.attacks.search import Attack
 from fedsim.testing.attacks.setting import Setting, beside
 
@@ -199,7 +199,7 @@ def _over_stated(setting: Setting, silo: int, heard: Heard) -> tuple[list[np.nda
     for query, answer in zip(heard.queries, heard.answers, strict=True):
         size = query.batch.size(setting.admitted[silo].terms.n)
         multiplier, step = _stated(setting, silo, query)
-        sigma = multiplier * 2 * torch.as_tensor(query.clip).double().reshape(-1, 1) / size
+        sigma = multiplier * sensitivity(query).reshape(-1, 1) / size
         if bool((sigma > 0).all()):
             rows.append((answer[:, :coordinates].double() / sigma).numpy())
             steps.append(step)

@@ -21,7 +21,7 @@ from fedsim.problems.kinds import Problem
 from fedsim.problems.network import NeuralNetwork
 from fedsim.protocol.batch import FULL, Batch
 from fedsim.protocol.plan import Plan
-from fedsim.testing.attacks.cohorts import Data, Heard, Record, Tap, Wiretap, alone, cohort
+from fedsim.testing.attacks.cohorts import Data, Heard, Record, Tap, Wiretap, alone, cohort, sensitivity
 from fedsim.testing.attacks.setting import Broadcast, Kind, Setting, beside, others, replaced
 
 _BALANCING_STEPS = 150
@@ -254,10 +254,10 @@ def _distances(
 
 
 def _square(heard: Heard) -> Tensor:
-    """Sum over an ask's queries of (distance / (2 clip ratio))^2 between all pairs of members."""
+    """Sum over an ask's queries of (distance / (sensitivity ratio))^2 between all pairs of members."""
     total = torch.zeros(())
     for query, answer in zip(heard.queries, heard.answers, strict=True):
-        scale = 2 * torch.as_tensor(query.clip).reshape(-1, 1).double() * query.noise_ratio
+        scale = sensitivity(query).reshape(-1, 1) * query.noise_ratio
         scaled = torch.where(scale > 0, answer.double() / scale, 0.0)
         total = total + torch.cdist(scaled, scaled).square()
     return total

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from fedsim.protocol.batch import WithReplacement
 from fedsim.simulation.host import Answering
-from fedsim.testing.attacks.cohorts import Data, Heard, Record, Tap, Tell
+from fedsim.testing.attacks.cohorts import Data, Heard, Record, Tap, Tell, sensitivity
 from fedsim.testing.attacks.likelihood import single, term
 from fedsim.testing.attacks.search import Attack
 from fedsim.testing.attacks.servers import Done
@@ -200,9 +200,9 @@ def _own(
     for query, count, answers in zip(queries, counts, rows, strict=True):
         asked, table = single(query, silo), torch.stack(list(answers))
         times = max(1, count) if isinstance(query.batch, WithReplacement) else 1
-        sensitivity = 2 * float(asked.clip) / query.batch.size(setting.admitted[silo].terms.n) * times
+        allowed = float(sensitivity(asked)) / query.batch.size(setting.admitted[silo].terms.n) * times
         moved = torch.cdist(table, table, compute_mode="donot_use_mm_for_euclid_dist")
-        found.add("sensitivity", _over(float(moved.max()), _rounding(setting, table), sensitivity), where)
+        found.add("sensitivity", _over(float(moved.max()), _rounding(setting, table), allowed), where)
 
 
 def _cross(
@@ -216,8 +216,8 @@ def _cross(
             moved[silo] = 0.0
             for other in torch.nonzero(moved).flatten().tolist():
                 size = query.batch.size(setting.admitted[other].terms.n)
-                sensitivity = 2 * float(single(query, other).clip) / size
-                ratio = _over(float(moved[other]), _rounding(setting, old[other]), sensitivity)
+                allowed = float(sensitivity(single(query, other))) / size
+                ratio = _over(float(moved[other]), _rounding(setting, old[other]), allowed)
                 found.add("cross", ratio, f"{where}: {setting.resolved.names[other]}")
 
 

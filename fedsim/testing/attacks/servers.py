@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from fedsim.common.seeds import digest128
-from fedsim.testing.attacks.cohorts import Data, Heard, Record, Tap, alone
+from fedsim.testing.attacks.cohorts import Data, Heard, Record, Tap, alone, sensitivity
 from fedsim.testing.attacks.likelihood import ClippedMeans, Knowledge, Scores, narrowed, shape_of
 from fedsim.testing.attacks.parties import anonymous
 from fedsim.testing.attacks.search import Attack
@@ -120,7 +120,7 @@ def choose_pairs(setting: Setting, attacks: Mapping[int, Attack]) -> dict[int, P
         clipped = ClippedMeans(setting, [alone(record) for record in tried], runs, shapes)
         for place, query in enumerate(query for each in heard[-2:] for query in each.queries):
             terms = clipped.means(narrowed(query), place).double()  # (runs, records, d)
-            scale = 2 * torch.as_tensor(query.clip).double().reshape(-1, 1, 1) * query.noise_ratio
+            scale = sensitivity(query).reshape(-1, 1, 1) * query.noise_ratio
             square = torch.cdist(terms, terms).square() / scale.square().clamp_min(1e-300)
             distances[silo] = distances.get(silo, torch.zeros(())) + square.mean(0)
 
