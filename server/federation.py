@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from datetime import timedelta
 from types import MappingProxyType
 from typing import Protocol, TypeVar
 
@@ -51,6 +52,7 @@ class Channel(Protocol):
 
 
 _PAUSE, _LONGEST_PAUSE = 0.1, 5.0  # seconds before those that are missing are asked again
+_DECIDING = 120.0  # the longest such pause where all that are missing have asked for time
 _AWAY, _LONGEST_AWAY = 4.0, 120.0  # seconds between two knocks at a silo that missed deadlines
 NOT_ASKED = "not asked: it missed a deadline, and has not been back since"
 
@@ -95,8 +97,10 @@ class RemoteSilos:
         identities: each silo's Ed25519 public key, 32 bytes, by name.
         deadline: seconds that silos have for a reply.
         min_silos: fewer answers than this, or than were asked, are no round; all silos by default.
-        patience: seconds after which a round with too few answers ends the run.
+        patience: seconds after which a round with too few answers ends the run, and that a silo has to
+            decide on an offer.
         heads: the last entry known of each silo's ledger; shared, and updated as replies come.
+        say: told in words which silos are waited for.
     """
 
     def __init__(
@@ -107,7 +111,9 @@ class RemoteSilos:
         min_silos: int | None = None,
         patience: float = 600.0,
         heads: dict[str, str] | None = None,
+        say: Callable[[str], None] = lambda line: None,
     ) -> None:
+        self._say = say
         self.names = tuple(sorted(identities))
         self.heads = {} if heads is None else heads
         self.runs: dict[str, str] = {}
@@ -131,9 +137,9 @@ class RemoteSilos:
     def offer(
         self, offers: Mapping[str, Offer], least: int | None = None
     ) -> tuple[dict[str, Admission], dict[str, str]]:
-        """The admissions of the silos that admitted within the deadline, and the reasons of the others; if
-        there are others, the run is closed at those that admitted it. Refused if fewer than `least` (default:
-        all) admit it.
+        """The admissions of the silos that admitted a run, and the reasons of those that do not (`_joined`);
+        if there are such, the run is closed at those that admitted it. Refused if fewer than `least`
+        (default: all) admit it.
         """
 
         def admission(name: str, data: bytes) -> Admission:
@@ -226,29 +232,52 @@ class RemoteSilos:
     def _joined(
         self, frames: Mapping[str, bytes], take: Callable[[str, bytes], Taken], least: int | None
     ) -> tuple[dict[str, Taken], dict[str, str]]:
-        """As `_collect`, where all are asked again until the deadline, also those that say "later"."""
-        self._absent = _Absent()
+        """What silos answered that join, at least `least` (default: all), and why others are given up.
+
+        A silo that gives no usable reply has the deadline; one that asked for time, since its operator
+        decides or it is busy, has `patience` from the first frame on. Where silos are given up while others
+        still decide, the answer comes at once, without these: what they are asked will change.
+        """
+        self._absent, start, pause, deciding = _Absent(), time.monotonic(), _PAUSE, set[str]()
         needed = len(frames) if least is None else min(least, len(frames))
-        return self._collect(frames, take, needed, self._deadline)
+        taken, wrong = self._once(frames, take, self._deadline)
+        while True:
+            final = {name for name, error in wrong.items() if error.final}
+            deciding = self._deciding(wrong, deciding) - final
+            silent = wrong.keys() - final - deciding
+            sure = len(taken) + len(deciding)
+            limit = self._deadline if silent and sure >= needed else self._patience
+            left = start + limit - time.monotonic()
+            hope = sure + len(silent) >= needed and bool(silent or (deciding and not final))
+            if not hope or left <= 0:
+                break
+            time.sleep(min(pause, left))
+            pause = min(2 * pause, _LONGEST_PAUSE if silent else _DECIDING)
+            again = {name: frames[name] for name in silent | deciding}
+            more, errors = self._once(again, take, min(self._deadline, left))
+            taken |= more
+            wrong = {name: wrong[name] for name in final} | errors
+        given_up = (final | silent) or deciding
+        if len(taken) + len(deciding - given_up) < needed:
+            raise Refused(_too_few(len(taken), len(frames), needed, wrong))
+        return taken, {name: wrong[name].reason for name in given_up}
+
+    def _deciding(self, wrong: Mapping[str, WrongReply], before: Collection[str]) -> set[str]:
+        """The silos that have asked for time and have not joined; of new ones it is said."""
+        for name in sorted(name for name, error in wrong.items() if error.later and name not in before):
+            most = timedelta(seconds=round(self._patience))
+            self._say(f"silo {name} is waited for, {most} at most: {wrong[name].reason}")
+        return {name for name, error in wrong.items() if error.later or name in before}
 
     def _collect(
-        self,
-        frames: Mapping[str, bytes],
-        take: Callable[[str, bytes], Taken],
-        least: int,
-        joining: float = 0.0,
+        self, frames: Mapping[str, bytes], take: Callable[[str, bytes], Taken], least: int
     ) -> tuple[dict[str, Taken], dict[str, str]]:
-        """What could be taken, at least `least`, and the reasons of the other silos; none is given up before
-        `joining` seconds have passed.
-        """
+        """What could be taken, at least `least`, and the reasons of the other silos."""
         start, pause = time.monotonic(), _PAUSE
         taken, wrong = self._present(frames, take)
-        while len(taken) < len(frames):
+        while len(taken) < least:
             again = {name: frames[name] for name, error in wrong.items() if not error.final}
-            enough = len(taken) >= least
-            left = start + (joining if enough else self._patience) - time.monotonic()
-            if enough and (not again or left <= 0):
-                break
+            left = start + self._patience - time.monotonic()
             if len(taken) + len(again) < least or left <= 0:
                 raise Refused(_too_few(len(taken), len(frames), least, wrong))
             time.sleep(min(pause, left))

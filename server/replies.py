@@ -23,12 +23,12 @@ class WrongReply(Exception):
     """Why a reply does not count, in public words.
 
     `final`: the silo itself said so, so that there is no use in asking it for the same again. Otherwise
-    something else may have answered in its place.
+    something else may have answered in its place. `later`: the silo itself asks for time.
     """
 
-    def __init__(self, reason: str, final: bool) -> None:
+    def __init__(self, reason: str, final: bool, later: bool = False) -> None:
         super().__init__(reason)
-        self.reason, self.final = reason, final
+        self.reason, self.final, self.later = reason, final, later
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,9 @@ def read(data: bytes, identity: bytes, kind: type[Kind]) -> tuple[Kind, Frame]:
     frame = _signed(data, identity)
     if frame.kind == Refusal.kind:
         refusal = _head(frame, Refusal)
-        raise WrongReply(f"refused: {shown(refusal.reason)}", final=not refusal.again)
+        if refusal.again:
+            raise WrongReply(shown(refusal.reason), final=False, later=True)
+        raise WrongReply(f"refused: {shown(refusal.reason)}", final=True)
     return _head(frame, kind), frame
 
 

@@ -14,6 +14,10 @@ from fedsim.wire.messages import Mark
 from silos.account import Account, Caps, Cost, Price
 from silos.chain import GENESIS, Entry, entries, knows, readable, reading
 
+DAY = 86_400_000_000  # microseconds
+_UNPAID = 100  # runs in 24 hours without a round that was paid for
+_LONGEST = 200_000  # bytes of an offer
+
 
 @dataclass(frozen=True, slots=True)
 class Enrolment:
@@ -155,6 +159,30 @@ class Book:
                 pass
         self.before = bytes.fromhex(self.head) or GENESIS
         self.head, self.length, self.time = entry.hash.hex(), entry.seq, entry.time
+
+    def check_alive(self, now: int) -> None:
+        """Refuse after the silo's last day."""
+        if now >= self.enrolment.expires:
+            raise Refused("the silo's lifetime budget has expired: it releases nothing any more")
+
+    def check_room(self, offer: str, max_runs: int, now: int) -> None:
+        """Refuse a further run; costs little, so that it can be asked before a plan is tried out.
+
+        A run without a round that was paid for leaves its admission in the chain and nothing else, when it is
+        closed; so that a server cannot fill the disk with those, a day has only so many.
+
+        Args:
+            offer: as JSON; ASCII.
+            max_runs: the most that may be open or have had a round paid for, in the silo's life.
+            now: microseconds since 1970.
+        """
+        self.check_alive(now)
+        if len(offer) > _LONGEST:
+            raise Refused(f"offer: it has {len(offer):,} bytes, a ledger keeps {_LONGEST:,} at most")
+        if sum(run.kept for run in self.runs.values()) >= max_runs:
+            raise Refused(f"the silo's policy allows {max_runs} runs, and they have been")
+        if sum(not run.rounds and run.opened > now - DAY for run in self.runs.values()) >= _UNPAID:
+            raise Refused(f"{_UNPAID} runs of the last 24 hours were never asked for a round; no more now")
 
     def _admitted(self, entry: Entry) -> None:
         rest = {**entry.payload, "price": Price.from_tree(entry.payload["price"])}

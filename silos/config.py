@@ -7,7 +7,7 @@ from datetime import date
 from hashlib import sha256
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, SerializeAsAny, ValidationError, model_validator
 
@@ -126,6 +126,12 @@ class Policy(Section):
     max_point: float = Field(1e6, gt=0, le=1e6, description="largest entry of a point")
     exact_noise_dimension: int = Field(
         100_000, ge=0, description="largest dimension with exact noise; above, it is drawn in floating point"
+    )
+    approve: Literal["policy", "ask"] = Field(
+        "policy", description="who admits what the policy allows; ask: the operator, by `fedsim offers`"
+    )
+    approve_days: float = Field(
+        7.0, gt=0, le=3650, description="days until an offer that waits for the operator lapses"
     )
     run_days: float = Field(7.0, gt=0, le=3650, description="days until a run that is not closed is closed")
 

@@ -18,6 +18,7 @@ from fedsim.privacy.rounding import shown_down, shown_up
 from fedsim.protocol.batch import FULL
 from fedsim.protocol.plan import Release
 from silos.account import Caps
+from silos.book import Enrolment
 from silos.chain import FILE
 from silos.config import ROOT, Config
 from silos.journal import SECOND
@@ -137,7 +138,10 @@ def check_modes(state: Path) -> None:
     the file; the key's own mode is checked where it is read.
     """
     for place, forbidden, means in [
-        (state, 0o022, "must be its owner's alone to write (chmod go-w)"),
+        *(
+            (place, 0o022, "must be its owner's alone to write (chmod go-w)")
+            for place in (state, *state.glob("offers"))
+        ),
         *(
             (file, 0o077, "must be its owner's alone to read and write (chmod 600)")
             for file in state.glob(f"{FILE}*")
@@ -147,12 +151,11 @@ def check_modes(state: Path) -> None:
             raise InputError(f"{ROOT}.state", str(place), means)
 
 
-def check_enrolment(config: Config, ledger: LedgerFile, records: OwnRecords, identity: Identity) -> None:
+def check_enrolment(config: Config, enrolled: Enrolment, records: OwnRecords, identity: Identity) -> None:
     """Refuse to go on with other records, another key, or another lifetime than those that were enrolled.
     InputError names what has changed.
     """
-    enrolled, lifetime = ledger.enrolment, config.policy.lifetime
-    caps, last = enrolled.caps, _last_day(enrolled.expires)
+    caps, lifetime, last = enrolled.caps, config.policy.lifetime, _last_day(enrolled.expires)
     promised = caps.epsilon, caps.delta, caps.total.epsilon, caps.total.delta, last
     now = lifetime.epsilon, lifetime.delta, lifetime.sampled.epsilon, lifetime.sampled.delta, lifetime.expires
     if config.name != enrolled.silo:

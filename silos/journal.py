@@ -199,8 +199,7 @@ class Journal:
 
     def check_alive(self) -> None:
         """Refuse after the silo's last day."""
-        if self.now() >= self.enrolment.expires:
-            raise Refused("the silo's lifetime budget has expired: it releases nothing any more")
+        self.book.check_alive(self.now())
 
     def query(self, sql: str, values: Sequence[Any]) -> Any:
         """One row of what is stored, or None; Refused if it cannot be read."""

@@ -13,14 +13,10 @@ from typing import Any, Self
 from fedsim.common.errors import InputError, Refused
 from fedsim.common.identity import Identity, is_signed, public_key
 from silos.account import Account, Cost, Price
-from silos.book import Enrolment, Run, contents
+from silos.book import DAY, Enrolment, Run, contents
 from silos.chain import text
-from silos.journal import SECOND, Journal
+from silos.journal import Journal
 from silos.ledger import RunLedger
-
-_DAY = 86_400 * SECOND
-_UNPAID = 100  # runs in 24 hours without a round that was paid for
-_LONGEST = 200_000  # bytes of an offer
 
 
 class LedgerFile(Journal):
@@ -97,34 +93,17 @@ class LedgerFile(Journal):
                 "study": dict(study),
                 "price": price.tree(),
                 "contents": contents(offer.encode(), secret),
-                "expires": self.now() + int(days * _DAY),
+                "expires": self.now() + int(days * DAY),
             }
             row = ("INSERT INTO runs VALUES (?, ?, ?)", (run, offer, secret))
             self.note("admitted", payload, row)
             return self.run(run)
 
     def check_room(self, offer: str, max_runs: int) -> None:
-        """Refuse a further run; costs little, so that it can be asked before a plan is tried out.
-
-        A run without a round that was paid for leaves its admission in the chain and nothing else, when it is
-        closed; so that a server cannot fill the disk with those, a day has only so many.
-
-        Args:
-            offer: as JSON; ASCII.
-            max_runs: the most that may be open or have had a round paid for, in the silo's life.
-        """
+        """Refuse a further run; see `Book`."""
         with self.lock:
             self.expire()
-            self.check_alive()
-            if len(offer) > _LONGEST:
-                raise Refused(f"offer: it has {len(offer):,} bytes, a ledger keeps {_LONGEST:,} at most")
-            runs, since = self.book.runs.values(), self.now() - _DAY
-            if sum(run.kept for run in runs) >= max_runs:
-                raise Refused(f"the silo's policy allows {max_runs} runs, and they have been")
-            if sum(not run.rounds and run.opened > since for run in runs) >= _UNPAID:
-                raise Refused(
-                    f"{_UNPAID} runs of the last 24 hours were never asked for a round; no more now"
-                )
+            self.book.check_room(offer, max_runs, self.now())
 
     def session(self, session: str) -> RunLedger | None:
         """The run that a server's name stands for."""

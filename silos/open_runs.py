@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from fedsim.common.errors import Refused
+from fedsim.common.errors import Busy, Refused
 from fedsim.common.serialise import finite
 from fedsim.protocol.copies import digest
 from fedsim.wire.messages import Mark, Offer
@@ -35,10 +35,6 @@ _QUERY = 25  # numbers that a query takes in a plan
 _CLOSING = 5.0  # seconds that a run which is being closed waits for another one to be tried out
 
 SEEDED = "Noise comes from a seed (--insecure-simulation), which can draw it again: nothing is private"
-
-
-class Busy(Refused):
-    """The same request may be answered later."""
 
 
 @dataclass

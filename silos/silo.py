@@ -14,13 +14,13 @@ import logging
 import secrets
 import traceback
 from collections.abc import Mapping
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from pydantic import ValidationError
 from torch import Tensor
 
 from fedsim.common import installed
-from fedsim.common.errors import InputError, Refused
+from fedsim.common.errors import Busy, InputError, Refused
 from fedsim.common.identity import Identity
 from fedsim.common.section import check_few
 from fedsim.wire.frames import MAX_HEAD, Frame, decode, opened, sealed
@@ -37,15 +37,20 @@ from fedsim.wire.messages import (
     Reply,
     named,
 )
+from silos.account import Price
 from silos.admission import price
 from silos.config import ROOT, Config, Policy
 from silos.enrolment import check_enrolment, check_modes, no_ledger
 from silos.entropy import new_secret
 from silos.ledger import RunLedger
 from silos.ledger_file import LedgerFile, signed_receipt
-from silos.offers import Own, largest_dimension
-from silos.open_runs import Busy, OpenRuns
-from silos.own_records import read_records
+from silos.offers import Admissible, Own, largest_dimension
+from silos.open_runs import OpenRuns
+from silos.own_records import OwnRecords, read_records
+
+if TYPE_CHECKING:  # loaded where the operator decides
+    from silos.pending import Pending, PendingOffers
+    from silos.pooled import Pinned
 
 log = logging.getLogger("silos.silo")
 
@@ -64,10 +69,16 @@ class Silo:
     """One silo, for any number of threads."""
 
     def __init__(
-        self, own: Own, policy: Policy, runs: OpenRuns, ledger: LedgerFile, identity: Identity
+        self,
+        own: Own,
+        policy: Policy,
+        runs: OpenRuns,
+        ledger: LedgerFile,
+        identity: Identity,
+        pending: PendingOffers | None,
     ) -> None:
         self._own, self._policy, self._runs = own, policy, runs
-        self.ledger, self._identity = ledger, identity
+        self.ledger, self._identity, self._pending = ledger, identity, pending
 
     @classmethod
     def open(cls, config: Config, insecure_simulation: bool = False) -> Self:
@@ -85,24 +96,20 @@ class Silo:
         if (simulation is not None) != insecure_simulation:
             hint = "needs --insecure-simulation, and that needs it: noise from a seed keeps nothing private"
             raise InputError(f"{ROOT}.insecure_simulation", simulation and simulation.model_dump(), hint)
-        if not config.ledger.is_file():
-            raise no_ledger(config)
-        check_modes(config.state)
-        records, identity = read_records(config), Identity.load(config.state)
-        own = Own(config.name, records.n, records.num_features, records.num_classes)
-        pinned: Pinned | None = None
-        if config.rosters:
-            from silos.pooled import Pinned  # with secure aggregation
-
-            pinned = Pinned.load(config.rosters, config.name, identity, f"{ROOT}.rosters")
-        runs = OpenRuns(records, own, config.policy, simulation, pinned, config.start_child)
+        own, records, identity, runs = parts(config)
+        pending = None
         ledger = LedgerFile.open(config.ledger, {"notices": list(runs.notices)})
         try:
-            check_enrolment(config, ledger, records, identity)
+            check_enrolment(config, ledger.enrolment, records, identity)
+            if config.policy.approve == "ask":
+                from silos.pending import PendingOffers
+
+                pending = PendingOffers(config.state)
+                pending.open(ledger.now())
         except BaseException:
             ledger.close()
             raise
-        return cls(own, config.policy, runs, ledger, identity)
+        return cls(own, config.policy, runs, ledger, identity, pending)
 
     @property
     def frame_bytes(self) -> int:
@@ -130,7 +137,7 @@ class Silo:
 
     def _answer(self, data: bytes) -> tuple[Message, Mapping[str, Tensor]]:
         frame = decode(opened(data)[0])
-        message = _parsed(frame)
+        message = parsed(frame)
         self.ledger.check_usable()
         if not self.ledger.knows(message.head):
             raise Refused(_LOST)
@@ -165,11 +172,17 @@ class Silo:
         run = self.ledger.session(offer.session) or self._opened(offer, text, digest)
         if run.record.offer != digest:
             raise Refused("this session is known with another offer")
+        if self._pending is not None:
+            self._pending.remove(digest)
         return Admission(session=offer.session, run=run.run, **run.record.terms, head=run.record.admitted)
 
     def _opened(self, offer: Offer, text: str, digest: str) -> RunLedger:
         self.ledger.check_room(text, self._policy.max_runs)
+        found = None if self._pending is None else self._pending.approved(digest, self.ledger.now())
         plan = self._runs.considered(offer)
+        cost, terms = price(plan.plan, plan.admitted, plan.mechanism), self._runs.terms(plan)
+        if self._pending is not None:
+            self._check_approved(found, text, plan, terms, cost)
         nonce = secrets.token_hex(16)
         run = self.ledger.open_run(
             offer.session,
@@ -178,15 +191,31 @@ class Silo:
             offer=text,
             secret=new_secret(),
             plan_digest=plan.plan.digest,
-            terms=self._runs.terms(plan),
+            terms=terms,
             study=offer.study.model_dump(),
-            price=price(plan.plan, plan.admitted, plan.mechanism),
+            price=cost,
             days=self._policy.run_days,
             max_runs=self._policy.max_runs,
         )
         self._runs.admitted(run.run, plan)
         log.info("admitted run %s of the study %s", run.run, ascii(offer.study.name))
         return run
+
+    def _check_approved(
+        self, found: Pending | None, text: str, plan: Admissible, terms: Mapping[str, object], cost: Price
+    ) -> None:
+        """Busy, or Refused, unless the operator has approved this offer, `found`, at this cost."""
+        assert self._pending is not None
+        from silos.pending import Pending
+
+        offer = Pending.of(text, plan, terms, cost, self.ledger.now(), self._policy.approve_days)
+        if offer.is_as(found):
+            return
+        if plan.proposal.isolated is not None:
+            plan.proposal.isolated.close()
+        with self.ledger.lock:
+            self.ledger.account.check(cost.whole)
+        self._pending.keep(offer)
 
     def _ask(self, ask: Ask, broadcast: Mapping[str, Tensor]) -> tuple[Message, Mapping[str, Tensor]]:
         self.ledger.expire()
@@ -215,7 +244,24 @@ class Silo:
         )
 
 
-def _parsed(frame: Frame) -> Hello | Offer | Ask | Close:
+def parts(config: Config) -> tuple[Own, OwnRecords, Identity, OpenRuns]:
+    """What a silo is made of beside its ledger; errors as of `Silo.open`."""
+    if not config.ledger.is_file():
+        raise no_ledger(config)
+    check_modes(config.state)
+    records, identity = read_records(config), Identity.load(config.state)
+    own = Own(config.name, records.n, records.num_features, records.num_classes)
+    pinned: Pinned | None = None
+    if config.rosters:
+        from silos.pooled import Pinned  # with secure aggregation
+
+        pinned = Pinned.load(config.rosters, config.name, identity, f"{ROOT}.rosters")
+    runs = OpenRuns(records, own, config.policy, config.insecure_simulation, pinned, config.start_child)
+    return own, records, identity, runs
+
+
+def parsed(frame: Frame) -> Hello | Offer | Ask | Close:
+    """What a frame asks for. Refused if a silo is asked for no such thing, or a field is wrong."""
     model = _MODELS.get(frame.kind)
     if model is None:
         raise Refused(f"a silo is sent one of {', '.join(_MODELS)}, not {frame.kind[:100]!r}")

@@ -23,7 +23,7 @@ from fedsim.privacy.rounding import shown_down, shown_up
 if TYPE_CHECKING:
     from silos.book import Book, Run
 
-_WORDS = {
+WORDS = {
     "mu_sq": "mu^2 of Gaussian plans",
     "epsilon": "epsilon of sampled plans",
     "delta": "delta of sampled plans",
@@ -52,7 +52,7 @@ def ledger_show(
     with plain_errors():
         from silos.book import read
 
-        book = read(_file(state), head)
+        book = read(ledger_of(state), head)
         delta = book.enrolment.caps.delta if delta is None else delta
         if not 0 < delta < 1:
             raise InputError("--delta", delta, "a number in (0, 1)")
@@ -71,8 +71,8 @@ def ledger_show(
                 f"{shown_down(_affordable(book, delta))}.",
             ],
             [
-                ("Life ends", _time(book.enrolment.expires)),
-                ("Entries", f"{book.length}, whole and in order; the last of {_time(book.time)}"),
+                ("Life ends", time_of(book.enrolment.expires)),
+                ("Entries", f"{book.length}, whole and in order; the last of {time_of(book.time)}"),
                 ("Public key", book.enrolment.identity),
                 ("Head", book.head),
             ],
@@ -93,7 +93,7 @@ def ledger_receipt(
         from silos import ledger_file
         from silos.book import read
 
-        place = _file(state)
+        place = ledger_of(state)
         book = read(place)
         found = [name for name in book.runs if name.startswith(run)]
         if len(found) != 1:
@@ -146,12 +146,12 @@ def _stated(receipt: Mapping[str, Any]) -> tuple[list[str], list[tuple[str, str]
         colluding.append(("", bound))
     used = [
         f"{shown_up(charged[name])} of {shown_down(caps[name])}, {words}"
-        for name, words in _WORDS.items()
+        for name, words in WORDS.items()
         if charged[name]
     ]
     rows = [
-        ("Opened", _time(receipt["opened"])),
-        ("Closed", _time(receipt["closed"])),
+        ("Opened", time_of(receipt["opened"])),
+        ("Closed", time_of(receipt["closed"])),
         ("Study", study.get("name", "not stated")),
         *([("Purpose", study["purpose"])] if study.get("purpose") else []),
         ("Run", receipt["run"]),
@@ -173,13 +173,15 @@ def _text(field: str, file: Path) -> str:
         raise InputError(field, str(file), "a text file that can be read") from None
 
 
-def _file(state: Path) -> Path:
+def ledger_of(state: Path) -> Path:
+    """The ledger's file."""
     from silos.chain import FILE
 
     return state / FILE if state.is_dir() else state
 
 
-def _time(microseconds: int) -> str:
+def time_of(microseconds: int) -> str:
+    """A time of the ledger, to the minute."""
     from silos.journal import SECOND
 
     return datetime.fromtimestamp(microseconds // SECOND, UTC).strftime("%Y-%m-%d %H:%M UTC")
@@ -196,7 +198,7 @@ def _account(book: Book) -> Table:
     table = titled("Lifetime account", texts=[""], numbers=["cap", "charged", "reserved", "left"])
     account = book.account
     columns = [cost.tree() for cost in (account.caps.total, account.charged, account.reserved, account.left)]
-    for name, words in _WORDS.items():
+    for name, words in WORDS.items():
         cap, charged, reserved, left = (column[name] for column in columns)
         table.add_row(words, shown_down(cap), shown_up(charged), shown_up(reserved), shown_down(left))
     return table
@@ -220,7 +222,9 @@ def _runs(book: Book) -> Table:
         rounds = f"{len(run.rounds)} of {len(run.price.rounds)}"
         state = "open" if run.open else "closed"
         study = Text(printable(run.study.get("name", "")))
-        table.add_row(run.run[:_SHORT], _time(run.opened)[:10], state, rounds, *map(shown_up, figures), study)
+        table.add_row(
+            run.run[:_SHORT], time_of(run.opened)[:10], state, rounds, *map(shown_up, figures), study
+        )
     return table
 
 

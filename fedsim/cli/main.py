@@ -23,6 +23,7 @@ COMMANDS = (
     "deploy",
     "parties",
     "ledger",
+    "offers",
     "parts",
     "init",
     "inspect",

@@ -30,6 +30,10 @@ class Refused(_OneLine):
     """A silo declines to release. The text is made of public values only, never of records."""
 
 
+class Busy(Refused):
+    """The same request may be answered later."""
+
+
 class PluginError(_OneLine):
     """Code of an algorithm or of another part failed: says which, where and why, in one line.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from fedsim.common.errors import InputError, Refused
-from fedsim.common.files import check_free
+from fedsim.common.files import atomic_directory, check_free
 from fedsim.common.process import one_thread
 from fedsim.deployment.federation_file import Federation, read_heads, write_heads
 from fedsim.deployment.history import History, Step, public_evaluator
@@ -110,6 +111,7 @@ def deploy(
             federation.min_silos,
             federation.patience,
             heads,
+            say,
         )
         plan, checkpoint = _joined(scenario, federation, roster, silos, old, path, say)
         stack.callback(checkpoint.close)
@@ -128,6 +130,8 @@ def deploy(
         remarks += remarks_of(roster)
         outcome = history.outcome(closed, unstated, remarks, time.perf_counter() - began)
     save(outcome, place)
+    _keep(plan.offers, place / "offers")
+    shutil.rmtree(_offers_beside(path), ignore_errors=True)
     path.unlink()
     trackers.finish(outcome)
     return outcome
@@ -172,16 +176,19 @@ def _joined(
     """Decide who takes part, once and before round 0; the admissions are in the checkpoint then.
 
     The rule, which is public: the silos that greet within the deadline, at least `min_silos`, are offered a
-    run of these silos alone, with weights that sum to 1 over them. Where some do not admit it within the
-    deadline, it is closed, and those that did are offered another run, of a session of its own; until all
-    that are offered a run admit it. No silo joins later.
+    run of these silos alone, with weights that sum to 1 over them. A silo that asks for time, since its
+    operator decides, has `patience` for it. Where some refuse, give no reply within the deadline or do not
+    decide, it is closed, and the others are offered another run, of a session of its own: at once, so that no
+    operator decides on a run that cannot be. This goes on until all that are offered a run admit it. No silo
+    joins later. A run that is resumed before that offers the same again, and what operators approved holds.
 
     Privacy: a silo's guarantee does not depend on who else takes part, where it answers for itself. Its gate
     prices the plan that it was offered with its own number of records and adds all of its noise itself;
     sizes and weights of others enter neither sensitivity nor noise multiplier, so that a server that names
     others wrongly changes the model and no guarantee. Whether a silo joins follows from its policy, its
-    ledger and its connection, none of which is made of records. A run that is closed before round 0 has
-    released nothing and is charged nothing.
+    ledger, its connection and its operator's decision, and when it answers from when the operator decides:
+    none of this is made of records, unless an operator decides by looking at them. A run that is closed
+    before round 0 has released nothing and is charged nothing.
 
     With secure aggregation a silo relies on the noise of others. It takes their names and `min_silos` from
     the roster that its operator pinned, and refuses an offer of any other set: there all silos of the roster
@@ -206,7 +213,7 @@ def _joined(
         elif checkpoint.run != plan.record:
             raise InputError("checkpoint", str(path), "is of another scenario or another federation")
         form = Form(plan.resolved.trace.messages, plan.resolved.problem.dimension, plan.resolved.dtype)
-        refused = {} if checkpoint.admissions else _offered(plan, silos, checkpoint, least, roster)
+        refused = {} if checkpoint.admissions else _offered(plan, silos, checkpoint, path, least, roster)
         if not refused:
             if checkpoint.rounds == 0:
                 say(f"checkpoint {path}: at most about {_size(expected_bytes(form))}")
@@ -218,16 +225,36 @@ def _joined(
         absent, session, checkpoint = {**absent, **refused}, secrets.token_hex(32), None
 
 
+def _offers_beside(checkpoint: Path) -> Path:
+    """The folder of the offers of a run that has not ended, which an operator may be sent to try out."""
+    return checkpoint.with_suffix(".offers")
+
+
+def _keep(offers: Mapping[str, Offer], folder: Path) -> None:
+    """Write each silo's offer, in the place of earlier ones; the silo's receipt has the file's SHA-256."""
+    shutil.rmtree(folder, ignore_errors=True)
+    with atomic_directory(folder) as draft:
+        for name, offer in offers.items():
+            (draft / f"{name}.json").write_text(offer.text)
+
+
 def _offered(
-    plan: _Plan, silos: RemoteSilos, checkpoint: Checkpoint, least: int, roster: Roster | None
+    plan: _Plan,
+    silos: RemoteSilos,
+    checkpoint: Checkpoint,
+    path: Path,
+    least: int,
+    roster: Roster | None,
 ) -> Mapping[str, str]:
     """Offer a run. Its checkpoint has the admissions where all admit it, and is removed where some do not;
     the reasons of these.
     """
+    _keep(plan.offers, _offers_beside(path))
     try:
         admissions, refused = _all_if_summed(roster, partial(silos.offer, plan.offers), least)
     except Refused:
         checkpoint.remove()  # nothing has been released, so there is nothing to resume
+        shutil.rmtree(_offers_beside(path))
         raise
     if refused:
         checkpoint.remove()

@@ -25,7 +25,14 @@ RUN_HERE = (
 RUN_HERE += tuple(f"docs/{name}.md" for name in ("python", "secure-aggregation", "audit", "deployment"))
 ONE_SESSION = ("docs/getting-started.md",)  # each block continues with what those before it have written
 RUN_ELSEWHERE = {"docs/using-a-model.md", "docs/your-own-table.md", "docs/adding-an-algorithm.md"}
-OF_ORGANISATIONS = {"silo", "node", "certs", "deploy", "shuffler"}  # they need the files of several machines
+OF_ORGANISATIONS = {
+    "silo",
+    "node",
+    "certs",
+    "deploy",
+    "shuffler",
+    "offers",
+}  # they need the files of several machines
 NAMED_ONLY = {"fedsim ledger show state", "fedsim ledger receipt", "fedsim ledger verify", "/tmp/attacked"}
 LONG = (
     "fedsim up ",
@@ -110,7 +117,8 @@ def test_every_text_block_is_an_output_that_is_compared_or_a_diagram(page):
     for before in pages.TEXT.findall(source):
         assert re.fullmatch(rf"<!-- (output(({pages.ELSEWHERE})?: .+)?|diagram) -->", before), before
     compared = {command for case in SESSIONS if case.values[0] == name for command in case.values[1]}
-    assert set(pages.outputs(source)) <= compared
+    compared |= {command for command in pages.outputs(source) if command.startswith("fedsim offers show")}
+    assert set(pages.outputs(source)) <= compared  # the last by tests/cli/test_offers_command.py
     assert "<!-- output -->" not in source or name in {"README.md", "docs/python.md", "docs/using-a-model.md"}
 
 

@@ -334,6 +334,81 @@ def test_a_silo_that_says_later_is_asked_again(channel, start, enrolled):
     assert channel.kinds(THIRD).count("offer") == 3
 
 
+def deciding(identity, times):
+    """The silo answers an offer once its operator has been asked for it so often."""
+    left = iter(range(times))
+
+    def fault(frame: bytes, silo: Answer) -> bytes | None:
+        if read(frame).kind != "offer" or next(left, None) is None:
+            return silo(frame)
+        body = encode(Frame("refusal", {"reason": "the silo's operator has to decide", "again": True}))
+        return sealed(body, identity.sign(body))
+
+    return fault
+
+
+@pytest.fixture
+def offered(enrolled, channel, clock):
+    """`offered(patience, least)`: who admits an offer, who is given up, what is said; the deadline: 60 s."""
+
+    def make(patience: float, least: int) -> tuple[list[str], dict[str, str], list[str]]:
+        said: list[str] = []
+        identities = enrolled.federation.identities
+        silos = RemoteSilos(channel, identities, 60.0, least, patience, say=said.append)
+        offers = offers_of(RESOLVED, SESSION, schedule(3, None, RESOLVED.trace.holds, 0, 0))
+        admitted, given_up = silos.offer(offers, least)
+        return sorted(admitted), given_up, said
+
+    return make
+
+
+def test_an_operator_has_patience_to_decide_and_is_asked_ever_less(enrolled, channel, clock, offered):
+    channel.faults[THIRD] = deciding(enrolled.identity(THIRD), 40)
+    admitted, given_up, said = offered(86400.0, 2)
+    assert (admitted, given_up) == ([LIAR, SECOND, THIRD], {})
+    assert said == ["silo silo-02 is waited for, 1 day, 0:00:00 at most: the silo's operator has to decide"]
+    assert 30 * 120 < clock.now < 32 * 120  # 0.1, 0.2 .. 120 s
+    assert channel.kinds(LIAR) == ["offer"]
+
+
+def test_an_operator_who_does_not_decide_is_given_up_when_patience_is_over(enrolled, channel, clock, offered):
+    channel.faults[THIRD] = deciding(enrolled.identity(THIRD), 10**6)
+    admitted, given_up, _ = offered(3600.0, 2)
+    assert (admitted, given_up) == ([LIAR, SECOND], {THIRD: "the silo's operator has to decide"})
+    assert clock.now == pytest.approx(3600)
+    assert channel.kinds(LIAR) == ["offer", "close"]
+    with pytest.raises(Refused, match=r"2 of 3 silos answered, 3 are needed \(silo-02: the silo's operator"):
+        offered(3600.0, 3)
+
+
+def test_no_operator_is_waited_for_where_another_silo_refuses(enrolled, channel, clock, offered):
+    """What the operator is to decide is a smaller run: it stays in, and is asked for that."""
+    channel.faults[THIRD] = deciding(enrolled.identity(THIRD), 10**6)
+    body = encode(Frame("refusal", {"reason": "no", "again": False}))
+    channel.faults[SECOND] = lambda frame, silo: sealed(body, enrolled.identity(SECOND).sign(body))
+    assert offered(3600.0, 2)[:2] == ([LIAR], {SECOND: "refused: no"})
+    assert clock.now == 0
+    assert channel.kinds(LIAR) == ["offer", "close"]
+    with pytest.raises(Refused, match="1 of 3 silos answered, 3 are needed"):
+        offered(3600.0, 3)
+    assert clock.now == 0
+
+
+def test_a_silent_silo_has_the_deadline_though_others_decide(enrolled, channel, clock, offered):
+    channel.faults = {SECOND: absent, THIRD: deciding(enrolled.identity(THIRD), 10**6)}
+    admitted, given_up, _ = offered(3600.0, 2)
+    assert (admitted, list(given_up)) == ([LIAR], [SECOND])
+    assert clock.now == pytest.approx(60)
+
+
+def test_a_silo_that_has_asked_for_time_may_be_away_meanwhile(enrolled, channel, clock, offered):
+    decides = deciding(enrolled.identity(THIRD), 3)
+    calls = iter(range(30))
+    channel.faults[THIRD] = lambda f, silo: absent(f, silo) if 1 < next(calls, 99) < 20 else decides(f, silo)
+    assert offered(86400.0, 3)[:2] == ([LIAR, SECOND, THIRD], {})
+    assert clock.now > 600  # the deadline is 60
+
+
 def test_one_refused_offer_closes_the_run_everywhere(enrolled, channel):
     silos = RemoteSilos(channel, enrolled.federation.identities, 0.1, patience=0.1)
     silos.hello()

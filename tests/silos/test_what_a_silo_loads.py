@@ -19,6 +19,7 @@ LOADED = {
 """By package, but for `fedsim.common` and `silos`, of which all modules may be loaded."""
 ON_DEMAND = {
     "silos.network": "a network is offered",
+    "silos.pending": "the operator decides",
     "silos.pooled": "a roster is pinned",
     "fedsim.secagg": "a roster is pinned",
     "fedsim.isolated": "a plug-in is listed",

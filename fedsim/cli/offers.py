@@ -1,0 +1,224 @@
+"""`fedsim offers`: runs that wait for the silo's operator, read and decided beside its daemon."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from fedsim.cli.app import DEPLOYMENT, app, plain_errors
+from fedsim.cli.ledger import WORDS, State, ledger_of, time_of
+from fedsim.cli.output import print_facts, printable, say, titled
+from fedsim.common.errors import InputError, Refused
+from fedsim.common.files import writing
+from fedsim.privacy.rounding import shown_down, shown_up
+
+if TYPE_CHECKING:
+    from silos.book import Book
+    from silos.pending import Pending, PendingOffers
+
+_ID = 16  # digits of a digest that stand for it: a server can find another offer that begins with 8 of them
+_LEAST = 8
+_SILOS = 12  # that are named
+_REASON = 200
+
+offers = typer.Typer(
+    help="Runs that wait for a silo's operator (`policy.approve: ask`), beside its daemon.",
+    no_args_is_help=True,
+)
+app.add_typer(offers, name="offers", rich_help_panel=DEPLOYMENT)
+Which = Annotated[str, typer.Argument(metavar="OFFER", help="First digits of an offer's digest, 8 or more.")]
+
+
+@offers.command("list")
+def offers_list(state: State) -> None:
+    """Show the offers that wait or were decided, and have not been admitted."""
+    with plain_errors():
+        book, folder, now = _opened(state)
+        table = titled(padding=0)
+        table.expand = True
+        for name in ("offer", "asked", "lapses", "decision", "epsilon"):
+            table.add_column(name, no_wrap=True)
+        table.add_column("study", no_wrap=True, overflow="ellipsis", ratio=1)
+        for each in _waiting(book, folder, now):
+            days = [time_of(moment)[:10] for moment in (each.asked, each.lapses)]
+            epsilon = shown_up(each.terms["epsilon_guaranteed"])
+            decision = folder.decision(each.digest)[0] or "none"
+            study = Text(printable(_tree(each)["study"]["name"]))
+            table.add_row(each.digest[:_ID], *days, decision, epsilon, study)
+        if table.row_count:
+            Console().print(table)
+        else:
+            say(Console(), "No offer waits.")
+
+
+@offers.command("show")
+def offers_show(state: State, offer: Which) -> None:
+    """Show what an offer asks for, what it would cost, and what would be left."""
+    with plain_errors():
+        book, folder, now = _opened(state)
+        found = _one(book, folder, now, offer)
+        decision = folder.decision(found.digest)[0] or "not decided"
+        last = folder.place(found.digest).stat().st_mtime_ns // 1000
+        line = f"Offer {found.digest[:_ID]} to silo {book.enrolment.silo}: {decision}."
+        rows = [
+            ("Asked", f"first {time_of(found.asked)}, last {time_of(last)}"),
+            ("Lapses", time_of(found.lapses)),
+        ]
+        print_facts(Console(), [line], [*_facts(found, book), *rows])
+
+
+@offers.command("approve")
+def offers_approve(state: State, offer: Which) -> None:
+    """Approve an offer: this one, at the cost that is shown, once, until it lapses."""
+    with plain_errors():
+        book, folder, now = _opened(state)
+        found = _one(book, folder, now, offer)
+        if decision := folder.decision(found.digest)[0]:
+            raise InputError("OFFER", offer, f"was {decision} before")
+        with writing(folder.folder, "STATE"):
+            folder.decide(found.digest, "approved")
+        cost = f"({shown_up(found.terms['epsilon_guaranteed'])}, {shown_up(found.terms['delta'])})-DP"
+        name = printable(_tree(found)["study"]["name"])
+        say(Console(), f"Approved {found.digest[:_ID]}, {name}: {cost}.")
+        say(Console(), "It is admitted when its server asks again, if policy and lifetime allow it then.")
+
+
+@offers.command("refuse")
+def offers_refuse(
+    state: State,
+    offer: Which,
+    reason: Annotated[str, typer.Option(help="Words for the server; none by default.")] = "",
+) -> None:
+    """Refuse an offer, or take its approval back before it is admitted."""
+    with plain_errors():
+        if len(reason) > _REASON or not reason.isprintable():
+            raise InputError("--reason", reason, f"at most {_REASON} printable characters")
+        book, folder, now = _opened(state)
+        found = _one(book, folder, now, offer)
+        with writing(folder.folder, "STATE"):
+            folder.decide(found.digest, "refused", reason)
+        say(Console(), f"Refused {found.digest[:_ID]}; its server is told when it asks again.")
+
+
+@offers.command("check")
+def offers_check(
+    file: Annotated[
+        Path, typer.Argument(metavar="OFFER.json", help="An offer, as `fedsim deploy` keeps it.")
+    ],
+    config: Annotated[Path, typer.Option(help="The silo's file (YAML).")],
+) -> None:
+    """Try an offer out: what it would cost, or why it is refused; nothing is stored or spent."""
+    with plain_errors():
+        from fedsim.common.plugins import load_none
+
+        load_none()  # as the daemon
+        from silos.book import read
+        from silos.config import load_config
+        from silos.tried_out import tried_out
+
+        silo = load_config(config)
+        found = tried_out(silo, _head(file))
+        by = "the policy admits it" if silo.policy.approve == "policy" else "it would wait for the operator"
+        line = f"Offer {found.digest[:_ID]} to silo {silo.name}: {by}. Nothing was stored or spent."
+        print_facts(Console(), [line], _facts(found, read(silo.ledger)))
+
+
+def _head(file: Path) -> dict[str, Any]:
+    try:
+        head = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        head = None
+    if not isinstance(head, dict):
+        raise InputError("OFFER.json", str(file), "a file with an offer's JSON")
+    return head
+
+
+def _opened(state: Path) -> tuple[Book, PendingOffers, int]:
+    """The silo's ledger, its folder of offers, and the time by the ledger."""
+    from silos.book import read
+    from silos.journal import Clock
+    from silos.pending import PendingOffers
+
+    file = ledger_of(state)
+    book = read(file)
+    return book, PendingOffers(file.parent), Clock(book.time).now()
+
+
+def _waiting(book: Book, folder: PendingOffers, now: int) -> list[Pending]:
+    """Offers that had not lapsed at a time, and whose session the ledger does not know."""
+    return [each for each in folder.all(now) if _tree(each)["session"] not in book.sessions]
+
+
+def _one(book: Book, folder: PendingOffers, now: int, digits: str) -> Pending:
+    there = _waiting(book, folder, 0)
+    found = [each for each in there if each.digest.startswith(digits)] if len(digits) >= _LEAST else []
+    if len(found) != 1:
+        hint = f"the first digits, {_LEAST} or more, of one offer that waits; {len(found)} begin so"
+        raise InputError("OFFER", digits, hint)
+    if found[0].lapses <= now:
+        lapsed = f"lapsed on {time_of(found[0].lapses)}; its server may ask anew"
+        raise InputError("OFFER", digits, lapsed)
+    return found[0]
+
+
+def _tree(offer: Pending) -> Mapping[str, Any]:
+    tree: Mapping[str, Any] = json.loads(offer.offer)
+    return tree
+
+
+def _facts(offer: Pending, book: Book) -> list[tuple[str, str]]:
+    """What an operator reads: what the run is, who takes part, what it costs and what is left then."""
+    from silos.account import Cost
+
+    tree, terms = _tree(offer), offer.terms
+    delta = shown_up(terms["delta"])
+    colluding = []
+    if "epsilon_colluding" in terms:
+        bound = f"({shown_up(terms['epsilon_colluding'])}, {delta})-DP if server and shuffler collude"
+        colluding.append(("", bound))
+    federation = f"; of the federation {offer.federation}, by your roster" if offer.federation else ""
+    try:
+        book.account.check(Cost(**offer.cost))
+        left = []
+    except Refused as refusal:
+        left = [("", str(refusal))]
+    return [
+        ("Study", tree["study"]["name"]),
+        ("Purpose", tree["study"]["purpose"] or "not stated"),
+        ("From", f"not known, since an offer is not signed{federation}"),
+        ("Algorithm", f"{tree['algorithm']['name']} on {tree['problem']['name']}, {offer.rounds:,} rounds"),
+        ("Noise", f"multiplier {terms['noise_multiplier']:.4g}, {terms['releases']:,} noisy answers"),
+        ("Silos", _sizes(tree["shape"]["sizes"], tree["silo"])),
+        ("Run's cost", f"({shown_up(terms['epsilon_guaranteed'])}, {delta})-DP for replacing one record"),
+        *colluding,
+        *zip(["Lifetime", "", "", ""], _account(offer.cost, book), strict=False),
+        *left,
+        *(("Notice", line) for line in terms["notices"]),
+        ("Digest", offer.digest),
+        ("Session", tree["session"]),
+    ]
+
+
+def _account(cost: Mapping[str, float], book: Book) -> list[str]:
+    """Of each number of which the run uses a thousandth or more: its cost, what is left before and after."""
+    left = book.account.left.tree()
+    return [
+        f"{shown_up(cost[name])} of the {shown_down(left[name])} left, {words}; "
+        f"{shown_down(max(0.0, left[name] - cost[name]))} after it"
+        for name, words in WORDS.items()
+        if cost[name] > left[name] / 1000
+    ]
+
+
+def _sizes(sizes: Mapping[str, int], own: str) -> str:
+    first = ", ".join(f"{name} {sizes[name]:,}" for name in sorted(sizes)[:_SILOS])
+    more = f" and {len(sizes) - _SILOS:,} more" if len(sizes) > _SILOS else ""
+    return (
+        f"{first}{more}: {sum(sizes.values()):,} records, as the server says; {sizes[own]:,} are this silo's"
+    )

@@ -1,0 +1,161 @@
+"""Offers that wait for the silo's operator, in a folder of the state: apart from the ledger's chain.
+
+`DIGEST.json` is an offer that policy and account allow, with what it would cost. A second file, which the
+operator's command writes beside the running daemon, is the decision: `DIGEST.approved`, or `DIGEST.refused`,
+which holds where both are there. An approval is of this digest and this cost, until the offer lapses, and
+once: the ledger knows the session from its admission on, so files that a kill left behind admit nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import threading
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn, Self
+
+from fedsim.common.errors import Busy, InputError, Refused
+from fedsim.common.files import atomic_file, remove_drafts, to_disk
+from fedsim.wire.messages import named
+from silos.book import DAY
+
+if TYPE_CHECKING:
+    from silos.account import Price
+    from silos.offers import Admissible
+
+log = logging.getLogger("silos.pending")
+
+FOLDER = "offers"
+APPROVED, REFUSED = "approved", "refused"
+MOST = 32  # offers that wait; each has at most the bytes that a ledger keeps of an offer
+UNDECIDED = "the silo's operator has to decide"
+
+
+@dataclass(frozen=True)
+class Pending:
+    """An offer that may be admitted, with what its operator is shown.
+
+    `offer` is its text, `terms` what the silo would answer, `cost` and `rounds` are of its price.
+    `federation` is the pinned roster's, "" without one. Times are microseconds since 1970 by the ledger.
+    """
+
+    offer: str
+    terms: Mapping[str, Any]
+    cost: Mapping[str, float]
+    rounds: int
+    federation: str
+    asked: int
+    lapses: int
+
+    @classmethod
+    def of(
+        cls, text: str, plan: Admissible, terms: Mapping[str, Any], price: Price, now: int, days: float
+    ) -> Self:
+        """An offer of this text that waits for so many days from now on."""
+        part, lapses = plan.proposal.part, now + int(days * DAY)
+        federation = "" if part is None else part.roster.federation
+        return cls(text, terms, price.whole.tree(), len(price.rounds), federation, now, lapses)
+
+    @property
+    def digest(self) -> str:
+        """What the offer is called."""
+        return named(self.offer)
+
+    def is_as(self, approved: Pending | None) -> bool:
+        """Whether it is what was approved, at the same cost."""
+        return approved is not None and (self.terms, self.cost) == (approved.terms, approved.cost)
+
+
+class PendingOffers:
+    """The folder; for a daemon and for commands beside it."""
+
+    def __init__(self, state: Path) -> None:
+        self.folder = state / FOLDER
+        self._lock = threading.Lock()
+
+    def approved(self, digest: str, now: int) -> Pending | None:
+        """The offer of this digest, which the operator has approved; None for one that is not known here.
+        Busy while it waits, Refused if the operator has refused it.
+        """
+        found, (decision, reason) = self.find(digest, now), self.decision(digest)
+        if found is None or decision == APPROVED:
+            return found
+        if decision == REFUSED:
+            raise Refused(f"the silo's operator has refused it{': ' * bool(reason)}{reason}")
+        with suppress(OSError):
+            os.utime(self.place(digest))  # when it was asked for last
+        raise Busy(UNDECIDED)
+
+    def find(self, digest: str, now: int) -> Pending | None:
+        """The offer of this digest; None if there is none, it has lapsed, or its file is damaged."""
+        try:
+            found = Pending(**json.loads(self.place(digest).read_text()))
+            return found if found.digest == digest and now < found.lapses else None
+        except (OSError, ValueError, TypeError, AttributeError):
+            return None
+
+    def all(self, now: int) -> list[Pending]:
+        """Those that have not lapsed, oldest first."""
+        found = [self.find(place.stem, now) for place in self.folder.glob("*.json")]
+        return sorted((each for each in found if each is not None), key=lambda each: each.asked)
+
+    def decision(self, digest: str) -> tuple[str, str]:
+        """`REFUSED` with the operator's reason, `APPROVED`, or "" while there is none."""
+        refused = self.place(digest, REFUSED)
+        if refused.exists():
+            with suppress(OSError, ValueError):
+                return REFUSED, refused.read_text()
+            return REFUSED, ""
+        return (APPROVED if self.place(digest, APPROVED).exists() else ""), ""
+
+    def keep(self, offer: Pending) -> NoReturn:
+        """Let an offer wait, without a decision: Busy. Refused if `MOST` others do: none gives way to it."""
+        with self._lock:
+            self.folder.mkdir(mode=0o700, exist_ok=True)
+            self.tidy(offer.asked)
+            self.remove(offer.digest)
+            waiting = [p for p in self.folder.glob("*.json") if not p.with_suffix(f".{REFUSED}").exists()]
+            if len(waiting) >= MOST:
+                raise Refused(f"{MOST} offers wait for the silo's operator; no more until one is decided")
+            with atomic_file(self.place(offer.digest)) as draft:
+                draft.touch(0o600)
+                draft.write_text(json.dumps(asdict(offer)))
+            to_disk(self.folder)
+        log.info("offer %s waits for the silo's operator", offer.digest)
+        raise Busy(UNDECIDED)
+
+    def tidy(self, now: int) -> None:
+        """Remove offers that have lapsed."""
+        for place in self.folder.glob("*.json"):
+            if self.find(place.stem, now) is None:
+                self.remove(place.stem)
+
+    def open(self, now: int) -> None:
+        """As a daemon begins: remove what lapsed, and what an earlier one left half-written."""
+        remove_drafts(self.folder)
+        self.tidy(now)
+
+    def remove(self, digest: str) -> None:
+        """Forget an offer, its decision first."""
+        for kind in (APPROVED, REFUSED, "json"):
+            self.place(digest, kind).unlink(missing_ok=True)
+
+    def decide(self, digest: str, decision: str, reason: str = "") -> None:
+        """Write a decision, which is there at once. InputError if it was made before."""
+        try:
+            file = os.open(self.place(digest, decision), os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+        except FileExistsError:
+            raise InputError("OFFER", digest[:16], f"was {decision} before") from None
+        with open(file, "w") as opened:
+            opened.write(reason)
+            opened.flush()
+            os.fsync(file)
+        to_disk(self.folder)
+
+    def place(self, digest: str, kind: str = "json") -> Path:
+        """The offer's file, or that of a decision on it."""
+        return self.folder / f"{digest}.{kind}"

@@ -1,0 +1,259 @@
+"""Offers that wait for the silo's operator: bounded, decided once, checked again at admission."""
+
+import json
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from support.deployed import POLICY, Caller, calling, enrolled, offer_of, resolved_of, write_silos
+
+import silos.pending
+from fedsim.common.errors import Busy, InputError, Refused
+from fedsim.wire.messages import Offer, named
+from silos.book import DAY
+from silos.config import Config, PerRun, load_config
+from silos.pending import APPROVED, REFUSED, Pending, PendingOffers
+
+RESOLVED = resolved_of()
+POINT = torch.zeros(5, dtype=torch.float64)
+WAITS = "the silo's operator has to decide"
+
+
+def offer(number: int = 1, **changes: Any) -> dict[str, Any]:
+    return offer_of(RESOLVED, "silo-00", session=f"{number:064x}", **changes)
+
+
+def digest(head: dict[str, Any]) -> str:
+    return named(Offer.model_validate(head).text)
+
+
+def config_of(folder: Path, **policy: Any) -> Config:
+    (config,) = enrolled(write_silos(folder, RESOLVED, policy={"approve": "ask", **policy})[:1])
+    return config
+
+
+def again(config: Config, **policy: Any) -> Config:
+    """The silo with another policy."""
+    changed = config.policy.model_copy(update=policy)
+    return config.model_copy(update={"policy": changed})
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Config:
+    return config_of(tmp_path)
+
+
+@contextmanager
+def later(days: float) -> Iterator[None]:
+    """So many days from now, by the ledger's clock."""
+    with pytest.MonkeyPatch.context() as patch:
+        before = silos.journal.Clock.now
+        patch.setattr("silos.journal.Clock.now", lambda clock: before(clock) + int(days * DAY))
+        yield
+
+
+def left(caller: Caller) -> Any:
+    return caller.silo.ledger.account.left
+
+
+def test_an_offer_waits_until_it_is_approved_and_is_admitted_once(config):
+    folder = PendingOffers(config.state)
+    with calling(config) as caller:
+        before = left(caller)
+        frame = caller.send("offer", **offer())
+        assert (frame.kind, frame.head["reason"], frame.head["again"]) == ("refusal", WAITS, True)
+        assert left(caller) == before
+        folder.decide(digest(offer()), APPROVED)
+        run = caller.admitted(offer())["run"]
+        assert list(folder.folder.iterdir()) == []
+        spent = left(caller)
+        assert caller.admitted(offer())["run"] == run
+        assert left(caller) == spent
+        assert caller.closed(run)["rounds"] == []
+        assert caller.admitted(offer())["run"] == run  # closed, and not opened again
+    with calling(config, head=caller.head) as caller:
+        assert caller.refused("offer", **offer(2)) == WAITS  # an approval is of one offer
+
+
+def test_only_the_owner_may_read_or_write_what_waits(config):
+    with calling(config) as caller:
+        caller.refused("offer", **offer())
+    (file,) = (config.state / "offers").iterdir()
+    PendingOffers(config.state).decide(file.stem, REFUSED, "no")
+    modes = [stat.S_IMODE(each.stat().st_mode) for each in (config.state / "offers").iterdir()]
+    assert modes == [0o600, 0o600]
+    assert stat.S_IMODE((config.state / "offers").stat().st_mode) == 0o700
+    (config.state / "offers").chmod(0o770)
+    with pytest.raises(InputError, match=r"offers'.*must be its owner's alone to write"), calling(config):
+        pass
+
+
+def test_a_repeated_offer_is_not_tried_out_again(config, monkeypatch):
+    with calling(config) as caller:
+        caller.refused("offer", **offer())
+        monkeypatch.setattr("silos.open_runs.proposal_of", None)
+        assert caller.refused("offer", **offer()) == WAITS
+
+
+def test_what_the_policy_or_the_account_refuses_does_not_wait(config):
+    with calling(config) as caller:
+        assert "plan costs epsilon" in caller.refused("offer", **offer(noise_multiplier=0.1))
+    with calling(again(config, approve="policy"), head=caller.head) as caller:
+        for number in range(2, 7):
+            if caller.send("offer", **offer(number, epsilon=4.0, delta=1e-5)).kind == "refusal":
+                break
+    with calling(config, head=caller.head) as caller:
+        assert "cannot carry" in caller.refused("offer", **offer(9, epsilon=4.0, delta=1e-5))
+    assert not (config.state / "offers").exists()
+
+
+def test_the_operators_refusal_is_final_and_says_no_more_than_was_given(config):
+    folder = PendingOffers(config.state)
+    with calling(config) as caller:
+        for number, reason in ((1, ""), (2, "not before May")):
+            caller.refused("offer", **offer(number))
+            folder.decide(digest(offer(number)), REFUSED, reason)
+            frame = caller.send("offer", **offer(number))
+            said = "the silo's operator has refused it" + (f": {reason}" if reason else "")
+            assert (frame.head["reason"], frame.head["again"]) == (said, False)
+
+
+def test_an_approval_that_is_taken_back_admits_nothing(config):
+    folder = PendingOffers(config.state)
+    with calling(config) as caller:
+        caller.refused("offer", **offer())
+        folder.decide(digest(offer()), APPROVED)
+        folder.decide(digest(offer()), REFUSED)
+        assert "has refused" in caller.refused("offer", **offer())
+        with pytest.raises(InputError, match="was approved before"):
+            folder.decide(digest(offer()), APPROVED)
+
+
+def test_an_approval_lapses_with_its_offer(config):
+    folder = PendingOffers(config.state)
+    with calling(config) as caller:
+        caller.refused("offer", **offer())
+        folder.decide(digest(offer()), APPROVED)
+        with later(7.01):
+            assert caller.refused("offer", **offer()) == WAITS  # as if it had never been asked
+            assert folder.decision(digest(offer())) == ("", "")
+        caller.refused("offer", **offer(2))
+        assert len(list(folder.folder.iterdir())) == 2
+    with later(20), calling(config, head=caller.head):
+        assert list(folder.folder.iterdir()) == []
+
+
+def test_a_policy_that_has_changed_is_asked_again(config):
+    """One that allows the run no more, and one by which it would cost something else."""
+    with calling(config) as caller:
+        caller.refused("offer", **offer())
+    PendingOffers(config.state).decide(digest(offer()), APPROVED)
+    with calling(again(config, algorithms=("local_sgd",)), head=caller.head) as caller:
+        assert "does not allow algorithm" in caller.refused("offer", **offer())
+    cheaper = again(config, per_run=PerRun(epsilon=1.0, delta=1e-6))
+    with calling(cheaper, head=caller.head) as caller:
+        assert caller.refused("offer", **offer()) == WAITS
+    with calling(config, head=caller.head) as caller:
+        assert caller.refused("offer", **offer()) == WAITS  # what was approved was another cost
+
+
+def test_a_lifetime_that_another_run_has_used_is_not_spent_twice(config):
+    folder = PendingOffers(config.state)
+    heads = [offer(number, epsilon=4.0, delta=1e-5) for number in range(1, 9)]
+    with calling(config) as caller:
+        for head in heads:
+            assert caller.refused("offer", **head) == WAITS
+            folder.decide(digest(head), APPROVED)
+        frames = [caller.send("offer", **head) for head in heads]
+        kinds = [frame.kind for frame in frames]
+        assert set(kinds) == {"admission", "refusal"}
+        assert kinds == sorted(kinds)
+        assert "cannot carry this run" in frames[-1].head["reason"]
+        assert caller.silo.ledger.account.reserved.mu_sq <= caller.silo.ledger.enrolment.caps.total.mu_sq
+
+
+def test_a_flood_of_offers_is_refused_and_moves_none(config, monkeypatch):
+    monkeypatch.setattr(silos.pending, "MOST", 3)
+    folder = PendingOffers(config.state)
+    with calling(config) as caller:
+        first = [offer(number) for number in range(3)]
+        assert [caller.refused("offer", **head) for head in first] == [WAITS] * 3
+        for number in range(3, 6):
+            frame = caller.send("offer", **offer(number))
+            assert "3 offers wait" in frame.head["reason"]
+            assert not frame.head["again"]
+        assert {file.stem for file in folder.folder.iterdir()} == {digest(head) for head in first}
+        folder.decide(digest(first[0]), REFUSED)
+        assert caller.refused("offer", **offer(9)) == WAITS
+        long = offer(10, rounds=list(range(100_000)))
+        assert "a ledger keeps 200,000" in caller.refused("offer", **long)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"\xff",
+        lambda tree: {**tree, "lapses": 10**18, "offer": tree["offer"].replace("0.5", "0.7")},
+        lambda tree: {**tree, "extra": 1},
+    ],
+)
+def test_a_damaged_file_is_no_offer_and_its_approval_none(config, damage):
+    with calling(config) as caller:
+        caller.refused("offer", **offer())
+    (file,) = (config.state / "offers").iterdir()
+    whole = file.read_bytes()
+    PendingOffers(config.state).decide(file.stem, APPROVED)
+    file.write_bytes(damage if isinstance(damage, bytes) else json.dumps(damage(json.loads(whole))).encode())
+    with calling(config, head=caller.head) as caller:
+        assert caller.refused("offer", **offer()) == WAITS
+    assert json.loads(file.read_bytes())["offer"] == json.loads(whole)["offer"]
+    assert os.listdir(file.parent) == [file.name]
+
+
+def test_where_the_policy_decides_nothing_waits(tmp_path):
+    config = config_of(tmp_path, approve="policy")
+    with calling(config) as caller:
+        caller.admitted(offer())
+    assert not (config.state / "offers").exists()
+
+
+def test_what_the_operator_reads_is_what_is_admitted(config):
+    with calling(config) as caller:
+        caller.refused("offer", **offer())
+        (kept,) = PendingOffers(config.state).all(0)
+        assert kept.lapses - kept.asked == 7 * DAY
+        PendingOffers(config.state).decide(kept.digest, APPROVED)
+        run = caller.silo.ledger.run(caller.admitted(offer())["run"]).record
+        assert run.offer == kept.digest
+        assert dict(run.terms) == kept.terms
+        assert run.price.whole.tree() == kept.cost
+        assert len(run.price.rounds) == kept.rounds
+
+
+def test_a_wait_that_is_kept_twice_is_kept_once(tmp_path):
+    folder = PendingOffers(tmp_path)
+    waits = Pending('{"a": 1}', {}, {}, 1, "", 0, 10)
+    for _ in range(2):
+        with pytest.raises(Busy):
+            folder.keep(waits)
+    assert folder.all(5) == [waits]
+    with pytest.raises(Busy):
+        folder.keep(replace(waits, offer='{"a": 2}', asked=11, lapses=20))
+    assert [each.offer for each in folder.all(0)] == ['{"a": 2}']  # the first had lapsed by then
+
+
+def test_the_policys_fields_are_checked(tmp_path):
+    (path,) = write_silos(tmp_path, RESOLVED, policy={"approve": "maybe"})[:1]
+    with pytest.raises(InputError, match=r"silo\.policy\.approve: 'maybe'"):
+        load_config(path)
+    assert "approve" not in POLICY
+    assert issubclass(Busy, Refused)
