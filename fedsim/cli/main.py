@@ -21,6 +21,7 @@ COMMANDS = (
     "privacy",
     "bounds",
     "deploy",
+    "federation",
     "parties",
     "ledger",
     "offers",

@@ -16,22 +16,28 @@ def certs(
     directory: Annotated[
         Path, typer.Argument(metavar="DIR", help="Directory to write to; existing files are kept.")
     ],
-    silo: Annotated[list[str], typer.Option(help="A silo's name; may be repeated.")],
+    silo: Annotated[list[str] | None, typer.Option(help="A silo's name; may be repeated.")] = None,
     host: Annotated[
         list[str] | None, typer.Option(help="Name or address under which silos reach the server; repeatable.")
     ] = None,
     days: Annotated[
         int, typer.Option(min=1, max=825, help="Days that the server's certificate is valid.")
     ] = 397,
+    renew: Annotated[
+        bool, typer.Option("--renew", help="Replace the server's certificate: same key, old and new hosts.")
+    ] = False,
 ) -> None:
     """Make a deployment's authority, certificates and node keys, and say which file belongs to whom."""
     with plain_errors():
         from fedsim.deployment.certs import make
 
         with writing(directory, "DIR"):
-            made = make(directory, silo, host or [], days)
+            made = make(directory, silo or [], host or [], days, renew)
+        if renew:
+            typer.echo(f"{directory / 'server' / 'server.crt'} is valid for {days} days from now.")
         if not made:
-            typer.echo("All of it is there already; nothing was changed.")
+            if not renew:
+                typer.echo("All of it is there already; nothing was changed.")
             return
         for file in made:
             secret = "  secret" if file.stat().st_mode & 0o044 == 0 else ""

@@ -47,7 +47,11 @@ Key = ec.EllipticCurvePrivateKey
 
 
 def make(
-    directory: Path, silos: Sequence[str], hosts: Sequence[str] = (), days: int = SERVER_DAYS
+    directory: Path,
+    silos: Sequence[str],
+    hosts: Sequence[str] = (),
+    days: int = SERVER_DAYS,
+    renew: bool = False,
 ) -> list[Path]:
     """Make what is missing of a deployment's keys and certificates; the files that were made.
 
@@ -56,16 +60,21 @@ def make(
         silos: their names, which become folders.
         hosts: names and addresses under which silos reach the server, besides this machine's own.
         days: how long the server's certificate is valid; the authority's is for ten years.
+        renew: replace the server's certificate by one of the same key for `days` from now, for the hosts of
+            the old one and `hosts`.
 
     Raises:
-        InputError: a name or host that cannot be one, half a pair of files, or a server's certificate that is
-            there and lacks one of `hosts`.
+        InputError: a name or host that cannot be one, half a pair of files, a server's certificate that is
+            there and lacks one of `hosts`, or nothing to sign with.
     """
     _check(silos, hosts)
+    if renew and not (directory / "authority" / "ca.key").exists():
+        hint = "is needed to sign the new certificate: bring it back for this command"
+        raise InputError("--renew", str(directory / "authority" / "ca.key"), hint)
     before = set(_files(directory))
     authority, certificate = _authority(directory)
     shared = _pem(certificate)
-    _server(directory / "server", authority, certificate, hosts, days)
+    _server(directory / "server", authority, certificate, hosts, days, renew)
     _write(directory / "server" / "ca.crt", shared, SHARED)
     if not (directory / "server" / KEY_FILE).exists():
         EnvelopeKey.create(directory / "server")
@@ -113,15 +122,24 @@ def _authority(directory: Path) -> tuple[Key, x509.Certificate]:
     return key, made
 
 
-def _server(folder: Path, authority: Key, issuer: x509.Certificate, hosts: Sequence[str], days: int) -> None:
+def _server(
+    folder: Path, authority: Key, issuer: x509.Certificate, hosts: Sequence[str], days: int, renew: bool
+) -> None:
     key_file, certificate_file = folder / "server.key", folder / "server.crt"
     _write(folder / "superexec.secret", secrets.token_bytes(32), 0o400)
+    names = [_name(host) for host in (*LOCAL, *hosts)]
     if _pair(key_file, certificate_file):
-        _check_covers(certificate_file, hosts)
-        return
-    key = ec.generate_private_key(ec.SECP256R1())
+        if not renew:
+            _check_covers(certificate_file, hosts)
+            return
+        key = serialization.load_pem_private_key(key_file.read_bytes(), None)
+        assert isinstance(key, ec.EllipticCurvePrivateKey)
+        names = [*_covered(certificate_file), *names]
+    else:
+        key = ec.generate_private_key(ec.SECP256R1())
+        _write(key_file, _private_pem(key), SECRET)
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "fedsim server")])
-    names = [_name(host) for host in dict.fromkeys((*LOCAL, *hosts))]
+    names = list(dict.fromkeys(names))
     authority_id = x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.public_key())
     made = (
         _blank(name, issuer.subject, key, days)
@@ -132,8 +150,7 @@ def _server(folder: Path, authority: Key, issuer: x509.Certificate, hosts: Seque
         .add_extension(authority_id, critical=False)
         .sign(authority, hashes.SHA256())
     )
-    _write(key_file, _private_pem(key), SECRET)
-    _write(certificate_file, _pem(made), SHARED)
+    _write(certificate_file, _pem(made), SHARED, replace=True)
 
 
 def _blank(subject: x509.Name, issuer: x509.Name, key: Key, days: int) -> x509.CertificateBuilder:
@@ -172,14 +189,17 @@ def _name(host: str) -> x509.GeneralName:
     return x509.DNSName(host) if address is None else x509.IPAddress(address)
 
 
-def _check_covers(file: Path, hosts: Sequence[str]) -> None:
+def _covered(file: Path) -> list[x509.GeneralName]:
+    """The hosts that a certificate is for."""
     certificate = x509.load_pem_x509_certificate(file.read_bytes())
-    covered = set(certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value)
+    return list(certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value)
+
+
+def _check_covers(file: Path, hosts: Sequence[str]) -> None:
+    covered = _covered(file)
     for host in hosts:
         if _name(host) not in covered:
-            raise InputError(
-                "--host", host, f"{file} is not for it; move it and server.key away to have them made anew"
-            )
+            raise InputError("--host", host, f"{file} is not for it; --renew makes one that is")
 
 
 def _node_key(folder: Path, name: str) -> bytes:
@@ -211,10 +231,10 @@ def _pair(first: Path, second: Path) -> bool:
     return first.exists()
 
 
-def _write(file: Path, data: bytes, mode: int) -> None:
-    """Make a file whole, with its mode from the first moment on; one that is there is kept."""
+def _write(file: Path, data: bytes, mode: int, replace: bool = False) -> None:
+    """Make a file whole, with its mode from the first moment on; one that is there is kept, or replaced."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    if file.exists():
+    if file.exists() and not replace:
         return
     with (
         atomic_file(file) as draft,
@@ -239,5 +259,5 @@ server/      the server's operator: ca.crt, server.crt and server.key for TLS; n
 NAME/        silo NAME: ca.crt to know the server by, node.key to be known by, node.pub its public half.
 
 A silo may make node.key itself (ssh-keygen -t ecdsa -b 384) and send node.pub only: it goes to server/nodes.
-Renew the server's certificate: move server.crt and server.key away and run `fedsim certs` again.
+Renew the server's certificate: run `fedsim certs` again, with --renew.
 """

@@ -203,3 +203,20 @@ def test_what_was_cut_short_is_made_again(tmp_path, monkeypatch):
     assert not [file for file in tmp_path.rglob("*") if file.is_file()]
     certs.make(tmp_path, ["silo-1"])
     assert len((tmp_path / "server" / "superexec.secret").read_bytes()) == 32
+
+
+def test_the_servers_certificate_is_renewed_in_place(tmp_path):
+    certs.make(tmp_path, ["north"], ["fl.example.org"], days=3)
+    server = tmp_path / "server"
+    before = {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()}
+    with refused("--host", "fl2.example.org", "--renew makes one that is"):
+        certs.make(tmp_path, [], ["fl2.example.org"])
+    certs.make(tmp_path, [], ["fl2.example.org"], days=90, renew=True)
+    assert [file.name for file, data in before.items() if file.read_bytes() != data] == ["server.crt"]
+    made = x509.load_pem_x509_certificate((server / "server.crt").read_bytes())
+    assert made.not_valid_after_utc > datetime.now(UTC) + timedelta(days=89)
+    names = made.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert {"fl.example.org", "fl2.example.org"} <= set(names.get_values_for_type(x509.DNSName))
+    (tmp_path / "authority" / "ca.key").unlink()
+    with refused("--renew", ANY, "bring it back"):
+        certs.make(tmp_path, [], renew=True)

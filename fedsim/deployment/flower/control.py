@@ -29,6 +29,7 @@ from flwr.proto.control_pb2 import (
     RegisterNodeRequest,
     StartRunRequest,
     StopRunRequest,
+    UnregisterNodeRequest,
 )
 from flwr.supercore.control import ControlHttpClient
 from flwr.supercore.fab import Fab
@@ -132,6 +133,14 @@ class Control:
         if key in self.nodes():
             return
         self._ask(self._client.RegisterNode, RegisterNodeRequest(public_key=key, name=name))
+
+    def unregister(self, key: bytes) -> bool:
+        """Let a node in no more; whether it was known by this key (PEM)."""
+        nodes = self._ask(self._client.ListNodes, ListNodesRequest()).nodes_info
+        found = [node.node_id for node in nodes if normal(node.public_key) == key]
+        for node in found:
+            self._ask(self._client.UnregisterNode, UnregisterNodeRequest(node_id=node))
+        return bool(found)
 
     def start(self, config: Config, serverapp: str = "fedsim.deployment.flower.app:app") -> int:
         """Start a run with this configuration; its number.

@@ -1,0 +1,97 @@
+"""`fedsim federation`: the silos that a server knows, changed by command."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+from fedsim.cli.app import DEPLOYMENT, app, plain_errors
+from fedsim.cli.output import titled
+
+if TYPE_CHECKING:
+    from fedsim.deployment.federation_file import Federation
+
+federation = typer.Typer(
+    help="Add, remove and list the silos of a federation.yaml; comments and other lines stay.",
+    no_args_is_help=True,
+)
+app.add_typer(federation, name="federation", rich_help_panel=DEPLOYMENT)
+File = Annotated[Path, typer.Argument(metavar="FEDERATION", help="federation.yaml.")]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="What the federation calls the silo.")]
+Node = Annotated[Path, typer.Option(help="Its node's public key, node.pub.")]
+Running = Annotated[
+    str | None,
+    typer.Option(metavar="HOST:PORT", help="A running SuperLink that is to forget the old node at once."),
+]
+
+
+@federation.command("add")
+def federation_add(
+    file: File,
+    name: Name,
+    identity: Annotated[Path, typer.Option(help="Its identity's public key, identity.pub.")],
+    node: Node,
+) -> None:
+    """Let a silo take part in the runs that begin from now on; makes the file if there is none."""
+    with plain_errors():
+        from fedsim.deployment.federation_edit import add
+
+        add(file, name, identity, node)
+        typer.echo(f"Added {name} to {file}.")
+
+
+@federation.command("rekey")
+def federation_rekey(file: File, name: Name, node: Node, superlink: Running = None) -> None:
+    """Let a silo's node in by another key from now on, and no more by the old one."""
+    with plain_errors():
+        from fedsim.deployment.federation_edit import rekey
+
+        old = rekey(file, name, node)
+        typer.echo(f"{name} is let in by {node} from now on.")
+        _forget(file, superlink, old)
+
+
+@federation.command("remove")
+def federation_remove(file: File, name: Name, superlink: Running = None) -> None:
+    """Take a silo out of the runs that begin from now on; an open run goes on with those it began with."""
+    with plain_errors():
+        from fedsim.deployment.federation_edit import remove
+
+        old = remove(file, name)
+        typer.echo(f"Removed {name} from {file}.")
+        _forget(file, superlink, old)
+
+
+@federation.command("list")
+def federation_list(file: File) -> None:
+    """List the silos and their identities."""
+    with plain_errors():
+        known = _load(file)
+        table = titled(None, texts=["silo", "identity"])
+        for name, identity in known.identities.items():
+            table.add_row(name, identity.hex())
+        Console().print(table)
+
+
+def _load(file: Path) -> Federation:
+    from fedsim.deployment.federation_file import load_federation
+
+    return load_federation(file)
+
+
+def _forget(file: Path, running: str | None, key: bytes) -> None:
+    """Unregister a node at a SuperLink that runs; one that a run starts lets in those of the file alone."""
+    if running is None:
+        return
+    from fedsim.common.errors import InputError
+    from fedsim.deployment.flower.control import Control
+
+    roots = _load(file).root_certificates
+    if roots is None:
+        raise InputError("federation.root_certificates", None, "is needed to reach a SuperLink")
+    with Control(running, roots) as control:
+        known = control.unregister(key)
+    typer.echo(f"The SuperLink {'has forgotten' if known else 'did not know'} the old node.")

@@ -1,0 +1,88 @@
+"""federation.yaml by command: other lines stay, and nothing is written where the result would be wrong."""
+
+import secrets
+from pathlib import Path
+
+import pytest
+from support.refusals import refused
+from typer.testing import CliRunner
+
+from fedsim.cli.main import app
+from fedsim.deployment import certs
+from fedsim.deployment.federation_edit import add, rekey, remove
+from fedsim.deployment.federation_file import load_federation
+from fedsim.deployment.flower.grid import node_key, node_keys
+
+COMMENTED = """# of the study
+silos:
+  # the first
+  north: {identity: north.pub, node: keys/north/node.pub}
+  south:
+    identity: south.pub
+    node: keys/south/node.pub  # by courier
+deadline: 30   # seconds
+"""
+NAMES = ("north", "south", "west", "east")
+
+
+@pytest.fixture
+def place(tmp_path):
+    certs.make(tmp_path / "keys", NAMES)
+    for name in NAMES:
+        (tmp_path / f"{name}.pub").write_text(secrets.token_hex(32))
+    (tmp_path / "federation.yaml").write_text(COMMENTED)
+    return tmp_path
+
+
+def node(place: Path, name: str) -> Path:
+    return place / "keys" / name / "node.pub"
+
+
+def test_a_silo_is_added_rekeyed_and_removed_and_other_lines_stay(place):
+    file = place / "federation.yaml"
+    add(file, "west", place / "west.pub", node(place, "west"))
+    line = "  west: {identity: west.pub, node: keys/west/node.pub}\n"
+    assert file.read_text() == COMMENTED.replace("deadline", line + "deadline")
+    old = rekey(file, "south", node(place, "east"))
+    assert old == node_key(node(place, "south"))
+    known = load_federation(file)
+    assert node_keys(known)["south"] == node_key(node(place, "east"))
+    assert "# by courier" not in file.read_text()
+    assert remove(file, "south") == node_key(node(place, "east"))
+    assert remove(file, "west") == node_key(node(place, "west"))
+    kept = COMMENTED.splitlines(True)
+    assert file.read_text() == "".join(kept[:4] + kept[7:])
+
+
+def test_the_first_silo_makes_the_file(place):
+    file = place / "elsewhere.yaml"
+    add(file, "north", place / "north.pub", node(place, "north"))
+    assert list(load_federation(file).silos) == ["north"]
+
+
+def test_what_would_be_wrong_is_not_written(place):
+    file = place / "federation.yaml"
+    with refused("NAME", "north", "is in the federation already"):
+        add(file, "north", place / "west.pub", node(place, "west"))
+    with refused("federation.silos.west.identity", str(place / "north.pub"), "another silo's identity"):
+        add(file, "west", place / "north.pub", node(place, "west"))
+    with refused("federation.silos.west.node", str(node(place, "north")), "is another silo's node too"):
+        add(file, "west", place / "west.pub", node(place, "north"))
+    with refused("federation.silos.west.identity", str(place / "nobody.pub"), "cannot be read"):
+        add(file, "west", place / "nobody.pub", node(place, "west"))
+    with refused("NAME", "nort", "did you mean 'north'?"):
+        remove(file, "nort")
+    file.write_text(COMMENTED + "min_silos: 2\n")
+    with refused("federation.min_silos", 2, "at most 1"):
+        remove(file, "north")
+    assert file.read_text() == COMMENTED + "min_silos: 2\n"
+    file.write_text("silos: {north: {identity: north.pub, node: keys/north/node.pub}}\n")
+    with refused("federation.silos", str(file), "a line of its own for each silo"):
+        add(file, "west", place / "west.pub", node(place, "west"))
+
+
+def test_the_list_has_every_identity(place):
+    shown = CliRunner().invoke(app, ["federation", "list", str(place / "federation.yaml")])
+    assert shown.exit_code == 0
+    for name in ("north", "south"):
+        assert (place / f"{name}.pub").read_text() in shown.output
