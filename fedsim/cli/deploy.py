@@ -37,9 +37,6 @@ if TYPE_CHECKING:
     from fedsim.scenario.model import Scenario
 
 
-DEFAULT_SUPERLINK = "127.0.0.1:8000"
-
-
 @app.command(rich_help_panel=DEPLOYMENT)
 def up(
     scenario: Annotated[
@@ -76,13 +73,16 @@ def _run_here(
             status = run_all(topology, port, resume, tell)
     except KeyboardInterrupt:
         say(console, "Interrupted; every process has ended.")
-        return _resumable(console, topology, INTERRUPTED)
+        print_resume(console, topology)
+        return INTERRUPTED
     except Ended as error:
         print_failure(console, str(error))
-        return _resumable(console, topology, FAILED)
+        print_resume(console, topology)
+        return FAILED
     if status.word != "completed":
         print_failure(console, f"{status.word}: {status.details}")
-        return _resumable(console, topology, FAILED)
+        print_resume(console, topology)
+        return FAILED
     print_run(console, load_run(topology.run), topology.run)
     _print_places(console, topology)
     return 0
@@ -113,12 +113,11 @@ def _topology(
     return topology
 
 
-def _resumable(console: Console, topology: Topology, code: int) -> int:
-    """Print how to go on; the exit code."""
+def print_resume(console: Console, topology: Topology) -> None:
+    """Print how to go on."""
     command = shlex.join(["fedsim", "up", "--resume", "--out", str(topology.directory)])
     say(console, f"What there is stays in {shown(topology.directory)}/. To go on:")
     console.print(f"  {command}", markup=False, highlight=False, soft_wrap=True)
-    return code
 
 
 def _print_places(console: Console, topology: Topology) -> None:
@@ -172,10 +171,10 @@ def _run(
             status = submit(control, job, keys, waiting, tell)
     except KeyboardInterrupt:
         say(console, "Interrupted.")
-        return _kept(console, job, running, INTERRUPTED)
+        return kept(console, job, running, INTERRUPTED)
     if status.word != "completed":
         print_failure(console, f"{status.word}: {status.details}")
-        return _kept(console, job, running, FAILED)
+        return kept(console, job, running, FAILED)
     shutil.rmtree(_superlink_folder(out), ignore_errors=True)
     if out.is_dir():
         print_run(console, load_run(out), out)
@@ -190,16 +189,14 @@ def _control(known: Federation, running: str | None, out: Path, console: Console
     """A line to the SuperLink, which is started if need be."""
     from fedsim.deployment.flower.control import Control
     from fedsim.deployment.flower.superlink import Credentials, SuperLink
+    from fedsim.deployment.standing import DEFAULT_SUPERLINK
 
-    if known.root_certificates is None:
-        hint = "the file ca.crt, as `fedsim certs` makes it"
-        raise InputError("federation.root_certificates", None, hint)
     if running is not None:
-        with Control(running, known.root_certificates) as control:
+        with Control(running, known.authority) as control:
             yield control
         return
     host, port = _place(known.superlink or DEFAULT_SUPERLINK)
-    papers = Credentials.of(known.root_certificates.parent)
+    papers = Credentials.of(known.authority.parent)
     with SuperLink(papers, _superlink_folder(out), port, host) as superlink:
         say(console, f"A SuperLink runs at port {port}; its log: {shown(superlink.log)}")
         with superlink.control() as control:
@@ -236,7 +233,7 @@ def telling(console: Console) -> Iterator[Tell]:
         yield tell
 
 
-def _kept(console: Console, job: Job, running: str | None, code: int) -> int:
+def kept(console: Console, job: Job, running: str | None, code: int) -> int:
     """Print the rounds kept and the command that resumes; return the exit code."""
     from fedsim.deployment.run import checkpoint_of
 

@@ -22,6 +22,7 @@ COMMANDS = (
     "bounds",
     "deploy",
     "federation",
+    "operate",
     "parties",
     "ledger",
     "offers",

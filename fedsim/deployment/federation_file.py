@@ -116,6 +116,14 @@ class Federation(Section):
         hint = "needs a socket, or a port and a token, where there is no Flower between"
         return {name: silo.dialled(f"{ROOT}.silos.{name}", hint) for name, silo in self.silos.items()}
 
+    @property
+    def authority(self) -> Path:
+        """The file `root_certificates`; InputError if there is none."""
+        if self.root_certificates is None:
+            hint = "the file ca.crt, as `fedsim certs` makes it"
+            raise InputError(f"{ROOT}.root_certificates", None, hint)
+        return self.root_certificates
+
 
 _FILES = (
     *(f"silos.*.{field}" for field in ("identity", "node", "socket", "token")),

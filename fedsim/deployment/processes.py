@@ -6,6 +6,7 @@ import os
 import secrets
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -49,13 +50,21 @@ class Child:
 
 
 class Processes:
-    """Started in the block, and ended with it however it is left; the first that was started ends last."""
+    """Started in the block, and ended with it however it is left; the first that was started ends last.
+
+    Attributes:
+        mark: which all of them and their descendants bear, in front of their own.
+    """
 
     def __init__(self) -> None:
         self._children: list[Child] = []
+        self.mark = _mark(os.environ.get(FAMILY, ""))
 
     def __enter__(self) -> Self:
-        """Nothing is started yet."""
+        """Nothing is started yet but a watch, which ends all of them should this process be killed."""
+        self._watch = subprocess.Popen(
+            [sys.executable, "-m", __name__, self.mark], stdin=subprocess.PIPE, start_new_session=True
+        )
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -64,12 +73,14 @@ class Processes:
             first, rest = self._children[:1], self._children[1:]
             for children in (rest, first):
                 end(*children)
+            with self._watch:
+                self._watch.kill()
 
     def start(
         self, name: str, command: Sequence[str], log: Path, environment: Mapping[str, str] | None = None
     ) -> Child:
         """As the function `start`."""
-        child = start(name, command, log, environment)
+        child = start(name, command, log, environment, self.mark)
         self._children.append(child)
         return child
 
@@ -97,10 +108,17 @@ def finish(commands: Mapping[str, tuple[Sequence[str], Path]]) -> None:
 
 
 def start(
-    name: str, command: Sequence[str], log: Path, environment: Mapping[str, str] | None = None
+    name: str,
+    command: Sequence[str],
+    log: Path,
+    environment: Mapping[str, str] | None = None,
+    family: str | None = None,
 ) -> Child:
-    """Start a process that appends what it prints to `log`; Ctrl-C at the terminal does not reach it."""
-    mark = f"{os.environ.get(FAMILY, '')}/{secrets.token_hex(8)}"
+    """Start a process that appends what it prints to `log`; Ctrl-C at the terminal does not reach it.
+
+    Its mark follows that of its `family`, by default this process's own.
+    """
+    mark = _mark(os.environ.get(FAMILY, "") if family is None else family)
     with log.open("ab") as out:
         process = subprocess.Popen(
             command,
@@ -124,26 +142,55 @@ def end(*children: Child) -> None:
         with suppress(ProcessLookupError):
             os.killpg(child.process.pid, signal.SIGKILL)  # its session
         child.process.wait()
-    until, family = time.monotonic() + PATIENCE, set(_descendants(children))
-    while family and time.monotonic() < until:
-        for each in family:
-            with suppress(psutil.NoSuchProcess):
-                each.kill()
-        time.sleep(0.02)
-        family = {each for each in family | set(_descendants(children)) if not _over(each)}
+    _kill(*(child.mark for child in children))
 
 
-def _descendants(children: Sequence[Child]) -> Iterator[psutil.Process]:
-    marks = tuple(child.mark for child in children)
+def end_family(mark: str) -> int:
+    """End all that bear a mark, whoever started them: those that do not listen are killed; how many there
+    were.
+    """
+    found = set(marked(mark))
+    for each in found:
+        with suppress(psutil.NoSuchProcess):
+            each.terminate()
+    until = time.monotonic() + PATIENCE
+    while not all(map(over, found)) and time.monotonic() < until:
+        time.sleep(0.05)
+    _kill(mark)
+    return len(found)
+
+
+def marked(*marks: str) -> Iterator[psutil.Process]:
+    """The processes that bear one of the marks, or a mark that follows one of them."""
     for process in psutil.process_iter():
         with suppress(psutil.Error):  # gone, or another user's
             if process.environ().get(FAMILY, "").startswith(marks):
                 yield process
 
 
-def _over(process: psutil.Process) -> bool:
+def over(process: psutil.Process) -> bool:
     """True of a zombie too: the process that inherits it may never reap it."""
     try:
         return bool(process.status() == psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
         return True
+
+
+def _mark(family: str) -> str:
+    return f"{family}/{secrets.token_hex(8)}"
+
+
+def _kill(*marks: str) -> None:
+    """Until none is left: one that is killed may have started another meanwhile."""
+    until, family = time.monotonic() + PATIENCE, set(marked(*marks))
+    while family and time.monotonic() < until:
+        for each in family:
+            with suppress(psutil.NoSuchProcess):
+                each.kill()
+        time.sleep(0.02)
+        family = {each for each in family | set(marked(*marks)) if not over(each)}
+
+
+if __name__ == "__main__":  # the watch of `Processes`: its stdin ends when the process that holds it does
+    sys.stdin.buffer.read()
+    end_family(sys.argv[1])

@@ -136,14 +136,20 @@ def prepare(resolved: Resolved, directory: Path) -> Topology:
     return topology
 
 
-def opened(directory: Path) -> Topology:
-    """What `prepare` wrote there; InputError if there is nothing, or its run has ended."""
+def made(directory: Path, field: str) -> Topology:
+    """What `prepare` wrote there; InputError on `field` if there is nothing."""
     topology = Topology(directory, ())
     if not topology.federation.is_file():
-        raise InputError("--out", str(directory), "a directory that `fedsim up` has made")
+        raise InputError(field, str(directory), "a directory that `fedsim up` has made")
+    return Topology(directory, tuple(sorted(load_federation(topology.federation).silos)))
+
+
+def opened(directory: Path) -> Topology:
+    """`made`, to be resumed; InputError if its run has ended."""
+    topology = made(directory, "--out")
     if topology.run.exists():
         raise InputError("--out", str(directory), "its run has ended; there is nothing to resume")
-    return Topology(directory, tuple(sorted(load_federation(topology.federation).silos)))
+    return topology
 
 
 def write_records(file: Path, features: Floats, target: Target) -> None:

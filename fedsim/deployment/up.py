@@ -26,6 +26,7 @@ from fedsim.deployment.flower.grid import node_keys
 from fedsim.deployment.flower.submit import Job, Tell, Waiting, of_words, submit
 from fedsim.deployment.processes import Ended, Processes, finish
 from fedsim.deployment.run import checkpoint_of
+from fedsim.deployment.running import check_alone, recorded
 from fedsim.deployment.topology import ROSTER, Topology
 from fedsim.scenario.load import load
 from fedsim.secagg.envelopes import PUBLIC_FILE
@@ -46,17 +47,20 @@ def run_all(topology: Topology, port: int, resume: bool, tell: Tell) -> Status:
 
     Raises:
         Ended: a process ended before its time; says which, and the end of its log.
+        InputError: all of it runs already.
         Refused: silos do not come.
         KeyboardInterrupt: the run can be resumed.
     """
+    check_alone(topology.directory)
     federation = load_federation(topology.federation)
     resume = resume and checkpoint_of(topology.run).exists()
     keys = node_keys(federation)
     if topology.sums:
         tell(of_words(f"enrolling the shuffler and {len(topology.silos)} silos, for their roster"))
         enrol_and_pin(topology)
-    with Processes() as processes:
-        address = _start_superlink(processes, topology, port or _free_port())
+    port, processes = port or _free_port(), Processes()
+    with recorded(topology.directory, processes.mark, f"{LOOPBACK}:{port}"), processes:
+        address = _start_superlink(processes, topology, port)
         if topology.sums:
             log = topology.shuffler / "shuffler.log"
             processes.start("the shuffler", topology.shuffler_command, log)

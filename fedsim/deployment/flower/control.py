@@ -17,12 +17,14 @@ import sys
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Self
 
 import httpx
-from flwr.common.serde import fab_to_proto, run_from_proto
+from flwr.common.constant import HEARTBEAT_PATIENCE
+from flwr.common.serde import fab_to_proto, run_from_proto, user_config_to_proto
 from flwr.proto.control_pb2 import (
     ListNodesRequest,
     ListRunsRequest,
@@ -93,6 +95,25 @@ class Status:
         return self.word in ("completed", "failed", "stopped")
 
 
+@dataclass(frozen=True)
+class Node:
+    """A node as the SuperLink sees it."""
+
+    status: str  # "registered", "online", "offline"
+    contact: datetime | None  # the last one, to the minute; None before the first
+
+
+@dataclass(frozen=True)
+class Submitted:
+    """A run that was started at the SuperLink."""
+
+    number: int
+    status: Status
+    began: datetime | None
+    ended: datetime | None
+    settings: Config  # it was started with these (`fedsim.deployment.flower.app`)
+
+
 class Control:
     """Requests to the SuperLink at HOST:PORT, whose certificate `root_certificates` (a file) vouches for.
 
@@ -120,8 +141,12 @@ class Control:
 
     def nodes(self) -> dict[bytes, str]:
         """The status of every node that is let in ("registered", "online", "offline"), by its public key."""
+        return {key: node.status for key, node in self.seen().items()}
+
+    def seen(self) -> dict[bytes, Node]:
+        """Every node that is let in, by its public key."""
         found = self._ask(self._client.ListNodes, ListNodesRequest()).nodes_info
-        return {normal(node.public_key): node.status for node in found}
+        return {normal(node.public_key): Node(node.status, _contact(node)) for node in found}
 
     def register(self, key: bytes, name: str) -> None:
         """Let a node in; one that is known already stays.
@@ -148,14 +173,21 @@ class Control:
         What is sent names the ServerApp, which is installed already, and holds no code.
         """
         bundle = fab_to_proto(_bundle(serverapp, config))
-        request = StartRunRequest(fab=bundle, override_config={}, federation="")
+        settings = user_config_to_proto(
+            dict(config)
+        )  # again, since the SuperLink lists these and no bundle's
+        request = StartRunRequest(fab=bundle, override_config=settings, federation="")
         return int(self._ask(self._client.StartRun, request).run_id)
 
     def status(self, run: int) -> Status:
         """How a run is."""
         found = self._ask(self._client.ListRuns, ListRunsRequest(run_id=run)).run_dict[run]
-        status = run_from_proto(found).status
-        return Status(status.sub_status or status.status, status.details)
+        return _submitted(found).status
+
+    def runs(self) -> list[Submitted]:
+        """The last runs, newest first."""
+        found = self._ask(self._client.ListRuns, ListRunsRequest()).run_dict.values()
+        return [_submitted(run) for run in sorted(found, key=lambda run: run.pending_at, reverse=True)]
 
     def stop(self, run: int) -> None:
         """End a run."""
@@ -181,6 +213,22 @@ class Control:
         self.close()
 
 
+def _submitted(proto: Any) -> Submitted:
+    run = run_from_proto(proto)
+    status = Status(run.status.sub_status or run.status.status, run.status.details)
+    times = (run.running_at or run.pending_at, run.finished_at)
+    began, ended = (datetime.fromisoformat(time) if time else None for time in times)
+    return Submitted(run.run_id, status, began, ended, dict(run.override_config))
+
+
+def _contact(node: Any) -> datetime | None:
+    """Of a node that is online, its last heartbeat; otherwise when it went, or no longer counted as there."""
+    if not node.online_until:
+        return None
+    since = HEARTBEAT_PATIENCE * node.heartbeat_interval if node.status == "online" else 0.0
+    return datetime.fromtimestamp(node.online_until - since, UTC)
+
+
 def enroll(control: Control, keys: Mapping[str, bytes]) -> None:
     """Let in every silo's node by its key, {name: PEM}; those that are in already stay. InputError if the
     SuperLink cannot be reached.
@@ -193,9 +241,9 @@ def main() -> int:
     """Exit code 2 with a line on stderr for what a person can mend."""
     try:
         federation = load_federation(Path(sys.argv[1]))
-        if federation.superlink is None or federation.root_certificates is None:
-            raise InputError(f"{ROOT}.superlink", federation.superlink, "and root_certificates are needed")
-        with Control(federation.superlink, federation.root_certificates) as control:
+        if federation.superlink is None:
+            raise InputError(f"{ROOT}.superlink", None, "host:port")
+        with Control(federation.superlink, federation.authority) as control:
             enroll(control, node_keys(federation))
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)

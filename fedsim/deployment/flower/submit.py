@@ -143,7 +143,7 @@ def submit(control: Control, job: Job, keys: Mapping[str, bytes], waiting: Waiti
         try:
             return _follow(control, run, reader, tell)
         except KeyboardInterrupt:
-            status = _end_round(control, run, job, reader, tell)
+            status = end_round(control, run, job, reader, tell)
             if status.word == "completed":
                 return status
             raise
@@ -156,7 +156,7 @@ def submit(control: Control, job: Job, keys: Mapping[str, bytes], waiting: Waiti
             file.unlink(missing_ok=True)
 
 
-def _end_round(control: Control, run: int, job: Job, reader: Reader, tell: Tell) -> Status:
+def end_round(control: Control, run: int, job: Job, reader: Reader, tell: Tell) -> Status:
     """Let the run end its round: a sum that silos have sent and no shuffler has released would be lost.
 
     A run that has not begun, or that another machine has, writes no progress here and is not waited for.

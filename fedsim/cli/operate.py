@@ -1,0 +1,213 @@
+"""A deployment as its operator sees and ends it: `fedsim status`, `runs`, `stop` and `down`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from fedsim.cli.app import DEPLOYMENT, FAILED, app, plain_errors
+from fedsim.cli.deploy import kept, print_resume, telling
+from fedsim.cli.output import print_json, say, shown, titled
+from fedsim.common.errors import InputError
+from fedsim.privacy.rounding import shown_down
+
+if TYPE_CHECKING:
+    from fedsim.deployment.flower.control import Control, Submitted
+    from fedsim.deployment.standing import Place
+
+Where = Annotated[
+    Path, typer.Argument(metavar="FEDERATION", help="federation.yaml, or a directory of `fedsim up`.")
+]
+AtSuperLink = Annotated[
+    str | None, typer.Option(metavar="HOST:PORT", help="The SuperLink; default: the federation's.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+_ACCOUNT = {"mu_sq": "mu^2", "epsilon": "epsilon", "delta": "delta", "distance": "distance"}
+
+
+@app.command(rich_help_panel=DEPLOYMENT)
+def status(
+    federation: Where,
+    superlink: AtSuperLink = None,
+    run: Annotated[
+        list[Path] | None, typer.Option(metavar="DIR", help="Run directory with receipts; repeatable.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show how a deployment stands: SuperLink, newest run, silos; exit code 1 if the SuperLink does not
+    answer."""
+    with plain_errors():
+        from fedsim.deployment.standing import Place, standing
+
+        place = Place.of(federation, superlink)
+        tree = standing(place, run or [])
+        away = place.address is not None and not tree["superlink"]["answers"]
+        if as_json:
+            print_json(tree)
+        else:
+            _print(place, tree)
+        raise typer.Exit(FAILED if away else 0)
+
+
+def _print(place: Place, tree: Mapping[str, Any]) -> None:
+    console, link = Console(), tree["superlink"]
+    say(console, f"SuperLink  {link['reason'] or f'{place.address} answers'}")
+    say(console, f"Run        {_newest(place, tree['runs'])}")
+    if tree["runs"] and (rounds := _rounds(tree["runs"][0])):
+        say(console, f"Round      {rounds}")
+    table = titled(texts=["silo"])
+    for name in ("node", "last contact", "left of its lifetime, at most"):
+        table.add_column(name, no_wrap=True)
+    for name, silo in tree["silos"].items():
+        node = silo["node"] or ("not let in" if link["answers"] else "not known")
+        table.add_row(name, node, _minute(silo["contact"]) or "none known", _left(silo["lifetime"]))
+    console.print(table)
+
+
+def _newest(place: Place, runs: list[dict[str, Any]]) -> str:
+    """The newest run in a line; without a SuperLink, what `fedsim up` has left of it."""
+    from fedsim.deployment.run import checkpoint_of
+
+    if runs:
+        first = runs[0]
+        why = f": {first['details']}" if first["details"] else ""
+        return f"{first['run']} {first['state']} since {_minute(first['started'])}{why}"
+    if place.topology is None:
+        return "none known"
+    if place.topology.run.exists():
+        return f"has ended; {shown(place.topology.run / 'report.html')}"
+    begun = checkpoint_of(place.topology.run).exists()
+    return "has not ended; its rounds so far are kept" if begun else "has not begun"
+
+
+def _rounds(run: Mapping[str, Any]) -> str:
+    return f"{run['round']} of {run['rounds']}" if run["rounds"] else ""
+
+
+def _left(lifetime: Mapping[str, Any] | None) -> str:
+    """The account of which the least is left."""
+    if lifetime is None:
+        return "not known"
+    caps, charged = lifetime["caps"], lifetime["charged"]
+    name = min((each for each in caps if caps[each]), key=lambda each: 1 - charged[each] / caps[each])
+    left = max(0.0, caps[name] - charged[name])
+    return f"{shown_down(left)} of {shown_down(caps[name])} {_ACCOUNT[name]}"
+
+
+def _minute(time: str | None) -> str:
+    return "" if time is None else f"{datetime.fromisoformat(time):%Y-%m-%d %H:%M} UTC"
+
+
+@app.command(rich_help_panel=DEPLOYMENT)
+def runs(federation: Where, superlink: AtSuperLink = None, as_json: AsJson = False) -> None:
+    """List the runs that a SuperLink has, newest first."""
+    with plain_errors():
+        from fedsim.deployment.standing import Place, run_tree
+
+        with Place.of(federation, superlink).control() as control:
+            found = [run_tree(run) for run in control.runs()]
+        if as_json:
+            print_json({"runs": found})
+        else:
+            Console().print(_table(found))
+
+
+def _table(found: list[dict[str, Any]]) -> Table:
+    table = titled()
+    for name in ("run", "state", "started"):
+        table.add_column(name, no_wrap=True)
+    for name in ("time", "round"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for run in found:
+        time = timedelta(seconds=round(run["seconds"] or 0))
+        table.add_row(run["run"], run["state"], _minute(run["started"]), str(time), _rounds(run))
+    return table
+
+
+@app.command(rich_help_panel=DEPLOYMENT)
+def stop(
+    federation: Where,
+    run: Annotated[str | None, typer.Argument(metavar="[RUN]", help="Its number; default: the one.")] = None,
+    superlink: AtSuperLink = None,
+) -> None:
+    """End a run after the round in hand, and say how to resume it; within the round where that takes longer
+    than 30 s, or another machine has the run."""
+    with plain_errors():
+        from fedsim.deployment.standing import Place
+
+        place, console = Place.of(federation, superlink), Console()
+        with place.control() as control:
+            found = _chosen(control, run)
+            _stop(control, found, console)
+        _how_to_resume(place, found, superlink, console)
+
+
+def _chosen(control: Control, number: str | None) -> Submitted:
+    found = [run for run in control.runs() if not run.status.over]
+    if number is not None:
+        found = [run for run in found if str(run.number) == number]
+    if len(found) != 1:
+        there = ", ".join(str(run.number) for run in found) or "none"
+        raise InputError("RUN", number, f"one run at {control.address} that has not ended; there is {there}")
+    return found[0]
+
+
+def _stop(control: Control, run: Submitted, console: Console) -> None:
+    from fedsim.deployment.flower.submit import Reader, end_round
+    from fedsim.deployment.standing import job_of
+
+    job = job_of(run)
+    try:
+        with telling(console) as tell, suppress(KeyboardInterrupt):
+            if job is not None:
+                reader = Reader(job.progress)
+                reader.new()  # rounds of before
+                end_round(control, run.number, job, reader, tell)
+    finally:
+        if job is not None and job.stop.exists():
+            job.stop.unlink(missing_ok=True)
+        if not (now := control.status(run.number)).over:
+            control.stop(run.number)
+            now = control.status(run.number)
+    say(console, f"Run {run.number}: {now.word}{f': {now.details}' if now.details else ''}")
+
+
+def _how_to_resume(place: Place, run: Submitted, superlink: str | None, console: Console) -> None:
+    from fedsim.deployment.run import checkpoint_of
+    from fedsim.deployment.standing import job_of
+
+    job = job_of(run)
+    if place.topology is not None:
+        if not place.topology.run.exists():
+            print_resume(console, place.topology)
+    elif job is not None and not job.out.exists():
+        there = checkpoint_of(job.out).exists()
+        kept(console, job, superlink if there else superlink or place.address, 0)
+
+
+@app.command(rich_help_panel=DEPLOYMENT)
+def down(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="A directory of `fedsim up`.")],
+) -> None:
+    """End what runs in a directory of `fedsim up`: an `up` in another terminal, or what one left behind."""
+    with plain_errors():
+        from fedsim.deployment.running import FILE, running
+        from fedsim.deployment.topology import made
+
+        topology, console = made(directory.absolute(), "DIR"), Console()
+        there = running(topology.directory)
+        count = 0 if there is None else there.end()
+        (topology.directory / FILE).unlink(missing_ok=True)
+        if not count:
+            say(console, f"Nothing of `fedsim up` runs in {shown(directory)}/.")
+            return
+        say(console, f"Ended {count} processes.")
+        if not topology.run.exists():
+            print_resume(console, topology)

@@ -1,0 +1,145 @@
+"""How a deployment stands, as far as its server's side knows: SuperLink, nodes, runs, what of lifetimes is
+public.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from fedsim.common.errors import InputError
+from fedsim.deployment.federation_file import Federation, load_federation
+from fedsim.deployment.flower.control import Control, Submitted
+from fedsim.deployment.flower.grid import node_keys
+from fedsim.deployment.flower.submit import Job, Reader
+from fedsim.deployment.running import running
+from fedsim.deployment.topology import Topology, made
+from fedsim.report.run_directory import RECEIPTS
+
+DEFAULT_SUPERLINK = "127.0.0.1:8000"
+
+
+@dataclass(frozen=True)
+class Place:
+    """A federation, and where its SuperLink is to be."""
+
+    federation: Federation
+    address: str | None  # HOST:PORT; None where nothing of a `fedsim up` runs
+    topology: Topology | None  # of a directory of `fedsim up`
+
+    @classmethod
+    def of(cls, path: Path, superlink: str | None = None) -> Place:
+        """By a directory of `fedsim up`, or a federation.yaml, and the SuperLink's address where that is
+        another; InputError if it is neither.
+        """
+        if path.is_dir():
+            topology, there = made(path.absolute(), "FEDERATION"), running(path)
+            address = superlink or (there.superlink if there else None)
+            return cls(load_federation(topology.federation), address, topology)
+        federation = load_federation(path)
+        return cls(federation, superlink or federation.superlink or DEFAULT_SUPERLINK, None)
+
+    def control(self) -> Control:
+        """A line to the SuperLink; InputError if nothing runs."""
+        if self.address is None:
+            raise InputError("superlink", None, "nothing of `fedsim up` runs there")
+        return Control(self.address, self.federation.authority)
+
+
+def job_of(run: Submitted) -> Job | None:
+    """What a run is to do; None if it was started by another program than fedsim."""
+    told = {name: str(value) for name, value in run.settings.items()}
+    try:
+        paths = Path(told["federation"]), Path(told["out"])
+        return Job(told["scenario"], json.loads(told["overrides"]), *paths, resume=True)
+    except (KeyError, ValueError):
+        return None
+
+
+def round_of(run: Submitted) -> tuple[int, int] | None:
+    """The rounds that have ended, and all rounds; None where its progress is not on this machine."""
+    job = job_of(run)
+    rounds = [line for line in Reader(job.progress).new() if not line.words] if job else []
+    return (rounds[-1].rounds, rounds[-1].of) if rounds else None
+
+
+class Lifetime(NamedTuple):
+    """What receipts say of a silo's lifetime account; other servers may have charged more to it."""
+
+    caps: Mapping[str, float]
+    charged: Mapping[str, float]  # by the runs whose receipts were read
+    runs: int
+
+
+def lifetimes(folders: Iterable[Path], names: Iterable[str]) -> dict[str, Lifetime | None]:
+    """By silo, from the receipts in run directories; None where there is none of it."""
+    places = list(dict.fromkeys(folders))
+    return {name: _lifetime([place / RECEIPTS / f"{name}.json" for place in places]) for name in names}
+
+
+def _lifetime(files: Iterable[Path]) -> Lifetime | None:
+    receipts: dict[str, dict[str, Any]] = {}
+    for file in files:
+        try:
+            said = json.loads(file.read_bytes())
+            receipts[said["run"]] = {
+                key: said[key] for key in ("closed", "public_key", "charged", "lifetime")
+            }
+        except (OSError, ValueError, LookupError, TypeError):  # none of this run
+            continue
+    if not receipts:
+        return None
+    newest = max(receipts.values(), key=lambda each: each["closed"])
+    own = [each["charged"] for each in receipts.values() if each["public_key"] == newest["public_key"]]
+    caps = newest["lifetime"]["total"]
+    return Lifetime(caps, {name: sum(charged[name] for charged in own) for name in caps}, len(own))
+
+
+def standing(place: Place, folders: Iterable[Path]) -> dict[str, Any]:
+    """All of it as plain values.
+
+    Args:
+        place: the deployment.
+        folders: run directories whose receipts count, beside those of the runs that the SuperLink has.
+    """
+    keys, seen, runs, error = node_keys(place.federation), {}, [], None
+    try:
+        with place.control() as control:
+            seen, runs = control.seen(), control.runs()
+    except InputError as refused:
+        error = str(refused)
+    jobs = [job for run in runs if (job := job_of(run))]
+    own = [] if place.topology is None else [place.topology.run]
+    left = lifetimes([*folders, *own, *(job.out for job in jobs)], keys)
+    return {
+        "superlink": {"address": place.address, "answers": error is None, "reason": error},
+        "runs": [run_tree(run) for run in runs],
+        "silos": {
+            name: {
+                "node": (node := seen.get(key)) and node.status,
+                "contact": node and node.contact and node.contact.isoformat(timespec="seconds"),
+                "lifetime": (known := left[name]) and known._asdict(),
+            }
+            for name, key in keys.items()
+        },
+    }
+
+
+def run_tree(run: Submitted) -> dict[str, Any]:
+    """A run as plain values; its number as text, since it is beyond what JSON's readers count exactly."""
+    job, rounds = job_of(run), round_of(run)
+    until = run.ended or datetime.now(UTC)
+    return {
+        "run": str(run.number),
+        "state": run.status.word,
+        "details": run.status.details,
+        "started": run.began and run.began.isoformat(timespec="seconds"),
+        "seconds": run.began and (until - run.began).total_seconds(),
+        "round": rounds and rounds[0],
+        "rounds": rounds and rounds[1],
+        "out": job and str(job.out),
+    }

@@ -1,0 +1,242 @@
+"""`fedsim status`, `runs`, `stop` and `down`: a real deployment is seen, stopped, killed and cleared away."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import psutil
+import pytest
+from support.daemons import short_folder
+from support.distribution import ROOT, gone
+from support.flower import environment, until
+from support.scenarios import invoke, refusal
+
+from fedsim.deployment.flower.control import Node, Status, Submitted
+from fedsim.deployment.flower.submit import Reader
+from fedsim.deployment.processes import marked
+from fedsim.deployment.running import FILE, Running, recorded, running
+from fedsim.deployment.standing import Place, job_of, lifetimes, round_of, standing
+from fedsim.deployment.topology import prepare
+from fedsim.report.run_directory import RECEIPTS
+from fedsim.scenario.load import load
+from fedsim.scenario.resolve import resolve
+from silos.book import read as read_ledger
+
+TWO_SILOS = ("partition.num_partitions=2", "partition.proportions=null", "privacy.epsilon=1")
+ROUNDS = 90
+PATIENCE = 300.0
+
+
+def _up(place: Path, *words: object) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "fedsim", "up", *map(str, words), "--out", str(place)]
+    with place.with_name("said").open("wb") as said:
+        return subprocess.Popen(command, cwd=ROOT, env=environment(), stdout=said, stderr=said)
+
+
+def _until_round(place: Path, rounds: int) -> int:
+    """Until so many have ended; how many that are."""
+    seen = [0]
+
+    def there() -> bool:
+        seen.extend(line.rounds for line in Reader(place / "run.progress").new())
+        return max(seen) >= rounds
+
+    until(there, PATIENCE)
+    return max(seen)
+
+
+@pytest.mark.slow
+def test_an_operator_sees_stops_clears_away_and_resumes():
+    with short_folder() as folder:
+        place = folder / "all"
+        first = _up(
+            place,
+            "breast_cancer",
+            *(f"--set={each}" for each in (*TWO_SILOS, f"algorithm.num_rounds={ROUNDS}")),
+        )
+        _until_round(place, 3)
+        said = json.loads(invoke("status", place, "--json"))
+        assert said["superlink"]["answers"]
+        assert {silo["node"] for silo in said["silos"].values()} == {"online"}
+        seen = [datetime.fromisoformat(silo["contact"]) for silo in said["silos"].values()]
+        assert all(datetime.now(UTC) - each < timedelta(minutes=2) for each in seen)
+        assert {silo["lifetime"] for silo in said["silos"].values()} == {None}
+        assert max(map(len, invoke("status", place).splitlines())) <= 80
+        (run,) = json.loads(invoke("runs", place, "--json"))["runs"]
+        assert run["state"] == "running"
+        assert run["rounds"] == ROUNDS
+        table = invoke("runs", place)
+        assert run["run"] in table
+        assert max(map(len, table.splitlines())) <= 80
+        assert "all of it runs already" in refusal("up", "--resume", "--out", place)
+
+        said = invoke("stop", place)
+        assert "stopped by its operator after round" in said
+        assert "fedsim up --resume" in said
+        assert first.wait(PATIENCE) == 1
+        assert running(place) is None
+        assert "its rounds so far are kept" in invoke("status", place)
+        ended = int(said.partition("after round ")[2].split()[0])
+
+        second = _up(place, "--resume")
+        ended = _until_round(place, ended + 3)
+        there = running(place)
+        family = [each.pid for each in marked(there.mark)]
+        (watch,) = [each for each in psutil.Process(second.pid).children() if there.mark in each.cmdline()]
+        watch.kill()
+        second.kill()
+        second.wait()
+        assert not all(map(gone, family))
+        assert "Ended" in invoke("down", place)
+        assert all(map(gone, family))
+        assert "Nothing of `fedsim up` runs" in invoke("down", place)
+
+        (place / "run.progress").unlink()  # of the one that was killed
+        third = _up(place, "--resume")
+        _until_round(place, ended + 3)
+        assert "fedsim up --resume" in invoke("down", place)
+        assert third.wait(PATIENCE) == 130
+
+        assert _up(place, "--resume").wait(PATIENCE) == 0
+        said = json.loads(invoke("status", place, "--json"))
+        for name, silo in said["silos"].items():
+            account = read_ledger(place / name / "state" / "ledger.sqlite").account
+            assert silo["lifetime"]["caps"] == account.caps.total.tree()
+            assert silo["lifetime"]["charged"] == account.charged.tree()
+        assert "has ended" in invoke("status", place)
+
+
+SLEEP = "import time; time.sleep(600)"
+STARTER = f"""
+import sys, time
+from pathlib import Path
+from fedsim.deployment.processes import Processes
+child = [sys.executable, "-c", '''
+import subprocess, sys, time
+print(subprocess.Popen([sys.executable, "-c", {SLEEP!r}], start_new_session=True).pid, flush=True)
+time.sleep(600)
+''']
+with Processes() as processes:
+    print(processes.start("one", child, Path(sys.argv[1])).process.pid, processes.mark, flush=True)
+    time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_what_a_process_started_ends_when_it_is_killed(number, tmp_path):
+    """Also what has a session of its own, as the processes have that a SuperLink starts."""
+    log = tmp_path / "log"
+    starter = subprocess.Popen([sys.executable, "-c", STARTER, str(log)], stdout=subprocess.PIPE, text=True)
+    with starter:
+        pid, mark = starter.stdout.readline().split()
+        until(lambda: log.read_text().endswith("\n"))
+        pids = [int(pid), int(log.read_text())]
+        assert not any(map(gone, pids))
+        starter.send_signal(number)
+        starter.wait()
+        until(lambda: all(map(gone, pids)))
+        until(lambda: next(marked(mark), None) is None)
+
+
+@pytest.fixture
+def place(tmp_path):
+    return prepare(resolve(load(Path("breast_cancer"), TWO_SILOS)), tmp_path / "all")
+
+
+def test_bad_places_are_one_line(place, tmp_path):
+    for command in ("status", "runs", "stop", "down"):
+        assert "a directory that `fedsim up` has made" in refusal(command, tmp_path)
+    for command in ("runs", "stop"):
+        assert "nothing of `fedsim up` runs there" in refusal(command, place.directory)
+    assert "federation" in refusal("status", tmp_path / "none.yaml")
+    (place.directory / FILE).write_text("{}")
+    assert "a file that `fedsim up` has written" in refusal("down", place.directory)
+
+
+def test_a_superlink_that_is_away_is_exit_code_1(place):
+    said = invoke("status", place.federation, "--superlink", "127.0.0.1:1", code=1)
+    assert "a SuperLink that answers" in said
+    assert "not known" in said
+
+
+def test_a_process_with_a_number_that_was_given_again_is_no_up(tmp_path):
+    with recorded(tmp_path, "/none", "127.0.0.1:1"):
+        found = running(tmp_path)
+        assert found.process.pid == psutil.Process().pid
+        assert Running(found.pid, found.began - 1, found.mark, found.superlink).process is None
+    assert running(tmp_path) is None
+
+
+def _receipt(folder: Path, run: str, closed: int, key: str = "a", mu_sq: float = 0.25) -> Path:
+    said = {"run": run, "closed": closed, "public_key": key}
+    said |= {
+        "charged": {"mu_sq": mu_sq, "epsilon": 0.0},
+        "lifetime": {"total": {"mu_sq": 1.0, "epsilon": 0.0}},
+    }
+    (folder / RECEIPTS).mkdir(parents=True)
+    (folder / RECEIPTS / "north.json").write_text(json.dumps(said))
+    return folder
+
+
+def test_receipts_of_one_lifetime_add_up_each_once(tmp_path):
+    folders = [
+        _receipt(tmp_path / "1", "r1", 1),
+        _receipt(tmp_path / "2", "r2", 3),
+        _receipt(tmp_path / "same", "r2", 3),
+        _receipt(tmp_path / "before", "r0", 0, key="an earlier silo's"),
+        _receipt(tmp_path / "damaged", "r3", 4),
+    ]
+    (folders[-1] / RECEIPTS / "north.json").write_text('{"run": "r3"}')
+    found = lifetimes([*folders, tmp_path / "no run"], ["north", "south"])
+    assert found["south"] is None
+    assert found["north"].runs == 2
+    assert found["north"].charged == {"mu_sq": 0.5, "epsilon": 0.0}
+
+
+def test_a_run_of_another_program_is_shown_without_rounds():
+    run = Submitted(7, Status("running", ""), None, None, {"model": "theirs"})
+    assert job_of(run) is None
+    assert round_of(run) is None
+
+
+class _Link:
+    """In place of a line to a SuperLink that has nothing but one node of another federation."""
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        pass
+
+    def seen(self):
+        return {b"another": Node("online", datetime.now(UTC))}
+
+    def runs(self):
+        return []
+
+
+def test_a_node_that_is_not_let_in_has_no_state(place, monkeypatch):
+    monkeypatch.setattr(Place, "control", lambda self: _Link())
+    said = standing(Place.of(place.federation), [])
+    assert said["superlink"]["answers"]
+    assert {silo["node"] for silo in said["silos"].values()} == {None}
+
+
+def test_down_waits_for_an_up_that_ends_its_round(tmp_path):
+    script = (
+        "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: (time.sleep(1), sys.exit(3)))"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", f"{script}; print('', flush=True); time.sleep(600)"], stdout=subprocess.PIPE
+    )
+    with process:
+        process.stdout.readline()
+        began = psutil.Process(process.pid).create_time()
+        start = time.monotonic()
+        assert Running(process.pid, began, "/none", "").end() == 1
+        assert time.monotonic() - start > 0.9
+        assert process.wait() == 3
