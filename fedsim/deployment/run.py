@@ -256,6 +256,9 @@ def _offered(
         checkpoint.remove()  # nothing has been released, so there is nothing to resume
         shutil.rmtree(_offers_beside(path))
         raise
+    except BaseException:
+        checkpoint.close()  # another process may resume it, while this one lives
+        raise
     if refused:
         checkpoint.remove()
     else:

@@ -3,20 +3,28 @@
 import json
 import os
 import stat
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from support import one_server
+from support.breaking import kill_at_write
+from support.daemons import Silo as Daemon
+from support.daemons import enrolled_silo, short_folder
 from support.deployed import POLICY, Caller, calling, enrolled, offer_of, resolved_of, write_silos
+from support.one_server import OneServer
 
 import silos.pending
 from fedsim.common.errors import Busy, InputError, Refused
+from fedsim.wire.frames import decode, opened
 from fedsim.wire.messages import Offer, named
-from silos.book import DAY
+from silos.book import DAY, read
 from silos.config import Config, PerRun, load_config
 from silos.pending import APPROVED, REFUSED, Pending, PendingOffers
 
@@ -217,6 +225,60 @@ def test_a_damaged_file_is_no_offer_and_its_approval_none(config, damage):
         assert caller.refused("offer", **offer()) == WAITS
     assert json.loads(file.read_bytes())["offer"] == json.loads(whole)["offer"]
     assert os.listdir(file.parent) == [file.name]
+
+
+@pytest.mark.slow
+def test_a_daemon_killed_at_any_write_has_an_offer_waiting_approved_or_admitted():
+    """Of a real process. Where nothing was approved nothing is admitted, and what was is admitted once."""
+    with short_folder() as home:
+        silo = Daemon(enrolled_silo(home, approve="ask"))
+        folder = PendingOffers(silo.home / "state")
+        died = [0, 0]  # before the approval, after it
+        for write in range(100):
+            asked = one_server.offer(session=write + 1, epsilon=0.1)
+            name = named(asked.text)
+            silo.start(partial(kill_at_write, write), wait=False)
+            waits = said(silo, asked)
+            if waits is not None:
+                assert waits["reason"] == WAITS
+                folder.decide(name, APPROVED)
+            admitted = None if waits is None else said(silo, asked)
+            survived = admitted is not None
+            silo.kill()
+            died[waits is not None] += not survived
+            book = read(silo.ledger)
+            assert waits is not None or asked.session not in book.sessions
+            silo.start()
+            if waits is None:
+                assert said(silo, asked)["reason"] == WAITS
+                folder.decide(name, APPROVED)
+            run = said(silo, asked)["run"]
+            assert survived is False or run == admitted["run"]
+            assert said(silo, asked)["run"] == run
+            assert folder.decision(name) == ("", "")
+            assert folder.find(name, 0) is None
+            silo.kill()
+            if survived:
+                break
+        book = read(silo.ledger)
+        assert len(book.runs) == len(book.sessions) == write + 1
+        assert book.account.reserved.mu_sq == pytest.approx(
+            sum(r.price.whole.mu_sq for r in book.runs.values())
+        )
+        assert min(died) >= 3, died
+
+
+def said(silo: Daemon, asked: Offer) -> Any:
+    """The head of the daemon's answer; None if it died before."""
+    until = time.monotonic() + 60
+    while silo.process is not None and silo.process.is_alive() and time.monotonic() < until:
+        if silo.listens():
+            with OneServer(silo.socket, silo.identity) as server:
+                data = server.exchange(one_server.frame(asked))
+            if len(data) > 8:
+                return decode(opened(data[8:])[0]).head
+        time.sleep(0.005)
+    return None
 
 
 def test_where_the_policy_decides_nothing_waits(tmp_path):

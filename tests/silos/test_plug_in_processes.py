@@ -9,6 +9,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import torch
 import yaml
@@ -20,6 +21,7 @@ from fedsim.isolated.confine import unavailable
 from fedsim.isolated.parts import Isolated
 from silos.config import load_config
 from silos.ledger import RunLedger
+from silos.pending import APPROVED, PendingOffers
 from silos.silo import Silo
 
 pytestmark = pytest.mark.skipif(unavailable() is not None, reason=str(unavailable()))
@@ -116,6 +118,19 @@ def test_a_plan_is_priced_and_kept_to_whatever_the_process_says(tmp_path):
     run = caller.admitted(sgd_offer())["run"]
     sent = caller.asked(run, 0, w=POINT + 7)["g"]  # noise scales with the clip that is asked for
     assert float(sent.norm()) > 1e3
+    caller.silo.close()
+
+
+def test_the_process_of_a_plug_in_that_waits_for_the_operator_has_ended(tmp_path):
+    caller = opened(sgd_silo(tmp_path, _code(), approve="ask"))
+    waiting = PendingOffers(tmp_path / "silos" / "silo-00" / "state")
+    before = set(psutil.Process().children(recursive=True))
+    assert "has to decide" in caller.refused("offer", **sgd_offer())
+    ended, alive = psutil.wait_procs(set(psutil.Process().children(recursive=True)) - before, 10)
+    assert (len(ended), alive) == (1, [])
+    (offer,) = waiting.all(0)
+    waiting.decide(offer.digest, APPROVED)
+    caller.asked(caller.admitted(sgd_offer())["run"], 0, w=POINT)
     caller.silo.close()
 
 

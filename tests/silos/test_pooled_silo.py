@@ -11,7 +11,9 @@ from support import scenarios
 from support.deployed import Caller, calling
 from support.pooled import PooledFederation, pooled_federation, pooled_scenario
 from support.refusals import lacking
+from typer.testing import CliRunner
 
+from fedsim.cli.main import app
 from fedsim.common.errors import InputError, Refused
 from fedsim.deployment.offers import offers_of
 from fedsim.protocol.batch import FULL
@@ -28,6 +30,7 @@ from fedsim.wire.messages import Mark, Offer
 from server.participation import schedule
 from shuffler.keys import Keys
 from silos.config import load_config
+from silos.pending import PendingOffers
 from silos.pooled import SumPart
 from silos.silo import Silo
 
@@ -138,6 +141,18 @@ def test_the_policy_bounds_what_a_run_costs_if_aggregators_collude(tmp_path, mos
         else:
             said = caller.refused("offer", **told(offers(made)[FIRST]))
             assert lacking(said, "if server and shuffler collude | policy allows 3") == []
+
+
+def test_an_offer_that_waits_for_the_operator_names_the_federation_of_its_roster(tmp_path):
+    made = pooled_federation(tmp_path, SCENARIO, seeded=False, policy={"approve": "ask"})
+    config = made.enrolled.configs[FIRST]
+    with calling(config) as caller:
+        assert "has to decide" in caller.refused("offer", **told(offers(made)[FIRST]))
+    (waits,) = PendingOffers(config.state).all(0)
+    assert waits.federation == made.roster.federation
+    shown = CliRunner().invoke(app, ["offers", "show", str(config.state), waits.digest]).output
+    assert f"of the federation {waits.federation}, by your roster" in " ".join(shown.split())
+    assert "if server and shuffler collude" in shown
 
 
 def test_where_aggregators_add_the_noise_nothing_is_left_if_they_collude(tmp_path):

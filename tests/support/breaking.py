@@ -63,7 +63,7 @@ def kill_at(place: str, round_index: int) -> None:
 
 
 def kill_at_write(number: int) -> None:
-    """Arrange that this process kills itself before it syncs or moves a file for the so manieth time."""
+    """Arrange that this process kills itself before it syncs, moves or removes a file the so manieth time."""
     left = [number]
 
     def before(real: Any) -> Any:
@@ -76,7 +76,7 @@ def kill_at_write(number: int) -> None:
 
         return wrapped
 
-    os.fsync, os.replace = before(os.fsync), before(os.replace)
+    os.fsync, os.replace, os.unlink = before(os.fsync), before(os.replace), before(os.unlink)
 
 
 def obeying_modes() -> None:
