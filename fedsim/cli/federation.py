@@ -95,3 +95,17 @@ def _forget(file: Path, running: str | None, key: bytes) -> None:
     with Control(running, roots) as control:
         known = control.unregister(key)
     typer.echo(f"The SuperLink {'has forgotten' if known else 'did not know'} the old node.")
+
+
+@app.command(rich_help_panel=DEPLOYMENT)
+def kit(
+    silo: Annotated[str, typer.Argument(metavar="SILO", help="What the federation calls the silo.")],
+    federation: Annotated[Path, typer.Option(help="federation.yaml, which may have no silo yet.")],
+    out: Annotated[Path, typer.Option(help="A new directory.")],
+) -> None:
+    """Make the folder that a silo's operator needs: a draft of silo.yaml, its node's key, units, a README."""
+    with plain_errors():
+        from fedsim.deployment.kit import write_kit
+
+        written = write_kit(silo, federation, out)
+        typer.echo(f"Wrote {out}/ ({', '.join(map(str, written))}); node.key is a secret.")

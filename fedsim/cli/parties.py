@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from fedsim.cli.app import DEPLOYMENT, app, plain_errors
+from fedsim.cli.app import DEPLOYMENT, DONE, FAILED, app, plain_errors
 from fedsim.common.files import writing
 
 
@@ -115,3 +115,35 @@ def shuffler(
         from shuffler.service import run
 
         raise typer.Exit(run(config, enrolling=enrol, health=health))
+
+
+@app.command(rich_help_panel=DEPLOYMENT)
+def preflight(
+    config: Annotated[Path | None, typer.Option(help="The silo's file (YAML); as the daemon's user.")] = None,
+    superlink: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="The SuperLink; as the node's user.")
+    ] = None,
+    root_certificates: Annotated[
+        Path | None, typer.Option(help="With --superlink: its CA certificate.")
+    ] = None,
+    key: Annotated[Path | None, typer.Option(help="With --superlink: the node's private key.")] = None,
+) -> None:
+    """Check a silo's machine: files, owners, disk, last day; or with --superlink network, dates and clock."""
+    with plain_errors():
+        from fedsim.common.errors import InputError
+        from silos.preflight import of_daemon, of_node
+
+        if (config is None) == (superlink is None):
+            raise InputError("--config", config and str(config), "give it, or --superlink, one of the two")
+        failed = 0
+        if config is not None:
+            checks = of_daemon(config)
+        elif superlink is None or root_certificates is None or key is None:
+            raise InputError("--superlink", superlink, "goes with --root-certificates and --key")
+        else:
+            checks = of_node(superlink, root_certificates, key)
+        for check in checks:
+            typer.echo(str(check))
+            failed += not check.good
+        typer.echo(f"{failed} failed: see above." if failed else "All is as it must be.")
+        raise typer.Exit(FAILED if failed else DONE)

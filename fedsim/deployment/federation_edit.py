@@ -30,11 +30,14 @@ def add(file: Path, name: str, identity: Path, node: Path) -> None:
         InputError: the name, the identity or the node is another silo's, a file is not as it must be, or the
             federation would not be valid.
     """
-    if file.exists() and name in load_federation(file).silos:
+    if file.exists() and name in load_federation(file, begun=True).silos:
         hint = "is in the federation already; to change its node's key: fedsim federation rekey"
         raise InputError("NAME", name, hint)
-    lines = file.read_text(encoding="utf-8").splitlines(True) if file.exists() else [_SILOS]
-    after = max((end for _, end in _places(file, lines).values()), default=lines.index(_SILOS) + 1)
+    lines = file.read_text(encoding="utf-8").splitlines(True) if file.exists() else []
+    places = _places(file, lines)
+    if not places and _SILOS not in lines:
+        lines.append(_SILOS)
+    after = max((end for _, end in places.values()), default=0) or lines.index(_SILOS) + 1
     entry = _entry(file, name, {"identity": identity, "node": node})
     _write(file, [*lines[:after], entry, *lines[after:]])
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Any, Self
 
 from pydantic import Field, TypeAdapter, ValidationError, model_validator
 
@@ -71,7 +71,7 @@ class ShufflerEntry(_Party):
 class Federation(Section):
     """Who takes part, and how patient the server is."""
 
-    silos: Annotated[dict[SiloName, SiloEntry], Field(min_length=1, description="the silos, by name")]
+    silos: dict[SiloName, SiloEntry] = Field(description="the silos, by name")
     deadline: float = Field(60.0, gt=0, le=86400, description="seconds that silos have for a round")
     min_silos: int | None = Field(
         None, ge=1, description="answers that a round needs, where so many are asked; default: all"
@@ -132,21 +132,25 @@ _FILES = (
 )
 
 
-def load_federation(path: Path) -> Federation:
+def load_federation(path: Path, begun: bool = False) -> Federation:
     """The federation that a file describes; file names in it are relative to the file. InputError if it
-    cannot be read, or a field is wrong.
+    cannot be read, a field is wrong, or it has no silo and is not said to be only `begun`.
     """
-    return parse_federation(mapping(path, ROOT, "silos:", _FILES))
+    return parse_federation(mapping(path, ROOT, "silos:", _FILES), begun)
 
 
-def parse_federation(tree: Any) -> Federation:
+def parse_federation(tree: Any, begun: bool = False) -> Federation:
     """Validate a federation given as plain mappings; file names are relative to the working directory.
-    InputError if a field is wrong.
+    InputError as `load_federation`.
     """
+    if begun and isinstance(tree, dict) and tree.get("silos") is None:
+        tree = {**tree, "silos": {}, "min_silos": None}
     if isinstance(tree, dict) and isinstance(tree.get("test"), str):
         prepared = {"name": "npz", "path": tree["test"], "scaling": "none", "intercept": False}
         tree = {**tree, "test": prepared}
     made = settings(Federation, tree, ROOT)
+    if not made.silos and not begun:
+        raise InputError(f"{ROOT}.silos", None, "at least one silo: fedsim federation add")
     if made.min_silos is not None and made.min_silos > len(made.silos):
         hint = f"at most {len(made.silos)}, the number of silos"
         raise InputError(f"{ROOT}.min_silos", made.min_silos, hint)

@@ -245,7 +245,7 @@ def run(
     """
     if (found := version("flwr")) != FLWR_VERSION:
         raise InputError("flwr", found, f"version {FLWR_VERSION}, whose internals this uses")
-    endpoint = Endpoint(superlink, _text(root_certificates, "--root-certificates"), _private(key))
+    endpoint = Endpoint(superlink, _text(root_certificates, "--root-certificates"), private_key(key))
     daemon = Caller(dialler(socket, port, token), carried.MAX_FRAME)
     memory = NodeFile(key.with_name(f"{key.name}.node"))
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
@@ -262,7 +262,8 @@ def _text(file: Path, field: str) -> str:
         raise InputError(field, str(file), f"a file that can be read ({type(error).__name__})") from None
 
 
-def _private(file: Path) -> EllipticCurvePrivateKey:
+def private_key(file: Path) -> EllipticCurvePrivateKey:
+    """A node's private key; InputError if the file holds none."""
     try:
         key = load_ssh_private_key(_text(file, "--key").encode(), None)
     except (ValueError, UnsupportedAlgorithm):

@@ -56,7 +56,7 @@ def test_public_test_records_may_be_a_data_section(tmp_path, tree):
 
 
 WRONG = {
-    "{silos: {}}": "federation.silos | at least 1",
+    "{silos: {}}": "federation.silos | at least one silo",
     "{silos.a.identiti: a.pub}": "federation.silos.a.identiti | did you mean 'identity'",
     "{deadline: 0}": "federation.deadline | greater than 0",
     "{deadline: true}": "federation.deadline | must be a number",

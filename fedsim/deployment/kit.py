@@ -1,0 +1,78 @@
+"""The folder that one organisation needs to take part: a draft of its file, its node's key, units."""
+
+from __future__ import annotations
+
+import shutil
+from datetime import date
+from importlib.resources import files
+from pathlib import Path
+from string import Template
+
+from fedsim.common.errors import InputError
+from fedsim.common.files import atomic_directory, check_free, writing
+from fedsim.common.serialise import to_yaml
+from fedsim.data.csv_table import TableData
+from fedsim.deployment.federation_file import ROOT, Federation, load_federation
+from fedsim.secagg.roster import load_roster
+
+_TEXTS = ("README", "silo.yaml", "fedsim-silo.service", "fedsim-node.service")
+_NODE = ("ca.crt", "node.key", "node.pub")
+_TABLE = "  name: csv\n  path: <records.csv>\n  target: <column>\n  schema: <agreed with the others>"
+
+
+def write_kit(silo: str, federation: Path, out: Path) -> list[Path]:
+    """Write the kit of a silo that is to enrol; its files, relative to `out`.
+
+    Args:
+        silo: what the federation calls it.
+        federation: federation.yaml, which may have no silo yet. It names the SuperLink, the authority, which
+            lies where `fedsim certs` put it, and perhaps public test records, whose schema is the silos' too.
+        out: a new directory.
+
+    Raises:
+        InputError: the silo is enrolled already, has no key there, or the file does not say enough.
+    """
+    known = load_federation(federation, begun=True)
+    if silo in known.silos:
+        raise InputError("SILO", silo, "is enrolled already: it has its kit; to change its key: rekey")
+    if known.superlink is None or known.root_certificates is None:
+        raise InputError(f"{ROOT}.superlink", known.superlink, "is needed with root_certificates: host:port")
+    keys = known.root_certificates.parent.parent
+    if silo in ("server", "authority") or not (keys / silo / "node.key").is_file():
+        hint = f"no silo that the federation knows: fedsim certs {keys} --silo NAME makes its node's key"
+        raise InputError("SILO", silo, hint)
+    values = {"silo": silo, "superlink": known.superlink, "day": date.today().isoformat()}
+    values |= {"records": _records(known), "roster": _pinned(known)}
+    check_free(out)
+    with writing(out), atomic_directory(out) as draft:
+        for name in _TEXTS:
+            text = (files("fedsim.deployment") / "kit_files" / f"{name}.txt").read_text(encoding="utf-8")
+            (draft / name).write_text(Template(text).substitute(values), encoding="utf-8")
+        (draft / "node").mkdir(mode=0o700)
+        for name in _NODE:
+            shutil.copy2(keys / silo / name, draft / "node" / name)
+        if known.shuffler is not None:
+            shutil.copy2(known.shuffler.roster, draft / "roster.yaml")
+        schema = getattr(known.test, "columns", None)
+        if isinstance(schema, Path):
+            shutil.copy2(schema, draft / "schema.yaml")
+        return sorted(file.relative_to(draft) for file in draft.rglob("*") if file.is_file())
+
+
+def _records(known: Federation) -> str:
+    """The draft of the section `records`: as the public test records, where they are a table."""
+    if not isinstance(known.test, TableData):
+        return _TABLE
+    tree = known.test.model_dump(mode="json", by_alias=True, exclude_defaults=True) | {
+        "name": known.test.name,
+        "path": "<records.csv>",
+    }
+    if isinstance(known.test.columns, Path):
+        tree["schema"] = "schema.yaml"
+    return "".join(f"  {line}\n" for line in to_yaml(tree).splitlines()).rstrip()
+
+
+def _pinned(known: Federation) -> str:
+    if known.shuffler is None:
+        return "# rosters: [roster.yaml]     # with secure aggregation: the rosters that you have agreed to"
+    return f"rosters: [roster.yaml]         # {load_roster(known.shuffler.roster).digest}"

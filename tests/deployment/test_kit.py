@@ -1,0 +1,62 @@
+"""A silo's kit holds what its operator needs, and is made for no silo that has one or is not known."""
+
+import pytest
+import yaml
+from support.refusals import refused
+
+from fedsim.deployment import certs
+from fedsim.deployment.federation_edit import add
+from fedsim.deployment.kit import write_kit
+from silos.config import load_config
+from silos.preflight import of_daemon
+
+FEDERATION = """superlink: fl.example.org:8000
+root_certificates: keys/server/ca.crt
+test:
+  name: csv
+  path: test.csv
+  target: readmitted
+  schema: schema.yaml
+"""
+SCHEMA = "{age: {kind: number, lower: 0, upper: 110}, readmitted: {kind: category, categories: [a, b]}}"
+DECIDED = "{lifetime: {epsilon: 8.0, delta: 1.0e-5, expires: 2999-12-31}}"
+
+
+@pytest.fixture
+def place(tmp_path):
+    certs.make(tmp_path / "keys", ["north", "south"])
+    (tmp_path / "federation.yaml").write_text(FEDERATION)
+    (tmp_path / "schema.yaml").write_text(SCHEMA)
+    (tmp_path / "identity.pub").write_text("ab" * 32)
+    return tmp_path
+
+
+def test_a_kit_is_a_silo_once_its_operator_has_decided(place):
+    write_kit("north", place / "federation.yaml", place / "kit")
+    kit, keys = place / "kit", place / "keys" / "north"
+    for name in ("ca.crt", "node.key", "node.pub"):
+        assert (kit / "node" / name).read_bytes() == (keys / name).read_bytes()
+    assert (kit / "node" / "node.key").stat().st_mode & 0o777 == 0o600
+    assert "fl.example.org:8000" in (kit / "fedsim-node.service").read_text()
+    assert "$" not in "".join(file.read_text() for file in kit.glob("*.*"))
+    (draft, *others) = of_daemon(kit / "silo.yaml")
+    assert (draft.good, others) == (False, [])
+    text = (kit / "silo.yaml").read_text().replace("<records.csv>", "patients.csv")
+    (kit / "silo.yaml").write_text(text[: text.index("policy:")] + f"policy: {DECIDED}")
+    config = load_config(kit / "silo.yaml")
+    assert (config.name, config.records.files["path"]) == ("north", kit / "patients.csv")
+    assert yaml.safe_load(config.records.files["schema"].read_text()) == yaml.safe_load(SCHEMA)
+
+
+def test_no_kit_is_made_twice_or_for_a_stranger(place):
+    file = place / "federation.yaml"
+    for stranger in ("nord", "authority"):
+        with refused("SILO", stranger, "no silo that the federation knows"):
+            write_kit(stranger, file, place / "kit")
+    add(file, "north", place / "identity.pub", place / "keys" / "north" / "node.pub")
+    with refused("SILO", "north", "is enrolled already"):
+        write_kit("north", file, place / "kit")
+    assert not (place / "kit").exists()
+    file.write_text("root_certificates: keys/server/ca.crt\n")
+    with refused("federation.superlink", None, "host:port"):
+        write_kit("south", file, place / "kit")
