@@ -56,6 +56,7 @@ class RoundRecord(Message):
     broadcast: Hex32
     members: tuple[Annotated[int, Field(ge=0)], ...]
     left_out: dict[int, str]
+    seconds: float | None = None
     heads: dict[Name, Echo]
 
 
@@ -122,7 +123,7 @@ class Checkpoint:
         frame = decode(body)
         said = RoundRecord.model_validate(frame.head)
         self.heads.update(said.heads)
-        return Kept(said.broadcast, list(said.members), said.left_out, frame.arrays)
+        return Kept(said.broadcast, list(said.members), said.left_out, frame.arrays, said.seconds)
 
     def append(self, kept: Kept) -> None:
         """See `Journal`."""
@@ -130,6 +131,7 @@ class Checkpoint:
             broadcast=kept.broadcast,
             members=tuple(kept.members),
             left_out=dict(kept.left_out),
+            seconds=kept.seconds,
             heads=dict(self.heads),
         )
         self._append(f"round {self.log.newest.seq - 2}", said, kept.aggregate)

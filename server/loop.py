@@ -5,6 +5,7 @@ Deterministic given the aggregates and the public seed.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
@@ -41,6 +42,7 @@ class Kept(NamedTuple):
     members: Sequence[int]  # positions of the silos that answered, ascending
     left_out: Mapping[int, str]  # the others that were asked, each with the reason
     aggregate: Mapping[str, Tensor]  # what the algorithm is sent, {name: (d,)}
+    seconds: float | None = None  # from the question to the aggregate
 
 
 class Journal(Protocol):
@@ -125,12 +127,13 @@ def _round(
                 f"round {r}: the journal's round is not this run's; was it written by another version?"
             )
         return kept
+    start = time.monotonic()
     try:
         answered = link.answer(r, broadcast, members)
     except Refused as refusal:
         raise Refused(f"round {r}: {refusal}") from None
     combined = aggregate(answered.messages, public, answered.members)
-    kept = Kept(sent, answered.members, answered.left_out, combined)
+    kept = Kept(sent, answered.members, answered.left_out, combined, time.monotonic() - start)
     if journal is not None:
         journal.append(kept)
     return kept

@@ -155,7 +155,7 @@ def print_run(console: Console, done: Run, directory: Path) -> None:
     console.print(result_line(summary))
     for line in remarks(summary):
         console.print(line, markup=False, highlight=False)
-    if summary.trials.finished and summary.deployment is None:
+    if summary.trials.finished and (summary.deployment is None or summary.baselines):
         console.print()
         console.print(rendered(metrics_table(summary), METRICS_TITLE))
     if summary.privacy.silos:

@@ -17,11 +17,12 @@ from fedsim.data.federation import SiloSplit
 from fedsim.data.prepare import prepare
 from fedsim.data.recipe import Fitted, declared_recipe
 from fedsim.deployment.offers import NO_TEST, UNMEASURED
+from fedsim.measure.baselines import constant
 from fedsim.measure.evaluator import Evaluator
 from fedsim.measure.metrics import asked_of
 from fedsim.protocol.plan import Admitted, Statement, Terms
 from fedsim.report.outcome import Deployed, Outcome, Results, TrialResult
-from fedsim.report.record import AskedSilo, Measurement
+from fedsim.report.record import AskedSilo, BaselineMeasurement, Measurement
 from fedsim.scenario.resolve import Resolved
 from fedsim.wire.messages import Admission, Closed, Offer
 from server.checkpoint import RunRecord
@@ -69,6 +70,7 @@ class History:
         }
         self._total, self._start = len(resolved.trace.plan.rounds), time.perf_counter()
         self._asked: list[AskedSilo] = []
+        self._seconds: list[float | None] = []
         self._results, self._model = Results(), Tensor()
 
     def add(self, progress: Progress) -> Step:
@@ -76,6 +78,7 @@ class History:
         self._model, last, names = progress.answer, progress.last, self._resolved.names
         left_out = {} if last is None else {names[m]: reason for m, reason in last.left_out.items()}
         if last is not None:
+            self._seconds.append(last.seconds)
             why = dict.fromkeys(names[m] for m in last.members) | left_out
             asked = (AskedSilo(0, name, progress.rounds - 1, last.broadcast, why[name]) for name in why)
             self._asked.extend(asked)
@@ -116,12 +119,20 @@ class History:
             for name in self._resolved.names
         ]
         fitted = _declared(self._resolved, self._test)
-        self._results.finish(TrialResult(0, {"private": self._model}, statements, list(self._asked), fitted))
+        rows = [*self._asked, *self._naive()]
+        self._results.finish(TrialResult(0, {"private": self._model}, statements, rows, fitted))
         receipts = {name: each.receipt for name, each in closed.items()}
         deployed = self._deployed(reasons, receipts, [*self._versions(), *remarks])
         return Outcome(
             self._resolved, self._results, seconds, admitted=tuple(self._admitted.values()), deployed=deployed
         )
+
+    def _naive(self) -> list[BaselineMeasurement]:
+        """The majority class or the mean of the public test records: the best model without features."""
+        if self._evaluate is None:
+            return []
+        target = self._evaluate.target.numpy()
+        return [BaselineMeasurement(0, *constant(self._resolved, target, self._evaluate, f"the {NAME}"))]
 
     def _odd(self, name: str, closed: Closed) -> str:
         """The fault of a statement: rounds that were not asked for, or lost ones; empty without any."""
@@ -161,6 +172,7 @@ class History:
             notices=tuple(notices),
             accountants=tuple(sorted({shown(each.accountant) for each in admissions.values()})),
             min_silos=self._silos.least,
+            round_seconds=tuple(self._seconds),
             absent=self._absent,
             unstated=unstated,
             receipts=receipts,

@@ -61,7 +61,7 @@ def baselines(resolved: Resolved, silos: Sequence[SiloSplit], evaluate: Evaluato
     """Every baseline of one trial without the federation, on the records that `evaluate` tests on."""
     by_record = [len(silo.train_target) for silo in silos]
     return [
-        _constant(resolved, silos, evaluate),
+        constant(resolved, np.concatenate([silo.train_target for silo in silos]), evaluate),
         *_alone(resolved, _some(silos), evaluate),
         _fitted(resolved, "pooled", silos, by_record, evaluate),
     ]
@@ -84,12 +84,14 @@ def _some(silos: Sequence[SiloSplit]) -> list[SiloSplit]:
     return [ordered[place] for place in places]
 
 
-def _constant(resolved: Resolved, silos: Sequence[SiloSplit], evaluate: Evaluator) -> Alternative:
-    target = np.concatenate([silo.train_target for silo in silos])
+def constant(
+    resolved: Resolved, target: np.ndarray, evaluate: Evaluator, records: str = "all training records"
+) -> Alternative:
+    """`majority` or `mean` of the targets of some `records`."""
     classes = resolved.outline.num_classes
     tested = evaluate.of_scores(_constant_scores(resolved, target, len(evaluate.features)))
     name: BaselineName = "majority" if classes else "mean"
-    method = "shares of the classes in all training records" if classes else "mean of all training records"
+    method = f"shares of the classes in {records}" if classes else f"mean of {records}"
     return Alternative(name, None, len(target), method, *tested)
 
 

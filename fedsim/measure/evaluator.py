@@ -75,7 +75,7 @@ class Evaluator:
         self.objective, self._baselines = objective, baselines
         self._problem, self._asked = problem, asked
         self.features = torch.cat([torch.as_tensor(silo.test_features) for silo in silos]).to(dtype)
-        self._target = torch.cat([torch.as_tensor(silo.test_target) for silo in silos]).to(dtype)
+        self.target = torch.cat([torch.as_tensor(silo.test_target) for silo in silos]).to(dtype)
         self._names = [silo.name for silo in silos]
         self._counts = [len(silo.test_target) for silo in silos]
 
@@ -85,9 +85,9 @@ class Evaluator:
 
     def of_scores(self, scores: Tensor, last: bool = True) -> Tested:
         """The result of the call, for scores of the pooled test records."""
-        error = self._problem.error(scores, self._target)
-        loss = self._problem.losses(scores, self._target).mean()
-        return Tested(float(error), float(loss), self._more(scores, self._target, last))
+        error = self._problem.error(scores, self.target)
+        loss = self._problem.losses(scores, self.target).mean()
+        return Tested(float(error), float(loss), self._more(scores, self.target, last))
 
     def _more(self, scores: Tensor, target: Tensor, last: bool) -> Values:
         if self._asked is None:
@@ -97,7 +97,7 @@ class Evaluator:
 
     def on_own(self, models: Mapping[str, Tensor]) -> dict[str | None, Measured]:
         """Models, (d,) each, on the test records of the silo that they are of; None: all these together."""
-        parts = (torch.split(tensor, self._counts) for tensor in (self.features, self._target))
+        parts = (torch.split(tensor, self._counts) for tensor in (self.features, self.target))
         own: dict[str | None, tuple[Tensor, Tensor]] = {
             name: (self._problem.scores(x, models[name]), y)
             for name, x, y in zip(self._names, *parts, strict=True)
@@ -118,7 +118,7 @@ class Evaluator:
         """Predicted and observed probabilities at w, (d,)."""
         if self._asked is None:
             return []
-        return calibration(self._problem, self._problem.scores(self.features, w), self._target, self._asked)
+        return calibration(self._problem, self._problem.scores(self.features, w), self.target, self._asked)
 
     def baselines(self) -> list[Alternative]:
         """Baselines without the federation; none where the scenario does not ask for them."""
@@ -133,8 +133,8 @@ class Evaluator:
         is None where a silo has no records, or equal targets only.
         """
         scores = self._problem.scores(self.features, w)
-        losses = self._problem.losses(scores, self._target)
-        parts = (torch.split(tensor, self._counts) for tensor in (scores, self._target, losses))
+        losses = self._problem.losses(scores, self.target)
+        parts = (torch.split(tensor, self._counts) for tensor in (scores, self.target, losses))
         measured = []
         for name, own, target, loss in zip(self._names, *parts, strict=True):
             error = float(self._problem.error(own, target)) if len(target) else math.nan

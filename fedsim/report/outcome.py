@@ -184,6 +184,7 @@ class Deployed:
     notices: tuple[str, ...]  # the silos' own lines for the report, each with the silo's name
     accountants: tuple[str, ...]  # how the silos priced the plan
     min_silos: int  # answers that a round needed, where so many were asked
+    round_seconds: Sequence[float | None]  # what each round took; None where it was not kept
     absent: Mapping[str, str]  # silos of the federation that took no part, and why
     unstated: Mapping[str, str]  # silos without a statement at the end, and why; asked rounds count as theirs
     receipts: Mapping[str, str]  # signed statements, JSON

@@ -232,6 +232,10 @@ def _figures(run: RunData, folder: Path) -> list[PageFigure]:
             "What the clip takes away: the share of terms that it shortens, and the median norm of them all "
             "over the clip. Simulation only, not private: an honest federation must query for it.",
         ),
+        "round-times": (
+            plots.round_times(run),
+            "What each round took, as the server saw it: from its question to the aggregate.",
+        ),
         "calibration": (plots.calibration(run), f"{_CALIBRATION} Simulation only."),
         "spend-over-rounds": (
             plots.spend(run),

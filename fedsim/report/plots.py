@@ -83,6 +83,24 @@ def clipping(run: RunData) -> Figure | None:
 _TIMES = 3.0  # a median above so many clips needs a logarithmic axis for the shares to be seen
 
 
+def round_times(run: RunData) -> Figure | None:
+    """What each round of a deployed run took; None where it is not known."""
+    part = run.summary.deployment
+    known = [(r, each) for r, each in enumerate(part.round_seconds if part else (), 1) if each is not None]
+    if len(known) < _FEWEST_ROUNDS:
+        return None
+    with styled(2.6) as (figure, axes):
+        rounds, seconds = np.array(known).T
+        kept = np.union1d(thinned(len(rounds)), seconds.argsort()[-20:])  # the longest among them
+        curve(axes, rounds[kept], seconds[kept], look(0), "")
+        axes.set(xlabel="rounds", ylabel="seconds of a round")
+        from_zero(axes, "y")
+        return figure
+
+
+_FEWEST_ROUNDS = 5
+
+
 def figure_of(run: RunData, what: str) -> Figure:
     """One of `MEASURED_FIGURES` against rounds, "calibration", "silos" or "spend"; InputError if there is no
     such figure, or nothing to show in it.

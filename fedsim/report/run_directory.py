@@ -112,7 +112,9 @@ def _table_of(outcome: Outcome, name: str) -> pa.Table:
         return arrow(name, spend(outcome))
     if name == "ledger":
         return arrow(name, _ledger(outcome))
-    public = {"public": "made of public records"} if outcome.deployed and name == "metrics" else None
+    public = None
+    if outcome.deployed and name in ("metrics", "baselines"):
+        public = {"public": "made of public records"}
     return arrow(name, outcome.results.rows(TABLES[name].row), public)
 
 

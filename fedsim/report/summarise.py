@@ -108,26 +108,39 @@ def _clipping(outcome: Outcome) -> Clipping | None:
     )
 
 
-_MOST_REASONS = 3
+_MOST_REASONS, _MOST_STRETCHES = 3, 8
 
 
 def _deployment(outcome: Outcome, deployed: Deployed) -> Deployment:
-    reasons: dict[str, list[str]] = {}
+    missed: dict[str, dict[int, str]] = {}
     for row in outcome.results.rows(AskedSilo):
         if row.left_out is not None:
-            reasons.setdefault(row.silo, []).append(row.left_out)
+            missed.setdefault(row.silo, {})[row.round + 1] = row.left_out
     return Deployment(
         min_silos=deployed.min_silos,
         absent=dict(deployed.absent),
         left_out=[
-            LeftOut(name=name, rounds=len(given), reasons=_few(given))
-            for name, given in sorted(reasons.items())
+            LeftOut(name=name, rounds=len(why), which=_stretches(list(why)), reasons=_few(list(why.values())))
+            for name, why in sorted(missed.items())
         ],
+        round_seconds=[each if each is None else round(each, 3) for each in deployed.round_seconds],
         without_statement=dict(deployed.unstated),
         remarks=list(deployed.remarks),
         unmeasured=list(deployed.unmeasured),
         measured=deployed.measured,
     )
+
+
+def _stretches(numbers: Sequence[int]) -> str:
+    """Ascending numbers in words, the first few stretches of them.
+
+    >>> _stretches([3, 4, 5, 9])
+    '3 to 5, 9'
+    """
+    starts = [i for i, each in enumerate(numbers) if not i or each != numbers[i - 1] + 1]
+    pairs = [(numbers[i], numbers[j - 1]) for i, j in zip(starts, [*starts[1:], len(numbers)], strict=True)]
+    words = [str(low) if low == high else f"{low} to {high}" for low, high in pairs[:_MOST_STRETCHES]]
+    return ", ".join([*words, *["..."] * (len(pairs) > _MOST_STRETCHES)])
 
 
 def _few(reasons: Sequence[str]) -> list[str]:

@@ -289,10 +289,13 @@ class Clipping(Part):
 
 
 class LeftOut(Part):
-    """A silo whose answers some rounds went without; `reasons` are its first few different ones."""
+    """A silo whose answers some rounds went without, in words `which` of them from 1 on; `reasons` are its
+    first few different ones.
+    """
 
     name: str
     rounds: int
+    which: str = ""
     reasons: list[str]
 
 
@@ -300,6 +303,7 @@ class Deployment(Part):
     """Results of a deployed run that a simulated one does not have.
 
     `absent`: silos of the federation that did not join, and why; the run is of the others alone.
+    `round_seconds`: what each round took; None where it was not kept.
     `without_statement`: silos that gave none at the end, and why; their whole plan counts as spent.
     `unmeasured`: what only a simulation can know.
     """
@@ -307,6 +311,7 @@ class Deployment(Part):
     min_silos: int
     absent: dict[str, str] = {}
     left_out: list[LeftOut]
+    round_seconds: list[float | None] = []
     without_statement: dict[str, str]
     remarks: list[str]
     unmeasured: list[str]

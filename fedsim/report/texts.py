@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from statistics import median
 from typing import Any, NamedTuple
 
 from fedsim.privacy.rounding import UNBOUNDED, shown_down, shown_up
@@ -332,14 +333,29 @@ def _deployment(part: Deployment, rounds: int) -> list[str]:
         for name, reason in part.absent.items()
     ]
     lines += [
-        f"silo {silo.name} is left out of {silo.rounds} of {rounds} rounds: {'; '.join(silo.reasons)}"
+        f"silo {silo.name} is left out of {silo.rounds} of {rounds} rounds ({silo.which}): "
+        f"{'; '.join(silo.reasons)}"
         for silo in part.left_out
     ]
     lines += [
         f"silo {name} gave no statement at the end, so that its whole plan counts as spent: {reason}"
         for name, reason in part.without_statement.items()
     ]
-    return [*lines, *part.remarks, f"not measured in a deployed run: {', '.join(part.unmeasured)}"]
+    return [
+        *lines,
+        *_times(part),
+        *part.remarks,
+        f"not measured in a deployed run: {', '.join(part.unmeasured)}",
+    ]
+
+
+def _times(part: Deployment) -> list[str]:
+    known = {r: each for r, each in enumerate(part.round_seconds, 1) if each is not None}
+    if not known:
+        return []
+    longest = max(known, key=lambda r: known[r])
+    middle = f"a round took {median(known.values()):.3g} s (median)"
+    return [f"{middle}, the longest {known[longest]:.3g} s (round {longest})"]
 
 
 def _heterogeneity(part: Heterogeneity) -> list[str]:

@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Mapping
+from io import StringIO
 from pathlib import Path
 from typing import Any
 from unittest.mock import ANY
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from rich.console import Console
 from support.browser import BINARY, assert_fits, chromium
 from support.channels import (
     Enrolled,
@@ -28,6 +30,7 @@ from support.refusals import refused
 from torch import Tensor
 
 from fedsim.api.run import load_run
+from fedsim.cli.output import print_run
 from fedsim.common.errors import InputError, Refused
 from fedsim.data.federation import Hosted
 from fedsim.deployment.history import Step
@@ -36,6 +39,7 @@ from fedsim.protocol.links import Answered
 from fedsim.report.comparison import compared, source_of
 from fedsim.report.outcome import Outcome
 from fedsim.report.page import write_page
+from fedsim.report.texts import remarks
 from fedsim.scenario.load import load, parse
 from fedsim.scenario.model import Scenario
 from fedsim.scenario.resolve import Resolved, resolve
@@ -244,6 +248,42 @@ def test_runs_with_public_records_can_be_compared(enrolled, channel, test_file, 
     assert {point.source for point in points} == {"run", small_run.name}
 
 
+def test_the_page_has_the_times_of_rounds_and_those_of_before_a_stop(enrolled, channel, tmp_path):
+    out = tmp_path / "run"
+
+    def stop(step: Step) -> None:
+        if step.rounds == 3:
+            raise Refused("stopped")
+
+    with pytest.raises(Refused):
+        deploy(scenario_of(), enrolled.federation, channel, out, observe=stop)
+    deploy(scenario_of(), enrolled.federation, channel, out, resume=True)
+    summary = load_run(out).summary
+    times = summary.deployment.round_seconds
+    assert len(times) == 6
+    assert all(0 < each < 60 for each in times)
+    longest = max(range(6), key=lambda r: times[r]) + 1
+    assert f"the longest {max(times):.3g} s (round {longest})" in " ".join(remarks(summary))
+    assert "What each round took" in (out / "report.html").read_text()
+
+
+def test_a_model_that_is_no_better_than_the_majority_is_said_to_be(enrolled, channel, test_file, tmp_path):
+    """Of the public test records alone, which all but one are of one class."""
+    features, file = np.load(test_file)["features"], tmp_path / "test.npz"
+    np.savez(file, features=features, target=np.eye(1, len(features), dtype=int)[0])
+    out = tmp_path / "run"
+    deploy(scenario_of(), enrolled.again(test=str(file)), channel, out)
+    summary = load_run(out).summary
+    (majority,) = summary.baselines
+    assert (majority.name, majority.error) == ("majority", pytest.approx(1 / len(features)))
+    assert any("no better than predicting the majority class" in line for line in summary.warnings)
+    page = (out / "report.html").read_text()
+    assert "shares of the classes in the public test records" in page
+    console = Console(file=StringIO(), width=80)
+    print_run(console, load_run(out), out)
+    assert "majority class" in console.file.getvalue()
+
+
 def test_who_was_late_or_lied_is_named(enrolled, channel, tmp_path):
     nan = lying(enrolled.identity(LIAR), lambda a: {"g": a["g"] * float("nan")})
     channel.faults = {LIAR: in_round([1, 4], nan), SECOND: in_round(2, late), THIRD: in_round([3], absent)}
@@ -258,7 +298,7 @@ def test_who_was_late_or_lied_is_named(enrolled, channel, tmp_path):
     assert found[LIAR] == (2, ["its message has an entry that is not finite or above 1e+06"])
     assert found[SECOND] == found[THIRD] == (1, ["no reply within 0.1 s"])
     page = (out / "report.html").read_text(encoding="utf-8")
-    assert f"Silo {LIAR} is left out of 2 of 6 rounds: its message has an entry" in page
+    assert f"Silo {LIAR} is left out of 2 of 6 rounds (2, 5): its message has an entry" in page
     # A silo that answered too late or wrongly has paid all the same; one that was not reached has not.
     assert {row.name: row.rounds for row in summary.privacy.silos} == {LIAR: 6, SECOND: 6, THIRD: 5}
     assert summary.participation.observed_mean_m == pytest.approx((3 + 2 + 2 + 2 + 2 + 3) / 6)
