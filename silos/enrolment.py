@@ -1,12 +1,11 @@
-"""Enrolment: what a silo is for its whole life is fixed once, and checked at every start."""
+"""Enrolment: what a silo is for its whole life is fixed once; `silos.enrolled` checks it at every start."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, datetime
 from math import exp, floor
-from pathlib import Path
 from sys import float_info
 from typing import Self
 
@@ -18,10 +17,8 @@ from fedsim.privacy.rounding import shown_down, shown_up
 from fedsim.protocol.batch import FULL
 from fedsim.protocol.plan import Release
 from silos.account import Caps
-from silos.book import Enrolment
-from silos.chain import FILE
 from silos.config import ROOT, Config
-from silos.journal import SECOND
+from silos.enrolled import check_modes, no_ledger
 from silos.ledger_file import LedgerFile
 from silos.offers import Own, largest_dimension
 from silos.own_records import OwnRecords, read_records, write_table
@@ -120,59 +117,6 @@ def enrol(config: Config, tell: Callable[[str], object] = lambda _: None) -> Enr
     digest = proposed.records.digest(identity)
     LedgerFile.create(config.ledger, config.name, digest, proposed.caps, identity.public, expires)
     return Enrolled(own.name, identity.public, own.n, own.num_features, own.num_classes)
-
-
-def no_ledger(config: Config) -> InputError:
-    """The error where a ledger is missing; one that was there must not be replaced by a new enrolment."""
-    hint = "has no ledger: no silo is enrolled there (--enrol, once), or its folder or volume is not mounted"
-    if config.log.exists():
-        hint = (
-            "has lost its ledger: a silo has run there. Mount the folder or volume that has it, or retire "
-            "the silo; its budget counts as spent"
-        )
-    return InputError(f"{ROOT}.state", str(config.state), hint)
-
-
-def check_modes(state: Path) -> None:
-    """Refuse a state that others than its owner may change, or a ledger that they may read. InputError names
-    the file; the key's own mode is checked where it is read.
-    """
-    for place, forbidden, means in [
-        *(
-            (place, 0o022, "must be its owner's alone to write (chmod go-w)")
-            for place in (state, *state.glob("offers"))
-        ),
-        *(
-            (file, 0o077, "must be its owner's alone to read and write (chmod 600)")
-            for file in state.glob(f"{FILE}*")
-        ),
-    ]:
-        if place.stat().st_mode & forbidden:
-            raise InputError(f"{ROOT}.state", str(place), means)
-
-
-def check_enrolment(config: Config, enrolled: Enrolment, records: OwnRecords, identity: Identity) -> None:
-    """Refuse to go on with other records, another key, or another lifetime than those that were enrolled.
-    InputError names what has changed.
-    """
-    caps, lifetime, last = enrolled.caps, config.policy.lifetime, _last_day(enrolled.expires)
-    promised = caps.epsilon, caps.delta, caps.total.epsilon, caps.total.delta, last
-    now = lifetime.epsilon, lifetime.delta, lifetime.sampled.epsilon, lifetime.sampled.delta, lifetime.expires
-    if config.name != enrolled.silo:
-        raise InputError(f"{ROOT}.name", config.name, f"the silo was enrolled as {enrolled.silo!r}")
-    if promised != now:
-        given = f"epsilon {caps.epsilon:g}, delta {caps.delta:g}, until {last}"
-        hint = f"the silo enrolled with another lifetime, which stays as it is ({given})"
-        raise InputError(f"{ROOT}.policy.lifetime", lifetime.model_dump(mode="json"), hint)
-    if identity.public != enrolled.identity:
-        raise InputError(f"{ROOT}.state", str(config.state), "holds another key than the one enrolled")
-    if records.digest(identity) != enrolled.records:
-        hint = "the records have changed since enrolment; bring back the old ones, or enrol anew elsewhere"
-        raise InputError(f"{ROOT}.records", config.records.name, hint)
-
-
-def _last_day(end: int) -> date:
-    return (datetime.fromtimestamp(end / SECOND, UTC) - timedelta(days=1)).date()
 
 
 def _pair(epsilon: float, delta: float) -> str:

@@ -37,18 +37,14 @@ UNDECIDED = "the silo's operator has to decide"
 
 @dataclass(frozen=True)
 class Pending:
-    """An offer that may be admitted, with what its operator is shown.
+    """An offer that may be admitted, with what its operator is shown."""
 
-    `offer` is its text, `terms` what the silo would answer, `cost` and `rounds` are of its price.
-    `federation` is the pinned roster's, "" without one. Times are microseconds since 1970 by the ledger.
-    """
-
-    offer: str
-    terms: Mapping[str, Any]
-    cost: Mapping[str, float]
+    offer: str  # its text
+    terms: Mapping[str, Any]  # what the silo would answer
+    cost: Mapping[str, float]  # of its price, and so are `rounds`
     rounds: int
-    federation: str
-    asked: int
+    federation: str  # of its roster, "" without one
+    asked: int  # microseconds since 1970 by the ledger, as `lapses`
     lapses: int
 
     @classmethod
@@ -65,16 +61,13 @@ class Pending:
         """What the offer is called."""
         return named(self.offer)
 
-    def is_as(self, approved: Pending | None) -> bool:
-        """Whether it is what was approved, at the same cost."""
-        return approved is not None and (self.terms, self.cost) == (approved.terms, approved.cost)
-
 
 class PendingOffers:
     """The folder; for a daemon and for commands beside it."""
 
-    def __init__(self, state: Path) -> None:
-        self.folder = state / FOLDER
+    def __init__(self, state: Path, days: float = 0.0) -> None:
+        """Offers that come now lapse after so many `days`."""
+        self.folder, self._days = state / FOLDER, days
         self._lock = threading.Lock()
 
     def approved(self, digest: str, now: int) -> Pending | None:
@@ -89,6 +82,22 @@ class PendingOffers:
         with suppress(OSError):
             os.utime(self.place(digest))  # when it was asked for last
         raise Busy(UNDECIDED)
+
+    def check_approved(
+        self,
+        found: Pending | None,
+        text: str,
+        plan: Admissible,
+        terms: Mapping[str, Any],
+        price: Price,
+        now: int,
+    ) -> None:
+        """Let an offer of this text wait, as `keep`, unless it is what was `found` approved, at this cost."""
+        offer = Pending.of(text, plan, terms, price, now, self._days)
+        if found is None or (found.terms, found.cost) != (offer.terms, offer.cost):
+            if plan.proposal.isolated is not None:
+                plan.proposal.isolated.close()
+            self.keep(offer)
 
     def find(self, digest: str, now: int) -> Pending | None:
         """The offer of this digest; None if there is none, it has lapsed, or its file is damaged."""
@@ -129,15 +138,11 @@ class PendingOffers:
         raise Busy(UNDECIDED)
 
     def tidy(self, now: int) -> None:
-        """Remove offers that have lapsed."""
+        """Remove offers that have lapsed, and what a daemon that was killed left half-written."""
+        remove_drafts(self.folder)
         for place in self.folder.glob("*.json"):
             if self.find(place.stem, now) is None:
                 self.remove(place.stem)
-
-    def open(self, now: int) -> None:
-        """As a daemon begins: remove what lapsed, and what an earlier one left half-written."""
-        remove_drafts(self.folder)
-        self.tidy(now)
 
     def remove(self, digest: str) -> None:
         """Forget an offer, its decision first."""

@@ -18,7 +18,7 @@ import psutil
 from fedsim.common.errors import InputError
 from silos.chain import FILE
 from silos.config import load_config
-from silos.enrolment import check_modes
+from silos.enrolled import check_modes
 
 REMOTE = ("nfs", "cifs", "smb", "9p", "ceph", "gluster", "lustre", "afs", "fuse.", "beegfs", "gpfs")
 """Types of file systems, or how they begin, where two machines may hold one file, or a lock may not hold."""

@@ -20,7 +20,7 @@ from fedsim.wire.daemon import Bounds, Daemon
 from fedsim.wire.health import check
 from fedsim.wire.messages import Greeting
 from silos.config import Config, load_config
-from silos.enrolment import Proposed, enrol, no_ledger
+from silos.enrolled import no_ledger
 from silos.silo import Silo
 
 log = logging.getLogger("silos.service")
@@ -51,9 +51,11 @@ def run(
     """
     os.umask(0o077)
     config = load_config(file)
+    if dry_run and not enrol_first:
+        raise InputError("--dry-run", True, "shows an enrolment: give --enrol too")
+    if enrol_first:
+        from silos.enrolment import Proposed, enrol
     if dry_run:
-        if not enrol_first:
-            raise InputError("--dry-run", True, "shows an enrolment: give --enrol too")
         print(*Proposed.of(config).lines, "Dry run: nothing was written.", sep="\n")
         return 0
     if enrol_first:

@@ -37,19 +37,18 @@ from fedsim.wire.messages import (
     Reply,
     named,
 )
-from silos.account import Price
 from silos.admission import price
 from silos.config import ROOT, Config, Policy
-from silos.enrolment import check_enrolment, check_modes, no_ledger
+from silos.enrolled import check_enrolment, check_modes, no_ledger
 from silos.entropy import new_secret
 from silos.ledger import RunLedger
 from silos.ledger_file import LedgerFile, signed_receipt
-from silos.offers import Admissible, Own, largest_dimension
+from silos.offers import Own, largest_dimension
 from silos.open_runs import OpenRuns
 from silos.own_records import OwnRecords, read_records
 
 if TYPE_CHECKING:  # loaded where the operator decides
-    from silos.pending import Pending, PendingOffers
+    from silos.pending import PendingOffers
     from silos.pooled import Pinned
 
 log = logging.getLogger("silos.silo")
@@ -104,8 +103,8 @@ class Silo:
             if config.policy.approve == "ask":
                 from silos.pending import PendingOffers
 
-                pending = PendingOffers(config.state)
-                pending.open(ledger.now())
+                pending = PendingOffers(config.state, config.policy.approve_days)
+                pending.tidy(ledger.now())
         except BaseException:
             ledger.close()
             raise
@@ -182,7 +181,9 @@ class Silo:
         plan = self._runs.considered(offer)
         cost, terms = price(plan.plan, plan.admitted, plan.mechanism), self._runs.terms(plan)
         if self._pending is not None:
-            self._check_approved(found, text, plan, terms, cost)
+            with self.ledger.lock:
+                self.ledger.account.check(cost.whole)
+            self._pending.check_approved(found, text, plan, terms, cost, self.ledger.now())
         nonce = secrets.token_hex(16)
         run = self.ledger.open_run(
             offer.session,
@@ -200,22 +201,6 @@ class Silo:
         self._runs.admitted(run.run, plan)
         log.info("admitted run %s of the study %s", run.run, ascii(offer.study.name))
         return run
-
-    def _check_approved(
-        self, found: Pending | None, text: str, plan: Admissible, terms: Mapping[str, object], cost: Price
-    ) -> None:
-        """Busy, or Refused, unless the operator has approved this offer, `found`, at this cost."""
-        assert self._pending is not None
-        from silos.pending import Pending
-
-        offer = Pending.of(text, plan, terms, cost, self.ledger.now(), self._policy.approve_days)
-        if offer.is_as(found):
-            return
-        if plan.proposal.isolated is not None:
-            plan.proposal.isolated.close()
-        with self.ledger.lock:
-            self.ledger.account.check(cost.whole)
-        self._pending.keep(offer)
 
     def _ask(self, ask: Ask, broadcast: Mapping[str, Tensor]) -> tuple[Message, Mapping[str, Tensor]]:
         self.ledger.expire()

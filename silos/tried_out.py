@@ -11,7 +11,7 @@ from fedsim.wire.messages import Offer
 from silos.admission import price
 from silos.book import read
 from silos.config import Config
-from silos.enrolment import check_enrolment
+from silos.enrolled import check_enrolment
 from silos.journal import Clock
 from silos.pending import Pending
 from silos.silo import parsed, parts

@@ -131,12 +131,9 @@ def offers_check(
 
 def _head(file: Path) -> dict[str, Any]:
     try:
-        head = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        head = None
-    if not isinstance(head, dict):
-        raise InputError("OFFER.json", str(file), "a file with an offer's JSON")
-    return head
+        return dict(json.loads(file.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError, RecursionError):
+        raise InputError("OFFER.json", str(file), "a file with an offer's JSON") from None
 
 
 def _opened(state: Path) -> tuple[Book, PendingOffers, int]:

@@ -7,7 +7,7 @@ import pytest
 from fedsim.common.errors import Refused
 from fedsim.deployment.flower import submit as module
 from fedsim.deployment.flower.control import Status
-from fedsim.deployment.flower.submit import Job, Waiting, Writer, of_words, submit
+from fedsim.deployment.flower.submit import Job, Line, Waiting, Writer, of_words, submit
 
 RUNNING, STOPPED = Status("running", ""), Status("failed", "stopped by its operator")
 
@@ -17,11 +17,12 @@ class OneRun:
 
     def __init__(self, job, ends=STOPPED, interrupts=(2,)):
         self.job, self.ends, self.interrupts = job, ends, interrupts
-        self.looks, self.stops = 0, 0
+        self.looks, self.stops, self.begun = 0, 0, [Line(0, 6, "round 0 of 6", False)]
         self.address = "stand-in"
 
     def start(self, settings):
-        Writer(self.job.progress).write(of_words("checkpoint"))
+        for line in (of_words("checkpoint"), *self.begun):
+            Writer(self.job.progress).write(line)
         return 1
 
     def nodes(self):
@@ -87,13 +88,20 @@ def test_a_round_longer_than_the_grace_is_cut_off(job, monkeypatch):
 
 
 def test_a_terminal_that_has_gone_does_not_cut_the_round_off(job):
-    control = OneRun(job)
-    control.start = lambda settings: job.progress.touch() or 1
+    control = OneRun(job, interrupts=(1,))
     handler = signal.getsignal(signal.SIGHUP)
     with pytest.raises(KeyboardInterrupt):
         submit(control, job, {}, Waiting(1.0), _tell)
-    assert control.looks == 3
+    assert control.looks == 2
     assert signal.getsignal(signal.SIGHUP) is handler
+
+
+def test_a_run_that_waits_for_operators_is_stopped_at_once(job):
+    control = OneRun(job, RUNNING)
+    control.begun = []
+    with pytest.raises(KeyboardInterrupt):
+        submit(control, job, {}, Waiting(1.0), lambda line: None)
+    assert (control.looks, control.stops) == (2, 1)
 
 
 def test_a_run_that_has_not_begun_or_is_elsewhere_is_stopped_at_once(job):

@@ -159,9 +159,9 @@ def submit(control: Control, job: Job, keys: Mapping[str, bytes], waiting: Waiti
 def end_round(control: Control, run: int, job: Job, reader: Reader, tell: Tell) -> Status:
     """Let the run end its round: a sum that silos have sent and no shuffler has released would be lost.
 
-    A run that has not begun, or that another machine has, writes no progress here and is not waited for.
+    A run that is at no round yet, or that another machine has, writes none here and is not waited for.
     """
-    if not job.progress.exists():
+    if not any(line.of for line in Reader(job.progress).new()):
         return Status("unknown", "")
 
     def tell_if_there(line: Line) -> None:
