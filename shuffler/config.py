@@ -10,7 +10,7 @@ from fedsim.common.errors import InputError
 from fedsim.common.section import Section, settings
 from fedsim.common.serialise import mapping
 from fedsim.secagg.roster import Roster, load_roster
-from fedsim.wire.connections import AtPort, AtSocket
+from fedsim.wire.connections import AtPort, AtSocket, MetricsAt
 
 ROOT = "shuffler"  # the first part of a field name in errors about the file
 
@@ -21,6 +21,7 @@ class Config(Section):
     state: Path = Field(description="folder of its keys, its notes and its log")
     listen: AtSocket | AtPort = Field(description="{socket: path}, or {port: number, token: path}")
     rosters: tuple[Path, ...] = Field((), description="files of the rosters that its operator has agreed to")
+    metrics: MetricsAt | None = Field(None, description="where Prometheus finds its public numbers")
     max_request: int = Field(2**28, ge=1, description="bytes of a request at most: all reports of a round")
 
     @property

@@ -18,6 +18,7 @@ from fedsim.wire.daemon import Bounds, Daemon
 from fedsim.wire.frames import head_of, opened, sealed
 from fedsim.wire.health import check
 from fedsim.wire.messages import Hello, Message, Refusal
+from fedsim.wire.metrics import answers, exposed, info
 from shuffler.config import ROOT, Config, load_config
 from shuffler.keys import Keys
 from shuffler.rounds import Shuffler
@@ -104,7 +105,8 @@ def _serve(config: Config) -> int:
         daemon = Daemon(FrameHandler(shuffler), listener, bounds, token)
         for digest, roster in shuffler.rosters.items():
             log.info("roster %s of %s: %d silos", digest, roster.federation, len(roster.names))
-        log.info("the shuffler listens")
-        finished = service.serve(daemon)
+        with exposed(config.metrics, f"{ROOT}.metrics", lambda: [info(), answers(daemon.answered)]):
+            log.info("the shuffler listens")
+            finished = service.serve(daemon)
     log.info("the shuffler has stopped")
     return service.stopped(finished)

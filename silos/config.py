@@ -21,7 +21,7 @@ from fedsim.data.dataset import Dataset
 from fedsim.problems.kinds import GROUP as PROBLEM_GROUP
 from fedsim.problems.kinds import PROBLEMS
 from fedsim.protocol.limits import Limits
-from fedsim.wire.connections import AtPort, AtSocket
+from fedsim.wire.connections import AtPort, AtSocket, MetricsAt
 from fedsim.wire.messages import Hex32, SiloName
 
 ROOT = "silo"  # the name of the file in errors
@@ -210,6 +210,7 @@ class Config(Section):
     state: Path = Field(description="folder of ledger, identity key and log")
     listen: AtSocket | AtPort = Field(description="{socket: path}, or {port: number, token: path}")
     policy: Policy = Field(description="what it agrees to")
+    metrics: MetricsAt | None = Field(None, description="where Prometheus finds its public numbers")
     rosters: tuple[Path, ...] = Field(
         (), description="files of the rosters whose sums it takes part in; what its operator has agreed to"
     )

@@ -6,7 +6,7 @@ import json
 import logging
 import os
 import sys
-from contextlib import closing
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -15,7 +15,7 @@ import torch
 
 from fedsim.common.errors import InputError
 from fedsim.wire import service
-from fedsim.wire.connections import listening, token_of
+from fedsim.wire.connections import MetricsAt, listening, token_of
 from fedsim.wire.daemon import Bounds, Daemon
 from fedsim.wire.health import check
 from fedsim.wire.messages import Greeting
@@ -77,7 +77,16 @@ def _serve(config: Config, insecure_simulation: bool) -> int:
     service.log_to(config.log, "silos", "fedsim.wire")
     with closing(Silo.open(config, insecure_simulation)) as silo, listening(config.listen) as listener:
         daemon = Daemon(silo, listener, Bounds(silo.frame_bytes), token)
-        log.info("silo %s listens", config.name)
-        finished = service.serve(daemon)
+        with _exposed(config.metrics, silo, daemon):
+            log.info("silo %s listens", config.name)
+            finished = service.serve(daemon)
     log.info("silo %s has stopped", config.name)
     return service.stopped(finished)
+
+
+def _exposed(at: MetricsAt | None, silo: Silo, daemon: Daemon) -> AbstractContextManager[None]:
+    if at is None:
+        return nullcontext()
+    from silos.metrics import exposed_silo
+
+    return exposed_silo(at, silo, daemon)

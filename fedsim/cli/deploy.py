@@ -190,11 +190,14 @@ def _control(known: Federation, running: str | None, out: Path, console: Console
     from fedsim.deployment.flower.control import Control
     from fedsim.deployment.flower.superlink import Credentials, SuperLink
     from fedsim.deployment.standing import DEFAULT_SUPERLINK
+    from fedsim.wire.metrics import exposed
 
     if running is not None:
         with Control(running, known.authority) as control:
             yield control
         return
+    with exposed(known.metrics, "federation.metrics", lambda: ()):
+        pass  # the run, a process that the SuperLink starts, will find the port free
     host, port = _place(known.superlink or DEFAULT_SUPERLINK)
     papers = Credentials.of(known.authority.parent)
     with SuperLink(papers, _superlink_folder(out), port, host) as superlink:

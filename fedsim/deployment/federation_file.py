@@ -19,6 +19,7 @@ from fedsim.common.identity import public_key
 from fedsim.common.section import Section, settings
 from fedsim.common.serialise import mapping
 from fedsim.data.registry import DataConfig
+from fedsim.wire.connections import MetricsAt
 from fedsim.wire.dial import Address, read_token
 from fedsim.wire.messages import Echo, SiloName
 
@@ -93,6 +94,7 @@ class Federation(Section):
     shuffler: ShufflerEntry | None = Field(
         None, description="for secure aggregation: the party that adds the other shares"
     )
+    metrics: MetricsAt | None = Field(None, description="where Prometheus finds how a run goes")
     superlink: str | None = Field(None, description="host:port of Flower's SuperLink")
     root_certificates: Path | None = Field(None, description="whom its TLS certificate is signed by")
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -21,10 +22,12 @@ from fedsim.measure.baselines import constant
 from fedsim.measure.evaluator import Evaluator
 from fedsim.measure.metrics import asked_of
 from fedsim.protocol.plan import Admitted, Statement, Terms
-from fedsim.report.outcome import Deployed, Outcome, Results, TrialResult
+from fedsim.report.outcome import Deployed, Outcome, Results, TrialResult, value
 from fedsim.report.record import AskedSilo, BaselineMeasurement, Measurement
+from fedsim.scenario.metric import METRICS
 from fedsim.scenario.resolve import Resolved
 from fedsim.wire.messages import Admission, Closed, Offer
+from fedsim.wire.metrics import Metric, info, single
 from server.checkpoint import RunRecord
 from server.federation import NOT_ASKED, RemoteSilos
 from server.loop import Progress
@@ -40,6 +43,34 @@ class Step(NamedTuple):
     left_out: Mapping[str, str]  # those that did not, by name, and why
     measurement: Measurement | None  # of the model, on public test records; None where it was not measured
     metric: str = "error"  # which of its numbers is shown
+
+
+class Gauges:
+    """How a run goes, for Prometheus: what its server sees, and its model on public test records."""
+
+    def __init__(self) -> None:
+        self._step: Step | None = None
+        self._missed: Counter[str] = Counter()
+        self._measured: Measurement | None = None
+
+    def add(self, step: Step) -> None:
+        """A round that has ended, in this process or an earlier one."""
+        self._step, self._measured = step, step.measurement or self._measured
+        self._missed.update(list(step.left_out))
+
+    def read(self) -> Iterator[Metric]:
+        """The metrics of this moment."""
+        yield info()
+        step, measured = self._step, self._measured
+        if step is None:
+            return
+        yield single("rounds_total", "Rounds that have ended.", step.rounds)
+        yield single("rounds_planned", "All rounds of the run.", step.of)
+        yield single("silos_answered", "Silos that answered the last round.", step.answered)
+        yield Metric("silo_missed_total", "Rounds that went without a silo.", dict(self._missed), "silo")
+        if measured is not None:
+            values = {name: number for name in METRICS if (number := value(measured, name)) is not None}
+            yield Metric("test", "The model on public test records.", values, "metric")
 
 
 class History:

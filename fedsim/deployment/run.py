@@ -14,8 +14,8 @@ from typing import NamedTuple, TypeVar
 from fedsim.common.errors import InputError, Refused
 from fedsim.common.files import atomic_directory, check_free
 from fedsim.common.process import one_thread
-from fedsim.deployment.federation_file import Federation, read_heads, write_heads
-from fedsim.deployment.history import History, Step, public_evaluator
+from fedsim.deployment.federation_file import ROOT, Federation, read_heads, write_heads
+from fedsim.deployment.history import Gauges, History, Step, public_evaluator
 from fedsim.deployment.offers import deployable, digest_of, identities_digest, of_those, offers_of, outline_of
 from fedsim.deployment.secure_aggregation import (
     contexts_of,
@@ -35,6 +35,7 @@ from fedsim.scenario.resolve import Resolved, resolve
 from fedsim.secagg.agreement import ReportContexts
 from fedsim.secagg.roster import Roster
 from fedsim.wire.messages import Greeting, Offer
+from fedsim.wire.metrics import exposed
 from server.checkpoint import Checkpoint, RunRecord, expected_bytes
 from server.federation import Channel, RemoteSilos
 from server.loop import Aggregate, run
@@ -104,6 +105,8 @@ def deploy(
             heads = old.heads
         other = stack.enter_context(shuffler_client(federation, roster, heads, shuffler))
         stack.callback(write_heads, federation.heads, heads)
+        gauges = Gauges()
+        stack.enter_context(exposed(federation.metrics, f"{ROOT}.metrics", gauges.read))
         silos = RemoteSilos(
             channel,
             federation.identities,
@@ -122,6 +125,7 @@ def deploy(
         trackers.start(plan.resolved)
         way = link_to(silos, plan.resolved, plan.contexts, other, KeptRequest(checkpoint.log))
         for step in _rounds(plan, history, way, checkpoint):
+            gauges.add(step)
             if step.rounds >= ended:
                 observe(step)
             if step.measurement is not None:

@@ -7,6 +7,7 @@ import socket
 import stat
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
+from ipaddress import IPv4Address, IPv6Address
 from pathlib import Path
 
 from pydantic import Field
@@ -43,6 +44,15 @@ class AtPort(Section):
     def address(self) -> Address:
         """Port and token, which clients dial with; InputError if the token's file is not as it must be."""
         return self.port, read_token(self.token)
+
+
+class MetricsAt(Section):
+    """Where Prometheus finds a party's metrics."""
+
+    port: int = Field(ge=1, le=65535, description="HTTP, at /metrics")
+    address: IPv4Address | IPv6Address = Field(
+        IPv4Address(LOOPBACK), description="of this machine, that it listens on; default: 127.0.0.1"
+    )
 
 
 def listening(listen: AtSocket | AtPort) -> AbstractContextManager[socket.socket]:

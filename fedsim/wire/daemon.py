@@ -17,6 +17,7 @@ import socket
 import threading
 import time
 import traceback
+from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
@@ -66,6 +67,7 @@ class Daemon:
         self._answering = threading.BoundedSemaphore(bounds.answers)
         self._threads: dict[_Client, threading.Thread] = {}
         self._lock, self._stopping = threading.Lock(), threading.Event()
+        self._answered: Counter[str] = Counter()
         self._wake, self._woken = socket.socketpair()
 
     def run(self) -> bool:
@@ -84,6 +86,12 @@ class Daemon:
         if not self._stopping.is_set():
             self._stopping.set()
             self._wake.send(b"!")
+
+    @property
+    def answered(self) -> dict[str, int]:
+        """The number of answers so far, by the kind of message."""
+        with self._lock:
+            return dict(self._answered)
 
     def _admit(self) -> None:
         if not self._seats.acquire(blocking=False):
@@ -169,7 +177,9 @@ class Daemon:
         client.spare_since = math.inf
         with self._answering:
             answer = self._party.answer(request)
-        _note(answer)
+        kind = _note(answer)
+        with self._lock:
+            self._answered[kind] += 1
         client.connection.settimeout(bounds.transfer)  # for all of it
         send(client.connection, answer)
         return True
@@ -181,10 +191,11 @@ def _hang_up(client: _Client) -> None:
         client.connection.shutdown(socket.SHUT_RD)
 
 
-def _note(answer: bytes) -> None:
-    """A line of the log, made of what leaves anyway."""
+def _note(answer: bytes) -> str:
+    """Write a line of the log, made of what leaves anyway; the kind of message."""
     kind, head = head_of(opened(answer)[0])
     if kind == "refusal":
         log.warning("refused: %s", ascii(head.get("reason"))[:500])
     else:
         log.info("%s %s", kind, " ".join(f"{key}={head[key]}" for key in ("run", "round") if key in head))
+    return kind

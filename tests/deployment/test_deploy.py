@@ -2,6 +2,8 @@
 
 import json
 import re
+import socket
+import urllib.request
 from collections.abc import Mapping
 from io import StringIO
 from pathlib import Path
@@ -26,6 +28,7 @@ from support.channels import (
     signing,
 )
 from support.deployed import SCENARIO, SVRG, assert_statements, federation_of, resolved_of, simulated
+from support.flower import free_port
 from support.refusals import refused
 from torch import Tensor
 
@@ -282,6 +285,33 @@ def test_a_model_that_is_no_better_than_the_majority_is_said_to_be(enrolled, cha
     console = Console(file=StringIO(), width=80)
     print_run(console, load_run(out), out)
     assert "majority class" in console.file.getvalue()
+
+
+def test_prometheus_sees_how_a_run_goes_and_the_port_is_free_afterwards(
+    enrolled, channel, test_file, tmp_path
+):
+    channel.faults, port = {SECOND: in_round(2, late)}, free_port()
+    seen: list[str] = []
+
+    def scrape(step: Step) -> None:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as response:
+            seen.append(response.read().decode())
+
+    federation = enrolled.again(min_silos=2, test=str(test_file), metrics={"port": port})
+    deploy(scenario_of(), federation, channel, tmp_path / "run", observe=scrape)
+    for line in ("rounds_total 6.0", "rounds_planned 6.0", "silos_answered 3.0"):
+        assert f"\nfedsim_{line}\n" in seen[-1]
+    assert f'fedsim_silo_missed_total{{silo="{SECOND}"}} 1.0' in seen[-1]
+    assert "rounds_total 0.0" in seen[0]
+    error = load_run(tmp_path / "run").summary.metrics.error
+    assert f'fedsim_test{{metric="error"}} {error}' in seen[-1]
+    with socket.socket() as taken:
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        taken.bind(("127.0.0.1", port))
+        taken.listen()
+        with pytest.raises(InputError, match=rf"federation.metrics.port: {port}: a free port"):
+            deploy(scenario_of(), federation, channel, tmp_path / "another")
+    assert not list(tmp_path.glob("another*"))
 
 
 def test_who_was_late_or_lied_is_named(enrolled, channel, tmp_path):

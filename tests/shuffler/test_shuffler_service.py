@@ -7,6 +7,7 @@ import signal
 import stat
 import subprocess
 import sys
+import urllib.request
 from contextlib import redirect_stderr
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 import yaml
 from support.daemons import PATIENCE, short_folder
+from support.flower import free_port, until
 from support.rosters import Parties
 from support.shufflers import Round
 from typer.testing import CliRunner
@@ -61,6 +63,21 @@ def parties_of(folder: Path) -> Parties:
     parties.roster = parties.made()
     (folder / "roster.yaml").write_text(yaml.safe_dump(parties.roster.model_dump(mode="json")))
     return parties
+
+
+def test_a_running_shuffler_shows_its_answers_to_prometheus(folder):
+    port = free_port()
+    file = write(folder, metrics={"port": port})
+    enrol(load_config(file))
+    parties_of(folder)
+    line = [sys.executable, "-m", "shuffler", "--config", str(file)]
+    with subprocess.Popen(line, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            until(lambda: command("--config", str(file), "--health")[0] == 0)
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=PATIENCE) as response:
+                assert 'fedsim_answers_total{kind="standing"} 1.0' in response.read().decode()
+        finally:
+            process.kill()
 
 
 def exchange(folder: Path, request: Request) -> bytes:

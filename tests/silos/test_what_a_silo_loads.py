@@ -22,6 +22,8 @@ ON_DEMAND = {
     "silos.enrolment": "it enrols",
     "silos.pending": "the operator decides",
     "silos.pooled": "a roster is pinned",
+    "silos.metrics": "a port for Prometheus is given",
+    "fedsim.wire.metrics": "a port for Prometheus is given",
     "fedsim.secagg": "a roster is pinned",
     "fedsim.isolated": "a plug-in is listed",
     "fedsim.privacy.loss": "batches are sampled",
