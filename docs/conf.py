@@ -49,6 +49,7 @@ SHELVES = {
         "docs/memory",
         "docs/audit",
         "docs/deployment",
+        "docs/step-by-step",
         "docs/shuffler",
     ],
     "Reference": [

@@ -131,6 +131,19 @@ def ledger_verify(
         print_facts(Console(), [verdict, *notices], rows)
 
 
+@ledger.command("upgrade")
+def ledger_upgrade(state: State) -> None:
+    """Carry a stopped silo's ledger over to this version's format; from version 0.3.0 on."""
+    with plain_errors():
+        from silos.book import read
+        from silos.chain import FORMAT
+
+        book = read(ledger_of(state))
+        typer.echo(
+            f"{book.length} entries, whole and in format {FORMAT}, this version's: nothing to carry over."
+        )
+
+
 def _stated(receipt: Mapping[str, Any]) -> tuple[list[str], list[tuple[str, str]]]:
     """A receipt's notices, and what it states, each with its name. Any error of a look-up or of arithmetic if
     it has other content than a receipt.

@@ -26,8 +26,14 @@ RUN_HERE += tuple(f"docs/{name}.md" for name in ("python", "secure-aggregation",
 ONE_SESSION = ("docs/getting-started.md",)  # each block continues with what those before it have written
 RUN_ELSEWHERE = {"docs/using-a-model.md", "docs/your-own-table.md", "docs/adding-an-algorithm.md"}
 OF_ORGANISATIONS = {"silo", "node", "certs", "deploy", "shuffler", "offers"}  # of several machines
-OF_ORGANISATIONS |= {"status", "runs", "stop", "down"}
-NAMED_ONLY = {"fedsim ledger show state", "fedsim ledger receipt", "fedsim ledger verify", "/tmp/attacked"}
+OF_ORGANISATIONS |= {"status", "runs", "stop", "down", "federation", "kit", "preflight"}
+NAMED_ONLY = {
+    "fedsim ledger show state",
+    "fedsim ledger receipt",
+    "fedsim ledger verify",
+    "fedsim ledger upgrade",
+    "/tmp/attacked",
+}
 LONG = (
     "fedsim up ",
     "--daemons ",
