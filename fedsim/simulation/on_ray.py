@@ -1,28 +1,22 @@
 """Ray: a trial runs in an actor, and its silos in the same one or on silo-host actors.
 
 Actors are reused by later trials, since starting one costs seconds. Nothing is ever retried by Ray:
-a private step that ran twice would have to be paid for twice. Records are read where their silos
-live; only those that are in memory already travel there.
+a private step that ran twice would have to be paid for twice. A trial that a dying node took with it is
+begun again from its start, whose noise follows from its seed. Records are read where their silos live; only
+those that are in memory already travel there.
 """
 
 from __future__ import annotations
 
-import os
-import sys
-import sysconfig
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections import defaultdict, deque
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import psutil
 import torch
 from torch import Tensor
 
-from fedsim.common.errors import InputError
-from fedsim.common.process import check_reachable
 from fedsim.data.federation import Hosted, load_silos
 from fedsim.measure.evaluator import odd_records
 from fedsim.protocol.links import Variant
@@ -33,22 +27,22 @@ from fedsim.scenario.algorithm import GivenAlgorithm
 from fedsim.scenario.model import Scenario
 from fedsim.scenario.resolve import Resolved, resolve
 from fedsim.secagg.reports import Words
+from fedsim.simulation import cluster
 from fedsim.simulation.clipping import Part, together
+from fedsim.simulation.cluster import ray
 from fedsim.simulation.failures import WorkerLost, death
 from fedsim.simulation.host import SiloHost
 from fedsim.simulation.secure_aggregation import Party
 from fedsim.simulation.trial import Trial, evaluator, in_one_process, read
 
-# Before Ray is imported: otherwise it listens on every interface and reports usage.
-os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
-os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # otherwise it warns at every start
-import ray
-
 _SLICE = 0.25  # seconds of work between two reports to the driver
-_LOST = (ray.exceptions.ActorDiedError, ray.exceptions.ActorUnavailableError, ray.exceptions.OutOfMemoryError)
-_INSTALLED = {sysconfig.get_path(kind) for kind in ("stdlib", "platstdlib", "purelib", "platlib")}
-_OBJECT_STORE = 100 * 2**20  # messages are small and passed inline
+_LOST = (
+    ray.exceptions.ActorDiedError,
+    ray.exceptions.ActorUnavailableError,
+    ray.exceptions.ActorUnschedulableError,
+    ray.exceptions.ObjectLostError,
+    ray.exceptions.OutOfMemoryError,
+)
 
 
 def execute(resolved: Resolved, results: Results, observe: Observer) -> None:
@@ -57,122 +51,116 @@ def execute(resolved: Resolved, results: Results, observe: Observer) -> None:
     Raises:
         Refused: a silo does not accept the plan, or a request within it.
         InputError: the data cannot be read or divided as asked, or this process has a Ray already.
-        WorkerLost: the process of a trial or of its silos was ended from outside; `results` keeps the rest.
+        WorkerLost: the process of a trial or of its silos was ended from outside, but not with its node, or
+            no node is left; `results` keeps the rest.
     """
     scenario = resolved.scenario
     left = results.left(scenario.trials)
     if not left:
         return
-    check_place()
-    actors: list[Any] = []
+    cluster.check_place()
+    drive = _Drive(scenario, results, observe)
     others = set(psutil.Process().children(recursive=True))
     try:
-        start(scenario.runtime.address)
-        workers = min(len(left), cpus())
-        with by_value(isinstance(scenario.algorithm, GivenAlgorithm)):
-            actors += [_TrialActor.remote(scenario) for _ in range(workers)]
-        _drive(actors, left, results, observe)
+        cluster.start(scenario.runtime.address)
+        drive.run(left)
     except ray.exceptions.RayError as error:
-        cause = error.cause if isinstance(error, ray.exceptions.RayTaskError) else error
+        cause = _cause(error)
         if isinstance(cause, _LOST):
             lost = death(cause)
             raise WorkerLost(f"a trial's worker is lost ({lost.kind}): {lost.message}") from None
         raise cause from None
     finally:
-        stop(actors, others)
+        cluster.stop(list(drive.actors), others)
 
 
-@contextmanager
-def by_value(given: bool) -> Iterator[None]:
-    """Inside, the class of an algorithm that was given as an object travels whole, and the modules it uses.
+def _cause(error: Exception) -> Exception:
+    return error.cause if isinstance(error, ray.exceptions.RayTaskError) else error
 
-    Ray sends a class of a script or a notebook so, and of a module only its name, which other processes may
-    not find where no installation has it.
+
+class _Drive:
+    """Gives each actor a trial, then slices of work, until no trial is left.
+
+    A trial that is begun again measures the same numbers, and those that were observed are not added twice.
     """
-    modules = [each for each in list(sys.modules.values()) if given and _lies_elsewhere(each)]
-    for module in modules:
-        ray.cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
-    try:
-        yield
-    finally:
-        for module in modules:
-            ray.cloudpickle.unregister_pickle_by_value(module)  # type: ignore[no-untyped-call]
 
+    def __init__(self, scenario: Scenario, results: Results, observe: Observer) -> None:
+        self._scenario, self._results, self._observe = scenario, results, observe
+        self.actors: dict[Any, str] = {}  # with their nodes
+        self._nodes: dict[str, int] = {}
+        self._waiting = deque[int]()
+        self._pending: dict[Any, tuple[Any, int, Mapping[str, int]]] = {}  # actor, trial, nodes at its start
+        self._observed: dict[int, int] = defaultdict(int)  # measurements, by trial
+        self._again: dict[int, int] = {}  # of a trial that was begun again, those that come once more
 
-def _lies_elsewhere(module: ModuleType) -> bool:
-    """Whether a module's file is of no installation, ours included."""
-    file, name = getattr(module, "__file__", None), getattr(module, "__name__", "__main__")
-    if not file or name == "__main__" or name.partition(".")[0] in ("fedsim", "silos", "server", "shuffler"):
-        return False
-    return not any(Path(file).is_relative_to(place) for place in _INSTALLED)
+    def run(self, trials: Sequence[int]) -> None:
+        """Every trial, to its end."""
+        self._waiting, self._nodes = deque(trials), cluster.living()
+        self._fill()
+        while self._pending:
+            ready, _ = ray.wait(list(self._pending), num_returns=1, timeout=1.0)
+            for future in ready:
+                self._collect(future)
 
+    def _fill(self) -> None:
+        """An actor at every place that has none, while trials wait."""
+        taken = list(self.actors.values())
+        for node in cluster.places(self._nodes):
+            if node in taken:
+                taken.remove(node)
+            elif self._waiting:
+                with cluster.by_value(isinstance(self._scenario.algorithm, GivenAlgorithm)):
+                    actor = _TrialActor.options(**cluster.on(node)).remote(self._scenario)
+                self.actors[actor] = node
+                self._begin(actor)
 
-def stop(actors: Sequence[Any], others: set[psutil.Process]) -> None:
-    """Shut down, and end what an interrupt in the middle of Ray's start-up would leave behind."""
-    for actor in actors:  # on a cluster that stays, their processes must not
+    def _begin(self, actor: Any) -> None:
+        if not self._waiting:
+            self._end(actor)
+            return
+        trial = self._waiting.popleft()
+        self._pending[actor.advance.remote(trial, _SLICE)] = actor, trial, self._nodes
+
+    def _end(self, actor: Any) -> None:
         ray.kill(actor)
-    ours = set(psutil.Process().children(recursive=True)) - others
-    ray.shutdown()
-    _, alive = psutil.wait_procs(ours, timeout=0.5)
-    for process in alive:
-        with suppress(psutil.NoSuchProcess):
-            process.kill()
+        del self.actors[actor]
 
-
-def cpus() -> int:
-    """CPUs of the Ray that runs."""
-    resources: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
-    return max(1, int(resources.get("CPU", 1)))
-
-
-def check_place() -> None:
-    """Refuse a process that runs a Ray already: ours ends with a run, and a caller's must not. InputError if
-    the caller has started one.
-    """
-    if ray.is_initialized():
-        hint = "this process has a Ray of its own: call ray.shutdown() first, or take runtime inprocess"
-        raise InputError("scenario.runtime", "ray", hint)
-
-
-def start(address: str | None) -> None:
-    """Start a Ray that listens on this machine alone, or join the one at `address`. InputError if none
-    answers there.
-    """
-    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
-    if address is not None:
-        check_reachable(address, "scenario.runtime.address")
+    def _collect(self, future: Any) -> None:
+        actor, trial, known = self._pending.pop(future)
         try:
-            ray.init(address=address, **quiet)
-        except ConnectionError as error:
-            hint = f"no Ray cluster answers there ({error})"
-            raise InputError("scenario.runtime.address", address, hint) from None
-        return
-    ray.init(
-        address="local",
-        include_dashboard=False,
-        _node_ip_address="127.0.0.1",
-        object_store_memory=_OBJECT_STORE,
-        **quiet,
-    )
-
-
-def _drive(actors: list[Any], trials: Sequence[int], results: Results, observe: Observer) -> None:
-    """Give each actor a trial, then slices of work, until no trial is left."""
-    waiting = iter(trials)
-    pending = {actor.advance.remote(next(waiting), _SLICE): actor for actor in actors}
-    while pending:
-        ready, _ = ray.wait(list(pending), num_returns=1, timeout=1.0)
-        for future in ready:
-            actor = pending.pop(future)
             measured, result = ray.get(future)
-            for measurement in measured:
-                results.add(measurement)
-                observe(measurement)
-            if result is not None:
-                results.finish(result)
-            following = next(waiting, None) if result is not None else None
-            if result is None or following is not None:
-                pending[actor.advance.remote(following, _SLICE)] = actor
+        except ray.exceptions.RayError as error:
+            self._begin_again(actor, trial, known, error)
+            return
+        for measurement in measured:
+            if self._again.get(trial, 0):
+                self._again[trial] -= 1
+                continue
+            self._observed[trial] += 1
+            self._results.add(measurement)
+            self._observe(measurement)
+        if result is None:
+            self._pending[actor.advance.remote(None, _SLICE)] = actor, trial, known
+            return
+        self._results.finish(result)
+        self._begin(actor)
+
+    def _begin_again(
+        self, actor: Any, trial: int, known: Mapping[str, int], error: ray.exceptions.RayError
+    ) -> None:
+        """A trial of which a process died. If no node did, it was the process itself: raises the error."""
+        if not isinstance(_cause(error), _LOST):
+            raise error
+        self._nodes = cluster.after_loss()
+        if known.keys() <= self._nodes.keys():
+            raise error
+        self._waiting.appendleft(trial)
+        self._again[trial] = self._observed[trial]
+        if isinstance(error, ray.exceptions.RayTaskError):  # it lives, and a host of its silos was lost
+            self._begin(actor)
+        else:
+            self._end(actor)
+            self._fill()
 
 
 class TrialWorker:
@@ -256,7 +244,7 @@ class _RemoteHosts:
         count = min(hosts, total)
         bounds = [total * k // count for k in range(count + 1)]
         self._ranges = [range(a, b) for a, b in pairwise(bounds)]
-        with by_value(isinstance(resolved.scenario.algorithm, GivenAlgorithm)):
+        with cluster.by_value(isinstance(resolved.scenario.algorithm, GivenAlgorithm)):
             self._actors = [
                 _HostActor.remote(
                     resolved.scenario, trial, list(resolved.names[own.start : own.stop]), digest

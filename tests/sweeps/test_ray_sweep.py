@@ -20,7 +20,7 @@ from fedsim.report.record import CellResult, CellSource, Record
 from fedsim.scenario.load import parse
 from fedsim.simulation.failures import Failure, WorkerLost
 from fedsim.simulation.sweeps.cell import Cell, cell_of, records_key
-from fedsim.simulation.sweeps.pool import Workers
+from fedsim.simulation.sweeps.pool import Workers, _Place
 from fedsim.simulation.sweeps.run_cells import run_batch
 
 
@@ -144,13 +144,14 @@ def test_no_two_workers_read_the_same_records_until_one_would_be_idle() -> None:
     cells = [cell_of(parse(copy.deepcopy(BASE)), trial, False) for trial in (0, 0, 1, 1, 1, 1, 2)]
     first, second = Actor(), Actor()
     workers: Any = Workers(2, None)
-    workers._actors, workers._given = [first, second], [deque(), deque()]
+    workers._places = [_Place("node", actor) for actor in (first, second)]
     workers._waiting = deque((records_key(cell.scenario, cell.trial), [cell]) for cell in cells)
     for _ in range(4):
         workers._hand_out()
-        for queue in filter(None, workers._given):
-            queue.popleft()
+        for place in workers._places:
+            if place.given:
+                place.given.popleft()
     assert first.trials[:3] == [0, 0, 2]
     assert second.trials == [1, 1, 1]
     assert first.trials[3:] == [1]  # nothing else is left
-    assert sorted(workers._homes.values()) == [0, 0, 1]
+    assert sorted(workers._places.index(home) for home in workers._homes.values()) == [0, 0, 1]

@@ -6,6 +6,7 @@ import itertools
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import psutil
@@ -41,114 +42,144 @@ class Local:
             yield made
 
 
+@dataclass(eq=False)
+class _Place:
+    """A CPU of the cluster, with a worker and what it was given, the oldest first."""
+
+    node: str
+    actor: Any
+    given: deque[tuple[Any, Batch]] = field(default_factory=deque)
+
+
 class Workers(AbstractContextManager["Workers"]):
     """Ray actors, one CPU each. Ray starts with the first batch, and all its processes end on leaving.
 
     A worker runs what it was given in order, so the oldest of its batches is the one that it died in.
-    If that is one cell, the cell has failed; if several, each is run again in a batch of its own. This
-    runs a simulation again, whose noise follows from its seed: no silo answers twice.
+    If that is one cell, the cell has failed; if several, each is run again in a batch of its own. What a
+    node takes with it when it dies is run again by the workers that are left. Both run a simulation again,
+    whose noise follows from its seed: no silo answers twice.
     """
 
     def __init__(self, workers: int | None, address: str | None) -> None:
         self._wanted, self._address = workers, address
-        self._actors: list[Any] = []
+        self._places: list[_Place] = []
         self._waiting = deque[tuple[str, Batch]]()  # with the records that each reads first
-        self._given: list[deque[tuple[Any, Batch]]] = []
-        self._homes: dict[str, int] = {}  # by `records_key` the worker that has read the records first
+        self._homes: dict[str, _Place] = {}  # by `records_key` the worker that has read the records first
         self._started = False
         self._others = set(psutil.Process().children(recursive=True))
 
     def __exit__(self, *_: object) -> None:
         if self._started:
-            from fedsim.simulation import on_ray as ray_runtime
+            from fedsim.simulation import cluster
 
-            ray_runtime.stop(self._actors, self._others)
+            cluster.stop([place.actor for place in self._places], self._others)
 
     def run(self, batches: Sequence[Batch]) -> Iterator[Finished]:
-        """Each cell with its outcome, in any order.
-
-        WorkerLost if no node is left, so that new workers would be waited for in vain.
-        """
-        import ray
+        """Each cell with its outcome, in any order. WorkerLost if no node is left."""
+        from fedsim.simulation.cluster import ray
 
         if batches and not self._started:
             self._start()
         self._waiting = deque(map(_keyed, batches))
         self._hand_out()
-        while any(self._given):
-            oldest = {queue[0][0]: place for place, queue in enumerate(self._given) if queue}
+        while oldest := {place.given[0][0]: place for place in self._places if place.given}:
             ready, _ = ray.wait(list(oldest), num_returns=1, timeout=1.0)
             for future in ready:
                 yield from self._collect(future, oldest[future])
-            if not ready and not _nodes():
-                raise WorkerLost("Ray itself was ended from outside, perhaps for want of memory")
             self._hand_out()
 
     def each(self, function: Callable[[Cell], T], cells: Sequence[Cell]) -> Iterator[T]:
         """The function's value for each cell, in their order. WorkerLost if a worker died over one."""
-        import ray
+        from fedsim.simulation.cluster import ray
 
         if cells and not self._started:
             self._start()
-        turns = itertools.cycle(range(len(self._actors)))
-        takers = [self._actors[self._homes.get(_key(cell), next(turns))] for cell in cells]
-        for future in [taker.each.remote(function, cell) for cell, taker in zip(cells, takers, strict=True)]:
-            try:
-                yield ray.get(future)
-            except ray.exceptions.RayTaskError as error:
-                raise error.cause from None
-            except ray.exceptions.RayError as error:
-                raise WorkerLost(death(error).message) from None
+        turns = itertools.cycle(self._places)
+        takers = [self._homes.get(_key(cell)) or next(turns) for cell in cells]
+        given = [place.actor.each.remote(function, cell) for cell, place in zip(cells, takers, strict=True)]
+        for cell, place, future in zip(cells, takers, given, strict=True):
+            while True:
+                try:
+                    yield ray.get(future)
+                    break
+                except ray.exceptions.RayTaskError as error:
+                    raise error.cause from None
+                except ray.exceptions.RayError as error:
+                    if not self._renew(place):
+                        raise WorkerLost(death(error).message) from None
+                place = self._places[0]
+                future = place.actor.each.remote(function, cell)
 
     def _start(self) -> None:
-        from fedsim.simulation import on_ray as ray_runtime
+        from fedsim.simulation import cluster
 
-        ray_runtime.check_place()
+        cluster.check_place()
         self._started = True
-        ray_runtime.start(self._address)
-        count = min(self._wanted or ray_runtime.cpus(), ray_runtime.cpus())
-        self._actors += [_actor() for _ in range(count)]
-        self._given = [deque() for _ in range(count)]
+        cluster.start(self._address)
+        self._places = [_Place(node, _actor(node)) for node in cluster.places(cluster.living(), self._wanted)]
 
     def _hand_out(self) -> None:
         for depth in range(1, _AHEAD + 1):
-            for place, (actor, queue) in enumerate(zip(self._actors, self._given, strict=True)):
-                if self._waiting and len(queue) < depth:
+            for place in self._places:
+                if self._waiting and len(place.given) < depth:
                     batch = self._take(place)
-                    queue.append((actor.run.remote(list(batch)), batch))
+                    place.given.append((place.actor.run.remote(list(batch)), batch))
 
-    def _take(self, place: int) -> Batch:
+    def _take(self, place: _Place) -> Batch:
         """The next batch whose records no other worker has, as preparing takes seconds; else the next."""
-        free = (at for at, (key, _) in enumerate(self._waiting) if self._homes.get(key, place) == place)
+        free = (at for at, (key, _) in enumerate(self._waiting) if self._homes.get(key, place) is place)
         at = next(free, 0)
         key, batch = self._waiting[at]
         del self._waiting[at]
         self._homes.setdefault(key, place)
         return batch
 
-    def _collect(self, future: Any, place: int) -> list[Finished]:
-        import ray
+    def _collect(self, future: Any, place: _Place) -> list[Finished]:
+        from fedsim.simulation.cluster import ray
 
         try:
             outcomes = ray.get(future)
         except ray.exceptions.RayTaskError as error:  # it could not even be read, or not sent back
-            return self._lost(place, failure(error.cause), dead=False)
+            return self._failed(place.given.popleft()[1], failure(error.cause))
         except ray.exceptions.RayError as error:
-            return self._lost(place, death(error), dead=True)
-        _, batch = self._given[place].popleft()
+            return self._lost(place, death(error))
+        _, batch = place.given.popleft()
         return list(zip(batch, outcomes, strict=True))
 
-    def _lost(self, place: int, why: Failure, dead: bool) -> list[Finished]:
-        _, culprit = self._given[place].popleft()
-        if dead:
-            rest = [batch for _, batch in self._given[place]]
-            self._waiting.extendleft(map(_keyed, reversed(rest)))
-            self._given[place].clear()
-            self._actors[place] = _actor()
-        if len(culprit) == 1:
-            return [(culprit[0], why)]
-        self._waiting.extendleft(_keyed([cell]) for cell in reversed(culprit))
+    def _lost(self, place: _Place, why: Failure) -> list[Finished]:
+        batches = [batch for _, batch in place.given]
+        place.given.clear()
+        if self._renew(place):  # the node was lost, and the cells have done nothing
+            self._waiting.extendleft(map(_keyed, reversed(batches)))
+            return []
+        culprit, *rest = batches
+        self._waiting.extendleft(map(_keyed, reversed(rest)))
+        return self._failed(culprit, why)
+
+    def _failed(self, batch: Batch, why: Failure) -> list[Finished]:
+        if len(batch) == 1:
+            return [(batch[0], why)]
+        self._waiting.extendleft(_keyed([cell]) for cell in reversed(batch))
         return []
+
+    def _renew(self, place: _Place) -> bool:
+        """A new worker for a lost one. Where its node is lost there is none: True, or WorkerLost if no place
+        is left.
+        """
+        from fedsim.simulation import cluster
+        from fedsim.simulation.cluster import ray
+
+        left = cluster.after_loss()
+        if place.node in left:
+            ray.kill(place.actor)  # one that is not to be reached would hold the CPU
+            place.actor = _actor(place.node)
+            return False
+        if place in self._places:
+            self._places.remove(place)
+            self._homes = {key: home for key, home in self._homes.items() if home is not place}
+        if not self._places:
+            raise WorkerLost("Ray itself was ended from outside, perhaps for want of memory")
+        return True
 
 
 Runner = Local | Workers
@@ -180,18 +211,10 @@ class CellWorker:
         return function(cell)
 
 
-def _actor() -> Any:
-    import ray
+def _actor(node: str) -> Any:
+    from fedsim.simulation import cluster
+    from fedsim.simulation.cluster import ray
 
-    from fedsim.simulation.on_ray import by_value
-
-    remote: Callable[..., Any] = ray.remote(num_cpus=1, max_restarts=0, max_task_retries=0)(CellWorker)
-    with by_value(True):
-        return remote.remote(all_standing())  # type: ignore[attr-defined]
-
-
-def _nodes() -> list[Any]:
-    import ray
-
-    nodes: list[Any] = ray.nodes()  # type: ignore[no-untyped-call]
-    return [node for node in nodes if node["Alive"]]
+    remote: Any = ray.remote(num_cpus=1, max_restarts=0, max_task_retries=0)(CellWorker)
+    with cluster.by_value(True):
+        return remote.options(**cluster.on(node)).remote(all_standing())
