@@ -152,11 +152,7 @@ def _stated(receipt: Mapping[str, Any]) -> tuple[list[str], list[tuple[str, str]
 
     terms, lifetime = receipt["terms"], Caps.from_tree(receipt["lifetime"])
     caps, charged = lifetime.total.tree(), Cost(**receipt["charged"]).tree()
-    rounds, delta, study = receipt["rounds"], shown_up(terms["delta"]), receipt.get("study", {})
-    colluding = []
-    if "epsilon_colluding" in terms:
-        bound = f"({shown_up(terms['epsilon_colluding'])}, {delta})-DP if server and shuffler collude"
-        colluding.append(("", bound))
+    rounds = receipt["rounds"]
     used = [
         f"{shown_up(charged[name])} of {shown_down(caps[name])}, {words}"
         for name, words in WORDS.items()
@@ -165,18 +161,34 @@ def _stated(receipt: Mapping[str, Any]) -> tuple[list[str], list[tuple[str, str]
     rows = [
         ("Opened", time_of(receipt["opened"])),
         ("Closed", time_of(receipt["closed"])),
-        ("Study", study.get("name", "not stated")),
-        *([("Purpose", study["purpose"])] if study.get("purpose") else []),
+        *study_rows(receipt.get("study", {})),
         ("Run", receipt["run"]),
         ("Session", receipt["session"]),
         ("Rounds", f"{len(rounds)}, from {rounds[0]} to {rounds[-1]}" if rounds else "none"),
-        ("Run's cost", f"({shown_up(terms['epsilon_guaranteed'])}, {delta})-DP for replacing one record"),
-        *colluding,
+        *cost_rows(terms),
         ("Lifetime", f"({shown_up(lifetime.epsilon)}, {shown_up(lifetime.delta)})-DP, all runs together"),
         *zip(["Charged", "", "", ""], used or ["nothing"], strict=False),
         ("Public key", receipt["public_key"]),
     ]
     return [*receipt["notices"], *terms.get("notices", ())], rows
+
+
+def study_rows(study: Mapping[str, str]) -> list[tuple[str, str]]:
+    """What a run is for, in its server's words."""
+    return [
+        ("Study", study.get("name") or "not stated"),
+        ("Purpose", study.get("purpose") or "not stated"),
+    ]
+
+
+def cost_rows(terms: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """What a run costs at most by the silo's terms."""
+    delta = shown_up(terms["delta"])
+    rows = [("Run's cost", f"({shown_up(terms['epsilon_guaranteed'])}, {delta})-DP for replacing one record")]
+    if "epsilon_colluding" in terms:
+        bound = f"({shown_up(terms['epsilon_colluding'])}, {delta})-DP if server and shuffler collude"
+        rows.append(("", bound))
+    return rows
 
 
 def _text(field: str, file: Path) -> str:

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 from fedsim.cli.app import DEPLOYMENT, app, plain_errors
-from fedsim.cli.ledger import WORDS, State, ledger_of, time_of
+from fedsim.cli.ledger import WORDS, State, cost_rows, ledger_of, study_rows, time_of
 from fedsim.cli.output import print_facts, printable, say, titled
 from fedsim.common.errors import InputError, Refused
 from fedsim.common.files import writing
@@ -83,10 +83,8 @@ def offers_approve(state: State, offer: Which) -> None:
             raise InputError("OFFER", offer, f"was {decision} before")
         with writing(folder.folder, "STATE"):
             folder.decide(found.digest, "approved")
-        cost = f"({shown_up(found.terms['epsilon_guaranteed'])}, {shown_up(found.terms['delta'])})-DP"
-        name = printable(_tree(found)["study"]["name"])
-        say(Console(), f"Approved {found.digest[:_ID]}, {name}: {cost}.")
-        say(Console(), "It is admitted when its server asks again, if policy and lifetime allow it then.")
+        after = "It is admitted when its server asks again, if policy and lifetime allow it then."
+        print_facts(Console(), [f"Approved {found.digest[:_ID]}. {after}"], _facts(found, book))
 
 
 @offers.command("refuse")
@@ -174,11 +172,6 @@ def _facts(offer: Pending, book: Book) -> list[tuple[str, str]]:
     from silos.account import Cost
 
     tree, terms = _tree(offer), offer.terms
-    delta = shown_up(terms["delta"])
-    colluding = []
-    if "epsilon_colluding" in terms:
-        bound = f"({shown_up(terms['epsilon_colluding'])}, {delta})-DP if server and shuffler collude"
-        colluding.append(("", bound))
     federation = f"; of the federation {offer.federation}, by your roster" if offer.federation else ""
     try:
         book.account.check(Cost(**offer.cost))
@@ -186,14 +179,12 @@ def _facts(offer: Pending, book: Book) -> list[tuple[str, str]]:
     except Refused as refusal:
         left = [("", str(refusal))]
     return [
-        ("Study", tree["study"]["name"]),
-        ("Purpose", tree["study"]["purpose"] or "not stated"),
+        *study_rows(tree["study"]),
         ("From", f"not known, since an offer is not signed{federation}"),
         ("Algorithm", f"{tree['algorithm']['name']} on {tree['problem']['name']}, {offer.rounds:,} rounds"),
         ("Noise", f"multiplier {terms['noise_multiplier']:.4g}, {terms['releases']:,} noisy answers"),
         ("Silos", _sizes(tree["shape"]["sizes"], tree["silo"])),
-        ("Run's cost", f"({shown_up(terms['epsilon_guaranteed'])}, {delta})-DP for replacing one record"),
-        *colluding,
+        *cost_rows(terms),
         *zip(["Lifetime", "", "", ""], _account(offer.cost, book), strict=False),
         *left,
         *(("Notice", line) for line in terms["notices"]),
