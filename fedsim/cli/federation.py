@@ -65,6 +65,28 @@ def federation_remove(file: File, name: Name, superlink: Running = None) -> None
         _forget(file, superlink, old)
 
 
+@federation.command("roster")
+def federation_roster(
+    file: File,
+    shuffler: Annotated[Path, typer.Option(help="Folder of the shuffler's envelopes.pub and identity.pub.")],
+    socket: Annotated[Path, typer.Option(help="Where the shuffler listens on this machine.")],
+    out: Annotated[Path, typer.Option(help="roster.yaml, a new file.")],
+    name: Annotated[str, typer.Option(help="What the federation is called.")],
+    min_silos: Annotated[int, typer.Option(help="Silos in a sum at least.")],
+    honest_fraction: Annotated[float, typer.Option(help="Of those, the share that adds its noise.")],
+    aggregators: Annotated[bool, typer.Option("--aggregators", help="Server and shuffler add it.")] = False,
+) -> None:
+    """Write the roster of secure aggregation from the federation's keys, and name it in the file."""
+    with plain_errors():
+        from fedsim.deployment.roster_file import write_roster
+
+        terms = {"federation": name, "min_silos": min_silos, "honest_fraction": honest_fraction}
+        terms["noise_by"] = "aggregators" if aggregators else "silos"
+        made = write_roster(file, shuffler, socket, out, terms)
+        typer.echo(f"Wrote {out}, and named it in {file}. Its digest, for all operators to compare:")
+        typer.echo(made.digest)
+
+
 @federation.command("list")
 def federation_list(file: File) -> None:
     """List the silos and their identities."""

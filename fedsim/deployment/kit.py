@@ -13,7 +13,6 @@ from fedsim.common.files import atomic_directory, check_free, writing
 from fedsim.common.serialise import to_yaml
 from fedsim.data.csv_table import TableData
 from fedsim.deployment.federation_file import ROOT, Federation, load_federation
-from fedsim.secagg.roster import load_roster
 
 _TEXTS = ("README", "silo.yaml", "fedsim-silo.service", "fedsim-node.service")
 _NODE = ("ca.crt", "node.key", "node.pub")
@@ -42,7 +41,7 @@ def write_kit(silo: str, federation: Path, out: Path) -> list[Path]:
         hint = f"no silo that the federation knows: fedsim certs {keys} --silo NAME makes its node's key"
         raise InputError("SILO", silo, hint)
     values = {"silo": silo, "superlink": known.superlink, "day": date.today().isoformat()}
-    values |= {"records": _records(known), "roster": _pinned(known)}
+    values["records"] = _records(known)
     check_free(out)
     with writing(out), atomic_directory(out) as draft:
         for name in _TEXTS:
@@ -51,8 +50,6 @@ def write_kit(silo: str, federation: Path, out: Path) -> list[Path]:
         (draft / "node").mkdir(mode=0o700)
         for name in _NODE:
             shutil.copy2(keys / silo / name, draft / "node" / name)
-        if known.shuffler is not None:
-            shutil.copy2(known.shuffler.roster, draft / "roster.yaml")
         schema = getattr(known.test, "columns", None)
         if isinstance(schema, Path):
             shutil.copy2(schema, draft / "schema.yaml")
@@ -70,9 +67,3 @@ def _records(known: Federation) -> str:
     if isinstance(known.test.columns, Path):
         tree["schema"] = "schema.yaml"
     return "".join(f"  {line}\n" for line in to_yaml(tree).splitlines()).rstrip()
-
-
-def _pinned(known: Federation) -> str:
-    if known.shuffler is None:
-        return "# rosters: [roster.yaml]     # with secure aggregation: the rosters that you have agreed to"
-    return f"rosters: [roster.yaml]         # {load_roster(known.shuffler.roster).digest}"

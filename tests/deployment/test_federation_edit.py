@@ -12,6 +12,8 @@ from fedsim.deployment import certs
 from fedsim.deployment.federation_edit import add, rekey, remove
 from fedsim.deployment.federation_file import load_federation
 from fedsim.deployment.flower.grid import node_key, node_keys
+from fedsim.deployment.roster_file import write_roster
+from fedsim.secagg.roster import load_roster
 
 COMMENTED = """# of the study
 silos:
@@ -86,3 +88,30 @@ def test_the_list_has_every_identity(place):
     assert shown.exit_code == 0
     for name in ("north", "south"):
         assert (place / f"{name}.pub").read_text() in shown.output
+
+
+def test_a_roster_is_made_of_the_federations_keys(place):
+    file, shuffler = place / "federation.yaml", place / "shuffler"
+    shuffler.mkdir()
+    for name in ("envelopes", "identity"):
+        (shuffler / f"{name}.pub").write_text(secrets.token_hex(32))
+    file.write_text(f"{COMMENTED}root_certificates: keys/server/ca.crt\n")
+    given = ["federation", "roster", file, "--shuffler", shuffler, "--socket", place / "run" / "s", "--out"]
+    terms = ["--name", "study", "--min-silos", 2, "--honest-fraction", 0.5]
+    out, command = place / "roster.yaml", [*map(str, [*given, place / "roster.yaml", *terms])]
+    shown = CliRunner().invoke(app, command)
+    assert shown.exit_code == 0, shown.output
+    made = load_roster(out)
+    assert made.digest in shown.output
+    assert made.silos["north"] == (place / "north.pub").read_text()
+    named = load_federation(file).shuffler
+    assert named is not None
+    assert (named.roster, named.socket) == (out, place / "run" / "s")
+    assert named.key.read_bytes()
+    assert "# of the study" in file.read_text()
+    assert CliRunner().invoke(app, command).exit_code == 2
+    with refused("roster.min_silos", 3, "at most 2"):
+        terms = {"federation": "study", "min_silos": 3, "honest_fraction": 0.5}
+        file.write_text(f"{COMMENTED}root_certificates: keys/server/ca.crt\n")
+        write_roster(file, shuffler, place / "s", place / "other.yaml", terms)
+    assert not (place / "other.yaml").exists()

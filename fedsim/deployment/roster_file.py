@@ -1,0 +1,63 @@
+"""roster.yaml of a federation's own keys, and the line in its file that names it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fedsim.common.errors import InputError
+from fedsim.common.files import atomic_file, writing
+from fedsim.common.identity import PUBLIC_FILE as IDENTITY
+from fedsim.common.serialise import to_yaml
+from fedsim.deployment.federation_file import ROOT, load_federation
+from fedsim.secagg.envelopes import KEY_FILE, PUBLIC_FILE
+from fedsim.secagg.roster import Roster, parse_roster
+
+
+def write_roster(file: Path, shuffler: Path, socket: Path, out: Path, terms: Mapping[str, Any]) -> Roster:
+    """Write the roster of all silos of a federation, and name it in the federation's file.
+
+    Args:
+        file: federation.yaml, without a shuffler so far, whose server's keys `fedsim certs` made.
+        shuffler: folder with what the shuffler has published: envelopes.pub and identity.pub.
+        socket: where it listens on this machine.
+        out: roster.yaml, a new file.
+        terms: the roster's other fields, `fedsim.secagg.roster.Roster`.
+
+    Raises:
+        InputError: a key is missing or twice there, or one of the files says something already.
+    """
+    known = load_federation(file)
+    if known.shuffler is not None:
+        hint = "names a roster already; another one is another file and another federation.yaml"
+        raise InputError(f"{ROOT}.shuffler", str(known.shuffler.roster), hint)
+    if known.root_certificates is None:
+        raise InputError(f"{ROOT}.root_certificates", None, "is needed: the server's keys are beside it")
+    if out.exists():
+        raise InputError("--out", str(out), "is there already, and is left as it is; give another")
+    server = known.root_certificates.parent
+    told = {
+        **terms,
+        "silos": {each: key.hex() for each, key in known.identities.items()},
+        "server": _key(server / PUBLIC_FILE),
+        "shuffler": {"key": _key(shuffler / PUBLIC_FILE), "identity": _key(shuffler / IDENTITY)},
+    }
+    made = parse_roster(told)
+    line: dict[str, Any] = {"roster": out, "key": server / KEY_FILE, "socket": socket}
+    named = {key: os.path.relpath(path.resolve(), file.resolve().parent) for key, path in line.items()}
+    with writing(out), atomic_file(out) as draft:
+        draft.write_text(to_yaml(made.model_dump(mode="json")), encoding="utf-8")
+    with writing(file, "FEDERATION"), atomic_file(file) as draft:
+        text = file.read_text(encoding="utf-8")
+        draft.write_text(text.rstrip("\n") + "\n" + to_yaml({"shuffler": named}), encoding="utf-8")
+        load_federation(draft)
+    return made
+
+
+def _key(file: Path) -> str:
+    try:
+        return file.read_text("ascii").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError("key", str(file), f"a public key ({type(error).__name__})") from None
