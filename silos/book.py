@@ -6,10 +6,12 @@ import hashlib
 import sqlite3
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from fedsim.common.errors import InputError, Refused
+from fedsim.common.notices import ending
 from fedsim.wire.messages import Mark
 from silos.account import Account, Caps, Cost, Price
 from silos.chain import GENESIS, Entry, entries, knows, readable, reading
@@ -28,6 +30,11 @@ class Enrolment:
     identity: str  # its public key, hexadecimal
     caps: Caps  # of its lifetime account
     expires: int  # the end of its life, microseconds since 1970; no run or round is paid for afterwards
+
+    @property
+    def notices(self) -> list[str]:
+        """A line, in the last days of its life."""
+        return ending("Lifetime", datetime.fromtimestamp(self.expires / 1e6, UTC))
 
     def tree(self) -> dict[str, Any]:
         """Plain values, for `from_tree`."""

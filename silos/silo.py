@@ -78,6 +78,7 @@ class Silo:
     ) -> None:
         self._own, self._policy, self._runs = own, policy, runs
         self.ledger, self._identity, self._pending = ledger, identity, pending
+        self._told: list[str] = []
 
     @classmethod
     def open(cls, config: Config, insecure_simulation: bool = False) -> Self:
@@ -153,14 +154,17 @@ class Silo:
                 return self._closed(message), {}
 
     def _greeting(self) -> Greeting:
-        own = self._own
+        own, ending = self._own, self.ledger.enrolment.notices
+        if ending != self._told:  # once a day, with the days that are left
+            log.warning(" ".join(ending))
+            self._told = ending
         return Greeting(
             silo=own.name,
             n=own.n,
             num_features=own.num_features,
             num_classes=own.num_classes,
             version=installed.version(),
-            notices=self._runs.notices,
+            notices=(*self._runs.notices, *ending),
             head=self.ledger.head,
         )
 

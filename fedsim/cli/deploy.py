@@ -26,7 +26,7 @@ from fedsim.cli.app import (
     plain_errors,
     ready,
 )
-from fedsim.cli.output import print_failure, print_run, say, shown, slug
+from fedsim.cli.output import print_failure, print_run, print_warnings, say, shown, slug
 from fedsim.common.errors import InputError
 
 if TYPE_CHECKING:
@@ -152,6 +152,7 @@ def _run(
     """Deploy a scenario, through the SuperLink at `running` or one of this run's own; the exit code."""
     from fedsim.api.run import load_run
     from fedsim.common.files import check_free
+    from fedsim.deployment.certs import notices
     from fedsim.deployment.federation_file import load_federation
     from fedsim.deployment.flower.grid import node_keys
     from fedsim.deployment.flower.submit import Job, Waiting, submit
@@ -161,6 +162,7 @@ def _run(
     console = Console()
     known = load_federation(federation)
     keys = node_keys(known)
+    print_warnings(console, notices(known.authority))
     out = check_free(out).absolute()
     out.parent.mkdir(parents=True, exist_ok=True)
     name = str(scenario.absolute()) if scenario.exists() else str(scenario)

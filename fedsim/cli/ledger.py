@@ -64,6 +64,7 @@ def ledger_show(
             console,
             [
                 *book.notices,
+                *book.enrolment.notices,
                 f"Silo {book.enrolment.silo}: all that it ever releases is ({shown_up(caps.epsilon)}, "
                 f"{shown_up(caps.delta)})-DP for replacing one of its records, whatever is asked of it.",
                 *([_POOLED] if _pooled(book) else []),
@@ -265,7 +266,7 @@ def _tree(book: Book, delta: float) -> dict[str, Any]:
         "entries": book.length,
         "head": book.head,
         "time": book.time,
-        "notices": book.notices,
+        "notices": [*book.notices, *book.enrolment.notices],
         "charged": account.charged.tree(),
         "reserved": account.reserved.tree(),
         "left": account.left.tree(),

@@ -14,7 +14,7 @@ from rich.table import Table
 
 from fedsim.cli.app import DEPLOYMENT, FAILED, app, plain_errors
 from fedsim.cli.deploy import kept, print_resume, telling
-from fedsim.cli.output import print_json, say, shown, titled
+from fedsim.cli.output import print_json, print_warnings, say, shown, titled
 from fedsim.common.errors import InputError
 from fedsim.privacy.rounding import shown_down
 
@@ -58,7 +58,9 @@ def status(
 
 def _print(place: Place, tree: Mapping[str, Any]) -> None:
     console, link = Console(), tree["superlink"]
-    say(console, f"SuperLink  {link['reason'] or f'{place.address} answers'}")
+    print_warnings(console, tree["notices"])
+    away = link["reason"] if place.address else "none: nothing of `fedsim up` runs there"
+    say(console, f"SuperLink  {away or f'{place.address} answers'}")
     say(console, f"Run        {_newest(place, tree['runs'])}")
     if tree["runs"] and (rounds := _rounds(tree["runs"][0])):
         say(console, f"Round      {rounds}")

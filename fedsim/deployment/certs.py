@@ -30,6 +30,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from fedsim.common.errors import InputError
 from fedsim.common.files import atomic_file
+from fedsim.common.notices import ending
 from fedsim.secagg.envelopes import KEY_FILE, PUBLIC_FILE, EnvelopeKey
 
 AUTHORITY_DAYS, SERVER_DAYS = 3650, 397
@@ -86,6 +87,22 @@ def make(
         _write(directory / "server" / "nodes" / f"{name}.pub", public, SHARED)
     _write(directory / "README", _README.encode(), SHARED)
     return [file for file in _files(directory) if file not in before]
+
+
+def notices(authority: Path) -> list[str]:
+    """Lines about the authority's certificate and the server's beside it, in their last days. InputError if
+    one cannot be read.
+    """
+    lines = []
+    for file in (authority, authority.with_name("server.crt")):
+        try:
+            end = x509.load_pem_x509_certificate(file.read_bytes()).not_valid_after_utc
+        except FileNotFoundError:
+            continue
+        except (OSError, ValueError) as error:
+            raise InputError("certificate", str(file), f"one in PEM ({type(error).__name__})") from None
+        lines += [f"{line} (see fedsim certs --renew)" for line in ending(f"Certificate {file.name}", end)]
+    return lines
 
 
 def names_a_folder(name: str) -> bool:

@@ -40,7 +40,7 @@ from server.checkpoint import Checkpoint, RunRecord, expected_bytes
 from server.federation import Channel, RemoteSilos
 from server.loop import Aggregate, run
 from server.participation import Schedule, schedule
-from server.replies import Form
+from server.replies import Form, shown
 from server.secure_aggregation import KeptRequest
 
 Observe = Callable[[Step], None]
@@ -207,6 +207,9 @@ def _joined(
     if old is None:
         greetings, absent = _all_if_summed(roster, silos.hello, least)
         _say_absent(absent, say)
+        for name, said in sorted(greetings.items()):
+            for line in said.notices:
+                say(f"silo {name}: {shown(line)}")
     else:
         greetings, absent = old.run.greetings, old.run.absent
     while True:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedsim.common.errors import InputError
+from fedsim.deployment.certs import notices
 from fedsim.deployment.federation_file import Federation, load_federation
 from fedsim.deployment.flower.control import Control, Submitted
 from fedsim.deployment.flower.grid import node_keys
@@ -118,6 +119,7 @@ def standing(place: Place, folders: Iterable[Path]) -> dict[str, Any]:
     return {
         "superlink": {"address": place.address, "answers": error is None, "reason": error},
         "runs": [run_tree(run) for run in runs],
+        "notices": notices(place.federation.authority),
         "silos": {
             name: {
                 "node": (node := seen.get(key)) and node.status,

@@ -7,6 +7,7 @@ import stat
 import threading
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from cryptography import x509
@@ -17,6 +18,7 @@ from support.refusals import ANY, refused
 from typer.testing import CliRunner
 
 from fedsim.cli.main import app
+from fedsim.common.errors import InputError
 from fedsim.deployment import certs
 from fedsim.deployment.flower.grid import node_key, normal
 from silos.shim.fleet import trust
@@ -220,3 +222,24 @@ def test_the_servers_certificate_is_renewed_in_place(tmp_path):
     (tmp_path / "authority" / "ca.key").unlink()
     with refused("--renew", ANY, "bring it back"):
         certs.make(tmp_path, [], renew=True)
+
+
+@pytest.mark.parametrize(
+    ("days", "said"), [(31, None), (30, "in 29 days (see fedsim certs --renew)"), (1, "in 0 days")]
+)
+def test_a_certificate_in_its_last_days_is_said(tmp_path, days, said):
+    certs.make(tmp_path, ["north"], days=days)
+    lines = certs.notices(tmp_path / "server" / "ca.crt")
+    assert len(lines) == (said is not None)
+    assert all("Certificate server.crt ends on 2" in line and said in line for line in lines)
+
+
+def test_one_that_has_ended_and_one_that_is_none(tmp_path, monkeypatch):
+    certs.make(tmp_path, ["north"], days=1)
+    server, later = tmp_path / "server", datetime.now(UTC) + timedelta(days=3)
+    monkeypatch.setattr("fedsim.common.notices.datetime", SimpleNamespace(now=lambda zone: later))
+    assert "has ended on" in certs.notices(server / "ca.crt")[0]
+    (server / "server.crt").chmod(0o600)
+    (server / "server.crt").write_text("none")
+    with pytest.raises(InputError, match="one in PEM"):
+        certs.notices(server / "ca.crt")

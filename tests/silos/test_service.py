@@ -10,10 +10,11 @@ import subprocess
 import sys
 import threading
 from contextlib import redirect_stderr
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from support.breaking import slow_answers
-from support.daemons import PATIENCE, Silo, daemons, enrolled_silo, short_folder, write_silo
+from support.daemons import LIFETIME, PATIENCE, Silo, daemons, enrolled_silo, short_folder, write_silo
 from support.one_server import OneServer, offer
 from typer.testing import CliRunner
 
@@ -67,6 +68,20 @@ def test_enrol_serve_ask_and_stop(folder):
     kept = silo.home / "state" / "log"
     assert "has stopped" in kept.read_text()
     assert stat.S_IMODE(kept.stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize("days", [20, 40])
+def test_the_last_days_of_a_lifetime_are_said_by_daemon_greeting_and_ledger(folder, days):
+    last = datetime.now(UTC).date() + timedelta(days=days)
+    file = enrolled_silo(folder, lifetime={**LIFETIME, "expires": str(last)})
+    with daemons(file) as made, OneServer(made["silo-1"].socket, made["silo-1"].identity) as server:
+        greeting = server.hello()
+        server.hello()
+    told = [f"Lifetime ends on {last + timedelta(days=1)}, in {days} days"] if days == 20 else []
+    assert greeting.head["notices"] == told
+    assert (file.parent / "state" / "log").read_text().count("Lifetime ends on") == len(told)
+    shown = CliRunner().invoke(app, ["ledger", "show", str(file.parent / "state")]).output
+    assert all(line in shown for line in told)
 
 
 def test_one_process_enrols_and_listens_but_once_only(folder):
