@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Run docker-compose.yml for real: enrol, up twice, healthy, train, kill a daemon in mid-run, finish, check ledgers
-# and that no silo reaches another or the internet, down. Uses podman behind the docker API, as root, and what apt has:
+# and that no silo reaches another or the internet, renew the certificate, train again with the profile `shuffle`, down.
+# Uses podman behind the docker API, as root, and what apt has:
 #   podman buildah runc netavark aardvark-dns iptables docker-compose mmdebstrap
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -17,7 +18,7 @@ started=()
 finish() {
   code=$?
   [ "$code" -eq 0 ] || { echo "== failed; last lines of every service"; compose logs --tail=15 2>&1 || true; }
-  compose down --volumes --timeout 20 2>&1 | tail -1 || true
+  compose --profile shuffle down --volumes --timeout 20 2>&1 | tail -1 || true
   for pid in "${started[@]}"; do kill "$pid" 2> /dev/null || true; done
   rm -rf "$work"
   exit "$code"
@@ -73,8 +74,8 @@ for path in /etc/pip.conf "$HOME/.config/pip" /etc/ssl/certs $places; do
 done
 index=()
 [[ $configured != *find-links* ]] || index=(--build-arg TORCH_INDEX=)  # torch's CPU build is where pip looks
-for side in silo server; do
-  folder=$([ $side = silo ] && echo silos || echo server)
+for side in silo server shuffler; do
+  folder=$([ $side = silo ] && echo silos || echo $side)
   podman build --quiet --pull=never --network host "${mounts[@]}" "${index[@]}" --file "$folder/Dockerfile" \
     --tag "docker.io/library/fedsim-$side:0.3.0" . > "$work/build.log" 2>&1 || { tail -30 "$work/build.log"; exit 1; }
   say "image of $side: $(podman image inspect --format '{{.Size}}' "docker.io/library/fedsim-$side:0.3.0" | awk '{printf "%.2f GB", $1 / 1e9}')"
@@ -151,9 +152,31 @@ interfaces=$(compose exec -T silo-1 python -c 'import socket; print(*(name for _
 [ "$interfaces" = lo ] || { echo "silo-1 has interfaces: $interfaces" >&2; exit 1; }
 say "silo-1 has no network interface but lo"
 refused "node-1 reads records" compose exec -T node-1 ls /records
+refused "node-1 reads the state" compose exec -T node-1 ls /state
+refused "node-1 writes beside its daemon's socket" compose exec -T node-1 touch /run/silo/x
 refused "silo-1 writes to its records" compose exec -T silo-1 touch /records/x
 compose exec -T silo-1 sh -c 'grep -E "CapEff|NoNewPrivs|^Uid" /proc/self/status'
 podman stats --no-stream --format '{{.Name}} {{.MemUsage}}' || true
-compose down --volumes --timeout 20 2>&1 | tail -2
+
+# The certificate is renewed, the shuffler joins, silos name the roster, and the server learns sums alone.
+serial() { podman exec "$(container superlink)" python -c 'import ssl; print(ssl.get_server_certificate(("127.0.0.1", 8000)))' | sha256sum; }
+before=$(serial)
+compose run --rm renew
+compose restart superlink serverapp 2>&1 | tail -1
+within 120 "superlink is healthy again" healthy superlink
+[ "$(serial)" != "$before" ] || { echo "the certificate is the old one" >&2; exit 1; }
+say "the server's certificate is another, of the same authority"
+compose --profile shuffle up --detach --no-build 2>&1 | tail -1
+within 300 "the shuffler is healthy" healthy shuffler
+for silo in silo-1 silo-2 silo-3; do sed -i '/^state:/i rosters: [/roster/roster.yaml]' "$work/deploy/$silo.yaml"; done
+echo 'shuffler: {roster: /roster/roster.yaml, key: /server/envelopes.key, socket: /run/shuffler/shuffler.sock}' >> "$work/deploy/federation.yaml"
+compose restart silo-1 silo-2 silo-3 2>&1 | tail -1
+for silo in silo-1 silo-2 silo-3; do within 600 "$silo is healthy" healthy $silo; done
+compose run --rm train fedsim deploy /deploy/demo.yaml --set name=sums --set privacy.mechanism=summed_gaussian \
+  --set privacy.honest_fraction=1 --set privacy.epsilon=1 --federation /deploy/federation.yaml --superlink superlink:8000 --out /runs/sums | tail -25
+[ -f "$work/runs/compose/sums/report.html" ] || { echo "no page of the sums" >&2; exit 1; }
+compose exec -T silo-1 fedsim ledger show /state | tail -6
+say "trained by sums, through the shuffler"
+compose --profile shuffle down --volumes --timeout 20 2>&1 | tail -2
 [ -z "$(podman ps --all --quiet --filter "label=com.docker.compose.project=$project")" ] || { echo "containers are left" >&2; exit 1; }
 say "down; all of it passed"

@@ -11,6 +11,7 @@ import os
 import shutil
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from fedsim.data.federation import load as load_records
@@ -19,7 +20,7 @@ from fedsim.deployment.topology import pooled_tests, write_records
 from fedsim.scenario.load import load
 from fedsim.secagg.envelopes import KEY_FILE, PUBLIC_FILE, EnvelopeKey
 
-SHUFFLER, SERVER, FIRST_SILO = 49998, 49999, 50001
+SHUFFLER, SERVER, FIRST_SILO, FIRST_NODE = 49998, 49999, 50001, 51001
 SILOS = ("silo-1", "silo-2", "silo-3")
 PUBLIC = ("public", "server-public", "roster", "runs")
 NODE = ("ca.crt", "node.key", "node.pub")
@@ -29,13 +30,7 @@ def main(scenario: Path, volumes: Path) -> None:
     """Fill the volumes, which are mounted in a folder for each trust domain."""
     if (volumes / "server" / "ready").exists():
         return
-    with tempfile.TemporaryDirectory() as scratch:
-        keys = Path(scratch)
-        certs.make(keys, SILOS, hosts=["superlink"])
-        shutil.copytree(keys / "server", volumes / "server", dirs_exist_ok=True)
-        for name in SILOS:
-            for file in NODE:
-                shutil.copy2(keys / name / file, volumes / name / "node")
+    _make_keys(volumes, SILOS)
     if not (volumes / "server" / KEY_FILE).exists():
         EnvelopeKey.create(volumes / "server")
     shutil.copy2(volumes / "server" / PUBLIC_FILE, volumes / "server-public")
@@ -44,17 +39,45 @@ def main(scenario: Path, volumes: Path) -> None:
     for name, silo in zip(SILOS, data.silos, strict=True):
         write_records(volumes / name / "records" / "records.npz", silo.train_features, silo.train_target)
     write_records(volumes / "server" / "test.npz", *pooled_tests(data.silos))
-    for user, name in enumerate(SILOS, FIRST_SILO):
-        for folder in (volumes / name).iterdir():
-            _give(folder, user)
+    for silo, name in enumerate(SILOS):
+        daemon, node = FIRST_SILO + silo, FIRST_NODE + silo
+        _share(volumes / name / "socket", daemon, node)
+        for part in ("records", "state", "public"):
+            _give(volumes / name / part, daemon)
+        _give(volumes / name / "node", node)
     for own in ("server", "superlink", "serverapp", "server-public", "runs"):
         _give(volumes / own, SERVER)
     for folder in (volumes / "roster", volumes / "shuffler" / "state", volumes / "shuffler" / "public"):
         _give(folder, SHUFFLER)
-    socket = volumes / "shuffler" / "socket"
-    socket.chmod(0o2750)  # sockets in it will be for its group; before it is another's, or the bit is lost
-    os.chown(socket, SHUFFLER, SERVER)
+    _share(volumes / "shuffler" / "socket", SHUFFLER, SERVER)
     (volumes / "server" / "ready").touch()
+
+
+def renew(volumes: Path) -> None:
+    """Replace the server's certificate by one of the same key and authority."""
+    _make_keys(volumes, (), renew=True)
+    for path in (volumes / "server").iterdir():
+        os.chown(path, SERVER, SERVER)
+
+
+def _make_keys(volumes: Path, silos: Sequence[str], renew: bool = False) -> None:
+    """Make keys and certificates; the authority's stay where no service looks that runs on."""
+    with tempfile.TemporaryDirectory() as scratch:
+        keys = Path(scratch)
+        for part in ("authority", "server"):
+            shutil.copytree(volumes / part, keys / part)
+        certs.make(keys, silos, hosts=["superlink"], renew=renew)
+        for part in ("authority", "server"):
+            shutil.copytree(keys / part, volumes / part, dirs_exist_ok=True)
+        for name in silos:
+            for file in NODE:
+                shutil.copy2(keys / name / file, volumes / name / "node")
+
+
+def _share(folder: Path, user: int, group: int) -> None:
+    """A user's folder whose sockets are its group's too."""
+    folder.chmod(0o2750)  # before it is another's, or the bit is lost
+    os.chown(folder, user, group)
 
 
 def _give(folder: Path, user: int) -> None:
@@ -66,4 +89,7 @@ def _give(folder: Path, user: int) -> None:
 
 
 if __name__ == "__main__":
-    main(*map(Path, sys.argv[1:]))
+    if sys.argv[3:] == ["--renew"]:
+        renew(Path(sys.argv[2]))
+    else:
+        main(*map(Path, sys.argv[1:]))

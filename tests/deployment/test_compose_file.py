@@ -16,6 +16,7 @@ SILOS = ("silo-1", "silo-2", "silo-3")
 SERVER, SHUFFLER = "49999:49999", "49998:49998"
 SHUFFLE = ("shuffler-enrol", "roster", "shuffler")
 """Services of the profile `shuffle`."""
+ROOT_ONCE = ("prepare", "renew")
 
 
 def _tool(name: str) -> str:
@@ -33,7 +34,13 @@ def _volumes(service: str) -> set[str]:
 
 def test_docker_compose_accepts_the_file():
     file = ("--file", str(ROOT / "docker-compose.yml"))
-    for profile in ((), ("--profile", "shuffle"), ("--profile", "enrol"), ("--profile", "train")):
+    for profile in (
+        (),
+        ("--profile", "shuffle"),
+        ("--profile", "enrol"),
+        ("--profile", "train"),
+        ("--profile", "renew"),
+    ):
         command = [_tool("docker-compose"), *file, *profile, "config", "-q"]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
@@ -66,15 +73,23 @@ def test_every_service_is_hardened(service):
     assert made["read_only"]
     assert made["cap_drop"] == ["ALL"]
     assert made["security_opt"] == ["no-new-privileges:true"]
-    assert made["user"] != "0:0" or service == "prepare"
-    assert service == "prepare" or "cap_add" not in made
+    assert made["user"] != "0:0" or service in ROOT_ONCE
+    assert service in ROOT_ONCE or "cap_add" not in made
+    assert made["mem_limit"] in ("2g", "512m")
+    assert made["cpus"] == 2
+    assert made["pids_limit"] == 500
     assert "privileged" not in made
     assert "ports" not in made
 
 
-def test_root_prepares_without_a_network_and_is_gone():
-    assert SERVICES["prepare"]["network_mode"] == "none"
-    assert "restart" not in SERVICES["prepare"]
+@pytest.mark.parametrize("service", ROOT_ONCE)
+def test_root_makes_files_without_a_network_and_is_gone(service):
+    assert SERVICES[service]["network_mode"] == "none"
+    assert "restart" not in SERVICES[service]
+
+
+def test_the_authority_that_nodes_trust_is_seen_by_no_service_that_stays():
+    assert {service for service in SERVICES if "authority" in _volumes(service)} == set(ROOT_ONCE)
 
 
 @pytest.mark.parametrize("silo", SILOS)
@@ -98,13 +113,11 @@ def test_nodes_share_no_network_and_none_leads_out():
 
 
 def test_each_trust_domain_is_a_user():
-    users = {service: made["user"] for service, made in SERVICES.items() if service != "prepare"}
-    domains = {f"{silo}{part}" for silo in SILOS for part in ("", "-enrol")} | {
-        f"node-{k}" for k in (1, 2, 3)
-    }
-    for k, silo in enumerate(SILOS, 1):
-        assert len({users[silo], users[f"{silo}-enrol"], users[f"node-{k}"]}) == 1
-    assert len({users[silo] for silo in SILOS}) == 3
+    users = {service: made["user"] for service, made in SERVICES.items() if service not in ROOT_ONCE}
+    nodes = {f"node-{k}" for k in (1, 2, 3)}
+    domains = {f"{silo}{part}" for silo in SILOS for part in ("", "-enrol")} | nodes
+    assert all(users[silo] == users[f"{silo}-enrol"] for silo in SILOS)
+    assert len({users[each] for each in (*SILOS, *nodes)}) == 6  # a node cannot open its daemon's files
     assert {users[service] for service in SHUFFLE} == {SHUFFLER}
     assert {user for service, user in users.items() if service not in {*domains, *SHUFFLE}} == {SERVER}
 

@@ -12,7 +12,7 @@ from fedsim.deployment.processes import Processes
 from fedsim.deployment.run import deploy
 from fedsim.report.run_directory import read
 from fedsim.scenario.load import load
-from fedsim.secagg.envelopes import EnvelopeKey
+from fedsim.secagg.envelopes import KEY_FILE, EnvelopeKey
 from fedsim.secagg.roster import load_roster
 from server.sockets import Sockets
 from silos.book import read as read_ledger
@@ -79,6 +79,16 @@ def test_a_lost_volume_is_said_and_not_replaced(ground, service, party):
     assert list(state.iterdir()) == []
     if party == "silo-1":
         assert "volume" in done.stderr
+
+
+def test_renewing_replaces_the_certificate_alone(ground):
+    server = ground.volume("server")
+    names = ("ca.crt", "server.key", "server.crt", "superexec.secret", KEY_FILE, "ready")
+    before = {name: (server / name).read_bytes() for name in names}
+    done = ground.run("renew")
+    assert done.returncode == 0, done.stderr
+    changed = [name for name, content in before.items() if (server / name).read_bytes() != content]
+    assert changed == ["server.crt"]
 
 
 def test_the_profile_shuffle_makes_a_roster_and_a_shuffler_that_is_well(ground):

@@ -79,7 +79,7 @@ class Ground:
         words = [self._here(service, word) for word in words]
         if words[:1] == ["python"]:
             words[0] = sys.executable
-        if service == "prepare":
+        if service in ("prepare", "renew"):
             words[1:1] = ["-c", AS_ONE_USER]
         return words
 
