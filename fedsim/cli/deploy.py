@@ -156,6 +156,7 @@ def _run(
     from fedsim.deployment.federation_file import load_federation
     from fedsim.deployment.flower.grid import node_keys
     from fedsim.deployment.flower.submit import Job, Waiting, submit
+    from fedsim.deployment.processes import Ended
 
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)
@@ -174,6 +175,9 @@ def _run(
     except KeyboardInterrupt:
         say(console, "Interrupted.")
         return kept(console, job, running, INTERRUPTED)
+    except Ended as error:
+        print_failure(console, str(error))
+        return kept(console, job, running, FAILED)
     if status.word != "completed":
         print_failure(console, f"{status.word}: {status.details}")
         return kept(console, job, running, FAILED)
@@ -189,6 +193,7 @@ def _run(
 @contextmanager
 def _control(known: Federation, running: str | None, out: Path, console: Console) -> Iterator[Control]:
     """A line to the SuperLink, which is started if need be."""
+    from fedsim.deployment.certs import covers
     from fedsim.deployment.flower.control import Control
     from fedsim.deployment.flower.superlink import Credentials, SuperLink
     from fedsim.deployment.standing import DEFAULT_SUPERLINK
@@ -200,11 +205,13 @@ def _control(known: Federation, running: str | None, out: Path, console: Console
         return
     with exposed(known.metrics, "federation.metrics", lambda: ()):
         pass  # the run, a process that the SuperLink starts, will find the port free
-    host, port = _place(known.superlink or DEFAULT_SUPERLINK)
+    called, host, port = _place(known.superlink or DEFAULT_SUPERLINK)
     papers = Credentials.of(known.authority.parent)
+    if not covers(papers.certificate, called):
+        say(console, f"{papers.certificate} is not for {called}: nodes that go there will not trust it.")
     with SuperLink(papers, _superlink_folder(out), port, host) as superlink:
         say(console, f"A SuperLink runs at port {port}; its log: {shown(superlink.log)}")
-        with superlink.control() as control:
+        with superlink.watched() as control:
             yield control
 
 
@@ -213,12 +220,12 @@ def _superlink_folder(out: Path) -> Path:
     return out.with_name(f"{out.name}.superlink")
 
 
-def _place(address: str) -> tuple[str, int]:
-    """Host and port to listen on, so that silos reach the server at `address`."""
+def _place(address: str) -> tuple[str, str, int]:
+    """The server's host as silos call it, and the host and port to listen on so that they reach it."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal():
         raise InputError("federation.superlink", address, "host:port")
-    return ("127.0.0.1" if host in ("127.0.0.1", "localhost") else "0.0.0.0"), int(port)
+    return host, ("127.0.0.1" if host in ("127.0.0.1", "localhost") else "0.0.0.0"), int(port)
 
 
 @contextmanager

@@ -212,10 +212,14 @@ def _covered(file: Path) -> list[x509.GeneralName]:
     return list(certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value)
 
 
+def covers(file: Path, host: str) -> bool:
+    """Whether a certificate is for a host's name or address."""
+    return _name(host) in _covered(file)
+
+
 def _check_covers(file: Path, hosts: Sequence[str]) -> None:
-    covered = _covered(file)
     for host in hosts:
-        if _name(host) not in covered:
+        if not covers(file, host):
             raise InputError("--host", host, f"{file} is not for it; --renew makes one that is")
 
 

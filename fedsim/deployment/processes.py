@@ -101,10 +101,13 @@ def finish(commands: Mapping[str, tuple[Sequence[str], Path]]) -> None:
         Ended: one failed.
     """
     with Processes() as processes:
-        started = [processes.start(name, *each) for name, each in commands.items()]
-        for child in started:
-            if child.process.wait():
-                raise child.ended()
+        left = [processes.start(name, *each) for name, each in commands.items()]
+        while left:
+            time.sleep(0.05)
+            for child in left:
+                if child.process.poll():
+                    raise child.ended()
+            left = [child for child in left if child.process.returncode is None]
 
 
 def start(

@@ -21,10 +21,10 @@ import yaml
 from fedsim.common.files import atomic_file
 from fedsim.deployment.federation_file import load_federation
 from fedsim.deployment.flower import superlink
-from fedsim.deployment.flower.control import Control, Status, enroll
+from fedsim.deployment.flower.control import Status, enroll
 from fedsim.deployment.flower.grid import node_keys
 from fedsim.deployment.flower.submit import Job, Tell, Waiting, of_words, submit
-from fedsim.deployment.processes import Ended, Processes, finish
+from fedsim.deployment.processes import Child, Ended, Processes, finish
 from fedsim.deployment.run import checkpoint_of
 from fedsim.deployment.running import check_alone, recorded
 from fedsim.deployment.topology import ROSTER, Topology
@@ -47,25 +47,32 @@ def run_all(topology: Topology, port: int, resume: bool, tell: Tell) -> Status:
 
     Raises:
         Ended: a process ended before its time; says which, and the end of its log.
-        InputError: all of it runs already.
+        InputError: all of it runs already, or the port is another program's.
         Refused: silos do not come.
         KeyboardInterrupt: the run can be resumed.
     """
     check_alone(topology.directory)
+    port = port or _free_port()
+    superlink.check_port(LOOPBACK, port)
     federation = load_federation(topology.federation)
     resume = resume and checkpoint_of(topology.run).exists()
     keys = node_keys(federation)
     if topology.sums:
         tell(of_words(f"enrolling the shuffler and {len(topology.silos)} silos, for their roster"))
         enrol_and_pin(topology)
-    port, processes = port or _free_port(), Processes()
-    with recorded(topology.directory, processes.mark, f"{LOOPBACK}:{port}"), processes:
-        address = _start_superlink(processes, topology, port)
+    processes, address = Processes(), f"{LOOPBACK}:{port}"
+    with recorded(topology.directory, processes.mark, address), processes:
+        server = _start_superlink(processes, topology, port)
+
+        def check() -> None:
+            processes.check()
+            superlink.check_helpers(server)
+
         if topology.sums:
             log = topology.shuffler / "shuffler.log"
             processes.start("the shuffler", topology.shuffler_command, log)
         _start_daemons(processes, topology, tell)
-        with closing(_Watched(address, topology.server / "ca.crt", processes.check)) as control:
+        with closing(superlink.Watched(address, topology.server / "ca.crt", check)) as control:
             _wait(control.answers, processes, "the SuperLink")
             enroll(control, keys)
             _start_nodes(processes, topology, address)
@@ -75,28 +82,11 @@ def run_all(topology: Topology, port: int, resume: bool, tell: Tell) -> Status:
             return submit(control, job, keys, Waiting(START_SECONDS), tell)
 
 
-class _Watched(Control):
-    """A line to the SuperLink that looks after this deployment's processes whenever it is asked how it is."""
-
-    def __init__(self, address: str, root_certificates: Path, check: Callable[[], None]) -> None:
-        super().__init__(address, root_certificates)
-        self._check = check
-
-    def nodes(self) -> dict[bytes, str]:
-        self._check()
-        return super().nodes()
-
-    def status(self, run: int) -> Status:
-        self._check()
-        return super().status(run)
-
-
-def _start_superlink(processes: Processes, topology: Topology, port: int) -> str:
+def _start_superlink(processes: Processes, topology: Topology, port: int) -> Child:
     credentials = superlink.Credentials.of(topology.server)
     command = superlink.command(credentials, LOOPBACK, port, database=None)
     environment = superlink.environment(topology.server / "flwr")
-    processes.start("the SuperLink", command, topology.server / "superlink.log", environment)
-    return f"{LOOPBACK}:{port}"
+    return processes.start("the SuperLink", command, topology.server / "superlink.log", environment)
 
 
 def _start_daemons(processes: Processes, topology: Topology, tell: Tell) -> None:

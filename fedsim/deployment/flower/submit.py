@@ -82,6 +82,8 @@ GRACE = 30.0
 LOOK = 1.0  # seconds between two looks at the run; each costs the SuperLink 10 ms
 ON_THEIR_WAY = 5.0  # seconds before it is said that nodes are missing
 AWAY = 10.0  # seconds that a SuperLink may be away before it counts as ended
+SLOW = 8.0  # seconds before it is said that a run has not begun
+NEVER = 120.0  # seconds that a run may take to begin
 
 Tell = Callable[[Line], None]
 
@@ -130,6 +132,7 @@ def submit(control: Control, job: Job, keys: Mapping[str, bytes], waiting: Waiti
 
     Raises:
         Refused: too few silos are there when patience is over.
+            Or the SuperLink does not begin the run.
         InputError: the SuperLink cannot be reached.
         KeyboardInterrupt: the run has been stopped, after a round unless interrupted twice or the round takes
             longer than `GRACE`, and can be resumed.
@@ -212,9 +215,18 @@ def _missing(control: Control, keys: Mapping[str, bytes]) -> list[str]:
     return [name for name, key in keys.items() if nodes.get(key) != "online"]
 
 
+_NOT_BEGUN = {
+    "pending": "has not begun the run: its SuperExec, which starts runs, is perhaps not there or does not "
+    "trust its certificate, as the SuperLink's log would tell",
+    "starting": "starts the run's ServerApp, which is slow or has died, as the SuperLink's log would tell",
+}
+"""What a SuperLink does with a run that has not begun, by the run's status."""
+
+
 def _follow(control: Control, run: int, reader: Reader, tell: Tell, seconds: float = math.inf) -> Status:
     """Until the run is over, or for so many seconds."""
     heard = start = time.monotonic()
+    told = False
     while True:
         try:
             status = control.status(run)
@@ -227,4 +239,11 @@ def _follow(control: Control, run: int, reader: Reader, tell: Tell, seconds: flo
             tell(line)
         if status.over or time.monotonic() > start + seconds:
             return status
+        if status.word in _NOT_BEGUN and time.monotonic() > start + SLOW:
+            words = f"{control.address} {_NOT_BEGUN[status.word]}"
+            if time.monotonic() > start + NEVER:
+                raise Refused(f"{words}; not after {NEVER:.0f} s")
+            if not told:
+                tell(of_words(words))
+                told = True
         time.sleep(LOOK)

@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import os
+import socket
+import subprocess
 import sys
 import time
+from collections.abc import Callable
+from contextlib import closing, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Self
 
+import psutil
+
 from fedsim.common.errors import InputError
 from fedsim.common.process import undisturbed
-from fedsim.deployment.flower.control import Control
-from fedsim.deployment.processes import Child, end, start
+from fedsim.deployment.flower.control import Control, Status
+from fedsim.deployment.processes import Child, Ended, end, over, start
 
 START_SECONDS = 60.0
+_LAST_LINES, _LAST = 4, 200  # of a log; characters of an error
+_EXEC, _APP = "flower-superexe", "flwr-serverapp"  # names of processes have 15 characters
 
 
 @dataclass(frozen=True)
@@ -67,6 +76,87 @@ def command(credentials: Credentials, host: str, port: int, database: Path | Non
     ]
 
 
+class Watched(Control):
+    """A line to a SuperLink of this machine that looks after its processes whenever it is asked how it is.
+
+    Raises, besides:
+        Ended: as `check` does.
+    """
+
+    def __init__(self, address: str, root_certificates: Path, check: Callable[[], None]) -> None:
+        super().__init__(address, root_certificates)
+        self._check = check
+
+    def nodes(self) -> dict[bytes, str]:
+        """As `Control.nodes`."""
+        self._check()
+        return super().nodes()
+
+    def status(self, run: int) -> Status:
+        """As `Control.status`; a run that is over may have ended its process."""
+        try:
+            self._check()
+        except Ended:
+            with suppress(InputError):
+                if (status := super().status(run)).over:
+                    return status
+            raise
+        return super().status(run)
+
+
+def check_port(host: str, port: int) -> None:
+    """InputError if another program listens there."""
+    with closing(socket.socket()) as one:
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            one.bind((host, port))
+        except OSError as error:
+            hint = f"a port that is free ({error.strerror}); perhaps another `fedsim deploy` has it"
+            raise InputError("superlink", f"{host}:{port}", hint) from None
+
+
+def check_helpers(child: Child) -> None:
+    """Ended if a SuperLink has ended, or its SuperExec, which starts runs, or a ServerApp, a run's process;
+    with what they said last.
+    """
+    if child.process.poll() is not None:
+        raise child.ended()
+    dead = _dead(child.process.pid)
+    if dead == _EXEC:
+        hint = f"which starts runs, has ended; its log {child.log} ends:{said(child.log)}"
+        raise Ended(f"{child.name}'s SuperExec, {hint}")
+    if dead == _APP:
+        raise Ended(f"the run's process {_tried()}")
+
+
+def _tried() -> str:
+    """Why a ServerApp ended; Flower throws away what it prints."""
+    program = str(Path(sys.executable).with_name(_APP))
+    tried = subprocess.run([program, "--help"], capture_output=True, text=True, check=False)
+    if tried.returncode:
+        return f"does not start; {program} says: {' '.join(tried.stderr.split())[-_LAST:]}"
+    return "was ended from outside, perhaps for want of memory"
+
+
+def said(log: Path) -> str:
+    """The last lines of a SuperLink's log that are not of requests, each after a line break."""
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+    told = [line for line in lines if line.strip() and "INFO" not in line][-_LAST_LINES:]
+    return "".join(f"\n  {line}" for line in told) or "\n  (nothing)"
+
+
+def _dead(pid: int) -> str:
+    """The name of what has ended: the SuperExec, which is never replaced, or the ServerApp that it has
+    started; else "".
+    """
+    with suppress(psutil.NoSuchProcess):
+        first = psutil.Process(pid).children()
+        for each in (*first, *(each for own in first for each in own.children())):
+            if each.name().startswith((_EXEC, _APP)) and over(each):
+                return _EXEC if each.name().startswith(_EXEC) else _APP
+    return ""
+
+
 class SuperLink:
     """A SuperLink that runs while the block does.
 
@@ -95,8 +185,14 @@ class SuperLink:
         """A line to it."""
         return Control(self.address, self._papers.root_certificates)
 
+    def watched(self) -> Watched:
+        """A line to it for its one run."""
+        assert self._child is not None
+        return Watched(self.address, self._papers.root_certificates, partial(check_helpers, self._child))
+
     def start(self) -> None:
         """Start it, and wait until it answers; InputError with the reason if it does not."""
+        check_port(self._host, self._port)
         self._folder.mkdir(parents=True, exist_ok=True)
         environ = environment(self._folder / "flwr")
         self._child = start("the SuperLink", command(self._papers, self._host, self._port), self.log, environ)
@@ -108,16 +204,21 @@ class SuperLink:
 
     def _wait(self) -> None:
         assert self._child is not None
-        process = self._child.process
         deadline = time.monotonic() + START_SECONDS
         with self.control() as control:
-            while not control.answers():
-                if process.poll() is not None or time.monotonic() > deadline:
-                    last = self.log.read_text(errors="replace").strip().splitlines()[-1:]
-                    raise InputError("superlink", self.address, f"one that starts; it said: {''.join(last)}")
+            while not (self._listens() and control.answers()):
+                if self._child.process.poll() is not None or time.monotonic() > deadline:
+                    hint = f"one that starts; its log ends:{said(self.log)}"
+                    raise InputError("superlink", self.address, hint)
                 time.sleep(0.1)
-            if process.poll() is not None:
-                raise InputError("superlink", self.address, "a free port; another SuperLink answers there")
+
+    def _listens(self) -> bool:
+        """Whether it is this one that has the port, and no other's SuperLink."""
+        assert self._child is not None
+        with suppress(psutil.Error):
+            found = psutil.Process(self._child.process.pid).net_connections("tcp")
+            return any(each.status == psutil.CONN_LISTEN and each.laddr.port == self._port for each in found)
+        return False
 
     def stop(self) -> None:
         """End it and what it started; another Ctrl-C does not cut it short."""
