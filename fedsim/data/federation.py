@@ -151,6 +151,11 @@ def load_silos(
     return _silos(places, _prepared(data, source, rows, places))
 
 
+def divided(data: Dataset, partition: Partition, seed: int, trial: int) -> Splits:
+    """Numbers of each silo's training and test records in the data set, in the order of `load`."""
+    return _splits(data, data.open(), partition, seed, trial)
+
+
 def _splits(data: Dataset, source: Source, partition: Partition, seed: int, trial: int) -> Splits:
     """Training and test rows of each silo, sorted by name."""
     rows = partition.assign(source, seed).rows()

@@ -36,12 +36,12 @@ from fedsim.secagg.envelopes import KEY_FILE, PUBLIC_FILE, EnvelopeKey
 AUTHORITY_DAYS, SERVER_DAYS = 3650, 397
 SECRET, SHARED = 0o600, 0o444
 LOCAL = ("localhost", "127.0.0.1", "::1")
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_NAME = re.compile(r"(?=.{1,64}$)[A-Za-z0-9]([A-Za-z0-9 .,&'()+_-]*[A-Za-z0-9._)-])?")
 _HOST = re.compile(
     r"(?=.{1,253}$)[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?)*"
 )
 _TAKEN = ("authority", "server", "shuffler", "run", "README")
-A_FOLDER = f"at most 64 letters, digits, '.', '_' and '-', and none of {', '.join(_TAKEN)}"
+_A_FOLDER = f"at most 64 letters, digits, spaces and .,&'()+_-, and none of {', '.join(_TAKEN)}"
 _SKEW = timedelta(hours=1)  # clocks that are behind accept a certificate that was made just now
 
 Key = ec.EllipticCurvePrivateKey
@@ -81,10 +81,10 @@ def make(
         EnvelopeKey.create(directory / "server")
         (directory / "server" / PUBLIC_FILE).chmod(SHARED)
     for name in silos:
-        folder = directory / name
+        folder = directory / folder_of(name)
         _write(folder / "ca.crt", shared, SHARED)
         public = _node_key(folder, name)
-        _write(directory / "server" / "nodes" / f"{name}.pub", public, SHARED)
+        _write(directory / "server" / "nodes" / f"{folder.name}.pub", public, SHARED)
     _write(directory / "README", _README.encode(), SHARED)
     return [file for file in _files(directory) if file not in before]
 
@@ -105,15 +105,28 @@ def notices(authority: Path) -> list[str]:
     return lines
 
 
-def names_a_folder(name: str) -> bool:
-    """Whether a silo of this name can have a folder beside those of the others."""
-    return _NAME.fullmatch(name) is not None and name not in _TAKEN
+def folder_of(name: str) -> str:
+    """What a silo's folder is called.
+
+    >>> folder_of("VA Long Beach")
+    'VA-Long-Beach'
+    """
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", name)
+
+
+def check_names(silos: Sequence[str], field: str) -> None:
+    """InputError on the field unless every silo can have a folder of its own."""
+    others: dict[str, str] = {}
+    for name in silos:
+        if _NAME.fullmatch(name) is None or folder_of(name) in _TAKEN:
+            raise InputError(field, name, _A_FOLDER)
+        other = others.setdefault(folder_of(name), name)
+        if other != name:
+            raise InputError(field, name, f"another name: its folder {folder_of(name)} is that of {other!r}")
 
 
 def _check(silos: Sequence[str], hosts: Sequence[str]) -> None:
-    for name in silos:
-        if not names_a_folder(name):
-            raise InputError("--silo", name, A_FOLDER)
+    check_names(silos, "--silo")
     for host in hosts:
         if _address(host) is None and not _HOST.fullmatch(host):
             raise InputError("--host", host, "a host name or an IP address, without a port")

@@ -12,6 +12,7 @@ from fedsim.common.errors import InputError
 from fedsim.common.files import atomic_directory, check_free, writing
 from fedsim.common.serialise import to_yaml
 from fedsim.data.csv_table import TableData
+from fedsim.deployment.certs import folder_of
 from fedsim.deployment.federation_file import ROOT, Federation, load_federation
 
 _TEXTS = ("README", "silo.yaml", "fedsim-silo.service", "fedsim-node.service")
@@ -37,7 +38,8 @@ def write_kit(silo: str, federation: Path, out: Path) -> list[Path]:
     if known.superlink is None or known.root_certificates is None:
         raise InputError(f"{ROOT}.superlink", known.superlink, "is needed with root_certificates: host:port")
     keys = known.root_certificates.parent.parent
-    if silo in ("server", "authority") or not (keys / silo / "node.key").is_file():
+    own = keys / folder_of(silo)
+    if own.name in ("server", "authority") or not (own / "node.key").is_file():
         hint = f"no silo that the federation knows: fedsim certs {keys} --silo NAME makes its node's key"
         raise InputError("SILO", silo, hint)
     values = {"silo": silo, "superlink": known.superlink, "day": date.today().isoformat()}
@@ -49,7 +51,7 @@ def write_kit(silo: str, federation: Path, out: Path) -> list[Path]:
             (draft / name).write_text(Template(text).substitute(values), encoding="utf-8")
         (draft / "node").mkdir(mode=0o700)
         for name in _NODE:
-            shutil.copy2(keys / silo / name, draft / "node" / name)
+            shutil.copy2(own / name, draft / "node" / name)
         schema = getattr(known.test, "columns", None)
         if isinstance(schema, Path):
             shutil.copy2(schema, draft / "schema.yaml")

@@ -1,7 +1,7 @@
 """From a scenario to a folder for every party: what only it would have if the parties were organisations.
 
-    server/     scenario.yaml, federation.yaml, test.npz, and the server's certificate and keys
-    NAME/       silo.yaml, records.npz, the node's key; the silo's daemon adds state/ with its ledger
+    server/     scenario.yaml, federation.yaml, test.csv or .npz, and the server's certificate and keys
+    NAME/       silo.yaml, records.csv or .npz, the node's key; the silo's daemon adds state/ with its ledger
     shuffler/   with secure aggregation: shuffler.yaml; the shuffler adds state/, and all get roster.yaml
     run/        the run directory
     authority/  the key that signed the server's certificate
@@ -12,18 +12,23 @@ One machine holds all of it, so nothing is secret here from its user: it shows h
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.csv
 import yaml
 
 from fedsim.common.errors import InputError
 from fedsim.common.files import atomic_file
 from fedsim.common.plugins import digest, file_of, short, source
-from fedsim.data.federation import SiloSplit, load
+from fedsim.data.csv_table import Csv
+from fedsim.data.federation import SiloSplit, divided, load
+from fedsim.data.schema import read_schema
 from fedsim.data.source import Floats, Target
 from fedsim.deployment import certs
 from fedsim.deployment.federation_file import load_federation
@@ -40,6 +45,14 @@ MOST_SILOS = 32  # each is two processes of this machine
 DAYS = 365
 ROSTER = "roster.yaml"
 PLUG_INS = "plug_ins"  # a silo's folder of the files that the scenario's algorithm and problem are classes of
+_WHOLE = {
+    "path",
+    "encoding",
+    "silo_column",
+    "origin",
+    "test_fraction",
+    "reserve",
+}  # say how all silos' table is
 MOST_SOCKET = 100  # characters in a Unix socket's path; the operating system's limit is 107
 
 
@@ -78,7 +91,7 @@ class Topology:
 
     def silo(self, name: str) -> Path:
         """A silo's folder."""
-        return self.directory / name
+        return self.directory / certs.folder_of(name)
 
     def config(self, name: str) -> Path:
         """A silo's configuration."""
@@ -101,9 +114,7 @@ def check(resolved: Resolved, directory: Path) -> None:
     if len(resolved.names) > MOST_SILOS:
         hint = f"at most {MOST_SILOS} on one machine, each being two processes; simulate more"
         raise InputError("silos", len(resolved.names), hint)
-    for name in resolved.names:
-        if not certs.names_a_folder(name):
-            raise InputError("scenario.partition", name, f"silos' names of {certs.A_FOLDER}")
+    certs.check_names(resolved.names, "scenario.partition")
     if len(str(directory)) + max(map(len, (*resolved.names, "shuffler"))) + len("//silo.sock") > MOST_SOCKET:
         raise InputError(
             "--out", str(directory), "too long a path for Unix sockets in it; name a shorter one"
@@ -111,26 +122,25 @@ def check(resolved: Resolved, directory: Path) -> None:
 
 
 def prepare(resolved: Resolved, directory: Path) -> Topology:
-    """Write every party's folder into `directory`. InputError as `check`, or if a silo's name cannot be a
-    folder's, or the data cannot be read.
-    """
+    """Write every party's folder into `directory`. InputError as `check`, or if the data cannot be read."""
     check(resolved, directory)
     topology = Topology(directory, resolved.names)
     certs.make(directory, topology.silos)
     scenario = resolved.scenario
     data = load(scenario.data, scenario.partition, scenario.seed, trial=0)
-    for silo, epsilon, delta in zip(data.silos, resolved.epsilons, resolved.deltas, strict=True):
-        write_records(topology.silo(silo.name) / "records.npz", silo.train_features, silo.train_target)
-        _yaml(topology.config(silo.name), _silo(resolved, silo.name, epsilon, delta))
+    write = _table_writer(scenario) or partial(_write_prepared, data.silos, resolved.outline.num_classes)
+    for name, epsilon, delta in zip(topology.silos, resolved.epsilons, resolved.deltas, strict=True):
+        records = write(topology.silo(name) / "records", [name], 0)
+        _yaml(topology.config(name), _silo(resolved, name, records, epsilon, delta))
         for file in set(code_of(scenario).values()):
-            copy = topology.silo(silo.name) / PLUG_INS / Path(file).name
+            copy = topology.silo(name) / PLUG_INS / Path(file).name
             copy.parent.mkdir(exist_ok=True)
             copy.write_bytes(source(file, "scenario"))
-        topology.silo(silo.name).chmod(0o700)
-    write_records(topology.server / "test.npz", *pooled_tests(data.silos))
+        topology.silo(name).chmod(0o700)
+    test = write(topology.server / "test", topology.silos, 1)
     if resolved.sums is not None:
         scenario = _with_shuffler(topology, scenario, resolved.sums.pool.min_silos)
-    _yaml(topology.federation, _federation(topology))
+    _yaml(topology.federation, _federation(topology, test))
     tree = scenario.model_dump(mode="json", exclude_none=True, exclude={"files"})
     _yaml(topology.scenario, relative(tree, topology.server))
     return topology
@@ -164,6 +174,46 @@ def pooled_tests(silos: Sequence[SiloSplit]) -> tuple[Floats, Target]:
     return features, np.concatenate([silo.test_target for silo in silos])
 
 
+Writer = Callable[[Path, Sequence[str], int], dict[str, Any]]
+"""Writes the training (0) or test (1) records of some silos to a file of this stem; how it is to be read."""
+
+
+def _table_writer(scenario: Scenario) -> Writer | None:
+    """Of records as they are in a CSV file, which silos read by its schema; None where there is none."""
+    data = scenario.data
+    if not isinstance(data, Csv):
+        return None
+    schema = read_schema(data.columns)
+    found = data.opened().read(schema)
+    if not all(pa.types.is_string(values.type) for values in found.values()):
+        return None  # a Parquet file's types say more than a text
+    table, splits = pa.table(found), divided(data, scenario.partition, scenario.seed, trial=0)
+    kept = data.model_dump(mode="json", exclude_unset=True, exclude={"columns", *_WHOLE})
+    columns = {name: column.model_dump(mode="json", exclude_unset=True) for name, column in schema.items()}
+
+    def write(stem: Path, silos: Sequence[str], part: int) -> dict[str, Any]:
+        rows = np.concatenate([splits[silo][part] for silo in silos])
+        with atomic_file(stem.with_suffix(".csv")) as draft:
+            pyarrow.csv.write_csv(table.take(rows), draft)
+        return {**kept, "name": "csv", "path": f"{stem.name}.csv", "delimiter": ",", "schema": columns}
+
+    return write
+
+
+def _write_prepared(
+    records: Sequence[SiloSplit], classes: int, stem: Path, silos: Sequence[str], part: int
+) -> dict[str, Any]:
+    """As a `Writer`: records as numbers, intercept included."""
+    own = [each for each in records if each.name in silos]
+    write_records(
+        stem.with_suffix(".npz"),
+        np.concatenate([(each.train_features, each.test_features)[part] for each in own]),
+        np.concatenate([(each.train_target, each.test_target)[part] for each in own]),
+    )
+    told = {"name": "npz", "path": f"{stem.name}.npz", "intercept": False}
+    return told | ({"classes": classes} if classes else {})
+
+
 def _yaml(file: Path, tree: Mapping[str, Any]) -> None:
     with atomic_file(file) as draft:
         draft.write_text(yaml.safe_dump(dict(tree), sort_keys=False), encoding="utf-8")
@@ -178,16 +228,17 @@ def _with_shuffler(topology: Topology, scenario: Scenario, min_silos: int) -> Sc
     return scenario.model_copy(update={"privacy": privacy})
 
 
-def _silo(resolved: Resolved, name: str, epsilon: float, delta: float) -> dict[str, Any]:
+def _silo(
+    resolved: Resolved, name: str, records: Mapping[str, Any], epsilon: float, delta: float
+) -> dict[str, Any]:
     """A silo's configuration: this scenario's algorithm and problem, `RUNS` times."""
-    scenario, classes = resolved.scenario, resolved.outline.num_classes
+    scenario = resolved.scenario
     names = [scenario.algorithm.name, scenario.problem.name]
     files = {Path(file).name: digest(file, "scenario") for file in code_of(scenario).values()}
     listed = {"plug_ins": [short(name) for name in names if file_of(name)]} if files else {}
-    records = {"name": "npz", "path": "records.npz", "intercept": False}
     return {
         "name": name,
-        "records": records | ({"classes": classes} if classes else {}),
+        "records": records,
         "state": "state",
         "listen": {"socket": "silo.sock"},
         "policy": {
@@ -224,12 +275,17 @@ def _one_by_one(resolved: Resolved) -> bool:
     return sampled or not resolved.mechanism.squares_add
 
 
-def _federation(topology: Topology) -> dict[str, Any]:
+def _federation(topology: Topology, test: Mapping[str, Any]) -> dict[str, Any]:
     silos = {
-        name: {"identity": f"../{name}/state/identity.pub", "node": f"../{name}/node.pub"}
-        for name in topology.silos
+        name: {"identity": f"../{folder}/state/identity.pub", "node": f"../{folder}/node.pub"}
+        for name, folder in zip(topology.silos, map(certs.folder_of, topology.silos), strict=True)
     }
-    told = {"silos": silos, "test": "test.npz", "heads": "heads.json", "root_certificates": "ca.crt"}
+    told = {
+        "silos": silos,
+        "test": test if test["name"] == "csv" else test["path"],
+        "heads": "heads.json",
+        "root_certificates": "ca.crt",
+    }
     if not topology.sums:
         return told
     socket = f"../{topology.shuffler.name}/{topology.shuffler_socket.name}"

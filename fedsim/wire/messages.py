@@ -34,7 +34,9 @@ Hex32 = Annotated[str, StringConstraints(pattern="^[0-9a-f]{64}$")]  # 32 bytes 
 Echo = Annotated[str, StringConstraints(pattern="^([0-9a-f]{64})?$")]
 Hex64 = Annotated[str, StringConstraints(pattern="^[0-9a-f]{128}$")]  # 64 bytes as hexadecimal
 Name = Annotated[str, StringConstraints(min_length=1, max_length=200)]
-SiloName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
+SiloName = Annotated[
+    str, StringConstraints(pattern=r"^[A-Za-z0-9]([A-Za-z0-9 .,&'()+_-]{0,98}[A-Za-z0-9._)-])?$")
+]
 """A silo's name where a person writes it."""
 
 

@@ -11,7 +11,9 @@ import yaml
 from support.refusals import refused
 
 from fedsim.common.errors import InputError
+from fedsim.data.csv_table import Csv
 from fedsim.data.federation import load as load_records
+from fedsim.data.prepare import prepare as prepared
 from fedsim.deployment.federation_file import load_federation
 from fedsim.deployment.offers import offers_of
 from fedsim.deployment.topology import MOST_SILOS, RUNS, Topology, lifetime, prepare
@@ -21,6 +23,9 @@ from fedsim.scenario.resolve import Resolved, resolve
 from fedsim.wire.connections import AtSocket
 from shuffler.config import load_config as load_shuffler
 from silos.config import Config, load_config
+from silos.own_records import read_records
+
+EXAMPLES = Path(__file__).parents[2] / "examples" / "tables"
 
 
 @pytest.fixture(scope="module")
@@ -150,12 +155,41 @@ def test_a_path_too_long_for_sockets_is_refused(resolved, place):
         prepare(resolved, place / ("long" * 25))
 
 
-@pytest.mark.parametrize("name", ["run", "server", "a hospital"])
+@pytest.mark.parametrize("name", ["run", "server", "a/hospital", " hospital", "-a"])
 def test_a_silo_whose_name_is_no_folder_is_refused(resolved, place, name):
     named = replace(resolved, names=(name,))
     with refused("scenario.partition"):
         prepare(named, place / "refused")
     assert not (place / "refused").exists()
+
+
+def test_two_silos_of_one_folder_are_refused(resolved, place):
+    named = replace(resolved, names=("VA Long Beach", "VA-Long-Beach"))
+    with refused(
+        "scenario.partition", "VA-Long-Beach", "its folder VA-Long-Beach is that of 'VA Long Beach'"
+    ):
+        prepare(named, place / "refused")
+
+
+def test_a_table_is_read_by_its_schema_as_a_hospital_reads_its_own(place):
+    """Its records are a CSV file, as they stand in the table, missing values included."""
+    hearts = resolve(load(EXAMPLES / "heart.yaml", ()))
+    topology, told = prepare(hearts, place / "heart"), hearts.scenario
+    data = load_records(told.data, told.partition, told.seed, trial=0)
+    assert topology.silos == ("Cleveland", "Hungary", "Switzerland", "VA Long Beach")
+    for silo, (name, config) in zip(data.silos, _configs(topology).items(), strict=True):
+        assert config.name == silo.name == name
+        assert config.records.files["path"] == topology.directory / name.replace(" ", "-") / "records.csv"
+        records = read_records(config)
+        assert np.array_equal(records.features, silo.train_features)
+        assert np.array_equal(records.target, silo.train_target)
+    assert b'"NA"' in (topology.silo("VA Long Beach") / "records.csv").read_bytes()
+    known = load_federation(topology.federation)
+    assert set(known.silos) == set(topology.silos)
+    assert isinstance(known.test, Csv)
+    tests, rows = known.test.open(), np.arange(known.test.open().num_rows)
+    found = prepared(known.test, tests.design(rows), rows, rows)
+    assert np.array_equal(found.features, np.concatenate([silo.test_features for silo in data.silos]))
 
 
 def test_sums_have_a_shuffler_that_everybody_knows_by_one_roster(place):

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+import yaml
 from support.daemons import short_folder
 from support.distribution import ROOT, gone
 from support.flower import environment
@@ -113,6 +114,18 @@ def test_sums_over_silos_have_a_shuffler_and_one_roster_for_all(place):
     assert "collude" in said
     for silo in SILOS:
         assert _debited(place, silo) == list(range(8))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("example", ["examples/tables/heart.yaml", "scenarios/sdp_hospitals.yaml"])
+def test_shipped_examples_are_deployed_as_they_are(place, example):
+    process = _up(place, example)
+    said = " ".join(_end(process, 0).split())
+    assert "test error" in said
+    folder = place / "all" / "VA-Long-Beach"
+    assert yaml.safe_load((folder / "silo.yaml").read_text())["records"]["path"] == "records.csv"
+    assert read_ledger(folder / "state" / "ledger.sqlite").enrolment.silo == "VA Long Beach"
+    assert "VA Long Beach" in (place / "all" / "run" / "report.html").read_text()
 
 
 @pytest.mark.slow
