@@ -66,7 +66,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[TwoNodes]:
 
 
 def scenario(address: str | None, trials: int) -> dict[str, Any]:
-    tree = changed(BASE, {"trials": trials, "algorithm.num_rounds": 1000})
+    tree = changed(BASE, {"trials": trials, "algorithm.num_rounds": 600})
     runtime = {"name": "ray", "address": address} if address else "inprocess"
     return tree | {"runtime": runtime, "report": {"evaluate_every": 20}}
 
@@ -80,17 +80,15 @@ def test_trials_that_a_node_takes_with_it_are_begun_again(cluster: TwoNodes, hos
     tree = scenario(cluster.address, 4)
     tree["runtime"]["silo_hosts"] = hosts
     seen: list[Measurement] = []
-    killed = threading.Event()
+    killed, word = threading.Event(), "HostWorker" if hosts else "TrialWorker"
 
     def observe(measurement: Measurement) -> None:
         seen.append(measurement)
-        if (
-            len(seen) > 10
-            and not killed.is_set()
-            and cluster.works_on(1, "HostWorker" if hosts else "TrialWorker")
-        ):
+        ripe = len(seen) > 10 and not killed.is_set()
+        where = [number for number in (0, 1) if ripe and cluster.works_on(number, word)]
+        if where:
             killed.set()
-            cluster.kill(1)
+            cluster.kill(where[-1])
 
     results, alone = Results(), Results()
     on_ray.execute(resolve(parse(tree)), results, observe)
