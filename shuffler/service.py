@@ -17,6 +17,7 @@ from fedsim.wire.connections import listening, token_of
 from fedsim.wire.daemon import Bounds, Daemon
 from fedsim.wire.frames import head_of, opened, sealed
 from fedsim.wire.health import check
+from fedsim.wire.logs import log_to
 from fedsim.wire.messages import Hello, Message, Refusal
 from fedsim.wire.metrics import answers, exposed, info
 from shuffler.config import ROOT, Config, load_config
@@ -95,7 +96,7 @@ def _serve(config: Config) -> int:
     """Answer until SIGTERM or SIGINT; what is in hand then is finished."""
     service.end_at_signal()  # nothing is in hand yet
     token, keys = token_of(config.listen), Keys.load(config.state)
-    service.log_to(config.state / "log", "shuffler", "fedsim.wire")
+    log_to(config.state / "log", "shuffler", "fedsim.wire")
     with (
         closing(FileStore.open(config.notes, keys.identity.public)) as store,
         listening(config.listen) as listener,

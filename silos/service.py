@@ -18,6 +18,7 @@ from fedsim.wire import service
 from fedsim.wire.connections import MetricsAt, listening, token_of
 from fedsim.wire.daemon import Bounds, Daemon
 from fedsim.wire.health import check
+from fedsim.wire.logs import log_to
 from fedsim.wire.messages import Greeting
 from silos.config import Config, load_config
 from silos.enrolled import no_ledger
@@ -74,7 +75,7 @@ def _serve(config: Config, insecure_simulation: bool) -> int:
     token = token_of(config.listen)
     if not config.ledger.exists():
         raise no_ledger(config)
-    service.log_to(config.log, "silos", "fedsim.wire")
+    log_to(config.log, "silos", "fedsim.wire")
     with closing(Silo.open(config, insecure_simulation)) as silo, listening(config.listen) as listener:
         daemon = Daemon(silo, listener, Bounds(silo.frame_bytes), token)
         with _exposed(config.metrics, silo, daemon):

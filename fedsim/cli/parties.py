@@ -54,12 +54,13 @@ def node(
     socket: Annotated[Path | None, typer.Option(help="The silo's daemon's socket.")] = None,
     port: Annotated[int | None, typer.Option(help="The daemon's port on 127.0.0.1; with --token.")] = None,
     token: Annotated[Path | None, typer.Option(help="File of the daemon's token.")] = None,
+    log: Annotated[Path | None, typer.Option(help="File for its log, beside stderr.")] = None,
 ) -> None:
     """Run a silo's node: pass frames between a SuperLink and the silo's daemon; runs no other code."""
     with plain_errors():
         from silos.shim.__main__ import run
 
-        run(superlink, root_certificates, key, socket, port, token)
+        run(superlink, root_certificates, key, socket, port, token, log)
 
 
 @app.command(rich_help_panel=DEPLOYMENT)

@@ -32,6 +32,7 @@ from fedsim.common.errors import InputError, Refused
 from fedsim.wire import flower as carried
 from fedsim.wire.dial import dial, read_token
 from fedsim.wire.frames import receive, send
+from fedsim.wire.logs import log_to
 from silos.shim.fleet import (
     BEAT,
     FIRST_WAIT,
@@ -229,6 +230,7 @@ def run(
     socket: Path | None = None,
     port: int | None = None,
     token: Path | None = None,
+    log: Path | None = None,
 ) -> None:
     """Be a silo's node until SIGTERM or SIGINT.
 
@@ -239,6 +241,7 @@ def run(
         socket: the daemon's Unix socket.
         port: the daemon's port on this machine's loopback, in place of `socket`.
         token: with `port`, the file that holds its token.
+        log: a file for its log, beside stderr.
 
     Raises:
         InputError: one of them is wrong, or another process is this node.
@@ -248,7 +251,7 @@ def run(
     endpoint = Endpoint(superlink, _text(root_certificates, "--root-certificates"), private_key(key))
     daemon = Caller(dialler(socket, port, token), carried.MAX_FRAME)
     memory = NodeFile(key.with_name(f"{key.name}.node"))
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
+    log_to(log, "")
     logging.getLogger("httpx").setLevel(logging.WARNING)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # leaves the blocks, which take the node offline
     with suppress(KeyboardInterrupt):
@@ -282,6 +285,7 @@ def main() -> None:
     parser.add_argument("--socket", type=Path, metavar="FILE", help="the daemon's socket")
     parser.add_argument("--port", type=int, help="the daemon's port on 127.0.0.1; with --token")
     parser.add_argument("--token", type=Path, metavar="FILE")
+    parser.add_argument("--log", type=Path, metavar="FILE", help="for its log, beside stderr")
     try:
         run(**vars(parser.parse_args()))
     except InputError as error:

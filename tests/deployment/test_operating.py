@@ -24,17 +24,19 @@ from fedsim.deployment.topology import prepare
 from fedsim.report.run_directory import RECEIPTS
 from fedsim.scenario.load import load
 from fedsim.scenario.resolve import resolve
+from fedsim.wire.logs import VARIABLE
 from silos.book import read as read_ledger
 
 TWO_SILOS = ("partition.num_partitions=2", "partition.proportions=null", "privacy.epsilon=1")
-ROUNDS = 90
+ROUNDS = 60
 PATIENCE = 300.0
 
 
 def _up(place: Path, *words: object) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "fedsim", "up", *map(str, words), "--out", str(place)]
     with place.with_name("said").open("wb") as said:
-        return subprocess.Popen(command, cwd=ROOT, env=environment(), stdout=said, stderr=said)
+        env = environment() | {VARIABLE: "{format: json}"}
+        return subprocess.Popen(command, cwd=ROOT, env=env, stdout=said, stderr=said)
 
 
 def _until_round(place: Path, rounds: int) -> int:
@@ -108,6 +110,9 @@ def test_an_operator_sees_stops_clears_away_and_resumes():
             assert silo["lifetime"]["caps"] == account.caps.total.tree()
             assert silo["lifetime"]["charged"] == account.charged.tree()
         assert "has ended" in invoke("status", place)
+        for log in (place / "run.log", *(place / name / "state" / "log" for name in said["silos"])):
+            lines = [json.loads(line)["message"] for line in log.read_text().splitlines()]
+            assert any("round" in line for line in lines)
 
 
 SLEEP = "import time; time.sleep(600)"

@@ -14,7 +14,7 @@ LOADED = {
     "fedsim.privacy": "calibrate cost discrete_noise gaussian grid mechanism rounding silo_gaussian",
     "fedsim.problems": "composite glm kinds network network_models section",
     "fedsim.protocol": "batch blame contract copies dryrun limits passes plan statistics",
-    "fedsim.wire": "connections daemon dial frames health messages service",
+    "fedsim.wire": "connections daemon dial frames health logs messages service",
 }
 """By package, but for `fedsim.common` and `silos`, of which all modules may be loaded."""
 ON_DEMAND = {

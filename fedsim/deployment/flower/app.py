@@ -9,6 +9,7 @@ besides, `overrides` (a JSON list of PATH=VALUE) and `resume`. A run that fails 
 from __future__ import annotations
 
 import json
+import logging
 from pathlib import Path
 
 from flwr.app import Context
@@ -17,12 +18,14 @@ from flwr.serverapp import Grid, ServerApp
 from fedsim.common.errors import InputError, Refused
 from fedsim.deployment.federation_file import load_federation
 from fedsim.deployment.flower.grid import OnGrid, node_keys
-from fedsim.deployment.flower.submit import Writer, of_step, of_words, stop_of
+from fedsim.deployment.flower.submit import Line, Writer, of_step, of_words, stop_of
 from fedsim.deployment.history import Step
 from fedsim.deployment.run import deploy
 from fedsim.scenario.load import load
+from fedsim.wire.logs import log_to
 
 app = ServerApp()
+_log = logging.getLogger("fedsim.server")
 
 
 @app.main()
@@ -34,11 +37,16 @@ def main(grid: Grid, context: Context) -> None:
     scenario = load(_file("scenario", settings), _overrides(settings.get("overrides") or "[]"))
     federation = load_federation(_file("federation", settings))
     file = Path(settings["progress"]) if settings.get("progress") else None
-    progress = Writer(file)
+    progress, out = Writer(file), _file("out", settings)
+    log_to(out.with_name(f"{out.name}.log"), "fedsim.server")
+
+    def tell(line: Line) -> None:
+        progress.write(line)
+        _log.info("%s", line.text)
 
     def observe(step: Step) -> None:
         """The round is in the checkpoint by now."""
-        progress.write(of_step(step))
+        tell(of_step(step))
         if step.rounds < step.of and file is not None and stop_of(file).exists():
             raise Refused(f"stopped by its operator after round {step.rounds} of {step.of}")
 
@@ -46,10 +54,10 @@ def main(grid: Grid, context: Context) -> None:
         scenario,
         federation,
         OnGrid(grid, node_keys(federation)),
-        _file("out", settings),
+        out,
         resume=context.run_config.get("resume") is True,
         observe=observe,
-        say=lambda words: progress.write(of_words(words)),
+        say=lambda words: tell(of_words(words)),
     )
 
 
