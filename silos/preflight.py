@@ -16,7 +16,7 @@ from typing import NamedTuple
 import psutil
 
 from fedsim.common.errors import InputError
-from silos.chain import FILE
+from fedsim.common.notices import DAYS
 from silos.config import load_config
 from silos.enrolled import check_modes
 
@@ -24,7 +24,6 @@ REMOTE = ("nfs", "cifs", "smb", "9p", "ceph", "gluster", "lustre", "afs", "fuse.
 """Types of file systems, or how they begin, where two machines may hold one file, or a lock may not hold."""
 _FREE = 1e9  # bytes
 _SKEW = 30.0  # seconds
-_SOON = 30  # days
 _WITHIN = 10.0  # seconds
 
 
@@ -51,11 +50,7 @@ def of_daemon(file: Path) -> Iterator[Check]:
         if path.exists() or not config.reader:
             yield _own(f"mode {what}", path)
     if config.state.exists():
-        yield _own("mode state", config.state)
-        try:
-            check_modes(config.state)
-        except InputError as error:
-            yield Check("mode state", False, str(error))
+        yield _state(config.state)
     yield _disk(next(place for place in (config.state, *config.state.parents) if place.exists()))
     at = getattr(config.listen, "socket", None)
     if at is not None:
@@ -64,8 +59,6 @@ def of_daemon(file: Path) -> Iterator[Check]:
         yield Check("socket", able, f"{at.parent}: {hint}")
     last, today = config.policy.lifetime.expires, datetime.now(UTC).date()
     yield Check("last day", last >= today, f"{last}, in {(last - today).days:,} days")
-    there = (config.state / FILE).exists()
-    yield Check("ledger", True, "enrolled" if there else "not enrolled yet")
 
 
 def of_node(superlink: str, roots: Path, key: Path) -> Iterator[Check]:
@@ -111,6 +104,15 @@ def _own(what: str, path: Path) -> Check:
     return Check(what, not mode & 0o077, f"{path}: {mode:04o}{'; chmod go= it' if mode & 0o077 else ''}")
 
 
+def _state(place: Path) -> Check:
+    """Whether the state folder is this user's alone, and the ledger in it."""
+    try:
+        check_modes(place)
+    except InputError as error:
+        return Check("mode state", False, str(error))
+    return _own("mode state", place)
+
+
 def _disk(place: Path) -> Check:
     """Whether a ledger may be kept there: on this machine, not in memory, with room."""
     mounts = [m for m in psutil.disk_partitions(all=True) if place.resolve().is_relative_to(m.mountpoint)]
@@ -129,7 +131,7 @@ def _dated(what: str, text: str) -> Check:
     except ValueError:
         return Check(what, False, f"its end {text!r} cannot be read")
     days = (ends - datetime.now(UTC)).days
-    return Check(what, days >= _SOON, f"valid until {ends:%Y-%m-%d}, {days:,} days")
+    return Check(what, days >= DAYS, f"valid until {ends:%Y-%m-%d}, {days:,} days")
 
 
 def _clock(answer: str) -> Check:

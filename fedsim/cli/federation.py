@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from rich.console import Console
 
 from fedsim.cli.app import DEPLOYMENT, app, plain_errors
 from fedsim.cli.output import titled
-
-if TYPE_CHECKING:
-    from fedsim.deployment.federation_file import Federation
 
 federation = typer.Typer(
     help="Add, remove and list the silos of a federation.yaml; comments and other lines stay.",
@@ -91,32 +88,23 @@ def federation_roster(
 def federation_list(file: File) -> None:
     """List the silos and their identities."""
     with plain_errors():
-        known = _load(file)
+        from fedsim.deployment.federation_file import load_federation
+
         table = titled(None, texts=["silo", "identity"])
-        for name, identity in known.identities.items():
+        for name, identity in load_federation(file).identities.items():
             table.add_row(name, identity.hex())
         Console().print(table)
 
 
-def _load(file: Path) -> Federation:
-    from fedsim.deployment.federation_file import load_federation
-
-    return load_federation(file)
-
-
 def _forget(file: Path, running: str | None, key: bytes) -> None:
     """Unregister a node at a SuperLink that runs; one that a run starts lets in those of the file alone."""
-    if running is None:
-        return
-    from fedsim.common.errors import InputError
+    from fedsim.deployment.federation_file import load_federation
     from fedsim.deployment.flower.control import Control
 
-    roots = _load(file).root_certificates
-    if roots is None:
-        raise InputError("federation.root_certificates", None, "is needed to reach a SuperLink")
-    with Control(running, roots) as control:
-        known = control.unregister(key)
-    typer.echo(f"The SuperLink {'has forgotten' if known else 'did not know'} the old node.")
+    if running is not None:
+        with Control(running, load_federation(file).authority) as control:
+            known = control.unregister(key)
+        typer.echo(f"The SuperLink {'has forgotten' if known else 'did not know'} the old node.")
 
 
 @app.command(rich_help_panel=DEPLOYMENT)

@@ -11,24 +11,15 @@ import yaml
 
 from fedsim.common.errors import InputError, suggest
 from fedsim.common.files import atomic_file, writing
-from fedsim.deployment.federation_file import ROOT, Federation, load_federation
+from fedsim.deployment.federation_file import ROOT, SiloEntry, load_federation
 from fedsim.deployment.flower.grid import node_keys
 
 _SILOS = "silos:\n"
 
 
 def add(file: Path, name: str, identity: Path, node: Path) -> None:
-    """Add a silo; makes the file if there is none.
-
-    Args:
-        file: federation.yaml.
-        name: what the federation calls the silo.
-        identity: file of its identity's public key.
-        node: file of its node's public key.
-
-    Raises:
-        InputError: the name, the identity or the node is another silo's, a file is not as it must be, or the
-            federation would not be valid.
+    """Add a silo to federation.yaml, with the files of its public keys; makes the file if there is none.
+    InputError if name, identity or node are another silo's, or the federation would not be valid.
     """
     if file.exists() and name in load_federation(file, begun=True).silos:
         hint = "is in the federation already; to change its node's key: fedsim federation rekey"
@@ -44,29 +35,30 @@ def add(file: Path, name: str, identity: Path, node: Path) -> None:
 
 def rekey(file: Path, name: str, node: Path) -> bytes:
     """Give a silo's node another key; the old one, PEM. InputError as `add`, or the silo is not there."""
-    known, old = _known(file, name)
-    lines = file.read_text(encoding="utf-8").splitlines(True)
-    begin, end = _places(file, lines)[name]
-    silo = known.silos[name]
+    silo, old = _known(file, name)
     given = {key: value for key in type(silo).model_fields if (value := getattr(silo, key)) is not None}
-    _write(file, [*lines[:begin], _entry(file, name, given | {"node": node}), *lines[end:]])
+    _replace(file, name, [_entry(file, name, given | {"node": node})])
     return old
 
 
 def remove(file: Path, name: str) -> bytes:
     """Take a silo out; its node's key, PEM. InputError if it is not there, or too few are left."""
     old = _known(file, name)[1]
-    lines = file.read_text(encoding="utf-8").splitlines(True)
-    begin, end = _places(file, lines)[name]
-    _write(file, [*lines[:begin], *lines[end:]])
+    _replace(file, name, [])
     return old
 
 
-def _known(file: Path, name: str) -> tuple[Federation, bytes]:
+def _replace(file: Path, name: str, entry: list[str]) -> None:
+    lines = file.read_text(encoding="utf-8").splitlines(True)
+    begin, end = _places(file, lines)[name]
+    _write(file, [*lines[:begin], *entry, *lines[end:]])
+
+
+def _known(file: Path, name: str) -> tuple[SiloEntry, bytes]:
     known = load_federation(file)
     if name not in known.silos:
         raise InputError("NAME", name, f"no silo of the federation; {suggest(name, list(known.silos))}")
-    return known, node_keys(known)[name]
+    return known.silos[name], node_keys(known)[name]
 
 
 def _places(file: Path, lines: list[str]) -> dict[str, tuple[int, int]]:

@@ -35,9 +35,9 @@ def write_kit(silo: str, federation: Path, out: Path) -> list[Path]:
     known = load_federation(federation, begun=True)
     if silo in known.silos:
         raise InputError("SILO", silo, "is enrolled already: it has its kit; to change its key: rekey")
-    if known.superlink is None or known.root_certificates is None:
-        raise InputError(f"{ROOT}.superlink", known.superlink, "is needed with root_certificates: host:port")
-    keys = known.root_certificates.parent.parent
+    if known.superlink is None:
+        raise InputError(f"{ROOT}.superlink", None, "where silos reach the server, host:port")
+    keys = known.authority.parent.parent
     own = keys / folder_of(silo)
     if own.name in ("server", "authority") or not (own / "node.key").is_file():
         hint = f"no silo that the federation knows: fedsim certs {keys} --silo NAME makes its node's key"

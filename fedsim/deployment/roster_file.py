@@ -33,11 +33,9 @@ def write_roster(file: Path, shuffler: Path, socket: Path, out: Path, terms: Map
     if known.shuffler is not None:
         hint = "names a roster already; another one is another file and another federation.yaml"
         raise InputError(f"{ROOT}.shuffler", str(known.shuffler.roster), hint)
-    if known.root_certificates is None:
-        raise InputError(f"{ROOT}.root_certificates", None, "is needed: the server's keys are beside it")
     if out.exists():
         raise InputError("--out", str(out), "is there already, and is left as it is; give another")
-    server = known.root_certificates.parent
+    server = known.authority.parent
     told = {
         **terms,
         "silos": {each: key.hex() for each, key in known.identities.items()},
