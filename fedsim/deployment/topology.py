@@ -19,8 +19,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.csv
 import yaml
 
 from fedsim.common.errors import InputError
@@ -180,6 +178,9 @@ Writer = Callable[[Path, Sequence[str], int], dict[str, Any]]
 
 def _table_writer(scenario: Scenario) -> Writer | None:
     """Of records as they are in a CSV file, which silos read by its schema; None where there is none."""
+    import pyarrow as pa
+    from pyarrow import csv
+
     data = scenario.data
     if not isinstance(data, Csv):
         return None
@@ -194,7 +195,7 @@ def _table_writer(scenario: Scenario) -> Writer | None:
     def write(stem: Path, silos: Sequence[str], part: int) -> dict[str, Any]:
         rows = np.concatenate([splits[silo][part] for silo in silos])
         with atomic_file(stem.with_suffix(".csv")) as draft:
-            pyarrow.csv.write_csv(table.take(rows), draft)
+            csv.write_csv(table.take(rows), draft)
         return {**kept, "name": "csv", "path": f"{stem.name}.csv", "delimiter": ",", "schema": columns}
 
     return write
