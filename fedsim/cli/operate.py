@@ -14,7 +14,7 @@ from rich.table import Table
 
 from fedsim.cli.app import DEPLOYMENT, FAILED, app, plain_errors
 from fedsim.cli.deploy import kept, print_resume, telling
-from fedsim.cli.output import print_json, print_warnings, say, shown, titled
+from fedsim.cli.output import print_json, print_warnings, printable, say, shown, titled
 from fedsim.common.errors import InputError
 from fedsim.privacy.rounding import shown_down
 
@@ -79,7 +79,7 @@ def _newest(place: Place, runs: list[dict[str, Any]]) -> str:
 
     if runs:
         first = runs[0]
-        why = f": {first['details']}" if first["details"] else ""
+        why = f": {printable(first['details'])}" if first["details"] else ""
         return f"{first['run']} {first['state']} since {_minute(first['started'])}{why}"
     if place.topology is None:
         return "none known"
@@ -98,7 +98,7 @@ def _left(lifetime: Mapping[str, Any] | None) -> str:
     if lifetime is None:
         return "not known"
     caps, charged = lifetime["caps"], lifetime["charged"]
-    name = min((each for each in caps if caps[each]), key=lambda each: 1 - charged[each] / caps[each])
+    name = min(caps, key=lambda each: 1 - charged[each] / caps[each] if caps[each] else 1.0)
     left = max(0.0, caps[name] - charged[name])
     return f"{shown_down(left)} of {shown_down(caps[name])} {_ACCOUNT[name]}"
 
@@ -178,7 +178,7 @@ def _stop(control: Control, run: Submitted, console: Console) -> None:
         if not (now := control.status(run.number)).over:
             control.stop(run.number)
             now = control.status(run.number)
-    say(console, f"Run {run.number}: {now.word}{f': {now.details}' if now.details else ''}")
+    say(console, f"Run {run.number}: {now.word}{f': {printable(now.details)}' if now.details else ''}")
 
 
 def _how_to_resume(place: Place, run: Submitted, superlink: str | None, console: Console) -> None:

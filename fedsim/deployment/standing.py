@@ -6,10 +6,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from pydantic import BaseModel, NonNegativeFloat
 
 from fedsim.common.errors import InputError
 from fedsim.deployment.certs import notices
@@ -68,6 +71,27 @@ def round_of(run: Submitted) -> tuple[int, int] | None:
     return (rounds[-1].rounds, rounds[-1].of) if rounds else None
 
 
+class _Cost(BaseModel, allow_inf_nan=False):
+    mu_sq: NonNegativeFloat
+    epsilon: NonNegativeFloat
+    delta: NonNegativeFloat
+    distance: NonNegativeFloat
+
+
+class _Caps(BaseModel):
+    total: _Cost
+
+
+class _Receipt(BaseModel):
+    """What is needed of a receipt, which is a silo's word."""
+
+    run: str
+    closed: int
+    public_key: str
+    charged: _Cost
+    lifetime: _Caps
+
+
 class Lifetime(NamedTuple):
     """What receipts say of a silo's lifetime account; other servers may have charged more to it."""
 
@@ -83,21 +107,19 @@ def lifetimes(folders: Iterable[Path], names: Iterable[str]) -> dict[str, Lifeti
 
 
 def _lifetime(files: Iterable[Path]) -> Lifetime | None:
-    receipts: dict[str, dict[str, Any]] = {}
+    receipts: dict[str, _Receipt] = {}
     for file in files:
-        try:
-            said = json.loads(file.read_bytes())
-            receipts[said["run"]] = {
-                key: said[key] for key in ("closed", "public_key", "charged", "lifetime")
-            }
-        except (OSError, ValueError, LookupError, TypeError):  # none of this run
-            continue
+        with suppress(OSError, ValueError):  # none of this run, or none
+            said = _Receipt.model_validate_json(file.read_bytes())
+            receipts[said.run] = said
     if not receipts:
         return None
-    newest = max(receipts.values(), key=lambda each: each["closed"])
-    own = [each["charged"] for each in receipts.values() if each["public_key"] == newest["public_key"]]
-    caps = newest["lifetime"]["total"]
-    return Lifetime(caps, {name: sum(charged[name] for charged in own) for name in caps}, len(own))
+    newest = max(receipts.values(), key=lambda each: each.closed)
+    own = [each.charged for each in receipts.values() if each.public_key == newest.public_key]
+    caps = newest.lifetime.total
+    return Lifetime(
+        dict(caps), {name: sum(getattr(each, name) for each in own) for name, _ in caps}, len(own)
+    )
 
 
 def standing(place: Place, folders: Iterable[Path]) -> dict[str, Any]:

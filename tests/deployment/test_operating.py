@@ -176,30 +176,34 @@ def test_a_process_with_a_number_that_was_given_again_is_no_up(tmp_path):
     assert running(tmp_path) is None
 
 
-def _receipt(folder: Path, run: str, closed: int, key: str = "a", mu_sq: float = 0.25) -> Path:
-    said = {"run": run, "closed": closed, "public_key": key}
-    said |= {
-        "charged": {"mu_sq": mu_sq, "epsilon": 0.0},
-        "lifetime": {"total": {"mu_sq": 1.0, "epsilon": 0.0}},
-    }
+NOTHING = dict.fromkeys(("mu_sq", "epsilon", "delta", "distance"), 0.0)
+
+
+def _receipt(folder: Path, run: str, closed: int, key: str = "a", **changes: object) -> Path:
+    said = {"run": run, "closed": closed, "public_key": key, "charged": {**NOTHING, "mu_sq": 0.25}}
+    said |= {"lifetime": {"total": {**NOTHING, "mu_sq": 1.0}}} | changes
     (folder / RECEIPTS).mkdir(parents=True)
     (folder / RECEIPTS / "north.json").write_text(json.dumps(said))
     return folder
 
 
 def test_receipts_of_one_lifetime_add_up_each_once(tmp_path):
+    """What is none counts for nothing, whatever a silo has sent."""
     folders = [
         _receipt(tmp_path / "1", "r1", 1),
         _receipt(tmp_path / "2", "r2", 3),
         _receipt(tmp_path / "same", "r2", 3),
         _receipt(tmp_path / "before", "r0", 0, key="an earlier silo's"),
-        _receipt(tmp_path / "damaged", "r3", 4),
+        _receipt(tmp_path / "a word", "r3", 4, charged={**NOTHING, "mu_sq": "little"}),
+        _receipt(tmp_path / "less", "r4", 4, charged={**NOTHING, "mu_sq": -1}),
+        _receipt(tmp_path / "infinite", "r5", 4, charged={**NOTHING, "mu_sq": float("inf")}),
+        _receipt(tmp_path / "no caps", "r6", 4, lifetime=[]),
     ]
-    (folders[-1] / RECEIPTS / "north.json").write_text('{"run": "r3"}')
     found = lifetimes([*folders, tmp_path / "no run"], ["north", "south"])
     assert found["south"] is None
     assert found["north"].runs == 2
-    assert found["north"].charged == {"mu_sq": 0.5, "epsilon": 0.0}
+    assert found["north"].charged == {**NOTHING, "mu_sq": 0.5}
+    assert found["north"].caps == {**NOTHING, "mu_sq": 1.0}
 
 
 def test_a_run_of_another_program_is_shown_without_rounds():
