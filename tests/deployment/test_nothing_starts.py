@@ -126,6 +126,21 @@ def test_a_certificate_for_another_host_is_said_and_what_starts_runs_is_there(
     assert process.returncode == 2
 
 
+@pytest.mark.slow
+def test_a_certificate_that_is_not_for_this_machine_ends_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(certs, "LOCAL", ("fl.example.org",))
+    certs.make(tmp_path, ["silo-1"])
+    start = time.monotonic()
+    made = SuperLink(Credentials.of(tmp_path / "server"), tmp_path / "superlink", free_port())
+    with pytest.raises(
+        Ended, match=r"SuperExec, which starts runs, has ended.*(\n.*)*CERTIFICATE_VERIFY_FAILED"
+    ):
+        made.start()
+    assert time.monotonic() - start < superlink.START_SECONDS
+
+
 def test_another_superlinks_answer_is_not_taken_for_ours(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -191,7 +191,9 @@ class SuperLink:
         return Watched(self.address, self._papers.root_certificates, partial(check_helpers, self._child))
 
     def start(self) -> None:
-        """Start it, and wait until it answers; InputError with the reason if it does not."""
+        """Start it, and wait until it answers; InputError with the reason if it does not, Ended if its
+        SuperExec has died, as of a certificate that is not for this machine.
+        """
         check_port(self._host, self._port)
         self._folder.mkdir(parents=True, exist_ok=True)
         environ = environment(self._folder / "flwr")
@@ -210,6 +212,7 @@ class SuperLink:
                 if self._child.process.poll() is not None or time.monotonic() > deadline:
                     hint = f"one that starts; its log ends:{said(self.log)}"
                     raise InputError("superlink", self.address, hint)
+                check_helpers(self._child)
                 time.sleep(0.1)
 
     def _listens(self) -> bool:
