@@ -72,17 +72,26 @@ class Processes:
         with undisturbed():
             first, rest = self._children[:1], self._children[1:]
             for children in (rest, first):
-                end(*children)
+                _end(*children)
             with self._watch:
                 self._watch.kill()
 
     def start(
         self, name: str, command: Sequence[str], log: Path, environment: Mapping[str, str] | None = None
     ) -> Child:
-        """As the function `start`."""
-        child = start(name, command, log, environment, self.mark)
-        self._children.append(child)
-        return child
+        """Start a process that appends what it prints to `log`; Ctrl-C at the terminal does not reach it."""
+        mark = _mark(self.mark)
+        with log.open("ab") as out:
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+                env={**os.environ, **(environment or {}), FAMILY: mark},
+                start_new_session=True,
+            )
+        self._children.append(Child(name, log, process, mark))
+        return self._children[-1]
 
     def check(self) -> None:
         """Check that all are there; Ended if one is not."""
@@ -110,31 +119,7 @@ def finish(commands: Mapping[str, tuple[Sequence[str], Path]]) -> None:
             left = [child for child in left if child.process.returncode is None]
 
 
-def start(
-    name: str,
-    command: Sequence[str],
-    log: Path,
-    environment: Mapping[str, str] | None = None,
-    family: str | None = None,
-) -> Child:
-    """Start a process that appends what it prints to `log`; Ctrl-C at the terminal does not reach it.
-
-    Its mark follows that of its `family`, by default this process's own.
-    """
-    mark = _mark(os.environ.get(FAMILY, "") if family is None else family)
-    with log.open("ab") as out:
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=out,
-            env={**os.environ, **(environment or {}), FAMILY: mark},
-            start_new_session=True,
-        )
-    return Child(name, log, process, mark)
-
-
-def end(*children: Child) -> None:
+def _end(*children: Child) -> None:
     """End them and whatever they started, also what does not listen and what their own deaths left behind."""
     until = time.monotonic() + PATIENCE
     for child in children:

@@ -149,6 +149,14 @@ def kill_serverapp(deployment: Deployment, process: subprocess.Popen[bytes]) -> 
     child(process, "flwr-serverapp").kill()
 
 
+def test_what_a_killed_deploy_had_started_ends(deployment):
+    with deployment.started("killed") as process:
+        deployment.until_round("killed", 2)
+        left = [child(process, name).pid for name in ("flower-superlink", "flwr-serverapp")]
+        process.kill()
+        until(lambda: all(map(gone, left)))
+
+
 def interrupt(deployment: Deployment, process: subprocess.Popen[bytes]) -> None:
     process.send_signal(signal.SIGINT)
 

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -17,9 +17,8 @@ from typing import Self
 import psutil
 
 from fedsim.common.errors import InputError
-from fedsim.common.process import undisturbed
 from fedsim.deployment.flower.control import Control, Status
-from fedsim.deployment.processes import Child, Ended, end, over, start
+from fedsim.deployment.processes import Child, Ended, Processes, over
 
 START_SECONDS = 60.0
 _LAST_LINES, _LAST = 4, 200  # of a log; characters of an error
@@ -170,6 +169,7 @@ class SuperLink:
     def __init__(self, credentials: Credentials, folder: Path, port: int, host: str = "127.0.0.1") -> None:
         self._papers, self._folder, self._host, self._port = credentials, folder, host, port
         self._child: Child | None = None
+        self._stack = ExitStack()
 
     @property
     def address(self) -> str:
@@ -197,7 +197,9 @@ class SuperLink:
         check_port(self._host, self._port)
         self._folder.mkdir(parents=True, exist_ok=True)
         environ = environment(self._folder / "flwr")
-        self._child = start("the SuperLink", command(self._papers, self._host, self._port), self.log, environ)
+        processes = self._stack.enter_context(Processes())
+        line = command(self._papers, self._host, self._port)
+        self._child = processes.start("the SuperLink", line, self.log, environ)
         try:
             self._wait()
         except BaseException:
@@ -225,9 +227,7 @@ class SuperLink:
 
     def stop(self) -> None:
         """End it and what it started; another Ctrl-C does not cut it short."""
-        if self._child is not None:
-            with undisturbed():
-                end(self._child)
+        self._stack.close()
 
     def kill(self) -> None:
         """End it as a power cut would; for tests."""
