@@ -1,9 +1,9 @@
 """Offers that wait for the silo's operator, in a folder of the state: apart from the ledger's chain.
 
 `DIGEST.json` is an offer that policy and account allow, with what it would cost. A second file, which the
-operator's command writes beside the running daemon, is the decision: `DIGEST.approved`, or `DIGEST.refused`,
-which holds where both are there. An approval is of this digest and this cost, until the offer lapses, and
-once: the ledger knows the session from its admission on, so files that a kill left behind admit nothing.
+operator's command writes beside the running daemon, is the decision: `DIGEST.approved` or `DIGEST.refused`.
+An approval is of this digest and this cost, until the offer lapses, and once: it is renamed before the run
+is admitted, and whoever renames it first has it, the daemon or the operator who takes it back.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ log = logging.getLogger("silos.pending")
 
 FOLDER = "offers"
 APPROVED, REFUSED = "approved", "refused"
+_USED = "used"  # an approval whose run is being admitted
 MOST = 32  # offers that wait; each has at most the bytes that a ledger keeps of an offer
 UNDECIDED = "the silo's operator has to decide"
 
@@ -75,6 +76,8 @@ class PendingOffers:
         Busy while it waits, Refused if the operator has refused it.
         """
         found, (decision, reason) = self.find(digest, now), self.decision(digest)
+        if found is None:
+            self._check_room(digest, now)
         if found is None or decision == APPROVED:
             return found
         if decision == REFUSED:
@@ -92,12 +95,19 @@ class PendingOffers:
         price: Price,
         now: int,
     ) -> None:
-        """Let an offer of this text wait, as `keep`, unless it is what was `found` approved, at this cost."""
+        """Use the approval of an offer of this text, which was `found` approved at this cost; else let it
+        wait, as `keep`. Refused if the operator has taken it back by now.
+        """
         offer = Pending.of(text, plan, terms, price, now, self._days)
-        if found is None or (found.terms, found.cost) != (offer.terms, offer.cost):
-            if plan.proposal.isolated is not None:
-                plan.proposal.isolated.close()
-            self.keep(offer)
+        if found is not None and (found.terms, found.cost) == (offer.terms, offer.cost):
+            with suppress(FileNotFoundError):
+                self.place(offer.digest, APPROVED).rename(self.place(offer.digest, _USED))
+                return
+        if plan.proposal.isolated is not None:
+            plan.proposal.isolated.close()
+        if self.decision(offer.digest)[0] == REFUSED:
+            self.approved(offer.digest, now)
+        self.keep(offer)
 
     def find(self, digest: str, now: int) -> Pending | None:
         """The offer of this digest; None if there is none, it has lapsed, or its file is damaged."""
@@ -122,20 +132,30 @@ class PendingOffers:
         return (APPROVED if self.place(digest, APPROVED).exists() else ""), ""
 
     def keep(self, offer: Pending) -> NoReturn:
-        """Let an offer wait, without a decision: Busy. Refused if `MOST` others do: none gives way to it."""
+        """Let an offer wait, without a decision: Busy."""
         with self._lock:
             self.folder.mkdir(mode=0o700, exist_ok=True)
-            self.tidy(offer.asked)
+            self._check_room(offer.digest, offer.asked)
             self.remove(offer.digest)
-            waiting = [p for p in self.folder.glob("*.json") if not p.with_suffix(f".{REFUSED}").exists()]
-            if len(waiting) >= MOST:
-                raise Refused(f"{MOST} offers wait for the silo's operator; no more until one is decided")
             with atomic_file(self.place(offer.digest)) as draft:
                 draft.touch(0o600)
                 draft.write_text(json.dumps(asdict(offer)))
             to_disk(self.folder)
         log.info("offer %s waits for the silo's operator", offer.digest)
         raise Busy(UNDECIDED)
+
+    def _check_room(self, digest: str, now: int) -> None:
+        """Busy if `MOST` other offers wait: none gives way to a new one."""
+        self.tidy(now)
+        waiting = [p for p in self.folder.glob("*.json") if not p.with_suffix(f".{REFUSED}").exists()]
+        if sum(place.stem != digest for place in waiting) >= MOST:
+            raise Busy(f"{MOST} offers wait for the silo's operator; no more until one is decided")
+
+    def begin(self, now: int) -> None:
+        """As a daemon begins: what an earlier one was admitting has to be approved again."""
+        for place in self.folder.glob(f"*.{_USED}"):
+            place.unlink()
+        self.tidy(now)
 
     def tidy(self, now: int) -> None:
         """Remove offers that have lapsed, and what a daemon that was killed left half-written."""
@@ -146,15 +166,26 @@ class PendingOffers:
 
     def remove(self, digest: str) -> None:
         """Forget an offer, its decision first."""
-        for kind in (APPROVED, REFUSED, "json"):
+        for kind in (APPROVED, REFUSED, _USED, "json"):
             self.place(digest, kind).unlink(missing_ok=True)
 
     def decide(self, digest: str, decision: str, reason: str = "") -> None:
-        """Write a decision, which is there at once. InputError if it was made before."""
+        """Write a decision, which is there at once; a refusal takes an approval back. InputError if it was
+        made before, or the approval has been used.
+        """
+        if decision == APPROVED and self.decision(digest)[0] == REFUSED:
+            raise InputError("OFFER", digest[:16], "was refused before")
+        new, approved = os.O_CREAT | os.O_EXCL, self.place(digest, APPROVED)
         try:
-            file = os.open(self.place(digest, decision), os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+            if decision == REFUSED and (approved.exists() or self.place(digest, _USED).exists()):
+                approved.rename(self.place(digest, REFUSED))
+                new = os.O_TRUNC
+            file = os.open(self.place(digest, decision), new | os.O_WRONLY, 0o600)
         except FileExistsError:
             raise InputError("OFFER", digest[:16], f"was {decision} before") from None
+        except FileNotFoundError:
+            hint = "is being admitted: `fedsim ledger show` has its run"
+            raise InputError("OFFER", digest[:16], hint) from None
         with open(file, "w") as opened:
             opened.write(reason)
             opened.flush()

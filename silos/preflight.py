@@ -93,13 +93,17 @@ def of_node(superlink: str, roots: Path, key: Path) -> Iterator[Check]:
 
 
 def _own(what: str, path: Path) -> Check:
-    """Whether a file is this user's, and nobody else may read or change it."""
+    """Whether a file is this user's, and nobody else may read or change it; or another's that this user can
+    only read, and that is not for all, as an engine of containers mounts it.
+    """
     try:
         found = path.stat()
     except OSError as error:
         return Check(what, False, f"{path}: {error.strerror}")
     mode = stat.S_IMODE(found.st_mode)
     if found.st_uid != os.geteuid():
+        if not mode & 0o007 and os.access(path, os.R_OK) and not os.access(path, os.W_OK):
+            return Check(what, True, f"{path}: {mode:04o}, another user's, and not to be written by this one")
         return Check(what, False, f"{path}: is another user's; chown it to the one who runs this")
     return Check(what, not mode & 0o077, f"{path}: {mode:04o}{'; chmod go= it' if mode & 0o077 else ''}")
 

@@ -105,7 +105,7 @@ class Silo:
                 from silos.pending import PendingOffers
 
                 pending = PendingOffers(config.state, config.policy.approve_days)
-                pending.tidy(ledger.now())
+                pending.begin(ledger.now())
         except BaseException:
             ledger.close()
             raise

@@ -187,8 +187,9 @@ def cost_rows(terms: Mapping[str, Any]) -> list[tuple[str, str]]:
     delta = shown_up(terms["delta"])
     rows = [("Run's cost", f"({shown_up(terms['epsilon_guaranteed'])}, {delta})-DP for replacing one record")]
     if "epsilon_colluding" in terms:
-        bound = f"({shown_up(terms['epsilon_colluding'])}, {delta})-DP if server and shuffler collude"
-        rows.append(("", bound))
+        colluding = terms["epsilon_colluding"]
+        bound = "no guarantee" if colluding is None else f"({shown_up(colluding)}, {delta})-DP"
+        rows.append(("", f"{bound} if server and shuffler collude"))
     return rows
 
 

@@ -182,7 +182,7 @@ def _facts(offer: Pending, book: Book) -> list[tuple[str, str]]:
         *study_rows(tree["study"]),
         ("From", f"not known, since an offer is not signed{federation}"),
         ("Algorithm", f"{tree['algorithm']['name']} on {tree['problem']['name']}, {offer.rounds:,} rounds"),
-        ("Noise", f"multiplier {terms['noise_multiplier']:.4g}, {terms['releases']:,} noisy answers"),
+        ("Noise", f"multiplier {shown_down(terms['noise_multiplier'])}, {terms['releases']:,} noisy answers"),
         ("Silos", _sizes(tree["shape"]["sizes"], tree["silo"])),
         *cost_rows(terms),
         *zip(["Lifetime", "", "", ""], _account(offer.cost, book), strict=False),

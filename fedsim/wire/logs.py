@@ -8,7 +8,7 @@ import os
 from datetime import UTC, datetime
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import yaml
 from pydantic import Field
@@ -23,7 +23,7 @@ class Logging(Section):
     """How a process logs."""
 
     format: Literal["text", "json"] = Field("text", description="of a line")
-    megabytes: float = Field(5.0, gt=0, le=1e6, description="of a file; then a new one begins")
+    megabytes: float = Field(5.0, ge=0.001, le=1e6, description="of a file; then a new one begins")
     keep: int = Field(3, ge=1, le=1000, description="files that are kept beside the newest")
 
 
@@ -36,9 +36,8 @@ def log_to(file: Path | None, *loggers: str) -> None:
     handlers: list[logging.Handler] = [logging.StreamHandler()]
     try:
         if file is not None:
-            file.touch(mode=0o600)
             size = int(how.megabytes * 1e6)
-            handlers.append(RotatingFileHandler(file, maxBytes=size, backupCount=how.keep, encoding="utf-8"))
+            handlers.append(_Rotating(file, maxBytes=size, backupCount=how.keep, encoding="utf-8"))
     except OSError as error:
         raise InputError("log", str(file), f"a file that can be written ({error.strerror})") from None
     for handler in handlers:
@@ -61,9 +60,17 @@ def _settings(text: str) -> Logging:
     return settings(Logging, tree, VARIABLE)
 
 
+class _Rotating(RotatingFileHandler):
+    def _open(self) -> Any:
+        """The newest file, its owner's alone whatever the umask."""
+        Path(self.baseFilename).touch(mode=0o600)
+        return super()._open()
+
+
 class _Json(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """One line: time (UTC), level, logger and message."""
         time = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
         said = {"time": time, "level": record.levelname, "logger": record.name}
-        return json.dumps({**said, "message": record.getMessage()})
+        error = {"error": self.formatException(record.exc_info)} if record.exc_info else {}
+        return json.dumps({**said, "message": record.getMessage(), **error})

@@ -26,6 +26,8 @@ from fedsim.wire.frames import decode, opened
 from fedsim.wire.messages import Offer, named
 from silos.book import DAY, read
 from silos.config import Config, PerRun, load_config
+from silos.ledger_file import LedgerFile
+from silos.open_runs import OpenRuns
 from silos.pending import APPROVED, REFUSED, Pending, PendingOffers
 
 RESOLVED = resolved_of()
@@ -139,8 +141,44 @@ def test_an_approval_that_is_taken_back_admits_nothing(config):
         folder.decide(digest(offer()), APPROVED)
         folder.decide(digest(offer()), REFUSED)
         assert "has refused" in caller.refused("offer", **offer())
-        with pytest.raises(InputError, match="was approved before"):
+        with pytest.raises(InputError, match="was refused before"):
             folder.decide(digest(offer()), APPROVED)
+
+
+def test_a_refusal_while_the_plan_is_tried_out_still_counts(config, monkeypatch):
+    """The approval is used by who removes it first; the other is told."""
+    folder, head, real = PendingOffers(config.state), offer(1), OpenRuns.considered
+    with calling(config) as caller:
+        assert caller.refused("offer", **head) == WAITS
+        folder.decide(digest(head), APPROVED)
+
+        def meanwhile(runs, asked):
+            folder.decide(digest(head), REFUSED, "too soon")
+            return real(runs, asked)
+
+        monkeypatch.setattr(OpenRuns, "considered", meanwhile)
+        assert caller.refused("offer", **head) == "the silo's operator has refused it: too soon"
+        monkeypatch.setattr(OpenRuns, "considered", real)
+        assert not caller.silo.ledger.book.runs
+        assert caller.refused("offer", **head) == "the silo's operator has refused it: too soon"
+
+
+def test_what_is_being_admitted_cannot_be_taken_back(config, monkeypatch):
+    folder, head, real = PendingOffers(config.state), offer(1), LedgerFile.open_run
+    said = []
+
+    def meanwhile(ledger, *told, **more):
+        with pytest.raises(InputError, match="is being admitted: `fedsim ledger show` has its run"):
+            folder.decide(digest(head), REFUSED)
+        said.append("told")
+        return real(ledger, *told, **more)
+
+    with calling(config) as caller:
+        assert caller.refused("offer", **head) == WAITS
+        folder.decide(digest(head), APPROVED)
+        monkeypatch.setattr(LedgerFile, "open_run", meanwhile)
+        assert caller.send("offer", **head).kind == "admission"
+    assert said == ["told"]
 
 
 def test_an_approval_lapses_with_its_offer(config):
@@ -195,7 +233,7 @@ def test_a_flood_of_offers_is_refused_and_moves_none(config, monkeypatch):
         for number in range(3, 6):
             frame = caller.send("offer", **offer(number))
             assert "3 offers wait" in frame.head["reason"]
-            assert not frame.head["again"]
+            assert frame.head["again"]  # its server asks again, and may find room
         assert {file.stem for file in folder.folder.iterdir()} == {digest(head) for head in first}
         folder.decide(digest(first[0]), REFUSED)
         assert caller.refused("offer", **offer(9)) == WAITS
