@@ -20,6 +20,7 @@ from fedsim.privacy.rounding import shown_down
 
 if TYPE_CHECKING:
     from fedsim.deployment.flower.control import Control, Submitted
+    from fedsim.deployment.flower.submit import Job
     from fedsim.deployment.standing import Place
 
 Where = Annotated[
@@ -140,15 +141,16 @@ def stop(
     superlink: AtSuperLink = None,
 ) -> None:
     """End a run after the round in hand, and say how to resume it; within the round where that takes longer
-    than 30 s, or another machine has the run."""
+    than 30 s, another machine has the run, or it is one of another federation.yaml."""
     with plain_errors():
         from fedsim.deployment.standing import Place
 
         place, console = Place.of(federation, superlink), Console()
         with place.control() as control:
             found = _chosen(control, run)
-            _stop(control, found, console)
-        _how_to_resume(place, found, superlink, console)
+            job = place.job(found)
+            _stop(control, found, job, console)
+        _how_to_resume(place, job, superlink, console)
 
 
 def _chosen(control: Control, number: str | None) -> Submitted:
@@ -161,11 +163,9 @@ def _chosen(control: Control, number: str | None) -> Submitted:
     return found[0]
 
 
-def _stop(control: Control, run: Submitted, console: Console) -> None:
+def _stop(control: Control, run: Submitted, job: Job | None, console: Console) -> None:
     from fedsim.deployment.flower.submit import Reader, end_round
-    from fedsim.deployment.standing import job_of
 
-    job = job_of(run)
     try:
         with telling(console) as tell, suppress(KeyboardInterrupt):
             if job is not None:
@@ -181,11 +181,9 @@ def _stop(control: Control, run: Submitted, console: Console) -> None:
     say(console, f"Run {run.number}: {now.word}{f': {printable(now.details)}' if now.details else ''}")
 
 
-def _how_to_resume(place: Place, run: Submitted, superlink: str | None, console: Console) -> None:
+def _how_to_resume(place: Place, job: Job | None, superlink: str | None, console: Console) -> None:
     from fedsim.deployment.run import checkpoint_of
-    from fedsim.deployment.standing import job_of
 
-    job = job_of(run)
     if place.topology is not None:
         if not place.topology.run.exists():
             print_resume(console, place.topology)

@@ -10,8 +10,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Annotated
 
 import psutil
+from pydantic import Field, TypeAdapter
 
 from fedsim.common.errors import InputError
 from fedsim.common.files import atomic_file
@@ -25,9 +27,11 @@ _SECONDS = 120.0  # for an `up` to end its round, and then all that it started
 class Running:
     """The process of `fedsim up`, and what it started."""
 
-    pid: int
+    pid: Annotated[int, Field(gt=0)]
     began: float  # when that process did, in seconds since 1970: a number is given again
-    mark: str  # of all that it started (`fedsim.deployment.processes`)
+    mark: Annotated[
+        str, Field(pattern=r"^(/[0-9a-f]{16})+$")
+    ]  # of all that it started (`fedsim.deployment.processes`)
     superlink: str  # HOST:PORT
 
     @property
@@ -56,6 +60,9 @@ class Running:
         return count + end_family(self.mark)
 
 
+_RUNNING = TypeAdapter(Running)
+
+
 @contextmanager
 def recorded(directory: Path, mark: str, superlink: str) -> Iterator[None]:
     """While the block lasts, the directory says what runs in it; after a kill it still does."""
@@ -71,10 +78,10 @@ def recorded(directory: Path, mark: str, superlink: str) -> Iterator[None]:
 def running(directory: Path) -> Running | None:
     """What runs there; None if nothing was left running."""
     try:
-        return Running(**json.loads((directory / FILE).read_bytes()))
+        return _RUNNING.validate_json((directory / FILE).read_bytes(), strict=True)
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, TypeError):
+    except (OSError, ValueError):
         raise InputError("DIR", str(directory / FILE), "a file that `fedsim up` has written") from None
 
 

@@ -4,15 +4,14 @@ public.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
-from pydantic import BaseModel, NonNegativeFloat
+from pydantic import AfterValidator, BaseModel, Json, NonNegativeFloat
 
 from fedsim.common.errors import InputError
 from fedsim.deployment.certs import notices
@@ -31,6 +30,7 @@ DEFAULT_SUPERLINK = "127.0.0.1:8000"
 class Place:
     """A federation, and where its SuperLink is to be."""
 
+    file: Path  # federation.yaml
     federation: Federation
     address: str | None  # HOST:PORT; None where nothing of a `fedsim up` runs
     topology: Topology | None  # of a directory of `fedsim up`
@@ -43,9 +43,9 @@ class Place:
         if path.is_dir():
             topology, there = made(path.absolute(), "FEDERATION"), running(path)
             address = superlink or (there.superlink if there else None)
-            return cls(load_federation(topology.federation), address, topology)
+            return cls(topology.federation, load_federation(topology.federation), address, topology)
         federation = load_federation(path)
-        return cls(federation, superlink or federation.superlink or DEFAULT_SUPERLINK, None)
+        return cls(path, federation, superlink or federation.superlink or DEFAULT_SUPERLINK, None)
 
     def control(self) -> Control:
         """A line to the SuperLink; InputError if nothing runs."""
@@ -53,15 +53,33 @@ class Place:
             raise InputError("superlink", None, "nothing of `fedsim up` runs there")
         return Control(self.address, self.federation.authority)
 
+    def job(self, run: Submitted) -> Job | None:
+        """What a run of this federation's file is to do; None if it is another's."""
+        job = job_of(run)
+        return job if job and job.federation.resolve() == self.file.resolve() else None
+
+
+def _named(path: Path) -> Path:
+    if not (path.is_absolute() and path.name) or "\0" in str(path):
+        raise ValueError
+    path.with_name(f"{path.name}.checkpoint").exists()  # OSError where no file is called so, or it is hidden
+    return path
+
+
+class _Settings(BaseModel):
+    """What is needed of a run's settings, which are the word of whoever started it."""
+
+    scenario: str
+    overrides: Json[list[str]]
+    federation: Annotated[Path, AfterValidator(_named)]
+    out: Annotated[Path, AfterValidator(_named)]
+
 
 def job_of(run: Submitted) -> Job | None:
     """What a run is to do; None if it was started by another program than fedsim."""
-    told = {name: str(value) for name, value in run.settings.items()}
-    try:
-        paths = Path(told["federation"]), Path(told["out"])
-        return Job(told["scenario"], json.loads(told["overrides"]), *paths, resume=True)
-    except (KeyError, ValueError):
-        return None
+    with suppress(OSError, ValueError):
+        return Job(**dict(_Settings.model_validate(run.settings)), resume=True)
+    return None
 
 
 def round_of(run: Submitted) -> tuple[int, int] | None:

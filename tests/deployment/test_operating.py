@@ -168,8 +168,32 @@ def test_a_superlink_that_is_away_is_exit_code_1(place):
     assert "not known" in said
 
 
+NONE = "/0123456789abcdef"  # a mark that no process bears
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"mark": ""},
+        {"mark": "/"},
+        {"mark": f"{NONE}\n"},
+        {"mark": 7},
+        {"pid": "1"},
+        {"pid": 0},
+        {"began": "now"},
+    ],
+)
+def test_a_file_that_no_up_has_written_ends_no_process(place, change):
+    with recorded(place.directory, f"{NONE}{NONE}", "127.0.0.1:1"):
+        file = place.directory / FILE
+        told = json.loads(file.read_text())
+        assert running(place.directory) == Running(**told)
+        file.write_text(json.dumps(told | change))
+        assert str(file) in refusal("down", place.directory)
+
+
 def test_a_process_with_a_number_that_was_given_again_is_no_up(tmp_path):
-    with recorded(tmp_path, "/none", "127.0.0.1:1"):
+    with recorded(tmp_path, NONE, "127.0.0.1:1"):
         found = running(tmp_path)
         assert found.process.pid == psutil.Process().pid
         assert Running(found.pid, found.began - 1, found.mark, found.superlink).process is None
@@ -210,6 +234,66 @@ def test_a_run_of_another_program_is_shown_without_rounds():
     run = Submitted(7, Status("running", ""), None, None, {"model": "theirs"})
     assert job_of(run) is None
     assert round_of(run) is None
+
+
+STRANGERS = {
+    "federation": "/etc/hosts",
+    "out": "/srv/run",
+    "scenario": "theirs",
+    "overrides": "[]",
+    "progress": "/srv/run.progress",
+}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        *({"out": out} for out in ("", "run", "/", "/a/\0", "/" + "a" * 250)),
+        *({"overrides": text} for text in ("[" * 100_000, "7", "[1]", "no")),
+        {"federation": "/\0"},
+    ],
+)
+def test_settings_that_fedsim_does_not_give_are_another_programs(change):
+    assert job_of(Submitted(7, Status("running", ""), None, None, STRANGERS)) is not None
+    assert job_of(Submitted(7, Status("running", ""), None, None, STRANGERS | change)) is None
+
+
+def test_progress_that_is_none_is_passed_over(tmp_path):
+    file = tmp_path / "run.progress"
+    good = '{"rounds": 2, "of": 4, "text": "", "words": false}'
+    file.write_bytes(
+        b"\n".join([b"\xff", b"{}", b"[]", b"[" * 100_000, good.encode(), b'{"rounds": "x"}', b""])
+    )
+    run = Submitted(7, Status("running", ""), None, None, STRANGERS | {"out": str(tmp_path / "run")})
+    assert round_of(run) == (2, 4)
+    assert Reader(tmp_path).new() == []
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_stop_touches_files_of_its_own_federations_run_alone(own, place, monkeypatch):
+    """Any client may start a run at a SuperLink, with any settings."""
+
+    class Link(_Link):
+        address, asked = "127.0.0.1:1", 0
+
+        def runs(self):
+            settings = STRANGERS | {"out": str(out)} | ({"federation": str(place.federation)} if own else {})
+            return [Submitted(7, Status("running", ""), None, None, settings)]
+
+        def status(self, run):
+            touched.append(stop.exists())
+            return Status("stopped", "")
+
+    out, touched = place.directory / "other", []
+    stop = out.with_name("other.stop")
+    out.with_name("other.progress").write_text('{"rounds": 2, "of": 4, "text": "", "words": false}\n')
+    if not own:
+        stop.touch()
+    monkeypatch.setattr(Place, "control", lambda self: Link())
+    said = invoke("stop", place.federation)
+    assert "Run 7: stopped" in said
+    assert ("--resume" in said) is own
+    assert touched == [True, False] if own else stop.exists()
 
 
 class _Link:

@@ -14,6 +14,8 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from pydantic import TypeAdapter
+
 from fedsim.common.errors import InputError, Refused
 from fedsim.deployment.flower.control import Control, Status, enroll
 from fedsim.deployment.history import Step
@@ -28,6 +30,9 @@ class Line:
     of: int  # all rounds; 0 before they are known
     text: str  # what to show beside them
     words: bool  # whether it is to be shown as a line of its own
+
+
+_LINE = TypeAdapter(Line)
 
 
 def of_step(step: Step) -> Line:
@@ -65,16 +70,20 @@ class Reader:
         self._path, self._at = path, 0
 
     def new(self) -> list[Line]:
-        """Whole lines added since the last call; none while the file is not there."""
+        """Whole lines added since the last call, but for what is none; none while there is no such file."""
         try:
             with self._path.open("rb") as file:
                 file.seek(self._at)
                 data = file.read()
-        except FileNotFoundError:
+        except (OSError, ValueError):
             return []
         whole = data[: data.rfind(b"\n") + 1]
         self._at += len(whole)
-        return [Line(**json.loads(each)) for each in whole.splitlines()]
+        lines = []
+        for each in whole.splitlines():
+            with suppress(ValueError):
+                lines.append(_LINE.validate_json(each))
+        return lines
 
 
 GRACE = 30.0
