@@ -21,7 +21,7 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="What the federation c
 Node = Annotated[Path, typer.Option(help="Its node's public key, node.pub.")]
 Running = Annotated[
     str | None,
-    typer.Option(metavar="HOST:PORT", help="A running SuperLink that is to forget the old node at once."),
+    typer.Option(metavar="HOST:PORT", help="A SuperLink that keeps running, to forget the old node."),
 ]
 
 
@@ -46,9 +46,9 @@ def federation_rekey(file: File, name: Name, node: Node, superlink: Running = No
     with plain_errors():
         from fedsim.deployment.federation_edit import rekey
 
-        old = rekey(file, name, node)
+        with rekey(file, name, node) as old:
+            _forget(file, superlink, old)
         typer.echo(f"{name} is let in by {node} from now on.")
-        _forget(file, superlink, old)
 
 
 @federation.command("remove")
@@ -57,9 +57,9 @@ def federation_remove(file: File, name: Name, superlink: Running = None) -> None
     with plain_errors():
         from fedsim.deployment.federation_edit import remove
 
-        old = remove(file, name)
+        with remove(file, name) as old:
+            _forget(file, superlink, old)
         typer.echo(f"Removed {name} from {file}.")
-        _forget(file, superlink, old)
 
 
 @federation.command("roster")
@@ -101,10 +101,12 @@ def _forget(file: Path, running: str | None, key: bytes) -> None:
     from fedsim.deployment.federation_file import load_federation
     from fedsim.deployment.flower.control import Control
 
-    if running is not None:
-        with Control(running, load_federation(file).authority) as control:
-            known = control.unregister(key)
-        typer.echo(f"The SuperLink {'has forgotten' if known else 'did not know'} the old node.")
+    if running is None:
+        typer.echo("A SuperLink that keeps running lets the old node in until `flwr supernode unregister`.")
+        return
+    with Control(running, load_federation(file).authority) as control:
+        known = control.unregister(key)
+    typer.echo(f"The SuperLink {'has forgotten' if known else 'did not know'} the old node.")
 
 
 @app.command(rich_help_panel=DEPLOYMENT)

@@ -68,7 +68,7 @@ def make(
         InputError: a name or host that cannot be one, half a pair of files, a server's certificate that is
             there and lacks one of `hosts`, or nothing to sign with.
     """
-    _check(silos, hosts)
+    _check(directory, silos, hosts)
     if renew and not (directory / "authority" / "ca.key").exists():
         hint = "is needed to sign the new certificate: bring it back for this command"
         raise InputError("--renew", str(directory / "authority" / "ca.key"), hint)
@@ -114,9 +114,9 @@ def folder_of(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9._-]+", "-", name)
 
 
-def check_names(silos: Sequence[str], field: str) -> None:
-    """InputError on the field unless every silo can have a folder of its own."""
-    others: dict[str, str] = {}
+def check_names(silos: Sequence[str], field: str, directory: Path | None = None) -> None:
+    """InputError on the field unless every silo can have a folder of its own, in `directory` if given."""
+    others = {} if directory is None else _owners(directory)
     for name in silos:
         if _NAME.fullmatch(name) is None or folder_of(name) in _TAKEN:
             raise InputError(field, name, _A_FOLDER)
@@ -125,8 +125,15 @@ def check_names(silos: Sequence[str], field: str) -> None:
             raise InputError(field, name, f"another name: its folder {folder_of(name)} is that of {other!r}")
 
 
-def _check(silos: Sequence[str], hosts: Sequence[str]) -> None:
-    check_names(silos, "--silo")
+def _owners(directory: Path) -> dict[str, str]:
+    """By folder the silo whose key is there, as `_node_key` has written; a key of other make has no owner."""
+    lines = {file.parent.name: file.read_text(errors="replace") for file in directory.glob("*/node.pub")}
+    said = {folder: "".join(line.strip().split(" ", 2)[2:]) for folder, line in lines.items()}
+    return {folder: name for folder, name in said.items() if folder_of(name) == folder}
+
+
+def _check(directory: Path, silos: Sequence[str], hosts: Sequence[str]) -> None:
+    check_names(silos, "--silo", directory)
     for host in hosts:
         if _address(host) is None and not _HOST.fullmatch(host):
             raise InputError("--host", host, "a host name or an IP address, without a port")

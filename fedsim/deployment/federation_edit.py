@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,7 @@ import yaml
 from fedsim.common.errors import InputError, suggest
 from fedsim.common.files import atomic_file, writing
 from fedsim.deployment.federation_file import ROOT, SiloEntry, load_federation
-from fedsim.deployment.flower.grid import node_keys
-
-_SILOS = "silos:\n"
+from fedsim.deployment.flower.grid import node_key, node_keys
 
 
 def add(file: Path, name: str, identity: Path, node: Path) -> None:
@@ -24,34 +23,44 @@ def add(file: Path, name: str, identity: Path, node: Path) -> None:
     if file.exists() and name in load_federation(file, begun=True).silos:
         hint = "is in the federation already; to change its node's key: fedsim federation rekey"
         raise InputError("NAME", name, hint)
-    lines = file.read_text(encoding="utf-8").splitlines(True) if file.exists() else []
+    text = file.read_text(encoding="utf-8") if file.exists() else ""
+    lines = (f"{text}\n" if text and not text.endswith("\n") else text).splitlines(True)
     places = _places(file, lines)
-    if not places and _SILOS not in lines:
-        lines.append(_SILOS)
-    after = max((end for _, end in places.values()), default=0) or lines.index(_SILOS) + 1
+    if not places:
+        lines.append("silos:\n")
+    after = max((end for _, end in places.values()), default=len(lines))
     entry = _entry(file, name, {"identity": identity, "node": node})
-    _write(file, [*lines[:after], entry, *lines[after:]])
+    with _written(file, [*lines[:after], entry, *lines[after:]]):
+        pass
 
 
-def rekey(file: Path, name: str, node: Path) -> bytes:
-    """Give a silo's node another key; the old one, PEM. InputError as `add`, or the silo is not there."""
+@contextmanager
+def rekey(file: Path, name: str, node: Path) -> Iterator[bytes]:
+    """Give a silo's node another key, once the block ends well; yields the old one, PEM. InputError as `add`,
+    the silo is not there, or has that key.
+    """
     silo, old = _known(file, name)
+    if node_key(node) == old:
+        raise InputError("--node", str(node), "is its node's key already; name another")
     given = {key: value for key in type(silo).model_fields if (value := getattr(silo, key)) is not None}
-    _replace(file, name, [_entry(file, name, given | {"node": node})])
-    return old
+    with _replaced(file, name, [_entry(file, name, given | {"node": node})]):
+        yield old
 
 
-def remove(file: Path, name: str) -> bytes:
-    """Take a silo out; its node's key, PEM. InputError if it is not there, or too few are left."""
+@contextmanager
+def remove(file: Path, name: str) -> Iterator[bytes]:
+    """Take a silo out, once the block ends well; yields its node's key, PEM. InputError if it is not there,
+    or too few are left.
+    """
     old = _known(file, name)[1]
-    _replace(file, name, [])
-    return old
+    with _replaced(file, name, []):
+        yield old
 
 
-def _replace(file: Path, name: str, entry: list[str]) -> None:
+def _replaced(file: Path, name: str, entry: list[str]) -> AbstractContextManager[None]:
     lines = file.read_text(encoding="utf-8").splitlines(True)
     begin, end = _places(file, lines)[name]
-    _write(file, [*lines[:begin], *entry, *lines[end:]])
+    return _written(file, [*lines[:begin], *entry, *lines[end:]])
 
 
 def _known(file: Path, name: str) -> tuple[SiloEntry, bytes]:
@@ -61,17 +70,20 @@ def _known(file: Path, name: str) -> tuple[SiloEntry, bytes]:
     return known.silos[name], node_keys(known)[name]
 
 
-def _places(file: Path, lines: list[str]) -> dict[str, tuple[int, int]]:
-    """The lines [begin, end) of each silo's entry."""
+def _places(file: Path, lines: list[str]) -> dict[str | None, tuple[int, int]]:
+    """The lines [begin, end) of each silo's entry, and of the line above them (None)."""
     root = yaml.compose("".join(lines), yaml.SafeLoader)
-    sections = {key.value: value for key, value in root.value} if isinstance(root, yaml.MappingNode) else {}
-    silos = sections.get("silos")
-    if silos is None or silos.value == "":
+    sections = {key.value: (key, value) for key, value in root.value} if root is not None else {}
+    if "silos" not in sections:
         return {}
-    if silos.flow_style:
+    head, silos = sections["silos"]
+    above: dict[str | None, tuple[int, int]] = {None: (head.start_mark.line, head.start_mark.line + 1)}
+    if silos.value == "":
+        return above
+    if not isinstance(silos, yaml.MappingNode) or silos.flow_style:
         hint = "begin a line of its own for each silo below `silos:`, so that one can be changed by command"
         raise InputError(f"{ROOT}.silos", str(file), hint)
-    return {key.value: (key.start_mark.line, _end(value)) for key, value in silos.value}
+    return above | {key.value: (key.start_mark.line, _end(value)) for key, value in silos.value}
 
 
 def _end(node: yaml.Node) -> int:
@@ -89,12 +101,16 @@ def _entry(file: Path, name: str, fields: Mapping[str, Any]) -> str:
         for key, value in fields.items()
     }
     flow = yaml.safe_dump(named, default_flow_style=True, sort_keys=False, width=10_000).strip()
-    return f"  {yaml.safe_dump(name).splitlines()[0]}: {flow}\n"
+    return f"  {yaml.safe_dump(name, width=10_000).splitlines()[0]}: {flow}\n"
 
 
-def _write(file: Path, lines: list[str]) -> None:
-    """Replace the file at once, where what is written is a federation whose keys are all there and apart."""
+@contextmanager
+def _written(file: Path, lines: list[str]) -> Iterator[None]:
+    """Replace the file once the block ends well, where what is written is a federation whose keys are all
+    there and apart.
+    """
     with writing(file, "FEDERATION"), atomic_file(file) as draft:
         draft.write_text("".join(lines), encoding="utf-8")
         made = load_federation(draft)
         _ = made.identities, node_keys(made)
+        yield

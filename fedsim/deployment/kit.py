@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from datetime import date
 from importlib.resources import files
@@ -12,7 +13,7 @@ from fedsim.common.errors import InputError
 from fedsim.common.files import atomic_directory, check_free, writing
 from fedsim.common.serialise import to_yaml
 from fedsim.data.csv_table import TableData
-from fedsim.deployment.certs import folder_of
+from fedsim.deployment.certs import check_names, folder_of
 from fedsim.deployment.federation_file import ROOT, Federation, load_federation
 
 _TEXTS = ("README", "silo.yaml", "fedsim-silo.service", "fedsim-node.service")
@@ -39,10 +40,12 @@ def write_kit(silo: str, federation: Path, out: Path) -> list[Path]:
         raise InputError(f"{ROOT}.superlink", None, "where silos reach the server, host:port")
     keys = known.authority.parent.parent
     own = keys / folder_of(silo)
-    if own.name in ("server", "authority") or not (own / "node.key").is_file():
+    check_names([silo], "SILO", keys)
+    if not (own / "node.key").is_file():
         hint = f"no silo that the federation knows: fedsim certs {keys} --silo NAME makes its node's key"
         raise InputError("SILO", silo, hint)
     values = {"silo": silo, "superlink": known.superlink, "day": date.today().isoformat()}
+    values["name"] = json.dumps(silo)
     values["records"] = _records(known)
     check_free(out)
     with writing(out), atomic_directory(out) as draft:

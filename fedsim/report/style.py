@@ -276,7 +276,7 @@ def frame(axes: Axes, direction: str, values: Sequence[float], late: Sequence[fl
     top = high + margin if high > low or high > 0 else 1.0
     getattr(axes, f"set_{direction}lim")(bottom, top)
     shown = f"axis from {_number(bottom)}{f' to {_number(top)}' if first else ', not 0'}" if cut else ""
-    return "; ".join(filter(None, [shown or (first and f"axis to {_number(top)}"), first]))
+    return ";\n".join(filter(None, [shown or (first and f"axis to {_number(top)}"), first]))
 
 
 def frame_lines(axes: Axes) -> None:

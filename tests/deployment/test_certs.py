@@ -171,6 +171,17 @@ def test_names_that_cannot_be_folders(tmp_path, name):
     assert not (tmp_path / "new").exists()
 
 
+def test_a_name_does_not_get_the_key_of_another_that_is_called_almost_so(tmp_path):
+    certs.make(tmp_path, ["North-East"])
+    with refused("--silo", "North East", "its folder North-East is that of 'North-East'"):
+        certs.make(tmp_path, ["North East", "new"])
+    assert not (tmp_path / "new").exists()
+    key, _, _ = (tmp_path / "North-East" / "node.pub").read_text().partition(" North-East")
+    (tmp_path / "North-East" / "node.pub").chmod(0o600)
+    (tmp_path / "North-East" / "node.pub").write_text(f"{key} user@host\n")  # made there
+    assert certs.make(tmp_path, ["North-East"]) == []
+
+
 @pytest.mark.parametrize("host", ["host:8000", "https://host", "", "-a", "a..b"])
 def test_hosts_that_are_none(tmp_path, host):
     with refused("--host"):

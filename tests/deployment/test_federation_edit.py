@@ -2,15 +2,18 @@
 
 import secrets
 from pathlib import Path
+from typing import ClassVar, Self
 
 import pytest
 from support.refusals import refused
 from typer.testing import CliRunner
 
 from fedsim.cli.main import app
+from fedsim.common.errors import InputError
 from fedsim.deployment import certs
 from fedsim.deployment.federation_edit import add, rekey, remove
 from fedsim.deployment.federation_file import load_federation
+from fedsim.deployment.flower import control
 from fedsim.deployment.flower.grid import node_key, node_keys
 from fedsim.deployment.roster_file import write_roster
 from fedsim.secagg.roster import load_roster
@@ -45,21 +48,79 @@ def test_a_silo_is_added_rekeyed_and_removed_and_other_lines_stay(place):
     add(file, "west", place / "west.pub", node(place, "west"))
     line = "  west: {identity: west.pub, node: keys/west/node.pub}\n"
     assert file.read_text() == COMMENTED.replace("deadline", line + "deadline")
-    old = rekey(file, "south", node(place, "east"))
+    with rekey(file, "south", node(place, "east")) as old:
+        assert "# by courier" in file.read_text()
     assert old == node_key(node(place, "south"))
     known = load_federation(file)
     assert node_keys(known)["south"] == node_key(node(place, "east"))
     assert "# by courier" not in file.read_text()
-    assert remove(file, "south") == node_key(node(place, "east"))
-    assert remove(file, "west") == node_key(node(place, "west"))
+    for name, key in (("south", "east"), ("west", "west")):
+        with remove(file, name) as old:
+            assert old == node_key(node(place, key))
     kept = COMMENTED.splitlines(True)
     assert file.read_text() == "".join(kept[:4] + kept[7:])
 
 
-def test_the_first_silo_makes_the_file(place):
+@pytest.mark.parametrize(
+    ("before", "entry"),
+    [
+        *(("", name) for name in ("silos:\n", "silos:", "silos: # ours\n", "deadline: 30")),
+        ("silos: # ours\n", "deadline: 30\n"),
+    ],
+)
+def test_the_first_silo_makes_the_section(place, before, entry):
     file = place / "elsewhere.yaml"
+    file.write_text(before + entry)
     add(file, "north", place / "north.pub", node(place, "north"))
     assert list(load_federation(file).silos) == ["north"]
+    assert file.read_text().startswith(before)
+    assert entry.strip() in file.read_text()
+
+
+def test_the_first_silo_makes_the_file(place):
+    """Names of any length, also one that looks like a number, are kept as they are."""
+    file, names = place / "elsewhere.yaml", ["2024", "a clinic of " * 8 + "x"]
+    add(file, names[0], place / "north.pub", node(place, "north"))
+    add(file, names[1], place / "south.pub", node(place, "south"))
+    assert list(load_federation(file).silos) == names
+
+
+class Link:
+    """In place of a line to a SuperLink."""
+
+    forgotten: ClassVar[list[bytes]] = []
+
+    def __init__(self, address: str, *_: object) -> None:
+        self.away = address == "away:1"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def unregister(self, key: bytes) -> bool:
+        if self.away:
+            raise InputError("superlink", "away:1", "a SuperLink that answers")
+        self.forgotten.append(key)
+        return True
+
+
+@pytest.mark.parametrize("command", ["rekey", "remove"])
+def test_the_file_keeps_the_old_node_until_the_superlink_has_forgotten_it(place, command, monkeypatch):
+    monkeypatch.setattr(control, "Control", Link)
+    monkeypatch.setattr(Link, "forgotten", [])
+    file, begun = place / "federation.yaml", f"{COMMENTED}root_certificates: keys/server/ca.crt\n"
+    file.write_text(begun)
+    options = ["--node", str(node(place, "east"))] if command == "rekey" else []
+    given = ["federation", command, str(file), "south", *options]
+    assert CliRunner().invoke(app, [*given, "--superlink", "away:1"]).exit_code == 2
+    assert file.read_text() == begun
+    assert "lets the old node in" in CliRunner().invoke(app, given).output
+    file.write_text(begun)
+    assert "has forgotten" in CliRunner().invoke(app, [*given, "--superlink", "there:1"]).output
+    assert CliRunner().invoke(app, [*given, "--superlink", "there:1"]).exit_code == 2
+    assert Link.forgotten == [node_key(node(place, "south"))]
 
 
 def test_what_would_be_wrong_is_not_written(place):
@@ -73,12 +134,15 @@ def test_what_would_be_wrong_is_not_written(place):
     with refused("federation.silos.west.identity", str(place / "nobody.pub"), "cannot be read"):
         add(file, "west", place / "nobody.pub", node(place, "west"))
     with refused("NAME", "nort", "did you mean 'north'?"):
-        remove(file, "nort")
+        remove(file, "nort").__enter__()
     file.write_text(COMMENTED + "min_silos: 2\n")
     with refused("federation.min_silos", 2, "at most 1"):
-        remove(file, "north")
+        remove(file, "north").__enter__()
     assert file.read_text() == COMMENTED + "min_silos: 2\n"
     file.write_text("silos: {north: {identity: north.pub, node: keys/north/node.pub}}\n")
+    with refused("federation.silos", str(file), "a line of its own for each silo"):
+        add(file, "west", place / "west.pub", node(place, "west"))
+    file.write_text("silos: null\n")
     with refused("federation.silos", str(file), "a line of its own for each silo"):
         add(file, "west", place / "west.pub", node(place, "west"))
 

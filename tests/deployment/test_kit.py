@@ -48,10 +48,21 @@ def test_a_kit_is_a_silo_once_its_operator_has_decided(place):
     assert yaml.safe_load(config.records.files["schema"].read_text()) == yaml.safe_load(SCHEMA)
 
 
+def test_a_name_that_looks_like_a_number_stays_a_name(place):
+    certs.make(place / "keys", ["2024"])
+    write_kit("2024", place / "federation.yaml", place / "kit")
+    assert 'name: "2024"\n' in (place / "kit" / "silo.yaml").read_text()
+
+
 def test_no_kit_is_made_twice_or_for_a_stranger(place):
     file = place / "federation.yaml"
-    for stranger in ("nord", "authority"):
-        with refused("SILO", stranger, "no silo that the federation knows"):
+    certs.make(place / "keys", ["North-East"])
+    for stranger, why in (
+        ("nord", "no silo that the federation knows"),
+        ("authority", "none of authority"),
+        ("North East", "its folder North-East is that of 'North-East'"),
+    ):
+        with refused("SILO", stranger, why):
             write_kit(stranger, file, place / "kit")
     add(file, "north", place / "identity.pub", place / "keys" / "north" / "node.pub")
     with refused("SILO", "north", "is enrolled already"):

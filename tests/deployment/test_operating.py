@@ -183,7 +183,8 @@ NONE = "/0123456789abcdef"  # a mark that no process bears
         {"began": "now"},
     ],
 )
-def test_a_file_that_no_up_has_written_ends_no_process(place, change):
+def test_a_file_that_no_up_has_written_ends_no_process(place, change, monkeypatch):
+    monkeypatch.setattr(Running, "end", lambda self: pytest.fail("would end processes"))
     with recorded(place.directory, f"{NONE}{NONE}", "127.0.0.1:1"):
         file = place.directory / FILE
         told = json.loads(file.read_text())

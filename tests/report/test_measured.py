@@ -33,7 +33,7 @@ from fedsim.report.comparison import compared, source_of
 from fedsim.report.page import render
 from fedsim.report.run_directory import read
 from fedsim.report.silo_rows import Conversions, GroupPrivacy, SiloConversions, chosen, prefixes
-from fedsim.report.style import frame
+from fedsim.report.style import frame, frame_lines, legend_below, settle, styled
 from fedsim.report.summarise import interval90
 from fedsim.report.sweep_figure import Point, draw
 from fedsim.report.texts import result_line
@@ -193,7 +193,7 @@ CASES: dict[str, tuple[list[float], list[float], tuple[float, float], str]] = {
         [0.6, 0.08, 0.1],
         [0.08, 0.1],
         (0.0784, 0.1016),
-        "axis from 0.0784 to 0.102; the start is at 0.6",
+        "axis from 0.0784 to 0.102;\nthe start is at 0.6",
     ),
     "a start that can be seen": ([0.6, 0.2, 0.4], [0.2, 0.4], (0.0, 0.632), ""),
     "nothing": ([], [], (0.0, 1.08), ""),
@@ -206,6 +206,18 @@ def test_an_axis_shows_its_values_and_says_where_it_begins(case: str) -> None:
     axes = Figure().subplots()
     assert frame(axes, "y", values, late) == said
     assert axes.get_ylim() == pytest.approx(limits, rel=0.01)
+
+
+def test_the_label_of_an_axis_without_its_start_is_whole() -> None:
+    with styled() as (figure, axes):
+        axes.plot(np.arange(20), [0.612, *np.linspace(0.1016, 0.0784, 19)], label="private")
+        axes.set(xlabel="rounds", ylabel="error")
+        frame_lines(axes)
+        legend_below(figure, axes)
+        settle(figure)
+        shown = axes.yaxis.label.get_window_extent()
+        assert "the start is at" in axes.get_ylabel()
+        assert 0 <= shown.y0 < shown.y1 <= figure.bbox.height
 
 
 # A true epsilon of 1.00004 is 1.001 wherever a person reads it, and a lower bound of 0.99999 is 0.9999.
