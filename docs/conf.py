@@ -95,6 +95,11 @@ def as_written(lines: list[str]) -> None:
     lines[:] = [line if line.lstrip().startswith(">>>") else line.replace("|", r"\|") for line in lines]
 
 
+def is_of_scikit_learn(_app: Sphinx, _what: str, name: str, *_: object) -> bool | None:
+    """True of methods that scikit-learn gives estimators: their text has labels of its own site."""
+    return True if name.endswith("_request") else None
+
+
 def open_at_the_start(app: Sphinx, failure: Exception | None) -> None:
     """The README is also index.html."""
     if not failure:
@@ -105,6 +110,7 @@ def setup(app: Sphinx) -> None:
     """Hooks, and languages that Pygments lacks."""
     app.connect("source-read", add)
     app.connect("autodoc-process-docstring", lambda *given: as_written(given[-1]))
+    app.connect("autodoc-skip-member", is_of_scikit_learn)
     app.connect("build-finished", open_at_the_start)
     for language in ("csv", "mermaid"):
         app.add_lexer(language, TextLexer)
