@@ -55,12 +55,13 @@ def node(
     port: Annotated[int | None, typer.Option(help="The daemon's port on 127.0.0.1; with --token.")] = None,
     token: Annotated[Path | None, typer.Option(help="File of the daemon's token.")] = None,
     log: Annotated[Path | None, typer.Option(help="File for its log, beside stderr.")] = None,
+    metrics: Annotated[int | None, typer.Option(metavar="PORT", help="Of 127.0.0.1, for Prometheus.")] = None,
 ) -> None:
     """Run a silo's node: pass frames between a SuperLink and the silo's daemon; runs no other code."""
     with plain_errors():
         from silos.shim.__main__ import run
 
-        run(superlink, root_certificates, key, socket, port, token, log)
+        run(superlink, root_certificates, key, socket, port, token, log, metrics)
 
 
 @app.command(rich_help_panel=DEPLOYMENT)

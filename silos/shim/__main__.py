@@ -18,6 +18,7 @@ import socket
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -29,10 +30,13 @@ from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 
 from fedsim.common.errors import InputError, Refused
+from fedsim.common.section import settings
 from fedsim.wire import flower as carried
+from fedsim.wire.connections import MetricsAt
 from fedsim.wire.dial import dial, read_token
 from fedsim.wire.frames import receive, send
 from fedsim.wire.logs import log_to
+from fedsim.wire.metrics import Metric, exposed, info, single
 from silos.shim.fleet import (
     BEAT,
     FIRST_WAIT,
@@ -146,6 +150,8 @@ class NodeFile:
 
 _BUSY, _IDLE = 0.2, 1.0  # seconds between two looks for a message: after one, and after long without
 _log = logging.getLogger("fedsim.node")
+_carried: Counter[str] = Counter()  # messages, by what became of them
+_online_at: set[int] = set()  # this node's number, while the SuperLink knows it
 
 
 def serve(endpoint: Endpoint, daemon: Caller, memory: NodeFile) -> None:
@@ -162,12 +168,14 @@ def _online(fleet: Fleet, memory: NodeFile) -> Iterator[int]:
     """This node online, with heartbeats, until the block ends."""
     node = _activate(fleet, memory)
     memory.write(node)
+    _online_at.add(node)
     end = threading.Event()
     threading.Thread(target=_beat, args=(fleet, node, end), daemon=True).start()
     try:
         yield node
     finally:
         end.set()
+        _online_at.clear()
         fleet.deactivate(node)
 
 
@@ -214,13 +222,22 @@ def _answer(delivery: Delivery, daemon: Caller) -> None:
     try:
         reply = daemon.ask(delivery.frame())
     except DaemonAway as error:
+        _carried["no_daemon"] += 1
         _log.warning("no daemon (%s)", error)
         delivery.refuse(carried.AWAY)
     except Unreadable as error:
+        _carried["no_frame"] += 1
         _log.warning("no frame (%s)", error)
         delivery.refuse(carried.UNREADABLE)
     else:
+        _carried["answered"] += 1
         delivery.answer(reply)
+
+
+def _metrics() -> Iterator[Metric]:
+    yield info()
+    yield single("online", "1 while the SuperLink knows this node.", len(_online_at))
+    yield Metric("messages_total", "Messages of the SuperLink, by what became of them.", _carried, "outcome")
 
 
 def run(
@@ -231,6 +248,7 @@ def run(
     port: int | None = None,
     token: Path | None = None,
     log: Path | None = None,
+    metrics: int | None = None,
 ) -> None:
     """Be a silo's node until SIGTERM or SIGINT.
 
@@ -242,9 +260,10 @@ def run(
         port: the daemon's port on this machine's loopback, in place of `socket`.
         token: with `port`, the file that holds its token.
         log: a file for its log, beside stderr.
+        metrics: a port of 127.0.0.1 for Prometheus.
 
     Raises:
-        InputError: one of them is wrong, or another process is this node.
+        InputError: one of them is wrong, another process is this node, or `metrics` is taken.
     """
     if (found := version("flwr")) != FLWR_VERSION:
         raise InputError("flwr", found, f"version {FLWR_VERSION}, whose internals this uses")
@@ -254,7 +273,8 @@ def run(
     log_to(log, "")
     logging.getLogger("httpx").setLevel(logging.WARNING)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # leaves the blocks, which take the node offline
-    with suppress(KeyboardInterrupt):
+    at = None if metrics is None else settings(MetricsAt, {"port": metrics}, "--metrics")
+    with exposed(at, "--metrics", _metrics), suppress(KeyboardInterrupt):
         serve(endpoint, daemon, memory)
 
 
@@ -286,6 +306,7 @@ def main() -> None:
     parser.add_argument("--port", type=int, help="the daemon's port on 127.0.0.1; with --token")
     parser.add_argument("--token", type=Path, metavar="FILE")
     parser.add_argument("--log", type=Path, metavar="FILE", help="for its log, beside stderr")
+    parser.add_argument("--metrics", type=int, metavar="PORT", help="of 127.0.0.1, for Prometheus")
     try:
         run(**vars(parser.parse_args()))
     except InputError as error:

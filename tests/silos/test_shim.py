@@ -2,6 +2,8 @@
 
 import json
 import tracemalloc
+import urllib.request
+from collections import Counter
 from pathlib import Path
 
 import httpx
@@ -9,14 +11,17 @@ import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 from support.daemons import short_folder
-from support.flower import echo
+from support.flower import echo, free_port
 from typer.testing import CliRunner
 
 from fedsim.cli.main import app
 from fedsim.common.errors import InputError
 from fedsim.deployment import certs
 from fedsim.wire import flower as carried
+from fedsim.wire.connections import MetricsAt
 from fedsim.wire.flower import record_of
+from fedsim.wire.metrics import exposed
+from silos.shim import __main__ as shim
 from silos.shim import fleet
 from silos.shim.__main__ import Caller, DaemonAway, NodeFile, dialler
 from silos.shim.fleet import Unreadable, frame_of
@@ -118,6 +123,43 @@ def test_a_daemon_that_comes_back_is_asked_again():
         caller.close()
 
 
+class Delivered:
+    """A message that holds this, or cannot be read."""
+
+    def __init__(self, frame: bytes | None) -> None:
+        self._frame = frame
+
+    def frame(self) -> bytes:
+        if self._frame is None:
+            raise Unreadable("no frame")
+        return self._frame
+
+    def answer(self, reply: bytes) -> None:
+        assert reply == b"echo"
+
+    def refuse(self, reason: str) -> None:
+        assert reason
+
+
+def test_metrics_count_what_became_of_messages(monkeypatch):
+    monkeypatch.setattr(shim, "_carried", Counter())
+    port = free_port()
+    with short_folder() as folder, exposed(MetricsAt(port=port), "--metrics", shim._metrics):
+        place = folder / "silo.sock"
+        caller = Caller(dialler(place, None, None), 100)
+        shim._answer(Delivered(b"1"), caller)
+        with echo(place, lambda frame: b"echo"):
+            for frame in (b"2", b"3", None):
+                shim._answer(Delivered(frame), caller)
+        caller.close()
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as response:
+            shown = response.read().decode()
+    counts = {"answered": 2, "no_daemon": 1, "no_frame": 1}
+    for outcome, count in counts.items():
+        assert f'fedsim_messages_total{{outcome="{outcome}"}} {count}.0' in shown
+    assert "fedsim_online 0.0" in shown
+
+
 def test_too_long_a_reply_is_not_read():
     with short_folder() as folder, echo(folder / "silo.sock", lambda frame: frame * 100):
         caller = Caller(dialler(folder / "silo.sock", None, None), 100)
@@ -168,6 +210,7 @@ def test_bad_arguments_are_named(tmp_path):
         (["--key", str(credentials / "node.pub"), "--socket", "s"], "--key"),
         (["--key", str(credentials / "absent"), "--socket", "s"], "--key"),
         (["--key", str(credentials / "node.key")], "--socket"),
+        (["--key", str(credentials / "node.key"), "--socket", "s", "--metrics", "0"], "--metrics"),
     ):
         shown = CliRunner().invoke(app, ["node", *good, *bad])
         assert shown.exit_code == 2
