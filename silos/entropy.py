@@ -21,7 +21,6 @@ import secrets
 from collections import deque
 from collections.abc import Iterable, Sequence
 from enum import IntEnum
-from itertools import accumulate
 from typing import Protocol
 
 import numpy as np
@@ -152,7 +151,9 @@ class Noise:
         self, mechanism: Mechanism, entropy: Entropy, plan: Plan, silos: int, dimension: int
     ) -> None:
         self._mechanism, self._entropy = mechanism, entropy
-        self._sizes = [_sizes(asks, dimension) for asks in plan.rounds]
+        kinds = {id(asks): asks for asks in plan.rounds}  # rounds are alike as a rule
+        sizes = {key: _sizes(asks, dimension) for key, asks in kinds.items()}
+        self._sizes = [sizes[id(asks)] for asks in plan.rounds]
         self._width = max(1, *map(sum, self._sizes)) if self._sizes else 1  # numbers of a silo in a round
         self._rounds = max(1, _NUMBERS // self._width)
         self._block, self._values, self._ready = -1, np.empty((0, 0)), np.zeros(silos, dtype=bool)
@@ -211,5 +212,9 @@ class RoundNoise:
 
     def _ahead(self) -> int:
         """The numbers of whole answers that are drawn at once: of the next one at least."""
-        totals = list(accumulate(self._sizes))
-        return max([totals[0], *(total for total in totals if total * len(self._streams) <= _AHEAD)])
+        total = 0
+        for size in self._sizes:
+            if total and (total + size) * len(self._streams) > _AHEAD:
+                break
+            total += size
+        return total

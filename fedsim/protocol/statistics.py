@@ -34,12 +34,7 @@ class Statistic:
 
     def size(self, dimension: int) -> int:
         """How many numbers an answer holds, d being the model's."""
-        return sizes(dimension)[self.answer]
-
-
-def sizes(dimension: int) -> dict[str, int]:
-    """How many numbers each block holds, d being the model's."""
-    return {"w": dimension}
+        return {"w": dimension}[self.answer]
 
 
 GRADIENT = Statistic("gradient", ("w",), "w", 2.0)
