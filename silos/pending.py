@@ -59,7 +59,7 @@ class Pending:
 
     @property
     def digest(self) -> str:
-        """What the offer is called."""
+        """SHA-256 of the offer's text, hexadecimal: commands and receipts name the offer by it."""
         return named(self.offer)
 
 
@@ -75,13 +75,13 @@ class PendingOffers:
         """The offer of this digest, which the operator has approved; None for one that is not known here.
         Busy while it waits, Refused if the operator has refused it.
         """
-        found, (decision, reason) = self.find(digest, now), self.decision(digest)
+        found = self.find(digest, now)
         if found is None:
             self._check_room(digest, now)
-        if found is None or decision == APPROVED:
+            return None
+        self._check_not_refused(digest)
+        if self.decision(digest)[0] == APPROVED:
             return found
-        if decision == REFUSED:
-            raise Refused(f"the silo's operator has refused it{': ' * bool(reason)}{reason}")
         with suppress(OSError):
             os.utime(self.place(digest))  # when it was asked for last
         raise Busy(UNDECIDED)
@@ -105,9 +105,13 @@ class PendingOffers:
                 return
         if plan.proposal.isolated is not None:
             plan.proposal.isolated.close()
-        if self.decision(offer.digest)[0] == REFUSED:
-            self.approved(offer.digest, now)
+        self._check_not_refused(offer.digest)
         self.keep(offer)
+
+    def _check_not_refused(self, digest: str) -> None:
+        decision, reason = self.decision(digest)
+        if decision == REFUSED:
+            raise Refused(f"the silo's operator has refused it{': ' * bool(reason)}{reason}")
 
     def find(self, digest: str, now: int) -> Pending | None:
         """The offer of this digest; None if there is none, it has lapsed, or its file is damaged."""

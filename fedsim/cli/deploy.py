@@ -73,19 +73,19 @@ def _run_here(
             status = run_all(topology, port, resume, tell)
     except KeyboardInterrupt:
         say(console, "Interrupted; every process has ended.")
-        print_resume(console, topology)
-        return INTERRUPTED
+        code = INTERRUPTED
     except Ended as error:
         print_failure(console, str(error))
-        print_resume(console, topology)
-        return FAILED
-    if status.word != "completed":
+        code = FAILED
+    else:
+        if status.word == "completed":
+            print_run(console, load_run(topology.run), topology.run)
+            _print_places(console, topology)
+            return 0
         print_failure(console, f"{status.word}: {status.details}")
-        print_resume(console, topology)
-        return FAILED
-    print_run(console, load_run(topology.run), topology.run)
-    _print_places(console, topology)
-    return 0
+        code = FAILED
+    print_resume(console, topology)
+    return code
 
 
 def _topology(
@@ -150,7 +150,6 @@ def _run(
     scenario: Path, overrides: Sequence[str], federation: Path, out: Path, resume: bool, running: str | None
 ) -> int:
     """Deploy a scenario, through the SuperLink at `running` or one of this run's own; the exit code."""
-    from fedsim.api.run import load_run
     from fedsim.common.files import check_free
     from fedsim.deployment.certs import notices
     from fedsim.deployment.federation_file import load_federation
@@ -174,20 +173,29 @@ def _run(
             status = submit(control, job, keys, waiting, tell)
     except KeyboardInterrupt:
         say(console, "Interrupted.")
-        return kept(console, job, running, INTERRUPTED)
+        code = INTERRUPTED
     except Ended as error:
         print_failure(console, str(error))
-        return kept(console, job, running, FAILED)
-    if status.word != "completed":
+        code = FAILED
+    else:
+        if status.word == "completed":
+            shutil.rmtree(_superlink_folder(out), ignore_errors=True)
+            _print_done(console, out)
+            return 0
         print_failure(console, f"{status.word}: {status.details}")
-        return kept(console, job, running, FAILED)
-    shutil.rmtree(_superlink_folder(out), ignore_errors=True)
+        code = FAILED
+    print_kept(console, job, running)
+    return code
+
+
+def _print_done(console: Console, out: Path) -> None:
+    from fedsim.api.run import load_run
+
     if out.is_dir():
         print_run(console, load_run(out), out)
         say(console, f"The page: {shown(out / 'report.html')}")
     else:
         say(console, f"Done; {out} is on the SuperLink's machine.")
-    return 0
 
 
 @contextmanager
@@ -245,14 +253,14 @@ def telling(console: Console) -> Iterator[Tell]:
         yield tell
 
 
-def kept(console: Console, job: Job, running: str | None, code: int) -> int:
-    """Print the rounds kept and the command that resumes; return the exit code."""
+def print_kept(console: Console, job: Job, running: str | None) -> None:
+    """Print the rounds kept and the command that resumes."""
     from fedsim.deployment.run import checkpoint_of
 
     there = checkpoint_of(job.out).exists()
     if not there and running is None:
         say(console, "Nothing was released by any silo; the same command starts anew.")
-        return code
+        return
     command = ["fedsim", "deploy", job.scenario]
     command += [part for change in job.overrides for part in ("--set", change)]
     command += ["--federation", str(job.federation), "--out", str(job.out)]
@@ -260,4 +268,3 @@ def kept(console: Console, job: Job, running: str | None, code: int) -> int:
     where = "" if there else ", if there are any, on the SuperLink's machine"
     say(console, f"The rounds so far are kept{where}. To go on:")
     console.print(f"  {shlex.join([*command, '--resume'])}", markup=False, highlight=False, soft_wrap=True)
-    return code

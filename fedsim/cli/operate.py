@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fedsim.cli.app import DEPLOYMENT, FAILED, app, plain_errors
-from fedsim.cli.deploy import kept, print_resume, telling
+from fedsim.cli.deploy import print_kept, print_resume, telling
 from fedsim.cli.output import print_json, print_warnings, printable, say, shown, titled
 from fedsim.common.errors import InputError
 from fedsim.privacy.rounding import shown_down
@@ -189,7 +189,7 @@ def _how_to_resume(place: Place, job: Job | None, superlink: str | None, console
             print_resume(console, place.topology)
     elif job is not None and not job.out.exists():
         there = checkpoint_of(job.out).exists()
-        kept(console, job, superlink if there else superlink or place.address, 0)
+        print_kept(console, job, superlink if there else superlink or place.address)
 
 
 @app.command(rich_help_panel=DEPLOYMENT)

@@ -95,13 +95,19 @@ def _end(node: yaml.Node) -> int:
 
 def _entry(file: Path, name: str, fields: Mapping[str, Any]) -> str:
     """A silo's line; files are named relative to the federation's."""
+    flow = yaml.safe_dump(
+        relative_to(file, fields), default_flow_style=True, sort_keys=False, width=10_000
+    ).strip()
+    return f"  {yaml.safe_dump(name, width=10_000).splitlines()[0]}: {flow}\n"
+
+
+def relative_to(file: Path, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields of a federation's file, with paths as that file names them."""
     folder = file.resolve().parent
-    named = {
+    return {
         key: os.path.relpath(value.resolve(), folder) if isinstance(value, Path) else value
         for key, value in fields.items()
     }
-    flow = yaml.safe_dump(named, default_flow_style=True, sort_keys=False, width=10_000).strip()
-    return f"  {yaml.safe_dump(name, width=10_000).splitlines()[0]}: {flow}\n"
 
 
 @contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from fedsim.common.errors import InputError
 from fedsim.common.files import atomic_file, writing
 from fedsim.common.identity import PUBLIC_FILE as IDENTITY
 from fedsim.common.serialise import to_yaml
+from fedsim.deployment.federation_edit import relative_to
 from fedsim.deployment.federation_file import ROOT, load_federation
 from fedsim.secagg.envelopes import KEY_FILE, PUBLIC_FILE
 from fedsim.secagg.roster import Roster, parse_roster
@@ -43,13 +43,14 @@ def write_roster(file: Path, shuffler: Path, socket: Path, out: Path, terms: Map
         "shuffler": {"key": _key(shuffler / PUBLIC_FILE), "identity": _key(shuffler / IDENTITY)},
     }
     made = parse_roster(told)
-    line: dict[str, Any] = {"roster": out, "key": server / KEY_FILE, "socket": socket}
-    named = {key: os.path.relpath(path.resolve(), file.resolve().parent) for key, path in line.items()}
+    line = {"roster": out, "key": server / KEY_FILE, "socket": socket}
     with writing(out), atomic_file(out) as draft:
         draft.write_text(to_yaml(made.model_dump(mode="json")), encoding="utf-8")
     with writing(file, "FEDERATION"), atomic_file(file) as draft:
         text = file.read_text(encoding="utf-8")
-        draft.write_text(text.rstrip("\n") + "\n" + to_yaml({"shuffler": named}), encoding="utf-8")
+        draft.write_text(
+            text.rstrip("\n") + "\n" + to_yaml({"shuffler": relative_to(file, line)}), encoding="utf-8"
+        )
         load_federation(draft)
     return made
 

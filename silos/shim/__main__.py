@@ -151,7 +151,7 @@ class NodeFile:
 _BUSY, _IDLE = 0.2, 1.0  # seconds between two looks for a message: after one, and after long without
 _log = logging.getLogger("fedsim.node")
 _carried: Counter[str] = Counter()  # messages, by what became of them
-_online_at: set[int] = set()  # this node's number, while the SuperLink knows it
+_known = threading.Event()  # set while the SuperLink knows this node
 
 
 def serve(endpoint: Endpoint, daemon: Caller, memory: NodeFile) -> None:
@@ -168,14 +168,14 @@ def _online(fleet: Fleet, memory: NodeFile) -> Iterator[int]:
     """This node online, with heartbeats, until the block ends."""
     node = _activate(fleet, memory)
     memory.write(node)
-    _online_at.add(node)
+    _known.set()
     end = threading.Event()
     threading.Thread(target=_beat, args=(fleet, node, end), daemon=True).start()
     try:
         yield node
     finally:
         end.set()
-        _online_at.clear()
+        _known.clear()
         fleet.deactivate(node)
 
 
@@ -236,7 +236,7 @@ def _answer(delivery: Delivery, daemon: Caller) -> None:
 
 def _metrics() -> Iterator[Metric]:
     yield info()
-    yield single("online", "1 while the SuperLink knows this node.", len(_online_at))
+    yield single("online", "1 while the SuperLink knows this node.", float(_known.is_set()))
     yield Metric("messages_total", "Messages of the SuperLink, by what became of them.", _carried, "outcome")
 
 
