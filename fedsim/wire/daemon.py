@@ -68,11 +68,12 @@ class Daemon:
         self._threads: dict[_Client, threading.Thread] = {}
         self._lock, self._stopping = threading.Lock(), threading.Event()
         self._answered: Counter[str] = Counter()
-        self._wake, self._woken = socket.socketpair()
+        self.wake, self._woken = socket.socketpair()
+        self.wake.setblocking(False)  # as `signal.set_wakeup_fd` wants it
 
     def run(self) -> bool:
         """Serve until `stop`; then finish what is in hand. False if that took too long and still goes on."""
-        with self._wake, self._woken, selectors.DefaultSelector() as ready:
+        with self.wake, self._woken, selectors.DefaultSelector() as ready:
             ready.register(self._listener, selectors.EVENT_READ)
             ready.register(self._woken, selectors.EVENT_READ)
             while not self._stopping.is_set():
@@ -85,7 +86,7 @@ class Daemon:
         """End `run`; may be called by a signal handler."""
         if not self._stopping.is_set():
             self._stopping.set()
-            self._wake.send(b"!")
+            self.wake.send(b"!")
 
     @property
     def answered(self) -> dict[str, int]:

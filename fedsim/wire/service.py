@@ -31,7 +31,12 @@ def end_at_signal() -> None:
 def serve(daemon: Daemon) -> bool:
     """Answer until SIGTERM or SIGINT, and finish what is in hand then; False if that takes too long."""
     _on_signal(daemon.stop)
-    return daemon.run()
+    # A signal just before the wait for clients, or in another thread, does not end that wait; a byte does.
+    signal.set_wakeup_fd(daemon.wake.fileno())
+    try:
+        return daemon.run()
+    finally:
+        signal.set_wakeup_fd(-1)
 
 
 def stopped(finished: bool) -> int:
