@@ -1,0 +1,350 @@
+"""The exponential mechanism: its price, the worst pairs, the sensitivity of its scores, its samplers."""
+
+import itertools
+import math
+import subprocess
+import sys
+from fractions import Fraction
+
+import mpmath
+import numpy as np
+import pytest
+from scipy import special, stats
+from support.helpers import FALSE_ALARM
+
+from fedsim.common.errors import InputError
+from fedsim.privacy import gaussian
+from fedsim.privacy.exponential import Scores, chosen, chosen_exactly, epsilon_of, mu_of, rank_scores
+
+EPSILONS = [0.05, 0.5, 1.0, 2.0, 6.0]
+
+
+def law(scores, epsilon):
+    """Probabilities over the last axis of scores in units of 1."""
+    return special.softmax(epsilon / 2 * np.asarray(scores, float), axis=-1)
+
+
+def law_of(scores, epsilon):
+    return law(scores.parts / scores.per_one, epsilon)
+
+
+def needed_mu(p, q):
+    """The least mu at which no test between p and q, (..., k) each, has more power than mu-GDP allows.
+
+    The trade-off function is piecewise linear, and the area above that of mu-GDP convex: corners suffice.
+    """
+    order = np.argsort(p / q, axis=-1)
+    p, q = np.take_along_axis(p, order, -1), np.take_along_axis(q, order, -1)
+    return (quantiles(p) - quantiles(q)).max(axis=-1)
+
+
+def quantiles(p):
+    """Phi^-1 of the probability of the last j outcomes, j = k - 1 to 1, each from its smaller tail."""
+    below = np.cumsum(p, axis=-1)[..., :-1]
+    above = np.cumsum(p[..., ::-1], axis=-1)[..., -2::-1]
+    return np.where(above < below, special.ndtri(above), -special.ndtri(below))
+
+
+def hockey_stick(p, q, at):
+    return np.maximum(p - math.exp(at) * q, 0).sum(axis=-1)
+
+
+# the price
+
+
+def true_mu(epsilon):
+    """In 50 digits."""
+    x = mpmath.mpf(float(epsilon)) / 2
+    tail = 1 / (1 + mpmath.exp(x))
+    if x < 30:
+        return 2 * mpmath.sqrt(2) * mpmath.erfinv(1 - 2 * tail)
+
+    def gap(half):
+        return mpmath.log(mpmath.erfc(half / mpmath.sqrt(2)) / 2) - mpmath.log(tail)
+
+    start = float(-special.ndtri_exp(special.log_expit(-float(x))))
+    return 2 * mpmath.findroot(gap, start)
+
+
+def true_epsilon(mu):
+    half = mpmath.mpf(float(mu)) / 2
+    below, above = (mpmath.erfc(sign * half / mpmath.sqrt(2)) for sign in (1, -1))
+    return 2 * mpmath.log(above / below)
+
+
+def test_known_prices():
+    assert mu_of([0.5, 2.0]) == pytest.approx([0.313, 1.232], abs=5e-4)
+    assert mu_of(1e-9) / 1e-9 == pytest.approx(math.sqrt(2 * math.pi) / 4, rel=1e-9)  # .6267
+    assert mu_of([0.0, math.inf]).tolist() == [0.0, math.inf]
+    assert epsilon_of([0.0, math.inf]).tolist() == [0.0, math.inf]
+
+
+def test_the_price_is_never_below_the_true_one_and_hardly_above():
+    points = np.concatenate([np.geomspace(1e-12, 1e3, 600), [2 - 1e-12, 2.0, 2 + 1e-12]])
+    with mpmath.workdps(50):
+        excess = [float(mpmath.mpf(float(mu_of(e))) / true_mu(e) - 1) for e in points]
+    assert min(excess) > 0
+    assert max(excess) < 1e-13
+
+
+def test_what_a_mu_affords_is_never_above_the_truth_nor_priced_above_it():
+    points = np.concatenate([np.geomspace(1e-12, 70, 600), [2 - 1e-12, 2.0, 2 + 1e-12]])
+    afforded = epsilon_of(points)
+    assert np.all(mu_of(afforded) <= points)
+    assert np.all(mu_of(afforded) > points * (1 - 1e-12))
+    with mpmath.workdps(50):
+        short = [
+            float(1 - mpmath.mpf(float(e)) / true_epsilon(mu)) for e, mu in zip(afforded, points, strict=True)
+        ]
+    assert min(short) > 0
+    assert max(short) < 1e-12
+
+
+def test_half_a_range_more_from_the_middle_costs_most():
+    """The step of the proof that is not algebra: the slope of Phi^-1(1 / (1 + e^-x)) is even and falls."""
+    x = np.linspace(-30, 30, 6001)
+    z = special.ndtri(special.expit(x))
+    slope = np.exp(special.log_expit(x) + special.log_expit(-x) + z**2 / 2)
+    half = len(x) // 2
+    assert np.all(np.diff(slope[:half]) > 0)
+    assert np.all(np.diff(slope[half:-400]) < 0)
+
+
+@pytest.mark.parametrize("epsilon", EPSILONS)
+def test_the_worst_pair_of_two_candidates_attains_the_price(epsilon):
+    p, q = law([1, 0], epsilon), law([0, 1], epsilon)
+    assert needed_mu(p, q) == pytest.approx(mu_of(epsilon), rel=1e-6)
+
+
+@pytest.mark.parametrize("epsilon", EPSILONS)
+def test_a_quantile_attains_the_price(epsilon):
+    """Of three records two lie between the candidates, and the third moves from above both to below both."""
+    before, after = (rank_scores(np.array(v), [0.0, 1.0], 0.5) for v in ([0.5, 0.5, 2.0], [0.5, 0.5, -1.0]))
+    assert needed_mu(law_of(before, epsilon), law_of(after, epsilon)) == pytest.approx(mu_of(epsilon), 1e-6)
+
+
+def random_pairs(rng, pairs, k):
+    """Score vectors (pairs, k), and those of neighbours: random moves, moves of 1, and few moves of 1."""
+    scores = rng.normal(size=(pairs, k)) * rng.choice([0.1, 1, 4], size=(pairs, 1))
+    anything = rng.uniform(-1, 1, (pairs, k))
+    ends = rng.choice([-1.0, 1.0], (pairs, k))
+    kind = rng.integers(3, size=(pairs, 1))
+    return scores, scores + np.choose(kind, [anything, ends, ends * (rng.random((pairs, k)) < 0.5)])
+
+
+@pytest.mark.parametrize("epsilon", EPSILONS)
+def test_no_mechanism_of_100_000_exceeds_the_price(epsilon):
+    rng = np.random.default_rng(7)
+    mu = float(mu_of(epsilon))
+    needed, ks = [], range(2, 12)
+    for k in ks:
+        p, q = (law(s, epsilon) for s in random_pairs(rng, 10_000, k))
+        needed.append(needed_mu(p, q))
+        for at in (-epsilon / 2, 0.0, epsilon / 4, epsilon / 2, 0.9 * epsilon):
+            assert np.all(hockey_stick(p, q, at) <= gaussian.profile(at, mu) + 1e-12)
+    needed = np.concatenate(needed)
+    assert len(needed) == 100_000
+    assert needed.max() <= mu * (1 + 1e-9)
+    assert needed.max() > 0.99 * mu  # so that a price of 1 % less would have failed
+
+
+# the scores
+
+TEN = np.arange(10) + 0.5
+OWNERS = np.array([0] * 5 + [1, 2, 3, 4, 5])
+
+
+def test_the_ten_values_of_six_persons():
+    grid = 0.25 + 0.5 * np.arange(20)  # one point below all values, two between neighbours, one above all
+    p = law_of(rank_scores(TEN, grid, 0.5, OWNERS), 1.0)
+    intervals = np.add.reduceat(p, [0, *range(1, 20, 2)])
+    known = [0.0258, 0.0570, 0.0630, 0.0696, 0.0770, 0.0851, 0.1402, 0.2312, 0.1402, 0.0851, 0.0258]
+    assert intervals == pytest.approx(known, abs=5e-5)
+
+
+def test_scores_of_records_are_rank_errors_exactly():
+    values = np.array([3.0, -np.inf, 1.0, 1.0, np.nan, np.inf])
+    scores = rank_scores(values, [0.0, 1.0, 2.0, 5.0], 0.35)
+    assert [Fraction(int(part), scores.per_one) for part in scores.parts] == [
+        -abs(Fraction(count) - Fraction(35, 100) * 6) for count in (1, 3, 3, 4)
+    ]
+
+
+def test_scores_do_not_depend_on_order_nor_on_names():
+    rng = np.random.default_rng(3)
+    values, persons = rng.integers(5, size=30) / 2.0, rng.integers(6, size=30)
+    expected = rank_scores(values, [0, 1, 2], 0.25, persons)
+    shuffled = rng.permutation(30)
+    other = rank_scores(values[shuffled], [0, 1, 2], 0.25, 1000 - 7 * persons[shuffled])
+    assert other.parts.tolist() == expected.parts.tolist()
+
+
+def largest_move(scores_of, data):
+    """Over all neighbours: lists of as many units that differ in one place."""
+    scored = {units: scores_of(units) for units in data}
+    moves = [
+        np.abs(scored[a].parts - scored[b].parts).max() / scored[a].per_one
+        for a, b in itertools.combinations(data, 2)
+        if sum(x != y for x, y in zip(a, b, strict=True)) == 1
+    ]
+    return max(moves)
+
+
+GRID = [0.0, 1.0, 2.0]
+POINTS = (-0.5, 0.5, 1.0, 3.0)
+
+
+@pytest.mark.parametrize("q", [0.05, 0.5, 0.9])
+def test_replacing_a_record_moves_a_score_by_1_at_most(q):
+    data = list(itertools.product(POINTS, repeat=3))
+    assert largest_move(lambda units: rank_scores(np.array(units), GRID, q), data) == 1
+    half = largest_move(lambda units: _twice_as_fine(rank_scores(np.array(units), GRID, q)), data)
+    assert half == 2  # the test sees a factor that is wrong
+
+
+def _twice_as_fine(scores):
+    return Scores(2 * scores.parts, scores.per_one)
+
+
+@pytest.mark.parametrize("q", [0.05, 0.5, 0.9])
+def test_replacing_a_person_of_any_number_of_values_moves_a_score_by_1_at_most(q):
+    persons = [(-0.5,), (3.0,), (0.5, 3.0), (-0.5, 0.5, 1.0), (-0.5,) * 7, (3.0,) * 7, (0.5,) * 2 + (3.0,)]
+    data = list(itertools.product(persons, repeat=3))
+
+    def flat(units):
+        return np.concatenate(units), np.repeat(np.arange(len(units)), [len(unit) for unit in units])
+
+    def by_person(units):
+        values, owners = flat(units)
+        return rank_scores(values, GRID, q, owners)
+
+    assert largest_move(by_person, data) == 1
+    assert largest_move(lambda units: rank_scores(flat(units)[0], GRID, q), data) > 2  # records as units
+
+
+@pytest.mark.parametrize("grid", [[], [1.0], [1.0, 1.0], [2.0, 1.0], [0.0, math.nan], [0.0, math.inf]])
+def test_a_grid_is_at_least_two_increasing_numbers(grid):
+    with pytest.raises(InputError, match=r"^grid: .*at least two finite numbers, increasing"):
+        rank_scores(TEN, grid, 0.5)
+
+
+@pytest.mark.parametrize("q", [0.0, 1.0, -0.1, 1.5, math.nan, 1 / 3, 0.12345])
+def test_q_is_a_decimal_number_between_0_and_1(q):
+    with pytest.raises(InputError, match=r"^q: .*between 0 and 1, of at most four digits"):
+        rank_scores(TEN, [0, 1], q)
+
+
+# the samplers
+
+# Many against one, which tells scales apart best, and one that is hardly ever chosen.
+SCORES = Scores(np.array([0, 0, 0, 0, 1, 0, 0, 0, 2, 0, 10, -4000, 0, 3]), 2)
+EPSILON = 1.3
+
+
+def p_value(counts, epsilon):
+    """Of drawing `counts` at epsilon; candidates expected less than once count with the best one."""
+    p = law_of(SCORES, epsilon)
+    expected = p * counts.sum()
+    rare = expected < 1
+    counts, best = counts.astype(float), p.argmax()
+    counts[best] += counts[rare].sum()
+    expected[best] += expected[rare].sum()
+    return stats.chisquare(counts[~rare], expected[~rare]).pvalue
+
+
+def counted(draw, draws):
+    return np.bincount([draw() for _ in range(draws)], minlength=len(SCORES.parts))
+
+
+@pytest.mark.parametrize("draws", [5_000, pytest.param(100_000, marks=pytest.mark.slow)])
+def test_exact_draws_follow_the_law_and_no_other_scale(draws):
+    counts = counted(lambda: chosen_exactly(SCORES, EPSILON), draws)
+    assert p_value(counts, EPSILON) > FALSE_ALARM
+    for wrong in (EPSILON * 1.2, EPSILON / 1.2, EPSILON * 2, EPSILON / 2):
+        assert p_value(counts, wrong) < FALSE_ALARM
+
+
+def test_draws_of_a_simulation_follow_the_law_and_no_other_scale():
+    rng = np.random.default_rng(11)
+    counts = counted(lambda: chosen(SCORES, EPSILON, rng.random()), 100_000)
+    assert p_value(counts, EPSILON) > FALSE_ALARM
+    for wrong in (EPSILON * 1.2, EPSILON / 1.2):
+        assert p_value(counts, wrong) < FALSE_ALARM
+
+
+def test_a_simulation_chooses_by_the_cumulative_probabilities():
+    edges = np.cumsum(law_of(SCORES, EPSILON))
+    assert chosen(SCORES, EPSILON, 0.0) == 0
+    assert chosen(SCORES, EPSILON, 1 - 2**-53) == 13
+    for i in (0, 1, 2, 3):
+        assert chosen(SCORES, EPSILON, edges[i] - 1e-9) == i
+        assert chosen(SCORES, EPSILON, edges[i] + 1e-9) == i + 1
+
+
+@pytest.mark.parametrize("epsilon", [0.1, 1 / 3, 0.7, 1.3, 5.0])
+def test_exact_draws_never_use_a_larger_epsilon(monkeypatch, epsilon):
+    used = []
+    make = pytest.importorskip("opendp.measurements").make_noisy_max
+
+    def spied(domain, metric, measure, scale):
+        used.append(scale)
+        return make(domain, metric, measure, scale)
+
+    monkeypatch.setattr("opendp.measurements.make_noisy_max", spied)
+    for per_one in (1, 3, 20 << 20):
+        chosen_exactly(Scores(np.array([0, 1]), per_one), epsilon)
+        drawn_with = Fraction(2 * per_one) / Fraction(used[-1])
+        assert Fraction(epsilon) * (1 - Fraction(1, 1 << 51)) < drawn_with <= Fraction(epsilon)
+
+
+def test_the_library_agrees_on_what_its_scale_means():
+    """It states rho = epsilon^2 / 8 under zCDP for bounded range epsilon = 2 sensitivity / scale."""
+    from opendp.domains import atom_domain, vector_domain
+    from opendp.measurements import make_noisy_max
+    from opendp.measures import zero_concentrated_divergence
+    from opendp.metrics import linf_distance
+
+    space = vector_domain(atom_domain(T="i64")), linf_distance(T="i64")
+    per_one, epsilon = 20, 0.8
+    draw = make_noisy_max(*space, zero_concentrated_divergence(), 2 * per_one / epsilon)
+    assert draw.map(per_one) == pytest.approx(epsilon**2 / 8)
+
+
+def test_scores_that_fill_64_bits_are_drawn_from():
+    far = Scores(np.array([-(2**62), 0, -(2**62)]), 1 << 20)
+    assert chosen_exactly(far, 0.5) == 1
+    assert chosen(far, 0.5, 0.5) == 1
+
+
+def test_the_module_loads_no_sampler():
+    heavy = (
+        "import sys, fedsim.privacy.exponential; print([m for m in ('opendp', 'torch') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", heavy], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+# bounds on contributions that have exact optima: the formulas, beside the choice of such a bound
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "best", "variance"), [(0.5, 1, 0.303819), (1, 1.361702, 0.134286), (2, 3.2, 0.0735294)]
+)
+def test_the_weights_of_a_mean_with_least_variance(epsilon, best, variance):
+    """Person u's s_u values weigh min(h, s_u) / (s_u n_h) each; the noise is Laplace, on the largest sum."""
+    sizes = np.array([1, 1, 2, 4, 8, 16])
+
+    def error(h):
+        weight = np.minimum(h, sizes) / np.minimum(h, sizes).sum()  # a person's, together
+        return (weight**2 / sizes).sum() + 2 * (weight.max() / epsilon) ** 2
+
+    def balance(
+        h,
+    ):  # strictly decreasing; each person's term is in [0, 1], so that replacing one moves it by 1
+        return np.maximum(1 - h / sizes, 0).sum() - h * 2 / epsilon**2
+
+    grid = np.linspace(1, 16, 150_001)
+    errors = [error(h) for h in grid]
+    assert grid[np.argmin(errors)] == pytest.approx(best, abs=1e-3)
+    assert error(best) == pytest.approx(variance, abs=1e-6)
+    assert balance(best) == pytest.approx(0, abs=1e-5) or (best == 1 and balance(1) < 0)
