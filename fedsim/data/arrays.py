@@ -37,6 +37,8 @@ _Array = Annotated[np.ndarray[Any, Any], PlainSerializer(_summary, return_type=s
 
 
 class _OwnArrays(Dataset):
+    images = True
+
     @property
     def not_private(self) -> list[str]:
         public = "the ranges count as public, so take them from documentation, not from the data"
@@ -64,7 +66,7 @@ class Arrays(InMemory, _OwnArrays):
         classes: the number of classes, including classes without records here; default: the largest target
             plus one.
         scaling: as in every data set; by default `declared` with ranges and `none` without.
-        options: the other fields of `Dataset`: intercept, pca, preprocessing_cost, record_norm,
+        options: the other fields of `Dataset`: intercept, transform, pca, preprocessing_cost, record_norm,
             test_fraction, reserve.
 
     Raises:

@@ -125,6 +125,7 @@ PIXELS = tuple(f"pixel_{row}_{column}" for row in range(SIDE) for column in rang
 class Digits(Dataset):
     """Handwritten digits of 8 x 8 pixels: 1,797 records, 64 features; the digit, or odd against even."""
 
+    images = True
     name: Literal["digits"] = Field("digits", description="The data set's name.")
     task: Literal["digit", "parity"] = Field(
         "digit", description="digit: ten classes; parity: 1 for odd, 0 for even digits."

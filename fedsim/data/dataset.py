@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 from urllib.parse import urlsplit
 
 from pydantic import Field
@@ -14,6 +14,7 @@ from pydantic import Field
 from fedsim.common.errors import InputError
 from fedsim.common.section import Section
 from fedsim.data.source import Source
+from fedsim.data.transform import Transform
 
 Scaling = Literal["declared", "none", "training_statistics", "silo_statistics"]
 
@@ -58,11 +59,18 @@ class Dataset(Section, ABC):
     if TYPE_CHECKING:
         name: str  # by which a scenario chooses it; in a subclass a field with one literal value
 
+    images: ClassVar[bool] = False  # whether records may be images, pixel by pixel
+
     intercept: bool = Field(True, description="Append a feature that is 1 in every record.")
     scaling: Scaling = Field(
         "declared",
         description="declared: map features by declared ranges to [-1, 1]; none: leave them as they are; "
         + FITTED_SCALINGS,
+    )
+    transform: Transform | None = Field(
+        None,
+        description="Turn images, once scaled, into coefficients of low frequency. A function of the record "
+        "alone, so the guarantee covers it.",
     )
     pca: int | None = Field(
         None,
@@ -79,8 +87,8 @@ class Dataset(Section, ABC):
         None,
         ge=1e-6,
         le=1e6,
-        description="Scale each record's features, after scaling and PCA and before the intercept, to this "
-        "L2 norm; a record of zeros stays. A function of the record alone, so the guarantee covers it.",
+        description="Scale each record's features, after scaling, transform or PCA and before the intercept, "
+        "to this L2 norm; a record of zeros stays. A function of the record alone: the guarantee covers it.",
     )
     test_fraction: float = Field(0.2, gt=0, lt=1, description="Part of each silo's records kept for testing.")
     reserve: Reserve | None = Field(

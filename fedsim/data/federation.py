@@ -18,9 +18,8 @@ from fedsim.common.errors import InputError, suggest
 from fedsim.common.seeds import generator
 from fedsim.data.dataset import Dataset, Reserve
 from fedsim.data.fetch import obtain
-from fedsim.data.fitted import check_components
 from fedsim.data.partition import Partition, silo_names
-from fedsim.data.prepare import Prepared, prepare, squared_norms
+from fedsim.data.prepare import Prepared, num_kept, prepare, squared_norms
 from fedsim.data.recipe import Fitted, feature_names, recipe_of
 from fedsim.data.source import Design, Floats, Ints, Outline, Ranges, Source, Target
 
@@ -36,7 +35,7 @@ def outline(data: Dataset, partition: Partition, seed: int) -> Outline:
     source = data.open()
     records = _records(source, partition, seed)
     sizes = {name: training_records(n, data.test_fraction, data.reserve, name) for name, n in records}
-    features = check_components(data.pca, source.num_features) + data.intercept
+    features = num_kept(data, source.num_features) + data.intercept
     unused = source.num_rows - sum(n for _, n in records)
     norms = squared_norms(data, source)
     return Outline(sizes, features, source.num_classes, source.num_rows, unused, norms)

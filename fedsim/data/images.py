@@ -41,6 +41,7 @@ BRIGHTEST = 255.0
 class Images(Dataset):
     """Images whose records are drawn once and for all, apart from a scenario's own seed."""
 
+    images = True
     repeated: ClassVar[str]  # where the published draw repeats an image: the start of a notice
 
     draw: Literal["distinct", "published"] = Field(

@@ -5,9 +5,10 @@ Declared scaling is a fixed function of one record: with the declared range [l, 
     linear: x -> 2 (clip(x) - l) / (u - l) - 1
     log:    x -> 2 (log clip(x) - log l) / (log u - log l) - 1
 
-so that preparing one record uses no other, and the privacy claim covers it. So it does scaling each record to
-one norm. Standardising by training statistics and principal components depend on the records of every silo
-and on no noise: no guarantee covers them, and they exist in simulation only (`fedsim.data.fitted`).
+so that preparing one record uses no other, and the privacy claim covers it. So it does the transform
+of images (`fedsim.data.transform`) and scaling each record to one norm. Standardising by training statistics
+and principal components depend on the records of every silo and on no noise: no guarantee covers them, and
+they exist in simulation only (`fedsim.data.fitted`).
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import numpy as np
 from fedsim.common.errors import InputError
 from fedsim.data.dataset import Dataset, Scaling
 from fedsim.data.source import Design, Floats, Ints, Ranges, Source, Target
+from fedsim.data.transform import FIELD, Transform
 
 if TYPE_CHECKING:
     from fedsim.data.fitted import Components, Standard
@@ -37,6 +39,7 @@ class Preparation:
     standard: Standard | None = None
     components: Components | None = None
     record_norm: float | None = None
+    transform: Transform | None = None
 
     def features(self, values: Floats) -> Floats:
         """Raw features (n, d), with missing values filled, as a model takes them: (n, d')."""
@@ -53,7 +56,11 @@ class Preparation:
         return declared(values, self.ranges) if self.scaling == "declared" else values
 
     def finished(self, scaled: Floats) -> Floats:
-        """The other steps: principal components, records of one norm, and a last feature that is 1."""
+        """The other steps: transform or components, records of one norm, and a last feature that is 1."""
+        if self.transform is not None:
+            lower, upper = self.ranges.lower, self.ranges.upper
+            public = lower + self.transform.subtract * (upper - lower)
+            scaled = self.transform.apply(scaled - self.scaled(public[None]))
         if self.components is not None:
             scaled = self.components.apply(scaled)
         if self.record_norm is not None:
@@ -84,9 +91,28 @@ class Prepared(NamedTuple):
 def squared_norms(data: Dataset, source: Source) -> tuple[float, float] | None:
     """As in `Outline`: every number is mapped to [-1, 1], or every record to one norm."""
     found = source.squared_norms if data.scaling == "declared" and data.pca is None else None
+    if found is not None and data.transform is not None:
+        found = data.transform.squared_norms(source.num_features)
     if data.record_norm is not None and source.num_classes:
         found = data.record_norm**2, data.record_norm**2
     return None if found is None else (found[0] + data.intercept, found[1] + data.intercept)
+
+
+def num_kept(data: Dataset, num_features: int) -> int:
+    """Features after `transform` or `pca`, of so many; InputError where they do not fit, or not together."""
+    if data.transform is None and data.pca is None:
+        return num_features
+    if data.transform is None:
+        from fedsim.data.fitted import check_components
+
+        return check_components(data.pca, num_features)
+    told = data.transform.model_dump(exclude_unset=True)
+    if not data.images:
+        raise InputError(FIELD, told, f"is for images, and {data.name} has none: leave it out")
+    for field in data.fitted:
+        hint = f"looks at no record, and {field}: {getattr(data, field)} at all of them: leave one out"
+        raise InputError(FIELD, told, hint)
+    return data.transform.width(num_features)
 
 
 def prepare(
@@ -103,23 +129,33 @@ def prepare(
         silos: places among `rows` of each silo's records, for what each fits on its own.
 
     Raises:
-        InputError: a value is not finite, or there are fewer features than components.
+        InputError: a value is not finite, or as `num_kept`, or images have no declared ranges.
     """
+    num_kept(data, design.features.shape[1])
+    if data.transform is not None and not np.isfinite(design.ranges.lower).all():
+        hint = "is a part of the declared range, and none is declared: give ranges"
+        raise InputError(f"{FIELD}.subtract", data.transform.subtract, hint)
     standard = None
     if data.scaling == "training_statistics":
         from fedsim.data.fitted import standard_of
 
         standard = standard_of(design.features[training])
     by = Preparation(
-        data.scaling, data.intercept, design.ranges, design.target_range, standard, None, data.record_norm
+        data.scaling,
+        data.intercept,
+        design.ranges,
+        design.target_range,
+        standard,
+        None,
+        data.record_norm,
+        data.transform,
     )
     features, target = by.scaled(design.features, silos), by.target(design.target)
     _require_finite(features, "feature", data, rows)
     _require_finite(target, "target", data, rows)
     if data.pca is not None:
-        from fedsim.data.fitted import check_components, principal_components, training_moments
+        from fedsim.data.fitted import principal_components, training_moments
 
-        check_components(data.pca, features.shape[1])
         found = principal_components(training_moments(features, training), data.pca)
         by = replace(by, components=found)
     return Prepared(by.finished(features), target, by)

@@ -40,6 +40,7 @@ from fedsim.data.schema import (
 )
 from fedsim.data.source import Design, Floats, Matrix, Ranges, Source
 from fedsim.data.table import open_table
+from fedsim.data.transform import Transform
 
 
 class Recipe(Section):
@@ -52,6 +53,7 @@ class Recipe(Section):
     intercept: bool
     pca: int | None = None
     record_norm: float | None = None
+    transform: Transform | None = None
     reading: Reading = Field(DEFAULTS, description="How tables are read, and what means no value.")
 
     @property
@@ -62,12 +64,17 @@ class Recipe(Section):
     @property
     def num_features(self) -> int:
         """Features of a prepared record, the constant one included."""
-        return (self.pca or sum(column.width for column in self.columns.values())) + self.intercept
+        width = sum(column.width for column in self.columns.values())
+        if self.transform is not None:
+            return self.transform.width(width) + self.intercept
+        return (self.pca or width) + self.intercept
 
     @property
     def names(self) -> list[str]:
         """Names of the prepared features: column, or column=category; `1` is the constant feature."""
         made = [name for column, kind in self.columns.items() for name in names_of(column, kind)]
+        if self.transform is not None:
+            made = self.transform.names(len(made))
         components = [f"component_{k}" for k in range(self.pca or 0)]
         return [*(components or made), *(["1"] if self.intercept else [])]
 
@@ -92,6 +99,7 @@ class Fitted:
             self.standard,
             self.components,
             recipe.record_norm,
+            recipe.transform,
         )
 
     def features(self, table: Any) -> Floats:
@@ -163,7 +171,8 @@ def _of_source(data: Dataset, source: Source, design: Design) -> Recipe:
 
 
 def _recipe(data: Dataset, columns: dict[str, Input], target: str, predicts: Input) -> Recipe:
-    own = {option: getattr(data, option) for option in ("scaling", "intercept", "pca", "record_norm")}
+    options = ("scaling", "intercept", "pca", "record_norm", "transform")
+    own: dict[str, Any] = {option: getattr(data, option) for option in options}
     if isinstance(data, Reading):
         own["reading"] = Reading(**{option: getattr(data, option) for option in Reading.model_fields})
     return Recipe(columns=columns, target=target, predicts=predicts, **own)
