@@ -2,7 +2,7 @@
 
 Functions are wrapped by a clock that takes away what wrapped functions within them take; the wrapping itself
 adds a few microseconds a part. Rounds: the median of each part. The sweep: one algorithm of MNIST's logistic
-regression (six budgets, ten step sizes, ten trials) where `FEDSIM_DATA` has the images, else `digits_sweep`.
+regression on principal components (six budgets, ten step sizes, ten trials) where `FEDSIM_DATA` has the images, else `digits_sweep`.
 One process, one thread.
 """
 
@@ -91,6 +91,9 @@ SWEEP_PARTS: dict[str, list[tuple[Any, str]]] = {
 }
 MNIST = {
     "trials": 10,
+    "data.transform": None,
+    "data.pca": 50,
+    "data.preprocessing_cost": "ignored",
     "sweep.grid.algorithm": [
         {
             "label": "minibatch SGD",

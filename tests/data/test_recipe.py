@@ -20,6 +20,7 @@ from fedsim.data.partition import IidPartition
 from fedsim.data.recipe import Fitted, Recipe, declared_recipe
 from fedsim.data.schema import MeasuredColumn, NumberColumn
 from fedsim.data.source import Design, Labels, Ranges, Source
+from fedsim.data.transform import Transform
 
 ALONE = IidPartition(num_partitions=1)
 
@@ -66,6 +67,8 @@ DATA: dict[str, Callable[[], Dataset]] = {
     "digits": lambda: Digits(task="parity", intercept=False),
     "components": lambda: Digits(pca=5),
     "of one norm": lambda: Digits(pca=5, record_norm=2.0),
+    "a transform": lambda: Digits(transform=Transform(dct=9, crop=5), scaling="none"),
+    "a transform of one norm": lambda: Digits(transform=Transform(dct=9), record_norm=2.0),
     "both": lambda: BreastCancer(scaling="training_statistics", pca=3),
     "unscaled": lambda: Synthetic(rows=30, features=3, link="linear", scaling="none"),
     "synthetic": lambda: Synthetic(rows=30, features=3, link="softmax"),

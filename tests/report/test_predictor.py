@@ -35,6 +35,10 @@ CASES: dict[str, tuple[dict[str, Any], np.ndarray]] = {
     "linear": (tree(LINEAR.model_dump(), "linear_regression"), LINEAR.open().features),
     "absolute": (tree(LINEAR.model_dump(), "absolute_error"), LINEAR.open().features),
     "components": (tree({"name": "digits", "pca": 4, **IGNORED}, "softmax_regression"), PIXELS),
+    "transformed": (
+        tree({"name": "digits", "transform": {"dct": 9, "crop": 6, "subtract": 0.5}}, "softmax_regression"),
+        PIXELS,
+    ),
     "of one norm": (tree({"name": "digits", "record_norm": 2.0}, "softmax_regression"), PIXELS),
     "standardised": (tree(STANDARD, "logistic_regression"), TISSUE),
     "network": (tree("digits", MLP), PIXELS),

@@ -109,8 +109,16 @@ def test_these_bound_epsilon_with_every_record_and_the_thesiss_sizes(variant: st
     scenario = variant_of(variant)
     assert scenario.privacy.epsilon == 3
     assert scenario.privacy.calibration == "accountant"
-    assert (scenario.data.pca, scenario.problem.model.hidden) == (50, 64)
+    assert scenario.problem.model.hidden == 64
     assert not any("batch" in one for one in scenario.sweep.grid["algorithm"])
+
+
+def test_only_the_thesiss_records_are_prepared_at_a_cost_that_is_ignored() -> None:
+    data = {v: variant_of(v).data for v in ("honest", "honest_rounds", "thesis_split", "thesis")}
+    assert {v for v, each in data.items() if each.preprocessing_cost} == {"thesis_split", "thesis"}
+    assert {v for v, each in data.items() if each.pca == 50} == {"thesis_split", "thesis"}
+    for v in ("honest", "honest_rounds"):
+        assert (data[v].fitted, data[v].transform.dct, data[v].transform.crop) == ({}, 100, 20)
 
 
 def test_only_the_honest_draw_keeps_images_apart() -> None:

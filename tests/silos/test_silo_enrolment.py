@@ -18,6 +18,7 @@ from support.refusals import ANY, refused
 
 from fedsim.common.errors import InputError
 from fedsim.common.identity import Identity
+from fedsim.data.builtin import Digits
 from fedsim.data.csv_table import Csv
 from fedsim.data.federation import load
 from fedsim.data.partition import IidPartition
@@ -282,6 +283,32 @@ def test_a_table_gives_what_a_simulated_silo_trains_on(configure, tmp_path, kind
     assert np.array_equal(own.features, silo.train_features)
     assert np.array_equal(own.target, silo.train_target)
     assert own.num_classes == 2
+
+
+IMAGES = {"name": "npz", "path": "t.npz", "scaling": "declared", "transform": {"dct": 9, "crop": 6}}
+
+
+def test_a_silo_transforms_its_images_as_a_simulated_one(configure, tmp_path):
+    digits = Digits(task="parity", transform=IMAGES["transform"], test_fraction=1e-9)
+    source = digits.open()
+    ranges = np.stack([source.ranges.lower, source.ranges.upper])
+    np.savez(tmp_path / "t.npz", features=source.features, target=source.other("parity"), ranges=ranges)
+    own = read_records(configure({**IMAGES, "classes": 2}))
+    silo = load(digits, IidPartition(num_partitions=1), 0, 0).silos[0]
+    assert np.array_equal(own.features, silo.train_features)
+    assert own.num_features == 10
+
+
+def test_a_transform_that_does_not_fit_is_named_by_the_silos_field(configure, tmp_path):
+    np.savez(
+        tmp_path / "t.npz", features=np.ones((4, 25)), target=np.arange(4) % 2, ranges=[[0] * 25, [9] * 25]
+    )
+    with refused("silo.records.transform.crop", 6, "at most 5"):
+        enrol(configure({**IMAGES, "classes": 2}))
+    (tmp_path / "t.csv").write_text(TABLE)
+    with refused("silo.records.transform", {"dct": 2}, "is for images"):
+        enrol(configure({**SECTION, "transform": {"dct": 2}}))
+    assert not (tmp_path / "state").exists()
 
 
 def test_a_value_outside_the_schema_is_named_by_the_silos_field(configure, tmp_path):

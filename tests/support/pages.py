@@ -3,8 +3,8 @@
 A console block is run line by line. `<!-- file: NAME -->` before a block is a file that the commands need;
 `<!-- run -->` before a block of Python means that it runs as pasted. A `text` block is an output, of the
 command in `<!-- output: COMMAND -->` or of the Python before `<!-- output -->`, or a `<!-- diagram -->`.
-`<!-- output of one processor: COMMAND -->` has numbers that may differ elsewhere: `pca` is computed by the
-processor's linear algebra, and a last digit of the records keys all of the noise.
+`<!-- output of one processor: COMMAND -->` has numbers that may differ elsewhere: `transform` and `pca` are
+computed by libraries for the processor, and a last digit of the records keys all of the noise.
 """
 
 import ast
