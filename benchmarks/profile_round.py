@@ -2,7 +2,8 @@
 
 Functions are wrapped by a clock that takes away what wrapped functions within them take; the wrapping itself
 adds a few microseconds a part. Rounds: the median of each part. The sweep: one algorithm of MNIST's logistic
-regression on principal components (six budgets, ten step sizes, ten trials) where `FEDSIM_DATA` has the images, else `digits_sweep`.
+regression on principal components (six budgets, ten step sizes, ten trials) where `FEDSIM_DATA` has the
+images, else `digits_sweep`.
 One process, one thread.
 """
 

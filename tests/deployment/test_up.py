@@ -160,7 +160,7 @@ def test_when_a_daemon_dies_all_end_and_it_is_named(place):
         (None, None, True, "--out DIR alone"),
         ("breast_cancer", "new", True, "--out DIR alone"),
         ("breast_cancer", ".", False, "holds another run"),
-        ("digits_sweep", "new", False, "scenario.data.pca"),
+        ("digits_sweep", "new", False, "scenario.sweep"),
     ],
 )
 def test_what_a_person_can_mend_is_said_before_anything_starts(place, scenario, out, resume, said):
