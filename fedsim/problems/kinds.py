@@ -70,6 +70,19 @@ def scores_of_records(problem: Problem, features: Tensor, w: Tensor) -> Tensor:
     return GeneralisedLinear.scores(problem, features, w)  # whatever the problem makes of `scores`
 
 
+def probabilities(problem: Problem, scores: Tensor) -> Tensor | None:
+    """P(y = k), (records, classes), each made of its record's score alone; None where there are none.
+
+    NaN where a record's cannot be computed. InputError if a problem of others has no graph of one record.
+    """
+    known = head(problem)
+    if type(known) in OWN or type(known).probabilities is GeneralisedLinear.probabilities:
+        return known.probabilities(scores)
+    from fedsim.problems import linear_records
+
+    return linear_records.probabilities(known, scores)
+
+
 def head(problem: Problem) -> GeneralisedLinear:
     """The loss and the predictions as functions of the scores."""
     return problem.head if isinstance(problem, NeuralNetwork) else problem

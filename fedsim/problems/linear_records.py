@@ -41,6 +41,13 @@ def accepts(problem: GeneralisedLinear, target: Tensor) -> Tensor:
     return values.view(target.shape) == 1  # NaN is not
 
 
+def probabilities(problem: GeneralisedLinear, scores: Tensor) -> Tensor:
+    """As `fedsim.problems.kinds.probabilities`, of a problem that is not built in and gives some."""
+    one = _probabilities_of_one(problem, scores.dtype)
+    classes = tuple(one.shape[1:])
+    return each(lambda score: one({}, score).reshape(classes), classes, scores.dtype, scores.unsqueeze(1))
+
+
 @dataclass(frozen=True)
 class GivenLinear(GeneralisedLinear):
     """A problem that is known only by the programs of one record, which another process captured."""
@@ -93,18 +100,34 @@ def one_record(problem: GeneralisedLinear, dtype: torch.dtype) -> dict[str, Prog
     _check_numbers(problem)
     found = {}
     for method, record in _records(problem, dtype).items():
-        try:
-            captured = capture(FunctionModule(getattr(problem, method)), *record)
-            given = tuple(captured({}, *record).shape)
-        except (NotCapturedError, RuntimeError, TypeError) as error:
-            hint = "must be operations of torch on tensors, the same whatever a record's values are"
-            raise _wrong(problem, method, f"{hint} ({error})") from error
+        captured = _captured(problem, method, *record)
+        given = tuple(captured.shape)
         if given != tuple(record[0].shape):
             raise _wrong(
                 problem, method, f"must have shape {tuple(record[0].shape)} for one record, not {given}"
             )
         found[method] = captured
     return found
+
+
+@lru_cache(maxsize=16)
+def _probabilities_of_one(problem: GeneralisedLinear, dtype: torch.dtype) -> Program:
+    one = _captured(problem, "probabilities", _records(problem, dtype)["coefficient"][0])
+    if len(one.shape) != 2 or one.shape[0] != 1:
+        hint = f"must have shape (1, classes) for one record, not {tuple(one.shape)}"
+        raise _wrong(problem, "probabilities", hint)
+    return one
+
+
+def _captured(problem: GeneralisedLinear, method: str, *record: Tensor) -> Program:
+    """The method's program for one record, which runs."""
+    try:
+        captured = capture(FunctionModule(getattr(problem, method)), *record)
+        captured({}, *record)
+    except (NotCapturedError, RuntimeError, TypeError) as error:
+        hint = "must be operations of torch on tensors, the same whatever a record's values are"
+        raise _wrong(problem, method, f"{hint} ({error})") from error
+    return captured
 
 
 def _check_numbers(problem: GeneralisedLinear) -> None:
