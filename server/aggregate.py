@@ -13,8 +13,10 @@ from fedsim.common.errors import Refused
 from fedsim.privacy.sum_mechanism import SumMechanism
 from fedsim.protocol.contract import Algorithm, Asker, Public, PublicProblem, Query
 from fedsim.protocol.copies import CohortMemory, CopiedQuery, copied_arrays, copied_queries
+from fedsim.protocol.passes import features_of
 from fedsim.protocol.plan import Ask, Plan
 from fedsim.protocol.pool import Pool
+from fedsim.protocol.statistics import size_of
 
 
 def weighted(messages: Mapping[str, Tensor], public: Public, members: Sequence[int]) -> dict[str, Tensor]:
@@ -160,7 +162,8 @@ class _OnSums:
     def _answer(self, query: CopiedQuery, asked: Ask) -> Tensor:
         run = self._run
         if self._values is None:
-            return torch.zeros(1, run.problem.dimension, dtype=run.dtype)
+            size = size_of(query.shape, run.problem.dimension, features_of(run.problem))
+            return torch.zeros(1, size, dtype=run.dtype)
         worth = run.mechanism.step(float(query.clip)) * run.pool.worth(asked.batch, self._members)
         return (next(self._values).double() * worth).to(run.dtype).unsqueeze(0)
 

@@ -162,8 +162,8 @@ class Checkpoint:
 
 def expected_bytes(form: Form) -> int:
     """Approximate size of the file of a whole run."""
-    numbers = sum(map(len, form.names)) * form.dimension
-    return numbers * torch.empty(0, dtype=form.dtype).element_size() + len(form.names) * _OVERHEAD
+    numbers = sum(size for arrays in form.arrays for _, size in arrays)
+    return numbers * torch.empty(0, dtype=form.dtype).element_size() + len(form.arrays) * _OVERHEAD
 
 
 def _head(body: bytes | None, kind: type[Record], path: Path) -> Record:

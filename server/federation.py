@@ -120,7 +120,7 @@ class RemoteSilos:
         self._channel, self.identities = channel, dict(identities)
         self._deadline, self._patience = deadline, max(deadline, patience)
         self.least = len(self.names) if min_silos is None else min_silos
-        self._form: Form | Reports = Form((), 0, torch.float64)
+        self._form: Form | Reports = Form((), torch.float64)
         self._absent = _Absent()
 
     def hello(self, least: int | None = None) -> tuple[dict[str, Greeting], dict[str, str]]:
@@ -195,7 +195,7 @@ class RemoteSilos:
         taken, reasons = self._collect(frames, reply, min(self.least, len(names)))
         there = [member for member in members if self.names[member] in taken]
         rows = [taken[self.names[member]] for member in there]
-        messages = {key: torch.stack([row[key] for row in rows]) for key in self._form.names[round_index]}
+        messages = {key: torch.stack([row[key] for row in rows]) for key in sorted(rows[0])}
         left_out = {m: reasons[self.names[m]] for m in members if self.names[m] in reasons}
         return Answered(there, messages, left_out)
 

@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from fedsim.common.errors import Refused
 from fedsim.common.identity import is_signed
+from fedsim.protocol.dryrun import Arrays
 from fedsim.protocol.limits import LIMITS
 from fedsim.wire.frames import Frame, decode, opened
 from fedsim.wire.messages import Message, Refusal
@@ -33,23 +34,23 @@ class WrongReply(Exception):
 
 @dataclass(frozen=True)
 class Form:
-    """What a message must look like: names in each round, sorted; d; type; and the largest entry.
+    """What a message must look like: the arrays of each round; type; and the largest entry.
 
     An entry of a model above the silos' limit would have them all refuse the next broadcast, so none of a
     message is.
     """
 
-    names: Sequence[tuple[str, ...]]
-    dimension: int
+    arrays: Sequence[Arrays]
     dtype: torch.dtype
     largest: float = LIMITS.max_point
 
     def check(self, frame: Frame, round_index: int) -> None:
         """Raise `WrongReply` for arrays that are not as they should be."""
-        if tuple(sorted(frame.arrays)) != self.names[round_index]:
+        sizes = dict(self.arrays[round_index])
+        if frame.arrays.keys() != sizes.keys():
             raise WrongReply("its message has other arrays than the algorithm's", final=True)
-        for value in frame.arrays.values():
-            if value.shape != (self.dimension,) or value.dtype != self.dtype:
+        for name, value in frame.arrays.items():
+            if value.shape != (sizes[name],) or value.dtype != self.dtype:
                 raise WrongReply("an array of its message has another shape or type", final=True)
             if not float(value.abs().max()) <= self.largest:  # NaN compares false
                 raise WrongReply(
@@ -62,11 +63,6 @@ class Reports:
     """As `Form`, with secure aggregation: one sealed report, of so many bytes in each round."""
 
     sizes: Sequence[int]
-
-    @property
-    def names(self) -> Sequence[tuple[str, ...]]:
-        """The names of the arrays in each round's reply."""
-        return [("report",)] * len(self.sizes)
 
     def check(self, frame: Frame, round_index: int) -> None:
         """Raise `WrongReply` for anything but a report of the round's size."""

@@ -21,6 +21,7 @@ from fedsim.privacy.silo_gaussian import SiloGaussian
 from fedsim.protocol.batch import Fresh
 from fedsim.protocol.limits import Limits
 from fedsim.protocol.plan import Admitted, Census, Plan, Release, Terms
+from fedsim.protocol.statistics import GRADIENT, GRADIENT_DIFFERENCE, statistic
 from silos.account import Cost, Price, Stretch, up
 
 if TYPE_CHECKING:
@@ -70,6 +71,12 @@ def _own_noise(plan: Plan, terms: Terms, mechanism: Mechanism) -> Terms:
     if not mechanism.sums_only:
         return terms
     share, z = terms.share, terms.noise_multiplier
+    others = sorted({query.statistic for query in plan.queries} - {GRADIENT.name, GRADIENT_DIFFERENCE.name})
+    for name in others:
+        if statistic(name).noise == "exponential":
+            raise Refused(f"{name} draws from a silo's own records, and sums have no place for that")
+        if mechanism.name != "summed_gaussian":
+            raise Refused(f"{mechanism.name} serves gradients alone, not {name}; use summed_gaussian")
     if share is None or z is None:
         raise Refused(f"silo {terms.name!r}: noise and pool of secure aggregation are not given")
     sums = cast("SumMechanism", mechanism)
@@ -214,17 +221,18 @@ FLOATING_POINT = (
 
 
 def silo_mechanism(
-    dimension: int, exact_noise_dimension: int, seeded: bool = False
+    dimension: int, spread: float, exact_noise_dimension: int, seeded: bool = False
 ) -> tuple[Mechanism, tuple[str, ...]]:
-    """The mechanism for answers of `dimension` numbers, and what a reader must know of it.
+    """The mechanism for a plan, and what a reader must know of it.
 
     Args:
-        dimension: d.
+        dimension: d, of the largest answer.
+        spread: the smallest of its statistics.
         exact_noise_dimension: the largest d with exact noise, about 20 microseconds a number; 0 for none.
         seeded: whether noise comes from a seed, and is never exact.
     """
     if seeded:
         return SiloGaussian(), ()
     if dimension <= exact_noise_dimension:
-        return GridGaussian(dimension), ()
+        return GridGaussian(dimension, spread), ()
     return SiloGaussian(), (FLOATING_POINT,)

@@ -19,7 +19,7 @@ from __future__ import annotations
 import hashlib
 import secrets
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from enum import IntEnum
 from typing import Protocol
 
@@ -29,8 +29,7 @@ from torch import Tensor
 
 from fedsim.common.seeds import digest128
 from fedsim.privacy.mechanism import Mechanism
-from fedsim.protocol.plan import Ask, Plan
-from fedsim.protocol.statistics import statistic
+from fedsim.protocol.plan import Plan, QueryShape
 
 
 class Purpose(IntEnum):
@@ -148,11 +147,17 @@ class Noise:
     """The vectors of noise for a cohort's answers in a run, of scale 1, as its mechanism draws them."""
 
     def __init__(
-        self, mechanism: Mechanism, entropy: Entropy, plan: Plan, silos: int, dimension: int
+        self,
+        mechanism: Mechanism,
+        entropy: Entropy,
+        plan: Plan,
+        silos: int,
+        size: Callable[[QueryShape], int],
     ) -> None:
+        """`size`: how many numbers the answer to a query holds."""
         self._mechanism, self._entropy = mechanism, entropy
         kinds = {id(asks): asks for asks in plan.rounds}  # rounds are alike as a rule
-        sizes = {key: _sizes(asks, dimension) for key, asks in kinds.items()}
+        sizes = {key: [size(query) for ask in asks for query in ask.queries] for key, asks in kinds.items()}
         self._sizes = [sizes[id(asks)] for asks in plan.rounds]
         self._width = max(1, *map(sum, self._sizes)) if self._sizes else 1  # numbers of a silo in a round
         self._rounds = max(1, _NUMBERS // self._width)
@@ -181,11 +186,6 @@ class Noise:
         streams = self._entropy.streams(missing, block, Purpose.NOISE)
         self._mechanism.fill(streams, map(self._values.__getitem__, missing))
         self._ready[missing] = True
-
-
-def _sizes(asks: Iterable[Ask], dimension: int) -> list[int]:
-    """How many numbers each answer of a round holds, in the plan's order."""
-    return [statistic(query.statistic).size(dimension) for ask in asks for query in ask.queries]
 
 
 class RoundNoise:

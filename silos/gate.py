@@ -13,7 +13,8 @@ all that the server sees, the mechanism states the guarantee.) Why:
   earlier noisy answers of this silo; its noise scales with the clip, so its cost is the plan's entry
   whatever the points are.
 * The plan bounds the number and kind of answers: a query that does not match the plan's entry in
-  statistic, batch, noise ratio and number of points is refused, as is a round outside the plan.
+  statistic, options, batch, noise ratio, number of points and size of a transform is refused, as is a round
+  outside the plan.
 * What is checked is what is used: queries, broadcasts, messages and memory are copied first
   (`fedsim.protocol.copies`), and of a query that matches, the plan's own statistic, batch and noise ratio are
   used. An ask is not answered under a setting of torch that changes sums (`silos.sums`). One that
@@ -48,8 +49,10 @@ from fedsim.privacy.mechanism import Mechanism
 from fedsim.problems.kinds import Problem, check
 from fedsim.protocol.contract import Algorithm, Asker, Query
 from fedsim.protocol.copies import CohortMemory, CopiedQuery, copied_arrays, copied_queries, digests
-from fedsim.protocol.limits import Limits
+from fedsim.protocol.dryrun import Arrays
+from fedsim.protocol.limits import Limits, check_transform
 from fedsim.protocol.plan import Admitted, Ask, Plan, Statement, Terms
+from fedsim.protocol.statistics import shapes_of
 from silos.admission import admit, spent
 from silos.entropy import Entropy
 from silos.ledger import Ledger, Reply
@@ -81,7 +84,7 @@ class Gate:
         ledgers: Sequence[Ledger],
         limits: Limits,
         dtype: torch.dtype,
-        broadcasts: Sequence[tuple[str, ...]] | None = None,
+        broadcasts: Sequence[Arrays] | None = None,
     ) -> None:
         """Admit the plan for every silo, or raise `Refused`.
 
@@ -96,8 +99,8 @@ class Gate:
             ledgers: one for each silo, of no other gate.
             limits: what the silos consider at all.
             dtype: of parameters and answers.
-            broadcasts: names of the arrays that each round is asked with, sorted; None where the one who asks
-                is trusted with what a round costs.
+            broadcasts: the arrays that each round is asked with; None for any of d numbers, where the one
+                who asks is trusted with what a round costs.
         """
         names = [silo.name for silo in silos]
         if len(set(names)) < len(names):  # equal names would mean equal noise
@@ -108,7 +111,8 @@ class Gate:
         self._records, self._problem, self._algorithm = records, problem, algorithm
         self._dimension, self._dtype = problem.dimension, dtype
         self._limits, self._mechanism, self._broadcasts = limits, mechanism, broadcasts
-        limits.check_plan(plan, self._dimension)
+        self._features = problem.num_features
+        limits.check_plan(plan, self._dimension, self._features)
         self._plan = plan
         self.admitted = admit(plan, silos, mechanism, limits)
         self._rounds = [frozenset(terms.rounds) for terms in silos]
@@ -148,13 +152,16 @@ class Gate:
         check_surroundings(self._dtype)
         members = range(len(self._ledgers)) if members is None else members
         self._check_members(round_index, members)
-        shapes = self._records.shapes(members, self._dimension)
         broadcast = copied_arrays(broadcast, "a broadcast")
-        if self._broadcasts is not None and tuple(sorted(broadcast)) != self._broadcasts[round_index]:
-            names = ", ".join(self._broadcasts[round_index])
+        sizes = dict.fromkeys(broadcast, self._dimension)
+        if (
+            self._broadcasts is not None
+            and broadcast.keys() != (sizes := dict(self._broadcasts[round_index])).keys()
+        ):
+            names = ", ".join(sizes)
             raise Refused(f"round {round_index} is asked for with other arrays than {names}")
-        for value in broadcast.values():
-            self.check_point(value, shapes)
+        for name, value in broadcast.items():
+            self.check_point(value, self._records.shapes(members, sizes[name]))
         keys = digests(broadcast, len(members))
         ledgers = [self._ledgers[member] for member in members]
         stored = [ledger.find(round_index, key) for ledger, key in zip(ledgers, keys, strict=True)]
@@ -172,7 +179,7 @@ class Gate:
         if point.dtype != self._dtype or tuple(point.shape) not in shapes:
             kinds, given = " or ".join(map(str, shapes)), f"{tuple(point.shape)} {point.dtype}"
             raise Refused(f"a point is {given}; this problem's dimension asks for {kinds} {self._dtype}")
-        self._limits.check_point(point, self._dimension)
+        self._limits.check_point(point)
 
     def _check_members(self, round_index: int, members: Sequence[int]) -> None:
         """Each silo once and in order: a silo named twice would answer twice for one debit."""
@@ -190,7 +197,6 @@ class Gate:
         """Answer for silos that have paid for this round and not replied; store before returning."""
         memory = self._memory.select(members)
         asker = _RoundAsker(self, round_index, members)
-        shape = (len(members), self._dimension)
         try:
             message = self._algorithm.silo(self._problem, broadcast, cast(Asker, asker), memory)
             asker.finish()
@@ -198,7 +204,7 @@ class Gate:
                 reply = asker._releases.contributions(memory)
             else:
                 plain = copied_arrays(message, "a message")
-                reply = {name: _widened(plain[name], shape) for name in sorted(plain)}
+                reply = {name: _widened(plain[name], len(members)) for name in sorted(plain)}
                 self._memory.commit(members, memory)
         except BaseException as error:  # the ledger holds the round to be over in any case: this says why
             reason = str(error) if type(error) is Refused else f"round {round_index} failed in the silo"
@@ -230,7 +236,8 @@ def _one_row(kept: Reply, dimension: int, dtype: torch.dtype) -> CohortMemory:
     return part
 
 
-def _widened(value: Tensor, shape: tuple[int, int]) -> Tensor:
+def _widened(value: Tensor, silos: int) -> Tensor:
+    shape = silos, value.shape[-1]
     return value if value.shape == shape else value.expand(shape).clone()
 
 
@@ -297,16 +304,20 @@ class _RoundAsker:
 
     def _checked(self, query: CopiedQuery) -> CopiedQuery:
         """The query with its points and clip within the limits, a clip of one number as such."""
-        silos, dimension, clip = len(self._members), self._gate._dimension, query.clip
+        gate, silos, clip = self._gate, len(self._members), query.clip
         if isinstance(clip, Tensor):
             clip = clip.reshape(()) if tuple(clip.shape) == (1,) else clip  # the norm of a shared vector
-            if clip.dtype != self._gate._dtype or tuple(clip.shape) not in ((), (silos, 1)):
+            if clip.dtype != gate._dtype or tuple(clip.shape) not in ((), (silos, 1)):
                 raise Refused(
                     f"clip is {tuple(clip.shape)} {clip.dtype}, not one number a silo, ({silos}, 1)"
                 )
-        self._gate._limits.check_clip(clip)
+        gate._limits.check_clip(clip, query.shape.statistic)
+        dimension = shapes_of(query.shape, gate._dimension, gate._features).dimension
         for point in query.points:
-            self._gate.check_point(point, [(dimension,), (silos, dimension)])
+            gate.check_point(point, [(dimension,), (silos, dimension)])
+        if query.transform is not None:
+            check_transform(query.transform, gate._features, gate._dtype)
+            gate._limits.check_point(query.transform)
         return query._replace(clip=clip)
 
     def _check_open(self) -> None:

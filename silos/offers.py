@@ -24,8 +24,9 @@ from fedsim.problems.network import NeuralNetwork
 from fedsim.problems.network_models import Imported
 from fedsim.problems.section import ProblemSection, problem_of, problem_section
 from fedsim.protocol.contract import Algorithm, Public
-from fedsim.protocol.dryrun import dry_run
+from fedsim.protocol.dryrun import Arrays, dry_run
 from fedsim.protocol.plan import Admitted, Plan, Terms
+from fedsim.protocol.statistics import extent
 from fedsim.wire.messages import Offer
 from silos.admission import admit, silo_mechanism
 from silos.config import Policy
@@ -70,13 +71,13 @@ class Proposal:
 class Admissible:
     """A plan that the silo can afford by itself; whether its account can, the ledger says.
 
-    `broadcasts` are the names of each round's arrays, `notices` lines for the report; `colluding` is the
+    `broadcasts` are each round's arrays, `notices` lines for the report; `colluding` is the
     epsilon that is left of secure aggregation if server and shuffler collude.
     """
 
     proposal: Proposal
     plan: Plan
-    broadcasts: tuple[tuple[str, ...], ...]
+    broadcasts: tuple[Arrays, ...]
     terms: Terms
     mechanism: Mechanism
     notices: tuple[str, ...]
@@ -139,7 +140,7 @@ def admissible(proposal: Proposal, policy: Policy, own: Own, seeded: bool = Fals
     """
     offer, limits, part = proposal.offer, policy.limits, proposal.part
     if proposal.isolated is not None:
-        trace = proposal.isolated.dry_run(proposal.public, offer.seed, limits, proposal.problem.dimension)
+        trace = proposal.isolated.dry_run(proposal.public, offer.seed, limits, proposal.problem)
     else:
         trace = dry_run(proposal.algorithm, proposal.problem, proposal.public, offer.seed, limits)
     plan = trace.plan
@@ -148,9 +149,12 @@ def admissible(proposal: Proposal, policy: Policy, own: Own, seeded: bool = Fals
     mechanism: Mechanism
     if part is not None:
         part.check_summable(plan, trace.remembers)
-        mechanism, notices = part.exact_mechanism(policy.exact_noise_dimension, seeded)
+        mechanism, notices = part.exact_mechanism(
+            plan, proposal.problem, policy.exact_noise_dimension, seeded
+        )
     else:
-        mechanism, notices = silo_mechanism(proposal.problem.dimension, policy.exact_noise_dimension, seeded)
+        size, spread = extent(plan.queries, proposal.problem.dimension, own.num_features)
+        mechanism, notices = silo_mechanism(size, spread, policy.exact_noise_dimension, seeded)
     epsilon, delta = policy.run_budget
     terms = Terms(
         own.name,

@@ -210,7 +210,7 @@ class OpenRuns:
         run.resumes = made.isolated is None
         if made.part is None or self._pinned is None:
             return run
-        return self._pinned.ledger(run, made.part, made.offer, plan.plan, made.problem.dimension)
+        return self._pinned.ledger(run, made.part, made.offer, plan.plan, made.problem)
 
     def _entropy(self, run: RunLedger) -> Entropy:
         if self._simulation is None:

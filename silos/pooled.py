@@ -23,9 +23,11 @@ from fedsim.privacy.rounding import shown_up
 from fedsim.privacy.shuffled_binomial import ShuffledBinomial
 from fedsim.privacy.sum_mechanism import SumMechanism
 from fedsim.privacy.summed_gaussian import SummedGaussian
+from fedsim.problems.kinds import Problem
 from fedsim.protocol.contract import Algorithm
 from fedsim.protocol.plan import Admitted, Plan
 from fedsim.protocol.pool import Pool, Share
+from fedsim.protocol.statistics import extent
 from fedsim.secagg.agreement import ReportContexts
 from fedsim.secagg.reports import seal_report
 from fedsim.secagg.roster import Roster, load_roster
@@ -59,13 +61,16 @@ class SumPart:
             )
 
     def exact_mechanism(
-        self, exact_noise_dimension: int, seeded: bool
+        self, plan: Plan, problem: Problem, exact_noise_dimension: int, seeded: bool
     ) -> tuple[SumMechanism, tuple[str, ...]]:
         """The mechanism that adds the silo's noise, and what a reader must know of it (`silo_mechanism`).
 
         Where aggregators add the noise, the silo draws none.
         """
         mechanism = self.mechanism
+        if isinstance(mechanism, SummedGaussian):
+            size, spread = extent(plan.queries, problem.dimension, problem.num_features)
+            mechanism = replace(mechanism, dimension=size, spread=spread)
         if seeded or isinstance(mechanism, ShuffledBinomial):
             return mechanism, ()  # the latter's are integers, of fair bits
         if not isinstance(mechanism, SummedGaussian):
@@ -130,9 +135,11 @@ class Pinned:
         check_serves(mechanism, str(offer.algorithm["name"]), algorithm)
         return SumPart(roster, Share(pool, roster.names.index(own), pooled.clip), mechanism)
 
-    def ledger(self, run: RunLedger, part: SumPart, offer: Offer, plan: Plan, dimension: int) -> SealedLedger:
+    def ledger(
+        self, run: RunLedger, part: SumPart, offer: Offer, plan: Plan, problem: Problem
+    ) -> SealedLedger:
         """The run's ledger, which keeps sealed reports."""
-        contexts = ReportContexts(offer, plan, part.mechanism, dimension)
+        contexts = ReportContexts(offer, plan, part.mechanism, problem.dimension, problem.num_features)
         return SealedLedger(run, part, contexts, self.identity)
 
 

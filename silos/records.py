@@ -113,8 +113,8 @@ class Records:
         if members == block.members:
             return block
         rows = torch.tensor([self._home[member][1] for member in members])
-        mask = None if block.mask is None else block.mask[rows]
-        return Block(members, block.features[rows], block.target[rows], block.inverse_norm[rows], mask)
+        mask, real = (None if each is None else each[rows] for each in (block.mask, block.real))
+        return Block(members, block.features[rows], block.target[rows], block.inverse_norm[rows], mask, real)
 
 
 def _groups(sizes: Sequence[int]) -> list[list[int]]:
@@ -137,16 +137,18 @@ def _block(
     features = torch.zeros(len(group), rows, problem.num_features, dtype=dtype)
     target = torch.zeros(len(group), rows, dtype=dtype)
     mask = torch.zeros_like(target) if isinstance(problem, NeuralNetwork) else None
+    sizes = torch.tensor([[len(silos[member][1])] for member in group])
+    real = (torch.arange(rows) < sizes).to(dtype) if mask is None and int(sizes.min()) < rows else None
     for i, member in enumerate(group):
         x, y = silos[member]
         features[i, : len(y)] = torch.as_tensor(x)
         target[i, : len(y)] = torch.as_tensor(y)
         if mask is not None:
             mask[i, : len(y)] = 1
-    return _sanitised(Block(group, features, target, target, mask), problem)
+    return sanitised(Block(group, features, target, target, mask, real), problem)
 
 
-def _sanitised(block: Block, problem: Problem) -> Block:
+def sanitised(block: Block, problem: Problem) -> Block:
     """Records whose term could not be finite count as zero vectors from the start."""
     norm = torch.linalg.vector_norm(block.features, dim=-1, dtype=torch.float64)
     usable = (norm <= MAX_NORM) & accepts(problem, block.target) & (block.target.abs() <= MAX_NORM)
@@ -171,7 +173,7 @@ def _gather(part: Part, chosen: Sequence[np.ndarray]) -> Block:
     if block.mask is not None:
         keep = taken(block.mask) if keep is None else keep.mul_(taken(block.mask))
     features, target, inverse_norm = taken(block.features), taken(block.target), taken(block.inverse_norm)
-    return Block(part.members, features, target, inverse_norm, keep)
+    return Block(part.members, features, target, inverse_norm, keep, keep)
 
 
 def _rectangle(chosen: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray | None]:

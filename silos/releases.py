@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -13,11 +15,16 @@ from fedsim.problems.kinds import Problem
 from fedsim.protocol.batch import Batch
 from fedsim.protocol.copies import CopiedQuery
 from fedsim.protocol.plan import Admitted, Ask, Plan
-from fedsim.protocol.statistics import statistic
+from fedsim.protocol.statistics import size_of, statistic
 from silos.batches import Batches
 from silos.entropy import Entropy, Noise
 from silos.records import Records
 from silos.sums import Block
+
+if TYPE_CHECKING:  # loaded where a query asks for them
+    from silos.terms import Transformed
+
+ClippedSum = Callable[[Problem, Block, Sequence[Tensor], float | Tensor | None], Tensor]
 
 
 class Releases:
@@ -35,13 +42,30 @@ class Releases:
     ) -> None:
         self.records, self.problem, self.mechanism = records, problem, mechanism
         self.dimension, self.dtype = problem.dimension, dtype
+        self._transformed: Transformed | None = None
         silos = [own.terms for own in admitted]
         names, rounds = [own.name for own in silos], [own.rounds for own in silos]
         self.batches = Batches(records, plan, rounds, names, entropy)
         self.multipliers = torch.tensor([[_base(own, mechanism)] for own in admitted], dtype=torch.float64)
         self.shares = [own.share for own in silos if own.share is not None]
         drawing = records.drawing(range(len(silos)))
-        self.noise = Noise(mechanism, entropy, plan, len(drawing), self.dimension)
+        self.size = partial(size_of, dimension=self.dimension, features=problem.num_features)
+        self.noise = Noise(mechanism, entropy, plan, len(drawing), self.size)
+
+    def other(
+        self, query: CopiedQuery, blocks: Sequence[Block]
+    ) -> tuple[Problem, Sequence[Block], ClippedSum]:
+        """Problem, records and the sum of terms for a query that is no gradient of records as they are."""
+        from silos.terms import Transformed, narrowed, summed  # loaded where one is asked for
+
+        problem, clipped_sum = self.problem, self.records.clipped_sum
+        if query.transform is not None:
+            self._transformed = self._transformed or Transformed()
+            problem = narrowed(problem, query.shape.transform)
+            blocks = self._transformed.blocks(problem, blocks, query.transform)
+        if query.shape.statistic.startswith("gradient"):
+            return problem, blocks, clipped_sum
+        return problem, blocks, partial(summed, clipped_sum, query.shape)
 
     def round(self, members: list[int], round_index: int) -> RoundReleases:
         """The releases of one round."""
@@ -85,8 +109,8 @@ class RoundReleases:
             weights = self._weights(planned.batch)
             for query, shape in zip(queries, shapes, strict=True):
                 self._contributions.append(self._contribution(query, shape.noise_ratio, blocks, weights))
-            nothing = torch.zeros(len(self._members), self._run.dimension, dtype=self._run.dtype)
-            return tuple(nothing.clone() for _ in queries)
+            members, dtype, size = len(self._members), self._run.dtype, self._run.size
+            return tuple(torch.zeros(members, size(shape), dtype=dtype) for shape in shapes)
         return tuple(
             self._release(query, shape.noise_ratio, blocks, divisors).detach()
             for query, shape in zip(queries, shapes, strict=True)
@@ -100,7 +124,11 @@ class RoundReleases:
         The mechanism's noise is scaled to spread x clip, the sum's L2 sensitivity under replace-one. Division
         by the public K is post-processing.
         """
-        total = self._clipped_sum(query, blocks)
+        total = self._sum(query, blocks)
+        if statistic(query.shape.statistic).noise == "exponential":
+            from silos.selections import drawn  # loaded where one is asked for
+
+            return drawn(total, noise_ratio * self._multipliers, self._run.mechanism, self._noise.next)
         self._perturb(total, query, noise_ratio, query.clip)
         return (total if divisors is None else total.div_(divisors)).to(self._run.dtype)
 
@@ -117,12 +145,12 @@ class RoundReleases:
         shares = [self._run.shares[member].clip for member in self._members]
         shorter = query.clip * torch.tensor(shares, dtype=torch.float64).unsqueeze(-1)
         own = query if set(shares) == {1.0} else query._replace(clip=shorter.to(self._run.dtype))
-        total = self._clipped_sum(own, blocks).mul_(weights)
+        total = self._sum(own, blocks).mul_(weights)
         self._perturb(total, query, noise_ratio, float(query.clip))
         return total.detach()
 
     def _perturb(self, total: Tensor, query: CopiedQuery, noise_ratio: float, clip: float | Tensor) -> None:
-        spread = statistic(query.shape.statistic).spread
+        spread = statistic(query.shape.statistic).spread_of(query.shape.options)
         self._run.mechanism.perturb(total, noise_ratio, self._multipliers, spread, clip, self._noise.next)
 
     def _weights(self, batch: Batch) -> Tensor:
@@ -130,17 +158,24 @@ class RoundReleases:
         weights = [self._run.shares[member].weight(batch) for member in self._members]
         return torch.tensor(weights, dtype=torch.float64).unsqueeze(-1)
 
-    def _clipped_sum(self, query: CopiedQuery, blocks: Sequence[Block]) -> Tensor:
-        """The blocks' clipped sums in the order of the members, (members, d)."""
-        problem, clipped_sum = self._run.problem, self._run.records.clipped_sum
+    def _sum(self, query: CopiedQuery, blocks: Sequence[Block]) -> Tensor:
+        """The sums of the blocks' terms in the order of the members, (members, size)."""
+        problem = self._run.problem
+        clipped_sum: ClippedSum = self._run.records.clipped_sum
         clip = query.clip if self._run.mechanism.clips else None
+        if query.transform is not None or not query.shape.statistic.startswith("gradient"):
+            problem, blocks, clipped_sum = self._run.other(query, blocks)
         if len(blocks) == 1:  # its silos are in the members' order
             return clipped_sum(problem, blocks[0], query.points, clip)
-        total = torch.empty(len(self._members), self._run.dimension, dtype=torch.float64)
+        total: Tensor | None = None
         place = {member: row for row, member in enumerate(self._members)}
         for block in blocks:
             rows = torch.tensor([place[member] for member in block.members])
             points = [point if point.dim() == 1 else point[rows] for point in query.points]
             own = clip[rows] if isinstance(clip, Tensor) and clip.dim() == 2 else clip
-            total[rows] = clipped_sum(problem, block, points, own)
+            found = clipped_sum(problem, block, points, own)
+            if total is None:
+                total = torch.empty(len(self._members), found.shape[-1], dtype=found.dtype)
+            total[rows] = found
+        assert total is not None
         return total

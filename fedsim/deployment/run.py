@@ -219,7 +219,7 @@ def _joined(
             checkpoint = Checkpoint.create(path, plan.record, silos.heads)
         elif checkpoint.run != plan.record:
             raise InputError("checkpoint", str(path), "is of another scenario or another federation")
-        form = Form(plan.resolved.trace.messages, plan.resolved.problem.dimension, plan.resolved.dtype)
+        form = Form(plan.resolved.trace.messages, plan.resolved.dtype)
         refused = {} if checkpoint.admissions else _offered(plan, silos, checkpoint, path, least, roster)
         if not refused:
             if checkpoint.rounds == 0:

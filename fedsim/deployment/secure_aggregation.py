@@ -80,7 +80,8 @@ def contexts_of(resolved: Resolved, offers: Mapping[str, Offer]) -> ReportContex
     if resolved.sums is None:
         return None
     offer = next(iter(offers.values()))  # all that makes contexts is alike in them
-    return ReportContexts(offer, resolved.trace.plan, resolved.sums.mechanism, resolved.problem.dimension)
+    sizes = resolved.problem.dimension, resolved.problem.num_features
+    return ReportContexts(offer, resolved.trace.plan, resolved.sums.mechanism, *sizes)
 
 
 def reports_of(contexts: ReportContexts) -> Reports:

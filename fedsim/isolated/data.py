@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import select
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -53,6 +53,8 @@ def queries_out(queries: Sequence[Query]) -> tuple[dict[str, Any], Arrays]:
         arrays |= {f"{q}.{p}": point for p, point in enumerate(query.points)}
         if isinstance(query.clip, Tensor):
             arrays[f"{q}.clip"] = query.clip
+        if query.transform is not None:
+            arrays[f"{q}.transform"] = query.transform
         head.append(
             {
                 "statistic": query.statistic,
@@ -60,6 +62,8 @@ def queries_out(queries: Sequence[Query]) -> tuple[dict[str, Any], Arrays]:
                 "clip": None if isinstance(query.clip, Tensor) else query.clip,
                 "batch": _BATCH.dump_python(query.batch),
                 "noise_ratio": query.noise_ratio,
+                "options": list(query.options),
+                "transform": query.transform is not None,
             }
         )
     return {"queries": head}, arrays
@@ -75,6 +79,8 @@ def queries_in(head: Mapping[str, Any], arrays: Mapping[str, Tensor]) -> tuple[Q
                 arrays[f"{q}.clip"] if each["clip"] is None else float(each["clip"]),
                 _batch(each["batch"]),
                 float(each["noise_ratio"]),
+                tuple(map(float, each["options"])),
+                arrays[f"{q}.transform"] if each["transform"] else None,
             )
             for q, each in enumerate(head["queries"])
         )
@@ -93,18 +99,22 @@ def trace_out(trace: Trace) -> tuple[dict[str, Any], Arrays]:
     }
 
 
+def _arrays_in(named: Iterable[tuple[Any, Any]]) -> tuple[tuple[str, int], ...]:
+    return tuple((str(name), int(size)) for name, size in named)
+
+
 def trace_in(head: Mapping[str, Any], arrays: Mapping[str, Tensor]) -> Trace:
     """The result of a frame; whether its plan can be afforded is for limits and accountant to say. Refused if
     it has none.
     """
     try:
         kinds = [
-            (_ASKS.validate_python(asks), bool(holds), tuple(map(str, sent)), tuple(map(str, names)))
-            for asks, holds, sent, names in head["kinds"]
+            (_ASKS.validate_python(asks), bool(holds), _arrays_in(sent), _arrays_in(told))
+            for asks, holds, sent, told in head["kinds"]
         ]
         rounds = [kinds[int(i)] for i in arrays["order"].tolist()]
-        asks, holds, sent, names = zip(*rounds, strict=True)
-        return Trace(Plan(asks), holds, sent, names, bool(head["remembers"]))
+        asks, holds, sent, told = zip(*rounds, strict=True)
+        return Trace(Plan(asks), holds, sent, told, bool(head["remembers"]))
     except (LookupError, TypeError, ValueError, OverflowError):
         raise Refused("the plug-in's process sends a plan that is malformed") from None
 

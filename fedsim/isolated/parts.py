@@ -42,6 +42,7 @@ from fedsim.protocol.contract import Algorithm, Asker, Combined, Public, PublicP
 from fedsim.protocol.copies import MAX_ARRAYS, CohortMemory
 from fedsim.protocol.dryrun import Trace, dry_run
 from fedsim.protocol.limits import Limits
+from fedsim.protocol.passes import features_of
 from fedsim.wire.frames import MAX_HEAD, Frame
 
 T = TypeVar("T")
@@ -111,11 +112,11 @@ class Isolated:
         arrays = constants_in(head, self.made.arrays)
         return given(head.get("tree"), arrays, DTYPES[self._recipe["dtype"]])
 
-    def dry_run(self, public: Public, seed: int, limits: Limits, dimension: int) -> Trace:
+    def dry_run(self, public: Public, seed: int, limits: Limits, problem: PublicProblem) -> Trace:
         """The plan that the algorithm follows, as `fedsim.protocol.dryrun.dry_run` finds it.
 
         Whether the child tells the truth does not matter: this plan is what is priced, and the gate answers
-        no other. `dimension` is the problem's d.
+        no other.
 
         Raises:
             Refused, PluginError: it has none.
@@ -125,7 +126,7 @@ class Isolated:
         asked, most = head | {"seed": seed, "limits": bounds}, MAX_HEAD + 8 * limits.max_rounds
         found = self._call("dry run", asked, arrays, most, "trace")
         trace = trace_in(found.head, found.arrays)
-        limits.check_plan(trace.plan, dimension)
+        limits.check_plan(trace.plan, problem.dimension, features_of(problem))
         return trace
 
     def server(
@@ -308,5 +309,5 @@ def trace_of(
     """
     found = algorithm.on(problem, public.weights.dtype) if isinstance(algorithm, Confined) else algorithm
     if isinstance(found, Isolated):
-        return found.dry_run(public, seed, limits, problem.dimension)
+        return found.dry_run(public, seed, limits, problem)
     return dry_run(algorithm, problem, public, seed, limits)

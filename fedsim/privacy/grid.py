@@ -29,7 +29,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import inf
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 import numpy as np
 import torch
@@ -41,7 +41,7 @@ from fedsim.privacy.discrete_noise import Integers, with_noise
 from fedsim.privacy.mechanism import Mechanism
 from fedsim.privacy.silo_gaussian import SiloGaussian
 from fedsim.protocol.plan import Census
-from fedsim.protocol.statistics import GRADIENT
+from fedsim.protocol.statistics import OPPOSITE
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -76,10 +76,29 @@ def on_grid(total: Tensor, clip: float | Tensor, largest: float = 2.0**62) -> In
     return rounded
 
 
-def check_dimension(total: Tensor, dimension: int) -> None:
-    """Raise a ValueError unless the sums are of the dimension whose sensitivity was priced."""
-    if total.shape[-1] != dimension:
-        raise ValueError(f"sums of {total.shape[-1]} numbers, a mechanism for {dimension}")
+class Priced(Protocol):
+    """The answers that a mechanism was priced for."""
+
+    @property
+    def dimension(self) -> int:
+        """Numbers of the largest."""
+        ...
+
+    @property
+    def spread(self) -> float:
+        """The smallest spread of their statistics."""
+        ...
+
+
+def checked_sensitivity(mechanism: Priced, total: Tensor, spread: float) -> float:
+    """D of these sums; ValueError unless the mechanism was priced for them."""
+    size = total.shape[-1]
+    if size > mechanism.dimension or spread < mechanism.spread:
+        raise ValueError(
+            f"sums of {size} numbers and spread {spread:g}, priced were at most {mechanism.dimension} and "
+            f"at least {mechanism.spread:g}"
+        )
+    return sensitivity(size, spread)
 
 
 def weights(census: Census) -> list[tuple[float, int]]:
@@ -169,14 +188,15 @@ def check_sizes(sizes: Iterable[int]) -> None:
 class GridGaussian(GridPricing, Mechanism):
     """Clip every record's term, round the sum to a grid and add exact discrete Gaussian noise in the silo."""
 
-    dimension: int  # d, of the answers
+    dimension: int  # d, of the largest answer
+    spread: float = OPPOSITE  # the smallest of the statistics
     name: ClassVar[str] = "gaussian"
     guarantee: ClassVar[str] = SiloGaussian.guarantee
 
     @property
     def sensitivity(self) -> float:
-        """The sensitivity of a rounded sum of gradients in steps of the grid: D of the module's docstring."""
-        return sensitivity(self.dimension, GRADIENT.spread)
+        """D of the module's docstring, in steps of the grid."""
+        return sensitivity(self.dimension, self.spread)
 
     def fill(self, streams: Iterable[np.random.Generator], rows: Iterable[np.ndarray]) -> None:
         """Draw nothing: the noise is not a stream's."""
@@ -185,14 +205,17 @@ class GridGaussian(GridPricing, Mechanism):
         self, total: Tensor, noise_ratio: float, z: Tensor, spread: float, clip: float | Tensor, noise: Noise
     ) -> None:
         """total = (round(total / step) + discrete Gaussian noise) step; with clip 0, zero. ValueError for
-        sums of another dimension, whose sensitivity is not known.
+        sums that were not priced: larger ones, or of a smaller spread.
         """
-        check_dimension(total, self.dimension)
-        scales = (noise_ratio * z.double() * sensitivity(self.dimension, spread)).flatten().tolist()
+        moved = checked_sensitivity(self, total, spread)
+        scales = (noise_ratio * z.double() * moved).flatten().tolist()
         rows = on_grid(total, clip)
         noisy = np.stack([with_noise(row, scale) for row, scale in zip(rows, scales, strict=True)])
         total.copy_(torch.from_numpy(noisy)).mul_(clip / STEPS)
 
     def distance(self, census: Census, z: float) -> float:
-        """T: total variation between the noise of a whole census and rounded Gaussian noise."""
+        """T: total variation between the noise of a whole census and rounded Gaussian noise.
+
+        Statistics of smaller answers have a little less noise a coordinate, and many fewer coordinates.
+        """
         return distance(self.dimension, census, z * self.sensitivity)

@@ -11,6 +11,7 @@ from fedsim.privacy.sum_mechanism import SumMechanism
 from fedsim.privacy.summed_gaussian import NoiseBy, SummedGaussian
 from fedsim.protocol.contract import Algorithm
 from fedsim.protocol.pool import Pool
+from fedsim.protocol.statistics import OPPOSITE
 
 GAUSSIAN: Mechanism = SiloGaussian()
 NONE: Mechanism = NoMechanism()  # the mechanism of a run's non-private baseline
@@ -30,15 +31,21 @@ MECHANISMS: dict[str, Mechanism] = {
 
 
 def sum_mechanism(
-    name: str, dimension: int, pool: Pool, noise_by: NoiseBy = "silos", steps: int | None = None
+    name: str,
+    dimension: int,
+    pool: Pool,
+    noise_by: NoiseBy = "silos",
+    steps: int | None = None,
+    spread: float = OPPOSITE,
 ) -> SumMechanism:
     """The mechanism of secure aggregation by its name.
 
     Args:
-        dimension: d, of the answers.
+        dimension: d, of the largest answer.
         pool: the silos whose answers are summed.
         noise_by: of summed_gaussian.
         steps: of shuffled_binomial, of its grid to the clip; None for those that suit d.
+        spread: the smallest of the statistics.
     """
     if name == ShuffledGaussian.name:
         alike = set(pool.sizes) == {1} and len(set(pool.weights)) == 1
@@ -46,7 +53,7 @@ def sum_mechanism(
     if name == ShuffledBinomial.name:
         steps = advised_steps(dimension) if steps is None else steps
         return ShuffledBinomial(dimension, pool.min_silos, pool.honest_fraction, steps)
-    return SummedGaussian(dimension, pool.min_silos, pool.honest_fraction, noise_by)
+    return SummedGaussian(dimension, pool.min_silos, pool.honest_fraction, noise_by, spread=spread)
 
 
 def check_serves(mechanism: Mechanism, name: str, algorithm: type[Algorithm] | Algorithm) -> None:

@@ -149,7 +149,8 @@ class ShuffledBinomial(SharedNoise, SumMechanism):
         """total = (total / step rounded at random) + bits - b / 2: integers, for `step`; z is common. Errors
         as `SummedGaussian.perturb`.
         """
-        grid.check_dimension(total, self.dimension)
+        if total.shape[-1] != self.dimension:
+            raise ValueError(f"sums of {total.shape[-1]} numbers, a mechanism for {self.dimension}")
         steps = (total / clip * self.steps).nan_to_num_(nan=0.0).clamp_(-_LARGEST_SUM, _LARGEST_SUM)
         uniform = noise().numpy()
         for row, own, multiplier in zip(steps.numpy(), uniform, z.flatten().tolist(), strict=True):

@@ -49,8 +49,14 @@ class SumMechanism(Mechanism, Protocol):
         """`epsilons` of the same cases if the two parties collude; infinite without a guarantee."""
         ...
 
-    def aggregators_noise(self, noise_ratio: float, z: float) -> float:
-        """Scale in steps of the discrete Gaussian noise that each aggregator adds to its sum; 0 for none."""
+    def aggregators_noise(self, z: float, size: int, spread: float) -> float:
+        """Scale in steps of the discrete Gaussian noise that each aggregator adds to its sum; 0 for none.
+
+        Args:
+            z: the common multiplier times the query's noise ratio.
+            size: numbers in the answer.
+            spread: of its statistic.
+        """
         return 0.0
 
 

@@ -45,7 +45,7 @@ from fedsim.privacy.grid import STEPS, GridPricing
 from fedsim.privacy.silo_gaussian import SiloGaussian
 from fedsim.privacy.sum_mechanism import SharedNoise, SumMechanism
 from fedsim.protocol.plan import Census
-from fedsim.protocol.statistics import GRADIENT
+from fedsim.protocol.statistics import OPPOSITE
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -68,7 +68,7 @@ class SummedGaussian(GridPricing, SharedNoise, SumMechanism):
     Silos whose terms have a smaller share r of the clip than `least` are priced as if they had that one.
     """
 
-    dimension: int  # d, of the answers
+    dimension: int  # d, of the largest answer
     pool_min: int  # M_min, how many silos a sum has at least
     honest_fraction: float  # gamma in (0, 1]: share of M_min that adds noise and keeps it secret
     noise_by: NoiseBy = "silos"  # who adds the noise
@@ -76,6 +76,7 @@ class SummedGaussian(GridPricing, SharedNoise, SumMechanism):
     # numbers from its streams, within H 6e-4 / sigma^4 of it. The price is the same
     exact: bool = False
     least: float = 2.0**-4
+    spread: float = OPPOSITE  # the smallest of the statistics
     name: ClassVar[str] = "summed_gaussian"
     guarantee: ClassVar[str] = (
         "for each silo, everything that the server sees of it, which are sums of silos' answers, is "
@@ -90,7 +91,7 @@ class SummedGaussian(GridPricing, SharedNoise, SumMechanism):
 
     def sensitivity(self, r: float = 1.0) -> float:
         """See `SharedNoise`."""
-        return grid.sensitivity(self.dimension, GRADIENT.spread, r)
+        return grid.sensitivity(self.dimension, self.spread, r)
 
     @property
     def sharers(self) -> float:
@@ -132,19 +133,21 @@ class SummedGaussian(GridPricing, SharedNoise, SumMechanism):
         """total = round(total / step) + the silo's noise: integers, for `step`; z is the common multiplier.
 
         Raises:
-            ValueError: the sums are not of this mechanism's dimension, whose sensitivity it knows.
+            ValueError: the sums are larger than what was priced, or of a smaller spread.
             Refused: the noise is beyond `LARGEST_NOISE`.
         """
-        grid.check_dimension(total, self.dimension)
+        moved = grid.checked_sensitivity(self, total, spread)
         rows = grid.on_grid(total, clip, _LARGEST_SUM)
         if self.noise_by == "silos":
-            scales = [self._scale(noise_ratio, each) for each in z.double().flatten().tolist()]
+            scales = [self._scale(noise_ratio * each, moved) for each in z.double().flatten().tolist()]
             rows = self._exact(rows, scales) if self.exact else rows + _rounded(noise().numpy(), scales)
         total.copy_(torch.from_numpy(rows))
 
-    def aggregators_noise(self, noise_ratio: float, z: float) -> float:
+    def aggregators_noise(self, z: float, size: int, spread: float) -> float:
         """Scale in steps of the discrete Gaussian noise that each aggregator adds to its sum of shares."""
-        return self._scale(noise_ratio, z) if self.noise_by == "aggregators" else 0.0
+        if self.noise_by == "silos":
+            return 0.0
+        return self._scale(z, grid.sensitivity(size, spread))
 
     def distance(self, census: Census, z: float) -> float:
         """T of the module's docstring for a silo of effective multiplier z."""
@@ -156,9 +159,9 @@ class SummedGaussian(GridPricing, SharedNoise, SumMechanism):
         apart = sum(count * (self._sums(sigma / weight) + _INEXACT) for weight, count in released)
         return min(1.0, one + self.dimension * apart)
 
-    def _scale(self, noise_ratio: float, z: float) -> float:
-        """The scale of one party's share of the noise, in steps."""
-        scale = noise_ratio * z * self.sensitivity() / math.sqrt(self.sharers)
+    def _scale(self, z: float, moved: float) -> float:
+        """The scale of one party's share of the noise, in steps; a record moves the sums by D = `moved`."""
+        scale = z * moved / math.sqrt(self.sharers)
         if not scale <= LARGEST_NOISE:
             raise Refused(
                 f"noise of {scale:.6g} steps, more than the {LARGEST_NOISE:g} that sums are exact with"

@@ -39,15 +39,20 @@ class Query:
     """A noisy mean of a per-record function that the silo owns.
 
     The answer is (1/K) sum over the batch of clip(term), plus N(0, sigma^2 I) with
-    sigma = noise_ratio z 2 clip / K, z the silo's base noise multiplier. Shape (silos, d).
+    sigma = noise_ratio z spread clip / K, z the silo's base noise multiplier. Shape (silos, d), or of another
+    size by its statistic.
 
     Args:
-        statistic: name of the per-record function, "gradient" (one point) or
-            "gradient_difference" (two points, first minus second); never code.
+        statistic: name of the per-record function (`fedsim.protocol.statistics`), such as "gradient" (one
+            point) or "gradient_difference" (two points, first minus second); never code.
         points: where to evaluate it, each (d,) or (silos, d), made of public values.
-        clip: L2 bound on one record's term, a number or (silos, 1), made of public values.
+        clip: L2 bound on one record's term, a number or (silos, 1), made of public values; 1 for a statistic
+            whose terms are bounded by themselves.
         batch: which records; every query of one `ask` must name the same batch.
         noise_ratio: this release's noise relative to the plan's base multiplier.
+        options: public numbers that the statistic takes.
+        transform: a public matrix (k, features), of a linear model: a record x counts as its product with
+            x, so that a model has k features. Terms are clipped after it, so that any matrix will do.
     """
 
     statistic: str
@@ -55,6 +60,8 @@ class Query:
     clip: Scalar
     batch: Batch = FULL
     noise_ratio: float = 1.0
+    options: tuple[float, ...] = ()
+    transform: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -144,7 +151,8 @@ class Algorithm(Protocol):
 
     `linear`: whether a silo's message is an affine function of its noisy answers whose coefficients
     are public and the same for every silo. Only then can a mechanism that sees sums of messages,
-    and no single silo's, serve it.
+    and no single silo's, serve it. A class may also say `any_size: ClassVar[bool] = True`: the arrays that it
+    sends, keeps and returns may then have other sizes than d.
     """
 
     linear: ClassVar[bool]

@@ -29,6 +29,7 @@ class CopiedQuery(NamedTuple):
     shape: QueryShape
     points: tuple[Tensor, ...]
     clip: float | Tensor
+    transform: Tensor | None = None  # (k, features)
 
 
 def copied_queries(queries: tuple[Query, ...]) -> tuple[Ask, list[CopiedQuery]]:
@@ -49,8 +50,16 @@ def _copied_query(query: Query) -> CopiedQuery:
     statistic(query.statistic)
     points, clip = tuple(copied_tensor(point, "a point") for point in query.points), query.clip
     bound = copied_tensor(clip, "clip") if isinstance(clip, torch.Tensor) else _number(clip, "clip")
-    shape = QueryShape(query.statistic, len(points), _number(query.noise_ratio, "noise_ratio"))
-    return CopiedQuery(shape, points, bound)
+    _check(query.options, tuple, "options of a query")
+    options = tuple(_number(option, "an option of a query") for option in query.options)
+    ratio, transform = _number(query.noise_ratio, "noise_ratio"), None
+    if query.transform is not None:
+        transform = copied_tensor(query.transform, "a transform")
+        if transform.dim() != 2 or 0 in transform.shape:
+            raise Refused(f"a transform is {tuple(transform.shape)}; it must be a matrix (k, features)")
+    kept = 0 if transform is None else transform.shape[0]
+    shape = QueryShape(query.statistic, len(points), ratio, options, kept)
+    return CopiedQuery(shape, points, bound, transform)
 
 
 def copied_tensor(value: object, what: str) -> Tensor:
@@ -74,7 +83,7 @@ def copied_arrays(arrays: Mapping[str, Tensor], what: str) -> dict[str, Tensor]:
 
 
 class CohortMemory(dict[str, Tensor]):
-    """Named tensors (silos, d) that are zero until they are written."""
+    """Named tensors (silos, d) that are zero until they are written, also as rows of another size."""
 
     def __init__(self, silos: int, dimension: int, dtype: torch.dtype) -> None:
         super().__init__()
@@ -94,8 +103,10 @@ class CohortMemory(dict[str, Tensor]):
         written.
         """
         plain = copied_arrays(part, "memory")
-        merged = {name: self[name].clone() for name in plain}
+        merged = {}
         for name, value in plain.items():
+            old = self.get(name)
+            merged[name] = value.new_zeros(self.silos, value.shape[-1]) if old is None else old.clone()
             merged[name][members] = value
         self.update(merged)  # all of it or, where a shape is wrong, nothing
 

@@ -20,10 +20,13 @@ import torch
 from fedsim.protocol.blame import Blame
 from fedsim.protocol.contract import Algorithm, Public, PublicProblem
 from fedsim.protocol.limits import Limits
-from fedsim.protocol.passes import STATE, Pass, Step, UnplannedError, changed, state_of
+from fedsim.protocol.passes import STATE, Pass, Step, UnplannedError, changed, features_of, state_of
 from fedsim.protocol.plan import Ask, Plan
 
 _UNSTATED = 5_000  # rounds, and queries in one, that an algorithm may have whatever its numbers are
+
+Arrays = tuple[tuple[str, int], ...]
+"""(name, size) of the arrays of a broadcast or message, sorted; each is (size,)."""
 
 _DEPENDS = "the queries depend on the answers, so the plan cannot be priced"
 
@@ -34,8 +37,8 @@ class Trace:
 
     plan: Plan  # by round
     holds: tuple[bool, ...]  # for each round whether the participating silos are kept from the round before
-    broadcasts: tuple[tuple[str, ...], ...]  # names of the arrays in each round's broadcast, sorted; all (d,)
-    messages: tuple[tuple[str, ...], ...]  # of those in a silo's message
+    broadcasts: tuple[Arrays, ...]  # of each round's broadcast
+    messages: tuple[Arrays, ...]  # of a silo's message
     remembers: bool = False  # whether the silo method keeps memory, on any answers
 
 
@@ -51,19 +54,20 @@ def dry_run(algorithm: Algorithm, problem: PublicProblem, public: Public, seed: 
         return Pass(algorithm, problem, assumed, seed, limits, most, silos)
 
     zeros, random = begun(1, 1.0), begun(2, 7.0)
-    rounds: list[tuple[tuple[Ask, ...], bool, tuple[str, ...], tuple[str, ...]]] = []
+    rounds: list[tuple[tuple[Ask, ...], bool, Arrays, Arrays]] = []
     known: dict[tuple[Ask, ...], tuple[Ask, ...]] = {}
     while (step := _next(blame, len(rounds), zeros, random)) is not None:
         if len(rounds) >= min(most, limits.max_rounds):
             raise blame.breach("server method", _too_many(limits, most))
         asks = _answered(blame, len(rounds), zeros, random)
-        rounds.append((known.setdefault(asks, asks), step.holds, tuple(sorted(step.broadcast)), zeros.names))
+        sent = tuple(sorted((name, len(value)) for name, value in step.broadcast.items()))
+        rounds.append((known.setdefault(asks, asks), step.holds, sent, zeros.sent))
     if not rounds:
         raise blame.breach("server method", "it yields no round, so nothing would be learned")
     if names := changed(algorithm, before):
         raise blame.breach("in its rounds", f"it changes {names}; {STATE}")
     planned, holds, broadcasts, messages = zip(*rounds, strict=True)
-    limits.check_plan(Plan(planned), problem.dimension)
+    limits.check_plan(Plan(planned), problem.dimension, features_of(problem))
     return Trace(Plan(planned), holds, broadcasts, messages, bool(zeros.memory or random.memory))
 
 
@@ -88,8 +92,9 @@ def _answered(blame: Blame, r: int, zeros: Pass, random: Pass) -> tuple[Ask, ...
         random.answer(asks)
     except UnplannedError:
         raise blame.breach(f"round {r}", _DEPENDS) from None
-    if zeros.names != random.names:
-        raise blame.breach(f"round {r}", f"the message is {zeros.names} or {random.names}, by the answers")
+    if zeros.sent != random.sent:
+        names = [tuple(name for name, _ in each.sent) for each in (zeros, random)]
+        raise blame.breach(f"round {r}", f"the message is {names[0]} or {names[1]}, by the answers")
     return asks
 
 

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 import torch
 
 from fedsim.common.errors import Refused
+from fedsim.protocol.batch import Fresh, Full
 from fedsim.protocol.plan import Ask, Plan, QueryShape
-from fedsim.protocol.statistics import statistic
+from fedsim.protocol.statistics import shapes_of, size_of, statistic
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -37,22 +38,26 @@ class Limits:
     min_noise_ratio: float = 1e-6
     max_noise_ratio: float = 1e6
 
-    def check_plan(self, plan: Plan, dimension: int) -> None:
+    def check_plan(self, plan: Plan, dimension: int, features: int) -> None:
         """Refuse a plan that is too large, or that has an entry which prices nothing: of a statistic that the
         silo does not own, or with a noise ratio out of bounds.
+
+        Args:
+            dimension: d, of the model.
+            features: of a record, the constant one included.
         """
-        if dimension > self.max_dimension:
-            raise Refused(f"dimension {dimension} exceeds the silo's limit {self.max_dimension}")
+        self._check_dimension(dimension)
         if len(plan.rounds) > self.max_rounds:
             raise Refused(f"the plan exceeds the silo's limit of {self.max_rounds} rounds")
         sizes: dict[int, int] = {}  # rounds are alike as a rule
+        largest = dimension
         for asks in plan.rounds:
             if id(asks) not in sizes:
                 sizes[id(asks)] = size = sum(len(ask.queries) for ask in asks)
                 self.check_count(size, 0, dimension)
                 for ask in asks:
-                    self.check_ask(ask)
-        self.check_count(0, sum(sizes[id(asks)] for asks in plan.rounds), dimension)
+                    largest = max(largest, self.check_ask(ask, dimension, features))
+        self.check_count(0, sum(sizes[id(asks)] for asks in plan.rounds), largest)
 
     def check_count(self, in_round: int, before: int, dimension: int) -> None:
         """Refuse more queries than the silo tries out, `in_round` in one and `before` in earlier rounds."""
@@ -65,25 +70,37 @@ class Limits:
                 f"the plan's answers hold more than the silo's limit of {self.max_planned_numbers} numbers"
             )
 
-    def check_ask(self, ask: Ask) -> None:
-        """Refuse a statistic the silo does not own, or a noise ratio that prices nothing; plain values."""
+    def _check_dimension(self, dimension: int, what: str = "dimension") -> None:
+        if dimension > self.max_dimension:
+            raise Refused(f"{what} {dimension} exceeds the silo's limit {self.max_dimension}")
+
+    def check_ask(self, ask: Ask, dimension: int, features: int) -> int:
+        """Refuse a statistic the silo does not own, options that it cannot use, or a noise ratio that prices
+        nothing; plain values. Returns how many numbers the largest answer holds.
+        """
         if not ask.queries:
             raise Refused("an ask of the plan has no query")
         for query in ask.queries:
-            self._check_shape(query)
+            self._check_shape(query, dimension, features)
+            if not statistic(query.statistic).sampled and not isinstance(ask.batch, Full | Fresh):
+                hint = "it has no price for sampled batches; use full or fresh ones"
+                raise Refused(f"{query.statistic} on {ask.batch}: {hint}")
+        return max(size_of(query, dimension, features) for query in ask.queries)
 
-    def _check_shape(self, shape: QueryShape) -> None:
-        expected = len(statistic(shape.statistic).points)
-        if shape.points != expected:
-            raise Refused(f"{shape.statistic} takes {expected} point(s), got {shape.points}")
+    def _check_shape(self, shape: QueryShape, dimension: int, features: int) -> None:
+        known = statistic(shape.statistic)
+        if shape.points != known.points and not (known.name == "choice" and shape.points > known.points):
+            raise Refused(f"{shape.statistic} takes {known.points} point(s), got {shape.points}")
+        if shape.transform and dimension % features:
+            raise Refused("a transform of records is for a linear model")
+        known.check(shapes_of(shape, dimension, features))
+        self._check_dimension(size_of(shape, dimension, features), f"{shape.statistic} of dimension")
         if not self.min_noise_ratio <= shape.noise_ratio <= self.max_noise_ratio:
             bounds = f"[{self.min_noise_ratio:g}, {self.max_noise_ratio:g}]"
             raise Refused(f"noise_ratio {shape.noise_ratio} is not within {bounds}")
 
-    def check_point(self, point: Tensor, dimension: int) -> None:
-        """Refuse a point of another dimension, or with an entry that is not finite or too large."""
-        if point.dim() == 0 or point.shape[-1] != dimension:
-            raise Refused(f"a point has shape {tuple(point.shape)}, the problem has dimension {dimension}")
+    def check_point(self, point: Tensor) -> None:
+        """Refuse a point, or a transform, with an entry that is not finite or too large."""
         lowest, highest = torch.aminmax(point)  # NaN if any entry is; six times faster than the norm
         largest = max(-float(lowest), float(highest))
         if not largest <= self.max_point:  # NaN compares false
@@ -91,14 +108,25 @@ class Limits:
                 f"a point has an entry of size {largest:.3g}, the limit is {self.max_point:g} {DIVERGED}"
             )
 
-    def check_clip(self, clip: float | Tensor) -> None:
-        """Refuse a clip that is neither 0 nor within the bounds; NaN is refused too."""
+    def check_clip(self, clip: float | Tensor, name: str) -> None:
+        """Refuse a clip that is neither 0 nor within the bounds, or not 1 for a statistic whose terms are
+        bounded by themselves; NaN is refused too.
+        """
+        if not statistic(name).clipped and not (isinstance(clip, float) and clip == 1):
+            raise Refused(f"{name} has terms that are bounded by themselves: its clip must be 1.0")
         if isinstance(clip, float | int):
             allowed = clip == 0 or self.min_clip <= clip <= self.max_clip
         else:
             allowed = bool(torch.all((clip == 0) | ((clip >= self.min_clip) & (clip <= self.max_clip))))
         if not allowed:
             raise Refused(f"clip is neither 0 nor within [{self.min_clip:g}, {self.max_clip:g}]")
+
+
+def check_transform(transform: Tensor | None, features: int, dtype: torch.dtype) -> None:
+    """Refuse a transform of records of other features, or of another type."""
+    if transform is not None and (transform.shape[-1] != features or transform.dtype != dtype):
+        given = f"{tuple(transform.shape)} {transform.dtype}"
+        raise Refused(f"a transform is {given}; it must be (k, features), here (k, {features}) {dtype}")
 
 
 LIMITS = Limits()  # every simulated silo's

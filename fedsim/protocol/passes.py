@@ -19,8 +19,9 @@ from fedsim.common.seeds import generator, server_rng
 from fedsim.protocol.blame import Blame
 from fedsim.protocol.contract import Algorithm, Asker, Combined, Public, PublicProblem, Query, Round
 from fedsim.protocol.copies import CohortMemory, CopiedQuery, copied_arrays, copied_queries, copied_tensor
-from fedsim.protocol.limits import Limits
+from fedsim.protocol.limits import Limits, check_transform
 from fedsim.protocol.plan import Ask
+from fedsim.protocol.statistics import shapes_of, size_of
 
 _CLOSELY = 3  # rounds of each kind that are run again
 _MOST_KEPT = 2**22
@@ -59,7 +60,7 @@ class Pass:
     """The algorithm from round to round, on answers of zeros for one silo, on random ones for several.
 
     Attributes:
-        names: of the last message's arrays, sorted.
+        sent: (name, size) of the last message's arrays, sorted.
         memory: the silos'.
     """
 
@@ -80,12 +81,13 @@ class Pass:
         """
         self._algorithm, self._problem, self._limits, self._most = algorithm, problem, limits, most
         self._silos, self._dimension, self._dtype = silos, problem.dimension, public.weights.dtype
+        self._features, self._any_size = features_of(problem), bool(getattr(algorithm, "any_size", False))
         self._blame, self._rng = Blame(algorithm), generator(seed, "dry run")
         self._kinds: Counter[object] = Counter()
         self._rounds, self._queries, self._replayed = 0, 0, False
         self._step: Step | None = None
         self._sums: Combined | None = None
-        self.names: tuple[str, ...] = ()
+        self.sent: tuple[tuple[str, int], ...] = ()
         self.memory = CohortMemory(silos, self._dimension, self._dtype)
         start = problem.project(problem.start(seed).to(self._dtype))
         try:
@@ -127,7 +129,7 @@ class Pass:
             raise Refused(f"it yielded {type(step).__name__}, not a Round; {_YIELDS}")
         copies = copied_arrays(step.broadcast, "the broadcast")
         for name, value in copies.items():
-            self._check_shape(value, f"the broadcast's {name!r}", 1, "(d,)")
+            self._check_shape(value, f"the broadcast's {name!r}", 1, "(d,)", size=self._size(value))
         self._check_model(step.answer, "the round's answer")
         if step.participants not in ("resample", "hold"):
             raise Refused(f"participants is {step.participants!r}; it must be 'resample' or 'hold'")
@@ -136,11 +138,20 @@ class Pass:
     def _check_model(self, value: object, what: str) -> None:
         if value is None:
             raise Refused(f"{what} is None; {_YIELDS}")
-        self._check_shape(copied_tensor(value, what), what, 1, "(d,)")
+        model = copied_tensor(value, what)
+        self._check_shape(model, what, 1, "(d,)", size=self._size(model))
 
-    def _check_shape(self, value: Tensor, what: str, silos: int, *shapes: str) -> None:
-        """Refuse a tensor of another type, or of none of these shapes, such as "(silos, d)"."""
-        d = self._dimension
+    def _size(self, value: Tensor) -> int:
+        """The size that an array sent must have: d, or any."""
+        return value.shape[-1] if self._any_size and value.dim() and value.shape[-1] else self._dimension
+
+    def _check_shape(
+        self, value: Tensor, what: str, silos: int, *shapes: str, size: int | None = None
+    ) -> None:
+        """Refuse a tensor of another type, or of none of these shapes, such as "(silos, d)", with `size` in
+        place of d.
+        """
+        d = self._dimension if size is None else size
         sizes = {"()": (), "(d,)": (d,), "(1, d)": (1, d), "(silos, 1)": (silos, 1), "(silos, d)": (silos, d)}
         if value.dtype != self._dtype or not any(value.shape == sizes[shape] for shape in shapes):
             wanted = " or ".join(dict.fromkeys(str(sizes[shape]) for shape in shapes))
@@ -160,11 +171,12 @@ class Pass:
         """
         step, r = self._step, self._rounds - 1
         assert step is not None
-        numbers = self._silos * self._dimension * sum(len(ask.queries) for ask in planned or ())
+        queries = [query for ask in planned or () for query in ask.queries]
+        numbers = self._silos * sum(size_of(query, self._dimension, self._features) for query in queries)
         keep = planned is not None and numbers <= _MOST_KEPT
         reply = self._play(r, step.broadcast, self.memory, self._made_up, planned, keep)
-        self.names = tuple(sorted(reply.message))
-        kind = reply.asks, tuple(step.broadcast), self.names, tuple(reply.memory)
+        self.sent = tuple(sorted((name, value.shape[-1]) for name, value in reply.message.items()))
+        kind = reply.asks, tuple(step.broadcast), self.sent, tuple(reply.memory)
         self._replayed = keep and self._kinds[kind] < _CLOSELY
         if self._replayed:
             self._kinds[kind] += 1
@@ -175,11 +187,11 @@ class Pass:
         return reply.asks
 
     def _made_up(self, query: CopiedQuery, number: int) -> Tensor:
-        shape = self._silos, self._dimension
+        shape = self._silos, size_of(query.shape, self._dimension, self._features)
         if self._silos == 1:
             return torch.zeros(shape, dtype=self._dtype)
         drawn = torch.as_tensor(self._rng.standard_normal(shape)).to(self._dtype)
-        return drawn * (query.clip / math.sqrt(self._dimension))
+        return drawn * (query.clip / math.sqrt(shape[1]))
 
     def _play(
         self,
@@ -237,21 +249,24 @@ class Pass:
         if before + len(queries) > self._most:
             raise Refused(f"it asks on after {self._most} queries, which its numbers do not account for")
         self._limits.check_count(before + len(queries), self._queries, self._dimension)
-        self._limits.check_ask(asked)
+        self._limits.check_ask(asked, self._dimension, self._features)
         for query in queries:
+            d = shapes_of(query.shape, self._dimension, self._features).dimension
             for point in query.points:
-                self._check_shape(point, "a point of a query", silos, "(d,)", "(silos, d)")
+                self._check_shape(point, "a point of a query", silos, "(d,)", "(silos, d)", size=d)
+            check_transform(query.transform, self._features, self._dtype)
             # A clip of one number as (1,) is the norm of a shared vector.
             if isinstance(query.clip, Tensor) and tuple(query.clip.shape) != (1,):
                 self._check_shape(query.clip, "clip", silos, "()", "(silos, 1)")
-            self._limits.check_clip(query.clip)
+            self._limits.check_clip(query.clip, query.shape.statistic)
 
     def _by_silo(self, arrays: Mapping[str, Tensor], what: str, silos: int) -> dict[str, Tensor]:
         """Copies of a message or memory, {name: (silos, d)}."""
         named = copied_arrays(arrays, f"the {what}")
         for name, value in named.items():
-            self._check_shape(value, f"the {what}'s {name!r}", silos, "(silos, d)", "(1, d)", "(d,)")
-        return {name: value.expand(silos, self._dimension) for name, value in named.items()}
+            shapes, size = ("(silos, d)", "(1, d)", "(d,)"), self._size(value)
+            self._check_shape(value, f"the {what}'s {name!r}", silos, *shapes, size=size)
+        return {name: value.expand(silos, value.shape[-1]) for name, value in named.items()}
 
     def _check_again(self, r: int, broadcast: Mapping[str, Tensor], first: _Reply) -> None:
         """Refuse a message that is not finite, or that is another when the round is played again."""
@@ -294,6 +309,11 @@ class Pass:
                 if not bool((apart.nan_to_num(0.0) <= rounding).all()):
                     return f"the {what}'s {name!r} is another"
         return None
+
+
+def features_of(problem: PublicProblem) -> int:
+    """A record's features; one for each of the d parameters where a problem does not say."""
+    return int(getattr(problem, "num_features", problem.dimension))
 
 
 def state_of(algorithm: object) -> dict[str, tuple[int, str]]:

@@ -28,6 +28,14 @@ class QueryShape:
     statistic: str
     points: int
     noise_ratio: float
+    options: tuple[float, ...] = ()  # public numbers, such as the edges of a histogram
+    transform: int = 0  # k, where records are transformed to k features; 0 where they are as they are
+
+    def __repr__(self) -> str:
+        """All of it, as `Plan.digest` names a query."""
+        more = [f", {name}={value!r}" for name in ("options", "transform") if (value := getattr(self, name))]
+        told = f"statistic={self.statistic!r}, points={self.points}, noise_ratio={self.noise_ratio!r}"
+        return f"QueryShape({told}{''.join(more)})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +83,12 @@ class Plan:
         """Whether a batch leaves records out at random."""
         asks = {ask for asks in {id(asks): asks for asks in self.rounds}.values() for ask in asks}
         return any(not isinstance(ask.batch, Full | Fresh) for ask in asks)
+
+    @property
+    def queries(self) -> set[QueryShape]:
+        """The distinct queries."""
+        asks = {ask for asks in {id(asks): asks for asks in self.rounds}.values() for ask in asks}
+        return {query for ask in asks for query in ask.queries}
 
     @cached_property
     def digest(self) -> str:

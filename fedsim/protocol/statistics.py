@@ -1,16 +1,45 @@
-"""The statistics that a silo releases: functions of one record each, whose clipped terms are summed."""
+"""The statistics that a silo releases: a function of one record each, whose terms are clipped and summed.
+
+**Guarantee.** A term has norm <= clip and any two terms are at most spread x clip apart, so that replacing
+one record moves the sum by at most `Statistic.sensitivity`, in L2. Two terms may be opposite (spread 2), have
+an inner product of at least 0 (sqrt 2), or be numbers in [0, clip] (1). The noise is noise_ratio x z x spread
+x clip, so that every release costs mu = 1 / (noise_ratio z), whatever the statistic is.
+
+Two kinds are no noisy sums. `quantile` and `choice` draw an index by the exponential mechanism from scores
+that a record moves by at most 1; at mu it is as private as a Gaussian release (`fedsim.privacy.exponential`).
+`minimiser` is output perturbation: n times the result of T contractive steps on the clipped loss, which a
+record moves by at most 2 clip / lambda (`silos.terms`).
+"""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from itertools import pairwise
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar
 
 from fedsim.common.errors import Refused
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from fedsim.protocol.plan import QueryShape
+
 Clip = TypeVar("Clip", float, "Tensor")
+
+MOST_CELLS = 4096  # of a histogram, and points of a grid
+MOST_STEPS = 10_000  # of a minimiser
+TARGET = -1  # the target, as a column
+OPPOSITE = 2.0  # the spread of terms that may be opposite, such as gradients
+
+
+class Shapes(NamedTuple):
+    """What the sizes of a query follow from."""
+
+    dimension: int  # d, of the model
+    features: int  # of a record, the constant one included
+    options: tuple[float, ...]  # the query's
 
 
 @dataclass(frozen=True)
@@ -22,25 +51,209 @@ class Statistic:
     """
 
     name: str
-    points: tuple[str, ...]  # the block of each point: "w" holds d numbers
-    answer: str  # the block of a term, and so of the answer
-    spread: (
-        float  # the largest L2 distance of two records' terms, over the clip: 2 where they may be opposite
-    )
+    points: int  # models, (d,) each, that a query names; for `choice` at least so many
+    size: Callable[[Shapes], int]  # numbers in an answer
+    spread: float | Callable[[tuple[float, ...]], float]  # the largest distance of two terms, over the clip
+    options: tuple[str, ...] = ()  # the names of a query's options; one that ends with .. stands for several
+    wrong: Callable[[Shapes], str] = lambda shapes: ""  # what is wrong with options, if anything
+    clipped: bool = True  # whether queries choose a clip; else a term is bounded by itself and the clip is 1
+    noise: Literal["gaussian", "exponential"] = "gaussian"
+    sampled: bool = True  # whether batches may be drawn at random
 
-    def sensitivity(self, clip: Clip) -> Clip:
+    def spread_of(self, options: tuple[float, ...]) -> float:
+        """The spread of a query with these options."""
+        return self.spread(options) if callable(self.spread) else self.spread
+
+    def sensitivity(self, clip: Clip, options: tuple[float, ...] = ()) -> Clip:
         """L2 sensitivity of the sum of terms of norm <= clip under replace-one."""
-        return self.spread * clip
+        return self.spread_of(options) * clip
 
-    def size(self, dimension: int) -> int:
-        """How many numbers an answer holds, d being the model's."""
-        return {"w": dimension}[self.answer]
+    def check(self, shapes: Shapes) -> None:
+        """Refuse options that no record could be used with, or that no price is known for."""
+        many = bool(self.options) and self.options[-1].endswith("..")
+        count, least = len(shapes.options), len(self.options)
+        if count < least or (count > least and not many):
+            wanted = f"takes the options ({', '.join(self.options)})" if self.options else "takes no options"
+            raise Refused(f"{self.name} {wanted}, got {count} numbers")
+        if not all(map(math.isfinite, shapes.options)):
+            raise Refused(f"{self.name}: an option is not finite")
+        if found := self.wrong(shapes):
+            raise Refused(f"{self.name}: {found}")
 
 
-GRADIENT = Statistic("gradient", ("w",), "w", 2.0)
-GRADIENT_DIFFERENCE = Statistic("gradient_difference", ("w", "w"), "w", 2.0)  # first point minus second
+def svec_size(side: int) -> int:
+    """How many numbers a symmetric matrix has as a vector.
 
-STATISTICS = {each.name: each for each in (GRADIENT, GRADIENT_DIFFERENCE)}
+    >>> svec_size(3)
+    6
+    """
+    return side * (side + 1) // 2
+
+
+def _column(shapes: Shapes, column: float) -> str:
+    if column == int(column) and TARGET <= column < shapes.features:
+        return ""
+    return f"column {column:g} is none of {shapes.features} features, nor {TARGET} for the target"
+
+
+def _range(low: float, high: float) -> str:
+    return "" if low < high else f"the range from {low:g} to {high:g} is empty"
+
+
+def _second_moment(shapes: Shapes) -> str:
+    (with_target,) = shapes.options
+    return "" if with_target in (0, 1) else f"with_target is {with_target:g}; it must be 0 or 1"
+
+
+def _sum(shapes: Shapes) -> str:
+    column, low, high = shapes.options
+    return _column(shapes, column) or _range(low, high)
+
+
+def _histogram(shapes: Shapes) -> str:
+    count, edges = shapes.options[0], histogram_edges(shapes.options)
+    if not (count == int(count) and count >= 1) or len(edges) < 3:
+        return "it takes a number of columns, those columns, and the edges of two cells or more"
+    if len(edges) - 1 > MOST_CELLS or any(a >= b for a, b in pairwise(edges)):
+        return f"edges must ascend, of at most {MOST_CELLS} cells"
+    columns = shapes.options[1 : 1 + int(count)]
+    return next(filter(None, (_column(shapes, column) for column in columns)), "")
+
+
+def histogram_edges(options: tuple[float, ...]) -> tuple[float, ...]:
+    """The edges among a histogram's options."""
+    return options[1 + int(max(0, options[0])) :]
+
+
+def _bins(shapes: Shapes) -> str:
+    (bins,) = shapes.options
+    return "" if bins == int(bins) and 2 <= bins <= MOST_CELLS // 2 else f"bins is {bins:g}; from 2"
+
+
+def _bound(shapes: Shapes) -> str:
+    (bound,) = shapes.options
+    return "" if 0 < bound < 0.5 else f"bound is {bound:g}; it must lie between 0 and 0.5"
+
+
+def _quantile(shapes: Shapes) -> str:
+    column, q, low, high, points = shapes.options
+    if not 0 < q < 1:
+        return f"q is {q:g}; a quantile lies between 0 and 1"
+    if not (points == int(points) and 2 <= points <= MOST_CELLS):
+        return f"a grid of {points:g} points; it has from 2 to {MOST_CELLS}"
+    return _column(shapes, column) or _range(low, high)
+
+
+def _minimiser(shapes: Shapes) -> str:
+    regularisation, steps, radius = shapes.options
+    if not regularisation > 0:
+        return f"regularisation is {regularisation:g}; without one nothing contracts"
+    if not (steps == int(steps) and 1 <= steps <= MOST_STEPS):
+        return f"steps is {steps:g}; it must be from 1 to {MOST_STEPS}"
+    return "" if radius > 0 else f"radius is {radius:g}; it must be above 0"
+
+
+def _one(shapes: Shapes) -> int:
+    return 1
+
+
+def _of_model(shapes: Shapes) -> int:
+    return shapes.dimension
+
+
+def _moments(shapes: Shapes) -> int:
+    return svec_size(shapes.features + int(shapes.options[0]))
+
+
+_ROOT2 = math.sqrt(2.0)
+
+GRADIENT = Statistic("gradient", 1, _of_model, OPPOSITE)
+GRADIENT_DIFFERENCE = Statistic("gradient_difference", 2, _of_model, OPPOSITE)  # first point minus second
+
+STATISTICS = {
+    each.name: each
+    for each in (
+        GRADIENT,
+        GRADIENT_DIFFERENCE,
+        # v v^T of v = x, or (x, y), |v|^2 <= clip: the upper triangle, off-diagonals times sqrt 2
+        Statistic("second_moment", 0, _moments, _ROOT2, ("with_target",), _second_moment),
+        # a column held to [low, high], as a number in [0, 1]
+        Statistic("sum", 0, _one, 1.0, ("column", "low", "high"), _sum, clipped=False),
+        # the cell of x_1 + 2 x_2 + .. over the columns: one number, or a category of indicators; what lies
+        # beyond the edges is in the first or last cell
+        Statistic(
+            "histogram",
+            0,
+            lambda shapes: len(histogram_edges(shapes.options)) - 1,
+            _ROOT2,
+            ("columns", "column", "edge", "edge", "edge.."),
+            _histogram,
+            clipped=False,
+        ),
+        # the cell of (class, bin of the probability of class 1), two classes
+        Statistic(
+            "score_histogram",
+            1,
+            lambda shapes: 2 * int(shapes.options[0]),
+            _ROOT2,
+            ("bins",),
+            _bins,
+            clipped=False,
+        ),
+        Statistic("mistakes", 1, _one, 1.0, clipped=False),
+        # of a probability held to [bound, 1 - bound], over its largest value
+        Statistic("log_loss", 1, _one, 1.0, ("bound",), _bound, clipped=False),
+        # the index on a grid of equal steps from low to high
+        Statistic(
+            "quantile",
+            0,
+            _one,
+            1.0,
+            ("column", "q", "low", "high", "points"),
+            _quantile,
+            clipped=False,
+            noise="exponential",
+            sampled=False,
+        ),
+        # which of the models has the smallest sum of losses, each held to [0, clip]
+        Statistic("choice", 2, _one, 1.0, noise="exponential", sampled=False),
+        Statistic(
+            "minimiser",
+            0,
+            _of_model,
+            lambda options: 2 / options[0],
+            ("regularisation", "steps", "radius"),
+            _minimiser,
+            sampled=False,
+        ),
+    )
+}
+
+
+def shapes_of(shape: QueryShape, dimension: int, features: int) -> Shapes:
+    """What a query's sizes follow from, for a model of d numbers on so many features.
+
+    A query with a transform, of a linear model, is about k features, and a model of k numbers an output.
+    """
+    if not shape.transform:
+        return Shapes(dimension, features, shape.options)
+    return Shapes(dimension // features * shape.transform, shape.transform, shape.options)
+
+
+def size_of(shape: QueryShape, dimension: int, features: int) -> int:
+    """How many numbers the answer to a query holds; the query has been checked."""
+    return statistic(shape.statistic).size(shapes_of(shape, dimension, features))
+
+
+def extent(shapes: Iterable[QueryShape], dimension: int, features: int) -> tuple[int, float]:
+    """The largest answer of several queries, and the smallest spread: what noise on a grid is priced by."""
+    found = {
+        (size_of(each, dimension, features), statistic(each.statistic).spread_of(each.options))
+        for each in shapes
+    }
+    return max((size for size, _ in found), default=dimension), min(
+        (spread for _, spread in found), default=2.0
+    )
 
 
 def statistic(name: str) -> Statistic:

@@ -34,7 +34,7 @@ from fedsim.protocol.blame import blaming
 from fedsim.protocol.contract import Algorithm, Public
 from fedsim.protocol.dryrun import Trace
 from fedsim.protocol.limits import LIMITS
-from fedsim.protocol.statistics import GRADIENT
+from fedsim.protocol.statistics import GRADIENT, extent
 from fedsim.scenario.algorithm import GivenAlgorithm
 from fedsim.scenario.automatic import step_warning, with_automatic
 from fedsim.scenario.by_theorem import claims, constants, need_privacy, with_numbers, with_stated_noise
@@ -77,7 +77,8 @@ class Resolved:
         privacy = self.scenario.privacy
         if not MECHANISMS[privacy.mechanism].sums_only:
             return None
-        return privacy.sums(self.problem.dimension, self.sizes, self.weights, self.active)
+        size, spread = extent(self.trace.plan.queries, self.problem.dimension, self.problem.num_features)
+        return privacy.sums(size, self.sizes, self.weights, self.active, spread)
 
     @property
     def noise_multipliers(self) -> tuple[float, ...] | None:

@@ -20,6 +20,7 @@ from fedsim.privacy.sum_mechanism import SumMechanism
 from fedsim.protocol.limits import LIMITS
 from fedsim.protocol.plan import Plan, Terms
 from fedsim.protocol.pool import Pool, Share
+from fedsim.protocol.statistics import size_of, statistic
 from fedsim.secagg.reports import Form, ReportContext
 from fedsim.wire.messages import Offer
 
@@ -31,7 +32,8 @@ class ReportContexts:
     offer: Offer  # with `pooled`, to any of the run's silos
     plan: Plan
     mechanism: SumMechanism
-    dimension: int  # d, of an answer
+    dimension: int  # d, of the model
+    features: int  # of a record
 
     @cached_property
     def run(self) -> str:
@@ -48,20 +50,42 @@ class ReportContexts:
 
     def form(self, round_index: int) -> Form:
         """What the numbers of a round's reports are."""
-        scales = aggregators_scales(
-            self.mechanism, self.plan, round_index, self.offer.noise_multiplier or 0.0
+        size, scales = aggregated(
+            self.mechanism,
+            self.plan,
+            round_index,
+            self.offer.noise_multiplier or 0.0,
+            self.dimension,
+            self.features,
         )
-        return Form(self.mechanism.transport, self.dimension, scales)
+        return Form(self.mechanism.transport, size, scales)
 
 
-def aggregators_scales(mechanism: SumMechanism, plan: Plan, round_index: int, z: float) -> tuple[float, ...]:
-    """Of the noise that each aggregator adds to each query's sum, in steps; 0 where silos add theirs.
+def aggregated(
+    mechanism: SumMechanism, plan: Plan, round_index: int, z: float, dimension: int, features: int
+) -> tuple[int, tuple[float, ...]]:
+    """How many numbers each query's sum in a round holds, and the scales of the noise that each aggregator
+    adds to them, in steps; 0 where silos add theirs.
 
     Args:
         z: the multiplier that is common to all silos.
+        dimension: d, of the model.
+        features: of a record.
+
+    Raises:
+        Refused: the round's sums are of several sizes.
     """
     queries = [query for ask in plan.rounds[round_index] for query in ask.queries]
-    return tuple(mechanism.aggregators_noise(query.noise_ratio, z) for query in queries)
+    sizes = {size_of(query, dimension, features) for query in queries}
+    if len(sizes) > 1:
+        raise Refused(f"round {round_index} has sums of {sorted(sizes)} numbers; they must be of one size")
+    (size,) = sizes
+    return size, tuple(
+        mechanism.aggregators_noise(
+            query.noise_ratio * z, size, statistic(query.statistic).spread_of(query.options)
+        )
+        for query in queries
+    )
 
 
 def agreement(offer: Offer, plan: Plan) -> str:

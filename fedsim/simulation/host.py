@@ -174,6 +174,7 @@ class SiloHost:
             [MemoryLedger() for _ in self._names],
             LIMITS,
             self._resolved.dtype,
+            self._resolved.trace.broadcasts,
         )
         if self._grant is not None:
             self._grant.check(self._resolved.trace.plan, gate.admitted)

@@ -20,7 +20,7 @@ from fedsim.common.identity import Identity
 from fedsim.common.seeds import digest128
 from fedsim.protocol.links import Answered, Link
 from fedsim.scenario.resolve import Resolved
-from fedsim.secagg.agreement import aggregators_scales
+from fedsim.secagg.agreement import aggregated
 from fedsim.secagg.envelopes import EnvelopeKey
 from fedsim.secagg.reports import (
     Form,
@@ -77,22 +77,23 @@ class TrialSums:
     digest: str  # keys noise (`fedsim.simulation.run_digest`)
     noise_multiplier: float  # the one that is common to all silos
 
-    def scales(self, round_index: int) -> tuple[float, ...]:
-        """Standard deviations of each aggregator's noise, by query, in steps; 0 where silos add noise."""
-        assert self.resolved.sums is not None
-        mechanism, plan = self.resolved.sums.mechanism, self.resolved.trace.plan
-        return aggregators_scales(mechanism, plan, round_index, self.noise_multiplier)
+    def scales(self, round_index: int) -> tuple[int, tuple[float, ...]]:
+        """Numbers in a sum, and standard deviations of each aggregator's noise, by query, in steps; 0 where
+        silos add noise.
+        """
+        resolved = self.resolved
+        assert resolved.sums is not None
+        mechanism, plan, problem = resolved.sums.mechanism, resolved.trace.plan, resolved.problem
+        sizes = problem.dimension, problem.num_features
+        return aggregated(mechanism, plan, round_index, self.noise_multiplier, *sizes)
 
     def noise(self, round_index: int, party: int) -> list[np.ndarray]:
-        """An aggregator's seeded noise, integers (d,) for each query: rounded normal numbers."""
+        """An aggregator's seeded noise, integers (size,) for each query: rounded normal numbers."""
         seed = self.resolved.scenario.seed
         key = digest128("aggregator", party, seed, self.trial, self.digest)
         stream = np.random.Generator(np.random.Philox(key=key, counter=[0, round_index, 0, 0]))
-        dimension = self.resolved.problem.dimension
-        return [
-            np.rint(scale * stream.standard_normal(dimension)).astype(np.int64)
-            for scale in self.scales(round_index)
-        ]
+        size, scales = self.scales(round_index)
+        return [np.rint(scale * stream.standard_normal(size)).astype(np.int64) for scale in scales]
 
 
 class Summed:
@@ -176,8 +177,7 @@ class ByEnvelopes:
 
     def __call__(self, round_index: int, members: Sequence[int], rows: Rows) -> Sums:
         """The sums over the members (`Adder`)."""
-        scales = self._run.scales(round_index)
-        form = Form(self._sums.mechanism.transport, self._run.resolved.problem.dimension, scales)
+        form = Form(self._sums.mechanism.transport, *self._run.scales(round_index))
         context = ReportContext(self._session, round_index, self._roster.digest, form)
         whole = form.transport == "messages"
         numbers = messages_of(rows) if whole else counts_of(rows)

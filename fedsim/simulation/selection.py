@@ -163,7 +163,9 @@ class Scorer:
         Refused for a point out of bounds or no plain tensor, or a second request.
         """
         w = copied_tensor(w, "a model")
-        self._limits.check_point(w, self._problem.dimension)
+        if tuple(w.shape) != (self._problem.dimension,):
+            raise Refused(f"a model has shape {tuple(w.shape)}, not ({self._problem.dimension},)")
+        self._limits.check_point(w)
         if not self._answered.acquire(blocking=False):
             raise Refused("a score was released already; one is paid for")
         wrong = [mistakes(scores_of_records(self._problem, x, w), y).sum() for x, y in self._records]

@@ -282,7 +282,9 @@ def test_where_aggregators_add_the_noise_both_do(tmp_path, monkeypatch):
     terms = outcome.results.trials[0].statements[0].admitted.terms
     resolved = resolve(scenario)
     assert terms.noise_multiplier is not None
-    assert drawn["server"][0] == resolved.mechanism.aggregators_noise(1.0, terms.noise_multiplier)
+    assert drawn["server"][0] == resolved.mechanism.aggregators_noise(
+        terms.noise_multiplier, resolved.problem.dimension, 2.0
+    )
     rows = load_run(tmp_path / "run").summary.privacy.silos
     assert [row.epsilon_colluding for row in rows] == [None] * 3
 

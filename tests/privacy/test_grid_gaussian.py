@@ -169,7 +169,7 @@ def test_clip_zero_lets_nothing_out_and_every_silo_has_its_own() -> None:
 
 
 def test_sums_of_another_dimension_are_refused() -> None:
-    with pytest.raises(ValueError, match="for 7"):
+    with pytest.raises(ValueError, match="at most 7"):
         GridGaussian(7).perturb(torch.zeros(1, 8), 1.0, torch.ones(1, 1), 2.0, 1.0, lambda: torch.zeros(1, 8))
 
 
@@ -273,8 +273,8 @@ def test_it_is_a_value() -> None:
 
 
 def test_a_silo_takes_exact_noise_up_to_its_dimension() -> None:
-    assert silo_mechanism(100, 100) == (GridGaussian(100), ())
-    assert silo_mechanism(101, 100) == (SiloGaussian(), (FLOATING_POINT,))
+    assert silo_mechanism(100, 2.0, 100) == (GridGaussian(100), ())
+    assert silo_mechanism(101, 2.0, 100) == (SiloGaussian(), (FLOATING_POINT,))
 
 
 def test_a_gate_answers_with_exact_noise() -> None:

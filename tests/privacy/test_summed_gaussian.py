@@ -67,8 +67,8 @@ def test_aggregators_add_a_full_share_each_and_silos_none() -> None:
     mechanism = SummedGaussian(6, 100, 0.1, noise_by="aggregators")
     total = torch.linspace(-1, 1, 6, dtype=torch.float64)[None]
     assert np.array_equal(contributions(mechanism, total, 3.0), np.rint(total.numpy() * STEPS))
-    assert mechanism.aggregators_noise(2.0, 3.0) == 6.0 * mechanism.sensitivity()
-    assert SummedGaussian(6, 100, 0.1).aggregators_noise(2.0, 3.0) == 0
+    assert mechanism.aggregators_noise(6.0, 6, 2.0) == 6.0 * mechanism.sensitivity()
+    assert SummedGaussian(6, 100, 0.1).aggregators_noise(6.0, 6, 2.0) == 0
     assert mechanism.colluding(3.0) == 0
     assert mechanism.colluding_epsilons(ROUNDS, [(50, 3.0, DELTA)]) == [inf]
 

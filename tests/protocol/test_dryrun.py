@@ -203,7 +203,9 @@ def test_names_of_a_broadcast_are_known_and_do_not_depend_on_answers():
         return w
 
     depends = False
-    assert _trace(Led(lead)).broadcasts == (("w",), ("again", "w"), ("w",))
+    sent = _trace(Led(lead)).broadcasts
+    assert [[name for name, _ in arrays] for arrays in sent] == [["w"], ["again", "w"], ["w"]]
+    assert {size for arrays in sent for _, size in arrays} == {PROBLEM.dimension}
     depends = True
     with pytest.raises(Refused, match=r"round 2: the queries depend .*other arrays"):
         _trace(Led(lead))

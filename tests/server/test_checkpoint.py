@@ -141,5 +141,5 @@ def test_a_full_disk_leaves_what_was_there(path):
 
 def test_the_size_is_foreseen(path):
     written(path, 20, 5000).close()
-    foreseen = expected_bytes(Form([("g", "h")] * 20, 5000, torch.float64))
+    foreseen = expected_bytes(Form([(("g", 5000), ("h", 5000))] * 20, torch.float64))
     assert 0.9 * foreseen < path.stat().st_size < 1.05 * foreseen

@@ -55,7 +55,7 @@ class Run:
         rounds = schedule(3, None, RESOLVED.trace.holds, 0, 0)
         self.offers = offers_of(RESOLVED, SESSION, rounds)
         self.admissions, _ = self.silos.offer(self.offers)
-        form = Form(RESOLVED.trace.messages, D, torch.float64)
+        form = Form(RESOLVED.trace.messages, torch.float64)
         self.silos.begin({name: said.run for name, said in self.admissions.items()}, form)
 
     def ask(self, r: int = 0) -> tuple[list[int], Tensor, Mapping[int, str]]:

@@ -80,7 +80,7 @@ def test_messages_have_all_of_the_noise_each():
 def test_silos_add_none_where_aggregators_do():
     mechanism = SummedGaussian(D, LEAST, 1.0, noise_by="aggregators")
     assert not _noise(mechanism, rounds=2).any()
-    assert mechanism.aggregators_noise(1.0, Z) * mechanism.step(1.0) == pytest.approx(
+    assert mechanism.aggregators_noise(Z, D, 2.0) * mechanism.step(1.0) == pytest.approx(
         Z * mechanism.reach(1.0)
     )
 

@@ -142,7 +142,7 @@ def test_one_entry_that_is_not_finite_is_found_wherever_it_stands(length):
                 point = torch.zeros(length, dtype=dtype)
                 point[at] = value
                 with pytest.raises(Refused):
-                    LIMITS.check_point(point, length)
+                    LIMITS.check_point(point)
 
 
 def test_a_point_at_the_bound_is_answered():

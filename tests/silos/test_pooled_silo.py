@@ -230,7 +230,7 @@ def shuffled(made: PooledFederation, request: Request) -> Release:
 
 
 def contexts(offer: Offer) -> ReportContexts:
-    return ReportContexts(offer, RESOLVED.trace.plan, RESOLVED.sums.mechanism, 5)
+    return ReportContexts(offer, RESOLVED.trace.plan, RESOLVED.sums.mechanism, 5, 5)
 
 
 def test_no_contribution_is_in_the_ledger_in_the_clear(made, callers):

@@ -1,0 +1,43 @@
+"""Answers that are drawn by the exponential mechanism, from scores that one record moves by at most 1.
+
+A release at multiplier z ratio is of mu = 1 / (z ratio), as a Gaussian one; the mechanism's epsilon is the
+one that costs that much (`fedsim.privacy.exponential`), rounded down.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from scipy.special import ndtr
+from torch import Tensor
+
+from fedsim.privacy.exponential import Scores, chosen, chosen_exactly, epsilon_of
+from fedsim.privacy.grid import GridGaussian
+from fedsim.privacy.mechanism import Mechanism
+
+PER_ONE = 10**4 * 2**20
+"""Parts of a score that are worth 1: scores are whole numbers of them, so that a draw can be exact."""
+
+
+def drawn(scores: Tensor, multipliers: Tensor, mechanism: Mechanism, noise: Callable[[], Tensor]) -> Tensor:
+    """An index for each silo, (silos, 1), float64.
+
+    Args:
+        scores: (silos, candidates), int64 parts.
+        multipliers: z ratio, (silos, 1).
+        mechanism: with exact noise the draw is exact; without privacy the best candidate is taken.
+        noise: gives a standard normal number for each silo, (silos, 1).
+    """
+    parts = scores.numpy()
+    if not mechanism.private:
+        return torch.from_numpy(parts.argmax(1).astype(np.float64)).unsqueeze(-1)
+    epsilons = [float(epsilon_of(1 / z)) for z in multipliers.flatten().tolist()]
+    own = [Scores(row, PER_ONE) for row in parts]
+    if isinstance(mechanism, GridGaussian):
+        found = [chosen_exactly(each, epsilon) for each, epsilon in zip(own, epsilons, strict=True)]
+    else:
+        uniform = ndtr(noise().flatten().numpy())
+        found = [chosen(*each) for each in zip(own, epsilons, uniform, strict=True)]
+    return torch.tensor(found, dtype=torch.float64).unsqueeze(-1)

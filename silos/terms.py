@@ -1,0 +1,182 @@
+"""Sums over records of the statistics that are no gradients, and of gradients of transformed records.
+
+Guarantee, for each statistic of `fedsim.protocol.statistics`: a record's term is made of that record, the
+points and the options alone, has norm <= clip, and two terms are at most spread x clip apart. Sums are in
+float64, or in whole numbers. Padding adds nothing (`Block.real`); a record that counts as the zero vector
+(`silos.records`) is a record all the same, so that every record is in one cell of a histogram.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedsim.common.errors import Refused
+from fedsim.privacy.exponential import rank_scores
+from fedsim.problems.glm import GeneralisedLinear
+from fedsim.problems.kinds import Problem, head, scores_of_records
+from fedsim.problems.network import NeuralNetwork
+from fedsim.protocol.moments import svec
+from fedsim.protocol.plan import QueryShape
+from fedsim.protocol.statistics import TARGET, histogram_edges
+from silos.records import sanitised
+from silos.selections import PER_ONE
+from silos.sums import Block
+
+Clip = float | Tensor | None
+Points = Sequence[Tensor]
+Options = Sequence[float]
+ClippedSum = Callable[[Problem, Block, Points, Clip], Tensor]
+
+
+def summed(
+    gradients: ClippedSum, shape: QueryShape, problem: Problem, block: Block, points: Points, clip: Clip
+) -> Tensor:
+    """Sum over a block's records of their terms, (silos, size).
+
+    Args:
+        gradients: sums clipped gradients (`silos.records.clipped_sum`).
+        shape: statistic and options.
+        problem: with the features that the block has.
+        points: (d,) or (silos, d).
+        clip: of a term, a number or (silos, 1); None does not clip (mechanism `none`).
+    """
+    if shape.statistic == "minimiser":
+        return _minimiser(gradients, shape.options, problem, block, clip)
+    return _SUMS[shape.statistic](shape.options, problem, block, points, clip)
+
+
+class Transformed:
+    """Blocks of a run's records under a transform; those of the last one are kept."""
+
+    def __init__(self) -> None:
+        self._last: tuple[Sequence[Block], Tensor, list[Block]] = [], torch.empty(0), []
+
+    def blocks(self, problem: Problem, blocks: Sequence[Block], transform: Tensor) -> list[Block]:
+        """Every record x as `transform` x; one that is not finite then counts as the zero vector."""
+        before, by, found = self._last
+        same = len(before) == len(blocks) and all(a is b for a, b in zip(before, blocks, strict=True))
+        if not same or not torch.equal(by, transform):
+            made = [replace(block, features=block.features @ transform.T) for block in blocks]
+            found = [sanitised(block, problem) for block in made]
+            self._last = list(blocks), transform, found
+        return found
+
+
+def narrowed(problem: Problem, features: int) -> Problem:
+    """The problem of a linear model on so many features. Refused for a network."""
+    if not isinstance(problem, GeneralisedLinear):
+        raise Refused("records are transformed for linear models only, and this is a network")
+    return replace(problem, num_features=features)
+
+
+def _real(block: Block) -> Tensor:
+    """1 for a row that is a record, (silos, rows), float64."""
+    real = block.mask if block.real is None else block.real
+    return torch.ones_like(block.target, dtype=torch.float64) if real is None else real.double()
+
+
+def _column(block: Block, column: float) -> Tensor:
+    values = block.target if column == TARGET else block.features[..., int(column)]
+    return values.double()
+
+
+def _second_moment(options: Options, problem: Problem, block: Block, points: Points, clip: Clip) -> Tensor:
+    v = block.features.double()
+    if options[0]:
+        v = torch.cat([v, block.target.double().unsqueeze(-1)], -1)
+    square, weight = v.square().sum(-1), _real(block)
+    if clip is not None:
+        weight = weight * (clip / square).nan_to_num(nan=1.0, posinf=1.0).clamp_max(1.0)
+    return svec((v * weight.unsqueeze(-1)).transpose(1, 2) @ v)
+
+
+def _sum(options: Options, problem: Problem, block: Block, points: Points, clip: Clip) -> Tensor:
+    column, low, high = options
+    shares = ((_column(block, column) - low) / (high - low)).clamp(0.0, 1.0)
+    return (shares * _real(block)).sum(1, keepdim=True)
+
+
+def _histogram(options: Options, problem: Problem, block: Block, points: Points, clip: Clip) -> Tensor:
+    columns, edges = options[1 : 1 + int(options[0])], histogram_edges(tuple(options))
+    value = torch.zeros_like(block.target, dtype=torch.float64)
+    for place, column in enumerate(columns, 1):
+        value += place * _column(block, column)
+    inner = torch.tensor(edges[1:-1], dtype=torch.float64)
+    return _counted(torch.bucketize(value, inner, right=True), _real(block), len(edges) - 1)
+
+
+def _counted(cells: Tensor, real: Tensor, size: int) -> Tensor:
+    """How many rows that count are in each cell; cells (silos, rows) to (silos, size)."""
+    found = torch.zeros(len(cells), size, dtype=torch.float64)
+    return found.scatter_add_(1, cells, real)
+
+
+def _quantile(options: Options, problem: Problem, block: Block, points: Points, clip: Clip) -> Tensor:
+    column, q, low, high, count = options
+    values, real = _column(block, column).numpy(), _real(block).numpy() > 0
+    grid = list(np.linspace(low, high, int(count)))
+    found = [rank_scores(own[kept], grid, q) for own, kept in zip(values, real, strict=True)]
+    return torch.from_numpy(np.stack([own.parts * (PER_ONE // own.per_one) for own in found]))
+
+
+def _by_silo(block: Block) -> Iterator[tuple[int, Tensor, Tensor]]:
+    """(place, features, targets) of each silo's records."""
+    real = _real(block) > 0
+    for i in range(len(block.members)):
+        yield i, block.features[i][real[i]], block.target[i][real[i]]
+
+
+def _own(point: Tensor, place: int) -> Tensor:
+    return point if point.dim() == 1 else point[place]
+
+
+def _choice(options: Options, problem: Problem, block: Block, points: Points, clip: Clip) -> Tensor:
+    """-sum over records of the loss over its clip, in whole parts; (silos, models)."""
+    by_model = []
+    for point in points:
+        sums = []
+        for i, x, y in _by_silo(block):
+            own = clip[i] if isinstance(clip, Tensor) and clip.dim() == 2 else 1e6 if clip is None else clip
+            losses = head(problem).losses(scores_of_records(problem, x, _own(point, i)), y).double()
+            share = (losses / own).nan_to_num(nan=1.0, posinf=1.0)
+            sums.append(-(share.clamp(0.0, 1.0) * PER_ONE).floor().sum())
+        by_model.append(torch.stack(sums))
+    return torch.stack(by_model, dim=1).to(torch.int64)
+
+
+def _minimiser(gradients: ClippedSum, options: Options, problem: Problem, block: Block, clip: Clip) -> Tensor:
+    """n times the model after T steps from 0 of w - eta (mean clipped gradient + lambda w).
+
+    Records are shortened to `radius`, so that the clipped loss is convex and h radius^2-smooth: with eta =
+    1 / (h radius^2 + lambda) a step on the same records moves two models together by 1 - eta lambda, and one
+    other record moves them apart by at most eta 2 clip / n. So the results are at most 2 clip / (lambda n)
+    apart, whatever T is (Hardt, Recht and Singer 2016, Theorem 3.9, for full batches).
+    """
+    regularisation, steps, radius = options
+    if isinstance(problem, NeuralNetwork) or problem.num_outputs != 1 or problem.curvature is None:
+        raise Refused("minimiser is for a linear model of one output whose loss has a known curvature")
+    length = (radius * block.inverse_norm).clamp_max(1.0).where(block.inverse_norm > 0, torch.ones(()))
+    held = sanitised(replace(block, features=block.features * length.unsqueeze(-1)), problem)
+    n = _real(block).sum(1, keepdim=True)
+    step = 1 / (problem.curvature * radius**2 + regularisation)
+    w = torch.zeros(len(block.members), problem.dimension, dtype=block.features.dtype)
+    for _ in range(int(steps)):
+        mean = gradients(problem, held, [w], clip) / n
+        w = w - step * (mean.to(w.dtype) + regularisation * w)
+    return w.double() * n
+
+
+_Sum = Callable[[Options, Problem, Block, Points, Clip], Tensor]
+
+_SUMS: dict[str, _Sum] = {
+    "second_moment": _second_moment,
+    "sum": _sum,
+    "histogram": _histogram,
+    "quantile": _quantile,
+    "choice": _choice,
+}
