@@ -135,6 +135,32 @@ def _own(point: Tensor, place: int) -> Tensor:
     return point if point.dim() == 1 else point[place]
 
 
+def _mistakes(options: Options, problem: Problem, block: Block, points: Points, clip: Clip) -> Tensor:
+    from silos.scores import mistakes
+
+    found = [
+        mistakes(scores_of_records(problem, x, _own(points[0], i)), y).sum() for i, x, y in _by_silo(block)
+    ]
+    return torch.stack(found).double().unsqueeze(-1)
+
+
+def _log_loss(options: Options, problem: Problem, block: Block, points: Points, clip: Clip) -> Tensor:
+    from silos.scores import bounded_log_loss
+
+    found = [
+        bounded_log_loss(problem, x, y, _own(points[0], i), options[0]).sum() for i, x, y in _by_silo(block)
+    ]
+    return torch.stack(found).double().unsqueeze(-1)
+
+
+def _score_histogram(options: Options, problem: Problem, block: Block, points: Points, clip: Clip) -> Tensor:
+    from silos.scores import score_bins
+
+    bins = int(options[0])
+    cells = [score_bins(problem, x, y, _own(points[0], i), bins) for i, x, y in _by_silo(block)]
+    return torch.stack([torch.bincount(own, minlength=2 * bins) for own in cells]).double()
+
+
 def _choice(options: Options, problem: Problem, block: Block, points: Points, clip: Clip) -> Tensor:
     """-sum over records of the loss over its clip, in whole parts; (silos, models)."""
     by_model = []
@@ -177,6 +203,9 @@ _SUMS: dict[str, _Sum] = {
     "second_moment": _second_moment,
     "sum": _sum,
     "histogram": _histogram,
+    "mistakes": _mistakes,
+    "log_loss": _log_loss,
+    "score_histogram": _score_histogram,
     "quantile": _quantile,
     "choice": _choice,
 }

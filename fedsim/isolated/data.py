@@ -122,12 +122,12 @@ def trace_in(head: Mapping[str, Any], arrays: Mapping[str, Tensor]) -> Trace:
 def public_out(public: Public) -> tuple[dict[str, Any], Arrays]:
     """The federation's public numbers."""
     numbers = {"sizes": public.sizes.double(), "weights": public.weights, "noise": public.noise_multipliers}
-    return {"names": list(public.names)}, numbers
+    return {"names": list(public.names), "summed": public.summed}, numbers
 
 
 def public_in(head: Mapping[str, Any], arrays: Mapping[str, Tensor]) -> Public:
     """The public numbers of a frame."""
-    return Public(tuple(head["names"]), arrays["sizes"].long(), arrays["weights"], arrays["noise"])
+    return Public(tuple(head["names"]), arrays["sizes"].long(), arrays["weights"], arrays["noise"], bool(head["summed"]))
 
 
 def constants_out(tree: dict[str, Any], arrays: Mapping[str, Tensor]) -> tuple[dict[str, Any], Arrays]:

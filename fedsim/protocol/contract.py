@@ -81,12 +81,26 @@ class Round:
 
 @dataclass(frozen=True)
 class Public:
-    """What is public about the federation: names, n_i, weights p_i (summing to 1), noise multipliers z_i."""
+    """What is public about the federation: names, n_i, weights p_i (summing to 1), noise multipliers z_i; and
+    whether the noise is that of a sum over silos (secure aggregation), or each silo's.
+    """
 
     names: tuple[str, ...]
     sizes: Tensor
     weights: Tensor
     noise_multipliers: Tensor
+    summed: bool = False
+
+    @property
+    def mean_noise(self) -> float:
+        """Standard deviation of the noise on the silos' weighted mean of full batches, for a query of noise
+        ratio 1 and spread x clip = 1. A sum has the noise of the silo whose records weigh most.
+        """
+        rates = self.weights.double() / self.sizes.double()
+        z = self.noise_multipliers.double()
+        if self.summed:
+            return float(z.min() * rates.max())
+        return float((rates * z).norm())
 
 
 class PublicProblem(Protocol):

@@ -105,7 +105,8 @@ class Resolved:
         """The federation's public numbers; noise is unknown (zero) before admission."""
         noise = noise_multipliers or [0.0] * len(self.names)
         sizes, weights = torch.tensor(self.sizes), torch.tensor(self.weights, dtype=self.dtype)
-        return Public(self.names, sizes, weights, torch.tensor(noise, dtype=self.dtype))
+        summed = MECHANISMS[self.scenario.privacy.mechanism].sums_only
+        return Public(self.names, sizes, weights, torch.tensor(noise, dtype=self.dtype), summed)
 
     @cached_property
     def trace(self) -> Trace:

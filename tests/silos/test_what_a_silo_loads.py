@@ -10,7 +10,7 @@ MOST_LINES = 12_000
 LOADED = {
     "fedsim": "algorithms common data privacy problems protocol wire",
     "fedsim.algorithms": "registry section",
-    "fedsim.data": "dataset prepare source",
+    "fedsim.data": "dataset prepare source transform",
     "fedsim.privacy": "calibrate cost discrete_noise gaussian grid mechanism rounding silo_gaussian",
     "fedsim.problems": "composite glm kinds network network_models section",
     "fedsim.protocol": "batch blame contract copies dryrun limits passes plan statistics",

@@ -1,0 +1,71 @@
+"""Noisy SGD preconditioned by a private second moment: no step size, and few rounds.
+
+One round releases the second moment of the features (Analyze Gauss: Dwork, Talwar, Thakurta and Zhang 2014,
+Algorithm 1), the others noisy gradients, each multiplied by the inverse of the moment times the loss's largest
+second derivative: Newton's step of least squares, a step on an upper bound of the Hessian for other losses.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+import torch
+from numpy.random import Generator
+from pydantic import Field
+
+from fedsim.algorithms.base import FULL, Clip, Rounds, moment_of, spectral_norm
+from fedsim.common.errors import InputError
+from fedsim.problems.glm import GeneralisedLinear
+from fedsim.protocol.contract import Asker, Memory, Message, Public, PublicProblem, Query, Round, ServerHalf
+
+
+@dataclass(frozen=True)
+class PreconditionedSGD:
+    """A round for the second moment H of the features, then `num_rounds` of projected, preconditioned steps.
+
+    w <- project(w - P (g + grad f1(w))). P is the inverse of h H, h the loss's largest second derivative, with
+    eigenvalues below the noise's own spectral norm raised to it: no direction is trusted beyond the noise.
+    Returns the mean of the iterates: after the first step they are about equally good, and differ by noise.
+    """
+
+    num_rounds: Rounds = 5
+    clip_norm: Clip = 0.5
+    moment_clip: Annotated[float, Field(gt=0, description="bound on a record's squared norm in H")] = 2.25
+    moment_share: Annotated[float, Field(gt=0, lt=1, description="share of mu^2 for H")] = 0.2
+    linear: ClassVar[bool] = True
+    any_size: ClassVar[bool] = True
+
+    @property
+    def _ratio(self) -> float:
+        """Of the moment's noise: 1 / ratio^2 is its share of the sum of all."""
+        return math.sqrt((1 - self.moment_share) / (self.moment_share * self.num_rounds))
+
+    def server(self, w: torch.Tensor, problem: PublicProblem, public: Public, rng: Generator) -> ServerHalf:
+        """The moment, then preconditioned steps."""
+        h = _curvature(problem)
+        moment = moment_of((yield Round({}, answer=w))["h"])
+        floor = spectral_norm(public, self._ratio, self.moment_clip, len(moment))
+        values, vectors = torch.linalg.eigh(moment)
+        inverse = vectors @ torch.diag(1 / values.clamp_min(floor)) @ vectors.T / h
+        mean = w
+        for r in range(self.num_rounds):
+            g = (yield Round({"w": w}, answer=mean))["g"] + problem.public_gradient(w)
+            step = inverse @ g.view(len(moment), -1)
+            w = problem.project(w - step.reshape(-1))
+            mean = mean + (w - mean) / (r + 1)
+        return mean
+
+    def silo(self, problem: PublicProblem, broadcast: Message, ask: Asker, memory: Memory) -> Message:
+        """{"h": the noisy second moment} in the first round, {"g": the noisy mean gradient at w} in others."""
+        if "w" in broadcast:
+            return {"g": ask(Query("gradient", (broadcast["w"],), self.clip_norm, FULL))}
+        return {"h": ask(Query("second_moment", (), self.moment_clip, FULL, self._ratio, (0.0,)))}
+
+
+def _curvature(problem: PublicProblem) -> float:
+    if not isinstance(problem, GeneralisedLinear) or problem.curvature is None:
+        hint = "a linear model whose loss has a largest second derivative"
+        raise InputError("algorithm.name", "preconditioned_sgd", hint)
+    return problem.curvature
