@@ -27,7 +27,8 @@ class PreconditionedSGD:
 
     w <- project(w - P (g + grad f1(w))). P is the inverse of h H, h the loss's largest second derivative, with
     eigenvalues below the noise's own spectral norm raised to it: no direction is trusted beyond the noise.
-    Returns the mean of the iterates: after the first step they are about equally good, and differ by noise.
+    Returns the mean of the iterates with weights 1, 2, .., R: the clip leaves the first ones behind, and the
+    others differ by noise.
     """
 
     num_rounds: Rounds = 5
@@ -50,11 +51,11 @@ class PreconditionedSGD:
         values, vectors = torch.linalg.eigh(moment)
         inverse = vectors @ torch.diag(1 / values.clamp_min(floor)) @ vectors.T / h
         mean = w
-        for r in range(self.num_rounds):
+        for r in range(1, self.num_rounds + 1):
             g = (yield Round({"w": w}, answer=mean))["g"] + problem.public_gradient(w)
             step = inverse @ g.view(len(moment), -1)
             w = problem.project(w - step.reshape(-1))
-            mean = mean + (w - mean) / (r + 1)
+            mean = mean + (w - mean) * 2 / (r + 1)  # weights 1, 2, .., r
         return mean
 
     def silo(self, problem: PublicProblem, broadcast: Message, ask: Asker, memory: Memory) -> Message:

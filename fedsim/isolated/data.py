@@ -127,7 +127,9 @@ def public_out(public: Public) -> tuple[dict[str, Any], Arrays]:
 
 def public_in(head: Mapping[str, Any], arrays: Mapping[str, Tensor]) -> Public:
     """The public numbers of a frame."""
-    return Public(tuple(head["names"]), arrays["sizes"].long(), arrays["weights"], arrays["noise"], bool(head["summed"]))
+    return Public(
+        tuple(head["names"]), arrays["sizes"].long(), arrays["weights"], arrays["noise"], bool(head["summed"])
+    )
 
 
 def constants_out(tree: dict[str, Any], arrays: Mapping[str, Tensor]) -> tuple[dict[str, Any], Arrays]:
