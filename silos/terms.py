@@ -9,7 +9,7 @@ float64, or in whole numbers. Padding adds nothing (`Block.real`); a record that
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 import torch
@@ -45,6 +45,11 @@ def summed(
         points: (d,) or (silos, d).
         clip: of a term, a number or (silos, 1); None does not clip (mechanism `none`).
     """
+    if (copies := len(block.members) // len(block.target)) > 1:  # of runs that share records
+        tensors = {each.name: getattr(block, each.name) for each in fields(block) if each.name != "members"}
+        block = replace(
+            block, **{name: None if t is None else torch.cat([t] * copies) for name, t in tensors.items()}
+        )
     if shape.statistic == "minimiser":
         return _minimiser(gradients, shape.options, problem, block, clip)
     return _SUMS[shape.statistic](shape.options, problem, block, points, clip)

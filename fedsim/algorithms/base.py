@@ -38,7 +38,7 @@ class GradientMessages:
 
 
 def moment_of(answer: torch.Tensor) -> torch.Tensor:
-    """A noisy second moment as a matrix (D, D), from the answer to such a query; finite, or zero."""
+    """A noisy second moment as a matrix (.., D, D), from the answer to such a query; finite, or zero."""
     return from_svec(answer.nan_to_num(0.0, 0.0, 0.0))
 
 

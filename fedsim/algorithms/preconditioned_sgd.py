@@ -1,8 +1,9 @@
 """Noisy SGD preconditioned by a private second moment: no step size, and few rounds.
 
 One round releases the second moment of the features (Analyze Gauss: Dwork, Talwar, Thakurta and Zhang 2014,
-Algorithm 1), the others noisy gradients, each multiplied by the inverse of the moment times the loss's largest
-second derivative: Newton's step of least squares, a step on an upper bound of the Hessian for other losses.
+Algorithm 1), the others noisy gradients. Each is multiplied by the inverse of the moment times the largest
+second derivative of the loss: Newton's step of least squares, and for other losses a step on an upper bound
+of the Hessian.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ from fedsim.protocol.contract import Asker, Memory, Message, Public, PublicProbl
 class PreconditionedSGD:
     """A round for the second moment H of the features, then `num_rounds` of projected, preconditioned steps.
 
-    w <- project(w - P (g + grad f1(w))). P is the inverse of h H, h the loss's largest second derivative, with
-    eigenvalues below the noise's own spectral norm raised to it: no direction is trusted beyond the noise.
-    Returns the mean of the iterates with weights 1, 2, .., R: the clip leaves the first ones behind, and the
-    others differ by noise.
+    w <- project(w - P (g + grad f1(w))). P is the inverse of h H, h the loss's largest second derivative;
+    eigenvalues below the noise's own spectral norm are raised to it, so that no direction is trusted beyond
+    the noise. Returns the mean of the iterates with weights 1, 2, .., R: the clip leaves the first ones
+    behind, and the others differ by noise.
     """
 
     num_rounds: Rounds = 5
@@ -46,20 +47,20 @@ class PreconditionedSGD:
     def server(self, w: torch.Tensor, problem: PublicProblem, public: Public, rng: Generator) -> ServerHalf:
         """The moment, then preconditioned steps."""
         h = _curvature(problem)
-        moment = moment_of((yield Round({}, answer=w))["h"])
-        floor = spectral_norm(public, self._ratio, self.moment_clip, len(moment))
+        moment = moment_of((yield Round({"start": w}, answer=w))["h"])
+        floor = spectral_norm(public, self._ratio, self.moment_clip, moment.shape[-1])
         values, vectors = torch.linalg.eigh(moment)
-        inverse = vectors @ torch.diag(1 / values.clamp_min(floor)) @ vectors.T / h
+        inverse = (vectors / (h * values.clamp_min(floor)).unsqueeze(-2)) @ vectors.mT
         mean = w
         for r in range(1, self.num_rounds + 1):
             g = (yield Round({"w": w}, answer=mean))["g"] + problem.public_gradient(w)
-            step = inverse @ g.view(len(moment), -1)
-            w = problem.project(w - step.reshape(-1))
+            step = inverse @ g.unflatten(-1, (moment.shape[-1], -1))
+            w = problem.project(w - step.flatten(-2))
             mean = mean + (w - mean) * 2 / (r + 1)  # weights 1, 2, .., r
         return mean
 
     def silo(self, problem: PublicProblem, broadcast: Message, ask: Asker, memory: Memory) -> Message:
-        """{"h": the noisy second moment} in the first round, {"g": the noisy mean gradient at w} in others."""
+        """{"h": the noisy second moment} in the first round, then {"g": the noisy mean gradient at w}."""
         if "w" in broadcast:
             return {"g": ask(Query("gradient", (broadcast["w"],), self.clip_norm, FULL))}
         return {"h": ask(Query("second_moment", (), self.moment_clip, FULL, self._ratio, (0.0,)))}

@@ -36,11 +36,11 @@ class SufficientStatistics:
         """One round, one solution."""
         if not isinstance(problem, LinearRegression):
             raise InputError("algorithm.name", "sufficient_statistics", "problem: linear_regression with it")
-        moment = moment_of((yield Round({}, answer=w))["h"])
-        ridge = spectral_norm(public, 1.0, self.moment_clip, len(moment))
-        a, b = moment[:-1, :-1], moment[:-1, -1]
-        values, vectors = torch.linalg.eigh(a)
-        return problem.project(vectors @ ((vectors.T @ b) / (values + ridge).clamp_min(ridge)))
+        moment = moment_of((yield Round({"start": w}, answer=w))["h"])
+        ridge = spectral_norm(public, 1.0, self.moment_clip, moment.shape[-1])
+        values, vectors = torch.linalg.eigh(moment[..., :-1, :-1])
+        along = (vectors.mT @ moment[..., :-1, -1:]).squeeze(-1) / (values + ridge).clamp_min(ridge)
+        return problem.project((vectors @ along.unsqueeze(-1)).squeeze(-1))
 
     def silo(self, problem: PublicProblem, broadcast: Message, ask: Asker, memory: Memory) -> Message:
         """{"h": the noisy second moment of (x, y)}."""

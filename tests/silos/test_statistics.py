@@ -1,37 +1,167 @@
-"""Each statistic's spread: brute force over replaced records, with equality at the worst pair."""
+"""Each statistic's spread and size: brute force over replaced records, with equality at the worst pair."""
+
+import math
 
 import numpy as np
 import pytest
 import torch
 
-from fedsim.problems.glm import LinearRegression
-from fedsim.protocol.statistics import STATISTICS
+from fedsim.common.errors import Refused
+from fedsim.problems.glm import LinearRegression, LogisticRegression
+from fedsim.protocol.batch import FULL, Poisson
+from fedsim.protocol.limits import LIMITS
+from fedsim.protocol.moments import from_svec, svec
+from fedsim.protocol.plan import Ask, QueryShape
+from fedsim.protocol.statistics import STATISTICS, size_of, statistic
 from silos.records import Records
+from silos.selections import PER_ONE
+from silos.terms import summed
 
 FEATURES = 3
-PROBLEM = LinearRegression(FEATURES)
+EYE = torch.eye(FEATURES, dtype=torch.float64)
+OPTIONS = {
+    "second_moment": (1.0,),
+    "sum": (0.0, -2.0, 3.0),
+    "histogram": (1.0, 1.0, -1.0, 0.0, 1.0, 2.0),
+    "score_histogram": (10.0,),
+    "log_loss": (0.01,),
+    "quantile": (0.0, 0.25, -1.0, 1.0, 9.0),
+    "minimiser": (0.5, 60.0, 2.0),
+}
+TWO_CLASSES = ("score_histogram", "mistakes", "log_loss", "choice")
 
 
-def sums(statistic, rows, targets, points, clip):
-    """The clipped sum of each of many silos of two records, the second of which is common to all."""
+def problem_of(name):
+    return (LogisticRegression if name in TWO_CLASSES else LinearRegression)(FEATURES)
+
+
+def shape_of(name):
+    return QueryShape(name, statistic(name).points, 1.0, OPTIONS.get(name, ()))
+
+
+def sums(name, rows, targets, clip, points=None):
+    """The sum of each of many silos of two records, the second of which is common to all."""
+    problem, known = problem_of(name), statistic(name)
     common = np.ones((1, FEATURES)), np.ones(1)
     silos = [(np.vstack([x, common[0]]), np.append(y, common[1])) for x, y in zip(rows, targets, strict=True)]
-    records = Records(silos, PROBLEM, torch.float64)
+    records = Records(silos, problem, torch.float64)
     (block,) = records.full(range(len(silos)))
-    return records.clipped_sum(PROBLEM, block, points, clip)
+    points = [EYE[0] / 2**k for k in range(known.points)] if points is None else points
+    if name.startswith("gradient"):
+        return records.clipped_sum(problem, block, points, clip)
+    return summed(records.clipped_sum, shape_of(name), problem, block, points, clip)
 
 
-@pytest.mark.parametrize("statistic", STATISTICS.values(), ids=list(STATISTICS))
-def test_replacing_a_record_moves_a_sum_by_the_spread_times_the_clip_at_most(statistic):
-    rng, clip = np.random.default_rng(5), 0.25
+def hostile(name):
+    """Records in many directions and lengths, and some that are far apart for one statistic or another."""
+    rng = np.random.default_rng(5)
     rows = rng.standard_normal((60, 1, FEATURES)) * np.geomspace(0.1, 1e4, 60)[:, None, None]
-    opposite = np.array([[[1.0, 1e4, 0.0]], [[1.0, -1e4, 0.0]]])  # of a monotone gradient's differences
-    rows = np.concatenate([rows, rows, opposite])
-    targets = np.where(np.arange(len(rows)) < 60, 1e6, -1e6)[:, None]
-    points = [torch.eye(FEATURES, dtype=torch.float64)[0] / 2**k for k in range(len(statistic.points))]
-    moved = sums(statistic, rows, targets, points, clip)
-    apart = torch.cdist(moved, moved, compute_mode="donot_use_mm_for_euclid_dist").max().item()
-    allowed = statistic.sensitivity(clip)
+    worst = np.array([[[1.0, 1e4, 0]], [[1.0, -1e4, 0]], [[1e3, 0, 0]], [[-1e3, 0, 0]], [[0, 0, 1e3]]])
+    rows = np.concatenate([rows, rows, worst, worst])
+    if name in TWO_CLASSES:
+        half = np.arange(len(rows)) < len(rows) / 2
+        return rows, half[:, None].astype(float)
+    targets = np.where(np.arange(len(rows)) % 2, 1e6, -1e6)[:, None]
+    if name == "second_moment":
+        targets[::3] = 0.0
+    return rows, targets
+
+
+@pytest.mark.parametrize("name", STATISTICS)
+def test_replacing_a_record_moves_a_sum_by_the_spread_times_the_clip_at_most(name):
+    known, clip = statistic(name), 0.25 if statistic(name).clipped else 1.0
+    moved = sums(name, *hostile(name), clip).double()
+    options = OPTIONS.get(name, ())
+    allowed = known.sensitivity(clip, options)
+    if known.noise == "exponential":
+        apart = (moved.unsqueeze(0) - moved.unsqueeze(1)).abs().max().item()  # of one score
+        allowed = PER_ONE
+    else:
+        apart = torch.cdist(moved, moved, compute_mode="donot_use_mm_for_euclid_dist").max().item()
+        assert moved.shape[1] == size_of(shape_of(name), problem_of(name).dimension, FEATURES)
     assert apart <= allowed * (1 + 1e-9)
-    assert apart >= allowed * (1 - 1e-7)  # a spread of less would be exceeded
-    assert moved.shape[1] == statistic.size(PROBLEM.dimension)
+    least = 0.9 if name == "minimiser" else 1 - 1e-6  # one of T steps short of its bound
+    assert apart >= allowed * least  # a spread of less would be exceeded
+
+
+def test_an_off_diagonal_entry_counts_once_and_weighs_as_two():
+    rows = torch.tensor([[3.0, 4.0, 1.0]], dtype=torch.float64)
+    vector = svec(rows.T @ rows)
+    assert vector.norm().item() == pytest.approx(26.0)
+    assert torch.allclose(from_svec(vector), rows.T @ rows)
+    flat = (rows.T @ rows)[tuple(torch.triu_indices(3, 3))]
+    assert flat.norm() < 26.0 - 3  # the triangle alone is shorter than the matrix
+
+
+def test_a_second_moment_is_that_of_clipped_vectors():
+    rows = np.array([[[0.3, 0.2, 0.1]], [[30.0, 0.0, 40.0]]])
+    moved = sums("second_moment", rows, np.array([[0.5], [0.0]]), 4.0)
+    v = torch.tensor([0.3, 0.2, 0.1, 0.5], dtype=torch.float64)
+    ones = torch.ones(4, dtype=torch.float64)
+    assert torch.allclose(from_svec(moved[0]), v.outer(v) + ones.outer(ones))
+    u = torch.tensor([0.6, 0.0, 0.8, 0.0], dtype=torch.float64) * 2
+    assert torch.allclose(from_svec(moved[1]), u.outer(u) + ones.outer(ones))
+
+
+def test_every_record_is_in_one_cell_and_padding_in_none():
+    sizes, rng = (3, 7, 40), np.random.default_rng(1)
+    silos = [(10 * rng.standard_normal((n, FEATURES)), np.zeros(n)) for n in sizes]
+    silos[0][0][0] = np.nan  # a record that counts as the zero vector is a record
+    problem = LinearRegression(FEATURES)
+    records = Records(silos, problem, torch.float64)
+    for block in records.full(range(3)):
+        found = summed(records.clipped_sum, shape_of("histogram"), problem, block, (), 1.0)
+        assert found.sum(1).tolist() == [sizes[member] for member in block.members]
+        zeros = summed(records.clipped_sum, shape_of("sum"), problem, block, (), 1.0)
+        clean = [np.nan_to_num(silos[member][0][:, 0]) for member in block.members]
+        exact = [float((np.clip(x, -2, 3) + 2).sum() / 5) for x in clean]
+        assert zeros.flatten().tolist() == pytest.approx(exact)
+
+
+def test_a_minimiser_is_the_minimum_where_nothing_is_clipped():
+    rng = np.random.default_rng(2)
+    x, y = rng.standard_normal((50, FEATURES)) * 0.3, rng.standard_normal(50) * 0.3
+    problem = LinearRegression(FEATURES)
+    records = Records([(x, y)], problem, torch.float64)
+    (block,) = records.full([0])
+    shape = QueryShape("minimiser", 0, 1.0, (0.5, 500.0, 3.0))
+    found = summed(records.clipped_sum, shape, problem, block, (), 1e3)[0] / 50
+    exact = np.linalg.solve(x.T @ x / 50 + 0.5 * np.eye(FEATURES), x.T @ y / 50)
+    assert found.numpy() == pytest.approx(exact, abs=1e-9)
+
+
+WRONG = [
+    ("quantile", (0.0, 1.0, -1.0, 1.0, 9.0), "quantile lies between 0 and 1"),
+    ("quantile", (0.0, 0.5, -1.0, 1.0, 1.0), "a grid of 1 points"),
+    ("quantile", (0.0, 0.5, 1.0, 1.0, 5.0), "is empty"),
+    ("quantile", (7.0, 0.5, 0.0, 1.0, 5.0), "column 7 is none of 3"),
+    ("histogram", (1.0, 0.0, 1.0, 1.0, 2.0), "edges must ascend"),
+    ("sum", (0.0, math.nan, 1.0), "not finite"),
+    ("sum", (0.0, 1.0), r"takes the options \(column, low, high\), got 2"),
+    ("mistakes", (1.0,), "takes no options"),
+    ("minimiser", (0.0, 5.0, 1.0), "without one nothing contracts"),
+    ("score_histogram", (1.0,), "bins is 1"),
+    ("log_loss", (0.5,), "between 0 and 0.5"),
+    ("second_moment", (2.0,), "must be 0 or 1"),
+]
+
+
+@pytest.mark.parametrize(("name", "options", "why"), WRONG)
+def test_options_that_nothing_is_known_for_are_refused_before_records_are_read(name, options, why):
+    with pytest.raises(Refused, match=why):
+        LIMITS.check_ask(Ask(FULL, (QueryShape(name, statistic(name).points, 1.0, options),)), 3, 3)
+
+
+@pytest.mark.parametrize("name", ["quantile", "choice", "minimiser"])
+def test_statistics_without_a_price_for_samples_are_refused_on_them(name):
+    with pytest.raises(Refused, match="no price for sampled batches"):
+        LIMITS.check_ask(Ask(Poisson(0.5), (shape_of(name),)), 3, 3)
+
+
+def test_a_second_moment_beyond_the_dimension_that_a_silo_allows_is_refused():
+    from dataclasses import replace
+
+    with pytest.raises(Refused, match="second_moment of dimension 5050 exceeds the silo's limit 5000"):
+        replace(LIMITS, max_dimension=5000).check_ask(
+            Ask(FULL, (QueryShape("second_moment", 0, 1.0, (0.0,)),)), 100, 100
+        )

@@ -88,7 +88,8 @@ def alone(record: Record) -> Data:
 
 def sensitivity(query: Query) -> Tensor:
     """L2 sensitivity of a query's sum under replace-one, float64, in the shape of its clip."""
-    return statistic(query.statistic).sensitivity(torch.as_tensor(query.clip, dtype=torch.float64))
+    clip = torch.as_tensor(query.clip, dtype=torch.float64)
+    return statistic(query.statistic).sensitivity(clip, query.options)
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ silo's own gate at noise multiplier 0 on full batches.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -50,7 +50,7 @@ class _Direct:
     ) -> Mapping[str, Tensor]:
         """The mean at the points p0, p1."""
         points, query = tuple(broadcast[name] for name in sorted(broadcast)), self.query
-        return {"g": ask(Query(query.statistic, points, query.clip, FULL))}
+        return {"g": ask(replace(query, points=points))}
 
 
 class ClippedMeans:
@@ -58,9 +58,7 @@ class ClippedMeans:
 
     def __init__(self, setting: Setting, silos: Sequence[Data], runs: int, shapes: Sequence[QueryShape]):
         """`runs` of them side by side, each at points of its own."""
-        plan = Plan(
-            tuple((Ask(FULL, (QueryShape(shape.statistic, shape.points, 1.0),)),) for shape in shapes)
-        )
+        plan = Plan(tuple((Ask(FULL, (replace(shape, noise_ratio=1.0),)),) for shape in shapes))
         linear = isinstance(setting.resolved.problem, GeneralisedLinear)
         self._silos, self._runs, self._direct = len(silos), runs, _Direct()
         data = list(silos) if linear else list(silos) * runs  # networks share no records between runs
@@ -80,7 +78,8 @@ class ClippedMeans:
         Points are (d,) or (runs, d), the clip a number or (runs, 1).
         """
         clip = query.clip.detach() if isinstance(query.clip, Tensor) else query.clip
-        self._direct.query = Query(query.statistic, (), self._each(clip) if _rows(clip) else clip)
+        clip = self._each(clip) if _rows(clip) else clip
+        self._direct.query = replace(query, points=(), clip=clip, batch=FULL, noise_ratio=1.0)
         broadcast = {f"p{k}": self._each(point.detach()) for k, point in enumerate(query.points)}
         return self._gate.answer(place, broadcast)["g"].view(self._runs, self._silos, -1)
 
@@ -105,7 +104,7 @@ def shared(query: Query) -> bool:
 def narrowed(query: Query) -> Query:
     """The query with one number as its clip, where all members share points and the clip is a column."""
     if isinstance(query.clip, Tensor) and query.clip.dim() == 2 and all(p.dim() == 1 for p in query.points):
-        return Query(query.statistic, query.points, float(query.clip[0, 0]), query.batch, query.noise_ratio)
+        return replace(query, clip=float(query.clip[0, 0]))
     return query
 
 
@@ -115,12 +114,13 @@ def single(query: Query, row: int = 0) -> Query:
     if isinstance(clip, Tensor) and clip.dim() == 2:
         clip = float(clip[row if len(clip) > 1 else 0, 0])
     points = tuple(point if point.dim() == 1 else point[row] for point in query.points)
-    return Query(query.statistic, points, clip, query.batch, query.noise_ratio)
+    return replace(query, points=points, clip=clip)
 
 
 def shape_of(query: Query) -> QueryShape:
     """The part of a query that sets its cost."""
-    return QueryShape(query.statistic, len(query.points), float(query.noise_ratio))
+    kept = 0 if query.transform is None else len(query.transform)
+    return QueryShape(query.statistic, len(query.points), float(query.noise_ratio), query.options, kept)
 
 
 def term(setting: Setting, record: Record, query: Query) -> Tensor:

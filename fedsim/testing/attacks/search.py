@@ -171,7 +171,7 @@ class Attack:
     first: Record  # the record of one world
     second: Record  # that of the other
     broadcasts: tuple[Broadcast, ...]  # by kind of round, what it sends
-    # by kind, how far the two terms are from each other, over 2 clip: 1 is the most there can be
+    # by kind, how far the two terms are from each other, over the sensitivity: 1 is the most there can be
     ratios: tuple[float, ...]
     records: tuple[Record, ...]  # every candidate record, the most promising ones first
     points: tuple[tuple[Broadcast, ...], ...]  # by kind, candidate broadcasts that silos accept, likewise
@@ -241,7 +241,7 @@ def _largest_clip(setting: Setting, own: Record) -> float:
 def _distances(
     setting: Setting, silo: int, kind: Kind, points: Sequence[Broadcast], tried: Sequence[Record]
 ) -> tuple[list[Broadcast], Tensor]:
-    """The broadcasts that are accepted, and squared distances over 2 clip, (broadcasts, records, records)."""
+    """The broadcasts that are accepted; (distance over sensitivity)^2, (broadcasts, records, records)."""
     paths = _PATHS if sum(len(ask.queries) for ask in kind.asks) > 1 else 1
     totals: dict[int, Tensor] = {}
     for path in range(paths):
@@ -299,12 +299,10 @@ def _noise_alone(
     setting: Setting, silo: int, batch: Batch, heard: Heard, rng: np.random.Generator
 ) -> tuple[Tensor, ...]:
     admitted = setting.admitted[silo]
-    sensitivity = 2 / batch.size(admitted.terms.n)  # at clip 1
+    size = batch.size(admitted.terms.n)
     answers = []
     for query, answer in zip(heard.queries, heard.answers, strict=True):
-        sigma = query.noise_ratio * admitted.noise_multiplier * sensitivity
-        drawn = torch.as_tensor(rng.standard_normal(answer.shape[1])).to(answer.dtype)
-        answers.append(
-            (sigma * torch.as_tensor(query.clip) * drawn).expand_as(answer).to(answer.dtype).clone()
-        )
+        sigma = query.noise_ratio * admitted.noise_multiplier * sensitivity(query) / size
+        drawn = torch.as_tensor(rng.standard_normal(answer.shape[1]))
+        answers.append((sigma * drawn).expand_as(answer).to(answer.dtype).clone())
     return tuple(answers)

@@ -1,7 +1,7 @@
 """The exact search: by how much one record moves an answer when there is no noise to hide it.
 
-A plan is priced on the promise that replacing one record moves an answer by at most its sensitivity 2 clip
-/ K, and no other silo's answer at all. Here records of the silos' own data are replaced by hostile ones, at
+A plan is priced on the promise that replacing one record moves an answer by at most its sensitivity over
+K, and no other silo's answer at all. Here records of the silos' own data are replaced by hostile ones, at
 many points, and the gate itself answers, at noise multiplier 0 and with the same batches in every world;
 asks of a round that follow from earlier answers are kept at equal points. The largest movement over the
 sensitivity is reported. A ratio above 1 is proof of a fault; none above 1 is no proof of the
