@@ -9,7 +9,7 @@ float64, or in whole numbers. Padding adds nothing (`Block.real`); a record that
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -46,10 +46,12 @@ def summed(
         clip: of a term, a number or (silos, 1); None does not clip (mechanism `none`).
     """
     if (copies := len(block.members) // len(block.target)) > 1:  # of runs that share records
-        tensors = {each.name: getattr(block, each.name) for each in fields(block) if each.name != "members"}
-        block = replace(
-            block, **{name: None if t is None else torch.cat([t] * copies) for name, t in tensors.items()}
+        features, target, inverse, *masks = (
+            None if each is None else torch.cat([each] * copies)
+            for each in (block.features, block.target, block.inverse_norm, block.mask, block.real)
         )
+        assert features is not None and target is not None and inverse is not None
+        block = Block(block.members, features, target, inverse, *masks)
     if shape.statistic == "minimiser":
         return _minimiser(gradients, shape.options, problem, block, clip)
     return _SUMS[shape.statistic](shape.options, problem, block, points, clip)

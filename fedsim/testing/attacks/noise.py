@@ -19,10 +19,13 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from scipy import special, stats
+from torch import Tensor
 
 from fedsim.privacy.shuffled_binomial import ShuffledBinomial
 from fedsim.protocol.contract import Query
+from fedsim.protocol.statistics import size_of
 from fedsim.testing.attacks.cohorts import Heard, Tap, sensitivity
+from fedsim.testing.attacks.likelihood import single, term
 from fedsim.testing.attacks.search import Attack
 from fedsim.testing.attacks.setting import Setting, beside
 
@@ -180,7 +183,9 @@ def _standardised(setting: Setting, silo: int, chosen: Attack) -> tuple[np.ndarr
 def _coordinates(setting: Setting, silo: int) -> int:
     """The number of coordinates tested of each answer: more where there are few answers."""
     few = _NUMBERS // (_FEWEST * _answers(setting, silo))
-    return min(setting.resolved.problem.dimension, max(_COORDINATES, few))
+    problem, queries = setting.resolved.problem, setting.resolved.trace.plan.queries
+    smallest = min(size_of(query, problem.dimension, problem.num_features) for query in queries)
+    return min(smallest, max(_COORDINATES, few))
 
 
 def _answers(setting: Setting, silo: int) -> int:
@@ -201,9 +206,17 @@ def _over_stated(setting: Setting, silo: int, heard: Heard) -> tuple[list[np.nda
         multiplier, step = _stated(setting, silo, query)
         sigma = multiplier * sensitivity(query).reshape(-1, 1) / size
         if bool((sigma > 0).all()):
-            rows.append((answer[:, :coordinates].double() / sigma).numpy())
+            rows.append(((answer.double() - _quiet(setting, query))[:, :coordinates] / sigma).numpy())
             steps.append(step)
     return rows, max(steps)
+
+
+def _quiet(setting: Setting, query: Query) -> Tensor | float:
+    """The mean over records that count as zero: not zero for a statistic that counts them."""
+    if query.statistic.startswith("gradient"):
+        return 0.0
+    nothing = np.full(setting.data[0][0].shape[1], np.nan), float("nan")
+    return term(setting, nothing, single(query))
 
 
 def _stated(setting: Setting, silo: int, query: Query) -> tuple[float, float]:
