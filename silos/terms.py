@@ -46,11 +46,10 @@ def summed(
         clip: of a term, a number or (silos, 1); None does not clip (mechanism `none`).
     """
     if (copies := len(block.members) // len(block.target)) > 1:  # of runs that share records
-        features, target, inverse, *masks = (
-            None if each is None else torch.cat([each] * copies)
-            for each in (block.features, block.target, block.inverse_norm, block.mask, block.real)
+        features, target, inverse = (
+            torch.cat([each] * copies) for each in (block.features, block.target, block.inverse_norm)
         )
-        assert features is not None and target is not None and inverse is not None
+        masks = (None if each is None else torch.cat([each] * copies) for each in (block.mask, block.real))
         block = Block(block.members, features, target, inverse, *masks)
     if shape.statistic == "minimiser":
         return _minimiser(gradients, shape.options, problem, block, clip)
