@@ -34,6 +34,7 @@ SCRIPTS = {
     "pfl": (True, "peers/pfl_rounds.py", "plain"),
     "pfl private": (True, "peers/pfl_rounds.py", "private"),
     "isolated": (False, "isolated_round.py"),
+    "statistics": (False, "statistics_cost.py"),
     "opacus": (True, "peers/opacus_gradient.py"),
 }
 """Name: (whether it runs among the peers, script, arguments)."""
@@ -113,6 +114,7 @@ def rows(found: dict[str, Runs]) -> list[list[str]]:
         *_pair(found, "(e) pfl", "softmax", "pfl", 8),
         *_pair(found, "(e) pfl with noise", "softmax", "pfl private", 8),
         *_isolated(found),
+        *_statistics(found),
     ]
 
 
@@ -182,6 +184,27 @@ def _isolated(found: dict[str, Runs]) -> list[list[str]]:
         return [Row(name, *(_joined(runs, TIME, who) for who in (0, 1)), at_most=1.5)]
 
     return _rows(name, [found["isolated"]], made)
+
+
+_AT_MOST = {"second_moment": 5.0, "minimiser": 50.0}
+"""Rounds of gradients that a round of a statistic may take: n d^2 multiplications, and 50 gradients."""
+
+
+def _statistics(found: dict[str, Runs]) -> list[list[str]]:
+    """A round of each statistic against one of gradients."""
+
+    def made(runs: list[dict[str, Any]]) -> list[Row]:
+        def times(name: str) -> list[float]:
+            return [time for run in runs for time in run[name]]
+
+        label = "a round of {}, against one of gradients".format
+        return [
+            Row(label(name), times(name), times("gradient"), at_most=_AT_MOST.get(name, 3.0))
+            for name in runs[0]
+            if name != "gradient"
+        ]
+
+    return _rows("a round of each statistic", [found["statistics"]], made)
 
 
 def _series(runs: list[dict[str, Any]], field: str) -> list[float]:
