@@ -127,6 +127,9 @@ class Policy(Section):
     exact_noise_dimension: int = Field(
         100_000, ge=0, description="largest dimension with exact noise; above, it is drawn in floating point"
     )
+    label_dp: bool = Field(
+        False, description="whether plans protect labels alone, not features; of a whole account: enrol anew"
+    )
     approve: Literal["policy", "ask"] = Field(
         "policy", description="who admits what the policy allows; ask: the operator, by `fedsim offers`"
     )
@@ -147,6 +150,7 @@ class Policy(Section):
             min_clip=self.min_clip,
             max_clip=self.max_clip,
             max_noise_multiplier=self.max_noise_multiplier,
+            label_dp=self.label_dp,
         )
 
     @property

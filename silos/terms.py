@@ -181,6 +181,21 @@ def _choice(options: Options, problem: Problem, block: Block, points: Points, cl
     return torch.stack(by_model, dim=1).to(torch.int64)
 
 
+def _label_projection(options: Options, problem: Problem, block: Block, points: Points, clip: Clip) -> Tensor:
+    """Sum of n c_j y_j, c_j the columns of (X^T X)^-1 X^T shortened to clip / n: (silos, d).
+
+    Where none is too long, the mean is the least-squares solution (Epasto et al. 2020, Algorithm 3).
+    """
+    found = []
+    for i, x, y in _by_silo(block):
+        columns = len(x) * torch.linalg.pinv(x.double()).nan_to_num(0.0)
+        if clip is not None:
+            most = clip[i] if isinstance(clip, Tensor) and clip.dim() == 2 else clip
+            columns = columns * (most / columns.norm(dim=0)).nan_to_num(1.0, 1.0).clamp_max(1.0)
+        found.append(columns @ y.double().clamp(-1.0, 1.0))
+    return torch.stack(found)
+
+
 def _minimiser(gradients: ClippedSum, options: Options, problem: Problem, block: Block, clip: Clip) -> Tensor:
     """n times the model after T steps from 0 of w - eta (mean clipped gradient + lambda w).
 
@@ -214,4 +229,5 @@ _SUMS: dict[str, _Sum] = {
     "score_histogram": _score_histogram,
     "quantile": _quantile,
     "choice": _choice,
+    "label_projection": _label_projection,
 }

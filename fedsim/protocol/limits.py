@@ -37,6 +37,8 @@ class Limits:
     max_noise_multiplier: float = 1e4
     min_noise_ratio: float = 1e-6
     max_noise_ratio: float = 1e6
+    # whether plans protect labels alone, of a silo whose whole account does; None: any
+    label_dp: bool | None = None
 
     def check_plan(self, plan: Plan, dimension: int, features: int) -> None:
         """Refuse a plan that is too large, or that has an entry which prices nothing: of a statistic that the
@@ -47,6 +49,7 @@ class Limits:
             features: of a record, the constant one included.
         """
         self._check_dimension(dimension)
+        self._check_unit(plan)
         if len(plan.rounds) > self.max_rounds:
             raise Refused(f"the plan exceeds the silo's limit of {self.max_rounds} rounds")
         sizes: dict[int, int] = {}  # rounds are alike as a rule
@@ -68,6 +71,19 @@ class Limits:
         if (in_round + before) * max(_LEAST_NUMBERS, dimension) > self.max_planned_numbers:
             raise Refused(
                 f"the plan's answers hold more than the silo's limit of {self.max_planned_numbers} numbers"
+            )
+
+    def _check_unit(self, plan: Plan) -> None:
+        """Refuse a plan of another unit than the silo's account has, or of two."""
+        units = {statistic(query.statistic).unit for query in plan.queries}
+        if len(units) > 1:
+            raise Refused("the plan protects records in some queries, and labels alone in others")
+        if units == {"label"} and self.label_dp is False:
+            hint = "the silo's policy has no label_dp: true"
+            raise Refused(f"the plan protects labels alone, and not features; {hint}")
+        if units == {"record"} and self.label_dp:
+            raise Refused(
+                "the silo's account is of labels alone (label_dp: true), and the plan is of records"
             )
 
     def _check_dimension(self, dimension: int, what: str = "dimension") -> None:

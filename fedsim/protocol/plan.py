@@ -16,6 +16,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from fedsim.protocol.batch import Batch, Fresh, Full
+from fedsim.protocol.statistics import statistic
 
 if TYPE_CHECKING:  # with secure aggregation
     from fedsim.protocol.pool import Share
@@ -89,6 +90,11 @@ class Plan:
         """The distinct queries."""
         asks = {ask for asks in {id(asks): asks for asks in self.rounds}.values() for ask in asks}
         return {query for ask in asks for query in ask.queries}
+
+    @property
+    def protects_labels_alone(self) -> bool:
+        """Whether it has a statistic that moves by more than its spread if a record's features change."""
+        return any(statistic(query.statistic).unit == "label" for query in self.queries)
 
     @cached_property
     def digest(self) -> str:

@@ -59,6 +59,8 @@ class Statistic:
     clipped: bool = True  # whether queries choose a clip; else a term is bounded by itself and the clip is 1
     noise: Literal["gaussian", "exponential"] = "gaussian"
     sampled: bool = True  # whether batches may be drawn at random
+    # whose replacement moves it by the spread: a record, or its label alone, its features being known
+    unit: Literal["record", "label"] = "record"
 
     def spread_of(self, options: tuple[float, ...]) -> float:
         """The spread of a query with these options."""
@@ -226,6 +228,8 @@ STATISTICS = {
             _minimiser,
             sampled=False,
         ),
+        # n times the row of X^+ of a record, of norm <= clip, times its target, held to [-1, 1]
+        Statistic("label_projection", 0, _of_model, OPPOSITE, sampled=False, unit="label"),
     )
 }
 

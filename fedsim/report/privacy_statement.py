@@ -38,7 +38,7 @@ def statement(outcome: Outcome) -> Privacy:
         parts["notices"] = [*deployed.notices, *parts["notices"]]
         parts["accountant"] = "; ".join(deployed.accountants)
     return Privacy(
-        guarantee=mechanism.guarantee,
+        guarantee=guarantee(resolved),
         calibration=scenario.privacy.calibration,
         epsilon_spent_note=SPENT if outcome.results.trials else NOT_SPENT,
         trusted=trusted(resolved),
@@ -61,6 +61,20 @@ def _uncovered(deployed: Deployed) -> list[str]:
     ]
 
 
+_LABEL = "the label of one record of one silo; features are not protected"
+_LABELS = "Labels alone are protected: what is released may reveal features"
+
+
+def guarantee(resolved: Resolved) -> str:
+    """The mechanism's guarantee, of records or of labels alone."""
+    said = resolved.mechanism.guarantee
+    if not resolved.trace.plan.protects_labels_alone:
+        return said
+    return said.replace(
+        "one of its records", "the label of one of its records, whose features are not protected"
+    )
+
+
 def how(resolved: Resolved) -> dict[str, Any]:
     """Mechanism, sampler and accountant of a statement, and the theorem that set the noise, if one did."""
     mechanism, sampler, prescribed = resolved.mechanism, samplers(resolved), resolved.prescribed
@@ -71,7 +85,7 @@ def how(resolved: Resolved) -> dict[str, Any]:
         claimed |= {"theorem": prescribed.theorem, "violations": list(prescribed.violations)}
     return {
         "notices": _notices(resolved),
-        "unit": mechanism.unit,
+        "unit": _LABEL if resolved.trace.plan.protects_labels_alone else mechanism.unit,
         "adjacency": ADJACENCY,
         "mechanism": mechanism.name,
         "sampler": sampler,
@@ -84,6 +98,8 @@ def _notices(resolved: Resolved) -> list[str]:
     """Notices that stand before any number; empty for a run within a budget."""
     privacy, prescribed = resolved.scenario.privacy, resolved.prescribed
     lines = [*resolved.mechanism.notices, *resolved.scenario.data.notices]
+    if resolved.trace.plan.protects_labels_alone:
+        lines.append(_LABELS)
     if resolved.mechanism.private and privacy.epsilon == "unlimited":
         lines.append(
             "epsilon is unlimited: no budget bounds what this run costs, which only a simulation allows"

@@ -1,6 +1,7 @@
 """Each statistic's spread and size: brute force over replaced records, with equality at the worst pair."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from fedsim.problems.glm import LinearRegression, LogisticRegression
 from fedsim.protocol.batch import FULL, Poisson
 from fedsim.protocol.limits import LIMITS
 from fedsim.protocol.moments import from_svec, svec
-from fedsim.protocol.plan import Ask, QueryShape
+from fedsim.protocol.plan import Ask, Plan, QueryShape
 from fedsim.protocol.statistics import STATISTICS, size_of, statistic
 from silos.records import Records
 from silos.selections import PER_ONE
@@ -62,6 +63,8 @@ def hostile(name):
         half = np.arange(len(rows)) < len(rows) / 2
         return rows, half[:, None].astype(float)
     targets = np.where(np.arange(len(rows)) % 2, 1e6, -1e6)[:, None]
+    if statistic(name).unit == "label":
+        rows = np.broadcast_to(rows[3], rows.shape)  # features are the same in both worlds
     if name == "second_moment":
         targets[::3] = 0.0
     return rows, targets
@@ -82,6 +85,28 @@ def test_replacing_a_record_moves_a_sum_by_the_spread_times_the_clip_at_most(nam
     assert apart <= allowed * (1 + 1e-9)
     least = 0.9 if name == "minimiser" else 1 - 1e-6  # one of T steps short of its bound
     assert apart >= allowed * least  # a spread of less would be exceeded
+
+
+def test_a_label_projection_protects_labels_and_not_features():
+    rows, targets = hostile("gradient")
+    moved = sums("label_projection", rows, targets, 0.25)
+    assert torch.cdist(moved, moved).max() > 1.5 * statistic("label_projection").sensitivity(0.25)
+    x, y = np.random.default_rng(4).standard_normal((2, 1, FEATURES)), np.array([[0.5], [-0.25]])
+    loose = sums("label_projection", x, y, 1e9) / 2
+    ones = np.ones((1, FEATURES))
+    both = [(np.vstack([own, ones]), np.append(label, 1.0)) for own, label in zip(x, y, strict=True)]
+    exact = [np.linalg.lstsq(*each, rcond=None)[0] for each in both]
+    assert loose.numpy() == pytest.approx(np.stack(exact))
+    plan = Plan(((Ask(FULL, (shape_of("label_projection"),)),),))
+    assert plan.protects_labels_alone
+    with pytest.raises(Refused, match="no label_dp: true"):
+        replace(LIMITS, label_dp=False).check_plan(plan, 3, 3)
+    replace(LIMITS, label_dp=True).check_plan(plan, 3, 3)
+    records = Plan(((Ask(FULL, (shape_of("gradient"),)),),))
+    with pytest.raises(Refused, match="account is of labels alone"):
+        replace(LIMITS, label_dp=True).check_plan(records, 3, 3)
+    with pytest.raises(Refused, match="in some queries, and labels alone in others"):
+        LIMITS.check_plan(Plan(plan.rounds + records.rounds), 3, 3)
 
 
 def test_an_off_diagonal_entry_counts_once_and_weighs_as_two():
@@ -159,8 +184,6 @@ def test_statistics_without_a_price_for_samples_are_refused_on_them(name):
 
 
 def test_a_second_moment_beyond_the_dimension_that_a_silo_allows_is_refused():
-    from dataclasses import replace
-
     with pytest.raises(Refused, match="second_moment of dimension 5050 exceeds the silo's limit 5000"):
         replace(LIMITS, max_dimension=5000).check_ask(
             Ask(FULL, (QueryShape("second_moment", 0, 1.0, (0.0,)),)), 100, 100
