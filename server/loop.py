@@ -66,6 +66,7 @@ def run(
     rounds: Schedule,
     aggregate: Aggregate,
     journal: Journal | None = None,
+    start: Tensor | None = None,
 ) -> Iterator[Progress]:
     """Yield the answer before every round, and the final model last.
 
@@ -79,11 +80,13 @@ def run(
         rounds: who is asked in each round.
         aggregate: combines the messages of the silos that answered (`server.aggregate.weighted`).
         journal: rounds in it are not asked for again; the others are added to it.
+        start: the model that the server method begins with, (d,); by default the problem's for this seed.
 
     Raises:
         Refused: a silo refused a request, too few answered, or the journal is another run's.
     """
-    start = problem.project(problem.start(seed).to(public.weights.dtype))
+    if start is None:
+        start = problem.project(problem.start(seed).to(public.weights.dtype))
     coroutine = algorithm.server(start, problem, public, server_rng(seed))
     kept: Kept | None = None
     held: frozenset[int] | None = None  # who answered an epoch's first round; None where none was missing

@@ -33,7 +33,7 @@ def algorithms() -> dict[str, type[Algorithm]]:
     return dict(sorted(found.items()))
 
 
-_HELPERS = ("base", "registry", "section")  # modules of this package that hold no algorithm
+_HELPERS = ("base", "evaluation", "registry", "section")  # modules without an algorithm that trains
 
 
 @cache

@@ -10,12 +10,14 @@ import pyarrow as pa
 
 from fedsim.api.given import ScenarioLike, changes_of, resolved_of, scenario_of
 from fedsim.api.run import silos_html
+from fedsim.common.errors import InputError
 from fedsim.data.dataset import Dataset
 from fedsim.protocol.contract import Algorithm
 from fedsim.report.privacy_statement import PriceStatement
 from fedsim.report.privacy_statement import price as stated
 from fedsim.report.tables import Table, lines_html
-from fedsim.simulation.host import preview, second_opinions
+from fedsim.scenario.evaluation import evaluation_of
+from fedsim.simulation.host import preview, preview_evaluation, second_opinions
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -79,6 +81,12 @@ def price(
     """
     changes = changes_of(overrides, short)
     resolved = resolved_of(scenario_of(scenario, changes), algorithm, data, changes)
-    admitted = preview(resolved)
-    verified = second_opinions(resolved, admitted) if verify and resolved.mechanism.private else ()
-    return Price(stated(resolved, admitted, verified, conversions))
+    admitted, evaluated = preview(resolved), preview_evaluation(resolved)
+    if conversions and evaluated:
+        hint = "conversions are for training alone: a group may have records in both parts"
+        raise InputError("scenario.evaluate", resolved.scenario.evaluate, f"null; {hint}")
+    verified = second_opinions(resolved, admitted) if verify and resolved.mechanism.private else []
+    if verified and evaluated:
+        others = second_opinions(evaluation_of(resolved), evaluated)
+        verified = [max(each) for each in zip(verified, others, strict=True)]
+    return Price(stated(resolved, admitted, verified, conversions, evaluated))

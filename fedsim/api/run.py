@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
 
 from fedsim.common.files import atomic_directory, check_free, writing
 from fedsim.report.outcome import Outcome
@@ -85,6 +86,11 @@ class Run:
     def calibration(self) -> Table:
         """Predicted and observed shares of final models, in ten bins; simulation only."""
         return Table(self.results.table("calibration"))
+
+    @property
+    def evaluation(self) -> Table:
+        """One row per metric that `evaluate` estimates, with the standard error of one trial's noise."""
+        return Table(pa.Table.from_pylist([row.tree() for row in self.summary.evaluation]))
 
     @property
     def spend(self) -> Table:

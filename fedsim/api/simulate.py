@@ -34,7 +34,7 @@ from fedsim.scenario.load import digests_of, relative
 from fedsim.scenario.model import Scenario
 from fedsim.scenario.resolve import Resolved, with_seed
 from fedsim.simulation.failures import WorkerLost
-from fedsim.simulation.host import preview
+from fedsim.simulation.host import preview, preview_evaluation
 from fedsim.simulation.run_digest import run_digest
 from fedsim.simulation.sweeps.cell import code_version
 from fedsim.simulation.trial import read
@@ -128,6 +128,7 @@ def _followed(
     start = time.perf_counter()
     trackers = open_trackers(resolved.scenario.report.trackers, True, complain)
     heterogeneity, end, files = None, None, digests_of(resolved.scenario)
+    evaluated = preview_evaluation(resolved)
     try:
         trackers.start(resolved)
         with watch(resolved) as show:
@@ -146,7 +147,9 @@ def _followed(
         seconds, failure = time.perf_counter() - start, None if end is None else str(end) or None
         if isinstance(end, NotKept):
             failure = f"{out}: cannot be written ({end})"
-        outcome = Outcome(resolved, results, seconds, end is not None, heterogeneity, admitted, files=files)
+        outcome = Outcome(
+            resolved, results, seconds, end is not None, heterogeneity, admitted, None, evaluated, files
+        )
         run = Run(data_of(outcome), outcome, failure)
         if out is not None:
             run = _saved(run, outcome, out)

@@ -35,10 +35,11 @@ def outline(data: Dataset, partition: Partition, seed: int) -> Outline:
     source = data.open()
     records = _records(source, partition, seed)
     sizes = {name: training_records(n, data.test_fraction, data.reserve, name) for name, n in records}
+    held_out = {name: n - sizes[name] for name, n in records}
     features = num_kept(data, source.num_features) + data.intercept
     unused = source.num_rows - sum(n for _, n in records)
     norms = squared_norms(data, source)
-    return Outline(sizes, features, source.num_classes, source.num_rows, unused, norms)
+    return Outline(sizes, features, source.num_classes, source.num_rows, unused, norms, held_out)
 
 
 def _records(source: Source, partition: Partition, seed: int) -> list[tuple[str, int]]:

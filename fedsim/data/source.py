@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,6 +59,7 @@ class Outline:
     counts the intercept. `num_classes` is 0 for regression. Of `num_records` the partition leaves out
     `unused`. `squared_norms` are a bound on the squared L2 norm of a prepared record, and what it is for
     values spread evenly over their ranges; None where nothing public bounds it, or the numbers to predict.
+    `held_out` maps silo names to numbers of the other records.
     """
 
     sizes: dict[str, int]
@@ -67,6 +68,7 @@ class Outline:
     num_records: int = 0
     unused: int = 0
     squared_norms: tuple[float, float] | None = None
+    held_out: dict[str, int] = field(default_factory=dict)
 
 
 class Source(ABC):

@@ -196,6 +196,9 @@ def _check(scenario: Scenario) -> None:
             "scenario.privacy.epsilon", privacy.epsilon, "exists in simulation only; give a number"
         )
     data.check_alone("scenario.data")
+    if scenario.evaluate is not None:
+        hint = "exists in simulation only: silos do not hold records out; leave it out"
+        raise InputError("scenario.evaluate", scenario.evaluate.model_dump(), hint)
     if data.reserve is not None:
         hint = "tunes on records that silos put aside, which exists in simulation only; leave it out"
         raise InputError("scenario.data.reserve", data.reserve.model_dump(), hint)

@@ -8,8 +8,10 @@ from typing import Literal, NamedTuple, Protocol
 
 from torch import Tensor
 
-Variant = Literal["private", "clipped", "nonprivate"]
-"""A run with its mechanism, the same without noise, and its non-private baseline, which does not clip."""
+Variant = Literal["private", "clipped", "nonprivate", "evaluation"]
+"""A run with its mechanism, the same without noise, its non-private baseline, which does not clip, and the
+evaluation of its model on held-out records.
+"""
 
 
 class Answered(NamedTuple):

@@ -205,6 +205,7 @@ class Outcome:
     heterogeneity: dict[str, Any] | None = None
     admitted: Sequence[Admitted] = ()  # accepted before round 0, of all trials whose participation differs
     deployed: Deployed | None = None
+    evaluated: Sequence[Admitted] = ()  # of the evaluation, accepted before round 0: in every trial the same
     files: Mapping[str, str] = field(default_factory=dict)  # SHA-256 of the scenario's files as the run began
 
     @property

@@ -25,6 +25,10 @@ ATTAINABLE = (
 CHOICE = "the choice of algorithm, step size, clip norm and rounds, where data was looked at"
 SPENT = "epsilon_spent is valid if participation did not depend on answers"
 
+EVALUATION = (
+    ". No record trains and is held out for the evaluation too, so that the larger cost of the two is "
+    "guaranteed, not their sum"
+)
 NOT_SPENT = "no trial is complete, so what was spent is not known; the whole plan costs what is guaranteed"
 
 
@@ -38,7 +42,7 @@ def statement(outcome: Outcome) -> Privacy:
         parts["notices"] = [*deployed.notices, *parts["notices"]]
         parts["accountant"] = "; ".join(deployed.accountants)
     return Privacy(
-        guarantee=guarantee(resolved),
+        guarantee=guarantee(resolved) + EVALUATION * bool(outcome.evaluated and mechanism.private),
         calibration=scenario.privacy.calibration,
         epsilon_spent_note=SPENT if outcome.results.trials else NOT_SPENT,
         trusted=trusted(resolved),
@@ -249,11 +253,18 @@ class PriceStatement(Part):
 
 
 def price(
-    resolved: Resolved, admitted: Sequence[Admitted], verified: Sequence[float] = (), convert: bool = False
+    resolved: Resolved,
+    admitted: Sequence[Admitted],
+    verified: Sequence[float] = (),
+    convert: bool = False,
+    evaluated: Sequence[Admitted] = (),
 ) -> PriceStatement:
-    """The cost of a plan that silos have admitted; `verified` has dp-accounting's epsilon of each silo."""
+    """The cost of a plan that silos have admitted; `verified` has dp-accounting's epsilon of each silo, and
+    `evaluated` what they admitted of the evaluation.
+    """
     other_units = {"conversions": conversions(resolved, admitted)} if convert else {}
-    silos = admitted_rows(resolved, admitted, [{"epsilon_dp_accounting": each} for each in verified])
+    more = [{"epsilon_dp_accounting": each} for each in verified]
+    silos = admitted_rows(resolved, admitted, more, evaluated)
     parts = how(resolved)
     return PriceStatement(
         scenario=resolved.scenario.name,

@@ -87,6 +87,16 @@ class CalibrationBin(NamedTuple):
     observed: float
 
 
+class Evaluated(NamedTuple):
+    """A metric of a trial's final model by `evaluate`, and the standard error that the noise gives it."""
+
+    trial: int
+    metric: str
+    value: float
+    standard_error: float
+    too_few: bool
+
+
 class ClippedRound(NamedTuple):
     """Clipping in one round: the number of terms, the fraction that was shortened, and the median norm of all
     terms over the clipping norm.
@@ -210,6 +220,7 @@ TABLES = {
         BaselineMeasurement, "made of training and test records without noise: not private"
     ),
     "calibration": TableSpec(CalibrationBin, "made of test records, which no silo releases"),
+    "evaluation": TableSpec(Evaluated),
     "ledger": TableSpec(LedgerRow),
     "clipping": TableSpec(ClippedRound, "made of training records; a federation would have to query for it"),
     "spend": TableSpec(SiloSpend),

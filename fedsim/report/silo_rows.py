@@ -22,6 +22,7 @@ from fedsim.protocol.plan import Admitted, Census, Plan, Release, Statement
 from fedsim.report.outcome import Outcome
 from fedsim.report.record import SiloSpend
 from fedsim.report.summary import Part, SiloRow
+from fedsim.scenario.evaluation import evaluation_of
 from fedsim.scenario.resolve import Resolved
 
 
@@ -42,12 +43,14 @@ def silo_rows(outcome: Outcome) -> list[SiloRow]:
     rows = costliest(outcome)
     if not rows:
         first = {accepted.terms.name: accepted for accepted in reversed(outcome.admitted)}
-        return admitted_rows(outcome.resolved, [first[name] for name in sorted(first)])
+        accepted = [first[name] for name in sorted(first)]
+        return admitted_rows(outcome.resolved, accepted, (), outcome.evaluated)
     spent = [
         {"epsilon_spent": finite(statement.epsilon_spent), "rounds": len(statement.rounds)}
         for statement in rows
     ]
-    return admitted_rows(outcome.resolved, [statement.admitted for statement in rows], spent)
+    own = [statement.admitted for statement in rows]
+    return admitted_rows(outcome.resolved, own, spent, outcome.evaluated)
 
 
 def _cost(statement: Statement) -> tuple[float, float]:
@@ -55,11 +58,14 @@ def _cost(statement: Statement) -> tuple[float, float]:
 
 
 def admitted_rows(
-    resolved: Resolved, admitted: Sequence[Admitted], more: Sequence[dict[str, Any]] = ()
+    resolved: Resolved,
+    admitted: Sequence[Admitted],
+    more: Sequence[dict[str, Any]] = (),
+    evaluated: Sequence[Admitted] = (),
 ) -> list[SiloRow]:
-    """A row for each silo's admission, with `more` fields of each row."""
+    """A row for each silo's admission, with `more` fields of each row, and of `evaluated` the larger cost."""
     known = _known(resolved)
-    return [
+    rows = [
         SiloRow(
             name=silo.terms.name,
             n=silo.terms.n,
@@ -73,6 +79,22 @@ def admitted_rows(
         )
         for silo, fields in zip(admitted, more or [{}] * len(admitted), strict=True)
     ]
+    if not evaluated:
+        return rows
+    return list(map(_larger, rows, admitted_rows(evaluation_of(resolved), evaluated)))
+
+
+def _larger(row: SiloRow, other: SiloRow) -> SiloRow:
+    cost, collude = other.epsilon_guaranteed, other.epsilon_colluding
+    pairs = {"epsilon_guaranteed": cost, "epsilon_spent": cost, "epsilon_colluding": collude}
+    larger = {
+        name: None if value is None or (own := getattr(row, name)) is None else max(own, value)
+        for name, value in pairs.items()
+        if name in row.model_fields_set
+    }
+    parts = {"epsilon_training": row.epsilon_guaranteed, "epsilon_evaluation": cost}
+    releases = row.releases + other.releases
+    return row.model_copy(update={**larger, **parts, "held_out": other.n, "releases": releases})
 
 
 def _known(resolved: Resolved) -> Callable[[Admitted], dict[str, float | None]]:

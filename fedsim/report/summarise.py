@@ -8,12 +8,14 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
+from statistics import fmean
 from typing import Any
 
 import numpy as np
 
 from fedsim.common import installed
 from fedsim.common.plugins import short
+from fedsim.common.serialise import finite
 from fedsim.problems.kinds import gives_probabilities
 from fedsim.report.outcome import Deployed, HasMetrics, Outcome, Results, interval90, value
 from fedsim.report.privacy_statement import parameters, statement
@@ -21,6 +23,7 @@ from fedsim.report.record import (
     AskedSilo,
     BaselineMeasurement,
     ClippedRound,
+    Evaluated,
     Measurement,
     OptimumNote,
     Warned,
@@ -31,6 +34,7 @@ from fedsim.report.summary import (
     Baseline,
     Clipping,
     Deployment,
+    Estimated,
     Heterogeneity,
     LeftOut,
     Metrics,
@@ -67,6 +71,7 @@ def summarise(outcome: Outcome) -> Summary:
         metrics=metrics,
         **({"baselines": baselines} if baselines else {}),
         **{name: part for name, part in worth.items() if part is not None},
+        **({"evaluation": found} if (found := _evaluation(outcome, metrics)) else {}),
         participation=_participation(outcome),
         privacy=statement(outcome),
         versions=_versions(),
@@ -74,6 +79,23 @@ def summarise(outcome: Outcome) -> Summary:
         **parameters(outcome.resolved),
         **_simulated(outcome),
     )
+
+
+def _evaluation(outcome: Outcome, metrics: Metrics) -> list[Estimated]:
+    exact = {"accuracy": None if metrics.error is None else 1 - metrics.error}
+    by_metric: dict[str, list[Evaluated]] = {}
+    for row in outcome.results.rows(Evaluated):
+        by_metric.setdefault(row.metric, []).append(row)
+    return [
+        Estimated(
+            metric=name,
+            value=fmean(row.value for row in rows),
+            standard_error=finite(fmean(row.standard_error for row in rows)),
+            too_few=any(row.too_few for row in rows),
+            exact=exact.get(name, getattr(metrics, name, None)),
+        )
+        for name, rows in by_metric.items()
+    ]
 
 
 def _simulated(outcome: Outcome) -> dict[str, Any]:

@@ -48,6 +48,7 @@ class SiloRow(Part):
     Under secure aggregation `epsilon_colluding` holds if its two parties collude.
     `epsilon_claimed` and `delta_claimed` are a theorem's; `epsilon_attainable` is a lower bound on the true
     epsilon where `epsilon_guaranteed` may exceed it; `epsilon_dp_accounting` is another library's number.
+    Other records, `held_out`, answer an evaluation; the larger cost of the two is guaranteed.
     """
 
     name: str
@@ -57,6 +58,9 @@ class SiloRow(Part):
     epsilon_guaranteed: float | None
     noise_multiplier: float
     releases: int
+    held_out: int | None = None
+    epsilon_training: float | None = None
+    epsilon_evaluation: float | None = None
     epsilon_colluding: float | None = None
     epsilon_spent: float | None = None
     rounds: int | None = None
@@ -278,6 +282,16 @@ class Objective(Part):
     reason: str | None = None
 
 
+class Estimated(Part):
+    """A metric of private histograms of scores: means over trials. `exact` is known in simulation only."""
+
+    metric: str
+    value: float
+    standard_error: float | None
+    too_few: bool
+    exact: float | None
+
+
 class Clipping(Part):
     """Share of clipped terms, and median norm over the clipping norm: in the last tenth of the rounds, means
     over trials.
@@ -343,6 +357,7 @@ class Summary(Part):
     baselines: list[Baseline] = []
     joining: Joining | None = None
     costs: Costs | None = None
+    evaluation: list[Estimated] = []
     participation: Participation
     heterogeneity: Heterogeneity | None = None
     objective: Objective | None = None

@@ -13,6 +13,7 @@ from fedsim.report.summary import (
     Baseline,
     Clipping,
     Deployment,
+    Estimated,
     Heterogeneity,
     Metrics,
     Objective,
@@ -53,6 +54,9 @@ _COLUMNS = {
     "epsilon_budget": _Column("budget epsilon", "budget", budget_text),
     "delta": _Column("delta", "delta", shown_up),
     "epsilon_guaranteed": _Column("guaranteed epsilon (true)", "guaranteed", shown_up),
+    "held_out": _Column("held out", "held\nout", lambda count: f"{count:,}"),
+    "epsilon_training": _Column("training epsilon", "training", shown_up),
+    "epsilon_evaluation": _Column("evaluation epsilon", "evalua-\ntion", shown_up),
     "epsilon_colluding": _Column("if they collude", "if they\ncollude", shown_up),
     "epsilon_attainable": _Column("true epsilon at least", "at least", shown_down),
     "epsilon_claimed": _Column("claimed epsilon", "claimed", shown_up),
@@ -62,6 +66,9 @@ _COLUMNS = {
     "releases": _Column("releases", "releases", lambda count: f"{count:,}"),
 }
 _OPTIONAL = (
+    "held_out",
+    "epsilon_training",
+    "epsilon_evaluation",
     "epsilon_colluding",
     "epsilon_attainable",
     "epsilon_claimed",
@@ -267,7 +274,8 @@ def _text(value: Spread, form: str) -> str:
 def remarks(summary: Summary) -> list[str]:
     """Lines about what joining is worth, what costs most, and what else there is to remark."""
     return (
-        joining_lines(summary.joining, summary.privacy.private)
+        list(map(_estimate, summary.evaluation))
+        + joining_lines(summary.joining, summary.privacy.private)
         + costs_lines(
             summary.costs, summary.parameters is not None and summary.parameters.theorem == "automatic"
         )
@@ -277,6 +285,15 @@ def remarks(summary: Summary) -> list[str]:
         + (_deployment(summary.deployment, summary.rounds) if summary.deployment else [])
         + (_heterogeneity(summary.heterogeneity) if summary.heterogeneity else [])
     )
+
+
+def _estimate(one: Estimated) -> str:
+    """An estimate of held-out records, beside the exact value."""
+    title = METRICS[one.metric].title if one.metric in METRICS else one.metric.replace("_", " ")
+    exact = "" if one.exact is None else f"; exact, in simulation only: {one.exact:.3f}"
+    if one.too_few or one.standard_error is None:
+        return f"evaluation, {title}: too few to say{exact}"
+    return f"evaluation, {title}: {one.value:.3f}, standard error {one.standard_error:.3f}{exact}"
 
 
 def objective(summary: Summary, part: Objective) -> list[str]:

@@ -241,6 +241,14 @@ class ReportSection(Section):
     )
 
 
+class EvaluateSection(Section):
+    """After training, one private histogram a silo of its test records, by class and score."""
+
+    bins: int = Field(
+        10, ge=2, le=2048, multiple_of=2, description="bins of the predicted probability of class 1; even"
+    )
+
+
 Grid = dict[str, list[Any]]
 Criterion = Literal["final_train_loss", "final_metric", "private_error"]
 
@@ -358,6 +366,9 @@ class Scenario(Section):
         "with other contents it is refused",
     )
     report: ReportSection = Field(ReportSection(), description="what is measured")
+    evaluate: EvaluateSection | None = Field(
+        None, description="private accuracy, AUC, Brier score and calibration, of two classes"
+    )
     sweep: SweepSection | None = Field(None, description="variations of this scenario, for `fedsim sweep`")
 
     @model_validator(mode="after")

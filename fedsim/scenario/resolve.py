@@ -27,7 +27,7 @@ from fedsim.data.source import Outline
 from fedsim.isolated.parts import Isolated, of_objects, recipe_of, trace_of
 from fedsim.privacy.mechanism import Mechanism
 from fedsim.privacy.registry import MECHANISMS
-from fedsim.problems.kinds import PROBLEMS, Problem, is_shipped, problem_class
+from fedsim.problems.kinds import PROBLEMS, Problem, gives_probabilities, is_shipped, problem_class
 from fedsim.problems.network_models import Imported
 from fedsim.problems.section import ProblemSection, problem_of
 from fedsim.protocol.blame import blaming
@@ -192,6 +192,7 @@ def resolve(scenario: Scenario, known: Outline | None = None) -> Resolved:
     if mechanism.private and privacy.calibration == "sigma":
         resolved = replace(resolved, prescribed=Prescribed(_given_noise(resolved)))
     _check_sums(resolved)
+    _check_evaluation(resolved)
     return resolved
 
 
@@ -205,6 +206,25 @@ def _check_sums(resolved: Resolved) -> None:
         if len(set(given)) > 1:
             hint = "one number: the noise of secure aggregation is common to all silos"
             raise InputError("scenario.privacy.noise_multiplier", given, hint)
+
+
+def _check_evaluation(resolved: Resolved) -> None:
+    """Check that the model can be evaluated on held-out records, and within a budget."""
+    evaluate, classes = resolved.scenario.evaluate, resolved.outline.num_classes
+    if evaluate is None:
+        return
+    needs = {
+        f"a target of two classes, not {classes or 'a number'}": classes == 2,
+        "problems that give probabilities, as logistic_regression": gives_probabilities(resolved.problem),
+        "silos with a budget, not unlimited": not resolved.mechanism.private or inf not in resolved.epsilons,
+    }
+    for what, fits in needs.items():
+        if not fits:
+            raise InputError("scenario.evaluate", evaluate.model_dump(), f"is for {what}")
+    for name in resolved.names:
+        if (held_out := resolved.outline.held_out.get(name, 0)) < 2:
+            hint = f"silo {name!r} holds out {held_out} of its records, and evaluate needs at least 2"
+            raise InputError("scenario.data.test_fraction", resolved.scenario.data.test_fraction, hint)
 
 
 def _given_noise(resolved: Resolved) -> tuple[float, ...]:

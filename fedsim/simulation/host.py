@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from math import inf
 from typing import Protocol
@@ -11,7 +11,7 @@ from typing import Protocol
 from torch import Tensor
 
 from fedsim.common.errors import InputError, PluginError, Refused
-from fedsim.data.federation import Hosted
+from fedsim.data.federation import Hosted, SiloSplit
 from fedsim.privacy import verify
 from fedsim.privacy.mechanism import Mechanism
 from fedsim.privacy.registry import CLIP_ONLY, NONE
@@ -19,6 +19,8 @@ from fedsim.protocol.blame import Blame, is_theirs, named, raised
 from fedsim.protocol.limits import LIMITS
 from fedsim.protocol.links import Answered, Variant
 from fedsim.protocol.plan import Admitted, Statement, Terms
+from fedsim.report.outcome import variants
+from fedsim.scenario.evaluation import evaluation_of
 from fedsim.scenario.resolve import Resolved
 from fedsim.simulation.clipping import Part, Recorder, Watched
 from fedsim.simulation.run_digest import run_digest
@@ -153,11 +155,17 @@ class SiloHost:
             lay_out(pairs, problem, dtype) if recorder is None else Watched(pairs, problem, dtype, recorder)
         )
         self._gates: dict[Variant, Gate] = {}
+        if resolved.scenario.evaluate is not None:
+            held_out = Hosted(tuple(map(_held_out, data.silos)), data.digest)
+            key = run_digest(resolved, data.digest, "evaluation")
+            self._held_out = SiloHost(evaluation_of(resolved), trial, held_out, key)
 
     def open(self, variant: Variant, rounds: Sequence[Sequence[int]]) -> list[Admitted]:
         """Admission: every silo prices the plan for its own rounds. Refused if a silo does not accept the
-        plan, or a grant's gate has its records already.
+        plan, or a grant's gate or that of the evaluation has its records already.
         """
+        if variant == "evaluation":
+            return self._open_evaluation(rounds)
         if self._grant is not None and self._gates:
             raise Refused("this run's gate was given its records already; one is paid for")
         mechanism = {"private": self._resolved.mechanism, "clipped": CLIP_ONLY, "nonprivate": NONE}[variant]
@@ -180,6 +188,14 @@ class SiloHost:
             self._grant.check(self._resolved.trace.plan, gate.admitted)
         self._gates[variant] = gate
         return gate.admitted
+
+    def _open_evaluation(self, rounds: Sequence[Sequence[int]]) -> list[Admitted]:
+        if "evaluation" in self._gates:
+            raise Refused("one evaluation of a run is paid for")
+        main = variants(self._resolved)[0]
+        admitted = self._held_out.open(main, rounds)
+        self._gates["evaluation"] = self._held_out._gates[main]
+        return admitted
 
     def _terms(self, rounds: Sequence[Sequence[int]], mechanism: Mechanism) -> list[Terms]:
         if not mechanism.sums_only:
@@ -224,6 +240,11 @@ class SiloHost:
         return {} if self._recorder is None else self._recorder.rounds()
 
 
+def _held_out(silo: SiloSplit) -> SiloSplit:
+    """The silo's test records in the place of those that train."""
+    return replace(silo, train_features=silo.test_features, train_target=silo.test_target)
+
+
 def terms(
     resolved: Resolved, names: Sequence[str], rounds: Sequence[Sequence[int]], mechanism: Mechanism
 ) -> list[Terms]:
@@ -262,6 +283,11 @@ def preview(resolved: Resolved, trial: int = 0) -> list[Admitted]:
     afford the plan.
     """
     return admit(resolved.trace.plan, agreed_terms(resolved, trial), resolved.mechanism, LIMITS)
+
+
+def preview_evaluation(resolved: Resolved) -> list[Admitted]:
+    """Admission of the run's evaluation; empty where it has none. Refused as `preview`."""
+    return [] if resolved.scenario.evaluate is None else preview(evaluation_of(resolved))
 
 
 def second_opinions(resolved: Resolved, admitted: list[Admitted]) -> list[float]:

@@ -26,7 +26,9 @@ from fedsim.problems.kinds import Problem
 from fedsim.problems.network import NeuralNetwork
 from fedsim.problems.network_models import Imported
 from fedsim.protocol.links import Variant
+from fedsim.report.outcome import variants
 from fedsim.scenario.algorithm import GivenAlgorithm
+from fedsim.scenario.evaluation import evaluation_of
 from fedsim.scenario.resolve import Resolved
 from fedsim.theory.participants import Recorded
 
@@ -39,9 +41,12 @@ def run_digest(resolved: Resolved, data: str, variant: Variant, selection: str =
     Args:
         resolved: the run.
         data: `Federation.digest` of the trial's records.
-        variant: the run itself or its non-private baseline, which has no budgets.
+        variant: the run itself, its non-private baseline, which has no budgets, or its evaluation.
         selection: `Selection.digest`, where it is a candidate of private tuning.
     """
+    if variant == "evaluation":  # of all that its model follows from, and of what is asked about it
+        run = run_digest(resolved, data, variants(resolved)[0])
+        return _sha256(variant, run, evaluation_of(resolved).trace.plan.digest)
     private = variant == "private"
     budgets = (resolved.epsilons, resolved.noise_multipliers) if private else None
     return _sha256("run", _common(resolved, data, private, ()), budgets, selection)

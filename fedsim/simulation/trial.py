@@ -16,6 +16,7 @@ from fedsim.data.federation import Federation, load
 from fedsim.data.recipe import Fitted
 from fedsim.measure.baselines import baselines, converged
 from fedsim.measure.evaluator import Alternative, Evaluator, odd_records
+from fedsim.measure.from_histogram import Estimate, metrics
 from fedsim.measure.metrics import asked_of
 from fedsim.measure.objective import NOTE, TrainingObjective
 from fedsim.protocol.blame import blaming
@@ -27,14 +28,16 @@ from fedsim.report.record import (
     BaselineMeasurement,
     CalibrationBin,
     ClippedRound,
+    Evaluated,
     Measurement,
     OptimumNote,
     SiloMeasurement,
     Warned,
 )
+from fedsim.scenario.evaluation import cell_noise, evaluation_of
 from fedsim.scenario.resolve import Resolved
 from fedsim.simulation.clipping import median
-from fedsim.simulation.host import DirectLink, Hosts, SiloHost
+from fedsim.simulation.host import DirectLink, Hosts, SiloHost, preview
 from fedsim.simulation.run_digest import run_digest
 from fedsim.simulation.secure_aggregation import Party, Summed, TrialSums, adder
 from server.aggregate import summed, weighted
@@ -73,6 +76,7 @@ class Trial:
         self._resolved, self._trial, self._hosts, self._evaluate = resolved, trial, hosts, evaluate
         self._models: dict[Variant, Tensor] = {}
         self._clipped: list[Alternative] = []
+        self._estimates: list[Evaluated] = []
         self._events = self._run()
         self.finished = False
 
@@ -106,6 +110,7 @@ class Trial:
             yield OptimumNote(trial, measured.least, measured.eta, NOTE, measured.reason)
         yield from (BaselineMeasurement(trial, *row) for row in self._evaluate.baselines())
         yield from (BaselineMeasurement(trial, *row) for row in self._clipped)
+        yield from self._estimates
         yield from (Warned(trial, text) for text in self._warnings)
 
     def _run(self) -> Iterator[Measurement]:
@@ -113,6 +118,8 @@ class Trial:
         rounds = schedule(len(self._resolved.names), self._resolved.active, holds, scenario.seed, self._trial)
         main, *baselines = variants(self._resolved)
         yield from self._variant(main, rounds)
+        if scenario.evaluate is not None:
+            self._estimates = list(self._evaluated(self._models[main]))
         if measures_costs(self._resolved):
             self._clipped = list(self._without_noise(rounds))
         for baseline in baselines:
@@ -141,23 +148,44 @@ class Trial:
         """A baseline that diverges takes nothing with it."""
         self._warnings.append(f"{what} diverged and has no row: trial {self._trial}, {refusal}")
 
-    def _link(self, variant: Variant, admitted: Sequence[Admitted]) -> tuple[Link, Aggregate]:
-        resolved, link = self._resolved, DirectLink(partial(self._hosts.answer, variant))
-        if resolved.sums is None or variant != "private":
+    def _evaluated(self, model: Tensor) -> Iterator[Evaluated]:
+        """The model on held-out records; nothing for one that no silo takes."""
+        try:
+            for name, one in self.estimates(model).items():
+                yield Evaluated(self._trial, name, *one, one.too_few)
+        except Refused as refusal:
+            self._warnings.append(f"the evaluation was refused: trial {self._trial}, {refusal}")
+
+    def estimates(self, model: Tensor) -> dict[str, Estimate]:
+        """Metrics of a model, (d,), from one release of every silo's held-out records. Refused if a silo
+        does not take the model, or has released before.
+        """
+        evaluation = evaluation_of(self._resolved)
+        n, everyone = sum(evaluation.sizes), list(range(len(evaluation.sizes)))
+        *_, last = self._rounds("evaluation", [everyone], model)
+        noise = cell_noise(evaluation, preview(evaluation))
+        found = metrics((last.answer.double() * n).numpy(), noise, n)
+        return {name: found[name] for name in ("accuracy", "auc", "brier", "calibration_error")}
+
+    def _link(
+        self, resolved: Resolved, variant: Variant, admitted: Sequence[Admitted]
+    ) -> tuple[Link, Aggregate]:
+        link = DirectLink(partial(self._hosts.answer, variant))
+        if resolved.sums is None or variant not in ("private", "evaluation"):
             return link, weighted
-        common, key = admitted[0].terms.noise_multiplier, run_digest(resolved, self._digest, variant)
+        common, key = admitted[0].terms.noise_multiplier, run_digest(self._resolved, self._digest, variant)
         assert common is not None
         add = adder(TrialSums(resolved, self._trial, key, common), self._party)
         return Summed(resolved, link, add), summed
 
-    def _rounds(self, variant: Variant, rounds: Schedule) -> Iterator[Progress]:
-        resolved = self._resolved
+    def _rounds(self, variant: Variant, rounds: Schedule, start: Tensor | None = None) -> Iterator[Progress]:
+        resolved = evaluation_of(self._resolved) if variant == "evaluation" else self._resolved
         planned = admitted_rounds(resolved.active, rounds, len(resolved.names))
         admitted = self._hosts.open(variant, planned)
         public = resolved.public([silo.noise_multiplier for silo in admitted])
-        link, aggregate = self._link(variant, admitted)
-        seed = resolved.scenario.seed
-        return run(resolved.gate_algorithm, resolved.problem, public, seed, link, rounds, aggregate)
+        link, aggregate = self._link(resolved, variant, admitted)
+        algorithm, seed = resolved.gate_algorithm, resolved.scenario.seed
+        return run(algorithm, resolved.problem, public, seed, link, rounds, aggregate, start=start)
 
     def _variant(self, variant: Variant, rounds: Schedule) -> Iterator[Measurement]:
         every, last = self._resolved.scenario.report.evaluate_every, len(rounds)

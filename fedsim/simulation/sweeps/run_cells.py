@@ -113,7 +113,8 @@ def _resolved(cell: Cell) -> Resolved:
     scenario = parse(cell.scenario)
     check_unchanged(scenario)
     quiet = {"evaluate_every": _NEVER, "nonprivate_baseline": False, "clipping": False}
-    scenario = scenario.model_copy(update={"report": scenario.report.model_copy(update=quiet)})
+    report = scenario.report.model_copy(update=quiet)
+    scenario = scenario.model_copy(update={"report": report, "evaluate": None})
     return resolved_of(scenario)
 
 

@@ -1,0 +1,70 @@
+"""The evaluation of a run's final model on records that did not train it: a run of its own, of one round.
+
+**Guarantee.** Silo i's records are divided into those that train and those that are held out. For every i,
+all that the silo releases, in training and in the evaluation, is (eps, delta_i)-DP for replacing one of its
+records, with both sizes fixed and public, for any behaviour of the server and the other silos, and
+
+    eps = max(epsilon of training, epsilon of the evaluation) <= eps_i.
+
+Why:
+
+* *The division* is drawn independently of the records' values. Fix it: the record that differs between
+  neighbouring data sets is in one part, the same in both.
+* *Parallel composition.* The releases of the other part are then the same functions of equal records, noise
+  that is independent of everything, and earlier releases: post-processing. So the view costs what the
+  differing record's part releases, at most the larger of the two. Averaging over divisions keeps the bound,
+  since the hockey-stick divergence is jointly convex. Both parts are priced at one delta_i, without which a
+  maximum of epsilons would mean nothing.
+* *Two gates*: each part has its own (`silos.gate`), which holds no record of the other, and its own noise
+  (`fedsim.simulation.run_digest`). That of the held-out records releases one `score_histogram` a run.
+
+It does not hold for groups: of two records one may be in each part, and their costs then add up.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+from fedsim.algorithms.evaluation import Evaluation
+from fedsim.privacy.summed_gaussian import SummedGaussian
+from fedsim.protocol.plan import Admitted
+from fedsim.scenario.resolve import Resolved
+
+
+def evaluation_of(resolved: Resolved) -> Resolved:
+    """A run's evaluation as a run, of all silos; n_i and weights are those of the held-out records.
+
+    Noise is calibrated to each silo's budget, whatever set that of training. In sums it is calibrated to the
+    smallest: a record counts once or not at all, so that no silo can take a smaller clip instead.
+    """
+    scenario, outline = resolved.scenario, resolved.outline
+    assert scenario.evaluate is not None
+    sizes = tuple(outline.held_out[name] for name in resolved.names)
+    report = scenario.report.model_copy(update={"clipping": False})
+    smallest = (min(resolved.epsilons),) * len(sizes)
+    return replace(
+        resolved,
+        scenario=scenario.model_copy(update={"evaluate": None, "report": report}),
+        algorithm=Evaluation(scenario.evaluate.bins),
+        sizes=sizes,
+        epsilons=resolved.epsilons if resolved.sums is None else smallest,
+        weights=tuple(n / sum(sizes) for n in sizes),
+        active=None,
+        prescribed=None,
+    )
+
+
+def cell_noise(evaluation: Resolved, admitted: Sequence[Admitted]) -> float:
+    """Standard deviation of the noise on a cell of the silos' added counts, all of whom add theirs.
+
+    `admitted`: the silos of a run of `evaluation_of`, in canonical order.
+    """
+    if evaluation.sums is None:
+        return math.sqrt(2) * math.hypot(*(silo.noise_multiplier for silo in admitted))
+    mechanism, common = evaluation.sums.mechanism, admitted[0].terms.noise_multiplier
+    assert isinstance(mechanism, SummedGaussian)
+    assert common is not None
+    shares = 2 if mechanism.noise_by == "aggregators" else len(admitted) / mechanism.sharers
+    return common * mechanism.reach(1.0) * math.sqrt(shares)
