@@ -16,27 +16,11 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from fedsim.protocol.batch import Batch, Fresh, Full
+from fedsim.protocol.statistics import QueryShape as QueryShape
 from fedsim.protocol.statistics import statistic
 
 if TYPE_CHECKING:  # with secure aggregation
     from fedsim.protocol.pool import Share
-
-
-@dataclass(frozen=True, slots=True)
-class QueryShape:
-    """Everything in a query that sets its cost; points and clip are free: noise scales with the clip."""
-
-    statistic: str
-    points: int
-    noise_ratio: float
-    options: tuple[float, ...] = ()  # public numbers, such as the edges of a histogram
-    transform: int = 0  # k, where records are transformed to k features; 0 where they are as they are
-
-    def __repr__(self) -> str:
-        """All of it, as `Plan.digest` names a query."""
-        more = [f", {name}={value!r}" for name in ("options", "transform") if (value := getattr(self, name))]
-        told = f"statistic={self.statistic!r}, points={self.points}, noise_ratio={self.noise_ratio!r}"
-        return f"QueryShape({told}{''.join(more)})"
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,14 +24,29 @@ from fedsim.common.errors import Refused
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from fedsim.protocol.plan import QueryShape
-
 Clip = TypeVar("Clip", float, "Tensor")
 
 MOST_CELLS = 4096  # of a histogram, and points of a grid
 MOST_STEPS = 10_000  # of a minimiser
 TARGET = -1  # the target, as a column
 OPPOSITE = 2.0  # the spread of terms that may be opposite, such as gradients
+
+
+@dataclass(frozen=True, slots=True)
+class QueryShape:
+    """Everything in a query that sets its cost; points and clip are free: noise scales with the clip."""
+
+    statistic: str
+    points: int
+    noise_ratio: float
+    options: tuple[float, ...] = ()  # public numbers, such as the edges of a histogram
+    transform: int = 0  # k, where records are transformed to k features; 0 where they are as they are
+
+    def __repr__(self) -> str:
+        """All of it, as `Plan.digest` names a query."""
+        more = [f", {name}={value!r}" for name in ("options", "transform") if (value := getattr(self, name))]
+        told = f"statistic={self.statistic!r}, points={self.points}, noise_ratio={self.noise_ratio!r}"
+        return f"QueryShape({told}{''.join(more)})"
 
 
 class Shapes(NamedTuple):
