@@ -216,14 +216,17 @@ CRITERIA = {
     "final_train_loss": "final training loss",
     "private_error": "noisy share of mistakes",
     "final_metric": "",
+    "private_metric": "noisy ",
 }
-"""Criteria in words; empty where it is the metric itself."""
+"""Criteria in words, or how the metric is named that they are."""
 
 
 def _candidates(tuning: Tuning | None, metric: str) -> TextTable:
     if tuning is None:
         return _NOTHING
-    what = CRITERIA[tuning.criterion] or METRICS[metric].title
+    what = CRITERIA[tuning.criterion]
+    if tuning.criterion in ("final_metric", "private_metric"):
+        what += METRICS[tuning.scored_by or metric].title
     columns: dict[str, Callable[[CandidateRow], str]] = {
         "combination": lambda row: title(row.varied, row.private),
         "candidate": lambda row: title(row.candidate, True),

@@ -78,6 +78,7 @@ class CandidateRow(Part):
     final_train_loss: float | None = None
     final_metric: float | None = None
     private_error: float | None = None
+    private_metric: float | None = None
     values: list[float | None]
     selected: bool
 
@@ -88,6 +89,7 @@ class Tuning(Part):
     criterion: Criterion
     repetitions: int
     private: bool
+    scored_by: str | None = None  # the metric of private scores
     candidates: list[CandidateRow]
 
     def mean(self, candidate: CandidateRow) -> float | None:

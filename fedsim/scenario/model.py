@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import Field, ValidationError, model_validator
 
@@ -250,7 +250,10 @@ class EvaluateSection(Section):
 
 
 Grid = dict[str, list[Any]]
-Criterion = Literal["final_train_loss", "final_metric", "private_error"]
+Criterion = Literal["final_train_loss", "final_metric", "private_error", "private_metric"]
+Released = Literal["error", "log_loss", "brier", "auc"]
+RELEASED = get_args(Released)
+"""Metrics that silos can release of their own records."""
 
 
 class PrivateSection(Section):
@@ -262,6 +265,15 @@ class PrivateSection(Section):
         lt=1,
         description="part of each silo's records that is put aside: half of it trains candidates, half "
         "scores them, and reported runs use the rest",
+    )
+    metric: Released = Field(
+        "error", description="what silos score candidates by, on their own records; log_loss and auc as below"
+    )
+    bins: int = Field(
+        10, ge=2, le=1000, description="auc: equal bins of predicted probabilities; each has noise of its own"
+    )
+    bound: float = Field(
+        0.01, gt=0, lt=0.5, description="log_loss: probabilities are held to [bound, 1 - bound]"
     )
 
 
@@ -278,8 +290,9 @@ class TuneSection(Section):
         description="what is best for the chosen values, as a mean over repetitions. final_train_loss: the "
         "final model's loss on all silos' training records (weighted by p_i, without the regulariser); "
         "final_metric: report.metric on the test records; neither is private. With private, private_error: "
-        "silos' noisy shares of misclassified records. Default: private_error with private, else "
-        "final_metric where report.metric is not error, else final_train_loss",
+        "silos' noisy shares of misclassified records; private_metric: private.metric by noisy scores. "
+        "Default: with private the latter, or for error the former; else final_metric where report.metric is "
+        "not error, else final_train_loss",
     )
     repetitions: int = Field(3, ge=1, description="runs of each candidate, on trials that are not reported")
     private: PrivateSection | None = Field(
@@ -292,8 +305,9 @@ class TuneSection(Section):
 def with_criterion(tune: TuneSection, metric: object) -> TuneSection:
     """Fill in the default criterion, for a scenario with this `report.metric`."""
     by_metric: Criterion = "final_train_loss" if metric in (None, "error") else "final_metric"
-    meant = tune.criterion or ("private_error" if tune.private else by_metric)
-    return tune.model_copy(update={"criterion": meant})
+    if tune.private:
+        by_metric = "private_error" if tune.private.metric == "error" else "private_metric"
+    return tune.model_copy(update={"criterion": tune.criterion or by_metric})
 
 
 class Choices(Section):

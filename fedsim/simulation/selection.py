@@ -24,7 +24,7 @@ Why:
 * *Training part.* It answers every candidate's plan, once for each repetition, with one base multiplier and
   fresh noise each time: `fedsim.privacy.cost.compose_runs`, a sum. Nothing is saved because only one is
   chosen.
-* *Scoring part.* It answers one count for each candidate and repetition (`Scorer`): as many Gaussian
+* *Scoring part.* It answers one sum for each candidate and repetition (`Scorer`): as many Gaussian
   releases of weight 1, mu^2 = (number of scores) / z^2. The models scored are releases of another part.
 * *The choice* is a function of noisy scores and public numbers; a candidate that fails does so by noisy
   answers or public numbers. So the choice is free, and the reported run keeps within (eps_i, delta_i)
@@ -49,7 +49,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
-from math import inf
+from math import inf, sqrt
 from threading import Lock
 from typing import Literal, NamedTuple
 
@@ -58,6 +58,7 @@ import torch
 from torch import Tensor
 
 from fedsim.common.errors import Refused
+from fedsim.measure.from_histogram import metrics
 from fedsim.privacy.calibrate import Budget, smallest_multipliers
 from fedsim.privacy.cost import compose_runs
 from fedsim.problems.kinds import Problem, scores_of_records
@@ -66,6 +67,7 @@ from fedsim.protocol.copies import copied_tensor
 from fedsim.protocol.limits import Limits
 from fedsim.protocol.plan import Admitted, Census, Plan, Release
 from silos.entropy import Entropy, Purpose
+from silos.scores import bounded_log_loss, log_loss_range, mistakes, score_bins, squared_distance
 
 _SCORE: Census = ((Release(FULL, 1.0), 1),)
 
@@ -132,15 +134,52 @@ def _afford(censuses: tuple[Census, ...], budget: Budget, limit: float) -> tuple
     return z, composition.epsilon(z, budget.delta)
 
 
-class Scorer:
-    """The records that a cohort of silos scores one model with: how many of them it gets wrong.
+class Score(NamedTuple):
+    """What a silo releases to score a model: the sum over records of a bounded term (`silos.scores`)."""
 
-    It is the one release that is no mean of gradients. Guarantee: a model's score at a silo is its number of
-    mistakes plus N(0, z^2). A record is wrong or right, 0 or 1 by its own values and the model's alone, so
-    that replacing one record moves the number by at most 1: a Gaussian mechanism with noise multiplier z. A
-    record that the model cannot be applied to is wrong: it must not decide whether there is a score. The silo
-    divides by its public number of records. A scorer answers one request in its life, so that the price of a
-    plan of scores, one release of weight 1 for each scorer, is what is paid.
+    metric: str = "error"  # or log_loss, brier, auc
+    bins: int = 10  # B, of the histogram that auc is computed from
+    bound: float = 0.01  # b: log_loss holds probabilities to [b, 1 - b]
+
+    @property
+    def spread(self) -> float:
+        """The largest distance of two records' terms: of one-hot vectors, or of numbers in [0, 1]."""
+        return sqrt(2) if self.metric == "auc" else 1.0
+
+    def total(self, problem: Problem, features: Tensor, target: Tensor, w: Tensor) -> Tensor:
+        """The sum of the records' terms without noise, () or for auc (2 B,)."""
+        if self.metric == "auc":
+            cells = score_bins(problem, features, target, w, self.bins)
+            return torch.bincount(cells, minlength=2 * self.bins).double()
+        if self.metric == "log_loss":
+            return bounded_log_loss(problem, features, target, w, self.bound).sum()
+        if self.metric == "brier":
+            return squared_distance(problem, features, target, w).sum()
+        return mistakes(scores_of_records(problem, features, w), target).sum().double()
+
+    def value(self, mean: np.ndarray, classes: int) -> float:
+        """The metric of the given number of classes, from the mean of the terms."""
+        if self.metric == "auc":
+            return metrics(mean, 0.0, 1.0)["auc"].value
+        least, most = log_loss_range(self.bound) if self.metric == "log_loss" else (0.0, 1.0)
+        if self.metric == "brier" and classes > 2:
+            most = 2.0
+        return least + (most - least) * float(mean)
+
+
+MISTAKES = Score()
+
+
+class Scorer:
+    """The records that a cohort of silos scores one model with.
+
+    It is the one release that is no mean of gradients. Guarantee: a model's score at a silo is the sum of its
+    records' terms plus N(0, (z s)^2) in each number, where s is the `spread` of the score. A term is made of
+    its record and the model alone, so that replacing one record moves the sum by at most s in the 2-norm: a
+    Gaussian mechanism with noise multiplier z, whatever the score. A record that the model cannot be applied
+    to has the worst term: it must not decide whether there is a score. The silo divides by its public number
+    of records. A scorer answers one request in its life, so that the price of a plan of scores, one release
+    of weight 1 for each scorer, is what is paid.
     """
 
     def __init__(
@@ -151,15 +190,17 @@ class Scorer:
         entropy: Entropy,
         limits: Limits,
         dtype: torch.dtype,
+        score: Score = MISTAKES,
     ) -> None:
         """`silos`: features (n, d) and target (n,), classes from 0, n >= 1; `multipliers`: z of each silo."""
         self._records = [(torch.as_tensor(x).to(dtype), torch.as_tensor(y)) for x, y in silos]
-        self._problem, self._entropy, self._limits = problem, entropy, limits
+        self._problem, self._entropy, self._limits, self._score = problem, entropy, limits, score
         self._multipliers = np.array(multipliers, dtype=np.float64)
         self._answered = Lock()  # taken once, and never copied or pickled
 
     def answer(self, w: Tensor) -> np.ndarray:
-        """Each silo's noisy share of records that the model w, (d,), gets wrong; may lie outside [0, 1].
+        """Each silo's noisy mean of the terms at the model w, (d,): (silos,) or for auc (silos, 2 B).
+
         Refused for a point out of bounds or no plain tensor, or a second request.
         """
         w = copied_tensor(w, "a model")
@@ -168,23 +209,12 @@ class Scorer:
         self._limits.check_point(w)
         if not self._answered.acquire(blocking=False):
             raise Refused("a score was released already; one is paid for")
-        wrong = [mistakes(scores_of_records(self._problem, x, w), y).sum() for x, y in self._records]
+        totals = torch.stack([self._score.total(self._problem, x, y, w) for x, y in self._records]).numpy()
         streams = self._entropy.streams(range(len(self._records)), 0, Purpose.SCORE)
-        noise = np.array([stream.standard_normal() for stream in streams])
+        noise = np.stack([stream.standard_normal(totals.shape[1:]) for stream in streams])
         sizes = np.array([len(target) for _, target in self._records])
-        return np.asarray((np.array(wrong, dtype=np.float64) + self._multipliers * noise) / sizes)
-
-
-def mistakes(scores: Tensor, target: Tensor) -> Tensor:
-    """Which records are misclassified, (records,) of truth values; scores that are no numbers are a mistake.
-
-    Args:
-        scores: (records,), predicting class 1 where positive and else 0, or (records, classes).
-        target: classes, (records,).
-    """
-    predicted = (scores > 0).long() if scores.dim() == 1 else scores.argmax(-1)
-    unknown = scores.isnan() if scores.dim() == 1 else scores.isnan().any(-1)
-    return (predicted != target) | unknown
+        noisy: np.ndarray = (totals.T + self._score.spread * self._multipliers * noise.T) / sizes
+        return noisy.T
 
 
 class RunId(NamedTuple):
@@ -204,6 +234,7 @@ class Grant(NamedTuple):
     releases: tuple[Census, ...] = ()  # what it answers in this run
     noise: tuple[float, ...] = ()  # its z
     score_noise: tuple[float, ...] = ()  # z of its score
+    score: Score = MISTAKES
 
     def check(self, plan: Plan, admitted: Sequence[Admitted]) -> None:
         """Refuse a candidate's gate that would answer another plan, or at other noise, than was priced.
@@ -227,9 +258,14 @@ class Parts:
     """The parts of all silos' records in one selection, and what has been handed out of them."""
 
     def __init__(
-        self, runs: Sequence[Sequence[Census]], silos: Sequence[SelectionTerms], limits: Limits
+        self,
+        runs: Sequence[Sequence[Census]],
+        silos: Sequence[SelectionTerms],
+        limits: Limits,
+        score: Score = MISTAKES,
     ) -> None:
-        """Admit a selection; arguments and errors as `admit_selection`."""
+        """Admit a selection by this score; other arguments and errors as `admit_selection`."""
+        self.score = score
         self.silos: list[AdmittedSelection] = admit_selection(runs, silos, limits)
         self._runs = list(zip(*runs, strict=True))
         self._candidates: set[int] = set()
@@ -246,7 +282,7 @@ class Parts:
         self._hand_out(run, self._candidates, "candidates")
         noise = tuple(silo.noise_multiplier for silo in self.silos)
         score_noise = tuple(silo.score_noise_multiplier for silo in self.silos)
-        return Grant("candidate", run, self._runs[run.trial], noise, score_noise)
+        return Grant("candidate", run, self._runs[run.trial], noise, score_noise, self.score)
 
     def reported(self, run: RunId) -> Grant:
         """Leave for one trial of the reported run. Refused if another setting is reported, this trial was

@@ -15,8 +15,9 @@ from fedsim.problems.network_models import Imported
 from fedsim.protocol.batch import FULL, Subsample
 from fedsim.protocol.limits import Limits
 from fedsim.protocol.plan import Release
-from fedsim.simulation.selection import Scorer, SelectionTerms, admit_selection, mistakes
+from fedsim.simulation.selection import Scorer, SelectionTerms, admit_selection
 from silos.entropy import Purpose, SeededEntropy
+from silos.scores import mistakes
 
 SIZES = (40, 5)
 NAMES = ("a", "b")

@@ -92,7 +92,10 @@ class Engine:
 
     @property
     def _higher(self) -> bool:
-        return self._criterion == "final_metric" and METRICS[self._metric].higher
+        tune = self._job.tune
+        scored = tune.private.metric if tune and tune.private else None
+        metric = {"final_metric": self._metric, "private_metric": scored}.get(self._criterion)
+        return metric is not None and METRICS[metric].higher
 
     def _reported_places(self) -> list[Place]:
         return [
@@ -167,7 +170,7 @@ class Engine:
         return cell._replace(grant=selection.parts.candidate(cell.run_id), selection=selection.digest)
 
 
-_READ = {"private_error": "error", "final_train_loss": "train_loss"}
+_READ = {"private_error": "error", "private_metric": "error", "final_train_loss": "train_loss"}
 
 
 def measure(criterion: str, metric: str, outcome: CellOutcome) -> float | None:

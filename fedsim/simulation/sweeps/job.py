@@ -13,13 +13,15 @@ from typing import Any, NamedTuple
 
 from fedsim.common.errors import InputError, Refused
 from fedsim.privacy.registry import MECHANISMS
+from fedsim.problems.kinds import gives_probabilities
 from fedsim.protocol.limits import LIMITS
 from fedsim.protocol.plan import Census
 from fedsim.report.record import CellSource, Record
 from fedsim.report.sweep_summary import CELLS
-from fedsim.scenario.model import Scenario, TuneSection
+from fedsim.scenario.metric import applicable
+from fedsim.scenario.model import RELEASED, PrivateSection, Scenario, TuneSection
 from fedsim.scenario.resolve import Resolved, is_known, with_nonce
-from fedsim.simulation.selection import AdmittedSelection, Parts, SelectionTerms
+from fedsim.simulation.selection import MISTAKES, AdmittedSelection, Parts, Score, SelectionTerms
 from fedsim.simulation.sweeps.cell import resolved_of
 from fedsim.simulation.sweeps.combinations import Combination, base_and_section, combinations
 from fedsim.simulation.sweeps.section import TUNE, where_fraction_is_given
@@ -173,7 +175,10 @@ class Selection:
         """Keys the noise of its runs and scores, beside each run itself: no other selection shares it."""
         trees = [s.model_dump(mode="json", include=_CANDIDATE, exclude=_PLACES) for s in self.scenarios]
         noise = [silo.score_noise_multiplier for silo in self.silos]
-        return hashlib.sha256(json.dumps([trees, self.repetitions, noise]).encode()).hexdigest()
+        key = [trees, self.repetitions, noise]
+        if self.parts.score != MISTAKES:
+            key.append(self.parts.score)
+        return hashlib.sha256(json.dumps(key).encode()).hexdigest()
 
 
 def selections(items: Sequence[Combination], tune: TuneSection | None) -> dict[int, Selection]:
@@ -199,7 +204,7 @@ def _selection(combination: Combination, tune: TuneSection) -> Selection:
         hint = f"private tuning needs calibration accountant, which finds the noise for a budget (in {name})"
         raise InputError("scenario.privacy.calibration", calibration, hint)
     try:
-        return _agreed([candidate.scenario for candidate in combination.candidates], tune.repetitions)
+        return _agreed([candidate.scenario for candidate in combination.candidates], tune)
     except InputError as error:  # the candidates are right on the rest of the records
         hint = f"{error.hint} (on the records that tuning puts aside, in {name})"
         raise InputError(error.field, error.value, hint) from None
@@ -208,7 +213,7 @@ def _selection(combination: Combination, tune: TuneSection) -> Selection:
         raise InputError(f"{TUNE}.private", tune.model_dump()["private"], hint) from None
 
 
-def _agreed(candidates: Sequence[Scenario], repetitions: int) -> Selection:
+def _agreed(candidates: Sequence[Scenario], tune: TuneSection) -> Selection:
     """Let every silo price all runs of all candidates together.
 
     `fedsim.simulation.selection` states the guarantee.
@@ -216,7 +221,7 @@ def _agreed(candidates: Sequence[Scenario], repetitions: int) -> Selection:
     Args:
         candidates: the scenarios as they would be reported, on the rest of the records; they differ in no
             field of `data`, `partition`, `privacy` or `seed`.
-        repetitions: runs of each candidate.
+        tune: says how often each runs, and what it is scored by.
 
     Raises:
         InputError: a candidate cannot be tuned so.
@@ -225,8 +230,9 @@ def _agreed(candidates: Sequence[Scenario], repetitions: int) -> Selection:
     settled = [resolved_of(candidate) for candidate in candidates]
     budget = settled[0]
     if budget.outline.num_classes == 0:
-        hint = "private tuning counts misclassified records, so the target must be a class, not a number"
+        hint = "private tuning scores predicted classes, so the target must be a class, not a number"
         raise InputError("scenario.problem.name", candidates[0].problem.name, hint)
+    score = _score(tune, settled)
     unknown = (_ANY,) * len(budget.names)
     # What is automatic is so for the reported run: its noise, and not the candidates', follows from a budget.
     fixed = [
@@ -238,11 +244,27 @@ def _agreed(candidates: Sequence[Scenario], repetitions: int) -> Selection:
         SelectionTerms(*each)
         for each in zip(budget.names, runs[0].sizes, budget.epsilons, budget.deltas, strict=True)
     ]
-    answered = [_censuses(run, t) for c, run in enumerate(runs) for t in trials_of(c, repetitions)]
-    parts = Parts(list(zip(*answered, strict=True)), silos, LIMITS)
+    answered = [_censuses(run, t) for c, run in enumerate(runs) for t in trials_of(c, tune.repetitions)]
+    parts = Parts(list(zip(*answered, strict=True)), silos, LIMITS, score)
     noise = tuple(silo.noise_multiplier or _ANY for silo in parts.silos)  # 0 where it takes part in nothing
     scenarios = tuple(_on_reserve(candidate, budget.deltas, noise) for candidate in fixed)
-    return Selection(scenarios, parts, repetitions)
+    return Selection(scenarios, parts, tune.repetitions)
+
+
+def _score(tune: TuneSection, candidates: Sequence[Resolved]) -> Score:
+    """What candidates are scored by. InputError if silos cannot compute it for one of them."""
+    private = tune.private or PrivateSection()
+    for each in candidates:
+        problem, classes = each.problem, each.outline.num_classes
+        ranked = classes == 2 and gives_probabilities(problem)
+        known = [
+            name for name in applicable(problem, classes) if name in RELEASED and (name != "auc" or ranked)
+        ]
+        if private.metric not in known:
+            hint = f"silos cannot score {type(problem).__name__} of {classes} classes by it: auc needs two "
+            hint += f"classes, and all but error needs probabilities; use {' or '.join(known)}"
+            raise InputError(f"{TUNE}.private.metric", private.metric, hint)
+    return Score(private.metric, private.bins, private.bound)
 
 
 def trials_of(candidate: int, repetitions: int) -> range:

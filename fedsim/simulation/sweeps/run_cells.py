@@ -68,7 +68,7 @@ def _run_alone(cell: Cell) -> CellResult:
     (model,) = result.models.values()
     measured: Measured
     if cell.scored and grant is not None:
-        measured = private_score(resolved, cell.trial, grant.score_noise, data, model, run), None, {}
+        measured = private_score(resolved, cell.trial, grant, data, model, run), None, {}
     else:
         measured = on_test_records(_evaluator(resolved, data), model, not cell.train_loss)
     outcome = Folded(model, [statement.admitted for statement in result.statements])
@@ -182,13 +182,13 @@ def train_loss(resolved: Resolved, silos: Sequence[SiloSplit], w: Tensor) -> flo
 
 
 def private_score(
-    resolved: Resolved, trial: int, noise: Sequence[float], data: Federation, model: Tensor, run: str
+    resolved: Resolved, trial: int, grant: Grant, data: Federation, model: Tensor, run: str
 ) -> float:
-    """sum_i p_i (silo i's noisy share of mistakes on the records that it scores with).
+    """The metric of sum_i p_i (silo i's noisy mean of terms on the records that it scores with).
 
     Args:
-        noise: z of each silo's score.
-        run: keys it.
+        grant: names the score, and each silo's noise.
+        run: keys the noise.
     """
     reserve = resolved.scenario.data.reserve
     if reserve is None or reserve.use != "reserved":
@@ -196,9 +196,10 @@ def private_score(
     scorer = Scorer(
         [(silo.test_features, silo.test_target) for silo in data.silos],
         resolved.problem,
-        noise,
+        grant.score_noise,
         SeededEntropy(resolved.scenario.seed, trial, resolved.names, [run] * len(resolved.names)),
         LIMITS,
         resolved.dtype,
+        grant.score,
     )
-    return float(np.dot(resolved.weights, scorer.answer(model)))
+    return grant.score.value(np.dot(resolved.weights, scorer.answer(model)), resolved.outline.num_classes)

@@ -164,14 +164,17 @@ def _check_tune(section: SweepSection) -> None:
 
 
 def _check_private(tune: TuneSection, section: SweepSection) -> None:
-    by_score = tune.criterion == "private_error"
+    by_score = str(tune.criterion).startswith("private_")
     if tune.private is None and by_score:
         raise InputError(f"{TUNE}.criterion", tune.criterion, "needs tune.private, such as {fraction: 0.2}")
     if tune.private is None:
         return
     if not by_score:
-        hint = "is computed without noise; with tune.private use private_error"
+        hint = "is computed without noise; with tune.private use private_error or private_metric"
         raise InputError(f"{TUNE}.criterion", tune.criterion, hint)
+    if tune.criterion == "private_error" and tune.private.metric != "error":
+        hint = "private_error is the share of mistakes; criterion private_metric chooses by this metric"
+        raise InputError(f"{TUNE}.private.metric", tune.private.metric, hint)
     own = [each for each in _varied(section) if choices_of(each[0], each[2]) != Choices()]
     for name, field, values in [*((f"{TUNE}.grid.{f}", f, v) for f, v in tune.grid.items()), *own]:
         if field.split(".")[0] in _NEVER_TUNED:

@@ -152,6 +152,7 @@ def _tuning(job: Job, results: SweepResults) -> Tuning | None:
         criterion=job.tune.criterion or "final_train_loss",
         repetitions=job.tune.repetitions,
         private=job.tune.private is not None,
+        scored_by=job.tune.private.metric if job.tune.private else None,
         candidates=rows,
     )
 
@@ -240,6 +241,14 @@ GUARANTEE = (
 )
 
 
+_SCORES = {
+    "error": "number of misclassified records",
+    "log_loss": "sum of log losses, of probabilities held to declared bounds",
+    "brier": "sum of Brier scores",
+    "auc": "histogram of classes and predicted probabilities",
+}
+
+
 def ledger(job: Job, chosen: Mapping[int, int | None]) -> TuningLedger | None:
     """`privacy.tuning` of a summary, of the candidates chosen; None where nothing was tuned privately."""
     if job.tune is None or job.tune.private is None:
@@ -249,7 +258,7 @@ def ledger(job: Job, chosen: Mapping[int, int | None]) -> TuningLedger | None:
     return TuningLedger(
         note=job.tuning_note,
         guarantee=GUARANTEE,
-        mechanism="gaussian: every candidate's run, and its number of misclassified records",
+        mechanism=f"gaussian: every candidate's run, and its {_SCORES[job.tune.private.metric]}",
         fraction=job.tune.private.fraction,
         combinations=rows,
     )
