@@ -225,7 +225,7 @@ def _candidates(tuning: Tuning | None, metric: str) -> TextTable:
     if tuning is None:
         return _NOTHING
     what = CRITERIA[tuning.criterion]
-    if tuning.criterion in ("final_metric", "private_metric"):
+    if tuning.criterion.endswith("_metric"):
         what += METRICS[tuning.scored_by or metric].title
     columns: dict[str, Callable[[CandidateRow], str]] = {
         "combination": lambda row: title(row.varied, row.private),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal, Self, get_args
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, ValidationError, model_validator
 
@@ -251,9 +251,6 @@ class EvaluateSection(Section):
 
 Grid = dict[str, list[Any]]
 Criterion = Literal["final_train_loss", "final_metric", "private_error", "private_metric"]
-Released = Literal["error", "log_loss", "brier", "auc"]
-RELEASED = get_args(Released)
-"""Metrics that silos can release of their own records."""
 
 
 class PrivateSection(Section):
@@ -266,7 +263,7 @@ class PrivateSection(Section):
         description="part of each silo's records that is put aside: half of it trains candidates, half "
         "scores them, and reported runs use the rest",
     )
-    metric: Released = Field(
+    metric: Literal["error", "log_loss", "brier", "auc"] = Field(
         "error", description="what silos score candidates by, on their own records; log_loss and auc as below"
     )
     bins: int = Field(

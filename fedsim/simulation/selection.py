@@ -161,9 +161,8 @@ class Score(NamedTuple):
         """The metric of the given number of classes, from the mean of the terms."""
         if self.metric == "auc":
             return metrics(mean, 0.0, 1.0)["auc"].value
-        least, most = log_loss_range(self.bound) if self.metric == "log_loss" else (0.0, 1.0)
-        if self.metric == "brier" and classes > 2:
-            most = 2.0
+        most_brier = 2.0 if self.metric == "brier" and classes > 2 else 1.0
+        least, most = log_loss_range(self.bound) if self.metric == "log_loss" else (0.0, most_brier)
         return least + (most - least) * float(mean)
 
 
@@ -205,7 +204,7 @@ class Scorer:
         """
         w = copied_tensor(w, "a model")
         if tuple(w.shape) != (self._problem.dimension,):
-            raise Refused(f"a model has shape {tuple(w.shape)}, not ({self._problem.dimension},)")
+            raise Refused(f"a model of shape {tuple(w.shape)}; its dimension is {self._problem.dimension}")
         self._limits.check_point(w)
         if not self._answered.acquire(blocking=False):
             raise Refused("a score was released already; one is paid for")

@@ -93,9 +93,8 @@ class Engine:
     @property
     def _higher(self) -> bool:
         tune = self._job.tune
-        scored = tune.private.metric if tune and tune.private else None
-        metric = {"final_metric": self._metric, "private_metric": scored}.get(self._criterion)
-        return metric is not None and METRICS[metric].higher
+        by = tune.private.metric if tune and tune.private else self._metric
+        return self._criterion.endswith("_metric") and METRICS[by].higher
 
     def _reported_places(self) -> list[Place]:
         return [

@@ -19,7 +19,7 @@ from fedsim.protocol.plan import Census
 from fedsim.report.record import CellSource, Record
 from fedsim.report.sweep_summary import CELLS
 from fedsim.scenario.metric import applicable
-from fedsim.scenario.model import RELEASED, PrivateSection, Scenario, TuneSection
+from fedsim.scenario.model import PrivateSection, Scenario, TuneSection
 from fedsim.scenario.resolve import Resolved, is_known, with_nonce
 from fedsim.simulation.selection import MISTAKES, AdmittedSelection, Parts, Score, SelectionTerms
 from fedsim.simulation.sweeps.cell import resolved_of
@@ -175,9 +175,8 @@ class Selection:
         """Keys the noise of its runs and scores, beside each run itself: no other selection shares it."""
         trees = [s.model_dump(mode="json", include=_CANDIDATE, exclude=_PLACES) for s in self.scenarios]
         noise = [silo.score_noise_multiplier for silo in self.silos]
-        key = [trees, self.repetitions, noise]
-        if self.parts.score != MISTAKES:
-            key.append(self.parts.score)
+        other = [self.parts.score] * (self.parts.score != MISTAKES)
+        key = [trees, self.repetitions, noise, *other]
         return hashlib.sha256(json.dumps(key).encode()).hexdigest()
 
 
@@ -257,13 +256,11 @@ def _score(tune: TuneSection, candidates: Sequence[Resolved]) -> Score:
     for each in candidates:
         problem, classes = each.problem, each.outline.num_classes
         ranked = classes == 2 and gives_probabilities(problem)
-        known = [
-            name for name in applicable(problem, classes) if name in RELEASED and (name != "auc" or ranked)
-        ]
-        if private.metric not in known:
-            hint = f"silos cannot score {type(problem).__name__} of {classes} classes by it: auc needs two "
-            hint += f"classes, and all but error needs probabilities; use {' or '.join(known)}"
-            raise InputError(f"{TUNE}.private.metric", private.metric, hint)
+        if private.metric not in applicable(problem, classes) or (private.metric == "auc" and not ranked):
+            hint = (
+                f"cannot score {type(problem).__name__} of {classes} classes: auc needs two classes, and all "
+            )
+            raise InputError(f"{TUNE}.private.metric", private.metric, f"{hint}but error probabilities")
     return Score(private.metric, private.bins, private.bound)
 
 
