@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedsim.common.errors import InputError
 from fedsim.data.source import Floats, Ints, Ranges
 
 
@@ -100,10 +99,3 @@ def principal_components(trained: Moments, count: int) -> Components:
     largest = np.abs(directions).argmax(axis=0)
     signs = np.sign(directions[largest, np.arange(count)])
     return Components(trained.about + off, directions * signs)
-
-
-def check_components(count: int | None, num_features: int) -> int:
-    """The number of features after PCA; InputError if there are more components than features."""
-    if count is not None and count > num_features:
-        raise InputError("scenario.data.pca", count, f"at most {num_features}, the number of features")
-    return num_features if count is None else count

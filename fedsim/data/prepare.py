@@ -100,12 +100,10 @@ def squared_norms(data: Dataset, source: Source) -> tuple[float, float] | None:
 
 def num_kept(data: Dataset, num_features: int) -> int:
     """Features after `transform` or `pca`, of so many; InputError where they do not fit, or not together."""
-    if data.transform is None and data.pca is None:
-        return num_features
+    if data.pca is not None and data.pca > num_features:
+        raise InputError("scenario.data.pca", data.pca, f"at most {num_features}, the number of features")
     if data.transform is None:
-        from fedsim.data.fitted import check_components
-
-        return check_components(data.pca, num_features)
+        return data.pca or num_features
     told = data.transform.model_dump(exclude_unset=True)
     if not data.images:
         raise InputError(FIELD, told, f"is for images, and {data.name} has none: leave it out")

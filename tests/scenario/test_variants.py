@@ -118,7 +118,7 @@ def test_only_the_thesiss_records_are_prepared_at_a_cost_that_is_ignored() -> No
     assert {v for v, each in data.items() if each.preprocessing_cost} == {"thesis_split", "thesis"}
     assert {v for v, each in data.items() if each.pca == 50} == {"thesis_split", "thesis"}
     for v in ("honest", "honest_rounds"):
-        assert (data[v].fitted, data[v].transform.dct, data[v].transform.crop) == ({}, 100, 20)
+        assert (data[v].fitted, data[v].transform.dct, data[v].transform.crop) == ({}, 60, 20)
 
 
 def test_only_the_honest_draw_keeps_images_apart() -> None:
