@@ -11,7 +11,6 @@ from fedsim.protocol.batch import FULL as FULL
 from fedsim.protocol.batch import Batch as Batch
 from fedsim.protocol.contract import Asker, Memory, Message, Public, PublicProblem, Query
 from fedsim.protocol.contract import Scalar as Scalar
-from fedsim.protocol.moments import from_svec
 
 if TYPE_CHECKING:
     import torch
@@ -39,6 +38,8 @@ class GradientMessages:
 
 def moment_of(answer: torch.Tensor) -> torch.Tensor:
     """A noisy second moment as a matrix (.., D, D), from the answer to such a query; finite, or zero."""
+    from fedsim.protocol.moments import from_svec  # and torch, which a refused scenario does without
+
     return from_svec(answer.nan_to_num(0.0, 0.0, 0.0))
 
 

@@ -142,7 +142,7 @@ def test_aggregators_noise_is_twice_a_full_share():
     assert common is not None
     run = TrialSums(resolved, 0, "0" * 64, common)
     drawn = np.array([noise for r in range(6) for party in (0, 1) for noise in run.noise(r, party)])
-    (scale,) = set(run.scales(0))
+    (scale,) = set(run.scales(0)[1])
     assert drawn.std() == pytest.approx(scale, rel=5 / (2 * drawn.size) ** 0.5)
     assert len({row.tobytes() for row in drawn}) == len(drawn)
     assert torch.equal(model(resolved), model(made(noise_by="aggregators", honest_fraction=None)))
