@@ -16,6 +16,13 @@ from typing import TYPE_CHECKING
 from fedsim.common.plugins import pin
 
 if TYPE_CHECKING:
+    from fedsim.api.asked import Components as Components
+    from fedsim.api.asked import Count as Count
+    from fedsim.api.asked import Histogram as Histogram
+    from fedsim.api.asked import Mean as Mean
+    from fedsim.api.asked import Moments as Moments
+    from fedsim.api.asked import Quantiles as Quantiles
+    from fedsim.api.asked import Sum as Sum
     from fedsim.api.audit import Audit as Audit
     from fedsim.api.audit import audit as audit
     from fedsim.api.compare import compare as compare
@@ -23,6 +30,8 @@ if TYPE_CHECKING:
     from fedsim.api.estimators import FederatedRegressor as FederatedRegressor
     from fedsim.api.price import Price as Price
     from fedsim.api.price import price as price
+    from fedsim.api.release import Released as Released
+    from fedsim.api.release import release as release
     from fedsim.api.run import Run as Run
     from fedsim.api.run import load_run as load_run
     from fedsim.api.simulate import simulate as simulate
@@ -57,10 +66,12 @@ if TYPE_CHECKING:
 pin()
 
 _HOMES = {
+    "fedsim.api.asked": ("Components", "Count", "Histogram", "Mean", "Moments", "Quantiles", "Sum"),
     "fedsim.api.audit": ("Audit", "audit"),
     "fedsim.api.compare": ("compare",),
     "fedsim.api.estimators": ("FederatedClassifier", "FederatedRegressor"),
     "fedsim.api.price": ("Price", "price"),
+    "fedsim.api.release": ("Released", "release"),
     "fedsim.api.run": ("Run", "load_run"),
     "fedsim.api.simulate": ("simulate",),
     "fedsim.api.sweep": ("sweep",),

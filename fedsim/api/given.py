@@ -123,7 +123,7 @@ def resolved_of(
     """
     if data is None:
         check_unchanged(scenario)
-    return resolve(scenario.model_copy(update=_objects(algorithm, data, named)))
+    return resolve(scenario.model_copy(update=objects(algorithm, data, named)))
 
 
 def with_objects(
@@ -133,7 +133,7 @@ def with_objects(
 
     Args and errors as of `resolved_of`; to be read inside `fedsim.common.objects.standing`.
     """
-    return dict(_plain({**tree, **_objects(algorithm, data, named)}))
+    return dict(_plain({**tree, **objects(algorithm, data, named)}))
 
 
 def _plain(value: Any) -> Any:
@@ -148,7 +148,7 @@ def _plain(value: Any) -> Any:
     return value.model_dump(mode="json") if isinstance(value, Section) else value
 
 
-def _objects(algorithm: Algorithm | None, data: Dataset | None, named: Collection[str]) -> dict[str, Any]:
+def objects(algorithm: Algorithm | None, data: Dataset | None, named: Collection[str]) -> dict[str, Any]:
     """The sections that objects take the place of."""
     objects: dict[str, Any] = {}
     if algorithm is not None:

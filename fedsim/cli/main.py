@@ -17,6 +17,7 @@ from fedsim.common.process import HEAVY, lazily
 
 COMMANDS = (
     "simulate",
+    "release",
     "runs",
     "privacy",
     "bounds",

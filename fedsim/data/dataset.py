@@ -90,7 +90,7 @@ class Dataset(Section, ABC):
         description="Scale each record's features, after scaling, transform or PCA and before the intercept, "
         "to this L2 norm; a record of zeros stays. A function of the record alone: the guarantee covers it.",
     )
-    test_fraction: float = Field(0.2, gt=0, lt=1, description="Part of each silo's records kept for testing.")
+    test_fraction: float = Field(0.2, ge=0, lt=1, description="Part of each silo's records kept for testing.")
     reserve: Reserve | None = Field(
         None, description="Records that each silo puts aside once and for all, to tune with; default none."
     )

@@ -16,6 +16,7 @@ from fedsim.report import plots, style
 from fedsim.report.audit import AuditPart, audit_figure, audit_table, read_audit, verdict
 from fedsim.report.curves import MEASURED_FIGURES
 from fedsim.report.outcome import Outcome
+from fedsim.report.released import read_released
 from fedsim.report.run_directory import RunData, data_of, read, write
 from fedsim.report.summary import FEW, Part, Privacy, SiloRow, Spread, Summary, spans
 from fedsim.report.tables import capital
@@ -119,6 +120,7 @@ def render(run: RunData, figures: Path) -> str:
         run=summary,
         privacy=summary.privacy,
         description=run.description,
+        released=read_released(run.directory),
         numbers=_headline(summary),
         statement=_statement(summary.privacy),
         mechanism=how_facts(summary.privacy),

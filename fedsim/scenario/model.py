@@ -397,7 +397,10 @@ class Scenario(Section):
         check_serves(MECHANISMS[self.privacy.mechanism], self.algorithm.name, self.algorithm.kind)
 
     def check_single(self) -> None:
-        """InputError if the scenario has a `sweep` section."""
+        """InputError if the scenario has a `sweep` section, or trains no model."""
+        if self.algorithm.name == "release":
+            hint = "trains no model: `fedsim release` asks for values, in simulation"
+            raise InputError("scenario.algorithm.name", self.algorithm.name, hint)
         if self.sweep is not None:
             hint = "is many runs; `fedsim sweep` makes them all, and sweep=null leaves the section out"
             raise InputError("scenario.sweep", sorted(self.sweep.model_fields_set), hint)

@@ -22,7 +22,6 @@ from fedsim.measure.objective import NOTE, TrainingObjective
 from fedsim.protocol.blame import blaming
 from fedsim.protocol.limits import DIVERGED
 from fedsim.protocol.links import Link, Variant
-from fedsim.protocol.plan import Admitted
 from fedsim.report.outcome import Observer, Results, TrialResult, measures_costs, measures_objective, variants
 from fedsim.report.record import (
     BaselineMeasurement,
@@ -167,25 +166,9 @@ class Trial:
         found = metrics((last.answer.double() * n).numpy(), noise, n)
         return {name: found[name] for name in ("accuracy", "auc", "brier", "calibration_error")}
 
-    def _link(
-        self, resolved: Resolved, variant: Variant, admitted: Sequence[Admitted]
-    ) -> tuple[Link, Aggregate]:
-        link = DirectLink(partial(self._hosts.answer, variant))
-        if resolved.sums is None or variant not in ("private", "evaluation"):
-            return link, weighted
-        common, key = admitted[0].terms.noise_multiplier, run_digest(self._resolved, self._digest, variant)
-        assert common is not None
-        add = adder(TrialSums(resolved, self._trial, key, common), self._party)
-        return Summed(resolved, link, add), summed
-
     def _rounds(self, variant: Variant, rounds: Schedule, start: Tensor | None = None) -> Iterator[Progress]:
-        resolved = evaluation_of(self._resolved) if variant == "evaluation" else self._resolved
-        planned = admitted_rounds(resolved.active, rounds, len(resolved.names))
-        admitted = self._hosts.open(variant, planned)
-        public = resolved.public([silo.noise_multiplier for silo in admitted])
-        link, aggregate = self._link(resolved, variant, admitted)
-        algorithm, seed = resolved.gate_algorithm, resolved.scenario.seed
-        return run(algorithm, resolved.problem, public, seed, link, rounds, aggregate, start=start)
+        own = self._resolved, self._trial, self._hosts, self._digest
+        return rounds_of(*own, variant, rounds, self._party, start)
 
     def _variant(self, variant: Variant, rounds: Schedule) -> Iterator[Measurement]:
         every, last = self._resolved.scenario.report.evaluate_every, len(rounds)
@@ -211,6 +194,31 @@ class Trial:
             *risk,
             tested.more,
         )
+
+
+def rounds_of(
+    asked: Resolved,
+    trial: int,
+    hosts: Hosts,
+    digest: str,
+    variant: Variant,
+    rounds: Schedule,
+    party: Callable[[], Party] = Party,
+    start: Tensor | None = None,
+) -> Iterator[Progress]:
+    """The rounds of a variant of what is asked, as `server.loop.run`; other arguments as of `Trial`."""
+    resolved = evaluation_of(asked) if variant == "evaluation" else asked
+    admitted = hosts.open(variant, admitted_rounds(resolved.active, rounds, len(resolved.names)))
+    public = resolved.public([silo.noise_multiplier for silo in admitted])
+    link: Link = DirectLink(partial(hosts.answer, variant))
+    aggregate: Aggregate = weighted
+    if resolved.sums is not None and variant in ("private", "evaluation"):
+        common, key = admitted[0].terms.noise_multiplier, run_digest(asked, digest, variant)
+        assert common is not None
+        sums = TrialSums(resolved, trial, key, common)
+        link, aggregate = Summed(resolved, link, adder(sums, party)), summed
+    algorithm, seed = resolved.gate_algorithm, resolved.scenario.seed
+    return run(algorithm, resolved.problem, public, seed, link, rounds, aggregate, start=start)
 
 
 def _check_finite(loss: float | None) -> None:

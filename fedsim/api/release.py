@@ -1,0 +1,201 @@
+"""`fedsim.release`: statistics of the silos' records, each silo's within its budget."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedsim.algorithms.release import Item, Release
+from fedsim.api.asked import Asked, Column, Known, Read, Value
+from fedsim.api.given import ScenarioLike, changes_of, objects, one_run
+from fedsim.api.run import Run, silos_html
+from fedsim.common.errors import InputError
+from fedsim.common.process import one_thread
+from fedsim.data.dataset import Dataset
+from fedsim.data.federation import load, outline
+from fedsim.data.recipe import recipe_of
+from fedsim.privacy.registry import MECHANISMS
+from fedsim.problems.section import problem_section
+from fedsim.protocol.statistics import TARGET, statistic
+from fedsim.report import page
+from fedsim.report.outcome import Outcome, Results, TrialResult
+from fedsim.report.released import FILE, released_table
+from fedsim.report.run_directory import data_of
+from fedsim.scenario.algorithm import SECTIONS
+from fedsim.scenario.load import check_unchanged, digests_of
+from fedsim.scenario.model import ReportSection, RuntimeSection, Scenario
+from fedsim.scenario.participation import AllSilos
+from fedsim.scenario.resolve import Resolved, resolve, with_seed
+from fedsim.simulation.host import SiloHost, preview
+from fedsim.simulation.trial import rounds_of
+from server.participation import schedule
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Released:
+    """The result of `fedsim.release`.
+
+    Attributes:
+        found: {name: values, with their standard errors}.
+        run: what it cost each silo, in `summary.privacy.silos` and `ledger`; it has no model.
+    """
+
+    found: dict[str, list[Value]]
+    run: Run
+
+    @property
+    def values(self) -> dict[str, dict[str, float]]:
+        """{name: {what: value}}, in the columns' own units."""
+        return {name: {each.what: each.value for each in own} for name, own in self.found.items()}
+
+    @property
+    def errors(self) -> dict[str, dict[str, float | None]]:
+        """{name: {what: standard error}}, of the noise alone; None where there is none."""
+        return {name: {each.what: each.standard_error for each in own} for name, own in self.found.items()}
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """All of it, as `release.json` has it."""
+        return [{"of": name, **each._asdict()} for name, own in self.found.items() for each in own]
+
+    def save(self, path: str | os.PathLike[str]) -> list[str]:
+        """Write a run directory with `release.json` and a page; result and errors as of `Run.save`."""
+        self.run.save(path)
+        (Path(path) / FILE).write_text(json.dumps(self.rows, indent=2) + "\n", encoding="utf-8")
+        page.write_page(Path(path))
+        return page.listing(Path(path))
+
+    def __repr__(self) -> str:
+        return f"Released({len(self.rows)} values of {self.run.summary.scenario})"
+
+    def _repr_html_(self) -> str:
+        return released_table(self.rows).html + silos_html(self.run.summary.privacy.silos)
+
+
+def release(
+    scenario: ScenarioLike,
+    request: Mapping[str, Asked | Sequence[Asked]],
+    epsilon: float | None = None,
+    *,
+    overrides: Mapping[str, Any] | None = None,
+    data: Dataset | None = None,
+    out: str | os.PathLike[str] | None = None,
+    **short: Any,
+) -> Released:
+    """Release statistics of all records of the scenario's silos, once, in simulation.
+
+    >>> from fedsim import Histogram, Mean
+    >>> found = release("quickstart", {"age": Mean(), "sex": Histogram()}, epsilon=0.5)
+    >>> max(silo.epsilon_guaranteed for silo in found.run.summary.privacy.silos) <= 0.5
+    True
+
+    The scenario's data, partition and privacy count; its model and how records are prepared for it do not.
+
+    Args:
+        scenario: see `fedsim.simulate`, as for `overrides`, `data` and `short`.
+        request: {column: what is asked of it}; `Moments` and `Components` have any name. All
+            that is asked costs the same mu^2.
+        epsilon: each silo's budget for all of it; default: the scenario's.
+        out: a new directory for the run.
+
+    Raises:
+        InputError: names the field, the value and what would be right.
+        Refused: a silo cannot afford it.
+    """
+    changes = changes_of(overrides, short) | ({} if epsilon is None else {"privacy.epsilon": epsilon})
+    given = with_seed(one_run(scenario, changes))
+    if data is None:
+        check_unchanged(given)
+    made = _released(*_planned(given.model_copy(update=objects(None, data, changes)), request))
+    if out is not None:
+        made.save(out)
+    return made
+
+
+Readers = list[tuple[str, slice, Read]]
+
+
+def _planned(given: Scenario, request: Mapping[str, Asked | Sequence[Asked]]) -> tuple[Resolved, Readers]:
+    """The run, and for all that is asked its name, the places of its items and what reads their answers."""
+    if not (mechanism := MECHANISMS[given.privacy.mechanism]).private:
+        raise InputError(
+            "scenario.privacy.mechanism", mechanism.name, "one with noise: values leave the silos"
+        )
+    asked = [
+        (name, each)
+        for name, own in request.items()
+        for each in (own if isinstance(own, Sequence) else [own])
+    ]
+    wrong = [each for _, each in asked if not isinstance(each, Asked)]
+    if wrong or not asked:
+        raise InputError("release", wrong, 'ask for something, such as {"age": fedsim.Mean()}')
+    plain = {"scaling": "none", "intercept": True, "test_fraction": 0.0}
+    fitted = ("transform", "pca", "record_norm", "preprocessing_cost")
+    data = given.data.model_copy(update=plain | dict.fromkeys(fitted))
+    shape = outline(data, given.partition, given.seed)
+    known = Known(
+        _columns(data), sum(shape.sizes.values()), len(shape.sizes) == 1 and not mechanism.sums_only
+    )
+    items, readers = list[Item](), Readers()
+    for name, each in asked:
+        try:
+            own, read = each.ask(name, known)
+        except TypeError:  # a text for a number
+            raise InputError(f"release.{name}", vars(each), "has options that it cannot have") from None
+        readers.append((name, slice(len(items), len(items) + len(own)), read))
+        items += [item._replace(noise_ratio=math.sqrt(len(asked) * len(own))) for item in own]
+    problem = {0: "linear_regression", 2: "logistic_regression"}.get(shape.num_classes, "softmax_regression")
+    sections = {
+        "data": data,
+        "problem": problem_section({"name": problem, "silo_weights": "size"}),
+        "algorithm": SECTIONS["release"].model_validate({"name": "release", "items": items}),
+        "participation": AllSilos(),
+        "runtime": RuntimeSection(name="inprocess", shuffler=given.runtime.shuffler),
+        "report": ReportSection(
+            nonprivate_baseline=False, baselines=False, clipping=False, excess_risk=False
+        ),
+        "trials": 1,
+    }
+    return resolve(given.model_copy(update=sections), shape), readers
+
+
+def _columns(data: Dataset) -> dict[str, Column]:
+    """All columns, the target last; no record is read for it."""
+    source, found, first = data.open(), dict[str, Column](), 0
+    recipe = recipe_of(data, source, source.design(np.zeros(0, np.int64)))
+    for name, kind in recipe.columns.items():
+        found[name], first = Column(name, first, kind), first + kind.width
+    return found | {recipe.target: Column(recipe.target, TARGET, recipe.predicts)}
+
+
+def _released(resolved: Resolved, readers: Readers) -> Released:
+    """Run it, and read the answers."""
+    scenario, start, admitted = resolved.scenario, time.perf_counter(), preview(resolved)
+    rounds = schedule(len(resolved.names), resolved.active, resolved.trace.holds, scenario.seed, 0)
+    with one_thread():
+        records = load(scenario.data, scenario.partition, scenario.seed, 0)
+        hosts = SiloHost(resolved, 0, records)
+        *_, last = rounds_of(resolved, 0, hosts, records.digest, "private", rounds)
+    assert isinstance(resolved.algorithm, Release)
+    unit = resolved.public([silo.noise_multiplier for silo in admitted]).mean_noise
+    noise = [
+        unit * item.noise_ratio * statistic(item.statistic).sensitivity(item.clip, item.options)
+        for item in resolved.algorithm.items
+    ]
+    sizes = [size for ((_, size),) in resolved.trace.messages]
+    answers = np.split(last.answer.numpy(), np.cumsum(sizes)[:-1])
+    found = dict[str, list[Value]]()
+    for name, own, read in readers:
+        found.setdefault(name, []).extend(read(answers[own], noise[own]))
+    results, seconds = Results(), time.perf_counter() - start
+    results.finish(TrialResult(0, {}, hosts.statements("private")))
+    outcome = Outcome(resolved, results, seconds, admitted=admitted, files=digests_of(scenario))
+    return Released(found, Run(data_of(outcome), outcome))

@@ -1,0 +1,303 @@
+"""`fedsim.release`: values, standard errors, what silos pay, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from support.scenarios import invoke
+
+import fedsim
+from fedsim.algorithms.release import Item, Release
+from fedsim.protocol.statistics import statistic
+
+SILOS, N = 4, 2000
+
+
+def records() -> pd.DataFrame:
+    rng = np.random.default_rng(3)
+    age = rng.normal(50, 15, N).clip(10, 95)  # beyond the declared range in places
+    return pd.DataFrame(
+        {
+            "age": age,
+            "visits": rng.poisson(6, N).astype(float),
+            "charges": rng.lognormal(8, 1, N).clip(100, 1e5),
+            "sex": rng.choice(["f", "m", "other"], N, p=[0.5, 0.4, 0.1]),
+            "ill": np.where(rng.random(N) < 0.3, "yes", "no"),
+            "silo": [f"s{k}" for k in rng.integers(SILOS, size=N)],
+        }
+    )
+
+
+TABLE = records()
+SCHEMA: dict[str, Any] = {
+    "age": {"kind": "number", "lower": 20, "upper": 80},
+    "visits": {"kind": "number", "lower": 0, "upper": 30},
+    "charges": {"kind": "number", "lower": 100, "upper": 1e5, "scale": "log"},
+    "sex": {"kind": "category", "categories": ["f", "m", "other"]},
+    "ill": {"kind": "category", "categories": ["no", "yes"]},
+}
+BASE: dict[str, Any] = {
+    "name": "ward",
+    "data": {"name": "synthetic", "rows": 40},
+    "problem": "logistic_regression",
+    "partition": {"name": "iid", "num_partitions": 2},
+    "algorithm": {"name": "noisy_minibatch_sgd", "num_rounds": 1, "step_size": 0.5, "clip_norm": 1.0},
+    "privacy": {"epsilon": 1.0},
+}
+
+
+def released(request: dict[str, Any], epsilon: float = 1.0, **more: Any) -> Any:
+    data = fedsim.Frame(TABLE, target="ill", silo="silo", schema=SCHEMA, test_fraction=0.2)
+    return fedsim.release(BASE, request, epsilon, data=data, **more)
+
+
+SUMS = {"privacy.mechanism": "summed_gaussian", "privacy.honest_fraction": 1.0}
+AGE, VISITS = TABLE["age"].clip(20, 80), TABLE["visits"]
+EVERYTHING: dict[str, Any] = {
+    "age": [fedsim.Mean(), fedsim.Count(60), fedsim.Histogram(6), fedsim.Quantiles(0.05, 0.5, 0.95)],
+    "visits": fedsim.Sum(cap=8),
+    "charges": [fedsim.Mean(), fedsim.Quantiles(0.5)],
+    "sex": [fedsim.Histogram(), fedsim.Count("m")],
+    "ill": [fedsim.Histogram(), fedsim.Count("yes")],
+    "m": fedsim.Moments("visits", "charges", "sex"),
+}
+
+
+def truth() -> dict[str, dict[str, float]]:
+    ages, edges = np.histogram(AGE, 6, (20, 80))
+    columns = {
+        "visits": VISITS,
+        "charges": TABLE["charges"],
+        **{f"sex={k}": (TABLE["sex"] == k) * 1.0 for k in ("f", "m", "other")},
+    }
+    moments = {f"mean {name}": column.mean() for name, column in columns.items()}
+    covariance = np.cov(np.stack(list(columns.values())), bias=True)
+    names = list(columns)
+    for i, a in enumerate(names):
+        for j in range(i, len(names)):
+            moments[f"variance {a}" if i == j else f"covariance {a}, {names[j]}"] = covariance[i, j]
+    return {
+        "age": {
+            "mean": AGE.mean(),
+            "count from 60": (AGE >= 60).sum(),
+            **{f"count {a:g} to {b:g}": k for a, b, k in zip(edges, edges[1:], ages, strict=False)},
+            **{f"quantile {q:g}": float(AGE.quantile(q)) for q in (0.05, 0.5, 0.95)},
+        },
+        "visits": {"sum": VISITS.clip(upper=8).sum()},
+        "charges": {"mean": TABLE["charges"].mean(), "quantile 0.5": TABLE["charges"].median()},
+        "sex": {f"count {k}": (TABLE["sex"] == k).sum() for k in ("f", "m", "other")},
+        "ill": {f"count {k}": (TABLE["ill"] == k).sum() for k in ("no", "yes")},
+        "m": moments,
+    }
+
+
+@pytest.mark.parametrize("summed", [False, True])
+def test_values_are_exact_where_there_is_next_to_no_noise(summed: bool) -> None:
+    found = released(EVERYTHING, epsilon=1e5, overrides=SUMS if summed else {})
+    expected = truth()
+    assert {name: set(own) for name, own in found.values.items()} == {
+        name: set(own) for name, own in expected.items()
+    }
+    for name, own in expected.items():
+        for what, value in own.items():
+            error = found.errors[name][what]
+            assert abs(found.values[name][what] - value) <= 5 * error, (name, what)
+            if not summed and "quantile" not in what and "covariance" not in what:  # these are near 0
+                assert error < 0.01 * max(abs(value), 1.0), (name, what)
+
+
+@pytest.mark.parametrize("summed", [False, True])
+def test_twice_the_standard_errors_cover_the_truth_in_nine_of_ten_runs(summed: bool) -> None:
+    expected, inside = truth(), dict[tuple[str, str], list[bool]]()
+    for seed in range(200):
+        found = released(EVERYTHING, epsilon=2.0, overrides=SUMS if summed else {}, seed=seed)
+        for name, own in expected.items():
+            for what, value in own.items():
+                ok = abs(found.values[name][what] - value) <= 2 * found.errors[name][what]
+                inside.setdefault((name, what), []).append(ok)
+    shares = {key: np.mean(each) for key, each in inside.items()}
+    wide = {key for key in shares if "quantile" in key[1]}  # their error has the width of a bin in it
+    assert min(shares.values()) >= 0.90, min(shares.items(), key=lambda item: item[1])
+    assert np.mean([share for key, share in shares.items() if key not in wide]) == pytest.approx(
+        0.954, abs=0.01
+    )
+    assert all(share <= 0.99 for key, share in shares.items() if key not in wide)
+
+
+def test_one_silo_chooses_its_quantiles_and_states_the_error_of_their_ranks() -> None:
+    levels = (0.25, 0.5)
+    alone = {"partition": {"name": "iid", "num_partitions": 1}}
+    ranks: dict[float, list[float]] = {q: [] for q in levels}
+    for seed in range(200):
+        found = released(
+            {"visits": fedsim.Mean(), "age": fedsim.Quantiles(*levels)}, overrides=alone, seed=seed
+        )
+        for q, value in zip(levels, found.found["age"], strict=True):
+            assert value.standard_error is None
+            ranks[q].append(float((value.value >= AGE).mean()) - q)
+    for own_ranks in ranks.values():
+        rank = found.found["age"][0].rank_error
+        assert np.std(own_ranks) == pytest.approx(rank, rel=0.25)
+    statistics = [item.statistic for item in planned(found)]
+    assert statistics == ["sum", "quantile", "quantile"]
+
+
+def planned(found: Any) -> tuple[Item, ...]:
+    algorithm = found.run.source.resolved.algorithm
+    assert isinstance(algorithm, Release)
+    return algorithm.items
+
+
+def test_every_silo_pays_once_what_the_plan_costs_and_all_that_is_asked_costs_the_same() -> None:
+    found = released(EVERYTHING | {"p": fedsim.Components(2)}, epsilon=0.7)
+    resolved, summary = found.run.source.resolved, found.run.summary
+    assert {silo.name for silo in summary.privacy.silos} == {f"s{k}" for k in range(SILOS)}
+    for silo, before in zip(summary.privacy.silos, found.run.source.admitted, strict=True):
+        assert silo.epsilon_spent == silo.epsilon_guaranteed == before.epsilon_guaranteed
+        assert 0.699 < silo.epsilon_guaranteed <= 0.7
+        assert silo.n == (TABLE["silo"] == silo.name).sum()  # all records
+    rounds = found.run.ledger.to_pylist()
+    assert (
+        len({(row["silo"], row["round"]) for row in rounds})
+        == len(rounds)
+        == SILOS * len(resolved.trace.plan.rounds)
+    )
+    entries = sum(len(own) if isinstance(own, list) else 1 for own in EVERYTHING.values()) + 1
+    assert [item.noise_ratio for item in planned(found)] == [math.sqrt(entries)] * entries
+
+
+def test_the_noise_of_an_item_is_what_its_error_says() -> None:
+    """sqrt(sum z_i^2) / N x spread x clip x ratio, by hand."""
+    found = released({"age": fedsim.Mean(), "sex": fedsim.Histogram(), "p": fedsim.Components(1, "age")})
+    z = [silo.noise_multiplier for silo in found.run.summary.privacy.silos]
+    unit = math.sqrt(sum(each**2 for each in z)) / N * math.sqrt(3)
+    assert found.errors["age"]["mean"] == pytest.approx(60 * unit)
+    assert found.errors["sex"]["count f"] == pytest.approx(N * unit * math.sqrt(2) * math.sqrt(2 / 3))
+    largest = found.values["p"]["largest variance of noise"]
+    assert largest == pytest.approx(unit * math.sqrt(2) * 2 * math.sqrt(2))  # |(x, 1)|^2 is at most 2
+    assert statistic("second_moment").spread_of((0.0,)) == math.sqrt(2)
+
+
+def test_components_are_those_of_the_mapped_columns() -> None:
+    found = released({"p": fedsim.Components(2, "visits", "charges", "sex")}, epsilon=1e5).values["p"]
+    ends = {"visits": (0, 30), "charges": (100, 1e5)}
+    columns = [2 * (TABLE[name] - low) / (high - low) - 1 for name, (low, high) in ends.items()]
+    columns += [(TABLE["sex"] == k) * 1.0 for k in ("f", "m", "other")]
+    variances, directions = np.linalg.eigh(np.cov(np.stack(columns), bias=True))
+    names = ["visits", "charges", "sex=f", "sex=m", "sex=other"]
+    for k in (1, 2):
+        assert found[f"variance {k}"] == pytest.approx(variances[-k], rel=0.01)
+        v = [found[f"direction {k}: {name}"] for name in names]
+        assert abs(np.dot(v, directions[:, -k])) > 0.999
+        assert max(v, key=abs) > 0
+
+
+BAD: list[tuple[dict[str, Any], str]] = [
+    ({"age": fedsim.Quantiles(0.5, 1.0)}, "release.age: 1.0: a quantile between 0 and 1"),
+    ({"age": fedsim.Quantiles()}, "release.age: 0.0: a quantile between 0 and 1"),
+    ({"age": fedsim.Quantiles(0.12345)}, "of at most four digits"),
+    ({"age": fedsim.Quantiles(0.5, bins=1)}, "release.age: 1: from 2 to 4096 bins"),
+    ({"age": fedsim.Histogram(1)}, "release.age: 1: from 2 to 4096 bins"),
+    ({"aeg": fedsim.Mean()}, "release.aeg: 'aeg': no such column; did you mean 'age'?"),
+    ({"sex": fedsim.Mean()}, "release.sex: 'sex': has categories"),
+    ({"sex": fedsim.Count("F")}, "release.sex: 'F': no such category; did you mean 'f'?"),
+    ({"age": fedsim.Count("f")}, "release.age: 'f': a number above 20, at most 80"),
+    ({"age": fedsim.Count(20)}, "release.age: 20: a number above 20, at most 80"),
+    ({"age": fedsim.Sum(20)}, "release.age: 20: a cap above 20"),
+    ({"p": fedsim.Components(5, "age", "sex")}, "release.p: 5: from 1 to 4 components"),
+    ({"p": fedsim.Components(7)}, "release.p: 7: from 1 to 6 components"),
+    ({"p": fedsim.Components(1, "ill")}, "release.p: 'ill': is the target"),
+    ({"m": fedsim.Moments("agee")}, "release.agee: 'agee': no such column; did you mean 'age'?"),
+    ({"age": fedsim.Sum("x")}, "release.age: {'cap': 'x'}: has options that it cannot have"),  # type: ignore
+    ({"age": fedsim.Histogram(6.5)}, "release.age: 6.5: from 2 to"),  # type: ignore
+    ({"p": fedsim.Components(1.5)}, "release.p: 1.5: from 1 to"),  # type: ignore
+    ({}, "release: []: ask for something"),
+    ({"age": "mean"}, "release: ['m', 'e', 'a', 'n']: ask for something"),
+]
+
+
+@pytest.mark.parametrize(("request_", "said"), BAD)
+def test_bad_requests_are_refused_by_name_before_a_record_is_read(
+    request_: dict[str, Any], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedsim.api.release.load", None)
+    with pytest.raises(fedsim.InputError) as caught:
+        released(request_)
+    assert said in str(caught.value)
+
+
+def test_a_column_without_a_declared_range_has_no_bins() -> None:
+    data = fedsim.Arrays(np.zeros((40, 2)), np.arange(40) % 2, np.arange(40) % 4)
+    for asked in (fedsim.Histogram(), fedsim.Mean(), fedsim.Quantiles(0.5), fedsim.Sum(3)):
+        with pytest.raises(fedsim.InputError, match=r"release.x0: 'x0': has no declared range: declare one"):
+            fedsim.release(BASE, {"x0": asked}, 1.0, data=data)
+
+
+def test_a_release_without_noise_or_as_a_training_run_is_refused() -> None:
+    with pytest.raises(fedsim.InputError, match=r"scenario.privacy.mechanism: 'none': one with noise"):
+        released({"age": fedsim.Mean()}, overrides={"privacy.mechanism": "none"})
+    item = ["sum", [0, -1, 1]]
+    tree = BASE | {"algorithm": {"name": "release", "items": [item]}}
+    with pytest.raises(fedsim.InputError, match=r"scenario.algorithm.name: 'release': trains no model"):
+        fedsim.simulate(tree)
+    chosen = Release((Item("quantile", (0.0, 0.5, -1.0, 1.0, 9.0)),))
+    with pytest.raises(fedsim.InputError, match=r"'quantile': a histogram: one silo's choice"):
+        fedsim.price(BASE, algorithm=chosen)
+
+
+def test_values_of_arrays_and_of_log_ranges_are_in_their_own_units() -> None:
+    rng = np.random.default_rng(0)
+    features = rng.uniform(100, 300, (4000, 2))
+    data = fedsim.Arrays(features, features[:, 0], np.arange(4000) % 4, ranges=(100.0, 300.0))
+    found = fedsim.release(BASE, {"x1": fedsim.Mean(), "m": fedsim.Moments()}, 1e5, data=data)
+    assert found.values["x1"]["mean"] == pytest.approx(features[:, 1].mean(), abs=0.1)
+    assert found.values["m"]["variance x0"] == pytest.approx(features[:, 0].var(), rel=0.01)
+    with pytest.raises(fedsim.InputError, match=r"release.target: 'target': has no declared range"):
+        fedsim.release(BASE, {"target": fedsim.Mean()}, 1.0, data=data)
+    logs = fedsim.release("breast_cancer", {"mean area": [fedsim.Mean(), fedsim.Histogram(4)]}, 1e4)
+    assert 600 < logs.values["mean area"]["mean"] < 700
+    edges = [float(what.split()[1]) for what in list(logs.values["mean area"])[1:]]
+    assert edges[2] / edges[1] == pytest.approx(edges[3] / edges[2], rel=1e-3)
+
+
+def test_the_command_writes_a_run_directory_with_values_and_a_page(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    request = [
+        "age=mean",
+        "age=quantiles:0.05,0.5",
+        "sex=count:Male",
+        "age=count:60",
+        "all=components:1,age,chol",
+    ]
+    printed = invoke("release", "quickstart", *request, "--epsilon", 0.5, "--out", out)
+    assert "quantile 0.05" in printed
+    assert "guaranteed" in printed
+    rows = json.loads((out / "release.json").read_text())
+    assert [row["what"] for row in rows][:4] == ["mean", "quantile 0.05", "quantile 0.5", "count from 60"]
+    page = (out / "report.html").read_text()
+    assert "Released values" in page
+    assert "not measured" not in page
+    assert "direction 1: chol" in page
+    assert "fedsim simulate scenario.yaml" not in page
+    assert fedsim.load_run(out).summary.algorithm == "release"
+    again = json.loads(invoke("release", "quickstart", "age=mean", "--json", "--out", tmp_path / "json"))
+    assert again["values"][0]["what"] == "mean"
+    assert len(again["silos"]) == 16
+    for wrong, said in (
+        ("age=man", "no such kind; did you mean 'mean'?"),
+        ("age=mean:3", "too few or too many options"),
+        ("age", "no such kind"),
+    ):
+        assert said in invoke("release", "quickstart", wrong, "--out", tmp_path / "none", code=2)
+    assert not (tmp_path / "none").exists()
+
+
+def test_the_same_seed_gives_the_same_values() -> None:
+    first, again, other = (released({"age": fedsim.Mean()}, seed=seed).values for seed in (1, 1, 2))
+    assert first == again != other
