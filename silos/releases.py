@@ -139,12 +139,18 @@ class RoundReleases:
 
         w_i in (0, 1] times a sum of terms of norm <= kappa_i clip, with the silo's share of the noise: at the
         query's one clip its sensitivity is spread w_i kappa_i clip, which the silo has priced (`Share`).
+        Terms that no clip bounds are multiplied by kappa_i.
         """
         if isinstance(query.clip, Tensor) and query.clip.dim() == 2:
             raise Refused("secure aggregation has one clip for all silos, this is one a silo")
         shares = [self._run.shares[member].clip for member in self._members]
-        shorter = query.clip * torch.tensor(shares, dtype=torch.float64).unsqueeze(-1)
-        own = query if set(shares) == {1.0} else query._replace(clip=shorter.to(self._run.dtype))
+        kappa = torch.tensor(shares, dtype=torch.float64).unsqueeze(-1)
+        if not statistic(query.shape.statistic).clipped:
+            own, weights = query, weights * kappa
+        elif set(shares) != {1.0}:
+            own = query._replace(clip=(query.clip * kappa).to(self._run.dtype))
+        else:
+            own = query
         total = self._sum(own, blocks).mul_(weights)
         self._perturb(total, query, noise_ratio, float(query.clip))
         return total.detach()

@@ -7,7 +7,7 @@ import math
 import os
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ from fedsim.report.outcome import Outcome, Results, TrialResult
 from fedsim.report.released import FILE, released_table
 from fedsim.report.run_directory import data_of
 from fedsim.scenario.algorithm import SECTIONS
+from fedsim.scenario.evaluation import sum_noise
 from fedsim.scenario.load import check_unchanged, digests_of
 from fedsim.scenario.model import ReportSection, RuntimeSection, Scenario
 from fedsim.scenario.participation import AllSilos
@@ -163,8 +164,12 @@ def _planned(given: Scenario, request: Mapping[str, Asked | Sequence[Asked]]) ->
             nonprivate_baseline=False, baselines=False, clipping=False, excess_risk=False
         ),
         "trials": 1,
+        "evaluate": None,
     }
-    return resolve(given.model_copy(update=sections), shape), readers
+    resolved = resolve(given.model_copy(update=sections), shape)
+    if resolved.sums is not None:  # a record counts once: no silo can count less for a smaller budget
+        resolved = replace(resolved, epsilons=(min(resolved.epsilons),) * len(resolved.epsilons))
+    return resolved, readers
 
 
 def _columns(data: Dataset) -> dict[str, Column]:
@@ -185,7 +190,7 @@ def _released(resolved: Resolved, readers: Readers) -> Released:
         hosts = SiloHost(resolved, 0, records)
         *_, last = rounds_of(resolved, 0, hosts, records.digest, "private", rounds)
     assert isinstance(resolved.algorithm, Release)
-    unit = resolved.public([silo.noise_multiplier for silo in admitted]).mean_noise
+    unit = sum_noise(resolved, admitted) / sum(resolved.sizes)
     noise = [
         unit * item.noise_ratio * statistic(item.statistic).sensitivity(item.clip, item.options)
         for item in resolved.algorithm.items

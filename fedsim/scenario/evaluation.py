@@ -57,14 +57,21 @@ def evaluation_of(resolved: Resolved) -> Resolved:
 
 
 def cell_noise(evaluation: Resolved, admitted: Sequence[Admitted]) -> float:
-    """Standard deviation of the noise on a cell of the silos' added counts, all of whom add theirs.
+    """Standard deviation of the noise on a cell of the silos' added counts; as `sum_noise`."""
+    sums = evaluation.sums
+    return (math.sqrt(2) if sums is None else sums.mechanism.reach(1.0)) * sum_noise(evaluation, admitted)
 
-    `admitted`: the silos of a run of `evaluation_of`, in canonical order.
+
+def sum_noise(resolved: Resolved, admitted: Sequence[Admitted]) -> float:
+    """Standard deviation, over spread x clip x noise ratio, of the noise on the silos' added sums, all of
+    which are in them and weigh by size.
+
+    `admitted`: the silos of the run, in canonical order.
     """
-    if evaluation.sums is None:
-        return math.sqrt(2) * math.hypot(*(silo.noise_multiplier for silo in admitted))
-    mechanism, common = evaluation.sums.mechanism, admitted[0].terms.noise_multiplier
+    if resolved.sums is None:
+        return math.hypot(*(silo.noise_multiplier for silo in admitted))
+    mechanism, common = resolved.sums.mechanism, admitted[0].terms.noise_multiplier
     assert isinstance(mechanism, SummedGaussian)
     assert common is not None
     shares = 2 if mechanism.noise_by == "aggregators" else len(admitted) / mechanism.sharers
-    return common * mechanism.reach(1.0) * math.sqrt(shares)
+    return common * math.sqrt(shares)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -296,6 +297,50 @@ def test_the_command_writes_a_run_directory_with_values_and_a_page(tmp_path: Pat
     ):
         assert said in invoke("release", "quickstart", wrong, "--out", tmp_path / "none", code=2)
     assert not (tmp_path / "none").exists()
+
+
+def data() -> fedsim.Frame:
+    return fedsim.Frame(TABLE, target="ill", silo="silo", schema=SCHEMA)
+
+
+UNEQUAL = {**SUMS, "privacy.epsilon": {"s0": 2.0, **{f"s{k}": 500.0 for k in range(1, SILOS)}}}
+
+
+def test_in_sums_every_silo_counts_in_full_within_the_smallest_budget() -> None:
+    found = fedsim.release(BASE, {"age": fedsim.Mean()}, data=data(), overrides=UNEQUAL)
+    assert {silo.epsilon_budget for silo in found.run.summary.privacy.silos} == {2.0}
+    assert abs(found.values["age"]["mean"] - AGE.mean()) < 5 * found.errors["age"]["mean"]
+
+
+def test_a_silo_whose_clip_is_smaller_in_sums_counts_less_though_nothing_is_clipped() -> None:
+    """Else a record of it would move the sum by more than the silo has priced."""
+    from fedsim.api.given import objects, one_run
+    from fedsim.api.release import _planned, _released
+    from fedsim.simulation.host import agreed_terms
+
+    given = one_run(BASE, UNEQUAL)
+    given = given.model_copy(update=objects(None, data(), ()))
+    resolved, readers = _planned(given, {"age": fedsim.Mean(), "sex": fedsim.Histogram()})
+    resolved = replace(resolved, epsilons=(2.0, *(500.0,) * (SILOS - 1)))
+    shares = {terms.name: terms.share.clip for terms in agreed_terms(resolved, 0) if terms.share}
+    assert shares["s0"] < 0.5
+    weight = TABLE["silo"].map(shares)
+    found = _released(resolved, readers)
+    expected = 20 + ((AGE - 20) * weight).mean()
+    assert abs(found.values["age"]["mean"] - expected) < 6 * found.errors["age"]["mean"]
+    assert abs(expected - AGE.mean()) > 20 * found.errors["age"]["mean"]
+
+
+@pytest.mark.parametrize("changes", [{"privacy.honest_fraction": 0.5}, {"privacy.noise_by": "aggregators"}])
+def test_errors_in_sums_count_all_noise_that_is_added(changes: dict[str, Any]) -> None:
+    sums = {**SUMS, **changes}
+    if "privacy.noise_by" in changes:
+        del sums["privacy.honest_fraction"]
+    off = []
+    for seed in range(200):
+        found = released({"age": fedsim.Mean()}, overrides=sums, seed=seed)
+        off.append((found.values["age"]["mean"] - AGE.mean()) / found.errors["age"]["mean"])
+    assert np.std(off) == pytest.approx(1, abs=0.15)
 
 
 def test_the_same_seed_gives_the_same_values() -> None:
