@@ -237,6 +237,8 @@ def _one_row(kept: Reply, dimension: int, dtype: torch.dtype) -> CohortMemory:
 
 
 def _widened(value: Tensor, silos: int) -> Tensor:
+    if not value.dim():
+        raise Refused("an array of a message is one number, not a vector")
     shape = silos, value.shape[-1]
     return value if value.shape == shape else value.expand(shape).clone()
 

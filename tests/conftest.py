@@ -17,6 +17,12 @@ settings.register_profile("patient", deadline=None, suppress_health_check=[Healt
 settings.load_profile("patient")
 
 
+@pytest.fixture(autouse=True)
+def plug_ins_load(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A command that loads no plug-ins says so for its process, which is also that of later tests."""
+    monkeypatch.setattr("fedsim.common.plugins._loads", True)
+
+
 @pytest.fixture(scope="session")
 def small_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Shared: read it, do not change it."""

@@ -40,12 +40,6 @@ def digest(head: dict[str, Any]) -> str:
 FIRST = digest(offer())
 
 
-@pytest.fixture(autouse=True)
-def plug_ins_are_known_again(monkeypatch):
-    """`check` ends a process's knowledge of plug-ins, and this process runs other tests after it."""
-    monkeypatch.setattr("fedsim.common.plugins._loads", True)
-
-
 @pytest.fixture
 def config(tmp_path: Path) -> Config:
     (made,) = enrolled(write_silos(tmp_path, RESOLVED, policy={"approve": "ask"})[:1])

@@ -214,7 +214,7 @@ def test_what_cannot_be_is_refused() -> None:
         SummedGaussian(5, 3, 0.0)
     with refused("pool_min", 0):
         SummedGaussian(5, 0, 1.0)
-    with pytest.raises(ValueError, match="for 7"):
+    with pytest.raises(ValueError, match="at most 7"):
         contributions(SummedGaussian(7, 1, 1.0), torch.zeros(1, 8, dtype=torch.float64), 1.0)
     with pytest.raises(Refused, match="1,000,001"):
         SummedGaussian(5, 3, 1.0).epsilons(ROUNDS, [(MAX_RECORDS + 1, 1.0, DELTA)])

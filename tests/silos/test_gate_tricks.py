@@ -120,7 +120,7 @@ def test_the_dry_run_s_plan_is_what_the_gate_keeps():
         {0: W},
         {"g": torch.nn.Parameter(W)},
         {"g": torch.zeros(2, D)},
-        {"g": torch.zeros(D + 1)},
+        {"g": torch.zeros(())},
     ],
     ids=repr,
 )
