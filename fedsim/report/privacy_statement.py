@@ -138,15 +138,16 @@ def parameters(resolved: Resolved) -> dict[str, Parameters]:
 def not_private(scenario: Scenario) -> list[str]:
     """Releases that the guarantee does not cover, the most important first."""
     private = MECHANISMS[scenario.privacy.mechanism].private
+    trains = scenario.algorithm.name != "release"
     notes = {
         "everything: mechanism none neither clips nor adds noise": not private,
         **dict.fromkeys([*scenario.data.not_private, *scenario.partition.not_private], True),
-        "metrics: they are computed from test records, which only a simulation can do": True,
+        "metrics: they are computed from test records, which only a simulation can do": trains,
         "heterogeneity: it is computed from all silos' training records, which only a simulation can do": (
             scenario.report.heterogeneity
         ),
         "baselines, and warnings about records: they are made of records without noise, which only a "
-        "simulation can do": True,
+        "simulation can do": trains,
         "the share of terms that is clipped, and their norms: they are computed from training records, which "
         "only a simulation can do": private and scenario.report.clipping,
         "excess risk and gradient mapping: they are computed from training records of all silos, which only "
@@ -158,7 +159,8 @@ def not_private(scenario: Scenario) -> list[str]:
         "trials together: they repeat the run to measure its spread; the guarantee is that of one trial": (
             private and scenario.trials > 1
         ),
-        CHOICE: True,
+        CHOICE: trains,
+        "the choice of what was asked, where data was looked at": not trains,
     }
     return [note for note, applies in notes.items() if applies]
 

@@ -113,6 +113,7 @@ def test_values_are_exact_where_there_is_next_to_no_noise(summed: bool) -> None:
                 assert error < 0.01 * max(abs(value), 1.0), (name, what)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("summed", [False, True])
 def test_twice_the_standard_errors_cover_the_truth_in_nine_of_ten_runs(summed: bool) -> None:
     expected, inside = truth(), dict[tuple[str, str], list[bool]]()
@@ -131,6 +132,7 @@ def test_twice_the_standard_errors_cover_the_truth_in_nine_of_ten_runs(summed: b
     assert all(share <= 0.99 for key, share in shares.items() if key not in wide)
 
 
+@pytest.mark.slow
 def test_one_silo_chooses_its_quantiles_and_states_the_error_of_their_ranks() -> None:
     levels = (0.25, 0.5)
     alone = {"partition": {"name": "iid", "num_partitions": 1}}
@@ -233,6 +235,26 @@ def test_bad_requests_are_refused_by_name_before_a_record_is_read(
     assert said in str(caught.value)
 
 
+def test_one_silo_alone_chooses_its_quantiles() -> None:
+    alone = {"partition": {"name": "iid", "num_partitions": 1}}
+    found = released({"age": fedsim.Quantiles(0.25, 0.5)}, epsilon=50, overrides=alone)
+    assert [item.statistic for item in planned(found)] == ["quantile", "quantile"]
+    for each, q in zip(found.found["age"], (0.25, 0.5), strict=True):
+        assert each.value == pytest.approx(AGE.quantile(q), abs=0.5)
+        assert each.standard_error is None
+        assert 0 < each.rank_error < 0.01
+
+
+def test_other_sums_and_data_elsewhere_are_refused() -> None:
+    with pytest.raises((fedsim.InputError, fedsim.Refused), match="shuffled_gaussian"):
+        released({"age": fedsim.Mean()}, overrides={"privacy.mechanism": "shuffled_gaussian"})
+    with pytest.raises(fedsim.InputError, match=r"scenario\.data"):
+        fedsim.release(
+            {key: value for key, value in BASE.items() if key not in ("data", "partition")},
+            {"x": fedsim.Mean()},
+        )
+
+
 def test_a_column_without_a_declared_range_has_no_bins() -> None:
     data = fedsim.Arrays(np.zeros((40, 2)), np.arange(40) % 2, np.arange(40) % 4)
     for asked in (fedsim.Histogram(), fedsim.Mean(), fedsim.Quantiles(0.5), fedsim.Sum(3)):
@@ -284,6 +306,7 @@ def test_the_command_writes_a_run_directory_with_values_and_a_page(tmp_path: Pat
     page = (out / "report.html").read_text()
     assert "Released values" in page
     assert "not measured" not in page
+    assert "from test records" not in page
     assert "direction 1: chol" in page
     assert "fedsim simulate scenario.yaml" not in page
     assert fedsim.load_run(out).summary.algorithm == "release"
@@ -331,6 +354,7 @@ def test_a_silo_whose_clip_is_smaller_in_sums_counts_less_though_nothing_is_clip
     assert abs(expected - AGE.mean()) > 20 * found.errors["age"]["mean"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("changes", [{"privacy.honest_fraction": 0.5}, {"privacy.noise_by": "aggregators"}])
 def test_errors_in_sums_count_all_noise_that_is_added(changes: dict[str, Any]) -> None:
     sums = {**SUMS, **changes}
@@ -346,3 +370,7 @@ def test_errors_in_sums_count_all_noise_that_is_added(changes: dict[str, Any]) -
 def test_the_same_seed_gives_the_same_values() -> None:
     first, again, other = (released({"age": fedsim.Mean()}, seed=seed).values for seed in (1, 1, 2))
     assert first == again != other
+    more = released({"age": fedsim.Mean(), "visits": fedsim.Mean()}, seed=1)
+    alone = released({"age": fedsim.Mean()}, seed=1)
+    noise = [(each.values["age"]["mean"] - AGE.mean()) / each.errors["age"]["mean"] for each in (alone, more)]
+    assert abs(noise[0] - noise[1]) > 1e-6  # other requests have other noise, though the seed is one
