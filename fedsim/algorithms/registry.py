@@ -33,7 +33,7 @@ def algorithms() -> dict[str, type[Algorithm]]:
     return dict(sorted(found.items()))
 
 
-_HELPERS = ("base", "evaluation", "registry", "section")  # modules without an algorithm that trains
+_HELPERS = ("base", "evaluation", "prepared", "registry", "section")  # without an algorithm that trains
 
 
 @cache

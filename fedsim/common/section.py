@@ -328,7 +328,7 @@ class _Fields:
     def kinds_at(self, path: Sequence[str | int], tree: Any) -> list[Node]:
         found = self._kinds(self._schema, tree)
         for key in path:
-            children = [_children(kind, tree) for kind in found]
+            children = [{key: k["items"]} if "items" in k else _children(k, tree) for k in found]
             tree = _item(tree, key)
             found = [kind for each in children if key in each for kind in self._kinds(each[key], tree)]
         return found
@@ -356,4 +356,5 @@ def _children(kind: Node, given: Any) -> dict[Any, Node]:
 
 
 def _item(given: Any, key: str | int) -> Any:
+    given = dict(enumerate(given)) if isinstance(given, list | tuple) else given
     return given.get(key) if isinstance(given, Mapping) else None

@@ -195,6 +195,8 @@ def _check(scenario: Scenario) -> None:
         raise InputError(
             "scenario.privacy.epsilon", privacy.epsilon, "exists in simulation only; give a number"
         )
+    if names := [stage.name for stage in scenario.prepare]:
+        raise InputError("scenario.prepare", names, "exists in simulation only: leave it out")
     data.check_alone("scenario.data")
     if scenario.evaluate is not None:
         hint = "exists in simulation only: silos do not hold records out; leave it out"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -97,6 +97,30 @@ def _searched(composition: cost.Composition, budget: Budget) -> float:
         return 0.0
     guess = _first_guess(composition, float(gaussian.mu(budget.epsilon, budget.delta)))
     return secant(lambda z: composition.epsilon(z, budget.delta), guess, budget.epsilon)
+
+
+def noise_ratios(shares: Sequence[float], census: Census, budgets: Sequence[Budget]) -> tuple[float, ...]:
+    """Noise ratios of full releases beside `census`, each of mu = sqrt(s) mu(epsilon, delta), s its share.
+
+    Without sampling they are sqrt((1 - sum of shares) / s) / weight. Where silos' ratios differ all have the
+    largest, with which no release has more than its share in any silo, whose z is calibrated as ever.
+    """
+    total = sum(shares)
+
+    def inverse(budget: Budget) -> float:
+        """1 / (z mu), z the multiplier that spends the budget on all releases."""
+        rest, mu = cost.compose(census, budget.n), float(gaussian.mu(budget.epsilon, budget.delta))
+        if not rest.sampled:
+            return math.sqrt(1 - total) / rest.weight
+
+        def spent(z: float) -> float:
+            weight = math.hypot(rest.weight, math.sqrt(total) * mu * z)
+            return replace(rest, weight=weight).epsilon(z, budget.delta)
+
+        return 1 / (mu * secant(spent, _first_guess(rest, mu * math.sqrt(1 - total)), budget.epsilon))
+
+    largest = max(map(inverse, set(budgets)), default=1.0)
+    return tuple(largest / math.sqrt(share) for share in shares)
 
 
 def _first_guess(composition: cost.Composition, mu: float) -> float:

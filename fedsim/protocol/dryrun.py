@@ -102,6 +102,7 @@ def _accounted(algorithm: Algorithm, limits: Limits) -> int:
     """Rounds, or queries in one, that its whole numbers account for, so that a loop without end is short.
     Refused if its own count of rounds passes the limit.
     """
+    algorithm = getattr(algorithm, "inner", algorithm)  # stages of preparation add few
     stated = getattr(algorithm, "num_rounds", 0)
     if isinstance(stated, int | float) and not stated <= limits.max_rounds:
         limit = f"the plan exceeds the silo's limit of {limits.max_rounds} rounds"

@@ -83,6 +83,7 @@ def how(resolved: Resolved) -> dict[str, Any]:
     """Mechanism, sampler and accountant of a statement, and the theorem that set the noise, if one did."""
     mechanism, sampler, prescribed = resolved.mechanism, samplers(resolved), resolved.prescribed
     claimed: dict[str, Any] = {}
+    shares = "".join(f" {stage.name} {stage.share:g}," for stage in resolved.stages)
     if resolved.sums is not None:
         claimed["guarantee_colluding"] = resolved.sums.mechanism.guarantee_colluding
     if prescribed is not None and prescribed.theorem is not None:
@@ -93,7 +94,7 @@ def how(resolved: Resolved) -> dict[str, Any]:
         "adjacency": ADJACENCY,
         "mechanism": mechanism.name,
         "sampler": sampler,
-        "accountant": mechanism.accountant(sampler),
+        "accountant": mechanism.accountant(sampler) + (shares and f"; of mu^2{shares} training the rest"),
         **claimed,
     }
 

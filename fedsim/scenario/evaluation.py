@@ -53,6 +53,7 @@ def evaluation_of(resolved: Resolved) -> Resolved:
         weights=tuple(n / sum(sizes) for n in sizes),
         active=None,
         prescribed=None,
+        stages=(),
     )
 
 

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, ValidationError, model_validator
 
+from fedsim.algorithms.prepared import Stage
 from fedsim.common import section as sections
 from fedsim.common.errors import InputError
 from fedsim.common.section import Section, Shorthand
@@ -363,6 +364,7 @@ class Scenario(Section):
     partition: Annotated[PartitionConfig, Shorthand()] = Field(
         NaturalIdPartition(), description="who holds which record; not asked for without `data`"
     )
+    prepare: tuple[Stage, ...] = Field((), description="private stages before training that map the features")
     problem: Annotated[ProblemSection, Shorthand()] = Field(description="what is minimised")
     algorithm: AlgorithmConfig = Field(description="how")
     privacy: PrivacySection = Field(description="what each silo allows")

@@ -16,6 +16,7 @@ from typing import cast
 
 import torch
 
+from fedsim.algorithms.prepared import Prepared, StageKind
 from fedsim.algorithms.registry import shipped, shipped_names
 from fedsim.common.errors import InputError
 from fedsim.common.plugins import file_of
@@ -25,6 +26,7 @@ from fedsim.data.frame import Frame
 from fedsim.data.registry import OWN
 from fedsim.data.source import Outline
 from fedsim.isolated.parts import Isolated, of_objects, recipe_of, trace_of
+from fedsim.privacy.calibrate import noise_ratios
 from fedsim.privacy.mechanism import Mechanism
 from fedsim.privacy.registry import MECHANISMS
 from fedsim.problems.kinds import PROBLEMS, Problem, gives_probabilities, is_shipped, problem_class
@@ -41,6 +43,7 @@ from fedsim.scenario.by_theorem import claims, constants, need_privacy, with_num
 from fedsim.scenario.metric import check_metric
 from fedsim.scenario.model import PrivacySection, Scenario
 from fedsim.scenario.participation import participants, per_silo
+from fedsim.scenario.preparation import checked
 from fedsim.secagg.agreement import Sums
 from fedsim.theory.participants import Participants, effective_m
 from fedsim.theory.stated_noise import Prescribed
@@ -65,6 +68,8 @@ class Resolved:
     premises: Premises  # what theorems start from
     derived: Derived | None  # numbers that a theorem or `auto` chose; None where all are given
     prescribed: Prescribed | None  # the silos' noise where the scenario fixes it; else each finds its own
+    stages: tuple[StageKind, ...]  # of private preparation, with their clips
+    inner: Problem  # the problem on the features that these make
 
     @property
     def mechanism(self) -> Mechanism:
@@ -117,7 +122,8 @@ class Resolved:
     @property
     def warnings(self) -> list[str]:
         """Lines on numbers that are allowed and hardly intended."""
-        return step_warning(self.algorithm, self.problem, self.outline.squared_norms)
+        norms = None if self.stages else self.outline.squared_norms
+        return step_warning(self.algorithm, self.problem, norms)
 
     @property
     def gate_algorithm(self) -> Algorithm:
@@ -125,12 +131,22 @@ class Resolved:
 
         With `runtime.plug_ins: isolated` it is a confined process's, where a part is not fedsim's.
         """
+        if self.stages:
+            return self._prepared
         return self.algorithm if self._isolated is None else cast(Algorithm, self._isolated)
 
     @property
     def gate_problem(self) -> Problem:
         """The problem that the gates apply to records; a plug-in's as a confined process described it."""
         return self.problem if self._isolated is None or is_shipped(self.problem) else self._isolated.problem
+
+    @cached_property
+    def _prepared(self) -> Algorithm:
+        """The algorithm after its stages, whose noise ratios follow from its own plan and the budgets."""
+        own = trace_of(self.algorithm, self.inner, self.public(), self.scenario.seed, LIMITS).plan
+        shares = [stage.share for stage in self.stages]
+        ratios = noise_ratios(shares, own.census(), self.premises.claims)
+        return cast(Algorithm, Prepared(self.stages, ratios, self.algorithm))
 
     @property
     def _isolated(self) -> Isolated | None:
@@ -162,13 +178,14 @@ def resolve(scenario: Scenario, known: Outline | None = None) -> Resolved:
     names, sizes = tuple(shape.sizes), tuple(shape.sizes.values())
     with blaming("problem", problem_class(scenario.problem.name)):
         problem = problem_of(scenario.problem, shape.num_features, shape.num_classes, dtype_of(scenario))
+    stages, inner, norms = checked(scenario, shape, problem)
     check_metric(scenario.report.metric, scenario.report.threshold, problem, shape.num_classes)
     epsilons, deltas = _epsilons(privacy, names), _deltas(privacy, names, sizes)
     weights = _weights(scenario.problem, names, sizes)
     active = participants(scenario.participation, names)
     claimed = claims(privacy, names, sizes, epsilons, deltas)
     premises = Premises(names, claimed, weights, active, problem.dimension, constants(scenario))
-    scenario, automatic = with_automatic(scenario, premises, problem, shape.squared_norms)
+    scenario, automatic = with_automatic(scenario, premises, problem, norms)
     premises = replace(premises, constants=constants(scenario))
     scenario, derived = with_numbers(scenario, premises)
     prescribed = None
@@ -188,6 +205,8 @@ def resolve(scenario: Scenario, known: Outline | None = None) -> Resolved:
         premises=premises,
         derived=derived or automatic,
         prescribed=prescribed,
+        stages=stages,
+        inner=inner,
     )
     if mechanism.private and privacy.calibration == "sigma":
         resolved = replace(resolved, prescribed=Prescribed(_given_noise(resolved)))

@@ -77,6 +77,7 @@ def _common(resolved: Resolved, data: str, private: bool, varied: Collection[str
         _algorithm(resolved, varied),
         str(resolved.dtype),
         [str(first.dtype), hashlib.sha256(first.numpy().tobytes()).hexdigest()],
+        *([repr(resolved.stages)] if resolved.stages else []),
     ]
 
 

@@ -184,6 +184,7 @@ def fold_key(scenario: Mapping[str, Any]) -> str | None:
         or algorithm.get("parameters", "given") != "given"
         or algorithm["name"] not in shipped()
         or getattr(shipped()[algorithm["name"]], "any_size", False)  # it looks at the noise
+        or tree.get("prepare")  # broadcasts of other sizes
     ):
         return None
     if algorithm.get("num_rounds") == AUTO:

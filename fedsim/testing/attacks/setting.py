@@ -212,6 +212,8 @@ def prepare(resolved: Resolved) -> Setting:
     nothing, or its data cannot be read, Refused if a silo does not accept the plan.
     """
     privacy, mechanism = resolved.scenario.privacy, resolved.mechanism
+    if resolved.stages:
+        raise InputError("scenario.prepare", len(resolved.stages), "left out: the audit has no stages yet")
     if not mechanism.private:
         hint = f"claims nothing, so there is nothing to audit; use {GAUSSIAN.name}"
         raise InputError("scenario.privacy.mechanism", mechanism.name, hint)

@@ -1,0 +1,173 @@
+"""Private preparation: statistics released before training make one public linear map of the features.
+
+Of a stage's noisy answer the server makes a map, which records pass through in later stages and in training:
+a public matrix T (k, features) whose last row and column are of the constant feature, so that it has offsets.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, cast
+
+import numpy as np
+import torch
+from numpy.random import Generator
+from pydantic import Field
+
+from fedsim.algorithms.base import FULL, moment_of
+from fedsim.common.section import Choice
+from fedsim.protocol.contract import Algorithm, Asker, Memory, Message, Public, Query, Round, ServerHalf
+
+if TYPE_CHECKING:  # a refused scenario does without
+    from torch import Tensor
+
+Share = Annotated[float, Field(gt=0, lt=1, description="share of mu^2; training has what stages leave")]
+Bound = Field(None, gt=0, le=1e6, description="bound on a record's squared norm, the constant 1 included")
+_LEAST = 0.25  # of the constant feature's moment and a histogram's sum, 1 without noise and clipping
+_LEAST_VARIANCE = 1e-4  # over the clip, where noise is less: what is divided by it stays small
+
+
+@dataclass(frozen=True, kw_only=True)
+class Standardise:
+    """Features less their mean, over their standard deviation; no variance counts as less than the noise's
+    standard deviation.
+    """
+
+    name: ClassVar[str] = "standardise"
+    share: Share
+    clip: Annotated[float | None, Bound] = None  # a run fills it in (`fedsim.scenario.preparation`)
+
+    def queries(self, features: int, ratio: float) -> list[Query]:
+        """What is asked at once; together the queries cost as much as one of this noise ratio."""
+        return [Query("second_moment", (), float(self.clip or 0), FULL, ratio, (0.0,))]
+
+    def map(self, answer: Tensor, features: int, noise: float) -> Tensor:
+        """T from the answers side by side; `noise` is of one query of the ratio, for spread x clip = 1."""
+        second, mean = self._moments(answer)
+        least = max(math.sqrt(2.0) * noise, _LEAST_VARIANCE) * float(self.clip or 0)
+        variance = (second.diagonal() - mean.square()).clamp_min(least)
+        return _affine(variance.rsqrt().diag(), mean)
+
+    def _moments(self, answer: Tensor) -> tuple[Tensor, Tensor]:
+        """Second moment (f, f) and mean (f,), by the constant feature's moment: a record's mean weight."""
+        moment, bound = moment_of(answer), math.sqrt(float(self.clip or 0))
+        moment = moment / moment[-1, -1].clamp_min(_LEAST)
+        return moment[:-1, :-1], moment[:-1, -1].clamp(-bound, bound)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrincipalComponents(Standardise):
+    """Coordinates, less their mean, along the main directions of the second moment about zero (Analyze Gauss:
+    Dwork, Talwar, Thakurta and Zhang 2014, Algorithm 1). About the mean it would have the mean's noise too.
+    """
+
+    name: ClassVar[str] = "pca"
+    components: Annotated[int, Field(ge=1, description="how many are kept, beside the constant feature")]
+
+    def map(self, answer: Tensor, features: int, noise: float) -> Tensor:
+        """As `Standardise.map`."""
+        second, mean = self._moments(answer)
+        return _affine(torch.linalg.eigh(second).eigenvectors.flip(1)[:, : self.components].T, mean)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ranges:
+    """Maps features in [-1, 1], each from the range between two quantiles of its histogram, to [-1, 1]."""
+
+    name: ClassVar[str] = "ranges"
+    share: Share
+    quantiles: Annotated[tuple[float, float], Field(description="ends, as shares of records")] = (0.01, 0.99)
+    bins: Annotated[int, Field(ge=8, le=4096, description="of a feature's histogram")] = 64
+
+    def queries(self, features: int, ratio: float) -> list[Query]:
+        """As `Standardise.queries`: a histogram of each feature but the constant one."""
+        edges, each = np.linspace(-1, 1, self.bins + 1).tolist(), ratio * math.sqrt(features - 1)
+        return [Query("histogram", (), 1.0, FULL, each, (1.0, j, *edges)) for j in range(features - 1)]
+
+    def map(self, answer: Tensor, features: int, noise: float) -> Tensor:
+        """As `Standardise.map`. A range has at least four bins, so that rare values do not become large."""
+        counts = answer.nan_to_num(0.0, 0.0, 0.0).view(features - 1, self.bins)
+        below = counts.cumsum(1) / counts.sum(1, keepdim=True).clamp_min(_LEAST)
+        # With noise it falls too: half way between the rising curves just above and just below it.
+        rising = (below.cummax(1).values + below.flip(1).cummin(1).values.flip(1)) / 2
+        edges = np.linspace(-1, 1, self.bins + 1)[1:]
+        ends = np.array([np.interp(self.quantiles, row, edges) for row in rising.numpy()])
+        low, high = answer.new_tensor(ends).T
+        return _affine((2 / (high - low).clamp_min(8 / self.bins)).diag(), (low + high) / 2)
+
+
+StageKind = Standardise | Ranges | PrincipalComponents
+Stage = Annotated[StageKind, Choice()]
+
+
+def _affine(matrix: Tensor, centre: Tensor) -> Tensor:
+    """x to matrix (x - centre), as a matrix on (x, 1) that keeps the 1."""
+    transform = matrix.new_zeros(len(matrix) + 1, len(centre) + 1)
+    transform[:-1, :-1], transform[:-1, -1], transform[-1, -1] = matrix, -(matrix @ centre), 1.0
+    return transform
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """An algorithm for linear models, after a round for each stage.
+
+    On features T x it makes W, regularised and constrained as such; T^T W, the same model of the features as
+    they were, is what is evaluated and returned.
+    """
+
+    stages: tuple[StageKind, ...]
+    noise_ratios: tuple[float, ...]  # of the stages
+    inner: Algorithm
+    any_size: ClassVar[bool] = True
+
+    @property
+    def linear(self) -> bool:
+        """Whether the algorithm is: a stage's message is its answers."""
+        return self.inner.linear
+
+    def server(self, w: Tensor, problem: Any, public: Public, rng: Generator) -> ServerHalf:
+        """Rounds of the stages, each sent the map so far, then the algorithm's, sent the whole map too."""
+        transform = w.new_ones(problem.num_features).diag()
+        for r, (stage, ratio) in enumerate(zip(self.stages, self.noise_ratios, strict=True)):
+            sums = yield Round({f"stage {r}": transform.flatten() if r else w.new_zeros(1)}, answer=w)
+            noise = ratio * public.mean_noise / math.sqrt(sums.share)  # more where fewer silos answer
+            transform = stage.map(sums["h"], len(transform), noise) @ transform
+        inner = replace(problem, num_features=len(transform))
+        rounds = self.inner.server(inner.project(w.new_zeros(inner.dimension)), inner, public, rng)
+        sent: Any = None  # what begins a coroutine
+        while True:
+            try:
+                step = rounds.send(sent)
+            except StopIteration as stop:
+                return _original(stop.value, transform)
+            broadcast, answer = step.broadcast, _original(step.answer, transform)
+            sent = yield Round({**broadcast, "map": transform.flatten()}, answer, step.participants)
+
+    def silo(self, problem: Any, broadcast: Message, ask: Asker, memory: Memory) -> Message:
+        """{"h": answers of a stage's queries, side by side}, or the algorithm's message on features T x."""
+        from fedsim.protocol.copies import CohortMemory
+
+        for r, (stage, ratio) in enumerate(zip(self.stages, self.noise_ratios, strict=True)):
+            if (sent := broadcast.get(f"stage {r}")) is not None:
+                by = sent.view(-1, problem.num_features) if r else None
+                queries = stage.queries(problem.num_features if by is None else len(by), ratio)
+                answers: Any = ask(*(replace(query, transform=by) for query in queries))
+                return {"h": answers if len(queries) == 1 else torch.cat(answers, -1)}
+        own = dict(broadcast)
+        transform = own.pop("map").view(-1, problem.num_features)
+
+        def prepared(*queries: Query) -> Any:
+            return ask(*(replace(query, transform=transform) for query in queries))
+
+        inner, unwritten = replace(problem, num_features=len(transform)), memory["unwritten"]
+        kept = CohortMemory(len(unwritten), inner.dimension, unwritten.dtype)
+        kept.update(memory)
+        message = self.inner.silo(inner, own, cast(Asker, prepared), kept)
+        memory.update(kept)
+        return message
+
+
+def _original(w: Tensor, transform: Tensor) -> Tensor:
+    """T^T W, flat."""
+    return (transform.T @ w.view(len(transform), -1)).reshape(-1)

@@ -1,0 +1,65 @@
+"""The `prepare` section: what its stages need of the other sections, and the bounds that follow from them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from fedsim.algorithms.prepared import PrincipalComponents, Ranges, StageKind
+from fedsim.common.errors import InputError
+from fedsim.data.source import Outline
+from fedsim.privacy.registry import MECHANISMS
+from fedsim.problems.glm import GeneralisedLinear
+from fedsim.problems.kinds import Problem
+from fedsim.scenario.model import Scenario
+
+_MAPS = "prepare makes a linear map of the features"
+
+
+def checked(
+    scenario: Scenario, shape: Outline, problem: Problem
+) -> tuple[tuple[StageKind, ...], Problem, tuple[float, float] | None]:
+    """The stages, each with its clip; problem and `Outline.squared_norms` of the records that they prepare.
+
+    A standardised feature has mean square 1, and one of a range at most about that: they bound a record's
+    squared norm by their number. InputError names a field that does not fit the stages, or a stage.
+    """
+    norms, features, found = shape.squared_norms, shape.num_features, list[StageKind]()
+    _check(scenario, problem)
+    for r, stage in enumerate(scenario.prepare):
+        field = f"scenario.prepare.{r}"
+        if isinstance(stage, Ranges):
+            if r or norms is None or scenario.data.scaling != "declared" or scenario.data.transform:
+                hint = "the first stage, of features with declared ranges (scaling: declared, no transform)"
+                raise InputError(field, stage.name, hint)
+            if not 0 < stage.quantiles[0] < stage.quantiles[1] < 1:
+                raise InputError(f"{field}.quantiles", stage.quantiles, "two ascending numbers from 0 to 1")
+        elif stage.clip is None:
+            if norms is None:
+                raise InputError(f"{field}.clip", None, "a number: declared ranges do not bound records")
+            stage = replace(stage, clip=norms[0])
+        if not isinstance(stage, PrincipalComponents):
+            norms = float(features), float(features)
+        elif stage.components >= features:
+            hint = f"at most {features - 1}, the features of this stage but the constant one"
+            raise InputError(f"{field}.components", stage.components, hint)
+        else:
+            features = stage.components + 1
+        found.append(stage)
+    return tuple(found), replace(problem, num_features=features) if found else problem, norms
+
+
+def _check(scenario: Scenario, problem: Problem) -> None:
+    data, privacy, shares = scenario.data, scenario.privacy, sum(each.share for each in scenario.prepare)
+    private, fitted = MECHANISMS[privacy.mechanism].private, next(iter(data.fitted), "")
+    linear, given = isinstance(problem, GeneralisedLinear), privacy.calibration != "accountant" and private
+    isolated = scenario.runtime.plug_ins == "isolated"
+    for field, value, wrong, right in (
+        ("problem.name", scenario.problem.name, not linear, f"a linear model: {_MAPS}, which W takes in"),
+        (f"data.{fitted}", getattr(data, fitted, 0), fitted, f"left out: {_MAPS} itself, with noise"),
+        ("data.intercept", False, not data.intercept, f"true: {_MAPS} and the constant one"),
+        ("prepare", shares, shares >= 1, "shares that sum to less than 1: training has the rest"),
+        ("privacy.calibration", privacy.calibration, given, "accountant: shares are of the budget's mu^2"),
+        ("runtime.plug_ins", "isolated", isolated, "in_process: stages run in one process with algorithms"),
+    ):
+        if scenario.prepare and wrong:
+            raise InputError(f"scenario.{field}", value, right)
