@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
 from typing import NamedTuple
@@ -106,11 +107,11 @@ class Mean(Asked):
         return _share("mean", (column.first, low, high), low, high - low)
 
 
+@dataclass(frozen=True)
 class Sum(Asked):
     """The sum of a column of numbers, those above `cap` counting as the cap."""
 
-    def __init__(self, cap: float = math.inf) -> None:
-        self.cap = cap
+    cap: float = math.inf
 
     def ask(self, name: str, known: Known) -> Asking:  # noqa: D102
         column = known.column(name)
@@ -120,11 +121,11 @@ class Sum(Asked):
         return _share("sum", (column.first, low, high), known.n * low, known.n * (high - low))
 
 
+@dataclass(frozen=True)
 class Count(Asked):
     """How many records have a category, or a number of at least so much."""
 
-    def __init__(self, of: str | float) -> None:
-        self.of = of
+    of: str | float
 
     def ask(self, name: str, known: Known) -> Asking:  # noqa: D102
         column, n = known.column(name), known.n
@@ -143,11 +144,11 @@ class Count(Asked):
         return items, lambda answers, noise: [each for each in read(answers, noise) if each.what == what]
 
 
+@dataclass(frozen=True)
 class Histogram(Asked):
     """How many records have each category, or lie in each of so many bins of the declared range."""
 
-    def __init__(self, bins: int = 10) -> None:
-        self.bins = bins
+    bins: int = 10
 
     def ask(self, name: str, known: Known) -> Asking:  # noqa: D102
         column = known.column(name)
@@ -158,7 +159,8 @@ class Histogram(Asked):
             edges = codes - 0.5 if target else codes + 0.5  # the features' sum is of 1, 2, ..
         else:
             features, edges = [column.first], column.edges(self.bins)
-            labels = [f"{a:g} to {b:g}" for a, b in pairwise(edges)]
+            digits = 6 if len({f"{edge:g}" for edge in edges}) == len(edges) else 15
+            labels = [f"{a:.{digits}g} to {b:.{digits}g}" for a, b in pairwise(edges)]
 
         def read(answers: list[Floats], noise: list[float]) -> list[Value]:
             counts = known.n * _of_all(answers[0])

@@ -18,6 +18,7 @@ from fedsim.api.asked import Asked, Column, Known, Read, Value
 from fedsim.api.given import ScenarioLike, changes_of, objects, one_run
 from fedsim.api.run import Run, silos_html
 from fedsim.common.errors import InputError
+from fedsim.common.files import check_free
 from fedsim.common.process import one_thread
 from fedsim.data.dataset import Dataset
 from fedsim.data.federation import load, outline
@@ -113,6 +114,8 @@ def release(
     """
     changes = changes_of(overrides, short) | ({} if epsilon is None else {"privacy.epsilon": epsilon})
     given = with_seed(one_run(scenario, changes))
+    if out is not None:
+        check_free(Path(out))
     if data is None:
         check_unchanged(given)
     made = _released(*_planned(given.model_copy(update=objects(None, data, changes)), request))

@@ -11,14 +11,17 @@ from fedsim.report.summary import AGAIN, read_json
 from fedsim.report.tables import TextTable
 
 FILE = "release.json"
+_MOST = 200
 
 
 def released_table(rows: Sequence[Mapping[str, Any]]) -> TextTable:
-    """A row for each value."""
+    """A row for each of the first values."""
     cells = [
         [row["of"], row["what"], *_texts(row["value"], row["standard_error"], row["rank_error"])]
-        for row in rows
+        for row in rows[:_MOST]
     ]
+    if len(rows) > _MOST:
+        cells.append(["", f"{len(rows) - _MOST:,} more in {FILE}", "", ""])
     return TextTable("", ["of", "what", "value", "standard error"], cells)
 
 

@@ -367,6 +367,24 @@ def test_errors_in_sums_count_all_noise_that_is_added(changes: dict[str, Any]) -
     assert np.std(off) == pytest.approx(1, abs=0.15)
 
 
+def test_a_directory_that_is_taken_is_refused_before_anything_is_released(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setattr("fedsim.api.release.load", None)
+    with pytest.raises(fedsim.InputError, match=str(tmp_path)):
+        released({"age": fedsim.Mean()}, out=tmp_path)
+
+
+def test_bins_of_close_edges_keep_their_own_names_and_a_long_table_is_cut() -> None:
+    features = np.linspace(1e6, 1e6 + 1, 400)[:, None]
+    data = fedsim.Arrays(features, np.arange(400) % 2, np.arange(400) % 4, ranges=(1e6, 1e6 + 1))
+    found = fedsim.release(BASE, {"x0": fedsim.Histogram(300)}, 1e4, data=data)
+    assert len(found.values["x0"]) == 300
+    assert "100 more in release.json" in found._repr_html_()
+    assert repr(fedsim.Sum(20)) == "Sum(cap=20)"
+
+
 def test_the_same_seed_gives_the_same_values() -> None:
     first, again, other = (released({"age": fedsim.Mean()}, seed=seed).values for seed in (1, 1, 2))
     assert first == again != other
