@@ -23,35 +23,35 @@ if TYPE_CHECKING:  # a refused scenario does without
     from torch import Tensor
 
 Share = Annotated[float, Field(gt=0, lt=1, description="share of mu^2; training has what stages leave")]
-Bound = Field(None, gt=0, le=1e6, description="bound on a record's squared norm, the constant 1 included")
+Bound = Field(ge=0, le=1e6, description="bound on a record's squared norm, with its 1; 0: the declared one")
 _LEAST = 0.25  # of the constant feature's moment and a histogram's sum, 1 without noise and clipping
 _LEAST_VARIANCE = 1e-4  # over the clip, where noise is less: what is divided by it stays small
 
 
 @dataclass(frozen=True, kw_only=True)
 class Standardise:
-    """Features less their mean, over their standard deviation; no variance counts as less than the noise's
-    standard deviation.
+    """Features less their mean, over their standard deviation.
+
+    No variance counts as less than the noise's standard deviation.
     """
 
     name: ClassVar[str] = "standardise"
     share: Share
-    clip: Annotated[float | None, Bound] = None  # a run fills it in (`fedsim.scenario.preparation`)
+    clip: Annotated[float, Bound] = 0.0
 
     def queries(self, features: int, ratio: float) -> list[Query]:
         """What is asked at once; together the queries cost as much as one of this noise ratio."""
-        return [Query("second_moment", (), float(self.clip or 0), FULL, ratio, (0.0,))]
+        return [Query("second_moment", (), self.clip, FULL, ratio, (0.0,))]
 
     def map(self, answer: Tensor, features: int, noise: float) -> Tensor:
         """T from the answers side by side; `noise` is of one query of the ratio, for spread x clip = 1."""
         second, mean = self._moments(answer)
-        least = max(math.sqrt(2.0) * noise, _LEAST_VARIANCE) * float(self.clip or 0)
-        variance = (second.diagonal() - mean.square()).clamp_min(least)
-        return _affine(variance.rsqrt().diag(), mean)
+        least = max(math.sqrt(2.0) * noise, _LEAST_VARIANCE) * self.clip
+        return _affine((second.diagonal() - mean.square()).clamp_min(least).rsqrt().diag(), mean)
 
     def _moments(self, answer: Tensor) -> tuple[Tensor, Tensor]:
         """Second moment (f, f) and mean (f,), by the constant feature's moment: a record's mean weight."""
-        moment, bound = moment_of(answer), math.sqrt(float(self.clip or 0))
+        moment, bound = moment_of(answer), math.sqrt(self.clip)
         moment = moment / moment[-1, -1].clamp_min(_LEAST)
         return moment[:-1, :-1], moment[:-1, -1].clamp(-bound, bound)
 
@@ -87,12 +87,11 @@ class Ranges:
 
     def map(self, answer: Tensor, features: int, noise: float) -> Tensor:
         """As `Standardise.map`. A range has at least four bins, so that rare values do not become large."""
-        counts = answer.nan_to_num(0.0, 0.0, 0.0).view(features - 1, self.bins)
+        counts, right = answer.view(-1, self.bins), np.linspace(-1, 1, self.bins + 1)[1:]
         below = counts.cumsum(1) / counts.sum(1, keepdim=True).clamp_min(_LEAST)
         # With noise it falls too: half way between the rising curves just above and just below it.
         rising = (below.cummax(1).values + below.flip(1).cummin(1).values.flip(1)) / 2
-        edges = np.linspace(-1, 1, self.bins + 1)[1:]
-        ends = np.array([np.interp(self.quantiles, row, edges) for row in rising.numpy()])
+        ends = np.array([np.interp(self.quantiles, row, right) for row in rising.numpy()])
         low, high = answer.new_tensor(ends).T
         return _affine((2 / (high - low).clamp_min(8 / self.bins)).diag(), (low + high) / 2)
 
@@ -133,9 +132,8 @@ class Prepared:
             sums = yield Round({f"stage {r}": transform.flatten() if r else w.new_zeros(1)}, answer=w)
             noise = ratio * public.mean_noise / math.sqrt(sums.share)  # more where fewer silos answer
             transform = stage.map(sums["h"], len(transform), noise) @ transform
-        inner = replace(problem, num_features=len(transform))
+        inner, sent = replace(problem, num_features=len(transform)), cast(Any, None)
         rounds = self.inner.server(inner.project(w.new_zeros(inner.dimension)), inner, public, rng)
-        sent: Any = None  # what begins a coroutine
         while True:
             try:
                 step = rounds.send(sent)
@@ -154,8 +152,7 @@ class Prepared:
                 queries = stage.queries(problem.num_features if by is None else len(by), ratio)
                 answers: Any = ask(*(replace(query, transform=by) for query in queries))
                 return {"h": answers if len(queries) == 1 else torch.cat(answers, -1)}
-        own = dict(broadcast)
-        transform = own.pop("map").view(-1, problem.num_features)
+        transform = broadcast["map"].view(-1, problem.num_features)
 
         def prepared(*queries: Query) -> Any:
             return ask(*(replace(query, transform=transform) for query in queries))
@@ -163,7 +160,8 @@ class Prepared:
         inner, unwritten = replace(problem, num_features=len(transform)), memory["unwritten"]
         kept = CohortMemory(len(unwritten), inner.dimension, unwritten.dtype)
         kept.update(memory)
-        message = self.inner.silo(inner, own, cast(Asker, prepared), kept)
+        rest = {name: value for name, value in broadcast.items() if name != "map"}
+        message = self.inner.silo(inner, rest, cast(Asker, prepared), kept)
         memory.update(kept)
         return message
 

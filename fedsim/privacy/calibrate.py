@@ -102,8 +102,8 @@ def _searched(composition: cost.Composition, budget: Budget) -> float:
 def noise_ratios(shares: Sequence[float], census: Census, budgets: Sequence[Budget]) -> tuple[float, ...]:
     """Noise ratios of full releases beside `census`, each of mu = sqrt(s) mu(epsilon, delta), s its share.
 
-    Without sampling they are sqrt((1 - sum of shares) / s) / weight. Where silos' ratios differ all have the
-    largest, with which no release has more than its share in any silo, whose z is calibrated as ever.
+    Without sampling they are sqrt((1 - sum of shares) / s) / weight. Where silos need others, each is the
+    largest, so that no release has more than its share in any silo.
     """
     total = sum(shares)
 
@@ -114,8 +114,8 @@ def noise_ratios(shares: Sequence[float], census: Census, budgets: Sequence[Budg
             return math.sqrt(1 - total) / rest.weight
 
         def spent(z: float) -> float:
-            weight = math.hypot(rest.weight, math.sqrt(total) * mu * z)
-            return replace(rest, weight=weight).epsilon(z, budget.delta)
+            whole = replace(rest, weight=math.hypot(rest.weight, math.sqrt(total) * mu * z))
+            return whole.epsilon(z, budget.delta)
 
         return 1 / (mu * secant(spent, _first_guess(rest, mu * math.sqrt(1 - total)), budget.epsilon))
 

@@ -12,8 +12,6 @@ from fedsim.problems.glm import GeneralisedLinear
 from fedsim.problems.kinds import Problem
 from fedsim.scenario.model import Scenario
 
-_MAPS = "prepare makes a linear map of the features"
-
 
 def checked(
     scenario: Scenario, shape: Outline, problem: Problem
@@ -29,19 +27,17 @@ def checked(
         field = f"scenario.prepare.{r}"
         if isinstance(stage, Ranges):
             if r or norms is None or scenario.data.scaling != "declared" or scenario.data.transform:
-                hint = "the first stage, of features with declared ranges (scaling: declared, no transform)"
-                raise InputError(field, stage.name, hint)
+                raise InputError(field, stage.name, "the first stage, with declared ranges and no transform")
             if not 0 < stage.quantiles[0] < stage.quantiles[1] < 1:
                 raise InputError(f"{field}.quantiles", stage.quantiles, "two ascending numbers from 0 to 1")
-        elif stage.clip is None:
-            if norms is None:
-                raise InputError(f"{field}.clip", None, "a number: declared ranges do not bound records")
-            stage = replace(stage, clip=norms[0])
+        elif norms is not None:
+            stage = replace(stage, clip=stage.clip or norms[0])
+        elif not stage.clip:
+            raise InputError(f"{field}.clip", 0, "a number above 0: no declared ranges bound records")
         if not isinstance(stage, PrincipalComponents):
             norms = float(features), float(features)
         elif stage.components >= features:
-            hint = f"at most {features - 1}, the features of this stage but the constant one"
-            raise InputError(f"{field}.components", stage.components, hint)
+            raise InputError(f"{field}.components", stage.components, f"at most {features - 1} features")
         else:
             features = stage.components + 1
         found.append(stage)
@@ -51,14 +47,15 @@ def checked(
 def _check(scenario: Scenario, problem: Problem) -> None:
     data, privacy, shares = scenario.data, scenario.privacy, sum(each.share for each in scenario.prepare)
     private, fitted = MECHANISMS[privacy.mechanism].private, next(iter(data.fitted), "")
-    linear, given = isinstance(problem, GeneralisedLinear), privacy.calibration != "accountant" and private
-    isolated = scenario.runtime.plug_ins == "isolated"
+    linear, isolated = isinstance(problem, GeneralisedLinear), scenario.runtime.plug_ins == "isolated"
+    budgeted = privacy.calibration == "accountant" or privacy.noise_multiplier is not None
+    other = private and (not budgeted or privacy.epsilon == "unlimited")
     for field, value, wrong, right in (
-        ("problem.name", scenario.problem.name, not linear, f"a linear model: {_MAPS}, which W takes in"),
-        (f"data.{fitted}", getattr(data, fitted, 0), fitted, f"left out: {_MAPS} itself, with noise"),
-        ("data.intercept", False, not data.intercept, f"true: {_MAPS} and the constant one"),
+        ("problem.name", scenario.problem.name, not linear, "a linear model: W takes a map of features in"),
+        (f"data.{fitted}", getattr(data, fitted, 0), fitted, "left out: it fits without noise"),
+        ("data.intercept", False, not data.intercept, "true: the constant feature has a map's offsets"),
         ("prepare", shares, shares >= 1, "shares that sum to less than 1: training has the rest"),
-        ("privacy.calibration", privacy.calibration, given, "accountant: shares are of the budget's mu^2"),
+        ("privacy.calibration", privacy.calibration, other, "accountant: shares are of the budget's mu^2"),
         ("runtime.plug_ins", "isolated", isolated, "in_process: stages run in one process with algorithms"),
     ):
         if scenario.prepare and wrong:

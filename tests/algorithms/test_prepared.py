@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -202,3 +203,17 @@ def test_a_silo_refuses_a_moment_of_more_numbers_than_its_policy_allows() -> Non
     with pytest.raises(Refused, match="second_moment of dimension 21 exceeds the silo's limit 20"):
         open_gate(records(problem), problem, algorithm, limits=Limits(max_dimension=20))
     open_gate(records(problem), problem, algorithm, limits=Limits(max_dimension=21))
+
+
+def test_noise_counts_for_more_where_fewer_silos_answer() -> None:
+    """The mean over M of N silos, scaled up to all, has noise of sqrt(N / M) times the deviation."""
+    problem, stage = LogisticRegression(4), Standardise(share=0.1, clip=2.0)
+    public = replace(public_of(SIZES), noise_multipliers=torch.ones(3).double())
+    found = []
+    for share in (1.0, 0.25):
+        algorithm = Prepared((stage,), (3.0,), SGD)
+        server = algorithm.server(torch.zeros(4).double(), problem, public, np.random.default_rng(0))
+        next(server)
+        step = server.send(Combined({"h": torch.zeros(10).double()}, share))
+        found.append(float(step.broadcast["map"][0]) ** -2)
+    assert found == pytest.approx([2**0.5 * 2.0 * 3.0 * public.mean_noise * times for times in (1, 2)])

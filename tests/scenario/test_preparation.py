@@ -104,6 +104,20 @@ def test_the_ratio_does_not_depend_on_the_budget_where_nothing_is_sampled() -> N
     )
 
 
+def test_a_given_noise_has_the_same_shares() -> None:
+    """As candidates of private tuning have it."""
+    resolved = made(privacy={"epsilon": 100.0, "calibration": "sigma", "noise_multiplier": 3.0})
+    for found in squares(resolved):
+        np.testing.assert_allclose(np.divide(found[:3], sum(found)), [s["share"] for s in STAGES], rtol=1e-9)
+
+
+def test_private_tuning_and_a_released_evaluation_go_with_stages() -> None:
+    sweep = {"tune": {"grid": {"algorithm.step_size": [0.3, 1.0]}, "private": {"fraction": 0.3}}}
+    assert "finished" in str(fedsim.sweep(BASE | {"sweep": sweep, "trials": 1}, progress=False))
+    ran = fedsim.simulate(BASE | {"evaluate": {"bins": 10}}, progress=False)
+    assert ran.model.shape == (1, 31)
+
+
 def test_a_run_spends_what_its_plan_costs_and_gives_a_model_of_the_features_as_they_were() -> None:
     ran = fedsim.simulate(BASE, trials=2, progress=False)
     assert [silo.epsilon_spent for silo in ran.summary.privacy.silos] == [
@@ -169,7 +183,7 @@ def test_automatic_numbers_follow_from_prepared_features() -> None:
         ({"prepare": [STAGES[1], STAGES[0]]}, "prepare.1", "first stage"),
         ({"prepare": [STAGES[0] | {"quantiles": [0.9, 0.1]}]}, "prepare.0.quantiles", "ascending"),
         ({"data.scaling": "none"}, "prepare.0: 'ranges'", "declared"),
-        ({"data.scaling": "none", "prepare": STAGES[1:]}, "prepare.0.clip: None", "a number"),
+        ({"data.scaling": "none", "prepare": STAGES[1:]}, "prepare.0.clip: 0", "above 0"),
         ({"data.pca": 3, "data.preprocessing_cost": "ignored"}, "data.pca: 3", "left out"),
         (
             {"data.scaling": "silo_statistics", "data.preprocessing_cost": "ignored"},
@@ -185,6 +199,11 @@ def test_automatic_numbers_follow_from_prepared_features() -> None:
         (
             {"privacy": {"epsilon": "unlimited", "calibration": "sigma", "noise_multiplier": 2}},
             "privacy.calibration: 'sigma'",
+            "accountant",
+        ),
+        (
+            {"privacy": {"epsilon": 1.0, "calibration": "theorem", "claimed_epsilon": 1.0}},
+            "privacy.calibration: 'theorem'",
             "accountant",
         ),
         ({"runtime": {"name": "inprocess", "plug_ins": "isolated"}}, "runtime.plug_ins", "in_process"),
