@@ -36,7 +36,7 @@ def release(
 ) -> None:
     """Release statistics of the silos' records once, with standard errors, and write the run directory."""
     with shared.plain_errors(), shared.data_from(data_dir):
-        asked, given, output = _asked(request), shared.ready(scenario, overrides, out), Output(quiet, as_json)
+        given, asked, output = shared.ready(scenario, overrides, out), _asked(request), Output(quiet, as_json)
         from fedsim.api.release import release as released
         from fedsim.report.released import released_table
 

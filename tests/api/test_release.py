@@ -385,6 +385,11 @@ def test_bins_of_close_edges_keep_their_own_names_and_a_long_table_is_cut() -> N
     assert repr(fedsim.Sum(20)) == "Sum(cap=20)"
 
 
+def test_all_records_are_released_but_a_model_is_tested_on_some() -> None:
+    with pytest.raises(fedsim.InputError, match=r"test_fraction: 0\.0: leaves no silo a record to test with"):
+        fedsim.simulate(BASE, test_fraction=0.0, runtime="inprocess")
+
+
 def test_the_same_seed_gives_the_same_values() -> None:
     first, again, other = (released({"age": fedsim.Mean()}, seed=seed).values for seed in (1, 1, 2))
     assert first == again != other

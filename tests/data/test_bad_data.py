@@ -196,7 +196,7 @@ def test_a_bad_partition_section_is_refused(section) -> None:
         TypeAdapter(PartitionConfig).validate_python(section)
 
 
-@pytest.mark.parametrize("fraction", [0, 1, -0.1, 1.5, float("nan")])
-def test_a_test_fraction_lies_strictly_between_0_and_1(fraction) -> None:
+@pytest.mark.parametrize("fraction", [1, -0.1, 1.5, float("nan")])
+def test_a_test_fraction_is_at_least_0_and_below_1(fraction) -> None:
     with pytest.raises(ValidationError):
         BreastCancer(test_fraction=fraction)
