@@ -168,6 +168,7 @@ def _planned(given: Scenario, request: Mapping[str, Asked | Sequence[Asked]]) ->
         ),
         "trials": 1,
         "evaluate": None,
+        "prepare": (),
     }
     resolved = resolve(given.model_copy(update=sections), shape)
     if resolved.sums is not None:  # a record counts once: no silo can count less for a smaller budget

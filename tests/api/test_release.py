@@ -390,6 +390,16 @@ def test_all_records_are_released_but_a_model_is_tested_on_some() -> None:
         fedsim.simulate(BASE, test_fraction=0.0, runtime="inprocess")
 
 
+def test_what_a_scenario_says_of_its_model_plays_no_part() -> None:
+    changes = {
+        "prepare": [{"name": "standardise", "share": 0.1}],
+        "evaluate": {"bins": 10},
+        "report.metric": "auc",
+    }
+    plain, other = (released({"age": fedsim.Mean()}, overrides=each, seed=1).values for each in ({}, changes))
+    assert plain == other
+
+
 def test_the_same_seed_gives_the_same_values() -> None:
     first, again, other = (released({"age": fedsim.Mean()}, seed=seed).values for seed in (1, 1, 2))
     assert first == again != other
