@@ -163,6 +163,16 @@ def test_a_clip_is_the_declared_norm_then_the_number_of_features() -> None:
     assert whitened.inner.num_features == 3
 
 
+def test_silos_are_held_over_an_epoch_as_without_stages() -> None:
+    numbers = {"inner_steps": 2, "epochs": 2, "step_size": 0.1, "clip_norm": 0.5, "difference_clip": 0.4}
+    svrg = {"name": "prox_svrg", **numbers}
+    plain, prepared = made(prepare=[], algorithm=svrg).trace, made(algorithm=svrg).trace
+    assert any(plain.holds)
+    assert prepared.holds == (False, False, False, *plain.holds)
+    weights = [[ask.weight for ask in asks] for asks in plain.plan.rounds]
+    assert [[ask.weight for ask in asks] for asks in prepared.plan.rounds[3:]] == weights
+
+
 def test_automatic_numbers_follow_from_prepared_features() -> None:
     auto = dict.fromkeys(("num_rounds", "step_size", "clip_norm"), "auto")
     given = {"name": "noisy_minibatch_sgd", **auto}
