@@ -21,7 +21,7 @@ from fedsim.privacy.silo_gaussian import SiloGaussian
 from fedsim.protocol.batch import Fresh
 from fedsim.protocol.limits import Limits
 from fedsim.protocol.plan import Admitted, Census, Plan, Release, Terms
-from fedsim.protocol.statistics import GRADIENT, GRADIENT_DIFFERENCE, statistic
+from fedsim.protocol.statistics import GRADIENT, GRADIENT_DIFFERENCE, Extent, statistic
 from silos.account import Cost, Price, Stretch, up
 
 if TYPE_CHECKING:
@@ -221,18 +221,17 @@ FLOATING_POINT = (
 
 
 def silo_mechanism(
-    dimension: int, spread: float, exact_noise_dimension: int, seeded: bool = False
+    answers: Extent, exact_noise_dimension: int, seeded: bool = False
 ) -> tuple[Mechanism, tuple[str, ...]]:
     """The mechanism for a plan, and what a reader must know of it.
 
     Args:
-        dimension: d, of the largest answer.
-        spread: the smallest of its statistics.
+        answers: the plan's.
         exact_noise_dimension: the largest d with exact noise, about 20 microseconds a number; 0 for none.
         seeded: whether noise comes from a seed, and is never exact.
     """
     if seeded:
         return SiloGaussian(), ()
-    if dimension <= exact_noise_dimension:
-        return GridGaussian(dimension, spread), ()
+    if answers.largest <= exact_noise_dimension:
+        return GridGaussian(answers), ()
     return SiloGaussian(), (FLOATING_POINT,)

@@ -16,6 +16,7 @@ from fedsim.privacy import gaussian, grid
 from fedsim.privacy.rounding import shown_down, shown_up
 from fedsim.protocol.batch import FULL
 from fedsim.protocol.plan import Release
+from fedsim.protocol.statistics import Extent
 from silos.account import Caps
 from silos.config import ROOT, Config
 from silos.enrolled import check_modes, no_ledger
@@ -150,7 +151,7 @@ def _inexact(config: Config, caps: Caps, own: Own) -> str:
     policy, most = config.policy, caps.total.mu_sq
     dimension = min(policy.exact_noise_dimension, largest_dimension(policy, own))
     census = ((Release(FULL, 1.0), policy.max_rounds),)
-    at_one = grid.GridGaussian(dimension).distance(census, 1.0)  # of mu = 1 each
+    at_one = grid.GridGaussian(Extent(dimension, dimension)).distance(census, 1.0)  # of mu = 1 each
     needed = at_one * most * min(most, float(gaussian.mu(*policy.run_budget)) ** 2)
     if needed <= caps.total.distance:
         return ""

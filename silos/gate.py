@@ -46,6 +46,7 @@ from torch import Tensor
 
 from fedsim.common.errors import Refused
 from fedsim.privacy.mechanism import Mechanism
+from fedsim.problems.answerable import check_answerable
 from fedsim.problems.kinds import Problem, check
 from fedsim.protocol.contract import Algorithm, Asker, Query
 from fedsim.protocol.copies import CohortMemory, CopiedQuery, copied_arrays, copied_queries, digests
@@ -113,6 +114,7 @@ class Gate:
         self._limits, self._mechanism, self._broadcasts = limits, mechanism, broadcasts
         self._features = problem.num_features
         limits.check_plan(plan, self._dimension, self._features)
+        check_answerable(problem, plan.queries)
         self._plan = plan
         self.admitted = admit(plan, silos, mechanism, limits)
         self._rounds = [frozenset(terms.rounds) for terms in silos]

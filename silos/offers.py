@@ -19,6 +19,7 @@ from fedsim.algorithms.registry import shipped_names
 from fedsim.algorithms.section import algorithm_of
 from fedsim.common.errors import InputError, Refused
 from fedsim.privacy.mechanism import Mechanism
+from fedsim.problems.answerable import check_answerable
 from fedsim.problems.kinds import PROBLEMS, Problem
 from fedsim.problems.network import NeuralNetwork
 from fedsim.problems.network_models import Imported
@@ -144,6 +145,7 @@ def admissible(proposal: Proposal, policy: Policy, own: Own, seeded: bool = Fals
     else:
         trace = dry_run(proposal.algorithm, proposal.problem, proposal.public, offer.seed, limits)
     plan = trace.plan
+    check_answerable(proposal.problem, plan.queries)
     if plan.sampled and proposal.dtype == torch.float32:  # see `silos.sums`
         raise Refused("offer: float32 with sampled batches; rounding of such sums is bounded in float64 only")
     mechanism: Mechanism
@@ -153,8 +155,8 @@ def admissible(proposal: Proposal, policy: Policy, own: Own, seeded: bool = Fals
             plan, proposal.problem, policy.exact_noise_dimension, seeded
         )
     else:
-        size, spread = extent(plan.queries, proposal.problem.dimension, own.num_features)
-        mechanism, notices = silo_mechanism(size, spread, policy.exact_noise_dimension, seeded)
+        answers = extent(plan.queries, proposal.problem.dimension, own.num_features)
+        mechanism, notices = silo_mechanism(answers, policy.exact_noise_dimension, seeded)
     epsilon, delta = policy.run_budget
     terms = Terms(
         own.name,

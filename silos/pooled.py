@@ -27,7 +27,7 @@ from fedsim.problems.kinds import Problem
 from fedsim.protocol.contract import Algorithm
 from fedsim.protocol.plan import Admitted, Plan
 from fedsim.protocol.pool import Pool, Share
-from fedsim.protocol.statistics import extent
+from fedsim.protocol.statistics import Extent, extent
 from fedsim.secagg.agreement import ReportContexts
 from fedsim.secagg.reports import seal_report
 from fedsim.secagg.roster import Roster, load_roster
@@ -69,13 +69,13 @@ class SumPart:
         """
         mechanism = self.mechanism
         if isinstance(mechanism, SummedGaussian):
-            size, spread = extent(plan.queries, problem.dimension, problem.num_features)
-            mechanism = replace(mechanism, dimension=size, spread=spread)
+            answers = extent(plan.queries, problem.dimension, problem.num_features)
+            mechanism = replace(mechanism, extent=answers)
         if seeded or isinstance(mechanism, ShuffledBinomial):
             return mechanism, ()  # the latter's are integers, of fair bits
         if not isinstance(mechanism, SummedGaussian):
             return mechanism, (FLOATING_POINT,)
-        exact = mechanism.noise_by == "aggregators" or mechanism.dimension <= exact_noise_dimension
+        exact = mechanism.noise_by == "aggregators" or mechanism.extent.largest <= exact_noise_dimension
         return replace(mechanism, exact=exact), () if exact else (FLOATING_POINT,)
 
     def colluding_cost(self, plan: Plan, admitted: Admitted, most: float | None) -> float:
@@ -129,7 +129,9 @@ class Pinned:
         try:
             sizes = tuple(offer.shape.sizes.values())
             pool = Pool(sizes, offer.weights, roster.min_silos, roster.honest_fraction)
-            mechanism = sum_mechanism(pooled.mechanism, dimension, pool, roster.noise_by, pooled.steps)
+            mechanism = sum_mechanism(
+                pooled.mechanism, Extent(dimension, dimension), pool, roster.noise_by, pooled.steps
+            )
         except InputError as error:
             raise Refused(f"offer: {error}") from None
         check_serves(mechanism, str(offer.algorithm["name"]), algorithm)

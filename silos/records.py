@@ -138,7 +138,7 @@ def _block(
     target = torch.zeros(len(group), rows, dtype=dtype)
     mask = torch.zeros_like(target) if isinstance(problem, NeuralNetwork) else None
     sizes = torch.tensor([[len(silos[member][1])] for member in group])
-    real = (torch.arange(rows) < sizes).to(dtype) if mask is None and int(sizes.min()) < rows else None
+    real = (torch.arange(rows) < sizes).to(dtype) if int(sizes.min()) < rows else None
     for i, member in enumerate(group):
         x, y = silos[member]
         features[i, : len(y)] = torch.as_tensor(x)
@@ -149,14 +149,22 @@ def _block(
 
 
 def sanitised(block: Block, problem: Problem) -> Block:
-    """Records whose term could not be finite count as zero vectors from the start."""
+    """Records whose term could not be finite count as zero vectors from the start.
+
+    A label that the loss is not defined for leaves a record's features as they are, since some terms are to
+    depend on labels alone; the mask takes its gradient away.
+    """
     norm = torch.linalg.vector_norm(block.features, dim=-1, dtype=torch.float64)
-    usable = (norm <= MAX_NORM) & accepts(problem, block.target) & (block.target.abs() <= MAX_NORM)
-    long = usable & (norm >= MIN_NORM)
+    labelled = accepts(problem, block.target) & (block.target.abs() <= MAX_NORM)
+    long = (norm <= MAX_NORM) & (norm >= MIN_NORM)
+    mask = block.mask
+    if mask is not None:
+        mask = mask * (labelled & (norm <= MAX_NORM))
+    elif not bool(labelled.all()):
+        mask = labelled.to(block.features.dtype)
     features = torch.where(long.unsqueeze(-1), block.features, 0.0)
     inverse = torch.where(long, 1 / norm, 0.0).to(features.dtype)
-    mask = None if block.mask is None else block.mask * usable
-    target = torch.where(usable, block.target, 0.0)
+    target = torch.where(labelled, block.target, 0.0)
     return replace(block, features=features, target=target, inverse_norm=inverse, mask=mask)
 
 
@@ -169,11 +177,12 @@ def _gather(part: Part, chosen: Sequence[np.ndarray]) -> Block:
     def taken(tensor: Tensor) -> Tensor:
         return tensor.flatten(0, 1).index_select(0, rows).view(*index.shape, *tensor.shape[2:])
 
-    keep = None if drawn is None else torch.from_numpy(drawn).to(block.features.dtype)
+    real = None if drawn is None else torch.from_numpy(drawn).to(block.features.dtype)
+    keep = real
     if block.mask is not None:
-        keep = taken(block.mask) if keep is None else keep.mul_(taken(block.mask))
+        keep = taken(block.mask) if real is None else real * taken(block.mask)
     features, target, inverse_norm = taken(block.features), taken(block.target), taken(block.inverse_norm)
-    return Block(part.members, features, target, inverse_norm, keep, keep)
+    return Block(part.members, features, target, inverse_norm, keep, real)
 
 
 def _rectangle(chosen: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray | None]:

@@ -35,7 +35,7 @@ class Block:
     # 1 for a row that counts, 0 for one that adds nothing: padding, and for a network a record that
     # counts as the zero vector; None where all such rows are zero vectors of a linear model
     mask: Tensor | None = None
-    # 1 for a row that is a record, 0 for padding; None where all are, or where `mask` says so
+    # 1 for a row that is a record, 0 for padding; None where all are
     real: Tensor | None = None
 
 

@@ -15,11 +15,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedsim.common.errors import Refused
 from fedsim.privacy.exponential import rank_scores
 from fedsim.problems.glm import GeneralisedLinear
 from fedsim.problems.kinds import Problem, head, scores_of_records
-from fedsim.problems.network import NeuralNetwork
 from fedsim.protocol.moments import svec
 from fedsim.protocol.plan import QueryShape
 from fedsim.protocol.statistics import TARGET, histogram_edges
@@ -74,16 +72,14 @@ class Transformed:
 
 
 def narrowed(problem: Problem, features: int) -> Problem:
-    """The problem of a linear model on so many features. Refused for a network."""
-    if not isinstance(problem, GeneralisedLinear):
-        raise Refused("records are transformed for linear models only, and this is a network")
+    """The problem of a linear model on so many features."""
+    assert isinstance(problem, GeneralisedLinear)  # see `fedsim.problems.answerable`
     return replace(problem, num_features=features)
 
 
 def _real(block: Block) -> Tensor:
     """1 for a row that is a record, (silos, rows), float64."""
-    real = block.mask if block.real is None else block.real
-    return torch.ones_like(block.target, dtype=torch.float64) if real is None else real.double()
+    return torch.ones_like(block.target, dtype=torch.float64) if block.real is None else block.real.double()
 
 
 def _column(block: Block, column: float) -> Tensor:
@@ -159,6 +155,13 @@ def _log_loss(options: Options, problem: Problem, block: Block, points: Points, 
     return torch.stack(found).double().unsqueeze(-1)
 
 
+def _brier(options: Options, problem: Problem, block: Block, points: Points, clip: Clip) -> Tensor:
+    from silos.scores import squared_distance
+
+    found = [squared_distance(problem, x, y, _own(points[0], i)).sum() for i, x, y in _by_silo(block)]
+    return torch.stack(found).double().unsqueeze(-1)
+
+
 def _score_histogram(options: Options, problem: Problem, block: Block, points: Points, clip: Clip) -> Tensor:
     from silos.scores import score_bins
 
@@ -176,9 +179,9 @@ def _choice(options: Options, problem: Problem, block: Block, points: Points, cl
             own = clip[i] if isinstance(clip, Tensor) and clip.dim() == 2 else 1e6 if clip is None else clip
             losses = head(problem).losses(scores_of_records(problem, x, _own(point, i)), y).double()
             share = (losses / own).nan_to_num(nan=1.0, posinf=1.0)
-            sums.append(-(share.clamp(0.0, 1.0) * PER_ONE).floor().sum())
+            sums.append(-(share.clamp(0.0, 1.0) * PER_ONE).long().sum())
         by_model.append(torch.stack(sums))
-    return torch.stack(by_model, dim=1).to(torch.int64)
+    return torch.stack(by_model, dim=1)
 
 
 def _label_projection(options: Options, problem: Problem, block: Block, points: Points, clip: Clip) -> Tensor:
@@ -205,17 +208,19 @@ def _minimiser(gradients: ClippedSum, options: Options, problem: Problem, block:
     apart, whatever T is (Hardt, Recht and Singer 2016, Theorem 3.9, for full batches).
     """
     regularisation, steps, radius = options
-    if isinstance(problem, NeuralNetwork) or problem.num_outputs != 1 or problem.curvature is None:
-        raise Refused("minimiser is for a linear model of one output whose loss has a known curvature")
-    length = (radius * block.inverse_norm).clamp_max(1.0).where(block.inverse_norm > 0, torch.ones(()))
-    held = sanitised(replace(block, features=block.features * length.unsqueeze(-1)), problem)
+    assert isinstance(problem, GeneralisedLinear) and problem.curvature is not None  # noqa: PT018  see `check`
+    features = block.features.double()
+    norm = features.norm(dim=-1, keepdim=True)
+    features = features * (radius / norm).nan_to_num(1.0, 1.0).clamp_max(1.0)
+    masks = (None if each is None else each.double() for each in (block.mask, block.real))
+    target = block.target.double()
+    held = sanitised(Block(block.members, features, target, target, *masks), problem)
     n = _real(block).sum(1, keepdim=True)
     step = 1 / (problem.curvature * radius**2 + regularisation)
-    w = torch.zeros(len(block.members), problem.dimension, dtype=block.features.dtype)
+    w = torch.zeros(len(block.members), problem.dimension, dtype=torch.float64)
     for _ in range(int(steps)):
-        mean = gradients(problem, held, [w], clip) / n
-        w = w - step * (mean.to(w.dtype) + regularisation * w)
-    return w.double() * n
+        w = w - step * (gradients(problem, held, [w], clip) / n + regularisation * w)
+    return w * n
 
 
 _Sum = Callable[[Options, Problem, Block, Points, Clip], Tensor]
@@ -226,6 +231,7 @@ _SUMS: dict[str, _Sum] = {
     "histogram": _histogram,
     "mistakes": _mistakes,
     "log_loss": _log_loss,
+    "brier": _brier,
     "score_histogram": _score_histogram,
     "quantile": _quantile,
     "choice": _choice,

@@ -29,7 +29,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import inf
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import torch
@@ -41,7 +41,7 @@ from fedsim.privacy.discrete_noise import Integers, with_noise
 from fedsim.privacy.mechanism import Mechanism
 from fedsim.privacy.silo_gaussian import SiloGaussian
 from fedsim.protocol.plan import Census
-from fedsim.protocol.statistics import OPPOSITE
+from fedsim.protocol.statistics import Extent
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -76,28 +76,11 @@ def on_grid(total: Tensor, clip: float | Tensor, largest: float = 2.0**62) -> In
     return rounded
 
 
-class Priced(Protocol):
-    """The answers that a mechanism was priced for."""
-
-    @property
-    def dimension(self) -> int:
-        """Numbers of the largest."""
-        ...
-
-    @property
-    def spread(self) -> float:
-        """The smallest spread of their statistics."""
-        ...
-
-
-def checked_sensitivity(mechanism: Priced, total: Tensor, spread: float) -> float:
-    """D of these sums; ValueError unless the mechanism was priced for them."""
+def checked_sensitivity(extent: Extent, total: Tensor, spread: float) -> float:
+    """D of these sums; ValueError unless they are among those that were priced."""
     size = total.shape[-1]
-    if size > mechanism.dimension or spread < mechanism.spread:
-        raise ValueError(
-            f"sums of {size} numbers and spread {spread:g}, priced were at most {mechanism.dimension} and "
-            f"at least {mechanism.spread:g}"
-        )
+    if not extent.smallest <= size <= extent.largest or spread < extent.spread:
+        raise ValueError(f"sums of {size} numbers and spread {spread:g}; what was priced is {extent}")
     return sensitivity(size, spread)
 
 
@@ -188,15 +171,14 @@ def check_sizes(sizes: Iterable[int]) -> None:
 class GridGaussian(GridPricing, Mechanism):
     """Clip every record's term, round the sum to a grid and add exact discrete Gaussian noise in the silo."""
 
-    dimension: int  # d, of the largest answer
-    spread: float = OPPOSITE  # the smallest of the statistics
+    extent: Extent  # of the answers
     name: ClassVar[str] = "gaussian"
     guarantee: ClassVar[str] = SiloGaussian.guarantee
 
     @property
     def sensitivity(self) -> float:
-        """D of the module's docstring, in steps of the grid."""
-        return sensitivity(self.dimension, self.spread)
+        """The smallest D of the module's docstring, in steps of the grid."""
+        return sensitivity(self.extent.smallest, self.extent.spread)
 
     def fill(self, streams: Iterable[np.random.Generator], rows: Iterable[np.ndarray]) -> None:
         """Draw nothing: the noise is not a stream's."""
@@ -207,7 +189,7 @@ class GridGaussian(GridPricing, Mechanism):
         """total = (round(total / step) + discrete Gaussian noise) step; with clip 0, zero. ValueError for
         sums that were not priced: larger ones, or of a smaller spread.
         """
-        moved = checked_sensitivity(self, total, spread)
+        moved = checked_sensitivity(self.extent, total, spread)
         scales = (noise_ratio * z.double() * moved).flatten().tolist()
         rows = on_grid(total, clip)
         noisy = np.stack([with_noise(row, scale) for row, scale in zip(rows, scales, strict=True)])
@@ -216,6 +198,6 @@ class GridGaussian(GridPricing, Mechanism):
     def distance(self, census: Census, z: float) -> float:
         """T: total variation between the noise of a whole census and rounded Gaussian noise.
 
-        Statistics of smaller answers have a little less noise a coordinate, and many fewer coordinates.
+        As if every answer were as large as the largest and had as little noise as the smallest.
         """
-        return distance(self.dimension, census, z * self.sensitivity)
+        return distance(self.extent.largest, census, z * self.sensitivity)

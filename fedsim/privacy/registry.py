@@ -11,7 +11,7 @@ from fedsim.privacy.sum_mechanism import SumMechanism
 from fedsim.privacy.summed_gaussian import NoiseBy, SummedGaussian
 from fedsim.protocol.contract import Algorithm
 from fedsim.protocol.pool import Pool
-from fedsim.protocol.statistics import OPPOSITE
+from fedsim.protocol.statistics import Extent
 
 GAUSSIAN: Mechanism = SiloGaussian()
 NONE: Mechanism = NoMechanism()  # the mechanism of a run's non-private baseline
@@ -22,7 +22,7 @@ MECHANISMS: dict[str, Mechanism] = {
     for mechanism in (
         GAUSSIAN,
         NONE,
-        SummedGaussian(1, 1, 1.0),
+        SummedGaussian(Extent(1, 1), 1, 1.0),
         ShuffledBinomial(1, 1, 1.0, advised_steps(1)),
         ShuffledGaussian(1),
     )
@@ -31,29 +31,23 @@ MECHANISMS: dict[str, Mechanism] = {
 
 
 def sum_mechanism(
-    name: str,
-    dimension: int,
-    pool: Pool,
-    noise_by: NoiseBy = "silos",
-    steps: int | None = None,
-    spread: float = OPPOSITE,
+    name: str, extent: Extent, pool: Pool, noise_by: NoiseBy = "silos", steps: int | None = None
 ) -> SumMechanism:
     """The mechanism of secure aggregation by its name.
 
     Args:
-        dimension: d, of the largest answer.
+        extent: of the answers.
         pool: the silos whose answers are summed.
         noise_by: of summed_gaussian.
         steps: of shuffled_binomial, of its grid to the clip; None for those that suit d.
-        spread: the smallest of the statistics.
     """
     if name == ShuffledGaussian.name:
         alike = set(pool.sizes) == {1} and len(set(pool.weights)) == 1
         return ShuffledGaussian(pool.min_silos, pool.honest_fraction, alike)
     if name == ShuffledBinomial.name:
-        steps = advised_steps(dimension) if steps is None else steps
-        return ShuffledBinomial(dimension, pool.min_silos, pool.honest_fraction, steps)
-    return SummedGaussian(dimension, pool.min_silos, pool.honest_fraction, noise_by, spread=spread)
+        steps = advised_steps(extent.largest) if steps is None else steps
+        return ShuffledBinomial(extent.largest, pool.min_silos, pool.honest_fraction, steps)
+    return SummedGaussian(extent, pool.min_silos, pool.honest_fraction, noise_by)
 
 
 def check_serves(mechanism: Mechanism, name: str, algorithm: type[Algorithm] | Algorithm) -> None:

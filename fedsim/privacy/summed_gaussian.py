@@ -45,7 +45,7 @@ from fedsim.privacy.grid import STEPS, GridPricing
 from fedsim.privacy.silo_gaussian import SiloGaussian
 from fedsim.privacy.sum_mechanism import SharedNoise, SumMechanism
 from fedsim.protocol.plan import Census
-from fedsim.protocol.statistics import OPPOSITE
+from fedsim.protocol.statistics import Extent
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -68,7 +68,7 @@ class SummedGaussian(GridPricing, SharedNoise, SumMechanism):
     Silos whose terms have a smaller share r of the clip than `least` are priced as if they had that one.
     """
 
-    dimension: int  # d, of the largest answer
+    extent: Extent  # of the answers
     pool_min: int  # M_min, how many silos a sum has at least
     honest_fraction: float  # gamma in (0, 1]: share of M_min that adds noise and keeps it secret
     noise_by: NoiseBy = "silos"  # who adds the noise
@@ -76,7 +76,6 @@ class SummedGaussian(GridPricing, SharedNoise, SumMechanism):
     # numbers from its streams, within H 6e-4 / sigma^4 of it. The price is the same
     exact: bool = False
     least: float = 2.0**-4
-    spread: float = OPPOSITE  # the smallest of the statistics
     name: ClassVar[str] = "summed_gaussian"
     guarantee: ClassVar[str] = (
         "for each silo, everything that the server sees of it, which are sums of silos' answers, is "
@@ -91,7 +90,7 @@ class SummedGaussian(GridPricing, SharedNoise, SumMechanism):
 
     def sensitivity(self, r: float = 1.0) -> float:
         """See `SharedNoise`."""
-        return grid.sensitivity(self.dimension, self.spread, r)
+        return grid.sensitivity(self.extent.largest, self.extent.spread, r)
 
     @property
     def sharers(self) -> float:
@@ -136,7 +135,7 @@ class SummedGaussian(GridPricing, SharedNoise, SumMechanism):
             ValueError: the sums are larger than what was priced, or of a smaller spread.
             Refused: the noise is beyond `LARGEST_NOISE`.
         """
-        moved = grid.checked_sensitivity(self, total, spread)
+        moved = grid.checked_sensitivity(self.extent, total, spread)
         rows = grid.on_grid(total, clip, _LARGEST_SUM)
         if self.noise_by == "silos":
             scales = [self._scale(noise_ratio * each, moved) for each in z.double().flatten().tolist()]
@@ -151,13 +150,14 @@ class SummedGaussian(GridPricing, SharedNoise, SumMechanism):
 
     def distance(self, census: Census, z: float) -> float:
         """T of the module's docstring for a silo of effective multiplier z."""
-        sigma = z * self.sensitivity(self.least)
-        one = grid.distance(self.dimension, census, sigma)
+        least = grid.sensitivity(self.extent.smallest, self.extent.spread)
+        sigma = z * self.sensitivity(self.least) * (least / self.sensitivity())
+        one = grid.distance(self.extent.largest, census, sigma)
         if one == 1.0:
             return one
         released = grid.weights(census)
         apart = sum(count * (self._sums(sigma / weight) + _INEXACT) for weight, count in released)
-        return min(1.0, one + self.dimension * apart)
+        return min(1.0, one + self.extent.largest * apart)
 
     def _scale(self, z: float, moved: float) -> float:
         """The scale of one party's share of the noise, in steps; a record moves the sums by D = `moved`."""

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import torch
 
 from fedsim.common.errors import Refused
-from fedsim.protocol.batch import Fresh, Full
+from fedsim.protocol.batch import Fresh, Full, Poisson
 from fedsim.protocol.plan import Ask, Plan, QueryShape
-from fedsim.protocol.statistics import shapes_of, size_of, statistic
+from fedsim.protocol.statistics import MOST_MODELS, OPPOSITE, passes, shapes_of, size_of, statistic
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -92,23 +92,35 @@ class Limits:
 
     def check_ask(self, ask: Ask, dimension: int, features: int) -> int:
         """Refuse a statistic the silo does not own, options that it cannot use, or a noise ratio that prices
-        nothing; plain values. Returns how many numbers the largest answer holds.
+        nothing; plain values. Returns how many numbers the largest answer counts as.
         """
         if not ask.queries:
             raise Refused("an ask of the plan has no query")
         for query in ask.queries:
             self._check_shape(query, dimension, features)
-            if not statistic(query.statistic).sampled and not isinstance(ask.batch, Full | Fresh):
-                hint = "it has no price for sampled batches; use full or fresh ones"
+            known = statistic(query.statistic)
+            # A Poisson batch may be without the record: that moves a sum by a term, which is half of the
+            # sensitivity, as is priced, only where terms may be opposite.
+            short = isinstance(ask.batch, Poisson) and known.spread_of(query.options) < OPPOSITE
+            if short or not (known.sampled or isinstance(ask.batch, Full | Fresh)):
+                hint = "it has no price for such batches; use full or fresh ones"
                 raise Refused(f"{query.statistic} on {ask.batch}: {hint}")
-        return max(size_of(query, dimension, features) for query in ask.queries)
+        return max(
+            size_of(query, dimension, features)
+            if query.statistic.startswith("gradient")
+            else max(_LEAST_NUMBERS, size_of(query, dimension, features)) * passes(query)
+            for query in ask.queries
+        )
 
     def _check_shape(self, shape: QueryShape, dimension: int, features: int) -> None:
         known = statistic(shape.statistic)
-        if shape.points != known.points and not (known.name == "choice" and shape.points > known.points):
+        most = MOST_MODELS if known.name == "choice" else known.points
+        if not known.points <= shape.points <= most:
             raise Refused(f"{shape.statistic} takes {known.points} point(s), got {shape.points}")
-        if shape.transform and dimension % features:
-            raise Refused("a transform of records is for a linear model")
+        if shape.transform > features or (shape.transform and dimension % features):
+            raise Refused(
+                f"a transform to {shape.transform} features, of {features} of a linear model at most"
+            )
         known.check(shapes_of(shape, dimension, features))
         self._check_dimension(size_of(shape, dimension, features), f"{shape.statistic} of dimension")
         if not self.min_noise_ratio <= shape.noise_ratio <= self.max_noise_ratio:

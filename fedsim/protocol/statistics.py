@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from fractions import Fraction
 from itertools import pairwise
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar
 
@@ -27,7 +28,8 @@ if TYPE_CHECKING:
 Clip = TypeVar("Clip", float, "Tensor")
 
 MOST_CELLS = 4096  # of a histogram, and points of a grid
-MOST_STEPS = 10_000  # of a minimiser
+MOST_STEPS = 1_000  # of a minimiser
+MOST_MODELS = 100  # of a choice
 TARGET = -1  # the target, as a column
 OPPOSITE = 2.0  # the spread of terms that may be opposite, such as gradients
 
@@ -154,17 +156,19 @@ def _bound(shapes: Shapes) -> str:
 
 def _quantile(shapes: Shapes) -> str:
     column, q, low, high, points = shapes.options
-    if not 0 < q < 1:
-        return f"q is {q:g}; a quantile lies between 0 and 1"
+    if not 0 < q < 1 or 10**4 % Fraction(repr(float(q))).denominator:
+        return f"q is {q:g}; a quantile lies between 0 and 1, and has at most four digits"
     if not (points == int(points) and 2 <= points <= MOST_CELLS):
         return f"a grid of {points:g} points; it has from 2 to {MOST_CELLS}"
-    return _column(shapes, column) or _range(low, high)
+    if not (high - low) / points > 1e-12 * max(abs(low), abs(high)):
+        return f"the range from {low:g} to {high:g} is too narrow for {points:g} points"
+    return _column(shapes, column)
 
 
 def _minimiser(shapes: Shapes) -> str:
     regularisation, steps, radius = shapes.options
-    if not regularisation > 0:
-        return f"regularisation is {regularisation:g}; without one nothing contracts"
+    if not 1e-6 <= regularisation <= 2:  # a spread of 1 at least, as every other's
+        return f"regularisation is {regularisation:g}; it must lie between 1e-6 and 2"
     if not (steps == int(steps) and 1 <= steps <= MOST_STEPS):
         return f"steps is {steps:g}; it must be from 1 to {MOST_STEPS}"
     return "" if radius > 0 else f"radius is {radius:g}; it must be above 0"
@@ -220,6 +224,7 @@ STATISTICS = {
         Statistic("mistakes", 1, _one, 1.0, clipped=False),
         # of a probability held to [bound, 1 - bound], over its largest value
         Statistic("log_loss", 1, _one, 1.0, ("bound",), _bound, clipped=False),
+        Statistic("brier", 1, _one, 1.0, clipped=False),  # half the squared distance to the class
         # the index on a grid of equal steps from low to high
         Statistic(
             "quantile",
@@ -264,15 +269,25 @@ def size_of(shape: QueryShape, dimension: int, features: int) -> int:
     return statistic(shape.statistic).size(shapes_of(shape, dimension, features))
 
 
-def extent(shapes: Iterable[QueryShape], dimension: int, features: int) -> tuple[int, float]:
-    """The largest answer of several queries, and the smallest spread: what noise on a grid is priced by."""
-    found = {
-        (size_of(each, dimension, features), statistic(each.statistic).spread_of(each.options))
-        for each in shapes
-    }
-    return max((size for size, _ in found), default=dimension), min(
-        (spread for _, spread in found), default=2.0
-    )
+class Extent(NamedTuple):
+    """What noise on a grid is priced by: sizes of the largest and smallest answer, the smallest spread."""
+
+    largest: int
+    smallest: int
+    spread: float = OPPOSITE
+
+
+def extent(shapes: Iterable[QueryShape], dimension: int, features: int) -> Extent:
+    """Of several queries; of a gradient where there is none."""
+    known = list(shapes)
+    sizes = [size_of(each, dimension, features) for each in known] or [dimension]
+    spreads = [statistic(each.statistic).spread_of(each.options) for each in known] or [OPPOSITE]
+    return Extent(max(sizes), min(sizes), min(spreads))
+
+
+def passes(shape: QueryShape) -> int:
+    """About how many times an answer reads the records."""
+    return int(shape.options[1]) if shape.statistic == "minimiser" else max(1, shape.points)
 
 
 def statistic(name: str) -> Statistic:

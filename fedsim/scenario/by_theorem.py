@@ -12,6 +12,7 @@ from fedsim.common.errors import InputError
 from fedsim.privacy.calibrate import Budget
 from fedsim.privacy.registry import MECHANISMS
 from fedsim.problems.composite import L2Ball
+from fedsim.protocol.statistics import Extent
 from fedsim.scenario.model import PrivacySection, Scenario
 from fedsim.scenario.participation import per_silo
 from fedsim.theory.averaged_noise import Noise, SummedNoise, averaged_noise
@@ -120,7 +121,8 @@ def noise_of(privacy: PrivacySection, premises: Premises) -> Noise:
     if not MECHANISMS[privacy.mechanism].sums_only:
         return own
     sizes = [claim.n for claim in premises.claims]
-    sums = privacy.sums(premises.dimension, sizes, premises.weights, premises.participants)
+    answers = Extent(premises.dimension, premises.dimension)
+    sums = privacy.sums(answers, sizes, premises.weights, premises.participants)
     share = 0.0 if privacy.noise_by == "aggregators" else sums.mechanism.colluding(1.0) ** 2
     turnout = law(premises.participants, len(sizes))
     return SummedNoise(own, sums.mechanism, sums.pool, turnout, share, 0.0 if share else 2.0)

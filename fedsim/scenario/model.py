@@ -17,7 +17,7 @@ from fedsim.data.registry import DataConfig, PartitionConfig
 from fedsim.privacy.registry import MECHANISMS, check_serves, sum_mechanism
 from fedsim.problems.section import ProblemSection
 from fedsim.protocol.pool import Pool
-from fedsim.protocol.statistics import OPPOSITE
+from fedsim.protocol.statistics import Extent
 from fedsim.scenario.algorithm import AlgorithmConfig
 from fedsim.scenario.metric import MetricName
 from fedsim.scenario.participation import AllSilos, Participation, PerSilo
@@ -119,21 +119,15 @@ class PrivacySection(Section):
             raise InputError("scenario.privacy.epsilon", self.epsilon, hint)
 
     def sums(
-        self,
-        dimension: int,
-        sizes: Sequence[int],
-        weights: Sequence[float],
-        active: Participants,
-        spread: float = OPPOSITE,
+        self, extent: Extent, sizes: Sequence[int], weights: Sequence[float], active: Participants
     ) -> Sums:
         """The terms of secure aggregation that silos agree on.
 
         Args:
-            dimension: d, of the largest answer.
+            extent: of the answers.
             sizes: n of each silo.
             weights: of the silos in the objective.
             active: who takes part; by default a sum has at least as many silos as the smallest round.
-            spread: the smallest of the statistics.
 
         Raises:
             InputError: names the field.
@@ -148,7 +142,7 @@ class PrivacySection(Section):
         if isinstance(active, int) and chosen > active:
             raise InputError("scenario.privacy.min_silos", chosen, f"at most {active}, the silos of a round")
         pool = Pool(tuple(sizes), tuple(weights), chosen, self.honest_fraction or 1.0)
-        return Sums(sum_mechanism(self.mechanism, dimension, pool, self.noise_by, self.steps, spread), pool)
+        return Sums(sum_mechanism(self.mechanism, extent, pool, self.noise_by, self.steps), pool)
 
     def _check_sums(self) -> None:
         """Check the fields of secure aggregation, and those that it cannot have."""

@@ -82,8 +82,8 @@ class Resolved:
         privacy = self.scenario.privacy
         if not MECHANISMS[privacy.mechanism].sums_only:
             return None
-        size, spread = extent(self.trace.plan.queries, self.problem.dimension, self.problem.num_features)
-        return privacy.sums(size, self.sizes, self.weights, self.active, spread)
+        answers = extent(self.trace.plan.queries, self.problem.dimension, self.problem.num_features)
+        return privacy.sums(answers, self.sizes, self.weights, self.active)
 
     @property
     def noise_multipliers(self) -> tuple[float, ...] | None:

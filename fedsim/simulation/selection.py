@@ -49,7 +49,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
-from math import inf, sqrt
+from math import inf
 from threading import Lock
 from typing import Literal, NamedTuple
 
@@ -66,6 +66,7 @@ from fedsim.protocol.batch import FULL
 from fedsim.protocol.copies import copied_tensor
 from fedsim.protocol.limits import Limits
 from fedsim.protocol.plan import Admitted, Census, Plan, Release
+from fedsim.protocol.statistics import statistic
 from silos.entropy import Entropy, Purpose
 from silos.scores import bounded_log_loss, log_loss_range, mistakes, score_bins, squared_distance
 
@@ -143,8 +144,9 @@ class Score(NamedTuple):
 
     @property
     def spread(self) -> float:
-        """The largest distance of two records' terms: of one-hot vectors, or of numbers in [0, 1]."""
-        return sqrt(2) if self.metric == "auc" else 1.0
+        """Of the statistic that it is (`fedsim.protocol.statistics`)."""
+        names = {"auc": "score_histogram", "error": "mistakes"}
+        return statistic(names.get(self.metric, self.metric)).spread_of(())
 
     def total(self, problem: Problem, features: Tensor, target: Tensor, w: Tensor) -> Tensor:
         """The sum of the records' terms without noise, () or for auc (2 B,)."""
@@ -172,7 +174,7 @@ MISTAKES = Score()
 class Scorer:
     """The records that a cohort of silos scores one model with.
 
-    It is the one release that is no mean of gradients. Guarantee: a model's score at a silo is the sum of its
+    Guarantee: a model's score at a silo is the sum of its
     records' terms plus N(0, (z s)^2) in each number, where s is the `spread` of the score. A term is made of
     its record and the model alone, so that replacing one record moves the sum by at most s in the 2-norm: a
     Gaussian mechanism with noise multiplier z, whatever the score. A record that the model cannot be applied

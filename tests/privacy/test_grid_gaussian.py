@@ -19,6 +19,7 @@ from fedsim.problems.glm import LogisticRegression
 from fedsim.protocol.batch import FULL, Fresh, Poisson, Subsample, WithReplacement
 from fedsim.protocol.limits import LIMITS
 from fedsim.protocol.plan import Ask, Census, QueryShape, Release
+from fedsim.protocol.statistics import Extent
 from silos.admission import FLOATING_POINT, silo_mechanism
 from silos.entropy import SystemEntropy, new_secret
 
@@ -35,7 +36,7 @@ CENSUSES: dict[str, Census] = {
 def perturbed(total: Tensor, ratio: float, clip: float | Tensor = 1.0, z: float = 1.0) -> Tensor:
     """A copy of `total` (silos, d) after the mechanism of its dimension."""
     noisy, multipliers = total.clone(), torch.full((len(total), 1), z, dtype=torch.float64)
-    GridGaussian(total.shape[1]).perturb(
+    GridGaussian(Extent(total.shape[1], total.shape[1])).perturb(
         noisy, ratio, multipliers, 2.0, clip, lambda: pytest.fail("a stream")
     )
     return noisy
@@ -43,7 +44,7 @@ def perturbed(total: Tensor, ratio: float, clip: float | Tensor = 1.0, z: float 
 
 def drawn(scale: float, count: int) -> np.ndarray:
     """Noise of so many steps that the mechanism adds to zeros, in steps."""
-    ratio = scale / GridGaussian(count).sensitivity
+    ratio = scale / GridGaussian(Extent(count, count)).sensitivity
     integers = perturbed(torch.zeros(1, count, dtype=torch.float64), ratio).numpy()[0] * STEPS
     assert np.array_equal(integers, np.rint(integers))
     return np.asarray(integers)
@@ -106,7 +107,7 @@ def test_rounding_moves_sums_by_no_more_than_the_sensitivity(terms: int, sampler
     d, step = rounding_dimension(), clip / STEPS
     apart = terms * STEPS / sqrt(d)
     low = torch.full((1, d), 0.5 - (apart % 1) / 2, dtype=torch.float64)
-    raised = GridGaussian(d).sensitivity * terms / 2
+    raised = GridGaussian(Extent(d, d)).sensitivity * terms / 2
     for drift in (1.0, 1 + 1.2e-4):  # of a sum of a million terms
         high = low + apart * drift
         moved = (perturbed(high * step, 1.0, clip, z=0) - perturbed(low * step, 1.0, clip, z=0)) / step
@@ -122,7 +123,7 @@ def test_random_sums_two_clips_apart_stay_within_the_sensitivity() -> None:
         direction = torch.from_numpy(rng.normal(size=(5000, d)))
         high = low + 2 * direction / direction.norm(dim=1, keepdim=True)
         moved = (perturbed(high, 1.0, z=0) - perturbed(low, 1.0, z=0)).norm(dim=1) * STEPS
-        assert float(moved.max()) <= GridGaussian(d).sensitivity
+        assert float(moved.max()) <= GridGaussian(Extent(d, d)).sensitivity
         assert float(moved.max()) >= 2 * STEPS
 
 
@@ -132,7 +133,7 @@ def test_the_sensitivity_covers_how_far_sums_in_float64_stray() -> None:
     allowed = MAX_RECORDS**2 * 2.0**-54
     assert allowed / 5 < abs(in_turn - 0.1 * MAX_RECORDS) / 0.1 < allowed
     noise_and_division = 5e-6 + MAX_RECORDS * 2.0**-52
-    assert STEPS * (1 + 2 * allowed + noise_and_division) <= GridGaussian(0).sensitivity / 2
+    assert STEPS * (1 + 2 * allowed + noise_and_division) <= GridGaussian(Extent(0, 0)).sensitivity / 2
 
 
 def test_what_leaves_is_a_function_of_the_noisy_integers(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,7 +148,7 @@ def test_what_leaves_is_a_function_of_the_noisy_integers(monkeypatch: pytest.Mon
     clip, d = 0.7, 40
     integers = torch.from_numpy(np.random.default_rng(0).integers(-(2**40), 2**40, size=(1, d))).double()
     left = [perturbed((integers + bits) * (clip / STEPS), 2.0, clip, z=3.0) for bits in (-0.49, 0.0, 0.49)]
-    assert seen == [(integers[0].tolist(), 6.0 * GridGaussian(d).sensitivity)] * 3
+    assert seen == [(integers[0].tolist(), 6.0 * GridGaussian(Extent(d, d)).sensitivity)] * 3
     assert all(torch.equal(own, (integers + 12345) * (clip / STEPS)) for own in left)
 
 
@@ -157,7 +158,7 @@ def test_clip_zero_lets_nothing_out_and_every_silo_has_its_own() -> None:
     total[3, 0] = torch.nan
     clip = torch.tensor([[0.0], [1.0], [0.25], [1.0]])  # float32, as a gate of that type has it
     z = torch.tensor([[1.0], [0.0], [1.0], [0.0]], dtype=torch.float64)
-    GridGaussian(6).perturb(total, 1.0, z, 2.0, clip, lambda: pytest.fail("a stream"))
+    GridGaussian(Extent(6, 6)).perturb(total, 1.0, z, 2.0, clip, lambda: pytest.fail("a stream"))
     assert (total[0] == 0).all()
     assert (total[1] == 1).all()
     steps = total[2] / 0.25 * STEPS
@@ -169,8 +170,10 @@ def test_clip_zero_lets_nothing_out_and_every_silo_has_its_own() -> None:
 
 
 def test_sums_of_another_dimension_are_refused() -> None:
-    with pytest.raises(ValueError, match="at most 7"):
-        GridGaussian(7).perturb(torch.zeros(1, 8), 1.0, torch.ones(1, 1), 2.0, 1.0, lambda: torch.zeros(1, 8))
+    with pytest.raises(ValueError, match="of 8 numbers"):
+        GridGaussian(Extent(7, 7)).perturb(
+            torch.zeros(1, 8), 1.0, torch.ones(1, 1), 2.0, 1.0, lambda: torch.zeros(1, 8)
+        )
 
 
 def distance_per_coordinate(sigma: float, variance: float) -> float:
@@ -191,7 +194,7 @@ def test_the_distance_from_rounded_gaussian_noise(sigma: float) -> None:
     assert 0.0201 < distance_per_coordinate(sigma, sigma**2) * sigma**2 < 0.0202
     ratios = (1.0, 0.75)
     ask = Ask(FULL, tuple(QueryShape("gradient", 1, ratio) for ratio in ratios))
-    mechanism = GridGaussian(10)
+    mechanism = GridGaussian(Extent(10, 10))
     z = sigma * ask.weight / mechanism.sensitivity * (1 + 1e-12)
     exact = sum(
         distance_per_coordinate(c * sigma * ask.weight, (c * sigma * ask.weight) ** 2 - 1 / 12)
@@ -203,14 +206,20 @@ def test_the_distance_from_rounded_gaussian_noise(sigma: float) -> None:
 
 def test_the_distance_adds_over_releases_and_coordinates() -> None:
     z = 1e-3
-    one = GridGaussian(1).distance(((Release(FULL, 1.0), 1),), z)
-    many = GridGaussian(1).distance(((Release(FULL, 2.0), 3), (Release(Subsample(0.5), 1.0), 2)), z)
+    one = GridGaussian(Extent(1, 1)).distance(((Release(FULL, 1.0), 1),), z)
+    many = GridGaussian(Extent(1, 1)).distance(
+        ((Release(FULL, 2.0), 3), (Release(Subsample(0.5), 1.0), 2)), z
+    )
     assert many == pytest.approx((3 * 16 + 2) * one)
-    wide, d = GridGaussian(1000), 1000
-    scale = (GridGaussian(1).sensitivity / wide.sensitivity) ** 4
+    wide, d = GridGaussian(Extent(1000, 1000)), 1000
+    scale = (GridGaussian(Extent(1, 1)).sensitivity / wide.sensitivity) ** 4
     assert wide.distance(((Release(FULL, 1.0), 1),), z) == pytest.approx(d * scale * one)
-    assert GridGaussian(5).distance((), 0.0) == GridGaussian(5).distance(((Release(FULL, 0.0), 3),), 0.0) == 0
-    assert GridGaussian(5).distance(((Release(FULL, 1.0), 1),), 0.0) == 1
+    assert (
+        GridGaussian(Extent(5, 5)).distance((), 0.0)
+        == GridGaussian(Extent(5, 5)).distance(((Release(FULL, 0.0), 3),), 0.0)
+        == 0
+    )
+    assert GridGaussian(Extent(5, 5)).distance(((Release(FULL, 1.0), 1),), 0.0) == 1
 
 
 @pytest.mark.parametrize("kind", CENSUSES)
@@ -218,7 +227,7 @@ def test_the_distance_adds_over_releases_and_coordinates() -> None:
 def test_noise_is_hardly_more_than_the_float_mechanisms_and_never_less(
     kind: str, dimension: int, factor: float
 ) -> None:
-    census, exact = CENSUSES[kind], GridGaussian(dimension)
+    census, exact = CENSUSES[kind], GridGaussian(Extent(dimension, dimension))
     for epsilon in (0.5, 8.0):
         budgets = [Budget(N, epsilon, 1e-6)]
         (z,), (least,) = (each.noise_multipliers(census, budgets, LIMIT) for each in (exact, SiloGaussian()))
@@ -232,7 +241,7 @@ def test_noise_is_hardly_more_than_the_float_mechanisms_and_never_less(
 @pytest.mark.parametrize("epsilon", [1.0, 20.0, 40.0])
 def test_the_price_pays_for_the_distance(epsilon: float) -> None:
     """h(eps; mu) + (1 + e^eps) T <= delta, with T counted here: a thousand releases of a million numbers."""
-    census, delta, mechanism = ((Release(FULL, 1.0), 1000),), 1e-6, GridGaussian(1_000_000)
+    census, delta, mechanism = ((Release(FULL, 1.0), 1000),), 1e-6, GridGaussian(Extent(1_000_000, 1_000_000))
     (z,) = mechanism.noise_multipliers(census, [Budget(N, epsilon, delta)], LIMIT)
     (spent,) = mechanism.epsilons(census, [(N, z, delta)])
     distance = 1000 * 1_000_000 * 5e-4 / (z * mechanism.sensitivity) ** 4
@@ -243,7 +252,7 @@ def test_the_price_pays_for_the_distance(epsilon: float) -> None:
 
 
 def test_what_no_noise_can_pay_for_is_not_claimed() -> None:
-    census, mechanism = CENSUSES["full"], GridGaussian(10)
+    census, mechanism = CENSUSES["full"], GridGaussian(Extent(10, 10))
     tight = FINEST / mechanism.sensitivity
     cases = [(N, 0.0, DELTA), (N, tight * 0.99, DELTA), (N, 0.05, DELTA)]
     assert mechanism.epsilons(census, cases) == [inf] * 3
@@ -268,13 +277,13 @@ def test_what_no_noise_can_pay_for_is_not_claimed() -> None:
 
 def test_it_is_a_value() -> None:
     """Prices are cached by the mechanism."""
-    assert GridGaussian(5) == GridGaussian(5) != GridGaussian(6)
-    assert len({GridGaussian(5), GridGaussian(5), GridGaussian(6)}) == 2
+    assert GridGaussian(Extent(5, 5)) == GridGaussian(Extent(5, 5)) != GridGaussian(Extent(6, 6))
+    assert len({GridGaussian(Extent(5, 5)), GridGaussian(Extent(5, 5)), GridGaussian(Extent(6, 6))}) == 2
 
 
 def test_a_silo_takes_exact_noise_up_to_its_dimension() -> None:
-    assert silo_mechanism(100, 2.0, 100) == (GridGaussian(100), ())
-    assert silo_mechanism(101, 2.0, 100) == (SiloGaussian(), (FLOATING_POINT,))
+    assert silo_mechanism(Extent(100, 100), 100) == (GridGaussian(Extent(100, 100)), ())
+    assert silo_mechanism(Extent(101, 101), 100) == (SiloGaussian(), (FLOATING_POINT,))
 
 
 def test_a_gate_answers_with_exact_noise() -> None:
@@ -287,13 +296,17 @@ def test_a_gate_answers_with_exact_noise() -> None:
     answers = []
     for _ in range(2):
         gate = open_gate(
-            data, problem, algorithm, mechanism=GridGaussian(5), entropy=SystemEntropy(new_secret())
+            data,
+            problem,
+            algorithm,
+            mechanism=GridGaussian(Extent(5, 5)),
+            entropy=SystemEntropy(new_secret()),
         )
         answers.append(torch.cat([gate.answer(r, {"w": w})["g"] for r in range(rounds)]))
     steps = answers[0] * (n / clip * STEPS)
     assert float((steps - steps.round()).abs().max()) < 1e-3 < float((mean * n / clip * STEPS % 1).max())
     assert not (answers[0] == answers[1]).all(dim=1).any()
-    sigma = gate.admitted[0].noise_multiplier * GridGaussian(5).sensitivity * clip / STEPS / n
+    sigma = gate.admitted[0].noise_multiplier * GridGaussian(Extent(5, 5)).sensitivity * clip / STEPS / n
     assert fits(np.rint(((answers[0] - mean) / sigma * 1e6).numpy().ravel()), 1e6)
     assert stats.kstest(((answers[1] - mean) / sigma).flatten(), "norm").pvalue > FALSE_ALARM
     assert gate.admitted[0].epsilon_guaranteed <= 1

@@ -17,6 +17,7 @@ from fedsim.privacy.grid import MAX_RECORDS, STEPS
 from fedsim.privacy.summed_gaussian import LARGEST_NOISE, SummedGaussian, sum_distance
 from fedsim.protocol.batch import FULL, Subsample
 from fedsim.protocol.plan import Census, Release
+from fedsim.protocol.statistics import Extent
 
 DELTA = 1e-6
 ROUNDS: Census = ((Release(FULL, 1.0), 35),)
@@ -51,7 +52,7 @@ def test_a_sum_of_the_least_honest_silos_has_the_noise_that_was_priced(
 ) -> None:
     """Noise wrong by that share would be seen but for 1e-5: the variance is off by over 8 deviations."""
     silos, z = 8, 1.7
-    mechanism = SummedGaussian(d, silos, honest, exact=exact)
+    mechanism = SummedGaussian(Extent(d, d), silos, honest, exact=exact)
     sent = contributions(mechanism, torch.zeros(silos, d, dtype=torch.float64), z, ratio=0.5)
     assert np.array_equal(sent, np.rint(sent))
     total = sent[: ceil(honest * silos)].sum(axis=0)
@@ -64,19 +65,19 @@ def test_a_sum_of_the_least_honest_silos_has_the_noise_that_was_priced(
 
 
 def test_aggregators_add_a_full_share_each_and_silos_none() -> None:
-    mechanism = SummedGaussian(6, 100, 0.1, noise_by="aggregators")
+    mechanism = SummedGaussian(Extent(6, 6), 100, 0.1, noise_by="aggregators")
     total = torch.linspace(-1, 1, 6, dtype=torch.float64)[None]
     assert np.array_equal(contributions(mechanism, total, 3.0), np.rint(total.numpy() * STEPS))
     assert mechanism.aggregators_noise(6.0, 6, 2.0) == 6.0 * mechanism.sensitivity()
-    assert SummedGaussian(6, 100, 0.1).aggregators_noise(6.0, 6, 2.0) == 0
+    assert SummedGaussian(Extent(6, 6), 100, 0.1).aggregators_noise(6.0, 6, 2.0) == 0
     assert mechanism.colluding(3.0) == 0
     assert mechanism.colluding_epsilons(ROUNDS, [(50, 3.0, DELTA)]) == [inf]
 
 
 def test_noise_is_no_function_of_who_else_sends() -> None:
     """A lone silo is not honest in fractions: it has all of the noise."""
-    assert SummedGaussian(3, 2, 0.1).sharers == 1
-    assert SummedGaussian(3, 10, 0.25).sharers == 2.5
+    assert SummedGaussian(Extent(3, 3), 2, 0.1).sharers == 1
+    assert SummedGaussian(Extent(3, 3), 10, 0.25).sharers == 2.5
 
 
 def rounding_dimension(share: float) -> int:
@@ -88,7 +89,7 @@ def rounding_dimension(share: float) -> int:
 def test_a_replaced_record_moves_a_contribution_by_no_more_than_its_sensitivity(share: float) -> None:
     """Worst sums: all coordinates round towards each other in one, and apart in the other."""
     d = rounding_dimension(share)
-    mechanism = SummedGaussian(d, 5, 1.0, noise_by="aggregators")
+    mechanism = SummedGaussian(Extent(d, d), 5, 1.0, noise_by="aggregators")
     apart = 2 * share * STEPS / sqrt(d)
     low = torch.full((1, d), 0.5 - (apart % 1) / 2, dtype=torch.float64)
     for drift in (1 + 1.2e-4, 1.0):
@@ -103,7 +104,7 @@ def test_a_replaced_record_moves_a_contribution_by_no_more_than_its_sensitivity(
 
 @pytest.mark.parametrize("r", [1.0, 0.5, 0.01, 0.0])
 def test_the_common_multiplier_and_a_silos_own_are_inverse(r: float) -> None:
-    mechanism = SummedGaussian(1000, 5, 1.0)
+    mechanism = SummedGaussian(Extent(1000, 1000), 5, 1.0)
     assert mechanism.common(mechanism.effective(2.0, r), r) == pytest.approx(2.0, rel=1e-14)
     assert mechanism.effective(2.0, r) == mechanism.effective(2.0, max(r, mechanism.least)) >= 2.0
     noise = 2.0 * mechanism.sensitivity()
@@ -163,7 +164,7 @@ def test_rounded_normal_numbers_are_close_to_the_discrete_gaussian() -> None:
 @pytest.mark.parametrize("epsilon", [0.5, 1.0, 3.0, 8.0])
 def test_noise_is_at_most_a_thousandth_more_than_central(dimension: int, rounds: int, epsilon: float) -> None:
     census = ((Release(FULL, 1.0), rounds),)
-    mechanism = SummedGaussian(dimension, 1000, 1.0)
+    mechanism = SummedGaussian(Extent(dimension, dimension), 1000, 1.0)
     (z,) = mechanism.noise_multipliers(census, [Budget(50, epsilon, DELTA)], 1e4)
     central = sqrt(rounds) / float(gaussian.mu(epsilon, DELTA))
     assert central < z * mechanism.sensitivity() / (2 * STEPS) <= 1.001 * central
@@ -173,7 +174,7 @@ def test_noise_is_at_most_a_thousandth_more_than_central(dimension: int, rounds:
 @pytest.mark.parametrize("epsilon", [1.0, 8.0, 16.0])
 def test_the_price_pays_for_every_distance(epsilon: float) -> None:
     """h(eps; mu) + (1 + e^eps) T <= delta with T counted here, for a silo of the least share."""
-    mechanism = SummedGaussian(100_000, 1000, 1.0)
+    mechanism = SummedGaussian(Extent(100_000, 100_000), 1000, 1.0)
     (z,) = mechanism.noise_multipliers(ROUNDS, [Budget(50, epsilon, DELTA)], 1e4)
     (spent,) = mechanism.epsilons(ROUNDS, [(50, z, DELTA)])
     sigma = z * grid.sensitivity(100_000, 2.0, mechanism.least)
@@ -187,23 +188,23 @@ def test_no_number_may_pass_what_is_exact_in_float64() -> None:
     """Chances that a party's noise, or that of 2^20 of them, passes 2^51: below 1e-221, by Hoeffding."""
     deviations = 2.0**51 / (LARGEST_NOISE * 2**10)
     assert -(deviations**2) / 2 + np.log(2) < np.log(1e-221)
-    mechanism = SummedGaussian(2, 1, 1.0)
+    mechanism = SummedGaussian(Extent(2, 2), 1, 1.0)
     with pytest.raises(Refused, match="steps"):
         contributions(mechanism, torch.zeros(1, 2, dtype=torch.float64), 1e4, ratio=10.0)
     huge = torch.tensor([[torch.inf, torch.nan]], dtype=torch.float64)
-    quiet = SummedGaussian(2, 1, 1.0, noise_by="aggregators")
+    quiet = SummedGaussian(Extent(2, 2), 1, 1.0, noise_by="aggregators")
     assert contributions(quiet, huge, 1.0).tolist() == [[2.0**41, 0.0]]
 
 
 def test_colluding_aggregators_leave_a_silo_its_own_share() -> None:
     """The exact Gaussian at s_i where the distance can be paid, Renyi divergence beyond: never below it."""
     for silos, z in ((4, 40.0), (1000, 25.0), (1000, 5.0)):
-        mechanism = SummedGaussian(50, silos, 1.0)
+        mechanism = SummedGaussian(Extent(50, 50), silos, 1.0)
         (spent,) = mechanism.colluding_epsilons(ROUNDS, [(50, z, DELTA)])
         truth = cost.epsilon(ROUNDS, 50, z / sqrt(silos), DELTA)
         assert truth <= spent <= 1.1 * truth
     sampled: Census = ((Release(Subsample(0.1), 1.0), 5),)
-    mechanism = SummedGaussian(50, 1000, 1.0)
+    mechanism = SummedGaussian(Extent(50, 50), 1000, 1.0)
     (spent,) = mechanism.colluding_epsilons(sampled, [(50, 0.5, DELTA)])
     assert cost.epsilon(sampled, 50, 0.5 / sqrt(1000), DELTA) <= spent < inf
     assert mechanism.colluding_epsilons((), [(50, 0.5, DELTA)]) == [0.0]
@@ -211,11 +212,11 @@ def test_colluding_aggregators_leave_a_silo_its_own_share() -> None:
 
 def test_what_cannot_be_is_refused() -> None:
     with refused("honest_fraction", 0.0):
-        SummedGaussian(5, 3, 0.0)
+        SummedGaussian(Extent(5, 5), 3, 0.0)
     with refused("pool_min", 0):
-        SummedGaussian(5, 0, 1.0)
-    with pytest.raises(ValueError, match="at most 7"):
-        contributions(SummedGaussian(7, 1, 1.0), torch.zeros(1, 8, dtype=torch.float64), 1.0)
+        SummedGaussian(Extent(5, 5), 0, 1.0)
+    with pytest.raises(ValueError, match="of 8 numbers"):
+        contributions(SummedGaussian(Extent(7, 7), 1, 1.0), torch.zeros(1, 8, dtype=torch.float64), 1.0)
     with pytest.raises(Refused, match="1,000,001"):
-        SummedGaussian(5, 3, 1.0).epsilons(ROUNDS, [(MAX_RECORDS + 1, 1.0, DELTA)])
-    assert SummedGaussian(5, 3, 1.0).epsilons(ROUNDS, [(50, 0.0, DELTA)]) == [inf]
+        SummedGaussian(Extent(5, 5), 3, 1.0).epsilons(ROUNDS, [(MAX_RECORDS + 1, 1.0, DELTA)])
+    assert SummedGaussian(Extent(5, 5), 3, 1.0).epsilons(ROUNDS, [(50, 0.0, DELTA)]) == [inf]

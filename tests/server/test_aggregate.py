@@ -24,6 +24,7 @@ from fedsim.protocol.batch import FULL, Subsample
 from fedsim.protocol.contract import Algorithm, Query
 from fedsim.protocol.plan import Ask, Plan, QueryShape
 from fedsim.protocol.pool import Pool
+from fedsim.protocol.statistics import Extent
 from server.aggregate import Totals, coefficients, combine, summed, weighted
 from server.loop import run
 from server.participation import rounds_of_silos, schedule
@@ -129,7 +130,7 @@ def test_a_round_of_local_sgd_moves_by_the_coefficient_and_stays_in_the_set():
 SIZES, TOTAL_WEIGHTS = (4, 10, 30), (0.2, 0.5, 0.3)
 PROBLEM = LogisticRegression(3)
 POOL = Pool(SIZES, TOTAL_WEIGHTS, 2, 1.0)
-GRID = SummedGaussian(3, 2, 1.0)
+GRID = SummedGaussian(Extent(3, 3), 2, 1.0)
 LINEAR = [row for row in ROWS if row.short(FULL).linear]
 
 

@@ -21,6 +21,7 @@ from fedsim.problems.glm import LinearRegression
 from fedsim.protocol.batch import FULL, Batch, Subsample
 from fedsim.protocol.plan import Ask, Plan, QueryShape
 from fedsim.protocol.pool import Pool
+from fedsim.protocol.statistics import Extent
 
 D, Z = 200, 3.0
 LEAST, FRACTION = 8, 0.5
@@ -47,8 +48,8 @@ def _is_claimed(noise: np.ndarray, mechanism: SumMechanism, share: float) -> boo
 
 
 NOISY: list[SumMechanism] = [
-    SummedGaussian(D, LEAST, FRACTION),
-    SummedGaussian(D, LEAST, FRACTION, exact=True),
+    SummedGaussian(Extent(D, D), LEAST, FRACTION),
+    SummedGaussian(Extent(D, D), LEAST, FRACTION, exact=True),
     ShuffledBinomial(D, LEAST, FRACTION, 128),
 ]
 
@@ -78,7 +79,7 @@ def test_messages_have_all_of_the_noise_each():
 
 
 def test_silos_add_none_where_aggregators_do():
-    mechanism = SummedGaussian(D, LEAST, 1.0, noise_by="aggregators")
+    mechanism = SummedGaussian(Extent(D, D), LEAST, 1.0, noise_by="aggregators")
     assert not _noise(mechanism, rounds=2).any()
     assert mechanism.aggregators_noise(Z, D, 2.0) * mechanism.step(1.0) == pytest.approx(
         Z * mechanism.reach(1.0)
@@ -87,7 +88,7 @@ def test_silos_add_none_where_aggregators_do():
 
 def test_no_two_silos_share_noise():
     """4,000 numbers each; false alarm 1e-6, and shared noise has correlation 1."""
-    noise = _noise(SummedGaussian(D, LEAST, FRACTION))
+    noise = _noise(SummedGaussian(Extent(D, D), LEAST, FRACTION))
     most = stats.norm.isf(FALSE_ALARM / 2 / 45) / math.sqrt(noise.shape[1])
     assert most < 0.2
     assert all(abs(np.corrcoef(a, b)[0, 1]) < most for a, b in combinations(noise, 2))
@@ -101,7 +102,7 @@ UNEQUAL = Pool(SIZES, WEIGHTS, 3, 1.0)
 HALF = Subsample(0.5)
 ONE_QUERY = Plan(((Ask(FULL, (QueryShape("gradient", 1, 1.0),)),),))
 MECHANISMS: list[SumMechanism] = [
-    SummedGaussian(DIMENSION, 3, 1.0),
+    SummedGaussian(Extent(DIMENSION, DIMENSION), 3, 1.0),
     ShuffledBinomial(DIMENSION, 3, 1.0, 128),
     ShuffledGaussian(3),
 ]

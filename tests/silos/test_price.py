@@ -12,6 +12,7 @@ from fedsim.privacy.silo_gaussian import NoMechanism
 from fedsim.privacy.summed_gaussian import SummedGaussian
 from fedsim.protocol.batch import FULL, Fresh, Poisson, Subsample, WithReplacement
 from fedsim.protocol.plan import Admitted, Ask, Plan, QueryShape, Terms
+from fedsim.protocol.statistics import Extent
 from silos.account import FREE, Cost, Price, Stretch, total
 from silos.admission import price
 
@@ -114,4 +115,4 @@ def test_noise_that_is_not_gaussian_has_the_whole_price_of_its_accountant():
     own = admitted(plan, 3.0)
     found = price(plan, own, ShuffledBinomial(10, 3, 1.0, 128))
     assert found.of([0]) == found.whole == Cost(epsilon=own.epsilon_guaranteed, delta=own.terms.delta)
-    assert price(plan, own, SummedGaussian(10, 3, 1.0)).whole.epsilon == 0
+    assert price(plan, own, SummedGaussian(Extent(10, 10), 3, 1.0)).whole.epsilon == 0

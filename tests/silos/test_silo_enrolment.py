@@ -26,6 +26,7 @@ from fedsim.privacy import gaussian
 from fedsim.privacy.grid import GridGaussian
 from fedsim.protocol.batch import FULL
 from fedsim.protocol.plan import Release
+from fedsim.protocol.statistics import Extent
 from silos.config import Config, load_config
 from silos.enrolment import Proposed, caps_of, enrol
 from silos.own_records import read_records
@@ -130,7 +131,9 @@ def test_a_lifetime_without_room_for_exact_noise_is_refused_at_enrolment(configu
             continue
         enrol(config)
         caps, rounds = caps_of(config).total, config.policy.max_rounds
-        mechanism = GridGaussian(config.policy.exact_noise_dimension)
+        mechanism = GridGaussian(
+            Extent(config.policy.exact_noise_dimension, config.policy.exact_noise_dimension)
+        )
         z = 1 / math.sqrt(caps.mu_sq)
         assert mechanism.distance(((Release(FULL, 1.0), rounds),), z) <= caps.distance
 

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from fedsim.common.errors import Refused
-from fedsim.problems.glm import LinearRegression, LogisticRegression
+from fedsim.problems.answerable import check_answerable
+from fedsim.problems.glm import AbsoluteError, LinearRegression, LogisticRegression, SoftmaxRegression
 from fedsim.protocol.batch import FULL, Poisson
 from fedsim.protocol.limits import LIMITS
 from fedsim.protocol.moments import from_svec, svec
@@ -29,7 +30,7 @@ OPTIONS = {
     "quantile": (0.0, 0.25, -1.0, 1.0, 9.0),
     "minimiser": (0.5, 60.0, 2.0),
 }
-TWO_CLASSES = ("score_histogram", "mistakes", "log_loss", "choice")
+TWO_CLASSES = ("score_histogram", "mistakes", "log_loss", "brier", "choice")
 
 
 def problem_of(name):
@@ -158,13 +159,13 @@ def test_a_minimiser_is_the_minimum_where_nothing_is_clipped():
 WRONG = [
     ("quantile", (0.0, 1.0, -1.0, 1.0, 9.0), "quantile lies between 0 and 1"),
     ("quantile", (0.0, 0.5, -1.0, 1.0, 1.0), "a grid of 1 points"),
-    ("quantile", (0.0, 0.5, 1.0, 1.0, 5.0), "is empty"),
+    ("quantile", (0.0, 0.5, 1.0, 1.0, 5.0), "is too narrow"),
     ("quantile", (7.0, 0.5, 0.0, 1.0, 5.0), "column 7 is none of 3"),
     ("histogram", (1.0, 0.0, 1.0, 1.0, 2.0), "edges must ascend"),
     ("sum", (0.0, math.nan, 1.0), "not finite"),
     ("sum", (0.0, 1.0), r"takes the options \(column, low, high\), got 2"),
     ("mistakes", (1.0,), "takes no options"),
-    ("minimiser", (0.0, 5.0, 1.0), "without one nothing contracts"),
+    ("minimiser", (0.0, 5.0, 1.0), "must lie between 1e-6 and 2"),
     ("score_histogram", (1.0,), "bins is 1"),
     ("log_loss", (0.5,), "between 0 and 0.5"),
     ("second_moment", (2.0,), "must be 0 or 1"),
@@ -179,8 +180,59 @@ def test_options_that_nothing_is_known_for_are_refused_before_records_are_read(n
 
 @pytest.mark.parametrize("name", ["quantile", "choice", "minimiser"])
 def test_statistics_without_a_price_for_samples_are_refused_on_them(name):
-    with pytest.raises(Refused, match="no price for sampled batches"):
+    with pytest.raises(Refused, match="no price for such batches"):
         LIMITS.check_ask(Ask(Poisson(0.5), (shape_of(name),)), 3, 3)
+
+
+@pytest.mark.parametrize("name", ["second_moment", "sum", "histogram", "mistakes"])
+def test_a_smaller_spread_than_2_has_no_price_on_batches_that_may_lack_the_record(name):
+    """Adding a record moves such a sum by more than half of what replacing it does."""
+    rows, targets = hostile(name)
+    alone = sums(name, rows, targets, 1.0) - sums(name, np.full_like(rows, 0.0), 0 * targets, 1.0)
+    if name == "sum":
+        assert alone.abs().max() > statistic(name).sensitivity(1.0) / 2
+    with pytest.raises(Refused, match="no price for such batches"):
+        LIMITS.check_ask(Ask(Poisson(0.1), (shape_of(name),)), 3, 3)
+    LIMITS.check_ask(Ask(Poisson(0.1), (shape_of("gradient"),)), 3, 3)
+
+
+def test_a_label_that_is_none_moves_a_label_projection_by_a_label_alone():
+    x = np.random.default_rng(4).standard_normal((3, 1, FEATURES))
+    x[:] = x[0]
+    moved = sums("label_projection", x, np.array([[0.3], [math.nan], [1e13]]), 4.0)
+    apart = torch.cdist(moved, moved).max().item()
+    assert apart <= statistic("label_projection").sensitivity(4.0)
+
+
+def test_what_a_problem_has_no_terms_for_is_refused_before_records_are_read():
+    class Wild(LinearRegression):
+        curvature = 1e-3
+
+    for name, problem in [
+        ("score_histogram", LinearRegression(3)),
+        ("log_loss", LinearRegression(3)),
+        ("mistakes", LinearRegression(3)),
+        ("minimiser", AbsoluteError(3)),
+        ("minimiser", SoftmaxRegression(3, 3)),
+        ("minimiser", Wild(3)),
+        ("choice", Wild(3)),
+        ("label_projection", SoftmaxRegression(3, 3)),
+        ("label_projection", LogisticRegression(3)),
+    ]:
+        with pytest.raises(Refused, match=f"{name} is for"):
+            check_answerable(problem, [shape_of(name)])
+    for name in STATISTICS:
+        check_answerable(problem_of(name), [shape_of(name)])
+
+
+def test_queries_that_take_long_or_much_memory_are_refused():
+    with pytest.raises(Refused, match="of 3 of a linear model"):
+        LIMITS.check_ask(Ask(FULL, (replace(shape_of("sum"), transform=10**9),)), 3, 3)
+    with pytest.raises(Refused, match="takes 2 point"):
+        LIMITS.check_ask(Ask(FULL, (QueryShape("choice", 101, 1.0),)), 3, 3)
+    slow = Plan(((Ask(FULL, (QueryShape("minimiser", 0, 1.0, (0.1, 1000.0, 1.0)),)),),) * 100)
+    with pytest.raises(Refused, match="answers hold more"):
+        replace(LIMITS, max_planned_numbers=100_000_000).check_plan(slow, 3, 3)
 
 
 def test_a_second_moment_beyond_the_dimension_that_a_silo_allows_is_refused():

@@ -12,7 +12,7 @@ LOADED = {
     "fedsim.algorithms": "registry section",
     "fedsim.data": "dataset prepare source transform",
     "fedsim.privacy": "calibrate cost discrete_noise gaussian grid mechanism rounding silo_gaussian",
-    "fedsim.problems": "composite glm kinds network network_models section",
+    "fedsim.problems": "answerable composite glm kinds network network_models section",
     "fedsim.protocol": "batch blame contract copies dryrun limits passes plan statistics",
     "fedsim.wire": "connections daemon dial frames health logs messages service",
 }

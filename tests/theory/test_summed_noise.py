@@ -11,6 +11,7 @@ from fedsim.privacy.calibrate import Budget
 from fedsim.privacy.summed_gaussian import SummedGaussian
 from fedsim.protocol.batch import FULL
 from fedsim.protocol.pool import Pool
+from fedsim.protocol.statistics import Extent
 from fedsim.scenario.load import parse
 from fedsim.scenario.resolve import resolve
 from fedsim.simulation.host import preview
@@ -29,7 +30,7 @@ def noise(
     share = tuple(weight / sum(weights) for weight in weights)
     premises = Premises(names, tuple(claims), share, participants, dimension, Constants())
     by = "aggregators" if aggregators else "silos"
-    mechanism = SummedGaussian(dimension, least, honest, by)
+    mechanism = SummedGaussian(Extent(dimension, dimension), least, honest, by)
     pool = Pool(tuple(claim.n for claim in claims), share, least, honest)
     each = 0.0 if aggregators else 1 / (honest * least)
     return SummedNoise(averaged_noise(premises), mechanism, pool, law(participants, N), each, aggregators)

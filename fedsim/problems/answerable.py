@@ -1,0 +1,45 @@
+"""Which statistics a problem has terms for, known before records are read.
+
+The terms of `choice` and `minimiser` rest on what fedsim's own losses are: functions of one record's score,
+convex and of a known curvature. A plug-in's word for that is no guarantee.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from fedsim.common.errors import Refused
+from fedsim.problems.glm import OWN, GeneralisedLinear
+from fedsim.problems.kinds import Problem, gives_probabilities, head
+from fedsim.protocol.statistics import QueryShape
+
+
+def check_answerable(problem: Problem, queries: Iterable[QueryShape]) -> None:
+    """Refuse a query that the problem's records have no terms for."""
+    for query in queries:
+        if query.transform and not isinstance(problem, GeneralisedLinear):
+            raise Refused("records are transformed for linear models only, and this is a network")
+        if wanted := _wanted(problem, query.statistic):
+            raise Refused(f"{query.statistic} is for {wanted}, not for {type(problem).__name__}")
+
+
+def _wanted(problem: Problem, name: str) -> str:
+    """What the statistic is for, where the problem is something else."""
+    loss = head(problem)
+    own, classes = type(loss) in OWN, not loss.suits(0)
+    linear = isinstance(problem, GeneralisedLinear) and problem.num_outputs == 1
+    if name == "choice" and not own:
+        return "a loss that fedsim ships"
+    if name == "minimiser" and not (own and linear and loss.curvature is not None):
+        return "a linear model of one output, whose loss fedsim ships and knows the curvature of"
+    if name == "label_projection" and not (linear and not classes):
+        return "a linear model of one number"
+    if name == "mistakes" and not classes:
+        return "classes"
+    if name in ("log_loss", "brier") and not (classes and gives_probabilities(problem)):
+        return "classes with probabilities"
+    if name == "score_histogram" and not (
+        loss.suits(2) and problem.num_outputs <= 2 and gives_probabilities(problem)
+    ):
+        return "two classes with probabilities"
+    return ""
