@@ -30,10 +30,7 @@ _LEAST_VARIANCE = 1e-4  # over the clip, where noise is less: what is divided by
 
 @dataclass(frozen=True, kw_only=True)
 class Standardise:
-    """Features less their mean, over their standard deviation.
-
-    No variance counts as less than the noise's standard deviation.
-    """
+    """Features less their mean, over their deviation; a variance is at least the noise's deviation."""
 
     name: ClassVar[str] = "standardise"
     share: Share
@@ -140,7 +137,7 @@ class Prepared:
             except StopIteration as stop:
                 return _original(stop.value, transform)
             broadcast, answer = step.broadcast, _original(step.answer, transform)
-            sent = yield Round({**broadcast, "map": transform.flatten()}, answer, step.participants)
+            sent = yield Round({**broadcast, "prepared by": transform.flatten()}, answer, step.participants)
 
     def silo(self, problem: Any, broadcast: Message, ask: Asker, memory: Memory) -> Message:
         """{"h": answers of a stage's queries, side by side}, or the algorithm's message on features T x."""
@@ -152,15 +149,16 @@ class Prepared:
                 queries = stage.queries(problem.num_features if by is None else len(by), ratio)
                 answers: Any = ask(*(replace(query, transform=by) for query in queries))
                 return {"h": answers if len(queries) == 1 else torch.cat(answers, -1)}
-        transform = broadcast["map"].view(-1, problem.num_features)
+        rest = dict(broadcast)
+        transform = rest.pop("prepared by").view(-1, problem.num_features)
 
         def prepared(*queries: Query) -> Any:
-            return ask(*(replace(query, transform=transform) for query in queries))
+            by = [transform if q.transform is None else q.transform @ transform for q in queries]
+            return ask(*(replace(q, transform=own) for q, own in zip(queries, by, strict=True)))
 
         inner, unwritten = replace(problem, num_features=len(transform)), memory["unwritten"]
         kept = CohortMemory(len(unwritten), inner.dimension, unwritten.dtype)
         kept.update(memory)
-        rest = {name: value for name, value in broadcast.items() if name != "map"}
         message = self.inner.silo(inner, rest, cast(Asker, prepared), kept)
         memory.update(kept)
         return message

@@ -114,8 +114,8 @@ def noise_ratios(shares: Sequence[float], census: Census, budgets: Sequence[Budg
             return math.sqrt(1 - total) / rest.weight
 
         def spent(z: float) -> float:
-            whole = replace(rest, weight=math.hypot(rest.weight, math.sqrt(total) * mu * z))
-            return whole.epsilon(z, budget.delta)
+            weight = math.hypot(rest.weight, math.sqrt(total) * mu * z)
+            return replace(rest, weight=weight).epsilon(z, budget.delta)
 
         return 1 / (mu * secant(spent, _first_guess(rest, mu * math.sqrt(1 - total)), budget.epsilon))
 

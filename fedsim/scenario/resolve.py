@@ -122,8 +122,7 @@ class Resolved:
     @property
     def warnings(self) -> list[str]:
         """Lines on numbers that are allowed and hardly intended."""
-        norms = None if self.stages else self.outline.squared_norms
-        return step_warning(self.algorithm, self.problem, norms)
+        return [] if self.stages else step_warning(self.algorithm, self.problem, self.outline.squared_norms)
 
     @property
     def gate_algorithm(self) -> Algorithm:
@@ -144,8 +143,7 @@ class Resolved:
     def _prepared(self) -> Algorithm:
         """The algorithm after its stages, whose noise ratios follow from its own plan and the budgets."""
         own = trace_of(self.algorithm, self.inner, self.public(), self.scenario.seed, LIMITS).plan
-        shares = [stage.share for stage in self.stages]
-        ratios = noise_ratios(shares, own.census(), self.premises.claims)
+        ratios = noise_ratios([stage.share for stage in self.stages], own.census(), self.premises.claims)
         return cast(Algorithm, Prepared(self.stages, ratios, self.algorithm))
 
     @property

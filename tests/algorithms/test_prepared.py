@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import cast
 
 import numpy as np
 import pytest
@@ -18,7 +19,8 @@ from fedsim.common.errors import Refused
 from fedsim.privacy.registry import MECHANISMS
 from fedsim.problems.composite import Composite, L2Ball
 from fedsim.problems.glm import GeneralisedLinear, LogisticRegression, SoftmaxRegression
-from fedsim.protocol.contract import Algorithm, Combined
+from fedsim.protocol.contract import Algorithm, Asker, Combined, Memory, Message, PublicProblem, Query
+from fedsim.protocol.copies import CohortMemory
 from fedsim.protocol.dryrun import dry_run
 from fedsim.protocol.limits import LIMITS, Limits
 from fedsim.protocol.plan import Terms
@@ -152,7 +154,7 @@ def test_ranges_are_between_quantiles_to_a_bin() -> None:
     server = algorithm.server(torch.zeros(4).double(), problem, public_of((1000, 3000)), rng)
     answers = gate.answer(0, next(server).broadcast)["h"]
     sums = Combined({"h": torch.tensor([0.25, 0.75]).double() @ answers}, 1.0)
-    transform = server.send(sums).broadcast["map"].view(4, 4).numpy()
+    transform = server.send(sums).broadcast["prepared by"].view(4, 4).numpy()
     ends = np.vstack([np.quantile(x[:, :3], stage.quantiles, axis=0).T, np.ones((1, 2))])  # (4, 2)
     a_bin = 2 * (2 / 64) / (high - low).min()
     np.testing.assert_allclose(transform @ ends, [[-1, 1]] * 3 + [[1, 1]], atol=a_bin)
@@ -194,7 +196,7 @@ def test_each_stage_is_sent_the_map_of_those_before_it() -> None:
     moment = Combined({"h": torch.zeros(21).double()}, 1.0)
     assert {k: len(v) for k, v in server.send(moment).broadcast.items()} == {"stage 1": FEATURES**2}
     step = server.send(moment)
-    assert {k: len(v) for k, v in step.broadcast.items()} == {"w": 4, "map": 4 * FEATURES}
+    assert {k: len(v) for k, v in step.broadcast.items()} == {"w": 4, "prepared by": 4 * FEATURES}
     assert len(step.answer) == FEATURES
 
 
@@ -215,5 +217,25 @@ def test_noise_counts_for_more_where_fewer_silos_answer() -> None:
         server = algorithm.server(torch.zeros(4).double(), problem, public, np.random.default_rng(0))
         next(server)
         step = server.send(Combined({"h": torch.zeros(10).double()}, share))
-        found.append(float(step.broadcast["map"][0]) ** -2)
+        found.append(float(step.broadcast["prepared by"][0]) ** -2)
     assert found == pytest.approx([2**0.5 * 2.0 * 3.0 * public.mean_noise * times for times in (1, 2)])
+
+
+def test_an_algorithms_own_transform_is_of_prepared_features() -> None:
+    asked = []
+
+    def ask(*queries: Query) -> Tensor:
+        asked.extend(queries)
+        return torch.zeros(1, 4).double()
+
+    class Halving(NoisyMinibatchSGD):
+        def silo(self, problem: PublicProblem, broadcast: Message, ask: Asker, memory: Memory) -> Message:
+            half = torch.eye(4).double() / 2
+            return {"g": ask(Query("gradient", (broadcast["w"],), 1.0, transform=half))}
+
+    algorithm = Prepared((PCA,), (1.0,), Halving(num_rounds=1, step_size=1.0, clip_norm=1.0))
+    transform = torch.arange(4.0 * FEATURES).double()
+    memory = CohortMemory(1, FEATURES, torch.float64)
+    broadcast = {"w": torch.zeros(4).double(), "prepared by": transform}
+    algorithm.silo(LogisticRegression(FEATURES), broadcast, cast(Asker, ask), memory)
+    assert torch.equal(asked[0].transform, transform.view(4, FEATURES) / 2)
