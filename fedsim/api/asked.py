@@ -258,7 +258,7 @@ class Components(Asked):
 
     def ask(self, name: str, known: Known) -> Asking:  # noqa: D102
         item, labels = _moment(name, self.columns, known)
-        if self.count not in range(1, len(labels) + 1):
+        if type(self.count) is not int or self.count not in range(1, len(labels) + 1):
             hint = f"from 1 to {len(labels)} components, of so many features"
             raise InputError(f"release.{name}", self.count, hint)
 

@@ -21,8 +21,9 @@ from fedsim.common.errors import InputError
 from fedsim.common.files import check_free
 from fedsim.common.process import one_thread
 from fedsim.data.dataset import Dataset
-from fedsim.data.federation import load, outline
+from fedsim.data.federation import Federation, load, outline
 from fedsim.data.recipe import recipe_of
+from fedsim.data.schema import NumberColumn
 from fedsim.privacy.registry import MECHANISMS
 from fedsim.problems.section import problem_section
 from fedsim.protocol.statistics import TARGET, statistic
@@ -185,12 +186,28 @@ def _columns(data: Dataset) -> dict[str, Column]:
     return found | {recipe.target: Column(recipe.target, TARGET, recipe.predicts)}
 
 
+def _held(records: Federation, data: Dataset) -> Federation:
+    """Records with each feature held to its declared range, by their silo: a function of one record."""
+    unbounded = (-math.inf, math.inf)
+    ends = [
+        (kind.lower, kind.upper) if isinstance(kind := column.kind, NumberColumn) else unbounded
+        for column in _columns(data).values()
+        if column.first != TARGET
+        for _ in range(column.kind.width)
+    ]
+    low, high = np.array([*ends, unbounded]).T  # the last is the constant one
+    silos = [
+        replace(silo, train_features=np.clip(silo.train_features, low, high)) for silo in records.silos
+    ]
+    return replace(records, silos=tuple(silos))
+
+
 def _released(resolved: Resolved, readers: Readers) -> Released:
     """Run it, and read the answers."""
     scenario, start, admitted = resolved.scenario, time.perf_counter(), preview(resolved)
     rounds = schedule(len(resolved.names), resolved.active, resolved.trace.holds, scenario.seed, 0)
     with one_thread():
-        records = load(scenario.data, scenario.partition, scenario.seed, 0)
+        records = _held(load(scenario.data, scenario.partition, scenario.seed, 0), scenario.data)
         hosts = SiloHost(resolved, 0, records)
         *_, last = rounds_of(resolved, 0, hosts, records.digest, "private", rounds)
     assert isinstance(resolved.algorithm, Release)

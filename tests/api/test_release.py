@@ -407,3 +407,16 @@ def test_the_same_seed_gives_the_same_values() -> None:
     alone = released({"age": fedsim.Mean()}, seed=1)
     noise = [(each.values["age"]["mean"] - AGE.mean()) / each.errors["age"]["mean"] for each in (alone, more)]
     assert abs(noise[0] - noise[1]) > 1e-6  # other requests have other noise, though the seed is one
+
+
+def test_moments_hold_records_to_their_declared_ranges_as_means_do() -> None:
+    """Ages lie beyond the range in places: the moment is of what a mean counts."""
+    found = released({"age": fedsim.Mean(), "m": fedsim.Moments("age")}, 1000.0).values
+    assert found["m"]["mean age"] == pytest.approx(found["age"]["mean"], abs=0.05)
+    assert found["m"]["mean age"] == pytest.approx(AGE.mean(), abs=0.05)
+    assert found["m"]["variance age"] == pytest.approx(AGE.var(ddof=0), rel=0.01)
+
+
+def test_a_number_of_components_is_a_whole_one() -> None:
+    with pytest.raises(fedsim.InputError, match="from 1 to"):
+        released({"all": fedsim.Components(2.0, "age", "visits", "sex")})  # type: ignore[arg-type]
