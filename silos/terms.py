@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -137,29 +138,23 @@ def _own(point: Tensor, place: int) -> Tensor:
     return point if point.dim() == 1 else point[place]
 
 
-def _mistakes(options: Options, problem: Problem, block: Block, points: Points, clip: Clip) -> Tensor:
-    from silos.scores import mistakes
+def _scored(
+    name: str, options: Options, problem: Problem, block: Block, points: Points, clip: Clip
+) -> Tensor:
+    """Sums of the numbers in [0, 1] that records say of a model (`silos.scores`)."""
+    from silos import scores
 
-    found = [
-        mistakes(scores_of_records(problem, x, _own(points[0], i)), y).sum() for i, x, y in _by_silo(block)
-    ]
-    return torch.stack(found).double().unsqueeze(-1)
-
-
-def _log_loss(options: Options, problem: Problem, block: Block, points: Points, clip: Clip) -> Tensor:
-    from silos.scores import bounded_log_loss
-
-    found = [
-        bounded_log_loss(problem, x, y, _own(points[0], i), options[0]).sum() for i, x, y in _by_silo(block)
-    ]
-    return torch.stack(found).double().unsqueeze(-1)
-
-
-def _brier(options: Options, problem: Problem, block: Block, points: Points, clip: Clip) -> Tensor:
-    from silos.scores import squared_distance
-
-    found = [squared_distance(problem, x, y, _own(points[0], i)).sum() for i, x, y in _by_silo(block)]
-    return torch.stack(found).double().unsqueeze(-1)
+    found = []
+    for i, x, y in _by_silo(block):
+        w = _own(points[0], i)
+        if name == "mistakes":
+            own = scores.mistakes(scores_of_records(problem, x, w), y)
+        elif name == "log_loss":
+            own = scores.bounded_log_loss(problem, x, y, w, options[0])
+        else:
+            own = scores.squared_distance(problem, x, y, w)
+        found.append(own.double().sum())
+    return torch.stack(found).unsqueeze(-1)
 
 
 def _score_histogram(options: Options, problem: Problem, block: Block, points: Points, clip: Clip) -> Tensor:
@@ -229,9 +224,9 @@ _SUMS: dict[str, _Sum] = {
     "second_moment": _second_moment,
     "sum": _sum,
     "histogram": _histogram,
-    "mistakes": _mistakes,
-    "log_loss": _log_loss,
-    "brier": _brier,
+    "mistakes": partial(_scored, "mistakes"),
+    "log_loss": partial(_scored, "log_loss"),
+    "brier": partial(_scored, "brier"),
     "score_histogram": _score_histogram,
     "quantile": _quantile,
     "choice": _choice,

@@ -196,9 +196,7 @@ def _held(records: Federation, data: Dataset) -> Federation:
         for _ in range(column.kind.width)
     ]
     low, high = np.array([*ends, unbounded]).T  # the last is the constant one
-    silos = [
-        replace(silo, train_features=np.clip(silo.train_features, low, high)) for silo in records.silos
-    ]
+    silos = [replace(silo, train_features=np.clip(silo.train_features, low, high)) for silo in records.silos]
     return replace(records, silos=tuple(silos))
 
 
