@@ -151,9 +151,8 @@ def admissible(proposal: Proposal, policy: Policy, own: Own, seeded: bool = Fals
     mechanism: Mechanism
     if part is not None:
         part.check_summable(plan, trace.remembers)
-        mechanism, notices = part.exact_mechanism(
-            plan, proposal.problem, policy.exact_noise_dimension, seeded
-        )
+        part = part.priced(plan, proposal.problem)
+        mechanism, notices = part.exact_mechanism(policy.exact_noise_dimension, seeded)
     else:
         answers = extent(plan.queries, proposal.problem.dimension, own.num_features)
         mechanism, notices = silo_mechanism(answers, policy.exact_noise_dimension, seeded)

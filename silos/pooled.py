@@ -60,17 +60,21 @@ class SumPart:
                 "offer: the algorithm's silo method keeps memory, and in sums it has no answers to keep"
             )
 
+    def priced(self, plan: Plan, problem: Problem) -> SumPart:
+        """The part with its mechanism for the answers of this plan."""
+        if not isinstance(self.mechanism, SummedGaussian):
+            return self
+        answers = extent(plan.queries, problem.dimension, problem.num_features)
+        return replace(self, mechanism=replace(self.mechanism, extent=answers))
+
     def exact_mechanism(
-        self, plan: Plan, problem: Problem, exact_noise_dimension: int, seeded: bool
+        self, exact_noise_dimension: int, seeded: bool
     ) -> tuple[SumMechanism, tuple[str, ...]]:
         """The mechanism that adds the silo's noise, and what a reader must know of it (`silo_mechanism`).
 
         Where aggregators add the noise, the silo draws none.
         """
         mechanism = self.mechanism
-        if isinstance(mechanism, SummedGaussian):
-            answers = extent(plan.queries, problem.dimension, problem.num_features)
-            mechanism = replace(mechanism, extent=answers)
         if seeded or isinstance(mechanism, ShuffledBinomial):
             return mechanism, ()  # the latter's are integers, of fair bits
         if not isinstance(mechanism, SummedGaussian):

@@ -18,6 +18,7 @@ from fedsim.common.errors import InputError, Refused
 from fedsim.deployment.offers import offers_of
 from fedsim.protocol.batch import FULL
 from fedsim.protocol.plan import Ask, Plan, QueryShape
+from fedsim.protocol.statistics import Extent
 from fedsim.scenario.resolve import Resolved, resolve
 from fedsim.secagg import shuffling
 from fedsim.secagg.agreement import ReportContexts, agreement
@@ -104,7 +105,10 @@ def test_what_a_sum_rests_on_is_the_rosters_and_not_the_offers(made):
             offer = told(offers(made)[FIRST], pooled__roster=roster.digest, session=f"{least:064x}")
             admission = caller.admitted(offer)
         z = admission["noise_multiplier"]
-        mechanism, census = RESOLVED.mechanism.__class__(5, least, 1.0), RESOLVED.trace.plan.census()
+        mechanism, census = (
+            RESOLVED.mechanism.__class__(Extent(5, 5), least, 1.0),
+            RESOLVED.trace.plan.census(),
+        )
         (expected,) = mechanism.epsilons(census, [(RESOLVED.sizes[0], z / least**0.5, 1e-6)])
         assert admission["epsilon_colluding"] == pytest.approx(expected)
 
