@@ -6,7 +6,7 @@ round that silos had answered, and that is not in the file, is asked again: same
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from types import MappingProxyType
@@ -24,6 +24,7 @@ from server.loop import Kept
 from server.replies import Form
 
 Record = TypeVar("Record", bound=Message)
+_EVALUATION = "evaluation"  # its admissions
 _OVERHEAD = 512  # bytes of a round's record beside its arrays, about
 
 
@@ -114,6 +115,14 @@ class Checkpoint:
         """Keep what silos admitted, before the first round."""
         self.admissions = dict(admissions)
         self._append("admitted", AdmittedRecord(admissions=self.admissions))
+
+    def evaluation(self, offer: Callable[[], Mapping[str, Admission]]) -> Mapping[str, Admission]:
+        """What silos admitted of the run's evaluation: offered once, and kept before they are asked."""
+        if (kept := self.log.kept(_EVALUATION)) is not None:
+            return _head(kept[1], AdmittedRecord, self._path).admissions
+        admissions = dict(offer())
+        self.log.keep(_EVALUATION, AdmittedRecord(admissions=admissions).body())
+        return admissions
 
     def next(self) -> Kept | None:
         """See `Journal`."""

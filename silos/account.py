@@ -42,6 +42,13 @@ Why:
   E[sum t_j] <= T, so (epsilon, delta')-DP of the ideal one gives (epsilon, delta' + (1 + e^epsilon) T)-DP. A
   sampled plan's own price has that term in its delta already.
 
+**Two parts.** A silo that holds records out (`silos.own_records`) has the caps for each part, and a run is
+charged to the part that it reads. The division is fixed before anything is released, and the record that
+differs between neighbouring data sets is in the same part of both. Releases of the other part are functions
+of equal records, of noise that is independent of everything, and of earlier releases: post-processing. So the
+lifetime guarantee is that of the differing record's part: what counts is the larger cost, not the sum. It is
+of one record: costs add up for a group of records, one person's say, of which some are in either part.
+
 Sums are exact (fractions), every float that enters is rounded up and every cap down. A spend that is NaN,
 infinite, negative or subnormal is refused.
 """
@@ -55,11 +62,12 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from fractions import Fraction
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 from fedsim.common.errors import InputError, Refused
 from fedsim.privacy import gaussian
 from fedsim.privacy.rounding import shown_down, shown_up
+from fedsim.wire.messages import Part
 
 DISTANCE_SHARE = 1e-3
 """Share of the Gaussian plans' delta that pays for the distance of discrete noise from Gaussian noise."""
@@ -101,6 +109,10 @@ class Cost:
     def least(self, other: Cost) -> Cost:
         """The smaller of each number, where both bound the same thing."""
         return Cost(*map(min, self.tree().values(), other.tree().values()))
+
+    def most(self, other: Cost) -> Cost:
+        """The larger of each number."""
+        return Cost(*map(max, self.tree().values(), other.tree().values()))
 
 
 FREE = Cost()
@@ -230,6 +242,17 @@ class Caps:
         return cls(float(str(tree["epsilon"])), float(str(tree["delta"])), Cost(**total))
 
 
+PARTS: tuple[Part, ...] = get_args(Part)
+
+
+class Column(NamedTuple):
+    """An account's sums over the runs that read one part of the records."""
+
+    charged: Cost
+    reserved: Cost
+    left: Cost
+
+
 class Account:
     """Sums of what the runs of a silo have reserved and used, never above the caps (module docstring).
 
@@ -239,25 +262,29 @@ class Account:
     def __init__(self, caps: Caps) -> None:
         self.caps = caps
         self._held: dict[str, Cost] = {}
+        self._parts: dict[str, Part] = {}
         self._open: set[str] = set()
 
-    def reserve(self, run: str, cost: Cost) -> None:
-        """Set the cost of a plan aside. Refused if it does not fit beside what all runs have reserved and
-        used; nothing is set aside.
+    def reserve(self, run: str, cost: Cost, part: Part = "training") -> None:
+        """Set the cost of a plan that reads this part aside. Refused if it does not fit beside what all runs
+        of the part have reserved and used; nothing is set aside.
         """
         if run in self._held:
             raise Refused("a run reserves once")
-        self.check(cost)
-        self._held[run] = cost
+        self.check(cost, part)
+        self._held[run], self._parts[run] = cost, part
         self._open.add(run)
 
-    def check(self, cost: Cost) -> None:
+    def check(self, cost: Cost, part: Part = "training") -> None:
         """Refuse a cost that does not fit; nothing is set aside."""
-        left, asked, caps = self._left(), cost.tree(), self.caps.total.tree()
-        for name, value in asked.items():
+        if part not in PARTS:
+            raise Refused("a run reads a part of the records, training or holdout")
+        caps = self.caps.total.tree()
+        of, left = " for held-out records" * (part == "holdout"), self._left(part)
+        for name, value in cost.tree().items():
             if Fraction(value) > left[name]:
                 raise Refused(
-                    f"the silo's lifetime budget cannot carry this run: {_NAMES[name]} is "
+                    f"the silo's lifetime budget{of} cannot carry this run: {_NAMES[name]} is "
                     f"{shown_up(value)}, {shown_down(down(left[name]))} of {shown_down(caps[name])} is left"
                 )
 
@@ -271,24 +298,32 @@ class Account:
         self._open.discard(run)
         return self._held[run]
 
+    def column(self, part: Part) -> Column:
+        """What runs that read a part have used and reserved, rounded up, and what is left, rounded down."""
+        own = {run: cost for run, cost in self._held.items() if self._parts[run] == part}
+        charged = total(cost for run, cost in own.items() if run not in self._open)
+        reserved = total(cost for run, cost in own.items() if run in self._open)
+        return Column(charged, reserved, Cost(**{k: down(value) for k, value in self._left(part).items()}))
+
     @property
     def left(self) -> Cost:
-        """The most that a further run may cost, each number rounded down."""
-        return Cost(**{name: down(value) for name, value in self._left().items()})
+        """The most that a further run may cost, of whichever records."""
+        return self.column("training").left.least(self.column("holdout").left)
 
     @property
     def reserved(self) -> Cost:
-        """Cost that open runs have reserved, each number rounded up."""
-        return total(cost for run, cost in self._held.items() if run in self._open)
+        """Cost that open runs have reserved: the larger one of the two parts."""
+        return self.column("training").reserved.most(self.column("holdout").reserved)
 
     @property
     def charged(self) -> Cost:
-        """Cost that closed runs used, each number rounded up."""
-        return total(cost for run, cost in self._held.items() if run not in self._open)
+        """Cost that closed runs used: the larger one of the two parts."""
+        return self.column("training").charged.most(self.column("holdout").charged)
 
-    def _left(self) -> dict[str, Fraction]:
+    def _left(self, part: Part) -> dict[str, Fraction]:
         left = {name: Fraction(value) for name, value in self.caps.total.tree().items()}
-        for cost in self._held.values():
+        own = (cost for run, cost in self._held.items() if self._parts[run] == part)
+        for cost in own:
             for name, value in cost.tree().items():
                 left[name] -= Fraction(value)
         return left

@@ -12,7 +12,7 @@ from typing import Any
 
 from fedsim.common.errors import InputError, Refused
 from fedsim.common.notices import ending
-from fedsim.wire.messages import Mark
+from fedsim.wire.messages import Mark, Part
 from silos.account import Account, Caps, Cost, Price
 from silos.chain import GENESIS, Entry, entries, knows, readable, reading
 
@@ -30,6 +30,7 @@ class Enrolment:
     identity: str  # its public key, hexadecimal
     caps: Caps  # of its lifetime account
     expires: int  # the end of its life, microseconds since 1970; no run or round is paid for afterwards
+    holdout: float | None = None  # the share of its records that answer evaluations
 
     @property
     def notices(self) -> list[str]:
@@ -37,8 +38,8 @@ class Enrolment:
         return ending("Lifetime", datetime.fromtimestamp(self.expires / 1e6, UTC))
 
     def tree(self) -> dict[str, Any]:
-        """Plain values, for `from_tree`."""
-        return asdict(self)
+        """Plain values, for `from_tree`; without a holdout as they were before there was one."""
+        return {name: each for name, each in asdict(self).items() if self.holdout or name != "holdout"}
 
     @classmethod
     def from_tree(cls, tree: Mapping[str, Any]) -> Enrolment:
@@ -91,6 +92,7 @@ class Run:
     notices: dict[str, None] = field(default_factory=dict)
     mark: Mark | None = None
     study: Mapping[str, str] = field(default_factory=dict)  # of its offer; empty in entries of version 0.3
+    records: Part = "training"  # which part of the silo's records it reads
 
     @property
     def open(self) -> bool:
@@ -195,7 +197,7 @@ class Book:
         rest = {**entry.payload, "price": Price.from_tree(entry.payload["price"])}
         rest |= {"before": self.head, "admitted": entry.hash.hex()}
         run = Run(**rest, opened=entry.time, version=self.version)
-        self.account.reserve(run.run, run.price.whole)
+        self.account.reserve(run.run, run.price.whole, run.records)
         self.runs[run.run], self.sessions[run.session] = run, run.run
 
 

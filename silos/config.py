@@ -211,6 +211,9 @@ class Config(Section):
         description="a command that writes the table at records.path to its standard output; it runs once, "
         "at enrolment, in that folder",
     )
+    holdout: float | None = Field(
+        None, gt=0, lt=1, description="share of its records that answer evaluations alone; fixed at enrolment"
+    )
     state: Path = Field(description="folder of ledger, identity key and log")
     listen: AtSocket | AtPort = Field(description="{socket: path}, or {port: number, token: path}")
     policy: Policy = Field(description="what it agrees to")
@@ -320,5 +323,5 @@ def _check_records(records: Dataset) -> None:
     records.check_alone(f"{ROOT}.records")
     for field in ("test_fraction", "reserve", "origin"):
         if field in records.model_fields_set:
-            hint = "exists in simulation only: a silo trains on all of its own records"
+            hint = "exists in simulation only: a silo holds records out by its own holdout"
             raise InputError(f"{ROOT}.records.{field}", getattr(records, field), hint)

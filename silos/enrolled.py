@@ -58,6 +58,9 @@ def check_enrolment(config: Config, enrolled: Enrolment, records: OwnRecords, id
         raise InputError(f"{ROOT}.policy.lifetime", lifetime.model_dump(mode="json"), hint)
     if identity.public != enrolled.identity:
         raise InputError(f"{ROOT}.state", str(config.state), "holds another key than the one enrolled")
+    if config.holdout != enrolled.holdout:
+        hint = f"the silo enrolled with {enrolled.holdout}, for its whole life; enrol anew elsewhere"
+        raise InputError(f"{ROOT}.holdout", config.holdout, hint)
     if records.digest(identity) != enrolled.records:
         hint = "the records have changed since enrolment; bring back the old ones, or enrol anew elsewhere"
         raise InputError(f"{ROOT}.records", config.records.name, hint)

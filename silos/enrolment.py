@@ -73,11 +73,13 @@ class Proposed:
         if write:
             write_table(config)
         records = read_records(config)
-        own = Own(config.name, records.n, records.num_features, records.num_classes)
+        held_out = records.held_out(config.holdout)
+        own = Own(config.name, records.n - held_out, records.num_features, records.num_classes, held_out)
         inexact = _inexact(config, caps, own)
         if inexact and not caps.total.epsilon:
             raise InputError(f"{ROOT}.policy.lifetime.epsilon", caps.epsilon, inexact)
-        return cls(config, records, own, caps, (*_warnings(config, own.n), *([inexact] if inexact else ())))
+        warnings = _warnings(config, records.n)
+        return cls(config, records, own, caps, (*warnings, *([inexact] if inexact else ())))
 
     @property
     def lines(self) -> list[str]:
@@ -92,6 +94,7 @@ class Proposed:
         return [
             f"Enrolment of silo {own.name} in {self.config.state}. Fixed once, for the silo's whole life:",
             f"  records    {own.n:,}, {own.num_features} features{classes}; none is added or changed",
+            *([f"  held out   {own.held_out:,} others, for evaluations alone"] if own.held_out else []),
             f"  lifetime   {_pair(caps.epsilon, caps.delta)}-DP, all that is ever released",
             f"  of it      {_pair(lifetime.sampled.epsilon, lifetime.sampled.delta)} for sampled batches",
             f"  last day   {lifetime.expires} (UTC), in {days:,} days",
@@ -116,7 +119,8 @@ def enrol(config: Config, tell: Callable[[str], object] = lambda _: None) -> Enr
     identity.publish(config.state)  # that enrolment may not have come so far
     expires, own = config.policy.lifetime.expires, proposed.own
     digest = proposed.records.digest(identity)
-    LedgerFile.create(config.ledger, config.name, digest, proposed.caps, identity.public, expires)
+    fixed = digest, proposed.caps, identity.public, expires, config.holdout
+    LedgerFile.create(config.ledger, config.name, *fixed)
     return Enrolled(own.name, identity.public, own.n, own.num_features, own.num_classes)
 
 

@@ -61,7 +61,9 @@ class Journal:
         self._failed = False
 
     @staticmethod
-    def create(path: Path, silo: str, records: str, caps: Caps, identity: str, expires: date) -> None:
+    def create(
+        path: Path, silo: str, records: str, caps: Caps, identity: str, expires: date, holdout: float | None
+    ) -> None:
         """Enrol: a new ledger, which is there as a whole or not at all.
 
         Args:
@@ -71,6 +73,7 @@ class Journal:
             caps: of its lifetime account, fixed from now on.
             identity: its public key, hexadecimal.
             expires: the last day of its life, UTC.
+            holdout: the share of its records that is held out.
 
         Raises:
             InputError: there is one already.
@@ -80,7 +83,7 @@ class Journal:
         try:
             if path.exists():
                 raise InputError("ledger", str(path), "there is one already: a silo enrols once")
-            enrolment = Enrolment(silo, records, identity, caps, _end_of(expires))
+            enrolment = Enrolment(silo, records, identity, caps, _end_of(expires), holdout)
             with atomic_file(path) as draft:
                 HeadFile.create(path, _write_first(draft, enrolment))
             to_disk(path.parent)

@@ -12,6 +12,7 @@ from typing import Any, Self
 
 from fedsim.common.errors import InputError, Refused
 from fedsim.common.identity import Identity, is_signed, public_key
+from fedsim.wire.messages import Part
 from silos.account import Account, Cost, Price
 from silos.book import DAY, Enrolment, Run, contents
 from silos.chain import text
@@ -51,6 +52,7 @@ class LedgerFile(Journal):
         price: Price,
         days: float,
         max_runs: int,
+        records: Part = "training",
     ) -> RunLedger:
         """Admit a run: its whole price is reserved, on the disk, before anything of it is released.
 
@@ -66,6 +68,7 @@ class LedgerFile(Journal):
             price: of the plan.
             days: until the run is closed by itself.
             max_runs: see `check_room`.
+            records: which part of the silo's records it reads.
 
         Returns:
             The run; the one that is there already for a session known with the same offer, open or not.
@@ -83,7 +86,7 @@ class LedgerFile(Journal):
             if run in self.book.runs:
                 raise Refused("this run's id is taken")
             self.check_room(offer, max_runs)  # runs may have been opened since it was asked first
-            self.account.check(price.whole)
+            self.account.check(price.whole, records)
             payload = {
                 "run": run,
                 "session": session,
@@ -94,6 +97,7 @@ class LedgerFile(Journal):
                 "price": price.tree(),
                 "contents": contents(offer.encode(), secret),
                 "expires": self.now() + int(days * DAY),
+                **({} if records == "training" else {"records": records}),
             }
             row = ("INSERT INTO runs VALUES (?, ?, ?)", (run, offer, secret))
             self.note("admitted", payload, row)
@@ -186,6 +190,7 @@ def _receipt(enrolment: Enrolment, run: Run) -> dict[str, Any]:
         "head_after": run.after,
         "version": run.version,
         "public_key": enrolment.identity,
+        **({} if run.records == "training" else {"part": run.records}),
     }
 
 

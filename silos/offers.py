@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, cast
 
 import torch
 
-from fedsim.algorithms.registry import shipped_names
+from fedsim.algorithms.registry import EVALUATION, shipped_names
 from fedsim.algorithms.section import algorithm_of
 from fedsim.common.errors import InputError, Refused
 from fedsim.privacy.mechanism import Mechanism
@@ -28,7 +28,7 @@ from fedsim.protocol.contract import Algorithm, Public
 from fedsim.protocol.dryrun import Arrays, dry_run
 from fedsim.protocol.plan import Admitted, Plan, Terms
 from fedsim.protocol.statistics import extent
-from fedsim.wire.messages import Offer
+from fedsim.wire.messages import Offer, Part
 from silos.admission import admit, silo_mechanism
 from silos.config import Policy
 
@@ -44,12 +44,23 @@ _NO_LOCK = nullcontext()
 
 @dataclass(frozen=True)
 class Own:
-    """A silo's public numbers: name, records, features with the intercept, classes (0 for a number)."""
+    """A silo's public numbers: name, records that train, features with the intercept, classes (0 for a
+    number), and records that are held out.
+    """
 
     name: str
     n: int
     num_features: int
     num_classes: int
+    held_out: int = 0
+
+    def of(self, part: Part) -> Own:
+        """The same of one part of the records; Refused if it is none."""
+        if part == "training":
+            return self
+        if not self.held_out:
+            raise Refused(f"offer: silo {self.name!r} holds out no records to evaluate with")
+        return replace(self, n=self.held_out)
 
 
 @dataclass(frozen=True)
@@ -110,7 +121,7 @@ def proposal_of(
     _check_shape(offer, own)
     try:
         theirs, isolated = _theirs(offer, policy), None
-        if theirs or offer.algorithm["name"] not in shipped_names():
+        if theirs or offer.algorithm["name"] not in (*shipped_names(), EVALUATION):
             isolated = _isolated(offer, theirs, start)
         with alone:
             problem = isolated.problem if isolated and theirs else _problem(offer, policy)
@@ -146,6 +157,8 @@ def admissible(proposal: Proposal, policy: Policy, own: Own, seeded: bool = Fals
         trace = dry_run(proposal.algorithm, proposal.problem, proposal.public, offer.seed, limits)
     plan = trace.plan
     check_answerable(proposal.problem, plan.queries)
+    if offer.records == "holdout" and {query.statistic for query in plan.queries} != {"score_histogram"}:
+        raise Refused("offer: held-out records answer score_histogram alone")
     if plan.sampled and proposal.dtype == torch.float32:  # see `silos.sums`
         raise Refused("offer: float32 with sampled batches; rounding of such sums is bounded in float64 only")
     mechanism: Mechanism
@@ -198,7 +211,8 @@ def _check_shape(offer: Offer, own: Own) -> None:
 
 def _theirs(offer: Offer, policy: Policy) -> bool:
     """Whether the problem is one that fedsim does not ship; the policy lists all that is offered."""
-    _check_name("algorithm", offer.algorithm.get("name"), policy.allowed_algorithms)
+    allowed = (EVALUATION,) if offer.records == "holdout" else policy.allowed_algorithms
+    _check_name("algorithm", offer.algorithm.get("name"), allowed)
     _check_name("problem", offer.problem.get("name"), policy.allowed_problems)
     model = offer.problem.get("model")
     network = model.get("path", "") if isinstance(model, Mapping) and model.get("name") == "module" else None

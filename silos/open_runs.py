@@ -15,7 +15,7 @@ from torch import Tensor
 from fedsim.common.errors import Busy, Refused
 from fedsim.common.serialise import finite
 from fedsim.protocol.copies import digest
-from fedsim.wire.messages import Mark, Offer
+from fedsim.wire.messages import Mark, Offer, Part
 from silos.admission import spent
 from silos.config import InsecureSimulation, Policy
 from silos.entropy import Entropy, SeededEntropy, SystemEntropy
@@ -58,7 +58,7 @@ class OpenRuns:
 
     def __init__(
         self,
-        records: OwnRecords,
+        records: Mapping[Part, OwnRecords],
         own: Own,
         policy: Policy,
         simulation: InsecureSimulation | None,
@@ -83,8 +83,9 @@ class OpenRuns:
         if not self._trying.acquire(timeout=wait):
             raise Busy("the silo is trying out another offer; ask again")
         try:
-            made = proposal_of(offer, self._policy, self._own, self._pinned, self._start, self._work)
-            return admissible(made, self._policy, self._own, self._simulation is not None)
+            own = self._own.of(offer.records)
+            made = proposal_of(offer, self._policy, own, self._pinned, self._start, self._work)
+            return admissible(made, self._policy, own, self._simulation is not None)
         finally:
             self._trying.release()
 
@@ -185,14 +186,16 @@ class OpenRuns:
         Refused if it would not be admitted as it was.
         """
         plan = self.considered(Offer.model_validate({**json.loads(run.offer), "head": ""}), wait)
-        if plan.plan.digest != run.record.plan or self.terms(plan) != dict(run.record.terms):
+        found = plan.plan.digest, plan.proposal.offer.records, self.terms(plan)
+        if found != (run.record.plan, run.record.records, dict(run.record.terms)):
             raise Refused("the run was admitted under another policy or version of the silo; close it")
         return plan
 
     def _gate(self, run: RunLedger, plan: Admissible, ledger: RunLedger) -> Gate:
         problem, dtype = plan.proposal.problem, plan.proposal.dtype
+        records = self._records[run.record.records]
         return Gate(
-            lay_out([(self._records.features, self._records.target)], problem, dtype),
+            lay_out([(records.features, records.target)], problem, dtype),
             problem,
             plan.proposal.algorithm,
             plan.plan,

@@ -33,6 +33,7 @@ from fedsim.wire.messages import (
     Hello,
     Message,
     Offer,
+    Part,
     Refusal,
     Reply,
     named,
@@ -161,6 +162,7 @@ class Silo:
         return Greeting(
             silo=own.name,
             n=own.n,
+            held_out=own.held_out,
             num_features=own.num_features,
             num_classes=own.num_classes,
             version=installed.version(),
@@ -186,7 +188,7 @@ class Silo:
         cost, terms = price(plan.plan, plan.admitted, plan.mechanism), self._runs.terms(plan)
         if self._pending is not None:
             with self.ledger.lock:
-                self.ledger.account.check(cost.whole)
+                self.ledger.account.check(cost.whole, offer.records)
             self._pending.check_approved(found, text, plan, terms, cost, self.ledger.now())
         nonce = secrets.token_hex(16)
         run = self.ledger.open_run(
@@ -201,6 +203,7 @@ class Silo:
             price=cost,
             days=self._policy.run_days,
             max_runs=self._policy.max_runs,
+            records=offer.records,
         )
         self._runs.admitted(run.run, plan)
         log.info("admitted run %s of the study %s", run.run, ascii(offer.study.name))
@@ -239,13 +242,17 @@ def parts(config: Config) -> tuple[Own, OwnRecords, Identity, OpenRuns]:
         raise no_ledger(config)
     check_modes(config.state)
     records, identity = read_records(config), Identity.load(config.state)
-    own = Own(config.name, records.n, records.num_features, records.num_classes)
+    held_out = records.held_out(config.holdout)
+    own = Own(config.name, records.n - held_out, records.num_features, records.num_classes, held_out)
+    by_part: dict[Part, OwnRecords] = {"training": records}
+    if config.holdout is not None:
+        by_part["training"], by_part["holdout"] = records.divided(config.holdout, identity)
     pinned: Pinned | None = None
     if config.rosters:
         from silos.pooled import Pinned  # with secure aggregation
 
         pinned = Pinned.load(config.rosters, config.name, identity, f"{ROOT}.rosters")
-    runs = OpenRuns(records, own, config.policy, config.insecure_simulation, pinned, config.start_child)
+    runs = OpenRuns(by_part, own, config.policy, config.insecure_simulation, pinned, config.start_child)
     return own, records, identity, runs
 
 

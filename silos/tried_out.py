@@ -33,5 +33,5 @@ def tried_out(config: Config, head: Mapping[str, Any]) -> Pending:
     book.check_room(offer.text, config.policy.max_runs, now)
     plan = runs.considered(offer)
     cost = price(plan.plan, plan.admitted, plan.mechanism)
-    book.account.check(cost.whole)
+    book.account.check(cost.whole, offer.records)
     return Pending.of(offer.text, plan, runs.terms(plan), cost, now, config.policy.approve_days)

@@ -36,6 +36,9 @@ def algorithms() -> dict[str, type[Algorithm]]:
 _HELPERS = ("base", "evaluation", "prepared", "registry", "section")  # without an algorithm that trains
 
 
+EVALUATION = "evaluation"  # is run after a scenario's own algorithm, so that no scenario names it
+
+
 @cache
 def shipped_names() -> tuple[str, ...]:
     """Names of the algorithms that fedsim ships, sorted; none of them is loaded for it."""
@@ -56,7 +59,7 @@ def algorithm_class(name: str) -> type[Algorithm]:
     if file_of(name):
         kind = class_of(name, _NAME, is_algorithm, f"dataclass with {ALGORITHM_HAS}")
         return cast(type[Algorithm], kind)
-    if name in shipped_names():
+    if name in (*shipped_names(), EVALUATION):
         return _shipped(name)
     if name not in (known := algorithms()):
         raise InputError(_NAME, name, f"{suggest(name, known)}; or my.py:MyAlgorithm, a class of your file")

@@ -21,6 +21,7 @@ from fedsim.common.files import atomic_file
 from fedsim.privacy.rounding import shown_down, shown_up
 
 if TYPE_CHECKING:
+    from fedsim.wire.messages import Part
     from silos.book import Book, Run
 
 WORDS = {
@@ -30,6 +31,7 @@ WORDS = {
     "distance": "distance of discrete noise",
 }
 _POOLED = "Runs with secure aggregation count with their cost while server and shuffler do not collude."
+_OF = {"training": "", "holdout": "on held-out records "}
 _SHORT = 8  # digits of a run's id that stand for it
 
 ledger = typer.Typer(
@@ -68,8 +70,11 @@ def ledger_show(
                 f"Silo {book.enrolment.silo}: all that it ever releases is ({shown_up(caps.epsilon)}, "
                 f"{shown_up(caps.delta)})-DP for replacing one of its records, whatever is asked of it.",
                 *([_POOLED] if _pooled(book) else []),
-                f"A run of a Gaussian plan with delta {shown_down(delta)} may still cost epsilon "
-                f"{shown_down(_affordable(book, delta))}.",
+                *(
+                    f"A run of a Gaussian plan {_OF[part]}with delta {shown_down(delta)} may still cost "
+                    f"epsilon {shown_down(_affordable(book, part, delta))}."
+                    for part in _parts(book)
+                ),
             ],
             [
                 ("Life ends", time_of(book.enrolment.expires)),
@@ -166,6 +171,7 @@ def _stated(receipt: Mapping[str, Any]) -> tuple[list[str], list[tuple[str, str]
         ("Run", receipt["run"]),
         ("Session", receipt["session"]),
         ("Rounds", f"{len(rounds)}, from {rounds[0]} to {rounds[-1]}" if rounds else "none"),
+        ("Records", "held out" if receipt.get("part") == "holdout" else "training"),
         *cost_rows(terms),
         ("Lifetime", f"({shown_up(lifetime.epsilon)}, {shown_up(lifetime.delta)})-DP, all runs together"),
         *zip(["Charged", "", "", ""], used or ["nothing"], strict=False),
@@ -214,21 +220,28 @@ def time_of(microseconds: int) -> str:
     return datetime.fromtimestamp(microseconds // SECOND, UTC).strftime("%Y-%m-%d %H:%M UTC")
 
 
-def _affordable(book: Book, delta: float) -> float:
-    """The epsilon of a Gaussian plan that uses up the account, rounded down."""
+def _affordable(book: Book, part: Part, delta: float) -> float:
+    """The epsilon of a Gaussian plan that uses up the account of one part, rounded down."""
     from fedsim.privacy import gaussian
 
-    return float(gaussian.epsilon(sqrt(book.account.left.mu_sq) * (1 - 1e-9), delta))
+    return float(gaussian.epsilon(sqrt(book.account.column(part).left.mu_sq) * (1 - 1e-9), delta))
 
 
 def _account(book: Book) -> Table:
     table = titled("Lifetime account", texts=[""], numbers=["cap", "charged", "reserved", "left"])
-    account = book.account
-    columns = [cost.tree() for cost in (account.caps.total, account.charged, account.reserved, account.left)]
-    for name, words in WORDS.items():
-        cap, charged, reserved, left = (column[name] for column in columns)
-        table.add_row(words, shown_down(cap), shown_up(charged), shown_up(reserved), shown_down(left))
+    account, parts = book.account, _parts(book)
+    for part in parts:
+        columns = [cost.tree() for cost in (account.caps.total, *account.column(part))]
+        for name, words in WORDS.items():
+            cap, charged, reserved, left = (column[name] for column in columns)
+            words = f"{words}, {part}" if len(parts) > 1 else words
+            table.add_row(words, shown_down(cap), shown_up(charged), shown_up(reserved), shown_down(left))
     return table
+
+
+def _parts(book: Book) -> tuple[Part, ...]:
+    """The parts of the silo's records, each with its own column under the same caps."""
+    return ("training", "holdout") if book.enrolment.holdout else ("training",)
 
 
 def _runs(book: Book) -> Table:
@@ -247,7 +260,7 @@ def _runs(book: Book) -> Table:
         if pooled:  # a run without others' noise has the one epsilon
             figures.insert(1, terms.get("epsilon_colluding", terms.get("epsilon_guaranteed")))
         rounds = f"{len(run.rounds)} of {len(run.price.rounds)}"
-        state = "open" if run.open else "closed"
+        state = ("open" if run.open else "closed") + ", held out" * (run.records == "holdout")
         study = Text(printable(run.study.get("name", "")))
         table.add_row(
             run.run[:_SHORT], time_of(run.opened)[:10], state, rounds, *map(shown_up, figures), study
@@ -271,7 +284,8 @@ def _tree(book: Book, delta: float) -> dict[str, Any]:
         "charged": account.charged.tree(),
         "reserved": account.reserved.tree(),
         "left": account.left.tree(),
-        "gaussian_plan_left": {"epsilon": _affordable(book, delta), "delta": delta},
+        "parts": {part: [cost.tree() for cost in account.column(part)] for part in _parts(book)},
+        "gaussian_plan_left": {"epsilon": _affordable(book, "training", delta), "delta": delta},
         "runs": [_run(run) for run in book.runs.values()],
     }
 
@@ -281,6 +295,7 @@ def _run(run: Run) -> dict[str, Any]:
         "run": run.run,
         "session": run.session,
         "study": dict(run.study),
+        "records": run.records,
         "open": run.open,
         "opened": run.opened,
         "expires": run.expires,

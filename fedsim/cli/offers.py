@@ -19,6 +19,7 @@ from fedsim.common.files import writing
 from fedsim.privacy.rounding import shown_down, shown_up
 
 if TYPE_CHECKING:
+    from fedsim.wire.messages import Part
     from silos.book import Book
     from silos.pending import Pending, PendingOffers
 
@@ -172,9 +173,10 @@ def _facts(offer: Pending, book: Book) -> list[tuple[str, str]]:
     from silos.account import Cost
 
     tree, terms = _tree(offer), offer.terms
+    part = tree.get("records", "training")
     federation = f"; of the federation {offer.federation}, by your roster" if offer.federation else ""
     try:
-        book.account.check(Cost(**offer.cost))
+        book.account.check(Cost(**offer.cost), part)
         left = []
     except Refused as refusal:
         left = [("", str(refusal))]
@@ -183,9 +185,10 @@ def _facts(offer: Pending, book: Book) -> list[tuple[str, str]]:
         ("From", f"not known, since an offer is not signed{federation}"),
         ("Algorithm", f"{tree['algorithm']['name']} on {tree['problem']['name']}, {offer.rounds:,} rounds"),
         ("Noise", f"multiplier {shown_down(terms['noise_multiplier'])}, {terms['releases']:,} noisy answers"),
+        *([("Records", "those that are held out")] if part == "holdout" else []),
         ("Silos", _sizes(tree["shape"]["sizes"], tree["silo"])),
         *cost_rows(terms),
-        *zip(["Lifetime", "", "", ""], _account(offer.cost, book), strict=False),
+        *zip(["Lifetime", "", "", ""], _account(offer.cost, book, part), strict=False),
         *left,
         *(("Notice", line) for line in terms["notices"]),
         ("Digest", offer.digest),
@@ -193,9 +196,9 @@ def _facts(offer: Pending, book: Book) -> list[tuple[str, str]]:
     ]
 
 
-def _account(cost: Mapping[str, float], book: Book) -> list[str]:
+def _account(cost: Mapping[str, float], book: Book, part: Part) -> list[str]:
     """Of each number of which the run uses a thousandth or more: its cost, what is left before and after."""
-    left = book.account.left.tree()
+    left = book.account.column(part).left.tree()
     return [
         f"{shown_up(cost[name])} of the {shown_down(left[name])} left, {words}; "
         f"{shown_down(max(0.0, left[name] - cost[name]))} after it"

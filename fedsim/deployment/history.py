@@ -23,7 +23,7 @@ from fedsim.measure.evaluator import Evaluator
 from fedsim.measure.metrics import asked_of
 from fedsim.protocol.plan import Admitted, Statement, Terms
 from fedsim.report.outcome import Deployed, Outcome, Results, TrialResult, value
-from fedsim.report.record import AskedSilo, BaselineMeasurement, Measurement
+from fedsim.report.record import AskedSilo, BaselineMeasurement, Evaluated, Measurement
 from fedsim.scenario.metric import METRICS
 from fedsim.scenario.resolve import Resolved
 from fedsim.wire.messages import Admission, Closed, Offer
@@ -73,6 +73,16 @@ class Gauges:
             yield Metric("test", "The model on public test records.", values, "metric")
 
 
+class Evaluation(NamedTuple):
+    """What came of it; nothing but the reason where silos did not admit it."""
+
+    rows: Sequence[Evaluated] = ()
+    admitted: Sequence[Admitted] = ()
+    offers: Mapping[str, Offer] = {}  # these two by the name of their file
+    receipts: Mapping[str, str] = {}
+    remarks: Sequence[str] = ()
+
+
 class History:
     """Follows a run's rounds, and makes its outcome.
 
@@ -97,16 +107,16 @@ class History:
         self._greetings, self._absent = record.greetings, record.absent
         self._evaluate, self._silos = evaluate, silos
         self._admitted = {
-            name: _admitted(resolved, offers[name], admissions[name]) for name in resolved.names
+            name: admitted_of(resolved, offers[name], admissions[name]) for name in resolved.names
         }
         self._total, self._start = len(resolved.trace.plan.rounds), time.perf_counter()
         self._asked: list[AskedSilo] = []
         self._seconds: list[float | None] = []
-        self._results, self._model = Results(), Tensor()
+        self._results, self.model = Results(), Tensor()
 
     def add(self, progress: Progress) -> Step:
         """One step of the loop: the model, and the round that made it."""
-        self._model, last, names = progress.answer, progress.last, self._resolved.names
+        self.model, last, names = progress.answer, progress.last, self._resolved.names
         left_out = {} if last is None else {names[m]: reason for m, reason in last.left_out.items()}
         if last is not None:
             self._seconds.append(last.seconds)
@@ -136,11 +146,13 @@ class History:
         unstated: Mapping[str, str],
         remarks: Sequence[str],
         seconds: float,
+        evaluation: Evaluation,
     ) -> Outcome:
         """The run's results.
 
         Args:
             unstated: why the other silos gave none.
+            evaluation: of its model.
         """
         reasons = dict(unstated) | {
             name: odd for name, each in closed.items() if (odd := self._odd(name, each))
@@ -150,12 +162,13 @@ class History:
             for name in self._resolved.names
         ]
         fitted = _declared(self._resolved, self._test)
-        rows = [*self._asked, *self._naive()]
-        self._results.finish(TrialResult(0, {"private": self._model}, statements, rows, fitted))
-        receipts = {name: each.receipt for name, each in closed.items()}
-        deployed = self._deployed(reasons, receipts, [*self._versions(), *remarks])
+        rows = [*self._asked, *self._naive(), *evaluation.rows]
+        self._results.finish(TrialResult(0, {"private": self.model}, statements, rows, fitted))
+        receipts = {name: each.receipt for name, each in closed.items()} | dict(evaluation.receipts)
+        said = [*self._versions(), *remarks, *evaluation.remarks]
+        deployed, admitted = self._deployed(reasons, receipts, said), tuple(self._admitted.values())
         return Outcome(
-            self._resolved, self._results, seconds, admitted=tuple(self._admitted.values()), deployed=deployed
+            self._resolved, self._results, seconds, False, None, admitted, deployed, evaluation.admitted
         )
 
     def _naive(self) -> list[BaselineMeasurement]:
@@ -239,7 +252,8 @@ def release(version: str) -> str:
     return version.partition("+")[0]
 
 
-def _admitted(resolved: Resolved, offer: Offer, admission: Admission) -> Admitted:
+def admitted_of(resolved: Resolved, offer: Offer, admission: Admission) -> Admitted:
+    """What a silo has admitted, by its own words."""
     rounds = range(len(resolved.trace.plan.rounds)) if offer.rounds is None else offer.rounds
     n = offer.shape.sizes[offer.silo]
     terms = Terms(offer.silo, n, admission.epsilon, admission.delta, rounds, offer.noise_multiplier)

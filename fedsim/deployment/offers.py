@@ -13,7 +13,7 @@ from fedsim.data.source import Outline
 from fedsim.privacy.registry import MECHANISMS
 from fedsim.protocol.plan import Terms
 from fedsim.scenario.algorithm import GivenAlgorithm
-from fedsim.scenario.model import Scenario
+from fedsim.scenario.model import EvaluateSection, Scenario
 from fedsim.scenario.participation import AvailableSilos, for_some
 from fedsim.scenario.resolve import Resolved
 from fedsim.secagg.roster import Roster
@@ -35,7 +35,8 @@ def outline_of(greetings: Mapping[str, Greeting]) -> Outline:
             raise Refused(f"the silos' records differ in {what} ({stated})")
     first = next(iter(greetings.values()))
     sizes = {name: greetings[name].n for name in sorted(greetings)}
-    return Outline(sizes, first.num_features, first.num_classes)
+    held_out = {name: said.held_out for name, said in greetings.items()}
+    return Outline(sizes, first.num_features, first.num_classes, held_out=held_out)
 
 
 _PER_SILO = ("epsilon", "delta", "claimed_epsilon", "claimed_delta", "sigma", "noise_multiplier")
@@ -140,12 +141,13 @@ def _partial(own: Sequence[int], total: int) -> tuple[int, ...] | None:
     return None if len(own) == total else tuple(own)
 
 
-def digest_of(offers: Mapping[str, Offer], rounds: Schedule) -> str:
+def digest_of(offers: Mapping[str, Offer], rounds: Schedule, evaluate: EvaluateSection | None) -> str:
     """SHA-256 of all that a run depends on, but for its session: 64 hexadecimal digits."""
     named = {
         name: offer.model_dump(mode="json", exclude={"session", "head"}) for name, offer in offers.items()
     }
-    return hashlib.sha256(canonical([named, rounds]).encode()).hexdigest()
+    asked = [] if evaluate is None else [evaluate.model_dump(mode="json")]
+    return hashlib.sha256(canonical([named, rounds, *asked]).encode()).hexdigest()
 
 
 def identities_digest(identities: Mapping[str, bytes]) -> str:
@@ -198,9 +200,6 @@ def _check(scenario: Scenario) -> None:
     if names := [stage.name for stage in scenario.prepare]:
         raise InputError("scenario.prepare", names, "exists in simulation only: leave it out")
     data.check_alone("scenario.data")
-    if scenario.evaluate is not None:
-        hint = "exists in simulation only: silos do not hold records out; leave it out"
-        raise InputError("scenario.evaluate", scenario.evaluate.model_dump(), hint)
     if data.reserve is not None:
         hint = "tunes on records that silos put aside, which exists in simulation only; leave it out"
         raise InputError("scenario.data.reserve", data.reserve.model_dump(), hint)

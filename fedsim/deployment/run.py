@@ -6,7 +6,7 @@ import secrets
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple, TypeVar
@@ -14,8 +14,9 @@ from typing import NamedTuple, TypeVar
 from fedsim.common.errors import InputError, Refused
 from fedsim.common.files import atomic_directory, check_free
 from fedsim.common.process import one_thread
+from fedsim.deployment.evaluation import evaluated
 from fedsim.deployment.federation_file import ROOT, Federation, read_heads, write_heads
-from fedsim.deployment.history import Gauges, History, Step, public_evaluator
+from fedsim.deployment.history import Evaluation, Gauges, History, Step, public_evaluator
 from fedsim.deployment.offers import deployable, digest_of, identities_digest, of_those, offers_of, outline_of
 from fedsim.deployment.secure_aggregation import (
     contexts_of,
@@ -132,9 +133,13 @@ def deploy(
                 trackers.measured(step.measurement)
         closed, unstated = silos.close()
         remarks += remarks_of(roster)
-        outcome = history.outcome(closed, unstated, remarks, time.perf_counter() - began)
+        evaluation = Evaluation()
+        if scenario.evaluate is not None:
+            with _resumable():
+                evaluation = evaluated(plan.resolved, history.model, checkpoint, silos, roster, other)
+        outcome = history.outcome(closed, unstated, remarks, time.perf_counter() - began, evaluation)
     save(outcome, place)
-    _keep(plan.offers, place / "offers")
+    _keep({**plan.offers, **evaluation.offers}, place / "offers")
     shutil.rmtree(_offers_beside(path), ignore_errors=True)
     path.unlink()
     trackers.finish(outcome)
@@ -159,7 +164,7 @@ def _plan(
     offers = offers_of(resolved, session, rounds, roster)
     record = RunRecord(
         session=session,
-        scenario=digest_of(offers, rounds),
+        scenario=digest_of(offers, rounds, scenario.evaluate),
         federation=identities_digest(federation.identities),
         greetings=dict(greetings),
         absent=dict(absent),
@@ -238,10 +243,11 @@ def _offers_beside(checkpoint: Path) -> Path:
 
 
 def _keep(offers: Mapping[str, Offer], folder: Path) -> None:
-    """Write each silo's offer, in the place of earlier ones; the silo's receipt has the file's SHA-256."""
+    """Write each silo's offers, in the place of earlier ones; the silo's receipt has the file's SHA-256."""
     shutil.rmtree(folder, ignore_errors=True)
     with atomic_directory(folder) as draft:
         for name, offer in offers.items():
+            (draft / name).parent.mkdir(exist_ok=True)
             (draft / f"{name}.json").write_text(offer.text)
 
 
@@ -295,11 +301,17 @@ def _rounds(
     resolved, (link, aggregate) = plan.resolved, way
     public = resolved.public([checkpoint.admissions[name].noise_multiplier for name in resolved.names])
     seed, problem = resolved.scenario.seed, resolved.problem
-    try:
+    with _resumable():
         for progress in run(
             resolved.algorithm, problem, public, seed, link, plan.rounds, aggregate, checkpoint
         ):
             yield history.add(progress)
+
+
+@contextmanager
+def _resumable() -> Iterator[None]:
+    try:
+        yield
     except Refused as refusal:
         raise Refused(f"{refusal}; the rounds so far are kept, so that the run can be resumed") from None
 

@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, get_args
 
 from pydantic import AfterValidator, BaseModel, Json, NonNegativeFloat
 
@@ -22,6 +22,7 @@ from fedsim.deployment.flower.submit import Job, Reader
 from fedsim.deployment.running import running
 from fedsim.deployment.topology import Topology, made
 from fedsim.report.run_directory import RECEIPTS
+from fedsim.wire.messages import Part
 
 DEFAULT_SUPERLINK = "127.0.0.1:8000"
 
@@ -107,6 +108,7 @@ class _Receipt(BaseModel):
     closed: int
     public_key: str
     charged: _Cost
+    part: Part = "training"
     lifetime: _Caps
 
 
@@ -114,14 +116,17 @@ class Lifetime(NamedTuple):
     """What receipts say of a silo's lifetime account; other servers may have charged more to it."""
 
     caps: Mapping[str, float]
-    charged: Mapping[str, float]  # by the runs whose receipts were read
+    charged: Mapping[str, float]  # by the runs whose receipts were read; of its two parts the larger
     runs: int
 
 
 def lifetimes(folders: Iterable[Path], names: Iterable[str]) -> dict[str, Lifetime | None]:
     """By silo, from the receipts in run directories; None where there is none of it."""
     places = list(dict.fromkeys(folders))
-    return {name: _lifetime([place / RECEIPTS / f"{name}.json" for place in places]) for name in names}
+    return {
+        name: _lifetime([each for place in places for each in (place / RECEIPTS).glob(f"**/{name}.json")])
+        for name in names
+    }
 
 
 def _lifetime(files: Iterable[Path]) -> Lifetime | None:
@@ -133,10 +138,13 @@ def _lifetime(files: Iterable[Path]) -> Lifetime | None:
     if not receipts:
         return None
     newest = max(receipts.values(), key=lambda each: each.closed)
-    own = [each.charged for each in receipts.values() if each.public_key == newest.public_key]
+    own = [each for each in receipts.values() if each.public_key == newest.public_key]
+    parts = [[each.charged for each in own if each.part == part] for part in get_args(Part)]
     caps = newest.lifetime.total
     return Lifetime(
-        dict(caps), {name: sum(getattr(each, name) for each in own) for name, _ in caps}, len(own)
+        dict(caps),
+        {name: max(sum(getattr(each, name) for each in part) for part in parts) for name, _ in caps},
+        len(own),
     )
 
 

@@ -250,6 +250,7 @@ def _silo(
             **listed,
             "max_rounds": len(resolved.trace.plan.rounds),
         },
+        **({} if scenario.evaluate is None else {"holdout": scenario.data.test_fraction}),
         **({"plug_in_folder": PLUG_INS, "plug_in_files": files} if files else {}),
         **({} if resolved.sums is None else {"rosters": [ROSTER]}),
     }

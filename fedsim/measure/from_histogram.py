@@ -22,6 +22,7 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from torch import Tensor
 
 Array = npt.NDArray[np.float64]
 
@@ -70,6 +71,12 @@ def metrics(counts: npt.ArrayLike, noise: float, records: float, bound: float = 
         "auc": auc(table, noise),
         "calibration_error": _calibration_error(table, noise, records),
     }
+
+
+def estimates(shares: Tensor, noise: float, records: int) -> dict[str, Estimate]:
+    """What an evaluation reports, of a mean histogram (2B,), as shares of `records`; see `metrics`."""
+    found = metrics((shares.double() * records).numpy(), noise, records)
+    return {name: found[name] for name in ("accuracy", "auc", "brier", "calibration_error")}
 
 
 def auc(table: Array, noise: float) -> Estimate:

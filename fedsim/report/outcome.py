@@ -187,7 +187,7 @@ class Deployed:
     round_seconds: Sequence[float | None]  # what each round took; None where it was not kept
     absent: Mapping[str, str]  # silos of the federation that took no part, and why
     unstated: Mapping[str, str]  # silos without a statement at the end, and why; asked rounds count as theirs
-    receipts: Mapping[str, str]  # signed statements, JSON
+    receipts: Mapping[str, str]  # signed statements, JSON, by name of the file
     identities: Mapping[str, str]  # every silo's public key as its server knew it, hexadecimal
     measured: bool  # whether there were public test records
     remarks: tuple[str, ...]  # lines on what was left out or is odd

@@ -296,9 +296,10 @@ def move_scenario(file: Path, before: Path, after: Path) -> None:
 
 def _write_receipts(deployed: Deployed, folder: Path) -> None:
     """Each silo's signed statement, as it came, and the key that checks it."""
-    folder.mkdir()
     for name, receipt in deployed.receipts.items():
-        (folder / f"{name}.json").write_text(receipt, encoding="utf-8")
+        file = folder / f"{name}.json"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(receipt, encoding="utf-8")
     for name, key in deployed.identities.items():
         (folder / f"{name}.pub").write_text(f"{key}\n", encoding="utf-8")
 

@@ -82,7 +82,9 @@ def summarise(outcome: Outcome) -> Summary:
 
 
 def _evaluation(outcome: Outcome, metrics: Metrics) -> list[Estimated]:
-    exact = {"accuracy": None if metrics.error is None else 1 - metrics.error}
+    exact = dict(metrics) | {"accuracy": None if metrics.error is None else 1 - metrics.error}
+    if outcome.deployed is not None:  # public records are others
+        exact = {}
     by_metric: dict[str, list[Evaluated]] = {}
     for row in outcome.results.rows(Evaluated):
         by_metric.setdefault(row.metric, []).append(row)
@@ -92,7 +94,7 @@ def _evaluation(outcome: Outcome, metrics: Metrics) -> list[Estimated]:
             value=fmean(row.value for row in rows),
             standard_error=finite(fmean(row.standard_error for row in rows)),
             too_few=any(row.too_few for row in rows),
-            exact=exact.get(name, getattr(metrics, name, None)),
+            exact=exact.get(name),
         )
         for name, rows in by_metric.items()
     ]

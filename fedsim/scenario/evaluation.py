@@ -27,7 +27,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from fedsim.algorithms.evaluation import Evaluation
+from fedsim.algorithms.registry import EVALUATION
+from fedsim.algorithms.section import section_of
 from fedsim.privacy.summed_gaussian import SummedGaussian
 from fedsim.protocol.plan import Admitted
 from fedsim.scenario.resolve import Resolved
@@ -43,11 +44,13 @@ def evaluation_of(resolved: Resolved) -> Resolved:
     assert scenario.evaluate is not None
     sizes = tuple(outline.held_out[name] for name in resolved.names)
     report = scenario.report.model_copy(update={"clipping": False})
+    section = section_of(EVALUATION).model_validate({"name": EVALUATION, "bins": scenario.evaluate.bins})
     smallest = (min(resolved.epsilons),) * len(sizes)
     return replace(
         resolved,
-        scenario=scenario.model_copy(update={"evaluate": None, "report": report}),
-        algorithm=Evaluation(scenario.evaluate.bins),
+        scenario=scenario.model_copy(update={"evaluate": None, "report": report, "algorithm": section}),
+        outline=replace(outline, sizes=dict(zip(resolved.names, sizes, strict=True))),
+        algorithm=section.build(),
         sizes=sizes,
         epsilons=resolved.epsilons if resolved.sums is None else smallest,
         weights=tuple(n / sum(sizes) for n in sizes),

@@ -240,8 +240,8 @@ def _check_evaluation(resolved: Resolved) -> None:
             raise InputError("scenario.evaluate", evaluate.model_dump(), f"is for {what}")
     for name in resolved.names:
         if (held_out := resolved.outline.held_out.get(name, 0)) < 2:
-            hint = f"silo {name!r} holds out {held_out} of its records, and evaluate needs at least 2"
-            raise InputError("scenario.data.test_fraction", resolved.scenario.data.test_fraction, hint)
+            hint = f"needs 2 held-out records a silo, and silo {name!r} has {held_out}: data.test_fraction"
+            raise InputError("scenario.evaluate", evaluate.model_dump(), f"{hint}, or the silo's own holdout")
 
 
 def _given_noise(resolved: Resolved) -> tuple[float, ...]:

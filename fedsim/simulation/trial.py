@@ -16,7 +16,7 @@ from fedsim.data.federation import Federation, load
 from fedsim.data.recipe import Fitted
 from fedsim.measure.baselines import baselines, converged
 from fedsim.measure.evaluator import Alternative, Evaluator, odd_records
-from fedsim.measure.from_histogram import Estimate, metrics
+from fedsim.measure.from_histogram import Estimate, estimates
 from fedsim.measure.metrics import asked_of
 from fedsim.measure.objective import NOTE, TrainingObjective
 from fedsim.protocol.blame import blaming
@@ -160,11 +160,8 @@ class Trial:
         does not take the model, or has released before.
         """
         evaluation = evaluation_of(self._resolved)
-        n, everyone = sum(evaluation.sizes), list(range(len(evaluation.sizes)))
-        *_, last = self._rounds("evaluation", [everyone], model)
-        noise = cell_noise(evaluation, preview(evaluation))
-        found = metrics((last.answer.double() * n).numpy(), noise, n)
-        return {name: found[name] for name in ("accuracy", "auc", "brier", "calibration_error")}
+        *_, last = self._rounds("evaluation", [list(range(len(evaluation.sizes)))], model)
+        return estimates(last.answer, cell_noise(evaluation, preview(evaluation)), sum(evaluation.sizes))
 
     def _rounds(self, variant: Variant, rounds: Schedule, start: Tensor | None = None) -> Iterator[Progress]:
         own = self._resolved, self._trial, self._hosts, self._digest

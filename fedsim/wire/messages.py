@@ -40,6 +40,10 @@ SiloName = Annotated[
 """A silo's name where a person writes it."""
 
 
+Part = Literal["training", "holdout"]
+"""Which of a silo's records; no record is in both parts. Frames leave the first one unsaid."""
+
+
 class Message(Section):
     """The head of one kind of frame."""
 
@@ -62,7 +66,8 @@ class Greeting(Message):
 
     kind: ClassVar[str] = "greeting"
     silo: Name
-    n: int
+    n: int  # records that train
+    held_out: int = Field(0, ge=0, exclude_if=lambda count: not count)  # others, which answer evaluations
     num_features: int
     num_classes: int
     version: str
@@ -71,7 +76,7 @@ class Greeting(Message):
 
 
 class Shape(Message):
-    """The federation's outline: training records of each silo, features with the intercept, classes."""
+    """The federation's outline: records of each silo's part, features with the intercept, classes."""
 
     kind: ClassVar[str] = "shape"
     sizes: dict[Name, Annotated[int, Field(ge=1)]]
@@ -111,9 +116,9 @@ class Offer(Message):
 
     `session` is the server's name for the run. `rounds` are those of this silo, ascending; None for all.
     `noise_multiplier` is given or found by the silo within its budget. `epsilon` and `delta` are what the
-    scenario has for this silo; its policy may make them smaller. With `pooled` the silo's answers are added
-    to those of others, and the noise multiplier is common to all of them. (Long lists fail at their first bad
-    number: pydantic keeps every complaint.)
+    scenario has for this silo; its policy may make them smaller. `records` says which part of its records
+    answers. With `pooled` the silo's answers are added to those of others, and the noise multiplier is common
+    to all of them. (Long lists fail at their first bad number: pydantic keeps every complaint.)
     """
 
     kind: ClassVar[str] = "offer"
@@ -132,6 +137,7 @@ class Offer(Message):
     delta: float = Field(gt=0, lt=1)
     noise_multiplier: float | None = None
     pooled: Pooled | None = None
+    records: Part = Field("training", exclude_if=lambda part: part == "training")
     head: Echo
 
     @property

@@ -231,6 +231,15 @@ def test_receipts_of_one_lifetime_add_up_each_once(tmp_path):
     assert found["north"].caps == {**NOTHING, "mu_sq": 1.0}
 
 
+def test_the_larger_of_a_silos_two_parts_counts(tmp_path):
+    folder = _receipt(tmp_path / "1", "r1", 1)
+    said = json.loads((folder / RECEIPTS / "north.json").read_text())
+    said |= {"run": "r2", "part": "holdout", "charged": {**NOTHING, "mu_sq": 0.5}}
+    (folder / RECEIPTS / "evaluation").mkdir()
+    (folder / RECEIPTS / "evaluation" / "north.json").write_text(json.dumps(said))
+    assert lifetimes([folder], ["north"])["north"].charged == {**NOTHING, "mu_sq": 0.5}
+
+
 def test_a_run_of_another_program_is_shown_without_rounds():
     run = Submitted(7, Status("running", ""), None, None, {"model": "theirs"})
     assert job_of(run) is None

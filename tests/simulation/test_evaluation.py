@@ -13,12 +13,10 @@ import fedsim
 from fedsim.api.given import resolved_of, scenario_of
 from fedsim.common.errors import InputError, Refused
 from fedsim.data.federation import Hosted
-from fedsim.deployment.offers import deployable
 from fedsim.measure.evaluator import Evaluator
 from fedsim.report.record import Evaluated
 from fedsim.report.texts import remarks
 from fedsim.scenario.evaluation import evaluation_of
-from fedsim.scenario.load import parse
 from fedsim.scenario.resolve import Resolved
 from fedsim.simulation.host import SiloHost, preview, preview_evaluation
 from fedsim.simulation.trial import Trial, read
@@ -234,7 +232,7 @@ def test_what_it_shows(tmp_path):
             {"privacy": SUMMED | {"mechanism": "shuffled_binomial"}},
             "not score_histogram; use summed_gaussian",
         ),
-        ({"data.test_fraction": 0.01}, "test_fraction.*'silo-0.' holds out 1 .*at least 2"),
+        ({"data.test_fraction": 0.01}, "evaluate.*needs 2 held-out records a silo, and silo 'silo-0.' has 1"),
     ],
 )
 def test_what_cannot_be_evaluated_is_refused_before_records_are_read(changes, words):
@@ -242,8 +240,3 @@ def test_what_cannot_be_evaluated_is_refused_before_records_are_read(changes, wo
     tree |= {key: value for key, value in changes.items() if "." not in key}
     with pytest.raises((InputError, Refused), match=f"(?s){words}"):
         preview_evaluation(resolved_of(scenario_of(tree)))
-
-
-def test_silos_do_not_hold_records_out_yet():
-    with pytest.raises(InputError, match=r"evaluate.*simulation only"):
-        deployable(parse(SMALL))

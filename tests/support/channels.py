@@ -141,10 +141,11 @@ def enrolled_federation(
     seeded: bool = True,
     policy: Mapping[str, Any] | None = None,
     rosters: Sequence[str] = (),
+    holdout: float | None = None,
     **more: Any,
 ) -> Enrolled:
     """New silos in `folder`, which pin `rosters`; `more` are fields of federation.yaml."""
-    files = write_silos(folder, resolved, seeded=seeded, policy=policy, rosters=rosters)
+    files = write_silos(folder, resolved, seeded=seeded, policy=policy, rosters=rosters, holdout=holdout)
     configs = {config.name: config for config in enrolled(files)}
     silos = {
         name: {"identity": str(config.state / "identity.pub"), "socket": str(folder / name / "silo.sock")}

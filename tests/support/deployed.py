@@ -79,6 +79,7 @@ def write_silos(
     seeded: bool = False,
     policy: Mapping[str, Any] | None = None,
     rosters: Sequence[str] = (),
+    holdout: float | None = None,
 ) -> list[Path]:
     """A folder a silo with its training records and silo.yaml; the files' paths, in canonical order."""
     federation, paths = federation_of(resolved), []
@@ -96,6 +97,7 @@ def write_silos(
             "listen": {"socket": "silo.sock"},
             "policy": {**POLICY, **(policy or {})},
             "rosters": list(rosters),
+            "holdout": holdout,
         }
         if seeded:
             run = run_digest(resolved, federation.digest, "private")

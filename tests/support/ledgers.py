@@ -24,7 +24,7 @@ def enrolled(folder: Path, expires: date = FAR) -> tuple[Path, Identity]:
     """A new ledger's file and its silo's identity."""
     identity = Identity.create(folder)
     path = folder / "ledger.sqlite"
-    LedgerFile.create(path, "silo-1", "ab" * 32, CAPS, identity.public, expires)
+    LedgerFile.create(path, "silo-1", "ab" * 32, CAPS, identity.public, expires, None)
     return path, identity
 
 
