@@ -31,6 +31,7 @@ class Enrolment:
     caps: Caps  # of its lifetime account
     expires: int  # the end of its life, microseconds since 1970; no run or round is paid for afterwards
     holdout: float | None = None  # the share of its records that answer evaluations
+    label_dp: bool = False  # whether its account is of labels alone
 
     @property
     def notices(self) -> list[str]:
@@ -38,8 +39,10 @@ class Enrolment:
         return ending("Lifetime", datetime.fromtimestamp(self.expires / 1e6, UTC))
 
     def tree(self) -> dict[str, Any]:
-        """Plain values, for `from_tree`; without a holdout as they were before there was one."""
-        return {name: each for name, each in asdict(self).items() if self.holdout or name != "holdout"}
+        """Plain values, for `from_tree`; where the last two are not used, as before there were any."""
+        return {
+            name: each for name, each in asdict(self).items() if each or name not in ("holdout", "label_dp")
+        }
 
     @classmethod
     def from_tree(cls, tree: Mapping[str, Any]) -> Enrolment:

@@ -61,6 +61,9 @@ def check_enrolment(config: Config, enrolled: Enrolment, records: OwnRecords, id
     if config.holdout != enrolled.holdout:
         hint = f"the silo enrolled with {enrolled.holdout}, for its whole life; enrol anew elsewhere"
         raise InputError(f"{ROOT}.holdout", config.holdout, hint)
+    if config.policy.label_dp != enrolled.label_dp:
+        hint = f"the silo enrolled with {enrolled.label_dp}, for its whole account; enrol anew elsewhere"
+        raise InputError(f"{ROOT}.policy.label_dp", config.policy.label_dp, hint)
     if records.digest(identity) != enrolled.records:
         hint = "the records have changed since enrolment; bring back the old ones, or enrol anew elsewhere"
         raise InputError(f"{ROOT}.records", config.records.name, hint)

@@ -94,6 +94,11 @@ class Proposed:
         return [
             f"Enrolment of silo {own.name} in {self.config.state}. Fixed once, for the silo's whole life:",
             f"  records    {own.n:,}, {own.num_features} features{classes}; none is added or changed",
+            *(
+                ["  unit       labels alone: features are not protected"]
+                if self.config.policy.label_dp
+                else []
+            ),
             *([f"  held out   {own.held_out:,} others, for evaluations alone"] if own.held_out else []),
             f"  lifetime   {_pair(caps.epsilon, caps.delta)}-DP, all that is ever released",
             f"  of it      {_pair(lifetime.sampled.epsilon, lifetime.sampled.delta)} for sampled batches",
@@ -119,7 +124,7 @@ def enrol(config: Config, tell: Callable[[str], object] = lambda _: None) -> Enr
     identity.publish(config.state)  # that enrolment may not have come so far
     expires, own = config.policy.lifetime.expires, proposed.own
     digest = proposed.records.digest(identity)
-    fixed = digest, proposed.caps, identity.public, expires, config.holdout
+    fixed = digest, proposed.caps, identity.public, expires, config.holdout, config.policy.label_dp
     LedgerFile.create(config.ledger, config.name, *fixed)
     return Enrolled(own.name, identity.public, own.n, own.num_features, own.num_classes)
 

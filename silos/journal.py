@@ -62,7 +62,14 @@ class Journal:
 
     @staticmethod
     def create(
-        path: Path, silo: str, records: str, caps: Caps, identity: str, expires: date, holdout: float | None
+        path: Path,
+        silo: str,
+        records: str,
+        caps: Caps,
+        identity: str,
+        expires: date,
+        holdout: float | None,
+        label_dp: bool = False,
     ) -> None:
         """Enrol: a new ledger, which is there as a whole or not at all.
 
@@ -74,6 +81,7 @@ class Journal:
             identity: its public key, hexadecimal.
             expires: the last day of its life, UTC.
             holdout: the share of its records that is held out.
+            label_dp: whether its account is of labels alone.
 
         Raises:
             InputError: there is one already.
@@ -83,7 +91,7 @@ class Journal:
         try:
             if path.exists():
                 raise InputError("ledger", str(path), "there is one already: a silo enrols once")
-            enrolment = Enrolment(silo, records, identity, caps, _end_of(expires), holdout)
+            enrolment = Enrolment(silo, records, identity, caps, _end_of(expires), holdout, label_dp)
             with atomic_file(path) as draft:
                 HeadFile.create(path, _write_first(draft, enrolment))
             to_disk(path.parent)

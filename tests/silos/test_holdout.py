@@ -395,3 +395,16 @@ def test_an_operator_who_decides_is_told_which_records(tmp_path):
         assert [run.records for run in silo.ledger.book.runs.values()] == ["holdout"]
     finally:
         silo.close()
+
+
+def test_an_account_of_labels_alone_is_one_for_its_whole_life(tmp_path):
+    """Else labels could be released beside records that were promised more."""
+    for label_dp in (False, True):
+        file = write(tmp_path / str(label_dp), policy=POLICY | {"label_dp": label_dp})
+        enrol(load_config(file))
+        Silo.open(load_config(file)).close()
+        other = yaml.safe_load(file.read_text())
+        other["policy"]["label_dp"] = not label_dp
+        file.write_text(yaml.safe_dump(other))
+        with pytest.raises(InputError, match=f"the silo enrolled with {label_dp}, for its whole account"):
+            Silo.open(load_config(file))
