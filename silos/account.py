@@ -280,11 +280,11 @@ class Account:
         if part not in PARTS:
             raise Refused("a run reads a part of the records, training or holdout")
         caps = self.caps.total.tree()
-        of, left = " for held-out records" * (part == "holdout"), self._left(part)
+        of, left = " on held-out records" * (part == "holdout"), self._left(part)
         for name, value in cost.tree().items():
             if Fraction(value) > left[name]:
                 raise Refused(
-                    f"the silo's lifetime budget{of} cannot carry this run: {_NAMES[name]} is "
+                    f"the silo's lifetime budget cannot carry this run{of}: {_NAMES[name]} is "
                     f"{shown_up(value)}, {shown_down(down(left[name]))} of {shown_down(caps[name])} is left"
                 )
 

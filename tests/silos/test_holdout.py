@@ -250,7 +250,7 @@ def test_a_run_is_charged_to_its_own_part_alone():
         account.reserve(run, Cost(mu_sq=CAPS.total.mu_sq / 4), "holdout")
     assert account.column("training").reserved == Cost()
     account.check(third)
-    with pytest.raises(Refused, match="lifetime budget for held-out records cannot"):
+    with pytest.raises(Refused, match="lifetime budget cannot carry this run on held-out records cannot"):
         account.check(third, "holdout")
     account.reserve("d", third)
     account.charge("d", Cost())

@@ -103,6 +103,7 @@ def test_the_parts_of_the_protocol_give_the_same_sums(way):
         np.testing.assert_allclose(other[name], values, atol=1e-9)
 
 
+@pytest.mark.slow
 def test_silos_in_other_processes_release_the_same():
     ray = {"name": "ray", "silo_hosts": 2}
     one, other = (
