@@ -237,8 +237,8 @@ def filled(caller: Caller, offer: Callable[[int], Mapping[str, Any]], session: i
     for number in range(1000):
         frame = caller.send("offer", **{**offer(session + number), "head": caller.head})
         if frame.kind == "refusal":
-            part = " for held-out records" if offer is evaluation else ""
-            assert f"lifetime budget{part} cannot carry" in frame.head["reason"]
+            part = " on held-out records" if offer is evaluation else ""
+            assert f"lifetime budget cannot carry this run{part}: " in frame.head["reason"]
             return number
     raise AssertionError
 
@@ -250,7 +250,7 @@ def test_a_run_is_charged_to_its_own_part_alone():
         account.reserve(run, Cost(mu_sq=CAPS.total.mu_sq / 4), "holdout")
     assert account.column("training").reserved == Cost()
     account.check(third)
-    with pytest.raises(Refused, match="lifetime budget cannot carry this run on held-out records cannot"):
+    with pytest.raises(Refused, match="lifetime budget cannot carry this run on held-out records"):
         account.check(third, "holdout")
     account.reserve("d", third)
     account.charge("d", Cost())
