@@ -44,6 +44,7 @@ SHELVES = {
         "examples/README",
         "docs/your-own-table",
         "docs/using-a-model",
+        "docs/releases",
         "docs/data-folder",
         "docs/adding-*",
         "docs/memory",
