@@ -11,7 +11,6 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -24,7 +23,7 @@ from fedsim.data.schema import CategoryColumn, Input, NumberColumn, names_of
 from fedsim.data.source import Floats
 from fedsim.privacy.exponential import epsilon_of
 from fedsim.protocol.moments import from_svec
-from fedsim.protocol.statistics import MOST_CELLS, TARGET
+from fedsim.protocol.statistics import MOST_CELLS, TARGET, is_level
 
 
 class Value(NamedTuple):
@@ -187,7 +186,7 @@ class Quantiles(Asked):
     def ask(self, name: str, known: Known) -> Asking:  # noqa: D102
         column = known.column(name)
         for q in self.q or (0.0,):
-            if not 0 < q < 1 or 10**4 % Fraction(repr(float(q))).denominator:
+            if not is_level(q):
                 raise column.wrong(q, "a quantile between 0 and 1, of at most four digits")
         if known.alone:
             return self._chosen(column, known.n)

@@ -26,6 +26,7 @@ from scipy import special
 
 from fedsim.common.errors import InputError
 from fedsim.privacy.discrete_noise import Integers
+from fedsim.protocol.statistics import is_level
 
 Array = npt.NDArray[np.float64]
 
@@ -84,9 +85,9 @@ def rank_scores(values: Array, grid: Sequence[float], q: float, persons: Integer
     points = np.asarray(grid, float)
     if points.size < 2 or not np.isfinite(points).all() or not (np.diff(points) > 0).all():
         raise InputError("grid", grid, "at least two finite numbers, increasing")
-    level = Fraction(repr(float(q))) if 0 < q < 1 else None
-    if level is None or 10**4 % level.denominator:
+    if not is_level(q):
         raise InputError("q", q, "between 0 and 1, of at most four digits after the point")
+    level = Fraction(repr(float(q)))
     order = np.argsort(values)  # NaN last
     owners = (np.arange(len(values)) if persons is None else persons)[order]
     _, owner, sizes = np.unique(owners, return_inverse=True, return_counts=True)

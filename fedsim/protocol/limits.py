@@ -105,12 +105,8 @@ class Limits:
             if short or not (known.sampled or isinstance(ask.batch, Full | Fresh)):
                 hint = "it has no price for such batches; use full or fresh ones"
                 raise Refused(f"{query.statistic} on {ask.batch}: {hint}")
-        return max(
-            size_of(query, dimension, features)
-            if query.statistic.startswith("gradient")
-            else max(_LEAST_NUMBERS, size_of(query, dimension, features)) * passes(query)
-            for query in ask.queries
-        )
+        sizes = [max(_LEAST_NUMBERS, size_of(query, dimension, features)) for query in ask.queries]
+        return max(size * passes(query) for size, query in zip(sizes, ask.queries, strict=True))
 
     def _check_shape(self, shape: QueryShape, dimension: int, features: int) -> None:
         known = statistic(shape.statistic)

@@ -66,14 +66,17 @@ class Plan:
     @property
     def sampled(self) -> bool:
         """Whether a batch leaves records out at random."""
-        asks = {ask for asks in {id(asks): asks for asks in self.rounds}.values() for ask in asks}
-        return any(not isinstance(ask.batch, Full | Fresh) for ask in asks)
+        return any(not isinstance(ask.batch, Full | Fresh) for ask in self._asks)
 
     @property
     def queries(self) -> set[QueryShape]:
         """The distinct queries."""
-        asks = {ask for asks in {id(asks): asks for asks in self.rounds}.values() for ask in asks}
-        return {query for ask in asks for query in ask.queries}
+        return {query for ask in self._asks for query in ask.queries}
+
+    @property
+    def _asks(self) -> set[Ask]:
+        """The distinct asks; rounds that are alike are one object as a rule."""
+        return {ask for asks in {id(asks): asks for asks in self.rounds}.values() for ask in asks}
 
     @property
     def protects_labels_alone(self) -> bool:

@@ -154,9 +154,14 @@ def _bound(shapes: Shapes) -> str:
     return "" if 0 < bound < 0.5 else f"bound is {bound:g}; it must lie between 0 and 0.5"
 
 
+def is_level(q: float) -> bool:
+    """Whether it is between 0 and 1 and has at most four digits, so that ranks are whole numbers of parts."""
+    return 0 < q < 1 and 10**4 % Fraction(repr(float(q))).denominator == 0
+
+
 def _quantile(shapes: Shapes) -> str:
     column, q, low, high, points = shapes.options
-    if not 0 < q < 1 or 10**4 % Fraction(repr(float(q))).denominator:
+    if not is_level(q):
         return f"q is {q:g}; a quantile lies between 0 and 1, and has at most four digits"
     if not (points == int(points) and 2 <= points <= MOST_CELLS):
         return f"a grid of {points:g} points; it has from 2 to {MOST_CELLS}"
@@ -286,8 +291,10 @@ def extent(shapes: Iterable[QueryShape], dimension: int, features: int) -> Exten
 
 
 def passes(shape: QueryShape) -> int:
-    """About how many times an answer reads the records."""
-    return int(shape.options[1]) if shape.statistic == "minimiser" else max(1, shape.points)
+    """About how many times as long an answer takes as a gradient of so many numbers."""
+    if shape.statistic == "minimiser":
+        return int(shape.options[1])
+    return shape.points if shape.statistic == "choice" else 1
 
 
 def statistic(name: str) -> Statistic:
