@@ -41,6 +41,7 @@ def admit(plan: Plan, silos: Sequence[Terms], mechanism: Mechanism, limits: Limi
         Refused: a silo cannot afford the plan, at the given noise or at the largest it allows, or has a
             budget that the mechanism cannot keep.
     """
+    plan.check_unit(mechanism.sums_only)
     for terms in silos:
         if not mechanism.private and terms.epsilon < inf:
             hint = f"mechanism {mechanism.name} cannot keep a budget of {terms.epsilon:g}"

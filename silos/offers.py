@@ -27,7 +27,6 @@ from fedsim.problems.section import ProblemSection, problem_of, problem_section
 from fedsim.protocol.contract import Algorithm, Public
 from fedsim.protocol.dryrun import Arrays, dry_run
 from fedsim.protocol.plan import Admitted, Plan, Terms
-from fedsim.protocol.statistics import extent
 from fedsim.wire.messages import Offer, Part
 from silos.admission import admit, silo_mechanism
 from silos.config import Policy
@@ -167,7 +166,7 @@ def admissible(proposal: Proposal, policy: Policy, own: Own, seeded: bool = Fals
         part = part.priced(plan, proposal.problem)
         mechanism, notices = part.exact_mechanism(policy.exact_noise_dimension, seeded)
     else:
-        answers = extent(plan.queries, proposal.problem.dimension, own.num_features)
+        answers = plan.extent(proposal.problem.dimension, own.num_features)
         mechanism, notices = silo_mechanism(answers, policy.exact_noise_dimension, seeded)
     epsilon, delta = policy.run_budget
     terms = Terms(

@@ -27,7 +27,7 @@ from fedsim.problems.kinds import Problem
 from fedsim.protocol.contract import Algorithm
 from fedsim.protocol.plan import Admitted, Plan
 from fedsim.protocol.pool import Pool, Share
-from fedsim.protocol.statistics import Extent, extent
+from fedsim.protocol.statistics import Extent
 from fedsim.secagg.agreement import ReportContexts
 from fedsim.secagg.reports import seal_report
 from fedsim.secagg.roster import Roster, load_roster
@@ -64,7 +64,7 @@ class SumPart:
         """The part with its mechanism for the answers of this plan."""
         if not isinstance(self.mechanism, SummedGaussian):
             return self
-        answers = extent(plan.queries, problem.dimension, problem.num_features)
+        answers = plan.extent(problem.dimension, problem.num_features)
         return replace(self, mechanism=replace(self.mechanism, extent=answers))
 
     def exact_mechanism(

@@ -22,6 +22,7 @@ from fedsim.protocol.contract import Algorithm, Public, PublicProblem
 from fedsim.protocol.limits import Limits
 from fedsim.protocol.passes import STATE, Pass, Step, UnplannedError, changed, features_of, state_of
 from fedsim.protocol.plan import Ask, Plan
+from fedsim.protocol.unit import Person, Record
 
 _UNSTATED = 5_000  # rounds, and queries in one, that an algorithm may have whatever its numbers are
 
@@ -40,6 +41,10 @@ class Trace:
     broadcasts: tuple[Arrays, ...]  # of each round's broadcast
     messages: tuple[Arrays, ...]  # of a silo's message
     remembers: bool = False  # whether the silo method keeps memory, on any answers
+
+    def of(self, unit: Record | Person) -> Trace:
+        """The requests where this is the unit of privacy."""
+        return replace(self, plan=replace(self.plan, unit=unit))
 
 
 def dry_run(algorithm: Algorithm, problem: PublicProblem, public: Public, seed: int, limits: Limits) -> Trace:

@@ -15,9 +15,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from fedsim.protocol.batch import Batch, Fresh, Full
+from fedsim.protocol.batch import Batch, Fresh, Full, Poisson
+from fedsim.protocol.statistics import Extent, extent, statistic
 from fedsim.protocol.statistics import QueryShape as QueryShape
-from fedsim.protocol.statistics import statistic
+from fedsim.protocol.unit import RECORD, Person, Record
 
 if TYPE_CHECKING:  # with secure aggregation
     from fedsim.protocol.pool import Share
@@ -51,6 +52,7 @@ class Release:
 
     batch: Batch
     weight: float
+    one_sided: bool = False  # whether a neighbour's batch lacks the unit; only sampled batches tell
 
 
 Census = tuple[tuple[Release, int], ...]
@@ -59,9 +61,10 @@ Census = tuple[tuple[Release, int], ...]
 
 @dataclass(frozen=True)
 class Plan:
-    """The asks of each round, addressed by round."""
+    """The asks of each round, addressed by round, and whose data they protect."""
 
     rounds: tuple[tuple[Ask, ...], ...]
+    unit: Record | Person = RECORD
 
     @property
     def sampled(self) -> bool:
@@ -85,10 +88,12 @@ class Plan:
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 of every round's queries, hexadecimal."""
+        """SHA-256 of every round's queries and of a unit other than the record, hexadecimal."""
         found = hashlib.sha256()
         for asks in self.rounds:
             found.update(f"{asks!r}\n".encode())
+        if self.unit != RECORD:
+            found.update(f"{self.unit!r}\n".encode())
         return found.hexdigest()
 
     def batches(self, rounds: Iterable[int]) -> set[Batch]:
@@ -98,8 +103,27 @@ class Plan:
     def census(self, rounds: Iterable[int] | None = None) -> Census:
         """Count the distinct releases of `rounds` (all of them by default)."""
         chosen = self.rounds if rounds is None else [self.rounds[r] for r in rounds]
-        counts = Counter(Release(ask.batch, ask.weight) for asks in chosen for ask in asks)
+        counts = Counter(self._release(ask) for asks in chosen for ask in asks)
         return tuple(sorted(counts.items(), key=repr))
+
+    def _release(self, ask: Ask) -> Release:
+        return Release(ask.batch, ask.weight, self.unit.one_sided and isinstance(ask.batch, Poisson))
+
+    def check_unit(self, sums: bool) -> None:
+        """Refuse a plan that its unit has no term or no price for; `sums`: silos answer in sums alone."""
+        names = {query.statistic for query in self.queries}
+        self.unit.check(names, {ask.batch.sampler for ask in self._asks}, sums)
+
+    def spread(self, query: QueryShape) -> float:
+        """How far a unit moves the sum of a query's terms, over the clip: two terms' largest distance, and
+        under `add_remove` one term's norm.
+        """
+        return 1.0 if self.unit.one_sided else statistic(query.statistic).spread_of(query.options)
+
+    def extent(self, dimension: int, features: int) -> Extent:
+        """What noise on a grid is priced by, for a model of d numbers on so many features."""
+        found = extent(self.queries, dimension, features)
+        return found._replace(spread=1.0) if self.unit.one_sided else found
 
     def num_queries(self, rounds: Iterable[int]) -> int:
         """How many noisy answers `rounds` hold."""

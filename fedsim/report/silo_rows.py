@@ -19,7 +19,6 @@ from fedsim.privacy.cost import compose
 from fedsim.privacy.grid import GridGaussian
 from fedsim.protocol.batch import WithReplacement
 from fedsim.protocol.plan import Admitted, Census, Plan, Release, Statement
-from fedsim.protocol.statistics import extent
 from fedsim.report.outcome import Outcome
 from fedsim.report.record import SiloSpend
 from fedsim.report.summary import Part, SiloRow
@@ -169,7 +168,7 @@ def _price(outcome: Outcome, admitted: Admitted) -> PriceOf | None:
     if outcome.deployed is None:
         return None
     resolved, problem = outcome.resolved, outcome.resolved.problem
-    exact = GridGaussian(extent(resolved.trace.plan.queries, problem.dimension, problem.num_features))
+    exact = GridGaussian(resolved.trace.plan.extent(problem.dimension, problem.num_features))
     terms, z = admitted.terms, admitted.noise_multiplier
     census = outcome.resolved.trace.plan.census(terms.rounds)
     if exact.epsilons(census, [(terms.n, z, terms.delta)]) != [admitted.epsilon_guaranteed]:

@@ -18,6 +18,7 @@ from fedsim.privacy.registry import MECHANISMS, check_serves, sum_mechanism
 from fedsim.problems.section import ProblemSection
 from fedsim.protocol.pool import Pool
 from fedsim.protocol.statistics import Extent
+from fedsim.protocol.unit import RECORD, Unit
 from fedsim.scenario.algorithm import AlgorithmConfig
 from fedsim.scenario.metric import MetricName
 from fedsim.scenario.participation import AllSilos, Participation, PerSilo
@@ -40,6 +41,14 @@ class PrivacySection(Section):
         description="gaussian: clip and add noise in every silo; summed_gaussian, shuffled_binomial, "
         "shuffled_gaussian: secure aggregation by two parties that do not collude; none: no clipping, no "
         "noise (no privacy)",
+    )
+    unit: Unit = Field(
+        RECORD,
+        description="what neighbouring data sets differ in: record, or person (all records with one value of "
+        "data.person_column), with {name: person, bound, h, relation, silos_per_person}",
+    )
+    expected_persons: PerSilo[Annotated[int, Field(ge=1)]] | None = Field(
+        None, description="relation add_remove: of each silo, the public number that stands for its persons"
     )
     epsilon: PerSilo[Positive] | Literal["unlimited"] | None = Field(
         None,

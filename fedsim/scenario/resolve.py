@@ -36,7 +36,7 @@ from fedsim.protocol.blame import blaming
 from fedsim.protocol.contract import Algorithm, Public
 from fedsim.protocol.dryrun import Trace
 from fedsim.protocol.limits import LIMITS
-from fedsim.protocol.statistics import GRADIENT, extent
+from fedsim.protocol.statistics import GRADIENT
 from fedsim.scenario.algorithm import GivenAlgorithm
 from fedsim.scenario.automatic import step_warning, with_automatic
 from fedsim.scenario.by_theorem import claims, constants, need_privacy, with_numbers, with_stated_noise
@@ -82,7 +82,7 @@ class Resolved:
         privacy = self.scenario.privacy
         if not MECHANISMS[privacy.mechanism].sums_only:
             return None
-        answers = extent(self.trace.plan.queries, self.problem.dimension, self.problem.num_features)
+        answers = self.trace.plan.extent(self.problem.dimension, self.problem.num_features)
         return privacy.sums(answers, self.sizes, self.weights, self.active)
 
     @property
@@ -117,7 +117,8 @@ class Resolved:
     def trace(self) -> Trace:
         """The plan, by dry run."""
         algorithm, problem = self.gate_algorithm, self.gate_problem
-        return trace_of(algorithm, problem, self.public(), self.scenario.seed, LIMITS)
+        trace = trace_of(algorithm, problem, self.public(), self.scenario.seed, LIMITS)
+        return trace.of(self.scenario.privacy.unit)
 
     @property
     def warnings(self) -> list[str]:

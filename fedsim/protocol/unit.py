@@ -1,0 +1,106 @@
+"""The unit of privacy: what one of two neighbouring data sets has in another's place.
+
+**Contract.** A unit's term has L2 norm at most the clip; n counts units; neighbours differ in one unit. With
+unit `record` a record's clipped term is that. With unit `person` all of a person's records in the silo become
+one term by the unit's `bound`, whatever their number s is:
+
+| bound | a person's term |
+|---|---|
+| `clip` | clip(sum of the records' terms) |
+| `mean` | clip(mean of the records' terms) |
+| `limit`, h | sum of the clipped terms of at most h own records, chosen at random, over h |
+| `smooth`, h | min(h, s) / (h s) times the sum of all clipped terms |
+
+Each has norm <= clip: the first two by the clip; the others are at most h and s terms of norm <= clip, times
+1 / h and at most 1 / s. So sensitivity, noise and price are those of n persons, and no number of records
+enters them or a divisor. A statistic that no clip bounds, and a choice by scores, takes the mean over a
+person's records, whatever the bound is: a mean of numbers in [0, 1], or of one-hot vectors, is within the
+same convex set. A minimiser and a label projection need a sum of clipped terms: `limit` or `smooth`.
+
+Sources: Amin et al. 2019, Algorithm 1 (`limit`); Epasto et al. 2020, Section 4 (`smooth`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Set
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+from fedsim.common.errors import InputError, Refused
+from fedsim.common.section import Choice, Shorthand
+
+Bound = Literal["clip", "mean", "limit", "smooth"]
+Relation = Literal["replace_person", "replace_values", "add_remove"]
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One record; neighbours replace it."""
+
+    name: ClassVar[str] = "record"
+    one_sided: ClassVar[bool] = False
+    silos_per_person: ClassVar[int] = 1
+
+    def check(self, statistics: Set[str], samplers: Set[str], sums: bool) -> None:
+        """Every plan has terms and a price for records."""
+
+
+@dataclass(frozen=True, slots=True)
+class Person:
+    """All records of one person in the silo.
+
+    Neighbours replace a person by another with any number of records (`replace_person`), by one with as many
+    (`replace_values`; who has how many records is public then), or have one person more or fewer
+    (`add_remove`; the number of persons is private then, and the silo declares one in its place).
+    """
+
+    name: ClassVar[str] = "person"
+    bound: Annotated[Bound, Field(description="how a person's records become one term")] = "clip"
+    h: Annotated[int | None, Field(ge=1, description="limit, smooth: records of a person that count")] = None
+    relation: Annotated[Relation, Field(description="what neighbouring data sets differ in")] = (
+        "replace_person"
+    )
+    silos_per_person: Annotated[
+        int, Field(ge=1, le=1000, description="silos that one person has records in at most")
+    ] = 1
+
+    def __post_init__(self) -> None:
+        weighted = self.bound in ("limit", "smooth")
+        if weighted and self.h is None:
+            raise InputError("unit.h", None, f"is required with bound {self.bound}: a number of records")
+        if not weighted and self.h is not None:
+            hint = f"bound {self.bound} takes all records of a person; h is for limit and smooth"
+            raise InputError("unit.h", self.h, hint)
+
+    @property
+    def one_sided(self) -> bool:
+        """Whether neighbours have one unit more or fewer."""
+        return self.relation == "add_remove"
+
+    def check(self, statistics: Set[str], samplers: Set[str], sums: bool) -> None:
+        """Refuse a plan that has no term or no price for persons.
+
+        Args:
+            statistics: that it asks for.
+            samplers: of its batches.
+            sums: whether silos answer in sums alone.
+        """
+        by_sum = sorted(statistics & {"minimiser", "label_projection"})
+        if by_sum and self.bound not in ("limit", "smooth"):
+            hint = "it is no function of clipped sums of a person's terms; use bound limit or smooth"
+            raise Refused(f"{by_sum[0]} with bound {self.bound}: {hint}")
+        if self.relation == "replace_values" and sums:
+            raise Refused("relation replace_values makes numbers of records public, and sums hide them")
+        if not self.one_sided:
+            return
+        if by_sum:
+            raise Refused(f"{by_sum[0]} divides by the number of persons, which add_remove keeps private")
+        for sampler in sorted(samplers - {"full", "poisson"}):
+            hint = "one person more shifts every draw; use full or poisson"
+            raise Refused(f"relation add_remove with {sampler} batches: {hint}")
+
+
+Unit = Annotated[Record | Person, Choice("name"), Shorthand("name")]
+RECORD = Record()
