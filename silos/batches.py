@@ -13,8 +13,7 @@ from fedsim.common.errors import Refused
 from fedsim.protocol.batch import Batch, Fresh, Full, Poisson, Subsample, WithReplacement
 from fedsim.protocol.plan import Plan
 from silos.entropy import Entropy, Purpose
-from silos.records import Records
-from silos.sums import Block
+from silos.records import Drawn, Records
 
 _AHEAD = 1_000_000  # record numbers that a cohort draws ahead at most (8 MB)
 
@@ -36,7 +35,10 @@ class Batches:
         rounds: Sequence[Iterable[int]],
         names: Sequence[str],
         entropy: Entropy,
+        sizes: Sequence[int],
     ) -> None:
+        """`sizes`: each member's public number of units; batches are drawn from the units that there are."""
+        self._sizes = sizes
         self._records, self._entropy, self._plan = records, entropy, plan
         fresh = _fresh_asks(plan)
         drawing = records.drawing(range(len(names))) if fresh else ()
@@ -57,7 +59,7 @@ class Batches:
         if self._single(batch):
             return None
         if batch not in self._divisors:
-            sizes = [[batch.size(n)] for n in self._records.sizes]
+            sizes = [[batch.size(n)] for n in self._sizes]
             self._divisors[batch] = torch.tensor(sizes, dtype=torch.float64)
         known = self._divisors[batch]
         return known if len(members) == len(known) else known[members]
@@ -65,7 +67,7 @@ class Batches:
     def _single(self, batch: Batch) -> bool:
         """Whether every silo's batch is one record."""
         if batch not in self._singles:
-            self._singles[batch] = all(batch.size(n) == 1 for n in self._records.sizes)
+            self._singles[batch] = all(batch.size(n) == 1 for n in self._sizes)
         return self._singles[batch]
 
     def _fresh(self, member: int, position: Position) -> np.ndarray:
@@ -83,17 +85,17 @@ class RoundBatches:
         self._ask = -1
         self._ahead, self._first = np.empty((0, 0, 0), dtype=np.int64), 0
 
-    def next(self, batch: Batch) -> tuple[list[Block], Tensor | None]:
-        """The next ask's records, and what each member's sum is divided by, (members, 1); None for 1."""
+    def next(self, batch: Batch) -> tuple[Drawn, Tensor | None]:
+        """The next ask's units, and what each member's sum is divided by, (members, 1); None for 1."""
         self._ask += 1
         records, divisors = self._all._records, self._all._divisor(batch, self._members)
         if isinstance(batch, Full):
-            return records.full(self._members), divisors
+            return records.drawn(self._members, None), divisors
         if isinstance(batch, Fresh):
             position = (self._round, self._ask)
             chosen = [self._all._fresh(member, position) for member in self._own]
-            return records.batch(self._own, chosen), divisors
-        return records.batch(self._own, self._drawn(batch)), divisors
+            return records.drawn(self._own, chosen), divisors
+        return records.drawn(self._own, self._drawn(batch)), divisors
 
     def _drawn(self, batch: Subsample | WithReplacement | Poisson) -> Sequence[np.ndarray] | np.ndarray:
         """Each silo's record numbers; (silos, 1) as one array where every batch is one record.

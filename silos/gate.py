@@ -4,9 +4,10 @@ Private tuning, in a simulation, releases one more thing: see `fedsim.simulation
 
 Guarantee (ISRL-DP, thesis Definitions 32 and 139): for every silo i, the transcript of all messages
 that the gate ever returns for it is (epsilon_i, delta_i)-DP with respect to replacing one of its
-records, n_i fixed, for any behaviour of the server and of the other silos. (With secure aggregation the gate
-returns contributions. For one contribution this holds at the epsilon of collusion; for the sums, which are
-all that the server sees, the mechanism states the guarantee.) Why:
+units (a record or a person, `fedsim.protocol.unit`), n_i fixed, for any behaviour of the server and of the
+other silos. (With secure aggregation the gate returns contributions. For one contribution this holds at the
+epsilon of collusion; for the sums, which are all that the server sees, the mechanism states the guarantee.)
+Why:
 
 * Adaptive composition: an answer is a release of the run's mechanism (a Gaussian mechanism, or its
   subsampled form: `fedsim.privacy.silo_gaussian`) whose points and clip are functions of broadcasts and
@@ -38,7 +39,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NoReturn, cast
+from typing import TYPE_CHECKING, NoReturn, cast
 
 import numpy as np
 import torch
@@ -61,13 +62,23 @@ from silos.records import Records
 from silos.releases import Releases
 from silos.sums import check_surroundings
 
+if TYPE_CHECKING:  # loaded where persons are the unit
+    from silos.persons import Persons
 
-def lay_out(silos: Sequence[tuple[np.ndarray, np.ndarray]], problem: Problem, dtype: torch.dtype) -> Records:
+
+def lay_out(
+    silos: Sequence[tuple[np.ndarray, np.ndarray]],
+    problem: Problem,
+    dtype: torch.dtype,
+    persons: Persons | None = None,
+) -> Records:
     """Lay silos' records out for a gate, (features (n, d), target (n,)) each; the caller keeps none.
-    InputError if the problem's gradients cannot be taken record by record.
+
+    `persons`: the unit, and whose the records are, where plans protect persons. InputError if the problem's
+    gradients cannot be taken record by record.
     """
     check(problem, dtype)
-    return Records(silos, problem, dtype)
+    return Records(silos, problem, dtype, persons)
 
 
 class Gate:
@@ -106,9 +117,13 @@ class Gate:
         names = [silo.name for silo in silos]
         if len(set(names)) < len(names):  # equal names would mean equal noise
             raise Refused("two silos of one cohort have the same name")
+        if plan.unit != records.unit:
+            raise Refused(f"the plan is of unit {plan.unit.name}, the records are laid out for another unit")
         for silo, n in zip(silos, records.sizes, strict=True):
-            if silo.n != n:
-                raise Refused(f"silo {silo.name!r} states {silo.n} records and holds another number")
+            if silo.n != n and not plan.unit.one_sided:  # then the number is private, and stated is another
+                raise Refused(
+                    f"silo {silo.name!r} states {silo.n} {plan.unit.name}s and holds another number"
+                )
         self._records, self._problem, self._algorithm = records, problem, algorithm
         self._dimension, self._dtype = problem.dimension, dtype
         self._limits, self._mechanism, self._broadcasts = limits, mechanism, broadcasts

@@ -47,12 +47,13 @@ def network_sum(
         raise ValueError("a network's records need a mask: a row of zeros has a gradient")
     terms, width = strategy(problem, block.features.dtype)
     total = torch.zeros(len(block.members), problem.dimension, dtype=torch.float64)
+    whole = block.owner is not None
     silo_count, row_count = block.mask.shape
     each = any(point.dim() == 2 for point in points)
     for silos, rows in _chunks(silo_count, row_count, width, each):
         x, y = block.features[silos, rows].flatten(0, 1), block.target[silos, rows].flatten()
         found = terms(problem, x, y, [point if point.dim() == 1 else point[silos][0] for point in points])
-        total[silos] += _sum(found, problem, block.mask[silos, rows], _own(clip, silos), seen)
+        total[silos] += _sum(found, problem, block.mask[silos, rows], _own(clip, silos), seen, whole)
     return total
 
 
@@ -69,9 +70,17 @@ def _own(clip: float | Tensor | None, silos: slice) -> float | Tensor | None:
 
 
 def _sum(
-    found: Sequence[tuple[str, Term]], problem: NeuralNetwork, mask: Tensor, bound: Clip, seen: Seen | None
+    found: Sequence[tuple[str, Term]],
+    problem: NeuralNetwork,
+    mask: Tensor,
+    bound: Clip,
+    seen: Seen | None,
+    whole: bool,
 ) -> Tensor:
-    """Sum over rows of clip(term), (silos, d); `mask` (silos, rows) is 0 for a row that adds nothing."""
+    """Sum over rows of clip(term), (silos, d); `mask` (silos, rows) is 0 for a row that adds nothing.
+
+    `whole`: a term that is not finite makes its sum NaN, where it else counts as zero.
+    """
     square = sum((term.square for _, term in found), start=torch.zeros((), dtype=torch.float64))
     norm = square.sqrt() + sum(term.slack for _, term in found)
     bad = ~norm.isfinite()
@@ -86,7 +95,10 @@ def _sum(
             seen(length, torch.ones_like(length) * clip, weight)
         weight = weight * (clip / length).clamp_max(1.0)
     sums = {f"{prefix}{name}": value for prefix, term in found for name, value in term.sums(weight).items()}
-    return torch.cat([sums[name] for name in problem.shapes], dim=1)
+    total = torch.cat([sums[name] for name in problem.shapes], dim=1)
+    if whole and bool(bad.any()):
+        total[(bad.view(mask.shape) & (mask > 0)).any(1)] = torch.nan
+    return total
 
 
 @lru_cache(maxsize=16)

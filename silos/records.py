@@ -17,27 +17,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from fedsim.problems.glm import GeneralisedLinear
-from fedsim.problems.kinds import Problem, accepts, coefficient
+from fedsim.problems.kinds import Problem, coefficient
 from fedsim.problems.network import NeuralNetwork
-from silos.sums import KEPT, Block, Seen, bounded, padded_rows, weighted_sum
+from fedsim.protocol.unit import RECORD, Person, Record
+from silos.layout import groups, laid_out
+from silos.sums import KEPT, Block, Seen, bounded, weighted_sum
 
-MAX_NORM = 1e12
-"""A record longer than this counts as the zero vector. Far below float32's range, so that clip / norm, at
-least 1e-18 with the limits' smallest clip, never becomes a subnormal number, whose rounding would let a
-clipped term exceed its bound."""
-
-MIN_NORM = 1e-30
-"""A shorter record counts as the zero vector: below 3e-39 its inverse norm, and so the bound on its
-coefficient, would be infinite in float32."""
-
-_MAX_PADDING = 1.25
+if TYPE_CHECKING:  # loaded where persons are the unit
+    from silos.person_sums import Terms
+    from silos.persons import Persons
 
 
 class Part(NamedTuple):
@@ -55,14 +50,30 @@ class Records:
     """All records of a cohort of silos. Only the gate's modules may import this one.
 
     `drawing`, `shapes` and `clipped_sum` are what a gate asks about members: here each is a silo
-    that draws for itself, is sent what all are sent, and has records of its own.
+    that draws for itself, is sent what all are sent, and has records of its own. `sizes` are each one's
+    numbers of units. With persons as units and a bound that clips their sums, persons with several records
+    are laid out a second time, as rows of blocks of their own; if there is none, persons are records.
     """
 
     def __init__(
-        self, silos: Sequence[tuple[np.ndarray, np.ndarray]], problem: Problem, dtype: torch.dtype
+        self,
+        silos: Sequence[tuple[np.ndarray, np.ndarray]],
+        problem: Problem,
+        dtype: torch.dtype,
+        persons: Persons | None = None,
     ) -> None:
-        self.sizes = [len(target) for _, target in silos]
-        self._blocks = [_block(silos, group, problem, dtype) for group in _groups(self.sizes)]
+        self.unit: Record | Person = RECORD if persons is None else persons.unit
+        self._people = None
+        if persons is not None:
+            from silos.person_sums import People
+
+            self._people = People(silos, problem, dtype, persons)
+            silos = self._people.silos
+        rows = [len(target) for _, target in silos]
+        self.sizes = rows if self._people is None else self._people.sizes
+        self._blocks = [laid_out(silos, group, problem, dtype) for group in groups(rows)]
+        if self._people is not None:
+            self._blocks = [self._people.labelled(block) for block in self._blocks]
         self._home = {m: (b, i) for b, block in enumerate(self._blocks) for i, m in enumerate(block.members)}
         self._last: tuple[list[int], list[Part]] = [], []
         self._some: tuple[list[int], list[Block]] = [], []
@@ -81,6 +92,24 @@ class Records:
         """The members' clipped sums (`clipped_sum`)."""
         return clipped_sum(problem, block, points, clip)
 
+    def person_sum(
+        self,
+        terms: Terms,
+        problem: Problem,
+        block: Block,
+        points: Sequence[Tensor],
+        clip: float | Tensor | None,
+        size: int,
+    ) -> Tensor:
+        """The members' sums over persons (`silos.person_sums.by_person`)."""
+        from silos.person_sums import by_person
+
+        return by_person(terms, problem, block, points, clip, size)
+
+    def drawn(self, members: Sequence[int], chosen: Sequence[np.ndarray] | np.ndarray | None) -> Drawn:
+        """The units of each member that draws at its `chosen` numbers, below its n; all where it is None."""
+        return Drawn(self, members, chosen)
+
     def full(self, members: Sequence[int]) -> list[Block]:
         """Every record of the members."""
         if len(members) == len(self.sizes):
@@ -93,7 +122,14 @@ class Records:
         """The records of each member that draws at its own `indices` (numbers below its n, ragged)."""
         if list(drawing) != self._last[0]:  # the same silos as a rule: a round's asks, and round after round
             self._last = list(drawing), self._parts(drawing)
-        return [_gather(part, [indices[place] for place in part.places]) for part in self._last[1]]
+        if self._people is None:
+            return [_gather(part, [indices[place] for place in part.places]) for part in self._last[1]]
+        rows, persons = self._people.rows(drawing, indices)
+        blocks = [_gather(part, [rows[place] for place in part.places]) for part in self._last[1]]
+        return [
+            replace(block, person=torch.from_numpy(_rectangle([persons[place] for place in part.places])[0]))
+            for block, part in zip(blocks, self._last[1], strict=True)
+        ]
 
     def _parts(self, members: Sequence[int]) -> list[Part]:
         place = {member: i for i, member in enumerate(members)}
@@ -113,59 +149,34 @@ class Records:
         if members == block.members:
             return block
         rows = torch.tensor([self._home[member][1] for member in members])
-        mask, real = (None if each is None else each[rows] for each in (block.mask, block.real))
-        return Block(members, block.features[rows], block.target[rows], block.inverse_norm[rows], mask, real)
+        return block.mapped(members, lambda each: each[rows])
 
 
-def _groups(sizes: Sequence[int]) -> list[list[int]]:
-    """Positions grouped by similar size, so that padding costs at most a quarter."""
-    groups: list[list[int]] = []
-    smallest = 0
-    for member in sorted(range(len(sizes)), key=lambda m: (sizes[m], m)):
-        if not groups or sizes[member] > _MAX_PADDING * smallest:
-            groups.append([])
-            smallest = sizes[member]
-        groups[-1].append(member)
-    return [sorted(group) for group in groups]
+class Drawn:
+    """The units of one ask, laid out as their statistics want them."""
 
+    def __init__(
+        self, records: Records, members: Sequence[int], chosen: Sequence[np.ndarray] | np.ndarray | None
+    ) -> None:
+        self._records, self._members, self._chosen = records, members, chosen
+        self._found: dict[bool, list[Block]] = {}
 
-def _block(
-    silos: Sequence[tuple[np.ndarray, np.ndarray]], group: list[int], problem: Problem, dtype: torch.dtype
-) -> Block:
-    rows = max(len(silos[member][1]) for member in group)
-    rows = rows if isinstance(problem, NeuralNetwork) else padded_rows(rows, dtype)
-    features = torch.zeros(len(group), rows, problem.num_features, dtype=dtype)
-    target = torch.zeros(len(group), rows, dtype=dtype)
-    mask = torch.zeros_like(target) if isinstance(problem, NeuralNetwork) else None
-    sizes = torch.tensor([[len(silos[member][1])] for member in group])
-    real = (torch.arange(rows) < sizes).to(dtype) if int(sizes.min()) < rows else None
-    for i, member in enumerate(group):
-        x, y = silos[member]
-        features[i, : len(y)] = torch.as_tensor(x)
-        target[i, : len(y)] = torch.as_tensor(y)
-        if mask is not None:
-            mask[i, : len(y)] = 1
-    return sanitised(Block(group, features, target, target, mask, real), problem)
+    def blocks(self, clipped: bool) -> list[Block]:
+        """Their records; `clipped`: for a sum that a clip bounds, of persons' terms where these are units."""
+        people = self._records._people
+        summed = clipped and people is not None and people.summed
+        if summed not in self._found:
+            self._found[summed] = self._persons() if summed else self._rows()
+        return self._found[summed]
 
+    def _rows(self) -> list[Block]:
+        if self._chosen is None:
+            return self._records.full(self._members)
+        return self._records.batch(self._members, self._chosen)
 
-def sanitised(block: Block, problem: Problem) -> Block:
-    """Records whose term could not be finite count as zero vectors from the start.
-
-    A label that the loss is not defined for leaves a record's features as they are, since some terms are to
-    depend on labels alone; the mask takes its gradient away.
-    """
-    norm = torch.linalg.vector_norm(block.features, dim=-1, dtype=torch.float64)
-    labelled = accepts(problem, block.target) & (block.target.abs() <= MAX_NORM)
-    long = (norm <= MAX_NORM) & (norm >= MIN_NORM)
-    mask = block.mask
-    if mask is not None:
-        mask = mask * (labelled & (norm <= MAX_NORM))
-    elif not bool(labelled.all()):
-        mask = labelled.to(block.features.dtype)
-    features = torch.where(long.unsqueeze(-1), block.features, 0.0)
-    inverse = torch.where(long, 1 / norm, 0.0).to(features.dtype)
-    target = torch.where(labelled, block.target, 0.0)
-    return replace(block, features=features, target=target, inverse_norm=inverse, mask=mask)
+    def _persons(self) -> list[Block]:
+        assert self._records._people is not None
+        return self._records._people.blocks(self._members, self._chosen)
 
 
 def _gather(part: Part, chosen: Sequence[np.ndarray]) -> Block:
@@ -181,8 +192,7 @@ def _gather(part: Part, chosen: Sequence[np.ndarray]) -> Block:
     keep = real
     if block.mask is not None:
         keep = taken(block.mask) if real is None else real * taken(block.mask)
-    features, target, inverse_norm = taken(block.features), taken(block.target), taken(block.inverse_norm)
-    return Block(part.members, features, target, inverse_norm, keep, real)
+    return replace(block.mapped(part.members, taken), mask=keep, real=real)
 
 
 def _rectangle(chosen: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray | None]:
@@ -225,10 +235,13 @@ def clipped_sum(
     slope = _coefficient(problem, block, points[0])
     for other in points[1:]:
         slope = slope - _coefficient(problem, block, other)
+    whole = block.owner is not None
+    if whole and block.real is not None:  # what a coefficient is for padding must not decide about a person
+        slope = slope.masked_fill(block.real.view(*block.real.shape, *[1] * (slope.dim() - 2)) == 0, 0.0)
     bound = None if clip is None else clip * KEPT[slope.dtype] * block.inverse_norm
     slope = bounded(slope, bound, block.mask, seen)
     by_output = slope.unsqueeze(1) if slope.dim() == 2 else slope.transpose(1, 2)
-    return _row_major(weighted_sum(by_output, block.features))
+    return _row_major(weighted_sum(by_output, block.features, whole))
 
 
 def _coefficient(problem: GeneralisedLinear, block: Block, point: Tensor) -> Tensor:

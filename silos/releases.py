@@ -18,7 +18,7 @@ from fedsim.protocol.plan import Admitted, Ask, Plan
 from fedsim.protocol.statistics import size_of, statistic
 from silos.batches import Batches
 from silos.entropy import Entropy, Noise
-from silos.records import Records
+from silos.records import Drawn, Records
 from silos.sums import Block
 
 if TYPE_CHECKING:  # loaded where a query asks for them
@@ -45,7 +45,8 @@ class Releases:
         self._transformed: Transformed | None = None
         silos = [own.terms for own in admitted]
         names, rounds = [own.name for own in silos], [own.rounds for own in silos]
-        self.batches = Batches(records, plan, rounds, names, entropy)
+        self.spread = plan.spread
+        self.batches = Batches(records, plan, rounds, names, entropy, [own.n for own in silos])
         self.multipliers = torch.tensor([[_base(own, mechanism)] for own in admitted], dtype=torch.float64)
         self.shares = [own.share for own in silos if own.share is not None]
         drawing = records.drawing(range(len(silos)))
@@ -103,28 +104,28 @@ class RoundReleases:
 
     def answers(self, planned: Ask, queries: Sequence[CopiedQuery]) -> tuple[Tensor, ...]:
         """The releases of one ask, of the plan's own batch and noise ratios, without a graph."""
-        blocks, divisors = self._batches.next(planned.batch)
+        drawn, divisors = self._batches.next(planned.batch)
         shapes = planned.queries
         if self._run.mechanism.sums_only:
             weights = self._weights(planned.batch)
             for query, shape in zip(queries, shapes, strict=True):
-                self._contributions.append(self._contribution(query, shape.noise_ratio, blocks, weights))
+                self._contributions.append(self._contribution(query, shape.noise_ratio, drawn, weights))
             members, dtype, size = len(self._members), self._run.dtype, self._run.size
             return tuple(torch.zeros(members, size(shape), dtype=dtype) for shape in shapes)
         return tuple(
-            self._release(query, shape.noise_ratio, blocks, divisors).detach()
+            self._release(query, shape.noise_ratio, drawn, divisors).detach()
             for query, shape in zip(queries, shapes, strict=True)
         )
 
     def _release(
-        self, query: CopiedQuery, noise_ratio: float, blocks: Sequence[Block], divisors: Tensor | None
+        self, query: CopiedQuery, noise_ratio: float, units: Drawn, divisors: Tensor | None
     ) -> Tensor:
-        """The clipped sum over K records and the mechanism's noise, divided by K; (members, d).
+        """The clipped sum over K units and the mechanism's noise, divided by K; (members, d).
 
-        The mechanism's noise is scaled to spread x clip, the sum's L2 sensitivity under replace-one. Division
+        The mechanism's noise is scaled to spread x clip, the sum's L2 sensitivity (`Plan.spread`). Division
         by the public K is post-processing.
         """
-        total = self._sum(query, blocks)
+        total = self._sum(query, units)
         if statistic(query.shape.statistic).noise == "exponential":
             from silos.selections import drawn  # loaded where one is asked for
 
@@ -132,9 +133,7 @@ class RoundReleases:
         self._perturb(total, query, noise_ratio, query.clip)
         return (total if divisors is None else total.div_(divisors)).to(self._run.dtype)
 
-    def _contribution(
-        self, query: CopiedQuery, noise_ratio: float, blocks: Sequence[Block], weights: Tensor
-    ) -> Tensor:
+    def _contribution(self, query: CopiedQuery, noise_ratio: float, units: Drawn, weights: Tensor) -> Tensor:
         """The members' contributions to a secure aggregation, (members, d), float64.
 
         w_i in (0, 1] times a sum of terms of norm <= kappa_i clip, with the silo's share of the noise: at the
@@ -151,12 +150,12 @@ class RoundReleases:
             own = query._replace(clip=(query.clip * kappa).to(self._run.dtype))
         else:
             own = query
-        total = self._sum(own, blocks).mul_(weights)
+        total = self._sum(own, units).mul_(weights)
         self._perturb(total, query, noise_ratio, float(query.clip))
         return total.detach()
 
     def _perturb(self, total: Tensor, query: CopiedQuery, noise_ratio: float, clip: float | Tensor) -> None:
-        spread = statistic(query.shape.statistic).spread_of(query.shape.options)
+        spread = self._run.spread(query.shape)
         self._run.mechanism.perturb(total, noise_ratio, self._multipliers, spread, clip, self._noise.next)
 
     def _weights(self, batch: Batch) -> Tensor:
@@ -164,24 +163,24 @@ class RoundReleases:
         weights = [self._run.shares[member].weight(batch) for member in self._members]
         return torch.tensor(weights, dtype=torch.float64).unsqueeze(-1)
 
-    def _sum(self, query: CopiedQuery, blocks: Sequence[Block]) -> Tensor:
-        """The sums of the blocks' terms in the order of the members, (members, size)."""
-        problem = self._run.problem
-        clipped_sum: ClippedSum = self._run.records.clipped_sum
-        clip = query.clip if self._run.mechanism.clips else None
+    def _sum(self, query: CopiedQuery, units: Drawn) -> Tensor:
+        """The sums of the units' terms in the order of the members, (members, size)."""
+        run, known = self._run, statistic(query.shape.statistic)
+        problem, clip = run.problem, query.clip if run.mechanism.clips else None
+        blocks: Sequence[Block] = units.blocks(known.clipped and known.noise == "gaussian")
+        clipped_sum: ClippedSum = run.records.clipped_sum
         if query.transform is not None or not query.shape.statistic.startswith("gradient"):
-            problem, blocks, clipped_sum = self._run.other(query, blocks)
+            problem, blocks, clipped_sum = run.other(query, blocks)
+        size = run.size(query.shape)
+        if any(block.owner is not None for block in blocks):
+            clipped_sum = partial(run.records.person_sum, clipped_sum, size=size)
         if len(blocks) == 1:  # its silos are in the members' order
             return clipped_sum(problem, blocks[0], query.points, clip)
-        total: Tensor | None = None
+        total = torch.zeros(len(self._members), size, dtype=torch.float64)
         place = {member: row for row, member in enumerate(self._members)}
         for block in blocks:
             rows = torch.tensor([place[member] for member in block.members])
             points = [point if point.dim() == 1 else point[rows] for point in query.points]
             own = clip[rows] if isinstance(clip, Tensor) and clip.dim() == 2 else clip
-            found = clipped_sum(problem, block, points, own)
-            if total is None:
-                total = torch.empty(len(self._members), found.shape[-1], dtype=found.dtype)
-            total[rows] = found
-        assert total is not None
+            total[rows] += clipped_sum(problem, block, points, own)
         return total

@@ -37,6 +37,19 @@ class Block:
     mask: Tensor | None = None
     # 1 for a row that is a record, 0 for padding; None where all are
     real: Tensor | None = None
+    # with persons as units: (silos, rows), which person of its silo a record is of; and what its clipped
+    # term weighs in that person's, None where their terms are summed before they are clipped
+    person: Tensor | None = None
+    share: Tensor | None = None
+    # of a block whose rows are persons, so that the first axis is theirs: (persons,), whose place among the
+    # members each has; `share` is what the sum of a person's terms is multiplied by then, (persons, 1)
+    owner: Tensor | None = None
+
+    def mapped(self, members: list[int], each: Callable[[Tensor], Tensor]) -> Block:
+        """Its tensors, each as this function makes it of it."""
+        rest = (self.mask, self.real, self.person, self.share, self.owner)
+        made = [each(self.features), each(self.target), each(self.inverse_norm)]
+        return Block(members, *made, *(None if one is None else each(one) for one in rest))
 
 
 PIECE = 32
@@ -86,7 +99,7 @@ def padded_rows(rows: int, dtype: torch.dtype) -> int:
     return rows if dtype == torch.float64 else rows + -rows % PIECE
 
 
-def weighted_sum(weights: Tensor, features: Tensor) -> Tensor:
+def weighted_sum(weights: Tensor, features: Tensor, whole: bool = False) -> Tensor:
     """Sum over rows of weight times feature vector; a weight that is not finite counts as zero.
 
     One of those makes the sum not finite in every feature that the row has, so sums are looked at, which are
@@ -95,12 +108,13 @@ def weighted_sum(weights: Tensor, features: Tensor) -> Tensor:
     Args:
         weights: (silos, columns, rows).
         features: (silos, rows, features), of the same type.
+        whole: leave a sum with such a weight as it is, not finite.
 
     Returns:
         (silos, columns, features), float64.
     """
     total = _weighted_sum(weights, features)
-    if bool(total.isfinite().all()):
+    if whole or bool(total.isfinite().all()):
         return total
     return _weighted_sum(weights.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0), features)
 

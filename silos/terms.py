@@ -22,7 +22,7 @@ from fedsim.problems.kinds import Problem, head, scores_of_records
 from fedsim.protocol.moments import svec
 from fedsim.protocol.plan import QueryShape
 from fedsim.protocol.statistics import TARGET, histogram_edges
-from silos.records import sanitised
+from silos.layout import sanitised
 from silos.selections import PER_ONE
 from silos.sums import Block
 
@@ -45,11 +45,7 @@ def summed(
         clip: of a term, a number or (silos, 1); None does not clip (mechanism `none`).
     """
     if (copies := len(block.members) // len(block.target)) > 1:  # of runs that share records
-        features, target, inverse = (
-            torch.cat([each] * copies) for each in (block.features, block.target, block.inverse_norm)
-        )
-        masks = (None if each is None else torch.cat([each] * copies) for each in (block.mask, block.real))
-        block = Block(block.members, features, target, inverse, *masks)
+        block = block.mapped(block.members, lambda each: torch.cat([each] * copies))
     if shape.statistic == "minimiser":
         return _minimiser(gradients, shape.options, problem, block, clip)
     return _SUMS[shape.statistic](shape.options, problem, block, points, clip)
@@ -83,6 +79,26 @@ def _real(block: Block) -> Tensor:
     return torch.ones_like(block.target, dtype=torch.float64) if block.real is None else block.real.double()
 
 
+def _part(block: Block) -> Tensor:
+    """What part of its unit a row is, (silos, rows), float64: 1 over its person's records; 0 for padding."""
+    real = _real(block)
+    return real if block.person is None else real / _counts(block, real)
+
+
+def _counts(block: Block, real: Tensor) -> Tensor:
+    """How many records of each record's person there are, at least 1, (silos, rows)."""
+    assert block.person is not None
+    counts = torch.zeros(len(real), int(block.person.max()) + 1, dtype=torch.float64)
+    return counts.scatter_add_(1, block.person, real).gather(1, block.person).clamp_min(1.0)
+
+
+def _units(block: Block) -> Tensor:
+    """How many units a silo's records are of, (silos, 1), float64."""
+    if block.person is None:
+        return _real(block).sum(1, keepdim=True)
+    return block.person.amax(1, keepdim=True).double() + 1
+
+
 def _column(block: Block, column: float) -> Tensor:
     values = block.target if column == TARGET else block.features[..., int(column)]
     return values.double()
@@ -92,7 +108,8 @@ def _second_moment(options: Options, problem: Problem, block: Block, points: Poi
     v = block.features.double()
     if options[0]:
         v = torch.cat([v, block.target.double().unsqueeze(-1)], -1)
-    square, weight = v.square().sum(-1), _real(block)
+    square = v.square().sum(-1)
+    weight = _real(block) if block.share is None else block.share.double()
     if clip is not None:
         weight = weight * (clip / square).nan_to_num(nan=1.0, posinf=1.0).clamp_max(1.0)
     return svec((v * weight.unsqueeze(-1)).transpose(1, 2) @ v)
@@ -101,7 +118,7 @@ def _second_moment(options: Options, problem: Problem, block: Block, points: Poi
 def _sum(options: Options, problem: Problem, block: Block, points: Points, clip: Clip) -> Tensor:
     column, low, high = options
     shares = ((_column(block, column) - low) / (high - low)).clamp(0.0, 1.0)
-    return (shares * _real(block)).sum(1, keepdim=True)
+    return (shares * _part(block)).sum(1, keepdim=True)
 
 
 def _histogram(options: Options, problem: Problem, block: Block, points: Points, clip: Clip) -> Tensor:
@@ -110,28 +127,33 @@ def _histogram(options: Options, problem: Problem, block: Block, points: Points,
     for place, column in enumerate(columns, 1):
         value += place * _column(block, column)
     inner = torch.tensor(edges[1:-1], dtype=torch.float64)
-    return _counted(torch.bucketize(value, inner, right=True), _real(block), len(edges) - 1)
+    return _counted(torch.bucketize(value, inner, right=True), _part(block), len(edges) - 1)
 
 
-def _counted(cells: Tensor, real: Tensor, size: int) -> Tensor:
-    """How many rows that count are in each cell; cells (silos, rows) to (silos, size)."""
+def _counted(cells: Tensor, part: Tensor, size: int) -> Tensor:
+    """How many units are in each cell; cells (silos, rows) to (silos, size)."""
     found = torch.zeros(len(cells), size, dtype=torch.float64)
-    return found.scatter_add_(1, cells, real)
+    return found.scatter_add_(1, cells, part)
 
 
 def _quantile(options: Options, problem: Problem, block: Block, points: Points, clip: Clip) -> Tensor:
     column, q, low, high, count = options
     values, real = _column(block, column).numpy(), _real(block).numpy() > 0
     grid = list(np.linspace(low, high, int(count)))
-    found = [rank_scores(own[kept], grid, q) for own, kept in zip(values, real, strict=True)]
+    found = [
+        rank_scores(own[kept], grid, q, None if block.person is None else block.person[i].numpy()[kept])
+        for i, (own, kept) in enumerate(zip(values, real, strict=True))
+    ]
     return torch.from_numpy(np.stack([own.parts * (PER_ONE // own.per_one) for own in found]))
 
 
-def _by_silo(block: Block) -> Iterator[tuple[int, Tensor, Tensor]]:
-    """(place, features, targets) of each silo's records."""
+def _by_silo(block: Block) -> Iterator[tuple[int, Tensor, Tensor, Tensor | None]]:
+    """(place, features, targets, parts of units or None) of each silo's records."""
     real = _real(block) > 0
+    part = None if block.person is None else _part(block)
     for i in range(len(block.members)):
-        yield i, block.features[i][real[i]], block.target[i][real[i]]
+        own = None if part is None else part[i][real[i]]
+        yield i, block.features[i][real[i]], block.target[i][real[i]], own
 
 
 def _own(point: Tensor, place: int) -> Tensor:
@@ -145,7 +167,7 @@ def _scored(
     from silos import scores
 
     found = []
-    for i, x, y in _by_silo(block):
+    for i, x, y, part in _by_silo(block):
         w = _own(points[0], i)
         if name == "mistakes":
             own = scores.mistakes(scores_of_records(problem, x, w), y)
@@ -153,7 +175,7 @@ def _scored(
             own = scores.bounded_log_loss(problem, x, y, w, options[0])
         else:
             own = scores.squared_distance(problem, x, y, w)
-        found.append(own.double().sum())
+        found.append((own.double() if part is None else own.double() * part).sum())
     return torch.stack(found).unsqueeze(-1)
 
 
@@ -161,8 +183,8 @@ def _score_histogram(options: Options, problem: Problem, block: Block, points: P
     from silos.scores import score_bins
 
     bins = int(options[0])
-    cells = [score_bins(problem, x, y, _own(points[0], i), bins) for i, x, y in _by_silo(block)]
-    return torch.stack([torch.bincount(own, minlength=2 * bins) for own in cells]).double()
+    cells = [(score_bins(problem, x, y, _own(points[0], i), bins), part) for i, x, y, part in _by_silo(block)]
+    return torch.stack([torch.bincount(own, part, minlength=2 * bins) for own, part in cells]).double()
 
 
 def _choice(options: Options, problem: Problem, block: Block, points: Points, clip: Clip) -> Tensor:
@@ -170,11 +192,12 @@ def _choice(options: Options, problem: Problem, block: Block, points: Points, cl
     by_model = []
     for point in points:
         sums = []
-        for i, x, y in _by_silo(block):
+        for i, x, y, part in _by_silo(block):
             own = clip[i] if isinstance(clip, Tensor) and clip.dim() == 2 else 1e6 if clip is None else clip
             losses = head(problem).losses(scores_of_records(problem, x, _own(point, i)), y).double()
             share = (losses / own).nan_to_num(nan=1.0, posinf=1.0)
-            sums.append(-(share.clamp(0.0, 1.0) * PER_ONE).long().sum())
+            share = share.clamp(0.0, 1.0) * PER_ONE
+            sums.append(-(share if part is None else share * part).long().sum())
         by_model.append(torch.stack(sums))
     return torch.stack(by_model, dim=1)
 
@@ -182,15 +205,19 @@ def _choice(options: Options, problem: Problem, block: Block, points: Points, cl
 def _label_projection(options: Options, problem: Problem, block: Block, points: Points, clip: Clip) -> Tensor:
     """Sum of n c_j y_j, c_j the columns of (X^T X)^-1 X^T shortened to clip / n: (silos, d).
 
-    Where none is too long, the mean is the least-squares solution (Epasto et al. 2020, Algorithm 3).
+    Where none is too long, the mean is the least-squares solution (Epasto et al. 2020, Algorithm 3). n is the
+    number of units; what a record of a person weighs is made up for, but for those that do not count.
     """
-    found = []
-    for i, x, y in _by_silo(block):
-        columns = len(x) * torch.linalg.pinv(x.double()).nan_to_num(0.0)
+    found, n = [], _units(block)
+    for i, x, y, _ in _by_silo(block):
+        columns, share = n[i] * torch.linalg.pinv(x.double()).nan_to_num(0.0), torch.ones(len(x))
+        if block.share is not None:
+            share = block.share[i][_real(block)[i] > 0].double()
+            columns = (columns / share).nan_to_num(0.0, 0.0, 0.0)
         if clip is not None:
             most = clip[i] if isinstance(clip, Tensor) and clip.dim() == 2 else clip
             columns = columns * (most / columns.norm(dim=0)).nan_to_num(1.0, 1.0).clamp_max(1.0)
-        found.append(columns @ y.double().clamp(-1.0, 1.0))
+        found.append((columns * share) @ y.double().clamp(-1.0, 1.0))
     return torch.stack(found)
 
 
@@ -207,10 +234,10 @@ def _minimiser(gradients: ClippedSum, options: Options, problem: Problem, block:
     features = block.features.double()
     norm = features.norm(dim=-1, keepdim=True)
     features = features * (radius / norm).nan_to_num(1.0, 1.0).clamp_max(1.0)
-    masks = (None if each is None else each.double() for each in (block.mask, block.real))
+    mask, real = (None if each is None else each.double() for each in (block.mask, block.real))
     target = block.target.double()
-    held = sanitised(Block(block.members, features, target, target, *masks), problem)
-    n = _real(block).sum(1, keepdim=True)
+    held = sanitised(replace(block, features=features, target=target, mask=mask, real=real), problem)
+    n = _units(block)
     step = 1 / (problem.curvature * radius**2 + regularisation)
     w = torch.zeros(len(block.members), problem.dimension, dtype=torch.float64)
     for _ in range(int(steps)):

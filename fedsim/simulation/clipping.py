@@ -15,6 +15,8 @@ import torch
 from torch import Tensor
 
 from fedsim.problems.kinds import Problem, check
+from silos.person_sums import Terms, by_person
+from silos.persons import Persons
 from silos.records import Records, clipped_sum
 from silos.sums import Block
 
@@ -116,10 +118,11 @@ class Watched(Records):
         problem: Problem,
         dtype: torch.dtype,
         recorder: Recorder,
+        persons: Persons | None = None,
     ) -> None:
         """As `silos.gate.lay_out`, with a recorder."""
         check(problem, dtype)
-        super().__init__(silos, problem, dtype)
+        super().__init__(silos, problem, dtype, persons)
         self._recorder = recorder
 
     def clipped_sum(
@@ -127,3 +130,15 @@ class Watched(Records):
     ) -> Tensor:
         """See `silos.records.clipped_sum`."""
         return clipped_sum(problem, block, points, clip, self._recorder)
+
+    def person_sum(
+        self,
+        terms: Terms,
+        problem: Problem,
+        block: Block,
+        points: Sequence[Tensor],
+        clip: float | Tensor | None,
+        size: int,
+    ) -> Tensor:
+        """See `silos.person_sums.by_person`."""
+        return by_person(terms, problem, block, points, clip, size, self._recorder)

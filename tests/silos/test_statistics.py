@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from support.statistic_records import FEATURES, OPTIONS, hostile, problem_of, shape_of
 
 from fedsim.common.errors import Refused
 from fedsim.problems.answerable import check_answerable
@@ -19,26 +20,7 @@ from silos.records import Records
 from silos.selections import PER_ONE
 from silos.terms import summed
 
-FEATURES = 3
 EYE = torch.eye(FEATURES, dtype=torch.float64)
-OPTIONS = {
-    "second_moment": (1.0,),
-    "sum": (0.0, -2.0, 3.0),
-    "histogram": (1.0, 1.0, -1.0, 0.0, 1.0, 2.0),
-    "score_histogram": (10.0,),
-    "log_loss": (0.01,),
-    "quantile": (0.0, 0.25, -1.0, 1.0, 9.0),
-    "minimiser": (0.5, 60.0, 2.0),
-}
-TWO_CLASSES = ("score_histogram", "mistakes", "log_loss", "brier", "choice")
-
-
-def problem_of(name):
-    return (LogisticRegression if name in TWO_CLASSES else LinearRegression)(FEATURES)
-
-
-def shape_of(name):
-    return QueryShape(name, statistic(name).points, 1.0, OPTIONS.get(name, ()))
 
 
 def sums(name, rows, targets, clip, points=None):
@@ -52,23 +34,6 @@ def sums(name, rows, targets, clip, points=None):
     if name.startswith("gradient"):
         return records.clipped_sum(problem, block, points, clip)
     return summed(records.clipped_sum, shape_of(name), problem, block, points, clip)
-
-
-def hostile(name):
-    """Records in many directions and lengths, and some that are far apart for one statistic or another."""
-    rng = np.random.default_rng(5)
-    rows = rng.standard_normal((60, 1, FEATURES)) * np.geomspace(0.1, 1e4, 60)[:, None, None]
-    worst = np.array([[[1.0, 1e4, 0]], [[1.0, -1e4, 0]], [[1e3, 0, 0]], [[-1e3, 0, 0]], [[0, 0, 1e3]]])
-    rows = np.concatenate([rows, rows, worst, worst])
-    if name in TWO_CLASSES:
-        half = np.arange(len(rows)) < len(rows) / 2
-        return rows, half[:, None].astype(float)
-    targets = np.where(np.arange(len(rows)) % 2, 1e6, -1e6)[:, None]
-    if statistic(name).unit == "label":
-        rows = np.broadcast_to(rows[3], rows.shape)  # features are the same in both worlds
-    if name == "second_moment":
-        targets[::3] = 0.0
-    return rows, targets
 
 
 @pytest.mark.parametrize("name", STATISTICS)

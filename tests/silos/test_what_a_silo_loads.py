@@ -28,6 +28,7 @@ ON_DEMAND = {
     "fedsim.isolated": "a plug-in is listed",
     "fedsim.privacy.loss": "batches are sampled",
     "silos.persons": "persons are the unit",
+    "silos.person_sums": "persons are the unit",
     "silos.terms": "another statistic than a gradient is asked for",
     "silos.selections": "another statistic than a gradient is asked for",
     "silos.scores": "another statistic than a gradient is asked for",

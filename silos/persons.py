@@ -1,0 +1,63 @@
+"""Whose each record of a silo is, with persons as units; no feature or target is known here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedsim.protocol.unit import Person
+
+
+@dataclass(frozen=True, eq=False)
+class Persons:
+    """Whose the records are: of each silo (n,) whole numbers, equal where two records are one person's.
+
+    `streams` choose the records that count with bound `limit`, one a silo; by default the operating system's.
+    """
+
+    unit: Person
+    codes: Sequence[np.ndarray]
+    streams: Sequence[np.random.Generator] | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Order:
+    """One silo's records by person: a person's follow one another, persons as they first appear.
+
+    So where all have one record, the order is that of the records.
+    """
+
+    rows: np.ndarray  # (n,): the records' places
+    counts: np.ndarray  # (persons,): how many records each has
+
+    @classmethod
+    def of(cls, codes: np.ndarray) -> Order:
+        """The order of records that are these persons'."""
+        _, first, code = np.unique(codes, return_index=True, return_inverse=True)
+        number = np.argsort(np.argsort(first))[code]
+        return cls(np.argsort(number, kind="stable"), np.bincount(number))
+
+    @property
+    def numbers(self) -> np.ndarray:
+        """(n,): each ordered record's person."""
+        return np.repeat(np.arange(len(self.counts)), self.counts)
+
+    def of_persons(self, chosen: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Places in the order of the chosen persons' records, and which choice each belongs to."""
+        counts = self.counts[chosen]
+        before = np.cumsum(self.counts)[chosen] - counts
+        within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+        return np.repeat(before, counts) + within, np.repeat(np.arange(len(chosen)), counts)
+
+    def shares(self, unit: Person, stream: np.random.Generator) -> np.ndarray:
+        """(n,): what each ordered record's clipped term weighs, with bound `limit` or `smooth`."""
+        h, counts = unit.h or 1, self.counts
+        if unit.bound == "smooth":
+            return np.repeat(np.minimum(h, counts) / (h * counts), counts)
+        # a person's records in a random order, of which the first h count
+        drawn = np.lexsort((stream.random(len(self.rows)), self.numbers))
+        place = np.empty(len(drawn), dtype=np.int64)
+        place[drawn] = np.arange(len(drawn)) - np.repeat(np.cumsum(counts) - counts, counts)
+        return (place < h) / h

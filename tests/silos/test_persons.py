@@ -1,0 +1,325 @@
+"""Persons as units: brute force over persons swapped, added and removed, for every statistic and bound."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from support.statistic_records import FEATURES, OPTIONS, hostile, problem_of, shape_of
+
+from fedsim.common.errors import InputError, Refused
+from fedsim.problems.glm import LinearRegression, SoftmaxRegression
+from fedsim.problems.network import NeuralNetwork
+from fedsim.problems.network_models import Imported, Mlp
+from fedsim.protocol.batch import FULL, Fresh, Poisson, Subsample
+from fedsim.protocol.plan import Ask, Plan, QueryShape
+from fedsim.protocol.statistics import STATISTICS, statistic
+from fedsim.protocol.unit import RECORD, Person
+from silos.batches import Batches
+from silos.entropy import SeededEntropy
+from silos.person_sums import by_person
+from silos.persons import Order, Persons
+from silos.records import Records, clipped_sum
+from silos.selections import PER_ONE
+from silos.terms import summed
+
+BOUNDS = [Person("clip"), Person("mean"), Person("limit", 2), Person("smooth", 3)]
+BY_SUM = ("minimiser", "label_projection")
+
+
+def sums(name, persons, unit, clip, common=1):
+    """The sum of each of many silos: one person with these records [(x, y)], and `common` others."""
+    problem, known = problem_of(name), statistic(name)
+    ones = np.ones((1, FEATURES)), np.ones(1)
+    silos, codes = [], []
+    for x, y in persons:
+        silos.append((np.vstack([x, *[ones[0]] * common]), np.append(y, np.ones(common))))
+        codes.append(np.append(np.full(len(y), 7), np.arange(100, 100 + common)))
+    streams = [np.random.default_rng(3) for _ in silos]
+    records = Records(silos, problem, torch.float64, Persons(unit, codes, streams))
+    points = [torch.eye(FEATURES, dtype=torch.float64)[0] / 2**k for k in range(known.points)]
+    total = torch.zeros(len(silos), 1)
+    drawn = records.drawn(range(len(silos)), None)
+    for block in drawn.blocks(known.clipped and known.noise == "gaussian"):
+        by_sum = records.clipped_sum if name.startswith("gradient") else None
+        if by_sum is None:
+            shape = shape_of(name)
+
+            def by_sum(problem, block, points, clip, shape=shape):
+                return summed(records.clipped_sum, shape, problem, block, points, clip)
+
+        if block.owner is None:
+            found = by_sum(problem, block, points, clip)
+        else:
+            found = by_person(by_sum, problem, block, points, clip, _size(name))
+        whole = torch.zeros(len(silos), found.shape[1], dtype=found.dtype)
+        whole[torch.tensor(block.members)] = found
+        total = whole if total.shape[1] != whole.shape[1] else total + whole
+    return total
+
+
+def _size(name):
+    from fedsim.protocol.statistics import size_of
+
+    return size_of(shape_of(name), problem_of(name).dimension, FEATURES)
+
+
+def hostile_persons(name):
+    """Persons of one to five of `hostile`'s records, alike and mixed."""
+    rows, targets = hostile(name)
+    rng = np.random.default_rng(2)
+    alike = [
+        (np.repeat(x, s, 0), np.repeat(y, s)) for s in (1, 2, 5) for x, y in zip(rows, targets, strict=True)
+    ]
+    mixed = [rng.choice(len(rows), s) for s in (2, 3, 5) for _ in range(20)]
+    return alike + [(rows[own, 0], targets[own, 0]) for own in mixed]
+
+
+@pytest.mark.parametrize("unit", BOUNDS, ids=lambda unit: unit.bound)
+@pytest.mark.parametrize("name", STATISTICS)
+def test_swapping_a_person_moves_a_sum_by_the_spread_times_the_clip_at_most(name, unit):
+    if name in BY_SUM and unit.bound in ("clip", "mean"):
+        plan = Plan(((Ask(FULL, (shape_of(name),)),),), unit)
+        with pytest.raises(Refused, match="use bound limit or smooth"):
+            plan.check_unit(sums=False)
+        return
+    known, clip = statistic(name), 0.25 if statistic(name).clipped else 1.0
+    persons = hostile_persons(name)
+    if name == "label_projection":  # features are the same in both worlds
+        persons = [(x[:3], y[:3]) for x, y in persons if len(y) > 2]
+    moved = sums(name, persons, unit, clip).double()
+    allowed = PER_ONE if known.noise == "exponential" else known.sensitivity(clip, OPTIONS.get(name, ()))
+    if known.noise == "exponential":
+        apart = max((column.max() - column.min()).item() for column in moved.T)
+    else:
+        apart = torch.cdist(moved, moved, compute_mode="donot_use_mm_for_euclid_dist").max().item()
+    assert apart <= allowed * (1 + 1e-9)
+    least = 0.9 if name == "minimiser" else 1 - 1e-6
+    assert apart >= allowed * least
+
+
+@pytest.mark.parametrize("unit", BOUNDS, ids=lambda unit: unit.bound)
+@pytest.mark.parametrize("name", sorted(set(STATISTICS) - {*BY_SUM}))
+def test_a_person_more_moves_a_sum_by_the_clip_at_most(name, unit):
+    unit = replace(unit, relation="add_remove")
+    known, clip = statistic(name), 0.25 if statistic(name).clipped else 1.0
+    plan = Plan(((Ask(FULL, (shape_of(name),)),),), unit)
+    plan.check_unit(sums=False)
+    assert plan.spread(shape_of(name)) == 1.0
+    moved = sums(name, hostile_persons(name), unit, clip).double()
+    without = sums(name, [(np.zeros((0, FEATURES)), np.zeros(0))], unit, clip).double()
+    if known.noise == "exponential":
+        assert (moved - without).abs().max() <= PER_ONE
+        return
+    apart = (moved - without).norm(dim=1).max().item()
+    assert clip * (1 - 1e-6) <= apart <= clip * (1 + 1e-9)
+
+
+def test_clipped_terms_of_a_person_added_up_are_no_bound():
+    x, y = max(hostile_persons("gradient"), key=lambda own: len(own[1]))
+    records, origin = Records([(x, y)], LinearRegression(FEATURES), torch.float64), torch.zeros(FEATURES)
+    (block,) = records.full([0])
+    assert clipped_sum(LinearRegression(FEATURES), block, [origin.double()], 0.25).norm() > 4 * 0.25
+
+
+def some_silos(seed=0, silos=3, persons=7, classes=False):
+    rng = np.random.default_rng(seed)
+    counts = [1 + rng.poisson(1.5, persons) for _ in range(silos)]
+    data, codes = [], []
+    for own in counts:
+        code = rng.permutation(np.repeat(np.arange(len(own)), own))
+        x = rng.standard_normal((len(code), FEATURES))
+        y = rng.integers(0, 3, len(code)) if classes else rng.standard_normal(len(code))
+        data.append((x, y))
+        codes.append(code)
+    return data, codes
+
+
+def terms_by_hand(problem, x, y, w):
+    """(records, d): each record's gradient, by a record at a time."""
+    found = []
+    for own, label in zip(x, y, strict=True):
+        records = Records([(own[None], np.array([label]))], problem, torch.float64)
+        (block,) = records.full([0])
+        found.append(clipped_sum(problem, block, [w], None)[0])
+    return torch.stack(found)
+
+
+def bounded(term, clip):
+    return term * min(1.0, clip / max(float(term.norm()), 1e-300))
+
+
+PROBLEMS = [
+    LinearRegression(FEATURES),
+    SoftmaxRegression(FEATURES, 3),
+    NeuralNetwork(FEATURES, 3, model=Mlp((4,))),
+    NeuralNetwork(FEATURES, 3, model=Imported("support.network_modules:Shared")),
+]
+
+
+@pytest.mark.parametrize("unit", [Person("clip"), Person("mean"), Person("smooth", 2)], ids=lambda u: u.bound)
+@pytest.mark.parametrize("problem", PROBLEMS, ids=["linear", "softmax", "layers", "whole module"])
+@pytest.mark.parametrize("each", [False, True], ids=["common point", "a point a silo"])
+def test_a_persons_term_is_what_its_bound_says(problem, unit, each):
+    data, codes = some_silos(classes=not isinstance(problem, LinearRegression))
+    w = torch.randn(3, problem.dimension, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    clip, expected = 0.7, []
+    for m, ((x, y), code) in enumerate(zip(data, codes, strict=True)):
+        terms, total = (
+            terms_by_hand(problem, x, y, w[m if each else 0]),
+            torch.zeros(problem.dimension).double(),
+        )
+        for person in set(code.tolist()):
+            own = terms[torch.from_numpy(code == person)]
+            s = len(own)
+            if unit.bound == "clip":
+                total += bounded(own.sum(0), clip)
+            elif unit.bound == "mean":
+                total += bounded(own.mean(0), clip)
+            else:
+                total += min(unit.h, s) / (unit.h * s) * sum(bounded(term, clip) for term in own)
+        expected.append(total)
+    records = Records(data, problem, torch.float64, Persons(unit, codes))
+    found = full_sum(records, problem, w if each else w[0], clip)
+    kept = 1e-5 if isinstance(problem, NeuralNetwork) else 1e-12  # of the clip, by `silos.network`
+    assert torch.allclose(found, torch.stack(expected), rtol=0, atol=kept)
+
+
+def full_sum(records, problem, point, clip):
+    members = range(len(records.sizes))
+    total = torch.zeros(len(members), problem.dimension, dtype=torch.float64)
+    for block in records.drawn(members, None).blocks(True):
+        own = point if point.dim() == 1 else point[torch.tensor(block.members)]
+        if block.owner is None:
+            found = records.clipped_sum(problem, block, [own], clip)
+        else:
+            found = by_person(records.clipped_sum, problem, block, [own], clip, problem.dimension)
+        total[torch.tensor(block.members)] += found
+    return total
+
+
+def test_limit_is_smooth_on_average():
+    data, codes = some_silos(1)
+    problem, w = LinearRegression(FEATURES), torch.ones(FEATURES, dtype=torch.float64)
+    smooth = full_sum(
+        Records(data, problem, torch.float64, Persons(Person("smooth", 2), codes)), problem, w, 0.5
+    )
+    drawn = []
+    for seed in range(4_000):
+        streams = [np.random.default_rng((seed, m)) for m in range(3)]
+        persons = Persons(Person("limit", 2), codes, streams)
+        drawn.append(full_sum(Records(data, problem, torch.float64, persons), problem, w, 0.5))
+    found = torch.stack(drawn)
+    error = found.std(0) / len(drawn) ** 0.5
+    assert ((found.mean(0) - smooth).abs() <= 5 * error + 1e-12).all()
+    assert found.std(0).max() > 0.01
+
+
+def test_limit_takes_h_records_of_each_and_no_more():
+    order = Order.of(np.array([5, 5, 5, 5, 9, 5, 2, 2]))
+    shares = order.shares(Person("limit", 2), np.random.default_rng(0))
+    assert order.counts.tolist() == [5, 1, 2]
+    by_hand = [shares[order.numbers == person].tolist() for person in range(3)]
+    assert [sorted(own) for own in by_hand] == [[0, 0, 0, 0.5, 0.5], [0.5], [0.5, 0.5]]
+
+
+@pytest.mark.parametrize("unit", [Person("clip"), Person("mean"), Person("limit", 1), Person("smooth", 1)])
+@pytest.mark.parametrize("batch", [None, Subsample(0.5), Fresh(0.3), Poisson(0.4)], ids=str)
+def test_with_one_record_a_person_the_bits_are_those_of_records(unit, batch):
+    rng = np.random.default_rng(0)
+    data = [(rng.standard_normal((n, FEATURES)), rng.standard_normal(n)) for n in (40, 31, 47)]
+    codes = [rng.permutation(len(y)) for _, y in data]
+    problem, w = LinearRegression(FEATURES), torch.ones(FEATURES, dtype=torch.float64)
+
+    def answer(persons):
+        records = Records(data, problem, torch.float64, persons)
+        plan = Plan(((Ask(batch or FULL, (QueryShape("gradient", 1, 1.0),)),),), records.unit)
+        entropy = SeededEntropy(0, 0, ["a", "b", "c"], ["key"] * 3)
+        batches = Batches(records, plan, [[0]] * 3, ["a", "b", "c"], entropy, records.sizes)
+        drawn, divisor = batches.round([0, 1, 2], 0).next(plan.rounds[0][0].batch)
+        total = torch.zeros(3, FEATURES, dtype=torch.float64)
+        for block in drawn.blocks(True):
+            assert block.owner is None
+            total[torch.tensor(block.members)] = records.clipped_sum(problem, block, [w], 0.5)
+        return total, divisor
+
+    own, divisor = answer(Persons(unit, codes))
+    other, divisors = answer(None)
+    assert torch.equal(own, other)
+    assert torch.equal(divisor, divisors)
+
+
+@pytest.mark.parametrize("unit", BOUNDS, ids=lambda unit: unit.bound)
+def test_fresh_batches_of_persons_add_up_to_all_of_them(unit):
+    data, codes = some_silos(2, persons=12)
+    problem, w = LinearRegression(FEATURES), torch.ones(FEATURES, dtype=torch.float64)
+    records = Records(data, problem, torch.float64, Persons(unit, codes, [np.random.default_rng(0)] * 3))
+    asks = tuple((Ask(Fresh(0.25), (QueryShape("gradient", 1, 1.0),)),) for _ in range(4))
+    plan = Plan(asks, unit)
+    entropy = SeededEntropy(0, 0, ["a", "b", "c"], ["key"] * 3)
+    batches = Batches(records, plan, [range(4)] * 3, ["a", "b", "c"], entropy, records.sizes)
+    total, parts = torch.zeros(3, FEATURES, dtype=torch.float64), []
+    for r in range(4):
+        drawn, divisor = batches.round([0, 1, 2], r).next(Fresh(0.25))
+        assert divisor.flatten().tolist() == [3.0] * 3  # persons, whatever their records are
+        for block in drawn.blocks(True):
+            rows = torch.tensor(block.members)
+            if block.owner is None:
+                total[rows] += (part := records.clipped_sum(problem, block, [w], 0.5))
+            else:
+                total[rows] += (part := by_person(records.clipped_sum, problem, block, [w], 0.5, FEATURES))
+            parts.append(part.norm(dim=1).max())
+    assert torch.allclose(total, full_sum(records, problem, w, 0.5), rtol=0, atol=1e-12)
+    assert max(parts) <= 3 * 0.5
+
+
+@pytest.mark.parametrize("poison", [np.nan, np.inf])
+def test_a_person_with_a_term_that_is_no_number_counts_as_zero_all_of_it(poison):
+    problem = LinearRegression(FEATURES)
+    rows, y = np.ones((5, FEATURES)), np.zeros(5)
+    w = torch.full((FEATURES,), 1e6, dtype=torch.float64)
+    codes = [np.array([0, 0, 0, 1, 1])]
+    rows = rows.copy()
+    rows[1] = 1e12  # its coefficient overflows no float, its term does not either
+    y = y.copy()
+
+    class Broken(LinearRegression):
+        def coefficient(self, scores, target, inverse_norm):
+            slope = super().coefficient(scores, target, inverse_norm)
+            return torch.where(target > 0.5, torch.full_like(slope, poison), slope)
+
+    y[2] = 1.0
+    records = Records([(rows, y)], problem, torch.float64, Persons(Person("clip"), codes))
+    good = full_sum(records, problem, w, 1.0)
+    assert good.norm() > 1.9
+    records = Records([(rows, y)], Broken(FEATURES), torch.float64, Persons(Person("clip"), codes))
+    import fedsim.problems.glm as glm
+
+    glm.OWN = (*glm.OWN, Broken)
+    try:
+        bad = full_sum(records, Broken(FEATURES), w, 1.0)
+    finally:
+        glm.OWN = glm.OWN[:-1]
+    assert torch.isfinite(bad).all()
+    assert bad.norm().item() == pytest.approx(1.0)  # the other person's
+
+
+def test_a_gate_refuses_records_that_are_laid_out_for_another_unit():
+    from fedsim.algorithms.noisy_minibatch_sgd import NoisyMinibatchSGD
+    from fedsim.testing.federations import open_gate, plan_of
+
+    data, _ = some_silos()
+    problem, algorithm = (
+        LinearRegression(FEATURES),
+        NoisyMinibatchSGD(num_rounds=2, step_size=0.1, clip_norm=1.0),
+    )
+    plan = plan_of(algorithm, problem, [len(y) for _, y in data])
+    with pytest.raises(Refused, match="of unit person, the records are laid out for another"):
+        open_gate(data, problem, algorithm, plan=replace(plan, unit=Person()))
+
+
+def test_h_belongs_to_limit_and_smooth():
+    for wrong in (("clip", 3), ("limit", None)):
+        with pytest.raises(InputError, match=r"unit\.h"):
+            Person(*wrong)
+    assert Plan((), RECORD).digest != Plan((), Person()).digest != Plan((), Person("mean")).digest
