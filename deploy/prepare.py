@@ -35,9 +35,10 @@ def main(scenario: Path, volumes: Path) -> None:
         EnvelopeKey.create(volumes / "server")
     shutil.copy2(volumes / "server" / PUBLIC_FILE, volumes / "server-public")
     told = load(scenario)
-    data = load_records(told.data, told.partition, told.seed, trial=0)
+    data = load_records(told.data, told.partition, told.seed, trial=0, unit=told.privacy.unit)
     for name, silo in zip(SILOS, data.silos, strict=True):
-        write_records(volumes / name / "records" / "records.npz", silo.train_features, silo.train_target)
+        own = (silo.train_features, silo.train_target, silo.train_persons)
+        write_records(volumes / name / "records" / "records.npz", *own)
     write_records(volumes / "server" / "test.npz", *pooled_tests(data.silos))
     for silo, name in enumerate(SILOS):
         daemon, node = FIRST_SILO + silo, FIRST_NODE + silo

@@ -145,7 +145,7 @@ def _planned(given: Scenario, request: Mapping[str, Asked | Sequence[Asked]]) ->
     plain = {"scaling": "none", "intercept": True, "test_fraction": 0.0}
     fitted = ("transform", "pca", "record_norm", "preprocessing_cost")
     data = given.data.model_copy(update=plain | dict.fromkeys(fitted))
-    shape = outline(data, given.partition, given.seed)
+    shape = outline(data, given.partition, given.seed, given.privacy.unit)
     known = Known(
         _columns(data), sum(shape.sizes.values()), len(shape.sizes) == 1 and not mechanism.sums_only
     )
@@ -205,7 +205,8 @@ def _released(resolved: Resolved, readers: Readers) -> Released:
     scenario, start, admitted = resolved.scenario, time.perf_counter(), preview(resolved)
     rounds = schedule(len(resolved.names), resolved.active, resolved.trace.holds, scenario.seed, 0)
     with one_thread():
-        records = _held(load(scenario.data, scenario.partition, scenario.seed, 0), scenario.data)
+        held = load(scenario.data, scenario.partition, scenario.seed, 0, scenario.privacy.unit)
+        records = _held(held, scenario.data)
         hosts = SiloHost(resolved, 0, records)
         *_, last = rounds_of(resolved, 0, hosts, records.digest, "private", rounds)
     assert isinstance(resolved.algorithm, Release)

@@ -15,9 +15,9 @@ from pydantic import ConfigDict, Field, PlainSerializer
 from fedsim.common.errors import InputError, suggest
 from fedsim.common.section import arguments
 from fedsim.data.dataset import FITTED_SCALINGS, Dataset, InMemory, Scaling
-from fedsim.data.source import Floats, Labels, Matrix, Ranges, Target
+from fedsim.data.source import Floats, Ints, Labels, Matrix, Ranges, Target, numbered
 
-TARGET, SILO = "target", "silo"
+TARGET, SILO, PERSON = "target", "silo", "person"
 
 
 def _summary(values: NDArray[Any]) -> str:
@@ -62,6 +62,7 @@ class Arrays(InMemory, _OwnArrays):
         features: numbers, shape (n, p).
         target: shape (n,): whole numbers from 0 are classes, real numbers are regressed on.
         silo: the silo of each record, n texts or whole numbers; None where a partition divides the records.
+        person: whose each record is, for unit person: n texts or whole numbers, compared as exact texts.
         ranges: (lower, upper), each a number or of shape (p,), declared and not taken from the records.
         classes: the number of classes, including classes without records here; default: the largest target
             plus one.
@@ -79,6 +80,7 @@ class Arrays(InMemory, _OwnArrays):
     features: _Array = Field(repr=False)
     target: _Array = Field(repr=False)
     silo: _Array | None = Field(repr=False)
+    person: _Array | None = Field(None, repr=False)
     ranges: _Array | None = Field(repr=False)
     classes: int | None = Field(None, ge=2)
 
@@ -88,6 +90,7 @@ class Arrays(InMemory, _OwnArrays):
         target: ArrayLike,
         silo: ArrayLike | None = None,
         *,
+        person: ArrayLike | None = None,
         ranges: tuple[ArrayLike, ArrayLike] | None = None,
         scaling: Scaling | None = None,
         classes: int | None = None,
@@ -100,6 +103,7 @@ class Arrays(InMemory, _OwnArrays):
             "features": matrix,
             "target": _target(target, len(matrix), classes),
             "silo": None if silo is None else _silo(silo, len(matrix)),
+            "person": None if person is None else _person(person, len(matrix)),
             "ranges": None if ranges is None else _ranges(ranges, matrix.shape[1]),
             "scaling": scaling or ("none" if ranges is None else "declared"),
             "classes": classes,
@@ -133,6 +137,8 @@ class _ArraysSource(Matrix):
         if data.silo is not None:
             self.silo_column = SILO
             self.columns += (SILO,)
+        if data.person is not None:
+            self.person_column = PERSON
         unknown = np.full((2, self.num_features), np.nan)
         self.ranges = Ranges.linear(*(unknown if data.ranges is None else data.ranges))
 
@@ -145,6 +151,9 @@ class _ArraysSource(Matrix):
 
     def labels(self, column: str, field: str) -> Labels:
         return self._silos if column == SILO else super().labels(column, field)
+
+    def persons(self) -> Ints | None:
+        return None if self._data.person is None else numbered(self._data.person.tolist())
 
     @property
     def _silos(self) -> Labels:
@@ -181,9 +190,25 @@ def _silo(given: ArrayLike, records: int) -> NDArray[Any]:
     values = np.asarray(given, dtype=object)
     _require_length("silo", values, records)
     for row, name in enumerate(values):
-        if isinstance(name, bool) or not isinstance(name, str | int | np.integer) or name == "":
+        if not _is_name(name):
             raise InputError("silo", name, f"row {row}: must be a name or a whole number")
     return _frozen(values.astype(str))
+
+
+def _person(given: ArrayLike, records: int) -> NDArray[Any]:
+    """As `_silo`, but an error holds no id."""
+    values = np.asarray(given, dtype=object)
+    _require_length(PERSON, values, records)
+    if wrong := [row for row, name in enumerate(values) if not _is_name(name)]:
+        hint = f"of {records:,} records have no text or whole number (the first is row {wrong[0]})"
+        raise InputError(PERSON, len(wrong), hint)
+    return _frozen(values.astype(str))
+
+
+def _is_name(given: object) -> bool:
+    return (
+        isinstance(given, str | int | np.integer) and not isinstance(given, bool) and bool(str(given).strip())
+    )
 
 
 def _ranges(given: tuple[ArrayLike, ArrayLike], features: int) -> NDArray[Any]:
@@ -225,13 +250,14 @@ def _frozen(values: NDArray[Any]) -> NDArray[Any]:
 
 
 FIELD = "scenario.data.path"
-_KNOWN = ("features", TARGET, SILO, "ranges")
+_KNOWN = ("features", TARGET, SILO, PERSON, "ranges")
 
 
 class Npz(_OwnArrays):
-    """Your own arrays in an npz file: features (n, p), target (n,); if need be ranges (2, p) and silo (n,).
+    """Your own arrays in an npz file: features (n, p), target (n,); if need be ranges, silo and person.
 
-    Whole numbers from 0 are classes, real numbers are regressed on. Nothing in the file is ever unpickled.
+    Ranges have shape (2, p), silo and person (n,). Whole numbers from 0 are classes, real numbers are
+    regressed on. Nothing in the file is ever unpickled.
     """
 
     name: Literal["npz"] = Field("npz", description="The data set's name.")

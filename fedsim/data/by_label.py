@@ -49,16 +49,25 @@ class NaturalIdPartition(Partition):
 
     def deal(self, source: Source, rng: np.random.Generator) -> Assignment:
         """Assign by value; the generator is used for `equal_sizes` alone."""
+        dealt = self.homes(source)
+        return levelled(dealt, rng) if self.equal_sizes else dealt
+
+    def column(self, source: Source) -> str:
+        """The column that names the silos."""
         column = self.partition_by or source.silo_column
         if column is None:
             raise InputError(BY, None, "name the column that says whose record it is")
-        labels = _present(source.labels(resolve(source, column, BY), BY))
+        return resolve(source, column, BY)
+
+    def homes(self, source: Source) -> Assignment:
+        """Who has which record before sizes are made equal."""
+        column = self.column(source)
+        labels = _present(source.labels(column, BY))
         if self.without_silo == "error":
             require_labels(labels.codes, column, BY, _WHERE_TO)
         if not labels.names:
             raise InputError(BY, column, "no record has a value there")
-        dealt = self._assign(labels)
-        return levelled(dealt, rng) if self.equal_sizes else dealt
+        return self._assign(labels)
 
     def _assign(self, labels: Labels) -> Assignment:
         without = labels.codes == NO_LABEL

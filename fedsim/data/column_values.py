@@ -98,8 +98,19 @@ class Cells:
         except pa.ArrowInvalid:
             raise self._not_a_number(present.to_pylist()) from None
 
+    def ids(self) -> list[str | None]:
+        """The cells' exact texts, spaces kept, None where they have no value."""
+        texts = self._exact_texts()
+        return [None if gone else str(t) for t, gone in zip(texts.to_pylist(), self.missing(), strict=True)]
+
     def as_texts(self) -> Any:
         """Trimmed texts as one pyarrow array; null where the file has null."""
+        import pyarrow.compute as pc
+
+        return pc.utf8_trim_whitespace(self._exact_texts())
+
+    def _exact_texts(self) -> Any:
+        """Texts as one pyarrow array; null where the file has null."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
@@ -109,7 +120,7 @@ class Cells:
         if pa.types.is_floating(values.type):  # a whole number reads '3', not '3.0'
             return pa.array([_plain(value) for value in values.to_pylist()], pa.string())
         try:
-            texts = pc.utf8_trim_whitespace(pc.cast(values, pa.string()))
+            texts = pc.cast(values, pa.string())
         except pa.ArrowException as error:
             hint = "a column must hold numbers or texts"
             raise InputError(self.field, str(self.values.type), hint) from error

@@ -27,7 +27,17 @@ from fedsim.data.schema import (
     ranges_of,
     read_schema,
 )
-from fedsim.data.source import NO_LABEL, Design, Floats, Ints, Labels, Source, require_labels, whole_numbers
+from fedsim.data.source import (
+    NO_LABEL,
+    Design,
+    Floats,
+    Ints,
+    Labels,
+    Source,
+    numbered,
+    require_labels,
+    whole_numbers,
+)
 
 if TYPE_CHECKING:  # loaded only where a table is read
     from fedsim.data.column_values import Cells
@@ -66,6 +76,11 @@ class TableData(Reading, Dataset, ABC):
     target: str = Field(description="Column to predict; must be in the schema.")
     silo_column: str | None = Field(
         None, description="Column that names each record's silo; of several files, what to call it (silo)."
+    )
+    person_column: str | None = Field(
+        None,
+        description="Column of ids that say whose each record is, for unit person; never a feature. Ids are "
+        "compared as exact texts, and no record may lack one.",
     )
     drafted: bool = Field(
         False,
@@ -159,6 +174,7 @@ class _TableSource(Source):
         self._schema = read_schema(data.columns)
         self._table, self._reading = table, data
         self.target, self.silo_column = data.target, data.silo_column
+        self.person_column = data.person_column
         if isinstance(data, Csv) and not isinstance(data.path, Path):
             self.silo_column = data.silo_column or SILO
         self.columns = self._table.names
@@ -178,6 +194,27 @@ class _TableSource(Source):
         if self.target not in self._schema:
             hint = suggest(self.target, self._schema)
             raise InputError(SCHEMA, self.target, f"the target needs an entry in the schema too; {hint}")
+        self._check_person(f"{DATA}.person_column")
+
+    def _check_person(self, field: str) -> None:
+        if self.person_column is None:
+            return
+        self._table.require(self.person_column, field)
+        uses = {self.target: "the target", self.silo_column: "the silos' names"}
+        use = uses.get(
+            self.person_column, "a feature in the schema" if self.person_column in self._schema else None
+        )
+        if use is not None:
+            hint = f"is {use}; ids say whose a record is and nothing else: name a column of their own"
+            raise InputError(field, self.person_column, hint)
+
+    def persons(self) -> Ints | None:
+        """By exact texts; only this column is read."""
+        if self.person_column is None:
+            return None
+        field, ids = f"{DATA}.person_column", self._cells(self.person_column, DATA).ids()
+        require_labels(np.array([NO_LABEL if each is None else 0 for each in ids]), self.person_column, field)
+        return numbered(ids)
 
     def _check_parts(self) -> None:
         if self.num_classes == 1:

@@ -3,7 +3,8 @@
 With a reserve, a silo permutes its records once, by a permutation that depends on no value and no trial. The
 first h = round(fraction n / 2) train candidates, the next h score them. A run on the rest divides it anew in
 every trial. So a record is for ever in one of three parts: to train candidates, to score them, or the rest.
-Sizes are functions of n and the fraction, hence public.
+Sizes are functions of n and the fraction, hence public. With unit `person` all this is said of persons
+(`fedsim.data.persons`).
 """
 
 from __future__ import annotations
@@ -11,35 +12,40 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedsim.common.errors import InputError, suggest
 from fedsim.common.seeds import generator
 from fedsim.data.dataset import Dataset, Reserve
 from fedsim.data.fetch import obtain
 from fedsim.data.partition import Partition, silo_names
+from fedsim.data.persons import People, Splits, dealt, require_several
 from fedsim.data.prepare import Prepared, num_kept, prepare, squared_norms
 from fedsim.data.recipe import Fitted, feature_names, recipe_of
 from fedsim.data.source import Design, Floats, Ints, Outline, Ranges, Source, Target
+from fedsim.protocol.unit import RECORD, Person, Record
 
-Splits = dict[str, tuple[Ints, Ints]]
 
-
-def outline(data: Dataset, partition: Partition, seed: int) -> Outline:
+def outline(data: Dataset, partition: Partition, seed: int, unit: Record | Person = RECORD) -> Outline:
     """Sizes of what `load` returns, without reading feature values; labels and ids only where needed.
 
     Files that are missing are downloaded now, once, before a run has processes.
     """
     obtain(data.downloads)
     source = data.open()
-    records = _records(source, partition, seed)
+    units = dealt(source, partition, unit)
+    records = _records(units, partition, seed)
+    if isinstance(units, People):
+        require_several(dict(records))
     sizes = {name: training_records(n, data.test_fraction, data.reserve, name) for name, n in records}
     held_out = {name: n - sizes[name] for name, n in records}
     features = num_kept(data, source.num_features) + data.intercept
-    unused = source.num_rows - sum(n for _, n in records)
+    unused = units.num_rows - sum(n for _, n in records)
     norms = squared_norms(data, source)
-    return Outline(sizes, features, source.num_classes, source.num_rows, unused, norms, held_out)
+    return Outline(sizes, features, source.num_classes, units.num_rows, unused, norms, held_out)
 
 
 def _records(source: Source, partition: Partition, seed: int) -> list[tuple[str, int]]:
@@ -53,13 +59,17 @@ def _records(source: Source, partition: Partition, seed: int) -> list[tuple[str,
 
 @dataclass(frozen=True, eq=False)
 class SiloSplit:
-    """One silo's records: features (n, d) float64; targets (n,), float64 to regress on, int64 classes."""
+    """One silo's records: features (n, d) float64; targets (n,), float64 to regress on, int64 classes; whose
+    each record is (n,), equal where two are one person's, None where the data do not say.
+    """
 
     name: str
     train_features: Floats
     train_target: Target
     test_features: Floats
     test_target: Target
+    train_persons: Ints | None = None
+    test_persons: Ints | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,7 +86,8 @@ class Federation(Hosted):
 
     `num_features` counts the intercept, which is the last feature. `num_classes` is 0 for regression.
     `optimum` is the population optimum where it is known, flat; under softmax laid out (features, classes).
-    `digest` is the SHA-256 of all records as they were prepared and of who trains on which. `fitted` prepares
+    `digest` is the SHA-256 of all records as they were prepared, of who trains on which, and with unit
+    `person` of whose they are. `fitted` prepares
     other records as these were. `odd_ranges` are lines on declared ranges that miss their columns.
     """
 
@@ -97,7 +108,9 @@ class Federation(Hosted):
         return sum(array.nbytes for array in arrays)
 
 
-def load(data: Dataset, partition: Partition, seed: int, trial: int) -> Federation:
+def load(
+    data: Dataset, partition: Partition, seed: int, trial: int, unit: Record | Person = RECORD
+) -> Federation:
     """Read the records of all silos.
 
     Who holds which record depends on `seed` alone, so every trial has the same sizes. The split into training
@@ -107,13 +120,15 @@ def load(data: Dataset, partition: Partition, seed: int, trial: int) -> Federati
         InputError: the data cannot be read or divided as asked, or a value is not finite.
     """
     source = data.open()
-    splits = _splits(data, source, partition, seed, trial)
+    units = dealt(source, partition, unit)
+    splits = _splits(data, units, partition, seed, trial)
     rows = np.arange(source.num_rows)
     design = source.design(rows)
     records = prepare(data, design, rows, _joined(splits, (0,)), _each(splits))
+    counted = [units.codes] if isinstance(units, People) else []
     return Federation(
-        _silos(splits, records),
-        _digest(records.features, records.target, splits),
+        _silos(splits, records, units.persons()),
+        _digest([records.features, records.target, *counted], splits),
         records.features.shape[1],
         source.num_classes,
         source.optimum if data.knows_optimum else None,
@@ -123,7 +138,12 @@ def load(data: Dataset, partition: Partition, seed: int, trial: int) -> Federati
 
 
 def load_silos(
-    data: Dataset, partition: Partition, seed: int, trial: int, names: Collection[str]
+    data: Dataset,
+    partition: Partition,
+    seed: int,
+    trial: int,
+    names: Collection[str],
+    unit: Record | Person = RECORD,
 ) -> tuple[SiloSplit, ...]:
     """Read the records of the named silos, sorted by name: the same arrays as `load` gives them.
 
@@ -135,33 +155,41 @@ def load_silos(
         InputError: as `load`, or there is no such silo.
     """
     source = data.open()
-    splits = _splits(data, source, partition, seed, trial)
+    units = dealt(source, partition, unit)
+    splits, persons = _splits(data, units, partition, seed, trial), units.persons()
     for name in names:
         if name not in splits:
             raise InputError("scenario.partition", name, f"no such silo; {suggest(name, splits)}")
     own = {name: both for name, both in splits.items() if name in set(names)}
     if data.pools_records:
         all_rows = np.arange(source.num_rows)
-        return _silos(own, _prepared(data, source, all_rows, splits))
+        return _silos(own, _prepared(data, source, all_rows, splits), persons)
     rows = np.sort(_joined(own, (0, 1)))
     places = {
         name: (np.searchsorted(rows, train), np.searchsorted(rows, test))
         for name, (train, test) in own.items()
     }  # positions of the silo's rows among the rows read
-    return _silos(places, _prepared(data, source, rows, places))
+    whose = None if persons is None else persons[rows]
+    return _silos(places, _prepared(data, source, rows, places), whose)
 
 
-def divided(data: Dataset, partition: Partition, seed: int, trial: int) -> Splits:
+def divided(
+    data: Dataset, partition: Partition, seed: int, trial: int, unit: Record | Person = RECORD
+) -> Splits:
     """Numbers of each silo's training and test records in the data set, in the order of `load`."""
-    return _splits(data, data.open(), partition, seed, trial)
+    return _splits(data, dealt(data.open(), partition, unit), partition, seed, trial)
 
 
-def _splits(data: Dataset, source: Source, partition: Partition, seed: int, trial: int) -> Splits:
+def _splits(data: Dataset, units: Source, partition: Partition, seed: int, trial: int) -> Splits:
     """Training and test rows of each silo, sorted by name."""
-    rows = partition.assign(source, seed).rows()
-    return {
+    rows = partition.assign(units, seed).rows()
+    found = {
         name: divide(mine, data.test_fraction, data.reserve, seed, trial, name) for name, mine in rows.items()
     }
+    if not isinstance(units, People):
+        return found
+    require_several({name: len(mine) for name, mine in rows.items()})
+    return units.expanded(found)
 
 
 def _prepared(data: Dataset, source: Source, rows: Ints, splits: Splits) -> Prepared:
@@ -177,18 +205,23 @@ def _each(splits: Splits) -> list[Ints]:
     return [np.concatenate(both) for both in splits.values()]
 
 
-def _silos(splits: Splits, records: Prepared) -> tuple[SiloSplit, ...]:
+def _silos(splits: Splits, records: Prepared, persons: Ints | None) -> tuple[SiloSplit, ...]:
     features, target, _ = records
+    whose = (
+        {}
+        if persons is None
+        else {name: (persons[train], persons[test]) for name, (train, test) in splits.items()}
+    )
     return tuple(
-        SiloSplit(name, features[train], target[train], features[test], target[test])
+        SiloSplit(name, features[train], target[train], features[test], target[test], *whose.get(name, ()))
         for name, (train, test) in splits.items()
     )
 
 
-def _digest(features: Floats, target: Target, splits: Splits) -> str:
+def _digest(records: Sequence[NDArray[Any]], splits: Splits) -> str:
     """`Federation.digest`, of whole arrays, so that ten thousand silos cost no more than one."""
     found = hashlib.sha256(repr([(name, len(train)) for name, (train, _) in splits.items()]).encode())
-    for array in (_joined(splits, (0,)), features, target):
+    for array in (_joined(splits, (0,)), *records):
         found.update(f"{array.dtype.str}{array.shape}".encode())
         found.update(np.ascontiguousarray(array).data)
     return found.hexdigest()

@@ -88,6 +88,7 @@ class Frame(InMemory, TableData):
         table: the records.
         target: column to predict.
         silo: column that names each record's silo; None where a partition divides the records.
+        person: column of ids that say whose each record is, for unit person; never a feature.
         schema: {column: {kind: number, lower, upper, scale, fill} or {kind: category, categories, fill}}, or
             a YAML file that holds it; None drafts it from the records, which epsilon does not cover, and
             every report says so.
@@ -108,22 +109,29 @@ class Frame(InMemory, TableData):
         target: str,
         silo: str | None = None,
         schema: Schema | Path | str | None = None,
+        *,
+        person: str | None = None,
         **options: Any,
     ) -> None:
+        import pyarrow as pa
+
         from fedsim.data.drafting import draft
 
         arrow = as_arrow(table, "table")
         with arguments():
             reading = Reading(**{key: options[key] for key in Reading.model_fields if key in options})
         opened = ArrowTable(arrow, "table")
-        for field, column in (("target", target), ("silo", silo)):
+        for field, column in (("target", target), ("silo", silo), ("person", person)):
             if column is not None:
                 opened.require(column, field)
         if silo is not None and (reason := no_silo(survey(opened, silo, reading))):
             raise InputError("silo", silo, reason)
         given: dict[str, Any] = {"table": arrow, "target": target, "silo_column": silo}
+        given["person_column"] = person
         if schema is None:
-            given |= {"schema": draft(opened, target, silo, reading).schema, "drafted": True}
+            others = [own for own in opened.names if own != person or own in (target, silo)]
+            drafted = draft(ArrowTable(pa.table(opened.read(others)), "table"), target, silo, reading)
+            given |= {"schema": drafted.schema, "drafted": True}
         else:
             given["schema"] = schema
         with arguments():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -55,10 +56,11 @@ class Design:
 class Outline:
     """The public numbers of a federation.
 
-    `sizes` maps silo names, sorted, to numbers of training records, the same in every trial. `num_features`
-    counts the intercept. `num_classes` is 0 for regression. Of `num_records` the partition leaves out
-    `unused`. `squared_norms` are a bound on the squared L2 norm of a prepared record, and what it is for
-    values spread evenly over their ranges; None where nothing public bounds it, or the numbers to predict.
+    `sizes` maps silo names, sorted, to numbers of training records, the same in every trial; with unit
+    `person` they and all that follow are numbers of persons. `num_features` counts the intercept.
+    `num_classes` is 0 for regression. Of `num_records` the partition leaves out `unused`. `squared_norms` are
+    a bound on the squared L2 norm of a prepared record, and what it is for values spread evenly over their
+    ranges; None where nothing public bounds it, or the numbers to predict.
     `held_out` maps silo names to numbers of the other records.
     """
 
@@ -83,6 +85,7 @@ class Source(ABC):
         label_column: the column with the finest labels; None for the target.
         label_pairs: labels of that column that the partition `label_pairs` pairs if it names none.
         silo_column: the column with each record's silo, if there is one.
+        person_column: the column of ids that say whose each record is, if there is one; never a feature.
     """
 
     target: str
@@ -93,6 +96,13 @@ class Source(ABC):
     label_column: str | None = None
     label_pairs: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
     silo_column: str | None = None
+    person_column: str | None = None
+
+    def persons(self) -> Ints | None:
+        """Whose each record is, shape (num_rows,): equal where two are one person's, numbered from 0 by their
+        first records; None without a column of ids. InputError where a record has no id.
+        """
+        return None
 
     @property
     def optimum(self) -> Floats | None:
@@ -106,8 +116,10 @@ class Source(ABC):
 
     @property
     def feature_names(self) -> tuple[str, ...]:
-        """Names of the features in order; by default, the columns that are neither target, label nor silo."""
-        others = (self.target, self.label_column, self.silo_column)
+        """Names of the features in order; by default, the columns that are neither target, label, silo nor
+        person.
+        """
+        others = (self.target, self.label_column, self.silo_column, self.person_column)
         return tuple(column for column in self.columns if column not in others)
 
     @property
@@ -197,6 +209,16 @@ def whole_numbers(values: Floats, column: str, field: str) -> Labels:
     found = np.unique(present)
     codes = np.where(np.isnan(values), NO_LABEL, np.searchsorted(found, values))
     return Labels(codes.astype(np.int64), tuple(str(int(value)) for value in found))
+
+
+def numbered(values: Iterable[Hashable]) -> Ints:
+    """Equal codes for equal values, from 0 in the order in which they first stand.
+
+    >>> numbered(["b", "a", "b", "B"]).tolist()
+    [0, 1, 0, 2]
+    """
+    places: dict[Hashable, int] = {}
+    return np.array([places.setdefault(value, len(places)) for value in values], dtype=np.int64)
 
 
 def require_labels(codes: Ints, column: str, field: str, cure: str = "complete the records first") -> None:

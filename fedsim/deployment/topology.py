@@ -27,7 +27,7 @@ from fedsim.common.plugins import digest, file_of, short, source
 from fedsim.data.csv_table import Csv
 from fedsim.data.federation import SiloSplit, divided, load
 from fedsim.data.schema import read_schema
-from fedsim.data.source import Floats, Target
+from fedsim.data.source import Floats, Ints, Target
 from fedsim.deployment import certs
 from fedsim.deployment.federation_file import load_federation
 from fedsim.deployment.offers import deployable
@@ -47,6 +47,7 @@ _WHOLE = {
     "path",
     "encoding",
     "silo_column",
+    "person_column",
     "origin",
     "test_fraction",
     "reserve",
@@ -125,7 +126,7 @@ def prepare(resolved: Resolved, directory: Path) -> Topology:
     topology = Topology(directory, resolved.names)
     certs.make(directory, topology.silos)
     scenario = resolved.scenario
-    data = load(scenario.data, scenario.partition, scenario.seed, trial=0)
+    data = load(scenario.data, scenario.partition, scenario.seed, 0, scenario.privacy.unit)
     write = _table_writer(scenario) or partial(_write_prepared, data.silos, resolved.outline.num_classes)
     for name, epsilon, delta in zip(topology.silos, resolved.epsilons, resolved.deltas, strict=True):
         records = write(topology.silo(name) / "records", [name], 0)
@@ -160,10 +161,11 @@ def opened(directory: Path) -> Topology:
     return topology
 
 
-def write_records(file: Path, features: Floats, target: Target) -> None:
+def write_records(file: Path, features: Floats, target: Target, person: Ints | None = None) -> None:
     """Records as they are prepared, intercept included: nothing is left to scale or to add."""
+    whose: dict[str, Any] = {} if person is None else {"person": person}
     with atomic_file(file) as draft:
-        np.savez(draft, features=features, target=target)
+        np.savez(draft, features=features, target=target, **whose)
 
 
 def pooled_tests(silos: Sequence[SiloSplit]) -> tuple[Floats, Target]:
@@ -185,18 +187,22 @@ def _table_writer(scenario: Scenario) -> Writer | None:
     if not isinstance(data, Csv):
         return None
     schema = read_schema(data.columns)
-    found = data.opened().read(schema)
+    ids = [data.person_column] if data.person_column else []
+    found = data.opened().read([*schema, *ids])
     if not all(pa.types.is_string(values.type) for values in found.values()):
         return None  # a Parquet file's types say more than a text
-    table, splits = pa.table(found), divided(data, scenario.partition, scenario.seed, trial=0)
+    table = pa.table(found)
+    splits = divided(data, scenario.partition, scenario.seed, 0, scenario.privacy.unit)
     kept = data.model_dump(mode="json", exclude_unset=True, exclude={"columns", *_WHOLE})
     columns = {name: column.model_dump(mode="json", exclude_unset=True) for name, column in schema.items()}
 
     def write(stem: Path, silos: Sequence[str], part: int) -> dict[str, Any]:
         rows = np.concatenate([splits[silo][part] for silo in silos])
+        whose = {"person_column": ids[0]} if ids and part == 0 else {}  # ids stay in the silos
         with atomic_file(stem.with_suffix(".csv")) as draft:
-            csv.write_csv(table.take(rows), draft)
-        return {**kept, "name": "csv", "path": f"{stem.name}.csv", "delimiter": ",", "schema": columns}
+            csv.write_csv(table.take(rows).select([*schema, *whose.values()]), draft)
+        told = {**kept, "name": "csv", "path": f"{stem.name}.csv", "delimiter": ",", "schema": columns}
+        return told | whose
 
     return write
 
@@ -210,6 +216,7 @@ def _write_prepared(
         stem.with_suffix(".npz"),
         np.concatenate([(each.train_features, each.test_features)[part] for each in own]),
         np.concatenate([(each.train_target, each.test_target)[part] for each in own]),
+        own[0].train_persons if part == 0 else None,
     )
     told = {"name": "npz", "path": f"{stem.name}.npz", "intercept": False}
     return told | ({"classes": classes} if classes else {})

@@ -171,7 +171,7 @@ def resolve(scenario: Scenario, known: Outline | None = None) -> Resolved:
     """
     scenario.check()
     with blaming("data set", type(scenario.data)):
-        shape = known or outline(scenario.data, scenario.partition, scenario.seed)
+        shape = known or outline(scenario.data, scenario.partition, scenario.seed, scenario.privacy.unit)
     scenario = with_nonce(_with_smoothness(scenario))
     privacy, mechanism = scenario.privacy, MECHANISMS[scenario.privacy.mechanism]
     names, sizes = tuple(shape.sizes), tuple(shape.sizes.values())

@@ -242,7 +242,12 @@ class SiloHost:
 
 def _held_out(silo: SiloSplit) -> SiloSplit:
     """The silo's test records in the place of those that train."""
-    return replace(silo, train_features=silo.test_features, train_target=silo.test_target)
+    return replace(
+        silo,
+        train_features=silo.test_features,
+        train_target=silo.test_target,
+        train_persons=silo.test_persons,
+    )
 
 
 def terms(

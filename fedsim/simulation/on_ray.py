@@ -197,7 +197,9 @@ class HostWorker(SiloHost):
         """Read the records of the named silos alone; `digest` is `Federation.digest`, of all silos."""
         torch.set_num_threads(1)
         resolved = resolve(scenario)
-        silos = load_silos(scenario.data, scenario.partition, scenario.seed, trial, names)
+        silos = load_silos(
+            scenario.data, scenario.partition, scenario.seed, trial, names, scenario.privacy.unit
+        )
         super().__init__(resolved, trial, Hosted(silos, digest))
 
     def answer(

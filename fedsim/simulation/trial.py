@@ -227,7 +227,7 @@ def read(resolved: Resolved, trial: int) -> Federation:
     """The trial's records, of all silos; InputError if the data cannot be read or divided as asked."""
     scenario = resolved.scenario
     with blaming("data set", type(scenario.data)):
-        federation = load(scenario.data, scenario.partition, scenario.seed, trial)
+        federation = load(scenario.data, scenario.partition, scenario.seed, trial, scenario.privacy.unit)
     if not any(len(silo.test_target) for silo in federation.silos):
         fraction = scenario.data.test_fraction
         raise InputError("scenario.data.test_fraction", fraction, "leaves no silo a record to test with")

@@ -266,3 +266,18 @@ def test_a_second_selection_on_the_same_records_draws_noise_of_its_own(
     candidates = [[own for cell, own in found if cell.scored] for found in (first, second)]
     assert all(a.isdisjoint(b) for a in candidates[0] for b in candidates[1])
     assert of_selection(keys, tmp_path / "again") == first
+
+
+def test_the_unit_is_a_part_of_keys_without_noise_too(base: dict[str, Any]) -> None:
+    """It decides who is dealt out, so neither unit is ever given the records of the other."""
+    for mechanism in ("none", "gaussian"):
+        told = base["privacy"] | {"mechanism": mechanism}
+        one, other = (
+            cell_of(parse(base | {"privacy": told | {"unit": unit}}), 0, False)
+            for unit in ("record", "person")
+        )
+        assert key_of(one) != key_of(other)
+        assert one.run_id.records != other.run_id.records
+        assert cell.data_key(one.scenario) != cell.data_key(other.scenario)
+        assert one.scenario["privacy"].get("unit", {"name": "record"}) == {"name": "record"}
+        assert other.scenario["privacy"]["unit"]["name"] == "person"

@@ -20,6 +20,7 @@ from fedsim.data.federation import Federation, outline
 from fedsim.data.registry import DataConfig
 from fedsim.data.source import Outline
 from fedsim.privacy.registry import MECHANISMS, NONE
+from fedsim.protocol.unit import RECORD
 from fedsim.report.record import CellResult
 from fedsim.scenario.load import code_digests, digests
 from fedsim.scenario.model import Scenario
@@ -65,7 +66,7 @@ class Cell(NamedTuple):
         tree = dict(self.scenario)
         reserve = tree["data"].get("reserve")
         divided = tree["data"] | {"reserve": reserve and {**reserve, "use": None}}
-        records = _digest([divided, tree["partition"], tree["seed"]])
+        records = _digest([divided, tree["partition"], tree["seed"], *dealt_out(tree)])
         return RunId(records, _digest([tree, self.train_loss]), self.trial)
 
 
@@ -80,6 +81,8 @@ def cell_of(scenario: Scenario, trial: int, train_loss: bool) -> Cell:
     threshold = scenario.report.threshold
     report = {"nonprivate_baseline": False} | ({"threshold": threshold} if threshold != 0.5 else {})
     privacy = tree["privacy"] if private else {"mechanism": NONE.name}
+    if scenario.privacy.unit != RECORD:  # who is dealt out, and counted, without noise too
+        privacy |= {key: tree["privacy"][key] for key in _UNITS if key in tree["privacy"]}
     # Not its defaults: a theorem chooses what is not given, in the cell as in the scenario.
     tree["algorithm"] = scenario.algorithm.model_dump(mode="json", exclude_none=True, exclude_unset=True)
     for key in ("description", "purpose", "trials", "sweep"):
@@ -148,7 +151,7 @@ def _sources() -> Iterator[tuple[str, Path]]:
                 yield name, file
 
 
-_SECTIONS = ("data", "partition", "seed")
+_SECTIONS, _UNITS = ("data", "partition", "seed"), ("unit", "expected_persons")
 _OUTLINES: dict[str, Outline] = {}
 _RECORDS: dict[str, Federation] = {}
 _MOST_OUTLINES, _MOST, _ROOM = 64, 8, 2**29
@@ -158,8 +161,15 @@ their data, so that few are enough; but preparing images takes seconds a trial.
 
 
 def data_key(scenario: Mapping[str, Any]) -> str:
-    """The sections of a scenario (as mappings) that its records depend on, as a text."""
-    return json.dumps([scenario[section] for section in _SECTIONS], sort_keys=True)
+    """What a scenario's records and their division depend on (its sections as mappings), as a text."""
+    parts = [*(scenario[section] for section in _SECTIONS), *dealt_out(scenario)]
+    return json.dumps(parts, sort_keys=True)
+
+
+def dealt_out(scenario: Mapping[str, Any]) -> list[str]:
+    """What a scenario (as mappings) deals out to silos and divides, if not its records."""
+    unit = scenario["privacy"].get("unit", {"name": RECORD.name})
+    return [] if unit["name"] == RECORD.name else [unit["name"]]
 
 
 def records_key(scenario: Mapping[str, Any], trial: int) -> str:
@@ -176,7 +186,7 @@ def resolved_of(scenario: Scenario) -> Resolved:
     if key not in _OUTLINES:
         if len(_OUTLINES) == _MOST_OUTLINES:
             del _OUTLINES[next(iter(_OUTLINES))]
-        _OUTLINES[key] = outline(scenario.data, scenario.partition, scenario.seed)
+        _OUTLINES[key] = outline(scenario.data, scenario.partition, scenario.seed, scenario.privacy.unit)
     return resolve(scenario, _OUTLINES[key])
 
 
@@ -196,4 +206,4 @@ def _full() -> bool:
 
 
 def _sections(scenario: Scenario) -> dict[str, Any]:
-    return scenario.model_dump(mode="json", include=set(_SECTIONS))
+    return scenario.model_dump(mode="json", include={*_SECTIONS, "privacy"})

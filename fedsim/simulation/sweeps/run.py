@@ -33,7 +33,7 @@ from fedsim.scenario.load import parse, relative
 from fedsim.scenario.metric import BY_SKLEARN
 from fedsim.scenario.model import Scenario
 from fedsim.simulation.failures import Failure, WorkerLost
-from fedsim.simulation.sweeps.cell import Cell, baselines_key, cell_of, records_of, resolved_of
+from fedsim.simulation.sweeps.cell import Cell, baselines_key, cell_of, dealt_out, records_of, resolved_of
 from fedsim.simulation.sweeps.engine import Engine, Event, ReportedTrial, SweepResults
 from fedsim.simulation.sweeps.job import Job
 from fedsim.simulation.sweeps.pool import Local, Runner, Workers
@@ -302,7 +302,7 @@ def _depends_on(scenario: Scenario) -> Mapping[str, Any]:
     tree = cell_of(scenario, 0, False).scenario
     problem = {key: value for key, value in tree["problem"].items() if key != "silo_weights"}
     kept = {key: tree[key] for key in ("data", "partition", "seed", "runtime", "report")}
-    return {**kept, "problem": problem}
+    return {**kept, "problem": problem} | ({"unit": unit} if (unit := dealt_out(tree)) else {})
 
 
 def _common(varied: Sequence[Labels]) -> Labels:

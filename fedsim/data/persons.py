@@ -1,0 +1,116 @@
+"""Whole persons dealt out in the place of records.
+
+Guarantee with unit `person`: all of a person's records in a silo are on one side of every division that is
+drawn there (training and test, the halves of a reserve and the rest), and no partition gives a person's
+records to two silos. For partition, reserve and split divide persons, who are numbered as records are, and
+only then does each person stand for the own records.
+
+A person is one id in one silo: where the data name the silos, an id in two of them is two persons, as between
+real silos, which compare no ids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from fedsim.common.errors import InputError
+from fedsim.data.by_label import BY, NaturalIdPartition
+from fedsim.data.partition import Partition
+from fedsim.data.source import Design, Floats, Ints, Labels, Source, numbered, require_labels
+from fedsim.protocol.unit import Person, Record
+
+FIELD = "scenario.data.person_column"
+Splits = dict[str, tuple[Ints, Ints]]
+
+
+def dealt(source: Source, partition: Partition, unit: Record | Person) -> Source:
+    """What a partition divides: the records, or the persons; InputError where nothing says whose they are."""
+    if isinstance(unit, Record):
+        return source
+    if source.person_column is None:
+        hint = "is required with unit person: the column of ids that say whose each record is"
+        raise InputError(FIELD, None, hint)
+    return People(source, partition)
+
+
+class People(Source):
+    """A source's persons in the place of its records, for a partition alone.
+
+    Attributes:
+        codes: the row here of each of the source's records, shape (its num_rows,).
+    """
+
+    def __init__(self, source: Source, partition: Partition) -> None:
+        self.target, self.columns, self.silo_column = source.target, source.columns, source.silo_column
+        self.label_column, self.label_pairs = source.label_column, source.label_pairs
+        self.num_features, self.num_classes = source.num_features, source.num_classes
+        self._source, self._natural = source, isinstance(partition, NaturalIdPartition)
+        codes = source.persons()
+        assert codes is not None
+        self.codes = codes
+        if isinstance(partition, NaturalIdPartition):
+            column, homes = partition.column(source), partition.homes(source).owner
+            if column != source.silo_column:
+                self._require_whole(homes, column, BY)
+            self.codes = numbered(zip(self.codes.tolist(), homes.tolist(), strict=True))
+
+    @property
+    def num_rows(self) -> int:  # type: ignore[override]
+        """Persons."""
+        return int(self.codes.max()) + 1
+
+    def persons(self) -> Ints:
+        """`codes`: of the source's records."""
+        return self.codes
+
+    def keys(self, column: str, field: str) -> Floats:
+        """The mean over a person's records."""
+        sums = np.bincount(self.codes, self._source.keys(column, field))
+        return np.asarray(sums / np.bincount(self.codes), dtype=np.float64)
+
+    def labels(self, column: str, field: str) -> Labels:
+        """The label that all records of a person have; InputError counts the persons of several."""
+        found = self._source.labels(column, field)
+        if not self._natural:  # there a person's records have one label, or none
+            require_labels(found.codes, column, field)
+            self._require_whole(found.codes, column, field)
+        return Labels(self._ends(found.codes)[0], found.names)
+
+    def design(self, rows: Ints) -> Design:
+        """A partition reads no records."""
+        raise NotImplementedError
+
+    def _ends(self, values: Ints) -> tuple[Ints, Ints]:
+        """The least and the largest of each person's values, (num_rows,) each."""
+        least, largest = np.full(self.num_rows, values.max()), np.full(self.num_rows, values.min())
+        np.minimum.at(least, self.codes, values)
+        np.maximum.at(largest, self.codes, values)
+        return least, largest
+
+    def _require_whole(self, values: Ints, column: str, field: str) -> None:
+        least, largest = self._ends(values)
+        if cut := int((least != largest).sum()):
+            hint = f"would cut {cut:,} of {self.num_rows:,} persons, whose records differ there: choose a "
+            hint += "column that is the same in all records of a person, or a partition that reads none; if "
+            hint += "it names the silos that hold the records, say so by data.silo_column and natural_id"
+            raise InputError(field, column, hint)
+
+    def expanded(self, splits: Splits) -> Splits:
+        """Rows of the source in the place of persons, in increasing order."""
+        pieces = [part for both in splits.values() for part in both]
+        home = np.full(self.num_rows, len(pieces))  # of the persons that no silo has
+        home[np.concatenate(pieces)] = np.repeat(np.arange(len(pieces)), [len(part) for part in pieces])
+        of_rows = home[self.codes]
+        ends = np.cumsum(np.bincount(of_rows, minlength=len(pieces) + 1))
+        rows = np.split(np.argsort(of_rows, kind="stable"), ends[:-1])
+        return {name: (rows[2 * k], rows[2 * k + 1]) for k, name in enumerate(splits)}
+
+
+def require_several(persons: Mapping[str, int]) -> None:
+    """InputError for a silo of one person, {silo: number of persons}: all that it sends is about them."""
+    for name, count in persons.items():
+        if count == 1:
+            hint = f"all records of silo {name!r} are one person's: nothing it could send would hide them"
+            raise InputError(FIELD, name, hint)
