@@ -51,7 +51,8 @@ class Price:
         return f"Price({self.statement})"
 
     def _repr_html_(self) -> str:
-        return lines_html([*self.statement.notices, str(self.statement)]) + silos_html(self.statement.silos)
+        stated = self.statement
+        return lines_html([*stated.notices, str(stated)]) + silos_html(stated.silos, stated.adjacency)
 
 
 def price(

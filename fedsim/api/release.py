@@ -80,7 +80,8 @@ class Released:
         return f"Released({len(self.rows)} values of {self.run.summary.scenario})"
 
     def _repr_html_(self) -> str:
-        return released_table(self.rows).html + silos_html(self.run.summary.privacy.silos)
+        privacy = self.run.summary.privacy
+        return released_table(self.rows).html + silos_html(privacy.silos, privacy.adjacency)
 
 
 def release(

@@ -199,7 +199,12 @@ class Run:
         lines = [*summary.privacy.notices, *chosen, *warned, result_line(summary), *remarks(summary)]
         metrics = metrics_table(summary)
         tables = lines_html([f"{METRICS_TITLE}. {metrics.caption}"]) + metrics.html if metrics.rows else ""
-        return figure_html(self.plot) + lines_html(lines) + tables + silos_html(summary.privacy.silos)
+        return (
+            figure_html(self.plot)
+            + lines_html(lines)
+            + tables
+            + silos_html(summary.privacy.silos, summary.privacy.adjacency)
+        )
 
 
 def load_run(path: str | os.PathLike[str]) -> Run:
@@ -213,7 +218,7 @@ def load_run(path: str | os.PathLike[str]) -> Run:
 _MOST_SILOS = 20
 
 
-def silos_html(silos: Sequence[SiloRow]) -> str:
+def silos_html(silos: Sequence[SiloRow], adjacency: str) -> str:
     """The cost to each silo as HTML; of many silos, to those with the least slack."""
-    table = silo_table(silos, _MOST_SILOS)
+    table = silo_table(silos, _MOST_SILOS, adjacency)
     return lines_html([table.caption]) + table.html

@@ -94,11 +94,11 @@ def rendered(table: TextTable, title: str) -> RichTable:
     return shown
 
 
-def print_silos(console: Console, silos: Sequence[SiloRow]) -> None:
-    """Print for each silo its records, budget, cost and noise; of many silos, of the tightest."""
-    from fedsim.report.texts import SILOS_TITLE, silo_table
+def print_silos(console: Console, silos: Sequence[SiloRow], adjacency: str) -> None:
+    """Print for each silo its size, budget, cost and noise; of many silos, of the tightest."""
+    from fedsim.report.texts import silo_table, silos_title
 
-    console.print(rendered(silo_table(silos, 20), SILOS_TITLE))
+    console.print(rendered(silo_table(silos, 20, adjacency), silos_title(adjacency)))
 
 
 def titled(
@@ -160,7 +160,7 @@ def print_run(console: Console, done: Run, directory: Path) -> None:
         console.print(rendered(metrics_table(summary), METRICS_TITLE))
     if summary.privacy.silos:
         console.print()
-        print_silos(console, summary.privacy.silos)
+        print_silos(console, summary.privacy.silos, summary.privacy.adjacency)
         console.print()
     files = ", ".join(listing(directory))
     say(console, f"Wrote {shown(directory)}/ ({files})")

@@ -30,8 +30,7 @@ class Mechanism(Protocol):
         squares_add: whether an unsampled release of weight a costs what a Gaussian one of mu = a / z does, so
             that mu^2 adds over runs too; else only (epsilon, delta) of whole plans do.
         sums_only: secure aggregation: the server learns sums of answers and no single silo's answer.
-        unit: what is replaced in a neighbouring data set.
-        guarantee: what is guaranteed, in one sentence.
+        guarantee: what is guaranteed to a record, in one sentence (other units: `fedsim.report.unit_words`).
         notices: warnings that a report shows before any number.
     """
 
@@ -40,7 +39,6 @@ class Mechanism(Protocol):
     clips: ClassVar[bool] = True
     squares_add: ClassVar[bool] = True
     sums_only: ClassVar[bool] = False
-    unit: ClassVar[str] = "one record of one silo"
     guarantee: ClassVar[str]
     notices: ClassVar[tuple[str, ...]] = ()
 

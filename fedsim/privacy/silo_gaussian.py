@@ -87,7 +87,6 @@ class NoMechanism(Mechanism):
     private: ClassVar[bool] = False
     clips: ClassVar[bool] = False
     squares_add: ClassVar[bool] = False
-    unit: ClassVar[str] = "none"
     guarantee: ClassVar[str] = "none: mechanism none neither clips nor adds noise"
     notices: ClassVar[tuple[str, ...]] = ("No privacy: mechanism none neither clips nor adds noise",)
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from math import inf
 from typing import Any
 
-from fedsim.privacy.registry import MECHANISMS
+from fedsim.privacy.registry import MECHANISMS, NONE
 from fedsim.privacy.rounding import shown_down, shown_up
 from fedsim.problems.network import NeuralNetwork
 from fedsim.problems.network_models import Imported
@@ -14,10 +14,10 @@ from fedsim.protocol.plan import Admitted
 from fedsim.report.outcome import Deployed, Outcome, measures_objective
 from fedsim.report.silo_rows import Conversions, admitted_rows, conversions, has_gap, samplers, silo_rows
 from fedsim.report.summary import Parameters, Part, Privacy, SiloRow
+from fedsim.report.unit_words import Words, guaranteed, words
 from fedsim.scenario.model import Scenario
 from fedsim.scenario.resolve import Resolved
 
-ADJACENCY = "replace one record, number of records fixed and public"
 ATTAINABLE = (
     "epsilon_attainable is no guarantee: a lower bound, which some pair of neighbouring data sets attains; "
     "the true epsilon lies between it and epsilon_guaranteed"
@@ -26,7 +26,7 @@ CHOICE = "the choice of algorithm, step size, clip norm and rounds, where data w
 SPENT = "epsilon_spent is valid if participation did not depend on answers"
 
 EVALUATION = (
-    ". No record trains and is held out for the evaluation too, so that the larger cost of the two is "
+    ". No {} trains and is held out for the evaluation too, so that the larger cost of the two is "
     "guaranteed, not their sum"
 )
 NOT_SPENT = "no trial is complete, so what was spent is not known; the whole plan costs what is guaranteed"
@@ -42,7 +42,8 @@ def statement(outcome: Outcome) -> Privacy:
         parts["notices"] = [*deployed.notices, *parts["notices"]]
         parts["accountant"] = "; ".join(deployed.accountants)
     return Privacy(
-        guarantee=guarantee(resolved) + EVALUATION * bool(outcome.evaluated and mechanism.private),
+        guarantee=guarantee(resolved)
+        + EVALUATION.format(scenario.privacy.unit.name) * bool(outcome.evaluated and mechanism.private),
         calibration=scenario.privacy.calibration,
         epsilon_spent_note=SPENT if outcome.results.trials else NOT_SPENT,
         trusted=trusted(resolved),
@@ -65,24 +66,26 @@ def _uncovered(deployed: Deployed) -> list[str]:
     ]
 
 
-_LABEL = "the label of one record of one silo; features are not protected"
 _LABELS = "Labels alone are protected: what is released may reveal features"
 
 
+def words_of(resolved: Resolved) -> Words:
+    """The words of a run's unit."""
+    scenario = resolved.scenario
+    column = getattr(scenario.data, "person_column", None)
+    return words(scenario.privacy.unit, resolved.trace.plan.protects_labels_alone, column)
+
+
 def guarantee(resolved: Resolved) -> str:
-    """The mechanism's guarantee, of records or of labels alone."""
-    said = resolved.mechanism.guarantee
-    if not resolved.trace.plan.protects_labels_alone:
-        return said
-    return said.replace(
-        "one of its records", "the label of one of its records, whose features are not protected"
-    )
+    """The mechanism's guarantee of the run's unit."""
+    return guaranteed(resolved.mechanism.guarantee, words_of(resolved))
 
 
 def how(resolved: Resolved) -> dict[str, Any]:
     """Mechanism, sampler and accountant of a statement, and the theorem that set the noise, if one did."""
     mechanism, sampler, prescribed = resolved.mechanism, samplers(resolved), resolved.prescribed
     claimed: dict[str, Any] = {}
+    said = words_of(resolved)
     shares = "".join(f" {stage.name} {stage.share:g}," for stage in resolved.stages)
     if resolved.sums is not None:
         claimed["guarantee_colluding"] = resolved.sums.mechanism.guarantee_colluding
@@ -90,8 +93,8 @@ def how(resolved: Resolved) -> dict[str, Any]:
         claimed |= {"theorem": prescribed.theorem, "violations": list(prescribed.violations)}
     return {
         "notices": _notices(resolved),
-        "unit": _LABEL if resolved.trace.plan.protects_labels_alone else mechanism.unit,
-        "adjacency": ADJACENCY,
+        "unit": said.one if mechanism.private else NONE.name,
+        "adjacency": said.adjacency,
         "mechanism": mechanism.name,
         "sampler": sampler,
         "accountant": mechanism.accountant(sampler) + (shares and f"; of mu^2{shares} training the rest"),

@@ -301,14 +301,15 @@ def _undefined(measurements: Sequence[Measurement]) -> list[str]:
 
 
 def _delta(resolved: Resolved) -> list[str]:
-    """Publishing one record at random in full is (0, 1/n)-DP: above that, delta allows it."""
+    """Publishing one of n units at random in full is (0, 1/n)-DP: above that, delta allows it."""
     silos = list(zip(resolved.names, resolved.sizes, resolved.deltas, strict=True))
     above = [(name, n, delta) for name, n, delta in silos if delta * n > 1]
     if not above or not resolved.mechanism.private:
         return []
     name, n, delta = max(above, key=lambda silo: silo[1] * silo[2])
     where = f"{len(above):,} of {len(silos):,} silos (silo {name}: delta {delta:g}, n = {n:,})"
-    return [f"delta is above 1/n in {where}: it allows that a record is published in full; 1/n^2 is usual"]
+    one = resolved.scenario.privacy.unit.name
+    return [f"delta is above 1/n in {where}: it allows that a {one} is published in full; 1/n^2 is usual"]
 
 
 def _ignored(resolved: Resolved) -> list[str]:

@@ -8,6 +8,7 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from fedsim.privacy.rounding import UNBOUNDED, shown_down, shown_up
+from fedsim.protocol.unit import RECORD
 from fedsim.report.summary import (
     NAMES,
     Baseline,
@@ -26,10 +27,10 @@ from fedsim.report.summary import (
     spans,
 )
 from fedsim.report.tables import TextTable, capital
+from fedsim.report.unit_words import neighbours, words
 from fedsim.report.worth import costs_lines, joining_lines
 from fedsim.scenario.metric import METRICS, better
 
-SILOS_TITLE = "Epsilon per silo (replace one record)"
 _TIGHTEST = 20
 
 
@@ -50,7 +51,7 @@ def number_text(value: float | None) -> str:
 
 
 _COLUMNS = {
-    "n": _Column("records n", "n", lambda count: f"{count:,}"),
+    "n": _Column("{} n", "n", lambda count: f"{count:,}"),
     "epsilon_budget": _Column("budget epsilon", "budget", budget_text),
     "delta": _Column("delta", "delta", shown_up),
     "epsilon_guaranteed": _Column("guaranteed epsilon (true)", "guaranteed", shown_up),
@@ -79,17 +80,32 @@ _OPTIONAL = (
 _STATED = ("epsilon_colluding",)  # shown where it is stated that there is none, too
 
 
-def silo_table(silos: Sequence[SiloRow], most: int) -> TextTable:
+def silos_title(adjacency: str) -> str:
+    """The title of a table of silos on a terminal.
+
+    >>> silos_title("replace one record, number of records fixed and public")
+    'Epsilon per silo (replace one record)'
+    """
+    return f"Epsilon per silo ({neighbours(adjacency)})"
+
+
+def for_neighbours(adjacency: str) -> str:
+    """The same at the beginning of a caption: `For replacing one record`."""
+    return f"For {neighbours(adjacency).replace('replace ', 'replacing ')}"
+
+
+def silo_table(silos: Sequence[SiloRow], most: int, adjacency: str = words(RECORD).adjacency) -> TextTable:
     """Up to `most` silos as they are; of more, the 20 with the least slack and the range of all of them."""
+    said, counted = for_neighbours(adjacency), "persons" if "person" in adjacency else "records"
     keys = [key for key in _COLUMNS if key not in _OPTIONAL or any(_states(silo, key) for silo in silos)]
     if "epsilon_claimed" in keys and all(silo.epsilon_budget is None for silo in silos):
         keys.remove("epsilon_budget")  # a claim stands in its place
     few = len(silos) <= most
     shown = silos if few else sorted(silos, key=slack)[:_TIGHTEST]
-    caption = f"For replacing one record: the {_TIGHTEST} of {len(silos):,} silos with the least slack."
+    caption = f"{said}: the {_TIGHTEST} of {len(silos):,} silos with the least slack."
     return TextTable(
-        "For replacing one record." if few else caption,
-        ["silo", *(_COLUMNS[key].title for key in keys)],
+        f"{said}." if few else caption,
+        ["silo", *(_COLUMNS[key].title.format(counted) for key in keys)],
         [[silo.name, *(_COLUMNS[key].write(getattr(silo, key)) for key in keys)] for silo in shown],
         [] if few else [f"all {len(silos):,} silos", *(_range(key, silos) for key in keys)],
         ["silo", *(_COLUMNS[key].short for key in keys)],

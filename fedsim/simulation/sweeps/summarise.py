@@ -12,9 +12,11 @@ import numpy as np
 from fedsim.common.errors import Refused
 from fedsim.common.serialise import finite
 from fedsim.privacy import attainable
+from fedsim.privacy.mechanism import Mechanism
 from fedsim.privacy.registry import GAUSSIAN, MECHANISMS
 from fedsim.protocol.limits import LIMITS
-from fedsim.report.privacy_statement import ADJACENCY, CHOICE, how, not_private
+from fedsim.protocol.unit import RECORD
+from fedsim.report.privacy_statement import CHOICE, how, not_private, words_of
 from fedsim.report.record import CellResult
 from fedsim.report.silo_rows import has_gap
 from fedsim.report.summarise import spreads
@@ -33,6 +35,7 @@ from fedsim.report.sweep_summary import (
     Tuning,
     TuningLedger,
 )
+from fedsim.report.unit_words import Words, guaranteed, words
 from fedsim.scenario.resolve import Resolved
 from fedsim.simulation.failures import Failure
 from fedsim.simulation.host import terms
@@ -164,20 +167,27 @@ def statement(job: Job, chosen: Mapping[int, int | None]) -> SweepPrivacy:
     """The `privacy` part of a summary; `chosen`: each combination's candidate, None where all failed."""
     tuned = ledger(job, chosen)
     alone = " or, where it was tuned, with its tuning (see tuning)" if tuned else ""
-    private = [MECHANISMS[one.scenario.privacy.mechanism] for one in job.combinations if one.private]
-    used = list(dict.fromkeys(private)) or [GAUSSIAN]
+    used = list(dict.fromkeys(_claimed(one) for one in job.combinations if one.private))
+    used = used or [(GAUSSIAN, words(RECORD))]
+    names = dict.fromkeys(mechanism.name for mechanism, _ in used)
     guarantees = "; ".join(
-        f"{mechanism.name}: {mechanism.guarantee}" if len(used) > 1 else mechanism.guarantee
-        for mechanism in used
+        f"{mechanism.name}: " * (len(names) > 1) + guaranteed(mechanism.guarantee, said)
+        for mechanism, said in used
     )
     return SweepPrivacy(
-        unit=", ".join(dict.fromkeys(mechanism.unit for mechanism in used)),
-        adjacency=ADJACENCY,
+        unit=", ".join(dict.fromkeys(said.one for _, said in used)),
+        adjacency="; or ".join(dict.fromkeys(said.adjacency for _, said in used)),
         guarantee=f"of each private run taken alone{alone}: {guarantees}",
         **_how(job.combinations),
         not_private=list(dict.fromkeys([*_tuned_openly(job), *_of_runs(job), *_together(job)])),
         **({"tuning": tuned} if tuned else {}),
     )
+
+
+def _claimed(one: Combination) -> tuple[Mechanism, Words]:
+    """What a private combination is protected by, and how its unit is called."""
+    resolved = resolved_of(one.scenario)
+    return MECHANISMS[one.scenario.privacy.mechanism], words_of(resolved)
 
 
 _HOW = ("notices", "mechanism", "calibration", "sampler", "accountant", "theorem")
@@ -235,7 +245,7 @@ def _together(job: Job) -> list[str]:
 
 GUARANTEE = (
     "for each silo, all that it releases to tune one combination and one reported run with what was chosen "
-    "are together (epsilon_total, delta)-DP with respect to replacing one of its records: a record trains "
+    "are together (epsilon_total, delta)-DP with respect to replacing one of its records: a {} trains "
     "candidates, scores them or is in the reported run, never two of these, so that epsilon_total is the "
     "largest of the three"
 )
@@ -255,9 +265,10 @@ def ledger(job: Job, chosen: Mapping[int, int | None]) -> TuningLedger | None:
         return None
     private = {n: s for n, s in job.selections.items() if job.combinations[n].private}
     rows = [_row(job.combinations[n], s, chosen.get(n), job.reported_trials) for n, s in private.items()]
+    unit = job.scenario.privacy.unit
     return TuningLedger(
         note=job.tuning_note,
-        guarantee=GUARANTEE,
+        guarantee=guaranteed(GUARANTEE.format(unit.name), words(unit)),
         mechanism=f"gaussian: every candidate's run, and its {_SCORES[job.tune.private.metric]}",
         fraction=job.tune.private.fraction,
         combinations=rows,

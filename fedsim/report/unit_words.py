@@ -1,0 +1,70 @@
+"""The words of a guarantee that depend on its unit: whose data it is about, and what neighbours differ in."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from fedsim.protocol.unit import Person, Record
+
+
+class Words(NamedTuple):
+    """Whose data a guarantee is about, as a report says it."""
+
+    one: str  # the unit
+    adjacency: str  # what neighbouring data sets differ in, its first clause before a comma or semicolon
+    change: str  # the same within a guarantee, which is "with respect to" this
+
+
+_RECORD = Words(
+    "one record of one silo",
+    "replace one record, number of records fixed and public",
+    "replacing one of its records",
+)
+_ADJACENCY = {
+    "replace_person": "replace one person's records by another's, any number of them; the number of persons "
+    "is fixed and public, the number of records is not",
+    "replace_values": "replace one person's records by another's, as many of them; who has how many records "
+    "is public",
+    "add_remove": "one person more or fewer; the number of persons is private, the silo declares one in its "
+    "place",
+}
+_CHANGE = {
+    "replace_person": "replacing {} by those of another person, any number of them",
+    "replace_values": "replacing {} by as many of another person",
+    "add_remove": "adding or removing {}",
+}
+_HIDDEN = "features are not protected"
+
+
+def words(unit: Record | Person, labels: bool = False, column: str | None = None) -> Words:
+    """The words for a unit.
+
+    Args:
+        labels: whether the labels of its records alone are protected.
+        column: which says whose a record is, where that is known.
+
+    >>> from fedsim.protocol.unit import RECORD
+    >>> words(RECORD).one, words(Person()).one
+    ('one record of one silo', 'all records of one person in one silo')
+    """
+    if isinstance(unit, Record):
+        if not labels:
+            return _RECORD
+        change = "replacing the label of one of its records, whose features are not protected"
+        return _RECORD._replace(one=f"the label of {_RECORD.one}; {_HIDDEN}", change=change)
+    value = f" (one value of `{column}`)" if column else ""
+    of = "the labels of all records" if labels else "all records"
+    hidden = f"; {_HIDDEN}" if labels else ""
+    change = _CHANGE[unit.relation].format(f"{of} of one person in that silo{value}")
+    return Words(f"{of} of one person in one silo{value}{hidden}", _ADJACENCY[unit.relation], change + hidden)
+
+
+def neighbours(adjacency: str) -> str:
+    """The first clause of an adjacency, for titles."""
+    return re.split("[,;]", adjacency)[0]
+
+
+def guaranteed(text: str, own: Words) -> str:
+    """A mechanism's guarantee, which is written for records, in the words of another unit."""
+    return text.replace(_RECORD.change, own.change)

@@ -1,0 +1,51 @@
+"""The words of a guarantee: of a record as ever, and of a person by relation."""
+
+from itertools import product
+
+import pytest
+
+from fedsim.privacy.registry import MECHANISMS
+from fedsim.protocol.unit import RECORD, Person
+from fedsim.report.texts import for_neighbours, silo_table, silos_title
+from fedsim.report.unit_words import guaranteed, words
+from fedsim.simulation.sweeps.summarise import GUARANTEE
+
+RELATIONS = ("replace_person", "replace_values", "add_remove")
+PRIVATE = [mechanism for mechanism in MECHANISMS.values() if mechanism.private]
+
+
+@pytest.mark.parametrize("text", [*(mechanism.guarantee for mechanism in PRIVATE), GUARANTEE])
+def test_every_guarantee_takes_the_words_of_its_unit(text: str) -> None:
+    assert guaranteed(text, words(RECORD)) == text
+    assert "replacing the label of one of its records, whose" in guaranteed(text, words(RECORD, labels=True))
+    for relation, labels in product(RELATIONS, (False, True)):
+        said = guaranteed(text, words(Person(relation=relation), labels))
+        assert "one of its records" not in said
+        assert "one person in that silo" in said
+        assert ("features are not protected" in said) == labels
+
+
+@pytest.mark.parametrize(
+    ("relation", "adjacency", "change"),
+    [
+        ("replace_person", "any number of them; the number of persons is fixed and public", "any number of"),
+        ("replace_values", "who has how many records is public", "by as many of another person"),
+        ("add_remove", "one person more or fewer; the number of persons is private", "adding or removing"),
+    ],
+)
+def test_each_relation_says_what_neighbours_differ_in(relation: str, adjacency: str, change: str) -> None:
+    said = words(Person(relation=relation), column="patient_id")
+    assert said.one == "all records of one person in one silo (one value of `patient_id`)"
+    assert adjacency in said.adjacency
+    assert change in said.change
+    assert "(one value of `patient_id`)" in said.change
+
+
+def test_tables_are_headed_by_their_unit() -> None:
+    record, person = words(RECORD).adjacency, words(Person()).adjacency
+    assert silos_title(record) == "Epsilon per silo (replace one record)"
+    assert for_neighbours(record) == "For replacing one record"
+    assert for_neighbours(person) == "For replacing one person's records by another's"
+    assert for_neighbours(words(Person(relation="add_remove")).adjacency) == "For one person more or fewer"
+    assert silo_table([], 60).columns[1] == "records n"
+    assert silo_table([], 60, person).columns[1] == "persons n"
