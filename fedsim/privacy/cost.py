@@ -4,9 +4,12 @@
 the census with base noise multiplier z is (eps, delta)-DP, for any behaviour of the server and of the
 other silos (each release may depend on all earlier ones).
 
-* *Unit and adjacency.* One record; neighbouring data sets replace one record; n is fixed and public.
-* *Sensitivity.* z = sigma / (L2 sensitivity). A clipped mean over K records has sensitivity 2C/K; a
-  Poisson sum over its public divisor q n has 2C/(q n). A release of weight a has mu = a / z.
+* *Unit and adjacency.* One of n units (`fedsim.protocol.unit`): a record, or a person whose records are one
+  term. Neighbouring data sets replace one unit, and n is fixed and public; or they have one more or fewer
+  (`Release.one_sided` for Poisson batches), and n is a public number in its place.
+* *Sensitivity.* z = sigma / (L2 sensitivity). A clipped mean over K units has sensitivity 2C/K; a
+  Poisson sum over its public divisor q n has 2C/(q n); half of it where a unit is added or removed. A release
+  of weight a has mu = a / z.
 * *Full.* Gaussian of mu, exactly; mu^2 adds.
 * *Fresh.* The batches are disjoint, chosen by a secret permutation that is the same in neighbouring data
   sets. Given the permutation, the record that differs is in one batch at most and meets one Gaussian
@@ -18,7 +21,8 @@ other silos (each release may depend on all earlier ones).
 * *WithReplacement.* K draws; a record drawn j times moves the sum by up to 2 C j. With
   eta = 1 - (1 - 1/n)^K: h'(eps') = sum_j Binom(K, 1/n)(j) h(eps; j mu), eps' = ln(1 + eta (e^eps - 1))
   (`pairs.WithReplacementPair`). `attainable` has a lower bound for comparison.
-* *Poisson.* (1-q) N(0) + q N(C) against (1-q) N(0) + q N(-C) (`pairs.PoissonPair`).
+* *Poisson.* (1-q) N(0) + q N(C) against (1-q) N(0) + q N(-C) (`pairs.PoissonPair`). Where a unit is added
+  or removed: (1-q) N(0) + q N(C) against N(0), in both orders (`pairs.AddRemovePair`).
 * *Mixed.* mu^2 = sum over Full + max over Fresh is one Gaussian pair, composed with the others.
 
 Without sampling the number is the exact Gaussian epsilon, rounded up. With sampling it is an upper bound
@@ -62,11 +66,11 @@ _RARE = 1e-6  # share of delta given away for records drawn very often
 
 
 def epsilon(census: Census, n: int, noise_multiplier: float, delta: float) -> float:
-    """Return eps at which answering `census` is (eps, delta)-DP under replace-one (module docstring).
+    """Return eps at which answering `census` is (eps, delta)-DP (module docstring).
 
     Args:
         census: distinct releases with their counts; equal entries add up.
-        n: the silo's number of records, >= 1.
+        n: the silo's number of units, >= 1.
         noise_multiplier: z = sigma / L2 sensitivity of a release of weight 1, >= 0.
         delta: in (0, 1).
 
@@ -212,7 +216,7 @@ def _sampled(release: Release, n: int) -> SampledPair | None:
     """Return the pair of `release` at z = 1; None where every record, or each record once, is used."""
     if isinstance(release.batch, Full | Fresh):
         return None
-    from fedsim.privacy.pairs import PoissonPair, SubsampledPair, WithReplacementPair
+    from fedsim.privacy.pairs import AddRemovePair, PoissonPair, SubsampledPair, WithReplacementPair
 
     match release.batch:
         case Subsample() as batch:
@@ -221,7 +225,8 @@ def _sampled(release: Release, n: int) -> SampledPair | None:
         case WithReplacement() as batch:
             return None if n == 1 else WithReplacementPair(release.weight, n, batch.size(n))
         case Poisson(fraction=q):
-            return None if q >= 1 else PoissonPair(release.weight, q)
+            kind = AddRemovePair if release.one_sided else PoissonPair
+            return None if q >= 1 else kind(release.weight, q)
 
 
 def compose_runs(censuses: Sequence[Census], n: int) -> Composition:

@@ -9,9 +9,10 @@ noise. In steps of clip / 2^20, for d coordinates:
 
 * *Sensitivity.* Replacing a record's term moves the rounded sum by at most D = s 2^20 (1 + e) + 2 sqrt(d), s
   the statistic's spread: rounding moves two sums by sqrt(d). Where s = 2, adding or removing one (Poisson)
-  moves it by D / 2, and one that counts j times (with replacement) by j D. e = 2e-4 covers float64: sums of
-  P <= `MAX_RECORDS` terms, in any order, stray by P^2 2^-53 <= 1.2e-4 of the clip, the division by 3e-10 of
-  it, and 4.2e-6 are for the next point.
+  moves it by D / 2, and one that counts j times (with replacement) by j D. Where a unit is added or removed,
+  s = 1 (`Plan.spread`) and it moves it by D at most. e = 2e-4 covers float64: sums of P <= `MAX_RECORDS`
+  terms, in any order, stray by P^2 2^-53 <= 1.2e-4 of the clip, the division by 3e-10 of it, and 4.2e-6 are
+  for the next point.
 * *Ideal noise.* Rounding commutes with adding integers, so round(N(0, s^2)) on the rounded sum is a function
   of a Gaussian release of noise s, s^2 = sigma^2 - 1/12: `fedsim.privacy.cost` prices it, sampled or not.
 * *Distance.* The discrete Gaussian of scale sigma >= `FINEST` is within 5e-4 / sigma^4 of round(N(0, s^2)) a

@@ -23,7 +23,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -42,7 +42,9 @@ _MAX_CELLS = 2**20
 
 
 class Pair(Protocol):
-    """A dominating pair of distributions, as alike in either order; its profile is convex in e^eps."""
+    """A dominating pair of distributions; its profile is convex in e^eps. It is alike in either order unless
+    it has a `reverse`, itself in the other order; both are in reach of either.
+    """
 
     def profile(self, epsilon: Array) -> Array:
         """An upper bound of the hockey-stick divergence at eps >= 0, shape as epsilon."""
@@ -51,6 +53,9 @@ class Pair(Protocol):
     def reach(self, tail: float) -> float:
         """A loss beyond which the profile is at most `tail`, or all that it ever falls to."""
         ...
+
+
+P = TypeVar("P", bound=Pair)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,20 +86,27 @@ def _discretise(pair: Pair, step: float, reach: int, count: int) -> Losses:
 
     With d_i the profile at i step, the mass at loss i step >= 0 is
     (e^step (d_{i-1} - d_i) - (d_i - d_{i+1})) / (e^step - 1), the last difference being 0 at the end.
-    Symmetry of the pair puts e^(-l) of the mass at l on -l, which is what the profile's continuation
-    to eps < 0 gives, without its cancellation.
+    The mass at -l is e^(-l) of what the pair in the other order has at l, which is what the profile's
+    continuation to eps < 0 gives, without its cancellation.
     """
     loss = _grid(step, 0, reach)
+    up, infinite = _masses(pair, loss, step)
+    down = _masses(other, loss, step)[0] if (other := getattr(pair, "reverse", None)) else up
+    down = down * np.exp(-loss[1:])
+    # All mass that is neither at a positive nor at a negative nor at infinite loss has loss 0.
+    centre = max(0.0, 1.0 - float(infinite + up.sum() + down.sum()))
+    with np.errstate(divide="ignore"):
+        log_mass = np.log(np.concatenate([down[::-1], [centre], up]))
+    return Losses(log_mass, step, infinite, count)
+
+
+def _masses(pair: Pair, loss: Array, step: float) -> tuple[Array, float]:
+    """The masses at the positive ones of the losses 0, step, ..., and at infinity."""
     # A profile falls with eps; floating point must not make it rise, or masses would be negative.
     delta = np.minimum.accumulate(np.clip(pair.profile(loss), 0.0, 1.0))
     drop = np.append(delta[:-1] - delta[1:], 0.0)
     up = np.maximum(0.0, (math.exp(step) * drop[:-1] - drop[1:]) / math.expm1(step))
-    down = up * np.exp(-loss[1:])
-    # All mass that is neither at a positive nor at a negative nor at infinite loss has loss 0.
-    centre = max(0.0, 1.0 - float(delta[-1] + up.sum() + down.sum()))
-    with np.errstate(divide="ignore"):
-        log_mass = np.log(np.concatenate([down[::-1], [centre], up]))
-    return Losses(log_mass, step, float(delta[-1]), count)
+    return up, float(delta[-1])
 
 
 def _cumulants(parts: Sequence[Losses], s: float) -> tuple[float, float, float]:
@@ -254,7 +266,8 @@ def _sums_above(values: Array) -> Array:
 def epsilon(pairs: Sequence[tuple[Pair, int]], delta: float) -> float:
     """Return an eps >= 0 at which `pairs`, each composed its number of times, is (eps, delta)-DP.
 
-    It is an upper bound of the composed pairs' epsilon (module docstring), by about 1e-4.
+    It is an upper bound of the composed pairs' epsilon (module docstring), by about 1e-4: of the larger one,
+    where some pairs are not alike in either order and all are composed in one and in the other.
 
     Args:
         pairs: dominating pairs with their counts, at least one; equal pairs in one entry.
@@ -265,6 +278,16 @@ def epsilon(pairs: Sequence[tuple[Pair, int]], delta: float) -> float:
     """
     check_delta(delta)
     delta *= 1 - _ROUNDING
+    return max(_epsilon(each, delta) for each in orders(pairs))
+
+
+def orders(pairs: Sequence[tuple[P, int]]) -> list[Sequence[tuple[P, int]]]:
+    """The pairs, and all of them in the other order if any is another then."""
+    other = [(getattr(pair, "reverse", pair), count) for pair, count in pairs]
+    return [pairs] if other == list(pairs) else [pairs, other]
+
+
+def _epsilon(pairs: Sequence[tuple[Pair, int]], delta: float) -> float:
     parts, tilt = _refine(pairs, delta)
     window = _window(parts, tilt, delta)
     infinite = sum(part.count * part.infinite for part in parts) / delta

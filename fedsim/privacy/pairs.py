@@ -1,12 +1,17 @@
-"""One release of each sampler as a symmetric dominating pair, given by its profile.
+"""One release of each sampler as a dominating pair, given by its profile.
 
 A pair (P, Q) dominates a mechanism if for every eps the hockey-stick divergence of the pair,
 h(eps) = sup_S P(S) - e^eps Q(S), is at least that of the mechanism on any two neighbouring data sets;
 then delta <= h(eps), also after composing the pairs of adaptively chosen releases.
 
-Under replace-one every pair here is symmetric: exchanging P and Q leaves the profile as it is, hence
+A pair's profile below zero is that of the pair in the other order, (Q, P), above it:
 
-    h(eps) = 1 - e^eps + e^eps h(-eps)    for eps < 0.
+    h(eps) = 1 - e^eps + e^eps h'(-eps)    for eps < 0.
+
+Under replace-one every pair here is symmetric: exchanging P and Q leaves the profile as it is, and h' = h. A
+Poisson sample of units that are added or removed is not: its pair names its `reverse`. Both orders are
+composed then, each of all releases, since a unit is in one of two neighbouring data sets throughout, and the
+larger epsilon counts.
 
 That continuation is part of the claim. Continuing the formula for eps >= 0 below zero under-reports,
 and leaving the losses below zero out over-reports.
@@ -18,7 +23,7 @@ by up to 2 C j, so that the release is Gaussian of j mu given j.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -140,6 +145,33 @@ class PoissonPair:
         return float(upper - lower)
 
 
+@dataclass(frozen=True, slots=True)
+class AddRemovePair(SubsampledPair):
+    """A Gaussian release on a Poisson sample which the unit may be in: (1-q) N(0) + q N(mu) against N(0).
+
+    That is the unit removed, of `SubsampledPair`'s profile. With `added` it is the other order, which ends at
+    -ln(1-q): h(eps') = (1 - (1-q) e^eps') h(eps; mu) with eps = -ln(1 - (1 - e^-eps') / q). That is at most
+    the other profile, so that `reach` is of both. Here mu is one term's norm over the noise.
+
+    References: Zhu, Dong and Wang 2022, Theorem 11 (both orders dominate, and so do their compositions).
+    """
+
+    added: bool = False
+
+    @property
+    def reverse(self) -> AddRemovePair:
+        """The pair in the other order."""
+        return replace(self, added=not self.added)
+
+    def profile(self, epsilon: Array) -> Array:
+        """Return the profile above for eps' = epsilon >= 0, shape as epsilon."""
+        if not self.added:
+            return SubsampledPair.profile(self, epsilon)
+        left = np.maximum(0.0, -np.expm1(np.minimum(0.0, epsilon + math.log1p(-self.q))))
+        base = epsilon + math.log(self.q) - np.log(np.maximum(left, _SMALLEST))
+        return left * gaussian.profile(base, self.mu)
+
+
 @lru_cache(maxsize=4096)
 def multiplicities(n: int, draws: int) -> tuple[Array, Array]:
     """P(j) and P(more than j) for j = 0, 1, ...: how often one of n >= 2 records is among `draws` <= n.
@@ -224,16 +256,16 @@ def _mixed(base: float, chance: Array, means: Array) -> float:
     return float(chance @ gaussian.profile(base, means))
 
 
-SampledPair = SubsampledPair | PoissonPair | WithReplacementPair
+SampledPair = SubsampledPair | PoissonPair | AddRemovePair | WithReplacementPair
 Pair = GaussianPair | SampledPair
 
 
 def profile(pair: Pair, epsilon: npt.ArrayLike) -> Array:
-    """Return the profile of `pair` at losses of either sign (the symmetric continuation below zero)."""
+    """Return the profile of `pair` at losses of either sign (the continuation of the module docstring)."""
     eps = np.asarray(epsilon, float)
-    mirrored = pair.profile(np.abs(eps))
-    below = -np.expm1(np.minimum(eps, 0.0)) + np.exp(np.minimum(eps, 0.0)) * mirrored
-    return np.where(eps < 0, below, mirrored)
+    other: Pair = getattr(pair, "reverse", pair)
+    below = -np.expm1(np.minimum(eps, 0.0)) + np.exp(np.minimum(eps, 0.0)) * other.profile(np.abs(eps))
+    return np.where(eps < 0, below, pair.profile(np.abs(eps)))
 
 
 def _asinh_exp(u: Array) -> Array:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from fedsim.privacy.cost import compose
+from fedsim.privacy.loss import orders
 from fedsim.privacy.pairs import Pair, profile
 from fedsim.protocol.plan import Census
 
@@ -21,7 +22,7 @@ _NEGLIGIBLE = 1e-6  # share of delta that truncating the losses may cost
 def epsilon(
     census: Census, n: int, noise_multiplier: float, delta: float, interval: float | None = None
 ) -> float:
-    """Return dp-accounting's epsilon of a plan under replace-one; arguments as `cost.epsilon`.
+    """Return dp-accounting's epsilon of a plan; arguments as `cost.epsilon`.
 
     Args:
         interval: discretisation of the privacy loss; by default finer the more releases there are.
@@ -35,7 +36,13 @@ def epsilon(
 
 
 def composed(pairs: Sequence[tuple[Pair, int]], delta: float, interval: float | None = None) -> float:
-    """Return dp-accounting's epsilon of dominating pairs, each composed its number of times."""
+    """Return dp-accounting's epsilon of dominating pairs, each composed its number of times, of the two orders
+    the larger one.
+    """
+    return max(_one_order(each, delta, interval) for each in orders(pairs))
+
+
+def _one_order(pairs: Sequence[tuple[Pair, int]], delta: float, interval: float | None) -> float:
     from dp_accounting.pld import pld_pmf
 
     copies = sum(count for _, count in pairs)

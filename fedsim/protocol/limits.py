@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 from typing import TYPE_CHECKING
 
@@ -39,6 +39,7 @@ class Limits:
     max_noise_ratio: float = 1e6
     # whether plans protect labels alone, of a silo whose whole account does; None: any
     label_dp: bool | None = None
+    one_sided: bool = False  # whether plans are of units that are added or removed, as `Plan.unit` says
 
     def check_plan(self, plan: Plan, dimension: int, features: int) -> None:
         """Refuse a plan that is too large, or that has an entry which prices nothing: of a statistic that the
@@ -48,6 +49,9 @@ class Limits:
             dimension: d, of the model.
             features: of a record, the constant one included.
         """
+        if plan.unit.one_sided > self.one_sided:
+            replace(self, one_sided=True).check_plan(plan, dimension, features)
+            return
         self._check_dimension(dimension)
         self._check_unit(plan)
         if len(plan.rounds) > self.max_rounds:
@@ -99,9 +103,10 @@ class Limits:
         for query in ask.queries:
             self._check_shape(query, dimension, features)
             known = statistic(query.statistic)
-            # A Poisson batch may be without the record: that moves a sum by a term, which is half of the
-            # sensitivity, as is priced, only where terms may be opposite.
-            short = isinstance(ask.batch, Poisson) and known.spread_of(query.options) < OPPOSITE
+            # A Poisson batch may be without the unit: that moves a sum by a term, which is half of what a
+            # replacement is priced at only where terms may be opposite. One that is added is that term.
+            small = not self.one_sided and known.spread_of(query.options) < OPPOSITE
+            short = isinstance(ask.batch, Poisson) and small
             if short or not (known.sampled or isinstance(ask.batch, Full | Fresh)):
                 hint = "it has no price for such batches; use full or fresh ones"
                 raise Refused(f"{query.statistic} on {ask.batch}: {hint}")

@@ -117,8 +117,10 @@ class Resolved:
     def trace(self) -> Trace:
         """The plan, by dry run."""
         algorithm, problem = self.gate_algorithm, self.gate_problem
-        trace = trace_of(algorithm, problem, self.public(), self.scenario.seed, LIMITS)
-        return trace.of(self.scenario.privacy.unit)
+        unit = self.scenario.privacy.unit
+        limits = replace(LIMITS, one_sided=unit.one_sided)
+        trace = trace_of(algorithm, problem, self.public(), self.scenario.seed, limits)
+        return trace.of(unit)
 
     @property
     def warnings(self) -> list[str]:

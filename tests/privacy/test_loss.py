@@ -9,7 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedsim.privacy import gaussian, loss, verify
-from fedsim.privacy.pairs import GaussianPair, PoissonPair, SubsampledPair, WithReplacementPair, profile
+from fedsim.privacy.pairs import (
+    AddRemovePair,
+    GaussianPair,
+    PoissonPair,
+    SubsampledPair,
+    WithReplacementPair,
+    profile,
+)
 
 
 @given(mu=st.floats(0.01, 3), count=st.integers(1, 300), delta=st.floats(1e-15, 0.1))
@@ -28,6 +35,8 @@ def test_composed_gaussians_are_above_the_closed_form_and_close(mu, count, delta
         (SubsampledPair(1.0, 0.1), 1, 1e-4),
         (PoissonPair(0.6, 0.36), 35, 1e-6),
         (PoissonPair(3.0, 0.05), 10, 1e-5),
+        (AddRemovePair(0.6, 0.36), 35, 1e-6),
+        (AddRemovePair(3.0, 0.05), 10, 1e-5),
         (WithReplacementPair(0.6, 100, 36), 35, 1e-6),
     ],
 )
@@ -48,7 +57,10 @@ def test_masses_agree_with_dp_accounting_cell_by_cell():
     assert ours.infinite == pytest.approx(theirs._infinity_mass, rel=1e-12)
 
 
-@pytest.mark.parametrize("pair", [GaussianPair(1.0), SubsampledPair(1.0, 0.2), PoissonPair(4.0, 0.02)])
+DISCRETE = [GaussianPair(1.0), SubsampledPair(1.0, 0.2), PoissonPair(4.0, 0.02), AddRemovePair(1.0, 0.2)]
+
+
+@pytest.mark.parametrize("pair", [*DISCRETE, AddRemovePair(1.0, 0.2, added=True)])
 def test_discrete_losses_are_a_pair_of_distributions_above_the_profile(pair):
     losses = loss._discretise(pair, 0.05, 120, 1)
     mass, values = np.exp(losses.log_mass), losses.values()

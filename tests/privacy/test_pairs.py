@@ -8,7 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedsim.privacy import gaussian
-from fedsim.privacy.pairs import GaussianPair, PoissonPair, SubsampledPair, WithReplacementPair, profile
+from fedsim.privacy.pairs import (
+    AddRemovePair,
+    GaussianPair,
+    PoissonPair,
+    SubsampledPair,
+    WithReplacementPair,
+    profile,
+)
 
 EPSILONS = [-3.0, -0.7, -0.1, 0.0, 0.05, 0.4, 1.5, 4.0]
 X = np.linspace(-25.0, 30.0, 2_000_001)
@@ -41,11 +48,28 @@ def test_poisson_profile_is_the_hockey_stick_divergence(mu, q, eps):
 
 
 @pytest.mark.parametrize("eps", EPSILONS)
+@pytest.mark.parametrize("added", [False, True])
+@pytest.mark.parametrize(("mu", "q"), [(1.0, 0.3), (3.0, 0.05), (0.5, 0.99)])
+def test_a_unit_removed_and_added_has_the_hockey_stick_divergence_of_its_order(mu, q, added, eps):
+    removed = (1 - q) * normal(0.0) + q * normal(mu), normal(0.0)
+    expected = hockey_stick(*(removed[::-1] if added else removed), eps)
+    assert profile(AddRemovePair(mu, q, added), eps) == pytest.approx(expected, abs=1e-7)
+
+
+@given(mu=st.floats(0.01, 50), q=st.floats(1e-4, 0.9999), tail=st.floats(1e-15, 1e-3))
+def test_both_orders_are_in_reach_of_either(mu, q, tail):
+    pair = AddRemovePair(mu, q)
+    assert pair.reverse.reverse == pair
+    assert 0 <= float(pair.reverse.profile(np.array(pair.reverse.reach(tail)))) <= tail
+    assert float(pair.reverse.profile(np.array(-math.log1p(-q) * (1 + 1e-12)))) <= 1e-12
+
+
+@pytest.mark.parametrize("eps", EPSILONS)
 def test_gaussian_continuation_below_zero_is_the_closed_form(eps):
     assert profile(GaussianPair(1.3), eps) == pytest.approx(float(gaussian.profile(eps, 1.3)), abs=1e-14)
 
 
-@pytest.mark.parametrize("pair", [SubsampledPair, PoissonPair])
+@pytest.mark.parametrize("pair", [SubsampledPair, PoissonPair, AddRemovePair])
 @given(mu=st.floats(0.01, 20), q=st.floats(1e-4, 0.98), more=st.floats(1.001, 1.02))
 @settings(max_examples=50)
 def test_a_larger_rate_is_never_cheaper_and_full_batches_are_dearest(pair, mu, q, more):
