@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, cast
 
 from fedsim.common.errors import Refused
 from fedsim.privacy.calibrate import Budget, over_budget
-from fedsim.privacy.cost import compose
+from fedsim.privacy.cost import compose, together
 from fedsim.privacy.grid import GridGaussian
-from fedsim.privacy.mechanism import Mechanism
+from fedsim.privacy.mechanism import Mechanism, check_unit
 from fedsim.privacy.rounding import shown_up
 from fedsim.privacy.silo_gaussian import SiloGaussian
 from fedsim.protocol.batch import Fresh
@@ -34,14 +34,16 @@ _MARGIN = 1 + Fraction(1, 10**12)
 def admit(plan: Plan, silos: Sequence[Terms], mechanism: Mechanism, limits: Limits) -> list[Admitted]:
     """The noise multiplier of each silo and its true cost, which is within that silo's budget.
 
-    A silo takes the smallest multiplier whose cost is, unless its terms give one. The noise of secure
-    aggregation is given, since it is common to the silos; each prices it relative to its own sensitivity.
+    A silo takes the smallest multiplier whose cost is, unless its terms give one. Where a person is in k
+    silos (`silos_per_person`), it is k such silos that cost at most the budget (`cost.together`). The noise
+    of secure aggregation is given, since it is common to the silos; each prices it relative to its own
+    sensitivity.
 
     Raises:
         Refused: a silo cannot afford the plan, at the given noise or at the largest it allows, or has a
             budget that the mechanism cannot keep.
     """
-    plan.check_unit(mechanism.sums_only)
+    check_unit(plan, mechanism)
     for terms in silos:
         if not mechanism.private and terms.epsilon < inf:
             hint = f"mechanism {mechanism.name} cannot keep a budget of {terms.epsilon:g}"
@@ -61,7 +63,9 @@ def admit(plan: Plan, silos: Sequence[Terms], mechanism: Mechanism, limits: Limi
     admitted: dict[int, Admitted] = {}
     priceable = [_own_noise(plan, terms, mechanism) for terms in silos]
     for census, group in positions.items():
-        prices = _prices(mechanism, census, [priceable[position] for position in group], limits)
+        own = [priceable[position] for position in group]
+        bounded = together(census, plan.unit.silos_per_person, mechanism.sums_only)
+        prices = _prices(mechanism, census, bounded, own, limits)
         for position, (multiplier, epsilon) in zip(group, prices, strict=True):
             admitted[position] = Admitted(silos[position], multiplier, epsilon, releases[position])
     return [admitted[position] for position in range(len(silos))]
@@ -89,22 +93,22 @@ def _own_noise(plan: Plan, terms: Terms, mechanism: Mechanism) -> Terms:
 
 
 def _prices(
-    mechanism: Mechanism, census: Census, silos: Sequence[Terms], limits: Limits
+    mechanism: Mechanism, census: Census, bounded: Census, silos: Sequence[Terms], limits: Limits
 ) -> Sequence[tuple[float, float]]:
-    """(noise multiplier, epsilon guaranteed) of each silo."""
+    """(noise multiplier, epsilon guaranteed) of each silo; `bounded`: what its budget is for."""
     if any(terms.noise_multiplier is not None for terms in silos):
-        return _given(mechanism, census, silos, limits)
+        return _given(mechanism, census, bounded, silos, limits)
     if all(terms.epsilon == inf for terms in silos):
         return [(0.0, inf)] * len(silos)
     budgets = tuple(Budget(terms.n, terms.epsilon, terms.delta) for terms in silos)
     try:
-        return _calibrated(mechanism, census, budgets, limits.max_noise_multiplier)
+        return _calibrated(mechanism, census, bounded, budgets, limits.max_noise_multiplier)
     except Refused as refusal:
-        raise _named(refusal, mechanism, census, silos, limits) from None
+        raise _named(refusal, mechanism, bounded, silos, limits) from None
 
 
 def _given(
-    mechanism: Mechanism, census: Census, silos: Sequence[Terms], limits: Limits
+    mechanism: Mechanism, census: Census, bounded: Census, silos: Sequence[Terms], limits: Limits
 ) -> Sequence[tuple[float, float]]:
     """The given noise multipliers at their true cost, which must be within the budgets all the same."""
     given = [terms.noise_multiplier for terms in silos if terms.noise_multiplier is not None]
@@ -114,13 +118,12 @@ def _given(
         if not 0 <= z <= limits.max_noise_multiplier:
             bounds = f"[0, {limits.max_noise_multiplier:g}]"
             raise Refused(f"silo {terms.name!r}: noise multiplier {z:.6g} is not within {bounds}")
+    cases = tuple((t.n, z, t.delta) for t, z in zip(silos, given, strict=True))
     try:
-        epsilons = _costs(
-            mechanism, census, tuple((t.n, z, t.delta) for t, z in zip(silos, given, strict=True))
-        )
+        epsilons, costs = (_costs(mechanism, each, cases) for each in (census, bounded))
     except Refused as refusal:
-        raise _named(refusal, mechanism, census, silos, limits) from None
-    for terms, z, epsilon in zip(silos, given, epsilons, strict=True):
+        raise _named(refusal, mechanism, bounded, silos, limits) from None
+    for terms, z, epsilon in zip(silos, given, costs, strict=True):
         if epsilon > terms.epsilon:
             raise Refused(
                 f"silo {terms.name!r}: plan costs epsilon {shown_up(epsilon, 6)} at the given noise "
@@ -136,9 +139,9 @@ def _costs(mechanism: Mechanism, census: Census, cases: tuple[tuple[int, float, 
 
 @lru_cache(maxsize=64)
 def _calibrated(
-    mechanism: Mechanism, census: Census, budgets: tuple[Budget, ...], limit: float
+    mechanism: Mechanism, census: Census, bounded: Census, budgets: tuple[Budget, ...], limit: float
 ) -> list[tuple[float, float]]:
-    multipliers = mechanism.noise_multipliers(census, budgets, limit)
+    multipliers = mechanism.noise_multipliers(bounded, budgets, limit)
     cases = [(budget.n, z, budget.delta) for budget, z in zip(budgets, multipliers, strict=True)]
     return list(zip(multipliers, mechanism.epsilons(census, cases), strict=True))
 

@@ -229,6 +229,30 @@ def _sampled(release: Release, n: int) -> SampledPair | None:
             return None if q >= 1 else kind(release.weight, q)
 
 
+def together(census: Census, silos: int, summed: bool = False) -> Census:
+    """Return the census that costs what one person pays who is in so many silos that each answer `census`.
+
+    **Guarantee.** With equal noise in each silo, `epsilon` of it bounds the joint transcript of the silos
+    with respect to that person's data in all of them. If each has noise of its own, it is adaptive
+    composition: a release counts once a silo, and the Fresh parts, of which a person meets one in each silo,
+    add as mu^2. Silos whose answers are `summed` under one noise do not compose: the person moves each sum by
+    a term of every silo, so that a release has so many times its mu (group privacy); batches drawn at random
+    are not covered there.
+
+    >>> from fedsim.protocol.batch import FULL
+    >>> once = ((Release(FULL, 1.0), 1),)
+    >>> compose(together(once, 4), 10).weight, compose(together(once, 4, summed=True), 10).weight
+    (2.0, 4.0)
+    """
+    root = silos if summed else math.sqrt(silos)
+    return tuple(
+        (replace(release, weight=release.weight * root), count)
+        if summed or isinstance(release.batch, Fresh)
+        else (release, count * silos)
+        for release, count in census
+    )
+
+
 def compose_runs(censuses: Sequence[Census], n: int) -> Composition:
     """Return the composition of plans that n records answer in turn; an equal plan counts each time.
 

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, ClassVar, Protocol
 
 import numpy as np
 
+from fedsim.common.errors import Refused
 from fedsim.privacy.calibrate import Budget
-from fedsim.protocol.plan import Census
+from fedsim.protocol.plan import Census, Plan
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -30,6 +31,7 @@ class Mechanism(Protocol):
         squares_add: whether an unsampled release of weight a costs what a Gaussian one of mu = a / z does, so
             that mu^2 adds over runs too; else only (epsilon, delta) of whole plans do.
         sums_only: secure aggregation: the server learns sums of answers and no single silo's answer.
+        one_replaced: whether it has a price only where a unit is replaced, and in one silo alone.
         guarantee: what is guaranteed to a record, in one sentence (other units: `fedsim.report.unit_words`).
         notices: warnings that a report shows before any number.
     """
@@ -39,6 +41,7 @@ class Mechanism(Protocol):
     clips: ClassVar[bool] = True
     squares_add: ClassVar[bool] = True
     sums_only: ClassVar[bool] = False
+    one_replaced: ClassVar[bool] = False
     guarantee: ClassVar[str]
     notices: ClassVar[tuple[str, ...]] = ()
 
@@ -84,3 +87,16 @@ class Mechanism(Protocol):
     def accountant(self, samplers: Iterable[str]) -> str:
         """A description of the accountant for a plan with these samplers."""
         ...
+
+
+def check_unit(plan: Plan, mechanism: Mechanism) -> None:
+    """Refuse a plan whose unit has no term, or no price with the mechanism."""
+    unit, several = plan.unit, plan.unit.silos_per_person > 1
+    plan.check_unit(mechanism.sums_only)
+    if mechanism.one_replaced and (unit.one_sided or several):
+        asked = "relation add_remove" if unit.one_sided else "silos_per_person above 1"
+        hint = "it has a price for a person replaced in one silo; use gaussian or summed_gaussian"
+        raise Refused(f"{asked} with mechanism {mechanism.name}: {hint}")
+    if several and mechanism.sums_only and plan.sampled:
+        hint = "a person may be in several terms of one sum; use full or fresh batches, or mechanism gaussian"
+        raise Refused(f"silos_per_person above 1 with batches drawn at random and sums: {hint}")

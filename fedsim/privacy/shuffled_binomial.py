@@ -94,6 +94,7 @@ class ShuffledBinomial(SharedNoise, SumMechanism):
     steps: int  # g, to the clip; more cost bits, fewer cost accuracy (`advised_steps`)
     least: float = 2.0**-4
     name: ClassVar[str] = "shuffled_binomial"
+    one_replaced: ClassVar[bool] = True
     squares_add: ClassVar[bool] = False
     guarantee: ClassVar[str] = (
         "for each silo, everything that the server sees of it, which are shuffled bits of all silos, is "

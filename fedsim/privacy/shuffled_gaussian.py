@@ -56,6 +56,7 @@ class ShuffledGaussian(SumMechanism):
     honest_fraction: float = 1.0  # gamma in (0, 1]: share of M_min that adds noise and keeps it secret
     single_records: bool = False  # whether every silo of the federation is one record, and all weigh the same
     name: ClassVar[str] = "shuffled_gaussian"
+    one_replaced: ClassVar[bool] = True
     transport: ClassVar[Literal["shares", "messages"]] = "messages"
     guarantee: ClassVar[str] = (
         "for each silo, everything that the server sees of it, which are messages in random order, is "

@@ -36,8 +36,8 @@ def epsilon(
 
 
 def composed(pairs: Sequence[tuple[Pair, int]], delta: float, interval: float | None = None) -> float:
-    """Return dp-accounting's epsilon of dominating pairs, each composed its number of times, of the two orders
-    the larger one.
+    """Return dp-accounting's epsilon of dominating pairs, each composed its number of times: the larger
+    one of the two orders.
     """
     return max(_one_order(each, delta, interval) for each in orders(pairs))
 

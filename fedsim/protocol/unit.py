@@ -69,10 +69,10 @@ class Person:
     def __post_init__(self) -> None:
         weighted = self.bound in ("limit", "smooth")
         if weighted and self.h is None:
-            raise InputError("unit.h", None, f"is required with bound {self.bound}: a number of records")
+            raise InputError("h", None, f"is required with bound {self.bound}: a number of records")
         if not weighted and self.h is not None:
             hint = f"bound {self.bound} takes all records of a person; h is for limit and smooth"
-            raise InputError("unit.h", self.h, hint)
+            raise InputError("h", self.h, hint)
 
     @property
     def one_sided(self) -> bool:
@@ -92,11 +92,13 @@ class Person:
             hint = "it is no function of clipped sums of a person's terms; use bound limit or smooth"
             raise Refused(f"{by_sum[0]} with bound {self.bound}: {hint}")
         if self.relation == "replace_values" and sums:
-            raise Refused("relation replace_values makes numbers of records public, and sums hide them")
+            hint = "numbers of records are public, and sums hide them; use replace_person"
+            raise Refused(f"relation replace_values with sums: {hint}")
         if not self.one_sided:
             return
         if by_sum:
-            raise Refused(f"{by_sum[0]} divides by the number of persons, which add_remove keeps private")
+            hint = "which add_remove keeps private; use replace_person"
+            raise Refused(f"{by_sum[0]} divides by the number of persons, {hint}")
         for sampler in sorted(samplers - {"full", "poisson"}):
             hint = "one person more shifts every draw; use full or poisson"
             raise Refused(f"relation add_remove with {sampler} batches: {hint}")

@@ -107,6 +107,12 @@ class PrivacySection(Section):
 
     def check(self) -> None:
         """Check that it has the fields of its mechanism and calibration, and no others."""
+        if self.unit.one_sided == (self.expected_persons is None):
+            required = (
+                "is required with relation add_remove: the public number that stands for a silo's persons"
+            )
+            hint = required if self.unit.one_sided else "only with unit person and relation add_remove"
+            raise InputError("scenario.privacy.expected_persons", self.expected_persons, hint)
         if not MECHANISMS[self.mechanism].private:
             return
         self._check_sums()

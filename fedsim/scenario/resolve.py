@@ -18,7 +18,7 @@ import torch
 
 from fedsim.algorithms.prepared import Prepared, StageKind
 from fedsim.algorithms.registry import shipped, shipped_names
-from fedsim.common.errors import InputError
+from fedsim.common.errors import InputError, Refused
 from fedsim.common.plugins import file_of
 from fedsim.data.arrays import Arrays
 from fedsim.data.federation import outline
@@ -27,7 +27,7 @@ from fedsim.data.registry import OWN
 from fedsim.data.source import Outline
 from fedsim.isolated.parts import Isolated, of_objects, recipe_of, trace_of
 from fedsim.privacy.calibrate import noise_ratios
-from fedsim.privacy.mechanism import Mechanism
+from fedsim.privacy.mechanism import Mechanism, check_unit
 from fedsim.privacy.registry import MECHANISMS
 from fedsim.problems.kinds import PROBLEMS, Problem, gives_probabilities, is_shipped, problem_class
 from fedsim.problems.network_models import Imported
@@ -37,6 +37,7 @@ from fedsim.protocol.contract import Algorithm, Public
 from fedsim.protocol.dryrun import Trace
 from fedsim.protocol.limits import LIMITS
 from fedsim.protocol.statistics import GRADIENT
+from fedsim.protocol.unit import RECORD
 from fedsim.scenario.algorithm import GivenAlgorithm
 from fedsim.scenario.automatic import step_warning, with_automatic
 from fedsim.scenario.by_theorem import claims, constants, need_privacy, with_numbers, with_stated_noise
@@ -177,6 +178,10 @@ def resolve(scenario: Scenario, known: Outline | None = None) -> Resolved:
     scenario = with_nonce(_with_smoothness(scenario))
     privacy, mechanism = scenario.privacy, MECHANISMS[scenario.privacy.mechanism]
     names, sizes = tuple(shape.sizes), tuple(shape.sizes.values())
+    if privacy.unit.one_sided:
+        sizes = tuple(
+            map(int, per_silo("scenario.privacy.expected_persons", privacy.expected_persons, names))
+        )
     with blaming("problem", problem_class(scenario.problem.name)):
         problem = problem_of(scenario.problem, shape.num_features, shape.num_classes, dtype_of(scenario))
     stages, inner, norms = checked(scenario, shape, problem)
@@ -211,9 +216,22 @@ def resolve(scenario: Scenario, known: Outline | None = None) -> Resolved:
     )
     if mechanism.private and privacy.calibration == "sigma":
         resolved = replace(resolved, prescribed=Prescribed(_given_noise(resolved)))
+    _check_unit(resolved)
     _check_sums(resolved)
     _check_evaluation(resolved)
     return resolved
+
+
+def _check_unit(resolved: Resolved) -> None:
+    """Check that the plan has a term and a price for persons, where they are the unit."""
+    privacy = resolved.scenario.privacy
+    if privacy.unit == RECORD:
+        return
+    plan = resolved.trace.plan
+    try:
+        check_unit(plan, MECHANISMS[privacy.mechanism])
+    except Refused as refusal:
+        raise InputError("scenario.privacy.unit", privacy.model_dump()["unit"], str(refusal)) from None
 
 
 def _check_sums(resolved: Resolved) -> None:
@@ -231,11 +249,13 @@ def _check_sums(resolved: Resolved) -> None:
 def _check_evaluation(resolved: Resolved) -> None:
     """Check that the model can be evaluated on held-out records, and within a budget."""
     evaluate, classes = resolved.scenario.evaluate, resolved.outline.num_classes
+    privacy = resolved.scenario.privacy
     if evaluate is None:
         return
     needs = {
         f"a target of two classes, not {classes or 'a number'}": classes == 2,
         "problems that give probabilities, as logistic_regression": gives_probabilities(resolved.problem),
+        "numbers of persons that are public, not relation add_remove": not privacy.unit.one_sided,
         "silos with a budget, not unlimited": not resolved.mechanism.private or inf not in resolved.epsilons,
     }
     for what, fits in needs.items():

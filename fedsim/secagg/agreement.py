@@ -16,11 +16,12 @@ from functools import cached_property, lru_cache
 from fedsim.common.errors import Refused
 from fedsim.common.serialise import canonical
 from fedsim.privacy.calibrate import Budget
+from fedsim.privacy.cost import together
 from fedsim.privacy.sum_mechanism import SumMechanism
 from fedsim.protocol.limits import LIMITS
 from fedsim.protocol.plan import Plan, Terms
 from fedsim.protocol.pool import Pool, Share
-from fedsim.protocol.statistics import size_of, statistic
+from fedsim.protocol.statistics import size_of
 from fedsim.secagg.reports import Form, ReportContext
 from fedsim.wire.messages import Offer
 
@@ -81,10 +82,7 @@ def aggregated(
         raise Refused(f"round {round_index} has sums of {sorted(sizes)} numbers; they must be of one size")
     (size,) = sizes
     return size, tuple(
-        mechanism.aggregators_noise(
-            query.noise_ratio * z, size, statistic(query.statistic).spread_of(query.options)
-        )
-        for query in queries
+        mechanism.aggregators_noise(query.noise_ratio * z, size, plan.spread(query)) for query in queries
     )
 
 
@@ -159,7 +157,8 @@ def _needed(
     for census in set(censuses):
         group = [i for i, other in enumerate(censuses) if other == census]
         own = [budgets[i] for i in group]
-        multipliers = mechanism.noise_multipliers(census, own, LIMITS.max_noise_multiplier)
+        bounded = together(census, plan.unit.silos_per_person, summed=True)
+        multipliers = mechanism.noise_multipliers(bounded, own, LIMITS.max_noise_multiplier)
         found.update(zip(group, multipliers, strict=True))
     return [found[i] for i in range(len(budgets))]
 
