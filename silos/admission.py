@@ -63,9 +63,9 @@ def admit(plan: Plan, silos: Sequence[Terms], mechanism: Mechanism, limits: Limi
     admitted: dict[int, Admitted] = {}
     priceable = [_own_noise(plan, terms, mechanism) for terms in silos]
     for census, group in positions.items():
-        own = [priceable[position] for position in group]
+        members = [priceable[position] for position in group]
         bounded = together(census, plan.unit.silos_per_person, mechanism.sums_only)
-        prices = _prices(mechanism, census, bounded, own, limits)
+        prices = _prices(mechanism, census, bounded, members, limits)
         for position, (multiplier, epsilon) in zip(group, prices, strict=True):
             admitted[position] = Admitted(silos[position], multiplier, epsilon, releases[position])
     return [admitted[position] for position in range(len(silos))]
