@@ -13,7 +13,8 @@ from fedsim.common.errors import Refused
 from fedsim.protocol.batch import Batch, Fresh, Full, Poisson, Subsample, WithReplacement
 from fedsim.protocol.plan import Plan
 from silos.entropy import Entropy, Purpose
-from silos.records import Drawn, Records
+from silos.records import Records
+from silos.sums import Block
 
 _AHEAD = 1_000_000  # record numbers that a cohort draws ahead at most (8 MB)
 
@@ -85,17 +86,17 @@ class RoundBatches:
         self._ask = -1
         self._ahead, self._first = np.empty((0, 0, 0), dtype=np.int64), 0
 
-    def next(self, batch: Batch) -> tuple[Drawn, Tensor | None]:
-        """The next ask's units, and what each member's sum is divided by, (members, 1); None for 1."""
+    def next(self, batch: Batch) -> tuple[list[Block], Tensor | None]:
+        """The next ask's records, and what each member's sum is divided by, (members, 1); None for 1."""
         self._ask += 1
         records, divisors = self._all._records, self._all._divisor(batch, self._members)
         if isinstance(batch, Full):
-            return records.drawn(self._members, None), divisors
+            return records.full(self._members), divisors
         if isinstance(batch, Fresh):
             position = (self._round, self._ask)
             chosen = [self._all._fresh(member, position) for member in self._own]
-            return records.drawn(self._own, chosen), divisors
-        return records.drawn(self._own, self._drawn(batch)), divisors
+            return records.batch(self._own, chosen), divisors
+        return records.batch(self._own, self._drawn(batch)), divisors
 
     def _drawn(self, batch: Subsample | WithReplacement | Poisson) -> Sequence[np.ndarray] | np.ndarray:
         """Each silo's record numbers; (silos, 1) as one array where every batch is one record.

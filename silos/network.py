@@ -47,8 +47,8 @@ def network_sum(
         raise ValueError("a network's records need a mask: a row of zeros has a gradient")
     terms, width = strategy(problem, block.features.dtype)
     total = torch.zeros(len(block.members), problem.dimension, dtype=torch.float64)
-    whole = block.owner is not None
     silo_count, row_count = block.mask.shape
+    whole = block.whole
     each = any(point.dim() == 2 for point in points)
     for silos, rows in _chunks(silo_count, row_count, width, each):
         x, y = block.features[silos, rows].flatten(0, 1), block.target[silos, rows].flatten()

@@ -4,92 +4,71 @@ Guarantee of `by_person`: a person's term is made of that person's records alone
 problem, records and number of them. The vector that is measured is the one that is shortened and added, so
 that the bound holds whatever rounding it was computed with. One that is not finite, or has a record whose
 term is not, counts as zero, all of it. With bounds `limit` and `smooth` a person's records are rows as all
-are, and `shares` times their clipped terms add up to a term of norm <= clip (`fedsim.protocol.unit`).
+are, and shares times their clipped terms add up to a term of norm <= clip (`fedsim.protocol.unit`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
 import torch
+from scipy.sparse import csr_matrix
 from torch import Tensor
 
+from fedsim.problems.glm import GeneralisedLinear
 from fedsim.problems.kinds import Problem
-from silos.layout import groups, laid_out
+from fedsim.problems.network import NeuralNetwork
 from silos.persons import Order, Persons
-from silos.sums import KEPT, Block, Seen
-
-_MAX_PADDING = 1.5  # more than of silos, since persons differ more, and fewer blocks take less time
+from silos.sums import KEPT, Block, Seen, slopes
 
 NUMBERS = 2**22  # that the terms of the persons who are treated at a time hold, about: 32 MB
 
 Clip = float | Tensor | None
-Terms = Callable[[Problem, Block, Sequence[Tensor], Clip], Tensor]
+Sums = Callable[[Problem, Block, Sequence[Tensor], Clip], Tensor]
 
 
 class People:
-    """A cohort's records by person; where sums of persons are clipped, also as rows that are persons.
+    """A cohort's persons.
 
     Attributes:
-        silos: features and target of each silo, by person.
-        sizes: persons of each.
-        summed: whether a person's records are summed before they are clipped; not where all have one.
+        sizes: persons of each silo.
+        summed: whether a person's terms are summed before they are clipped; not where all have one record.
     """
 
-    def __init__(
-        self,
-        silos: Sequence[tuple[np.ndarray, np.ndarray]],
-        problem: Problem,
-        dtype: torch.dtype,
-        persons: Persons,
-    ) -> None:
-        self._unit = unit = persons.unit
+    def __init__(self, persons: Persons) -> None:
+        unit, self._mean = persons.unit, persons.unit.bound == "mean"
         self._orders = [Order.of(codes) for codes in persons.codes]
-        self.silos = [(x[own.rows], y[own.rows]) for (x, y), own in zip(silos, self._orders, strict=True)]
         self.sizes = [len(own.counts) for own in self._orders]
+        weighted = unit.bound in ("limit", "smooth")
+        self.summed = not weighted and any(own.counts.max(initial=0) > 1 for own in self._orders)
         self._shares: list[np.ndarray] | None = None
-        self.summed = False
-        if unit.bound in ("limit", "smooth"):
-            streams = persons.streams or [np.random.default_rng() for _ in silos]
-            pairs = zip(self._orders, streams, strict=True)
-            self._shares = [own.shares(unit, stream) for own, stream in pairs]
-        elif any(own.counts.max(initial=0) > 1 for own in self._orders):
-            self.summed = True
-            self._lay_out(problem, dtype)
+        if weighted:
+            streams = persons.streams or [np.random.default_rng() for _ in self._orders]
+            self._shares = [own.shares(unit, each) for own, each in zip(self._orders, streams, strict=True)]
 
-    def _lay_out(self, problem: Problem, dtype: torch.dtype) -> None:
-        """Persons as rows of blocks, by how many records they have."""
-        self._first = np.cumsum([0, *self.sizes])
-        own = list[tuple[np.ndarray, np.ndarray]]()
-        for (x, y), order in zip(self.silos, self._orders, strict=True):
-            ends = np.cumsum(order.counts)[:-1]
-            own += zip(np.split(x, ends), np.split(y, ends), strict=True)
-        counts = np.concatenate([order.counts for order in self._orders])
-        self._blocks = list[Block]()
-        self._home = np.empty((2, len(own)), dtype=np.int64)  # each person's block, and place in it
-        for number, group in enumerate(groups(counts.tolist(), _MAX_PADDING)):
-            block = laid_out(own, group, problem, dtype)
-            share = torch.from_numpy(1 / counts[group])[:, None] if self._unit.bound == "mean" else None
-            self._blocks.append(replace(block, share=share))
-            self._home[0, group], self._home[1, group] = number, np.arange(len(group))
+    def ordered(self, silos: Sequence[tuple[np.ndarray, np.ndarray]]) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Features and target of each silo, by person."""
+        return [(x[own.rows], y[own.rows]) for (x, y), own in zip(silos, self._orders, strict=True)]
 
     def labelled(self, block: Block) -> Block:
-        """A block of whole silos with each record's person, and with what it weighs (`Block.share`)."""
+        """A block of whole silos with each record's person, and with what its clipped term weighs."""
+        if self._shares is None and not self.summed:
+            return block  # persons are records
         rows = block.target.shape[1]
+        block = replace(block, person=_padded([self._orders[m].numbers for m in block.members], rows))
+        if self._shares is None:
+            return replace(block, mean=self._mean)
+        share = _padded([self._shares[m] for m in block.members], rows).to(block.features.dtype)
+        return replace(block, share=share, mask=share if block.mask is None else block.mask * share)
+
+    def numbered(self, block: Block, persons: Sequence[np.ndarray]) -> Block:
+        """A batch with each record's choice, as `rows` gives them."""
         if self._shares is None and not self.summed:
             return block
-        person = torch.from_numpy(_padded([self._orders[m].numbers for m in block.members], rows))
-        if self._shares is None:
-            return replace(block, person=person)
-        share = torch.from_numpy(_padded([self._shares[m] for m in block.members], rows)).to(
-            block.features.dtype
-        )
-        return replace(
-            block, person=person, share=share, mask=share if block.mask is None else block.mask * share
-        )
+        return replace(block, person=_padded(persons, block.target.shape[1]))
 
     def rows(
         self, members: Sequence[int], chosen: Sequence[np.ndarray] | np.ndarray
@@ -98,81 +77,139 @@ class People:
         found = [self._orders[m].of_persons(np.asarray(own)) for m, own in zip(members, chosen, strict=True)]
         return [rows for rows, _ in found], [persons for _, persons in found]
 
-    def blocks(self, members: Sequence[int], chosen: Sequence[np.ndarray] | np.ndarray | None) -> list[Block]:
-        """Blocks whose rows are persons: those chosen of each member, or all; none where there is nobody."""
-        if chosen is None:
-            chosen = [np.arange(self.sizes[member]) for member in members]
-        persons = np.concatenate([self._first[m] + own for m, own in zip(members, chosen, strict=True)])
-        owner = np.repeat(np.arange(len(members)), [len(own) for own in chosen])
-        number, place = self._home[:, persons]
-        found = []
-        for i, block in enumerate(self._blocks):
-            some = np.flatnonzero(number == i)
-            if len(some):
-                rows = torch.from_numpy(place[some])
-                taken = block.mapped(list(members), partial(torch.index_select, dim=0, index=rows))
-                found.append(replace(taken, owner=torch.from_numpy(owner[some])))
-        return found
 
-
-def _padded(values: Sequence[np.ndarray], rows: int) -> np.ndarray:
+def _padded(values: Sequence[np.ndarray], rows: int) -> Tensor:
     """Ragged arrays as one of (silos, rows), 0 beyond."""
     found = np.zeros((len(values), rows), dtype=values[0].dtype)
     for i, own in enumerate(values):
         found[i, : len(own)] = own
-    return found
+    return torch.from_numpy(found)
+
+
+@dataclass(frozen=True, eq=False)
+class _Places:
+    """Where the rows of a block's persons are: those of person p at rows[starts[p]:starts[p + 1]].
+
+    Persons are numbered through the silos, as many in each as the largest number there is.
+    """
+
+    rows: np.ndarray  # in the flat block
+    starts: np.ndarray
+    silo: Tensor  # (persons,)
+
+    @classmethod
+    def of(cls, block: Block) -> _Places:
+        assert block.person is not None
+        most = int(block.person.max()) + 1
+        silos = len(block.person)
+        number = (block.person + most * torch.arange(silos)[:, None]).flatten().numpy()
+        rows = np.arange(number.size) if block.real is None else np.flatnonzero(block.real.flatten().numpy())
+        counts = np.bincount(number[rows], minlength=silos * most)
+        return cls(rows, np.append(0, counts.cumsum()), torch.arange(silos).repeat_interleave(most))
+
+    def pieces(self, most: int, each: bool) -> Iterator[slice]:
+        """Consecutive persons, `most` at a time; those of one silo where each silo has points of its own."""
+        count = len(self.silo)
+        step = count // (int(self.silo[-1]) + 1) if each else count
+        for first in range(0, count, step):
+            for some in range(first, first + step, most):
+                yield slice(some, min(some + most, first + step))
 
 
 def by_person(
-    terms: Terms,
+    terms: Sums | None,
     problem: Problem,
     block: Block,
     points: Sequence[Tensor],
     clip: Clip,
+    *,
     size: int,
     seen: Seen | None = None,
 ) -> Tensor:
     """Sum over the block's persons of the clip of their terms' sum or mean, (members, size), float64.
 
     Args:
-        terms: sums records' terms by row of a block, unclipped: here a row is a person.
+        terms: sums records' terms, unclipped; None for gradients.
         problem: as `terms` takes it.
-        block: whose rows are persons, of the members in `block.owner`.
+        block: with each record's person, whose records follow one another.
         points: (d,) or (members, d).
         clip: a number or (members, 1); None does not clip (mechanism `none`).
         size: numbers in a term.
         seen: as for `silos.records.clipped_sum`.
     """
-    assert block.owner is not None
-    total = torch.zeros(len(block.members), size, dtype=torch.float64)
-    for some in _pieces(block.owner, max(1, NUMBERS // size), any(point.dim() == 2 for point in points)):
-        owner = block.owner[some]
-        part = block.mapped(list(range(len(owner))), partial(_at, some))
-        own = [point if point.dim() == 1 else point[int(owner[0])] for point in points]
-        found = terms(problem, replace(part, share=None), own, None)
-        if part.share is not None:
-            found = found * part.share
+    if block.person is None:
+        raise ValueError("records are not laid out by person")
+    total, places = torch.zeros(len(block.target), size, dtype=torch.float64), _Places.of(block)
+    slope = None
+    if terms is None and isinstance(problem, GeneralisedLinear):
+        slope = slopes(problem, block, points)
+    each = slope is None and any(point.dim() == 2 for point in points)
+    for some in places.pieces(max(1, NUMBERS // size), each):
+        silo = places.silo[some]
+        if slope is not None:
+            found = _linear(slope, block, places, some)
+        else:
+            own = [point if point.dim() == 1 else point[silo[0]] for point in points]
+            found = _by_record(terms or _network_sum, problem, block, own, places, some, size)
+        if block.mean:
+            counts = np.diff(places.starts[some.start : some.stop + 1])
+            found = found / torch.from_numpy(counts).clamp_min(1)[:, None]
         norm = torch.linalg.vector_norm(found, dim=1, keepdim=True)
         factor = norm.isfinite().double()
         if clip is not None:
-            bound = clip[owner] if isinstance(clip, Tensor) and clip.dim() == 2 else clip
-            bound = torch.as_tensor(bound, dtype=torch.float64).expand_as(norm) * KEPT[part.features.dtype]
+            bound = clip[silo] if isinstance(clip, Tensor) and clip.dim() == 2 else clip
+            bound = torch.as_tensor(bound, dtype=torch.float64).expand_as(norm) * KEPT[block.features.dtype]
             if seen is not None:
                 seen(norm, bound, factor)
             factor = factor * (bound / norm.clamp_min(torch.finfo(torch.float64).tiny)).clamp_max(1.0)
-        total.index_add_(0, owner, torch.where(factor > 0, found, 0.0) * factor.nan_to_num(0.0))
+        total.index_add_(0, silo, torch.where(factor > 0, found, 0.0) * factor.nan_to_num(0.0))
     return total
 
 
-def _pieces(owner: Tensor, most: int, each: bool) -> Iterator[slice]:
-    """Consecutive persons, `most` at a time; those of one silo where each silo has points of its own."""
-    starts = [0]
-    if each:
-        starts += (torch.nonzero(owner[1:] != owner[:-1]).flatten() + 1).tolist()
-    for first, last in zip(starts, [*starts[1:], len(owner)], strict=True):
-        for some in range(first, last, most):
-            yield slice(some, min(some + most, last))
+def _linear(slope: Tensor, block: Block, places: _Places, some: slice) -> Tensor:
+    """Each person's sum of x outer coefficient, (persons, d), of a linear model: a sparse matrix product."""
+    starts = places.starts[some.start : some.stop + 1]
+    rows = places.rows[starts[0] : starts[-1]]
+    weights = slope if block.mask is None else slope * block.mask[(..., *[None] * (slope.dim() - 2))]
+    features = block.features.flatten(0, 1).numpy()
+    flat = weights.reshape(len(features), -1).numpy()
+    shape = len(starts) - 1, len(features)
+    found = [
+        torch.from_numpy(csr_matrix((own[rows], rows, starts - starts[0]), shape=shape) @ features)
+        for own in flat.T
+    ]
+    return torch.stack(found, dim=2).flatten(1).double()
 
 
-def _at(some: slice, each: Tensor) -> Tensor:
-    return each[some]
+def _network_sum(problem: Problem, block: Block, points: Sequence[Tensor], clip: Clip) -> Tensor:
+    from silos.network import network_sum  # layers are loaded where there is a network
+
+    assert isinstance(problem, NeuralNetwork)
+    return network_sum(problem, block, points, clip)
+
+
+def _by_record(
+    terms: Sums,
+    problem: Problem,
+    block: Block,
+    points: Sequence[Tensor],
+    places: _Places,
+    some: slice,
+    size: int,
+) -> Tensor:
+    """Each person's sum, (persons, size), a few records at a time, each as a silo of its own."""
+    first, last = places.starts[some.start], places.starts[some.stop]
+    total = torch.zeros(some.stop - some.start, size, dtype=torch.float64)
+    counts = np.diff(places.starts[some.start : some.stop + 1])
+    owner = torch.from_numpy(np.repeat(np.arange(len(counts)), counts))
+    step = max(1, NUMBERS // size)
+    for start in range(first, last, step):
+        rows = torch.from_numpy(places.rows[start : min(start + step, last)])
+        alone = block.mapped(list(range(len(rows))), partial(_alone, rows))
+        own = replace(alone, person=None, real=None, whole=True)
+        total.index_add_(0, owner[start - first :][: len(rows)], terms(problem, own, points, None))
+    return total
+
+
+def _alone(rows: Tensor, each: Tensor) -> Tensor:
+    return each.flatten(0, 1)[rows].unsqueeze(1)

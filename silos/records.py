@@ -17,21 +17,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fedsim.problems.glm import GeneralisedLinear
-from fedsim.problems.kinds import Problem, coefficient
+from fedsim.problems.kinds import Problem
 from fedsim.problems.network import NeuralNetwork
 from fedsim.protocol.unit import RECORD, Person, Record
 from silos.layout import groups, laid_out
-from silos.sums import KEPT, Block, Seen, bounded, weighted_sum
+from silos.sums import KEPT, Block, Seen, bounded, slopes, weighted_sum
 
 if TYPE_CHECKING:  # loaded where persons are the unit
-    from silos.person_sums import Terms
     from silos.persons import Persons
 
 
@@ -51,8 +49,7 @@ class Records:
 
     `drawing`, `shapes` and `clipped_sum` are what a gate asks about members: here each is a silo
     that draws for itself, is sent what all are sent, and has records of its own. `sizes` are each one's
-    numbers of units. With persons as units and a bound that clips their sums, persons with several records
-    are laid out a second time, as rows of blocks of their own; if there is none, persons are records.
+    numbers of units; with persons as units a silo's records are laid out by person.
     """
 
     def __init__(
@@ -67,8 +64,8 @@ class Records:
         if persons is not None:
             from silos.person_sums import People
 
-            self._people = People(silos, problem, dtype, persons)
-            silos = self._people.silos
+            self._people = People(persons)
+            silos = self._people.ordered(silos)
         rows = [len(target) for _, target in silos]
         self.sizes = rows if self._people is None else self._people.sizes
         self._blocks = [laid_out(silos, group, problem, dtype) for group in groups(rows)]
@@ -77,6 +74,11 @@ class Records:
         self._home = {m: (b, i) for b, block in enumerate(self._blocks) for i, m in enumerate(block.members)}
         self._last: tuple[list[int], list[Part]] = [], []
         self._some: tuple[list[int], list[Block]] = [], []
+
+    @property
+    def sums_persons(self) -> bool:
+        """Whether terms of a person are summed before they are clipped."""
+        return self._people is not None and self._people.summed
 
     def drawing(self, members: Sequence[int]) -> Sequence[int]:
         """Members that draw batches and noise for these members."""
@@ -92,23 +94,11 @@ class Records:
         """The members' clipped sums (`clipped_sum`)."""
         return clipped_sum(problem, block, points, clip)
 
-    def person_sum(
-        self,
-        terms: Terms,
-        problem: Problem,
-        block: Block,
-        points: Sequence[Tensor],
-        clip: float | Tensor | None,
-        size: int,
-    ) -> Tensor:
+    def person_sum(self, *asked: Any, size: int) -> Tensor:
         """The members' sums over persons (`silos.person_sums.by_person`)."""
-        from silos.person_sums import by_person
+        from silos.person_sums import by_person  # loaded where persons are the unit
 
-        return by_person(terms, problem, block, points, clip, size)
-
-    def drawn(self, members: Sequence[int], chosen: Sequence[np.ndarray] | np.ndarray | None) -> Drawn:
-        """The units of each member that draws at its `chosen` numbers, below its n; all where it is None."""
-        return Drawn(self, members, chosen)
+        return by_person(*asked, size=size)
 
     def full(self, members: Sequence[int]) -> list[Block]:
         """Every record of the members."""
@@ -125,10 +115,12 @@ class Records:
         if self._people is None:
             return [_gather(part, [indices[place] for place in part.places]) for part in self._last[1]]
         rows, persons = self._people.rows(drawing, indices)
-        blocks = [_gather(part, [rows[place] for place in part.places]) for part in self._last[1]]
         return [
-            replace(block, person=torch.from_numpy(_rectangle([persons[place] for place in part.places])[0]))
-            for block, part in zip(blocks, self._last[1], strict=True)
+            self._people.numbered(
+                _gather(part, [rows[place] for place in part.places]),
+                [persons[place] for place in part.places],
+            )
+            for part in self._last[1]
         ]
 
     def _parts(self, members: Sequence[int]) -> list[Part]:
@@ -150,33 +142,6 @@ class Records:
             return block
         rows = torch.tensor([self._home[member][1] for member in members])
         return block.mapped(members, lambda each: each[rows])
-
-
-class Drawn:
-    """The units of one ask, laid out as their statistics want them."""
-
-    def __init__(
-        self, records: Records, members: Sequence[int], chosen: Sequence[np.ndarray] | np.ndarray | None
-    ) -> None:
-        self._records, self._members, self._chosen = records, members, chosen
-        self._found: dict[bool, list[Block]] = {}
-
-    def blocks(self, clipped: bool) -> list[Block]:
-        """Their records; `clipped`: for a sum that a clip bounds, of persons' terms where these are units."""
-        people = self._records._people
-        summed = clipped and people is not None and people.summed
-        if summed not in self._found:
-            self._found[summed] = self._persons() if summed else self._rows()
-        return self._found[summed]
-
-    def _rows(self) -> list[Block]:
-        if self._chosen is None:
-            return self._records.full(self._members)
-        return self._records.batch(self._members, self._chosen)
-
-    def _persons(self) -> list[Block]:
-        assert self._records._people is not None
-        return self._records._people.blocks(self._members, self._chosen)
 
 
 def _gather(part: Part, chosen: Sequence[np.ndarray]) -> Block:
@@ -232,22 +197,11 @@ def clipped_sum(
         from silos.network import network_sum  # layers are loaded where there is a network
 
         return network_sum(problem, block, points, clip, seen)
-    slope = _coefficient(problem, block, points[0])
-    for other in points[1:]:
-        slope = slope - _coefficient(problem, block, other)
-    whole = block.owner is not None
-    if whole and block.real is not None:  # what a coefficient is for padding must not decide about a person
-        slope = slope.masked_fill(block.real.view(*block.real.shape, *[1] * (slope.dim() - 2)) == 0, 0.0)
+    slope = slopes(problem, block, points)
     bound = None if clip is None else clip * KEPT[slope.dtype] * block.inverse_norm
     slope = bounded(slope, bound, block.mask, seen)
     by_output = slope.unsqueeze(1) if slope.dim() == 2 else slope.transpose(1, 2)
-    return _row_major(weighted_sum(by_output, block.features, whole))
-
-
-def _coefficient(problem: GeneralisedLinear, block: Block, point: Tensor) -> Tensor:
-    # The class's own method: a problem's may be another.
-    scores = GeneralisedLinear.scores(problem, block.features, point)
-    return coefficient(problem, scores, block.target, block.inverse_norm)
+    return _row_major(weighted_sum(by_output, block.features))
 
 
 def _row_major(product: Tensor) -> Tensor:

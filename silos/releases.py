@@ -18,7 +18,7 @@ from fedsim.protocol.plan import Admitted, Ask, Plan
 from fedsim.protocol.statistics import size_of, statistic
 from silos.batches import Batches
 from silos.entropy import Entropy, Noise
-from silos.records import Drawn, Records
+from silos.records import Records
 from silos.sums import Block
 
 if TYPE_CHECKING:  # loaded where a query asks for them
@@ -104,28 +104,28 @@ class RoundReleases:
 
     def answers(self, planned: Ask, queries: Sequence[CopiedQuery]) -> tuple[Tensor, ...]:
         """The releases of one ask, of the plan's own batch and noise ratios, without a graph."""
-        drawn, divisors = self._batches.next(planned.batch)
+        blocks, divisors = self._batches.next(planned.batch)
         shapes = planned.queries
         if self._run.mechanism.sums_only:
             weights = self._weights(planned.batch)
             for query, shape in zip(queries, shapes, strict=True):
-                self._contributions.append(self._contribution(query, shape.noise_ratio, drawn, weights))
+                self._contributions.append(self._contribution(query, shape.noise_ratio, blocks, weights))
             members, dtype, size = len(self._members), self._run.dtype, self._run.size
             return tuple(torch.zeros(members, size(shape), dtype=dtype) for shape in shapes)
         return tuple(
-            self._release(query, shape.noise_ratio, drawn, divisors).detach()
+            self._release(query, shape.noise_ratio, blocks, divisors).detach()
             for query, shape in zip(queries, shapes, strict=True)
         )
 
     def _release(
-        self, query: CopiedQuery, noise_ratio: float, units: Drawn, divisors: Tensor | None
+        self, query: CopiedQuery, noise_ratio: float, blocks: Sequence[Block], divisors: Tensor | None
     ) -> Tensor:
         """The clipped sum over K units and the mechanism's noise, divided by K; (members, d).
 
         The mechanism's noise is scaled to spread x clip, the sum's L2 sensitivity (`Plan.spread`). Division
         by the public K is post-processing.
         """
-        total = self._sum(query, units)
+        total = self._sum(query, blocks)
         if statistic(query.shape.statistic).noise == "exponential":
             from silos.selections import drawn  # loaded where one is asked for
 
@@ -133,7 +133,9 @@ class RoundReleases:
         self._perturb(total, query, noise_ratio, query.clip)
         return (total if divisors is None else total.div_(divisors)).to(self._run.dtype)
 
-    def _contribution(self, query: CopiedQuery, noise_ratio: float, units: Drawn, weights: Tensor) -> Tensor:
+    def _contribution(
+        self, query: CopiedQuery, noise_ratio: float, blocks: Sequence[Block], weights: Tensor
+    ) -> Tensor:
         """The members' contributions to a secure aggregation, (members, d), float64.
 
         w_i in (0, 1] times a sum of terms of norm <= kappa_i clip, with the silo's share of the noise: at the
@@ -150,7 +152,7 @@ class RoundReleases:
             own = query._replace(clip=(query.clip * kappa).to(self._run.dtype))
         else:
             own = query
-        total = self._sum(own, units).mul_(weights)
+        total = self._sum(own, blocks).mul_(weights)
         self._perturb(total, query, noise_ratio, float(query.clip))
         return total.detach()
 
@@ -163,24 +165,28 @@ class RoundReleases:
         weights = [self._run.shares[member].weight(batch) for member in self._members]
         return torch.tensor(weights, dtype=torch.float64).unsqueeze(-1)
 
-    def _sum(self, query: CopiedQuery, units: Drawn) -> Tensor:
-        """The sums of the units' terms in the order of the members, (members, size)."""
+    def _sum(self, query: CopiedQuery, blocks: Sequence[Block]) -> Tensor:
+        """The sums of the blocks' terms in the order of the members, (members, size)."""
         run, known = self._run, statistic(query.shape.statistic)
         problem, clip = run.problem, query.clip if run.mechanism.clips else None
-        blocks: Sequence[Block] = units.blocks(known.clipped and known.noise == "gaussian")
         clipped_sum: ClippedSum = run.records.clipped_sum
         if query.transform is not None or not query.shape.statistic.startswith("gradient"):
             problem, blocks, clipped_sum = run.other(query, blocks)
         size = run.size(query.shape)
-        if any(block.owner is not None for block in blocks):
-            clipped_sum = partial(run.records.person_sum, clipped_sum, size=size)
+        if known.clipped and known.noise == "gaussian" and run.records.sums_persons:
+            gradients = query.shape.statistic.startswith("gradient")
+            clipped_sum = partial(run.records.person_sum, None if gradients else clipped_sum, size=size)
         if len(blocks) == 1:  # its silos are in the members' order
             return clipped_sum(problem, blocks[0], query.points, clip)
-        total = torch.zeros(len(self._members), size, dtype=torch.float64)
+        total: Tensor | None = None
         place = {member: row for row, member in enumerate(self._members)}
         for block in blocks:
             rows = torch.tensor([place[member] for member in block.members])
             points = [point if point.dim() == 1 else point[rows] for point in query.points]
             own = clip[rows] if isinstance(clip, Tensor) and clip.dim() == 2 else clip
-            total[rows] += clipped_sum(problem, block, points, own)
+            found = clipped_sum(problem, block, points, own)
+            if total is None:
+                total = torch.empty(len(self._members), size, dtype=found.dtype)
+            total[rows] = found
+        assert total is not None
         return total

@@ -14,14 +14,17 @@ In float64, where u = 2^-53, nothing is held back for it: 6e-11 of 2 clip at 1,0
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
 from fedsim.common.errors import Refused
+from fedsim.problems.glm import GeneralisedLinear
+from fedsim.problems.kinds import coefficient
 
 
 @dataclass(frozen=True)
@@ -41,18 +44,34 @@ class Block:
     # term weighs in that person's, None where their terms are summed before they are clipped
     person: Tensor | None = None
     share: Tensor | None = None
-    # of a block whose rows are persons, so that the first axis is theirs: (persons,), whose place among the
-    # members each has; `share` is what the sum of a person's terms is multiplied by then, (persons, 1)
-    owner: Tensor | None = None
+    mean: bool = False  # whether the mean of a person's terms is clipped, not their sum
+    # whether a sum with a term that is not finite is to be no number; else the term counts as zero
+    whole: bool = False
 
     def mapped(self, members: list[int], each: Callable[[Tensor], Tensor]) -> Block:
         """Its tensors, each as this function makes it of it."""
-        rest = (self.mask, self.real, self.person, self.share, self.owner)
-        made = [each(self.features), each(self.target), each(self.inverse_norm)]
-        return Block(members, *made, *(None if one is None else each(one) for one in rest))
+        tensors = ("features", "target", "inverse_norm", "mask", "real", "person", "share")
+        held = {name: own for name in tensors if (own := getattr(self, name)) is not None}
+        made: dict[str, Any] = {name: each(own) for name, own in held.items()}
+        return replace(self, members=members, **made)
 
 
 PIECE = 32
+
+
+def slopes(problem: GeneralisedLinear, block: Block, points: Sequence[Tensor]) -> Tensor:
+    """Each record's coefficient at the first point less that at others, (silos, rows) or (.., outputs)."""
+    found = _slope(problem, block, points[0])
+    for other in points[1:]:
+        found = found - _slope(problem, block, other)
+    return found
+
+
+def _slope(problem: GeneralisedLinear, block: Block, point: Tensor) -> Tensor:
+    # The class's own method: a problem's may be another.
+    scores = GeneralisedLinear.scores(problem, block.features, point)
+    return coefficient(problem, scores, block.target, block.inverse_norm)
+
 
 Seen = Callable[[Tensor, Tensor, Tensor | None], None]
 """Called with (lengths, bounds, mask) of terms, (silos, rows) each: a term is clipped where its length is
@@ -99,7 +118,7 @@ def padded_rows(rows: int, dtype: torch.dtype) -> int:
     return rows if dtype == torch.float64 else rows + -rows % PIECE
 
 
-def weighted_sum(weights: Tensor, features: Tensor, whole: bool = False) -> Tensor:
+def weighted_sum(weights: Tensor, features: Tensor) -> Tensor:
     """Sum over rows of weight times feature vector; a weight that is not finite counts as zero.
 
     One of those makes the sum not finite in every feature that the row has, so sums are looked at, which are
@@ -108,13 +127,12 @@ def weighted_sum(weights: Tensor, features: Tensor, whole: bool = False) -> Tens
     Args:
         weights: (silos, columns, rows).
         features: (silos, rows, features), of the same type.
-        whole: leave a sum with such a weight as it is, not finite.
 
     Returns:
         (silos, columns, features), float64.
     """
     total = _weighted_sum(weights, features)
-    if whole or bool(total.isfinite().all()):
+    if bool(total.isfinite().all()):
         return total
     return _weighted_sum(weights.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0), features)
 

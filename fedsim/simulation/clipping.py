@@ -8,14 +8,14 @@ such numbers, and pay.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from fedsim.problems.kinds import Problem, check
-from silos.person_sums import Terms, by_person
+from silos.person_sums import by_person
 from silos.persons import Persons
 from silos.records import Records, clipped_sum
 from silos.sums import Block
@@ -131,14 +131,6 @@ class Watched(Records):
         """See `silos.records.clipped_sum`."""
         return clipped_sum(problem, block, points, clip, self._recorder)
 
-    def person_sum(
-        self,
-        terms: Terms,
-        problem: Problem,
-        block: Block,
-        points: Sequence[Tensor],
-        clip: float | Tensor | None,
-        size: int,
-    ) -> Tensor:
+    def person_sum(self, *asked: Any, size: int) -> Tensor:
         """See `silos.person_sums.by_person`."""
-        return by_person(terms, problem, block, points, clip, size, self._recorder)
+        return by_person(*asked, size=size, seen=self._recorder)

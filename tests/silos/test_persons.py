@@ -1,6 +1,7 @@
 """Persons as units: brute force over persons swapped, added and removed, for every statistic and bound."""
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -17,7 +18,6 @@ from fedsim.protocol.statistics import STATISTICS, statistic
 from fedsim.protocol.unit import RECORD, Person
 from silos.batches import Batches
 from silos.entropy import SeededEntropy
-from silos.person_sums import by_person
 from silos.persons import Order, Persons
 from silos.records import Records, clipped_sum
 from silos.selections import PER_ONE
@@ -38,23 +38,18 @@ def sums(name, persons, unit, clip, common=1):
     streams = [np.random.default_rng(3) for _ in silos]
     records = Records(silos, problem, torch.float64, Persons(unit, codes, streams))
     points = [torch.eye(FEATURES, dtype=torch.float64)[0] / 2**k for k in range(known.points)]
-    total = torch.zeros(len(silos), 1)
-    drawn = records.drawn(range(len(silos)), None)
-    for block in drawn.blocks(known.clipped and known.noise == "gaussian"):
-        by_sum = records.clipped_sum if name.startswith("gradient") else None
-        if by_sum is None:
-            shape = shape_of(name)
-
-            def by_sum(problem, block, points, clip, shape=shape):
-                return summed(records.clipped_sum, shape, problem, block, points, clip)
-
-        if block.owner is None:
-            found = by_sum(problem, block, points, clip)
+    total = None
+    for block in records.full(range(len(silos))):
+        by_sum = None
+        if not name.startswith("gradient"):
+            by_sum = partial(summed, records.clipped_sum, shape_of(name))
+        if known.clipped and known.noise == "gaussian" and records.sums_persons:
+            found = records.person_sum(by_sum, problem, block, points, clip, size=_size(name))
         else:
-            found = by_person(by_sum, problem, block, points, clip, _size(name))
-        whole = torch.zeros(len(silos), found.shape[1], dtype=found.dtype)
-        whole[torch.tensor(block.members)] = found
-        total = whole if total.shape[1] != whole.shape[1] else total + whole
+            found = (by_sum or records.clipped_sum)(problem, block, points, clip)
+        if total is None:
+            total = torch.zeros(len(silos), found.shape[1], dtype=found.dtype)
+        total[torch.tensor(block.members)] = found
     return total
 
 
@@ -186,15 +181,18 @@ def test_a_persons_term_is_what_its_bound_says(problem, unit, each):
 
 
 def full_sum(records, problem, point, clip):
-    members = range(len(records.sizes))
-    total = torch.zeros(len(members), problem.dimension, dtype=torch.float64)
-    for block in records.drawn(members, None).blocks(True):
+    return added(records, records.full(range(len(records.sizes))), problem, point, clip)
+
+
+def added(records, blocks, problem, point, clip):
+    total = torch.zeros(len(records.sizes), problem.dimension, dtype=torch.float64)
+    for block in blocks:
         own = point if point.dim() == 1 else point[torch.tensor(block.members)]
-        if block.owner is None:
-            found = records.clipped_sum(problem, block, [own], clip)
+        if records.sums_persons:
+            found = records.person_sum(None, problem, block, [own], clip, size=problem.dimension)
         else:
-            found = by_person(records.clipped_sum, problem, block, [own], clip, problem.dimension)
-        total[torch.tensor(block.members)] += found
+            found = records.clipped_sum(problem, block, [own], clip)
+        total[torch.tensor(block.members)] = found
     return total
 
 
@@ -237,11 +235,7 @@ def test_with_one_record_a_person_the_bits_are_those_of_records(unit, batch):
         entropy = SeededEntropy(0, 0, ["a", "b", "c"], ["key"] * 3)
         batches = Batches(records, plan, [[0]] * 3, ["a", "b", "c"], entropy, records.sizes)
         drawn, divisor = batches.round([0, 1, 2], 0).next(plan.rounds[0][0].batch)
-        total = torch.zeros(3, FEATURES, dtype=torch.float64)
-        for block in drawn.blocks(True):
-            assert block.owner is None
-            total[torch.tensor(block.members)] = records.clipped_sum(problem, block, [w], 0.5)
-        return total, divisor
+        return added(records, drawn, problem, w, 0.5), divisor
 
     own, divisor = answer(Persons(unit, codes))
     other, divisors = answer(None)
@@ -262,13 +256,8 @@ def test_fresh_batches_of_persons_add_up_to_all_of_them(unit):
     for r in range(4):
         drawn, divisor = batches.round([0, 1, 2], r).next(Fresh(0.25))
         assert divisor.flatten().tolist() == [3.0] * 3  # persons, whatever their records are
-        for block in drawn.blocks(True):
-            rows = torch.tensor(block.members)
-            if block.owner is None:
-                total[rows] += (part := records.clipped_sum(problem, block, [w], 0.5))
-            else:
-                total[rows] += (part := by_person(records.clipped_sum, problem, block, [w], 0.5, FEATURES))
-            parts.append(part.norm(dim=1).max())
+        total += (part := added(records, drawn, problem, w, 0.5))
+        parts.append(part.norm(dim=1).max())
     assert torch.allclose(total, full_sum(records, problem, w, 0.5), rtol=0, atol=1e-12)
     assert max(parts) <= 3 * 0.5
 
@@ -320,6 +309,6 @@ def test_a_gate_refuses_records_that_are_laid_out_for_another_unit():
 
 def test_h_belongs_to_limit_and_smooth():
     for wrong in (("clip", 3), ("limit", None)):
-        with pytest.raises(InputError, match=r"unit\.h"):
+        with pytest.raises(InputError, match=r"^h: "):
             Person(*wrong)
     assert Plan((), RECORD).digest != Plan((), Person()).digest != Plan((), Person("mean")).digest
