@@ -16,7 +16,7 @@ from rich.table import Table as RichTable
 
 if TYPE_CHECKING:
     from fedsim.api.run import Run
-    from fedsim.report.summary import Parameters, SiloRow
+    from fedsim.report.summary import Parameters, Persons, SiloRow
     from fedsim.report.tables import TextTable
 
 
@@ -94,11 +94,18 @@ def rendered(table: TextTable, title: str) -> RichTable:
     return shown
 
 
-def print_silos(console: Console, silos: Sequence[SiloRow], adjacency: str) -> None:
-    """Print for each silo its size, budget, cost and noise; of many silos, of the tightest."""
-    from fedsim.report.texts import silo_table, silos_title
+def print_silos(
+    console: Console, silos: Sequence[SiloRow], adjacency: str, persons: Persons | None = None
+) -> None:
+    """Print for each silo its size, budget, cost and noise; of many silos, of the tightest; and the line on
+    what that is worth to a person.
+    """
+    from fedsim.report.tables import capital
+    from fedsim.report.texts import person_lines, silo_table, silos_title
 
     console.print(rendered(silo_table(silos, 20, adjacency), silos_title(adjacency)))
+    for line in person_lines(persons):
+        say(console, capital(line))
 
 
 def titled(
@@ -160,7 +167,8 @@ def print_run(console: Console, done: Run, directory: Path) -> None:
         console.print(rendered(metrics_table(summary), METRICS_TITLE))
     if summary.privacy.silos:
         console.print()
-        print_silos(console, summary.privacy.silos, summary.privacy.adjacency)
+        privacy = summary.privacy
+        print_silos(console, privacy.silos, privacy.adjacency, privacy.persons)
         console.print()
     files = ", ".join(listing(directory))
     say(console, f"Wrote {shown(directory)}/ ({files})")

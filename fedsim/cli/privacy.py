@@ -69,7 +69,7 @@ def privacy(
         print_notices(console, found.notices)
         print_parameters(console, found.parameters)
         console.print(str(found), highlight=False)
-        print_silos(console, found.silos, found.adjacency)
+        print_silos(console, found.silos, found.adjacency, found.persons)
         if found.conversions:
             show_conversions(console, found.conversions)
 

@@ -98,6 +98,12 @@ class Federation(Hosted):
     odd_ranges: tuple[str, ...] = ()
 
     @property
+    def most_records(self) -> int | None:
+        """The most training records that one person has in one silo; None where none says whose they are."""
+        whose = [silo.train_persons for silo in self.silos if silo.train_persons is not None]
+        return max((int(np.unique(each, return_counts=True)[1].max()) for each in whose), default=None)
+
+    @property
     def nbytes(self) -> int:
         """Memory that the records take."""
         arrays = [

@@ -282,3 +282,22 @@ def compose_runs(censuses: Sequence[Census], n: int) -> Composition:
         for pair, count in one.sampled:
             sampled[pair] += count * times
     return Composition(weight, tuple(sampled.items()))
+
+
+def joint(parts: Sequence[tuple[Composition, float]]) -> Composition:
+    """Return, at noise multiplier 1, the composition of plans each at its own multiplier > 0.
+
+    **Guarantee.** Its `epsilon(1, delta)` bounds the joint transcript of silos that answer the plans, with
+    respect to the data of one person in all of them: adaptive composition, as in `compose_runs`, of
+    mechanisms on data of their own and with noise of their own.
+
+    >>> from fedsim.protocol.batch import FULL
+    >>> once = compose(((Release(FULL, 1.0), 1),), n=10)
+    >>> joint([(once, 0.25), (once, 1 / 3)]).weight
+    5.0
+    """
+    sampled: Counter[SampledPair] = Counter()
+    for composition, z in parts:
+        for pair, count in composition.sampled:
+            sampled[replace(pair, mu=pair.mu / z)] += count
+    return Composition(math.hypot(*(one.weight / z for one, z in parts)), tuple(sampled.items()))

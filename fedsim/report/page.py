@@ -25,6 +25,7 @@ from fedsim.report.texts import (
     epsilon_range,
     methods,
     metrics_table,
+    person_lines,
     remarks,
     silo_table,
     unmeasured,
@@ -165,11 +166,12 @@ def _statement(privacy: Privacy) -> list[tuple[str, str]]:
     together = f". If they collude: {privacy.guarantee_colluding}" * bool(privacy.guarantee_colluding)
     silos = privacy.silos if privacy.private else []
     costs = [_budgets(silos), *_claims(silos)] if silos else []
+    worth = map(capital, person_lines(privacy.persons))
     return [
         ("Unit", privacy.unit),
         ("Adjacency", privacy.adjacency),
         ("Guarantee", privacy.guarantee + together),
-        *([("Epsilon", f"{epsilon_range(silos)}: {'; '.join(costs)}")] if silos else []),
+        *([("Epsilon", ". ".join([f"{epsilon_range(silos)}: {'; '.join(costs)}", *worth]))] if silos else []),
         ("Trusted", ". ".join(map(capital, privacy.trusted))),
     ]
 

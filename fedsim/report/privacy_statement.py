@@ -12,8 +12,18 @@ from fedsim.problems.network import NeuralNetwork
 from fedsim.problems.network_models import Imported
 from fedsim.protocol.plan import Admitted
 from fedsim.report.outcome import Deployed, Outcome, measures_objective
-from fedsim.report.silo_rows import Conversions, admitted_rows, conversions, has_gap, samplers, silo_rows
-from fedsim.report.summary import Parameters, Part, Privacy, SiloRow
+from fedsim.report.person_rows import persons
+from fedsim.report.record import Counted
+from fedsim.report.silo_rows import (
+    Conversions,
+    admitted_of,
+    admitted_rows,
+    conversions,
+    has_gap,
+    samplers,
+    silo_rows,
+)
+from fedsim.report.summary import Parameters, Part, Persons, Privacy, SiloRow
 from fedsim.report.unit_words import Words, guaranteed, words
 from fedsim.scenario.model import Scenario
 from fedsim.scenario.resolve import Resolved
@@ -37,6 +47,7 @@ def statement(outcome: Outcome) -> Privacy:
     resolved = outcome.resolved
     scenario, mechanism = resolved.scenario, resolved.mechanism
     gap = {"epsilon_attainable_note": ATTAINABLE} if mechanism.private and has_gap(resolved) else {}
+    costs, most = admitted_of(outcome), max((row.most for row in outcome.results.rows(Counted)), default=None)
     silos, parts, deployed = silo_rows(outcome), how(resolved), outcome.deployed
     if deployed is not None:  # silos' own notices and accountants
         parts["notices"] = [*deployed.notices, *parts["notices"]]
@@ -49,6 +60,7 @@ def statement(outcome: Outcome) -> Privacy:
         trusted=trusted(resolved),
         not_private=not_private(scenario) if deployed is None else _uncovered(deployed),
         silos=silos,
+        **persons(resolved, costs, outcome.evaluated, deployed is not None, most),
         **gap,
         **parts | {"notices": [*true_epsilons(silos), *parts["notices"]]},
     )
@@ -251,6 +263,7 @@ class PriceStatement(Part):
     violations: list[str] | None = None
     parameters: Parameters | None = None
     silos: list[SiloRow]
+    persons: Persons | None = None
     conversions: Conversions | None = None
 
     def __str__(self) -> str:
@@ -277,6 +290,7 @@ def price(
         rounds=len(resolved.trace.plan.rounds),
         silos=silos,
         **parts | {"notices": [*true_epsilons(silos), *parts["notices"]]},
+        **persons(resolved, admitted, evaluated),
         **parameters(resolved),
         **other_units,
     )

@@ -162,6 +162,13 @@ class Warned(NamedTuple):
     text: str
 
 
+class Counted(NamedTuple):
+    """The most training records that one person has in one silo of a trial."""
+
+    trial: int
+    most: int
+
+
 class Finished(NamedTuple):
     """A finished trial: SHA-256 of the file of its models, and its recipe as JSON, where it is known."""
 
@@ -228,6 +235,7 @@ TABLES = {
     "asked": TableSpec(AskedSilo),
     "objective": TableSpec(OptimumNote),
     "warnings": TableSpec(Warned),
+    "counted": TableSpec(Counted, "counted in training records: not private"),
     "finished": TableSpec(Finished),
     "begun": TableSpec(Begun),
     "cells": TableSpec(CellResult),

@@ -41,16 +41,19 @@ def costliest(outcome: Outcome) -> list[Statement]:
 def silo_rows(outcome: Outcome) -> list[SiloRow]:
     """One row a silo, of `costliest`; where no trial is complete, what was accepted, and nothing spent."""
     rows = costliest(outcome)
-    if not rows:
-        first = {accepted.terms.name: accepted for accepted in reversed(outcome.admitted)}
-        accepted = [first[name] for name in sorted(first)]
-        return admitted_rows(outcome.resolved, accepted, (), outcome.evaluated)
     spent = [
         {"epsilon_spent": finite(statement.epsilon_spent), "rounds": len(statement.rounds)}
         for statement in rows
     ]
-    own = [statement.admitted for statement in rows]
-    return admitted_rows(outcome.resolved, own, spent, outcome.evaluated)
+    return admitted_rows(outcome.resolved, admitted_of(outcome), spent, outcome.evaluated)
+
+
+def admitted_of(outcome: Outcome) -> list[Admitted]:
+    """Each silo's admission in its costliest trial; where no trial is complete, its first."""
+    if rows := costliest(outcome):
+        return [statement.admitted for statement in rows]
+    first = {accepted.terms.name: accepted for accepted in reversed(outcome.admitted)}
+    return [first[name] for name in sorted(first)]
 
 
 def _cost(statement: Statement) -> tuple[float, float]:

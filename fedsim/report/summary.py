@@ -80,6 +80,23 @@ class Parameters(Part):
     reasons: dict[str, str] = {}
 
 
+class PersonRow(Part):
+    """What is guaranteed to a person of so many records in a silo, or in so many silos; None: nothing."""
+
+    records: int | None = None
+    silos: int | None = None
+    epsilon: float | None
+    delta: float | None
+
+
+class Persons(Part):
+    """What a guarantee is worth to persons; `most_records` of one in a silo are counted in the data."""
+
+    note: str
+    rows: list[PersonRow]
+    most_records: int | None = None
+
+
 class Privacy(Part):
     """The privacy statement of a run; the words are `fedsim.report.privacy_statement`'s."""
 
@@ -99,6 +116,7 @@ class Privacy(Part):
     theorem: str | None = None
     violations: list[str] = []
     silos: list[SiloRow]
+    persons: Persons | None = None
 
     @property
     def private(self) -> bool:

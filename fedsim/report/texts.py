@@ -20,6 +20,7 @@ from fedsim.report.summary import (
     Objective,
     Parameters,
     Participation,
+    Persons,
     SiloRow,
     Spread,
     Summary,
@@ -110,6 +111,26 @@ def silo_table(silos: Sequence[SiloRow], most: int, adjacency: str = words(RECOR
         [] if few else [f"all {len(silos):,} silos", *(_range(key, silos) for key in keys)],
         ["silo", *(_COLUMNS[key].short for key in keys)],
     )
+
+
+def person_lines(persons: Persons | None) -> list[str]:
+    """What the guarantee is worth to a person, in one line; none where that is not stated.
+
+    >>> rows = [PersonRow(records=s, epsilon=e, delta=1e-6) for s, e in ((2, 2.1161), (10, None))]
+    >>> person_lines(Persons(note="for a swap", rows=rows))
+    ['a person with 2 / 10 records: epsilon 2.117 / none at delta 1e-06; for a swap']
+    """
+    if persons is None:
+        return []
+    records = persons.rows[0].records is not None
+    counts = " / ".join(f"{row.records or row.silos:,}" for row in persons.rows)
+    deltas = [shown_up(row.delta, 2) for row in persons.rows if row.delta is not None]
+    costs = " / ".join(shown_up(row.epsilon) for row in persons.rows)
+    at = f" at delta {' / '.join(dict.fromkeys(deltas))}" if deltas else ""
+    who = f"with {counts} records" if records else f"in {counts} silos"
+    most = persons.most_records
+    seen = f"; {most:,} are the most that one has in these data, which is not private" if most else ""
+    return [f"a person {who}: epsilon {costs}{at}; {persons.note}{seen}"]
 
 
 def slack(silo: SiloRow) -> float:

@@ -186,8 +186,8 @@ class TrialWorker:
         data = read(self._resolved, trial)
         remote = _RemoteHosts(self._resolved, trial, data.digest, hosts)
         measures = evaluator(self._resolved, data)
-        odd = odd_records(data)
-        return Trial(self._resolved, trial, remote, measures, data.digest, _RemoteParty, odd, data.fitted)
+        told = odd_records(data), data.fitted, data.most_records
+        return Trial(self._resolved, trial, remote, measures, data.digest, _RemoteParty, *told)
 
 
 class HostWorker(SiloHost):

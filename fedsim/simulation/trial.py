@@ -27,6 +27,7 @@ from fedsim.report.record import (
     BaselineMeasurement,
     CalibrationBin,
     ClippedRound,
+    Counted,
     Evaluated,
     Measurement,
     OptimumNote,
@@ -59,6 +60,7 @@ class Trial:
         party: Callable[[], Party] = Party,
         warnings: Sequence[str] = (),
         fitted: Fitted | None = None,
+        most_records: int | None = None,
     ) -> None:
         """A trial that has not begun.
 
@@ -69,9 +71,10 @@ class Trial:
             party: makes the second aggregator, where silos are added up.
             warnings: what is odd about its records.
             fitted: how its records were prepared.
+            most_records: that one person has in one silo, where the data say whose they are.
         """
         self._digest, self._party, self._warnings = digest, party, list(warnings)
-        self._fitted = fitted
+        self._fitted, self._most = fitted, most_records
         self._resolved, self._trial, self._hosts, self._evaluate = resolved, trial, hosts, evaluate
         self._models: dict[Variant, Tensor] = {}
         self._clipped: list[Alternative] = []
@@ -111,6 +114,8 @@ class Trial:
         yield from (BaselineMeasurement(trial, *row) for row in self._clipped)
         yield from self._estimates
         yield from (Warned(trial, text) for text in self._warnings)
+        if self._most is not None:
+            yield Counted(trial, self._most)
 
     def _run(self) -> Iterator[Measurement]:
         scenario, holds = self._resolved.scenario, self._resolved.trace.holds
