@@ -61,14 +61,17 @@ from fedsim.common.errors import Refused
 from fedsim.measure.from_histogram import metrics
 from fedsim.privacy.calibrate import Budget, smallest_multipliers
 from fedsim.privacy.cost import compose_runs
-from fedsim.problems.kinds import Problem, scores_of_records
+from fedsim.problems.kinds import Problem
 from fedsim.protocol.batch import FULL
 from fedsim.protocol.copies import copied_tensor
 from fedsim.protocol.limits import Limits
-from fedsim.protocol.plan import Admitted, Census, Plan, Release
-from fedsim.protocol.statistics import statistic
+from fedsim.protocol.plan import Admitted, Census, Plan, QueryShape, Release
+from fedsim.protocol.statistics import size_of, statistic
 from silos.entropy import Entropy, Purpose
-from silos.scores import bounded_log_loss, log_loss_range, mistakes, score_bins, squared_distance
+from silos.persons import Persons
+from silos.records import Records
+from silos.scores import log_loss_range
+from silos.terms import summed
 
 _SCORE: Census = ((Release(FULL, 1.0), 1),)
 
@@ -143,21 +146,12 @@ class Score(NamedTuple):
     bound: float = 0.01  # b: log_loss holds probabilities to [b, 1 - b]
 
     @property
-    def spread(self) -> float:
-        """Of the statistic that it is (`fedsim.protocol.statistics`)."""
-        names = {"auc": "score_histogram", "error": "mistakes"}
-        return statistic(names.get(self.metric, self.metric)).spread_of(())
-
-    def total(self, problem: Problem, features: Tensor, target: Tensor, w: Tensor) -> Tensor:
-        """The sum of the records' terms without noise, () or for auc (2 B,)."""
+    def shape(self) -> QueryShape:
+        """The statistic that it is (`fedsim.protocol.statistics`)."""
         if self.metric == "auc":
-            cells = score_bins(problem, features, target, w, self.bins)
-            return torch.bincount(cells, minlength=2 * self.bins).double()
-        if self.metric == "log_loss":
-            return bounded_log_loss(problem, features, target, w, self.bound).sum()
-        if self.metric == "brier":
-            return squared_distance(problem, features, target, w).sum()
-        return mistakes(scores_of_records(problem, features, w), target).sum().double()
+            return QueryShape("score_histogram", 1, 1.0, (float(self.bins),))
+        options = (self.bound,) if self.metric == "log_loss" else ()
+        return QueryShape("mistakes" if self.metric == "error" else self.metric, 1, 1.0, options)
 
     def value(self, mean: np.ndarray, classes: int) -> float:
         """The metric of the given number of classes, from the mean of the terms."""
@@ -175,12 +169,12 @@ class Scorer:
     """The records that a cohort of silos scores one model with.
 
     Guarantee: a model's score at a silo is the sum of its
-    records' terms plus N(0, (z s)^2) in each number, where s is the `spread` of the score. A term is made of
-    its record and the model alone, so that replacing one record moves the sum by at most s in the 2-norm: a
-    Gaussian mechanism with noise multiplier z, whatever the score. A record that the model cannot be applied
-    to has the worst term: it must not decide whether there is a score. The silo divides by its public number
-    of records. A scorer answers one request in its life, so that the price of a plan of scores, one release
-    of weight 1 for each scorer, is what is paid.
+    units' terms (`silos.terms`) plus N(0, (z s)^2) in each number, where s is the spread of the statistic. A
+    term is made of its unit and the model alone, so that replacing one moves the sum by at most s in the
+    2-norm: a Gaussian mechanism with noise multiplier z, whatever the score. A record whose score is no
+    number has the worst term: it must not decide whether there is a score. The silo divides by its public
+    number of units. A scorer answers one request in its life, so that the price of a plan of scores, one
+    release of weight 1 for each scorer, is what is paid.
     """
 
     def __init__(
@@ -192,9 +186,10 @@ class Scorer:
         limits: Limits,
         dtype: torch.dtype,
         score: Score = MISTAKES,
+        persons: Persons | None = None,
     ) -> None:
         """`silos`: features (n, d) and target (n,), classes from 0, n >= 1; `multipliers`: z of each silo."""
-        self._records = [(torch.as_tensor(x).to(dtype), torch.as_tensor(y)) for x, y in silos]
+        self._records = Records(silos, problem, dtype, persons)
         self._problem, self._entropy, self._limits, self._score = problem, entropy, limits, score
         self._multipliers = np.array(multipliers, dtype=np.float64)
         self._answered = Lock()  # taken once, and never copied or pickled
@@ -210,11 +205,18 @@ class Scorer:
         self._limits.check_point(w)
         if not self._answered.acquire(blocking=False):
             raise Refused("a score was released already; one is paid for")
-        totals = torch.stack([self._score.total(self._problem, x, y, w) for x, y in self._records]).numpy()
-        streams = self._entropy.streams(range(len(self._records)), 0, Purpose.SCORE)
-        noise = np.stack([stream.standard_normal(totals.shape[1:]) for stream in streams])
-        sizes = np.array([len(target) for _, target in self._records])
-        noisy: np.ndarray = (totals.T + self._score.spread * self._multipliers * noise.T) / sizes
+        shape, records = self._score.shape, self._records
+        silos = range(len(records.sizes))
+        totals = torch.empty(
+            len(silos), size_of(shape, len(w), self._problem.num_features), dtype=torch.float64
+        )
+        for block in records.full(silos):
+            totals[block.members] = summed(records.clipped_sum, shape, self._problem, block, (w,), 1.0)
+        numbers = totals.numpy() if self._score.metric == "auc" else totals.numpy()[:, 0]
+        streams = self._entropy.streams(silos, 0, Purpose.SCORE)
+        noise = np.stack([stream.standard_normal(numbers.shape[1:]) for stream in streams])
+        spread, sizes = statistic(shape.statistic).spread_of(shape.options), np.array(records.sizes)
+        noisy: np.ndarray = (numbers.T + spread * self._multipliers * noise.T) / sizes
         return noisy.T
 
 

@@ -32,6 +32,7 @@ from fedsim.protocol.contract import Algorithm, Public
 from fedsim.protocol.limits import LIMITS
 from fedsim.protocol.links import Answered
 from fedsim.protocol.plan import Admitted
+from fedsim.protocol.unit import RECORD
 from fedsim.scenario.resolve import Resolved
 from fedsim.simulation.host import MemoryLedger, terms
 from fedsim.simulation.run_digest import shared_digest
@@ -185,6 +186,7 @@ def fold_key(scenario: Mapping[str, Any]) -> str | None:
         or algorithm["name"] not in shipped()
         or getattr(shipped()[algorithm["name"]], "any_size", False)  # it looks at the noise
         or tree.get("prepare")  # broadcasts of other sizes
+        or privacy.get("unit", RECORD.name) != RECORD.name  # records are laid out by person
     ):
         return None
     if algorithm.get("num_rounds") == AUTO:

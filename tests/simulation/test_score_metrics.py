@@ -12,8 +12,11 @@ from torch import Tensor
 from fedsim.problems.glm import LogisticRegression, SoftmaxRegression
 from fedsim.problems.kinds import Problem
 from fedsim.protocol.limits import Limits
+from fedsim.protocol.statistics import statistic
+from fedsim.protocol.unit import Person
 from fedsim.simulation.selection import Score, Scorer
 from silos.entropy import SeededEntropy
+from silos.persons import Persons
 
 Records = tuple[np.ndarray, np.ndarray]
 SIZES, NAMES = (40, 25), ("a", "b")
@@ -50,7 +53,7 @@ def test_a_record_moves_its_silo_s_total_by_the_spread_and_no_other_silo_s(metri
             data[0][0][7], data[0][1][7] = features, label
             found.append(answer(data, score))
     moves = [np.linalg.norm(a[0] - b[0]) * SIZES[0] for a in found for b in found]
-    assert max(moves) == pytest.approx(score.spread, rel=1e-9)
+    assert max(moves) == pytest.approx(statistic(score.shape.statistic).spread_of(()), rel=1e-9)
     assert all(np.array_equal(one[1], found[0][1]) for one in found)
 
 
@@ -91,3 +94,21 @@ def test_without_noise_it_is_the_metric_of_all_silos_records(metric: str, classe
         "auc": lambda: sklearn.roc_auc_score(y, p[:, 1]),
     }
     assert value == pytest.approx(float(exact[metric]()), abs=2e-3 if metric == "auc" else 1e-9)
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_a_person_weighs_as_one_record_does_whatever_records_it_has(metric: str) -> None:
+    score, data = Score(metric, bins=4, bound=0.05), silos()
+    codes = [np.arange(n) for n in SIZES]
+    entropy = SeededEntropy(0, 0, NAMES, ("run",) * 2)
+
+    def by_person(copies: int) -> np.ndarray:
+        x, y = data[0]
+        tail = [7] * (copies - 1)  # the records of person 7 are alike
+        rows = (np.vstack([x, x[tail]]), np.append(y, y[tail])), data[1]
+        persons = Persons(Person(), [np.append(codes[0], tail), codes[1]])
+        desk = Scorer(rows, LogisticRegression(3), (0, 0), entropy, Limits(), torch.float64, score, persons)
+        return desk.answer(W)
+
+    assert by_person(1) == pytest.approx(answer(data, score), abs=1e-12)
+    assert by_person(9) == pytest.approx(answer(data, score), abs=1e-12)

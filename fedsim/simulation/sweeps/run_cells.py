@@ -21,7 +21,7 @@ from fedsim.report.record import CellResult
 from fedsim.scenario.load import check_unchanged, parse
 from fedsim.scenario.resolve import Resolved
 from fedsim.simulation.failures import failure
-from fedsim.simulation.host import SiloHost
+from fedsim.simulation.host import SiloHost, persons_of
 from fedsim.simulation.run_digest import run_digest
 from fedsim.simulation.selection import Grant, Scorer
 from fedsim.simulation.side_by_side import Folded, run_fold, shared_key
@@ -201,5 +201,6 @@ def private_score(
         LIMITS,
         resolved.dtype,
         grant.score,
+        persons_of(resolved, trial, [(silo.name, silo.test_persons) for silo in data.silos]),
     )
     return grant.score.value(np.dot(resolved.weights, scorer.answer(model)), resolved.outline.num_classes)
