@@ -15,29 +15,26 @@ and of s records, r in one part, (r mu)^2 + ((s - r) mu')^2 is largest at an end
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache
 from typing import NamedTuple
-
-import numpy as np
 
 from fedsim.common.serialise import finite
 from fedsim.privacy import convert
 from fedsim.privacy.cost import Composition, compose, joint
 from fedsim.privacy.grid import GridGaussian
-from fedsim.protocol.plan import Admitted, Census
+from fedsim.privacy.mechanism import Mechanism
+from fedsim.privacy.registry import GAUSSIAN
+from fedsim.protocol.batch import FULL
+from fedsim.protocol.plan import Admitted, Release
 from fedsim.protocol.unit import RECORD
 from fedsim.report.summary import PersonRow, Persons
 from fedsim.scenario.evaluation import evaluation_of
 from fedsim.scenario.resolve import Resolved
 
 RECORDS, SILOS = (2, 5, 10, 50), (1, 2, 3)
-_MOST_PAIRS = 400  # different sampled releases that are composed; more are priced as if they were not sampled
-_SHARE = 1e-3  # of delta, for the distance of exact noise from Gaussian noise
 SWAP = "for a swap with somebody who has as many records only; unit person protects all of them"
 IN_SILOS = "of the silos that cost most; what a person costs who is in one silo stands in that silo's row"
-
-Cell = dict[str, float | None]
 
 
 def persons(
@@ -51,102 +48,95 @@ def persons(
 
     Args:
         admitted: every silo's admission of the run.
-        evaluated: the silos' of its evaluation.
+        evaluated: the silos' of its evaluation, in the same order.
         deployed: whether silos drew exact noise.
         most: the most records that a person has in a silo, which only a simulation can count.
     """
     if not resolved.mechanism.private or not admitted:
         return {}
-    found = _Silos.of(resolved, admitted, deployed)
-    if evaluated:
-        found = found.larger(_Silos.of(evaluation_of(resolved), evaluated, deployed))
+    silos = _Silos.of(resolved, admitted, evaluated, deployed)
     if resolved.scenario.privacy.unit != RECORD:
         ks = sorted({*(k for k in SILOS if k < len(admitted)), len(admitted)})
-        rows = [PersonRow(silos=k, **found.in_silos(k, resolved.mechanism.sums_only)) for k in ks]
-        return {"persons": Persons(note=IN_SILOS, rows=rows)}
+        return {"persons": Persons(note=IN_SILOS, rows=[silos.row(silos.together(k), silos=k) for k in ks])}
     seen = {} if most is None else {"most_records": most}
-    rows = [PersonRow(records=s, **found.of_records(s)) for s in sorted({*RECORDS, *seen.values()})]
+    counts = sorted({*RECORDS, *seen.values()})
+    rows = [silos.row(silos.replaced(s), records=s) for s in counts]
     return {"persons": Persons(note=SWAP, rows=rows, **seen)}
 
 
-class _Silos(NamedTuple):
-    """Costs of the silos."""
+Cost = tuple[float, float]
 
+
+class _Silos(NamedTuple):
+    """Costs of silos; `plans` at multiplier 1, of a run and where it has one of its evaluation."""
+
+    mechanism: Mechanism
     epsilons: list[float]
     deltas: list[float]
-    plans: list[Composition]  # at multiplier 1
-    apart: list[float]  # total variation of the noise from Gaussian noise
-    gaussian: bool  # whether each plan is one Gaussian release, of mu = its weight
+    plans: list[tuple[Composition, ...]]
 
     @classmethod
-    def of(cls, resolved: Resolved, admitted: Sequence[Admitted], deployed: bool) -> _Silos:
-        """The costs of an admitted plan."""
-        plan, problem, mechanism = resolved.trace.plan, resolved.problem, resolved.mechanism
-        if deployed and not mechanism.sums_only:
+    def of(
+        cls, run: Resolved, admitted: Sequence[Admitted], evaluated: Sequence[Admitted], deployed: bool
+    ) -> _Silos:
+        """The costs that silos admitted."""
+        plan, problem, mechanism = run.trace.plan, run.problem, run.mechanism
+        if deployed and mechanism == GAUSSIAN:
             mechanism = GridGaussian(plan.extent(problem.dimension, problem.num_features))
-        distance: Callable[[Census, float], float] = getattr(mechanism, "distance", lambda *_: 0.0)
-        census, composed = cache(plan.census), cache(compose)
-        plans, apart = [], []
-        for silo in admitted:
-            rounds, z = silo.terms.rounds, silo.noise_multiplier
-            own = census(rounds if isinstance(rounds, range) else tuple(rounds))
-            one = composed(own, silo.terms.n)
-            plans.append(joint([(one, z)]) if z > 0 else Composition(0.0 if one.silent else math.inf, ()))
-            apart.append(distance(own, z) if z > 0 else 0.0)
+        parts = [(run, admitted), *([(evaluation_of(run), evaluated)] if evaluated else [])]
+        silos = list(zip(*(own for _, own in parts), strict=True))
         return cls(
-            [silo.epsilon_guaranteed for silo in admitted],
-            [silo.terms.delta for silo in admitted],
-            plans,
-            apart,
-            mechanism.squares_add and not any(one.sampled for one in plans),
+            mechanism,
+            [max(each.epsilon_guaranteed for each in own) for own in silos],
+            [max(each.terms.delta for each in own) for own in silos],
+            list(zip(*(_plans(part, own) for part, own in parts), strict=True)),
         )
 
-    def larger(self, other: _Silos) -> _Silos:
-        """Of each silo the larger costs; of plans that are not Gaussian none is the larger."""
-        both = self.gaussian and other.gaussian
-        pairs = zip(self.plans, other.plans, strict=True)
-        mu = [Composition(max(a.weight, b.weight), ()) for a, b in pairs] if both else []
-        costs = [list(map(max, *each)) for each in zip(self[:2], other[:2], strict=True)]
-        return _Silos(costs[0], costs[1], mu, list(map(max, self.apart, other.apart)), both)
+    @property
+    def mus(self) -> list[float]:
+        """Of each silo, the smallest first; none where some plan is no Gaussian release."""
+        gaussian = not any(plan.sampled for own in self.plans for plan in own)
+        found = sorted(max(plan.weight for plan in own) for own in self.plans)
+        return found if gaussian and self.mechanism.squares_add else []
 
-    def of_records(self, count: int) -> Cell:
-        """Of a person with so many records in one silo."""
-        if not self.gaussian:
-            return _group(max(self.epsilons), max(self.deltas), count)
-        mu = max(plan.weight for plan in self.plans)
-        return self._priced(Composition(count * mu, ()), max(self.apart))
+    def replaced(self, count: int) -> Cost:
+        """The cost of so many records replaced in one silo."""
+        return self._of(count * self.mus[-1]) if self.mus else self._group(count)
 
-    def in_silos(self, k: int, summed: bool) -> Cell:
-        """Of a person in k silos."""
-        apart = sum(sorted(self.apart)[-k:])
-        if self.gaussian:
-            mus = sorted(plan.weight for plan in self.plans)[-k:]
-            return self._priced(Composition(sum(mus) if summed else math.hypot(*mus), ()), apart)
-        if summed:
-            return _group(max(self.epsilons), max(self.deltas), k)
-        if self.plans:
+    def together(self, k: int) -> Cost:
+        """The cost of one person's data in k silos."""
+        if mus := self.mus[-k:]:
+            return self._of(sum(mus) if self.mechanism.sums_only else math.hypot(*mus))
+        if self.mechanism.sums_only:
+            return self._group(k)
+        if self.mechanism == GAUSSIAN and len(self.plans[0]) == 1:
             costliest = sorted(range(len(self.plans)), key=lambda i: -self.epsilons[i])[:k]
-            return self._priced(joint([(self.plans[i], 1.0) for i in costliest]), apart)
-        epsilon, delta = (sum(sorted(each)[-k:]) for each in (self.epsilons, self.deltas))
-        return _cell(epsilon if delta < 1 else math.inf, delta)
+            plan, delta = joint([(self.plans[i][0], 1.0) for i in costliest]), max(self.deltas)
+            return plan.epsilon(1.0, delta), delta
+        return sum(sorted(self.epsilons)[-k:]), sum(sorted(self.deltas)[-k:])
 
-    def _priced(self, plan: Composition, apart: float) -> Cell:
-        """At the largest delta, of which exact noise leaves a little less."""
+    def row(self, cost: Cost, **of: int) -> PersonRow:
+        """A cost as a row; one without a finite epsilon, or whose delta reaches 1, is no guarantee."""
+        epsilon, delta = cost if cost[1] < 1 else (math.inf, 1.0)
+        return PersonRow(**of, epsilon=finite(epsilon), delta=delta if epsilon < math.inf else None)
+
+    def _of(self, mu: float) -> Cost:
+        """The cost of one Gaussian release, at the largest delta."""
         delta = max(self.deltas)
-        left = (1 - _SHARE) * delta if apart else delta
-        if len(plan.sampled) > _MOST_PAIRS:
-            mu, _, left = plan.gaussian_bound(left)
-            plan = Composition(mu, ())
-        epsilon = plan.epsilon(1.0, left)
-        if apart and math.log(apart) + np.logaddexp(0.0, epsilon) > math.log(_SHARE * delta):
-            epsilon = math.inf
-        return _cell(epsilon, delta)
+        if mu == math.inf:
+            return mu, delta
+        return self.mechanism.epsilons(((Release(FULL, mu), 1),), [(2, 1.0, delta)])[0], delta
+
+    def _group(self, count: int) -> Cost:
+        return convert.group(max(self.epsilons), max(self.deltas), count) or (math.inf, 1.0)
 
 
-def _cell(epsilon: float, delta: float) -> Cell:
-    return {"epsilon": finite(epsilon), "delta": delta if epsilon < math.inf else None}
-
-
-def _group(epsilon: float, delta: float, count: int) -> Cell:
-    found = convert.group(epsilon, delta, count)
-    return {"epsilon": None, "delta": None} if found is None else _cell(*found)
+def _plans(run: Resolved, admitted: Sequence[Admitted]) -> list[Composition]:
+    """What silos release, each at multiplier 1."""
+    census, composed = cache(run.trace.plan.census), cache(compose)
+    plans = []
+    for silo in admitted:
+        rounds, z = silo.terms.rounds, silo.noise_multiplier
+        plan = composed(census(rounds if isinstance(rounds, range) else tuple(rounds)), silo.terms.n)
+        plans.append(joint([(plan, z)]) if z > 0 else Composition(0.0 if plan.silent else math.inf, ()))
+    return plans

@@ -260,7 +260,8 @@ def in_one_process(resolved: Resolved, trial: int, party: Callable[[], Party] = 
     """A trial whose silos all live in this process, as one cohort; of `party` see `Trial`."""
     data = read(resolved, trial)
     hosts, measures = SiloHost(resolved, trial, data), evaluator(resolved, data)
-    return Trial(resolved, trial, hosts, measures, data.digest, party, odd_records(data), data.fitted)
+    told = odd_records(data), data.fitted, data.most_records
+    return Trial(resolved, trial, hosts, measures, data.digest, party, *told)
 
 
 def execute(resolved: Resolved, results: Results, observe: Observer) -> None:

@@ -9,6 +9,8 @@ import pytest
 from support.scenarios import BASE, changed
 
 from fedsim.api.price import price
+from fedsim.api.simulate import simulate
+from fedsim.data.arrays import Arrays
 from fedsim.data.source import Outline
 from fedsim.privacy import cost, gaussian
 from fedsim.report.person_rows import persons
@@ -163,3 +165,22 @@ def test_the_price_states_it_rounded_up() -> None:
     first, *_ = line.removeprefix("a person in 1 / 2 / 3 / 4 silos: epsilon ").split(" ")
     assert float(first) >= 1 - 1e-9
     assert np.isclose(float(first), 1.0, atol=1e-3)
+
+
+def test_a_simulation_counts_the_most_records_of_a_person_and_a_price_does_not() -> None:
+    rng = np.random.default_rng(0)
+    features, silo = rng.uniform(-1, 1, (120, 3)), np.arange(120) % 2
+    person = np.where(np.arange(120) < 74, silo, np.arange(120))  # two have 37 records in one silo each
+    data = Arrays(features, (features[:, 0] > 0).astype(int), silo, ranges=(-1.0, 1.0), person=person)
+    tree = {key: value for key, value in BASE.items() if key not in ("data", "partition")}
+    run = simulate(changed(tree, {"data": "synthetic", "partition": "natural_id"}), data=data)
+    found = run.summary.privacy.persons
+    assert 37 / 2 < found.most_records <= 37  # the rest is held out to test
+    assert found.most_records in [row.records for row in found.rows]
+    assert "not private" in person_lines(found)[0]
+    assert (
+        price(
+            changed(tree, {"data": "synthetic", "partition": "natural_id"}), data=data
+        ).statement.persons.most_records
+        is None
+    )
