@@ -65,6 +65,7 @@ SHELVES = {
     ],
     "Explanation": [
         "docs/privacy",
+        "docs/persons",
         "docs/secure-aggregation",
         "docs/threat-model",
         "docs/*-noise",

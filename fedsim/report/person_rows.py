@@ -1,7 +1,7 @@
 """What a guarantee is worth to a person who has several records (unit record), or is in several silos.
 
 * *Several records* (unit record). By group privacy a person with s records is covered for a swap with
-  somebody who has as many: at s mu, mu and delta being the largest of the silos, where plans are one Gaussian
+  a person of as many: at s mu, mu and delta being the largest of the silos, where plans are one Gaussian
   release (exactly, as `convert.group_gaussian`); else by `convert.group` of the largest epsilon and delta.
 * *Several silos* (unit person). Of the k silos of the largest cost: mu^2 adds, at the largest delta, where
   plans are one Gaussian release; sampled releases are composed with all others (`cost.joint`). Silos that are
@@ -33,7 +33,7 @@ from fedsim.scenario.evaluation import evaluation_of
 from fedsim.scenario.resolve import Resolved
 
 RECORDS, SILOS = (2, 5, 10, 50), (1, 2, 3)
-SWAP = "for a swap with somebody who has as many records only; unit person protects all of them"
+SWAP = "for a swap with a person of as many records only; unit person protects all of them"
 IN_SILOS = "of the silos that cost most; what a person costs who is in one silo stands in that silo's row"
 
 
