@@ -105,7 +105,7 @@ class Proposed:
             f"  last day   {lifetime.expires} (UTC), in {days:,} days",
             "By the policy, which may change:",
             f"  a run      costs at most {_pair(*run)}; {times}",
-            *(f"warning: {line}" for line in self.warnings),
+            *(f"warning: {line}" for line in (*self.warnings, *self.records.warnings)),
         ]
 
 

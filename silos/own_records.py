@@ -15,53 +15,98 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedsim.common.errors import InputError
 from fedsim.common.files import atomic_file, remove_drafts
 from fedsim.common.identity import Identity
 from fedsim.data.prepare import prepare
-from fedsim.data.source import Floats, Source, Target, require_labels
+from fedsim.data.source import Floats, Ints, Source, Target, alike, numbered, require_labels
+from fedsim.protocol.unit import RECORD, Person, Record
 from silos.config import ROOT, Config
 
 
 @dataclass(frozen=True, eq=False)
 class OwnRecords:
-    """Features (n, d) with their intercept and targets (n,), prepared as a simulated silo's."""
+    """Features (n, d) with their intercept and targets (n,), prepared as a simulated silo's.
+
+    Where a column says whose they are, `persons` (n,) is equal where two records are one person's, `tokens`
+    has the SHA-256 of each id by these numbers, and `alike` is `fedsim.data.source.alike` of the ids. They
+    are for this process alone: no id is kept, and a token leaves under a hash with the silo's key at most.
+    """
 
     features: Floats
     target: Target
     num_classes: int
+    persons: Ints | None = None
+    tokens: tuple[bytes, ...] = ()
+    alike: int = 0
 
     @property
     def n(self) -> int:
-        """Number of records; public."""
+        """Number of records."""
         return len(self.target)
+
+    def units(self, unit: Record | Person) -> int:
+        """Number of records or persons; public, but for records with unit person, and persons under
+        `add_remove`. InputError where nothing says whose the records are.
+        """
+        return self.n if isinstance(unit, Record) else len(np.unique(self._whose))
+
+    @property
+    def warnings(self) -> list[str]:
+        """What the owner should mend in the ids; for the owner alone, and without an id."""
+        if not self.alike:
+            return []
+        differ = f"{self.alike:,} ids differ from others in spaces, case or leading zeros only"
+        return [f"{differ}: each counts as a person of its own, so write a person's id in one way"]
+
+    @property
+    def _whose(self) -> Ints:
+        if self.persons is None:
+            hint = "is required with unit person: the column of ids (npz: an array person)"
+            raise InputError(f"{ROOT}.records.person_column", None, hint)
+        return self.persons
 
     @property
     def num_features(self) -> int:
         """Features of a record, the intercept included; public."""
         return int(self.features.shape[1])
 
-    def held_out(self, fraction: float | None) -> int:
-        """The number of records that this share of them is; InputError for fewer than 2, or all but one."""
-        count = round((fraction or 0.0) * self.n)
-        if fraction is not None and not 2 <= count <= self.n - 2:
-            hint = f"holds out {count} of {self.n} records; at least 2, and 2 must be left to train"
-            raise InputError(f"{ROOT}.holdout", fraction, hint)
-        return count
+    def held_out(self, fraction: float | None, unit: Record | Person = RECORD) -> int:
+        """The number of units that this share of them is; InputError for fewer than 2, or all but one."""
+        units = self.units(unit)
+        count = round((fraction or 0.0) * units)
+        return count if fraction is None else _several(fraction, count, units, unit)
 
-    def divided(self, fraction: float, identity: Identity) -> tuple[OwnRecords, OwnRecords]:
-        """The records that train and round(fraction n) that are held out, each in the order of all of them.
+    def divided(
+        self, fraction: float, identity: Identity, unit: Record | Person = RECORD
+    ) -> tuple[OwnRecords, OwnRecords]:
+        """The records of the n units that train, and of round(fraction n) that are held out, each in the
+        order of all of them.
 
         Which ones follows from the silo's key, n and the fraction, so that it is the same at every start and
-        no one else knows it, and from no value. InputError as `held_out`.
+        no one else knows it, and from no value. Under `add_remove` it follows, person by person, from the key
+        and the own id alone, so that one more person moves no one else; n is about right then. InputError as
+        `held_out`.
         """
-        key = identity.sign(b"fedsim holdout 1\n")  # which is signed nowhere else; 1 is this rule
-        drawn = np.frombuffer(hashlib.shake_256(key).digest(8 * self.n), dtype="<u8")
-        chosen = np.zeros(self.n, dtype=bool)
-        chosen[np.argsort(drawn, kind="stable")[: self.held_out(fraction)]] = True
-        holdout = replace(self, features=self.features[chosen], target=self.target[chosen])
-        return replace(self, features=self.features[~chosen], target=self.target[~chosen]), holdout
+        count = self.held_out(fraction, unit)
+        if isinstance(unit, Record) or unit.relation != "add_remove":
+            key = identity.sign(b"fedsim holdout 1\n")  # which is signed nowhere else; 1 is this rule
+            drawn = np.frombuffer(hashlib.shake_256(key).digest(8 * self.units(unit)), dtype="<u8")
+            chosen = np.zeros(len(drawn), dtype=bool)
+            chosen[np.argsort(drawn, kind="stable")[:count]] = True
+        else:
+            key = identity.sign(b"fedsim persons 1\n")  # likewise
+            drawn_by_id = [hmac.digest(key, token, "sha256") for token in self.tokens]
+            chosen = np.array([int.from_bytes(each[:6]) < fraction * 2**48 for each in drawn_by_id])
+            _several(fraction, int(chosen.sum()), len(chosen), unit)
+        mine = chosen if isinstance(unit, Record) else chosen[self._whose]
+        return self._of(~mine), self._of(mine)
+
+    def _of(self, rows: NDArray[np.bool_]) -> OwnRecords:
+        persons = None if self.persons is None else self.persons[rows]
+        return replace(self, features=self.features[rows], target=self.target[rows], persons=persons)
 
     def digest(self, identity: Identity) -> str:
         """Keyed digest of the records, 64 hexadecimal digits; only the silo has the key.
@@ -71,10 +116,18 @@ class OwnRecords:
         """
         key = identity.sign(b"fedsim records\n")  # which is signed nowhere else
         found = hmac.new(key, str(self.num_classes).encode(), hashlib.sha256)
-        for array in (self.features, self.target):
+        whose = [] if self.persons is None else [self.persons, np.array(self.tokens)]
+        for array in (self.features, self.target, *whose):
             found.update(f"{array.dtype.str}{array.shape}".encode())
             found.update(np.ascontiguousarray(array).data)
         return found.hexdigest()
+
+
+def _several(fraction: float, count: int, units: int, unit: Record | Person) -> int:
+    if not 2 <= count <= units - 2:
+        hint = f"holds out {count} of {units} {unit.name}s; at least 2, and 2 must be left to train"
+        raise InputError(f"{ROOT}.holdout", fraction, hint)
+    return count
 
 
 def read_records(config: Config) -> OwnRecords:
@@ -87,10 +140,14 @@ def read_records(config: Config) -> OwnRecords:
         _check_declared(config, source)
         rows = np.arange(source.num_rows)
         features, target, _ = prepare(config.records, source.design(rows), rows, rows)
+        ids = source.ids()
     except InputError as error:
         field = error.field.replace("scenario.data", f"{ROOT}.records", 1)
         raise InputError(field, error.value, error.hint) from None
-    return OwnRecords(features, target, source.num_classes)
+    if ids is None:
+        return OwnRecords(features, target, source.num_classes)
+    tokens = tuple(hashlib.sha256(each.encode()).digest() for each in dict.fromkeys(ids))
+    return OwnRecords(features, target, source.num_classes, numbered(ids), tokens, alike(ids))
 
 
 def _check_declared(config: Config, source: Source) -> None:

@@ -15,7 +15,7 @@ from pydantic import ConfigDict, Field, PlainSerializer
 from fedsim.common.errors import InputError, suggest
 from fedsim.common.section import arguments
 from fedsim.data.dataset import FITTED_SCALINGS, Dataset, InMemory, Scaling
-from fedsim.data.source import Floats, Ints, Labels, Matrix, Ranges, Target, numbered
+from fedsim.data.source import Floats, Labels, Matrix, Ranges, Target
 
 TARGET, SILO, PERSON = "target", "silo", "person"
 
@@ -152,8 +152,8 @@ class _ArraysSource(Matrix):
     def labels(self, column: str, field: str) -> Labels:
         return self._silos if column == SILO else super().labels(column, field)
 
-    def persons(self) -> Ints | None:
-        return None if self._data.person is None else numbered(self._data.person.tolist())
+    def ids(self) -> list[str] | None:
+        return None if self._data.person is None else self._data.person.tolist()
 
     @property
     def _silos(self) -> Labels:

@@ -34,7 +34,6 @@ from fedsim.data.source import (
     Ints,
     Labels,
     Source,
-    numbered,
     require_labels,
     whole_numbers,
 )
@@ -208,13 +207,14 @@ class _TableSource(Source):
             hint = f"is {use}; ids say whose a record is and nothing else: name a column of their own"
             raise InputError(field, self.person_column, hint)
 
-    def persons(self) -> Ints | None:
-        """By exact texts; only this column is read."""
+    def ids(self) -> list[str] | None:
+        """Only this column is read."""
         if self.person_column is None:
             return None
-        field, ids = f"{DATA}.person_column", self._cells(self.person_column, DATA).ids()
-        require_labels(np.array([NO_LABEL if each is None else 0 for each in ids]), self.person_column, field)
-        return numbered(ids)
+        field, found = f"{DATA}.person_column", self._cells(self.person_column, DATA).ids()
+        blank = np.array([NO_LABEL if each is None else 0 for each in found])
+        require_labels(blank, self.person_column, field)
+        return [each for each in found if each is not None]
 
     def _check_parts(self) -> None:
         if self.num_classes == 1:

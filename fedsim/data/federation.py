@@ -104,6 +104,13 @@ class Federation(Hosted):
         return max((int(np.unique(each, return_counts=True)[1].max()) for each in whose), default=None)
 
     @property
+    def shared_persons(self) -> int:
+        """Persons with records in several silos, which only a simulation can count."""
+        both = [(silo.train_persons, silo.test_persons) for silo in self.silos]
+        each = [np.union1d(train, test) for train, test in both if train is not None and test is not None]
+        return int((np.unique(np.concatenate([[], *each]), return_counts=True)[1] > 1).sum())
+
+    @property
     def nbytes(self) -> int:
         """Memory that the records take."""
         arrays = [
@@ -131,9 +138,10 @@ def load(
     rows = np.arange(source.num_rows)
     design = source.design(rows)
     records = prepare(data, design, rows, _joined(splits, (0,)), _each(splits))
-    counted = [units.codes] if isinstance(units, People) else []
+    persons = units.persons()
+    counted = [persons] if persons is not None and isinstance(units, People) else []
     return Federation(
-        _silos(splits, records, units.persons()),
+        _silos(splits, records, persons),
         _digest([records.features, records.target, *counted], splits),
         records.features.shape[1],
         source.num_classes,

@@ -47,9 +47,9 @@ class People(Source):
         self.label_column, self.label_pairs = source.label_column, source.label_pairs
         self.num_features, self.num_classes = source.num_features, source.num_classes
         self._source, self._natural = source, isinstance(partition, NaturalIdPartition)
-        codes = source.persons()
-        assert codes is not None
-        self.codes = codes
+        ids = source.persons()
+        assert ids is not None
+        self._ids = self.codes = ids
         if isinstance(partition, NaturalIdPartition):
             column, homes = partition.column(source), partition.homes(source).owner
             if column != source.silo_column:
@@ -62,8 +62,8 @@ class People(Source):
         return int(self.codes.max()) + 1
 
     def persons(self) -> Ints:
-        """`codes`: of the source's records."""
-        return self.codes
+        """Of the source's records; one id is one number, whatever silos have it."""
+        return self._ids
 
     def keys(self, column: str, field: str) -> Floats:
         """The mean over a person's records."""

@@ -41,6 +41,7 @@ from fedsim.data.schema import (
 from fedsim.data.source import Design, Floats, Matrix, Ranges, Source
 from fedsim.data.table import open_table
 from fedsim.data.transform import Transform
+from fedsim.data.visits import Visits
 
 
 class Recipe(Section):
@@ -148,7 +149,7 @@ def declared_recipe(data: Dataset, num_features: int, num_classes: int) -> Recip
 def _declared(data: Dataset) -> Recipe | None:
     if isinstance(data, TableData):
         return _of_schema(data)
-    if isinstance(data, BreastCancer | Cifar10 | Digits | Mnist | Synthetic):
+    if isinstance(data, BreastCancer | Cifar10 | Digits | Mnist | Synthetic | Visits):
         source, nothing = data.open(), np.zeros(0, dtype=np.int64)
         return _of_source(
             data, source, Design(np.zeros((0, source.num_features)), source.ranges, nothing, None)

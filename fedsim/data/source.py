@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -98,11 +99,16 @@ class Source(ABC):
     silo_column: str | None = None
     person_column: str | None = None
 
-    def persons(self) -> Ints | None:
-        """Whose each record is, shape (num_rows,): equal where two are one person's, numbered from 0 by their
-        first records; None without a column of ids. InputError where a record has no id.
+    def ids(self) -> Sequence[str] | None:
+        """Whose each record is: num_rows exact texts; None without a column of ids. InputError, without an id
+        in it, where a record has none.
         """
         return None
+
+    def persons(self) -> Ints | None:
+        """`ids` as numbers from 0 in the order of first records, shape (num_rows,)."""
+        ids = self.ids()
+        return None if ids is None else numbered(ids)
 
     @property
     def optimum(self) -> Floats | None:
@@ -219,6 +225,19 @@ def numbered(values: Iterable[Hashable]) -> Ints:
     """
     places: dict[Hashable, int] = {}
     return np.array([places.setdefault(value, len(places)) for value in values], dtype=np.int64)
+
+
+def alike(ids: Iterable[str]) -> int:
+    """So many ids differ from others in spaces, case or leading zeros only: each is a person of its own.
+
+    >>> alike(["a7", "A 7", "a07", "b", "b", "10"])
+    2
+    """
+    exact = set(ids)
+    return len(exact) - len({_ZEROS.sub("", "".join(each.split()).casefold()) for each in exact})
+
+
+_ZEROS = re.compile(r"(?<!\d)0+(?=\d)")
 
 
 def require_labels(codes: Ints, column: str, field: str, cure: str = "complete the records first") -> None:

@@ -172,7 +172,9 @@ _DIVIDED_BY_ZERO = 1e100
 
 def odd_records(data: Federation) -> list[str]:
     """Lines for a run's warnings."""
-    return [*data.odd_ranges, *_alike(data.silos)]
+    shared = data.shared_persons
+    told = f"not private: persons with records in several silos, which compare no ids: {shared:,}"
+    return [*data.odd_ranges, *_alike(data.silos), *([told] if shared else [])]
 
 
 def _alike(silos: Sequence[SiloSplit]) -> list[str]:

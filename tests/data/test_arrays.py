@@ -238,7 +238,18 @@ MODELS = [*data_sets().values(), *PARTITIONS.values()]
 
 
 def test_every_data_set_and_partition_has_its_line() -> None:
-    own = {"breast_cancer", "cifar10", "digits", "mnist", "synthetic", "csv", "npz", "huggingface", "silos"}
+    own = {
+        "breast_cancer",
+        "cifar10",
+        "digits",
+        "mnist",
+        "synthetic",
+        "visits",
+        "csv",
+        "npz",
+        "huggingface",
+        "silos",
+    }
     assert set(data_sets()) == own
     names = {"iid", "size", "dirichlet", "pathological", "natural_id", "label_pairs", "sorted"}
     assert set(PARTITIONS) == names

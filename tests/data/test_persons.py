@@ -23,6 +23,8 @@ from fedsim.data.dataset import Dataset, Reserve
 from fedsim.data.federation import Federation, divided, load, load_silos, outline
 from fedsim.data.frame import Frame
 from fedsim.data.partition import IidPartition, Partition, SizePartition, SortedPartition
+from fedsim.data.visits import Visits
+from fedsim.measure.evaluator import odd_records
 from fedsim.protocol.unit import RECORD, Person, Unit
 
 PERSON = Person()
@@ -193,6 +195,19 @@ def test_a_silos_name_makes_one_id_several_persons(make_csv) -> None:
     assert set(outline(data, levelled, 0, PERSON).sizes.values()) == {2}
 
 
+def test_a_simulation_counts_records_of_a_person_and_shared_persons(make_csv) -> None:
+    data = make_csv(VISITS + "e,30,male,east,ill\ne,30,male,east,ill\n", schema=FEATURES, person_column="id")
+    data = data.model_copy(update={"test_fraction": 0.0})
+    for unit in (RECORD, PERSON):
+        found = load(data, NaturalIdPartition(), 0, 0, unit)
+        assert (found.most_records, found.shared_persons) == (3, 1)
+        (line,) = odd_records(found)
+        assert line.startswith("not private: persons with records in several silos")
+        assert line.endswith(": 1")
+    plain = load(data.model_copy(update={"person_column": None}), NaturalIdPartition(), 0, 0)
+    assert (plain.most_records, plain.shared_persons, odd_records(plain)) == (None, 0, [])
+
+
 def test_records_without_a_silo_join_their_persons(make_csv) -> None:
     lost = VISITS + "b,20,male,,ill\nf,20,male,,ill\nf,22,male,,ill\n"
     data = make_csv(lost, schema=FEATURES, person_column="id", test_fraction=0.0)
@@ -280,3 +295,36 @@ def test_an_npz_file_has_persons(tmp_path) -> None:
     path = tmp_path / "own.npz"
     np.savez(path, features=np.zeros((3, 1)), target=[0, 1, 1], person=np.array([5, 4, 5]))
     assert Npz(path=path).open().persons().tolist() == [0, 1, 0]
+
+
+def test_visits_are_as_their_page_says() -> None:
+    data = Visits(num_silos=40, persons_per_silo=500, seed=1)
+    source = data.open()
+    persons = source.persons()
+    visits = np.sort(np.bincount(persons))
+    assert (len(visits), visits[0], visits[-1], np.median(visits)) == (20_000, 1, 200, 1)
+    assert visits.mean() == pytest.approx(3.86, abs=0.15)  # sum of k^-1.2 up to 200
+    assert visits[-200:].sum() / visits.sum() == pytest.approx(0.27, abs=0.02)
+    features, own = source.features, np.unique(persons, return_index=True)[1]
+    assert np.abs(features).max() < 1
+    assert features.var(axis=0) == pytest.approx(np.full(10, 1 / 3), abs=0.02)
+    two = own[np.bincount(persons) > 1][:-300]  # the first and second visits of the same persons
+    same, other = (np.corrcoef(features[two, 0], features[two + k, 0])[0, 1] for k in (1, 300))
+    assert same == pytest.approx(0.48, abs=0.05)  # a rank correlation for normal correlation 1/2
+    assert abs(other) < 0.05
+    told = outline(data, NaturalIdPartition(), 0, PERSON)
+    assert set(told.sizes.values()) == {400}
+    assert len(told.sizes) == 40
+
+
+def test_labels_of_visits_may_depend_on_their_number() -> None:
+    for by_contribution, differs in ((0.0, False), (2.0, True)):
+        source = Visits(num_silos=20, persons_per_silo=1000, by_contribution=by_contribution).open()
+        persons, y = source.persons(), source.other("readmitted")
+        many = np.bincount(persons)[persons] >= 50
+        slopes = [
+            np.linalg.lstsq(source.features[part], y[part] - y[part].mean(), rcond=None)[0]
+            for part in (many, ~many)
+        ]
+        cosine = slopes[0] @ slopes[1] / np.linalg.norm(slopes[0]) / np.linalg.norm(slopes[1])
+        assert bool(cosine < 0.9) is differs
