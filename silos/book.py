@@ -12,6 +12,7 @@ from typing import Any
 
 from fedsim.common.errors import InputError, Refused
 from fedsim.common.notices import ending
+from fedsim.protocol.unit import RECORD, PersonAccount, Record
 from fedsim.wire.messages import Mark, Part
 from silos.account import Account, Caps, Cost, Price
 from silos.chain import GENESIS, Entry, entries, knows, readable, reading
@@ -32,6 +33,7 @@ class Enrolment:
     expires: int  # the end of its life, microseconds since 1970; no run or round is paid for afterwards
     holdout: float | None = None  # the share of its records that answer evaluations
     label_dp: bool = False  # whether its account is of labels alone
+    unit: Record | PersonAccount = RECORD  # what its account protects
 
     @property
     def notices(self) -> list[str]:
@@ -39,15 +41,15 @@ class Enrolment:
         return ending("Lifetime", datetime.fromtimestamp(self.expires / 1e6, UTC))
 
     def tree(self) -> dict[str, Any]:
-        """Plain values, for `from_tree`; where the last two are not used, as before there were any."""
-        return {
-            name: each for name, each in asdict(self).items() if each or name not in ("holdout", "label_dp")
-        }
+        """Plain values, for `from_tree`; where the last three are not used, as before there were any."""
+        rare = ("holdout", "label_dp", "unit")
+        return {name: each for name, each in asdict(self).items() if each or name not in rare}
 
     @classmethod
     def from_tree(cls, tree: Mapping[str, Any]) -> Enrolment:
         """The inverse of `tree`."""
-        return cls(**{**tree, "caps": Caps.from_tree(tree["caps"])})
+        unit = PersonAccount(**tree["unit"]) if "unit" in tree else RECORD
+        return cls(**{**tree, "caps": Caps.from_tree(tree["caps"]), "unit": unit})
 
 
 @dataclass(slots=True)

@@ -21,6 +21,7 @@ from fedsim.data.dataset import Dataset
 from fedsim.problems.kinds import GROUP as PROBLEM_GROUP
 from fedsim.problems.kinds import PROBLEMS
 from fedsim.protocol.limits import Limits
+from fedsim.protocol.unit import RECORD, AccountUnit
 from fedsim.wire.connections import AtPort, AtSocket, MetricsAt
 from fedsim.wire.messages import Hex32, SiloName
 
@@ -214,6 +215,11 @@ class Config(Section):
     holdout: float | None = Field(
         None, gt=0, lt=1, description="share of its records that answer evaluations alone; fixed at enrolment"
     )
+    unit: AccountUnit = Field(
+        RECORD,
+        description="what its account protects: record, or person (all records with one value of "
+        "records.person_column), with {name: person, relation, expected_persons}; fixed at enrolment",
+    )
     state: Path = Field(description="folder of ledger, identity key and log")
     listen: AtSocket | AtPort = Field(description="{socket: path}, or {port: number, token: path}")
     policy: Policy = Field(description="what it agrees to")
@@ -283,6 +289,9 @@ def parse_config(tree: Any) -> Config:
     """Validate a silo given as plain mappings; file names are relative to the working directory."""
     config = settings(Config, tree, ROOT, lambda tree: tree | {"policy": tree["policy"] | {"plug_ins": ()}})
     _check_records(config.records)
+    if config.unit != RECORD and getattr(config.records, "person_column", "") is None:
+        hint = "is required with unit person: the column that says whose each record is"
+        raise InputError(f"{ROOT}.records.person_column", None, hint)
     if config.reader and not isinstance(getattr(config.records, "path", None), Path):
         hint = "writes one table, so records.path must name one file"
         raise InputError(f"{ROOT}.reader", list(config.reader), hint)

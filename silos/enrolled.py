@@ -7,10 +7,12 @@ from pathlib import Path
 
 from fedsim.common.errors import InputError
 from fedsim.common.identity import Identity
+from fedsim.protocol.unit import PersonAccount, Record, stated
 from silos.book import Enrolment
 from silos.chain import FILE
 from silos.config import ROOT, Config
 from silos.journal import SECOND
+from silos.offers import Own
 from silos.own_records import OwnRecords
 
 
@@ -43,6 +45,34 @@ def check_modes(state: Path) -> None:
             raise InputError(f"{ROOT}.state", str(place), means)
 
 
+def own_of(config: Config, records: OwnRecords) -> Own:
+    """The silo's public numbers, of its unit; under `add_remove` none is made of records.
+
+    InputError where nothing says whose a record is, or all are one person's, or for a holdout of fewer than 2
+    units, or all but one.
+    """
+    unit, count = config.unit, records.units(config.unit)
+    held_out = records.held_out(config.holdout, config.unit)
+    if isinstance(unit, PersonAccount) and count < 2:
+        hint = "all records are one person's, so that everything that is sent would be about that person"
+        raise InputError(f"{ROOT}.records.person_column", count, hint)
+    if isinstance(unit, PersonAccount) and unit.expected_persons is not None:
+        count = unit.expected_persons
+        held_out = round((config.holdout or 0.0) * count)
+    numbers = count - held_out, records.num_features, records.num_classes, held_out
+    return Own(config.name, *numbers, unit)
+
+
+def for_the_owner(config: Config, records: OwnRecords) -> list[str]:
+    """Lines that are made of private numbers, and are shown to the owner alone."""
+    unit, count = config.unit, records.units(config.unit)
+    expected = count if isinstance(unit, Record) else unit.expected_persons or count
+    if count < 2 * expected and expected < 2 * count:
+        return records.warnings
+    hint = f"the records have {count:,} persons, so that sums and weights are far off; the noise is right"
+    return [*records.warnings, f"unit.expected_persons {expected:,}: {hint}"]
+
+
 def check_enrolment(config: Config, enrolled: Enrolment, records: OwnRecords, identity: Identity) -> None:
     """Refuse to go on with other records, another key, or another lifetime than those that were enrolled.
     InputError names what has changed.
@@ -64,6 +94,9 @@ def check_enrolment(config: Config, enrolled: Enrolment, records: OwnRecords, id
     if config.policy.label_dp != enrolled.label_dp:
         hint = f"the silo enrolled with {enrolled.label_dp}, for its whole account; enrol anew elsewhere"
         raise InputError(f"{ROOT}.policy.label_dp", config.policy.label_dp, hint)
+    if config.unit != enrolled.unit:
+        hint = f"the silo enrolled with {stated(enrolled.unit)}, for its whole account; enrol anew elsewhere"
+        raise InputError(f"{ROOT}.unit", stated(config.unit), hint)
     if records.digest(identity) != enrolled.records:
         hint = "the records have changed since enrolment; bring back the old ones, or enrol anew elsewhere"
         raise InputError(f"{ROOT}.records", config.records.name, hint)

@@ -17,9 +17,10 @@ from fedsim.privacy.rounding import shown_down, shown_up
 from fedsim.protocol.batch import FULL
 from fedsim.protocol.plan import Release
 from fedsim.protocol.statistics import Extent
+from fedsim.protocol.unit import RECORD
 from silos.account import Caps
 from silos.config import ROOT, Config
-from silos.enrolled import check_modes, no_ledger
+from silos.enrolled import check_modes, for_the_owner, no_ledger, own_of
 from silos.ledger_file import LedgerFile
 from silos.offers import Own, largest_dimension
 from silos.own_records import OwnRecords, read_records, write_table
@@ -36,6 +37,7 @@ class Enrolled:
     n: int
     num_features: int
     num_classes: int
+    unit: str
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,12 +75,11 @@ class Proposed:
         if write:
             write_table(config)
         records = read_records(config)
-        held_out = records.held_out(config.holdout)
-        own = Own(config.name, records.n - held_out, records.num_features, records.num_classes, held_out)
+        own = own_of(config, records)
         inexact = _inexact(config, caps, own)
         if inexact and not caps.total.epsilon:
             raise InputError(f"{ROOT}.policy.lifetime.epsilon", caps.epsilon, inexact)
-        warnings = _warnings(config, records.n)
+        warnings = [*_warnings(config, own.n + own.held_out), *for_the_owner(config, records)]
         return cls(config, records, own, caps, (*warnings, *([inexact] if inexact else ())))
 
     @property
@@ -86,27 +87,30 @@ class Proposed:
         """What an operator reads before it is fixed."""
         own, caps, policy = self.own, self.caps, self.config.policy
         lifetime, run = policy.lifetime, policy.run_budget
-        classes = f", {own.num_classes} classes" if own.num_classes else ""
+        classes, units = f", {own.num_classes} classes" if own.num_classes else "", f"{own.unit.name}s"
         days = (lifetime.expires - datetime.now(UTC).date()).days
         price = max(float(gaussian.mu(*run)) ** 2, float_info.min)
         fit = floor(min(policy.max_runs, caps.total.mu_sq / price * (1 - 1e-9)))
         times = f"{fit:,} of full batches fit" if fit else "it may use all of the lifetime"
         return [
             f"Enrolment of silo {own.name} in {self.config.state}. Fixed once, for the silo's whole life:",
-            f"  records    {own.n:,}, {own.num_features} features{classes}; none is added or changed",
-            *(
-                ["  unit       labels alone: features are not protected"]
-                if self.config.policy.label_dp
-                else []
-            ),
+            f"  {units}    {own.n:,}, {own.num_features} features{classes}; none is added or changed",
+            *(f"  unit       {line}" for line in self._unit),
             *([f"  held out   {own.held_out:,} others, for evaluations alone"] if own.held_out else []),
             f"  lifetime   {_pair(caps.epsilon, caps.delta)}-DP, all that is ever released",
             f"  of it      {_pair(lifetime.sampled.epsilon, lifetime.sampled.delta)} for sampled batches",
             f"  last day   {lifetime.expires} (UTC), in {days:,} days",
             "By the policy, which may change:",
             f"  a run      costs at most {_pair(*run)}; {times}",
-            *(f"warning: {line}" for line in (*self.warnings, *self.records.warnings)),
+            *(f"warning: {line}" for line in self.warnings),
         ]
+
+    @property
+    def _unit(self) -> list[str]:
+        column = getattr(self.config.records, "person_column", None) or "person"
+        whose = f"all records of one person (column {column}), {self.own.unit.relation}"
+        labels = ["labels alone: features are not protected"] if self.config.policy.label_dp else []
+        return labels if self.own.unit == RECORD else [*labels, whose]
 
 
 def enrol(config: Config, tell: Callable[[str], object] = lambda _: None) -> Enrolled:
@@ -125,8 +129,8 @@ def enrol(config: Config, tell: Callable[[str], object] = lambda _: None) -> Enr
     expires, own = config.policy.lifetime.expires, proposed.own
     digest = proposed.records.digest(identity)
     fixed = digest, proposed.caps, identity.public, expires, config.holdout, config.policy.label_dp
-    LedgerFile.create(config.ledger, config.name, *fixed)
-    return Enrolled(own.name, identity.public, own.n, own.num_features, own.num_classes)
+    LedgerFile.create(config.ledger, config.name, *fixed, config.unit)
+    return Enrolled(own.name, identity.public, own.n, own.num_features, own.num_classes, own.unit.name)
 
 
 def _pair(epsilon: float, delta: float) -> str:

@@ -24,6 +24,7 @@ from fedsim.common import installed
 from fedsim.common.errors import InputError, Refused
 from fedsim.common.files import atomic_file, to_disk
 from fedsim.common.head_file import Head, HeadFile
+from fedsim.protocol.unit import RECORD, PersonAccount, Record
 from silos.account import Caps
 from silos.book import Book, Enrolment, Run, replayed
 from silos.chain import GENESIS, SCHEMA, Entry, check_pages, connect, knows, link, readable, text
@@ -70,6 +71,7 @@ class Journal:
         expires: date,
         holdout: float | None,
         label_dp: bool = False,
+        unit: Record | PersonAccount = RECORD,
     ) -> None:
         """Enrol: a new ledger, which is there as a whole or not at all.
 
@@ -82,6 +84,7 @@ class Journal:
             expires: the last day of its life, UTC.
             holdout: the share of its records that is held out.
             label_dp: whether its account is of labels alone.
+            unit: what its account protects.
 
         Raises:
             InputError: there is one already.
@@ -91,7 +94,8 @@ class Journal:
         try:
             if path.exists():
                 raise InputError("ledger", str(path), "there is one already: a silo enrols once")
-            enrolment = Enrolment(silo, records, identity, caps, _end_of(expires), holdout, label_dp)
+            fixed = silo, records, identity, caps, _end_of(expires), holdout, label_dp, unit
+            enrolment = Enrolment(*fixed)
             with atomic_file(path) as draft:
                 HeadFile.create(path, _write_first(draft, enrolment))
             to_disk(path.parent)

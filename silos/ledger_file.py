@@ -12,6 +12,7 @@ from typing import Any, Self
 
 from fedsim.common.errors import InputError, Refused
 from fedsim.common.identity import Identity, is_signed, public_key
+from fedsim.protocol.unit import RECORD, stated
 from fedsim.wire.messages import Part
 from silos.account import Account, Cost, Price
 from silos.book import DAY, Enrolment, Run, contents
@@ -191,6 +192,7 @@ def _receipt(enrolment: Enrolment, run: Run) -> dict[str, Any]:
         "version": run.version,
         "public_key": enrolment.identity,
         **({} if run.records == "training" else {"part": run.records}),
+        **({} if enrolment.unit == RECORD else {"unit": stated(enrolment.unit)}),
     }
 
 

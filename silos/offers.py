@@ -27,6 +27,7 @@ from fedsim.problems.section import ProblemSection, problem_of, problem_section
 from fedsim.protocol.contract import Algorithm, Public
 from fedsim.protocol.dryrun import Arrays, dry_run
 from fedsim.protocol.plan import Admitted, Plan, Terms
+from fedsim.protocol.unit import RECORD, PersonAccount, Record
 from fedsim.wire.messages import Offer, Part
 from silos.admission import admit, silo_mechanism
 from silos.config import Policy
@@ -43,8 +44,8 @@ _NO_LOCK = nullcontext()
 
 @dataclass(frozen=True)
 class Own:
-    """A silo's public numbers: name, records that train, features with the intercept, classes (0 for a
-    number), and records that are held out.
+    """A silo's public numbers: name, units that train, features with the intercept, classes (0 for a number),
+    units that are held out, and what they are.
     """
 
     name: str
@@ -52,6 +53,7 @@ class Own:
     num_features: int
     num_classes: int
     held_out: int = 0
+    unit: Record | PersonAccount = RECORD
 
     def of(self, part: Part) -> Own:
         """The same of one part of the records; Refused if it is none."""
@@ -154,12 +156,13 @@ def admissible(proposal: Proposal, policy: Policy, own: Own, seeded: bool = Fals
         trace = proposal.isolated.dry_run(proposal.public, offer.seed, limits, proposal.problem)
     else:
         trace = dry_run(proposal.algorithm, proposal.problem, proposal.public, offer.seed, limits)
-    plan = trace.plan
+    plan = trace.of(offer.unit).plan
     check_answerable(proposal.problem, plan.queries)
     if offer.records == "holdout" and {query.statistic for query in plan.queries} != {"score_histogram"}:
         raise Refused("offer: held-out records answer score_histogram alone")
-    if plan.sampled and proposal.dtype == torch.float32:  # see `silos.sums`
-        raise Refused("offer: float32 with sampled batches; rounding of such sums is bounded in float64 only")
+    moves = "sampled batches" if plan.sampled else "persons" if plan.unit != RECORD else None
+    if moves and proposal.dtype == torch.float32:  # see `silos.sums`
+        raise Refused(f"offer: float32 with {moves}; rounding of such sums is bounded in float64 only")
     mechanism: Mechanism
     if part is not None:
         part.check_summable(plan, trace.remembers)
@@ -197,13 +200,16 @@ def _check_shape(offer: Offer, own: Own) -> None:
     shape = offer.shape
     stated = shape.sizes.get(own.name), shape.num_features, shape.num_classes
     held = own.n, own.num_features, own.num_classes
-    for what, offered, actual in zip(("records", "features", "classes"), stated, held, strict=True):
+    if offer.unit.relation != own.unit.relation:
+        protects = f"the silo's account protects a {own.unit.name} ({own.unit.relation}), for its whole life"
+        raise Refused(f"offer: it is of unit {offer.unit.name} ({offer.unit.relation}); {protects}")
+    for what, offered, actual in zip((f"{own.unit.name}s", "features", "classes"), stated, held, strict=True):
         if offered != actual:
             raise Refused(f"offer: silo {own.name!r} has {actual} {what}, the offer says {offered}")
     if offer.silo != own.name:
         raise Refused(f"offer: it is for silo {offer.silo!r}, this is {own.name!r}")
     if max(shape.sizes.values()) > _LARGEST:
-        raise Refused(f"offer: a silo of more than {_LARGEST} records")
+        raise Refused(f"offer: a silo of more than {_LARGEST} {own.unit.name}s")
     if len(offer.weights) != len(shape.sizes) or not min(offer.weights) > 0:
         raise Refused(f"offer: weights must be {len(shape.sizes)} positive numbers, one a silo")
 

@@ -15,6 +15,7 @@ from torch import Tensor
 from fedsim.common.errors import Busy, Refused
 from fedsim.common.serialise import finite
 from fedsim.protocol.copies import digest
+from fedsim.protocol.unit import Person, Record
 from fedsim.wire.messages import Mark, Offer, Part
 from silos.admission import spent
 from silos.config import InsecureSimulation, Policy
@@ -24,8 +25,9 @@ from silos.ledger import RunLedger
 from silos.offers import Admissible, Own, admissible, proposal_of
 from silos.own_records import OwnRecords
 
-if TYPE_CHECKING:  # loaded where a plug-in is listed, or a roster pinned
+if TYPE_CHECKING:  # loaded where a plug-in is listed, a roster pinned, or persons are the unit
     from fedsim.isolated.confine import Child
+    from silos.persons import Persons
     from silos.pooled import Pinned
 
 GATES = 4  # gates in memory at once; each has its own copy of the records, in its problem's layout
@@ -195,7 +197,7 @@ class OpenRuns:
         problem, dtype = plan.proposal.problem, plan.proposal.dtype
         records = self._records[run.record.records]
         return Gate(
-            lay_out([(records.features, records.target)], problem, dtype),
+            lay_out([(records.features, records.target)], problem, dtype, _whose(records, plan.plan.unit)),
             problem,
             plan.proposal.algorithm,
             plan.plan,
@@ -220,6 +222,15 @@ class OpenRuns:
             return SystemEntropy(run.secret)
         key = self._simulation
         return SeededEntropy(key.seed, key.trial, [self._own.name], [key.run])
+
+
+def _whose(records: OwnRecords, unit: Record | Person) -> Persons | None:
+    if isinstance(unit, Record):
+        return None
+    from silos.persons import Persons
+
+    assert records.persons is not None
+    return Persons(unit, [records.persons])
 
 
 def _spent(run: RunLedger, plan: Admissible | None) -> float:

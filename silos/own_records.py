@@ -22,8 +22,10 @@ from fedsim.common.files import atomic_file, remove_drafts
 from fedsim.common.identity import Identity
 from fedsim.data.prepare import prepare
 from fedsim.data.source import Floats, Ints, Source, Target, alike, numbered, require_labels
-from fedsim.protocol.unit import RECORD, Person, Record
+from fedsim.protocol.unit import RECORD, Person, PersonAccount, Record
 from silos.config import ROOT, Config
+
+_Unit = Record | Person | PersonAccount
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,7 +49,7 @@ class OwnRecords:
         """Number of records."""
         return len(self.target)
 
-    def units(self, unit: Record | Person) -> int:
+    def units(self, unit: _Unit) -> int:
         """Number of records or persons; public, but for records with unit person, and persons under
         `add_remove`. InputError where nothing says whose the records are.
         """
@@ -73,14 +75,14 @@ class OwnRecords:
         """Features of a record, the intercept included; public."""
         return int(self.features.shape[1])
 
-    def held_out(self, fraction: float | None, unit: Record | Person = RECORD) -> int:
+    def held_out(self, fraction: float | None, unit: _Unit = RECORD) -> int:
         """The number of units that this share of them is; InputError for fewer than 2, or all but one."""
         units = self.units(unit)
         count = round((fraction or 0.0) * units)
         return count if fraction is None else _several(fraction, count, units, unit)
 
     def divided(
-        self, fraction: float, identity: Identity, unit: Record | Person = RECORD
+        self, fraction: float, identity: Identity, unit: _Unit = RECORD
     ) -> tuple[OwnRecords, OwnRecords]:
         """The records of the n units that train, and of round(fraction n) that are held out, each in the
         order of all of them.
@@ -123,7 +125,7 @@ class OwnRecords:
         return found.hexdigest()
 
 
-def _several(fraction: float, count: int, units: int, unit: Record | Person) -> int:
+def _several(fraction: float, count: int, units: int, unit: _Unit) -> int:
     if not 2 <= count <= units - 2:
         hint = f"holds out {count} of {units} {unit.name}s; at least 2, and 2 must be left to train"
         raise InputError(f"{ROOT}.holdout", fraction, hint)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import secrets
+import sys
 import traceback
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Self
@@ -40,7 +41,7 @@ from fedsim.wire.messages import (
 )
 from silos.admission import price
 from silos.config import ROOT, Config, Policy
-from silos.enrolled import check_enrolment, check_modes, no_ledger
+from silos.enrolled import check_enrolment, check_modes, for_the_owner, no_ledger, own_of
 from silos.entropy import new_secret
 from silos.ledger import RunLedger
 from silos.ledger_file import LedgerFile, signed_receipt
@@ -102,6 +103,8 @@ class Silo:
         ledger = LedgerFile.open(config.ledger, {"notices": list(runs.notices)})
         try:
             check_enrolment(config, ledger.enrolment, records, identity)
+            for line in for_the_owner(config, records):
+                print(f"warning: {line}", file=sys.stderr, flush=True)  # into no log
             if config.policy.approve == "ask":
                 from silos.pending import PendingOffers
 
@@ -163,6 +166,7 @@ class Silo:
             silo=own.name,
             n=own.n,
             held_out=own.held_out,
+            unit=own.unit,
             num_features=own.num_features,
             num_classes=own.num_classes,
             version=installed.version(),
@@ -242,11 +246,10 @@ def parts(config: Config) -> tuple[Own, OwnRecords, Identity, OpenRuns]:
         raise no_ledger(config)
     check_modes(config.state)
     records, identity = read_records(config), Identity.load(config.state)
-    held_out = records.held_out(config.holdout)
-    own = Own(config.name, records.n - held_out, records.num_features, records.num_classes, held_out)
+    own = own_of(config, records)
     by_part: dict[Part, OwnRecords] = {"training": records}
     if config.holdout is not None:
-        by_part["training"], by_part["holdout"] = records.divided(config.holdout, identity)
+        by_part["training"], by_part["holdout"] = records.divided(config.holdout, identity, config.unit)
     pinned: Pinned | None = None
     if config.rosters:
         from silos.pooled import Pinned  # with secure aggregation

@@ -19,6 +19,8 @@ from fedsim.cli.output import print_facts, print_json, printable, titled
 from fedsim.common.errors import InputError, Refused
 from fedsim.common.files import atomic_file
 from fedsim.privacy.rounding import shown_down, shown_up
+from fedsim.protocol.unit import RECORD, Person
+from fedsim.report import unit_words
 
 if TYPE_CHECKING:
     from fedsim.wire.messages import Part
@@ -55,6 +57,7 @@ def ledger_show(
         from silos.book import read
 
         book = read(ledger_of(state), head)
+        change = _change(book.enrolment.tree().get("unit", {}).get("relation"))
         delta = book.enrolment.caps.delta if delta is None else delta
         if not 0 < delta < 1:
             raise InputError("--delta", delta, "a number in (0, 1)")
@@ -68,7 +71,7 @@ def ledger_show(
                 *book.notices,
                 *book.enrolment.notices,
                 f"Silo {book.enrolment.silo}: all that it ever releases is ({shown_up(caps.epsilon)}, "
-                f"{shown_up(caps.delta)})-DP for replacing one of its records, whatever is asked of it.",
+                f"{shown_up(caps.delta)})-DP for {change}, whatever is asked of it.",
                 *([_POOLED] if _pooled(book) else []),
                 *(
                     f"A run of a Gaussian plan {_OF[part]}with delta {shown_down(delta)} may still cost "
@@ -172,7 +175,7 @@ def _stated(receipt: Mapping[str, Any]) -> tuple[list[str], list[tuple[str, str]
         ("Session", receipt["session"]),
         ("Rounds", f"{len(rounds)}, from {rounds[0]} to {rounds[-1]}" if rounds else "none"),
         ("Records", "held out" if receipt.get("part") == "holdout" else "training"),
-        *cost_rows(terms),
+        *cost_rows(terms, receipt.get("unit", {})),
         ("Lifetime", f"({shown_up(lifetime.epsilon)}, {shown_up(lifetime.delta)})-DP, all runs together"),
         *zip(["Charged", "", "", ""], used or ["nothing"], strict=False),
         ("Public key", receipt["public_key"]),
@@ -188,15 +191,20 @@ def study_rows(study: Mapping[str, str]) -> list[tuple[str, str]]:
     ]
 
 
-def cost_rows(terms: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """What a run costs at most by the silo's terms."""
-    delta = shown_up(terms["delta"])
-    rows = [("Run's cost", f"({shown_up(terms['epsilon_guaranteed'])}, {delta})-DP for replacing one record")]
+def cost_rows(terms: Mapping[str, Any], unit: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """What a run costs at most by the silo's terms, for a unit as it is stated, not at all for a record."""
+    delta, change = shown_up(terms["delta"]), _change(unit.get("relation"))
+    rows = [("Run's cost", f"({shown_up(terms['epsilon_guaranteed'])}, {delta})-DP for {change}")]
     if "epsilon_colluding" in terms:
         colluding = terms["epsilon_colluding"]
         bound = "no guarantee" if colluding is None else f"({shown_up(colluding)}, {delta})-DP"
         rows.append(("", f"{bound} if server and shuffler collude"))
     return rows
+
+
+def _change(relation: Any) -> str:
+    """What a guarantee is for: a record where there is no relation."""
+    return unit_words.words(RECORD if relation is None else Person(relation=relation)).change
 
 
 def _text(field: str, file: Path) -> str:

@@ -17,6 +17,7 @@ from fedsim.cli.output import print_facts, printable, say, titled
 from fedsim.common.errors import InputError, Refused
 from fedsim.common.files import writing
 from fedsim.privacy.rounding import shown_down, shown_up
+from fedsim.protocol.unit import RECORD
 
 if TYPE_CHECKING:
     from fedsim.wire.messages import Part
@@ -173,7 +174,7 @@ def _facts(offer: Pending, book: Book) -> list[tuple[str, str]]:
     from silos.account import Cost
 
     tree, terms = _tree(offer), offer.terms
-    part = tree.get("records", "training")
+    part, unit = tree.get("records", "training"), tree.get("unit", {})
     federation = f"; of the federation {offer.federation}, by your roster" if offer.federation else ""
     try:
         book.account.check(Cost(**offer.cost), part)
@@ -186,8 +187,8 @@ def _facts(offer: Pending, book: Book) -> list[tuple[str, str]]:
         ("Algorithm", f"{tree['algorithm']['name']} on {tree['problem']['name']}, {offer.rounds:,} rounds"),
         ("Noise", f"multiplier {shown_down(terms['noise_multiplier'])}, {terms['releases']:,} noisy answers"),
         *([("Records", "those that are held out")] if part == "holdout" else []),
-        ("Silos", _sizes(tree["shape"]["sizes"], tree["silo"])),
-        *cost_rows(terms),
+        ("Silos", _sizes(tree["shape"]["sizes"], tree["silo"], f"{unit.get('name', RECORD.name)}s")),
+        *cost_rows(terms, unit),
         *zip(["Lifetime", "", "", ""], _account(offer.cost, book, part), strict=False),
         *left,
         *(("Notice", line) for line in terms["notices"]),
@@ -207,9 +208,9 @@ def _account(cost: Mapping[str, float], book: Book, part: Part) -> list[str]:
     ]
 
 
-def _sizes(sizes: Mapping[str, int], own: str) -> str:
+def _sizes(sizes: Mapping[str, int], own: str, units: str) -> str:
     first = ", ".join(f"{name} {sizes[name]:,}" for name in sorted(sizes)[:_SILOS])
     more = f" and {len(sizes) - _SILOS:,} more" if len(sizes) > _SILOS else ""
     return (
-        f"{first}{more}: {sum(sizes.values()):,} records, as the server says; {sizes[own]:,} are this silo's"
+        f"{first}{more}: {sum(sizes.values()):,} {units}, as the server says; {sizes[own]:,} are this silo's"
     )

@@ -94,6 +94,7 @@ def offers_of(
             delta=resolved.deltas[i],
             noise_multiplier=noise[i][0],
             pooled=noise[i][1],
+            unit=scenario.privacy.unit,
             head="",
         )
         for i, name in enumerate(resolved.names)

@@ -159,7 +159,11 @@ def _plan(
     session: str,
     roster: Roster | None,
 ) -> _Plan:
-    resolved = resolve(of_those(scenario, list(federation.silos), greetings), outline_of(greetings))
+    outline, own = outline_of(greetings), of_those(scenario, list(federation.silos), greetings)
+    if own.privacy.unit.one_sided:  # what stands for their persons the silos have declared
+        privacy = own.privacy.model_copy(update={"expected_persons": outline.sizes})
+        own = own.model_copy(update={"privacy": privacy})
+    resolved = resolve(own, outline)
     rounds = schedule(len(resolved.names), resolved.active, resolved.trace.holds, scenario.seed, 0)
     offers = offers_of(resolved, session, rounds, roster)
     record = RunRecord(

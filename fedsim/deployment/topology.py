@@ -32,8 +32,10 @@ from fedsim.deployment import certs
 from fedsim.deployment.federation_file import load_federation
 from fedsim.deployment.offers import deployable
 from fedsim.protocol.batch import Fresh, Full
+from fedsim.protocol.unit import PersonAccount, Record, stated
 from fedsim.scenario.load import code_of, relative
 from fedsim.scenario.model import Scenario
+from fedsim.scenario.participation import per_silo
 from fedsim.scenario.resolve import Resolved
 from fedsim.secagg.envelopes import KEY_FILE
 
@@ -258,9 +260,21 @@ def _silo(
             "max_rounds": len(resolved.trace.plan.rounds),
         },
         **({} if scenario.evaluate is None else {"holdout": scenario.data.test_fraction}),
+        **_account(resolved, name),
         **({"plug_in_folder": PLUG_INS, "plug_in_files": files} if files else {}),
         **({} if resolved.sums is None else {"rosters": [ROSTER]}),
     }
+
+
+def _account(resolved: Resolved, name: str) -> dict[str, Any]:
+    """The silo's `unit`, where it is persons."""
+    privacy, names, expected = resolved.scenario.privacy, resolved.names, None
+    if isinstance(privacy.unit, Record):
+        return {}
+    if privacy.unit.one_sided:
+        each = per_silo("scenario.privacy.expected_persons", privacy.expected_persons, names)
+        expected = int(each[names.index(name)])
+    return {"unit": stated(PersonAccount(privacy.unit.relation, expected))}
 
 
 def lifetime(epsilon: float, delta: float, sampled: bool) -> dict[str, Any]:

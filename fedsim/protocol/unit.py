@@ -23,8 +23,8 @@ Sources: Amin et al. 2019, Algorithm 1 (`limit`); Epasto et al. 2020, Section 4 
 from __future__ import annotations
 
 from collections.abc import Set
-from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -40,6 +40,7 @@ class Record:
     """One record; neighbours replace it."""
 
     name: ClassVar[str] = "record"
+    relation: ClassVar[str] = "replace_record"
     one_sided: ClassVar[bool] = False
     silos_per_person: ClassVar[int] = 1
 
@@ -58,7 +59,9 @@ class Person:
 
     name: ClassVar[str] = "person"
     bound: Annotated[Bound, Field(description="how a person's records become one term")] = "clip"
-    h: Annotated[int | None, Field(ge=1, description="limit, smooth: records of a person that count")] = None
+    h: Annotated[
+        int | None, Field(ge=1, le=1_000_000, description="limit, smooth: records of a person that count")
+    ] = None
     relation: Annotated[Relation, Field(description="what neighbouring data sets differ in")] = (
         "replace_person"
     )
@@ -104,5 +107,32 @@ class Person:
             raise Refused(f"relation add_remove with {sampler} batches: {hint}")
 
 
+@dataclass(frozen=True, slots=True)
+class PersonAccount:
+    """A silo's account of persons: what is fixed for its whole life. Bound and h are each plan's own."""
+
+    name: ClassVar[str] = "person"
+    relation: Annotated[Relation, Field(description="what neighbouring data sets differ in")] = (
+        "replace_person"
+    )
+    expected_persons: Annotated[
+        int | None,
+        Field(ge=1, description="add_remove: the public number that stands for that of its persons"),
+    ] = None
+
+    def __post_init__(self) -> None:
+        if (self.relation == "add_remove") != (self.expected_persons is not None):
+            hint = (
+                "is for relation add_remove alone, which requires it: the number of persons is private there"
+            )
+            raise InputError("expected_persons", self.expected_persons, hint)
+
+
+def stated(unit: Record | PersonAccount) -> dict[str, Any]:
+    """Plain values, as a silo's file and its receipts have them."""
+    return {"name": unit.name} | {name: each for name, each in asdict(unit).items() if each is not None}
+
+
 Unit = Annotated[Record | Person, Choice("name"), Shorthand("name")]
+AccountUnit = Annotated[Record | PersonAccount, Choice("name"), Shorthand("name")]
 RECORD = Record()

@@ -28,6 +28,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import AfterValidator, Field, StringConstraints
 
 from fedsim.common.section import Section
+from fedsim.protocol.unit import RECORD, AccountUnit, Unit
 from fedsim.wire.frames import Frame, encode
 
 Hex32 = Annotated[str, StringConstraints(pattern="^[0-9a-f]{64}$")]  # 32 bytes as hexadecimal
@@ -62,12 +63,16 @@ class Hello(Message):
 
 
 class Greeting(Message):
-    """A silo's public numbers; `notices` are lines for the report, such as that noise comes from a seed."""
+    """A silo's public numbers; `notices` are lines for the report, such as that noise comes from a seed.
+
+    Numbers are of units: records, or persons, and under `add_remove` what stands for their number.
+    """
 
     kind: ClassVar[str] = "greeting"
     silo: Name
-    n: int  # records that train
+    n: int  # units that train
     held_out: int = Field(0, ge=0, exclude_if=lambda count: not count)  # others, which answer evaluations
+    unit: AccountUnit = Field(RECORD, exclude_if=lambda unit: unit == RECORD)
     num_features: int
     num_classes: int
     version: str
@@ -76,7 +81,7 @@ class Greeting(Message):
 
 
 class Shape(Message):
-    """The federation's outline: records of each silo's part, features with the intercept, classes."""
+    """The federation's outline: units of each silo's part, features with the intercept, classes."""
 
     kind: ClassVar[str] = "shape"
     sizes: dict[Name, Annotated[int, Field(ge=1)]]
@@ -116,9 +121,10 @@ class Offer(Message):
 
     `session` is the server's name for the run. `rounds` are those of this silo, ascending; None for all.
     `noise_multiplier` is given or found by the silo within its budget. `epsilon` and `delta` are what the
-    scenario has for this silo; its policy may make them smaller. `records` says which part of its records
-    answers. With `pooled` the silo's answers are added to those of others, and the noise multiplier is common
-    to all of them. (Long lists fail at their first bad number: pydantic keeps every complaint.)
+    scenario has for this silo; its policy may make them smaller. `unit` is what the plan protects, `records`
+    which part of the silo's records answers. With `pooled` the silo's answers are added to those of others,
+    and the noise multiplier is common to all of them. (Long lists fail at their first bad number: pydantic
+    keeps every complaint.)
     """
 
     kind: ClassVar[str] = "offer"
@@ -138,6 +144,7 @@ class Offer(Message):
     noise_multiplier: float | None = None
     pooled: Pooled | None = None
     records: Part = Field("training", exclude_if=lambda part: part == "training")
+    unit: Unit = Field(RECORD, exclude_if=lambda unit: unit == RECORD)
     head: Echo
 
     @property

@@ -89,7 +89,7 @@ def test_what_is_shown_is_in_words_and_fits_eighty_columns(caller, config):
         "From not known, since an offer is not signed",
         "noisy_minibatch_sgd on logistic_regression, 6 rounds",
         "silo-00 32, silo-01 32, silo-02 32: 96 records, as the server says; 32 are this silo's",
-        "Run's cost (2, 1e-06)-DP for replacing one record",
+        "Run's cost (2, 1e-06)-DP for replacing one of its records",
         "0.201 of the 1.006 left, mu^2 of Gaussian plans; 0.8053 after it",
         f"Digest {FIRST}",
     ):

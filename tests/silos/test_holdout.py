@@ -115,9 +115,9 @@ def laid_out(monkeypatch) -> list[set[int]]:
     """The numbers of the records that each gate was given."""
     seen: list[set[int]] = []
 
-    def lay_out(silos, problem, dtype):
+    def lay_out(silos, problem, dtype, persons):
         seen.append({int(x) for x in silos[0][0][:, 0]})
-        return gates.lay_out(silos, problem, dtype)
+        return gates.lay_out(silos, problem, dtype, persons)
 
     monkeypatch.setattr("silos.open_runs.lay_out", lay_out)
     return seen

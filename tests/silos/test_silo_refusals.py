@@ -151,6 +151,18 @@ OFFERS: dict[str, tuple[str, Any, str]] = {
     "a name that moves the cursor": ("study", {"name": "a\x1b[2J"}, r"'a\x1b[2J': "),
     "a purpose of two lines": ("study", {"name": "a", "purpose": "a\nb"}, r"'a\nb': "),
     "a purpose from right to left": ("study", {"name": "a", "purpose": "a\u202eb"}, r"'a\u202eb': "),
+    "persons": ("unit", "person", "account protects a record"),
+    "persons, one more or fewer": (
+        "unit",
+        {"name": "person", "relation": "add_remove"},
+        "it is of unit person (add_remove)",
+    ),
+    "another unit": ("unit", "household", "does not match any of the expected tags: 'record', 'person'"),
+    "an endless h": (
+        "unit",
+        {"name": "person", "bound": "limit", "h": 10**9},
+        "offer.unit.person.h: ",
+    ),
     "another format": ("format", 2, "offer.format: 2: "),
 }
 

@@ -15,6 +15,7 @@ from torch import Tensor
 from fedsim.data.federation import Federation, load
 from fedsim.protocol.copies import digest
 from fedsim.protocol.links import Answered
+from fedsim.protocol.unit import RECORD
 from fedsim.report.outcome import Results, TrialResult
 from fedsim.scenario.load import parse
 from fedsim.scenario.resolve import Resolved, resolve
@@ -69,7 +70,7 @@ def assert_statements(found: TrialResult, expected: TrialResult) -> None:
 
 def federation_of(resolved: Resolved) -> Federation:
     scenario = resolved.scenario
-    return load(scenario.data, scenario.partition, scenario.seed, 0)
+    return load(scenario.data, scenario.partition, scenario.seed, 0, scenario.privacy.unit)
 
 
 def write_silos(
@@ -86,7 +87,8 @@ def write_silos(
     for silo in federation.silos:
         own = folder / silo.name
         own.mkdir(parents=True)
-        np.savez(own / "records.npz", features=silo.train_features, target=silo.train_target)
+        whose = {} if silo.train_persons is None else {"person": silo.train_persons}
+        np.savez(own / "records.npz", features=silo.train_features, target=silo.train_target, **whose)
         records: dict[str, Any] = {"name": "npz", "path": "records.npz", "intercept": False}
         if federation.num_classes:
             records["classes"] = federation.num_classes
@@ -99,6 +101,8 @@ def write_silos(
             "rosters": list(rosters),
             "holdout": holdout,
         }
+        if resolved.scenario.privacy.unit != RECORD:
+            tree["unit"] = {"name": "person", "relation": resolved.scenario.privacy.unit.relation}
         if seeded:
             run = run_digest(resolved, federation.digest, "private")
             tree["insecure_simulation"] = {"seed": resolved.scenario.seed, "trial": 0, "run": run}

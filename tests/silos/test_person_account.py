@@ -1,0 +1,394 @@
+"""An account of persons: what fixes it, what it refuses, and what of persons leaves the silo."""
+
+import csv
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from support.deployed import POLICY, Caller, calling, offer_of, resolved_of
+from support.scenarios import invoke
+
+from fedsim.common.errors import InputError
+from fedsim.common.identity import Identity
+from fedsim.protocol.unit import Person, PersonAccount
+from fedsim.wire.messages import Greeting, Offer
+from silos import gate as gates
+from silos.book import read
+from silos.config import Config, load_config
+from silos.enrolment import Proposed, enrol
+from silos.ledger_file import verified_receipt
+from silos.own_records import read_records
+from silos.silo import Silo
+
+PERSONS, SILO = 30, "silo-00"
+BARE = {"name": "person", "relation": "add_remove"}
+POINT = torch.zeros(3, dtype=torch.float64)
+ADD_REMOVE = BARE | {"expected_persons": 40}
+RESOLVED = resolved_of(data={"name": "synthetic", "rows": 120, "features": 2})
+
+
+def id_of(person: int) -> str:
+    return f"MRN-{90_000 + 37 * person}"
+
+
+def write(folder: Path, unit: object = "person", persons: int = PERSONS, **more: Any) -> Path:
+    """A silo with a table of visits, 1 to 5 a person; its file."""
+    folder.mkdir(parents=True)
+    rng = np.random.default_rng(persons)
+    with open(folder / "visits.csv", "w", newline="") as table:
+        rows = csv.writer(table)
+        rows.writerow(["patient_id", "age", "dose", "readmitted"])
+        visits = [person for person in range(persons) for _ in range(1 + person % 5)]
+        for person in rng.permutation(visits):
+            rows.writerow([id_of(person), rng.integers(20, 90), round(rng.uniform(), 3), rng.integers(2)])
+    number = {"kind": "number", "lower": 0, "upper": 100}
+    tree = {
+        "name": SILO,
+        "records": {
+            "name": "csv",
+            "path": "visits.csv",
+            "target": "readmitted",
+            "person_column": "patient_id",
+            "schema": {
+                "age": number,
+                "dose": number | {"upper": 1},
+                "readmitted": {"kind": "category", "categories": ["0", "1"]},
+            },
+        },
+        "state": "state",
+        "listen": {"socket": "silo.sock"},
+        "policy": POLICY,
+        **({} if unit is None else {"unit": unit}),
+    }
+    (folder / "silo.yaml").write_text(yaml.safe_dump({**tree, **more}))
+    return folder / "silo.yaml"
+
+
+def again(file: Path, **changes: Any) -> Config:
+    """The silo's file with other fields; None takes one out."""
+    tree = {**yaml.safe_load(file.read_text()), **changes}
+    file.write_text(yaml.safe_dump({name: each for name, each in tree.items() if each is not None}))
+    return load_config(file)
+
+
+def offer(n: int = PERSONS, unit: object = "person", session: int = 1, **changes: Any) -> dict[str, Any]:
+    made = offer_of(RESOLVED, SILO, session=f"{session:064x}", unit=unit, **changes)
+    if unit is None:
+        del made["unit"]
+    shape = made["shape"]
+    return made | {"shape": {**shape, "sizes": {**shape["sizes"], SILO: n}}}
+
+
+def refused(caller: Caller, made: Mapping[str, Any]) -> str:
+    return caller.refused("offer", **{**made, "head": caller.head})
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Config:
+    made = load_config(write(tmp_path / SILO))
+    enrol(made)
+    return made
+
+
+def test_what_an_enrolment_fixes_is_said_and_greeted(tmp_path):
+    config = load_config(write(tmp_path / SILO))
+    said = "\n".join(Proposed.of(config).lines)
+    assert "  persons    30, 3 features, 2 classes; none is added or changed" in said
+    assert "  unit       all records of one person (column patient_id), replace_person" in said
+    found = enrol(config)
+    assert found.n == PERSONS
+    with calling(config) as caller:
+        head = caller.send("hello").head
+    assert head["n"] == PERSONS
+    assert head["unit"] == {"name": "person", "relation": "replace_person", "expected_persons": None}
+    assert Greeting.model_validate(head).unit == PersonAccount()
+    assert read(config.ledger).enrolment.unit == PersonAccount()
+
+
+def test_accounts_greetings_and_receipts_of_records_are_what_they_were(tmp_path):
+    config = load_config(write(tmp_path / SILO, unit=None))
+    enrol(config)
+    assert "unit" not in read(config.ledger).enrolment.tree()
+    with calling(config) as caller:
+        assert "unit" not in caller.send("hello").head
+        run = caller.admitted(offer(90, unit=None))["run"]
+        assert "unit" not in json.loads(caller.closed(run)["receipt"])
+    assert Offer.model_validate(offer(unit="record")).text == Offer.model_validate(offer(unit=None)).text
+
+
+@pytest.mark.parametrize(
+    ("first", "later"),
+    [
+        (None, "person"),
+        ("person", None),
+        ("person", {"name": "person", "relation": "replace_values"}),
+        ("person", ADD_REMOVE),
+        (ADD_REMOVE, "person"),
+        (ADD_REMOVE, ADD_REMOVE | {"expected_persons": 41}),
+    ],
+)
+def test_another_unit_than_the_enrolled_one_is_refused(tmp_path, first, later):
+    file = write(tmp_path / SILO, unit=first)
+    enrol(load_config(file))
+    with pytest.raises(InputError, match=r"silo.unit: .*for its whole account; enrol anew elsewhere"):
+        Silo.open(again(file, unit=later))
+    Silo.open(again(file, unit=first)).close()
+
+
+UNITS = {
+    "replace_record": None,
+    "replace_person": "person",
+    "replace_values": {"name": "person", "relation": "replace_values"},
+    "add_remove": ADD_REMOVE,
+}
+
+
+@pytest.mark.parametrize("own", UNITS)
+def test_an_offer_of_another_unit_is_refused_either_way_round(tmp_path, own):
+    """And one of the same unit is admitted, whatever its bound is."""
+    config = load_config(write(tmp_path / SILO, unit=UNITS[own]))
+    n = enrol(config).n
+    with calling(config) as caller:
+        before = caller.silo.ledger.head
+        for relation in UNITS:
+            other = None if relation == "replace_record" else {"name": "person", "relation": relation}
+            if relation != own:
+                for size in (n, 90, PERSONS, 40):
+                    said = refused(caller, offer(size, other))
+                    assert "offer: it is of unit " in said
+                    assert "the silo's account protects a " in said
+        assert caller.silo.ledger.head == before
+        if own == "replace_record":
+            caller.admitted(offer(n, None))
+        else:
+            for session, bound in enumerate([{"bound": "clip"}, {"bound": "limit", "h": 2}]):
+                caller.admitted(offer(n, {"name": "person", "relation": own, **bound}, session))
+
+
+def test_a_plan_is_of_its_unit_and_bound(config):
+    bounds: list[dict[str, Any]] = [{"bound": "clip"}, {"bound": "mean"}, {"bound": "smooth", "h": 3}]
+    with calling(config) as caller:
+        for session, bound in enumerate(bounds):
+            caller.admitted(offer(unit={"name": "person", **bound}, session=session))
+        runs = caller.silo.ledger.book.runs.values()
+        assert len({run.plan for run in runs}) == len({run.offer for run in runs}) == 3
+        known = offer(unit={"name": "person", "bound": "mean"}, session=0)
+        assert "known with another offer" in refused(caller, known)
+
+
+@pytest.fixture
+def laid_out(monkeypatch) -> list[list[int]]:
+    """How many records each person has of those that each gate was given, sorted."""
+    seen: list[list[int]] = []
+
+    def lay_out(silos, problem, dtype, persons=None):
+        (codes,) = persons.codes
+        assert len(codes) == len(silos[0][1])
+        assert persons.unit == Person(bound="mean")
+        seen.append(sorted(np.unique(codes, return_counts=True)[1].tolist()))
+        return gates.lay_out(silos, problem, dtype, persons)
+
+    monkeypatch.setattr("silos.open_runs.lay_out", lay_out)
+    return seen
+
+
+def test_a_gate_has_the_persons_of_its_records_also_after_a_restart(config, laid_out):
+    mean = {"name": "person", "bound": "mean"}
+    with calling(config) as caller:
+        run = caller.admitted(offer(unit=mean))["run"]
+        (first,) = caller.asked(run, 0, w=POINT).values()
+    with calling(config, head=caller.head) as caller:
+        (known,) = caller.asked(run, 0, w=POINT).values()
+        assert torch.equal(known, first)
+        caller.asked(run, 1, w=POINT)
+        receipt = verified_receipt(caller.closed(run)["receipt"], caller.silo.ledger.enrolment.identity)
+    assert laid_out == [sorted(1 + person % 5 for person in range(PERSONS))] * len(laid_out)
+    assert len(laid_out) >= 2
+    assert receipt["unit"] == {"name": "person", "relation": "replace_person"}
+    assert receipt["rounds"] == [0, 1]
+
+
+def test_no_person_is_in_both_parts(tmp_path):
+    config = load_config(write(tmp_path / SILO, holdout=0.2))
+    enrol(config)
+    made = read_records(config).divided(config.holdout, Identity.load(config.state), config.unit)
+    training, holdout = ({*part.persons.tolist()} for part in made)
+    assert not training & holdout
+    with calling(config) as caller:
+        head = caller.send("hello").head
+    assert (head["n"], head["held_out"]) == (len(training), len(holdout)) == (24, 6)
+
+
+def test_float32_is_refused_with_persons(config):
+    with calling(config) as caller:
+        assert "float32 with persons" in refused(caller, offer(dtype="float32"))
+
+
+def test_a_silo_calibrates_to_its_own_share_of_a_person_in_several(config):
+    """k silos of a quarter of mu^2 each cost what one would; the account is charged its own quarter."""
+    own = []
+    with calling(config) as caller:
+        for k in (1, 4):
+            said = caller.admitted(offer(unit={"name": "person", "silos_per_person": k}, session=k))
+            reserved = caller.silo.ledger.run(said["run"]).record.price.whole.mu_sq
+            own.append((said["noise_multiplier"], reserved))
+    assert own[1][0] == pytest.approx(2 * own[0][0], rel=1e-6)
+    assert own[1][1] == pytest.approx(own[0][1] / 4, rel=1e-6)
+
+
+def test_what_stands_for_a_private_number_of_persons_is_all_that_is_told(tmp_path):
+    """Two silos whose greetings differ in nothing that is made of records, and the divisor is public."""
+    said = []
+    for persons in (37, 43):
+        config = load_config(write(tmp_path / f"{persons}" / SILO, unit=ADD_REMOVE, persons=persons))
+        assert enrol(config).n == 40
+        with calling(config) as caller:
+            head = dict(caller.send("hello").head)
+            run = caller.admitted(offer(40, BARE))["run"]
+            caller.asked(run, 0, w=POINT)
+            receipt = json.loads(caller.closed(run)["receipt"])
+            assert f"has 40 persons, the offer says {persons}" in refused(caller, offer(persons, BARE, 2))
+        del head["head"]
+        said.append(head)
+        assert receipt["unit"] == ADD_REMOVE
+    assert said[0] == said[1]
+    assert said[0]["n"] == 40
+
+
+@pytest.mark.parametrize(("expected", "odd"), [(14, True), (15, True), (16, False), (59, False), (60, True)])
+def test_a_number_far_from_the_true_one_is_told_to_the_owner_alone(tmp_path, capsys, expected, odd):
+    unit = ADD_REMOVE | {"expected_persons": expected}
+    config = load_config(write(tmp_path / SILO, unit=unit))
+    assert odd == any("expected_persons" in line for line in Proposed.of(config).warnings)
+    enrol(config)
+    with calling(config) as caller:
+        said = capsys.readouterr()
+        assert odd == (f"unit.expected_persons {expected}" in said.err)
+        caller.send("hello")
+        assert b"warning" not in caller.sent[0]
+
+
+def test_ids_written_in_two_ways_are_told_to_the_owner_alone(tmp_path, capsys):
+    file = write(tmp_path / SILO)
+    table = tmp_path / SILO / "visits.csv"
+    table.write_text(table.read_text() + f" {id_of(0).lower()} ,30,0.5,1\n")
+    enrol(load_config(file))
+    capsys.readouterr()
+    with calling(load_config(file)) as caller:
+        assert "differ from others in spaces, case or leading zeros only" in capsys.readouterr().err
+        assert not caller.send("hello").head["notices"]
+
+
+def test_other_persons_are_other_records(config):
+    """One visit is somebody else's now; nothing else has changed."""
+    table = config.records.files["path"]
+    lines = table.read_text().splitlines()
+    lines[1] = ",".join([id_of(PERSONS - 1), *lines[1].split(",")[1:]])
+    table.write_text("\n".join([*lines, ""]))
+    with pytest.raises(InputError, match=r"silo\.records.*have changed since enrolment"):
+        Silo.open(config)
+
+
+def test_what_stands_for_the_numbers_of_both_parts_is_declared(tmp_path):
+    config = load_config(write(tmp_path / SILO, unit=ADD_REMOVE, holdout=0.2))
+    enrol(config)
+    with calling(config) as caller:
+        head = caller.send("hello").head
+    assert (head["n"], head["held_out"]) == (32, 8)
+
+
+def test_a_silo_of_one_person_is_refused_to_the_owner(tmp_path):
+    one = load_config(write(tmp_path / "one", persons=1))
+    with pytest.raises(InputError, match=r"silo\.records\.person_column.*one person"):
+        enrol(one)
+    assert not one.ledger.exists()
+
+
+WRONG = [
+    ({"unit": "persons"}, r"silo\.unit\.name: 'persons': must be one of record, person"),
+    ({"unit": {"name": "record", "relation": "add_remove"}}, r"silo\.unit\.relation: .*unknown key"),
+    ({"unit": BARE}, r"silo\.unit\.expected_persons: None: .*requires it"),
+    ({"unit": {"name": "person", "expected_persons": 9}}, r"silo\.unit\.expected_persons: 9: "),
+    ({"unit": {"name": "person", "relation": "swap"}}, r"silo\.unit\.relation: 'swap'"),
+    ({"unit": {"name": "person", "bound": "clip"}}, r"silo\.unit\.bound: .*unknown key"),
+]
+
+
+@pytest.mark.parametrize(("changes", "said"), WRONG)
+def test_a_wrong_unit_is_named_before_records_are_read(tmp_path, changes, said):
+    file = write(tmp_path / SILO)
+    (tmp_path / SILO / "visits.csv").unlink()
+    with pytest.raises(InputError, match=said):
+        again(file, **changes)
+
+
+def test_persons_need_a_column_that_says_whose_a_record_is(tmp_path):
+    file = write(tmp_path / SILO)
+    records = yaml.safe_load(file.read_text())["records"]
+    del records["person_column"]
+    with pytest.raises(InputError, match=r"silo\.records\.person_column: None: is required with unit person"):
+        again(file, records=records)
+
+
+def test_an_operator_reads_whose_account_it_is(config):
+    with calling(config) as caller:
+        run = caller.admitted(offer())["run"]
+        receipt = caller.closed(run)["receipt"]
+    shown = " ".join(invoke("ledger", "show", config.state).split())
+    assert "-DP for replacing all records of one person in that silo by those of another person, any" in shown
+    assert json.loads(invoke("ledger", "show", config.state, "--json"))["unit"] == asdict(PersonAccount())
+    place = config.state / "receipt.json"
+    place.write_text(receipt)
+    verified = invoke("ledger", "verify", place, "--key", config.state / "identity.pub")
+    assert "-DP for replacing all records of one person" in " ".join(verified.split())
+
+
+def test_no_id_leaves_the_silo(tmp_path, capsys, caplog):
+    """Neither as it is nor as a digest without a key: in traffic, state folder, log and errors."""
+    file = write(tmp_path / SILO, holdout=0.2)
+    config = load_config(file)
+    lines: list[str] = []
+    enrol(config, lines.append)
+    with calling(config) as caller:
+        caller.send("hello")
+        run = caller.admitted(offer(24))["run"]
+        for r in range(6):
+            caller.asked(run, r, w=POINT)
+        refused(caller, offer(24, unit=None, session=2))
+        caller.refused("ask", {"w": POINT * float("nan")}, run=run, round=0)
+        caller.closed(run)
+        caller.send("close", run="ab" * 32)
+    table = tmp_path / SILO / "visits.csv"
+    for broken in (f"{id_of(3)},old,0.5,1\n", f"{id_of(4)},30,0.5,2\n", " ,30,0.5,1\n"):
+        table.write_text(table.read_text() + broken)
+        with pytest.raises(InputError) as error:
+            Silo.open(config)
+        lines.append(str(error.value))
+        table.write_text(table.read_text().removesuffix(broken))
+    printed = capsys.readouterr()
+    lines += [printed.out, printed.err, caplog.text]
+    found = b"".join(caller.sent) + "".join(lines).encode()
+    for place in config.state.rglob("*"):
+        found += place.read_bytes() if place.is_file() else b""
+    assert SILO.encode() in found  # the search finds what is there
+    for secret in _forms():
+        assert secret not in found
+
+
+def _forms() -> list[bytes]:
+    """Every id in plain, and what a digest of it may begin with."""
+    found = []
+    for person in range(PERSONS):
+        plain = id_of(person).encode()
+        found.append(plain)
+        for kind in ("md5", "sha1", "sha256", "sha512", "blake2b"):
+            digest = hashlib.new(kind, plain).digest()
+            found += [digest[:8], digest.hex()[:12].encode()]
+    return found
