@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from fedsim.data.federation import Federation, SiloSplit
+from fedsim.data.source import Ints
 from fedsim.measure.metrics import Asked, Bin, Values, calibration, values_of
 from fedsim.measure.objective import Risk, TrainingObjective
 from fedsim.problems.kinds import Problem
@@ -78,6 +79,7 @@ class Evaluator:
         self.target = torch.cat([torch.as_tensor(silo.test_target) for silo in silos]).to(dtype)
         self._names = [silo.name for silo in silos]
         self._counts = [len(silo.test_target) for silo in silos]
+        self._weights = _by_person([silo.test_persons for silo in silos])
 
     def __call__(self, w: Tensor, last: bool = False) -> Tested:
         """Error, mean loss and the chosen metric of parameters w (d,); at the last evaluation all metrics."""
@@ -86,8 +88,11 @@ class Evaluator:
     def of_scores(self, scores: Tensor, last: bool = True) -> Tested:
         """The result of the call, for scores of the pooled test records."""
         error = self._problem.error(scores, self.target)
-        loss = self._problem.losses(scores, self.target).mean()
-        return Tested(float(error), float(loss), self._more(scores, self.target, last))
+        losses = self._problem.losses(scores, self.target)
+        more = self._more(scores, self.target, last)
+        if last and self._weights is not None:
+            more |= {"person_loss": _defined(float(losses.double() @ self._weights))}
+        return Tested(float(error), float(losses.mean()), more)
 
     def _more(self, scores: Tensor, target: Tensor, last: bool) -> Values:
         if self._asked is None:
@@ -141,6 +146,19 @@ class Evaluator:
             values = (_defined(error), _defined(float(loss.mean())) if len(target) else None)
             measured.append(SiloTest(name, *values, len(target), self._more(own, target, last=False)))
         return measured
+
+
+def _by_person(silos: Sequence[Ints | None]) -> Tensor | None:
+    """Weights of all silos' test records with which each person weighs the same; None: whose is not known."""
+    known = [codes for codes in silos if codes is not None]
+    if len(known) < len(silos) or not sum(map(len, known)):
+        return None
+    weights = []
+    for codes in known:  # whoever has records in two silos is two persons
+        _, own, counts = np.unique(codes, return_inverse=True, return_counts=True)
+        weights.append(1 / counts[own])
+    joined = torch.from_numpy(np.concatenate(weights))
+    return joined / joined.sum()
 
 
 class Unseen(Evaluator):

@@ -1,6 +1,8 @@
 """Metrics of a model on test records: names, titles, and which direction is better.
 
-`error` and `loss` are the problem's own. scikit-learn computes the others (`fedsim.measure.metrics`).
+`error` and `loss` are the problem's own, means over records; `person_loss` is the mean over persons, of each
+one's mean over the test records, where the data say whose they are. scikit-learn computes the others
+(`fedsim.measure.metrics`).
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ class Metric(NamedTuple):
     title: str
     short: str
     higher: bool = False
-    of: Literal["classes", "numbers", "all"] = "classes"
+    of: Literal["classes", "numbers", "all", "persons"] = "classes"
     needs_probabilities: bool = False
 
 
@@ -34,6 +36,7 @@ METRICS = {
     "rmse": Metric("root mean squared error", "RMSE", of="numbers"),
     "mae": Metric("mean absolute error", "MAE", of="numbers"),
     "r2": Metric("R^2", "R^2", higher=True, of="numbers"),
+    "person_loss": Metric("test loss, each person weighing the same", "loss by person", of="persons"),
 }
 BY_SKLEARN = tuple(name for name, metric in METRICS.items() if metric.of != "all")
 
