@@ -26,7 +26,7 @@ from fedsim.data.recipe import recipe_of
 from fedsim.data.schema import NumberColumn
 from fedsim.privacy.registry import MECHANISMS
 from fedsim.problems.section import problem_section
-from fedsim.protocol.statistics import TARGET, statistic
+from fedsim.protocol.statistics import TARGET
 from fedsim.report import page
 from fedsim.report.outcome import Outcome, Results, TrialResult
 from fedsim.report.released import FILE, released_table
@@ -36,7 +36,7 @@ from fedsim.scenario.evaluation import sum_noise
 from fedsim.scenario.load import check_unchanged, digests_of
 from fedsim.scenario.model import ReportSection, RuntimeSection, Scenario
 from fedsim.scenario.participation import AllSilos
-from fedsim.scenario.resolve import Resolved, resolve, with_seed
+from fedsim.scenario.resolve import Resolved, resolve, sizes_of, with_seed
 from fedsim.simulation.host import SiloHost, preview
 from fedsim.simulation.trial import rounds_of
 from server.participation import schedule
@@ -148,7 +148,7 @@ def _planned(given: Scenario, request: Mapping[str, Asked | Sequence[Asked]]) ->
     data = given.data.model_copy(update=plain | dict.fromkeys(fitted))
     shape = outline(data, given.partition, given.seed, given.privacy.unit)
     known = Known(
-        _columns(data), sum(shape.sizes.values()), len(shape.sizes) == 1 and not mechanism.sums_only
+        _columns(data), sum(sizes_of(given.privacy, shape)), len(shape.sizes) == 1 and not mechanism.sums_only
     )
     items, readers = list[Item](), Readers()
     for name, each in asked:
@@ -211,10 +211,10 @@ def _released(resolved: Resolved, readers: Readers) -> Released:
         hosts = SiloHost(resolved, 0, records)
         *_, last = rounds_of(resolved, 0, hosts, records.digest, "private", rounds)
     assert isinstance(resolved.algorithm, Release)
-    unit = sum_noise(resolved, admitted) / sum(resolved.sizes)
+    unit, plan = sum_noise(resolved, admitted) / sum(resolved.sizes), resolved.trace.plan
     noise = [
-        unit * item.noise_ratio * statistic(item.statistic).sensitivity(item.clip, item.options)
-        for item in resolved.algorithm.items
+        unit * item.noise_ratio * item.clip * plan.spread(ask.queries[0])
+        for item, (ask,) in zip(resolved.algorithm.items, plan.rounds, strict=True)
     ]
     sizes = [size for ((_, size),) in resolved.trace.messages]
     answers = np.split(last.answer.numpy(), np.cumsum(sizes)[:-1])

@@ -146,8 +146,9 @@ class Resolved:
     @cached_property
     def _prepared(self) -> Algorithm:
         """The algorithm after its stages, whose noise ratios follow from its own plan and the budgets."""
-        own = trace_of(self.algorithm, self.inner, self.public(), self.scenario.seed, LIMITS).plan
-        ratios = noise_ratios([stage.share for stage in self.stages], own.census(), self.premises.claims)
+        own = trace_of(self.algorithm, self.inner, self.public(), self.scenario.seed, LIMITS)
+        census = own.of(self.scenario.privacy.unit).plan.census()
+        ratios = noise_ratios([stage.share for stage in self.stages], census, self.premises.claims)
         return cast(Algorithm, Prepared(self.stages, ratios, self.algorithm))
 
     @property
@@ -177,11 +178,7 @@ def resolve(scenario: Scenario, known: Outline | None = None) -> Resolved:
         shape = known or outline(scenario.data, scenario.partition, scenario.seed, scenario.privacy.unit)
     scenario = with_nonce(_with_smoothness(scenario))
     privacy, mechanism = scenario.privacy, MECHANISMS[scenario.privacy.mechanism]
-    names, sizes = tuple(shape.sizes), tuple(shape.sizes.values())
-    if privacy.unit.one_sided:
-        sizes = tuple(
-            map(int, per_silo("scenario.privacy.expected_persons", privacy.expected_persons, names))
-        )
+    names, sizes = tuple(shape.sizes), sizes_of(privacy, shape)
     with blaming("problem", problem_class(scenario.problem.name)):
         problem = problem_of(scenario.problem, shape.num_features, shape.num_classes, dtype_of(scenario))
     stages, inner, norms = checked(scenario, shape, problem)
@@ -220,6 +217,14 @@ def resolve(scenario: Scenario, known: Outline | None = None) -> Resolved:
     _check_sums(resolved)
     _check_evaluation(resolved)
     return resolved
+
+
+def sizes_of(privacy: PrivacySection, shape: Outline) -> tuple[int, ...]:
+    """The silos' numbers of units; where these are private, the numbers that stand for them."""
+    if not privacy.unit.one_sided:
+        return tuple(shape.sizes.values())
+    field, names = "scenario.privacy.expected_persons", tuple(shape.sizes)
+    return tuple(map(int, per_silo(field, privacy.expected_persons, names)))
 
 
 def _check_unit(resolved: Resolved) -> None:

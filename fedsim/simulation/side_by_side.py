@@ -186,7 +186,7 @@ def fold_key(scenario: Mapping[str, Any]) -> str | None:
         or algorithm["name"] not in shipped()
         or getattr(shipped()[algorithm["name"]], "any_size", False)  # it looks at the noise
         or tree.get("prepare")  # broadcasts of other sizes
-        or privacy.get("unit", RECORD.name) != RECORD.name  # records are laid out by person
+        or privacy.get("unit", RECORD.name) not in (RECORD.name, {"name": RECORD.name})  # laid out by person
     ):
         return None
     if algorithm.get("num_rounds") == AUTO:

@@ -3,11 +3,16 @@
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
-from support.refusals import refused
+from support.refusals import ANY, refused
 from support.scenarios import BASE, changed
 
+from fedsim.api.asked import Histogram
+from fedsim.api.release import release
+from fedsim.api.sweep import sweep
 from fedsim.common.errors import InputError
+from fedsim.data.arrays import Arrays
 from fedsim.data.source import Outline
 from fedsim.privacy import gaussian
 from fedsim.scenario.load import parse
@@ -127,3 +132,36 @@ def test_every_silo_calibrates_to_a_person_in_k_silos(k: int) -> None:
         mu = 2 / silo.noise_multiplier  # four rounds
         assert float(gaussian.epsilon(mu * k**0.5, 1e-6)) == pytest.approx(1.0, abs=2e-3)
         assert silo.epsilon_guaranteed == pytest.approx(float(gaussian.epsilon(mu, 1e-6)))
+
+
+def visits(persons: int) -> Arrays:
+    """One silo in which everybody has two records."""
+    x = np.random.default_rng(1).uniform(0, 1, (2 * persons, 1))
+    whose = np.arange(2 * persons) % persons
+    target = np.arange(2 * persons) % 3 == 0
+    return Arrays(x, target.astype(int), np.zeros(2 * persons, int), ranges=(0.0, 1.0), person=whose)
+
+
+def released(persons: int, **privacy: Any) -> tuple[float, float]:
+    """A count of persons by a range that holds them all, and its standard error."""
+    own = {"epsilon": 1.0, "delta": 1e-6} | privacy
+    tree = changed(BASE, {"privacy": own, "data": "synthetic", "partition": "natural_id"})
+    found = release(tree, {"x0": Histogram(2)}, data=visits(persons))
+    return sum(found.values["x0"].values()), next(iter(found.errors["x0"].values()))
+
+
+def test_a_release_by_an_expected_number_of_persons_has_half_the_noise_and_follows_no_true_number() -> None:
+    one, error = released(60, unit=ADDED, expected_persons=60)
+    assert released(80, unit=ADDED, expected_persons=60) == pytest.approx((60, error))
+    replaced = released(60, unit="person")[1]
+    assert replaced == pytest.approx(error * 2**0.5, rel=1e-6)  # of one cell: spread sqrt 2 against 1
+    assert one == pytest.approx(60)  # counts add up to the public number
+
+
+def test_private_tuning_of_persons_whose_number_or_silos_it_cannot_price_is_refused() -> None:
+    tune = {"grid": {"algorithm.step_size": [0.1, 0.5]}, "private": {"fraction": 0.4}}
+    for unit, more in ((ADDED, {"expected_persons": 30}), (person(silos_per_person=2), {})):
+        tree = changed(BASE, {"privacy": {"epsilon": 1.0, "unit": unit} | more, "sweep": {"tune": tune}})
+        scenario = parse(tree | {"data": "synthetic", "partition": "natural_id"})
+        with refused("scenario.privacy.unit", ANY, "private tuning is for persons of one silo each"):
+            sweep(scenario, data=visits(60))

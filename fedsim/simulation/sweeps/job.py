@@ -199,6 +199,10 @@ def _selection(combination: Combination, tune: TuneSection) -> Selection:
     if MECHANISMS[combination.scenario.privacy.mechanism].sums_only:
         hint = f"private tuning needs a mechanism that protects each silo's own scores (in {name})"
         raise InputError("scenario.privacy.mechanism", combination.scenario.privacy.mechanism, hint)
+    unit = combination.scenario.privacy.unit
+    if unit.one_sided or unit.silos_per_person > 1:
+        hint = f"private tuning is for persons of one silo each, whose number is public (in {name})"
+        raise InputError("scenario.privacy.unit", combination.scenario.privacy.model_dump()["unit"], hint)
     if combination.private and calibration != "accountant":
         hint = f"private tuning needs calibration accountant, which finds the noise for a budget (in {name})"
         raise InputError("scenario.privacy.calibration", calibration, hint)
