@@ -155,14 +155,16 @@ def by_person(
             counts = np.diff(places.starts[some.start : some.stop + 1])
             found = found / torch.from_numpy(counts).clamp_min(1)[:, None]
         norm = torch.linalg.vector_norm(found, dim=1, keepdim=True)
-        factor = norm.isfinite().double()
+        finite = norm.isfinite()
+        if not bool(finite.all()):
+            found, norm = torch.where(finite, found, 0.0), torch.where(finite, norm, 0.0)
         if clip is not None:
             bound = clip[silo] if isinstance(clip, Tensor) and clip.dim() == 2 else clip
             bound = torch.as_tensor(bound, dtype=torch.float64).expand_as(norm) * KEPT[block.features.dtype]
             if seen is not None:
-                seen(norm, bound, factor)
-            factor = factor * (bound / norm.clamp_min(torch.finfo(torch.float64).tiny)).clamp_max(1.0)
-        total.index_add_(0, silo, torch.where(factor > 0, found, 0.0) * factor.nan_to_num(0.0))
+                seen(norm, bound, finite)
+            found = found * (bound / norm.clamp_min(torch.finfo(torch.float64).tiny)).clamp_max(1.0)
+        total.index_add_(0, silo, found)
     return total
 
 
@@ -178,7 +180,7 @@ def _linear(slope: Tensor, block: Block, places: _Places, some: slice) -> Tensor
         torch.from_numpy(csr_matrix((own[rows], rows, starts - starts[0]), shape=shape) @ features)
         for own in flat.T
     ]
-    return torch.stack(found, dim=2).flatten(1).double()
+    return (found[0] if len(found) == 1 else torch.stack(found, dim=2).flatten(1)).double()
 
 
 def _network_sum(problem: Problem, block: Block, points: Sequence[Tensor], clip: Clip) -> Tensor:
