@@ -30,6 +30,7 @@ COMMANDS = (
     "parts",
     "init",
     "inspect",
+    "contributions",
     "new",
 )
 """Modules of `fedsim.cli`, each of which registers with `app`, as `fedsim --help` lists them."""

@@ -98,10 +98,16 @@ class Cells:
         except pa.ArrowInvalid:
             raise self._not_a_number(present.to_pylist()) from None
 
-    def ids(self) -> list[str | None]:
-        """The cells' exact texts, spaces kept, None where they have no value."""
-        texts = self._exact_texts()
-        return [None if gone else str(t) for t, gone in zip(texts.to_pylist(), self.missing(), strict=True)]
+    def ids(self, column: str) -> list[str]:
+        """The cells' exact texts, spaces kept; InputError counts those without a value."""
+        missing = self.missing()
+        if missing.any():
+            count = f"{missing.sum():,} of {len(missing):,} records have no value there"
+            first = self.place(int(self.rows[missing.argmax()]))
+            raise InputError(
+                self.field, column, f"{count} (the first is {first}); complete the records first"
+            )
+        return [str(text) for text in self._exact_texts().to_pylist()]
 
     def as_texts(self) -> Any:
         """Trimmed texts as one pyarrow array; null where the file has null."""

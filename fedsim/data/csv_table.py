@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -211,10 +212,8 @@ class _TableSource(Source):
         """Only this column is read."""
         if self.person_column is None:
             return None
-        field, found = f"{DATA}.person_column", self._cells(self.person_column, DATA).ids()
-        blank = np.array([NO_LABEL if each is None else 0 for each in found])
-        require_labels(blank, self.person_column, field)
-        return [each for each in found if each is not None]
+        cells = replace(self._cells(self.person_column, DATA), field=f"{DATA}.person_column")
+        return cells.ids(self.person_column)
 
     def _check_parts(self) -> None:
         if self.num_classes == 1:

@@ -281,3 +281,4 @@ def test_the_unit_is_a_part_of_keys_without_noise_too(base: dict[str, Any]) -> N
         assert cell.data_key(one.scenario) != cell.data_key(other.scenario)
         assert one.scenario["privacy"].get("unit", {"name": "record"}) == {"name": "record"}
         assert other.scenario["privacy"]["unit"]["name"] == "person"
+        assert (one.fold_key is None, other.fold_key is None) == (False, True)
