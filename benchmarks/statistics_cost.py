@@ -1,6 +1,7 @@
 """A round of each statistic beside a round of gradients: `statistics_cost.py OUT`; writes JSON.
 
-25 silos x 1,238 records x 50 features, logistic regression, full batch, through the gate; in turns.
+25 silos x 1,238 records x 50 features, logistic regression, full batch, through the gate; in turns. Gradients
+with persons as units too, whose records have a Pareto tail of 1.2, at most 200 each.
 """
 
 from __future__ import annotations
@@ -24,9 +25,11 @@ from fedsim.protocol.contract import Query, Round
 from fedsim.protocol.limits import LIMITS
 from fedsim.protocol.plan import Ask, Plan, QueryShape, Terms
 from fedsim.protocol.statistics import statistic
+from fedsim.protocol.unit import Person
 from fedsim.simulation.host import MemoryLedger
 from silos.entropy import SeededEntropy
 from silos.gate import Gate, lay_out
+from silos.persons import Persons
 
 ROUNDS = 15
 OPTIONS: dict[str, tuple[float, ...]] = {
@@ -63,16 +66,25 @@ class Same:
         return {"g": ask(Query(self.statistic, points, 1.0, options=OPTIONS[self.statistic]))}
 
 
-def asking(name: str, silos: list[tuple[np.ndarray, np.ndarray]]) -> Callable[[int], float]:
+def whose(rng: np.random.Generator) -> np.ndarray:
+    """Whose each record of a silo is, (RECORDS,)."""
+    counts = np.minimum(rng.random(RECORDS) ** (-1 / 1.2), 200).astype(int)
+    return rng.permutation(np.repeat(np.arange(RECORDS), counts)[:RECORDS])
+
+
+def asking(
+    name: str, silos: list[tuple[np.ndarray, np.ndarray]], persons: Persons | None = None
+) -> Callable[[int], float]:
     """The seconds that round r takes."""
+    records = lay_out(silos, LogisticRegression(FEATURES), torch.float64, persons)
     shape = QueryShape(name, statistic(name).points, 1.0, OPTIONS[name])
     names = [f"silo-{i:02d}" for i in range(SILOS)]
     gate = Gate(
-        lay_out(silos, LogisticRegression(FEATURES), torch.float64),
+        records,
         LogisticRegression(FEATURES),
         Same(name),
-        Plan(((Ask(queries=(shape,), batch=Query("gradient", (), 1.0).batch),),) * ROUNDS),
-        [Terms(each, RECORDS, 1.0, 1e-6, range(ROUNDS)) for each in names],
+        Plan(((Ask(queries=(shape,), batch=Query("gradient", (), 1.0).batch),),) * ROUNDS, records.unit),
+        [Terms(each, n, 1.0, 1e-6, range(ROUNDS)) for each, n in zip(names, records.sizes, strict=True)],
         GAUSSIAN,
         SeededEntropy(0, 0, names, [name] * SILOS),
         [MemoryLedger() for _ in names],
@@ -93,7 +105,10 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     records = make_records(np.random.default_rng(0))
     rounds = {name: asking(name, records) for name in OPTIONS}
-    found: dict[str, list[float]] = {name: [] for name in OPTIONS}
+    codes = [whose(np.random.default_rng(1 + silo)) for silo in range(SILOS)]
+    for unit in (Person("clip"), Person("mean"), Person("limit", 4), Person("smooth", 4)):
+        rounds[f"gradient, persons, {unit.bound}"] = asking("gradient", records, Persons(unit, codes))
+    found: dict[str, list[float]] = {name: [] for name in rounds}
     for r in range(ROUNDS):
         for name, once in rounds.items():
             found[name].append(1e3 * once(r))
