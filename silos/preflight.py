@@ -45,7 +45,8 @@ def of_daemon(file: Path) -> Iterator[Check]:
     except InputError as error:
         yield Check("silo.yaml", False, str(error))
         return
-    yield Check("silo.yaml", True, f"silo {config.name}, records {config.records.name}")
+    found = f"silo {config.name}, records {config.records.name}, unit {config.unit.name}"
+    yield Check("silo.yaml", True, found)
     for what, path in {"config": file, **config.records.files}.items():
         if path.exists() or not config.reader:
             yield _own(f"mode {what}", path)

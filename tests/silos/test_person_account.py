@@ -3,6 +3,7 @@
 import csv
 import hashlib
 import json
+import logging
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -350,8 +351,9 @@ def test_an_operator_reads_whose_account_it_is(config):
     assert "-DP for replacing all records of one person" in " ".join(verified.split())
 
 
-def test_no_id_leaves_the_silo(tmp_path, capsys, caplog):
+def test_no_id_leaves_the_silo(tmp_path, capsys, caplog, monkeypatch):
     """Neither as it is nor as a digest without a key: in traffic, state folder, log and errors."""
+    caplog.set_level(logging.DEBUG)
     file = write(tmp_path / SILO, holdout=0.2)
     config = load_config(file)
     lines: list[str] = []
@@ -365,6 +367,11 @@ def test_no_id_leaves_the_silo(tmp_path, capsys, caplog):
         caller.refused("ask", {"w": POINT * float("nan")}, run=run, round=0)
         caller.closed(run)
         caller.send("close", run="ab" * 32)
+        with monkeypatch.context() as broken:
+            broken.setattr("silos.gate.Gate.answer", _breaks)
+            run = caller.admitted(offer(24, session=3))["run"]
+            assert "see its log" in caller.refused("ask", {"w": POINT}, run=run, round=0)
+    assert "RuntimeError" in caplog.text
     table = tmp_path / SILO / "visits.csv"
     for broken in (f"{id_of(3)},old,0.5,1\n", f"{id_of(4)},30,0.5,2\n", " ,30,0.5,1\n"):
         table.write_text(table.read_text() + broken)
@@ -380,6 +387,10 @@ def test_no_id_leaves_the_silo(tmp_path, capsys, caplog):
     assert SILO.encode() in found  # the search finds what is there
     for secret in _forms():
         assert secret not in found
+
+
+def _breaks(*_: object) -> None:
+    raise RuntimeError(" ".join(map(id_of, range(PERSONS))))
 
 
 def _forms() -> list[bytes]:

@@ -98,6 +98,14 @@ SCENARIOS: dict[str, dict[str, Any]] = {
         "problem": {"name": "neural_network", "model": {"name": "mlp", "hidden": [3]}},
         "runtime": {"name": "inprocess", "dtype": "float32"},
     },
+    **{
+        f"persons, bound {unit['bound']}": {
+            "data": {"name": "visits", "num_silos": 3, "persons_per_silo": 30},
+            "partition": {"name": "natural_id"},
+            "privacy": {"epsilon": 2.0, "delta": 1e-6, "unit": {"name": "person", **unit}},
+        }
+        for unit in ({"bound": "clip"}, {"bound": "mean"}, {"bound": "smooth", "h": 2})
+    },
 }
 
 

@@ -142,6 +142,8 @@ def offer_of(resolved: Resolved, silo: str, **changes: Any) -> dict[str, Any]:
         "noise_multiplier": None if noise is None else noise[i],
         "head": "",
     }
+    if scenario.privacy.unit != RECORD:
+        offer["unit"] = scenario.privacy.model_dump(mode="json")["unit"]
     return {**offer, **changes}
 
 
