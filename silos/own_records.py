@@ -89,7 +89,8 @@ class OwnRecords:
 
         Which ones follows from the silo's key, n and the fraction, so that it is the same at every start and
         no one else knows it, and from no value. Under `add_remove` it follows, person by person, from the key
-        and the own id alone, so that one more person moves no one else; n is about right then. InputError as
+        and the own id alone, so that one more person moves no one else; n is about right then. Otherwise a
+        person is a place in the list of persons, by first records, which a neighbour keeps. InputError as
         `held_out`.
         """
         count = self.held_out(fraction, unit)

@@ -3,7 +3,8 @@
 Guarantee with unit `person`: all of a person's records in a silo are on one side of every division that is
 drawn there (training and test, the halves of a reserve and the rest), and no partition gives a person's
 records to two silos. For partition, reserve and split divide persons, who are numbered as records are, and
-only then does each person stand for the own records.
+only then does each person stand for the own records. A data set is the list of its persons, in the order of
+their first records: a neighbour has another in one's place, so that every other person stays where it is.
 
 A person is one id in one silo: where the data name the silos, an id in two of them is two persons, as between
 real silos, which compare no ids.

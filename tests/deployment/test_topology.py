@@ -14,11 +14,13 @@ from fedsim.common.errors import InputError
 from fedsim.data.csv_table import Csv
 from fedsim.data.federation import load as load_records
 from fedsim.data.prepare import prepare as prepared
+from fedsim.data.source import numbered
 from fedsim.deployment.federation_file import load_federation
 from fedsim.deployment.offers import offers_of
 from fedsim.deployment.topology import MOST_SILOS, RUNS, Topology, lifetime, prepare
 from fedsim.isolated.confine import unavailable
-from fedsim.scenario.load import load
+from fedsim.protocol.unit import Person
+from fedsim.scenario.load import load, parse
 from fedsim.scenario.resolve import Resolved, resolve
 from fedsim.wire.connections import AtSocket
 from shuffler.config import load_config as load_shuffler
@@ -212,3 +214,31 @@ def test_sums_have_a_shuffler_that_everybody_knows_by_one_roster(place):
 def test_where_each_silo_answers_for_itself_there_is_no_shuffler(topology):
     assert not topology.sums
     assert load_federation(topology.federation).shuffler is None
+
+
+@pytest.mark.parametrize("kind", ["csv", "npz"])
+def test_silos_have_ids_of_their_own_and_the_server_has_none(kind: str, tmp_path: Path) -> None:
+    """Each silo has whole persons, those that train there in the simulation."""
+    ids = [f"Secret{k % 40}" for k in range(120)]
+    lines = [f"{each},{k / 120},{('no', 'yes')[k % 2]}" for k, each in enumerate(ids)]
+    (tmp_path / "visits.csv").write_text("\n".join(["pid,x,y", *lines, ""]))
+    x, y = {"kind": "number", "lower": 0, "upper": 1}, {"kind": "category", "categories": ["no", "yes"]}
+    own = {"name": "csv", "path": str(tmp_path / "visits.csv"), "target": "y", "person_column": "pid"}
+    data = own | {"schema": {"x": x, "y": y}}
+    if kind == "npz":
+        np.savez(tmp_path / "own.npz", features=np.zeros((120, 1)), target=[0, 1] * 60, person=ids)
+        data = {"name": "npz", "path": str(tmp_path / "own.npz")}
+    tree = {"name": "v", "data": data, "partition": {"name": "iid", "num_partitions": 2}, "seed": 1}
+    tree |= {"problem": "logistic_regression", "privacy": {"unit": "person", "epsilon": 1}}
+    step = {"name": "noisy_minibatch_sgd", "num_rounds": 2, "step_size": 1, "clip_norm": 1}
+    told = resolve(parse(tree | {"algorithm": step}))
+    made = prepare(told, tmp_path / "all")
+    data_ = told.scenario.data, told.scenario.partition, told.scenario.seed, 0, told.scenario.privacy.unit
+    for silo, config in zip(load_records(*data_).silos, _configs(made).values(), strict=True):
+        records = read_records(config)
+        assert records.persons.tolist() == numbered(silo.train_persons.tolist()).tolist()
+        assert records.units(Person()) == told.outline.sizes[silo.name] == 16
+    for file in made.server.rglob("*"):
+        assert not file.is_file() or b"Secret" not in file.read_bytes()
+    (test,) = [load_federation(made.federation).test]
+    assert test.open().person_column is None
