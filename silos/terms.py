@@ -109,7 +109,7 @@ def _second_moment(options: Options, problem: Problem, block: Block, points: Poi
     if options[0]:
         v = torch.cat([v, block.target.double().unsqueeze(-1)], -1)
     square = v.square().sum(-1)
-    weight = _real(block) if block.share is None else block.share.double()
+    weight = _real(block) if block.share is None else _real(block) * block.share.double()
     if clip is not None:
         weight = weight * (clip / square).nan_to_num(nan=1.0, posinf=1.0).clamp_max(1.0)
     return svec((v * weight.unsqueeze(-1)).transpose(1, 2) @ v)

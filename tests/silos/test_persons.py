@@ -262,6 +262,18 @@ def test_fresh_batches_of_persons_add_up_to_all_of_them(unit):
     assert max(parts) <= 3 * 0.5
 
 
+@pytest.mark.parametrize("unit", BOUNDS[2:], ids=lambda unit: unit.bound)
+def test_padding_of_drawn_persons_adds_nothing_to_a_second_moment(unit):
+    rng, problem, shape = np.random.default_rng(0), LinearRegression(FEATURES), shape_of("second_moment")
+    data = [(rng.standard_normal((6, FEATURES)), np.zeros(6)) for _ in range(2)]
+    codes = [np.array([0, 0, 0, 0, 0, 1]), np.arange(6)]
+    streams = [np.random.default_rng(0) for _ in data]
+    records = Records(data, problem, torch.float64, Persons(unit, codes, streams))
+    (block,) = records.batch([0, 1], [np.array([0]), np.array([3])])  # five rows, and one with padding
+    moments = summed(records.clipped_sum, shape, problem, block, (), 1e6)
+    assert moments[1].norm().item() == pytest.approx(data[1][0][3] @ data[1][0][3] / unit.h)
+
+
 @pytest.mark.parametrize("poison", [np.nan, np.inf])
 def test_a_person_with_a_term_that_is_no_number_counts_as_zero_all_of_it(poison):
     problem = LinearRegression(FEATURES)
