@@ -48,11 +48,14 @@ def estimates(resolved: Resolved, repetitions: int) -> tuple[dict[str, np.ndarra
     model[: len(TRUE)] = torch.as_tensor(TRUE)
     x = np.concatenate([silo.test_features for silo in data.silos])
     y = np.concatenate([silo.test_target for silo in data.silos])
-    p = 1 / (1 + np.exp(-(x @ model.numpy())))
+    p, weights = 1 / (1 + np.exp(-(x @ model.numpy()))), np.ones(len(y))
+    if data.silos[0].test_persons is not None:  # each person weighs the same; they differ between silos
+        whose = np.concatenate([silo.test_persons for silo in data.silos])
+        weights = 1 / np.bincount(whose)[whose]
     exact = {
-        "accuracy": float(np.mean((p > 0.5) == y)),
-        "auc": float(roc_auc_score(y, p)),
-        "brier": float(np.mean((p - y) ** 2)),
+        "accuracy": float(np.average((p > 0.5) == y, weights=weights)),
+        "auc": float(roc_auc_score(y, p, sample_weight=weights)),
+        "brier": float(np.average((p - y) ** 2, weights=weights)),
     }
     found: dict[str, list[tuple[float, float]]] = {name: [] for name in exact}
     test = Evaluator(resolved.problem, data.silos, resolved.dtype)
@@ -64,11 +67,30 @@ def estimates(resolved: Resolved, repetitions: int) -> tuple[dict[str, np.ndarra
     return {name: np.array(rows) for name, rows in found.items()}, exact
 
 
+def persons(**changes: object) -> Resolved:
+    """As many persons, of one to twenty records each."""
+    rng = np.random.default_rng(1)
+    counts = np.minimum(rng.random(SILOS * (TRAIN + HELD_OUT)) ** (-1 / 1.2), 20).astype(int)
+    person, effect = np.repeat(np.arange(len(counts)), counts), rng.normal(0, 0.5, len(counts))
+    x = rng.uniform(-1, 1, (len(person), len(TRUE)))
+    y = (x @ TRUE + effect[person] + rng.logistic(0, 1, len(x)) > 0).astype(int)
+    split = {"ranges": (-1.0, 1.0), "test_fraction": HELD_OUT / (TRAIN + HELD_OUT)}
+    data = fedsim.Arrays(x, y, person // (TRAIN + HELD_OUT), person=person, **split)
+    tree = {key: value for key, value in SMALL.items() if key not in ("data", "partition")} | changes
+    return resolved_of(scenario_of(tree), None, data)
+
+
+@pytest.mark.parametrize("whose", ["records", "persons"])
 @pytest.mark.parametrize(
     ("privacy", "bins", "most"), [({"epsilon": 1.0}, 10, 0.015), (SUMMED, 20, 0.005)], ids=["own", "summed"]
 )
-def test_metrics_are_near_the_truth_and_say_how_near(privacy, bins, most):
-    found, exact = estimates(federation(privacy=privacy, evaluate={"bins": bins}), 200)
+def test_metrics_are_near_the_truth_and_say_how_near(privacy, bins, most, whose):
+    if whose == "persons":
+        resolved = persons(privacy=privacy | {"unit": "person"}, evaluate={"bins": bins})
+        assert resolved.outline.held_out == dict.fromkeys(resolved.names, HELD_OUT)
+    else:
+        resolved = federation(privacy=privacy, evaluate={"bins": bins})
+    found, exact = estimates(resolved, 200)
     value, error = found["auc"].T
     assert np.sqrt(np.mean((value - exact["auc"]) ** 2)) <= most
     for name, rows in found.items():
