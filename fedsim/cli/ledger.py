@@ -19,8 +19,6 @@ from fedsim.cli.output import print_facts, print_json, printable, titled
 from fedsim.common.errors import InputError, Refused
 from fedsim.common.files import atomic_file
 from fedsim.privacy.rounding import shown_down, shown_up
-from fedsim.protocol.unit import RECORD, Person
-from fedsim.report import unit_words
 
 if TYPE_CHECKING:
     from fedsim.wire.messages import Part
@@ -204,7 +202,10 @@ def cost_rows(terms: Mapping[str, Any], unit: Mapping[str, Any]) -> list[tuple[s
 
 def _change(relation: Any) -> str:
     """What a guarantee is for: a record where there is no relation."""
-    return unit_words.words(RECORD if relation is None else Person(relation=relation)).change
+    from fedsim.protocol.unit import RECORD, Person
+    from fedsim.report.unit_words import words
+
+    return words(RECORD if relation is None else Person(relation=relation)).change
 
 
 def _text(field: str, file: Path) -> str:

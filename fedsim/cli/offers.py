@@ -17,7 +17,6 @@ from fedsim.cli.output import print_facts, printable, say, titled
 from fedsim.common.errors import InputError, Refused
 from fedsim.common.files import writing
 from fedsim.privacy.rounding import shown_down, shown_up
-from fedsim.protocol.unit import RECORD
 
 if TYPE_CHECKING:
     from fedsim.wire.messages import Part
@@ -187,7 +186,7 @@ def _facts(offer: Pending, book: Book) -> list[tuple[str, str]]:
         ("Algorithm", f"{tree['algorithm']['name']} on {tree['problem']['name']}, {offer.rounds:,} rounds"),
         ("Noise", f"multiplier {shown_down(terms['noise_multiplier'])}, {terms['releases']:,} noisy answers"),
         *([("Records", "those that are held out")] if part == "holdout" else []),
-        ("Silos", _sizes(tree["shape"]["sizes"], tree["silo"], f"{unit.get('name', RECORD.name)}s")),
+        ("Silos", _sizes(tree["shape"]["sizes"], tree["silo"], f"{unit.get('name', 'record')}s")),
         *cost_rows(terms, unit),
         *zip(["Lifetime", "", "", ""], _account(offer.cost, book, part), strict=False),
         *left,
