@@ -143,13 +143,13 @@ def _warnings(config: Config, n: int) -> list[str]:
     if lifetime.epsilon > _LARGE:
         odds = f"{exp(lifetime.epsilon):.2g}"
         found.append(
-            f"lifetime.epsilon {lifetime.epsilon:g}: what is released may shift the odds about a record by a "
-            f"factor of {odds}; usual is {_LARGE:g} at most"
+            f"lifetime.epsilon {lifetime.epsilon:g}: what is released may shift the odds about a "
+            f"{config.unit.name} by a factor of {odds}; usual is {_LARGE:g} at most"
         )
     if lifetime.delta * n >= 1:
         found.append(
-            f"lifetime.delta {lifetime.delta:g}: at 1/n ({shown_down(1 / n)}) or more, a whole record may be "
-            "published; choose far less"
+            f"lifetime.delta {lifetime.delta:g}: at 1/n ({shown_down(1 / n)}) or more, a whole "
+            f"{config.unit.name} may be published; choose far less"
         )
     return found
 

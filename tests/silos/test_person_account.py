@@ -26,6 +26,7 @@ from silos.config import Config, load_config
 from silos.enrolment import Proposed, enrol
 from silos.ledger_file import verified_receipt
 from silos.own_records import read_records
+from silos.pending import PendingOffers
 from silos.silo import Silo
 
 PERSONS, SILO = 30, "silo-00"
@@ -349,6 +350,17 @@ def test_an_operator_reads_whose_account_it_is(config):
     place.write_text(receipt)
     verified = invoke("ledger", "verify", place, "--key", config.state / "identity.pub")
     assert "-DP for replacing all records of one person" in " ".join(verified.split())
+
+
+def test_an_operator_who_decides_reads_the_unit_of_an_offer(tmp_path):
+    config = load_config(write(tmp_path / SILO, policy=POLICY | {"approve": "ask"}))
+    enrol(config)
+    with calling(config) as caller:
+        assert "has to decide" in refused(caller, offer())
+        (waits,) = PendingOffers(config.state).all(caller.silo.ledger.now())
+    shown = " ".join(invoke("offers", "show", config.state, waits.digest[:8]).split())
+    assert "persons, as the server says; 30 are this silo's" in shown
+    assert "-DP for replacing all records of one person in that silo by those of another person" in shown
 
 
 def test_no_id_leaves_the_silo(tmp_path, capsys, caplog, monkeypatch):
