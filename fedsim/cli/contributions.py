@@ -30,7 +30,7 @@ LAST = "An h that is read from this is not private: epsilon covers no choice tha
 def contributions(
     tables: Tables,
     person_column: Annotated[str, typer.Option(help="Column of ids that say whose each record is.")],
-    epsilon: Annotated[float, typer.Option(help="At which errors are shown.")] = 1.0,
+    epsilon: Annotated[float, typer.Option(min=1e-3, help="At which errors are shown.")] = 1.0,
     *,
     reading: GivenReading,
 ) -> None:
@@ -75,17 +75,13 @@ def _print(counts: Ints, epsilon: float) -> None:
         table.add_row(f"{h:,}", f"{(counts > h).sum():,}", f"{kept:.0%}", *errors)
     Console().print(table, highlight=False)
     typer.echo(
-        "limit, smooth: error of a mean of values in [0, 1], by noise and chance, if all persons are alike"
+        "limit, smooth: error of a mean of values in [0, 1], by noise and chance, if persons are alike;"
     )
-    typer.echo("at worst: with what is dropped. Bound mean is smooth with h = 1; bound clip has no h")
+    typer.echo("at worst: with what is dropped. Bound mean is smooth with h = 1; bound clip has no h.")
 
 
 def errors_of(counts: Ints, h: int, epsilon: float) -> tuple[float, float]:
-    """The error of noise and chance with `limit` and `smooth`, as above; delta is 1 / m^2.
-
-    Args:
-        counts: records of each person, shape (m,).
-    """
+    """By noise and chance with `limit` and `smooth`, as above; `counts` (m,) are persons', delta 1 / m^2."""
     import numpy as np
 
     from fedsim.privacy import gaussian
