@@ -40,7 +40,7 @@ def laid_out(
     silos: Sequence[tuple[np.ndarray, np.ndarray]], group: list[int], problem: Problem, dtype: torch.dtype
 ) -> Block:
     """The records of these positions as a block, each padded to the longest."""
-    rows = max(len(silos[member][1]) for member in group)
+    rows = max(1, *(len(silos[member][1]) for member in group))  # of nobody, a row of padding
     rows = rows if isinstance(problem, NeuralNetwork) else padded_rows(rows, dtype)
     features = torch.zeros(len(group), rows, problem.num_features, dtype=dtype)
     target = torch.zeros(len(group), rows, dtype=dtype)

@@ -41,6 +41,7 @@ from server.loop import run
 from server.participation import Schedule, admitted_rounds, schedule
 from silos.entropy import SeededEntropy
 from silos.gate import Gate
+from silos.persons import Persons
 from silos.records import Part, Records, clipped_sum
 from silos.sums import KEPT, Block, bounded, weighted_sum
 
@@ -107,7 +108,7 @@ class SideBySide(Records):
 
     Raises:
         InputError: the problem's gradients cannot be taken record by record.
-        ValueError: several copies of a network's run.
+        ValueError: several copies of a run of a network, or with persons as units.
     """
 
     def __init__(
@@ -116,11 +117,12 @@ class SideBySide(Records):
         problem: Problem,
         dtype: torch.dtype,
         copies: int,
+        persons: Persons | None = None,
     ) -> None:
         check(problem, dtype)
-        super().__init__(silos, problem, dtype)
-        if copies > 1 and not isinstance(problem, GeneralisedLinear):
-            raise ValueError("networks do not run side by side")
+        super().__init__(silos, problem, dtype, persons)
+        if copies > 1 and (persons is not None or not isinstance(problem, GeneralisedLinear)):
+            raise ValueError("networks and persons do not run side by side")
         self._silos, self._copies = len(silos), copies
         self.sizes = self.sizes * copies
         self._blocks = [replace(block, members=self._everywhere(block.members)) for block in self._blocks]

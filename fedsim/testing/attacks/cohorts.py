@@ -23,15 +23,14 @@ from fedsim.protocol.limits import LIMITS
 from fedsim.protocol.plan import Plan, Terms
 from fedsim.protocol.pool import Share
 from fedsim.protocol.statistics import statistic
+from fedsim.protocol.unit import RECORD, Person
 from fedsim.scenario.resolve import Resolved
 from fedsim.simulation.host import MemoryLedger
 from fedsim.simulation.side_by_side import SideBySide
+from fedsim.testing.attacks.canaries import Data, Unit, num_units
 from silos.entropy import SeededEntropy
 from silos.gate import Gate, lay_out
-
-Floats = np.ndarray
-Data = tuple[Floats, Floats]  # a silo's records: features (n, f) and targets (n,), float64. Simulation only
-
+from silos.persons import Persons
 
 _DELTA = 1e-5  # of prices that are not used: the plan was priced before the audit
 
@@ -44,6 +43,7 @@ def cohort(
     noise: Sequence[float],
     streams: Sequence[str],
     *,
+    sizes: Sequence[int] | None = None,
     rounds: Sequence[Sequence[int]] | None = None,
     copies: int | None = None,
     mechanism: Mechanism = GAUSSIAN,
@@ -55,6 +55,7 @@ def cohort(
         data: one silo's records each.
         noise: z of each; 0 clips and adds nothing.
         streams: whose batches and noise each draws: equal streams draw alike.
+        sizes: the public number of units of each; by default how many there are, one at least.
         rounds: those in each silo's plan; all by default.
         copies: runs side by side on the same records; then broadcasts may be (members, d), and member
             c len(data) + s is silo s in copy c.
@@ -62,13 +63,21 @@ def cohort(
     """
     problem, dtype, repeats = resolved.gate_problem, resolved.dtype, copies or 1
     everything = [range(len(plan.rounds))] * len(data)
+    sizes = sizes or [max(1, num_units(own, plan.unit)) for own in data]
     terms = [
-        Terms(f"{copy}/{place}", len(target), inf, _DELTA, own, z, shares[place] if shares else None)
+        Terms(f"{copy}/{place}", n, inf, _DELTA, own, z, shares[place] if shares else None)
         for copy in range(repeats)
-        for place, ((_, target), own, z) in enumerate(zip(data, rounds or everything, noise, strict=True))
+        for place, (n, own, z) in enumerate(zip(sizes, rounds or everything, noise, strict=True))
     ]
     entropy = randomness(resolved.scenario.seed, list(streams) * repeats)
-    records = lay_out(data, problem, dtype) if copies is None else SideBySide(data, problem, dtype, copies)
+    pairs, persons = [(own.features, own.target) for own in data], None
+    if isinstance(plan.unit, Person):  # which records count is known to the attacker, and alike in all worlds
+        choices = [np.random.default_rng(resolved.scenario.seed) for _ in data]
+        persons = Persons(plan.unit, [own.units for own in data], choices)
+    if copies is None:
+        records = lay_out(pairs, problem, dtype, persons)
+    else:
+        records = SideBySide(pairs, problem, dtype, copies, persons)
     ledgers = [MemoryLedger() for _ in terms]
     return Gate(records, problem, algorithm, plan, terms, mechanism, entropy, ledgers, LIMITS, dtype)
 
@@ -78,18 +87,10 @@ def randomness(seed: int, streams: Sequence[str]) -> SeededEntropy:
     return SeededEntropy(seed, 0, streams, ["audit"] * len(streams))
 
 
-Record = tuple[np.ndarray, float]  # one record: features (f,) and target
-
-
-def alone(record: Record) -> Data:
-    """A silo of this one record, whose clipped mean is the record's clipped term."""
-    return record[0][None, :], np.array([record[1]])
-
-
-def sensitivity(query: Query) -> Tensor:
-    """L2 sensitivity of a query's sum under replace-one, float64, in the shape of its clip."""
+def sensitivity(query: Query, unit: Unit = RECORD) -> Tensor:
+    """L2 sensitivity of a query's sum to one unit, float64, in the shape of its clip."""
     clip = torch.as_tensor(query.clip, dtype=torch.float64)
-    return statistic(query.statistic).sensitivity(clip, query.options)
+    return clip if unit.one_sided else statistic(query.statistic).sensitivity(clip, query.options)
 
 
 @dataclass(frozen=True)

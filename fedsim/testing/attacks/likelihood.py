@@ -22,15 +22,17 @@ from typing import ClassVar
 
 import numpy as np
 import torch
+from scipy import stats
 from torch import Tensor
 
-from fedsim.privacy.pairs import multiplicities
 from fedsim.problems.glm import GeneralisedLinear
-from fedsim.protocol.batch import FULL, Batch, Fresh, Full, Poisson, Subsample, WithReplacement
+from fedsim.protocol.batch import FULL, Batch, Fresh, Poisson, Subsample, WithReplacement
 from fedsim.protocol.contract import Asker, Memory, Public, PublicProblem, Query, ServerHalf
 from fedsim.protocol.plan import Ask, Plan, QueryShape
-from fedsim.testing.attacks.cohorts import Data, Heard, Record, alone, cohort, sensitivity
-from fedsim.testing.attacks.setting import Others, Setting, replaced
+from fedsim.protocol.unit import RECORD
+from fedsim.testing.attacks.canaries import Data, Unit, nothing, num_units, replaced
+from fedsim.testing.attacks.cohorts import Heard, cohort, sensitivity
+from fedsim.testing.attacks.setting import Others, Setting
 
 
 class _Direct:
@@ -58,14 +60,14 @@ class ClippedMeans:
 
     def __init__(self, setting: Setting, silos: Sequence[Data], runs: int, shapes: Sequence[QueryShape]):
         """`runs` of them side by side, each at points of its own."""
-        plan = Plan(tuple((Ask(FULL, (replace(shape, noise_ratio=1.0),)),) for shape in shapes))
-        linear = isinstance(setting.resolved.problem, GeneralisedLinear)
+        asks = tuple((Ask(FULL, (replace(shape, noise_ratio=1.0),)),) for shape in shapes)
+        linear = isinstance(setting.resolved.problem, GeneralisedLinear) and setting.unit == RECORD
         self._silos, self._runs, self._direct = len(silos), runs, _Direct()
-        data = list(silos) if linear else list(silos) * runs  # networks share no records between runs
+        data = list(silos) if linear else list(silos) * runs  # networks and persons are not shared by runs
         self._gate = cohort(
             setting.resolved,
             self._direct,
-            plan,
+            Plan(asks, setting.unit),
             data,
             [0.0] * len(data),
             [""] * len(data),
@@ -123,9 +125,9 @@ def shape_of(query: Query) -> QueryShape:
     return QueryShape(query.statistic, len(query.points), float(query.noise_ratio), query.options, kept)
 
 
-def term(setting: Setting, record: Record, query: Query) -> Tensor:
-    """A record's clipped term where all points are shared, (d,)."""
-    return ClippedMeans(setting, [alone(record)], 1, [shape_of(query)]).means(query)[0, 0].to(torch.float64)
+def term(setting: Setting, canary: Data, query: Query) -> Tensor:
+    """A unit's term where all points are shared, (d,); the mean of those of a group of records."""
+    return ClippedMeans(setting, [canary], 1, [shape_of(query)]).means(query)[0, 0].to(torch.float64)
 
 
 _RARE = 1e-12
@@ -143,17 +145,19 @@ class Places:
     second: Tensor
 
 
-def draws(batch: Batch, n: int) -> tuple[Tensor, Tensor]:
-    """j and ln p_j: how often one record is in the batch (of a Fresh one given that it is this one)."""
+def draws(batch: Batch, n: int, group: int = 1) -> tuple[Tensor, Tensor]:
+    """j and ln p_j: how many of a group's units are in the batch (of a Fresh one given that one unit is)."""
+    size = batch.size(n)
+    j = np.arange(1 + (size if isinstance(batch, WithReplacement) else group))
     match batch:
-        case Full() | Fresh():
-            chance = np.array([0.0, 1.0])
-        case Subsample() as batch:
-            chance = np.array([1 - batch.size(n) / n, batch.size(n) / n])
         case Poisson(fraction=q):
-            chance = np.array([1 - q, q])
-        case WithReplacement() as batch:
-            chance = multiplicities(n, batch.size(n))[0] if n > 1 else np.array([0.0, 1.0])
+            chance = stats.binom.pmf(j, group, q)
+        case WithReplacement():
+            chance = stats.binom.pmf(j, size, group / n)
+        case Subsample() | Fresh() if isinstance(batch, Subsample) or group > 1:
+            chance = stats.hypergeom.pmf(j, n, group, size)
+        case _:
+            chance = (j == group).astype(float)
     j = np.flatnonzero(chance > _RARE)
     return torch.as_tensor(j, dtype=torch.float64), torch.as_tensor(np.log(chance[j]))
 
@@ -161,8 +165,11 @@ def draws(batch: Batch, n: int) -> tuple[Tensor, Tensor]:
 class Scores:
     """Log-likelihood ratios (second world over first) of so many runs, ask by ask."""
 
-    def __init__(self, runs: int, n: int, noise_multiplier: float) -> None:
-        self._n, self._z = n, noise_multiplier
+    def __init__(
+        self, runs: int, n: int, noise_multiplier: float, unit: Unit = RECORD, group: int = 1
+    ) -> None:
+        """`group`: units that differ between the worlds, with equal terms."""
+        self._n, self._z, self._unit, self._group = n, noise_multiplier, unit, group
         self._total = torch.zeros(runs, dtype=torch.float64)
         self._fresh: list[tuple[float, Tensor]] = []
 
@@ -171,20 +178,20 @@ class Scores:
         if heard.answers[0].dim() == 3:
             self._total = self._total + self._unlinked(batch, heard, places)
             return
-        j, log_chance = draws(batch, self._n)
+        j, log_chance = draws(batch, self._n, self._group)
         worlds = []
         for world in ("first", "second"):
             exponent = log_chance
             for query, answer, place in zip(heard.queries, heard.answers, places, strict=True):
                 term = getattr(place, world)
-                moved = sensitivity(query) / batch.size(self._n)
+                moved = sensitivity(query, self._unit) / batch.size(self._n)
                 variance = (query.noise_ratio * self._z * moved).square().reshape(-1)
                 inner = ((answer.double() - place.base) * term).sum(-1) / variance
                 square = term.square().sum(-1) / variance
                 exponent = exponent + j * inner[:, None] - j.square() * square[:, None] / 2
             worlds.append(torch.where(exponent.isnan(), log_chance, exponent).logsumexp(-1))
         ratio = worlds[1] - worlds[0]  # clip 0 releases zero without noise: 0 / 0, which tells nothing
-        if isinstance(batch, Fresh):
+        if isinstance(batch, Fresh) and self._group == 1:
             self._fresh.append((batch.size(self._n) / self._n, ratio))
         else:
             self._total = self._total + ratio
@@ -193,10 +200,11 @@ class Scores:
         """The ratio where answers are unlinked messages, (runs, messages, d), of full batches."""
         exponent = torch.zeros((), dtype=torch.float64)
         for query, answer, place in zip(heard.queries, heard.answers, places, strict=True):
-            variance = (query.noise_ratio * self._z * float(sensitivity(query)) / batch.size(self._n)) ** 2
-            moved = (place.second - place.first)[:, None]
+            moved = float(sensitivity(query, self._unit)) / batch.size(self._n)
+            variance = (query.noise_ratio * self._z * moved) ** 2
+            apart = (place.second - place.first)[:, None]
             left = answer.double() - (place.base + place.first)[:, None]
-            exponent = exponent + ((left * moved).sum(-1) - moved.square().sum(-1) / 2) / variance
+            exponent = exponent + ((left * apart).sum(-1) - apart.square().sum(-1) / 2) / variance
         mean: Tensor = exponent.logsumexp(-1) - np.log(exponent.shape[-1])
         return mean
 
@@ -217,12 +225,11 @@ Key = tuple[int, int]
 class Knowledge:
     """The means of answers in each world, which an attacker who knows the records computes."""
 
-    def __init__(self, setting: Setting, silo: int, first: Record, second: Record, kind: Others) -> None:
+    def __init__(self, setting: Setting, silo: int, first: Data, second: Data, kind: Others) -> None:
         self._setting, self._silo, self._kind = setting, silo, kind
-        self._silos = [alone(first), alone(second)]
+        self._silos, own = [first, second], setting.data[silo]
         if kind == "own":
-            x, y = setting.data[silo]
-            self._silos.append(replaced((x, y), (np.full(x.shape[1], np.nan), float("nan"))))
+            self._silos.append(replaced(own, nothing(second, setting.unit), setting.place(silo)))
         self._known: dict[Key, list[Places]] = {}
 
     def of(self, runs: int) -> InRuns:
@@ -230,7 +237,7 @@ class Knowledge:
         return InRuns(self, runs)
 
     def clipped_means(self, runs: int, shapes: Sequence[QueryShape]) -> ClippedMeans:
-        """The means of both records alone and, where needed, of the others."""
+        """The means of both units alone and, where needed, of the others."""
         return ClippedMeans(self._setting, self._silos, runs, shapes)
 
     def shapes(self) -> dict[tuple[int, int, int], QueryShape]:
@@ -252,12 +259,13 @@ class Knowledge:
 
     def places(self, means: Sequence[Tensor], batch: Batch) -> list[Places]:
         """Means of the answers of an ask, from the clipped means (runs, silos, d) of its queries."""
-        size = batch.size(self._setting.admitted[self._silo].terms.n)
-        found = []
+        n = self._setting.admitted[self._silo].terms.n
+        size = batch.size(n)
+        found, others = [], max(1, num_units(self._silos[-1], self._setting.unit)) / n
         for mean in means:
             first, second = mean[:, 0].double(), mean[:, 1].double()
             if self._kind == "own":
-                found.append(Places(mean[:, 2].double(), first / size, second / size))
+                found.append(Places(mean[:, 2].double() * others, first / size, second / size))
             elif self._kind == "copies":
                 found.append(Places(first, torch.zeros_like(first), (second - first) / size))
             else:

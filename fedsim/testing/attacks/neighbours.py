@@ -26,7 +26,9 @@ from fedsim.privacy.grid import STEPS
 from fedsim.protocol.batch import Fresh, Full
 from fedsim.protocol.contract import Asker, Query
 from fedsim.protocol.copies import CohortMemory
-from fedsim.testing.attacks.cohorts import Data, Heard, Record, sensitivity
+from fedsim.protocol.unit import RECORD
+from fedsim.testing.attacks.canaries import Data, Record
+from fedsim.testing.attacks.cohorts import Heard, sensitivity
 from fedsim.testing.attacks.likelihood import Knowledge, Places, Scores, narrowed
 from fedsim.testing.attacks.search import Attack, search
 from fedsim.testing.attacks.setting import Broadcast, Others, Setting, others
@@ -144,6 +146,9 @@ def neighbours(setting: Setting, silo: int) -> Neighbours:
     if setting.resolved.sums is not None:
         hint = "daemons are audited by answers of their own; leave --daemons out to audit secure aggregation"
         raise InputError("scenario.privacy.mechanism", privacy.mechanism, hint)
+    if setting.unit != RECORD:
+        hint = "daemons are audited by records; leave --daemons out to audit persons"
+        raise InputError("scenario.privacy.unit", setting.unit.name, hint)
     kind = others(setting, silo)
     if kind == "silent":
         hint = "daemons are audited by full, fresh, subsample or with_replacement batches"

@@ -24,7 +24,8 @@ from torch import Tensor
 from fedsim.privacy.shuffled_binomial import ShuffledBinomial
 from fedsim.protocol.contract import Query
 from fedsim.protocol.statistics import size_of
-from fedsim.testing.attacks.cohorts import Heard, Tap, sensitivity
+from fedsim.testing.attacks.canaries import num_units, person
+from fedsim.testing.attacks.cohorts import Heard, Tap
 from fedsim.testing.attacks.likelihood import single, term
 from fedsim.testing.attacks.search import Attack
 from fedsim.testing.attacks.setting import Setting, beside
@@ -204,19 +205,21 @@ def _over_stated(setting: Setting, silo: int, heard: Heard) -> tuple[list[np.nda
     for query, answer in zip(heard.queries, heard.answers, strict=True):
         size = query.batch.size(setting.admitted[silo].terms.n)
         multiplier, step = _stated(setting, silo, query)
-        sigma = multiplier * sensitivity(query).reshape(-1, 1) / size
+        sigma = multiplier * setting.sensitivity(query).reshape(-1, 1) / size
         if bool((sigma > 0).all()):
-            rows.append(((answer.double() - _quiet(setting, query))[:, :coordinates] / sigma).numpy())
+            rows.append(((answer.double() - _quiet(setting, silo, query))[:, :coordinates] / sigma).numpy())
             steps.append(step)
     return rows, max(steps)
 
 
-def _quiet(setting: Setting, query: Query) -> Tensor | float:
-    """The mean over records that count as zero: not zero for a statistic that counts them."""
+def _quiet(setting: Setting, silo: int, query: Query) -> Tensor | float:
+    """The silo's mean where all records count as zero: not zero for a statistic that counts them."""
     if query.statistic.startswith("gradient"):
         return 0.0
-    nothing = np.full(setting.data[0][0].shape[1], np.nan), float("nan")
-    return term(setting, nothing, single(query))
+    own = setting.data[silo]
+    nothing = person((np.full(own.features.shape[1], np.nan), float("nan")), 1)
+    share = num_units(own, setting.unit) / setting.admitted[silo].terms.n
+    return term(setting, nothing, single(query)) * share
 
 
 def _stated(setting: Setting, silo: int, query: Query) -> tuple[float, float]:

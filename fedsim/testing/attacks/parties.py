@@ -33,7 +33,8 @@ from fedsim.secagg.agreement import Sums
 from fedsim.secagg.reports import split
 from fedsim.simulation.host import Answering
 from fedsim.simulation.secure_aggregation import TrialSums
-from fedsim.testing.attacks.cohorts import Data, Heard, Tap, Wiretap, cohort
+from fedsim.testing.attacks.canaries import Data, silent
+from fedsim.testing.attacks.cohorts import Heard, Tap, Wiretap, cohort
 
 Party = Literal["server", "shuffler", "both"]
 PARTIES: tuple[Party, ...] = ("server", "shuffler", "both")
@@ -121,6 +122,7 @@ def party_gate(
         [each for _, each, _ in everyone],
         noise,
         [stream for _, _, stream in everyone],
+        sizes=[own.n for own, _, _ in everyone],
         rounds=[own.rounds for own, _, _ in everyone],
         mechanism=mechanism,
         shares=[own.share for own, _, _ in everyone if own.share is not None],
@@ -131,12 +133,6 @@ def party_gate(
     if party == "server" and resolved.scenario.privacy.noise_by == "aggregators":
         read = with_other_aggregator(resolved, noise[0], streams)
     return PartyGate(gate, wiretap.tap, mechanism, terms, read)
-
-
-def silent(data: Data) -> Data:
-    """As many records, which all count as zero."""
-    x, y = data
-    return np.full_like(x, np.nan), np.full(len(y), np.nan)
 
 
 class PartyGate:

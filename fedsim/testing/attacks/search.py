@@ -21,8 +21,9 @@ from fedsim.problems.kinds import Problem
 from fedsim.problems.network import NeuralNetwork
 from fedsim.protocol.batch import FULL, Batch
 from fedsim.protocol.plan import Plan
-from fedsim.testing.attacks.cohorts import Data, Heard, Record, Tap, Wiretap, alone, cohort, sensitivity
-from fedsim.testing.attacks.setting import Broadcast, Kind, Setting, beside, others, replaced
+from fedsim.testing.attacks.canaries import Data, Record, person, related, replaced
+from fedsim.testing.attacks.cohorts import Heard, Tap, Wiretap, cohort
+from fedsim.testing.attacks.setting import Broadcast, Kind, Setting, beside, others
 
 _BALANCING_STEPS = 150
 _HUGE = (1e3, 1e6, 1e11, 1e30)
@@ -166,29 +167,32 @@ _PATHS = 4  # ways of an honest silo method through a round of several asks that
 
 @dataclass(frozen=True)
 class Attack:
-    """The two records that differ, and the broadcasts of a malicious server."""
+    """The two units that differ, and the broadcasts of a malicious server."""
 
-    first: Record  # the record of one world
-    second: Record  # that of the other
+    first: Data  # the unit of one world
+    second: Data  # that of the other
     broadcasts: tuple[Broadcast, ...]  # by kind of round, what it sends
     # by kind, how far the two terms are from each other, over the sensitivity: 1 is the most there can be
     ratios: tuple[float, ...]
-    records: tuple[Record, ...]  # every candidate record, the most promising ones first
+    canaries: tuple[Data, ...]  # every candidate unit, the most promising ones first
     points: tuple[tuple[Broadcast, ...], ...]  # by kind, candidate broadcasts that silos accept, likewise
 
     def worlds(self, setting: Setting, silo: int) -> tuple[Data, Data]:
         """The silo's neighbouring data sets."""
         data = beside(setting, silo, others(setting, silo), self.first)
-        return replaced(data, self.first), replaced(data, self.second)
+        place = setting.place(silo)
+        return replaced(data, self.first, place), replaced(data, self.second, place)
 
 
 def search(setting: Setting, silo: int, allowed: Callable[[Record], bool] = lambda _: True) -> Attack:
     """Choose among all allowed pairs and points those of the largest sum of squared distances."""
-    x, y = setting.data[silo]
-    own = (x[0], float(y[0]))
+    x, y, units = setting.data[silo]
+    first = int(np.searchsorted(units, setting.place(silo)))
+    own = (x[first], float(y[first]))
     pair_records, pair_points = balanced(setting, own)
     clip = _largest_clip(setting, own)
-    every = [record for record in (*pair_records, *records(setting, own, clip)) if allowed(record)]
+    valid = [record for record in (*pair_records, *records(setting, own, clip)) if allowed(record)]
+    every = setting.canaries(silo, valid)
     tried = _usable(setting, silo, every)
     total, found = torch.zeros(len(tried), len(tried), dtype=torch.float64), []
     for kind in setting.kinds:
@@ -196,22 +200,24 @@ def search(setting: Setting, silo: int, allowed: Callable[[Record], bool] = lamb
         accepted, squares = _distances(setting, silo, kind, points, tried)
         total += len(kind.rounds) * kind.weight * squares.amax(0)
         found.append((accepted, squares))
+    total[torch.from_numpy(~related(setting.unit, tried))] = -1.0
     a, b = divmod(int(total.argmax()), len(tried))
+    a, b = sorted((a, b), key=lambda each: len(tried[each].target))  # the others may be copies of the first
     best = [(points, squares, int(squares[:, a, b].argmax())) for points, squares in found]
     chosen = tried[a], tried[b]
     return Attack(
         *chosen,
         tuple(points[at] for points, _, at in best),
         tuple(float(squares[at, a, b]) ** 0.5 for _, squares, at in best),
-        (*chosen, *(record for record in every if not any(record is one for one in chosen))),
+        (*chosen, *(canary for canary in every if not any(canary is one for one in chosen))),
         tuple(_ordered(points, squares, at) for points, squares, at in best),
     )
 
 
-def _usable(setting: Setting, silo: int, every: list[Record]) -> list[Record]:
-    """The records whose term can be computed; a plug-in problem may raise on others."""
+def _usable(setting: Setting, silo: int, every: list[Data]) -> list[Data]:
+    """The units whose term can be computed; a plug-in problem may raise on others."""
 
-    def works(some: list[Record]) -> bool:
+    def works(some: list[Data]) -> bool:
         try:
             return all(_hear(setting, silo, kind, kind.seen[-1:], some, 0) for kind in setting.kinds)
         except Refused:
@@ -219,7 +225,7 @@ def _usable(setting: Setting, silo: int, every: list[Record]) -> list[Record]:
         except Exception:
             return False
 
-    return every if works(every) else [record for record in every if works([record])]
+    return every if works(every) else [canary for canary in every if works([canary])]
 
 
 def _ordered(points: Sequence[Broadcast], squares: Tensor, best: int) -> tuple[Broadcast, ...]:
@@ -233,40 +239,40 @@ def _largest_clip(setting: Setting, own: Record) -> float:
     """The largest clipping norm of the plan's queries, at broadcasts of an honest run."""
     clips = [1e-6]
     for kind in setting.kinds:
-        for heard in _hear(setting, 0, kind, [kind.seen[-1]], [own], 0):
+        for heard in _hear(setting, 0, kind, [kind.seen[-1]], [person(own, 1)], 0):
             clips += [float(torch.as_tensor(query.clip).max()) for each in heard[1] for query in each.queries]
     return max(clips)
 
 
 def _distances(
-    setting: Setting, silo: int, kind: Kind, points: Sequence[Broadcast], tried: Sequence[Record]
+    setting: Setting, silo: int, kind: Kind, points: Sequence[Broadcast], tried: Sequence[Data]
 ) -> tuple[list[Broadcast], Tensor]:
     """The broadcasts that are accepted; (distance over sensitivity)^2, (broadcasts, records, records)."""
     paths = _PATHS if sum(len(ask.queries) for ask in kind.asks) > 1 else 1
     totals: dict[int, Tensor] = {}
     for path in range(paths):
         for place, heard in _hear(setting, silo, kind, points, tried, path):
-            square = sum((_square(each) for each in heard), torch.zeros(()))
+            square = sum((_square(setting, each) for each in heard), torch.zeros(()))
             totals[place] = totals.get(place, torch.zeros(())) + square / (paths * kind.weight)
     if not totals:
         raise Refused("the silos accept none of the broadcasts that the audit would try")
     return [points[place] for place in totals], torch.stack(list(totals.values()))
 
 
-def _square(heard: Heard) -> Tensor:
+def _square(setting: Setting, heard: Heard) -> Tensor:
     """Sum over an ask's queries of (distance / (sensitivity ratio))^2 between all pairs of members."""
     total = torch.zeros(())
     for query, answer in zip(heard.queries, heard.answers, strict=True):
-        scale = sensitivity(query).reshape(-1, 1) * query.noise_ratio
+        scale = setting.sensitivity(query).reshape(-1, 1) * query.noise_ratio
         scaled = torch.where(scale > 0, answer.double() / scale, 0.0)
         total = total + torch.cdist(scaled, scaled).square()
     return total
 
 
 def _hear(
-    setting: Setting, silo: int, kind: Kind, points: Sequence[Broadcast], tried: Sequence[Record], path: int
+    setting: Setting, silo: int, kind: Kind, points: Sequence[Broadcast], tried: Sequence[Data], path: int
 ) -> list[tuple[int, list[Heard]]]:
-    """(place, asks) of the points that are accepted, for silos of one record each.
+    """(place, asks) of the points that are accepted, for silos of one unit each.
 
     In a round of several asks the silo method goes on from noise of its size, the same for all records.
     """
@@ -279,8 +285,8 @@ def _hear(
     gate = cohort(
         setting.resolved,
         Wiretap(setting.algorithm, tap),
-        Plan((asks,) * len(points)),
-        [alone(record) for record in tried],
+        Plan((asks,) * len(points), setting.unit),
+        tried,
         [0.0] * len(tried),
         names,
     )
@@ -302,7 +308,7 @@ def _noise_alone(
     size = batch.size(admitted.terms.n)
     answers = []
     for query, answer in zip(heard.queries, heard.answers, strict=True):
-        sigma = query.noise_ratio * admitted.noise_multiplier * sensitivity(query) / size
+        sigma = query.noise_ratio * admitted.noise_multiplier * setting.sensitivity(query) / size
         drawn = torch.as_tensor(rng.standard_normal(answer.shape[1]))
         answers.append((sigma * drawn).expand_as(answer).to(answer.dtype).clone())
     return tuple(answers)

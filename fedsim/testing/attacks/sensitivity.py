@@ -24,25 +24,26 @@ from torch import Tensor
 
 from fedsim.protocol.batch import WithReplacement
 from fedsim.simulation.host import Answering
-from fedsim.testing.attacks.cohorts import Data, Heard, Record, Tap, Tell, sensitivity
+from fedsim.testing.attacks.canaries import Data, related, replaced
+from fedsim.testing.attacks.cohorts import Heard, Tap, Tell
 from fedsim.testing.attacks.likelihood import single, term
 from fedsim.testing.attacks.search import Attack
 from fedsim.testing.attacks.servers import Done
-from fedsim.testing.attacks.setting import Broadcast, Setting, beside, replaced
+from fedsim.testing.attacks.setting import Broadcast, Setting, beside
 
 _TOGETHER, _ROUNDS, _ENOUGH = 64, 64, 12
 
 
 @dataclass(frozen=True)
 class Presence:
-    """A place in a silo's records, and how often the record there is drawn."""
+    """A unit of a silo by its number, and how often it is drawn."""
 
-    place: int  # of the record that is replaced
+    place: int  # of the unit that is replaced
     draws: dict[int, tuple[int, ...]]  # for rounds where it is drawn at all, how often in each ask
 
 
 def find_drawn(setting: Setting, silo: int, kind: int, chosen: Attack, stream: str) -> Presence:
-    """The place whose record is drawn in most of some rounds of a kind.
+    """The unit that is drawn in most of some rounds of a kind: any record, or the person to be replaced.
 
     Args:
         kind: its position in the setting.
@@ -51,12 +52,12 @@ def find_drawn(setting: Setting, silo: int, kind: int, chosen: Attack, stream: s
     rounds = [r for r in setting.kinds[kind].rounds if r in set(setting.rounds(silo))]
     asks = setting.kinds[kind].asks
     if all(ask.batch.sampler == "full" for ask in asks):
-        return Presence(0, {r: (1,) * len(asks) for r in rounds})
-    best, rounds, n = Presence(0, {}), rounds[:_ROUNDS], len(setting.data[silo][1])
+        return Presence(setting.place(silo), {r: (setting.swap(silo),) * len(asks) for r in rounds})
+    best, rounds, places = Presence(0, {}), rounds[:_ROUNDS], setting.places(silo)
     for marker in (chosen.first, chosen.second):  # one of the two may have no term at the attacked points
-        for first in range(0, n, _TOGETHER):
-            places = range(first, min(n, first + _TOGETHER))
-            draws = _draws(setting, silo, chosen.broadcasts[kind], marker, stream, places, rounds)
+        for first in range(0, len(places), _TOGETHER):
+            some = places[first : first + _TOGETHER]
+            draws = _draws(setting, silo, chosen.broadcasts[kind], marker, stream, some, rounds)
             best = max([best, *draws], key=lambda found: len(found.draws))
             if len(best.draws) >= min(_ENOUGH, len(rounds)):
                 return best
@@ -67,7 +68,7 @@ def _draws(
     setting: Setting,
     silo: int,
     broadcast: Broadcast,
-    marker: Record,
+    marker: Data,
     stream: str,
     places: Sequence[int],
     rounds: Sequence[int],
@@ -86,7 +87,7 @@ def _draws(
     return [Presence(place, draws) for place, draws in found.items()]
 
 
-def _counts(setting: Setting, silo: int, marker: Record, heard: Heard) -> np.ndarray:
+def _counts(setting: Setting, silo: int, marker: Data, heard: Heard) -> np.ndarray:
     """How often each member's record was drawn, from the first query that it moves."""
     n = setting.admitted[silo].terms.n
     for query, answer in zip(heard.queries, heard.answers, strict=True):
@@ -144,7 +145,7 @@ def search(
             Slot(r, broadcast, drawn.draws[r])
             for broadcast, r in zip(chosen.points[kind][:points], cycle(drawn.draws), strict=False)
         ]
-        _compare(setting, silo, drawn.place, slots, chosen.records[:records], found, done)
+        _compare(setting, silo, drawn.place, slots, chosen.canaries[:records], found, done)
     return found
 
 
@@ -153,27 +154,30 @@ def _compare(
     silo: int,
     place: int,
     slots: Sequence[Slot],
-    records: Sequence[Record],
+    canaries: Sequence[Data],
     found: Found,
     done: Done,
 ) -> None:
     base = _world(setting, silo, setting.data, slots, None)
     rows: list[list[list[Tensor]]] = [_rows(reply, silo) for reply in base]
-    for number, record in enumerate(records):
+    for number, canary in enumerate(canaries):
         data = [*setting.data]
-        data[silo] = replaced(data[silo], record, place)
+        data[silo] = replaced(data[silo], canary, place)
         for at, reply in enumerate(_world(setting, silo, data, slots, base)):
             where = f"candidate {number} at broadcast {at}"
             if isinstance(reply, Exception) != isinstance(base[at], Exception):
                 found.add("sensitivity", inf, f"{where}: the silos answer in one world and not in the other")
             elif isinstance(reply, list):
                 _cross(setting, silo, base[at], reply, found, where)
-                for kept, new in zip(rows[at], _rows(reply, silo), strict=True):
-                    kept += new
+            for kept, new in zip(rows[at], _rows(reply, silo) or rows[at], strict=False):
+                kept += new[:1]
         found.asked += len(slots)
         done(len(slots))
+    own = setting.data[silo]
+    units = [Data(*(part[own.units == place] for part in own)), *canaries]
+    neighbours = torch.from_numpy(related(setting.unit, units))
     for at, slot in enumerate(slots):
-        _own(setting, silo, slot, base[at], rows[at], found, f"broadcast {at}")
+        _own(setting, silo, slot, base[at], rows[at], neighbours, found, f"broadcast {at}")
 
 
 def _rows(reply: Reply, silo: int) -> list[list[Tensor]]:
@@ -189,20 +193,22 @@ def _own(
     slot: Slot,
     base: Reply,
     rows: Sequence[list[Tensor]],
+    neighbours: Tensor,
     found: Found,
     where: str,
 ) -> None:
-    """All worlds against each other: any two of them differ in one record."""
+    """All worlds against each other: any two differ in one unit, and the `neighbours` as the claim says."""
     if isinstance(base, Exception):
         return
     counts = [count for heard, count in zip(base, slot.draws, strict=True) for _ in heard.queries]
     queries = [query for heard in base for query in heard.queries]
     for query, count, answers in zip(queries, counts, rows, strict=True):
         asked, table = single(query, silo), torch.stack(list(answers))
-        times = max(1, count) if isinstance(query.batch, WithReplacement) else 1
-        allowed = float(sensitivity(asked)) / query.batch.size(setting.admitted[silo].terms.n) * times
+        times = max(1, count) if isinstance(query.batch, WithReplacement) or setting.swapped > 1 else 1
+        allowed = float(setting.sensitivity(asked)) / query.batch.size(setting.admitted[silo].terms.n) * times
         moved = torch.cdist(table, table, compute_mode="donot_use_mm_for_euclid_dist")
-        found.add("sensitivity", _over(float(moved.max()), _rounding(setting, table), allowed), where)
+        most = float(moved[neighbours].max())
+        found.add("sensitivity", _over(most, _rounding(setting, table), allowed), where)
 
 
 def _cross(
@@ -216,7 +222,7 @@ def _cross(
             moved[silo] = 0.0
             for other in torch.nonzero(moved).flatten().tolist():
                 size = query.batch.size(setting.admitted[other].terms.n)
-                allowed = float(sensitivity(single(query, other))) / size
+                allowed = float(setting.sensitivity(single(query, other))) / size
                 ratio = _over(float(moved[other]), _rounding(setting, old[other]), allowed)
                 found.add("cross", ratio, f"{where}: {setting.resolved.names[other]}")
 

@@ -24,11 +24,12 @@ import torch
 from torch import Tensor
 
 from fedsim.common.seeds import digest128
-from fedsim.testing.attacks.cohorts import Data, Heard, Record, Tap, alone, sensitivity
+from fedsim.testing.attacks.canaries import Data, related, replaced
+from fedsim.testing.attacks.cohorts import Heard, Tap
 from fedsim.testing.attacks.likelihood import ClippedMeans, Knowledge, Scores, narrowed, shape_of
 from fedsim.testing.attacks.parties import anonymous
 from fedsim.testing.attacks.search import Attack
-from fedsim.testing.attacks.setting import Federated, Setting, drive, others, replaced
+from fedsim.testing.attacks.setting import Federated, Setting, drive, others
 
 _CHUNK = 2_000_000  # numbers that the records of the clones which run together take, about: 16 MB
 Done = Callable[[int], None]
@@ -68,8 +69,7 @@ def _run(
     tap = Tap()
     streams = [f"worst/{silo}/{clone}" for clone in clones]
     gate = setting.gate(tap, [silo] * len(data), data, streams)
-    terms = setting.admitted[silo].terms
-    scores = Scores(len(data), terms.n, setting.admitted[silo].noise_multiplier)
+    terms, scores = setting.admitted[silo].terms, _scores(setting, silo, len(data))
     here = known.of(len(data))
     for r in terms.rounds:
         if (k := setting.kind_of.get(r)) is None:  # no honest run has this round, so its broadcast is unknown
@@ -80,10 +80,15 @@ def _run(
     return scores.ratios()
 
 
+def _scores(setting: Setting, silo: int, runs: int) -> Scores:
+    admitted = setting.admitted[silo]
+    return Scores(runs, admitted.terms.n, admitted.noise_multiplier, setting.unit, setting.swap(silo))
+
+
 _WIDTH = 2_000_000
 _PILOT_RUNS = 32
-_ROUNDS, _RECORDS = 8, 60  # rounds and candidate records by which a silo's pair of records is chosen
-Pair = tuple[Record, Record]
+_ROUNDS, _CANARIES = 8, 60  # rounds and candidates by which a silo's pair of units is chosen
+Pair = tuple[Data, Data]
 Hear = Callable[[int, int, list[Heard]], None]  # (silo, round, asks)
 
 
@@ -94,10 +99,11 @@ def _runs(
     names: Sequence[str],
     hear: Hear = lambda silo, round_index, heard: None,
 ) -> Tensor:
-    """Final models (runs, d) of runs side by side; `coins` say which record each silo has in each."""
+    """Final models (runs, d) of runs side by side; `coins` say which unit each silo has in each."""
     gates, taps = [], []
     for silo, data in enumerate(setting.data):
-        worlds = [replaced(data, record) for record in pairs[silo]] if silo in pairs else [data]
+        place = setting.place(silo)
+        worlds = [replaced(data, canary, place) for canary in pairs[silo]] if silo in pairs else [data]
         own = [worlds[coin] for coin in coins[silo]] if silo in pairs else worlds * len(names)
         taps.append(Tap())
         streams = [f"{name}/{silo}" for name in names]
@@ -107,7 +113,7 @@ def _runs(
 
 
 def choose_pairs(setting: Setting, attacks: Mapping[int, Attack]) -> dict[int, Pair]:
-    """For each silo the two records whose terms are furthest apart along a few honest runs."""
+    """For each silo the two units whose terms are furthest apart along a few honest runs."""
     runs = 4
     chosen = _spread(setting, _ROUNDS)
     distances: dict[int, Tensor] = {}
@@ -115,20 +121,22 @@ def choose_pairs(setting: Setting, attacks: Mapping[int, Attack]) -> dict[int, P
     def hear(silo: int, round_index: int, heard: list[Heard]) -> None:
         if silo not in attacks or round_index not in chosen:
             return
-        tried = attacks[silo].records[:_RECORDS]
+        tried = attacks[silo].canaries[:_CANARIES]
         shapes = [shape_of(query) for each in heard[-2:] for query in each.queries]
-        clipped = ClippedMeans(setting, [alone(record) for record in tried], runs, shapes)
+        clipped = ClippedMeans(setting, tried, runs, shapes)
         for place, query in enumerate(query for each in heard[-2:] for query in each.queries):
             terms = clipped.means(narrowed(query), place).double()  # (runs, records, d)
-            scale = sensitivity(query).reshape(-1, 1, 1) * query.noise_ratio
+            scale = setting.sensitivity(query).reshape(-1, 1, 1) * query.noise_ratio
             square = torch.cdist(terms, terms).square() / scale.square().clamp_min(1e-300)
             distances[silo] = distances.get(silo, torch.zeros(())) + square.mean(0)
 
     _runs(setting, {}, {}, [f"choice/{k}" for k in range(runs)], hear)
     pairs = {}
     for silo, square in distances.items():
+        tried = attacks[silo].canaries[: len(square)]
+        square[torch.from_numpy(~related(setting.unit, tried))] = -1.0
         a, b = divmod(int(square.argmax()), len(square))
-        pairs[silo] = attacks[silo].records[a], attacks[silo].records[b]
+        pairs[silo] = tried[a], tried[b]
     return pairs
 
 
@@ -177,9 +185,8 @@ def _split(scores: np.ndarray, coins: np.ndarray) -> Samples:
 
 def _reading(setting: Setting, pairs: Mapping[int, Pair], runs: int) -> tuple[dict[int, Scores], Hear]:
     """Scores of audited silos' transcripts, and what adds to them as runs side by side are heard."""
-    admitted = {silo: setting.admitted[silo] for silo in pairs}
     known = {silo: Knowledge(setting, silo, *pair, "own").of(runs) for silo, pair in pairs.items()}
-    scores = {silo: Scores(runs, own.terms.n, own.noise_multiplier) for silo, own in admitted.items()}
+    scores = {silo: _scores(setting, silo, runs) for silo in pairs}
 
     def hear(silo: int, round_index: int, heard: list[Heard]) -> None:
         for ask, each in enumerate(heard if silo in pairs else ()):

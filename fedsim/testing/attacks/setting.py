@@ -5,7 +5,7 @@ An audit holds records, as only a simulation can: it plays a server that knows a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from math import isfinite
@@ -16,20 +16,24 @@ import torch
 from torch import Tensor
 
 from fedsim.common.errors import InputError
+from fedsim.data.federation import SiloSplit
 from fedsim.privacy.registry import GAUSSIAN
 from fedsim.privacy.sum_mechanism import SumMechanism
-from fedsim.protocol.contract import Algorithm
+from fedsim.protocol.contract import Algorithm, Query
 from fedsim.protocol.links import Answered, Link
 from fedsim.protocol.plan import Admitted, Ask, Census
+from fedsim.protocol.unit import RECORD, Person
 from fedsim.scenario.resolve import Resolved
 from fedsim.simulation.host import Answering, DirectLink, preview
 from fedsim.simulation.secure_aggregation import Summed, TrialSums, at_once
 from fedsim.simulation.trial import read
-from fedsim.testing.attacks.cohorts import Data, Record, Tap, Wiretap, cohort
+from fedsim.testing.attacks.canaries import MANY, Data, Record, Unit, canaries, num_units, silent
+from fedsim.testing.attacks.cohorts import Tap, Wiretap, cohort, sensitivity
 from fedsim.testing.attacks.parties import PARTIES, Party, anonymous, party_gate, together
 from server.aggregate import summed, weighted
 from server.loop import run
 from server.participation import Schedule, schedule
+from silos.persons import Order
 
 Others = Literal["own", "copies", "silent"]
 Broadcast = Mapping[str, Tensor]
@@ -62,6 +66,58 @@ class Setting:
     kinds: tuple[Kind, ...] = ()
     party: Party = "server"
     crowd: Data | None = None
+    many: int = MANY  # records of a person with many
+    swapped: int = 1  # records that are swapped at once, where persons attack a plan for records
+
+    @property
+    def unit(self) -> Unit:
+        """The unit of the plan."""
+        return self.resolved.trace.plan.unit
+
+    def place(self, silo: int) -> int:
+        """The number of the silo's unit that is replaced.
+
+        A person is the last, so that the others are drawn alike whatever records that one has, or if there
+        is nobody.
+        """
+        return 0 if self.unit == RECORD else int(self.data[silo].units[-1])
+
+    def places(self, silo: int) -> Sequence[int]:
+        """The numbers of all units of the silo that can be replaced without a change to others' draws."""
+        limit = isinstance(self.unit, Person) and self.unit.bound == "limit"
+        if self.unit.one_sided or limit or self.swapped > 1:
+            return [self.place(silo)]
+        return range(num_units(self.data[silo], self.unit))
+
+    def by_persons(self, records: int) -> Setting:
+        """The setting with persons of up to so many records as what differs.
+
+        With a plan for records, so many of a silo, or all, are swapped at once: its first ones.
+        """
+        if isinstance(self.unit, Person):
+            return replace(self, many=records)
+        data = tuple(
+            own._replace(units=np.maximum(np.arange(len(own.units)) - (records - 1), 0)) for own in self.data
+        )
+        return replace(self, data=data, swapped=records)
+
+    def swap(self, silo: int) -> int:
+        """How many units of the plan differ between the silo's two worlds."""
+        return min(self.swapped, len(self.data[silo].target))
+
+    def canaries(self, silo: int, records: Iterable[Record]) -> list[Data]:
+        """Units to put in the place of the silo's own."""
+        return canaries(self.unit, records, self.swap(silo) if self.unit == RECORD else self.many)
+
+    @property
+    def full(self) -> bool:
+        """Whether every batch of the plan is."""
+        plan = self.resolved.trace.plan
+        return all(batch.sampler == "full" for batch in plan.batches(range(len(plan.rounds))))
+
+    def sensitivity(self, query: Query) -> Tensor:
+        """`cohorts.sensitivity` to a unit of the plan."""
+        return sensitivity(query, self.unit)
 
     def read_by(self, party: Party) -> Setting:
         """The setting of one party under secure aggregation, with its noise and the claim against it."""
@@ -97,6 +153,8 @@ class Setting:
     def shaped(self) -> bool:
         """Whether what is claimed has the trade-off curve of the plan's noise."""
         sums = self.resolved.sums
+        if self.swapped > 1 and not self.full:
+            return False
         if sums is None or self.party == "both":
             return True
         return self.party == "server" and not anonymous(sums)
@@ -157,6 +215,7 @@ class Setting:
             data,
             [self.admitted[i].noise_multiplier if noisy else 0.0 for i in silos],
             streams,
+            sizes=[self.admitted[i].terms.n for i in silos],
             rounds=[self.rounds(i if like is None else like) for i in silos],
             copies=copies,
         )
@@ -222,10 +281,18 @@ def prepare(resolved: Resolved) -> Setting:
         hint = "gives no finite epsilon, so there is nothing to audit; add noise"
         raise InputError("scenario.privacy.noise_multiplier", privacy.noise_multiplier, hint)
     silos = read(resolved, 0).silos
-    data = tuple((np.asarray(s.train_features, float), np.asarray(s.train_target, float)) for s in silos)
+    data = tuple(_by_unit(silo, resolved.trace.plan.unit) for silo in silos)
     rounds = schedule(len(silos), resolved.active, resolved.trace.holds, resolved.scenario.seed, 0)
     setting = Setting(resolved, data, admitted, rounds)
     return Setting(resolved, data, admitted, rounds, _kinds(setting))
+
+
+def _by_unit(silo: SiloSplit, unit: Unit) -> Data:
+    x, y = np.asarray(silo.train_features, float), np.asarray(silo.train_target, float)
+    if unit == RECORD or silo.train_persons is None:
+        return Data(x, y, np.arange(len(y)))
+    order = Order.of(silo.train_persons)
+    return Data(x[order.rows], y[order.rows], order.numbers)
 
 
 class _Watched:
@@ -270,21 +337,16 @@ def others(setting: Setting, silo: int) -> Others:
     samplers = {release.batch.sampler for release, _ in setting.census(silo)}
     if samplers <= {"full"}:
         return "own"
-    return "silent" if "poisson" in samplers else "copies"
+    return "silent" if "poisson" in samplers or setting.swapped > 1 else "copies"
 
 
-def beside(setting: Setting, silo: int, kind: Others, first: Record) -> Data:
-    """The silo's n records, of which the first is to be replaced."""
-    x, y = setting.data[silo]
+def beside(setting: Setting, silo: int, kind: Others, first: Data) -> Data:
+    """The silo's n units, of which one is to be replaced."""
+    own = setting.data[silo]
     if kind == "own":
-        return x, y
+        return own
     if kind == "copies":
-        return np.repeat(first[0][None], len(y), axis=0), np.full(len(y), first[1])
-    return np.full_like(x, np.nan), np.full(len(y), np.nan)
-
-
-def replaced(data: Data, record: Record, place: int = 0) -> Data:
-    """A neighbouring data set."""
-    x, y = data[0].copy(), data[1].copy()
-    x[place], y[place] = record
-    return x, y
+        n, records = num_units(own, setting.unit), len(first.target)
+        features, target = np.tile(first.features, (n, 1)), np.tile(first.target, n)
+        return Data(features, target, np.repeat(np.arange(n), records))
+    return silent(own)

@@ -1,0 +1,214 @@
+"""An attack's unit is the claim's: persons, of many aligned records, of one, or nobody."""
+
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+import torch
+from attacks.test_audit_of_statistics import CASES, AskOnce
+
+import fedsim
+from fedsim.api.given import one_run, resolved_of
+from fedsim.common.errors import InputError
+from fedsim.protocol.unit import RECORD, Person
+from fedsim.testing.attacks import estimate, noise, probes, sensitivity, servers
+from fedsim.testing.attacks.audit import ALARM
+from fedsim.testing.attacks.canaries import Data, canaries, num_units, related, replaced
+from fedsim.testing.attacks.neighbours import neighbours
+from fedsim.testing.attacks.search import search
+from fedsim.testing.attacks.setting import prepare
+from silos.batches import Batches
+from silos.records import Records
+
+EXPECTED = 25
+BOUNDS = [Person("clip"), Person("mean"), Person("limit", 3), Person("smooth", 3)]
+RELATIONS = ("replace_person", "replace_values", "add_remove")
+SILO = 1
+
+
+def people(persons=40, seed=0):
+    """Records of two silos' persons, one to six each."""
+    rng = np.random.default_rng(seed)
+    code = np.repeat(np.arange(persons), np.minimum(1 + rng.poisson(1.5, persons), 6))
+    x = rng.uniform(-1, 1, (len(code), 3))
+    y = (x[:, 0] + 0.3 * rng.standard_normal(len(code)) > 0).astype(int)
+    return fedsim.Arrays(x, y, code % 2, person=code)
+
+
+def scenario(unit, epsilon=2.0, **algorithm):
+    privacy = {"epsilon": epsilon, "delta": 1e-3, "unit": unit}
+    if getattr(unit, "one_sided", False):
+        privacy["expected_persons"] = EXPECTED
+    return {
+        "name": "persons",
+        "seed": 1,
+        "problem": "logistic_regression",
+        "algorithm": {
+            "name": "noisy_minibatch_sgd",
+            "num_rounds": 3,
+            "step_size": 1.0,
+            "clip_norm": 1.0,
+            **algorithm,
+        },
+        "privacy": privacy,
+    }
+
+
+@cache
+def attacked(unit, sampler="full"):
+    batch = "full" if sampler == "full" else {"sampler": sampler, "fraction": 0.3}
+    rounds = 3 if sampler in ("full", "fresh") else 12  # enough that the last person is in some batch
+    resolved = resolved_of(one_run(scenario(unit, batch=batch, num_rounds=rounds), {}), None, people())
+    setting = prepare(resolved)
+    return setting, search(setting, SILO)
+
+
+def of(records, value=1.0):
+    return Data(np.full((records, 2), value), np.full(records, value), np.zeros(records, dtype=int))
+
+
+def test_a_person_in_anothers_place_takes_that_ones_records_and_no_other():
+    silo = Data(np.arange(10.0).reshape(5, 2), np.arange(5.0), np.array([0, 0, 1, 2, 2]))
+    for records in (0, 1, 3):
+        found = replaced(silo, of(records, -1.0), 1)
+        assert found.units.tolist() == [0, 0, *[1] * records, 2, 2]
+        assert found.target.tolist() == [0, 1, *[-1] * records, 3, 4]
+        assert found.features[:, 0].tolist() == [0, 2, *[-1] * records, 6, 8]
+        assert num_units(found, Person()) == 3 - (records == 0)
+        assert num_units(found, RECORD) == 4 + records
+    assert silo.target.tolist() == [0, 1, 2, 3, 4]
+
+
+def test_the_relation_says_which_persons_are_neighbours():
+    found = [of(0), of(1), of(5), of(5)]
+    every = related(Person(), found)
+    alike = related(Person(relation="replace_values"), found)
+    more = related(Person(relation="add_remove"), found)
+    assert every.all()
+    assert (alike == [[1, 0, 0, 0], [0, 1, 0, 0], [0, 0, 1, 1], [0, 0, 1, 1]]).all()
+    assert (more == [[0, 1, 1, 1], [1, 0, 0, 0], [1, 0, 0, 0], [1, 0, 0, 0]]).all()
+
+
+def test_candidates_have_many_records_and_one_and_nobody_where_the_claim_has():
+    one = (np.ones(2), 1.0)
+    sizes = {
+        unit: [len(each.target) for each in canaries(unit, [one], 10)]
+        for unit in (RECORD, Person(), Person("limit", 25), Person(relation="add_remove"))
+    }
+    assert list(sizes.values()) == [[10], [10, 1], [25, 1], [0, 10, 1]]
+
+
+@pytest.mark.parametrize("relation", RELATIONS)
+@pytest.mark.parametrize("unit", BOUNDS, ids=lambda unit: unit.bound)
+def test_a_right_gate_is_not_flagged_and_its_bound_is_attained(unit, relation):
+    setting, chosen = attacked(replace(unit, relation=relation))
+    assert chosen.ratios[0] == pytest.approx(1.0, abs=1e-6)
+    _assert_sound(setting, chosen)
+    if relation == "add_remove":
+        assert len(chosen.first.target) == 0 < len(chosen.second.target)
+        assert setting.admitted[SILO].terms.n == EXPECTED != num_units(setting.data[SILO], setting.unit)
+    if relation == "replace_values":
+        assert len(chosen.first.target) == len(chosen.second.target)
+
+
+@pytest.mark.parametrize("sampler", ["fresh", "subsample", "poisson", "with_replacement"])
+@pytest.mark.parametrize("unit", [Person(), Person("limit", 2)], ids=lambda unit: unit.bound)
+def test_a_right_gate_is_not_flagged_whatever_the_sampler(unit, sampler):
+    setting, chosen = attacked(unit, sampler)
+    _assert_sound(setting, chosen, runs=100)
+
+
+def test_poisson_batches_of_persons_who_are_added_are_not_flagged():
+    for unit in (Person(relation="add_remove"), Person("limit", 2, "add_remove")):
+        setting, chosen = attacked(unit, "poisson")
+        _assert_sound(setting, chosen, runs=200)
+
+
+def _assert_sound(setting, chosen, runs=300):
+    found = sensitivity.search(setting, SILO, chosen, 3, 25)
+    assert found.sensitivity == pytest.approx(1.0, abs=0.01)
+    assert found.sensitivity <= 1 + sensitivity.TOLERANCE
+    assert found.cross <= sensitivity.TOLERANCE
+    assert probes.probe(setting, SILO, chosen) == []
+    assert noise.measure(setting, SILO, chosen, ALARM).faults == ()
+    samples = servers.malicious(setting, SILO, chosen, runs)
+    assert estimate.violated([samples], estimate.claim_of(setting, SILO), ALARM) is None
+
+
+def _unbounded(records, terms, problem, block, points, clip, size):
+    """Every record's term is clipped, their sum is not: what a plan for records does."""
+    return records.clipped_sum(problem, block, points, clip)
+
+
+def _by_records(batches, batch, members):
+    rows = [[float(len(order.rows))] for order in batches._records._people._orders]
+    return torch.tensor(rows, dtype=torch.float64)[list(members)]
+
+
+@pytest.mark.parametrize("relation", RELATIONS)
+def test_a_sum_of_clipped_terms_without_a_bound_is_found(monkeypatch, relation):
+    setting, _ = attacked(Person(relation=relation))
+    monkeypatch.setattr(Records, "person_sum", _unbounded)
+    chosen = search(setting, SILO)
+    found = sensitivity.search(setting, SILO, chosen, 3, 25)
+    assert found.sensitivity == pytest.approx(setting.many, rel=0.01)
+    samples = servers.malicious(setting, SILO, chosen, 300)
+    assert estimate.violated([samples], estimate.claim_of(setting, SILO), ALARM) is not None
+
+
+def test_a_divisor_that_counts_records_is_found(monkeypatch):
+    """With others whose records pull one way the answer tells how many records a person has."""
+    setting, chosen = attacked(Person())
+    monkeypatch.setattr(Batches, "_divisor", _by_records)
+    setting = setting.by_persons(100)
+    found = sensitivity.search(setting, SILO, search(setting, SILO), 6, 40)
+    assert found.sensitivity > 1.2
+    assert noise.measure(setting, SILO, chosen, ALARM).ratio < 0.6
+
+
+def _attained(setting):
+    """The largest movement over the sensitivity, and the epsilon that 3,000 runs in each world bound."""
+    chosen = search(setting, SILO)
+    claim = estimate.claim_of(setting, SILO)
+    found = sensitivity.search(setting, SILO, chosen, 3, 25)
+    first, second = servers.malicious(setting, SILO, chosen, 3000)
+    epsilon, name = estimate.bounds(first, second, claim).attained(estimate.is_gaussian(claim.census))
+    assert name == "mean difference"
+    assert estimate.violated([(first, second)], claim, ALARM) is None
+    return found.sensitivity, epsilon / claim.epsilon
+
+
+STATISTICS = [
+    *((name, Person()) for name in CASES if name != "minimiser"),
+    *((name, Person(relation="add_remove")) for name in CASES if name != "minimiser"),
+    ("second_moment", Person("mean")),
+    ("second_moment", Person("limit", 3)),
+    ("minimiser", Person("smooth", 3)),  # not with add_remove: it divides by a number that is private then
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "unit"), STATISTICS)
+def test_a_worst_pair_of_persons_attains_most_of_the_epsilon(name, unit):
+    algorithm = AskOnce(name, *CASES[name])
+    setting = prepare(resolved_of(one_run(scenario(unit, num_rounds=1), {}), algorithm, people()))
+    moved, share = _attained(setting)
+    assert 0.99 <= moved <= 1 + 1e-6
+    assert 0.7 <= share <= 1.0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("relation", RELATIONS)
+@pytest.mark.parametrize("unit", BOUNDS, ids=lambda unit: unit.bound)
+def test_training_on_persons_attains_most_of_the_epsilon_and_no_more(unit, relation):
+    setting, _ = attacked(replace(unit, relation=relation))
+    moved, share = _attained(setting.by_persons(100))
+    assert moved == pytest.approx(1.0, abs=1e-6)
+    assert 0.7 <= share <= 1.0
+
+
+def test_daemons_are_audited_by_records():
+    setting, _ = attacked(Person())
+    with pytest.raises(InputError, match="leave --daemons out to audit persons"):
+        neighbours(setting, SILO)
