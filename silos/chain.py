@@ -22,8 +22,7 @@ GENESIS = bytes(32)
 FILE = "ledger.sqlite"
 _APPLICATION = 0x66647331  # in the file's header
 FORMAT = 0
-"""The header's user_version: 0 since version 0.3.0. A release that changes what is stored counts it up, and
-brings `upgrade` a step from the one before."""
+"""The header's user_version: 0 since version 0.3.0. A release that changes what is stored counts it up."""
 
 SCHEMA = f"""
 PRAGMA application_id = {_APPLICATION};
@@ -98,8 +97,8 @@ def check_pages(connection: sqlite3.Connection) -> None:
     if connection.execute("PRAGMA application_id").fetchone()[0] != _APPLICATION:
         raise Refused("the file is no ledger of a silo")
     if (found := connection.execute("PRAGMA user_version").fetchone()[0]) != FORMAT:
-        way = "fedsim ledger upgrade STATE carries it over" if found < FORMAT else "it takes a newer fedsim"
-        raise Refused(f"the silo's ledger has format {found}, and this version of fedsim {FORMAT}: {way}")
+        formats = f"has format {found}, and this version of fedsim {FORMAT}"
+        raise Refused(f"the silo's ledger {formats}: it takes a newer fedsim")
     if connection.execute("PRAGMA integrity_check(1)").fetchone()[0] != "ok":
         raise Refused("the silo's ledger is damaged: SQLite finds it inconsistent")
 

@@ -9,10 +9,11 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import click
 import typer
+from typer.core import TyperGroup
 
 import fedsim
 
@@ -29,7 +30,35 @@ EXIT_CODES = (
     "finished is kept."
 )
 
+
+class _PlainErrors(TyperGroup):
+    """Commands: bad input and refusals are one line on stderr and exit code 2, a full disk one line and 1.
+
+    With `fedsim --debug` the traceback comes first.
+    """
+
+    def invoke(self, context: click.Context) -> Any:
+        """Run the command that is named."""
+        from fedsim.common.errors import InputError, PluginError, Refused
+
+        try:
+            return super().invoke(context)
+        except (click.ClickException, typer.Exit):
+            raise
+        except Exception as error:
+            if context.params["debug"]:
+                traceback.print_exc()
+            if isinstance(error, InputError | PluginError):
+                fail(f"error: {error}")
+            if isinstance(error, Refused):
+                fail(f"refused: {error}")
+            if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+                fail(f"failed: {error.filename or 'a file'}: cannot be written ({error.strerror})", FAILED)
+            raise
+
+
 app = typer.Typer(
+    cls=_PlainErrors,
     help="Federated learning between organisations that do not trust the server: every silo's messages are "
     "differentially private, each within its own budget.",
     epilog=EXIT_CODES,
@@ -133,36 +162,6 @@ def options(
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
 ) -> None:
     """Options that come before a command."""
-
-
-@contextmanager
-def plain_errors() -> Iterator[None]:
-    """Bad input and refusals are one line on stderr and exit code 2, a full disk one line and 1."""
-    from fedsim.common.errors import InputError, PluginError, Refused
-
-    try:
-        with _traceback():
-            yield
-    except (InputError, PluginError) as error:
-        fail(f"error: {error}")
-    except Refused as error:
-        fail(f"refused: {error}")
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            raise
-        fail(f"failed: {error.filename or 'a file'}: cannot be written ({error.strerror})", FAILED)
-
-
-@contextmanager
-def _traceback() -> Iterator[None]:
-    """With `fedsim --debug`, print the traceback of an error before it becomes one line."""
-    try:
-        yield
-    except Exception:
-        context = click.get_current_context(silent=True)
-        if context is not None and context.find_root().params.get("debug"):
-            traceback.print_exc()
-        raise
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from fedsim.cli.app import PRIVACY, SCENARIO, DataDir, Overrides, app, data_from, fail, plain_errors, ready
+from fedsim.cli.app import PRIVACY, SCENARIO, DataDir, Overrides, app, data_from, fail, ready
 from fedsim.cli.output import print_json, print_notices, say, shown, titled
 from fedsim.common.errors import InputError
 from fedsim.privacy.rounding import shown_down, shown_up
@@ -60,7 +60,7 @@ def bounds(
     ] = None,
 ) -> None:
     """Show the theory's upper and lower bounds on the run's excess risk, constants set to one."""
-    with plain_errors(), data_from(data_dir):
+    with data_from(data_dir):
         if (scenario is None) == (run is None):
             fail("error: SCENARIO: give a scenario file, or --run and a run directory")
         loaded = None if scenario is None else ready(scenario, overrides)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from fedsim.cli.app import SCENARIOS, app, plain_errors, spoken
+from fedsim.cli.app import SCENARIOS, app, spoken
 from fedsim.cli.output import titled
 from fedsim.cli.reading import SPOKEN, GivenReading, Tables, with_reading
 
@@ -38,22 +38,21 @@ def contributions(
 
     It reads one column: run it where it may be read. What it prints is not private.
     """
-    with plain_errors():
-        import numpy as np
+    import numpy as np
 
-        from fedsim.data.column_values import Cells
-        from fedsim.data.source import alike, numbered
-        from fedsim.data.table import open_tables
+    from fedsim.data.column_values import Cells
+    from fedsim.data.source import alike, numbered
+    from fedsim.data.table import open_tables
 
-        with spoken({**SPOKEN, "person": "--person-column"}):
-            table = open_tables(tables, "path", reading)[0]
-            table.require(person_column, "person")
-            values = table.read([person_column])[person_column]
-            ids = Cells(values, np.arange(len(values)), "person", reading, table.place).ids(person_column)
-        _print(np.sort(np.bincount(numbered(ids))), epsilon)
-        if similar := alike(ids):
-            typer.echo(f"{similar:,} ids differ from others in spaces, case or leading zeros only.")
-        typer.echo(LAST)
+    with spoken({**SPOKEN, "person": "--person-column"}):
+        table = open_tables(tables, "path", reading)[0]
+        table.require(person_column, "person")
+        values = table.read([person_column])[person_column]
+        ids = Cells(values, np.arange(len(values)), "person", reading, table.place).ids(person_column)
+    _print(np.sort(np.bincount(numbered(ids))), epsilon)
+    if similar := alike(ids):
+        typer.echo(f"{similar:,} ids differ from others in spaces, case or leading zeros only.")
+    typer.echo(LAST)
 
 
 def _print(counts: Ints, epsilon: float) -> None:

@@ -23,7 +23,6 @@ from fedsim.cli.app import (
     Overrides,
     ScenarioFile,
     app,
-    plain_errors,
     ready,
 )
 from fedsim.cli.output import print_failure, print_run, print_warnings, say, shown, slug
@@ -51,9 +50,8 @@ def up(
 ) -> None:
     """Deploy a scenario whole on this machine: a server, and for each silo a daemon and a node; train, and
     leave a folder for each party."""
-    with plain_errors():
-        loaded = None if scenario is None else ready(scenario, overrides, out)
-        raise typer.Exit(_run_here(loaded, overrides or [], out, port, resume))
+    loaded = None if scenario is None else ready(scenario, overrides, out)
+    raise typer.Exit(_run_here(loaded, overrides or [], out, port, resume))
 
 
 def _run_here(
@@ -141,9 +139,8 @@ def deploy(
     ] = None,
 ) -> None:
     """Train a model with real silos, through Flower, and write the run directory."""
-    with plain_errors():
-        ready(scenario, overrides, out)  # a mistake should not wait for silos
-        raise typer.Exit(_run(scenario, overrides or [], federation, out, resume, superlink))
+    ready(scenario, overrides, out)  # a mistake should not wait for silos
+    raise typer.Exit(_run(scenario, overrides or [], federation, out, resume, superlink))
 
 
 def _run(

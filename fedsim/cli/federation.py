@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from fedsim.cli.app import DEPLOYMENT, app, plain_errors
+from fedsim.cli.app import DEPLOYMENT, app
 from fedsim.cli.output import titled
 
 federation = typer.Typer(
@@ -33,33 +33,30 @@ def federation_add(
     node: Node,
 ) -> None:
     """Let a silo take part in the runs that begin from now on; makes the file if there is none."""
-    with plain_errors():
-        from fedsim.deployment.federation_edit import add
+    from fedsim.deployment.federation_edit import add
 
-        add(file, name, identity, node)
-        typer.echo(f"Added {name} to {file}.")
+    add(file, name, identity, node)
+    typer.echo(f"Added {name} to {file}.")
 
 
 @federation.command("rekey")
 def federation_rekey(file: File, name: Name, node: Node, superlink: Running = None) -> None:
     """Let a silo's node in by another key from now on, and no more by the old one."""
-    with plain_errors():
-        from fedsim.deployment.federation_edit import rekey
+    from fedsim.deployment.federation_edit import rekey
 
-        with rekey(file, name, node) as old:
-            _forget(file, superlink, old)
-        typer.echo(f"{name} is let in by {node} from now on.")
+    with rekey(file, name, node) as old:
+        _forget(file, superlink, old)
+    typer.echo(f"{name} is let in by {node} from now on.")
 
 
 @federation.command("remove")
 def federation_remove(file: File, name: Name, superlink: Running = None) -> None:
     """Take a silo out of the runs that begin from now on; an open run goes on with those it began with."""
-    with plain_errors():
-        from fedsim.deployment.federation_edit import remove
+    from fedsim.deployment.federation_edit import remove
 
-        with remove(file, name) as old:
-            _forget(file, superlink, old)
-        typer.echo(f"Removed {name} from {file}.")
+    with remove(file, name) as old:
+        _forget(file, superlink, old)
+    typer.echo(f"Removed {name} from {file}.")
 
 
 @federation.command("roster")
@@ -74,26 +71,24 @@ def federation_roster(
     aggregators: Annotated[bool, typer.Option("--aggregators", help="Server and shuffler add it.")] = False,
 ) -> None:
     """Write the roster of secure aggregation from the federation's keys, and name it in the file."""
-    with plain_errors():
-        from fedsim.deployment.roster_file import write_roster
+    from fedsim.deployment.roster_file import write_roster
 
-        terms = {"federation": name, "min_silos": min_silos, "honest_fraction": honest_fraction}
-        terms["noise_by"] = "aggregators" if aggregators else "silos"
-        made = write_roster(file, shuffler, socket, out, terms)
-        typer.echo(f"Wrote {out}, and named it in {file}. Its digest, for all operators to compare:")
-        typer.echo(made.digest)
+    terms = {"federation": name, "min_silos": min_silos, "honest_fraction": honest_fraction}
+    terms["noise_by"] = "aggregators" if aggregators else "silos"
+    made = write_roster(file, shuffler, socket, out, terms)
+    typer.echo(f"Wrote {out}, and named it in {file}. Its digest, for all operators to compare:")
+    typer.echo(made.digest)
 
 
 @federation.command("list")
 def federation_list(file: File) -> None:
     """List the silos and their identities."""
-    with plain_errors():
-        from fedsim.deployment.federation_file import load_federation
+    from fedsim.deployment.federation_file import load_federation
 
-        table = titled(None, texts=["silo", "identity"])
-        for name, identity in load_federation(file).identities.items():
-            table.add_row(name, identity.hex())
-        Console().print(table)
+    table = titled(None, texts=["silo", "identity"])
+    for name, identity in load_federation(file).identities.items():
+        table.add_row(name, identity.hex())
+    Console().print(table)
 
 
 def _forget(file: Path, running: str | None, key: bytes) -> None:
@@ -116,8 +111,7 @@ def kit(
     out: Annotated[Path, typer.Option(help="A new directory.")],
 ) -> None:
     """Make the folder that a silo's operator needs: a draft of silo.yaml, its node's key, units, a README."""
-    with plain_errors():
-        from fedsim.deployment.kit import write_kit
+    from fedsim.deployment.kit import write_kit
 
-        written = write_kit(silo, federation, out)
-        typer.echo(f"Wrote {out}/ ({', '.join(map(str, written))}); node.key is a secret.")
+    written = write_kit(silo, federation, out)
+    typer.echo(f"Wrote {out}/ ({', '.join(map(str, written))}); node.key is a secret.")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedsim.cli.app import SCENARIOS, app, check_unused, plain_errors, spoken
+from fedsim.cli.app import SCENARIOS, app, check_unused, spoken
 from fedsim.cli.reading import SPOKEN, GivenReading, Tables, with_reading
 from fedsim.common.files import atomic_file, writing
 
@@ -38,20 +38,19 @@ def init(
 
     It reads the records: run it where they may be read. The schema is a draft, and not private.
     """
-    with plain_errors():
-        from fedsim.data.drafting import draft
-        from fedsim.data.table import open_tables
+    from fedsim.data.drafting import draft
+    from fedsim.data.table import open_tables
 
-        with spoken(SPOKEN):
-            place = out or Path(f"{_stem(tables)}.yaml")
-            check_unused(place, "--out")
-            table, silo_column = open_tables(tables, "path", reading, silo)
-            drafted = draft(table, target, silo_column, reading)
-        text = _scenario(tables, place, silo, reading, drafted)
-        with writing(place), atomic_file(place) as beside:
-            beside.write_text(text, encoding="utf-8")
-        typer.echo(f"Wrote {place}: {_summary(drafted)}. Next:")
-        typer.echo(_next(tables, target, silo, reading, place))
+    with spoken(SPOKEN):
+        place = out or Path(f"{_stem(tables)}.yaml")
+        check_unused(place, "--out")
+        table, silo_column = open_tables(tables, "path", reading, silo)
+        drafted = draft(table, target, silo_column, reading)
+    text = _scenario(tables, place, silo, reading, drafted)
+    with writing(place), atomic_file(place) as beside:
+        beside.write_text(text, encoding="utf-8")
+    typer.echo(f"Wrote {place}: {_summary(drafted)}. Next:")
+    typer.echo(_next(tables, target, silo, reading, place))
 
 
 def _stem(tables: Sequence[Path]) -> str:

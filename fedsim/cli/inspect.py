@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from fedsim.cli.app import SCENARIOS, app, plain_errors, spoken
+from fedsim.cli.app import SCENARIOS, app, spoken
 from fedsim.cli.output import titled
 from fedsim.cli.reading import SPOKEN, GivenReading, Tables, with_reading
 
@@ -36,15 +36,14 @@ def inspect(
 
     It reads the records: run it where they may be read. What it prints is not private.
     """
-    with plain_errors():
-        from fedsim.data import inspection
+    from fedsim.data import inspection
 
-        with spoken(SPOKEN):
-            found = inspection.inspect(tables, target, silo, reading)
-        if as_json:
-            typer.echo(json.dumps(asdict(found), ensure_ascii=False, indent=2))
-        else:
-            _print(found)
+    with spoken(SPOKEN):
+        found = inspection.inspect(tables, target, silo, reading)
+    if as_json:
+        typer.echo(json.dumps(asdict(found), ensure_ascii=False, indent=2))
+    else:
+        _print(found)
 
 
 def _print(found: Inspection) -> None:

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from fedsim.cli.app import DEPLOYMENT, app, plain_errors
+from fedsim.cli.app import DEPLOYMENT, app
 from fedsim.cli.output import print_facts, print_json, printable, titled
 from fedsim.common.errors import InputError, Refused
 from fedsim.common.files import atomic_file
@@ -51,41 +51,40 @@ def ledger_show(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Check the whole ledger; show its runs, what they cost and what is left."""
-    with plain_errors():
-        from silos.book import read
+    from silos.book import read
 
-        book = read(ledger_of(state), head)
-        change = _change(book.enrolment.tree().get("unit", {}).get("relation"))
-        delta = book.enrolment.caps.delta if delta is None else delta
-        if not 0 < delta < 1:
-            raise InputError("--delta", delta, "a number in (0, 1)")
-        if as_json:
-            print_json(_tree(book, delta))
-            return
-        console, caps = Console(), book.enrolment.caps
-        print_facts(
-            console,
-            [
-                *book.notices,
-                *book.enrolment.notices,
-                f"Silo {book.enrolment.silo}: all that it ever releases is ({shown_up(caps.epsilon)}, "
-                f"{shown_up(caps.delta)})-DP for {change}, whatever is asked of it.",
-                *([_POOLED] if _pooled(book) else []),
-                *(
-                    f"A run of a Gaussian plan {_OF[part]}with delta {shown_down(delta)} may still cost "
-                    f"epsilon {shown_down(_affordable(book, part, delta))}."
-                    for part in _parts(book)
-                ),
-            ],
-            [
-                ("Life ends", time_of(book.enrolment.expires)),
-                ("Entries", f"{book.length}, whole and in order; the last of {time_of(book.time)}"),
-                ("Public key", book.enrolment.identity),
-                ("Head", book.head),
-            ],
-        )
-        console.print(_account(book))
-        console.print(_runs(book))
+    book = read(ledger_of(state), head)
+    change = _change(book.enrolment.tree().get("unit", {}).get("relation"))
+    delta = book.enrolment.caps.delta if delta is None else delta
+    if not 0 < delta < 1:
+        raise InputError("--delta", delta, "a number in (0, 1)")
+    if as_json:
+        print_json(_tree(book, delta))
+        return
+    console, caps = Console(), book.enrolment.caps
+    print_facts(
+        console,
+        [
+            *book.notices,
+            *book.enrolment.notices,
+            f"Silo {book.enrolment.silo}: all that it ever releases is ({shown_up(caps.epsilon)}, "
+            f"{shown_up(caps.delta)})-DP for {change}, whatever is asked of it.",
+            *([_POOLED] if _pooled(book) else []),
+            *(
+                f"A run of a Gaussian plan {_OF[part]}with delta {shown_down(delta)} may still cost "
+                f"epsilon {shown_down(_affordable(book, part, delta))}."
+                for part in _parts(book)
+            ),
+        ],
+        [
+            ("Life ends", time_of(book.enrolment.expires)),
+            ("Entries", f"{book.length}, whole and in order; the last of {time_of(book.time)}"),
+            ("Public key", book.enrolment.identity),
+            ("Head", book.head),
+        ],
+    )
+    console.print(_account(book))
+    console.print(_runs(book))
 
 
 @ledger.command("receipt")
@@ -95,23 +94,22 @@ def ledger_receipt(
     out: Annotated[Path | None, typer.Option(help="File to write; default: the terminal.")] = None,
 ) -> None:
     """Sign a receipt of what a run cost and did, for a reviewer to check elsewhere."""
-    with plain_errors():
-        from fedsim.common.identity import Identity
-        from silos import ledger_file
-        from silos.book import read
+    from fedsim.common.identity import Identity
+    from silos import ledger_file
+    from silos.book import read
 
-        place = ledger_of(state)
-        book = read(place)
-        found = [name for name in book.runs if name.startswith(run)]
-        if len(found) != 1:
-            raise InputError("RUN", run, f"the first digits of one run's id; {len(found)} runs begin so")
-        signed = ledger_file.signed_receipt(book.enrolment, book.runs[found[0]], Identity.load(place.parent))
-        if out is None:
-            typer.echo(signed)
-            return
-        with atomic_file(out) as draft:
-            draft.write_text(f"{signed}\n")
-        typer.echo(f"Wrote {out}")
+    place = ledger_of(state)
+    book = read(place)
+    found = [name for name in book.runs if name.startswith(run)]
+    if len(found) != 1:
+        raise InputError("RUN", run, f"the first digits of one run's id; {len(found)} runs begin so")
+    signed = ledger_file.signed_receipt(book.enrolment, book.runs[found[0]], Identity.load(place.parent))
+    if out is None:
+        typer.echo(signed)
+        return
+    with atomic_file(out) as draft:
+        draft.write_text(f"{signed}\n")
+    typer.echo(f"Wrote {out}")
 
 
 @ledger.command("verify")
@@ -121,34 +119,20 @@ def ledger_verify(
     as_json: Annotated[bool, typer.Option("--json", help="Print the receipt's content as JSON.")] = False,
 ) -> None:
     """Check that a silo signed a receipt as it stands, and show it; needs nothing but its public key."""
-    with plain_errors():
-        from silos import ledger_file
+    from silos import ledger_file
 
-        key = _text("--key", Path(key)) if Path(key).is_file() else key
-        stated = ledger_file.verified_receipt(_text("RECEIPT", receipt), key)
-        if as_json:
-            typer.echo(json.dumps(stated, indent=2, sort_keys=True))
-            return
-        try:
-            notices, rows = _stated(stated)
-        except (KeyError, TypeError, ValueError, AttributeError, OverflowError, OSError, Refused):
-            hint = "signed by this key, with other content than a receipt has; --json shows it"
-            raise InputError("RECEIPT", str(receipt), hint) from None
-        verdict = f"Verified: the silo of this key signed this receipt as it stands, {stated['silo']}."
-        print_facts(Console(), [verdict, *notices], rows)
-
-
-@ledger.command("upgrade")
-def ledger_upgrade(state: State) -> None:
-    """Carry a stopped silo's ledger over to this version's format; from version 0.3.0 on."""
-    with plain_errors():
-        from silos.book import read
-        from silos.chain import FORMAT
-
-        book = read(ledger_of(state))
-        typer.echo(
-            f"{book.length} entries, whole and in format {FORMAT}, this version's: nothing to carry over."
-        )
+    key = _text("--key", Path(key)) if Path(key).is_file() else key
+    stated = ledger_file.verified_receipt(_text("RECEIPT", receipt), key)
+    if as_json:
+        typer.echo(json.dumps(stated, indent=2, sort_keys=True))
+        return
+    try:
+        notices, rows = _stated(stated)
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError, OSError, Refused):
+        hint = "signed by this key, with other content than a receipt has; --json shows it"
+        raise InputError("RECEIPT", str(receipt), hint) from None
+    verdict = f"Verified: the silo of this key signed this receipt as it stands, {stated['silo']}."
+    print_facts(Console(), [verdict, *notices], rows)
 
 
 def _stated(receipt: Mapping[str, Any]) -> tuple[list[str], list[tuple[str, str]]]:

@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from fedsim.cli.app import SCENARIOS, app, check_unused, plain_errors
+from fedsim.cli.app import SCENARIOS, app, check_unused
 from fedsim.common.errors import InputError
 from fedsim.common.files import atomic_directory, writing
 
@@ -35,11 +35,10 @@ def new(
     ] = None,
 ) -> None:
     """Begin an algorithm, as a package with a scenario and tests that pass."""
-    with plain_errors():
-        folder = place or Path(name)
-        written = _package(name, folder)
-        typer.echo(f"Wrote {folder}/ ({', '.join(sorted(map(str, written)))})")
-        typer.echo(f"Next: cd {folder}; pip install -e .; fedsim simulate scenario.yaml; pytest")
+    folder = place or Path(name)
+    written = _package(name, folder)
+    typer.echo(f"Wrote {folder}/ ({', '.join(sorted(map(str, written)))})")
+    typer.echo(f"Next: cd {folder}; pip install -e .; fedsim simulate scenario.yaml; pytest")
 
 
 def _package(name: str, place: Path) -> list[Path]:

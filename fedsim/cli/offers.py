@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from fedsim.cli.app import DEPLOYMENT, app, plain_errors
+from fedsim.cli.app import DEPLOYMENT, app
 from fedsim.cli.ledger import WORDS, State, cost_rows, ledger_of, study_rows, time_of
 from fedsim.cli.output import print_facts, printable, say, titled
 from fedsim.common.errors import InputError, Refused
@@ -39,53 +39,50 @@ Which = Annotated[str, typer.Argument(metavar="OFFER", help="First digits of an 
 @offers.command("list")
 def offers_list(state: State) -> None:
     """Show the offers that wait or were decided, and have not been admitted."""
-    with plain_errors():
-        book, folder, now = _opened(state)
-        table = titled(padding=0)
-        table.expand = True
-        for name in ("offer", "asked", "lapses", "decision", "epsilon"):
-            table.add_column(name, no_wrap=True)
-        table.add_column("study", no_wrap=True, overflow="ellipsis", ratio=1)
-        for each in _waiting(book, folder, now):
-            days = [time_of(moment)[:10] for moment in (each.asked, each.lapses)]
-            epsilon = shown_up(each.terms["epsilon_guaranteed"])
-            decision = folder.decision(each.digest)[0] or "none"
-            study = Text(printable(_tree(each)["study"]["name"]))
-            table.add_row(each.digest[:_ID], *days, decision, epsilon, study)
-        if table.row_count:
-            Console().print(table)
-        else:
-            say(Console(), "No offer waits.")
+    book, folder, now = _opened(state)
+    table = titled(padding=0)
+    table.expand = True
+    for name in ("offer", "asked", "lapses", "decision", "epsilon"):
+        table.add_column(name, no_wrap=True)
+    table.add_column("study", no_wrap=True, overflow="ellipsis", ratio=1)
+    for each in _waiting(book, folder, now):
+        days = [time_of(moment)[:10] for moment in (each.asked, each.lapses)]
+        epsilon = shown_up(each.terms["epsilon_guaranteed"])
+        decision = folder.decision(each.digest)[0] or "none"
+        study = Text(printable(_tree(each)["study"]["name"]))
+        table.add_row(each.digest[:_ID], *days, decision, epsilon, study)
+    if table.row_count:
+        Console().print(table)
+    else:
+        say(Console(), "No offer waits.")
 
 
 @offers.command("show")
 def offers_show(state: State, offer: Which) -> None:
     """Show what an offer asks for, what it would cost, and what would be left."""
-    with plain_errors():
-        book, folder, now = _opened(state)
-        found = _one(book, folder, now, offer)
-        decision = folder.decision(found.digest)[0] or "not decided"
-        last = folder.place(found.digest).stat().st_mtime_ns // 1000
-        line = f"Offer {found.digest[:_ID]} to silo {book.enrolment.silo}: {decision}."
-        rows = [
-            ("Asked", f"first {time_of(found.asked)}, last {time_of(last)}"),
-            ("Lapses", time_of(found.lapses)),
-        ]
-        print_facts(Console(), [line], [*_facts(found, book), *rows])
+    book, folder, now = _opened(state)
+    found = _one(book, folder, now, offer)
+    decision = folder.decision(found.digest)[0] or "not decided"
+    last = folder.place(found.digest).stat().st_mtime_ns // 1000
+    line = f"Offer {found.digest[:_ID]} to silo {book.enrolment.silo}: {decision}."
+    rows = [
+        ("Asked", f"first {time_of(found.asked)}, last {time_of(last)}"),
+        ("Lapses", time_of(found.lapses)),
+    ]
+    print_facts(Console(), [line], [*_facts(found, book), *rows])
 
 
 @offers.command("approve")
 def offers_approve(state: State, offer: Which) -> None:
     """Approve an offer: this one, at the cost that is shown, once, until it lapses."""
-    with plain_errors():
-        book, folder, now = _opened(state)
-        found = _one(book, folder, now, offer)
-        if decision := folder.decision(found.digest)[0]:
-            raise InputError("OFFER", offer, f"was {decision} before")
-        with writing(folder.folder, "STATE"):
-            folder.decide(found.digest, "approved")
-        after = "It is admitted when its server asks again, if policy and lifetime allow it then."
-        print_facts(Console(), [f"Approved {found.digest[:_ID]}. {after}"], _facts(found, book))
+    book, folder, now = _opened(state)
+    found = _one(book, folder, now, offer)
+    if decision := folder.decision(found.digest)[0]:
+        raise InputError("OFFER", offer, f"was {decision} before")
+    with writing(folder.folder, "STATE"):
+        folder.decide(found.digest, "approved")
+    after = "It is admitted when its server asks again, if policy and lifetime allow it then."
+    print_facts(Console(), [f"Approved {found.digest[:_ID]}. {after}"], _facts(found, book))
 
 
 @offers.command("refuse")
@@ -95,14 +92,13 @@ def offers_refuse(
     reason: Annotated[str, typer.Option(help="Words for the server; none by default.")] = "",
 ) -> None:
     """Refuse an offer, or take its approval back before it is admitted."""
-    with plain_errors():
-        if len(reason) > _REASON or not reason.isprintable():
-            raise InputError("--reason", reason, f"at most {_REASON} printable characters")
-        book, folder, now = _opened(state)
-        found = _one(book, folder, now, offer)
-        with writing(folder.folder, "STATE"):
-            folder.decide(found.digest, "refused", reason)
-        say(Console(), f"Refused {found.digest[:_ID]}; its server is told when it asks again.")
+    if len(reason) > _REASON or not reason.isprintable():
+        raise InputError("--reason", reason, f"at most {_REASON} printable characters")
+    book, folder, now = _opened(state)
+    found = _one(book, folder, now, offer)
+    with writing(folder.folder, "STATE"):
+        folder.decide(found.digest, "refused", reason)
+    say(Console(), f"Refused {found.digest[:_ID]}; its server is told when it asks again.")
 
 
 @offers.command("check")
@@ -113,19 +109,18 @@ def offers_check(
     config: Annotated[Path, typer.Option(help="The silo's file (YAML).")],
 ) -> None:
     """Try an offer out: what it would cost, or why it is refused; nothing is stored or spent."""
-    with plain_errors():
-        from fedsim.common.plugins import load_none
+    from fedsim.common.plugins import load_none
 
-        load_none()  # as the daemon
-        from silos.book import read
-        from silos.config import load_config
-        from silos.tried_out import tried_out
+    load_none()  # as the daemon
+    from silos.book import read
+    from silos.config import load_config
+    from silos.tried_out import tried_out
 
-        silo = load_config(config)
-        found = tried_out(silo, _head(file))
-        by = "the policy admits it" if silo.policy.approve == "policy" else "it would wait for the operator"
-        line = f"Offer {found.digest[:_ID]} to silo {silo.name}: {by}. Nothing was stored or spent."
-        print_facts(Console(), [line], _facts(found, read(silo.ledger)))
+    silo = load_config(config)
+    found = tried_out(silo, _head(file))
+    by = "the policy admits it" if silo.policy.approve == "policy" else "it would wait for the operator"
+    line = f"Offer {found.digest[:_ID]} to silo {silo.name}: {by}. Nothing was stored or spent."
+    print_facts(Console(), [line], _facts(found, read(silo.ledger)))
 
 
 def _head(file: Path) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from fedsim.cli.app import DEPLOYMENT, FAILED, app, plain_errors
+from fedsim.cli.app import DEPLOYMENT, FAILED, app
 from fedsim.cli.deploy import print_kept, print_resume, telling
 from fedsim.cli.output import print_json, print_warnings, printable, say, shown, titled
 from fedsim.common.errors import InputError
@@ -44,17 +44,16 @@ def status(
 ) -> None:
     """Show how a deployment stands: SuperLink, newest run, silos; exit code 1 if the SuperLink does not
     answer."""
-    with plain_errors():
-        from fedsim.deployment.standing import Place, standing
+    from fedsim.deployment.standing import Place, standing
 
-        place = Place.of(federation, superlink)
-        tree = standing(place, run or [])
-        away = place.address is not None and not tree["superlink"]["answers"]
-        if as_json:
-            print_json(tree)
-        else:
-            _print(place, tree)
-        raise typer.Exit(FAILED if away else 0)
+    place = Place.of(federation, superlink)
+    tree = standing(place, run or [])
+    away = place.address is not None and not tree["superlink"]["answers"]
+    if as_json:
+        print_json(tree)
+    else:
+        _print(place, tree)
+    raise typer.Exit(FAILED if away else 0)
 
 
 def _print(place: Place, tree: Mapping[str, Any]) -> None:
@@ -111,15 +110,14 @@ def _minute(time: str | None) -> str:
 @app.command(rich_help_panel=DEPLOYMENT)
 def runs(federation: Where, superlink: AtSuperLink = None, as_json: AsJson = False) -> None:
     """List the runs that a SuperLink has, newest first."""
-    with plain_errors():
-        from fedsim.deployment.standing import Place, run_tree
+    from fedsim.deployment.standing import Place, run_tree
 
-        with Place.of(federation, superlink).control() as control:
-            found = [run_tree(run) for run in control.runs()]
-        if as_json:
-            print_json({"runs": found})
-        else:
-            Console().print(_table(found))
+    with Place.of(federation, superlink).control() as control:
+        found = [run_tree(run) for run in control.runs()]
+    if as_json:
+        print_json({"runs": found})
+    else:
+        Console().print(_table(found))
 
 
 def _table(found: list[dict[str, Any]]) -> Table:
@@ -142,15 +140,14 @@ def stop(
 ) -> None:
     """End a run after the round in hand, and say how to resume it; within the round where that takes longer
     than 30 s, another machine has the run, or it is one of another federation.yaml."""
-    with plain_errors():
-        from fedsim.deployment.standing import Place
+    from fedsim.deployment.standing import Place
 
-        place, console = Place.of(federation, superlink), Console()
-        with place.control() as control:
-            found = _chosen(control, run)
-            job = place.job(found)
-            _stop(control, found, job, console)
-        _how_to_resume(place, job, superlink, console)
+    place, console = Place.of(federation, superlink), Console()
+    with place.control() as control:
+        found = _chosen(control, run)
+        job = place.job(found)
+        _stop(control, found, job, console)
+    _how_to_resume(place, job, superlink, console)
 
 
 def _chosen(control: Control, number: str | None) -> Submitted:
@@ -197,17 +194,16 @@ def down(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="A directory of `fedsim up`.")],
 ) -> None:
     """End what runs in a directory of `fedsim up`: an `up` in another terminal, or what one left behind."""
-    with plain_errors():
-        from fedsim.deployment.running import FILE, running
-        from fedsim.deployment.topology import made
+    from fedsim.deployment.running import FILE, running
+    from fedsim.deployment.topology import made
 
-        topology, console = made(directory.absolute(), "DIR"), Console()
-        there = running(topology.directory)
-        count = 0 if there is None else there.end()
-        (topology.directory / FILE).unlink(missing_ok=True)
-        if not count:
-            say(console, f"Nothing of `fedsim up` runs in {shown(directory)}/.")
-            return
-        say(console, f"Ended {count} processes.")
-        if not topology.run.exists():
-            print_resume(console, topology)
+    topology, console = made(directory.absolute(), "DIR"), Console()
+    there = running(topology.directory)
+    count = 0 if there is None else there.end()
+    (topology.directory / FILE).unlink(missing_ok=True)
+    if not count:
+        say(console, f"Nothing of `fedsim up` runs in {shown(directory)}/.")
+        return
+    say(console, f"Ended {count} processes.")
+    if not topology.run.exists():
+        print_resume(console, topology)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from fedsim.cli.app import DEPLOYMENT, DONE, FAILED, app, plain_errors
+from fedsim.cli.app import DEPLOYMENT, DONE, FAILED, app
 from fedsim.common.files import writing
 
 
@@ -28,22 +28,21 @@ def certs(
     ] = False,
 ) -> None:
     """Make a deployment's authority, certificates and node keys, and say which file belongs to whom."""
-    with plain_errors():
-        from fedsim.deployment.certs import make
+    from fedsim.deployment.certs import make
 
-        with writing(directory, "DIR"):
-            made = make(directory, silo or [], host or [], days, renew)
-        if renew:
-            typer.echo(f"{directory / 'server' / 'server.crt'} is valid for {days} days from now.")
-        if not made:
-            if not renew:
-                typer.echo("All of it is there already; nothing was changed.")
-            return
-        for file in made:
-            secret = "  secret" if file.stat().st_mode & 0o044 == 0 else ""
-            typer.echo(f"{file.relative_to(directory)}{secret}")
-        readme = directory / "README"
-        typer.echo(f"\n{readme} says who gets what: a folder for each party; `authority` stays with you.")
+    with writing(directory, "DIR"):
+        made = make(directory, silo or [], host or [], days, renew)
+    if renew:
+        typer.echo(f"{directory / 'server' / 'server.crt'} is valid for {days} days from now.")
+    if not made:
+        if not renew:
+            typer.echo("All of it is there already; nothing was changed.")
+        return
+    for file in made:
+        secret = "  secret" if file.stat().st_mode & 0o044 == 0 else ""
+        typer.echo(f"{file.relative_to(directory)}{secret}")
+    readme = directory / "README"
+    typer.echo(f"\n{readme} says who gets what: a folder for each party; `authority` stays with you.")
 
 
 @app.command(rich_help_panel=DEPLOYMENT)
@@ -58,10 +57,9 @@ def node(
     metrics: Annotated[int | None, typer.Option(metavar="PORT", help="Of 127.0.0.1, for Prometheus.")] = None,
 ) -> None:
     """Run a silo's node: pass frames between a SuperLink and the silo's daemon; runs no other code."""
-    with plain_errors():
-        from silos.shim.__main__ import run
+    from silos.shim.__main__ import run
 
-        run(superlink, root_certificates, key, socket, port, token, log, metrics)
+    run(superlink, root_certificates, key, socket, port, token, log, metrics)
 
 
 @app.command(rich_help_panel=DEPLOYMENT)
@@ -82,24 +80,23 @@ def silo(
     ] = False,
 ) -> None:
     """Run one silo's daemon: records, budget and noise stay here, and every message is debited first."""
-    with plain_errors():
-        from fedsim.common.plugins import load_none
+    from fedsim.common.plugins import load_none
 
-        load_none()  # before what lists algorithms and data sets is imported
-        from silos.config import load_config
+    load_none()  # before what lists algorithms and data sets is imported
+    from silos.config import load_config
 
-        load_config(config)  # before torch is loaded
-        from silos.service import run
+    load_config(config)  # before torch is loaded
+    from silos.service import run
 
-        code = run(
-            config,
-            enrol_first=enrol,
-            serve=serve,
-            health=health,
-            insecure_simulation=insecure_simulation,
-            dry_run=dry_run,
-        )
-        raise typer.Exit(code)
+    code = run(
+        config,
+        enrol_first=enrol,
+        serve=serve,
+        health=health,
+        insecure_simulation=insecure_simulation,
+        dry_run=dry_run,
+    )
+    raise typer.Exit(code)
 
 
 @app.command(rich_help_panel=DEPLOYMENT)
@@ -113,10 +110,9 @@ def shuffler(
     ] = False,
 ) -> None:
     """Run a federation's shuffler: silos' sealed reports come in, and sums that it cannot read go out."""
-    with plain_errors():
-        from shuffler.service import run
+    from shuffler.service import run
 
-        raise typer.Exit(run(config, enrolling=enrol, health=health))
+    raise typer.Exit(run(config, enrolling=enrol, health=health))
 
 
 @app.command(rich_help_panel=DEPLOYMENT)
@@ -131,21 +127,20 @@ def preflight(
     key: Annotated[Path | None, typer.Option(help="With --superlink: the node's private key.")] = None,
 ) -> None:
     """Check a silo's machine: files, owners, disk, last day; or with --superlink network, dates and clock."""
-    with plain_errors():
-        from fedsim.common.errors import InputError
-        from silos.preflight import of_daemon, of_node
+    from fedsim.common.errors import InputError
+    from silos.preflight import of_daemon, of_node
 
-        if (config is None) == (superlink is None):
-            raise InputError("--config", config and str(config), "give it, or --superlink, one of the two")
-        failed = 0
-        if config is not None:
-            checks = of_daemon(config)
-        elif superlink is None or root_certificates is None or key is None:
-            raise InputError("--superlink", superlink, "goes with --root-certificates and --key")
-        else:
-            checks = of_node(superlink, root_certificates, key)
-        for check in checks:
-            typer.echo(str(check))
-            failed += not check.good
-        typer.echo(f"{failed} failed: see above." if failed else "All is as it must be.")
-        raise typer.Exit(FAILED if failed else DONE)
+    if (config is None) == (superlink is None):
+        raise InputError("--config", config and str(config), "give it, or --superlink, one of the two")
+    failed = 0
+    if config is not None:
+        checks = of_daemon(config)
+    elif superlink is None or root_certificates is None or key is None:
+        raise InputError("--superlink", superlink, "goes with --root-certificates and --key")
+    else:
+        checks = of_node(superlink, root_certificates, key)
+    for check in checks:
+        typer.echo(str(check))
+        failed += not check.good
+    typer.echo(f"{failed} failed: see above." if failed else "All is as it must be.")
+    raise typer.Exit(FAILED if failed else DONE)

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from fedsim.cli.app import SCENARIOS, app, plain_errors
+from fedsim.cli.app import SCENARIOS, app
 from fedsim.common.errors import InputError
 
 if TYPE_CHECKING:
@@ -24,50 +24,48 @@ if TYPE_CHECKING:
 @app.command("list", rich_help_panel=SCENARIOS)
 def list_parts() -> None:
     """List what a scenario can name: algorithms, problems, data sets, partitions, samplers and so on."""
-    with plain_errors():
-        from fedsim.algorithms.registry import algorithms
-        from fedsim.common.section import kinds
-        from fedsim.data.registry import PARTITIONS, data_sets
-        from fedsim.privacy.registry import MECHANISMS
-        from fedsim.problems.composite import Constraint
-        from fedsim.problems.kinds import problems
-        from fedsim.problems.network_models import Model
-        from fedsim.protocol.batch import Batch
-        from fedsim.scenario.catalogue import descriptions
-        from fedsim.scenario.participation import Participation
+    from fedsim.algorithms.registry import algorithms
+    from fedsim.common.section import kinds
+    from fedsim.data.registry import PARTITIONS, data_sets
+    from fedsim.privacy.registry import MECHANISMS
+    from fedsim.problems.composite import Constraint
+    from fedsim.problems.kinds import problems
+    from fedsim.problems.network_models import Model
+    from fedsim.protocol.batch import Batch
+    from fedsim.scenario.catalogue import descriptions
+    from fedsim.scenario.participation import Participation
 
-        parts = {
-            "scenarios (by name, in place of a file)": descriptions(),
-            "algorithms": _lines(algorithms()),
-            "problems": _lines(problems()),
-            "networks (problem.model)": _lines(kinds(Model)),
-            "constraints (problem.constraint)": _lines(kinds(Constraint)),
-            "data sets": _lines(data_sets()),
-            "partitions": _lines(PARTITIONS),
-            "samplers": _lines(kinds(Batch)),
-            "mechanisms": _lines(MECHANISMS),
-            "participation": _lines(kinds(Participation)),
-            "trackers": _trackers(),
-        }
-        console = Console()
-        for title, lines in parts.items():
-            if not lines:  # no tracker is installed
-                continue
-            table = Table(title=title, title_justify="left", show_header=False, box=None, padding=(0, 2))
-            table.add_column(no_wrap=True)  # a name is there to be copied
-            table.add_column()
-            for name, line in lines.items():
-                table.add_row(name, line)
-            console.print(table, "")
+    parts = {
+        "scenarios (by name, in place of a file)": descriptions(),
+        "algorithms": _lines(algorithms()),
+        "problems": _lines(problems()),
+        "networks (problem.model)": _lines(kinds(Model)),
+        "constraints (problem.constraint)": _lines(kinds(Constraint)),
+        "data sets": _lines(data_sets()),
+        "partitions": _lines(PARTITIONS),
+        "samplers": _lines(kinds(Batch)),
+        "mechanisms": _lines(MECHANISMS),
+        "participation": _lines(kinds(Participation)),
+        "trackers": _trackers(),
+    }
+    console = Console()
+    for title, lines in parts.items():
+        if not lines:  # no tracker is installed
+            continue
+        table = Table(title=title, title_justify="left", show_header=False, box=None, padding=(0, 2))
+        table.add_column(no_wrap=True)  # a name is there to be copied
+        table.add_column()
+        for name, line in lines.items():
+            table.add_row(name, line)
+        console.print(table, "")
 
 
 @app.command(rich_help_panel=SCENARIOS)
 def schema() -> None:
     """Print the JSON schema of a scenario, for editors."""
-    with plain_errors():
-        from fedsim.scenario.model import Scenario
+    from fedsim.scenario.model import Scenario
 
-        typer.echo(json.dumps(Scenario.model_json_schema(), indent=2))
+    typer.echo(json.dumps(Scenario.model_json_schema(), indent=2))
 
 
 def _trackers() -> dict[str, str]:
@@ -109,8 +107,7 @@ def check(
 ) -> None:
     """Check an algorithm for what must hold of every one: its plan, its optimum, its account; exit code 1 if
     something does not."""
-    with plain_errors():
-        raise typer.Exit(_check(algorithm, numbers or [], left_out or [], isolated))
+    raise typer.Exit(_check(algorithm, numbers or [], left_out or [], isolated))
 
 
 def _check(named: str, numbers: Sequence[str], left_out: Sequence[str], isolated: bool) -> int:

@@ -24,7 +24,6 @@ from fedsim.cli.app import (
     app,
     data_from,
     fail,
-    plain_errors,
     ready,
 )
 from fedsim.cli.output import print_json, print_notices, print_parameters, print_silos, rendered, say, shown
@@ -57,7 +56,7 @@ def privacy(
     ] = False,
 ) -> None:
     """Show what the run would cost each silo and the noise it would use; reads no feature values."""
-    with plain_errors(), data_from(data_dir):
+    with data_from(data_dir):
         loaded = ready(scenario, overrides, single=False)
         from fedsim.api.price import price
 
@@ -167,7 +166,7 @@ def audit(
 ) -> None:
     """Attack a scenario's transcript and show what that attains of each silo's claim; exit code 1 if a
     claim is broken."""
-    with plain_errors(), data_from(data_dir):
+    with data_from(data_dir):
         loaded = None if scenario is None else ready(scenario, overrides)
         if daemons is not None:
             if run is not None:

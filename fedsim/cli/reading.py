@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedsim.cli.app import plain_errors
-
 if TYPE_CHECKING:
     from fedsim.data.schema import Reading
 
@@ -33,8 +31,7 @@ def with_reading(command: Callable[..., None]) -> Callable[..., None]:
     @wraps(command)
     def wrapped(**given: Any) -> None:
         options = {name: given.pop(name) for name in added.parameters}
-        with plain_errors():
-            reading = _reading(**options)
+        reading = _reading(**options)
         command(**given, reading=reading)
 
     parameters = [each for each in own.parameters.values() if each.name != "reading"]

@@ -35,7 +35,7 @@ def release(
     as_json: shared.SummaryAsJson = False,
 ) -> None:
     """Release statistics of the silos' records once, with standard errors, and write the run directory."""
-    with shared.plain_errors(), shared.data_from(data_dir):
+    with shared.data_from(data_dir):
         given, asked, output = shared.ready(scenario, overrides, out), _asked(request), Output(quiet, as_json)
         from fedsim.api.release import release as released
         from fedsim.report.released import released_table

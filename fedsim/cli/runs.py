@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from fedsim.cli.app import RUNS, app, plain_errors, spoken
+from fedsim.cli.app import RUNS, app, spoken
 from fedsim.cli.output import say, shown, titled
 from fedsim.common.errors import InputError
 
@@ -36,19 +36,18 @@ def compare(
     out: Annotated[Path | None, typer.Option(help="New directory; default runs/comparison-TIME.")] = None,
 ) -> None:
     """Put several runs and sweeps into one table and one figure, a metric against epsilon, on a page."""
-    with plain_errors():
-        from fedsim.common.files import check_free
-        from fedsim.report.comparison import FILES, compared, source_of
-        from fedsim.report.sweep_summary import SHARED
+    from fedsim.common.files import check_free
+    from fedsim.report.comparison import FILES, compared, source_of
+    from fedsim.report.sweep_summary import SHARED
 
-        comparison = compared([source_of(directory) for directory in runs], points, metric)
-        folder = check_free(out or Path("runs") / f"comparison-{datetime.now():%Y%m%d-%H%M%S}")
-        console = Console()
-        console.print(_table(comparison))
-        if SHARED in comparison.not_private:
-            say(console, f"Not private: {SHARED}.")
-        comparison.save(folder)
-        say(console, f"Wrote {shown(folder)}/ ({', '.join(FILES)})")
+    comparison = compared([source_of(directory) for directory in runs], points, metric)
+    folder = check_free(out or Path("runs") / f"comparison-{datetime.now():%Y%m%d-%H%M%S}")
+    console = Console()
+    console.print(_table(comparison))
+    if SHARED in comparison.not_private:
+        say(console, f"Not private: {SHARED}.")
+    comparison.save(folder)
+    say(console, f"Wrote {shown(folder)}/ ({', '.join(FILES)})")
 
 
 def _table(comparison: Comparison) -> Table:
@@ -62,12 +61,11 @@ def _table(comparison: Comparison) -> Table:
 @app.command(rich_help_panel=RUNS)
 def report(directory: Annotated[Path, typer.Argument(metavar="RUN", help="Run directory.")]) -> None:
     """Write the reviewer's page of a run: report.html, which needs no network, and its figures."""
-    with plain_errors():
-        from fedsim.report import page, sweep_page
-        from fedsim.report.sweep_summary import is_sweep
+    from fedsim.report import page, sweep_page
+    from fedsim.report.sweep_summary import is_sweep
 
-        written = (sweep_page if is_sweep(directory) else page).write_page(directory)
-        typer.echo(f"Wrote {written} and its figures")
+    written = (sweep_page if is_sweep(directory) else page).write_page(directory)
+    typer.echo(f"Wrote {written} and its figures")
 
 
 Trial = Annotated[int | None, typer.Option(min=0, help="Whose model; default: the first finished trial's.")]
@@ -97,14 +95,13 @@ def predict(
     nonprivate: NonPrivate = False,
 ) -> None:
     """Predict the records of a table with a run's model, in their order."""
-    with plain_errors():
-        from fedsim.api.run import load_run
+    from fedsim.api.run import load_run
 
-        with spoken(_SPOKEN), _new_file(out, (".csv", ".parquet")) as draft:
-            model = load_run(directory).predictor(trial, nonprivate=nonprivate)
-            made = _predicted(model, table, keep or [])
-            made.to_csv(draft, index=False) if draft.suffix == ".csv" else made.to_parquet(draft, index=False)
-        typer.echo(f"Wrote {shown(out)}")
+    with spoken(_SPOKEN), _new_file(out, (".csv", ".parquet")) as draft:
+        model = load_run(directory).predictor(trial, nonprivate=nonprivate)
+        made = _predicted(model, table, keep or [])
+        made.to_csv(draft, index=False) if draft.suffix == ".csv" else made.to_parquet(draft, index=False)
+    typer.echo(f"Wrote {shown(out)}")
 
 
 def _predicted(model: Predictor, table: Path, keep: Sequence[str]) -> pd.DataFrame:
@@ -146,15 +143,14 @@ def export(
     nonprivate: NonPrivate = False,
 ) -> None:
     """Write a run's model for use outside fedsim: a scikit-learn pipeline, or a torch state_dict."""
-    with plain_errors():
-        from fedsim.api.run import load_run
+    from fedsim.api.run import load_run
 
-        with _new_file(out, _SUFFIXES[to]) as draft:
-            model = load_run(directory).predictor(trial, nonprivate=nonprivate)
-            _save(model, to, draft)
-        typer.echo(f"Wrote {shown(out)}")
-        if to is Library.SKLEARN:
-            typer.echo(_UNSAFE)
+    with _new_file(out, _SUFFIXES[to]) as draft:
+        model = load_run(directory).predictor(trial, nonprivate=nonprivate)
+        _save(model, to, draft)
+    typer.echo(f"Wrote {shown(out)}")
+    if to is Library.SKLEARN:
+        typer.echo(_UNSAFE)
 
 
 def _save(model: Predictor, to: Library, place: Path) -> None:

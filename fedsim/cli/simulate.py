@@ -31,7 +31,6 @@ from fedsim.cli.app import (
     data_from,
     fail,
     on_runtime,
-    plain_errors,
     ready,
     scenarios,
 )
@@ -75,7 +74,7 @@ def simulate(
 ) -> None:
     """Train a private model across silos and write the run directory."""
     changes = [*(overrides or []), *on_runtime(runtime, address)]
-    with plain_errors(), data_from(data_dir):
+    with data_from(data_dir):
         path = _unfinished(resume) if scenario is None and resume is not None else scenario
         if path is None:
             fail("error: SCENARIO: name one, or --resume RUN")
@@ -170,7 +169,7 @@ def sweep(
 ) -> None:
     """Run a scenario's `sweep` section: all combinations, tuned, over trials; resumes where it stopped."""
     changes = [*(overrides or []), *on_runtime("ray" if address else None, address)]
-    with plain_errors(), data_from(data_dir):
+    with data_from(data_dir):
         from fedsim.scenario.load import load_tree
         from fedsim.simulation.sweeps.combinations import combinations
 

@@ -31,7 +31,6 @@ NAMED_ONLY = {
     "fedsim ledger show state",
     "fedsim ledger receipt",
     "fedsim ledger verify",
-    "fedsim ledger upgrade",
     "/tmp/attacked",
 }
 LONG = (
