@@ -95,7 +95,7 @@ class Audit:
 
 
 def _row(silo: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
-    public = {name: silo[name] for name in ("name", "n", "delta", "claimed", "attained")}
+    public = {name: silo[name] for name in ("name", "n", "delta", "claimed", "attained", "swapped")}
     by = {name: silo[name]["attained"] if name in silo else None for name in names}
     ratios = {name: silo[name] for name in ("sensitivity_ratio", "cross_silo_ratio", "noise_ratio")}
     return public | by | ratios | {"findings": silo["findings"]}
@@ -107,6 +107,7 @@ def audit(
     *,
     algorithm: Algorithm | None = None,
     data: Dataset | None = None,
+    person: int | None = None,
     effort: float = 1.0,
     progress: bool | Observe | None = None,
     **short: Any,
@@ -115,6 +116,8 @@ def audit(
 
     Args:
         scenario: see `fedsim.simulate`, as for `overrides`, `algorithm`, `data` and `short`; or a run.
+        person: attack by a person of so many aligned records, also where the plan protects a record; what
+            is attained then is what a person loses, and no violation of the claim.
         effort: share of the default work, about a minute: 0.1 for a first look, 10 for more.
         progress: see `fedsim.simulate`; a function gets what is done and which share of it.
 
@@ -123,13 +126,15 @@ def audit(
         Refused: a silo does not accept the plan.
     """
     check_effort(effort)
+    if person is not None and person < 2:
+        raise InputError("person", person, "a number of records, of at least 2")
     changes = changes_of(overrides, short)
     if isinstance(scenario, Run):
         resolved = _resolved_again(scenario, changes)
     else:
         resolved = resolved_of(one_run(scenario, changes), algorithm, data, changes)
     with watching(progress, audit_display) as observe, one_thread():
-        return Audit(as_json(attack(resolved, effort, observe)))
+        return Audit(as_json(attack(resolved, effort, observe, person)))
 
 
 def check_effort(effort: float) -> None:

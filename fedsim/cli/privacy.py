@@ -159,6 +159,15 @@ def audit(
             help="Attack two real daemons of a silo over sockets in DIR; started there unless they run.",
         ),
     ] = None,
+    unit: Annotated[
+        str | None,
+        typer.Option(
+            help="person: swap a person of --records, whatever the plan protects, to see what one loses."
+        ),
+    ] = None,
+    records: Annotated[
+        int, typer.Option(min=2, help="With --unit person: the aligned records of a person.")
+    ] = 100,
     silo: Annotated[
         str | None, typer.Option(help="With --daemons: which silo; default the one with the largest epsilon.")
     ] = None,
@@ -167,6 +176,8 @@ def audit(
     """Attack a scenario's transcript and show what that attains of each silo's claim; exit code 1 if a
     claim is broken."""
     with data_from(data_dir):
+        if unit not in (None, "person") or (unit and daemons):
+            fail("error: --unit is person, and without --daemons; or leave it out: a plan has its own unit")
         loaded = None if scenario is None else ready(scenario, overrides)
         if daemons is not None:
             if run is not None:
@@ -175,12 +186,18 @@ def audit(
         elif silo is not None:
             fail("error: --silo chooses whose daemon is attacked: give --daemons DIR too")
         else:
-            broken = _transcript(loaded, overrides or [], run, effort, as_json)
+            person = records if unit else None
+            broken = _transcript(loaded, overrides or [], run, effort, as_json, person)
         raise typer.Exit(FAILED if broken else DONE)
 
 
 def _transcript(
-    scenario: Scenario | None, overrides: Sequence[str], run: Path | None, effort: float, as_json: bool
+    scenario: Scenario | None,
+    overrides: Sequence[str],
+    run: Path | None,
+    effort: float,
+    as_json: bool,
+    person: int | None,
 ) -> bool:
     """Audit a scenario, or that of a run directory, and print a table or JSON; whether a claim is broken."""
     from fedsim.api.audit import audit as attack
@@ -194,7 +211,7 @@ def _transcript(
         raise InputError("--set", list(overrides), "a run has its scenario; audit that, or another one")
     start = time.perf_counter()
     given = scenario or load_run(run)  # type: ignore[arg-type]
-    found = attack(given, effort=effort, progress=True)
+    found = attack(given, effort=effort, progress=True, person=person)
     if run is not None:
         found.save(run)
     title = f"{found.tree['scenario']}: epsilon that attacks attained of each claim"
@@ -259,13 +276,15 @@ def _lines(audited: Audit, seconds: float) -> Iterator[str]:
             f"assumption at most {free} of a claim."
         )
     else:
-        yield f"By the plan's own trade-off curve; without any assumption at most {free} of a claim."
+        curve = "" if worst[0]["estimator"] == "no assumption" else "By the plan's own trade-off curve; "
+        yield f"{curve}without any assumption at most {free} of a claim.".capitalize()
     answers = sum(silo["answers_searched"] for silo in silos)
-    yield (
-        f"Moved: the largest change of an answer by one record, over its sensitivity, in {answers:,} answers "
-        f"without noise ({search['records']} records, {search['points']} broadcasts); others: of another "
-        "silo's answer."
-    )
+    if not part.swaps:
+        yield (
+            f"Moved: the largest change of an answer by one {found['unit']}, over its sensitivity, in "
+            f"{answers:,} answers without noise ({search['records']} {found['unit']}s, {search['points']} "
+            "broadcasts); others: of another silo's answer."
+        )
     noise = [silo["noise_ratio"] for silo in silos]
     yield f"Noise: {min(noise):.3f} to {max(noise):.3f} times what is stated. {seconds:,.0f} s."
 

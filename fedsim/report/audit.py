@@ -53,11 +53,15 @@ def audit_table(audit: AuditPart) -> TextTable:
     by_silo: dict[str, Callable[[AuditedSilo], str]] = {
         "silo": lambda silo: silo.name,
         "claimed epsilon": lambda silo: shown_up(silo.claimed, 3),
+        **({"worth to a person (records)": _worth} if audit.swaps else {}),
         **{f"attained by {name}": partial(_attained, adversary=key) for key, name in ADVERSARIES.items()},
         "answer moved, of sensitivity": lambda silo: _ratio(silo.sensitivity_ratio, 4),
         "other silos' answers moved": lambda silo: _ratio(silo.cross_silo_ratio, 2),
     }
     short = ["silo", "claimed", *_SHORT, *_MOVED]
+    if audit.swaps:  # how far one record moves an answer was not tried
+        by_silo = dict(list(by_silo.items())[:-2])
+        short = ["silo", "claimed", "to a person\n(records)", *_SHORT]
     return TextTable.of(f"{some}; lower bounds on epsilon.", audit.silos, by_silo, short)
 
 
@@ -65,10 +69,17 @@ def _attained(silo: AuditedSilo, adversary: str) -> str:
     attained, claimed = silo.by(adversary), silo.claimed_against(adversary)
     if attained is None:
         return "none"
+    if silo.swapped > 1:
+        return f"{shown_down(attained.attained, 3)} ({shown_down(attained.attained / silo.claimed, 3)} x)"
     chance = attained.attained > claimed and not silo.findings  # one bound in twenty is above the truth
     share = [f"{math.floor(100 * attained.attained / claimed)} %"] if claimed else []
     notes = [*share, *(["by chance"] if chance else [])]
     return shown_down(attained.attained, 3) + (f" ({', '.join(notes)})" if notes else "")
+
+
+def _worth(silo: AuditedSilo) -> str:
+    epsilon = silo.worst_server.claimed
+    return f"{'not known' if epsilon is None else shown_up(epsilon, 3)} ({silo.swapped})"
 
 
 def _ratio(value: float | None, digits: int) -> str:
@@ -77,8 +88,13 @@ def _ratio(value: float | None, digits: int) -> str:
 
 def verdict(audit: AuditPart) -> list[str]:
     """One line, and for each silo whose claim is broken the reason."""
+    swapped = max((silo.swapped for silo in audit.silos), default=1)
     if not audit.broken:
-        return ["no claim is broken by what was tried"]
+        lines = ["no claim is broken by what was tried"]
+        if audit.swaps:
+            loss = f"what is attained is what a person of {swapped} records loses"
+            lines.append(f"{loss}: no violation, since the claim is about one record")
+        return lines
     lines = [f"{silo.name}: {finding}" for silo in audit.silos for finding in silo.findings]
     return ["BROKEN: at least one silo's claim does not hold", *lines]
 
@@ -141,6 +157,7 @@ class AuditedSilo(Part):
     shuffler: AttainedPart | None = None
     both: AttainedPart | None = None
     findings: list[str]
+    swapped: int = 1  # records of a person who is swapped, where the claim is about one record
 
     def by(self, adversary: str) -> AttainedPart | None:
         """The result of an adversary, if it attacked."""
@@ -166,6 +183,11 @@ class AuditPart(Part):
     of_silos: int
     confidence: ConfidencePart
     silos: list[AuditedSilo]
+
+    @property
+    def swaps(self) -> bool:
+        """Whether persons attack a plan that protects a record."""
+        return any(silo.swapped > 1 for silo in self.silos)
 
     @property
     def sums(self) -> bool:

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from functools import cache
+from itertools import combinations, product
 
 import numpy as np
 import pytest
@@ -11,10 +12,14 @@ from attacks.test_audit_of_statistics import CASES, AskOnce
 import fedsim
 from fedsim.api.given import one_run, resolved_of
 from fedsim.common.errors import InputError
+from fedsim.privacy import gaussian
+from fedsim.protocol.batch import FULL, Poisson, Subsample, WithReplacement
 from fedsim.protocol.unit import RECORD, Person
-from fedsim.testing.attacks import estimate, noise, probes, sensitivity, servers
+from fedsim.report.audit import audit_table
+from fedsim.testing.attacks import cohorts, estimate, noise, probes, sensitivity, servers
 from fedsim.testing.attacks.audit import ALARM
 from fedsim.testing.attacks.canaries import Data, canaries, num_units, related, replaced
+from fedsim.testing.attacks.likelihood import draws
 from fedsim.testing.attacks.neighbours import neighbours
 from fedsim.testing.attacks.search import search
 from fedsim.testing.attacks.setting import prepare
@@ -212,3 +217,75 @@ def test_daemons_are_audited_by_records():
     setting, _ = attacked(Person())
     with pytest.raises(InputError, match="leave --daemons out to audit persons"):
         neighbours(setting, SILO)
+
+
+# Persons attack a plan that protects a record: a group of records is swapped at once.
+
+
+def _laws(group, n, size):
+    """How many of the first `group` of n are in a batch, by counting all batches that there are."""
+    subsets = [sum(i < group for i in own) for own in combinations(range(n), size)]
+    lists = [sum(i < group for i in own) for own in product(range(n), repeat=size)]
+    coins = [(sum(own[:group]), 0.5**n) for own in product((0, 1), repeat=n)]
+    yield Subsample(size / n), [(j, 1 / len(subsets)) for j in subsets]
+    yield WithReplacement(size / n), [(j, 1 / len(lists)) for j in lists]
+    yield Poisson(0.5), coins
+
+
+@pytest.mark.parametrize("group", [1, 2, 4])
+def test_how_many_of_a_group_are_in_a_batch(group):
+    for batch, every in _laws(group, 6, 3):
+        j, log_chance = draws(batch, 6, group)
+        expected = [sum(p for k, p in every if k == own) for own in j.tolist()]
+        assert log_chance.exp().tolist() == pytest.approx(expected, rel=1e-9)
+        assert sum(expected) == pytest.approx(1.0)
+    assert draws(FULL, 6, group)[0].tolist() == [group]
+
+
+def test_what_a_person_of_many_records_loses_of_a_records_guarantee():
+    """Aligned records lose what group privacy says, mu times s, and no more: the plan is one Gaussian."""
+    found = fedsim.audit(scenario("record", 1.0), data=people(200), person=100, effort=0.05)
+    assert not found.broken
+    assert found.tree["unit"] == "record"
+    for row in found.tree["silos"]:
+        assert row["swapped"] == 100 < row["n"]
+        worth = row["worst_server"]["claimed"]
+        mu = float(gaussian.mu(row["claimed"], row["delta"]))
+        assert worth == pytest.approx(float(gaussian.epsilon(100 * mu, row["delta"])))
+        assert 5 * row["claimed"] < 0.7 * worth <= row["attained"] <= worth
+        assert row["sensitivity_ratio"] == pytest.approx(1.0, abs=1e-6)
+    assert found.verdict[-1].startswith(
+        "what is attained is what a person of 100 records loses: no violation"
+    )
+    cells = audit_table(found.part).rows[0]
+    assert cells[2].endswith(" (100)")
+    assert float(cells[3].split("(")[1].removesuffix(" x)")) > 5  # times the claim of a record
+
+
+def test_of_a_sampled_plan_no_claim_for_a_person_is_known_at_the_same_delta():
+    tree = scenario("record", 1.0, batch={"sampler": "subsample", "fraction": 0.3})
+    found = fedsim.audit(tree, data=people(200), person=100, effort=0.05)
+    assert not found.broken
+    for row in found.tree["silos"]:
+        assert row["worst_server"]["claimed"] is None
+        assert row["worst_server"]["estimator"] == "no assumption"
+        assert row["attained"] > 2 * row["claimed"]
+    assert audit_table(found.part).rows[0][2] == "not known (100)"
+
+
+def test_half_of_the_noise_is_proven_by_persons_too(monkeypatch):
+    setting = prepare(resolved_of(one_run(scenario("record", 0.02), {}), None, people())).by_persons(20)
+    claim = estimate.worth(estimate.claim_of(setting, SILO), 20)
+    chosen = search(setting, SILO)
+    assert estimate.violated([servers.malicious(setting, SILO, chosen, 500)], claim, ALARM) is None
+    real = cohorts.cohort
+    monkeypatch.setattr(
+        "fedsim.testing.attacks.setting.cohort",
+        lambda *given, **named: real(*given[:4], [z / 4 for z in given[4]], *given[5:], **named),
+    )
+    assert estimate.violated([servers.malicious(setting, SILO, chosen, 500)], claim, ALARM) is not None
+
+
+def test_a_person_has_two_records_at_least():
+    with pytest.raises(InputError, match="of at least 2"):
+        fedsim.audit(scenario("record"), data=people(), person=1)

@@ -62,6 +62,12 @@ def test_the_table_says_what_was_tried(scenario: Path) -> None:
     assert [words for words in said if words not in output] == []
 
 
+def test_a_person_in_place_of_a_record_is_shown_beside_what_the_claim_is_worth(scenario: Path) -> None:
+    output = _audit(scenario, "--unit", "person", "--records", "20").output
+    said = ("to a person", "(20)", "a person of 20 records loses: no violation", "No claim is broken")
+    assert [words for words in said if words not in output] == []
+
+
 def test_a_broken_claim_is_exit_code_1_and_says_why(scenario: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The noise is for epsilon 60 and said to cost 0.5: 25 runs a world show it, with power 1 - 1e-6."""
     real = audit_run.prepare
@@ -101,6 +107,7 @@ def test_the_page_of_a_run_takes_the_audit(audited: Path, tmp_path: Path) -> Non
         (["--run", "RUN", "--set", "seed=1"], "a run has its scenario"),
         (["SCENARIO", "--set", "sweep={grid: {seed: [1, 2]}}"], "`fedsim sweep`"),
         (["SCENARIO", "--set", "privacy.mechanism=none"], "claims nothing"),
+        (["SCENARIO", "--unit", "record"], "--unit is person"),
         (["SCENARIO", "--set", NO_NOISE], "no finite epsilon"),
     ],
 )

@@ -26,6 +26,7 @@ from fedsim.testing.attacks.estimate import (
     effort,
     is_gaussian,
     proven,
+    worth,
 )
 from fedsim.testing.attacks.parties import Party
 from fedsim.testing.attacks.search import Attack, search
@@ -53,6 +54,7 @@ class SiloAudit:
     adversaries: dict[str, Bounds]
     others: str
     findings: tuple[str, ...]  # what breaks the promise, in words
+    swapped: int  # units that the two worlds differ in: more than one where persons attack a plan for records
 
 
 @dataclass(frozen=True)
@@ -71,17 +73,25 @@ class Audit:
         return any(silo.findings for silo in self.silos)
 
 
-def attack(resolved: Resolved, share: float = 1.0, observe: Observe = lambda what, share: None) -> Audit:
+def attack(
+    resolved: Resolved,
+    share: float = 1.0,
+    observe: Observe = lambda what, share: None,
+    person: int | None = None,
+) -> Audit:
     """Audit every silo of a small federation, ten of a large one.
 
     Args:
         share: of the work that brings bounds near the claims, or that fits into about two minutes.
+        person: attack by a person of so many records, also where the plan protects a record.
 
     Raises:
         InputError: the scenario claims nothing, or its data cannot be read.
         Refused: a silo does not accept the plan.
     """
     setting = prepare(resolved)
+    if person is not None:
+        setting = setting.by_persons(person)
     silos = setting.audited()
     claims = {silo: claim_of(setting, silo) for silo in silos}
     planned = effort(setting, silos, claims, share)
@@ -164,19 +174,27 @@ def _silo(
     alarm = ALARM / (2 * silos)  # one half for the noise, one for the runs
     measured = noise.measure(setting.as_added(), silo, chosen, alarm)
     claims = _claims(setting, silo, samples)
-    findings = [*_exact_findings(found), *probes.probe(setting, silo, chosen), *measured.faults]
+    findings = [
+        *_exact_findings(found, setting.unit.name),
+        *probes.probe(setting, silo, chosen),
+        *measured.faults,
+    ]
     findings += _proven(claims, samples, alarm)
     adversaries = {name: bounds(*each, claims[name]) for name, each in samples.items()}
     name, beside = setting.resolved.names[silo], others(setting, silo)
-    return SiloAudit(name, claim, claims, found, measured, adversaries, beside, tuple(findings))
+    swapped = setting.swap(silo)
+    return SiloAudit(name, claim, claims, found, measured, adversaries, beside, tuple(findings), swapped)
 
 
 def _claims(setting: Setting, silo: int, adversaries: Iterable[str]) -> dict[str, Claim]:
-    """The silo's claim against each adversary."""
+    """The silo's claim against each adversary: of a person who is swapped, what that of a record is worth."""
     if setting.resolved.sums is None:
-        return dict.fromkeys(adversaries, claim_of(setting, silo))
-    claims = {ADVERSARY[party]: claim_of(setting.read_by(party), silo) for party in setting.parties}
-    return {name: claims[name] for name in adversaries}
+        claims = dict.fromkeys(adversaries, claim_of(setting, silo))
+    else:
+        claims = {ADVERSARY[party]: claim_of(setting.read_by(party), silo) for party in setting.parties}
+    if setting.swapped == 1:
+        return {name: claims[name] for name in adversaries}
+    return {name: worth(claims[name], setting.swap(silo)) for name in adversaries}
 
 
 def _proven(claims: dict[str, Claim], samples: dict[str, Samples], alarm: float) -> list[str]:
@@ -188,14 +206,14 @@ def _proven(claims: dict[str, Claim], samples: dict[str, Samples], alarm: float)
     return lines
 
 
-def _exact_findings(found: sensitivity.Found) -> list[str]:
+def _exact_findings(found: sensitivity.Found, unit: str) -> list[str]:
     lines = []
     if found.sensitivity > 1 + sensitivity.TOLERANCE:
         ratio = f"{found.sensitivity:.4g} times its sensitivity"
-        lines.append(f"one record moves an answer by {ratio} ({found.where['sensitivity']})")
+        lines.append(f"one {unit} moves an answer by {ratio} ({found.where['sensitivity']})")
     if found.cross > sensitivity.TOLERANCE:
         lines.append(
-            f"one record moves another silo's answer by {found.cross:.4g} times that silo's sensitivity "
+            f"one {unit} moves another silo's answer by {found.cross:.4g} times that silo's sensitivity "
             f"({found.where['cross']})"
         )
     return lines
@@ -212,6 +230,7 @@ def as_json(found: Audit) -> dict[str, Any]:
             "false_alarm": ALARM,
         },
         "effort": found.share,
+        "unit": found.resolved.trace.plan.unit.name,
         "search": found.effort.search._asdict(),
         "audited": len(found.silos),
         "of_silos": found.total,
@@ -221,7 +240,7 @@ def as_json(found: Audit) -> dict[str, Any]:
 
 def _row(silo: SiloAudit) -> dict[str, Any]:
     adversaries = {
-        name: bounds_row(each, silo.claims[name]) | {"claimed": silo.claims[name].epsilon}
+        name: bounds_row(each, silo.claims[name]) | {"claimed": finite(silo.claims[name].epsilon)}
         for name, each in silo.adversaries.items()
     }
     attained = adversaries["worst_server"]["attained"]
@@ -231,6 +250,7 @@ def _row(silo: SiloAudit) -> dict[str, Any]:
         "delta": silo.claim.delta,
         "claimed": silo.claim.epsilon,
         "attained": attained,
+        "swapped": silo.swapped,
         "attained_share": attained / silo.claim.epsilon if silo.claim.epsilon else None,
         "sensitivity_ratio": finite(silo.exact.sensitivity),
         "cross_silo_ratio": finite(silo.exact.cross),

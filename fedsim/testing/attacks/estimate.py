@@ -1,4 +1,4 @@
-"""Lower bounds on epsilon from the scores of runs in two worlds that differ in one record.
+"""Lower bounds on epsilon from the scores of runs in two worlds that differ in one unit.
 
 Three of them, and what each takes for granted:
 
@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -33,6 +33,7 @@ from scipy import special, stats
 from fedsim.common.errors import Refused
 from fedsim.privacy import attainable, cost, gaussian
 from fedsim.privacy.calibrate import Budget, noise_multipliers
+from fedsim.privacy.convert import group_gaussian
 from fedsim.privacy.rounding import shown_down, shown_up
 from fedsim.problems.network import NeuralNetwork
 from fedsim.protocol.batch import WithReplacement
@@ -66,6 +67,17 @@ def claim_of(setting: Setting, silo: int) -> Claim:
     admitted = setting.admitted[silo]
     terms, epsilon = admitted.terms, admitted.epsilon_guaranteed
     return Claim(setting.census(silo), terms.n, epsilon, terms.delta, setting.shaped)
+
+
+def worth(claim: Claim, records: int) -> Claim:
+    """A claim about one record, to a person with so many of them who is swapped for one with as many.
+
+    Exact where the plan is one Gaussian release; otherwise nothing is claimed at the same delta (infinity).
+    """
+    known = None
+    if claim.shaped and is_gaussian(claim.census):
+        known = group_gaussian(float(gaussian.mu(claim.epsilon, claim.delta)), claim.delta, records)
+    return replace(claim, epsilon=math.inf if known is None else known.epsilon)
 
 
 @dataclass(frozen=True)
