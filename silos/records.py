@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
@@ -30,6 +30,7 @@ from silos.layout import groups, laid_out
 from silos.sums import KEPT, Block, Seen, bounded, slopes, weighted_sum
 
 if TYPE_CHECKING:  # loaded where persons are the unit
+    from silos.person_sums import Sums
     from silos.persons import Persons
 
 
@@ -49,8 +50,11 @@ class Records:
 
     `drawing`, `shapes` and `clipped_sum` are what a gate asks about members: here each is a silo
     that draws for itself, is sent what all are sent, and has records of its own. `sizes` are each one's
-    numbers of units; with persons as units a silo's records are laid out by person.
+    numbers of units; with persons as units a silo's records are laid out by person. `seen` is None but in
+    a simulation (see `clipped_sum`).
     """
+
+    seen: Seen | None = None
 
     def __init__(
         self,
@@ -92,13 +96,29 @@ class Records:
         self, problem: Problem, block: Block, points: Sequence[Tensor], clip: float | Tensor | None
     ) -> Tensor:
         """The members' clipped sums (`clipped_sum`)."""
-        return clipped_sum(problem, block, points, clip)
+        return clipped_sum(problem, block, points, clip, self.seen)
 
-    def person_sum(self, *asked: Any, size: int) -> Tensor:
-        """The members' sums over persons (`silos.person_sums.by_person`)."""
-        from silos.person_sums import by_person  # loaded where persons are the unit
+    def person_sum(
+        self,
+        terms: Sums | None,
+        problem: Problem,
+        block: Block,
+        points: Sequence[Tensor],
+        clip: float | Tensor | None,
+        *,
+        size: int,
+    ) -> Tensor:
+        """The members' sums over persons (`silos.person_sums.by_person`).
 
-        return by_person(*asked, size=size)
+        A person of one record has the term that the record has with unit record, to the bit and in every
+        case: also where nobody has several, and where a sum of one record would be no finite number. So what
+        one person has in several records changes no other person's term.
+        """
+        from silos.person_sums import apart, by_person  # loaded where persons are the unit
+
+        alone, several = apart(block)
+        single = (terms or self.clipped_sum)(problem, alone, points, clip)
+        return single + by_person(terms, problem, several, points, clip, size=size, seen=self.seen)
 
     def full(self, members: Sequence[int]) -> list[Block]:
         """Every record of the members."""

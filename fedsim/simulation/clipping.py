@@ -8,17 +8,15 @@ such numbers, and pay.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from fedsim.problems.kinds import Problem, check
-from silos.person_sums import by_person
 from silos.persons import Persons
-from silos.records import Records, clipped_sum
-from silos.sums import Block
+from silos.records import Records
 
 MOST = 500  # terms that a round's median is taken of at most: evenly among the rows of all of them
 _HELD = 2**20  # terms that wait to be counted at most
@@ -123,14 +121,4 @@ class Watched(Records):
         """As `silos.gate.lay_out`, with a recorder."""
         check(problem, dtype)
         super().__init__(silos, problem, dtype, persons)
-        self._recorder = recorder
-
-    def clipped_sum(
-        self, problem: Problem, block: Block, points: Sequence[Tensor], clip: float | Tensor | None
-    ) -> Tensor:
-        """See `silos.records.clipped_sum`."""
-        return clipped_sum(problem, block, points, clip, self._recorder)
-
-    def person_sum(self, *asked: Any, size: int) -> Tensor:
-        """See `silos.person_sums.by_person`."""
-        return by_person(*asked, size=size, seen=self._recorder)
+        self.seen = recorder

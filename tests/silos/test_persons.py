@@ -1,6 +1,6 @@
 """Persons as units: brute force over persons swapped, added and removed, for every statistic and bound."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -108,6 +108,46 @@ def test_a_person_more_moves_a_sum_by_the_clip_at_most(name, unit):
         return
     apart = (moved - without).norm(dim=1).max().item()
     assert clip * (1 - 1e-6) <= apart <= clip * (1 + 1e-9)
+
+
+@dataclass(frozen=True)
+class Counts(LinearRegression):
+    """Counts with log link: slopes overflow."""
+
+    def coefficient(self, scores, target, inverse_norm):
+        return scores.exp() - target
+
+
+NETWORK = NeuralNetwork(FEATURES, 1, Mlp(hidden=(3,)))
+
+
+@pytest.mark.parametrize("bound", ["clip", "mean"])
+@pytest.mark.parametrize(
+    ("problem", "point", "own"),  # how far the own term moves, in clips: if at all, it counts as zero
+    [
+        (Counts(FEATURES), 30.0, 0),
+        (Counts(FEATURES), 400.0, 1),  # whose square overflows
+        (Counts(FEATURES), 800.0, 1),
+        (NETWORK, NETWORK.start(0).double(), 0),
+    ],
+    ids=["counts", "large", "infinite", "network"],
+)
+def test_whether_anybody_has_several_records_moves_no_other_persons_term(bound, problem, point, own):
+    others, clip, x = 3_000, 1e-3, np.eye(FEATURES)[0]
+    point = torch.from_numpy(point * x) if isinstance(point, float) else point
+    found = []
+    for first in (1, 2):  # records of the first person
+        codes = np.repeat(np.arange(1 + others), [first] + [1] * others)
+        data = np.tile(x, (len(codes), 1)), np.ones(len(codes))
+        records = Records([data], problem, torch.float64, Persons(Person(bound), [codes]))
+        (block,) = records.full([0])
+        assert records.sums_persons == (first > 1)
+        if records.sums_persons:
+            found.append(records.person_sum(None, problem, block, [point], clip, size=problem.dimension))
+        else:
+            found.append(records.clipped_sum(problem, block, [point], clip))
+    assert found[0].norm() > 0.99 * others * clip
+    assert (found[0] - found[1]).norm() <= (own + 1e-5) * clip
 
 
 def test_clipped_terms_of_a_person_added_up_are_no_bound():
