@@ -54,7 +54,8 @@ from fedsim.protocol.copies import CohortMemory, CopiedQuery, copied_arrays, cop
 from fedsim.protocol.dryrun import Arrays
 from fedsim.protocol.limits import Limits, check_transform
 from fedsim.protocol.plan import Admitted, Ask, Plan, Statement, Terms
-from fedsim.protocol.statistics import shapes_of
+from fedsim.protocol.statistics import shapes_of, statistic
+from fedsim.protocol.unit import check_h
 from silos.admission import admit, spent
 from silos.entropy import Entropy
 from silos.ledger import Ledger, Reply
@@ -331,6 +332,7 @@ class _RoundAsker:
                     f"clip is {tuple(clip.shape)} {clip.dtype}, not one number a silo, ({silos}, 1)"
                 )
         gate._limits.check_clip(clip, query.shape.statistic)
+        check_h(gate._plan.unit, query.h, statistic(query.shape.statistic).clipped)
         dimension = shapes_of(query.shape, gate._dimension, gate._features).dimension
         for point in query.points:
             gate.check_point(point, [(dimension,), (silos, dimension)])

@@ -39,34 +39,43 @@ class People:
     """
 
     def __init__(self, persons: Persons) -> None:
-        unit, self._mean = persons.unit, persons.unit.bound == "mean"
+        self._unit = unit = persons.unit
         self._orders = [Order.of(codes) for codes in persons.codes]
         self.sizes = [len(own.counts) for own in self._orders]
         weighted = unit.bound in ("limit", "smooth")
         self.summed = not weighted and any(own.counts.max(initial=0) > 1 for own in self._orders)
-        self._shares: list[np.ndarray] | None = None
+        self._standing: list[np.ndarray] | None = None
         if weighted:
             streams = persons.streams or [np.random.default_rng() for _ in self._orders]
-            self._shares = [own.shares(unit, each) for own, each in zip(self._orders, streams, strict=True)]
+            orders = zip(self._orders, streams, strict=True)
+            self._standing = [own.standing(unit.bound, each) for own, each in orders]
 
     def ordered(self, silos: Sequence[tuple[np.ndarray, np.ndarray]]) -> list[tuple[np.ndarray, np.ndarray]]:
         """Features and target of each silo, by person."""
         return [(x[own.rows], y[own.rows]) for (x, y), own in zip(silos, self._orders, strict=True)]
 
     def labelled(self, block: Block) -> Block:
-        """A block of whole silos with each record's person, and with what its clipped term weighs."""
-        if self._shares is None and not self.summed:
+        """A block of whole silos with each record's person, and its weight, or standing if h is asked for."""
+        if self._standing is None and not self.summed:
             return block  # persons are records
         rows = block.target.shape[1]
         block = replace(block, person=_padded([self._orders[m].numbers for m in block.members], rows))
-        if self._shares is None:
-            return replace(block, mean=self._mean)
-        share = _padded([self._shares[m] for m in block.members], rows).to(block.features.dtype)
+        if self._standing is None:
+            return replace(block, mean=self._unit.bound == "mean")
+        block = replace(block, share=_padded([self._standing[m] for m in block.members], rows, np.inf))
+        return self.weighted(block, self._unit.h) if isinstance(self._unit.h, int) else block
+
+    def weighted(self, block: Block, h: float) -> Block:
+        """A block with what clipped terms weigh at this h, where it has standings (`Order.standing`)."""
+        assert block.share is not None
+        limited = self._unit.bound == "limit"
+        share = (block.share < h).double() / h if limited else 1 / block.share.clamp_min(h)
+        share = share.to(block.features.dtype)
         return replace(block, share=share, mask=share if block.mask is None else block.mask * share)
 
     def numbered(self, block: Block, persons: Sequence[np.ndarray]) -> Block:
         """A batch with each record's choice, as `rows` gives them."""
-        if self._shares is None and not self.summed:
+        if self._standing is None and not self.summed:
             return block
         return replace(block, person=_padded(persons, block.target.shape[1]))
 
@@ -78,9 +87,9 @@ class People:
         return [rows for rows, _ in found], [persons for _, persons in found]
 
 
-def _padded(values: Sequence[np.ndarray], rows: int) -> Tensor:
-    """Ragged arrays as one of (silos, rows), 0 beyond."""
-    found = np.zeros((len(values), rows), dtype=values[0].dtype)
+def _padded(values: Sequence[np.ndarray], rows: int, beyond: float = 0) -> Tensor:
+    """Ragged arrays as one of (silos, rows)."""
+    found = np.full((len(values), rows), beyond, dtype=values[0].dtype)
     for i, own in enumerate(values):
         found[i, : len(own)] = own
     return torch.from_numpy(found)

@@ -51,13 +51,14 @@ class Order:
         within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
         return np.repeat(before, counts) + within, np.repeat(np.arange(len(chosen)), counts)
 
-    def shares(self, unit: Person, stream: np.random.Generator) -> np.ndarray:
-        """(n,): what each ordered record's clipped term weighs, with bound `limit` or `smooth`."""
-        h, counts = unit.h or 1, self.counts
-        if unit.bound == "smooth":
-            return np.repeat(np.minimum(h, counts) / (h * counts), counts)
-        # a person's records in a random order, of which the first h count
+    def standing(self, bound: str, stream: np.random.Generator) -> np.ndarray:
+        """(n,): of each ordered record, its place in a random order of its person's (`limit`), or how many
+        that person has (`smooth`): what its weight follows from at any h.
+        """
+        counts = self.counts
+        if bound == "smooth":
+            return np.repeat(counts, counts).astype(np.float64)
         drawn = np.lexsort((stream.random(len(self.rows)), self.numbers))
-        place = np.empty(len(drawn), dtype=np.int64)
+        place = np.empty(len(drawn))
         place[drawn] = np.arange(len(drawn)) - np.repeat(np.cumsum(counts) - counts, counts)
-        return (place < h) / h
+        return place

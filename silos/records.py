@@ -120,6 +120,10 @@ class Records:
         single = (terms or self.clipped_sum)(problem, alone, points, clip)
         return single + by_person(terms, problem, several, points, clip, size=size, seen=self.seen)
 
+    def weighted(self, block: Block, h: float) -> Block:
+        """The block with what records weigh at this h, which the unit asks for."""
+        return block if self._people is None else self._people.weighted(block, h)
+
     def full(self, members: Sequence[int]) -> list[Block]:
         """Every record of the members."""
         if len(members) == len(self.sizes):

@@ -172,6 +172,8 @@ class RoundReleases:
         clipped_sum: ClippedSum = run.records.clipped_sum
         if query.transform is not None or not query.shape.statistic.startswith("gradient"):
             problem, blocks, clipped_sum = run.other(query, blocks)
+        if query.h is not None:
+            blocks = [run.records.weighted(block, query.h) for block in blocks]
         size = run.size(query.shape)
         if known.clipped and known.noise == "gaussian" and run.records.sums_persons:
             gradients = query.shape.statistic.startswith("gradient")

@@ -81,13 +81,13 @@ def _real(block: Block) -> Tensor:
 
 def _part(block: Block) -> Tensor:
     """What part of its unit a row is, (silos, rows), float64: 1 over its person's records; 0 for padding."""
-    real = _real(block)
-    return real if block.person is None else real / _counts(block, real)
+    return (real := _real(block)) / _counts(block, real)
 
 
 def _counts(block: Block, real: Tensor) -> Tensor:
-    """How many records of each record's person there are, at least 1, (silos, rows)."""
-    assert block.person is not None
+    """How many records of each record's unit there are, at least 1, (silos, rows)."""
+    if block.person is None:
+        return torch.ones_like(real)
     counts = torch.zeros(len(real), int(block.person.max()) + 1, dtype=torch.float64)
     return counts.scatter_add_(1, block.person, real).gather(1, block.person).clamp_min(1.0)
 
@@ -128,6 +128,11 @@ def _histogram(options: Options, problem: Problem, block: Block, points: Points,
         value += place * _column(block, column)
     inner = torch.tensor(edges[1:-1], dtype=torch.float64)
     return _counted(torch.bucketize(value, inner, right=True), _part(block), len(edges) - 1)
+
+
+def _contributions(options: Options, problem: Problem, block: Block, points: Points, clip: Clip) -> Tensor:
+    counts, inner = _counts(block, _real(block)), torch.tensor(options[:-1], dtype=torch.float64)
+    return _counted(torch.bucketize(counts, inner), _part(block), len(options))
 
 
 def _counted(cells: Tensor, part: Tensor, size: int) -> Tensor:
@@ -251,6 +256,7 @@ _SUMS: dict[str, _Sum] = {
     "second_moment": _second_moment,
     "sum": _sum,
     "histogram": _histogram,
+    "contributions": _contributions,
     "mistakes": partial(_scored, "mistakes"),
     "log_loss": partial(_scored, "log_loss"),
     "brier": partial(_scored, "brier"),

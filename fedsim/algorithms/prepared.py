@@ -25,6 +25,7 @@ if TYPE_CHECKING:  # a refused scenario does without
 Share = Annotated[float, Field(gt=0, lt=1, description="share of mu^2; training has what stages leave")]
 Bound = Field(ge=0, le=1e6, description="bound on a record's squared norm, with its 1; 0: the declared one")
 _LEAST = 0.25  # of the constant feature's moment and a histogram's sum, 1 without noise and clipping
+_H = "records of a person"
 _LEAST_VARIANCE = 1e-4  # over the clip, where noise is less: what is divided by it stays small
 
 
@@ -85,16 +86,41 @@ class Ranges:
     def map(self, answer: Tensor, features: int, noise: float) -> Tensor:
         """As `Standardise.map`. A range has at least four bins, so that rare values do not become large."""
         counts, right = answer.view(-1, self.bins), np.linspace(-1, 1, self.bins + 1)[1:]
-        below = counts.cumsum(1) / counts.sum(1, keepdim=True).clamp_min(_LEAST)
-        # With noise it falls too: half way between the rising curves just above and just below it.
-        rising = (below.cummax(1).values + below.flip(1).cummin(1).values.flip(1)) / 2
+        rising = _rising(counts / counts.sum(1, keepdim=True).clamp_min(_LEAST))
         ends = np.array([np.interp(self.quantiles, row, right) for row in rising.numpy()])
         low, high = answer.new_tensor(ends).T
         return _affine((2 / (high - low).clamp_min(8 / self.bins)).diag(), (low + high) / 2)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Contributions:
+    """h, at most `largest`, so large that a share q of persons keep all records; it makes no map."""
+
+    name: ClassVar[str] = "contributions"
+    share: float
+    q: float
+    largest: int
+
+    @property
+    def ends(self) -> tuple[float, ...]:
+        """The most records of each cell, about sqrt(2) apart; the last has all who have more."""
+        steps = range(1 + 2 * self.largest.bit_length())
+        return tuple(sorted({float(min(self.largest, round(2 ** (k / 2)))) for k in steps}))
+
+    def h(self, shares: Tensor) -> float:
+        """One of `ends`, by noisy shares of persons; below each, as `_rising` has them."""
+        below = _rising(shares / shares.sum().clamp_min(_LEAST))
+        return self.ends[min(int((below < self.q).sum()), len(self.ends) - 1)]
+
+
 StageKind = Standardise | Ranges | PrincipalComponents
 Stage = Annotated[StageKind, Choice()]
+
+
+def _rising(shares: Tensor) -> Tensor:
+    """Shares below. With noise they fall too: half way between the rising curves just above and below."""
+    below = shares.cumsum(-1)
+    return (below.cummax(-1).values + below.flip(-1).cummin(-1).values.flip(-1)) / 2
 
 
 def _affine(matrix: Tensor, centre: Tensor) -> Tensor:
@@ -108,11 +134,15 @@ def _affine(matrix: Tensor, centre: Tensor) -> Tensor:
 class Prepared:
     """An algorithm for linear models, after a round for each stage.
 
+    Privacy: a stage's release is in the plan, at its share of mu^2, and composed with all that follows. An h
+    made of it is public, as a map is, and named by every later query: a person's term has norm <= clip at any
+    h (`fedsim.protocol.unit`), so that no price depends on it.
+
     On features T x it makes W, regularised and constrained as such; T^T W, the same model of the features as
     they were, is what is evaluated and returned.
     """
 
-    stages: tuple[StageKind, ...]
+    stages: tuple[StageKind | Contributions, ...]
     noise_ratios: tuple[float, ...]  # of the stages
     inner: Algorithm
     any_size: ClassVar[bool] = True
@@ -124,9 +154,14 @@ class Prepared:
 
     def server(self, w: Tensor, problem: Any, public: Public, rng: Generator) -> ServerHalf:
         """Rounds of the stages, each sent the map so far, then the algorithm's, sent the whole map too."""
+        asked: dict[str, Tensor] = {}
         transform = w.new_ones(problem.num_features).diag()
         for r, (stage, ratio) in enumerate(zip(self.stages, self.noise_ratios, strict=True)):
-            sums = yield Round({f"stage {r}": transform.flatten() if r else w.new_zeros(1)}, answer=w)
+            so_far = transform.flatten() if r else w.new_zeros(1)
+            sums = yield Round({f"stage {r}": so_far, **asked}, answer=w)
+            if isinstance(stage, Contributions):
+                asked = {_H: w.new_tensor([stage.h(sums["h"])])}
+                continue
             noise = ratio * public.mean_noise / math.sqrt(sums.share)  # more where fewer silos answer
             transform = stage.map(sums["h"], len(transform), noise) @ transform
         inner, sent = replace(problem, num_features=len(transform)), cast(Any, None)
@@ -137,24 +172,28 @@ class Prepared:
             except StopIteration as stop:
                 return _original(stop.value, transform)
             broadcast, answer = step.broadcast, _original(step.answer, transform)
-            sent = yield Round({**broadcast, "prepared by": transform.flatten()}, answer, step.participants)
+            broadcast = {**broadcast, **asked, "prepared by": transform.flatten()}
+            sent = yield Round(broadcast, answer, step.participants)
 
     def silo(self, problem: Any, broadcast: Message, ask: Asker, memory: Memory) -> Message:
         """{"h": answers of a stage's queries, side by side}, or the algorithm's message on features T x."""
         from fedsim.protocol.copies import CohortMemory
 
+        h = float(broadcast[_H]) if _H in broadcast else None
         for r, (stage, ratio) in enumerate(zip(self.stages, self.noise_ratios, strict=True)):
             if (sent := broadcast.get(f"stage {r}")) is not None:
+                if isinstance(stage, Contributions):
+                    return {"h": ask(Query("contributions", (), 1.0, FULL, ratio, stage.ends))}
                 by = sent.view(-1, problem.num_features) if r else None
                 queries = stage.queries(problem.num_features if by is None else len(by), ratio)
-                answers: Any = ask(*(replace(query, transform=by) for query in queries))
+                answers: Any = ask(*(replace(query, transform=by, h=h) for query in queries))
                 return {"h": answers if len(queries) == 1 else torch.cat(answers, -1)}
-        rest = dict(broadcast)
+        rest = {name: value for name, value in broadcast.items() if name != _H}
         transform = rest.pop("prepared by").view(-1, problem.num_features)
 
         def prepared(*queries: Query) -> Any:
             by = [transform if q.transform is None else q.transform @ transform for q in queries]
-            return ask(*(replace(q, transform=own) for q, own in zip(queries, by, strict=True)))
+            return ask(*(replace(q, transform=own, h=h) for q, own in zip(queries, by, strict=True)))
 
         inner, unwritten = replace(problem, num_features=len(transform)), memory["unwritten"]
         kept = CohortMemory(len(unwritten), inner.dimension, unwritten.dtype)

@@ -13,6 +13,7 @@ from fedsim.data.source import Outline
 from fedsim.privacy.registry import MECHANISMS
 from fedsim.protocol.plan import Terms
 from fedsim.scenario.algorithm import GivenAlgorithm
+from fedsim.scenario.contributions import asked
 from fedsim.scenario.model import EvaluateSection, Scenario
 from fedsim.scenario.participation import AvailableSilos, for_some
 from fedsim.scenario.resolve import Resolved
@@ -200,6 +201,8 @@ def _check(scenario: Scenario) -> None:
         )
     if names := [stage.name for stage in scenario.prepare]:
         raise InputError("scenario.prepare", names, "exists in simulation only: leave it out")
+    if (rule := asked(privacy.unit)) is not None:
+        raise InputError("scenario.privacy.unit.h", rule.choose, "exists in simulation only: give a number")
     data.check_alone("scenario.data")
     if data.reserve is not None:
         hint = "tunes on records that silos put aside, which exists in simulation only; leave it out"

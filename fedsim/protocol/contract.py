@@ -53,6 +53,7 @@ class Query:
         options: public numbers that the statistic takes.
         transform: a public matrix (k, features), of a linear model: a record x counts as its product with
             x, so that a model has k features. Terms are clipped after it, so that any matrix will do.
+        h: how many records of a person count, where the unit asks for it: public, and free as the clip is.
     """
 
     statistic: str
@@ -62,6 +63,7 @@ class Query:
     noise_ratio: float = 1.0
     options: tuple[float, ...] = ()
     transform: Tensor | None = None
+    h: float | None = None
 
 
 @dataclass(frozen=True)

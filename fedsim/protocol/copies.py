@@ -30,6 +30,7 @@ class CopiedQuery(NamedTuple):
     points: tuple[Tensor, ...]
     clip: float | Tensor
     transform: Tensor | None = None  # (k, features)
+    h: float | None = None
 
 
 def copied_queries(queries: tuple[Query, ...]) -> tuple[Ask, list[CopiedQuery]]:
@@ -59,7 +60,7 @@ def _copied_query(query: Query) -> CopiedQuery:
             raise Refused(f"a transform is {tuple(transform.shape)}; it must be a matrix (k, features)")
     kept = 0 if transform is None else transform.shape[0]
     shape = QueryShape(query.statistic, len(points), ratio, options, kept)
-    return CopiedQuery(shape, points, bound, transform)
+    return CopiedQuery(shape, points, bound, transform, None if query.h is None else _number(query.h, "h"))
 
 
 def copied_tensor(value: object, what: str) -> Tensor:

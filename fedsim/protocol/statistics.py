@@ -144,6 +144,11 @@ def histogram_edges(options: tuple[float, ...]) -> tuple[float, ...]:
     return options[1 + int(max(0, options[0])) :]
 
 
+def _ends(shapes: Shapes) -> str:
+    ascending = all(a < b for a, b in pairwise((0.0, *shapes.options)))
+    return "" if ascending and len(shapes.options) <= MOST_CELLS else "ends of cells are ascending numbers"
+
+
 def _bins(shapes: Shapes) -> str:
     (bins,) = shapes.options
     return "" if bins == int(bins) and 2 <= bins <= MOST_CELLS // 2 else f"bins is {bins:g}; from 2"
@@ -216,6 +221,8 @@ STATISTICS = {
             _histogram,
             clipped=False,
         ),
+        # the cell of a person's number of records, each cell up to its end; the last has all who have more
+        Statistic("contributions", 0, lambda s: len(s.options), _ROOT2, ("end", "end.."), _ends, False),
         # the cell of (class, bin of the probability of class 1), two classes
         Statistic(
             "score_histogram",

@@ -33,6 +33,8 @@ from fedsim.common.section import Choice, Shorthand
 
 Bound = Literal["clip", "mean", "limit", "smooth"]
 Relation = Literal["replace_person", "replace_values", "add_remove"]
+Count = Annotated[int, Field(ge=1, le=10_000)]
+Share = Annotated[float, Field(gt=0, le=1)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +47,22 @@ class Record:
     silos_per_person: ClassVar[int] = 1
 
     def check(self, statistics: Set[str], samplers: Set[str], sums: bool) -> None:
-        """Every plan has terms and a price for records."""
+        """Refuse a plan that has no terms for records: they are nobody's."""
+        if "contributions" in statistics:
+            raise Refused("contributions are records of persons; use unit person")
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """h that is chosen (`fedsim.scenario.contributions`), or asked for: then every query names a number."""
+
+    choose: Literal["sweet_spot", "tradeoff", "quantile"]
+    profile: Annotated[
+        dict[Count, Share] | None, Field(description="declared: share of persons by records")
+    ] = None
+    share: Annotated[Share | None, Field(lt=1, description="quantile: of mu^2, for a histogram")] = None
+    q: Annotated[Share, Field(description="quantile: share of persons whose records all count")] = 0.9
+    largest: Annotated[Count, Field(ge=2, description="quantile: that h may be")] = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +77,8 @@ class Person:
     name: ClassVar[str] = "person"
     bound: Annotated[Bound, Field(description="how a person's records become one term")] = "clip"
     h: Annotated[
-        int | None, Field(ge=1, le=1_000_000, description="limit, smooth: records of a person that count")
+        Rule | Annotated[int, Field(ge=1, le=1_000_000)] | None,
+        Field(description="limit, smooth: records of a person that count, or {choose: a rule for them}"),
     ] = None
     relation: Annotated[Relation, Field(description="what neighbouring data sets differ in")] = (
         "replace_person"
@@ -90,6 +108,8 @@ class Person:
             samplers: of its batches.
             sums: whether silos answer in sums alone.
         """
+        if isinstance(self.h, Rule) and "contributions" not in statistics:
+            raise Refused("h is to be chosen, and the plan releases no contributions; give a number")
         by_sum = sorted(statistics & {"minimiser", "label_projection"})
         if by_sum and self.bound not in ("limit", "smooth"):
             hint = "it is no function of clipped sums of a person's terms; use bound limit or smooth"
@@ -126,6 +146,13 @@ class PersonAccount:
                 "is for relation add_remove alone, which requires it: the number of persons is private there"
             )
             raise InputError("expected_persons", self.expected_persons, hint)
+
+
+def check_h(unit: Record | Person, h: float | None, clipped: bool) -> None:
+    """Refuse an h that the unit does not ask for, or none where it does and terms (`clipped`) need one."""
+    most = getattr(getattr(unit, "h", None), "largest", 0)  # a rule's
+    if (h is None and clipped and most) or (h is not None and not (1 <= h <= most and h % 1 == 0)):
+        raise Refused(f"h is {h}; it is from 1 to {most} where the unit asks for it, else there is none")
 
 
 def stated(unit: Record | PersonAccount) -> dict[str, Any]:

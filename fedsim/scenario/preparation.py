@@ -4,25 +4,28 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fedsim.algorithms.prepared import PrincipalComponents, Ranges, StageKind
+from fedsim.algorithms.prepared import Contributions, PrincipalComponents, Ranges, StageKind
 from fedsim.common.errors import InputError
 from fedsim.data.source import Outline
 from fedsim.privacy.registry import MECHANISMS
 from fedsim.problems.glm import GeneralisedLinear
 from fedsim.problems.kinds import Problem
+from fedsim.scenario.contributions import asked
 from fedsim.scenario.model import Scenario
 
 
 def checked(
     scenario: Scenario, shape: Outline, problem: Problem
-) -> tuple[tuple[StageKind, ...], Problem, tuple[float, float] | None]:
+) -> tuple[tuple[StageKind | Contributions, ...], Problem, tuple[float, float] | None]:
     """The stages, each with its clip; problem and `Outline.squared_norms` of the records that they prepare.
 
     A standardised feature has mean square 1, and one of a range at most about that: they bound a record's
     squared norm by their number. InputError names a field that does not fit the stages, or a stage.
     """
-    norms, features, found = shape.squared_norms, shape.num_features, list[StageKind]()
-    _check(scenario, problem)
+    norms, features, found = shape.squared_norms, shape.num_features, list[StageKind | Contributions]()
+    if (rule := asked(scenario.privacy.unit)) is not None:
+        found.append(Contributions(share=rule.share or 0, q=rule.q, largest=rule.largest))
+    _check(scenario, problem, [stage.share for stage in (*found, *scenario.prepare)])
     for r, stage in enumerate(scenario.prepare):
         field = f"scenario.prepare.{r}"
         if isinstance(stage, Ranges):
@@ -44,8 +47,8 @@ def checked(
     return tuple(found), replace(problem, num_features=features) if found else problem, norms
 
 
-def _check(scenario: Scenario, problem: Problem) -> None:
-    data, privacy, shares = scenario.data, scenario.privacy, sum(each.share for each in scenario.prepare)
+def _check(scenario: Scenario, problem: Problem, shares: list[float]) -> None:
+    data, privacy = scenario.data, scenario.privacy
     private, fitted = MECHANISMS[privacy.mechanism].private, next(iter(data.fitted), "")
     linear, isolated = isinstance(problem, GeneralisedLinear), scenario.runtime.plug_ins == "isolated"
     budgeted = privacy.calibration == "accountant" or privacy.noise_multiplier is not None
@@ -54,9 +57,9 @@ def _check(scenario: Scenario, problem: Problem) -> None:
         ("problem.name", scenario.problem.name, not linear, "a linear model: W takes a map of features in"),
         (f"data.{fitted}", getattr(data, fitted, 0), fitted, "left out: it fits without noise"),
         ("data.intercept", False, not data.intercept, "true: the constant feature has a map's offsets"),
-        ("prepare", shares, shares >= 1, "shares that sum to less than 1: training has the rest"),
+        ("prepare", sum(shares), sum(shares) >= 1, "shares that sum to less than 1: training has the rest"),
         ("privacy.calibration", privacy.calibration, other, "accountant: shares are of the budget's mu^2"),
         ("runtime.plug_ins", "isolated", isolated, "in_process: stages run in one process with algorithms"),
     ):
-        if scenario.prepare and wrong:
+        if shares and wrong:
             raise InputError(f"scenario.{field}", value, right)

@@ -16,7 +16,7 @@ from typing import cast
 
 import torch
 
-from fedsim.algorithms.prepared import Prepared, StageKind
+from fedsim.algorithms.prepared import Contributions, Prepared, StageKind
 from fedsim.algorithms.registry import shipped, shipped_names
 from fedsim.common.errors import InputError, Refused
 from fedsim.common.plugins import file_of
@@ -41,6 +41,7 @@ from fedsim.protocol.unit import RECORD
 from fedsim.scenario.algorithm import GivenAlgorithm
 from fedsim.scenario.automatic import step_warning, with_automatic
 from fedsim.scenario.by_theorem import claims, constants, need_privacy, with_numbers, with_stated_noise
+from fedsim.scenario.contributions import with_h
 from fedsim.scenario.metric import check_metric
 from fedsim.scenario.model import PrivacySection, Scenario
 from fedsim.scenario.participation import participants, per_silo
@@ -69,7 +70,7 @@ class Resolved:
     premises: Premises  # what theorems start from
     derived: Derived | None  # numbers that a theorem or `auto` chose; None where all are given
     prescribed: Prescribed | None  # the silos' noise where the scenario fixes it; else each finds its own
-    stages: tuple[StageKind, ...]  # of private preparation, with their clips
+    stages: tuple[StageKind | Contributions, ...]  # of private preparation, with their clips
     inner: Problem  # the problem on the features that these make
 
     @property
@@ -187,6 +188,7 @@ def resolve(scenario: Scenario, known: Outline | None = None) -> Resolved:
     weights = _weights(scenario.problem, names, sizes)
     active = participants(scenario.participation, names)
     claimed = claims(privacy, names, sizes, epsilons, deltas)
+    scenario = with_h(scenario, problem.dimension, claimed)
     premises = Premises(names, claimed, weights, active, problem.dimension, constants(scenario))
     scenario, automatic = with_automatic(scenario, premises, problem, norms)
     premises = replace(premises, constants=constants(scenario))

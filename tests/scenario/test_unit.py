@@ -1,6 +1,7 @@
 """The unit in a scenario: what is refused before a record is read, by field and cure; sizes and noise."""
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,10 @@ from fedsim.api.sweep import sweep
 from fedsim.common.errors import InputError
 from fedsim.data.arrays import Arrays
 from fedsim.data.source import Outline
+from fedsim.deployment.offers import deployable
 from fedsim.privacy import gaussian
+from fedsim.protocol.unit import Person
+from fedsim.scenario.contributions import sweet_spot, tradeoff
 from fedsim.scenario.load import parse
 from fedsim.scenario.resolve import Resolved, resolve
 from fedsim.simulation.host import preview
@@ -165,3 +169,104 @@ def test_private_tuning_of_persons_whose_number_or_silos_it_cannot_price_is_refu
         scenario = parse(tree | {"data": "synthetic", "partition": "natural_id"})
         with refused("scenario.privacy.unit", ANY, "private tuning is for persons of one silo each"):
             sweep(scenario, data=visits(60))
+
+
+PROFILE = {1: 0.6, 2: 0.2, 5: 0.15, 50: 0.05}
+QUANTILE = {"choose": "quantile", "share": 0.1}
+
+
+def chosen(rule: Any, bound: str = "limit", more: dict[str, Any] | None = None, **privacy: Any) -> Resolved:
+    return resolved(person(bound=bound, h=rule), more, **privacy)
+
+
+@pytest.mark.parametrize("bound", ["limit", "smooth"])
+@pytest.mark.parametrize("choose", ["sweet_spot", "tradeoff"])
+def test_h_of_a_declared_profile_is_one_number_before_there_is_a_plan(choose: str, bound: str) -> None:
+    """The smallest of the silos' own: the smallest silo, or the smallest budget, decides for all."""
+    rule = {"choose": choose, "profile": PROFILE}
+    found = [chosen(rule, bound, epsilon=epsilon) for epsilon in ([1.0, 1.0], [1e4, 1e4], [1e4, 0.5])]
+    units = [each.scenario.privacy.unit for each in found]
+    assert [each.trace.plan.unit for each in found] == units
+    by = sweet_spot if choose == "sweet_spot" else partial(tradeoff, bound=bound)
+    for each, unit in zip(found, units, strict=True):
+        mus = gaussian.mu(each.epsilons, each.deltas)
+        noises = 2 * each.problem.dimension**0.5 / mus
+        own = [by(PROFILE, n, float(noise)) for n, noise in zip(each.sizes, noises, strict=True)]
+        assert isinstance(unit, Person)
+        assert unit.h == min(own)
+    few, many, mixed = (getattr(unit, "h", 0) for unit in units)
+    assert few == mixed < 3 < 48 < many
+    again = resolve(parse(found[0].scenario.model_dump(mode="json")), found[0].outline)
+    assert again.scenario == found[0].scenario
+
+
+def test_an_added_persons_noise_and_that_of_two_silos_move_the_sweet_spot() -> None:
+    rule = {"choose": "sweet_spot", "profile": dict.fromkeys(range(1, 21), 0.05)}
+    h = []
+    for fields in ({}, {"relation": "add_remove"}, {"silos_per_person": 4}):
+        expected = {"expected_persons": [400, 600]} if "relation" in fields else {}
+        unit = person(bound="smooth", h=rule, **fields)
+        shape = replace(SHAPE, sizes={"a": 400, "b": 600}, num_classes=2)
+        tree = changed(BASE, {"privacy": {"epsilon": 1.0, "delta": 1e-6, "unit": unit} | expected})
+        h.append(resolve(parse(tree), shape).scenario.privacy.unit.h)  # type: ignore[union-attr]
+    mu = float(gaussian.mu(1.0, 1e-6))  # noise times it is spread sqrt(d) sqrt(silos), d = 4
+    assert h == [next(s for s in range(1, 21) if 400 * (20 - s) / 20 < each / mu) for each in (4, 2, 8)]
+
+
+@pytest.mark.parametrize(
+    ("rule", "field", "hint"),
+    [
+        ({"choose": "best"}, "unit.h.choose", "should be 'sweet_spot', 'tradeoff' or 'quantile'"),
+        ({"choose": "sweet_spot"}, "unit.h.profile", "sweet_spot needs profile alone"),
+        ({"choose": "tradeoff", "profile": PROFILE, "share": 0.1}, "unit.h.share", "needs profile alone"),
+        (QUANTILE | {"profile": PROFILE}, "unit.h.profile", "quantile needs share alone"),
+        ({"choose": "tradeoff", "profile": {1: 0.5, 2: 0.4}}, "unit.h.profile", "that sum to 1"),
+        ({"choose": "tradeoff", "profile": {0: 1.0}}, "unit.h.profile", "greater than or equal to 1"),
+        ({"choose": "quantile"}, "unit.h.share", "quantile needs share alone"),
+        ({"choose": "quantile", "share": 0.0}, "unit.h.share", "greater than 0"),
+        ({"choose": "quantile", "share": 1.0}, "unit.h.share", "less than 1"),
+        (QUANTILE | {"q": 1.5}, "unit.h.q", "less than or equal to 1"),
+        (QUANTILE | {"largest": 1}, "unit.h.largest", "greater than or equal to 2"),
+        (QUANTILE | {"larger": 1}, "unit.h.larger", "unknown key; did you mean 'largest'?"),
+    ],
+)
+def test_a_rule_for_h_that_is_none_is_refused_by_its_field(rule: Any, field: str, hint: str) -> None:
+    with pytest.raises(InputError, match=rf"scenario\.privacy\.{field}.*{hint}".replace("?", r"\?")):
+        chosen(rule)
+
+
+def test_bound_clip_has_no_h_to_be_chosen() -> None:
+    for rule in (QUANTILE, {"choose": "sweet_spot", "profile": PROFILE}):
+        with pytest.raises(InputError, match="h is for limit and smooth"):
+            chosen(rule, "clip")
+
+
+def test_a_quantile_is_paid_for_within_the_budget() -> None:
+    """The plan's price is its census's, in which the histogram has its share of mu^2, whatever h is."""
+    found = chosen(QUANTILE, more={"algorithm.num_rounds": 3}, epsilon=[0.5, 2.0])
+    plan, stages = found.trace.plan, len(found.trace.plan.rounds) - 3
+    assert stages == 1
+    assert [query.statistic for ask in plan.rounds[0] for query in ask.queries] == ["contributions"]
+    for silo, epsilon, delta in zip(preview(found), found.epsilons, found.deltas, strict=True):
+        z = silo.noise_multiplier
+        squares = [sum(ask.weight**2 for ask in asks) / z**2 for asks in plan.rounds]
+        assert squares[0] / sum(squares) == pytest.approx(0.1)
+        assert silo.epsilon_guaranteed == pytest.approx(float(gaussian.epsilon(sum(squares) ** 0.5, delta)))
+        assert epsilon * (1 - 1e-3) <= silo.epsilon_guaranteed <= epsilon
+    spread = plan.spread(plan.rounds[0][0].queries[0])
+    assert spread == 2**0.5
+
+
+def test_a_quantile_is_composed_with_other_stages() -> None:
+    more = {"prepare": [{"name": "standardise", "share": 0.2, "clip": 5.0}]}
+    found = chosen(QUANTILE, "smooth", more)
+    squares = [sum(ask.weight**2 for ask in asks) for asks in found.trace.plan.rounds]
+    assert [square / sum(squares) for square in squares[:2]] == pytest.approx([0.1, 0.2])
+    with pytest.raises(InputError, match=r"scenario\.prepare.*sum to less than 1"):
+        chosen({"choose": "quantile", "share": 0.8}, "smooth", more)
+
+
+def test_what_asks_for_h_is_not_deployed() -> None:
+    found = chosen(QUANTILE)
+    with refused("scenario.privacy.unit.h", "quantile", "exists in simulation only"):
+        deployable(found.scenario)

@@ -13,12 +13,13 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from pydantic import TypeAdapter
 from support.deployed import POLICY, Caller, calling, offer_of, resolved_of
 from support.scenarios import invoke
 
 from fedsim.common.errors import InputError
 from fedsim.common.identity import Identity
-from fedsim.protocol.unit import Person, PersonAccount
+from fedsim.protocol.unit import Person, PersonAccount, Rule, Unit
 from fedsim.wire.messages import Greeting, Offer
 from silos import gate as gates
 from silos.book import read
@@ -183,6 +184,13 @@ def test_a_plan_is_of_its_unit_and_bound(config):
         assert len({run.plan for run in runs}) == len({run.offer for run in runs}) == 3
         known = offer(unit={"name": "person", "bound": "mean"}, session=0)
         assert "known with another offer" in refused(caller, known)
+        for rule in (
+            Rule("sweet_spot", {1: 1.0}),
+            Rule("quantile", share=0.1),
+        ):  # of a server that does not say which
+            unit = Person("limit", rule)
+            said = refused(caller, offer(unit=TypeAdapter(Unit).dump_python(unit, mode="json"), session=9))
+            assert "h is to be chosen, and the plan releases no contributions" in said
 
 
 @pytest.fixture

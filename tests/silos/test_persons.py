@@ -9,15 +9,20 @@ import torch
 from support.statistic_records import FEATURES, OPTIONS, hostile, problem_of, shape_of
 
 from fedsim.common.errors import InputError, Refused
+from fedsim.privacy.registry import MECHANISMS
 from fedsim.problems.glm import LinearRegression, SoftmaxRegression
 from fedsim.problems.network import NeuralNetwork
 from fedsim.problems.network_models import Imported, Mlp
 from fedsim.protocol.batch import FULL, Fresh, Poisson, Subsample
-from fedsim.protocol.plan import Ask, Plan, QueryShape
+from fedsim.protocol.contract import Query
+from fedsim.protocol.limits import LIMITS
+from fedsim.protocol.plan import Ask, Plan, QueryShape, Terms
 from fedsim.protocol.statistics import STATISTICS, statistic
-from fedsim.protocol.unit import RECORD, Person
+from fedsim.protocol.unit import RECORD, Person, Rule
+from fedsim.simulation.host import MemoryLedger
 from silos.batches import Batches
 from silos.entropy import SeededEntropy
+from silos.gate import Gate
 from silos.persons import Order, Persons
 from silos.records import Records, clipped_sum
 from silos.selections import PER_ONE
@@ -254,8 +259,11 @@ def test_limit_is_smooth_on_average():
 
 
 def test_limit_takes_h_records_of_each_and_no_more():
-    order = Order.of(np.array([5, 5, 5, 5, 9, 5, 2, 2]))
-    shares = order.shares(Person("limit", 2), np.random.default_rng(0))
+    codes = np.array([5, 5, 5, 5, 9, 5, 2, 2])
+    order, data = Order.of(codes), [(np.ones((8, FEATURES)), np.ones(8))]
+    persons = Persons(Person("limit", 2), [codes], [np.random.default_rng(0)])
+    (block,) = Records(data, LinearRegression(FEATURES), torch.float64, persons).full([0])
+    shares = block.share[0].numpy()
     assert order.counts.tolist() == [5, 1, 2]
     by_hand = [shares[order.numbers == person].tolist() for person in range(3)]
     assert [sorted(own) for own in by_hand] == [[0, 0, 0, 0.5, 0.5], [0.5], [0.5, 0.5]]
@@ -312,6 +320,95 @@ def test_padding_of_drawn_persons_adds_nothing_to_a_second_moment(unit):
     (block,) = records.batch([0, 1], [np.array([0]), np.array([3])])  # five rows, and one with padding
     moments = summed(records.clipped_sum, shape, problem, block, (), 1e6)
     assert moments[1].norm().item() == pytest.approx(data[1][0][3] @ data[1][0][3] / unit.h)
+
+
+ASKED = Rule("quantile", share=0.1, largest=9)
+
+
+@pytest.mark.parametrize("bound", ["limit", "smooth"])
+@pytest.mark.parametrize("batch", [FULL, Fresh(0.25)], ids=str)
+@pytest.mark.parametrize("h", [1, 3, 9])
+def test_terms_at_an_h_that_a_query_names_are_those_of_a_unit_that_has_it(bound, batch, h):
+    data, codes = some_silos(4, persons=12)
+    problem, w = LinearRegression(FEATURES), torch.ones(FEATURES, dtype=torch.float64)
+    plan = Plan(((Ask(batch, (QueryShape("gradient", 1, 1.0),)),),))
+    found = []
+    for unit in (Person(bound, h), Person(bound, ASKED)):
+        streams = [np.random.default_rng(m) for m in range(3)]
+        records = Records(data, problem, torch.float64, Persons(unit, codes, streams))
+        entropy = SeededEntropy(0, 0, ["a", "b", "c"], ["key"] * 3)
+        batches = Batches(records, plan, [[0]] * 3, ["a", "b", "c"], entropy, records.sizes)
+        blocks, _ = batches.round([0, 1, 2], 0).next(batch)
+        blocks = blocks if unit.h == h else [records.weighted(block, h) for block in blocks]
+        sums = [added(records, blocks, problem, w, 0.5)]
+        sums += [summed(None, shape_of("second_moment"), problem, block, (), 1.0) for block in blocks]
+        found.append(sums)
+    for one, other in zip(*found, strict=True):
+        assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize(
+    ("unit", "h", "fits"),
+    [
+        (Person("limit", ASKED), 9.0, True),
+        (Person("limit", ASKED), 9.5, False),
+        (Person("limit", ASKED), 10.0, False),
+        (Person("limit", ASKED), 0.0, False),
+        (Person("limit", ASKED), float("nan"), False),
+        (Person("limit", ASKED), None, False),
+        (Person("limit", 3), 2.0, False),
+        (Person("clip"), 2.0, False),
+        (RECORD, 2.0, False),
+    ],
+)
+def test_a_gate_answers_at_an_h_only_where_the_unit_asks_for_it(unit, h, fits):
+    data, codes = some_silos()
+    problem, origin = LinearRegression(FEATURES), torch.zeros(FEATURES, dtype=torch.float64)
+    persons = None if unit == RECORD else Persons(unit, codes)
+    records = Records(data, problem, torch.float64, persons)
+    counts = [] if persons is None else [Query("contributions", (), 1.0, options=(1.0, 4.0))]
+
+    class Asking:
+        def silo(self, problem, broadcast, ask, memory):
+            *_, answer = ask(*counts, Query("gradient", (broadcast["w"],), 1.0, h=h), *counts)
+            return {"g": answer}
+
+    gradient = QueryShape("gradient", 1, 1.0)
+    shapes = [QueryShape("contributions", 0, 1.0, (1.0, 4.0))] * len(counts)
+    plan = Plan(((Ask(FULL, (*shapes, gradient, *shapes)),),), unit)
+    terms = [Terms(name, n, 1.0, 1e-5, [0]) for name, n in zip("abc", records.sizes, strict=True)]
+    entropy, ledgers = SeededEntropy(0, 0, ["a", "b", "c"], ["key"] * 3), [MemoryLedger() for _ in terms]
+    run = Asking(), plan, terms, MECHANISMS["gaussian"], entropy, ledgers, LIMITS, torch.float64
+    gate = Gate(records, problem, *run)
+    if fits:
+        assert gate.answer(0, {"w": origin})["g"].shape == (3, 2)
+        return
+    with pytest.raises(Refused, match=rf"^h is {h}; it is from 1 to"):
+        gate.answer(0, {"w": origin})
+
+
+def test_contributions_are_counted_by_person_in_batches_too():
+    codes = [np.repeat(np.arange(5), [1, 1, 2, 3, 9])]
+    data = [(np.ones((16, FEATURES)), np.full(16, np.nan))]  # of no use, and records all the same
+    problem, shape = LinearRegression(FEATURES), QueryShape("contributions", 0, 1.0, (1.0, 2.0, 4.0))
+    for unit in BOUNDS:
+        records = Records(data, problem, torch.float64, Persons(unit, codes))
+        drawn = records.batch([0], [np.array([0, 4])])
+        for blocks, counts in ((records.full([0]), [2, 1, 2]), (drawn, [1, 0, 1])):
+            found = summed(None, shape, problem, blocks[0], (), 1.0)
+            assert torch.allclose(found, torch.tensor([counts]).double(), rtol=0, atol=1e-12)
+
+
+def test_contributions_are_of_persons_and_an_h_that_is_asked_for_needs_them():
+    asked = Plan(((Ask(FULL, (QueryShape("contributions", 0, 1.0, (1.0, 2.0)),)),),))
+    with pytest.raises(Refused, match="use unit person"):
+        asked.check_unit(sums=False)
+    for rule in (ASKED, Rule("sweet_spot", {1: 1.0})):
+        with pytest.raises(Refused, match="h is to be chosen"):
+            Plan(((Ask(FULL, (QueryShape("gradient", 1, 1.0),)),),), Person("limit", rule)).check_unit(False)
+    for wrong in ((2.0, 1.0), (0.0, 1.0), (1.0, 1.0)):
+        with pytest.raises(Refused, match="ascending"):
+            LIMITS.check_ask(Ask(FULL, (QueryShape("contributions", 0, 1.0, wrong),)), 3, 3)
 
 
 @pytest.mark.parametrize("poison", [np.nan, np.inf])

@@ -36,7 +36,7 @@ def sums(name, rows, targets, clip, points=None):
     return summed(records.clipped_sum, shape_of(name), problem, block, points, clip)
 
 
-@pytest.mark.parametrize("name", STATISTICS)
+@pytest.mark.parametrize("name", sorted(set(STATISTICS) - {"contributions"}))  # of persons
 def test_replacing_a_record_moves_a_sum_by_the_spread_times_the_clip_at_most(name):
     known, clip = statistic(name), 0.25 if statistic(name).clipped else 1.0
     moved = sums(name, *hostile(name), clip).double()

@@ -64,3 +64,27 @@ def test_one_record_a_person_is_the_record_run() -> None:
         )
         assert one.metrics == other.metrics
         assert one.participation == other.participation
+
+
+@pytest.mark.parametrize("bound", ["limit", "smooth"])
+def test_a_run_that_asks_for_h_is_the_one_that_is_given_it(bound: str) -> None:
+    """Without noise: three quarters of the 72 persons have up to two records, and h is 2."""
+    silos = read(resolve(parse(VISITS)), 0).silos
+    counts = np.concatenate([np.unique(silo.train_persons, return_counts=True)[1] for silo in silos])
+    assert (counts <= 2).mean() == 0.75
+    rule = {"choose": "quantile", "share": 0.1, "q": 0.75, "largest": 8}
+    asked, given, other = (
+        fedsim.simulate(privacy(mechanism="none", unit={"name": "person", "bound": bound, "h": h})).model
+        for h in (rule, 2, 3)
+    )
+    np.testing.assert_allclose(asked, given, rtol=0, atol=1e-12)
+    assert np.abs(asked - other).max() > 1e-3
+
+
+@pytest.mark.parametrize("mechanism", ["gaussian", "summed_gaussian"])
+def test_a_private_run_asks_for_h(mechanism: str) -> None:
+    unit = {"name": "person", "bound": "smooth", "h": {"choose": "quantile", "share": 0.1}}
+    fraction = {} if mechanism == "gaussian" else {"honest_fraction": 1.0}
+    run = fedsim.simulate(privacy(unit=unit, mechanism=mechanism, **fraction))
+    assert np.isfinite(run.model).all()
+    assert "of mu^2 contributions 0.1, training the rest" in run.summary.privacy.accountant

@@ -11,6 +11,7 @@ OPTIONS = {
     "second_moment": (1.0,),
     "sum": (0.0, -2.0, 3.0),
     "histogram": (1.0, 1.0, -1.0, 0.0, 1.0, 2.0),
+    "contributions": (1.0, 2.0, 4.0),
     "score_histogram": (10.0,),
     "log_loss": (0.01,),
     "quantile": (0.0, 0.25, -1.0, 1.0, 9.0),

@@ -46,7 +46,8 @@ def canaries(unit: Unit, records: Iterable[Record], many: int) -> list[Data]:
         unit: the claim's.
         many: records of a person with many; where records are the unit, how many are swapped at once.
     """
-    counts = (max(many, unit.h or 1), 1) if isinstance(unit, Person) else (many,)
+    h = unit.h if isinstance(unit, Person) and isinstance(unit.h, int) else 1
+    counts = (max(many, h), 1) if isinstance(unit, Person) else (many,)
     found = [person(record, records) for record in records for records in counts]
     return [nothing(found[0], unit), *found] if unit.one_sided else found
 
