@@ -289,3 +289,23 @@ def test_half_of_the_noise_is_proven_by_persons_too(monkeypatch):
 def test_a_person_has_two_records_at_least():
     with pytest.raises(InputError, match="of at least 2"):
         fedsim.audit(scenario("record"), data=people(), person=1)
+
+
+@pytest.mark.parametrize("unit", [Person(), Person("limit", 2), Person(relation="add_remove")], ids=str)
+def test_sums_of_persons_are_not_flagged(unit):
+    tree = scenario(unit)
+    tree["privacy"] |= {"mechanism": "summed_gaussian", "honest_fraction": 1.0}
+    found = fedsim.audit(tree, data=people(), effort=0.03)
+    assert not found.broken
+    for row in found.tree["silos"]:
+        assert row["sensitivity_ratio"] == pytest.approx(1.0, abs=1e-3)
+        assert row["noise_ratio"] == pytest.approx(1.0, abs=0.05)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("unit", [Person(), Person("smooth", 3)], ids=str)
+def test_a_network_on_persons_attains_most_of_the_epsilon(unit):
+    tree = scenario(unit) | {"problem": {"name": "neural_network", "model": {"name": "mlp", "hidden": [4]}}}
+    moved, share = _attained(prepare(resolved_of(one_run(tree, {}), None, people())))
+    assert 0.999 <= moved <= 1 + 1e-6
+    assert 0.7 <= share <= 1.0

@@ -2,8 +2,8 @@
 
 A silo method hears zeros there. In their place come the numbers that a party reads, as the mean over the
 silo's batch that they would be: a unit of a contribution is worth step / (w_i K_i). The clip that is noted
-with them is half of what one record may move a contribution by, rounding included, so that everything that
-judges a silo's own answers judges these.
+with them is half of what one record may move a contribution by (all of what one person does who is there or
+not), rounding included, so that everything that judges a silo's own answers judges these.
 
 * The *server* reads totals. It knows all records but one, so the other silos' part is noise alone; of the
   smallest sum there may be, ceil(gamma M_min) silos add theirs. Where aggregators add the noise, that is the
@@ -132,17 +132,24 @@ def party_gate(
         read = crowds(count)
     if party == "server" and resolved.scenario.privacy.noise_by == "aggregators":
         read = with_other_aggregator(resolved, noise[0], streams)
-    return PartyGate(gate, wiretap.tap, mechanism, terms, read)
+    return PartyGate(gate, wiretap.tap, mechanism, terms, read, resolved.trace.plan.unit.one_sided)
 
 
 class PartyGate:
     """A gate whose answers go into secure aggregation, as one party reads them."""
 
     def __init__(
-        self, gate: Answering, tap: Tap, mechanism: SumMechanism, terms: Sequence[Terms], read: Read
+        self,
+        gate: Answering,
+        tap: Tap,
+        mechanism: SumMechanism,
+        terms: Sequence[Terms],
+        read: Read,
+        one_sided: bool,
     ) -> None:
         """`terms` are those of the silo that each row of what is read is about."""
         self._gate, self._tap, self._mechanism, self._read = gate, tap, mechanism, read
+        self._spread = 1 if one_sided else 2  # a unit moves a contribution by so many terms
         self._about = [(own.share, own.n) for own in terms if own.share is not None]
 
     def answer(
@@ -172,6 +179,6 @@ class PartyGate:
         w = torch.tensor(weights, dtype=torch.float64)
         worth = self._mechanism.step(clip) / (w * sizes)
         means = read * worth.reshape(-1, *[1] * (read.dim() - 1))
-        half = clip * torch.tensor(reach, dtype=torch.float64) / (2 * w)
+        half = clip * torch.tensor(reach, dtype=torch.float64) / (self._spread * w)
         alike = bool((half == half[0]).all())
         return replace(query, clip=float(half[0]) if alike else half[:, None]), means.to(heard.dtype)

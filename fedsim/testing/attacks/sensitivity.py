@@ -1,11 +1,11 @@
-"""The exact search: by how much one record moves an answer when there is no noise to hide it.
+"""The exact search: by how much one unit moves an answer when there is no noise to hide it.
 
-A plan is priced on the promise that replacing one record moves an answer by at most its sensitivity over
-K, and no other silo's answer at all. Here records of the silos' own data are replaced by hostile ones, at
-many points, and the gate itself answers, at noise multiplier 0 and with the same batches in every world;
-asks of a round that follow from earlier answers are kept at equal points. The largest movement over the
-sensitivity is reported. A ratio above 1 is proof of a fault; none above 1 is no proof of the
-opposite, since the search is finite.
+A plan is priced on the promise that replacing one record, or person, moves an answer by at most its
+sensitivity over K, and no other silo's answer at all. Here units of the silos' own data are replaced by
+hostile ones (`canaries`), at many points, and the gate itself answers, at noise multiplier 0 and with the
+same batches in every world; asks of a round that follow from earlier answers are kept at equal points. The
+largest movement over the sensitivity is reported. A ratio above 1 is proof of a fault; none above 1 is no
+proof of the opposite, since the search is finite.
 
 Which record is in which batch is seen from outside, on silos whose other records all count as zero.
 """
