@@ -1,11 +1,8 @@
 """`fedsim contributions`: how many records each person has, for the owner of a table and nobody else.
 
-The errors are those of one release of a mean over all records, of values in [0, 1], at the whole epsilon. Of
-person u's s_u records min(h, s_u) count, n_h in all, and one person moves n_h times the mean by h at most. So
-the noise has standard deviation h / (mu n_h). Over draws of values with standard deviation 1/2, the mean has
-1/2 sqrt(sum of squared weights): these are 1 / n_h each with `limit`; with `smooth` all records count, by
-min(h, s_u) / (s_u n_h) (Epasto et al. 2020, Section 4). Where persons of many records differ from others, the
-mean is off by at most the share of records that is not kept (Amin et al. 2019, Section 3).
+The errors are those of one release of a mean over all records, of values in [0, 1] with standard deviation
+1/2, at the whole epsilon (`fedsim.scenario.contributions.variance`). Where persons of many records differ
+from others, the mean is off by at most the share of records that is not kept (Amin et al. 2019, Section 3).
 """
 
 from __future__ import annotations
@@ -84,9 +81,10 @@ def errors_of(counts: Ints, h: int, epsilon: float) -> tuple[float, float]:
     import numpy as np
 
     from fedsim.privacy import gaussian
+    from fedsim.scenario.contributions import variance
 
-    kept = np.minimum(counts, h)
-    noise = h / (float(gaussian.mu(epsilon, 1 / max(2, len(counts)) ** 2)) * kept.sum())
-    squares = (1 / kept.sum(), (kept**2 / counts).sum() / kept.sum() ** 2)
-    limit, smooth = (float(np.hypot(noise, 0.5 * np.sqrt(each))) for each in squares)
-    return limit, smooth
+    own, many = np.unique(counts, return_counts=True)
+    profile = dict(zip(own.tolist(), (many / len(counts)).tolist(), strict=True))
+    noise = 2 / float(gaussian.mu(epsilon, 1 / max(2, len(counts)) ** 2))  # over the deviation of 1/2
+    limit, smooth = (variance(h, profile, len(counts), noise, bound) for bound in ("limit", "smooth"))
+    return 0.5 * limit**0.5, 0.5 * smooth**0.5
