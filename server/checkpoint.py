@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, ClassVar, Self, TypeVar
+from typing import Annotated, Self, TypeVar
 
 import torch
 from pydantic import Field, ValidationError
@@ -28,14 +28,13 @@ _EVALUATION = "evaluation"  # its admissions
 _OVERHEAD = 512  # bytes of a round's record beside its arrays, about
 
 
-class RunRecord(Message):
+class RunRecord(Message, kind="run"):
     """The first record: which run this is.
 
     `scenario` and `federation` are digests of what the run depends on; `session` names it to the silos.
     `greetings` are those of the silos that were offered it, `absent` the others of the federation, and why.
     """
 
-    kind: ClassVar[str] = "run"
     session: Hex32
     scenario: Hex32
     federation: Hex32
@@ -43,17 +42,15 @@ class RunRecord(Message):
     absent: dict[Name, str] = Field(default_factory=dict)
 
 
-class AdmittedRecord(Message):
+class AdmittedRecord(Message, kind="admitted"):
     """The second record: the admission of every silo that takes part."""
 
-    kind: ClassVar[str] = "admitted"
     admissions: dict[Name, Admission]
 
 
-class RoundRecord(Message):
+class RoundRecord(Message, kind="round"):
     """A round that ended; the frame's arrays are the aggregate."""
 
-    kind: ClassVar[str] = "round"
     broadcast: Hex32
     members: tuple[Annotated[int, Field(ge=0)], ...]
     left_out: dict[int, str]

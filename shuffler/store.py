@@ -17,7 +17,7 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import NamedTuple, Protocol, Self
+from typing import NamedTuple, Self
 
 from fedsim.common.append_log import AppendLog, following
 from fedsim.common.errors import InputError, Refused
@@ -33,31 +33,6 @@ class Note(NamedTuple):
 
     request: str
     reply: bytes | None
-
-
-class Store(Protocol):
-    """What a shuffler remembers; called by one thread at a time."""
-
-    start: str  # hash of the entry with which this process began, hexadecimal
-
-    @property
-    def newest(self) -> Head:
-        """The entry that its chain ends with."""
-        ...
-
-    def find(self, run: str, round_index: int) -> Note | None:
-        """The note of a round, if there is one."""
-        ...
-
-    def knows(self, head: str) -> bool:
-        """Whether the chain has an entry of this hash, hexadecimal."""
-        ...
-
-    def note(self, run: str, round_index: int, request: str, reply: bytes) -> None:
-        """Note for good that a round is released; the reply may leave once this has returned. Refused if
-        there is a note of the round, or it cannot be written.
-        """
-        ...
 
 
 def released(newest: Head, run: str, round_index: int, request: str) -> Head:
@@ -78,17 +53,17 @@ class MemoryStore:
         self.newest, self.start = following(Head(0, bytes(32)), None, b""), NO_START
 
     def find(self, run: str, round_index: int) -> Note | None:
-        """See `Store`."""
+        """See `FileStore`."""
         request = self._requests.get((run, round_index))
         kept, reply = self._replies.get(run, (None, None))
         return None if request is None else Note(request, reply if kept == round_index else None)
 
     def knows(self, head: str) -> bool:
-        """See `Store`."""
+        """See `FileStore`."""
         return head == self.newest.hash.hex()
 
     def note(self, run: str, round_index: int, request: str, reply: bytes) -> None:
-        """See `Store`."""
+        """See `FileStore`."""
         if (run, round_index) in self._requests:
             raise Refused("the round was released before")
         self._requests[run, round_index] = request
@@ -97,8 +72,8 @@ class MemoryStore:
 
 
 class FileStore:
-    """An append-only log, held by one process. After a write that failed everything is refused: what is then
-    on the disk is not known.
+    """An append-only log, held by one process and called by one thread at a time. After a write that failed
+    everything is refused: what is then on the disk is not known.
 
     Entries without a key are the shuffler's identity (the first) and the random bits of each process's start.
     """
@@ -108,7 +83,7 @@ class FileStore:
         with self._usable():
             self._log.append(None, secrets.token_hex(32).encode())
             self._noted.write(self.newest)
-        self.start = self.newest.hash.hex()
+        self.start = self.newest.hash.hex()  # of the entry with which this process began
 
     @staticmethod
     def create(path: Path, identity: str) -> None:
@@ -159,7 +134,7 @@ class FileStore:
         self._noted.close()
 
     def find(self, run: str, round_index: int) -> Note | None:
-        """See `Store`."""
+        """The note of a round, if there is one."""
         with self._usable():
             entry, reply = self._log.find(_key(run, round_index)), self._log.kept(run)
         if entry is None:
@@ -168,12 +143,14 @@ class FileStore:
         return Note(request.decode(), reply[1] if reply is not None and reply[0] == number else None)
 
     def knows(self, head: str) -> bool:
-        """See `Store`."""
+        """Whether the chain has an entry of this hash, hexadecimal."""
         with self._usable():
             return self._log.knows(bytes.fromhex(head))
 
     def note(self, run: str, round_index: int, request: str, reply: bytes) -> None:
-        """See `Store`."""
+        """Note for good that a round is released; the reply may leave once this has returned. Refused if
+        there is a note of the round, or it cannot be written.
+        """
         with self._usable():
             self._log.append(_key(run, round_index), request.encode(), (run, reply), KEPT_REPLIES)
             self._noted.write(self.newest)
@@ -188,3 +165,6 @@ class FileStore:
         except (sqlite3.Error, OSError) as error:
             self._failed = True
             raise Refused(_CANNOT) from error
+
+
+Store = MemoryStore | FileStore

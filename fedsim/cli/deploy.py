@@ -5,9 +5,9 @@ from __future__ import annotations
 import shlex
 import shutil
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,6 +17,7 @@ from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
 
 from fedsim.cli.app import (
     DEPLOYMENT,
+    DONE,
     FAILED,
     INTERRUPTED,
     SCENARIO,
@@ -25,12 +26,12 @@ from fedsim.cli.app import (
     app,
     ready,
 )
-from fedsim.cli.output import print_failure, print_run, print_warnings, say, shown, slug
+from fedsim.cli.output import dated, print_failure, print_run, print_warnings, say, shown
 from fedsim.common.errors import InputError
 
 if TYPE_CHECKING:
     from fedsim.deployment.federation_file import Federation
-    from fedsim.deployment.flower.control import Control
+    from fedsim.deployment.flower.control import Control, Status
     from fedsim.deployment.flower.submit import Job, Line, Tell
     from fedsim.deployment.topology import Topology
     from fedsim.scenario.model import Scenario
@@ -59,31 +60,39 @@ def _run_here(
 ) -> int:
     """Deploy a scenario here, or with `resume` go on with what did not end in `out`; the exit code."""
     from fedsim.api.run import load_run
-    from fedsim.deployment.processes import Ended
     from fedsim.deployment.up import run_all
 
     console = Console()
     topology = _topology(console, scenario, overrides, out, resume)
+    run = partial(run_all, topology, port, resume)
+    code = _followed(console, run, "Interrupted; every process has ended.")
+    if code == DONE:
+        print_run(console, load_run(topology.run), topology.run)
+        _print_places(console, topology)
+    else:
+        print_resume(console, topology)
+    return code
+
+
+def _followed(console: Console, run: Callable[[Tell], Status], interrupted: str) -> int:
+    """Show how a run goes, and why it did not complete; the exit code."""
+    from fedsim.deployment.processes import Ended
+
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)
     try:
         with telling(console) as tell:
-            status = run_all(topology, port, resume, tell)
+            status = run(tell)
     except KeyboardInterrupt:
-        say(console, "Interrupted; every process has ended.")
-        code = INTERRUPTED
+        say(console, interrupted)
+        return INTERRUPTED
     except Ended as error:
         print_failure(console, str(error))
-        code = FAILED
-    else:
-        if status.word == "completed":
-            print_run(console, load_run(topology.run), topology.run)
-            _print_places(console, topology)
-            return 0
-        print_failure(console, f"{status.word}: {status.details}")
-        code = FAILED
-    print_resume(console, topology)
-    return code
+        return FAILED
+    if status.word == "completed":
+        return DONE
+    print_failure(console, f"{status.word}: {status.details}")
+    return FAILED
 
 
 def _topology(
@@ -103,8 +112,7 @@ def _topology(
     if scenario is None:
         raise InputError("SCENARIO", None, "is required")
     resolved = resolve(scenario)
-    named = f"{slug(resolved.scenario.name)}-{datetime.now():%Y%m%d-%H%M%S}"
-    directory = check_free(out or Path("runs") / named)
+    directory = check_free(out or dated(resolved.scenario.name))
     topology = prepare(resolved, directory)
     parties = f"a folder for the server and for each of {len(topology.silos)} silos"
     say(console, f"Made {shown(directory)}/: {parties}")
@@ -152,10 +160,7 @@ def _run(
     from fedsim.deployment.federation_file import load_federation
     from fedsim.deployment.flower.grid import node_keys
     from fedsim.deployment.flower.submit import Job, Waiting, submit
-    from fedsim.deployment.processes import Ended
 
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.default_int_handler)
     console = Console()
     known = load_federation(federation)
     keys = node_keys(known)
@@ -165,23 +170,17 @@ def _run(
     name = str(scenario.absolute()) if scenario.exists() else str(scenario)
     waiting = Waiting(known.patience, known.deadline, known.min_silos)
     job = Job(name, overrides, federation.absolute(), out, resume)
-    try:
-        with _control(known, running, out, console) as control, telling(console) as tell:
-            status = submit(control, job, keys, waiting, tell)
-    except KeyboardInterrupt:
-        say(console, "Interrupted.")
-        code = INTERRUPTED
-    except Ended as error:
-        print_failure(console, str(error))
-        code = FAILED
+
+    def run(tell: Tell) -> Status:
+        with _control(known, running, out, console) as control:
+            return submit(control, job, keys, waiting, tell)
+
+    code = _followed(console, run, "Interrupted.")
+    if code == DONE:
+        shutil.rmtree(_superlink_folder(out), ignore_errors=True)
+        _print_done(console, out)
     else:
-        if status.word == "completed":
-            shutil.rmtree(_superlink_folder(out), ignore_errors=True)
-            _print_done(console, out)
-            return 0
-        print_failure(console, f"{status.word}: {status.details}")
-        code = FAILED
-    print_kept(console, job, running)
+        print_kept(console, job, running)
     return code
 
 

@@ -238,14 +238,9 @@ def _parts(book: Book) -> tuple[Part, ...]:
 
 
 def _runs(book: Book) -> Table:
-    table = titled("Runs", padding=0)
-    table.expand = True  # the study's name has what the others leave of the line
-    for name in ("run", "opened", "state"):
-        table.add_column(name, no_wrap=True)
     pooled = ("colluding",) if _pooled(book) else ()
-    for name in ("rounds", "epsilon", *pooled, "delta", "mu^2"):  # as guaranteed; mu^2 as charged
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("study", no_wrap=True, overflow="ellipsis", ratio=1)
+    numbers = ("rounds", "epsilon", *pooled, "delta", "mu^2")  # as guaranteed; mu^2 as charged
+    table = titled("Runs", padding=0, whole=("run", "opened", "state"), numbers=numbers, rest="study")
     for run in book.runs.values():
         terms = run.terms
         figures = [terms.get("epsilon_guaranteed"), terms.get("delta")]

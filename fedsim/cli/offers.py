@@ -40,11 +40,8 @@ Which = Annotated[str, typer.Argument(metavar="OFFER", help="First digits of an 
 def offers_list(state: State) -> None:
     """Show the offers that wait or were decided, and have not been admitted."""
     book, folder, now = _opened(state)
-    table = titled(padding=0)
-    table.expand = True
-    for name in ("offer", "asked", "lapses", "decision", "epsilon"):
-        table.add_column(name, no_wrap=True)
-    table.add_column("study", no_wrap=True, overflow="ellipsis", ratio=1)
+    columns = ("offer", "asked", "lapses", "decision", "epsilon")
+    table = titled(padding=0, whole=columns, rest="study")
     for each in _waiting(book, folder, now):
         days = [time_of(moment)[:10] for moment in (each.asked, each.lapses)]
         epsilon = shown_up(each.terms["epsilon_guaranteed"])
@@ -60,8 +57,7 @@ def offers_list(state: State) -> None:
 @offers.command("show")
 def offers_show(state: State, offer: Which) -> None:
     """Show what an offer asks for, what it would cost, and what would be left."""
-    book, folder, now = _opened(state)
-    found = _one(book, folder, now, offer)
+    book, folder, found = _one(state, offer)
     decision = folder.decision(found.digest)[0] or "not decided"
     last = folder.place(found.digest).stat().st_mtime_ns // 1000
     line = f"Offer {found.digest[:_ID]} to silo {book.enrolment.silo}: {decision}."
@@ -75,8 +71,7 @@ def offers_show(state: State, offer: Which) -> None:
 @offers.command("approve")
 def offers_approve(state: State, offer: Which) -> None:
     """Approve an offer: this one, at the cost that is shown, once, until it lapses."""
-    book, folder, now = _opened(state)
-    found = _one(book, folder, now, offer)
+    book, folder, found = _one(state, offer)
     if decision := folder.decision(found.digest)[0]:
         raise InputError("OFFER", offer, f"was {decision} before")
     with writing(folder.folder, "STATE"):
@@ -94,8 +89,7 @@ def offers_refuse(
     """Refuse an offer, or take its approval back before it is admitted."""
     if len(reason) > _REASON or not reason.isprintable():
         raise InputError("--reason", reason, f"at most {_REASON} printable characters")
-    book, folder, now = _opened(state)
-    found = _one(book, folder, now, offer)
+    _, folder, found = _one(state, offer)
     with writing(folder.folder, "STATE"):
         folder.decide(found.digest, "refused", reason)
     say(Console(), f"Refused {found.digest[:_ID]}; its server is told when it asks again.")
@@ -146,7 +140,9 @@ def _waiting(book: Book, folder: PendingOffers, now: int) -> list[Pending]:
     return [each for each in folder.all(now) if _tree(each)["session"] not in book.sessions]
 
 
-def _one(book: Book, folder: PendingOffers, now: int, digits: str) -> Pending:
+def _one(state: Path, digits: str) -> tuple[Book, PendingOffers, Pending]:
+    """As `_opened`, and the offer that waits whose digest begins so."""
+    book, folder, now = _opened(state)
     there = _waiting(book, folder, 0)
     found = [each for each in there if each.digest.startswith(digits)] if len(digits) >= _LEAST else []
     if len(found) != 1:
@@ -155,7 +151,7 @@ def _one(book: Book, folder: PendingOffers, now: int, digits: str) -> Pending:
     if found[0].lapses <= now:
         lapsed = f"lapsed on {time_of(found[0].lapses)}; its server may ask anew"
         raise InputError("OFFER", digits, lapsed)
-    return found[0]
+    return book, folder, found[0]
 
 
 def _tree(offer: Pending) -> Mapping[str, Any]:

@@ -64,9 +64,7 @@ def _print(place: Place, tree: Mapping[str, Any]) -> None:
     say(console, f"Run        {_newest(place, tree['runs'])}")
     if tree["runs"] and (rounds := _rounds(tree["runs"][0])):
         say(console, f"Round      {rounds}")
-    table = titled(texts=["silo"])
-    for name in ("node", "last contact", "left of its lifetime, at most"):
-        table.add_column(name, no_wrap=True)
+    table = titled(texts=["silo"], whole=["node", "last contact", "left of its lifetime, at most"])
     for name, silo in tree["silos"].items():
         node = silo["node"] or ("not let in" if link["answers"] else "not known")
         table.add_row(name, node, _minute(silo["contact"]) or "none known", _left(silo["lifetime"]))
@@ -121,11 +119,7 @@ def runs(federation: Where, superlink: AtSuperLink = None, as_json: AsJson = Fal
 
 
 def _table(found: list[dict[str, Any]]) -> Table:
-    table = titled()
-    for name in ("run", "state", "started"):
-        table.add_column(name, no_wrap=True)
-    for name in ("time", "round"):
-        table.add_column(name, justify="right", no_wrap=True)
+    table = titled(whole=["run", "state", "started"], numbers=["time", "round"])
     for run in found:
         time = timedelta(seconds=round(run["seconds"] or 0))
         table.add_row(run["run"], run["state"], _minute(run["started"]), str(time), _rounds(run))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING, Any
@@ -112,16 +113,25 @@ def titled(
     title: str | None = None,
     padding: int | tuple[int, int] = (0, 1),
     texts: Sequence[str] = (),
+    whole: Sequence[str] = (),
     numbers: Sequence[str] = (),
+    rest: str = "",
 ) -> RichTable:
-    """A table with columns of texts, then of numbers, which stay whole: half a number is a wrong number."""
+    """A table with columns of texts, of texts on one line, and of numbers, which stay whole: half a number is
+    a wrong number. A column `rest` has what these leave of the line.
+    """
     made = RichTable(
         title=title, title_justify="left", box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=padding
     )
     for name in texts:
         made.add_column(name, overflow="fold")
+    for name in whole:
+        made.add_column(name, no_wrap=True)
     for name in numbers:
         made.add_column(name, justify="right", no_wrap=True)
+    if rest:
+        made.expand = True
+        made.add_column(rest, no_wrap=True, overflow="ellipsis", ratio=1)
     return made
 
 
@@ -144,6 +154,11 @@ def print_facts(console: Console, lines: Iterable[str], rows: Iterable[tuple[str
 def slug(name: str) -> str:
     """A scenario's name as the name of a directory."""
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "run"
+
+
+def dated(name: str) -> Path:
+    """Where results go by default: runs/NAME-TIME."""
+    return Path("runs") / f"{slug(name)}-{datetime.now():%Y%m%d-%H%M%S}"
 
 
 def print_failure(console: Console, failure: str) -> None:

@@ -88,15 +88,8 @@ def silo(
     load_config(config)  # before torch is loaded
     from silos.service import run
 
-    code = run(
-        config,
-        enrol_first=enrol,
-        serve=serve,
-        health=health,
-        insecure_simulation=insecure_simulation,
-        dry_run=dry_run,
-    )
-    raise typer.Exit(code)
+    options = {"enrol_first": enrol, "serve": serve, "health": health, "dry_run": dry_run}
+    raise typer.Exit(run(config, insecure_simulation=insecure_simulation, **options))
 
 
 @app.command(rich_help_panel=DEPLOYMENT)

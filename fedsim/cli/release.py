@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,7 +10,7 @@ import typer
 
 from fedsim.cli import app as shared
 from fedsim.cli.app import app
-from fedsim.cli.output import Output, print_notices, print_silos, rendered, say, shown, slug
+from fedsim.cli.output import Output, dated, print_notices, print_silos, rendered, say, shown
 from fedsim.common.errors import InputError, suggest
 
 if TYPE_CHECKING:
@@ -40,7 +39,7 @@ def release(
         from fedsim.api.release import release as released
         from fedsim.report.released import released_table
 
-        directory = out or Path("runs") / f"{slug(given.name)}-{datetime.now():%Y%m%d-%H%M%S}"
+        directory = out or dated(given.name)
         found = released(given, asked, epsilon, out=directory)
         privacy = found.run.summary.privacy
         print_notices(output.results, privacy.notices)

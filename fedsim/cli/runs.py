@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fedsim.cli.app import RUNS, app, spoken
-from fedsim.cli.output import say, shown, titled
+from fedsim.cli.output import dated, say, shown, titled
 from fedsim.common.errors import InputError
 
 if TYPE_CHECKING:
@@ -41,7 +40,7 @@ def compare(
     from fedsim.report.sweep_summary import SHARED
 
     comparison = compared([source_of(directory) for directory in runs], points, metric)
-    folder = check_free(out or Path("runs") / f"comparison-{datetime.now():%Y%m%d-%H%M%S}")
+    folder = check_free(out or dated("comparison"))
     console = Console()
     console.print(_table(comparison))
     if SHARED in comparison.not_private:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 import signal
 from collections import Counter
-from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -36,6 +35,7 @@ from fedsim.cli.app import (
 )
 from fedsim.cli.output import (
     Output,
+    dated,
     print_failure,
     print_notices,
     print_parameters,
@@ -107,8 +107,7 @@ def _run(scenario: Scenario, out: Path | None, resume: Path | None, output: Outp
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # both end a run with what it has
     resolved = resolved_of(with_seed(scenario if resume is None else with_drawn(scenario, resume)))
-    named = f"{slug(resolved.scenario.name)}-{datetime.now():%Y%m%d-%H%M%S}"
-    directory = resume or out or taken(Path("runs") / named)
+    directory = resume or out or taken(dated(resolved.scenario.name))
     print_parameters(output.results, parameters(resolved).get("parameters"))
     complain = partial(output.errors.print, markup=False)
     try:

@@ -15,7 +15,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -41,10 +41,9 @@ from fedsim.wire.frames import Frame, decode_words, opened
 from fedsim.wire.messages import Hello, Hex32, Mark, Message, Refusal
 
 
-class ShufflerGreeting(Message):
+class ShufflerGreeting(Message, kind="standing"):
     """A shuffler's public keys, and the digests of the rosters that its operator has pinned."""
 
-    kind: ClassVar[str] = "standing"
     key: Hex32
     identity: Hex32
     rosters: tuple[Hex32, ...]
@@ -58,7 +57,6 @@ class Shuffle(Message):
     `start` is that of the mark which silos were shown.
     """
 
-    kind: ClassVar[str] = "shuffle"
     run: Hex32
     round: int = Field(ge=0, lt=2**31)
     roster: Hex32
@@ -73,7 +71,6 @@ class Shuffled(Message):
     own sum of shares, `sum`, where there are shares; and `silos`, the positions in the roster of those whose
     reports counted. `request` is the digest of what it answers; `mark` ends with this release."""
 
-    kind: ClassVar[str] = "shuffled"
     run: Hex32
     round: int
     roster: Hex32

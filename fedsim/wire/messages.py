@@ -46,9 +46,13 @@ Part = Literal["training", "holdout"]
 
 
 class Message(Section):
-    """The head of one kind of frame."""
+    """The head of one kind of frame; `kind` is the class's name in small letters, unless it is given."""
 
     kind: ClassVar[str]
+
+    def __init_subclass__(cls, kind: str = "", **settings: Any) -> None:
+        cls.kind = kind or cls.__name__.lower()
+        super().__init_subclass__(**settings)
 
     def body(self, arrays: Mapping[str, Any] = MappingProxyType({})) -> bytes:
         """The body of its frame."""
@@ -58,7 +62,6 @@ class Message(Section):
 class Hello(Message):
     """Ask a silo who it is."""
 
-    kind: ClassVar[str] = "hello"
     head: Echo = ""
 
 
@@ -68,7 +71,6 @@ class Greeting(Message):
     Numbers are of units: records, or persons, and under `add_remove` what stands for their number.
     """
 
-    kind: ClassVar[str] = "greeting"
     silo: Name
     n: int  # units that train
     held_out: int = Field(0, ge=0, exclude_if=lambda count: not count)  # others, which answer evaluations
@@ -80,23 +82,21 @@ class Greeting(Message):
     head: Hex32
 
 
-class Shape(Message):
+class Shape(Section):
     """The federation's outline: units of each silo's part, features with the intercept, classes."""
 
-    kind: ClassVar[str] = "shape"
     sizes: dict[Name, Annotated[int, Field(ge=1)]]
     num_features: int = Field(ge=1)
     num_classes: int = Field(ge=0)
 
 
-class Pooled(Message):
+class Pooled(Section):
     """What an offer with secure aggregation has besides: the mechanism's name and steps, the roster, and this
     silo's clip.
 
     Who else is in the sums, how many at least, and who adds noise, the silo takes from the roster.
     """
 
-    kind: ClassVar[str] = "pooled"
     mechanism: Name
     roster: Hex32
     steps: int | None = Field(None, ge=1, le=2**20)
@@ -127,7 +127,6 @@ class Offer(Message):
     keeps every complaint.)
     """
 
-    kind: ClassVar[str] = "offer"
     format: Literal[1] = 1
     session: Hex32
     study: Study = Study(name="unnamed")
@@ -165,7 +164,6 @@ class Admission(Message):
     `notices` are lines for the report, such as noise drawn in floating point or a seed.
     """
 
-    kind: ClassVar[str] = "admission"
     session: Hex32
     run: Hex32
     epsilon: float = Field(ge=0)
@@ -192,7 +190,6 @@ class Mark(Section):
 class Ask(Message):
     """One round; the frame's arrays are the broadcast. Secure aggregation adds the shuffler's `mark`."""
 
-    kind: ClassVar[str] = "ask"
     run: Hex32
     round: int = Field(ge=0)
     mark: Mark | None = None
@@ -202,7 +199,6 @@ class Ask(Message):
 class Reply(Message):
     """A silo's answer to a round; the frame's arrays are its message. `broadcast` is what it answers."""
 
-    kind: ClassVar[str] = "reply"
     run: Hex32
     round: int
     broadcast: Hex32
@@ -212,7 +208,6 @@ class Reply(Message):
 class Close(Message):
     """No round will be asked for any more."""
 
-    kind: ClassVar[str] = "close"
     run: Hex32
     head: Echo
 
@@ -220,7 +215,6 @@ class Close(Message):
 class Closed(Message):
     """The rounds that a silo answered and what they cost; `receipt` is JSON that it signed."""
 
-    kind: ClassVar[str] = "closed"
     run: Hex32
     epsilon_spent: float = Field(ge=0)
     rounds: tuple[int, ...]
@@ -232,6 +226,5 @@ class Closed(Message):
 class Refusal(Message):
     """A silo's no, or a shuffler's; with `again`, for now only."""
 
-    kind: ClassVar[str] = "refusal"
     reason: str
     again: bool = False

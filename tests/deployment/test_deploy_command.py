@@ -17,7 +17,7 @@ from fedsim.deployment import certs
 from fedsim.deployment.flower import submit as submitting
 from fedsim.deployment.flower.app import main
 from fedsim.deployment.flower.control import Control, Status
-from fedsim.deployment.flower.submit import Line, Reader, Writer, of_words
+from fedsim.deployment.flower.submit import Line, Reader, of_words, write
 
 
 @pytest.fixture
@@ -82,11 +82,11 @@ def test_a_mistake_in_the_scenario_does_not_wait_for_silos(place):
 
 def test_lines_are_read_once_they_are_whole(tmp_path):
     file = tmp_path / "progress"
-    reader, writer = Reader(file), Writer(file)
+    reader = Reader(file)
     assert reader.new() == []
     lines = [Line(1, 4, "round 1 of 4: 3 silos", words=False), of_words("checkpoint")]
     for line in lines:
-        writer.write(line)
+        write(file, line)
     with file.open("a") as half:
         half.write('{"rounds": 2')
     assert reader.new() == lines

@@ -7,7 +7,7 @@ import pytest
 from fedsim.common.errors import Refused
 from fedsim.deployment.flower import submit as module
 from fedsim.deployment.flower.control import Status
-from fedsim.deployment.flower.submit import Job, Line, Waiting, Writer, of_words, submit
+from fedsim.deployment.flower.submit import Job, Line, Waiting, of_words, submit, write
 
 RUNNING, STOPPED = Status("running", ""), Status("failed", "stopped by its operator")
 
@@ -22,7 +22,7 @@ class OneRun:
 
     def start(self, settings):
         for line in (of_words("checkpoint"), *self.begun):
-            Writer(self.job.progress).write(line)
+            write(self.job.progress, line)
         return 1
 
     def nodes(self):

@@ -18,7 +18,7 @@ from flwr.serverapp import Grid, ServerApp
 from fedsim.common.errors import InputError, Refused
 from fedsim.deployment.federation_file import load_federation
 from fedsim.deployment.flower.grid import OnGrid, node_keys
-from fedsim.deployment.flower.submit import Line, Writer, of_step, of_words, stop_of
+from fedsim.deployment.flower.submit import Line, of_step, of_words, stop_of, write
 from fedsim.deployment.history import Step
 from fedsim.deployment.run import deploy
 from fedsim.scenario.load import load
@@ -37,11 +37,12 @@ def main(grid: Grid, context: Context) -> None:
     scenario = load(_file("scenario", settings), _overrides(settings.get("overrides") or "[]"))
     federation = load_federation(_file("federation", settings))
     file = Path(settings["progress"]) if settings.get("progress") else None
-    progress, out = Writer(file), _file("out", settings)
+    out = _file("out", settings)
     log_to(out.with_name(f"{out.name}.log"), "fedsim.server")
 
     def tell(line: Line) -> None:
-        progress.write(line)
+        if file is not None:
+            write(file, line)
         _log.info("%s", line.text)
 
     def observe(step: Step) -> None:

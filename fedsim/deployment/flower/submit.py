@@ -50,17 +50,10 @@ def of_words(words: str) -> Line:
     return Line(0, 0, words, words=True)
 
 
-class Writer:
-    """Adds to the file; without a path it adds nowhere."""
-
-    def __init__(self, path: Path | None) -> None:
-        self._path = path
-
-    def write(self, line: Line) -> None:
-        """Add a line."""
-        if self._path is not None:
-            with self._path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(asdict(line)) + "\n")
+def write(path: Path, line: Line) -> None:
+    """Add a line to a progress file."""
+    with path.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(asdict(line)) + "\n")
 
 
 class Reader:
