@@ -46,15 +46,7 @@ def coefficients(weights: Tensor, members: Sequence[int], num_silos: int) -> Ten
 
 
 def combine(messages: Mapping[str, Tensor], coefficient: Tensor) -> dict[str, Tensor]:
-    """sum_i a_i m_i over the rows, in their canonical order.
-
-    Args:
-        messages: {name: (silos, d)}.
-        coefficient: a_i of the same silos, (silos,).
-
-    Returns:
-        {name: (d,)}.
-    """
+    """sum_i a_i m_i, {name: (d,)}, over rows {name: (silos, d)} in canonical order; a_i are (silos,)."""
     return {name: coefficient.to(rows.dtype) @ rows for name, rows in messages.items()}
 
 
@@ -91,30 +83,26 @@ class Totals:
         totals: Mapping[str, Tensor],
         members: Sequence[int],
     ) -> dict[str, Tensor]:
-        """The silos' messages, weighed and added, {name: (d,)}.
+        """The silos' messages, weighed and added, {name: (d,)}. Refused if the silo method is not what it
+        must be.
 
         Args:
             broadcast: what it was asked with, {name: (d,)}.
             totals: by the number of the query in the round, sums of contributions, (d,).
             members: positions of the silos that are in the sums.
-
-        Raises:
-            Refused: the silo method is not what it must be.
         """
         asks = self.plan.rounds[round_index]
         values = [totals[str(number)] for number in range(len(totals))]
         quiet, told = self._run(asks, broadcast, None, len(members))
         summed, asked = self._run(asks, broadcast, iter(values), len(members))
         if not _same(asked, told):
-            raise Refused(
-                "what the silo method asks depends on answers: secure aggregation does not allow it"
-            )
+            why = "what the silo method asks depends on answers: secure aggregation does not allow it"
+            raise Refused(why)
         half, _ = self._run(asks, broadcast, (value / 2 for value in values), len(members))
         allowed = _ROUNDING[self.dtype]
         if not all(_between(half[name], quiet[name], value, allowed) for name, value in summed.items()):
-            raise Refused(
-                "the silo method's message is not affine in its answers: secure aggregation needs that"
-            )
+            why = "the silo method's message is not affine in its answers: secure aggregation needs that"
+            raise Refused(why)
         present = torch.tensor(self.pool.weights, dtype=torch.float64)
         present = present[list(members)].sum() / present.sum() * (len(self.pool.sizes) / len(members))
         rest = float(present) - 1

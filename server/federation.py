@@ -191,7 +191,10 @@ class RemoteSilos:
             self._absent.answered(name)
             return frame.arrays
 
-        frames = {name: sealed(self._ask(name, round_index, mark).body(broadcast)) for name in names}
+        frames = {}
+        for name in names:
+            ask = Ask(run=self.runs[name], round=round_index, mark=mark, head=self.heads.get(name, ""))
+            frames[name] = sealed(ask.body(broadcast))
         taken, reasons = self._collect(frames, reply, min(self.least, len(names)))
         there = [member for member in members if self.names[member] in taken]
         rows = [taken[self.names[member]] for member in there]
@@ -218,9 +221,6 @@ class RemoteSilos:
 
     def _hello(self, name: str) -> bytes:
         return sealed(Hello(head=self.heads.get(name, "")).body())
-
-    def _ask(self, name: str, round_index: int, mark: Mark | None) -> Ask:
-        return Ask(run=self.runs[name], round=round_index, mark=mark, head=self.heads.get(name, ""))
 
     def _greeting(self, name: str, data: bytes) -> Greeting:
         said, _ = read(data, self.identities[name], Greeting)

@@ -92,8 +92,9 @@ def run(
     held: frozenset[int] | None = None  # who answered an epoch's first round; None where none was missing
     r = 0
     while True:
+        combined = kept and Combined(kept.aggregate, len(kept.members) / len(public.names))
         try:
-            step = next(coroutine) if kept is None else coroutine.send(_combined(kept, public))
+            step = next(coroutine) if combined is None else coroutine.send(combined)
         except StopIteration as stop:
             yield Progress(r, stop.value, len(rounds[-1]) if rounds else 0, kept)
             return
@@ -108,10 +109,6 @@ def run(
         if not hold:
             held = frozenset(kept.members) if len(kept.members) < len(members) else None
         r += 1
-
-
-def _combined(kept: Kept, public: Public) -> Combined:
-    return Combined(kept.aggregate, len(kept.members) / len(public.names))
 
 
 def _round(

@@ -21,14 +21,11 @@ Schedule = list[list[int]]
 def schedule(
     num_silos: int, participants: Participants, holds: Sequence[bool], seed: int, trial: int
 ) -> Schedule:
-    """Who answers in each round.
+    """Who answers in each round. InputError if a record of attendance is too short.
 
     Args:
         participants: None for all, M for a uniformly random set of so many, or another way.
         holds: for each round, whether it keeps the silos of the round before.
-
-    Raises:
-        InputError: a record of attendance that is too short.
     """
     if participants is None:
         return [list(range(num_silos))] * len(holds)

@@ -53,9 +53,8 @@ class Form:
             if value.shape != (sizes[name],) or value.dtype != self.dtype:
                 raise WrongReply("an array of its message has another shape or type", final=True)
             if not float(value.abs().max()) <= self.largest:  # NaN compares false
-                raise WrongReply(
-                    f"its message has an entry that is not finite or above {self.largest:g}", final=True
-                )
+                why = f"its message has an entry that is not finite or above {self.largest:g}"
+                raise WrongReply(why, final=True)
 
 
 @dataclass(frozen=True)
@@ -73,13 +72,8 @@ class Reports:
 
 
 def read(data: bytes, identity: bytes, kind: type[Kind]) -> tuple[Kind, Frame]:
-    """A silo's reply.
-
-    Args:
-        identity: the silo's Ed25519 public key, 32 bytes.
-
-    Raises:
-        WrongReply: it is not signed by that identity, is of another kind, or is a refusal.
+    """A silo's reply; WrongReply if it is not signed by that identity, an Ed25519 public key of 32 bytes, is
+    of another kind, or is a refusal.
     """
     frame = _signed(data, identity)
     if frame.kind == Refusal.kind:

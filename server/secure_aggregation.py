@@ -90,51 +90,39 @@ class ShufflerClient:
             raise NotReleased(str(refusal)) from None
 
 
+@dataclass(frozen=True)
 class SummedSilos:
-    """See the module; for one run.
+    """See the module; for one run."""
 
-    Args:
-        silos: of the roster, whose messages are reports (`server.replies.Reports`).
-        shuffler_client: who adds the other shares.
-        contexts: of the reports.
-        totals: reads sums.
-        kept: where a request is until its round is over.
-    """
-
-    def __init__(
-        self,
-        silos: RemoteSilos,
-        shuffler_client: ShufflerClient,
-        contexts: ReportContexts,
-        totals: Totals,
-        kept: KeptRequest,
-    ) -> None:
-        self._silos, self._shuffler, self._kept = silos, shuffler_client, kept
-        self._contexts, self._totals = contexts, totals
+    silos: RemoteSilos  # of the roster, whose messages are reports (`server.replies.Reports`)
+    shuffler: ShufflerClient  # who adds the other shares
+    contexts: ReportContexts  # of the reports
+    totals: Totals  # reads sums
+    kept: KeptRequest  # where a request is until its round is over
 
     def answer(self, round_index: int, broadcast: Mapping[str, Tensor], members: Sequence[int]) -> Answered:
         """One round; the one row of its messages is weighed and added already. Refused if too few silos
         answered, the shuffler does not release the round, or what the silos sent makes no sum. The very same
         request is all that the shuffler will ever answer of this round.
         """
-        least = self._shuffler.roster.min_silos
+        least = self.shuffler.roster.min_silos
         if len(members) < least:
             raise Refused(f"{len(members)} silos take part, and a sum has at least {least}")
         sent = digest(broadcast).hex()
-        asked = self._kept.find(self._contexts.run, round_index, sent)
+        asked = self.kept.find(self.contexts.run, round_index, sent)
         if asked is None:
             asked = self._asked(round_index, broadcast, members, sent)
-            self._kept.keep(asked)
+            self.kept.keep(asked)
         try:
-            release = self._shuffler.released(asked.request)
+            release = self.shuffler.released(asked.request)
         except NotReleased:
-            self._kept.remove()  # other silos may make one that is
+            self.kept.remove()  # other silos may make one that is
             raise
         there = list(release.silos)
         if not set(there) <= set(asked.members) or len(there) < least:
             raise Refused("the shuffler counts silos that sent no report, or too few")
         lost = {m: "the shuffler did not count its report" for m in asked.members if m not in there}
-        message = self._totals.message(round_index, broadcast, self._sums(release), there)
+        message = self.totals.message(round_index, broadcast, self._sums(release), there)
         _check(message)
         return Answered(
             there, {name: value.unsqueeze(0) for name, value in message.items()}, {**asked.left_out, **lost}
@@ -143,17 +131,17 @@ class SummedSilos:
     def _asked(
         self, round_index: int, broadcast: Mapping[str, Tensor], members: Sequence[int], sent: str
     ) -> Asked:
-        mark = self._shuffler.mark()  # new for each round: a shuffler may have been started anew between two
-        answered = self._silos.answer(round_index, broadcast, members, mark)
+        mark = self.shuffler.mark()  # new for each round: a shuffler may have been started anew between two
+        answered = self.silos.answer(round_index, broadcast, members, mark)
         reports = tuple(row.numpy().tobytes() for row in answered.messages["report"])
-        request = Request(self._contexts.of(round_index, mark.start), reports)
+        request = Request(self.contexts.of(round_index, mark.start), reports)
         return Asked(sent, request, answered.members, answered.left_out)
 
     def _sums(self, release: Release) -> dict[str, Tensor]:
         """By the number of the query, (d,) float64."""
-        form, key = release.context.form, self._shuffler.key
+        form, key = release.context.form, self.shuffler.key
         if form.transport == "shares":
-            sums = shuffling.totals(release, self._shuffler.roster, key, aggregators_noise(form))
+            sums = shuffling.totals(release, self.shuffler.roster, key, aggregators_noise(form))
         else:
             whole = shuffling.messages(release, key)
             if len(whole) < len(release.silos):

@@ -21,11 +21,7 @@ _PAUSE, _LONGEST_PAUSE = 0.01, 0.5  # seconds between two attempts
 
 
 class Sockets:
-    """A `Channel`: one lasting connection and one thread a silo.
-
-    Args:
-        limit: bytes of a reply at most.
-    """
+    """A `Channel`: one lasting connection and one thread a silo; a reply has at most `limit` bytes."""
 
     def __init__(self, addresses: Mapping[str, Address], limit: int = MAX_REPLY) -> None:
         self._lines = {name: _Line(address, limit) for name, address in addresses.items()}

@@ -36,13 +36,7 @@ log = logging.getLogger("shuffler")
 
 class Shuffler:
     """A function of requests and of what it has released before; its methods may be called from any thread.
-
-    Args:
-        rosters: those that its operator has pinned.
-        store: what it has released.
-
-    Raises:
-        InputError: a roster names other keys.
+    InputError if a roster, which its operator has pinned, names other keys.
     """
 
     def __init__(self, rosters: Iterable[Roster], keys: Keys, store: Store) -> None:
@@ -69,13 +63,8 @@ class Shuffler:
             return frame
 
     def mark(self, echoed: str) -> Mark:
-        """Where its chain stands.
-
-        Args:
-            echoed: the last head that the one who asks has seen, hexadecimal; "" for none.
-
-        Raises:
-            Refused: the chain has not that entry.
+        """Where its chain stands; Refused if it has not the entry `echoed`, the last one that the one who
+        asks has seen, hexadecimal; "" for none.
         """
         with self._lock:
             if echoed and not self._store.knows(echoed):

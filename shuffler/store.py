@@ -108,9 +108,8 @@ class FileStore:
             Refused: another process holds it, it was set back or damaged, or it cannot be written.
         """
         if not path.is_file():
-            raise InputError(
-                "state", str(path), "there are no notes; they are made with --enrol, and only then"
-            )
+            hint = "there are no notes; they are made with --enrol, and only then"
+            raise InputError("state", str(path), hint)
         with ExitStack() as held:
             log = AppendLog.open(path)
             held.callback(log.close)

@@ -84,6 +84,15 @@ SCENARIO = "Name of a scenario that comes with fedsim, or a file (YAML)"
 ScenarioFile = Annotated[
     Path, typer.Argument(metavar="SCENARIO", help=f"{SCENARIO}.", autocompletion=scenarios)
 ]
+
+
+def _scenario_or(option: str) -> Any:
+    """SCENARIO of a command that does without where an option says what it is about."""
+    return typer.Argument(metavar="[SCENARIO]", help=f"{SCENARIO}; or {option}.", autocompletion=scenarios)
+
+
+ScenarioOrResume = Annotated[Path | None, _scenario_or("--resume")]
+ScenarioOrRun = Annotated[Path | None, _scenario_or("--run")]
 Overrides = Annotated[
     list[str] | None,
     typer.Option(

@@ -18,7 +18,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from fedsim.cli.app import PRIVACY, SCENARIO, DataDir, Overrides, app, data_from, fail, ready
+from fedsim.cli.app import PRIVACY, DataDir, Overrides, ScenarioOrRun, app, data_from, fail, ready
 from fedsim.cli.output import print_json, print_notices, say, shown, titled
 from fedsim.common.errors import InputError
 from fedsim.privacy.rounding import shown_down, shown_up
@@ -48,9 +48,7 @@ Found = Sequence[tuple["Bound", float | None, str]]
 
 @app.command(rich_help_panel=PRIVACY)
 def bounds(
-    scenario: Annotated[
-        Path | None, typer.Argument(metavar="[SCENARIO]", help=f"{SCENARIO}; or --run.")
-    ] = None,
+    scenario: ScenarioOrRun = None,
     overrides: Overrides = None,
     data_dir: DataDir = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,

@@ -15,17 +15,8 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
 
-from fedsim.cli.app import (
-    DEPLOYMENT,
-    DONE,
-    FAILED,
-    INTERRUPTED,
-    SCENARIO,
-    Overrides,
-    ScenarioFile,
-    app,
-    ready,
-)
+from fedsim.cli import app as shared
+from fedsim.cli.app import DEPLOYMENT, DONE, FAILED, INTERRUPTED, app, ready
 from fedsim.cli.output import dated, print_failure, print_run, print_warnings, say, shown
 from fedsim.common.errors import InputError
 
@@ -39,10 +30,8 @@ if TYPE_CHECKING:
 
 @app.command(rich_help_panel=DEPLOYMENT)
 def up(
-    scenario: Annotated[
-        Path | None, typer.Argument(metavar="[SCENARIO]", help=f"{SCENARIO}; or --resume.")
-    ] = None,
-    overrides: Overrides = None,
+    scenario: shared.ScenarioOrResume = None,
+    overrides: shared.Overrides = None,
     out: Annotated[Path | None, typer.Option(help="A new directory; default runs/NAME-TIME.")] = None,
     port: Annotated[
         int, typer.Option(min=0, max=65535, help="The SuperLink's port on 127.0.0.1; default any.")
@@ -137,10 +126,10 @@ def _print_places(console: Console, topology: Topology) -> None:
 
 @app.command(rich_help_panel=DEPLOYMENT)
 def deploy(
-    scenario: ScenarioFile,
+    scenario: shared.ScenarioFile,
     federation: Annotated[Path, typer.Option(help="federation.yaml: the silos' keys and addresses.")],
     out: Annotated[Path, typer.Option(help="Run directory, a new one.")],
-    overrides: Overrides = None,
+    overrides: shared.Overrides = None,
     resume: Annotated[bool, typer.Option("--resume", help="Resume the unfinished run there.")] = False,
     superlink: Annotated[
         str | None, typer.Option(metavar="HOST:PORT", help="A running SuperLink; default: one for this run.")

@@ -13,19 +13,8 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from fedsim.cli.app import (
-    DONE,
-    FAILED,
-    PRIVACY,
-    SCENARIO,
-    DataDir,
-    Overrides,
-    ScenarioFile,
-    app,
-    data_from,
-    fail,
-    ready,
-)
+from fedsim.cli import app as shared
+from fedsim.cli.app import DONE, FAILED, PRIVACY, app, data_from, fail, ready
 from fedsim.cli.output import print_json, print_notices, print_parameters, print_silos, rendered, say, shown
 from fedsim.common.errors import InputError
 from fedsim.privacy.rounding import shown_down, shown_up
@@ -44,9 +33,9 @@ _WIDE = 10_000
 
 @app.command(rich_help_panel=PRIVACY)
 def privacy(
-    scenario: ScenarioFile,
-    overrides: Overrides = None,
-    data_dir: DataDir = None,
+    scenario: shared.ScenarioFile,
+    overrides: shared.Overrides = None,
+    data_dir: shared.DataDir = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     verify: Annotated[
         bool, typer.Option("--verify", help="Price every silo again by dp-accounting (slower).")
@@ -138,11 +127,9 @@ def _to_set(budget: Guarantee | None) -> str:
 
 @app.command(rich_help_panel=PRIVACY)
 def audit(
-    scenario: Annotated[
-        Path | None, typer.Argument(metavar="[SCENARIO]", help=f"{SCENARIO}; or --run.")
-    ] = None,
-    overrides: Overrides = None,
-    data_dir: DataDir = None,
+    scenario: shared.ScenarioOrRun = None,
+    overrides: shared.Overrides = None,
+    data_dir: shared.DataDir = None,
     run: Annotated[
         Path | None, typer.Option(help="A run directory: audit its scenario and put the result on its page.")
     ] = None,

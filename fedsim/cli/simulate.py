@@ -13,26 +13,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from fedsim.cli.app import (
-    DONE,
-    FAILED,
-    INTERRUPTED,
-    RUNS,
-    SCENARIO,
-    Address,
-    DataDir,
-    Overrides,
-    Quiet,
-    ScenarioFile,
-    SummaryAsJson,
-    app,
-    check_ready,
-    data_from,
-    fail,
-    on_runtime,
-    ready,
-    scenarios,
-)
+from fedsim.cli import app as shared
+from fedsim.cli.app import DONE, FAILED, INTERRUPTED, RUNS, app, data_from, fail, ready
 from fedsim.cli.output import (
     Output,
     dated,
@@ -57,23 +39,20 @@ if TYPE_CHECKING:
 
 @app.command(rich_help_panel=RUNS)
 def simulate(
-    scenario: Annotated[
-        Path | None,
-        typer.Argument(metavar="[SCENARIO]", help=f"{SCENARIO}; or --resume.", autocompletion=scenarios),
-    ] = None,
-    overrides: Overrides = None,
-    data_dir: DataDir = None,
+    scenario: shared.ScenarioOrResume = None,
+    overrides: shared.Overrides = None,
+    data_dir: shared.DataDir = None,
     out: Annotated[Path | None, typer.Option(help="Run directory; default runs/NAME-TIME.")] = None,
     resume: Annotated[
         Path | None, typer.Option(metavar="RUN", help="Resume an interrupted run: its unfinished trials.")
     ] = None,
     runtime: Annotated[str | None, typer.Option(help="ray or inprocess; overrides the scenario.")] = None,
-    address: Address = None,
-    quiet: Quiet = False,
-    as_json: SummaryAsJson = False,
+    address: shared.Address = None,
+    quiet: shared.Quiet = False,
+    as_json: shared.SummaryAsJson = False,
 ) -> None:
     """Train a private model across silos and write the run directory."""
-    changes = [*(overrides or []), *on_runtime(runtime, address)]
+    changes = [*(overrides or []), *shared.on_runtime(runtime, address)]
     with data_from(data_dir):
         path = _unfinished(resume) if scenario is None and resume is not None else scenario
         if path is None:
@@ -152,9 +131,9 @@ def _nothing(output: Output, code: int) -> int:
 
 @app.command(rich_help_panel=RUNS)
 def sweep(
-    scenario: ScenarioFile,
-    overrides: Overrides = None,
-    data_dir: DataDir = None,
+    scenario: shared.ScenarioFile,
+    overrides: shared.Overrides = None,
+    data_dir: shared.DataDir = None,
     out: Annotated[
         Path | None,
         typer.Option(help="Sweep directory; finished cells in it are used again. Default runs/NAME."),
@@ -162,19 +141,19 @@ def sweep(
     workers: Annotated[
         int | None, typer.Option(min=0, help="Ray workers; default one per CPU; 0: in this process.")
     ] = None,
-    address: Address = None,
-    quiet: Quiet = False,
-    as_json: SummaryAsJson = False,
+    address: shared.Address = None,
+    quiet: shared.Quiet = False,
+    as_json: shared.SummaryAsJson = False,
 ) -> None:
     """Run a scenario's `sweep` section: all combinations, tuned, over trials; resumes where it stopped."""
-    changes = [*(overrides or []), *on_runtime("ray" if address else None, address)]
+    changes = [*(overrides or []), *shared.on_runtime("ray" if address else None, address)]
     with data_from(data_dir):
         from fedsim.scenario.load import load_tree
         from fedsim.simulation.sweeps.combinations import combinations
 
         tree = load_tree(scenario, changes)
         for candidate in (one for combination in combinations(tree) for one in combination.candidates):
-            check_ready(candidate.scenario)
+            shared.check_ready(candidate.scenario)
         from fedsim.api.sweep import sweep_display
         from fedsim.simulation.sweeps.job import job_of
         from fedsim.simulation.sweeps.run import run

@@ -57,8 +57,6 @@ def make(
     """Make what is missing of a deployment's keys and certificates; the files that were made.
 
     Args:
-        directory: where; made if need be.
-        silos: their names, which become folders.
         hosts: names and addresses under which silos reach the server, besides this machine's own.
         days: how long the server's certificate is valid; the authority's is for ten years.
         renew: replace the server's certificate by one of the same key for `days` from now, for the hosts of
@@ -68,7 +66,10 @@ def make(
         InputError: a name or host that cannot be one, half a pair of files, a server's certificate that is
             there and lacks one of `hosts`, or nothing to sign with.
     """
-    _check(directory, silos, hosts)
+    check_names(silos, "--silo", directory)
+    for host in hosts:
+        if _address(host) is None and not _HOST.fullmatch(host):
+            raise InputError("--host", host, "a host name or an IP address, without a port")
     if renew and not (directory / "authority" / "ca.key").exists():
         hint = "is needed to sign the new certificate: bring it back for this command"
         raise InputError("--renew", str(directory / "authority" / "ca.key"), hint)
@@ -132,20 +133,11 @@ def _owners(directory: Path) -> dict[str, str]:
     return {folder: name for folder, name in said.items() if folder_of(name) == folder}
 
 
-def _check(directory: Path, silos: Sequence[str], hosts: Sequence[str]) -> None:
-    check_names(silos, "--silo", directory)
-    for host in hosts:
-        if _address(host) is None and not _HOST.fullmatch(host):
-            raise InputError("--host", host, "a host name or an IP address, without a port")
-
-
 def _authority(directory: Path) -> tuple[Key, x509.Certificate]:
     """The pair that signs; its certificate is the `ca.crt` of every folder."""
     key_file, certificate_file = directory / "authority" / "ca.key", directory / "authority" / "ca.crt"
     if _pair(key_file, certificate_file):
-        key = serialization.load_pem_private_key(key_file.read_bytes(), None)
-        assert isinstance(key, ec.EllipticCurvePrivateKey)
-        return key, x509.load_pem_x509_certificate(certificate_file.read_bytes())
+        return _read_key(key_file), x509.load_pem_x509_certificate(certificate_file.read_bytes())
     key = ec.generate_private_key(ec.SECP384R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "fedsim deployment authority")])
     made = (
@@ -167,10 +159,13 @@ def _server(
     names = [_name(host) for host in (*LOCAL, *hosts)]
     if _pair(key_file, certificate_file):
         if not renew:
-            _check_covers(certificate_file, hosts)
+            for host in hosts:
+                if not covers(certificate_file, host):
+                    raise InputError(
+                        "--host", host, f"{certificate_file} is not for it; --renew makes one that is"
+                    )
             return
-        key = serialization.load_pem_private_key(key_file.read_bytes(), None)
-        assert isinstance(key, ec.EllipticCurvePrivateKey)
+        key = _read_key(key_file)
         names = [*_covered(certificate_file), *names]
     else:
         key = ec.generate_private_key(ec.SECP256R1())
@@ -201,16 +196,10 @@ def _blank(subject: x509.Name, issuer: x509.Name, key: Key, days: int) -> x509.C
 
 
 def _usage(signs_certificates: bool) -> x509.KeyUsage:
+    others = "content_commitment key_encipherment data_encipherment key_agreement encipher_only decipher_only"
+    signs = {"key_cert_sign": signs_certificates, "crl_sign": signs_certificates}
     return x509.KeyUsage(
-        digital_signature=not signs_certificates,
-        key_cert_sign=signs_certificates,
-        crl_sign=signs_certificates,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        encipher_only=False,
-        decipher_only=False,
+        digital_signature=not signs_certificates, **signs, **dict.fromkeys(others.split(), False)
     )
 
 
@@ -237,20 +226,13 @@ def covers(file: Path, host: str) -> bool:
     return _name(host) in _covered(file)
 
 
-def _check_covers(file: Path, hosts: Sequence[str]) -> None:
-    for host in hosts:
-        if not covers(file, host):
-            raise InputError("--host", host, f"{file} is not for it; --renew makes one that is")
-
-
 def _node_key(folder: Path, name: str) -> bytes:
     """The node's P-384 key in OpenSSH's format, as Flower reads it; its public line."""
     private_file, public_file = folder / "node.key", folder / "node.pub"
     if not _pair(private_file, public_file):
         key = ec.generate_private_key(ec.SECP384R1())
-        line = key.public_key().public_bytes(
-            serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
-        )
+        ssh = serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
+        line = key.public_key().public_bytes(*ssh)
         _write(private_file, _private_pem(key, serialization.PrivateFormat.OpenSSH), SECRET)
         _write(public_file, line + f" {name}\n".encode(), SHARED)
     return public_file.read_bytes()
@@ -258,6 +240,12 @@ def _node_key(folder: Path, name: str) -> bytes:
 
 def _private_pem(key: Key, form: serialization.PrivateFormat = serialization.PrivateFormat.PKCS8) -> bytes:
     return key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption())
+
+
+def _read_key(file: Path) -> Key:
+    key = serialization.load_pem_private_key(file.read_bytes(), None)
+    assert isinstance(key, Key)
+    return key
 
 
 def _pem(certificate: x509.Certificate) -> bytes:

@@ -84,12 +84,9 @@ class Evaluation(NamedTuple):
 
 
 class History:
-    """Follows a run's rounds, and makes its outcome.
+    """Follows a run's rounds, and makes its outcome; `evaluate` measures a model on public test records.
 
-    Args:
-        record: has the greetings of those that take part, and why others of the federation do not.
-        evaluate: measures a model on public test records, if there are any.
-        test: these, whose schema is the silos' where the scenario says nothing of records.
+    The schema of these, `test`, is the silos' where the scenario says nothing of records.
     """
 
     def __init__(
@@ -102,8 +99,7 @@ class History:
         silos: RemoteSilos,
         test: Dataset | None = None,
     ) -> None:
-        self._test = test
-        self._resolved, self._admissions = resolved, admissions
+        self._resolved, self._admissions, self._test = resolved, admissions, test
         self._greetings, self._absent = record.greetings, record.absent
         self._evaluate, self._silos = evaluate, silos
         self._admitted = {
@@ -148,12 +144,7 @@ class History:
         seconds: float,
         evaluation: Evaluation,
     ) -> Outcome:
-        """The run's results.
-
-        Args:
-            unstated: why the other silos gave none.
-            evaluation: of its model.
-        """
+        """The run's results; `unstated` says why the silos that are not in `closed` gave no statement."""
         reasons = dict(unstated) | {
             name: odd for name, each in closed.items() if (odd := self._odd(name, each))
         }

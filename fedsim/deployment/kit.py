@@ -22,16 +22,11 @@ _TABLE = "  name: csv\n  path: <records.csv>\n  target: <column>\n  schema: <agr
 
 
 def write_kit(silo: str, federation: Path, out: Path) -> list[Path]:
-    """Write the kit of a silo that is to enrol; its files, relative to `out`.
+    """Write the kit of a silo that is to enrol into a new directory; its files, relative to `out`. InputError
+    if the silo is enrolled already, has no key, or federation.yaml does not say enough.
 
-    Args:
-        silo: what the federation calls it.
-        federation: federation.yaml, which may have no silo yet. It names the SuperLink, the authority, which
-            lies where `fedsim certs` put it, and perhaps public test records, whose schema is the silos' too.
-        out: a new directory.
-
-    Raises:
-        InputError: the silo is enrolled already, has no key there, or the file does not say enough.
+    That file may have no silo yet. It names the SuperLink, the authority, which lies where `fedsim certs` put
+    it, and perhaps public test records, whose schema is the silos' too.
     """
     known = load_federation(federation, begun=True)
     if silo in known.silos:

@@ -60,15 +60,8 @@ def of_those(scenario: Scenario, names: Sequence[str], chosen: Collection[str]) 
 def offers_of(
     resolved: Resolved, session: str, rounds: Schedule, roster: Roster | None = None
 ) -> dict[str, Offer]:
-    """What each silo is offered: names and numbers.
-
-    Args:
-        session: its name to the silos, 64 hexadecimal digits.
-        roster: of secure aggregation.
-
-    Raises:
-        InputError: the run needs secure aggregation, and there is no roster.
-        Refused: a silo cannot afford the plan of such a run.
+    """What each silo is offered: names and numbers; `session` has 64 hexadecimal digits. InputError if the
+    run needs secure aggregation, and there is no roster; Refused if a silo cannot afford such a run.
     """
     scenario, outline = resolved.scenario, resolved.outline
     shape = Shape(sizes=outline.sizes, num_features=outline.num_features, num_classes=outline.num_classes)
@@ -90,7 +83,7 @@ def offers_of(
             weights=resolved.weights,
             dtype=scenario.runtime.dtype,
             seed=scenario.seed,
-            rounds=_partial(own[i], len(rounds)),
+            rounds=None if len(own[i]) == len(rounds) else tuple(own[i]),
             epsilon=resolved.epsilons[i],
             delta=resolved.deltas[i],
             noise_multiplier=noise[i][0],
@@ -139,10 +132,6 @@ def _noise(
     ]
 
 
-def _partial(own: Sequence[int], total: int) -> tuple[int, ...] | None:
-    return None if len(own) == total else tuple(own)
-
-
 def digest_of(offers: Mapping[str, Offer], rounds: Schedule, evaluate: EvaluateSection | None) -> str:
     """SHA-256 of all that a run depends on, but for its session: 64 hexadecimal digits."""
     named = {
@@ -172,10 +161,8 @@ NO_TEST = "test error and loss (federation.yaml names no public test records)"
 def deployable(scenario: Scenario) -> tuple[Scenario, list[str]]:
     """The scenario as it is deployed, and lines on what of it is not done.
 
-    A deployed run is one trial, since every repetition would spend the silos' budgets again.
-
-    Raises:
-        InputError: a field asks for what no silo would do.
+    A deployed run is one trial, since every repetition would spend the silos' budgets again. InputError if a
+    field asks for what no silo would do.
     """
     _check(scenario)
     unmeasured = ("nonprivate_baseline", "baselines", "heterogeneity", "excess_risk")

@@ -52,8 +52,7 @@ class Child:
 class Processes:
     """Started in the block, and ended with it however it is left; the first that was started ends last.
 
-    Attributes:
-        mark: which all of them and their descendants bear, in front of their own.
+    All of them and their descendants bear its `mark` in front of their own.
     """
 
     def __init__(self) -> None:
@@ -101,14 +100,7 @@ class Processes:
 
 
 def finish(commands: Mapping[str, tuple[Sequence[str], Path]]) -> None:
-    """Run commands side by side to their ends.
-
-    Args:
-        commands: with their logs, by the names of the processes.
-
-    Raises:
-        Ended: one failed.
-    """
+    """Run commands, each with its log, by name, side by side to their ends; Ended if one failed."""
     with Processes() as processes:
         left = [processes.start(name, *each) for name, each in commands.items()]
         while left:

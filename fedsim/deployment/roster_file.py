@@ -11,7 +11,7 @@ from fedsim.common.files import atomic_file, writing
 from fedsim.common.identity import PUBLIC_FILE as IDENTITY
 from fedsim.common.serialise import to_yaml
 from fedsim.deployment.federation_edit import relative_to
-from fedsim.deployment.federation_file import ROOT, load_federation
+from fedsim.deployment.federation_file import ROOT, Federation, load_federation
 from fedsim.secagg.envelopes import KEY_FILE, PUBLIC_FILE
 from fedsim.secagg.roster import Roster, parse_roster
 
@@ -35,15 +35,8 @@ def write_roster(file: Path, shuffler: Path, socket: Path, out: Path, terms: Map
         raise InputError(f"{ROOT}.shuffler", str(known.shuffler.roster), hint)
     if out.exists():
         raise InputError("--out", str(out), "is there already, and is left as it is; give another")
-    server = known.authority.parent
-    told = {
-        **terms,
-        "silos": {each: key.hex() for each, key in known.identities.items()},
-        "server": _key(server / PUBLIC_FILE),
-        "shuffler": {"key": _key(shuffler / PUBLIC_FILE), "identity": _key(shuffler / IDENTITY)},
-    }
-    made = parse_roster(told)
-    line = {"roster": out, "key": server / KEY_FILE, "socket": socket}
+    made = parse_roster({**terms, **keys_of(known, shuffler)})
+    line = {"roster": out, "key": known.authority.with_name(KEY_FILE), "socket": socket}
     with writing(out), atomic_file(out) as draft:
         draft.write_text(to_yaml(made.model_dump(mode="json")), encoding="utf-8")
     with writing(file, "FEDERATION"), atomic_file(file) as draft:
@@ -53,6 +46,15 @@ def write_roster(file: Path, shuffler: Path, socket: Path, out: Path, terms: Map
         )
         load_federation(draft)
     return made
+
+
+def keys_of(known: Federation, shuffler: Path) -> dict[str, Any]:
+    """A roster's fields that are keys. InputError if one cannot be read."""
+    return {
+        "silos": {name: key.hex() for name, key in known.identities.items()},
+        "server": _key(known.authority.with_name(PUBLIC_FILE)),
+        "shuffler": {"key": _key(shuffler / PUBLIC_FILE), "identity": _key(shuffler / IDENTITY)},
+    }
 
 
 def _key(file: Path) -> str:

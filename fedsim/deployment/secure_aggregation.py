@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 from fedsim.common.errors import InputError
-from fedsim.deployment.federation_file import ROOT, Federation, ShufflerEntry
+from fedsim.deployment.federation_file import ROOT, Federation
 from fedsim.privacy.registry import MECHANISMS
 from fedsim.protocol.links import Link
 from fedsim.scenario.model import Scenario
@@ -30,7 +30,10 @@ def with_roster(scenario: Scenario, federation: Federation) -> tuple[Scenario, R
     """
     if not MECHANISMS[scenario.privacy.mechanism].sums_only:
         return scenario, None
-    entry = _entry(scenario, federation)
+    entry = federation.shuffler
+    if entry is None:
+        hint = f"is required with mechanism {scenario.privacy.mechanism}: silos answer through it"
+        raise InputError(f"{ROOT}.shuffler", None, hint)
     roster = load_roster(entry.roster)
     if roster.silos != {name: key.hex() for name, key in federation.identities.items()}:
         hint = "a roster of the federation's silos, each with its identity"
@@ -50,16 +53,10 @@ def with_roster(scenario: Scenario, federation: Federation) -> tuple[Scenario, R
 def shuffler_client(
     federation: Federation, roster: Roster | None, heads: dict[str, str], channel: Channel | None = None
 ) -> Iterator[ShufflerClient | None]:
-    """The way to the shuffler of a roster.
+    """The way to the shuffler of a roster: a socket, or the channel that is given. InputError if the server's
+    key is not the roster's, or the shuffler has no address.
 
-    Args:
-        federation: says where it is.
-        roster: whose; None for nothing.
-        heads: the last entry known of the shuffler's chain is kept in it.
-        channel: instead of a socket.
-
-    Raises:
-        InputError: the server's key is not the roster's, or the shuffler has no address.
+    The last entry known of the shuffler's chain is kept in `heads`.
     """
     if roster is None or federation.shuffler is None:
         yield None
@@ -68,11 +65,9 @@ def shuffler_client(
     if key.public != roster.server:
         hint = f"the key that the roster has of the server, {roster.server}"
         raise InputError(f"{ROOT}.shuffler.key", f"{federation.shuffler.key}, {key.public}", hint)
-    if channel is not None:
-        yield ShufflerClient(channel, roster, key, federation.patience, heads)
-        return
-    with Sockets({SHUFFLER: federation.shuffler.address}) as sockets:
-        yield ShufflerClient(sockets, roster, key, federation.patience, heads)
+    with ExitStack() as stack:
+        way = channel or stack.enter_context(Sockets({SHUFFLER: federation.shuffler.address}))
+        yield ShufflerClient(way, roster, key, federation.patience, heads)
 
 
 def contexts_of(resolved: Resolved, offers: Mapping[str, Offer]) -> ReportContexts | None:
@@ -113,10 +108,3 @@ def remarks_of(roster: Roster | None) -> list[str]:
         f"this server saw sums over {least} alone, of roster {roster.digest}, made with the shuffler of "
         f"identity {roster.shuffler.identity}"
     ]
-
-
-def _entry(scenario: Scenario, federation: Federation) -> ShufflerEntry:
-    if federation.shuffler is None:
-        hint = f"is required with mechanism {scenario.privacy.mechanism}: silos answer through it"
-        raise InputError(f"{ROOT}.shuffler", None, hint)
-    return federation.shuffler

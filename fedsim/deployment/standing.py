@@ -149,11 +149,8 @@ def _lifetime(files: Iterable[Path]) -> Lifetime | None:
 
 
 def standing(place: Place, folders: Iterable[Path]) -> dict[str, Any]:
-    """All of it as plain values.
-
-    Args:
-        place: the deployment.
-        folders: run directories whose receipts count, beside those of the runs that the SuperLink has.
+    """All of it as plain values; receipts of the run directories `folders` count beside those of the runs
+    that the SuperLink has.
     """
     keys, seen, runs, error = node_keys(place.federation), {}, [], None
     try:

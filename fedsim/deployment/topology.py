@@ -45,32 +45,16 @@ MOST_SILOS = 32  # each is two processes of this machine
 DAYS = 365
 ROSTER = "roster.yaml"
 PLUG_INS = "plug_ins"  # a silo's folder of the files that the scenario's algorithm and problem are classes of
-_WHOLE = {
-    "path",
-    "encoding",
-    "silo_column",
-    "person_column",
-    "origin",
-    "test_fraction",
-    "reserve",
-}  # say how all silos' table is
+# what says how all silos' table is
+_WHOLE = {"path", "encoding", "silo_column", "person_column", "origin", "test_fraction", "reserve"}
 MOST_SOCKET = 100  # characters in a Unix socket's path; the operating system's limit is 107
 
 
 class Topology:
-    """Where everything is.
+    """Where everything is, in an absolute `directory`: the parties' folders, and the files in them.
 
-    Args:
-        directory: of all parties, absolute.
-        silos: names, sorted.
-
-    Attributes:
-        server: its folder.
-        federation: the server's configuration.
-        scenario: the file that the server offers.
-        run: the run directory, when the run has ended.
-        shuffler: its folder; there with secure aggregation only.
-        shuffler_socket: where it listens.
+    `scenario` is what the server offers. The run directory is there when the run has ended, the shuffler's
+    folder with secure aggregation only.
     """
 
     def __init__(self, directory: Path, silos: tuple[str, ...]) -> None:
@@ -87,8 +71,7 @@ class Topology:
     @property
     def shuffler_command(self) -> list[str]:
         """What runs the shuffler, or with another word enrols it."""
-        file = str(self.shuffler / "shuffler.yaml")
-        return [sys.executable, "-m", "shuffler", "--config", file]
+        return [sys.executable, "-m", "shuffler", "--config", str(self.shuffler / "shuffler.yaml")]
 
     def silo(self, name: str) -> Path:
         """A silo's folder."""
@@ -117,9 +100,8 @@ def check(resolved: Resolved, directory: Path) -> None:
         raise InputError("silos", len(resolved.names), hint)
     certs.check_names(resolved.names, "scenario.partition")
     if len(str(directory)) + max(map(len, (*resolved.names, "shuffler"))) + len("//silo.sock") > MOST_SOCKET:
-        raise InputError(
-            "--out", str(directory), "too long a path for Unix sockets in it; name a shorter one"
-        )
+        hint = "too long a path for Unix sockets in it; name a shorter one"
+        raise InputError("--out", str(directory), hint)
 
 
 def prepare(resolved: Resolved, directory: Path) -> Topology:

@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable
 from contextlib import closing
 from functools import partial
-from pathlib import Path
 
 import yaml
 
@@ -25,11 +24,11 @@ from fedsim.deployment.flower.control import Status, enroll
 from fedsim.deployment.flower.grid import node_keys
 from fedsim.deployment.flower.submit import Job, Tell, Waiting, of_words, submit
 from fedsim.deployment.processes import Child, Ended, Processes, finish
+from fedsim.deployment.roster_file import keys_of
 from fedsim.deployment.run import checkpoint_of
 from fedsim.deployment.running import check_alone, recorded
 from fedsim.deployment.topology import ROSTER, Topology
 from fedsim.scenario.load import load
-from fedsim.secagg.envelopes import PUBLIC_FILE
 from fedsim.secagg.roster import parse_roster
 from fedsim.wire.dial import LOOPBACK, listens
 
@@ -40,10 +39,8 @@ def run_all(topology: Topology, port: int, resume: bool, tell: Tell) -> Status:
     """Start everything, train, and stop everything, however it ends; how the run ended.
 
     Args:
-        topology: where each party's files are.
         port: of the SuperLink on 127.0.0.1; 0 for any.
         resume: whether to go on with the run that did not end there, if it began.
-        tell: told how it goes.
 
     Raises:
         Ended: a process ended before its time; says which, and the end of its log.
@@ -101,9 +98,8 @@ def _start_daemons(processes: Processes, topology: Topology, tell: Tell) -> None
 def _start_nodes(processes: Processes, topology: Topology, address: str) -> None:
     """The other half of each silo; there when all daemons listen."""
     for name in topology.silos:
-        processes.start(
-            f"the node of {name}", _node(topology, name, address), topology.silo(name) / "node.log"
-        )
+        command = _node(topology, name, address)
+        processes.start(f"the node of {name}", command, topology.silo(name) / "node.log")
     for name in topology.silos:
         _wait(partial(listens, topology.socket(name), 1), processes, f"the daemon of {name}")
 
@@ -142,7 +138,7 @@ def enrol_and_pin(topology: Topology) -> None:
     """
     enrolments = {
         f"the enrolment of {name}": (
-            [sys.executable, "-m", "silos", "--config", str(topology.config(name)), "--enrol"],
+            [*_daemon(topology, name), "--enrol"],
             topology.silo(name) / "daemon.log",
         )
         for name in topology.silos
@@ -159,12 +155,10 @@ def enrol_and_pin(topology: Topology) -> None:
 def _write(topology: Topology) -> None:
     """The server's copy is written last: where it is, all are."""
     scenario = load(topology.scenario, ())
-    state, privacy = topology.shuffler / "state", scenario.privacy
+    privacy = scenario.privacy
     tree = {
         "federation": scenario.name,
-        "silos": {name: _public(topology.silo(name) / "state" / "identity.pub") for name in topology.silos},
-        "server": _public(topology.server / PUBLIC_FILE),
-        "shuffler": {"key": _public(state / PUBLIC_FILE), "identity": _public(state / "identity.pub")},
+        **keys_of(load_federation(topology.federation), topology.shuffler / "state"),
         "min_silos": privacy.min_silos,
         "honest_fraction": privacy.honest_fraction or 1.0,
         "noise_by": privacy.noise_by,
@@ -173,7 +167,3 @@ def _write(topology: Topology) -> None:
     for folder in (topology.shuffler, *map(topology.silo, topology.silos), topology.server):
         with atomic_file(folder / ROSTER) as draft:
             draft.write_text(yaml.safe_dump(tree, sort_keys=False), encoding="utf-8")
-
-
-def _public(file: Path) -> str:
-    return file.read_text("ascii").strip()

@@ -51,14 +51,8 @@ class ReportContexts:
 
     def form(self, round_index: int) -> Form:
         """What the numbers of a round's reports are."""
-        size, scales = aggregated(
-            self.mechanism,
-            self.plan,
-            round_index,
-            self.offer.noise_multiplier or 0.0,
-            self.dimension,
-            self.features,
-        )
+        sizes, z = (self.dimension, self.features), self.offer.noise_multiplier or 0.0
+        size, scales = aggregated(self.mechanism, self.plan, round_index, z, *sizes)
         return Form(self.mechanism.transport, size, scales)
 
 
@@ -66,15 +60,12 @@ def aggregated(
     mechanism: SumMechanism, plan: Plan, round_index: int, z: float, dimension: int, features: int
 ) -> tuple[int, tuple[float, ...]]:
     """How many numbers each query's sum in a round holds, and the scales of the noise that each aggregator
-    adds to them, in steps; 0 where silos add theirs.
+    adds to them, in steps; 0 where silos add theirs. Refused if the round's sums are of several sizes.
 
     Args:
         z: the multiplier that is common to all silos.
         dimension: d, of the model.
         features: of a record.
-
-    Raises:
-        Refused: the round's sums are of several sizes.
     """
     queries = [query for ask in plan.rounds[round_index] for query in ask.queries]
     sizes = {size_of(query, dimension, features) for query in queries}
@@ -89,10 +80,8 @@ def aggregated(
 def agreement(offer: Offer, plan: Plan) -> str:
     """SHA-256 of all that is in an offer but what is the silo's own alone, and of the plan that it comes to.
 
-    The plan is what each silo's own installation makes of the offer: noise ratios are in it alone.
-
-    Returns:
-        64 hexadecimal digits.
+    The plan is what each silo's own installation makes of the offer: noise ratios are in it alone. The digest
+    has 64 hexadecimal digits.
     """
     told = offer.model_dump(mode="json", exclude={"silo", "rounds", "epsilon", "delta", "head"})
     if offer.pooled is not None:
@@ -116,12 +105,11 @@ class Sums:
         The silos with the largest epsilon set the noise, at the whole clip, and every other silo whose budget
         asks for more noise than that takes a smaller clip; where the smallest does not do, the noise grows.
 
+        Refused if a silo cannot afford the plan.
+
         Args:
             terms: of all silos in canonical order.
             given: the common noise, where the scenario has it; clips are whole then.
-
-        Raises:
-            Refused: a silo cannot afford the plan.
         """
         rounds = tuple(own.rounds if isinstance(own.rounds, range) else tuple(own.rounds) for own in terms)
         budgets = tuple(Budget(own.n, own.epsilon, own.delta) for own in terms)

@@ -16,7 +16,7 @@ from fedsim.common.files import atomic_file
 from fedsim.common.identity import read_key, write_key
 
 if TYPE_CHECKING:
-    from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+    from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
     from cryptography.hazmat.primitives.hpke import Suite
 
 OVERHEAD = 48  # bytes of an envelope beside its content: a public key of 32 and a tag of 16
@@ -76,16 +76,13 @@ def seal(content: bytes, public: str, info: bytes) -> bytes:
     """An envelope, `OVERHEAD` bytes longer than `content`, for the holder of a public key. InputError if
     `public` is no X25519 key.
     """
-    try:
-        return _suite().encrypt(content, _public_key(public), info=info)
-    except ValueError:  # of a point of small order
-        raise InputError("key", public, "an X25519 public key as 64 hexadecimal digits") from None
-
-
-def _public_key(text: str) -> X25519PublicKey:
     from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
 
-    return X25519PublicKey.from_public_bytes(bytes.fromhex(text))
+    try:
+        key = X25519PublicKey.from_public_bytes(bytes.fromhex(public))
+        return _suite().encrypt(content, key, info=info)
+    except ValueError:  # of a point of small order
+        raise InputError("key", public, "an X25519 public key as 64 hexadecimal digits") from None
 
 
 @cache

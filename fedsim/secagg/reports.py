@@ -77,11 +77,7 @@ _FORM = struct.Struct(">8sII")
 
 @dataclass(frozen=True)
 class Form:
-    """What a report's numbers are.
-
-    Raises:
-        InputError: names the field.
-    """
+    """What a report's numbers are; InputError names the field."""
 
     transport: Transport  # as two additive shares of integers, or as whole messages of floating-point numbers
     dimension: int  # d, of one query's answer

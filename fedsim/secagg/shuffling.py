@@ -160,14 +160,8 @@ class Release:
 
     @classmethod
     def read(cls, data: bytes, request: Request, identity: bytes) -> Self:
-        """A shuffler's reply.
-
-        Args:
-            request: what it should answer.
-            identity: the shuffler's Ed25519 public key in the roster, 32 bytes.
-
-        Raises:
-            Refused: it is a refusal, answers something else, or is not signed by that identity.
+        """A shuffler's reply to a request. Refused if it is a refusal, answers something else, or is not
+        signed by the identity in the roster, an Ed25519 public key of 32 bytes.
         """
         head, frame = _said(data, identity, Shuffled)
         context = request.context
@@ -263,11 +257,8 @@ _PURPOSE = b"fedsim mark of a shuffler\n"  # no frame's body begins so
 
 
 def marked(identity: Identity, newest: Head, start: str) -> Mark:
-    """What a shuffler says of its chain.
-
-    Args:
-        newest: the entry that the chain ends with.
-        start: hash of the entry with which its process began, hexadecimal.
+    """What a shuffler says of its chain, which ends with the entry `newest`; `start` is the hash of the entry
+    with which its process began, hexadecimal.
     """
     told = {"number": newest.seq, "head": newest.hash.hex(), "start": start}
     return Mark.model_validate({**told, "signature": identity.sign(_body(told)).hex()})

@@ -99,10 +99,8 @@ def opened(data: bytes) -> tuple[bytes, bytes]:
 def decode(body: bytes) -> Frame:
     """The body's message; arrays are on the CPU, of values that may be anything, float64 or float32.
 
-    Only a report in a reply, and what goes to a shuffler and comes from it, are bytes or words.
-
-    Raises:
-        Refused: it is malformed.
+    Only a report in a reply, and what goes to a shuffler and comes from it, are bytes or words. Refused if it
+    is malformed.
     """
     from safetensors.torch import load
 

@@ -154,7 +154,7 @@ class Stopped(datetime):
 
 
 def test_two_runs_of_the_same_second_both_live(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedsim.cli.simulate.datetime", Stopped)
+    monkeypatch.setattr("fedsim.cli.output.datetime", Stopped)
     began, within = list[Any](), list[int]()
 
     def second(resolved: Any, results: Results, observe: Any) -> None:

@@ -182,8 +182,10 @@ def test_two_processes_are_not_one_node(flower):
 
 def test_a_node_outlives_its_superlink(flower):
     """A SuperLink that starts anew knows no node; nodes come back as soon as they are registered."""
-    flower.superlink.kill()
-    flower.superlink.start()
+    child = flower.superlink._child
+    child.process.kill()
+    child.process.wait()
+    flower.superlink.__enter__()
     flower.register()
     flower.wait_online()
     assert all(node.process.poll() is None for node in flower.nodes.values())

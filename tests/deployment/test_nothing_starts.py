@@ -137,7 +137,7 @@ def test_a_certificate_that_is_not_for_this_machine_ends_it(
     with pytest.raises(
         Ended, match=r"SuperExec, which starts runs, has ended.*(\n.*)*CERTIFICATE_VERIFY_FAILED"
     ):
-        made.start()
+        made.__enter__()
     assert time.monotonic() - start < superlink.START_SECONDS
 
 
@@ -150,7 +150,7 @@ def test_another_superlinks_answer_is_not_taken_for_ours(
     with SuperLink(papers, folder / "first", free_port()) as first:
         second = SuperLink(papers, folder / "second", int(first.address.rpartition(":")[2]))
         with pytest.raises(InputError, match="one that starts; its log ends"):
-            second.start()
+            second.__enter__()
 
 
 def sleeping(seconds: float, code: int) -> Sequence[str]:

@@ -116,9 +116,7 @@ class Submitted:
 
 class Control:
     """Requests to the SuperLink at HOST:PORT, whose certificate `root_certificates` (a file) vouches for.
-
-    Raises, from every method but `answers`:
-        InputError: it cannot be reached, or says no.
+    InputError from every method but `answers` if it cannot be reached, or says no.
     """
 
     def __init__(self, address: str, root_certificates: Path) -> None:
@@ -149,15 +147,11 @@ class Control:
         return {normal(node.public_key): Node(node.status, _contact(node)) for node in found}
 
     def register(self, key: bytes, name: str) -> None:
-        """Let a node in; one that is known already stays.
-
-        Args:
-            key: its public key, PEM, as of `fedsim.deployment.flower.grid.node_key`.
-            name: its silo's, for those who look at Flower's own tools.
+        """Let a node in by its public key, PEM (`fedsim.deployment.flower.grid.node_key`); one that is known
+        already stays. Flower's own tools show the `name`.
         """
-        if key in self.nodes():
-            return
-        self._ask(self._client.RegisterNode, RegisterNodeRequest(public_key=key, name=name))
+        if key not in self.nodes():
+            self._ask(self._client.RegisterNode, RegisterNodeRequest(public_key=key, name=name))
 
     def unregister(self, key: bytes) -> bool:
         """Let a node in no more; whether it was known by this key (PEM)."""

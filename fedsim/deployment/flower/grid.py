@@ -55,11 +55,7 @@ class _Silo:
 
 
 class OnGrid:
-    """A `server.federation.Channel`.
-
-    Args:
-        keys: every silo's node's public key, PEM as of `fedsim.deployment.flower.grid.node_key`.
-    """
+    """A `server.federation.Channel`; `keys` are the public keys of the silos' nodes, PEM as of `node_key`."""
 
     def __init__(self, grid: Grid, keys: Mapping[str, bytes]) -> None:
         self._grid = grid

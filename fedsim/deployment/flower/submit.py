@@ -128,13 +128,8 @@ class Waiting:
 def submit(control: Control, job: Job, keys: Mapping[str, bytes], waiting: Waiting, tell: Tell) -> Status:
     """Run a job to its end.
 
-    Args:
-        keys: of the silos' nodes, by name.
-        waiting: how long to wait for the silos' nodes.
-
     Raises:
-        Refused: too few silos are there when patience is over.
-            Or the SuperLink does not begin the run.
+        Refused: too few silos are there when patience is over, or the SuperLink does not begin the run.
         InputError: the SuperLink cannot be reached.
         KeyboardInterrupt: the run has been stopped, after a round unless interrupted twice or the round takes
             longer than `GRACE`, and can be resumed.

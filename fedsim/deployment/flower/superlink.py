@@ -76,10 +76,8 @@ def command(credentials: Credentials, host: str, port: int, database: Path | Non
 
 
 class Watched(Control):
-    """A line to a SuperLink of this machine that looks after its processes whenever it is asked how it is.
-
-    Raises, besides:
-        Ended: as `check` does.
+    """A line to a SuperLink of this machine that looks after its processes whenever it is asked how it is;
+    Ended, besides, as `check` does.
     """
 
     def __init__(self, address: str, root_certificates: Path, check: Callable[[], None]) -> None:
@@ -157,13 +155,9 @@ def _dead(pid: int) -> str:
 
 
 class SuperLink:
-    """A SuperLink that runs while the block does.
+    """A SuperLink that runs while the block does, with all of Flower's interfaces on one port of `host`.
 
-    Args:
-        credentials: its certificate.
-        folder: of its log, and of what Flower keeps of runs; made if need be.
-        port: on which all of Flower's interfaces are.
-        host: the address of this machine that it listens on.
+    `folder`, made if need be, has its log, and what Flower keeps of runs.
     """
 
     def __init__(self, credentials: Credentials, folder: Path, port: int, host: str = "127.0.0.1") -> None:
@@ -190,7 +184,7 @@ class SuperLink:
         assert self._child is not None
         return Watched(self.address, self._papers.root_certificates, partial(check_helpers, self._child))
 
-    def start(self) -> None:
+    def __enter__(self) -> Self:
         """Start it, and wait until it answers; InputError with the reason if it does not, Ended if its
         SuperExec has died, as of a certificate that is not for this machine.
         """
@@ -203,8 +197,9 @@ class SuperLink:
         try:
             self._wait()
         except BaseException:
-            self.stop()
+            self._stack.close()
             raise
+        return self
 
     def _wait(self) -> None:
         assert self._child is not None
@@ -225,19 +220,6 @@ class SuperLink:
             return any(each.status == psutil.CONN_LISTEN and each.laddr.port == self._port for each in found)
         return False
 
-    def stop(self) -> None:
+    def __exit__(self, *_: object) -> None:
         """End it and what it started; another Ctrl-C does not cut it short."""
         self._stack.close()
-
-    def kill(self) -> None:
-        """End it as a power cut would; for tests."""
-        assert self._child is not None
-        self._child.process.kill()
-        self._child.process.wait()
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
