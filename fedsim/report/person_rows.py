@@ -110,9 +110,9 @@ class _Silos(NamedTuple):
         if self.mechanism.sums_only:
             return self._group(k)
         if self.mechanism == GAUSSIAN and len(self.plans[0]) == 1:
-            costliest = sorted(range(len(self.plans)), key=lambda i: -self.epsilons[i])[:k]
-            plan, delta = joint([(self.plans[i][0], 1.0) for i in costliest]), max(self.deltas)
-            return plan.epsilon(1.0, delta), delta
+            delta = max(self.deltas)  # at which each silo's cost is compared, too
+            costliest = sorted((plan for (plan,) in self.plans), key=lambda plan: -_epsilon(plan, delta))[:k]
+            return _epsilon(joint([(plan, 1.0) for plan in costliest]), delta), delta
         return sum(sorted(self.epsilons)[-k:]), sum(sorted(self.deltas)[-k:])
 
     def row(self, cost: Cost, **of: int) -> PersonRow:
@@ -129,6 +129,11 @@ class _Silos(NamedTuple):
 
     def _group(self, count: int) -> Cost:
         return convert.group(max(self.epsilons), max(self.deltas), count) or (math.inf, 1.0)
+
+
+@cache
+def _epsilon(plan: Composition, delta: float) -> float:
+    return plan.epsilon(1.0, delta)
 
 
 def _plans(run: Resolved, admitted: Sequence[Admitted]) -> list[Composition]:

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -96,6 +97,16 @@ def test_sampled_plans_of_unlike_silos_compose_as_one() -> None:
     plans = [(cost.compose(run.trace.plan.census(), each.terms.n), each.noise_multiplier) for each in silos]
     assert both.epsilon == cost.joint(plans).epsilon(1.0, DELTA)
     assert one.epsilon < both.epsilon < 3.0  # basic composition, which costs twice delta besides
+
+
+def test_the_costliest_sampled_plans_are_those_at_the_delta_that_is_stated() -> None:
+    sizes, half = {"a": 32, "b": 2400, "c": 32, "d": 2400}, {"sampler": "poisson", "fraction": 0.5}
+    run = resolved(sizes, {"algorithm.batch": half}, unit="person", delta="1/n^2")
+    silos, largest = preview(run), 32**-2
+    plans = [(cost.compose(run.trace.plan.census(), each.terms.n), each.noise_multiplier) for each in silos]
+    for row in worth(run).rows:
+        joined = [cost.joint(chosen).epsilon(1.0, largest) for chosen in combinations(plans, row.silos or 0)]
+        assert (row.epsilon, row.delta) == (max(joined), largest)
 
 
 def test_a_joint_plan_of_equal_silos_is_their_composition() -> None:
