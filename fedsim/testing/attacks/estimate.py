@@ -65,8 +65,9 @@ class Claim:
 def claim_of(setting: Setting, silo: int) -> Claim:
     """The guarantee by which a setting's silo has admitted the plan."""
     admitted = setting.admitted[silo]
-    terms, epsilon = admitted.terms, admitted.epsilon_guaranteed
-    return Claim(setting.census(silo), terms.n, epsilon, terms.delta, setting.shaped)
+    terms, census = admitted.terms, setting.census(silo)
+    shaped = setting.shaped and (setting.swapped == 1 or is_gaussian(census))
+    return Claim(census, terms.n, admitted.epsilon_guaranteed, terms.delta, shaped)
 
 
 def worth(claim: Claim, records: int) -> Claim:

@@ -109,12 +109,6 @@ class Setting:
         """Units to put in the place of the silo's own."""
         return canaries(self.unit, records, self.swap(silo) if self.unit == RECORD else self.many)
 
-    @property
-    def full(self) -> bool:
-        """Whether every batch of the plan is."""
-        plan = self.resolved.trace.plan
-        return all(batch.sampler == "full" for batch in plan.batches(range(len(plan.rounds))))
-
     def sensitivity(self, query: Query) -> Tensor:
         """`cohorts.sensitivity` to a unit of the plan."""
         return sensitivity(query, self.unit)
@@ -153,8 +147,6 @@ class Setting:
     def shaped(self) -> bool:
         """Whether what is claimed has the trade-off curve of the plan's noise."""
         sums = self.resolved.sums
-        if self.swapped > 1 and not self.full:
-            return False
         if sums is None or self.party == "both":
             return True
         return self.party == "server" and not anonymous(sums)
