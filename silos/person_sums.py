@@ -125,17 +125,6 @@ class _Places:
                 yield slice(some, min(some + most, first + step))
 
 
-def apart(block: Block) -> tuple[Block, Block]:
-    """The block with the persons of one record alone, and with the others alone."""
-    assert block.person is not None
-    real = torch.ones_like(block.target) if block.real is None else block.real
-    counts = torch.zeros(len(real), int(block.person.max()) + 1, dtype=real.dtype)
-    several = counts.scatter_add_(1, block.person, real).gather(1, block.person) > 1
-    one, more = real * ~several, real * several
-    mask = one if block.mask is None else block.mask * one
-    return replace(block, person=None, mask=mask, real=one), replace(block, real=more)
-
-
 def by_person(
     terms: Sums | None,
     problem: Problem,

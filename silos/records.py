@@ -114,9 +114,9 @@ class Records:
         case: also where nobody has several, and where a sum of one record would be no finite number. So what
         one person has in several records changes no other person's term.
         """
-        from silos.person_sums import apart, by_person  # loaded where persons are the unit
+        from silos.person_sums import by_person  # loaded where persons are the unit
 
-        alone, several = apart(block)
+        alone, several = _apart(block)
         single = (terms or self.clipped_sum)(problem, alone, points, clip)
         return single + by_person(terms, problem, several, points, clip, size=size, seen=self.seen)
 
@@ -182,6 +182,18 @@ def _gather(part: Part, chosen: Sequence[np.ndarray]) -> Block:
     if block.mask is not None:
         keep = taken(block.mask) if real is None else real * taken(block.mask)
     return replace(block.mapped(part.members, taken), mask=keep, real=real)
+
+
+def _apart(block: Block) -> tuple[Block, Block]:
+    """The rows of persons of one record, as unit record has them; the block with those of others alone."""
+    assert block.person is not None
+    real = torch.ones_like(block.target) if block.real is None else block.real
+    counts = torch.zeros(len(real), int(block.person.max()) + 1, dtype=real.dtype)
+    several = counts.scatter_add_(1, block.person, real).gather(1, block.person) > 1
+    places = list(range(len(real)))
+    part = Part(block, block.members, places, np.array(places)[:, None] * real.shape[1])
+    alone = _gather(part, [np.flatnonzero(own) for own in (real * ~several).numpy()])
+    return replace(alone, person=None), replace(block, real=real * several)
 
 
 def _rectangle(chosen: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray | None]:
