@@ -7,7 +7,7 @@ round that silos had answered, and that is not in the file, is asked again: same
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Self, TypeVar
@@ -173,11 +173,9 @@ def expected_bytes(form: Form) -> int:
 
 
 def _head(body: bytes | None, kind: type[Record], path: Path) -> Record:
-    try:
+    with suppress(Refused, ValidationError):
         if body is not None and (frame := decode(body)).kind == kind.kind:
             return kind.model_validate(frame.head)
-    except (Refused, ValidationError):
-        pass
     raise InputError("checkpoint", str(path), "is no run's checkpoint of this version")
 
 

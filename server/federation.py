@@ -27,26 +27,25 @@ from server.replies import Form, Reports, WrongReply, read
 
 KNOCK = 1.5
 """Seconds for a greeting: a node looks for messages every second, a server for replies every 0.2 s."""
-NO_FRAMES: Mapping[str, bytes] = MappingProxyType({})
+Frames = Mapping[str, bytes]
+"""By name of the silo (`fedsim.wire.frames`)."""
+NO_FRAMES: Frames = MappingProxyType({})
 
 
 class Channel(Protocol):
     """A way to silos, by name. Nothing rests on it: replies are signed, and every frame may be sent twice."""
 
-    def exchange(
-        self, frames: Mapping[str, bytes], deadline: float, knocks: Mapping[str, bytes] = NO_FRAMES
-    ) -> Mapping[str, bytes]:
+    def exchange(self, frames: Frames, deadline: float, knocks: Frames = NO_FRAMES) -> Frames:
         """Send each silo its frame, all at once, and wait for the replies.
 
         Args:
-            frames: by name of the silo (`fedsim.wire.frames`).
             deadline: seconds from now after which replies count as not given. A silo that cannot be reached
                 is tried again until then, since its process may be being restarted.
             knocks: frames for other silos, whose replies are waited for until `KNOCK` seconds have passed or
                 `frames` have their replies, whichever is later.
 
         Returns:
-            The replies of those that answered in time, by name; they may be any bytes.
+            The replies of those that answered in time; they may be any bytes.
         """
         ...
 
@@ -57,6 +56,11 @@ _AWAY, _LONGEST_AWAY = 4.0, 120.0  # seconds between two knocks at a silo that m
 NOT_ASKED = "not asked: it missed a deadline, and has not been back since"
 
 Taken = TypeVar("Taken")
+Take = Callable[[str, bytes], Taken]
+"""What a silo's reply says; WrongReply if it does not count."""
+Answers = tuple[dict[str, Taken], dict[str, str]]
+"""By silo what could be taken, and the reasons of the others."""
+_Attempt = tuple[dict[str, Taken], dict[str, WrongReply]]
 
 
 class _Absent:
@@ -123,7 +127,7 @@ class RemoteSilos:
         self._form: Form | Reports = Form((), torch.float64)
         self._absent = _Absent()
 
-    def hello(self, least: int | None = None) -> tuple[dict[str, Greeting], dict[str, str]]:
+    def hello(self, least: int | None = None) -> Answers[Greeting]:
         """The public numbers of the silos that greeted within the deadline, and the reasons of the others.
         Refused if fewer than `least` (default: all) greet while patience lasts.
         """
@@ -134,9 +138,7 @@ class RemoteSilos:
         self.identities = {name: key for name, key in self.identities.items() if name in names}
         self.names = tuple(sorted(self.identities))
 
-    def offer(
-        self, offers: Mapping[str, Offer], least: int | None = None
-    ) -> tuple[dict[str, Admission], dict[str, str]]:
+    def offer(self, offers: Mapping[str, Offer], least: int | None = None) -> Answers[Admission]:
         """The admissions of the silos that admitted a run, and the reasons of those that do not (`_joined`);
         if there are such, the run is closed at those that admitted it. Refused if fewer than `least`
         (default: all) admit it.
@@ -202,7 +204,7 @@ class RemoteSilos:
         left_out = {m: reasons[self.names[m]] for m in members if self.names[m] in reasons}
         return Answered(there, messages, left_out)
 
-    def close(self) -> tuple[dict[str, Closed], dict[str, str]]:
+    def close(self) -> Answers[Closed]:
         """The statements of the silos that admitted a run, and for the others why there is none."""
 
         def closed(name: str, data: bytes) -> Closed:
@@ -229,9 +231,7 @@ class RemoteSilos:
         self.heads.setdefault(name, said.head)  # a greeting may be an old one, repeated by others
         return said
 
-    def _joined(
-        self, frames: Mapping[str, bytes], take: Callable[[str, bytes], Taken], least: int | None
-    ) -> tuple[dict[str, Taken], dict[str, str]]:
+    def _joined(self, frames: Frames, take: Take[Taken], least: int | None) -> Answers[Taken]:
         """What silos answered that join, at least `least` (default: all), and why others are given up.
 
         A silo that gives no usable reply has the deadline; one that asked for time, since its operator
@@ -269,9 +269,7 @@ class RemoteSilos:
             self._say(f"silo {name} is waited for, {most} at most: {wrong[name].reason}")
         return {name for name, error in wrong.items() if error.later or name in before}
 
-    def _collect(
-        self, frames: Mapping[str, bytes], take: Callable[[str, bytes], Taken], least: int
-    ) -> tuple[dict[str, Taken], dict[str, str]]:
+    def _collect(self, frames: Frames, take: Take[Taken], least: int) -> Answers[Taken]:
         """What could be taken, at least `least`, and the reasons of the other silos."""
         start, pause = time.monotonic(), _PAUSE
         taken, wrong = self._present(frames, take)
@@ -287,9 +285,7 @@ class RemoteSilos:
             wrong = {name: error for name, error in wrong.items() if error.final} | errors
         return taken, {name: error.reason for name, error in wrong.items()}
 
-    def _present(
-        self, frames: Mapping[str, bytes], take: Callable[[str, bytes], Taken]
-    ) -> tuple[dict[str, Taken], dict[str, WrongReply]]:
+    def _present(self, frames: Frames, take: Take[Taken]) -> _Attempt[Taken]:
         """The first attempt: silos that missed the deadline before are asked once they have greeted."""
         absent = {name: WrongReply(NOT_ASKED, final=False) for name in frames if name in self._absent}
         knocks = {name: self._hello(name) for name in absent if self._absent.is_due(name)}
@@ -303,20 +299,11 @@ class RemoteSilos:
         away = {name: error for name, error in absent.items() if name not in back}
         return taken | more, wrong | errors | away
 
-    def _once(
-        self, frames: Mapping[str, bytes], take: Callable[[str, bytes], Taken], deadline: float
-    ) -> tuple[dict[str, Taken], dict[str, WrongReply]]:
+    def _once(self, frames: Frames, take: Take[Taken], deadline: float) -> _Attempt[Taken]:
         replies = self._channel.exchange(frames, deadline) if frames else {}
         return self._read(frames, replies, take, deadline)
 
-    def _read(
-        self,
-        frames: Mapping[str, bytes],
-        replies: Mapping[str, bytes],
-        take: Callable[[str, bytes], Taken],
-        deadline: float,
-    ) -> tuple[dict[str, Taken], dict[str, WrongReply]]:
-        """What could be taken of the replies to frames, and why the others could not."""
+    def _read(self, frames: Frames, replies: Frames, take: Take[Taken], deadline: float) -> _Attempt[Taken]:
         taken, wrong = {}, {}
         for name in frames:
             try:

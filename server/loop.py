@@ -123,9 +123,8 @@ def _round(
     sent = "" if journal is None else digest(broadcast).hex()
     if journal is not None and (kept := journal.next()) is not None:
         if kept.broadcast != sent:
-            raise Refused(
-                f"round {r}: the journal's round is not this run's; was it written by another version?"
-            )
+            why = "the journal's round is not this run's; was it written by another version?"
+            raise Refused(f"round {r}: {why}")
         return kept
     start = time.monotonic()
     try:

@@ -69,7 +69,8 @@ def _recorded(record: Recorded, holds: Sequence[bool]) -> Schedule:
     held: set[int] = set()
     for hold in holds:
         keep = held if hold and rounds else None
-        there = next((own for members in sets if (own := _kept(members, keep))), None)
+        kept = ([member for member in members if keep is None or member in keep] for members in sets)
+        there = next(filter(None, kept), None)
         if there is None:
             hint = (
                 f"is too short: its {len(record.attendance)} rounds with a silo in them serve {len(rounds)} "
@@ -79,10 +80,6 @@ def _recorded(record: Recorded, holds: Sequence[bool]) -> Schedule:
         held = held if keep is not None else set(there)
         rounds.append(there)
     return rounds
-
-
-def _kept(members: Sequence[int], held: set[int] | None) -> list[int]:
-    return [member for member in members if held is None or member in held]
 
 
 def admitted_rounds(participants: Participants, rounds: Schedule, num_silos: int) -> list[Sequence[int]]:

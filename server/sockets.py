@@ -14,7 +14,7 @@ from typing import Self
 from fedsim.common.errors import Refused
 from fedsim.wire.dial import Address, dial
 from fedsim.wire.frames import receive, send
-from server.federation import KNOCK, NO_FRAMES
+from server.federation import KNOCK, NO_FRAMES, Frames
 
 MAX_REPLY = 1 << 30  # bytes; memory grows with what is sent, not with what is announced
 _PAUSE, _LONGEST_PAUSE = 0.01, 0.5  # seconds between two attempts
@@ -27,9 +27,7 @@ class Sockets:
         self._lines = {name: _Line(address, limit) for name, address in addresses.items()}
         self._pool = ThreadPoolExecutor(max(1, len(self._lines)), "silo")
 
-    def exchange(
-        self, frames: Mapping[str, bytes], deadline: float, knocks: Mapping[str, bytes] = NO_FRAMES
-    ) -> dict[str, bytes]:
+    def exchange(self, frames: Frames, deadline: float, knocks: Frames = NO_FRAMES) -> Frames:
         """See `Channel`. A connection on which a reply is late is closed: no later one can take its place."""
         start = time.monotonic()
         until, every = start + deadline, {**frames, **knocks}

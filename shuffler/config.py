@@ -32,9 +32,8 @@ class Config(Section):
     def load_rosters(self) -> list[Roster]:
         """The rosters; InputError if there is none, or one cannot be read."""
         if not self.rosters:
-            raise InputError(
-                f"{ROOT}.rosters", [], "at least one roster's file; without one no server is served"
-            )
+            hint = "at least one roster's file; without one no server is served"
+            raise InputError(f"{ROOT}.rosters", [], hint)
         return [load_roster(path) for path in self.rosters]
 
 

@@ -94,9 +94,8 @@ def _topology(
 
     if resume:
         if out is None or scenario is not None or overrides:
-            raise InputError(
-                "--resume", scenario and scenario.name, "--out DIR alone: what it runs is in there"
-            )
+            hint = "--out DIR alone: what it runs is in there"
+            raise InputError("--resume", scenario and scenario.name, hint)
         return opened(out.absolute())
     if scenario is None:
         raise InputError("SCENARIO", None, "is required")

@@ -167,10 +167,7 @@ def _stated(receipt: Mapping[str, Any]) -> tuple[list[str], list[tuple[str, str]
 
 def study_rows(study: Mapping[str, str]) -> list[tuple[str, str]]:
     """What a run is for, in its server's words."""
-    return [
-        ("Study", study.get("name") or "not stated"),
-        ("Purpose", study.get("purpose") or "not stated"),
-    ]
+    return [("Study", study.get("name") or "not stated"), ("Purpose", study.get("purpose") or "not stated")]
 
 
 def cost_rows(terms: Mapping[str, Any], unit: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -102,7 +102,6 @@ def _run(scenario: Scenario, out: Path | None, resume: Path | None, output: Outp
 
 
 def _print_outcome(done: Run, directory: Path, output: Output) -> int:
-    """Print the outcome; return the exit code."""
     from fedsim.report.summary import FILE
 
     if done.failure:
@@ -167,7 +166,6 @@ def sweep(
 
 
 def _print_sweep(sweep: Sweep, directory: Path, output: Output) -> int:
-    """Print the outcome; return the exit code."""
     if sweep.interrupted:
         return _print_interrupted(output.errors, sweep, directory)
     _failures(output.errors, sweep, directory)
@@ -178,7 +176,7 @@ def _print_sweep(sweep: Sweep, directory: Path, output: Output) -> int:
 
 def _print_interrupted(console: Console, sweep: Sweep, directory: Path) -> int:
     if sweep.lost:
-        say(console, f"failed: {sweep.lost}", "red")
+        print_failure(console, sweep.lost)
     again = f"the same command with --out {directory} goes on from there"
     say(console, f"Interrupted: {sweep.kept} finished cells are kept; {again}.")
     return FAILED if sweep.lost else INTERRUPTED

@@ -161,9 +161,8 @@ def _server(
         if not renew:
             for host in hosts:
                 if not covers(certificate_file, host):
-                    raise InputError(
-                        "--host", host, f"{certificate_file} is not for it; --renew makes one that is"
-                    )
+                    hint = f"{certificate_file} is not for it; --renew makes one that is"
+                    raise InputError("--host", host, hint)
             return
         key = _read_key(key_file)
         names = [*_covered(certificate_file), *names]

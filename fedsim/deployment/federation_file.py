@@ -106,7 +106,11 @@ class Federation(Section):
         found: dict[str, bytes] = {}
         for name, silo in self.silos.items():
             field = f"{ROOT}.silos.{name}.identity"
-            key = _identity(field, silo.identity)
+            try:
+                key = public_key(silo.identity.read_text("ascii"), field)
+            except (OSError, UnicodeDecodeError) as error:
+                hint = f"cannot be read ({type(error).__name__})"
+                raise InputError(field, str(silo.identity), hint) from None
             if key in found.values():
                 raise InputError(field, str(silo.identity), "is another silo's identity too")
             found[name] = key
@@ -159,13 +163,6 @@ def parse_federation(tree: Any, begun: bool = False) -> Federation:
     if made.test is not None:
         made.test.check_alone(f"{ROOT}.test")
     return made
-
-
-def _identity(field: str, path: Path) -> bytes:
-    try:
-        return public_key(path.read_text("ascii"), field)
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(field, str(path), f"cannot be read ({type(error).__name__})") from None
 
 
 _HEADS: TypeAdapter[dict[str, str]] = TypeAdapter(dict[str, Echo])

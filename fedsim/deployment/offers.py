@@ -183,9 +183,8 @@ def _check(scenario: Scenario) -> None:
     if not MECHANISMS[privacy.mechanism].private:
         raise InputError("scenario.privacy.mechanism", privacy.mechanism, "exists in simulation only")
     if privacy.epsilon == "unlimited":
-        raise InputError(
-            "scenario.privacy.epsilon", privacy.epsilon, "exists in simulation only; give a number"
-        )
+        hint = "exists in simulation only; give a number"
+        raise InputError("scenario.privacy.epsilon", privacy.epsilon, hint)
     if names := [stage.name for stage in scenario.prepare]:
         raise InputError("scenario.prepare", names, "exists in simulation only: leave it out")
     if (rule := asked(privacy.unit)) is not None:

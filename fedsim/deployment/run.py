@@ -256,12 +256,7 @@ def _keep(offers: Mapping[str, Offer], folder: Path) -> None:
 
 
 def _offered(
-    plan: _Plan,
-    silos: RemoteSilos,
-    checkpoint: Checkpoint,
-    path: Path,
-    least: int,
-    roster: Roster | None,
+    plan: _Plan, silos: RemoteSilos, checkpoint: Checkpoint, path: Path, least: int, roster: Roster | None
 ) -> Mapping[str, str]:
     """Offer a run. Its checkpoint has the admissions where all admit it, and is removed where some do not;
     the reasons of these.

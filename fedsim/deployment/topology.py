@@ -114,7 +114,7 @@ def prepare(resolved: Resolved, directory: Path) -> Topology:
     write = _table_writer(scenario) or partial(_write_prepared, data.silos, resolved.outline.num_classes)
     for name, epsilon, delta in zip(topology.silos, resolved.epsilons, resolved.deltas, strict=True):
         records = write(topology.silo(name) / "records", [name], 0)
-        _yaml(topology.config(name), _silo(resolved, name, records, epsilon, delta))
+        write_yaml(topology.config(name), _silo(resolved, name, records, epsilon, delta))
         for file in set(code_of(scenario).values()):
             copy = topology.silo(name) / PLUG_INS / Path(file).name
             copy.parent.mkdir(exist_ok=True)
@@ -123,9 +123,9 @@ def prepare(resolved: Resolved, directory: Path) -> Topology:
     test = write(topology.server / "test", topology.silos, 1)
     if resolved.sums is not None:
         scenario = _with_shuffler(topology, scenario, resolved.sums.pool.min_silos)
-    _yaml(topology.federation, _federation(topology, test))
+    write_yaml(topology.federation, _federation(topology, test))
     tree = scenario.model_dump(mode="json", exclude_none=True, exclude={"files"})
-    _yaml(topology.scenario, relative(tree, topology.server))
+    write_yaml(topology.scenario, relative(tree, topology.server))
     return topology
 
 
@@ -150,12 +150,6 @@ def write_records(file: Path, features: Floats, target: Target, person: Ints | N
     whose: dict[str, Any] = {} if person is None else {"person": person}
     with atomic_file(file) as draft:
         np.savez(draft, features=features, target=target, **whose)
-
-
-def pooled_tests(silos: Sequence[SiloSplit]) -> tuple[Floats, Target]:
-    """All silos' test records, which are public in a demonstration only."""
-    features = np.concatenate([silo.test_features for silo in silos])
-    return features, np.concatenate([silo.test_target for silo in silos])
 
 
 Writer = Callable[[Path, Sequence[str], int], dict[str, Any]]
@@ -206,7 +200,8 @@ def _write_prepared(
     return told | ({"classes": classes} if classes else {})
 
 
-def _yaml(file: Path, tree: Mapping[str, Any]) -> None:
+def write_yaml(file: Path, tree: Mapping[str, Any]) -> None:
+    """Write a party's file, fields in their order."""
     with atomic_file(file) as draft:
         draft.write_text(yaml.safe_dump(dict(tree), sort_keys=False), encoding="utf-8")
 
@@ -215,7 +210,7 @@ def _with_shuffler(topology: Topology, scenario: Scenario, min_silos: int) -> Sc
     """Write the shuffler's configuration; returns the scenario with all of its roster's terms."""
     topology.shuffler.mkdir(mode=0o700)
     told = {"state": "state", "listen": {"socket": topology.shuffler_socket.name}, "rosters": [ROSTER]}
-    _yaml(topology.shuffler / "shuffler.yaml", told)
+    write_yaml(topology.shuffler / "shuffler.yaml", told)
     privacy = scenario.privacy.model_copy(update={"min_silos": min_silos})
     return scenario.model_copy(update={"privacy": privacy})
 

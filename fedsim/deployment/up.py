@@ -15,9 +15,6 @@ from collections.abc import Callable
 from contextlib import closing
 from functools import partial
 
-import yaml
-
-from fedsim.common.files import atomic_file
 from fedsim.deployment.federation_file import load_federation
 from fedsim.deployment.flower import superlink
 from fedsim.deployment.flower.control import Status, enroll
@@ -27,7 +24,7 @@ from fedsim.deployment.processes import Child, Ended, Processes, finish
 from fedsim.deployment.roster_file import keys_of
 from fedsim.deployment.run import checkpoint_of
 from fedsim.deployment.running import check_alone, recorded
-from fedsim.deployment.topology import ROSTER, Topology
+from fedsim.deployment.topology import ROSTER, Topology, write_yaml
 from fedsim.scenario.load import load
 from fedsim.secagg.roster import parse_roster
 from fedsim.wire.dial import LOOPBACK, listens
@@ -165,5 +162,4 @@ def _write(topology: Topology) -> None:
     }
     parse_roster(tree)
     for folder in (topology.shuffler, *map(topology.silo, topology.silos), topology.server):
-        with atomic_file(folder / ROSTER) as draft:
-            draft.write_text(yaml.safe_dump(tree, sort_keys=False), encoding="utf-8")
+        write_yaml(folder / ROSTER, tree)

@@ -67,9 +67,8 @@ class EnvelopeKey:
         try:
             return _suite().decrypt(envelope, self._key, info=info)
         except InvalidTag:
-            raise Refused(
-                "an envelope that is not for this key, run, round and roster, or is damaged"
-            ) from None
+            why = "an envelope that is not for this key, run, round and roster, or is damaged"
+            raise Refused(why) from None
 
 
 def seal(content: bytes, public: str, info: bytes) -> bytes:

@@ -54,9 +54,8 @@ class Roster(Section):
         signers = {self.shuffler.identity: "the shuffler"}
         for name, identity in self.silos.items():
             if identity in signers:
-                raise InputError(
-                    f"silos.{name}", identity, f"another identity than that of {signers[identity]}"
-                )
+                hint = f"another identity than that of {signers[identity]}"
+                raise InputError(f"silos.{name}", identity, hint)
             signers[identity] = name
         return self
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Any, Literal, Self, TypeVar
@@ -245,11 +246,9 @@ def _said(data: bytes, identity: bytes, kind: type[Said]) -> tuple[Said, Frame]:
     frame = decode_words(body)
     if frame.kind == Refusal.kind:
         raise Refused(f"the shuffler refused: {frame.head.get('reason')}")
-    try:
+    with suppress(ValidationError):
         if frame.kind == kind.kind:
             return kind.model_validate(dict(frame.head)), frame
-    except ValidationError:
-        pass
     raise Refused("a shuffler's reply is malformed, or of another kind")
 
 

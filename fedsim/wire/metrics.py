@@ -63,9 +63,8 @@ def exposed(at: MetricsAt | None, field: str, read: Read) -> Iterator[None]:
     try:
         server, thread = start_http_server(at.port, str(at.address), registry)
     except OSError as error:
-        raise InputError(
-            f"{field}.port", at.port, f"a free port of {at.address} ({error.strerror})"
-        ) from None
+        hint = f"a free port of {at.address} ({error.strerror})"
+        raise InputError(f"{field}.port", at.port, hint) from None
     try:
         yield
     finally:
@@ -77,10 +76,6 @@ def exposed(at: MetricsAt | None, field: str, read: Read) -> Iterator[None]:
 class _Collector:
     def __init__(self, read: Read) -> None:
         self._read = read
-
-    def describe(self) -> list[Any]:
-        """Nothing: names are known when they are read."""
-        return []
 
     def collect(self) -> Iterator[Any]:
         """The metrics in the library's form."""

@@ -40,6 +40,7 @@ from flwr.supercore.interceptors.http.runtime_version import RuntimeVersionHttpI
 from fedsim.common.errors import InputError
 from fedsim.deployment.federation_file import ROOT, load_federation
 from fedsim.deployment.flower.grid import node_keys, normal
+from fedsim.wire.service import exit_code
 
 _BUNDLE = """\
 [build-system]
@@ -232,19 +233,15 @@ def enroll(control: Control, keys: Mapping[str, bytes]) -> None:
 
 
 def main() -> int:
-    """Exit code 2 with a line on stderr for what a person can mend."""
-    try:
-        federation = load_federation(Path(sys.argv[1]))
-        if federation.superlink is None:
-            raise InputError(f"{ROOT}.superlink", None, "host:port")
-        with Control(federation.superlink, federation.authority) as control:
-            enroll(control, node_keys(federation))
-    except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    """Let in the nodes of the federation that is named, and say so."""
+    federation = load_federation(Path(sys.argv[1]))
+    if federation.superlink is None:
+        raise InputError(f"{ROOT}.superlink", None, "host:port")
+    with Control(federation.superlink, federation.authority) as control:
+        enroll(control, node_keys(federation))
     print(f"let in: {', '.join(federation.silos)}")
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(exit_code(main))

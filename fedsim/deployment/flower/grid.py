@@ -30,7 +30,7 @@ from flwr.superlink.grid import http_grid
 from fedsim.common.errors import InputError
 from fedsim.deployment.federation_file import Federation
 from fedsim.wire import flower as carried
-from server.federation import KNOCK, NO_FRAMES
+from server.federation import KNOCK, NO_FRAMES, Frames
 
 POLL = 0.2  # seconds between two looks for replies; each costs a SuperLink 10 ms
 _LOOK_AROUND = 2.0  # seconds between two looks at which nodes are there
@@ -72,9 +72,7 @@ class OnGrid:
                 nodes[name] = (node.node_id, node.last_activated_at)
         return nodes
 
-    def exchange(
-        self, frames: Mapping[str, bytes], deadline: float, knocks: Mapping[str, bytes] = NO_FRAMES
-    ) -> dict[str, bytes]:
+    def exchange(self, frames: Frames, deadline: float, knocks: Frames = NO_FRAMES) -> Frames:
         """See `server.federation.Channel`; replies to earlier exchanges are never looked for."""
         start = time.monotonic()
         until = start + deadline
@@ -112,7 +110,6 @@ class OnGrid:
                     silo.asked.add(message_id)
 
     def _collect(self, waiting: Mapping[str, _Silo]) -> list[tuple[str, bytes]]:
-        """The frames that have come."""
         asked = {message_id: silo for silo in waiting.values() for message_id in silo.asked}
         found = {}
         for reply in self._grid.pull_messages(asked) if asked else ():
