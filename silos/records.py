@@ -50,11 +50,8 @@ class Records:
 
     `drawing`, `shapes` and `clipped_sum` are what a gate asks about members: here each is a silo
     that draws for itself, is sent what all are sent, and has records of its own. `sizes` are each one's
-    numbers of units; with persons as units a silo's records are laid out by person. `seen` is None but in
-    a simulation (see `clipped_sum`).
+    numbers of units; with persons as units a silo's records are laid out by person.
     """
-
-    seen: Seen | None = None
 
     def __init__(
         self,
@@ -96,7 +93,7 @@ class Records:
         self, problem: Problem, block: Block, points: Sequence[Tensor], clip: float | Tensor | None
     ) -> Tensor:
         """The members' clipped sums (`clipped_sum`)."""
-        return clipped_sum(problem, block, points, clip, self.seen)
+        return clipped_sum(problem, block, points, clip)
 
     def person_sum(
         self,
@@ -107,6 +104,7 @@ class Records:
         clip: float | Tensor | None,
         *,
         size: int,
+        seen: Seen | None = None,
     ) -> Tensor:
         """The members' sums over persons (`silos.person_sums.by_person`).
 
@@ -118,7 +116,7 @@ class Records:
 
         alone, several = _apart(block)
         single = (terms or self.clipped_sum)(problem, alone, points, clip)
-        return single + by_person(terms, problem, several, points, clip, size=size, seen=self.seen)
+        return single + by_person(terms, problem, several, points, clip, size=size, seen=seen)
 
     def weighted(self, block: Block, h: float) -> Block:
         """The block with what records weigh at this h, which the unit asks for."""

@@ -8,7 +8,7 @@ such numbers, and pay.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -16,7 +16,8 @@ from torch import Tensor
 
 from fedsim.problems.kinds import Problem, check
 from silos.persons import Persons
-from silos.records import Records
+from silos.records import Records, clipped_sum
+from silos.sums import Block, Seen
 
 MOST = 500  # terms that a round's median is taken of at most: evenly among the rows of all of them
 _HELD = 2**20  # terms that wait to be counted at most
@@ -121,4 +122,14 @@ class Watched(Records):
         """As `silos.gate.lay_out`, with a recorder."""
         check(problem, dtype)
         super().__init__(silos, problem, dtype, persons)
-        self.seen = recorder
+        self._recorder = recorder
+
+    def clipped_sum(
+        self, problem: Problem, block: Block, points: Sequence[Tensor], clip: float | Tensor | None
+    ) -> Tensor:
+        """See `silos.records.clipped_sum`."""
+        return clipped_sum(problem, block, points, clip, self._recorder)
+
+    def person_sum(self, *asked: Any, size: int, seen: Seen | None = None) -> Tensor:
+        """See `silos.records.Records.person_sum`."""
+        return super().person_sum(*asked, size=size, seen=self._recorder)
