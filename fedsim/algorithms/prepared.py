@@ -18,6 +18,7 @@ from pydantic import Field
 from fedsim.algorithms.base import FULL, moment_of
 from fedsim.common.section import Choice
 from fedsim.protocol.contract import Algorithm, Asker, Memory, Message, Public, Query, Round, ServerHalf
+from fedsim.protocol.contributions import tradeoff
 
 if TYPE_CHECKING:  # a refused scenario does without
     from torch import Tensor
@@ -94,12 +95,19 @@ class Ranges:
 
 @dataclass(frozen=True, kw_only=True)
 class Contributions:
-    """h, at most `largest`, so large that a share q of persons keep all records; it makes no map."""
+    """h, at most `largest`, by a noisy histogram; it makes no map.
+
+    So large that a share q of persons keep all records; or, with the `noise` of training known, the one of
+    least variance (`fedsim.protocol.contributions`), in a silo of so many persons.
+    """
 
     name: ClassVar[str] = "contributions"
     share: float
     q: float
     largest: int
+    noise: float = 0.0
+    persons: int = 0
+    bound: str = ""
 
     @property
     def ends(self) -> tuple[float, ...]:
@@ -108,8 +116,12 @@ class Contributions:
         return tuple(sorted({float(min(self.largest, round(2 ** (k / 2)))) for k in steps}))
 
     def h(self, shares: Tensor) -> float:
-        """One of `ends`, by noisy shares of persons; below each, as `_rising` has them."""
+        """From noisy shares of persons, one of `ends`; of the variance's, any; as `_rising` has them."""
         below = _rising(shares / shares.sum().clamp_min(_LEAST))
+        if self.noise:
+            steps = below.diff(prepend=below.new_zeros(1)).clamp_min(1e-9).tolist()
+            profile = {int(end): step for end, step in zip(self.ends, steps, strict=True)}
+            return float(tradeoff(profile, self.persons, self.noise, self.bound))
         return self.ends[min(int((below < self.q).sum()), len(self.ends) - 1)]
 
 

@@ -81,7 +81,7 @@ def errors_of(counts: Ints, h: int, epsilon: float) -> tuple[float, float]:
     import numpy as np
 
     from fedsim.privacy import gaussian
-    from fedsim.scenario.contributions import variance
+    from fedsim.protocol.contributions import variance
 
     own, many = np.unique(counts, return_counts=True)
     profile = dict(zip(own.tolist(), (many / len(counts)).tolist(), strict=True))

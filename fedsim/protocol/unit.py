@@ -56,13 +56,13 @@ class Record:
 class Rule:
     """h that is chosen (`fedsim.scenario.contributions`), or asked for: then every query names a number."""
 
-    choose: Literal["sweet_spot", "tradeoff", "quantile"]
+    choose: Literal["sweet_spot", "tradeoff", "quantile", "private_root"]
     profile: Annotated[
         dict[Count, Share] | None, Field(description="declared: share of persons by records")
     ] = None
-    share: Annotated[Share | None, Field(lt=1, description="quantile: of mu^2, for a histogram")] = None
+    share: Annotated[Share | None, Field(lt=1, description="of mu^2, for a histogram of records")] = None
     q: Annotated[Share, Field(description="quantile: share of persons whose records all count")] = 0.9
-    largest: Annotated[Count, Field(ge=2, description="quantile: that h may be")] = 50
+    largest: Annotated[Count, Field(ge=2, description="with a histogram: that h may be")] = 50
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,18 +9,20 @@ average their noise, and records' terms as long as the clip.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
+from fedsim.algorithms.prepared import Contributions, StageKind
 from fedsim.common.errors import InputError
 from fedsim.privacy import gaussian
 from fedsim.privacy.calibrate import Budget
+from fedsim.protocol.contributions import Profile, tradeoff
 from fedsim.protocol.statistics import OPPOSITE
 from fedsim.protocol.unit import Person, Record, Rule
 from fedsim.scenario.model import Scenario
 
-Profile = Mapping[int, float]  # {records of a person: share of persons}, declared
+Stages = tuple[StageKind | Contributions, ...]
 
 
 def sweet_spot(profile: Profile, persons: int, noise: float) -> int:
@@ -32,29 +34,12 @@ def sweet_spot(profile: Profile, persons: int, noise: float) -> int:
     return min(s for s, share in above.items() if persons * share < max(1.0, noise))
 
 
-def tradeoff(profile: Profile, persons: int, noise: float, bound: str) -> int:
-    """The h of least `variance`: for the error of a mean over all records, if persons are alike."""
-    some = range(1, max(profile) + 1)
-    return min(some, key=lambda h: variance(h, profile, persons, noise, bound))
-
-
-def variance(h: float, profile: Profile, persons: int, noise: float, bound: str) -> float:
-    """sum_j c_j^2 + noise^2 W^2, c_j the weights of records in a mean, W = h / n_h a person's at most.
-
-    With n_h = sum_u min(h, s_u), c_j is min(h, s_u) / (s_u n_h) with `smooth`; with `limit` it is 1 / n_h for
-    records that count (Epasto et al. 2020, Section 3).
-    """
-    counted = persons * sum(share * min(h, s) for s, share in profile.items())
-    smooth = persons * sum(share * min(h, s) ** 2 / s for s, share in profile.items())
-    return ((counted if bound == "limit" else smooth) + (noise * h) ** 2) / counted**2
-
-
 def asked(unit: Record | Person) -> Rule | None:
     """The rule, where silos are asked for a histogram. InputError if a rule has not what it needs."""
     rule = unit.h if isinstance(unit, Person) else None
     if not isinstance(rule, Rule):
         return None
-    needed = "share" if rule.choose == "quantile" else "profile"
+    needed = "share" if rule.choose in ("quantile", "private_root") else "profile"
     for field in ("share", "profile"):
         if (getattr(rule, field) is None) == (field == needed):
             hint = f"{rule.choose} needs {needed} alone"
@@ -65,14 +50,24 @@ def asked(unit: Record | Person) -> Rule | None:
     return rule if needed == "share" else None
 
 
-def with_h(scenario: Scenario, d: int, budgets: Sequence[Budget]) -> Scenario:
-    """One h for all silos from a declared profile: the smallest of theirs, where noise weighs most."""
+def with_h(scenario: Scenario, stages: Stages, d: int, budgets: Sequence[Budget]) -> tuple[Scenario, Stages]:
+    """One h for all silos from a declared profile: the smallest of theirs, where noise weighs most. A stage
+    that makes it of a histogram is told the noise of that silo, where its rule asks for it.
+    """
     privacy, unit = scenario.privacy, scenario.privacy.unit
-    if not (isinstance(unit, Person) and isinstance(rule := unit.h, Rule) and rule.profile):
-        return scenario
+    if not (isinstance(unit, Person) and isinstance(rule := unit.h, Rule)):
+        return scenario, stages
     length = (1 if unit.one_sided else OPPOSITE) * math.sqrt(d * unit.silos_per_person)
     noises = [length / float(gaussian.mu(own.epsilon, own.delta)) for own in budgets]
-    by = sweet_spot if rule.choose == "sweet_spot" else partial(tradeoff, bound=unit.bound)
-    found = [by(rule.profile, own.n, noise) for own, noise in zip(budgets, noises, strict=True)]
-    unit = replace(unit, h=min(found, default=max(rule.profile)))
-    return scenario.model_copy(update={"privacy": privacy.model_copy(update={"unit": unit})})
+    if rule.profile:
+        by = sweet_spot if rule.choose == "sweet_spot" else partial(tradeoff, bound=unit.bound)
+        found = [by(rule.profile, own.n, noise) for own, noise in zip(budgets, noises, strict=True)]
+        unit = replace(unit, h=min(found, default=max(rule.profile)))
+        return scenario.model_copy(update={"privacy": privacy.model_copy(update={"unit": unit})}), stages
+    if rule.choose == "private_root" and budgets:
+        weighs = max(range(len(budgets)), key=lambda i: noises[i] / budgets[i].n)
+        first, *rest = stages  # that of the histogram comes first
+        assert isinstance(first, Contributions)
+        first = replace(first, bound=unit.bound, persons=budgets[weighs].n, noise=noises[weighs])
+        stages = first, *rest
+    return scenario, stages

@@ -188,7 +188,7 @@ def resolve(scenario: Scenario, known: Outline | None = None) -> Resolved:
     weights = _weights(scenario.problem, names, sizes)
     active = participants(scenario.participation, names)
     claimed = claims(privacy, names, sizes, epsilons, deltas)
-    scenario = with_h(scenario, problem.dimension, claimed)
+    scenario, stages = with_h(scenario, stages, problem.dimension, claimed)
     premises = Premises(names, claimed, weights, active, problem.dimension, constants(scenario))
     scenario, automatic = with_automatic(scenario, premises, problem, norms)
     premises = replace(premises, constants=constants(scenario))

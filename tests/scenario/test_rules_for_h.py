@@ -1,13 +1,15 @@
 """Rules for h: against brute force over persons, and against vectors that were computed by hand."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
 from fedsim.algorithms.prepared import Contributions
-from fedsim.scenario.contributions import sweet_spot, tradeoff, variance
+from fedsim.protocol.contributions import tradeoff, variance
+from fedsim.scenario.contributions import sweet_spot
 
 COUNTS = [1, 1, 2, 4, 8, 16]
 PROFILE = {1: 1 / 3, 2: 1 / 6, 4: 1 / 6, 8: 1 / 6, 16: 1 / 6}  # of six persons
@@ -87,6 +89,16 @@ def test_a_quantile_of_a_noisy_histogram() -> None:
     # below falls from .6 to .4 and rises to .9: between, the curves just above and below are .6 and .4
     falling = torch.tensor([0.6, -0.2, 0.0, 0.5, 0.1, 0.0, 0.0], dtype=torch.float64)
     assert Contributions(share=0.1, q=0.55, largest=10).h(falling) == 4
+    for broken in (torch.zeros(7), -torch.ones(7), torch.full((7,), 1e9)):
+        assert 1 <= rule.h(broken.double()) <= 10
+
+
+def test_the_private_root_is_the_tradeoff_by_the_histogram() -> None:
+    rule = Contributions(share=0.1, q=0.9, largest=10, noise=40.0, persons=200, bound="smooth")
+    exact = torch.tensor([0.5, 0.2, 0.05, 0.0, 0.1, 0.1, 0.05], dtype=torch.float64)
+    profile = {int(end): float(share) for end, share in zip(rule.ends, exact, strict=True)}
+    assert rule.h(exact) == tradeoff(profile, 200, 40.0, "smooth")
+    assert [replace(rule, noise=noise).h(exact) for noise in (1e4, 0.01)] == [1, 10]
     for broken in (torch.zeros(7), -torch.ones(7), torch.full((7,), 1e9)):
         assert 1 <= rule.h(broken.double()) <= 10
 

@@ -17,8 +17,9 @@ from fedsim.data.arrays import Arrays
 from fedsim.data.source import Outline
 from fedsim.deployment.offers import deployable
 from fedsim.privacy import gaussian
+from fedsim.protocol.contributions import tradeoff
 from fedsim.protocol.unit import Person
-from fedsim.scenario.contributions import sweet_spot, tradeoff
+from fedsim.scenario.contributions import sweet_spot
 from fedsim.scenario.load import parse
 from fedsim.scenario.resolve import Resolved, resolve
 from fedsim.simulation.host import preview
