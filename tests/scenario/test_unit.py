@@ -217,7 +217,7 @@ def test_an_added_persons_noise_and_that_of_two_silos_move_the_sweet_spot() -> N
 @pytest.mark.parametrize(
     ("rule", "field", "hint"),
     [
-        ({"choose": "best"}, "unit.h.choose", "should be 'sweet_spot', 'tradeoff', 'quantile' or 'private_root'"),
+        ({"choose": "best"}, "unit.h.choose", "should be 'sweet_spot', 'tradeoff'"),
         ({"choose": "sweet_spot"}, "unit.h.profile", "sweet_spot needs profile alone"),
         ({"choose": "tradeoff", "profile": PROFILE, "share": 0.1}, "unit.h.share", "needs profile alone"),
         (QUANTILE | {"profile": PROFILE}, "unit.h.profile", "quantile needs share alone"),
