@@ -22,11 +22,11 @@ Sources: Amin et al. 2019, Algorithm 1 (`limit`); Epasto et al. 2020, Section 4 
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Mapping, Set
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Discriminator, Field, Tag
 
 from fedsim.common.errors import InputError, Refused
 from fedsim.common.section import Choice, Shorthand
@@ -65,6 +65,11 @@ class Rule:
     largest: Annotated[Count, Field(ge=2, description="with a histogram: that h may be")] = 50
 
 
+def _kind_of_h(value: Any) -> str:
+    """So that an error is of the one kind that was meant."""
+    return "none" if value is None else "rule" if isinstance(value, Rule | Mapping) else "number"
+
+
 @dataclass(frozen=True, slots=True)
 class Person:
     """All records of one person in the silo.
@@ -77,7 +82,12 @@ class Person:
     name: ClassVar[str] = "person"
     bound: Annotated[Bound, Field(description="how a person's records become one term")] = "clip"
     h: Annotated[
-        Rule | Annotated[int, Field(ge=1, le=1_000_000)] | None,
+        Annotated[
+            Annotated[Rule, Tag("rule")]
+            | Annotated[int, Field(ge=1, le=1_000_000), Tag("number")]
+            | Annotated[None, Tag("none")],
+            Discriminator(_kind_of_h),
+        ],
         Field(description="limit, smooth: records of a person that count, or {choose: a rule for them}"),
     ] = None
     relation: Annotated[Relation, Field(description="what neighbouring data sets differ in")] = (

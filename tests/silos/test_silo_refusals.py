@@ -161,7 +161,7 @@ OFFERS: dict[str, tuple[str, Any, str]] = {
     "an endless h": (
         "unit",
         {"name": "person", "bound": "limit", "h": 10**9},
-        "offer.unit.person.h: ",
+        "offer.unit.person.h.number: 1000000000: Input should be less",
     ),
     "another format": ("format", 2, "offer.format: 2: "),
 }
