@@ -48,6 +48,7 @@ SHELVES = {
         "docs/data-folder",
         "docs/adding-*",
         "docs/memory",
+        "docs/own-models",
         "docs/audit",
         "docs/deployment",
         "docs/step-by-step",

@@ -62,8 +62,13 @@ def node(
     run(superlink, root_certificates, key, socket, port, token, log, metrics)
 
 
-@app.command(rich_help_panel=DEPLOYMENT)
+silo_app = typer.Typer(invoke_without_command=True)
+app.add_typer(silo_app, name="silo", rich_help_panel=DEPLOYMENT)
+
+
+@silo_app.callback()
 def silo(
+    context: typer.Context,
     config: Annotated[Path, typer.Option(help="The silo's file (YAML).")],
     enrol: Annotated[
         bool, typer.Option("--enrol", help="Make the silo's ledger and identity key, print the key, and end.")
@@ -80,6 +85,9 @@ def silo(
     ] = False,
 ) -> None:
     """Run one silo's daemon: records, budget and noise stay here, and every message is debited first."""
+    if context.invoked_subcommand:
+        context.obj = config
+        return
     from fedsim.common.plugins import load_none
 
     load_none()  # before what lists algorithms and data sets is imported
@@ -90,6 +98,23 @@ def silo(
 
     options = {"enrol_first": enrol, "serve": serve, "health": health, "dry_run": dry_run}
     raise typer.Exit(run(config, insecure_simulation=insecure_simulation, **options))
+
+
+@silo_app.command("model")
+def silo_model(
+    context: typer.Context,
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Directory of a deployed run of this silo.")],
+    out: Annotated[Path, typer.Option(help="New directory, for `fedsim predict`.")],
+) -> None:
+    """Write the silo's own model of a run with own models; it never leaves by itself."""
+    from fedsim.common.plugins import load_none
+
+    load_none()
+    from silos.config import load_config
+    from silos.own_model import write_own_model
+
+    write_own_model(load_config(context.obj), run, out)
+    typer.echo(f"Wrote {out}/")
 
 
 @app.command(rich_help_panel=DEPLOYMENT)

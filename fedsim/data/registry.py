@@ -27,6 +27,7 @@ from fedsim.data.elsewhere import Elsewhere
 from fedsim.data.frame import HuggingFace
 from fedsim.data.images import Cifar10, Mnist
 from fedsim.data.partition import IidPartition, Partition, SizePartition, SortedPartition
+from fedsim.data.schools import Schools
 from fedsim.data.visits import Visits
 
 GROUP = "fedsim.data_sets"
@@ -38,7 +39,7 @@ def _by_name(*kinds: type[S]) -> dict[str, type[S]]:
 
 
 OWN: dict[str, type[Dataset]] = _by_name(
-    BreastCancer, Digits, Mnist, Cifar10, Synthetic, Visits, Csv, Npz, HuggingFace, Elsewhere
+    BreastCancer, Digits, Mnist, Cifar10, Synthetic, Visits, Schools, Csv, Npz, HuggingFace, Elsewhere
 )
 PARTITIONS: dict[str, type[Partition]] = _by_name(
     IidPartition,

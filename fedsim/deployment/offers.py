@@ -165,7 +165,7 @@ def deployable(scenario: Scenario) -> tuple[Scenario, list[str]]:
     field asks for what no silo would do.
     """
     _check(scenario)
-    unmeasured = ("nonprivate_baseline", "baselines", "heterogeneity", "excess_risk")
+    unmeasured = ("nonprivate_baseline", "baselines", "heterogeneity", "excess_risk", "own_models")
     report = scenario.report.model_copy(update=dict.fromkeys(unmeasured, False))
     study, said = _study(scenario), []
     if study.purpose:

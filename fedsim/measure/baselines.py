@@ -3,9 +3,9 @@
 - `majority` or `mean`: no features at all. Of classes their shares among all training records are predicted,
   so that the majority class is; of a number its mean.
 - `silo_alone`: each silo's own training records, at their own optimum; of more than `MOST_SILOS` silos so
-  many, evenly in order of size. A silo's model is tested on its own test records; a row without a silo has
-  them all together, each predicted by its own silo's model. `silo_alone_on_all` are the same models on
-  everybody's test records.
+  many, evenly in order of size, but all with `report.own_models`. A silo's model is tested on its own test
+  records; a row without a silo has them all together, each predicted by its own silo's model.
+  `silo_alone_on_all` are the same models on everybody's test records.
 - `pooled`: all training records in one place, each with equal weight.
 - `converged`: the run's own objective, in which silo i's mean loss has weight p_i, at its optimum: what
   infinitely many rounds without noise and clipping would give. Where p_i n_j = p_j n_i it is `pooled`, and
@@ -62,7 +62,7 @@ def baselines(resolved: Resolved, silos: Sequence[SiloSplit], evaluate: Evaluato
     by_record = [len(silo.train_target) for silo in silos]
     return [
         constant(resolved, np.concatenate([silo.train_target for silo in silos]), evaluate),
-        *_alone(resolved, _some(silos), evaluate),
+        *_alone(resolved, silos if resolved.scenario.report.own_models else _some(silos), evaluate),
         _fitted(resolved, "pooled", silos, by_record, evaluate),
     ]
 

@@ -135,9 +135,10 @@ class Evaluator:
 
     def by_silo(self, w: Tensor) -> list[SiloTest]:
         """Each silo's test records alone, in canonical order; an error relative to the mean of the targets
-        is None where a silo has no records, or equal targets only.
+        is None where a silo has no records, or equal targets only. `w`: one model (d,), or each silo's own,
+        (silos, d).
         """
-        scores = self._problem.scores(self.features, w)
+        scores = self._problem.scores(self.features, w) if w.dim() == 1 else self._own_scores(w)
         losses = self._problem.losses(scores, self.target)
         parts = (torch.split(tensor, self._counts) for tensor in (scores, self.target, losses))
         measured = []
@@ -146,6 +147,10 @@ class Evaluator:
             values = (_defined(error), _defined(float(loss.mean())) if len(target) else None)
             measured.append(SiloTest(name, *values, len(target), self._more(own, target, last=False)))
         return measured
+
+    def _own_scores(self, models: Tensor) -> Tensor:
+        parts = zip(torch.split(self.features, self._counts), models, strict=True)
+        return torch.cat([self._problem.scores(x, w) for x, w in parts])
 
 
 def _by_person(silos: Sequence[Ints | None]) -> Tensor | None:

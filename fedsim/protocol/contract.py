@@ -168,7 +168,9 @@ class Algorithm(Protocol):
     `linear`: whether a silo's message is an affine function of its noisy answers whose coefficients
     are public and the same for every silo. Only then can a mechanism that sees sums of messages,
     and no single silo's, serve it. A class may also say `any_size: ClassVar[bool] = True`: the arrays that it
-    sends, keeps and returns may then have other sizes than d.
+    sends, keeps and returns may then have other sizes than d. With `own: ClassVar[str] = "v"` a silo's model
+    is the answer plus its row of `memory["v"]`, which is in no message; a method `beside()` of such a class
+    gives algorithms of the same plan to compare with: {"one": of one model, "alone": of each silo by itself}.
     """
 
     linear: ClassVar[bool]

@@ -8,9 +8,10 @@ from typing import Literal, NamedTuple, Protocol
 
 from torch import Tensor
 
-Variant = Literal["private", "clipped", "nonprivate", "evaluation"]
-"""A run with its mechanism, the same without noise, its non-private baseline, which does not clip, and the
-evaluation of its model on held-out records.
+Variant = Literal["private", "clipped", "nonprivate", "evaluation", "own", "one", "alone"]
+"""A run with its mechanism, the same without noise, its non-private baseline, which does not clip, the
+evaluation of its model on held-out records; and the silos' own models, with what they are compared with
+(`Algorithm`): one model, and each silo's training alone.
 """
 
 

@@ -18,6 +18,7 @@ from fedsim.common.plugins import short
 from fedsim.common.serialise import finite
 from fedsim.problems.kinds import gives_probabilities
 from fedsim.report.outcome import Deployed, HasMetrics, Outcome, Results, interval90, value
+from fedsim.report.own_models import own_models
 from fedsim.report.privacy_statement import parameters, statement
 from fedsim.report.record import (
     AskedSilo,
@@ -55,7 +56,7 @@ def summarise(outcome: Outcome) -> Summary:
     """The summary of a run: metrics, participation, cost of each silo."""
     scenario, metrics = outcome.resolved.scenario, _metrics(outcome)
     baselines = baselines_of(outcome.results.rows(BaselineMeasurement))
-    worth = {"joining": joining(outcome), "costs": costs(outcome)}
+    worth = {"joining": joining(outcome), "own_models": own_models(outcome), "costs": costs(outcome)}
     return Summary(
         format=FORMAT,
         scenario=scenario.name,

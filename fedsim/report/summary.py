@@ -236,6 +236,25 @@ class Joining(Part):
     silos: list[JoiningSilo]
 
 
+class OwnModel(Part):
+    """A kind of model: mean over silos, and the value that a tenth of them are worse than; over trials."""
+
+    name: Literal["own", "one", "alone", "silo_alone"]
+    mean: float
+    mean_interval90: Interval
+    worst_tenth: float
+
+
+class OwnModels(Part):
+    """The metric on silos' own test records of their own models, of one model, and of each silo alone (by the
+    run's rounds at its noise; without privacy). Silos weigh the same. Simulation only, not private.
+    """
+
+    metric: str
+    silos: int
+    models: list[OwnModel]
+
+
 CostOf = Literal["noise", "clip", "rounds"]
 
 
@@ -374,6 +393,7 @@ class Summary(Part):
     metrics: Metrics
     baselines: list[Baseline] = []
     joining: Joining | None = None
+    own_models: OwnModels | None = None
     costs: Costs | None = None
     evaluation: list[Estimated] = []
     participation: Participation

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from fedsim.privacy.rounding import UNBOUNDED, shown_down, shown_up
 from fedsim.protocol.unit import RECORD
+from fedsim.report.own_models import own_models_lines
 from fedsim.report.summary import (
     NAMES,
     Baseline,
@@ -313,6 +314,7 @@ def remarks(summary: Summary) -> list[str]:
     return (
         list(map(_estimate, summary.evaluation))
         + joining_lines(summary.joining, summary.privacy.private)
+        + own_models_lines(summary.own_models)
         + costs_lines(
             summary.costs, summary.parameters is not None and summary.parameters.theorem == "automatic"
         )

@@ -246,6 +246,10 @@ class ReportSection(Section):
         description="measure F(w) - F(w*) and the squared gradient mapping on the training records; default: "
         "where the data set's optimum is known (synthetic)",
     )
+    own_models: bool = Field(
+        False,
+        description="also test silos' own models on their own records, beside one model and each silo alone",
+    )
     trackers: tuple[str, ...] = Field(
         (), description="installed trackers (entry points of fedsim.trackers) that follow the run"
     )

@@ -8,7 +8,7 @@ So two of those runs never share noise, unless their scenario names one nonce, a
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import inf
@@ -36,6 +36,7 @@ from fedsim.protocol.blame import blaming
 from fedsim.protocol.contract import Algorithm, Public
 from fedsim.protocol.dryrun import Trace
 from fedsim.protocol.limits import LIMITS
+from fedsim.protocol.links import Variant
 from fedsim.protocol.statistics import GRADIENT
 from fedsim.protocol.unit import RECORD
 from fedsim.scenario.algorithm import GivenAlgorithm
@@ -139,6 +140,20 @@ class Resolved:
             return self._prepared
         return self.algorithm if self._isolated is None else cast(Algorithm, self._isolated)
 
+    def algorithm_of(self, variant: Variant) -> Algorithm:
+        """`gate_algorithm`, or what a run's own models are compared with."""
+        return self.beside.get(variant, self.gate_algorithm)
+
+    @property
+    def beside(self) -> Mapping[str, Algorithm]:
+        """Algorithms of the same plan that own models are compared with, by variant; empty for most."""
+        return getattr(self.gate_algorithm, "beside", dict)() if self.own else {}
+
+    @property
+    def own(self) -> str | None:
+        """The entry of memory that is a silo's own part of its model; None where there are no own models."""
+        return None if self.stages else getattr(self.algorithm, "own", None)
+
     @property
     def gate_problem(self) -> Problem:
         """The problem that the gates apply to records; a plug-in's as a confined process described it."""
@@ -218,6 +233,9 @@ def resolve(scenario: Scenario, known: Outline | None = None) -> Resolved:
     _check_unit(resolved)
     _check_sums(resolved)
     _check_evaluation(resolved)
+    if scenario.report.own_models and resolved.own is None:
+        hint = "needs an algorithm that has own models, as mean_regularised, and no `prepare`"
+        raise InputError("scenario.report.own_models", True, hint)
     return resolved
 
 

@@ -8,6 +8,7 @@ from functools import cache
 from math import inf
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
 from fedsim.common.errors import InputError, PluginError, Refused
@@ -39,7 +40,7 @@ from silos.persons import Persons
 class MemoryLedger:
     """`silos.ledger.Ledger` in memory."""
 
-    __slots__ = ("_digests", "_last", "_refused", "_reply")
+    __slots__ = ("_digests", "_last", "_memory", "_refused", "_reply")
 
     def __init__(self) -> None:
         # Plain values in plain containers: ten thousand silos' ledgers must not slow the garbage collector.
@@ -47,6 +48,7 @@ class MemoryLedger:
         self._refused: dict[int, str] = {}  # from the debit on, until there is a reply
         self._last = -1
         self._reply: Reply | None = None
+        self._memory: Reply = {}
 
     def find(self, round_index: int, digest: bytes) -> Reply | None:
         """See `Ledger`."""
@@ -69,8 +71,8 @@ class MemoryLedger:
         self._digests[round_index] = digest
 
     def store(self, round_index: int, reply: Reply, memory: Reply) -> None:
-        """See `Ledger`; the gate keeps the memory, since it lives as long."""
-        self._last, self._reply = round_index, reply
+        """See `Ledger`; no copies, since the gate lives as long."""
+        self._last, self._reply, self._memory = round_index, reply, memory
         del self._refused[round_index]
 
     def refuse(self, round_index: int, reason: str) -> None:
@@ -80,7 +82,7 @@ class MemoryLedger:
     @property
     def memory(self) -> Reply:
         """See `Ledger`."""
-        return {}
+        return self._memory
 
     @property
     def debited(self) -> list[int]:
@@ -132,6 +134,10 @@ class Hosts(Protocol):
         """Each silo's account, in canonical order."""
         ...
 
+    def own(self, variant: Variant) -> Tensor:
+        """The silos' own parts of their models, (silos, d), in canonical order; for the evaluation alone."""
+        ...
+
     def clipping(self) -> dict[int, Part]:
         """What the clip took away, by round; empty without a recorder."""
         ...
@@ -163,6 +169,7 @@ class SiloHost:
             else Watched(pairs, problem, dtype, recorder, persons)
         )
         self._gates: dict[Variant, Gate] = {}
+        self._ledgers: dict[Variant, list[MemoryLedger]] = {}
         if resolved.scenario.evaluate is not None:
             held_out = Hosted(tuple(map(_held_out, data.silos)), data.digest)
             key = run_digest(resolved, data.digest, "evaluation")
@@ -176,8 +183,9 @@ class SiloHost:
             return self._open_evaluation(rounds)
         if self._grant is not None and self._gates:
             raise Refused("this run's gate was given its records already; one is paid for")
-        mechanism = {"private": self._resolved.mechanism, "clipped": CLIP_ONLY, "nonprivate": NONE}[variant]
-        algorithm, problem = self._resolved.gate_algorithm, self._resolved.gate_problem
+        mechanism = {"clipped": CLIP_ONLY, "nonprivate": NONE}.get(variant, self._resolved.mechanism)
+        algorithm, problem = self._resolved.algorithm_of(variant), self._resolved.gate_problem
+        ledgers = self._ledgers[variant] = [MemoryLedger() for _ in self._names]
         run = self._run or run_digest(self._resolved, self._data, variant)
         gate = Gate(
             self._records,
@@ -187,7 +195,7 @@ class SiloHost:
             self._terms(rounds, mechanism),
             mechanism,
             SeededEntropy(self._resolved.scenario.seed, self._trial, self._names, [run] * len(self._names)),
-            [MemoryLedger() for _ in self._names],
+            ledgers,
             LIMITS,
             self._resolved.dtype,
             self._resolved.trace.broadcasts,
@@ -222,7 +230,7 @@ class SiloHost:
         package's algorithm or problem raised; a simulation may name it.
         """
         if self._recorder is not None:
-            self._recorder.begin(None if variant == "clipped" else round_index)
+            self._recorder.begin(None if variant in ("clipped", "one", "alone") else round_index)
         try:
             return self._gates[variant].answer(round_index, broadcast, members)
         except (InputError, Refused):
@@ -242,6 +250,14 @@ class SiloHost:
     def statements(self, variant: Variant) -> list[Statement]:
         """Each silo's account of the run."""
         return self._gates[variant].statements()
+
+    def own(self, variant: Variant) -> Tensor:
+        """See `Hosts`; 0 before a silo's first reply. No deployed silo has this way out of its memory, which
+        is in its ledger, for its operator alone (`silos.own_model`).
+        """
+        name, nothing = self._resolved.own, torch.zeros(self._resolved.problem.dimension)
+        rows = [ledger.memory.get(name or "", nothing) for ledger in self._ledgers[variant]]
+        return torch.stack([row.to(self._resolved.dtype) for row in rows])
 
     def clipping(self) -> dict[int, Part]:
         """Counts of clipped terms, by round; simulation only."""

@@ -191,7 +191,9 @@ class TrialWorker:
 
 
 class HostWorker(SiloHost):
-    """A silo host in a process of its own; only public tensors and noisy messages pass, as arrays."""
+    """A silo host in a process of its own; only public tensors and noisy messages pass, as arrays, and
+    own parts to the evaluator.
+    """
 
     def __init__(self, scenario: Scenario, trial: int, names: list[str], digest: str) -> None:
         """Read the records of the named silos alone; `digest` is `Federation.digest`, of all silos."""
@@ -276,6 +278,10 @@ class _RemoteHosts:
     def statements(self, variant: Variant) -> list[Statement]:
         parts = ray.get([actor.statements.remote(variant) for actor in self._actors])
         return [statement for part in parts for statement in part]
+
+    def own(self, variant: Variant) -> Tensor:
+        parts = ray.get([actor.own.remote(variant) for actor in self._actors])
+        return torch.cat([part.clone() for part in parts])
 
     def clipping(self) -> dict[int, Part]:
         return together(ray.get([actor.clipping.remote() for actor in self._actors]))

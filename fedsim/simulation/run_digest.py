@@ -41,12 +41,15 @@ def run_digest(resolved: Resolved, data: str, variant: Variant, selection: str =
     Args:
         resolved: the run.
         data: `Federation.digest` of the trial's records.
-        variant: the run itself, its non-private baseline, which has no budgets, or its evaluation.
+        variant: the run itself, its non-private baseline, which has no budgets, its evaluation, or one that
+            own models are compared with.
         selection: `Selection.digest`, where it is a candidate of private tuning.
     """
     if variant == "evaluation":  # of all that its model follows from, and of what is asked about it
         run = run_digest(resolved, data, variants(resolved)[0])
         return _sha256(variant, run, evaluation_of(resolved).trace.plan.digest)
+    if variant in resolved.beside:
+        return _sha256(variant, run_digest(resolved, data, variants(resolved)[0]))
     private = variant == "private"
     budgets = (resolved.epsilons, resolved.noise_multipliers) if private else None
     return _sha256("run", _common(resolved, data, private, ()), budgets, selection)

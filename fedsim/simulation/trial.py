@@ -77,6 +77,7 @@ class Trial:
         self._fitted, self._most = fitted, most_records
         self._resolved, self._trial, self._hosts, self._evaluate = resolved, trial, hosts, evaluate
         self._models: dict[Variant, Tensor] = {}
+        self._own: dict[Variant, Tensor] = {}  # own models, (silos, d)
         self._clipped: list[Alternative] = []
         self._estimates: list[Evaluated] = []
         self._events = self._run()
@@ -105,6 +106,8 @@ class Trial:
         for variant, w in self._models.items():
             yield from (SiloMeasurement(trial, variant, *row) for row in self._evaluate.by_silo(w))
             yield from (CalibrationBin(trial, variant, *row) for row in self._evaluate.calibration(w))
+        for variant, own in self._own.items():
+            yield from (SiloMeasurement(trial, variant, *row) for row in self._evaluate.by_silo(own))
         for index, part in self._hosts.clipping().items():
             if part.terms:
                 yield ClippedRound(trial, index + 1, part.terms, part.clipped / part.terms, median(part))
@@ -122,6 +125,8 @@ class Trial:
         rounds = schedule(len(self._resolved.names), self._resolved.active, holds, scenario.seed, self._trial)
         main, *baselines = variants(self._resolved)
         yield from self._variant(main, rounds)
+        if scenario.report.own_models:
+            self._add_own_models(main, rounds)
         if scenario.evaluate is not None:
             self._estimates = list(self._evaluated(self._models[main]))
         if measures_costs(self._resolved):
@@ -134,6 +139,19 @@ class Trial:
             except Refused as refusal:
                 self._models.pop(baseline)
                 self._lost("the non-private baseline", refusal)
+
+    def _add_own_models(self, main: Variant, rounds: Schedule) -> None:
+        """Each silo's own model, and those that the algorithm compares it with."""
+        self._own["own"] = self._models[main] + self._hosts.own(main)
+        variants: list[Variant] = ["one", "alone"]
+        for variant in variants:
+            if variant not in self._resolved.beside:
+                continue
+            try:
+                *_, last = self._rounds(variant, rounds)
+                self._own[variant] = last.answer + self._hosts.own(variant)
+            except Refused as refusal:
+                self._lost(f"what own models are compared with ({variant})", refusal)
 
     def _without_noise(self, rounds: Schedule) -> Iterator[Alternative]:
         """The final model of the same rounds, with the clip and without noise."""
@@ -219,7 +237,7 @@ def rounds_of(
         assert common is not None
         sums = TrialSums(resolved, trial, key, common)
         link, aggregate = Summed(resolved, link, adder(sums, party)), summed
-    algorithm, seed = resolved.gate_algorithm, resolved.scenario.seed
+    algorithm, seed = resolved.algorithm_of(variant), resolved.scenario.seed
     return run(algorithm, resolved.problem, public, seed, link, rounds, aggregate, start=start)
 
 

@@ -94,6 +94,16 @@ SCENARIOS: dict[str, dict[str, Any]] = {
         },
         "problem": {"name": "logistic_regression", "constraint": {"name": "l2_ball", "radius": 2.0}},
     },
+    "own models": {
+        "algorithm": {
+            "name": "mean_regularised",
+            "num_rounds": 6,
+            "step_size": 0.5,
+            "own_step_size": 0.3,
+            "pull": 0.5,
+            "clip_norm": 1.0,
+        }
+    },
     "a network, float32": {
         "problem": {"name": "neural_network", "model": {"name": "mlp", "hidden": [3]}},
         "runtime": {"name": "inprocess", "dtype": "float32"},

@@ -6,6 +6,7 @@ from fedsim.algorithms.accelerated_minibatch_sgd import AcceleratedMinibatchSGD
 from fedsim.algorithms.fedadam import FedAdam
 from fedsim.algorithms.fedprox import FedProx
 from fedsim.algorithms.local_sgd import LocalSGD
+from fedsim.algorithms.mean_regularised import MeanRegularised
 from fedsim.algorithms.multi_stage_accelerated_minibatch_sgd import MultiStageAcceleratedMinibatchSGD
 from fedsim.algorithms.noisy_minibatch_sgd import NoisyMinibatchSGD
 from fedsim.algorithms.prox_pl_svrg import ProxPLSVRG
@@ -73,6 +74,19 @@ ROWS = (
         settled=Scaffold(num_rounds=10, local_steps=4, step_size=0.5, clip_norm=6.0),
         estimate=final,
         tolerance=1e-6,
+    ),
+    Row(
+        "mean_regularised",
+        short=lambda batch: MeanRegularised(
+            num_rounds=4, step_size=0.1, own_step_size=0.2, pull=0.5, clip_norm=1.0, batch=batch
+        ),
+        convergent=lambda step: MeanRegularised(
+            num_rounds=100, step_size=step, own_step_size=step, pull=1e9, clip_norm=1.0
+        ),
+        settled=MeanRegularised(num_rounds=30, step_size=0.5, own_step_size=0.0, pull=0.0, clip_norm=6.0),
+        estimate=final,
+        tolerance=1e-6,
+        left_out={"linear where it says so": "affine in answers, which sums do not give it to move by"},
     ),
     Row(
         "fedadam",

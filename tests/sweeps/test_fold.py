@@ -32,6 +32,7 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
     "fedadam": ROUNDS | {"beta1": 0.5, "tau": 0.1},
     "fedprox": ROUNDS | {"local_steps": 3, "proximal_weight": 0.5},
     "scaffold": ROUNDS | {"local_steps": 3},
+    "mean_regularised": ROUNDS | {"own_step_size": 0.2, "pull": 0.5, "averaging": 0.5},
     "local_sgd": ROUNDS | {"local_steps": 3, "batch": {"sampler": "subsample", "fraction": 0.1}},
 }
 PROBLEMS: dict[str, dict[str, Any]] = {
