@@ -42,17 +42,10 @@ class Draft:
 
 
 def draft(table: Table, target: str, silo: str | None, reading: Reading) -> Draft:
-    """Read every record, and draft the schema of features and target.
+    """Read every record, and draft the schema of features and target; the column `silo` is no feature.
 
-    Args:
-        table: the records.
-        target: column to predict.
-        silo: column that names each record's silo, which is no feature.
-        reading: what means no value.
-
-    Raises:
-        InputError: on `target` or `silo`: the column is missing, or no use as such; on `table`: no feature is
-            left.
+    InputError on `target` or `silo`: the column is missing, or no use as such; on `table`: no feature is
+    left.
     """
     columns = surveyed(table, target, silo, reading)
     predicted = columns.pop(target)
@@ -213,10 +206,8 @@ def _by_number(text: str) -> tuple[float, str]:
 
 
 def problem_of(target: Survey) -> str:
-    """The problem by which a target like this is predicted.
-
-    Returns the name of a generalised linear model (`fedsim.problems`): logistic for two classes, softmax for
-    more, linear for a number.
+    """The name of a generalised linear model (`fedsim.problems`) by which a target like this is predicted:
+    logistic for two classes, softmax for more, linear for a number.
     """
     if not target.looks_like_classes:
         return "linear_regression"

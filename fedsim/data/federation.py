@@ -30,9 +30,8 @@ from fedsim.protocol.unit import RECORD, Person, Record
 
 
 def outline(data: Dataset, partition: Partition, seed: int, unit: Record | Person = RECORD) -> Outline:
-    """Sizes of what `load` returns, without reading feature values; labels and ids only where needed.
-
-    Files that are missing are downloaded now, once, before a run has processes.
+    """Sizes of what `load` returns, without reading feature values; labels and ids only where needed. Files
+    that are missing are downloaded now, once, before a run has processes.
     """
     obtain(data.downloads)
     source = data.open()
@@ -87,8 +86,8 @@ class Federation(Hosted):
     `num_features` counts the intercept, which is the last feature. `num_classes` is 0 for regression.
     `optimum` is the population optimum where it is known, flat; under softmax laid out (features, classes).
     `digest` is the SHA-256 of all records as they were prepared, of who trains on which, and with unit
-    `person` of whose they are. `fitted` prepares
-    other records as these were. `odd_ranges` are lines on declared ranges that miss their columns.
+    `person` of whose they are. `fitted` prepares other records as these were. `odd_ranges` are lines on
+    declared ranges that miss their columns.
     """
 
     num_features: int
@@ -124,13 +123,11 @@ class Federation(Hosted):
 def load(
     data: Dataset, partition: Partition, seed: int, trial: int, unit: Record | Person = RECORD
 ) -> Federation:
-    """Read the records of all silos.
+    """Read the records of all silos; InputError if they cannot be read or divided as asked, or a value is not
+    finite.
 
     Who holds which record depends on `seed` alone, so every trial has the same sizes. The split into training
     and test records is drawn for each (seed, trial, silo name).
-
-    Raises:
-        InputError: the data cannot be read or divided as asked, or a value is not finite.
     """
     source = data.open()
     units = dealt(source, partition, unit)
@@ -159,14 +156,12 @@ def load_silos(
     names: Collection[str],
     unit: Record | Person = RECORD,
 ) -> tuple[SiloSplit, ...]:
-    """Read the records of the named silos, sorted by name: the same arrays as `load` gives them.
+    """Read the records of the named silos, sorted by name: the same arrays as `load` gives them. InputError
+    as `load`, or there is no such silo.
 
     No feature or target of another silo's record is taken from the source, unless preparing them takes all
     silos' records (`Dataset.pools_records`), which only a simulation can do. To find out whose record is
     whose a partition may read a column of all records, as its simulation must.
-
-    Raises:
-        InputError: as `load`, or there is no such silo.
     """
     source = data.open()
     units = dealt(source, partition, unit)

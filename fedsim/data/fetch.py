@@ -215,11 +215,8 @@ def _blocks(read: Callable[[int], bytes], most: float) -> Iterator[bytes]:
 
 def content(path: Path, field: str, place: Path | None = None, unpack: bool = True) -> str:
     """SHA-256 of a file's content, 64 hexadecimal digits; of a .gz file the uncompressed content's, unless
-    `unpack` is false.
-
-    Raises:
-        InputError: on `field`, of the file's own `place`: it is unreadable, no whole gzip file, or holds more
-            than `MOST` bytes.
+    `unpack` is false. InputError on `field`, of the file's own `place`: it is unreadable, no whole gzip file,
+    or holds more than `MOST` bytes.
     """
     place = place or path
     try:

@@ -19,12 +19,8 @@ from fedsim.data.table import ArrowTable
 
 
 def as_arrow(given: Any, field: str, names: Collection[str] | None = None) -> Any:
-    """A pyarrow.Table of a table in memory; InputError if it is no table, or lacks or repeats a column.
-
-    Args:
-        given: a pandas.DataFrame, a polars.DataFrame or a pyarrow.Table.
-        field: what an error is about.
-        names: the columns to take, by default all; others are not converted.
+    """A pyarrow.Table of a data frame of pandas or Polars, or of a pyarrow.Table: the columns `names`, by
+    default all. InputError on `field` if it is no table, or lacks or repeats one of them.
     """
     import pyarrow as pa
 

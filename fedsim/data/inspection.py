@@ -127,16 +127,8 @@ def inspect(
     silo: str | None = None,
     reading: Reading = DEFAULTS,
 ) -> Inspection:
-    """Read every record of a table, or of a file for each silo.
-
-    Args:
-        paths: CSV or Parquet.
-        target: column to predict.
-        silo: column that names each record's silo, which is no feature.
-        reading: how the files are read.
-
-    Raises:
-        InputError: on `path`, `target` or `silo`: a file is unreadable, or a column is missing.
+    """Read every record of a CSV or Parquet table, or of one for each silo. InputError on `path`, `target` or
+    `silo`: a file is unreadable, or a column is missing.
     """
     table, silo = open_tables(paths, "path", reading, silo)
     found = surveyed(table, target, silo, reading)

@@ -167,14 +167,12 @@ class SortedPartition(_Cut):
 
 def quotas(proportions: Sequence[float] | None, count: int, total: int) -> list[int]:
     """Divide `total` records among `count` silos; what rounding leaves goes to the largest remainders.
+    InputError for too few records, or proportions for another number of silos.
 
     >>> quotas(None, 3, 10)
     [4, 3, 3]
     >>> quotas([1, 2, 5], 3, 100)
     [13, 25, 62]
-
-    Raises:
-        InputError: there are too few records, or proportions for another number of silos.
     """
     require_enough(total, count)
     field = f"{PARTITION}.proportions"

@@ -37,11 +37,7 @@ def dealt(source: Source, partition: Partition, unit: Record | Person) -> Source
 
 
 class People(Source):
-    """A source's persons in the place of its records, for a partition alone.
-
-    Attributes:
-        codes: the row here of each of the source's records, shape (its num_rows,).
-    """
+    """A source's persons in the place of its records, for a partition alone."""
 
     def __init__(self, source: Source, partition: Partition) -> None:
         self.target, self.columns, self.silo_column = source.target, source.columns, source.silo_column
@@ -50,7 +46,7 @@ class People(Source):
         self._source, self._natural = source, isinstance(partition, NaturalIdPartition)
         ids = source.persons()
         assert ids is not None
-        self._ids = self.codes = ids
+        self._ids = self.codes = ids  # codes: the row here of each of the source's records
         if isinstance(partition, NaturalIdPartition):
             column, homes = partition.column(source), partition.homes(source).owner
             if column != source.silo_column:

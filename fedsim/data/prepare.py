@@ -119,15 +119,11 @@ def prepare(
     """Records as a model takes them.
 
     Args:
-        data: says how.
-        design: the records.
-        rows: their numbers in the data set, for errors.
-        training: places among `rows` of all silos' training records, for what pools records
-            (`Dataset.pools_records`).
+        rows: the records' numbers in the data set, for errors.
+        training: places among `rows` of all silos' training records, for what pools records.
         silos: places among `rows` of each silo's records, for what each fits on its own.
 
-    Raises:
-        InputError: a value is not finite, or as `num_kept`, or images have no declared ranges.
+    InputError for a value that is not finite, or as `num_kept`, or for images without declared ranges.
     """
     num_kept(data, design.features.shape[1])
     if data.transform is not None and not np.isfinite(design.ranges.lower).all():

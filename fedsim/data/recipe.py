@@ -104,13 +104,8 @@ class Fitted:
         )
 
     def features(self, table: Any) -> Floats:
-        """Prepared features (n, d) of a table's records, in their order.
-
-        Args:
-            table: as `columns_of` takes it; further columns are ignored.
-
-        Raises:
-            InputError: names the wrong column and row; or each silo's records were scaled by themselves.
+        """Prepared features (n, d) of a table's records (`columns_of`), in their order. InputError names the
+        wrong column and row; or each silo's records were scaled by themselves.
         """
         if self.recipe.scaling == "silo_statistics":
             hint = "each silo's records were scaled by their own statistics, and these records are no silo's"
@@ -128,15 +123,8 @@ def recipe_of(data: Dataset, source: Source, design: Design) -> Recipe:
 
 
 def declared_recipe(data: Dataset, num_features: int, num_classes: int) -> Recipe | None:
-    """The recipe that needs no record: from a declared schema, or from a public data set.
-
-    Args:
-        data: a scenario's section; nothing is opened but a schema's file.
-        num_features: that silos state of their prepared records.
-        num_classes: that silos state.
-
-    Returns:
-        None where nothing is declared, or it does not fit what silos state.
+    """The recipe that needs no record: from a declared schema, whose file alone is opened, or from a public
+    data set. None where nothing is declared, or it does not fit what silos state of prepared records.
     """
     try:
         made = _declared(data)
@@ -225,12 +213,9 @@ FIELD = "table"
 def columns_of(given: Any, names: Collection[str], reading: Reading = DEFAULTS) -> Mapping[str, Any]:
     """The named columns as pyarrow.ChunkedArray, all of one length; others are not read.
 
-    Args:
-        given: a data frame of pandas or Polars, a pyarrow.Table, a `fedsim.Frame`, the path of a CSV or
-            Parquet file, or an array (n, d) whose columns are `names` in their order. InputError if it is
-            none of these, or lacks or repeats a column.
-        names: the columns to read.
-        reading: how a file is read.
+    `given` is a data frame of pandas or Polars, a pyarrow.Table, a `fedsim.Frame`, the path of a CSV or
+    Parquet file, or an array (n, d) whose columns are `names` in their order. InputError if it is none of
+    these, or lacks or repeats a column.
     """
     if isinstance(given, str | os.PathLike):
         return _of_file(Path(given), names, reading)

@@ -75,29 +75,18 @@ class Outline:
 
 
 class Source(ABC):
-    """One data set's records. Only `design` reads features, and only of the rows it is asked for.
+    """One data set's records. Only `design` reads features, and only of the rows it is asked for."""
 
-    Attributes:
-        target: name of the target column.
-        columns: the columns that a partition may name.
-        num_rows: records in the data set.
-        num_features: features, the intercept not counted.
-        num_classes: classes of the target; 0 for regression.
-        label_column: the column with the finest labels; None for the target.
-        label_pairs: labels of that column that the partition `label_pairs` pairs if it names none.
-        silo_column: the column with each record's silo, if there is one.
-        person_column: the column of ids that say whose each record is, if there is one; never a feature.
-    """
-
-    target: str
-    columns: tuple[str, ...]
-    num_rows: int
-    num_features: int
-    num_classes: int
-    label_column: str | None = None
+    target: str  # name of the target column
+    columns: tuple[str, ...]  # those that a partition may name
+    num_rows: int  # records in the data set
+    num_features: int  # the intercept not counted
+    num_classes: int  # of the target; 0 for regression
+    label_column: str | None = None  # the column with the finest labels; None for the target
+    # labels of that column that the partition `label_pairs` pairs if it names none
     label_pairs: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
-    silo_column: str | None = None
-    person_column: str | None = None
+    silo_column: str | None = None  # has each record's silo
+    person_column: str | None = None  # of ids that say whose each record is; never a feature
 
     def ids(self) -> Sequence[str] | None:
         """Whose each record is: num_rows exact texts; None without a column of ids. InputError, without an id
@@ -147,15 +136,10 @@ class Source(ABC):
 
 
 class Matrix(Source):
-    """A source whose features are a matrix in memory.
+    """A source whose features are a matrix in memory."""
 
-    Attributes:
-        names: the features' names, in the order of the matrix's columns.
-        ranges: the features' declared ranges.
-    """
-
-    names: tuple[str, ...]
-    ranges: Ranges
+    names: tuple[str, ...]  # of the features, in the order of the matrix's columns
+    ranges: Ranges  # declared
 
     @property
     @abstractmethod

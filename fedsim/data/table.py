@@ -284,13 +284,8 @@ def _cuts(sample: str, delimiter: str) -> tuple[bool, int]:
 
 
 class JoinedTable:
-    """The files' records one after another, and a column that names the silo.
-
-    Args:
-        paths: {silo: file}; InputError names a file that is no table, or has a column `silo_column`.
-        silo_column: name of the column of silos.
-        field: named by errors; for one file, `field.silo`.
-        reading: how the files are read.
+    """The records of {silo: file} one after another, and a column `silo_column` that names the silo.
+    InputError on `field.silo` for a file that is no table, or has a column of that name.
     """
 
     title = "the table of several files"
