@@ -53,10 +53,7 @@ class AveragedNoise:
     def variance(self, clip: float, kind: Kind, plan: Sequence[Kind]) -> float:
         """Per coordinate of the mean: sum_i factor_i (z_i ratio 2 clip / K_i)^2, z_i calibrated to `plan`.
 
-        Args:
-            clip: bound on a record's term of this kind.
-            kind: the release in question, one of `plan`.
-            plan: all kinds of releases of the run.
+        `kind` is the release in question, one of `plan`; `clip` bounds a record's term of it.
         """
         return sum(
             factor * (z * kind.ratio * GRADIENT.sensitivity(clip) / kind.batch.size(budget.n)) ** 2
@@ -122,11 +119,6 @@ class SummedNoise:
         """Per coordinate of the mean: (z ratio D clip u N)^2 E[(by_silos M_r + by_aggregators) / M_r^2].
 
         D is the sensitivity of a contribution in units of the clip: 2 and what rounding adds.
-
-        Args:
-            clip: bound on a record's term of this kind.
-            kind: the release in question, one of `plan`.
-            plan: all kinds of releases of the run.
         """
         spread = sum(p * (self.by_silos / m + self.by_aggregators / m**2) for m, p in self.law)
         worth = self.pool.unit(kind.batch) * len(self.pool.sizes)

@@ -103,13 +103,8 @@ class Case:
         predicted: Callable[[], dict[str, float]],
         notes: dict[str, Any] | None = None,
     ) -> Derived:
-        """The theorem's choice: with predictions for calibrated noise, with notes for the theorem's noise.
-
-        Args:
-            theorem: its name and number.
-            values: {field of the algorithm: value}.
-            predicted: computes V and a bound; called only for calibrated noise.
-            notes: {symbol: value} that the theorem also sets; kept only for the theorem's noise.
+        """The theorem's choice, {field of the algorithm: value}: with predictions (V and a bound) for
+        calibrated noise, which alone computes them, or with notes, {symbol: value}, for the theorem's noise.
         """
         if self.noise is None:
             return Derived(theorem, values, notes or {})

@@ -79,12 +79,10 @@ def _strongly_convex(case: Case) -> Derived:
 
 
 def _rounds(case: Case, errors: Errors, least: int = 1, stability: float = 0.0) -> int:
-    """The smallest R at which neither optimisation nor draws of records err more than the rest.
+    """The smallest R at which neither optimisation nor draws of records err more than the rest, to which a
+    round adds `stability` in the unit of V^2.
 
     One pass makes as many rounds as the given batch leaves: V does not depend on R then.
-
-    Args:
-        stability: what a round adds to the rest, in the unit of V^2.
     """
     batch = case.drawn()
 

@@ -35,15 +35,13 @@ class Prescribed:
 def stated_noise(
     name: str, algorithm: Any, premises: Premises, choice: Choice, allow_violations: bool
 ) -> tuple[Prescribed, float]:
-    """z_i such that what the theorem states is what the gate adds, for every kind of release.
+    """z_i such that what the theorem states is what the gate adds, for every kind of release; and z of a
+    difference over z of a gradient, 1 where there are no differences.
 
-    Also z of a difference over z of a gradient, 1 where there are no differences. A plan has one such ratio
-    for all silos. Where the theorem's differs between silos (other delta_i or rounding of K_i), the largest
-    counts: differences then get at least the stated noise.
+    A plan has one such ratio for all silos. Where the theorem's differs between silos (other delta_i or
+    rounding of K_i), the largest counts: differences then get at least the stated noise.
 
     Args:
-        name: the algorithm, as scenarios call it.
-        algorithm: its public numbers.
         premises: what the theorem starts from; its claims are what the noise is for.
         choice: "thesis", the algorithm's theorem; "experiments", the formula of the thesis's experiments.
         allow_violations: report conditions that do not hold instead of refusing them.

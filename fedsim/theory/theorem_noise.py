@@ -138,11 +138,9 @@ def accelerated_one_pass(claim: Budget, clip: float, rounds: int, batch: Batch) 
 def prox_sgd(claim: Budget, clip: float, rounds: int, batch: Batch, kappa: float | None = None) -> Theorem:
     """Theorems 40, 144: sigma^2 = 8 L^2 ln(1/delta) / (eps^2 K^2), eps <= min(8 ln(1/delta), 15), n >= kappa.
 
-    Batches are disjoint. Erratum: this is half of what Proposition 8, which the proof cites, requires, and
-    that proposition needs eps <= 2 ln(1/delta); the exact epsilon exceeds the claim from about 8 on.
-
-    Args:
-        kappa: condition number, None where it is unknown and not checked.
+    Batches are disjoint; kappa is None where it is unknown and not checked. Erratum: this is half of what
+    Proposition 8, which the proof cites, requires, and that proposition needs eps <= 2 ln(1/delta); the exact
+    epsilon exceeds the claim from about 8 on.
     """
     size = batch.size(claim.n)
     sigma = math.sqrt(8 * clip**2 * math.log(1 / claim.delta) / (claim.epsilon * size) ** 2)
@@ -166,7 +164,8 @@ def prox_svrg(
     restarts: int = 1,
     active: float = 1,
 ) -> Theorem:
-    """Theorems 42, 148. Two noises: on the full gradient of each epoch, on each step's difference; R = E Q.
+    """Theorems 42, 148. Two noises: on the full gradient of each epoch, on each step's difference; R = E Q,
+    E epochs of Q inner steps, with S restarts and M active silos in a round.
 
         sigma_1^2 = 256 L^2 S E ln(2/delta) ln(5 E/delta) / (eps^2 n^2),
         sigma_2^2 = 1024 L^2 S R ln(2/delta) ln(2.5 R/delta) / (eps^2 n^2),
@@ -176,12 +175,6 @@ def prox_svrg(
     sensitivity 4 L / K of a difference and inserts the constant that belongs to 2 L / K, and has
     ln(5 R / delta) where the statement, which counts here, has ln(2.5 R / delta). Differences are clipped at
     their own bound, so sigma_2 is divided by the sensitivity that it really meets.
-
-    Args:
-        epochs: E.
-        inner_steps: Q.
-        restarts: S.
-        active: M, silos in a round.
     """
     steps, size = epochs * inner_steps, batch.size(claim.n)
     first = math.sqrt(variance(clip, restarts * epochs, epochs, claim, factor=5))
@@ -221,11 +214,8 @@ def prox_spider(
     Erratum: gradients alone and differences alone each spend the whole zCDP budget eps^2 / (8 ln(1/delta)),
     so the run spends it almost twice; the exact epsilon exceeds the claim from about 8 on.
 
-    Args:
-        period: q.
-        smoothness: beta, or None where only clipping bounds a difference; with it, noise and bound of a
-            difference are per unit of |w - w_previous|.
-        phases: the gradients that share a budget; max(R/q, 1) by default.
+    The period is q, the smoothness beta, or None where only clipping bounds a difference; with it, noise and
+    bound of a difference are per unit of |w - w_previous|. By default max(R/q, 1) gradients share a budget.
     """
     fresh, n = math.ceil(rounds / period), claim.n
     shared = max(rounds / period, 1.0) if phases is None else phases
