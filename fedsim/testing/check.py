@@ -30,7 +30,8 @@ _SHORT, _LONG = 4, 500  # rounds
 def examples(
     named: str, numbers: Mapping[str, Any], left_out: Mapping[str, str], isolated: bool = False
 ) -> dict[str, Example]:
-    """{title: example} of what is named.
+    """{title: example} of what is named. InputError: there is no such algorithm, a number of it is missing,
+    or `numbers` is of no use.
 
     Args:
         named: a scenario's name of an algorithm, module:Class, file.py or file.py:Class; a file is taken at
@@ -38,9 +39,6 @@ def examples(
         numbers: of fields, for classes without an example.
         left_out: besides the examples' own.
         isolated: run the methods in a confined process, as `runtime.plug_ins: isolated` does.
-
-    Raises:
-        InputError: there is no such algorithm, a number of it is missing, or `numbers` is of no use.
     """
     found: dict[str, Example] = {}
     for title, thing in _things(named).items():

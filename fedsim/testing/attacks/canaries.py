@@ -40,11 +40,8 @@ def person(record: Record, records: int) -> Data:
 
 
 def canaries(unit: Unit, records: Iterable[Record], many: int) -> list[Data]:
-    """Units to choose a pair from, made of these records.
-
-    Args:
-        unit: the claim's.
-        many: records of a person with many; where records are the unit, how many are swapped at once.
+    """Units to choose a pair from, made of these records: persons of `many`, or where records are the unit,
+    so many that are swapped at once.
     """
     h = unit.h if isinstance(unit, Person) and isinstance(unit.h, int) else 1
     counts = (max(many, h), 1) if isinstance(unit, Person) else (many,)

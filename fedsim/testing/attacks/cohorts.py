@@ -52,14 +52,12 @@ def cohort(
     """A gate over silos at given noise multipliers and without a budget.
 
     Args:
-        data: one silo's records each.
         noise: z of each; 0 clips and adds nothing.
         streams: whose batches and noise each draws: equal streams draw alike.
         sizes: the public number of units of each; by default how many there are, one at least.
         rounds: those in each silo's plan; all by default.
         copies: runs side by side on the same records; then broadcasts may be (members, d), and member
             c len(data) + s is silo s in copy c.
-        shares: each silo's part in secure aggregation, if the mechanism has sums.
     """
     problem, dtype, repeats = resolved.gate_problem, resolved.dtype, copies or 1
     everything = [range(len(plan.rounds))] * len(data)

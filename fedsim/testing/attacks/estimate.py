@@ -209,10 +209,7 @@ def proven(samples: Sequence[tuple[np.ndarray, np.ndarray]], claim: Claim, alarm
 
 def violated(samples: Sequence[tuple[np.ndarray, np.ndarray]], claim: Claim, alarm: float) -> float | None:
     """The largest bound without assumption, or by the plan's curve, that is above the claim; None if none is.
-
-    Args:
-        samples: scores in two worlds, of several adversaries.
-        alarm: probability of one that is true and counts as broken all the same, for all samples together.
+    `alarm` is the probability, for all samples together, that a true claim counts as broken.
     """
     found = []
     for first, second in samples:

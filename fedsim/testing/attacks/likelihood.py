@@ -75,9 +75,8 @@ class ClippedMeans:
         )
 
     def means(self, query: Query, place: int = 0) -> Tensor:
-        """Clipped means of a query of the shape at `place`, to be asked once; (runs, silos, d).
-
-        Points are (d,) or (runs, d), the clip a number or (runs, 1).
+        """Clipped means of a query of the shape at `place`, to be asked once; (runs, silos, d). Points are
+        (d,) or (runs, d), the clip a number or (runs, 1).
         """
         clip = query.clip.detach() if isinstance(query.clip, Tensor) else query.clip
         clip = self._each(clip) if _rows(clip) else clip

@@ -60,10 +60,8 @@ class Measured:
 
 
 def measure(setting: Setting, silo: int, chosen: Attack, alarm: float) -> Measured:
-    """Measure the noise of clones of one silo over its plan, at the attack's broadcasts.
-
-    Args:
-        alarm: probability that right noise is called wrong.
+    """Measure the noise of clones of one silo over its plan, at the attack's broadcasts; right noise is
+    called wrong with probability `alarm`.
     """
     return judged(*_standardised(setting, silo, chosen), alarm)
 

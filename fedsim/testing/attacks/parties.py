@@ -97,13 +97,8 @@ def party_gate(
     noisy: bool,
     crowd: Data | None = None,
 ) -> PartyGate:
-    """A gate whose answers are what a party reads of each silo, each in a separate sum.
-
-    Args:
-        terms: of the silos, with their shares.
-        streams: whose batches and noise each draws.
-        noisy: with the noise of the sum, or none.
-        crowd: what each of the other silos of a sum holds; by default records that count as zero.
+    """A gate whose answers are what a party reads of each silo, each in a separate sum, with its noise or
+    none. The other silos of a sum hold `crowd`; by default records that count as zero.
     """
     assert resolved.sums is not None
     mechanism = resolved.sums.mechanism

@@ -39,10 +39,8 @@ def targets(problem: Problem, classes: int) -> tuple[list[float], list[float]]:
 
 
 def records(setting: Setting, own: Record, clip: float) -> list[Record]:
-    """Records to put in the place of `own`, the most promising ones first; valid ones and others.
-
-    Args:
-        clip: the largest clip of the plan.
+    """Records to put in the place of `own`, the most promising ones first, for a plan of this largest clip;
+    valid ones and others.
     """
     valid, invalid = targets(setting.resolved.problem, setting.resolved.outline.num_classes)
     vectors = list(_vectors(own[0], clip, setting.resolved.scenario.seed))

@@ -43,11 +43,8 @@ class Presence:
 
 
 def find_drawn(setting: Setting, silo: int, kind: int, chosen: Attack, stream: str) -> Presence:
-    """The unit that is drawn in most of some rounds of a kind: any record, or the person to be replaced.
-
-    Args:
-        kind: its position in the setting.
-        stream: of the silo's batches.
+    """The unit that is drawn in most of some rounds of a kind (its position in the setting), from the batches
+    of `stream`: any record, or the person to be replaced.
     """
     rounds = [r for r in setting.kinds[kind].rounds if r in set(setting.rounds(silo))]
     asks = setting.kinds[kind].asks

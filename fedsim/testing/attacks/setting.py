@@ -75,10 +75,8 @@ class Setting:
         return self.resolved.trace.plan.unit
 
     def place(self, silo: int) -> int:
-        """The number of the silo's unit that is replaced.
-
-        A person is the last, so that the others are drawn alike whatever records that one has, or if there
-        is nobody.
+        """The number of the silo's unit that is replaced. A person is the last, so that the others are drawn
+        alike whatever records that one has, or if there is nobody.
         """
         return 0 if self.unit == RECORD else int(self.data[silo].units[-1])
 
@@ -90,9 +88,8 @@ class Setting:
         return range(num_units(self.data[silo], self.unit))
 
     def by_persons(self, records: int) -> Setting:
-        """The setting with persons of up to so many records as what differs.
-
-        With a plan for records, so many of a silo, or all, are swapped at once: its first ones.
+        """The setting with persons of up to so many records as what differs. With a plan for records, so many
+        of a silo, or all, are swapped at once: its first ones.
         """
         if isinstance(self.unit, Person):
             return replace(self, many=records)
@@ -185,12 +182,8 @@ class Setting:
         copies: int | None = None,
         like: int | None = None,
     ) -> Answering:
-        """A cohort whose members are `silos` with the records `data`.
-
-        Args:
-            streams: whose batches and noise each draws.
-            noisy: with the noise that each admitted, or none.
-            like: all take part in the rounds of this silo, instead of their own.
+        """A cohort whose members are `silos` with the records `data`; equal `streams` draw equal batches and
+        noise. All take part in the rounds of the silo `like`, or in their own.
         """
         wiretap = Wiretap(self.algorithm, tap)
         if self.resolved.sums is not None:
