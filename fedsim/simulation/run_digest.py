@@ -36,14 +36,9 @@ _PER_SILO = {"epsilon", "delta", "claimed_epsilon"}  # held as each silo's own n
 
 
 def run_digest(resolved: Resolved, data: str, variant: Variant, selection: str = "") -> str:
-    """The digest of a whole run: no other run shares its noise.
-
-    Args:
-        resolved: the run.
-        data: `Federation.digest` of the trial's records.
-        variant: the run itself, its non-private baseline, which has no budgets, its evaluation, or one that
-            own models are compared with.
-        selection: `Selection.digest`, where it is a candidate of private tuning.
+    """The digest of a whole run on the records of this `Federation.digest`: no other run shares its noise.
+    Besides the run itself there are its non-private baseline, which has no budgets, its evaluation, and one
+    that own models are compared with. `selection` is `Selection.digest` of a candidate's private tuning.
     """
     if variant == "evaluation":  # of all that its model follows from, and of what is asked about it
         run = run_digest(resolved, data, variants(resolved)[0])

@@ -107,13 +107,8 @@ def admit_selection(
 ) -> list[AdmittedSelection]:
     """The smallest noise of each silo within whose budget all runs and scores are (module docstring).
 
-    Args:
-        runs: for each silo what it answers in each run, a candidate's repetition; a score follows each run.
-        silos: in the same order.
-        limits: the largest noise multiplier.
-
-    Raises:
-        Refused: names the silo that cannot afford it at the largest noise that it allows.
+    `runs` has for each silo what it answers in each run, a candidate's repetition; a score follows each run.
+    Refused names the silo that cannot afford it at the largest noise that `limits` allow.
     """
     found = []
     for own, terms in zip(runs, silos, strict=True):
@@ -168,13 +163,12 @@ MISTAKES = Score()
 class Scorer:
     """The records that a cohort of silos scores one model with.
 
-    Guarantee: a model's score at a silo is the sum of its
-    units' terms (`silos.terms`) plus N(0, (z s)^2) in each number, where s is the spread of the statistic. A
-    term is made of its unit and the model alone, so that replacing one moves the sum by at most s in the
-    2-norm: a Gaussian mechanism with noise multiplier z, whatever the score. A record whose score is no
-    number has the worst term: it must not decide whether there is a score. The silo divides by its public
-    number of units. A scorer answers one request in its life, so that the price of a plan of scores, one
-    release of weight 1 for each scorer, is what is paid.
+    Guarantee: a model's score at a silo is the sum of its units' terms (`silos.terms`) plus N(0, (z s)^2) in
+    each number, where s is the spread of the statistic. A term is made of its unit and the model alone, so
+    that replacing one moves the sum by at most s in the 2-norm: a Gaussian mechanism with noise multiplier z,
+    whatever the score. A record whose score is no number has the worst term: it must not decide whether there
+    is a score. The silo divides by its public number of units. A scorer answers one request in its life, so
+    that the price of a plan of scores, one release of weight 1 for each scorer, is what is paid.
     """
 
     def __init__(
@@ -240,11 +234,8 @@ class Grant(NamedTuple):
     score: Score = MISTAKES
 
     def check(self, plan: Plan, admitted: Sequence[Admitted]) -> None:
-        """Refuse a candidate's gate that would answer another plan, or at other noise, than was priced.
-
-        Args:
-            plan: the gate's.
-            admitted: what the silos accepted, in canonical order.
+        """Refuse a candidate's gate that would answer another plan, or at other noise, than was priced;
+        `admitted` is what the silos accepted, in canonical order.
         """
         if self.part != "candidate":
             return

@@ -49,15 +49,9 @@ from silos.sums import KEPT, Block, bounded, weighted_sum
 def shared_sum(
     problem: Problem, block: Block, points: Sequence[Tensor], clip: float | Tensor | None
 ) -> Tensor:
-    """Arguments and result as `silos.records.clipped_sum`, for a block that several runs share.
-
-    Args:
-        block: its `members` are the silos of the first run, those of the second, and so on.
-        points: (d,), or (members, d).
-        clip: a number, or one for every member, (members, 1).
-
-    Returns:
-        (members, d), float64.
+    """Arguments and result as `silos.records.clipped_sum`, (members, d) in float64, for a block that several
+    runs share: its `members` are the silos of the first run, those of the second, and so on. Points are (d,)
+    or (members, d), the clip a number or (members, 1).
     """
     silos, rows = block.target.shape
     copies = len(block.members) // silos
@@ -105,10 +99,8 @@ class SideBySide(Records):
     """Records that `copies` runs share: member c silos + s is silo s in copy c.
 
     The same silos of every copy answer together, to a broadcast for all, (d,), or one for each, (members, d).
-
-    Raises:
-        InputError: the problem's gradients cannot be taken record by record.
-        ValueError: several copies of a run of a network, or with persons as units.
+    InputError if the problem's gradients cannot be taken record by record; ValueError for several copies of a
+    run of a network, or with persons as units.
     """
 
     def __init__(
@@ -208,17 +200,12 @@ def shared_key(resolved: Resolved, data: Federation) -> str:
 
 
 def run_fold(configs: Sequence[Resolved], trials: Mapping[int, Federation]) -> list[list[Folded]]:
-    """Run every config in every trial, all at once.
+    """Run every config in every trial, all at once: for each config its outcomes in the order of `trials`.
+    Refused if some run was; nothing is known of the others then.
 
     Args:
         configs: resolved scenarios of one `fold_key`.
         trials: each trial's records.
-
-    Returns:
-        For each config its outcomes in the order of `trials`.
-
-    Raises:
-        Refused: some run was refused; nothing is known of the others.
     """
     first, silos = configs[0], len(configs[0].names)
     seed, holds = first.scenario.seed, first.trace.holds
@@ -247,11 +234,8 @@ def _gate(
     rounds: Sequence[Sequence[Sequence[int]]],
     width: int,
 ) -> Gate:
-    """All runs' silos as one cohort: config first, then trial, then silo.
-
-    Args:
-        rounds: those that each silo is in, of each trial.
-        width: how many silos answer in a round of one run.
+    """All runs' silos as one cohort: config first, then trial, then silo. Of each trial, `rounds` are those
+    that each silo is in; `width` silos answer in a round of one run.
     """
     first = configs[0]
     pairs = [(s.train_features, s.train_target) for data in trials.values() for s in data.silos]
@@ -309,10 +293,8 @@ class _Link:
         self._gate, self._configs, self._attendance, self._public = gate, configs, attendance, public
 
     def answer(self, round_index: int, broadcast: Mapping[str, Tensor], members: Sequence[int]) -> Answered:
-        """Messages {name: (1, runs, d)}, weighed and added, for broadcasts (d,) or (runs, d).
-
-        Args:
-            members: those of the first trial.
+        """Messages {name: (1, runs, d)}, weighed and added, for broadcasts (d,) or (runs, d); `members` are
+        those of the first trial.
         """
         silos, width = len(self._public.names), len(members)
         sent = {

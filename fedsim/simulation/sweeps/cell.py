@@ -178,9 +178,8 @@ def records_key(scenario: Mapping[str, Any], trial: int) -> str:
 
 
 def resolved_of(scenario: Scenario) -> Resolved:
-    """The scenario resolved, with what its theorem chooses.
-
-    InputError names the field, the value and what would be right.
+    """The scenario resolved, with what its theorem chooses. InputError names the field, the value and what
+    would be right.
     """
     key = data_key(_sections(scenario))
     if key not in _OUTLINES:

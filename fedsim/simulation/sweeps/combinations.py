@@ -112,9 +112,8 @@ def _combination(
 
 
 def scenario_of(base: Mapping[str, Any], setting: Setting, section: SweepSection) -> Scenario:
-    """The base with the fields of `setting`, whole sections before what is inside them.
-
-    InputError names the swept field where the fault is in one, else the scenario's own.
+    """The base with the fields of `setting`, whole sections before what is inside them. InputError names the
+    swept field where the fault is in one, else the scenario's own.
     """
     tree = copy.deepcopy(dict(base))
     for field in sorted(setting, key=lambda field: field.count(".")):
@@ -154,9 +153,8 @@ def _within(field: str, parent: str) -> bool:
 
 
 def _without_privacy(combination: Combination) -> Combination:
-    """The same with neither clipping nor noise; it depends on no field of the privacy section.
-
-    InputError if a theorem chooses numbers by epsilon.
+    """The same with neither clipping nor noise; it depends on no field of the privacy section. InputError if
+    a theorem chooses numbers by epsilon.
     """
     if any(candidate.scenario.algorithm.parameters == "theorem" for candidate in combination.candidates):
         hint = "must be false in a sweep with algorithm.parameters theorem, which chooses by epsilon"

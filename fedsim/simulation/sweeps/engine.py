@@ -77,7 +77,6 @@ class Engine:
 
     def run(self, runner: Runner, observe: Callable[[Event], None]) -> SweepResults:
         """Choose candidates, then run the chosen ones; `observe` gets each cell once for each of its places.
-
         If it is interrupted, `results` has what was done.
         """
         for event in self._events(runner, self._job.tuning_places(), self._tuning_cell):

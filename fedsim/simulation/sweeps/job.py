@@ -104,14 +104,11 @@ class Job:
 
 
 def job_of(tree: Mapping[str, Any], out: Path | None = None) -> Job:
-    """The job of a scenario with a `sweep` section, as nested mappings.
+    """The job of a scenario with a `sweep` section, as nested mappings. InputError names the field, the value
+    and what would be right.
 
-    InputError names the field, the value and what would be right.
-
-    Args:
-        tree: the scenario.
-        out: the sweep's directory. Where it has cells, their seed and nonce are those of the scenario that
-            gives none; a nonce only where all code is known by its contents.
+    Where the sweep's directory `out` has cells, their seed and nonce are those of a scenario that gives none;
+    a nonce only where all code is known by its contents.
     """
     return _job_of(tree, {} if out is None else drawn_in(out))
 
@@ -182,7 +179,6 @@ class Selection:
 
 def selections(items: Sequence[Combination], tune: TuneSection | None) -> dict[int, Selection]:
     """The private tuning of each combination, by its number; none where nothing is tuned privately.
-
     InputError if a combination cannot be tuned so, or a silo cannot afford it; names both.
     """
     if tune is None or tune.private is None:
@@ -217,18 +213,12 @@ def _selection(combination: Combination, tune: TuneSection) -> Selection:
 
 
 def _agreed(candidates: Sequence[Scenario], tune: TuneSection) -> Selection:
-    """Let every silo price all runs of all candidates together.
+    """Let every silo price all runs of all candidates together: `fedsim.simulation.selection` states the
+    guarantee.
 
-    `fedsim.simulation.selection` states the guarantee.
-
-    Args:
-        candidates: the scenarios as they would be reported, on the rest of the records; they differ in no
-            field of `data`, `partition`, `privacy` or `seed`.
-        tune: says how often each runs, and what it is scored by.
-
-    Raises:
-        InputError: a candidate cannot be tuned so.
-        Refused: names the silo that cannot afford it.
+    The candidates are the scenarios as they would be reported, on the rest of the records; they differ in no
+    field of `data`, `partition`, `privacy` or `seed`. InputError if one cannot be tuned so; Refused names the
+    silo that cannot afford it.
     """
     settled = [resolved_of(candidate) for candidate in candidates]
     budget = settled[0]

@@ -123,17 +123,14 @@ def run(
     """Run every cell that is not in the record, and write the results once all are done.
 
     An interrupt (KeyboardInterrupt, or the loss of Ray's workers) returns what there is. Then only finished
-    cells are written; the same call continues from them.
+    cells are written; the same call continues from them. InputError: the directory cannot be used, or the
+    cluster does not answer.
 
     Args:
-        job: see `job_of`.
         out: the sweep's directory, new or of an earlier run of it; None: nothing is written.
         workers: Ray workers; None: one per CPU, or none if the scenario's runtime is in-process; 0: none.
         watch: gets every cell.
         warn: called with a line about each damaged entry of the record.
-
-    Raises:
-        InputError: the directory cannot be used, or the cluster does not answer.
     """
     start = time.perf_counter()
     with opened(out, warn) if out else nullcontext(Record()) as record:
@@ -165,14 +162,9 @@ FAILED = "failed"
 
 @contextmanager
 def opened(directory: Path, tell: Callable[[str], None]) -> Iterator[Record]:
-    """The record of a new directory or of an earlier sweep's; no other process opens it inside the block.
-
-    Args:
-        directory: of the sweep.
-        tell: called with a line about damaged entries, which are run again.
-
-    Raises:
-        InputError: it holds something else, is in use, or cannot be made.
+    """The record of a sweep's directory, new or of an earlier call; no other process opens it inside the
+    block. `tell` gets a line about damaged entries, which are run again. InputError: it holds something else,
+    is in use, or cannot be made.
     """
     place = directory.resolve()
     if place.is_file() or (place.is_dir() and any(place.iterdir()) and not (place / CELLS).is_file()):
@@ -266,14 +258,7 @@ def _column(values: Sequence[Any]) -> pa.Array:
 
 
 def measured(job: Job, results: SweepResults, record: Record, runner: Runner) -> list[BaselineGroup]:
-    """Baselines of every reported combination, computed once for equal records and problems.
-
-    Args:
-        job: what was asked for.
-        results: which candidates were chosen.
-        record: the sweep's.
-        runner: measures trials.
-    """
+    """Baselines of every reported combination, computed once for equal records and problems."""
     if not job.scenario.report.baselines:
         return []
     alike: dict[str, list[int]] = {}

@@ -119,9 +119,8 @@ def _resolved(cell: Cell) -> Resolved:
 
 
 def _granted(cell: Cell) -> Grant | None:
-    """Permission to use the records; None where none are put aside.
-
-    Refused if they are, and the cell has no grant, or one for something else.
+    """Permission to use the records; None where none are put aside. Refused if they are, and the cell has no
+    grant, or one for something else.
     """
     grant = cell.grant
     if grant is None and cell.scenario["data"].get("reserve") is None:
@@ -160,9 +159,8 @@ def _result(
 
 
 def on_test_records(evaluate: Evaluator, model: Tensor, all_metrics: bool) -> Tested:
-    """Error, loss and, if asked for, all metrics on all silos' test records; not private.
-
-    ValueError if one of them is not finite.
+    """Error, loss and, if asked for, all metrics on all silos' test records; not private. ValueError if one
+    of them is not finite.
     """
     tested = evaluate(model, last=all_metrics)
     if not (isfinite(tested.error) and isfinite(tested.loss)):
@@ -184,11 +182,8 @@ def train_loss(resolved: Resolved, silos: Sequence[SiloSplit], w: Tensor) -> flo
 def private_score(
     resolved: Resolved, trial: int, grant: Grant, data: Federation, model: Tensor, run: str
 ) -> float:
-    """The metric of sum_i p_i (silo i's noisy mean of terms on the records that it scores with).
-
-    Args:
-        grant: names the score, and each silo's noise.
-        run: keys the noise.
+    """The metric of sum_i p_i (silo i's noisy mean of terms on the records that it scores with). The grant
+    names the score, and each silo's noise, which `run` keys.
     """
     reserve = resolved.scenario.data.reserve
     if reserve is None or reserve.use != "reserved":

@@ -38,9 +38,8 @@ _NEVER_TUNED = ("data", "partition", "privacy", "seed")
 
 
 def check_section(section: SweepSection, trials: object) -> None:
-    """Check the section of a scenario with so many trials (one, where the number is none).
-
-    InputError names the field, the value and what would be right.
+    """Check the section of a scenario with so many trials (one, where the number is none). InputError names
+    the field, the value and what would be right.
     """
     if not section.grid and not section.cells and not section.tune:
         raise InputError(SWEEP, {}, "give a grid, cells or tune; it varies nothing")
@@ -240,9 +239,8 @@ def _merged(parts: Iterable[Setting]) -> Setting:
 
 
 def choices_of(field: str, value: Any) -> Choices:
-    """The candidates in a value of that field of the sweep; none in one that is no mapping.
-
-    InputError if they are not written as they must be.
+    """The candidates in a value of that field of the sweep; none in one that is no mapping. InputError if
+    they are not written as they must be.
     """
     if not isinstance(value, Mapping):
         return Choices()
@@ -268,9 +266,8 @@ def count(field: str, value: Any) -> int:
 
 
 def labels(section: SweepSection) -> dict[str, dict[str, Label]]:
-    """For each varied field {canonical value: label}; labels of one field are distinct.
-
-    InputError if two values were given one label.
+    """For each varied field {canonical value: label}; labels of one field are distinct. InputError if two
+    values were given one label.
     """
     values: dict[str, list[Any]] = {field: list(listed) for field, listed in section.grid.items()}
     for cell in section.cells:
