@@ -50,17 +50,16 @@ class Limits:
 
 
 class Child:
-    """A running child. Its pipes are unbuffered; a context manager that ends it.
-
-    Attributes:
-        stdin: where to write what it reads from descriptor 0.
-        stdout: where to read what it writes to descriptor 1.
-    """
+    """A running child. Its pipes are unbuffered; a context manager that ends it."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         assert process.stdin is not None
         assert process.stdout is not None
-        self.stdin, self.stdout, self.pid = process.stdin, process.stdout, process.pid
+        self.stdin, self.stdout, self.pid = (
+            process.stdin,
+            process.stdout,
+            process.pid,
+        )  # its descriptors 0 and 1
         self._process = process
 
     def kill(self) -> None:
@@ -68,9 +67,7 @@ class Child:
         self._process.kill()
 
     def wait(self, timeout_s: float | None = None) -> int:
-        """Its exit code, or minus the signal that ended it. subprocess.TimeoutExpired if it has not ended by
-        then.
-        """
+        """Its exit code, or minus the signal that ended it. TimeoutExpired if it has not ended by then."""
         return self._process.wait(timeout_s)
 
     def __enter__(self) -> Self:

@@ -195,12 +195,8 @@ class Pipes:
                 _wait(self._write, select.POLLOUT, until)
 
     def receive(self, limit: int, until: float | None = None) -> Frame:
-        """Read the next frame, of `limit` bytes at most.
-
-        Raises:
-            Refused: it is longer, or malformed.
-            TimeoutError: it does not come in time.
-            EOFError, ConnectionError: the other end is gone.
+        """Read the next frame. Refused if it is malformed, or longer than `limit` bytes; TimeoutError if it
+        does not come in time; EOFError or ConnectionError if the other end is gone.
         """
         read = partial(self._some, until)
         length = announced(read, limit)

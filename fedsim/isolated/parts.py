@@ -63,11 +63,8 @@ class Isolated:
     """
 
     def __init__(self, start: Callable[[], Child], recipe: Mapping[str, Any]) -> None:
-        """Nothing is started before it is needed.
-
-        Args:
-            start: starts a child that runs `fedsim.isolated.child`.
-            recipe: what it makes, the head of a frame "make".
+        """Nothing is started before it is needed: then `start` starts a child that runs
+        `fedsim.isolated.child`, and `recipe` is what it makes, the head of a frame "make".
         """
         self._start, self._recipe, self._seconds = start, dict(recipe), SECONDS
         self._child: Child | None = None
@@ -78,9 +75,7 @@ class Isolated:
 
     @cached_property
     def made(self) -> Frame:
-        """The child's description of the parts that it made. InputError, Refused or PluginError if they
-        cannot be made.
-        """
+        """The child's description of what it made. InputError, Refused or PluginError if it cannot."""
         return self._call("make", self._recipe, {}, _PROBLEM, "made")
 
     def remake(self, recipe: Mapping[str, Any]) -> None:
@@ -100,12 +95,9 @@ class Isolated:
 
     @cached_property
     def problem(self) -> Problem:
-        """The problem's operations on one record, rebuilt by this process's own table.
-
-        Its regulariser and its constraint are the child's, which alone uses them.
-
-        Raises:
-            InputError, Refused: a record must not be given to it.
+        """The problem's operations on one record, rebuilt by this process's own table. Its regulariser and
+        its constraint are the child's, which alone uses them. InputError or Refused: a record must not be
+        given to it.
         """
         head = self.made.head.get("problem")
         head = head if type(head) is dict else {}
@@ -113,13 +105,11 @@ class Isolated:
         return given(head.get("tree"), arrays, DTYPES[self._recipe["dtype"]])
 
     def dry_run(self, public: Public, seed: int, limits: Limits, problem: PublicProblem) -> Trace:
-        """The plan that the algorithm follows, as `fedsim.protocol.dryrun.dry_run` finds it.
+        """The plan that the algorithm follows, as `fedsim.protocol.dryrun.dry_run` finds it; Refused or
+        PluginError if it has none.
 
         Whether the child tells the truth does not matter: this plan is what is priced, and the gate answers
         no other.
-
-        Raises:
-            Refused, PluginError: it has none.
         """
         head, arrays = public_out(public)
         bounds = {name: value for name, value in asdict(limits).items() if value != float("inf")}
