@@ -35,15 +35,12 @@ class NotCapturedError(ValueError):
 
 
 def capture(module: nn.Module, *record: Tensor) -> Program:
-    """The module's program for one record.
+    """The module's program for one record, whose tensors have the shapes and types of `record`, whatever
+    their values. NotCapturedError: there is no graph, or it has an operation that a record must not be given
+    to.
 
-    Args:
-        module: maps the record's tensors to one tensor; its parameters become arguments, its buffers and
-            other tensors constants, with the values that they have now.
-        record: tensors of the record's shapes and types; their values do not matter.
-
-    Raises:
-        NotCapturedError: there is no graph, or it has an operation that a record must not be given to.
+    `module` maps the record's tensors to one tensor; its parameters become arguments, its buffers and other
+    tensors constants, with the values that they have now.
     """
     try:
         with _quiet(), sdpa_kernel(SDPBackend.MATH):  # the other ways to attention are single operations
@@ -143,18 +140,15 @@ class FunctionModule(nn.Module):
 
 
 def each(function: Function, shape: tuple[int, ...], dtype: torch.dtype, *rows: Tensor) -> Tensor:
-    """The function's value for every row; (rows, *shape) of `dtype`, NaN where it raises.
+    """The function's value for every row; (rows, *shape) of the floating-point `dtype`, NaN where it raises.
 
     A row that makes it raise (an index out of range, a singular matrix) must not decide whether there is an
     answer. Another row is used in its place: a batch of another size could round the other rows differently.
+    RecursionError and MemoryError: the process is exhausted, which is no record's doing.
 
     Args:
         function: of one row's tensors, a tensor of the given shape.
-        dtype: a floating-point type.
         rows: tensors with rows first, at least one row.
-
-    Raises:
-        RecursionError, MemoryError: the process is exhausted, which is no record's doing.
     """
     mapped, count = vmap(lambda *row: function(*row).to(dtype)), len(rows[0])
     good, parts = torch.ones(count, dtype=torch.bool), [(0, count)]

@@ -161,7 +161,6 @@ Constraint = Annotated[WholeSpace | L2Ball | Box, Choice(), Shorthand()]
 @dataclass(frozen=True)
 class Composite:
     """f1(w) = l1 |w|_1 + (l2 / 2) |w|_2^2 + group lasso + ridge around a centre, over the constraint set.
-
     InputError for group lasso and a box together, whose proximal map has no closed form.
     """
 

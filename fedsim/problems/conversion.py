@@ -25,10 +25,8 @@ Rewrite = Callable[["_Writer", Bound, Any], Any]  # (writer, arguments, torch's 
 
 def converted(nodes: Sequence[Node], inputs: Sequence[str | Tensor | None]) -> Program:
     """A graph's nodes as a program; NotAllowedError for an operation that a record must not be given to.
-
-    Args:
-        inputs: what each placeholder stands for: a parameter's name, a constant, or None for one of the
-            record's tensors.
+    `inputs` says what each placeholder stands for: a parameter's name, a constant, or None for one of the
+    record's tensors.
     """
     writer, values, pending = _Writer(), dict[Node, Any](), iter(inputs)
     for node in nodes:

@@ -46,15 +46,10 @@ def accepts(problem: Problem, target: Tensor) -> Tensor:
 
 
 def coefficient(problem: GeneralisedLinear, scores: Tensor, target: Tensor, inverse_norm: Tensor) -> Tensor:
-    """l'(score, y) of every record of a linear model, in the shape of the scores, as a tensor of its own.
-
-    Args:
-        scores: (..., records) for one output, (..., records, outputs) else.
-        target: of the same records, or of a shape that broadcasts to theirs; without the axis of outputs.
-        inverse_norm: 1 / |x|, like `target`.
-
-    Returns:
-        NaN where a record's coefficient cannot be computed.
+    """l'(score, y) of every record of a linear model, in the shape of the scores, as a tensor of its own; NaN
+    where it cannot be computed. Scores are (..., records) for one output, (..., records, outputs) else;
+    `target` and `inverse_norm`, 1 / |x|, are of a shape that broadcasts to theirs, without the axis of
+    outputs.
     """
     if type(problem) in OWN:
         return problem.coefficient(scores, target, inverse_norm)

@@ -92,15 +92,8 @@ class NeuralNetwork(HasComposite):
         return _form(self, dtype)
 
     def scores(self, features: Tensor, w: Tensor) -> Tensor:
-        """Scores of every record, without a gradient.
-
-        Args:
-            features: (silos, records, features), or (records, features) with w (d,).
-            w: one point for all silos (d,), or one each (silos, d).
-
-        Returns:
-            (..., records) for one output, (..., records, outputs) else; NaN for a record that the module
-            cannot be applied to.
+        """Scores of every record, without a gradient; shapes as of `GeneralisedLinear.scores`. NaN for a
+        record that the module cannot be applied to.
         """
         if features.dim() == 3:
             points = w if w.dim() == 2 else w.expand(len(features), -1)

@@ -117,8 +117,7 @@ class Lenet:
     """Two 5x5 convolutions (6 and 16 channels) with max pooling, then 120, 84 and the scores; ReLU.
 
     The convolutional network of the thesis's experiments (LeCun et al., Proc. IEEE 1998, table 1's successor
-    in wide use): convolution 5x5 to 6 channels, max pooling 2, convolution 5x5 to 16, max pooling 2, then
-    fully connected 120, 84 and one score a class, ReLU in between.
+    in wide use).
     """
 
     name: ClassVar[str] = "lenet"

@@ -260,15 +260,9 @@ TABLE: Mapping[str, Entry] = _entries()
 
 
 def outcome(name: str, arguments: Sequence[Any], options: Arguments) -> Values:
-    """The result of an operation on tensors without values, after checking its arguments.
-
-    Args:
-        name: a key of the table.
-        arguments: all arguments by position; tensors on the device `meta`, which have no values.
-        options: the others, by name.
-
-    Raises:
-        NotAllowedError: the operation has no entry, or the arguments are not in its form.
+    """The result of an operation on tensors without values, after checking its arguments, all by position (on
+    the device `meta`, without values), and its options, the others by name. NotAllowedError: the operation
+    has no entry in the table, or the arguments are not in its form.
     """
     entry = TABLE.get(name)
     if entry is None:

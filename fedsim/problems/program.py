@@ -46,10 +46,8 @@ class Step:
 
 @dataclass(frozen=True, eq=False)
 class Program:
-    """A function of named parameters and one record's tensors.
-
-    Raises:
-        NotAllowedError: a record must not be given to it.
+    """A function of named parameters and one record's tensors; NotAllowedError if a record must not be given
+    to it.
     """
 
     parameters: tuple[tuple[str, Shape, torch.dtype], ...]  # name, shape and type of each that is read
@@ -112,11 +110,9 @@ class Program:
 
 
 def check(program: Program) -> tuple[Shape, int]:
-    """The shape of the result and the count of numbers that the steps give, without values.
-
-    Raises:
-        NotAllowedError: an operation without an entry in the table, or outside its form; a reference to what
-            is not there; more steps, numbers or work than are allowed.
+    """The shape of the result and the count of numbers that the steps give, without values. NotAllowedError:
+    an operation without an entry in the table, or outside its form; a reference to what is not there; more
+    steps, numbers or work than are allowed.
     """
     names = [name for name, _, _ in program.parameters]
     given = [
