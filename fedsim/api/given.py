@@ -43,14 +43,8 @@ def one_run(given: ScenarioLike, changes: Mapping[str, Any] | None = None) -> Sc
 
 
 def scenario_of(given: ScenarioLike, changes: Mapping[str, Any] | None = None) -> Scenario:
-    """A scenario with overrides applied.
-
-    Args:
-        given: see `ScenarioLike`.
-        changes: {field: value}, the field dotted or, where it is the last part of one only, that part.
-
-    Raises:
-        InputError: it is no scenario, a field is wrong, or an override names no field.
+    """A scenario with overrides applied, {field: value}, the field dotted or, where it is the last part of
+    one only, that part. InputError: it is no scenario, a field is wrong, or an override names no field.
     """
     if isinstance(given, Scenario) and not changes:
         return given
@@ -110,12 +104,8 @@ def resolved_of(
     data: Dataset | None = None,
     named: Collection[str] = (),
 ) -> Resolved:
-    """The objects of a run.
-
-    Args:
-        algorithm: takes the place of the scenario's.
-        data: takes the place of the scenario's, and of its partition where it names each record's silo.
-        named: fields that the caller has set; a partition among them stays.
+    """The objects of a run. `algorithm` and `data` take the place of the scenario's, and data that name each
+    record's silo that of its partition, unless one is among the fields `named` that the caller has set.
 
     Raises:
         InputError: a field is wrong, or an object is not what it should be.

@@ -37,12 +37,9 @@ _BLINK = 0.2  # seconds between two states of a notebook's bar
 def watching(
     asked: bool | Observing | None, show: Callable[[Console | None], AbstractContextManager[Observing]]
 ) -> AbstractContextManager[Observing]:
-    """The display that `progress` asks for.
-
-    Args:
-        asked: None shows a bar on a screen or in a notebook and nothing elsewhere; True shows plain lines
-            there; False shows nothing; a function gets everything.
-        show: opens a display on a console, or in a notebook's cell where there is none.
+    """The display that `progress` asks for: None shows a bar on a screen or in a notebook and nothing
+    elsewhere, True plain lines there, False nothing; a function gets everything. `show` opens a display on a
+    console, or in a notebook's cell where there is none.
     """
     if callable(asked):
         return nullcontext(asked)
@@ -86,17 +83,11 @@ def audit_display(console: Console | None) -> Iterator[Observe]:
 def display(
     console: Console | None, total: float, *columns: Any, every: float = 2.0, last: bool = True
 ) -> Iterator[Callable[..., None]]:
-    """A bar on a screen or, without a console, in a notebook's cell; plain lines elsewhere.
+    """A bar on a screen or, without a console, in a notebook's cell; plain lines elsewhere, `every` so many
+    seconds and, with `last`, when all is done.
 
     Yields `draw(done, text, line, restart=False)`: how much of `total` is done, the text beside a bar on a
     screen, the text in a cell or a line, and whether the pace is measured from here on.
-
-    Args:
-        console: where to show it.
-        total: what there is to do.
-        columns: of the bar on a screen.
-        every: seconds between two lines.
-        last: whether the line at which all is done is always shown.
     """
     if console is None:
         with _cell() as update:

@@ -97,18 +97,12 @@ def simulate(
 def follow(
     resolved: Resolved, watch: Watch, out: Path | None, complain: Callable[[str], None], resume: bool = False
 ) -> Run:
-    """Run a resolved scenario and, where `out` is a directory, save it.
+    """Run a resolved scenario and, where `out` is a directory, save it; errors as of `simulate`.
 
     Args:
-        watch: shows how far it is.
         out: a new directory, or with `resume` that of an unfinished run.
         complain: called with a line about odd numbers before round 0, about trackers that fail, and about
             kept trials that are damaged.
-
-    Raises:
-        Refused: as `simulate`.
-        KeyboardInterrupt: as `simulate`.
-        WorkerLost: a process was lost before anything was measured.
     """
     for line in resolved.warnings:
         complain(line)
@@ -197,18 +191,12 @@ _RECORD, _SCENARIO, _BEGUN = "record.sqlite", "scenario.yaml", "begun"
 def kept(
     out: Path | None, resolved: Resolved, resume: bool, complain: Callable[[str], None]
 ) -> Iterator[Results]:
-    """Results that append every finished trial to a record in `out`; with `resume` it has earlier ones.
+    """Results that append every finished trial to a record in `out`, a new directory or None; with `resume`,
+    that of an unfinished run, whose trials they have. InputError: it cannot be used, or would come to
+    something else.
 
     No other process uses `out` inside the block. Where nothing was kept it is not there afterwards.
-
-    Args:
-        out: a run directory; None keeps nothing.
-        resolved: the run.
-        resume: `out` is of an unfinished run, and otherwise a new directory.
-        complain: called with a line about kept trials that are damaged, and are run again.
-
-    Raises:
-        InputError: `out` cannot be used, or is of a run that would come to something else.
+    `complain` is called with a line about kept trials that are damaged, and are run again.
     """
     if out is None:
         yield Results()
