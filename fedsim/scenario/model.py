@@ -44,6 +44,7 @@ class PrivacySection(Section):
     )
     unit: Unit = Field(
         RECORD,
+        exclude_if=lambda unit: unit == RECORD,
         description="what neighbouring data sets differ in: record, or person (all records with one value of "
         "data.person_column), with {name: person, bound, h, relation, silos_per_person}",
     )

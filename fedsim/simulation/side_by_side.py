@@ -32,7 +32,6 @@ from fedsim.protocol.contract import Algorithm, Public
 from fedsim.protocol.limits import LIMITS
 from fedsim.protocol.links import Answered
 from fedsim.protocol.plan import Admitted
-from fedsim.protocol.unit import RECORD
 from fedsim.scenario.resolve import Resolved
 from fedsim.simulation.host import MemoryLedger, terms
 from fedsim.simulation.run_digest import shared_digest
@@ -180,7 +179,7 @@ def fold_key(scenario: Mapping[str, Any]) -> str | None:
         or algorithm["name"] not in shipped()
         or getattr(shipped()[algorithm["name"]], "any_size", False)  # it looks at the noise
         or tree.get("prepare")  # broadcasts of other sizes
-        or privacy.get("unit", RECORD.name) not in (RECORD.name, {"name": RECORD.name})  # laid out by person
+        or privacy.get("unit")  # laid out by person
     ):
         return None
     if algorithm.get("num_rounds") == AUTO:
@@ -304,12 +303,10 @@ class _Link:
         there = [own[round_index] for own in self._attendance] * self._configs
         cohort = [run * silos + silo for run, own in enumerate(there) for silo in own]
         reply = self._gate.answer(round_index, sent, None if width == silos else cohort)
-        weights = torch.stack([self._weights(own[round_index]) for own in self._attendance])
+        by_trial = (coefficients(self._public.weights, own[round_index], silos) for own in self._attendance)
+        weights = torch.stack(list(by_trial))
         each = weights.repeat(self._configs, 1).unsqueeze(1)  # (runs, 1, width)
         messages = {
             name: each.to(rows.dtype) @ rows.view(len(there), width, -1) for name, rows in reply.items()
         }
         return Answered(members, {name: rows.transpose(0, 1) for name, rows in messages.items()})
-
-    def _weights(self, members: Sequence[int]) -> Tensor:
-        return coefficients(self._public.weights, members, len(self._public.names))

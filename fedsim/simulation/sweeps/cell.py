@@ -20,7 +20,6 @@ from fedsim.data.federation import Federation, outline
 from fedsim.data.registry import DataConfig
 from fedsim.data.source import Outline
 from fedsim.privacy.registry import MECHANISMS, NONE
-from fedsim.protocol.unit import RECORD
 from fedsim.report.record import CellResult
 from fedsim.scenario.load import code_digests, digests
 from fedsim.scenario.model import Scenario
@@ -66,7 +65,7 @@ class Cell(NamedTuple):
         tree = dict(self.scenario)
         reserve = tree["data"].get("reserve")
         divided = tree["data"] | {"reserve": reserve and {**reserve, "use": None}}
-        records = _digest([divided, tree["partition"], tree["seed"], *dealt_out(tree)])
+        records = _digest([divided, tree["partition"], tree["seed"], tree["privacy"].get("unit")])
         return RunId(records, _digest([tree, self.train_loss]), self.trial)
 
 
@@ -81,13 +80,12 @@ def cell_of(scenario: Scenario, trial: int, train_loss: bool) -> Cell:
     threshold = scenario.report.threshold
     report = {"nonprivate_baseline": False} | ({"threshold": threshold} if threshold != 0.5 else {})
     privacy = tree["privacy"] if private else {"mechanism": NONE.name}
-    if scenario.privacy.unit != RECORD:  # who is dealt out, and counted, without noise too
-        privacy |= {key: tree["privacy"][key] for key in _UNITS if key in tree["privacy"]}
+    persons = {key: tree["privacy"][key] for key in ("unit", "expected_persons") if key in tree["privacy"]}
     # Not its defaults: a theorem chooses what is not given, in the cell as in the scenario.
     tree["algorithm"] = scenario.algorithm.model_dump(mode="json", exclude_none=True, exclude_unset=True)
     for key in ("description", "purpose", "trials", "sweep"):
         tree.pop(key, None)
-    fixed = {"name": "cell", "runtime": runtime, "report": report, "privacy": privacy}
+    fixed = {"name": "cell", "runtime": runtime, "report": report, "privacy": privacy | persons}
     if code := code_digests(scenario):  # of the contents that this process has read
         fixed["files"] = code
     return Cell(tree | fixed, trial, train_loss)
@@ -151,7 +149,7 @@ def _sources() -> Iterator[tuple[str, Path]]:
                 yield name, file
 
 
-_SECTIONS, _UNITS = ("data", "partition", "seed"), ("unit", "expected_persons")
+_SECTIONS = ("data", "partition", "seed")
 _OUTLINES: dict[str, Outline] = {}
 _RECORDS: dict[str, Federation] = {}
 _MOST_OUTLINES, _MOST, _ROOM = 64, 8, 2**29
@@ -162,14 +160,8 @@ their data, so that few are enough; but preparing images takes seconds a trial.
 
 def data_key(scenario: Mapping[str, Any]) -> str:
     """What a scenario's records and their division depend on (its sections as mappings), as a text."""
-    parts = [*(scenario[section] for section in _SECTIONS), *dealt_out(scenario)]
+    parts = [*(scenario[section] for section in _SECTIONS), scenario["privacy"].get("unit")]
     return json.dumps(parts, sort_keys=True)
-
-
-def dealt_out(scenario: Mapping[str, Any]) -> list[str]:
-    """What a scenario (as mappings) deals out to silos and divides, if not its records."""
-    unit = scenario["privacy"].get("unit", {"name": RECORD.name})
-    return [] if unit["name"] == RECORD.name else [unit["name"]]
 
 
 def records_key(scenario: Mapping[str, Any], trial: int) -> str:

@@ -33,7 +33,7 @@ from fedsim.scenario.load import parse, relative
 from fedsim.scenario.metric import BY_SKLEARN
 from fedsim.scenario.model import Scenario
 from fedsim.simulation.failures import Failure, WorkerLost
-from fedsim.simulation.sweeps.cell import Cell, baselines_key, cell_of, dealt_out, records_of, resolved_of
+from fedsim.simulation.sweeps.cell import Cell, baselines_key, cell_of, records_of, resolved_of
 from fedsim.simulation.sweeps.engine import Engine, Event, ReportedTrial, SweepResults
 from fedsim.simulation.sweeps.job import Job
 from fedsim.simulation.sweeps.pool import Local, Runner, Workers
@@ -168,9 +168,8 @@ def opened(directory: Path, tell: Callable[[str], None]) -> Iterator[Record]:
     """
     place = directory.resolve()
     if place.is_file() or (place.is_dir() and any(place.iterdir()) and not (place / CELLS).is_file()):
-        raise InputError(
-            "--out", str(directory), "holds a run or other files, and no sweep; name another one"
-        )
+        hint = "holds a run or other files, and no sweep; name another one"
+        raise InputError("--out", str(directory), hint)
     with ExitStack() as stack:
         try:
             place.mkdir(parents=True, exist_ok=True)
@@ -264,7 +263,7 @@ def measured(job: Job, results: SweepResults, record: Record, runner: Runner) ->
     alike: dict[str, list[int]] = {}
     came = {row.place.combination for row in results.rows}  # where all failed, the records may be at fault
     chosen = {
-        number: _chosen(job, number, at)
+        number: job.combinations[number].candidates[at].scenario
         for number, at in results.chosen.items()
         if at is not None and number in came
     }
@@ -278,16 +277,12 @@ def measured(job: Job, results: SweepResults, record: Record, runner: Runner) ->
     return result
 
 
-def _chosen(job: Job, number: int, candidate: int) -> Scenario:
-    return job.combinations[number].candidates[candidate].scenario
-
-
 def _depends_on(scenario: Scenario) -> Mapping[str, Any]:
     """The scenario's fields that decide its baselines, as a cell has them."""
     tree = cell_of(scenario, 0, False).scenario
     problem = {key: value for key, value in tree["problem"].items() if key != "silo_weights"}
     kept = {key: tree[key] for key in ("data", "partition", "seed", "runtime", "report")}
-    return {**kept, "problem": problem} | ({"unit": unit} if (unit := dealt_out(tree)) else {})
+    return {**kept, "problem": problem, "unit": tree["privacy"].get("unit")}
 
 
 def _common(varied: Sequence[Labels]) -> Labels:
