@@ -102,8 +102,8 @@ class Arrays(InMemory, _OwnArrays):
         given: dict[str, Any] = {
             "features": matrix,
             "target": _target(target, len(matrix), classes),
-            "silo": None if silo is None else _silo(silo, len(matrix)),
-            "person": None if person is None else _person(person, len(matrix)),
+            "silo": None if silo is None else _names(SILO, silo, len(matrix)),
+            "person": None if person is None else _names(PERSON, person, len(matrix)),
             "ranges": None if ranges is None else _ranges(ranges, matrix.shape[1]),
             "scaling": scaling or ("none" if ranges is None else "declared"),
             "classes": classes,
@@ -186,22 +186,13 @@ def _target(given: ArrayLike, records: int, classes: int | None) -> Target:
     return _frozen(values.astype(np.int64))
 
 
-def _silo(given: ArrayLike, records: int) -> NDArray[Any]:
+def _names(field: str, given: ArrayLike, records: int) -> NDArray[Any]:
+    """Silos or persons as texts; an error holds no value, which may be an id."""
     values = np.asarray(given, dtype=object)
-    _require_length("silo", values, records)
-    for row, name in enumerate(values):
-        if not _is_name(name):
-            raise InputError("silo", name, f"row {row}: must be a name or a whole number")
-    return _frozen(values.astype(str))
-
-
-def _person(given: ArrayLike, records: int) -> NDArray[Any]:
-    """As `_silo`, but an error holds no id."""
-    values = np.asarray(given, dtype=object)
-    _require_length(PERSON, values, records)
+    _require_length(field, values, records)
     if wrong := [row for row, name in enumerate(values) if not _is_name(name)]:
         hint = f"of {records:,} records have no text or whole number (the first is row {wrong[0]})"
-        raise InputError(PERSON, len(wrong), hint)
+        raise InputError(field, len(wrong), hint)
     return _frozen(values.astype(str))
 
 
@@ -307,9 +298,8 @@ def _read(path: Path) -> dict[str, Any]:
         if name not in _KNOWN:
             raise _wrong(path, f"unknown array {name!r}; {suggest(name, _KNOWN)}")
     if absent := [name for name in _KNOWN[:2] if name not in found]:
-        raise _wrong(
-            path, f"has no array {absent[0]!r}; np.savez(path, features=..., target=...) writes both"
-        )
+        hint = f"has no array {absent[0]!r}; np.savez(path, features=..., target=...) writes both"
+        raise _wrong(path, hint)
     return found
 
 

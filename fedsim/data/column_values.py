@@ -104,9 +104,8 @@ class Cells:
         if missing.any():
             count = f"{missing.sum():,} of {len(missing):,} records have no value there"
             first = self.place(int(self.rows[missing.argmax()]))
-            raise InputError(
-                self.field, column, f"{count} (the first is {first}); complete the records first"
-            )
+            hint = f"{count} (the first is {first}); complete the records first"
+            raise InputError(self.field, column, hint)
         return [str(text) for text in self._exact_texts().to_pylist()]
 
     def as_texts(self) -> Any:

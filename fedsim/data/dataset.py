@@ -120,10 +120,8 @@ class Dataset(Section, ABC):
         """Require `preprocessing_cost: ignored` where preprocessing is fitted on records without noise."""
         if self.fitted and self.preprocessing_cost is None:
             options = " and ".join(f"{field}: {getattr(self, field)}" for field in self.fitted)
-            hint = (
-                f"say `preprocessing_cost: ignored`, since {options} is fitted on records without noise, "
-                "which the guarantee leaves out; or leave that out"
-            )
+            hint = f"say `preprocessing_cost: ignored`, since {options} is fitted on records without noise, "
+            hint += "which the guarantee leaves out; or leave that out"
             raise InputError("scenario.data.preprocessing_cost", None, hint)
 
     def check_alone(self, section: str) -> None:

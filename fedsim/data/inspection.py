@@ -225,9 +225,8 @@ def survey(table: Table, name: str, reading: Reading) -> Survey:
     if is_categorical(values.type) and counts:
         for each in values.unify_dictionaries().chunk(0).dictionary.cast("string").to_pylist():
             counts[each] += 0  # a category that no record has is one
-        return Survey(
-            name, "category" if len(counts) <= MOST_CATEGORIES else "text", kind, len(values), counts
-        )
+        found: Kind = "category" if len(counts) <= MOST_CATEGORIES else "text"
+        return Survey(name, found, kind, len(values), counts)
     if is_temporal(values.type) and counts:
         return Survey(name, "date", kind, len(values), counts)
     if not counts:

@@ -139,9 +139,8 @@ def _declared(data: Dataset) -> Recipe | None:
         return _of_schema(data)
     if isinstance(data, BreastCancer | Cifar10 | Digits | Mnist | Synthetic | Visits):
         source, nothing = data.open(), np.zeros(0, dtype=np.int64)
-        return _of_source(
-            data, source, Design(np.zeros((0, source.num_features)), source.ranges, nothing, None)
-        )
+        design = Design(np.zeros((0, source.num_features)), source.ranges, nothing, None)
+        return _of_source(data, source, design)
     return None
 
 
@@ -185,9 +184,8 @@ def _input(name: str, ends: Sequence[float], log: bool) -> Input:
     try:
         return NumberColumn(kind="number", lower=lower, upper=upper, scale="log" if log else "linear")
     except ValidationError as error:
-        raise InputError(
-            f"scenario.data: range of {name}", [lower, upper], error.errors()[0]["msg"]
-        ) from None
+        hint = error.errors()[0]["msg"]
+        raise InputError(f"scenario.data: range of {name}", [lower, upper], hint) from None
 
 
 def _predicts(source: Source, design: Design) -> Input:
@@ -218,22 +216,14 @@ def columns_of(given: Any, names: Collection[str], reading: Reading = DEFAULTS) 
     these, or lacks or repeats a column.
     """
     if isinstance(given, str | os.PathLike):
-        return _of_file(Path(given), names, reading)
+        opened = open_table(Path(given), FIELD, reading)
+        for name in names:
+            opened.require(name, FIELD)
+        return opened.read(names)
     if isinstance(given, np.ndarray):
-        return _of_array(given, names)
+        if given.ndim != 2 or given.shape[1] != len(names):
+            hint = f"must have shape (n, {len(names)}): a column for each that the model needs"
+            raise InputError(FIELD, given.shape, hint)
+        return {name: arrow_column(given[:, k]) for k, name in enumerate(names)}
     table = as_arrow(given.table if isinstance(given, Frame) else given, FIELD, names)
     return {name: table.column(name) for name in names}
-
-
-def _of_file(path: Path, names: Collection[str], reading: Reading) -> Mapping[str, Any]:
-    opened = open_table(path, FIELD, reading)
-    for name in names:
-        opened.require(name, FIELD)
-    return opened.read(names)
-
-
-def _of_array(given: np.ndarray[Any, Any], names: Collection[str]) -> Mapping[str, Any]:
-    if given.ndim != 2 or given.shape[1] != len(names):
-        hint = f"must have shape (n, {len(names)}): a column for each that the model needs"
-        raise InputError(FIELD, given.shape, hint)
-    return {name: arrow_column(given[:, k]) for k, name in enumerate(names)}

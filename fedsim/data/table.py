@@ -114,8 +114,8 @@ class FileTable(_Named):
         if line := self.csv.broken():
             hint = (
                 f"line {line}: a cell goes on in the next line, as after a quote that nothing closes; mend "
-                "it, or if cells may hold line breaks say `multiline: true`"
             )
+            hint += "it, or if cells may hold line breaks say `multiline: true`"
             raise InputError(self.field, str(self.path), hint)
         return self.csv
 
@@ -172,10 +172,8 @@ def _mendable(path: Path, field: str, csv: CsvFile | None) -> Iterator[None]:
         yield
     except (pa.ArrowException, OSError, UnicodeError) as error:
         if csv is not None and (line := csv.undecodable()):
-            hint = (
-                f"not a readable CSV or Parquet table (line {line} is not {csv.encoding} text); of a CSV "
-                "file say how it is encoded: `encoding: latin-1`, cp1252, utf-16, ..."
-            )
+            hint = f"not a readable CSV or Parquet table (line {line} is not {csv.encoding} text); of a CSV "
+            hint += "file say how it is encoded: `encoding: latin-1`, cp1252, utf-16, ..."
             raise InputError(field, str(path), hint) from error
         reason = _printable((str(error).splitlines() or [type(error).__name__])[0])
         raise InputError(field, str(path), f"not a readable CSV or Parquet table ({reason})") from error

@@ -123,7 +123,11 @@ BAD: list[tuple[tuple[Any, ...], dict[str, Any], str]] = [
     ((X, ["ill", "well", "ill"]), {}, "target: '<U4': must be whole numbers from 0 for classes"),
     ((X, [0.0, 1.0, np.inf]), {}, "target: inf: at [2]: must be finite"),
     ((X, [0, 1, 0], ["a", "b"]), {}, "silo: (2,): must have shape (3,)"),
-    ((X, [0, 1, 0], ["a", None, "b"]), {}, "silo: None: row 1: must be a name or a whole number"),
+    (
+        (X, [0, 1, 0], ["a", None, "b"]),
+        {},
+        "silo: 1: of 3 records have no text or whole number (the first is row 1)",
+    ),
     ((X, [0, 1, 0]), {"ranges": (1, 0)}, "ranges: (1, 0): must be (lower, upper)"),
     ((X, [0, 1, 0]), {"ranges": ([0, 0], [1, 1])}, "ranges: ([0, 0], [1, 1]): must be (lower, upper)"),
     ((X, [0, 1, 0]), {"scaling": "declared"}, "scaling: 'declared': needs ranges"),
