@@ -66,9 +66,8 @@ class Audit:
     @property
     def silos(self) -> Table:
         """One row per audited silo: its claim, and what each adversary attained of it (lower bounds)."""
-        return Table(
-            pa.Table.from_pylist([_row(silo, adversaries(self.part)) for silo in self.tree["silos"]])
-        )
+        rows = [_row(silo, adversaries(self.part)) for silo in self.tree["silos"]]
+        return Table(pa.Table.from_pylist(rows))
 
     def plot(self) -> Figure:
         """For each silo its claim, and what each adversary attained within it."""

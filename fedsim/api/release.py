@@ -132,9 +132,8 @@ Readers = list[tuple[str, slice, Read]]
 def _planned(given: Scenario, request: Mapping[str, Asked | Sequence[Asked]]) -> tuple[Resolved, Readers]:
     """The run, and for all that is asked its name, the places of its items and what reads their answers."""
     if not (mechanism := MECHANISMS[given.privacy.mechanism]).private:
-        raise InputError(
-            "scenario.privacy.mechanism", mechanism.name, "one with noise: values leave the silos"
-        )
+        hint = "one with noise: values leave the silos"
+        raise InputError("scenario.privacy.mechanism", mechanism.name, hint)
     asked = [
         (name, each)
         for name, own in request.items()

@@ -31,10 +31,6 @@ _LONGEST = 2_000  # characters of an error's text
 _AT_ONCE = 1 << 16  # bytes, as many as a pipe holds
 
 
-def _batch(value: Any) -> Batch:
-    return _BATCH.validate_python(value)
-
-
 def prefixed(prefix: str, arrays: Mapping[str, Tensor]) -> Arrays:
     """Arrays of one kind among others in a frame: each name with a prefix."""
     return {prefix + name: value for name, value in arrays.items()}
@@ -77,7 +73,7 @@ def queries_in(head: Mapping[str, Any], arrays: Mapping[str, Tensor]) -> tuple[Q
                 str(each["statistic"]),
                 tuple(arrays[f"{q}.{p}"] for p in range(int(each["points"]))),
                 arrays[f"{q}.clip"] if each["clip"] is None else float(each["clip"]),
-                _batch(each["batch"]),
+                _BATCH.validate_python(each["batch"]),
                 float(each["noise_ratio"]),
                 tuple(map(float, each["options"])),
                 arrays[f"{q}.transform"] if each["transform"] else None,
@@ -94,9 +90,8 @@ def trace_out(trace: Trace) -> tuple[dict[str, Any], Arrays]:
     rounds = zip(trace.plan.rounds, trace.holds, trace.broadcasts, trace.messages, strict=True)
     order = [kinds.setdefault(each, len(kinds)) for each in rounds]
     listed = [[_ASKS.dump_python(asks), *others] for asks, *others in kinds]
-    return {"kinds": listed, "remembers": trace.remembers}, {
-        "order": torch.tensor(order, dtype=torch.float64)
-    }
+    numbers = {"order": torch.tensor(order, dtype=torch.float64)}
+    return {"kinds": listed, "remembers": trace.remembers}, numbers
 
 
 def _arrays_in(named: Iterable[tuple[Any, Any]]) -> tuple[tuple[str, int], ...]:

@@ -226,9 +226,8 @@ def recipe_of(algorithm: Algorithm, problem: Problem, dtype: str) -> str:
     try:
         pickled = base64.b64encode(cloudpickle.dumps((algorithm, problem))).decode()
     except Exception as error:
-        raise InputError(
-            "runtime.plug_ins", "isolated", f"needs parts that can be pickled: {error}"
-        ) from None
+        hint = f"needs parts that can be pickled: {error}"
+        raise InputError("runtime.plug_ins", "isolated", hint) from None
     return json.dumps({"dtype": dtype, "pickled": pickled, "describe": not is_shipped(problem)})
 
 
@@ -260,10 +259,8 @@ class Confined:
         name = str(dtype).removeprefix("torch.")
         if (id(problem), name) not in self._recipes:
             recipe = json.loads(recipe_of(self._algorithm, cast(Problem, problem), name))
-            self._recipes[id(problem), name] = (
-                problem,
-                recipe,
-            )  # as long as the problem is kept, its id is its own
+            # As long as the problem is kept, its id is its own.
+            self._recipes[id(problem), name] = (problem, recipe)
         self._child.remake(self._recipes[id(problem), name][1])
         return self._child
 

@@ -124,9 +124,8 @@ def _added(writer: _Writer, node: Node, values: dict[Node, Any]) -> Any:
     if target is operator.getitem:
         return own[0][own[1]] if isinstance(own[0], tuple) else writer.apply("getitem", *own)
     if target not in _REWRITES and target not in _NAMES:
-        raise NotAllowedError(
-            f"its operation {target} is not on the list of those that act on one record alone"
-        )
+        hint = f"its operation {target} is not on the list of those that act on one record alone"
+        raise NotAllowedError(hint)
     schema = target._schema.arguments  # type: ignore[union-attr]
     a: Bound = {each.name: each.default_value for each in schema}
     a |= dict(zip(a, own, strict=False)) | _filled(dict(node.kwargs), values)

@@ -103,9 +103,8 @@ def one_record(problem: GeneralisedLinear, dtype: torch.dtype) -> dict[str, Prog
         captured = _captured(problem, method, *record)
         given = tuple(captured.shape)
         if given != tuple(record[0].shape):
-            raise _wrong(
-                problem, method, f"must have shape {tuple(record[0].shape)} for one record, not {given}"
-            )
+            hint = f"must have shape {tuple(record[0].shape)} for one record, not {given}"
+            raise _wrong(problem, method, hint)
         found[method] = captured
     return found
 

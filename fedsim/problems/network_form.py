@@ -132,17 +132,15 @@ def _check_form(module: nn.Module, form: Form, features: Tensor, scores: Tensor)
     if bool(found.isnan().any()):
         raise _wrong(module, "cannot be applied to one record at a time (torch.func.vmap)")
     if not torch.allclose(found, scores, rtol=1e-6, atol=1e-9):
-        raise _wrong(
-            module, "mixes the records of a batch: it gives a record other scores than it does alone"
-        )
+        hint = "mixes the records of a batch: it gives a record other scores than it does alone"
+        raise _wrong(module, hint)
     for row in features:
         own = _gradient(module(row.unsqueeze(0)), parameters)
         if not torch.allclose(
             _gradient(form.scores(parameters, row.unsqueeze(0)), parameters), own, atol=1e-9
         ):
-            raise _wrong(
-                module, "has a gradient that is not its operations' own (for torch.no_grad use detach)"
-            )
+            hint = "has a gradient that is not its operations' own (for torch.no_grad use detach)"
+            raise _wrong(module, hint)
 
 
 def _gradient(scores: Tensor, parameters: Mapping[str, Tensor]) -> Tensor:

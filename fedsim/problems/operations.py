@@ -266,9 +266,8 @@ def outcome(name: str, arguments: Sequence[Any], options: Arguments) -> Values:
     """
     entry = TABLE.get(name)
     if entry is None:
-        raise NotAllowedError(
-            f"its operation {name} is not on the list of those that act on one record alone"
-        )
+        hint = f"its operation {name} is not on the list of those that act on one record alone"
+        raise NotAllowedError(hint)
     positional = [each for each in entry.kinds if each not in entry.options]
     if len(arguments) != len(positional) or not set(options) <= set(entry.options):
         raise _outside(name, entry, arguments)

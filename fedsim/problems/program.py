@@ -123,9 +123,8 @@ def check(program: Program) -> tuple[Shape, int]:
     if len(program.steps) > MAX_STEPS or len(given) > MAX_STEPS or len(set(names)) < len(names):
         raise NotAllowedError(f"it must have at most {MAX_STEPS:,} steps, and each parameter once")
     if any(not 1 <= prod(shape) <= LARGEST or dtype not in _NAMES for shape, dtype in given):
-        raise NotAllowedError(
-            f"each of its tensors must hold 1 to {LARGEST:,} numbers of {', '.join(DTYPES)}"
-        )
+        hint = f"each of its tensors must hold 1 to {LARGEST:,} numbers of {', '.join(DTYPES)}"
+        raise NotAllowedError(hint)
     if sum(constant.numel() for constant in program.constants) > LARGEST:
         raise NotAllowedError(f"its constants must hold at most {LARGEST:,} numbers")
     values: list[Values] = [torch.empty(shape, dtype=dtype, device="meta") for shape, dtype in given]

@@ -66,7 +66,7 @@ class Recorder:
     def _count(self) -> None:
         if not self._held or self._round is None:
             return
-        length, bound, counts = map(_together, zip(*self._held, strict=True))
+        length, bound, counts = map(np.concatenate, zip(*self._held, strict=True))
         self._held, self._waiting = [], 0
         some = slice(None, None, -(-len(length) // MOST))
         few = counts[some]
@@ -75,10 +75,6 @@ class Recorder:
             clipped = int(np.count_nonzero((length > bound) & counts))
         part = Part(int(np.count_nonzero(counts)), clipped, ratios)
         self._parts.setdefault(self._round, []).append(part)
-
-
-def _together(pieces: tuple[np.ndarray, ...]) -> np.ndarray:
-    return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
 
 
 def joined(parts: Sequence[Part]) -> Part:

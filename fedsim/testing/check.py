@@ -61,9 +61,8 @@ def _shown(numbers: Mapping[str, Any]) -> str:
 
 def _isolated(example: Example) -> Example:
     child = new_child()
-    return replace(
-        example, short=confined(example.short, child), convergent=confined(example.convergent, child)
-    )
+    short, convergent = confined(example.short, child), confined(example.convergent, child)
+    return replace(example, short=short, convergent=convergent)
 
 
 def _things(named: str) -> dict[str, Any]:
@@ -175,9 +174,8 @@ def check(example: Example) -> Iterator[Checked]:
     named = {each.name for each in PROPERTIES} | {each.case for each in PROPERTIES}
     for name in example.left_out:
         if name not in named:
-            raise InputError(
-                "left out", name, f"must be one of {', '.join(each.name for each in PROPERTIES)}"
-            )
+            hint = f"must be one of {', '.join(each.name for each in PROPERTIES)}"
+            raise InputError("left out", name, hint)
     runs = True
     with one_thread():
         for each in PROPERTIES:

@@ -99,7 +99,9 @@ def _difference(whole: Reply, part: Reply, row: int) -> str | None:
         if set(one) != set(other):
             return f"the set of names in {what}"
         for name, value in other.items():
-            if not _close(_row(one[name], row), _row(value, row)):
+            own = _row(value, row)
+            apart = (_row(one[name], row) - own).abs().max()
+            if not apart <= _ROUNDING * (1 + own.abs().max()):  # NaN is apart too
                 return f"{what}'s {name!r}"
     return None
 
@@ -107,10 +109,6 @@ def _difference(whole: Reply, part: Reply, row: int) -> str | None:
 def _row(value: Tensor, row: int) -> Tensor:
     """The row of one silo; (d,) and (1, d) are everyone's."""
     return value if value.dim() == 1 else value[row if len(value) > 1 else 0]
-
-
-def _close(one: Tensor, other: Tensor) -> bool:
-    return bool((one - other).abs().max() <= _ROUNDING * (1 + other.abs().max()))
 
 
 def is_linear_where_it_says_so(example: Example) -> None:
@@ -138,12 +136,9 @@ def is_linear_where_it_says_so(example: Example) -> None:
     require(affine == says, f"it says linear = {says}, and its message {found} in the answers")
 
 
-def _message(
-    algorithm: Algorithm, problem: LinearRegression, step: Round, draw: Draw
-) -> Mapping[str, Tensor]:
-    return dict(
-        algorithm.silo(problem, step.broadcast, cast(Asker, _Asker(draw)), CohortMemory(1, 4, torch.float64))
-    )
+def _message(algorithm: Algorithm, problem: LinearRegression, step: Round, draw: Draw) -> dict[str, Tensor]:
+    asker, memory = cast(Asker, _Asker(draw)), CohortMemory(1, 4, torch.float64)
+    return dict(algorithm.silo(problem, step.broadcast, asker, memory))
 
 
 class _Asker:

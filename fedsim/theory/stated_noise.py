@@ -96,10 +96,8 @@ def _line(check: Check, silos: Sequence[str]) -> str:
 
 def _refusal(check: Check, silos: Sequence[str], title: str) -> InputError:
     here = f"{'that is' if isinstance(check.value, str) else 'here'} {check.bound}"
-    hint = (
-        f"{title} needs {check.condition}, {here} ({_shortened(silos)}); "
-        "privacy.allow_violations=true runs all the same, and the report says so"
-    )
+    hint = f"{title} needs {check.condition}, {here} ({_shortened(silos)}); "
+    hint += "privacy.allow_violations=true runs all the same, and the report says so"
     return InputError(f"scenario.{check.field}", check.value, hint)
 
 

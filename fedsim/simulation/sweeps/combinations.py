@@ -75,9 +75,8 @@ def combinations(tree: Mapping[str, Any]) -> list[Combination]:
 def base_and_section(tree: Mapping[str, Any]) -> tuple[dict[str, Any], SweepSection]:
     """The scenario without its sweep, and the sweep alone: a base may lack what the sweep gives."""
     if not tree.get("sweep"):
-        raise InputError(
-            SWEEP, tree.get("sweep"), "give a grid, cells or tune; `fedsim simulate` runs one scenario"
-        )
+        hint = "give a grid, cells or tune; `fedsim simulate` runs one scenario"
+        raise InputError(SWEEP, tree.get("sweep"), hint)
     base, section = {key: value for key, value in tree.items() if key != "sweep"}, parse_sweep(tree["sweep"])
     if section.tune is None and not has_candidates(section):
         return base, section

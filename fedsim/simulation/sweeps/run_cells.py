@@ -104,9 +104,8 @@ def _run_folded(cells: Sequence[Cell]) -> list[CellOutcome]:
 
 
 def _evaluator(resolved: Resolved, data: Federation) -> Evaluator:
-    return Evaluator(
-        resolved.problem, data.silos, resolved.dtype, asked_of(resolved, data.fitted.preparation)
-    )
+    asked = asked_of(resolved, data.fitted.preparation)
+    return Evaluator(resolved.problem, data.silos, resolved.dtype, asked)
 
 
 def _resolved(cell: Cell) -> Resolved:

@@ -287,9 +287,8 @@ def of_field(field: str, values: Sequence[Any]) -> dict[str, Label]:
         for value, name in zip(values, named, strict=True)
     }
     if len(set(map(canonical, result.values()))) < len(result):
-        raise InputError(
-            f"scenario.sweep.grid.{field}", sorted(map(str, clashing)), "give each value a label of its own"
-        )
+        hint = "give each value a label of its own"
+        raise InputError(f"scenario.sweep.grid.{field}", sorted(map(str, clashing)), hint)
     return result
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from math import isfinite
+from operator import attrgetter
 
 import numpy as np
 
@@ -74,7 +75,10 @@ def summarise(
 def _combination(job: Job, results: SweepResults, number: int) -> CombinationRow:
     combination, chosen = job.combinations[number], results.chosen.get(number)
     rows = [row for row in results.rows if row.place.combination == number]
-    finished, costliest = [row.result for row in rows], max(rows, key=_cost, default=None)
+    finished, costliest = (
+        [row.result for row in rows],
+        max(rows, key=attrgetter("result.epsilon"), default=None),
+    )
     worst = costliest and costliest.result
     return CombinationRow(
         varied=combination.varied,
@@ -89,10 +93,6 @@ def _combination(job: Job, results: SweepResults, number: int) -> CombinationRow
         **spreads(finished),
         seconds_per_run=float(np.mean([result.seconds for result in finished])) if finished else None,
     )
-
-
-def _cost(row: ReportedTrial) -> float:
-    return row.result.epsilon
 
 
 def _claim(job: Job, row: ReportedTrial) -> dict[str, float]:

@@ -231,10 +231,6 @@ class Knowledge:
             self._silos.append(replaced(own, nothing(second, setting.unit), setting.place(silo)))
         self._known: dict[Key, list[Places]] = {}
 
-    def of(self, runs: int) -> InRuns:
-        """For so many runs side by side."""
-        return InRuns(self, runs)
-
     def clipped_means(self, runs: int, shapes: Sequence[QueryShape]) -> ClippedMeans:
         """The means of both units alone and, where needed, of the others."""
         return ClippedMeans(self._setting, self._silos, runs, shapes)

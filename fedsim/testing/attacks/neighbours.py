@@ -29,7 +29,7 @@ from fedsim.protocol.copies import CohortMemory
 from fedsim.protocol.unit import RECORD
 from fedsim.testing.attacks.canaries import Data, Record
 from fedsim.testing.attacks.cohorts import Heard, sensitivity
-from fedsim.testing.attacks.likelihood import Knowledge, Places, Scores, narrowed
+from fedsim.testing.attacks.likelihood import InRuns, Knowledge, Places, Scores, narrowed
 from fedsim.testing.attacks.search import Attack, search
 from fedsim.testing.attacks.setting import Broadcast, Others, Setting, others
 
@@ -53,7 +53,7 @@ def lines(setting: Setting, silo: int, chosen: Attack, kind: Others) -> list[Lin
     """The rounds of the silo's plan, as the malicious server asks them. InputError if a reply is not the
     answer to one query.
     """
-    knowledge = Knowledge(setting, silo, chosen.first, chosen.second, kind).of(1)
+    knowledge = InRuns(Knowledge(setting, silo, chosen.first, chosen.second, kind), 1)
     memory = CohortMemory(1, setting.resolved.problem.dimension, setting.resolved.dtype)
     found = []
     for r in setting.rounds(silo):

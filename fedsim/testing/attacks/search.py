@@ -47,7 +47,7 @@ def records(setting: Setting, own: Record, clip: float) -> list[Record]:
     opposed = [(x, y) for x in vectors for y in valid[:2]]
     others = [(own[0], y) for y in valid[2:] + invalid] + [(_unit(own[0], -1) * clip, y) for y in invalid]
     mirrored = [(own[0], -own[1]), (2 * own[0], own[1])]
-    mixed = (pair for pair in zip_longest(opposed, [*others, *mirrored]))
+    mixed = zip_longest(opposed, [*others, *mirrored])
     return [own, *(record for record in chain.from_iterable(mixed) if record is not None)]
 
 
@@ -59,10 +59,8 @@ def _vectors(x: np.ndarray, clip: float, seed: int) -> Iterator[np.ndarray]:
     spread /= np.linalg.norm(spread)
     yield from (4 * clip * last, -4 * clip * last, -x, np.zeros_like(x))
     yield from (np.sign(rng.standard_normal(len(x))), 1e9 * x, _with(x, 0, -1.0), _with(x, 0, float("nan")))
-    yield from (
-        1e5 * first + last,
-        last - 1e5 * first,
-    )  # at two points of `last` their gradients differ oppositely
+    # At two points of `last` the gradients of these two differ oppositely.
+    yield from (1e5 * first + last, last - 1e5 * first)
     yield from (4 * clip * spread, -4 * clip * spread, np.ones_like(x), -np.ones_like(x))
     yield from (np.full_like(x, float("inf")), _with(x, 0, -float("inf")), 1e300 * x)
     for length in (2 * clip, 16 * clip, 64 * clip, 1e3 * max(1.0, clip)):
@@ -85,9 +83,7 @@ def _with(x: np.ndarray, place: int, value: float) -> np.ndarray:
 
 
 def _unit(x: np.ndarray, place: int) -> np.ndarray:
-    unit = np.zeros_like(x)
-    unit[place] = 1.0
-    return unit
+    return _with(np.zeros_like(x), place, 1.0)
 
 
 def vectors(setting: Setting, kind: Kind, more: Sequence[Tensor]) -> list[Tensor]:
@@ -279,14 +275,13 @@ def _hear(
     tap = Tap(
         full=True, tell=lambda ask, heard: _noise_alone(setting, silo, kind.asks[ask].batch, heard, rng)
     )
-    names = [""] * len(tried)
     gate = cohort(
         setting.resolved,
         Wiretap(setting.algorithm, tap),
         Plan((asks,) * len(points), setting.unit),
         tried,
         [0.0] * len(tried),
-        names,
+        [""] * len(tried),
     )
     found = []
     for place, broadcast in enumerate(points):

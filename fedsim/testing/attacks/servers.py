@@ -26,7 +26,7 @@ from torch import Tensor
 from fedsim.common.seeds import digest128
 from fedsim.testing.attacks.canaries import Data, related, replaced
 from fedsim.testing.attacks.cohorts import Heard, Tap
-from fedsim.testing.attacks.likelihood import ClippedMeans, Knowledge, Scores, narrowed, shape_of
+from fedsim.testing.attacks.likelihood import ClippedMeans, InRuns, Knowledge, Scores, narrowed, shape_of
 from fedsim.testing.attacks.parties import anonymous
 from fedsim.testing.attacks.search import Attack
 from fedsim.testing.attacks.setting import Federated, Setting, drive, others
@@ -70,7 +70,7 @@ def _run(
     streams = [f"worst/{silo}/{clone}" for clone in clones]
     gate = setting.gate(tap, [silo] * len(data), data, streams)
     terms, scores = setting.admitted[silo].terms, _scores(setting, silo, len(data))
-    here = known.of(len(data))
+    here = InRuns(known, len(data))
     for r in terms.rounds:
         if (k := setting.kind_of.get(r)) is None:  # no honest run has this round, so its broadcast is unknown
             continue
@@ -185,7 +185,7 @@ def _split(scores: np.ndarray, coins: np.ndarray) -> Samples:
 
 def _reading(setting: Setting, pairs: Mapping[int, Pair], runs: int) -> tuple[dict[int, Scores], Hear]:
     """Scores of audited silos' transcripts, and what adds to them as runs side by side are heard."""
-    known = {silo: Knowledge(setting, silo, *pair, "own").of(runs) for silo, pair in pairs.items()}
+    known = {silo: InRuns(Knowledge(setting, silo, *pair, "own"), runs) for silo, pair in pairs.items()}
     scores = {silo: _scores(setting, silo, runs) for silo in pairs}
 
     def hear(silo: int, round_index: int, heard: list[Heard]) -> None:
