@@ -42,10 +42,9 @@ class People:
         self._unit = unit = persons.unit
         self._orders = [Order.of(codes) for codes in persons.codes]
         self.sizes = [len(own.counts) for own in self._orders]
-        weighted = unit.bound in ("limit", "smooth")
-        self.summed = not weighted and any(own.counts.max(initial=0) > 1 for own in self._orders)
+        self.summed = not unit.weighted and any(own.counts.max(initial=0) > 1 for own in self._orders)
         self._standing: list[np.ndarray] | None = None
-        if weighted:
+        if unit.weighted:
             streams = persons.streams or [np.random.default_rng() for _ in self._orders]
             orders = zip(self._orders, streams, strict=True)
             self._standing = [own.standing(unit.bound, each) for own, each in orders]

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
 import numpy as np
 
 from fedsim.common.errors import Refused
 from fedsim.privacy.calibrate import Budget
+from fedsim.protocol.batch import Poisson
 from fedsim.protocol.plan import Census, Plan
+from fedsim.protocol.statistics import OPPOSITE, statistic
+from fedsim.protocol.unit import Person, Record, Rule
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -91,12 +94,52 @@ class Mechanism(Protocol):
 
 def check_unit(plan: Plan, mechanism: Mechanism) -> None:
     """Refuse a plan whose unit has no term, or no price with the mechanism."""
-    unit, several = plan.unit, plan.unit.silos_per_person > 1
-    plan.check_unit(mechanism.sums_only)
-    if mechanism.one_replaced and (unit.one_sided or several):
-        asked = "relation add_remove" if unit.one_sided else "silos_per_person above 1"
-        hint = "it has a price for a person replaced in one silo; use gaussian or summed_gaussian"
-        raise Refused(f"{asked} with mechanism {mechanism.name}: {hint}")
-    if several and mechanism.sums_only and plan.sampled:
-        hint = "a person may be in several terms of one sum; use full or fresh batches, or mechanism gaussian"
-        raise Refused(f"silos_per_person above 1 with batches drawn at random and sums: {hint}")
+    for refused, why in (
+        _for_records(plan) if isinstance(plan.unit, Record) else _for_persons(plan, mechanism)
+    ):
+        if refused:
+            raise Refused(why)
+
+
+def _for_records(plan: Plan) -> Iterator[tuple[bool, str]]:
+    names = {query.statistic for query in plan.queries}
+    yield "contributions" in names, "contributions are records of persons; use unit person"
+    yield from _replaced(plan)
+
+
+def _replaced(plan: Plan) -> Iterator[tuple[bool, str]]:
+    """A Poisson batch may be without the unit: that moves a sum by a term, which is half of what its
+    replacement is priced at only where terms may be opposite. A unit that is added is that term.
+    """
+    for ask in plan.asks:
+        for query in ask.queries if isinstance(ask.batch, Poisson) else ():
+            short = statistic(query.statistic).spread_of(query.options) < OPPOSITE
+            hint = "it has no price for such batches; use full or fresh ones"
+            yield short, f"{query.statistic} on {ask.batch}: {hint}"
+
+
+def _for_persons(plan: Plan, mechanism: Mechanism) -> Iterator[tuple[bool, str]]:
+    unit, names = plan.unit, {query.statistic for query in plan.queries}
+    assert isinstance(unit, Person)
+    if not unit.one_sided:
+        yield from _replaced(plan)
+    several, sums = unit.silos_per_person > 1, mechanism.sums_only
+    hint = "the plan releases no contributions; give a number"
+    yield isinstance(unit.h, Rule) and "contributions" not in names, f"h is to be chosen, and {hint}"
+    for name in sorted(names & {"minimiser", "label_projection"}):
+        hint = "it is no function of clipped sums of a person's terms; use bound limit or smooth"
+        yield not unit.weighted, f"{name} with bound {unit.bound}: {hint}"
+        hint = "which add_remove keeps private; use replace_person"
+        yield unit.one_sided, f"{name} divides by the number of persons, {hint}"
+    hint = "numbers of records are public, and sums hide them; use replace_person"
+    yield sums and unit.relation == "replace_values", f"relation replace_values with sums: {hint}"
+    for sampler in sorted({ask.batch.sampler for ask in plan.asks} - {"full", "poisson"}):
+        hint = "one person more shifts every draw; use full or poisson"
+        yield unit.one_sided, f"relation add_remove with {sampler} batches: {hint}"
+    asked = "relation add_remove" if unit.one_sided else "silos_per_person above 1"
+    hint = "it has a price for a person replaced in one silo; use gaussian or summed_gaussian"
+    odd = mechanism.one_replaced and (unit.one_sided or several)
+    yield odd, f"{asked} with mechanism {mechanism.name}: {hint}"
+    hint = "a person may be in several terms of one sum; use full or fresh batches, or mechanism gaussian"
+    mixed = several and sums and plan.sampled
+    yield mixed, f"silos_per_person above 1 with batches drawn at random and sums: {hint}"

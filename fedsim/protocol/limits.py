@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import inf
 from typing import TYPE_CHECKING
 
 import torch
 
 from fedsim.common.errors import Refused
-from fedsim.protocol.batch import Fresh, Full, Poisson
+from fedsim.protocol.batch import Fresh, Full
 from fedsim.protocol.plan import Ask, Plan, QueryShape
-from fedsim.protocol.statistics import MOST_MODELS, OPPOSITE, passes, shapes_of, size_of, statistic
+from fedsim.protocol.statistics import MOST_MODELS, passes, shapes_of, size_of, statistic
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -39,7 +39,6 @@ class Limits:
     max_noise_ratio: float = 1e6
     # whether plans protect labels alone, of a silo whose whole account does; None: any
     label_dp: bool | None = None
-    one_sided: bool = False  # whether plans are of units that are added or removed, as `Plan.unit` says
 
     def check_plan(self, plan: Plan, dimension: int, features: int) -> None:
         """Refuse a plan that is too large, or that has an entry which prices nothing: of a statistic that the
@@ -49,9 +48,6 @@ class Limits:
             dimension: d, of the model.
             features: of a record, the constant one included.
         """
-        if plan.unit.one_sided > self.one_sided:
-            replace(self, one_sided=True).check_plan(plan, dimension, features)
-            return
         self._check_dimension(dimension)
         self._check_unit(plan)
         if len(plan.rounds) > self.max_rounds:
@@ -102,12 +98,7 @@ class Limits:
             raise Refused("an ask of the plan has no query")
         for query in ask.queries:
             self._check_shape(query, dimension, features)
-            known = statistic(query.statistic)
-            # A Poisson batch may be without the unit: that moves a sum by a term, which is half of what a
-            # replacement is priced at only where terms may be opposite. One that is added is that term.
-            small = not self.one_sided and known.spread_of(query.options) < OPPOSITE
-            short = isinstance(ask.batch, Poisson) and small
-            if short or not (known.sampled or isinstance(ask.batch, Full | Fresh)):
+            if not (statistic(query.statistic).sampled or isinstance(ask.batch, Full | Fresh)):
                 hint = "it has no price for such batches; use full or fresh ones"
                 raise Refused(f"{query.statistic} on {ask.batch}: {hint}")
         sizes = [max(_LEAST_NUMBERS, size_of(query, dimension, features)) for query in ask.queries]

@@ -69,15 +69,15 @@ class Plan:
     @property
     def sampled(self) -> bool:
         """Whether a batch leaves records out at random."""
-        return any(not isinstance(ask.batch, Full | Fresh) for ask in self._asks)
+        return any(not isinstance(ask.batch, Full | Fresh) for ask in self.asks)
 
     @property
     def queries(self) -> set[QueryShape]:
         """The distinct queries."""
-        return {query for ask in self._asks for query in ask.queries}
+        return {query for ask in self.asks for query in ask.queries}
 
     @property
-    def _asks(self) -> set[Ask]:
+    def asks(self) -> set[Ask]:
         """The distinct asks; rounds that are alike are one object as a rule."""
         return {ask for asks in {id(asks): asks for asks in self.rounds}.values() for ask in asks}
 
@@ -108,11 +108,6 @@ class Plan:
 
     def _release(self, ask: Ask) -> Release:
         return Release(ask.batch, ask.weight, self.unit.one_sided and isinstance(ask.batch, Poisson))
-
-    def check_unit(self, sums: bool) -> None:
-        """Refuse a plan that its unit has no term or no price for; `sums`: silos answer in sums alone."""
-        names = {query.statistic for query in self.queries}
-        self.unit.check(names, {ask.batch.sampler for ask in self._asks}, sums)
 
     def spread(self, query: QueryShape) -> float:
         """How far a unit moves the sum of a query's terms, over the clip: two terms' largest distance, and

@@ -22,7 +22,7 @@ Sources: Amin et al. 2019, Algorithm 1 (`limit`); Epasto et al. 2020, Section 4 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -45,11 +45,6 @@ class Record:
     relation: ClassVar[str] = "replace_record"
     one_sided: ClassVar[bool] = False
     silos_per_person: ClassVar[int] = 1
-
-    def check(self, statistics: Set[str], samplers: Set[str], sums: bool) -> None:
-        """Refuse a plan that has no terms for records: they are nobody's."""
-        if "contributions" in statistics:
-            raise Refused("contributions are records of persons; use unit person")
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,43 +93,21 @@ class Person:
     ] = 1
 
     def __post_init__(self) -> None:
-        weighted = self.bound in ("limit", "smooth")
-        if weighted and self.h is None:
+        if self.weighted and self.h is None:
             raise InputError("h", None, f"is required with bound {self.bound}: a number of records")
-        if not weighted and self.h is not None:
+        if not self.weighted and self.h is not None:
             hint = f"bound {self.bound} takes all records of a person; h is for limit and smooth"
             raise InputError("h", self.h, hint)
+
+    @property
+    def weighted(self) -> bool:
+        """Whether a person's term is a sum of clipped terms."""
+        return self.bound in ("limit", "smooth")
 
     @property
     def one_sided(self) -> bool:
         """Whether neighbours have one unit more or fewer."""
         return self.relation == "add_remove"
-
-    def check(self, statistics: Set[str], samplers: Set[str], sums: bool) -> None:
-        """Refuse a plan that has no term or no price for persons.
-
-        Args:
-            statistics: that it asks for.
-            samplers: of its batches.
-            sums: whether silos answer in sums alone.
-        """
-        if isinstance(self.h, Rule) and "contributions" not in statistics:
-            raise Refused("h is to be chosen, and the plan releases no contributions; give a number")
-        by_sum = sorted(statistics & {"minimiser", "label_projection"})
-        if by_sum and self.bound not in ("limit", "smooth"):
-            hint = "it is no function of clipped sums of a person's terms; use bound limit or smooth"
-            raise Refused(f"{by_sum[0]} with bound {self.bound}: {hint}")
-        if self.relation == "replace_values" and sums:
-            hint = "numbers of records are public, and sums hide them; use replace_person"
-            raise Refused(f"relation replace_values with sums: {hint}")
-        if not self.one_sided:
-            return
-        if by_sum:
-            hint = "which add_remove keeps private; use replace_person"
-            raise Refused(f"{by_sum[0]} divides by the number of persons, {hint}")
-        for sampler in sorted(samplers - {"full", "poisson"}):
-            hint = "one person more shifts every draw; use full or poisson"
-            raise Refused(f"relation add_remove with {sampler} batches: {hint}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,9 +68,12 @@ def constants(scenario: Scenario) -> Constants:
     )
 
 
-def need_privacy(scenario: Scenario) -> None:
-    """Refuse a scenario without noise: no theorem covers it."""
-    name = scenario.privacy.mechanism
+def need_privacy(privacy: PrivacySection) -> None:
+    """Refuse a scenario without noise, or of units that are added or removed: no theorem covers it."""
+    name = privacy.mechanism
+    if privacy.unit.one_sided:
+        hint = "one that replaces: theorems, bounds and auto take a sum to move by 2 clip; give numbers"
+        raise InputError("scenario.privacy.unit.relation", privacy.unit.relation, hint)
     if not MECHANISMS[name].private:
         private = ", ".join(other for other, mechanism in MECHANISMS.items() if mechanism.private)
         raise InputError("scenario.privacy.mechanism", name, f"theorems and bounds need noise: {private}")
@@ -83,7 +86,7 @@ def with_numbers(scenario: Scenario, premises: Premises) -> tuple[Scenario, Deri
     section = scenario.algorithm
     if section.parameters == "given":
         return scenario, None
-    need_privacy(scenario)
+    need_privacy(scenario.privacy)
     given = {key: value for key, value in section.model_dump(exclude_unset=True).items() if value is not None}
     chosen = _chosen(scenario, premises, given)
     known = type(section).model_fields
@@ -117,6 +120,7 @@ def _chosen(scenario: Scenario, premises: Premises, given: Mapping[str, Any]) ->
 
 def noise_of(privacy: PrivacySection, premises: Premises) -> Noise:
     """The noise of a round's mean: each silo's own, or the common noise of secure aggregation."""
+    need_privacy(privacy)
     own = averaged_noise(premises)
     if not MECHANISMS[privacy.mechanism].sums_only:
         return own
@@ -133,6 +137,7 @@ def with_stated_noise(scenario: Scenario, premises: Premises) -> tuple[Scenario,
     InputError outside the theorem's conditions, or if no theorem covers the algorithm.
     """
     privacy, section = scenario.privacy, scenario.algorithm
+    need_privacy(privacy)
     algorithm, allowed, kind = section.build(), privacy.allow_violations, section.kind
     known = algorithms().get(section.name) is kind  # else a user's class, which may have any name
     name = section.name if known else f"{kind.__module__}.{kind.__qualname__}"

@@ -37,7 +37,6 @@ from fedsim.protocol.contract import Algorithm, Public
 from fedsim.protocol.dryrun import Trace
 from fedsim.protocol.limits import LIMITS
 from fedsim.protocol.links import Variant
-from fedsim.protocol.statistics import GRADIENT
 from fedsim.protocol.unit import RECORD
 from fedsim.scenario.algorithm import GivenAlgorithm
 from fedsim.scenario.automatic import step_warning, with_automatic
@@ -106,7 +105,7 @@ class Resolved:
     @property
     def symbols(self) -> Symbols:
         """The theorems' symbols; InputError for a scenario without noise."""
-        need_privacy(self.scenario)
+        need_privacy(self.scenario.privacy)
         return symbols(self.premises)
 
     def public(self, noise_multipliers: Sequence[float] | None = None) -> Public:
@@ -120,10 +119,8 @@ class Resolved:
     def trace(self) -> Trace:
         """The plan, by dry run."""
         algorithm, problem = self.gate_algorithm, self.gate_problem
-        unit = self.scenario.privacy.unit
-        limits = replace(LIMITS, one_sided=unit.one_sided)
-        trace = trace_of(algorithm, problem, self.public(), self.scenario.seed, limits)
-        return trace.of(unit)
+        trace = trace_of(algorithm, problem, self.public(), self.scenario.seed, LIMITS)
+        return trace.of(self.scenario.privacy.unit)
 
     @property
     def warnings(self) -> list[str]:
@@ -230,7 +227,11 @@ def resolve(scenario: Scenario, known: Outline | None = None) -> Resolved:
     )
     if mechanism.private and privacy.calibration == "sigma":
         resolved = replace(resolved, prescribed=Prescribed(_given_noise(resolved)))
-    _check_unit(resolved)
+    if privacy.unit != RECORD:
+        try:
+            check_unit(resolved.trace.plan, mechanism)
+        except Refused as refusal:
+            raise InputError("scenario.privacy.unit", privacy.model_dump()["unit"], str(refusal)) from None
     _check_sums(resolved)
     _check_evaluation(resolved)
     if scenario.report.own_models and resolved.own is None:
@@ -245,18 +246,6 @@ def sizes_of(privacy: PrivacySection, shape: Outline) -> tuple[int, ...]:
         return tuple(shape.sizes.values())
     field, names = "scenario.privacy.expected_persons", tuple(shape.sizes)
     return tuple(map(int, per_silo(field, privacy.expected_persons, names)))
-
-
-def _check_unit(resolved: Resolved) -> None:
-    """Check that the plan has a term and a price for persons, where they are the unit."""
-    privacy = resolved.scenario.privacy
-    if privacy.unit == RECORD:
-        return
-    plan = resolved.trace.plan
-    try:
-        check_unit(plan, MECHANISMS[privacy.mechanism])
-    except Refused as refusal:
-        raise InputError("scenario.privacy.unit", privacy.model_dump()["unit"], str(refusal)) from None
 
 
 def _check_sums(resolved: Resolved) -> None:
@@ -303,8 +292,9 @@ def _given_noise(resolved: Resolved) -> tuple[float, ...]:
         hint = f"{type(resolved.algorithm).__qualname__} has no clip_norm; use noise_multiplier"
         raise InputError("scenario.privacy.sigma", privacy.sigma, hint)
     # A gradient comes first in every algorithm's plan; the anchors of prox-SVRG use every record.
-    batch = resolved.trace.plan.rounds[0][0].batch
-    moved = GRADIENT.sensitivity(clip)
+    plan = resolved.trace.plan
+    batch, query = plan.rounds[0][0].batch, plan.rounds[0][0].queries[0]
+    moved = plan.spread(query) * clip
     return tuple(sigma * batch.size(n) / moved for sigma, n in zip(sigmas, resolved.sizes, strict=True))
 
 

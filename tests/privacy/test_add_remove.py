@@ -9,6 +9,8 @@ from dp_accounting.pld import PLDAccountant
 from fedsim.common.errors import Refused
 from fedsim.privacy import calibrate, cost, verify
 from fedsim.privacy.calibrate import Budget
+from fedsim.privacy.mechanism import check_unit
+from fedsim.privacy.registry import GAUSSIAN
 from fedsim.protocol.batch import FULL, Poisson
 from fedsim.protocol.limits import LIMITS
 from fedsim.protocol.plan import Ask, Plan, QueryShape, Release
@@ -72,10 +74,11 @@ def test_the_calibrated_noise_costs_the_budget(epsilon):
 def test_poisson_has_a_price_for_every_gaussian_statistic_of_added_units(name):
     options = (1.0,) if name == "second_moment" else ()
     rounds = ((Ask(Poisson(0.1), (QueryShape(name, 0 if options else 1, 1.0, options),)),),)
-    LIMITS.check_plan(Plan(rounds, ADDED), 3, 3)
+    LIMITS.check_plan(Plan(rounds), 3, 3)  # a dry run knows of no unit
+    check_unit(Plan(rounds, ADDED), GAUSSIAN)
     for unit in (RECORD, Person()):
         with pytest.raises(Refused, match="no price for such batches"):
-            LIMITS.check_plan(Plan(rounds, unit), 3, 3)
+            check_unit(Plan(rounds, unit), GAUSSIAN)
     chosen = ((Ask(Poisson(0.1), (QueryShape("choice", 2, 1.0),)),),)
     with pytest.raises(Refused, match="no price for such batches"):
         LIMITS.check_plan(Plan(chosen, ADDED), 3, 3)

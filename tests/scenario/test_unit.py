@@ -19,6 +19,7 @@ from fedsim.deployment.offers import deployable
 from fedsim.privacy import gaussian
 from fedsim.protocol.contributions import tradeoff
 from fedsim.protocol.unit import Person
+from fedsim.scenario.by_theorem import noise_of
 from fedsim.scenario.contributions import sweet_spot
 from fedsim.scenario.load import parse
 from fedsim.scenario.resolve import Resolved, resolve
@@ -271,3 +272,26 @@ def test_what_asks_for_h_is_not_deployed() -> None:
     found = chosen(QUANTILE)
     with refused("scenario.privacy.unit.h", "quantile", "exists in simulation only"):
         deployable(found.scenario)
+
+
+def test_noise_that_is_given_as_sigma_is_over_what_a_person_moves_a_mean_by() -> None:
+    given: dict[str, Any] = {"calibration": "sigma", "sigma": 0.1, "epsilon": 50}
+    z = resolved("person", **given).noise_multipliers
+    added = resolved(ADDED, expected_persons=list(SHAPE.sizes.values()), **given).noise_multipliers
+    assert z is not None
+    assert added == tuple(2 * each for each in z)
+
+
+def test_what_takes_sums_to_move_by_two_clips_is_refused_for_persons_more_or_fewer() -> None:
+    def refusal() -> Any:
+        return refused("scenario.privacy.unit.relation", "add_remove", "take a sum to move by 2 clip")
+
+    with refusal():
+        resolved(ADDED, {"algorithm.parameters": "theorem"}, expected_persons=50)
+    with refusal():
+        resolved(ADDED, calibration="theorem", claimed_epsilon=1.0, expected_persons=50)
+    run = resolved(ADDED, expected_persons=50)
+    with refusal():
+        _ = run.symbols
+    with refusal():  # of `auto`
+        noise_of(run.scenario.privacy, run.premises)

@@ -9,7 +9,8 @@ import torch
 from support.statistic_records import FEATURES, OPTIONS, hostile, problem_of, shape_of
 
 from fedsim.common.errors import InputError, Refused
-from fedsim.privacy.registry import MECHANISMS
+from fedsim.privacy.mechanism import check_unit
+from fedsim.privacy.registry import GAUSSIAN, MECHANISMS
 from fedsim.problems.glm import LinearRegression, SoftmaxRegression
 from fedsim.problems.network import NeuralNetwork
 from fedsim.problems.network_models import Imported, Mlp
@@ -81,7 +82,7 @@ def test_swapping_a_person_moves_a_sum_by_the_spread_times_the_clip_at_most(name
     if name in BY_SUM and unit.bound in ("clip", "mean"):
         plan = Plan(((Ask(FULL, (shape_of(name),)),),), unit)
         with pytest.raises(Refused, match="use bound limit or smooth"):
-            plan.check_unit(sums=False)
+            check_unit(plan, GAUSSIAN)
         return
     known, clip = statistic(name), 0.25 if statistic(name).clipped else 1.0
     persons = hostile_persons(name)
@@ -104,7 +105,7 @@ def test_a_person_more_moves_a_sum_by_the_clip_at_most(name, unit):
     unit = replace(unit, relation="add_remove")
     known, clip = statistic(name), 0.25 if statistic(name).clipped else 1.0
     plan = Plan(((Ask(FULL, (shape_of(name),)),),), unit)
-    plan.check_unit(sums=False)
+    check_unit(plan, GAUSSIAN)
     assert plan.spread(shape_of(name)) == 1.0
     moved = sums(name, hostile_persons(name), unit, clip).double()
     without = sums(name, [(np.zeros((0, FEATURES)), np.zeros(0))], unit, clip).double()
@@ -402,10 +403,12 @@ def test_contributions_are_counted_by_person_in_batches_too():
 def test_contributions_are_of_persons_and_an_h_that_is_asked_for_needs_them():
     asked = Plan(((Ask(FULL, (QueryShape("contributions", 0, 1.0, (1.0, 2.0)),)),),))
     with pytest.raises(Refused, match="use unit person"):
-        asked.check_unit(sums=False)
+        check_unit(asked, GAUSSIAN)
     for rule in (ASKED, Rule("sweet_spot", {1: 1.0})):
         with pytest.raises(Refused, match="h is to be chosen"):
-            Plan(((Ask(FULL, (QueryShape("gradient", 1, 1.0),)),),), Person("limit", rule)).check_unit(False)
+            check_unit(
+                Plan(((Ask(FULL, (QueryShape("gradient", 1, 1.0),)),),), Person("limit", rule)), GAUSSIAN
+            )
     for wrong in ((2.0, 1.0), (0.0, 1.0), (1.0, 1.0)):
         with pytest.raises(Refused, match="ascending"):
             LIMITS.check_ask(Ask(FULL, (QueryShape("contributions", 0, 1.0, wrong),)), 3, 3)

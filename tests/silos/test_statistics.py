@@ -9,6 +9,8 @@ import torch
 from support.statistic_records import FEATURES, OPTIONS, hostile, problem_of, shape_of
 
 from fedsim.common.errors import Refused
+from fedsim.privacy.mechanism import check_unit
+from fedsim.privacy.registry import GAUSSIAN
 from fedsim.problems.answerable import check_answerable
 from fedsim.problems.glm import AbsoluteError, LinearRegression, LogisticRegression, SoftmaxRegression
 from fedsim.protocol.batch import FULL, Poisson
@@ -157,8 +159,8 @@ def test_a_smaller_spread_than_2_has_no_price_on_batches_that_may_lack_the_recor
     if name == "sum":
         assert alone.abs().max() > statistic(name).sensitivity(1.0) / 2
     with pytest.raises(Refused, match="no price for such batches"):
-        LIMITS.check_ask(Ask(Poisson(0.1), (shape_of(name),)), 3, 3)
-    LIMITS.check_ask(Ask(Poisson(0.1), (shape_of("gradient"),)), 3, 3)
+        check_unit(Plan(((Ask(Poisson(0.1), (shape_of(name),)),),)), GAUSSIAN)
+    check_unit(Plan(((Ask(Poisson(0.1), (shape_of("gradient"),)),),)), GAUSSIAN)
 
 
 def test_a_label_that_is_none_moves_a_label_projection_by_a_label_alone():
