@@ -22,7 +22,7 @@ from fedsim.simulation.host import preview, preview_evaluation, second_opinions
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from fedsim.report.silo_rows import Conversions
+    from fedsim.report.person_rows import Conversions
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -52,7 +52,7 @@ class Price:
 
     def _repr_html_(self) -> str:
         stated = self.statement
-        return lines_html([*stated.notices, str(stated)]) + silos_html(stated.silos, stated.adjacency)
+        return lines_html([*stated.notices, str(stated)]) + silos_html(stated)
 
 
 def price(

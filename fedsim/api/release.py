@@ -81,7 +81,7 @@ class Released:
 
     def _repr_html_(self) -> str:
         privacy = self.run.summary.privacy
-        return released_table(self.rows).html + silos_html(privacy.silos, privacy.adjacency)
+        return released_table(self.rows).html + silos_html(privacy)
 
 
 def release(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -16,8 +15,9 @@ import pyarrow as pa
 from fedsim.common.files import atomic_directory, check_free, writing
 from fedsim.report.outcome import Outcome
 from fedsim.report.predictor import Predictor, predictor_of
+from fedsim.report.privacy_statement import PriceStatement
 from fedsim.report.run_directory import RunData, move_scenario, read
-from fedsim.report.summary import SiloRow
+from fedsim.report.summary import Privacy
 from fedsim.report.tables import Table, figure_html, lines_html
 from fedsim.report.texts import (
     METRICS_TITLE,
@@ -199,12 +199,7 @@ class Run:
         lines = [*summary.privacy.notices, *chosen, *warned, result_line(summary), *remarks(summary)]
         metrics = metrics_table(summary)
         tables = lines_html([f"{METRICS_TITLE}. {metrics.caption}"]) + metrics.html if metrics.rows else ""
-        return (
-            figure_html(self.plot)
-            + lines_html(lines)
-            + tables
-            + silos_html(summary.privacy.silos, summary.privacy.adjacency)
-        )
+        return figure_html(self.plot) + lines_html(lines) + tables + silos_html(summary.privacy)
 
 
 def load_run(path: str | os.PathLike[str]) -> Run:
@@ -218,7 +213,7 @@ def load_run(path: str | os.PathLike[str]) -> Run:
 _MOST_SILOS = 20
 
 
-def silos_html(silos: Sequence[SiloRow], adjacency: str) -> str:
+def silos_html(privacy: Privacy | PriceStatement) -> str:
     """The cost to each silo as HTML; of many silos, to those with the least slack."""
-    table = silo_table(silos, _MOST_SILOS, adjacency)
+    table = silo_table(privacy.silos, _MOST_SILOS, privacy.title, privacy.counted)
     return lines_html([table.caption]) + table.html

@@ -17,7 +17,8 @@ from rich.table import Table as RichTable
 
 if TYPE_CHECKING:
     from fedsim.api.run import Run
-    from fedsim.report.summary import Parameters, Persons, SiloRow
+    from fedsim.report.privacy_statement import PriceStatement
+    from fedsim.report.summary import Parameters, Privacy
     from fedsim.report.tables import TextTable
 
 
@@ -95,17 +96,16 @@ def rendered(table: TextTable, title: str) -> RichTable:
     return shown
 
 
-def print_silos(
-    console: Console, silos: Sequence[SiloRow], adjacency: str, persons: Persons | None = None
-) -> None:
+def print_silos(console: Console, privacy: Privacy | PriceStatement) -> None:
     """Print for each silo its size, budget, cost and noise; of many silos, of the tightest; and the line on
     what that is worth to a person.
     """
     from fedsim.report.tables import capital
-    from fedsim.report.texts import person_lines, silo_table, silos_title
+    from fedsim.report.texts import person_lines, silo_table
 
-    console.print(rendered(silo_table(silos, 20, adjacency), silos_title(adjacency)))
-    for line in person_lines(persons):
+    table = silo_table(privacy.silos, 20, privacy.title, privacy.counted)
+    console.print(rendered(table, f"Epsilon per silo ({privacy.title})"))
+    for line in person_lines(privacy.persons):
         say(console, capital(line))
 
 
@@ -182,8 +182,7 @@ def print_run(console: Console, done: Run, directory: Path) -> None:
         console.print(rendered(metrics_table(summary), METRICS_TITLE))
     if summary.privacy.silos:
         console.print()
-        privacy = summary.privacy
-        print_silos(console, privacy.silos, privacy.adjacency, privacy.persons)
+        print_silos(console, summary.privacy)
         console.print()
     files = ", ".join(listing(directory))
     say(console, f"Wrote {shown(directory)}/ ({files})")

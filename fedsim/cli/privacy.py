@@ -22,7 +22,7 @@ from fedsim.privacy.rounding import shown_down, shown_up
 if TYPE_CHECKING:
     from fedsim.api.audit import Audit, DaemonAudit
     from fedsim.privacy.convert import Guarantee
-    from fedsim.report.silo_rows import Conversions, SiloConversions
+    from fedsim.report.person_rows import Conversions, SiloConversions
     from fedsim.report.tables import TextTable
     from fedsim.scenario.model import Scenario
 
@@ -57,7 +57,7 @@ def privacy(
         print_notices(console, found.notices)
         print_parameters(console, found.parameters)
         console.print(str(found), highlight=False)
-        print_silos(console, found.silos, found.adjacency, found.persons)
+        print_silos(console, found)
         if found.conversions:
             show_conversions(console, found.conversions)
 
@@ -67,11 +67,9 @@ def show_conversions(console: Console, values: Conversions) -> None:
 
     "no guarantee" stands where delta would reach 1.
     """
-    console.print(
-        f"Central DP of one record, all silos together: {_cell(values.central)} "
-        "(a record lies in one silo: the largest epsilon and delta)",
-        highlight=False,
-    )
+    console.print(f"Central DP of {values.central_of}: {_cell(values.central)}", highlight=False)
+    if not values.silos:
+        return
     silos = sorted(values.silos, key=_weakest_first)
     groups = max((silo.group for silo in silos), key=len)
     heads = [*(f"{entry.records} records" for entry in groups), "whole silo", "to set for user level"]

@@ -44,7 +44,7 @@ def release(
         privacy = found.run.summary.privacy
         print_notices(output.results, privacy.notices)
         output.results.print(rendered(released_table(found.rows), given.name))
-        print_silos(output.results, privacy.silos, privacy.adjacency, privacy.persons)
+        print_silos(output.results, privacy)
         say(output.results, f"Wrote {shown(directory)}/")
         output.summary({"values": found.rows, "silos": [silo.tree() for silo in privacy.silos]})
 

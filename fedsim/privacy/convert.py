@@ -28,6 +28,8 @@ def group(epsilon: float, delta: float, k: int) -> Guarantee | None:
         delta: in [0, 1).
         k: number of records, >= 1.
 
+    All n records of a silo, a user, are one: its user-level DP (appendix B.1), useful for small epsilon only.
+
     Source: Lowy 2023 (thesis), Proposition 12.
 
     >>> epsilon, delta = group(0.5, 1e-9, k=2)
@@ -65,16 +67,6 @@ def group_gaussian(mu: float, delta: float, k: int) -> Guarantee | None:
     return None if epsilon == math.inf else Guarantee(epsilon, delta)
 
 
-def user_level(epsilon: float, delta: float, n: int) -> Guarantee | None:
-    """Replace all n records of a silo: (n epsilon, n e^((n-1) epsilon) delta), useful for small epsilon only.
-
-    A user is a silo: inter-silo record-level DP gives user-level DP by `group` at k = n, never the converse.
-
-    Source: Lowy 2023 (thesis), appendix B.1.
-    """
-    return group(epsilon, delta, n)
-
-
 def hybrid(epsilon: float, delta: float, n: int) -> Guarantee:
     """Return the record-level (epsilon / n, delta / (4 n)) that also gives user-level (epsilon, delta).
 
@@ -93,7 +85,7 @@ def hybrid(epsilon: float, delta: float, n: int) -> Guarantee:
     >>> record = hybrid(1.0, 1e-4, n=100)
     >>> record
     Guarantee(epsilon=0.01, delta=2.5e-07)
-    >>> user_level(*record, n=100).delta < 1e-4
+    >>> group(*record, k=100).delta < 1e-4
     True
     """
     _check(n)

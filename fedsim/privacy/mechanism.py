@@ -12,7 +12,7 @@ from fedsim.privacy.calibrate import Budget
 from fedsim.protocol.batch import Poisson
 from fedsim.protocol.plan import Census, Plan
 from fedsim.protocol.statistics import OPPOSITE, statistic
-from fedsim.protocol.unit import Person, Record, Rule
+from fedsim.protocol.unit import RECORD, Person, Rule
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -94,14 +94,13 @@ class Mechanism(Protocol):
 
 def check_unit(plan: Plan, mechanism: Mechanism) -> None:
     """Refuse a plan whose unit has no term, or no price with the mechanism."""
-    for refused, why in (
-        _for_records(plan) if isinstance(plan.unit, Record) else _for_persons(plan, mechanism)
-    ):
+    rules = _of_records if plan.unit == RECORD else _of_persons
+    for refused, why in rules(plan, mechanism):
         if refused:
             raise Refused(why)
 
 
-def _for_records(plan: Plan) -> Iterator[tuple[bool, str]]:
+def _of_records(plan: Plan, mechanism: Mechanism) -> Iterator[tuple[bool, str]]:
     names = {query.statistic for query in plan.queries}
     yield "contributions" in names, "contributions are records of persons; use unit person"
     yield from _replaced(plan)
@@ -118,7 +117,7 @@ def _replaced(plan: Plan) -> Iterator[tuple[bool, str]]:
             yield short, f"{query.statistic} on {ask.batch}: {hint}"
 
 
-def _for_persons(plan: Plan, mechanism: Mechanism) -> Iterator[tuple[bool, str]]:
+def _of_persons(plan: Plan, mechanism: Mechanism) -> Iterator[tuple[bool, str]]:
     unit, names = plan.unit, {query.statistic for query in plan.queries}
     assert isinstance(unit, Person)
     if not unit.one_sided:

@@ -125,7 +125,7 @@ def render(run: RunData, figures: Path) -> str:
         numbers=_headline(summary),
         statement=_statement(summary.privacy),
         mechanism=how_facts(summary.privacy),
-        silos=silo_table(summary.privacy.silos, _MOST_SILOS, summary.privacy.adjacency),
+        silos=silo_table(summary.privacy.silos, _MOST_SILOS, summary.privacy.title, summary.privacy.counted),
         audit=_audit(None if run.directory is None else read_audit(run.directory), figures),
         metrics=metrics_table(summary),
         methods=methods(summary.baselines),

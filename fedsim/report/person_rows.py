@@ -17,10 +17,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import cache
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
-from fedsim.common.serialise import finite
+from pydantic import PlainSerializer
+
 from fedsim.privacy import convert
+from fedsim.privacy.convert import Guarantee
 from fedsim.privacy.cost import Composition, compose, joint
 from fedsim.privacy.grid import GridGaussian
 from fedsim.privacy.mechanism import Mechanism
@@ -28,7 +30,7 @@ from fedsim.privacy.registry import GAUSSIAN
 from fedsim.protocol.batch import FULL
 from fedsim.protocol.plan import Admitted, Release
 from fedsim.protocol.unit import RECORD
-from fedsim.report.summary import PersonRow, Persons
+from fedsim.report.summary import Part, PersonRow, Persons
 from fedsim.scenario.evaluation import evaluation_of
 from fedsim.scenario.resolve import Resolved
 
@@ -64,7 +66,68 @@ def persons(
     return {"persons": Persons(note=SWAP, rows=rows, **seen)}
 
 
+GROUPS = (2, 5, 10)
+EXACT, GENERIC = "exact Gaussian, k mu", "(k epsilon, k e^((k-1) epsilon) delta)"
+Plain = Annotated[Guarantee, PlainSerializer(Guarantee._asdict)]  # {"epsilon": ..., "delta": ...} in JSON
+
+
+class GroupPrivacy(Part):
+    """For replacing so many records; None where nothing is guaranteed (delta would reach 1)."""
+
+    records: int
+    guarantee: Plain | None
+
+
+class SiloConversions(Part):
+    """Group privacy, user level, and the record-level budget that gives the silo's budget at user level."""
+
+    name: str
+    n: int
+    group_rule: str
+    group: list[GroupPrivacy]
+    user_level: Plain | None
+    record_level_for_user_level_budget: Plain | None
+
+
+class Conversions(Part):
+    """`central` is of one unit, in as many silos as one may be in; `silos` of records, where they are it."""
+
+    central_of: str = "one record, which lies in one silo"
+    central: Plain | None
+    silos: list[SiloConversions]
+
+
+def conversions(resolved: Resolved, silos: Sequence[Admitted]) -> Conversions:
+    """The guarantees of silos that admitted the run's plan."""
+    unit = resolved.scenario.privacy.unit
+    if unit != RECORD:
+        most = min(unit.silos_per_person, len(silos))
+        found = _guarantee(_Silos.of(resolved, silos, (), False).together(most))
+        of = f"one person, who is in {most} silo{'s' * (most > 1)} at most"
+        return Conversions(central_of=of, central=found, silos=[])
+    pairs = [(silo.epsilon_guaranteed, silo.terms.delta) for silo in silos]
+    return Conversions(central=convert.central(pairs), silos=[_converted(resolved, each) for each in silos])
+
+
+def _converted(resolved: Resolved, silo: Admitted) -> SiloConversions:
+    terms, own = silo.terms, _Silos.of(resolved, [silo], (), False)
+    recipe = convert.hybrid(terms.epsilon, terms.delta, terms.n) if terms.epsilon <= 1 else None
+    groups = [(k, _guarantee(own.replaced(k))) for k in (*GROUPS, terms.n) if k <= terms.n]
+    return SiloConversions(
+        name=terms.name,
+        n=terms.n,
+        group_rule=EXACT if own.mus else GENERIC,
+        group=[GroupPrivacy(records=k, guarantee=found) for k, found in groups[:-1]],
+        user_level=groups[-1][1],
+        record_level_for_user_level_budget=recipe,
+    )
+
+
 Cost = tuple[float, float]
+
+
+def _guarantee(cost: Cost) -> Guarantee | None:
+    return Guarantee(*cost) if cost[0] < math.inf and cost[1] < 1 else None
 
 
 class _Silos(NamedTuple):
@@ -117,8 +180,8 @@ class _Silos(NamedTuple):
 
     def row(self, cost: Cost, **of: int) -> PersonRow:
         """A cost as a row; one without a finite epsilon, or whose delta reaches 1, is no guarantee."""
-        epsilon, delta = cost if cost[1] < 1 else (math.inf, 1.0)
-        return PersonRow(**of, epsilon=finite(epsilon), delta=delta if epsilon < math.inf else None)
+        epsilon, delta = _guarantee(cost) or (None, None)
+        return PersonRow(**of, epsilon=epsilon, delta=delta)
 
     def _of(self, mu: float) -> Cost:
         """The cost of one Gaussian release, at the largest delta."""

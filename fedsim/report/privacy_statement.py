@@ -12,17 +12,9 @@ from fedsim.problems.network import NeuralNetwork
 from fedsim.problems.network_models import Imported
 from fedsim.protocol.plan import Admitted
 from fedsim.report.outcome import Deployed, Outcome, measures_objective
-from fedsim.report.person_rows import persons
+from fedsim.report.person_rows import Conversions, conversions, persons
 from fedsim.report.record import Counted
-from fedsim.report.silo_rows import (
-    Conversions,
-    admitted_of,
-    admitted_rows,
-    conversions,
-    has_gap,
-    samplers,
-    silo_rows,
-)
+from fedsim.report.silo_rows import admitted_of, admitted_rows, has_gap, samplers, silo_rows
 from fedsim.report.summary import Parameters, Part, Persons, Privacy, SiloRow
 from fedsim.report.unit_words import Words, guaranteed, words
 from fedsim.scenario.model import Scenario
@@ -107,6 +99,8 @@ def how(resolved: Resolved) -> dict[str, Any]:
         "notices": _notices(resolved),
         "unit": said.one if mechanism.private else NONE.name,
         "adjacency": said.adjacency,
+        "title": said.title,
+        "counted": said.counted,
         "mechanism": mechanism.name,
         "sampler": sampler,
         "accountant": mechanism.accountant(sampler) + (shares and f"; of mu^2{shares} training the rest"),
@@ -255,6 +249,8 @@ class PriceStatement(Part):
     notices: list[str]
     unit: str
     adjacency: str
+    title: str
+    counted: str
     mechanism: str
     sampler: list[str]
     accountant: str

@@ -1,27 +1,24 @@
-"""The cost of a run to each silo: admitted, claimed and spent epsilon, and other units of privacy."""
+"""The cost of a run to each silo: admitted, claimed and spent epsilon."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import cache
-from math import inf, isfinite
-from typing import Annotated, Any
+from math import isfinite
+from typing import Any
 
 import numpy as np
-from pydantic import PlainSerializer
 
 from fedsim.common.serialise import finite
-from fedsim.privacy import convert, cost
+from fedsim.privacy import cost
 from fedsim.privacy.attainable import epsilon as attainable_epsilon
-from fedsim.privacy.convert import Guarantee
-from fedsim.privacy.cost import compose
 from fedsim.privacy.grid import GridGaussian
 from fedsim.protocol.batch import WithReplacement
 from fedsim.protocol.plan import Admitted, Census, Plan, Release, Statement
 from fedsim.report.outcome import Outcome
 from fedsim.report.record import SiloSpend
-from fedsim.report.summary import Part, SiloRow
+from fedsim.report.summary import SiloRow
 from fedsim.scenario.evaluation import evaluation_of
 from fedsim.scenario.resolve import Resolved
 
@@ -199,65 +196,3 @@ def prefixes(plan: Plan, rounds: Sequence[int], points: int) -> list[tuple[int, 
         if place in places:
             result.append((index + 1, tuple(sorted(total.items(), key=repr))))
     return result
-
-
-GROUPS = (2, 5, 10)
-EXACT, GENERIC = "exact Gaussian, k mu", "(k epsilon, k e^((k-1) epsilon) delta)"
-
-
-Plain = Annotated[Guarantee, PlainSerializer(Guarantee._asdict)]  # {"epsilon": ..., "delta": ...} in JSON
-
-
-class GroupPrivacy(Part):
-    """For replacing so many records; None where nothing is guaranteed (delta would reach 1)."""
-
-    records: int
-    guarantee: Plain | None
-
-
-class SiloConversions(Part):
-    """Group privacy, user level, and the record-level budget that gives the silo's budget at user level."""
-
-    name: str
-    n: int
-    group_rule: str
-    group: list[GroupPrivacy]
-    user_level: Plain | None
-    record_level_for_user_level_budget: Plain | None
-
-
-class Conversions(Part):
-    """`central` is for one record, wherever it lies."""
-
-    central: Plain | None
-    silos: list[SiloConversions]
-
-
-def conversions(resolved: Resolved, silos: Sequence[Admitted]) -> Conversions:
-    """The guarantees of silos that admitted the run's plan."""
-    pairs = [(silo.epsilon_guaranteed, silo.terms.delta) for silo in silos]
-    return Conversions(central=convert.central(pairs), silos=[_silo(resolved, each) for each in silos])
-
-
-def _silo(resolved: Resolved, silo: Admitted) -> SiloConversions:
-    terms = silo.terms
-    rule, of_group = _group_rule(resolved, silo)
-    recipe = convert.hybrid(terms.epsilon, terms.delta, terms.n) if terms.epsilon <= 1 else None
-    return SiloConversions(
-        name=terms.name,
-        n=terms.n,
-        group_rule=rule,
-        group=[GroupPrivacy(records=k, guarantee=of_group(k)) for k in GROUPS if k <= terms.n],
-        user_level=of_group(terms.n),
-        record_level_for_user_level_budget=recipe,
-    )
-
-
-def _group_rule(resolved: Resolved, silo: Admitted) -> tuple[str, Callable[[int], Guarantee | None]]:
-    """The best rule that holds: k mu where the plan is one Gaussian, the generic one otherwise."""
-    terms, z = silo.terms, silo.noise_multiplier
-    composition = compose(resolved.trace.plan.census(terms.rounds), terms.n)
-    if composition.sampled:
-        return GENERIC, lambda k: convert.group(silo.epsilon_guaranteed, terms.delta, k)
-    mu = composition.weight / z if z > 0 else inf if composition.weight > 0 else 0.0
-    return EXACT, lambda k: convert.group_gaussian(mu, terms.delta, k)

@@ -103,6 +103,8 @@ class Privacy(Part):
     notices: list[str] = []
     unit: str
     adjacency: str
+    title: str
+    counted: str
     guarantee: str
     guarantee_colluding: str = ""
     mechanism: str

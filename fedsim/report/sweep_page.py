@@ -30,7 +30,7 @@ from fedsim.report.sweep_summary import (
     title,
 )
 from fedsim.report.tables import TextTable, capital
-from fedsim.report.texts import budget_text, distinct, for_neighbours, mean_text, number_text, value_text
+from fedsim.report.texts import budget_text, captioned, distinct, mean_text, number_text, value_text
 from fedsim.scenario.metric import METRICS
 
 _NOTHING = TextTable("", [], [])
@@ -144,7 +144,7 @@ def _costs(sweep: SweepSummary) -> TextTable:
         "silo": (True, lambda row: str(row.costliest_silo)),
     }
     used = {name: write for name, (needed, write) in columns.items() if needed}
-    caption = f"{for_neighbours(sweep.privacy.adjacency)}; the largest over trials."
+    caption = f"{captioned(sweep.privacy.title)}; the largest over trials."
     return TextTable.of(caption, shown, used)
 
 

@@ -137,6 +137,7 @@ class SweepPrivacy(Part):
 
     unit: str
     adjacency: str
+    title: str
     guarantee: str
     notices: list[str]
     mechanism: list[str]

@@ -29,7 +29,7 @@ from fedsim.report.summary import (
     spans,
 )
 from fedsim.report.tables import TextTable, capital
-from fedsim.report.unit_words import neighbours, words
+from fedsim.report.unit_words import words
 from fedsim.report.worth import costs_lines, joining_lines
 from fedsim.scenario.metric import METRICS, better
 
@@ -82,23 +82,19 @@ _OPTIONAL = (
 _STATED = ("epsilon_colluding",)  # shown where it is stated that there is none, too
 
 
-def silos_title(adjacency: str) -> str:
-    """The title of a table of silos on a terminal.
-
-    >>> silos_title("replace one record, number of records fixed and public")
-    'Epsilon per silo (replace one record)'
-    """
-    return f"Epsilon per silo ({neighbours(adjacency)})"
+def captioned(title: str) -> str:
+    """A title of `fedsim.report.unit_words` at the beginning of a caption: `For replacing one record`."""
+    return f"For {title.replace('replace ', 'replacing ')}"
 
 
-def for_neighbours(adjacency: str) -> str:
-    """The same at the beginning of a caption: `For replacing one record`."""
-    return f"For {neighbours(adjacency).replace('replace ', 'replacing ')}"
-
-
-def silo_table(silos: Sequence[SiloRow], most: int, adjacency: str = words(RECORD).adjacency) -> TextTable:
+def silo_table(
+    silos: Sequence[SiloRow],
+    most: int,
+    title: str = words(RECORD).title,
+    counted: str = words(RECORD).counted,
+) -> TextTable:
     """Up to `most` silos as they are; of more, the 20 with the least slack and the range of all of them."""
-    said, counted = for_neighbours(adjacency), "persons" if "person" in adjacency else "records"
+    said = captioned(title)
     keys = [key for key in _COLUMNS if key not in _OPTIONAL or any(_states(silo, key) for silo in silos)]
     if "epsilon_claimed" in keys and all(silo.epsilon_budget is None for silo in silos):
         keys.remove("epsilon_budget")  # a claim stands in its place

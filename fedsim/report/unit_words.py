@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import NamedTuple
 
 from fedsim.protocol.unit import Person, Record
@@ -12,22 +11,25 @@ class Words(NamedTuple):
     """Whose data a guarantee is about, as a report says it."""
 
     one: str  # the unit
-    adjacency: str  # what neighbouring data sets differ in, its first clause before a comma or semicolon
+    adjacency: str  # what neighbouring data sets differ in
     change: str  # the same within a guarantee, which is "with respect to" this
+    title: str  # the same for titles
+    counted: str  # what n counts
 
 
 _RECORD = Words(
     "one record of one silo",
     "replace one record, number of records fixed and public",
     "replacing one of its records",
+    "replace one record",
+    "records",
 )
+_TITLE = dict.fromkeys(("replace_person", "replace_values"), "replace one person's records by another's")
+_TITLE["add_remove"] = "one person more or fewer"
 _ADJACENCY = {
-    "replace_person": "replace one person's records by another's, any number of them; the number of persons "
-    "is fixed and public, the number of records is not",
-    "replace_values": "replace one person's records by another's, as many of them; who has how many records "
-    "is public",
-    "add_remove": "one person more or fewer; the number of persons is private, the silo declares one in its "
-    "place",
+    "replace_person": ", any number of them; the number of persons is fixed and public, of records it is not",
+    "replace_values": ", as many of them; who has how many records is public",
+    "add_remove": "; the number of persons is private, the silo declares one in its place",
 }
 _CHANGE = {
     "replace_person": "replacing {} by those of another person, any number of them",
@@ -57,12 +59,8 @@ def words(unit: Record | Person, labels: bool = False, column: str | None = None
     of = "the labels of all records" if labels else "all records"
     hidden = f"; {_HIDDEN}" if labels else ""
     change = _CHANGE[unit.relation].format(f"{of} of one person in that silo{value}")
-    return Words(f"{of} of one person in one silo{value}{hidden}", _ADJACENCY[unit.relation], change + hidden)
-
-
-def neighbours(adjacency: str) -> str:
-    """The first clause of an adjacency, for titles."""
-    return re.split("[,;]", adjacency)[0]
+    one, title = f"{of} of one person in one silo{value}{hidden}", _TITLE[unit.relation]
+    return Words(one, title + _ADJACENCY[unit.relation], change + hidden, title, "persons")
 
 
 def guaranteed(text: str, own: Words) -> str:

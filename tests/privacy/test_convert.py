@@ -46,11 +46,11 @@ def test_the_exact_gaussian_group_is_attained_and_below_the_generic_bound(mu, k)
 
 
 def test_user_level_is_the_group_of_all_records_and_the_recipe_reaches_its_target():
-    assert convert.user_level(0.01, 1e-8, 50) == pytest.approx((0.5, 50e-8 * math.exp(0.49)))
+    assert convert.group(0.01, 1e-8, 50) == pytest.approx((0.5, 50e-8 * math.exp(0.49)))
     for target, delta, n in [(1.0, 1e-5, 1), (1.0, 1e-5, 1000), (0.1, 1e-3, 7)]:
         record = convert.hybrid(target, delta, n)
         assert record == (target / n, delta / (4 * n))
-        user = convert.user_level(*record, n)
+        user = convert.group(*record, n)
         assert user.epsilon == pytest.approx(target)
         assert user.delta < delta
     with refused("epsilon", 1.01):

@@ -27,18 +27,17 @@ from fedsim.privacy.convert import Guarantee
 from fedsim.problems.glm import GeneralisedLinear, LinearRegression, LogisticRegression
 from fedsim.protocol.batch import FULL, Subsample
 from fedsim.protocol.plan import Admitted, Ask, Plan, QueryShape, Statement, Terms
-from fedsim.protocol.unit import RECORD
 from fedsim.report import plots
 from fedsim.report.audit import AttainedPart, AuditedSilo, AuditPart, ConfidencePart, audit_table
 from fedsim.report.comparison import compared, source_of
 from fedsim.report.page import render
+from fedsim.report.person_rows import Conversions, GroupPrivacy, SiloConversions
 from fedsim.report.run_directory import read
-from fedsim.report.silo_rows import Conversions, GroupPrivacy, SiloConversions, chosen, prefixes
+from fedsim.report.silo_rows import chosen, prefixes
 from fedsim.report.style import frame, frame_lines, legend_below, settle, styled
 from fedsim.report.summarise import interval90
 from fedsim.report.sweep_figure import Point, draw
 from fedsim.report.texts import result_line
-from fedsim.report.unit_words import words
 from fedsim.simulation.sweeps.job import job_of
 from fedsim.simulation.sweeps.run import run
 
@@ -252,9 +251,7 @@ def printed(thing: object) -> str:
 
 
 def test_in_a_terminal(costly: Path) -> None:
-    shown = captured(
-        lambda console: print_silos(console, read(costly).summary.privacy.silos, words(RECORD).adjacency)
-    )
+    shown = captured(lambda console: print_silos(console, read(costly).summary.privacy))
     (line,) = (line for line in shown.splitlines() if line.startswith("silo-00"))
     assert line.split()[2:6] == ["1.001e-05", "1.001", "0.9999", "1.001"]
 
@@ -320,5 +317,7 @@ def test_in_other_units_and_a_budget_to_set_is_rounded_down() -> None:
 
 
 def test_an_infinite_cost_is_none(costly: Path) -> None:
-    silo = read(costly).summary.privacy.silos[0].model_copy(update={"epsilon_guaranteed": None})
-    assert "none" in captured(lambda console: print_silos(console, [silo], words(RECORD).adjacency))
+    privacy = read(costly).summary.privacy
+    silo = privacy.silos[0].model_copy(update={"epsilon_guaranteed": None})
+    free = privacy.model_copy(update={"silos": [silo], "persons": None})
+    assert "none" in captured(lambda console: print_silos(console, free))

@@ -6,7 +6,7 @@ import pytest
 
 from fedsim.privacy.registry import MECHANISMS
 from fedsim.protocol.unit import RECORD, Person
-from fedsim.report.texts import for_neighbours, silo_table, silos_title
+from fedsim.report.texts import captioned, silo_table
 from fedsim.report.unit_words import guaranteed, words
 from fedsim.simulation.sweeps.summarise import GUARANTEE
 
@@ -42,10 +42,10 @@ def test_each_relation_says_what_neighbours_differ_in(relation: str, adjacency: 
 
 
 def test_tables_are_headed_by_their_unit() -> None:
-    record, person = words(RECORD).adjacency, words(Person()).adjacency
-    assert silos_title(record) == "Epsilon per silo (replace one record)"
-    assert for_neighbours(record) == "For replacing one record"
-    assert for_neighbours(person) == "For replacing one person's records by another's"
-    assert for_neighbours(words(Person(relation="add_remove")).adjacency) == "For one person more or fewer"
+    record, person = words(RECORD), words(Person())
+    assert record.title == "replace one record"
+    assert captioned(record.title) == "For replacing one record"
+    assert captioned(person.title) == "For replacing one person's records by another's"
+    assert captioned(words(Person(relation="add_remove")).title) == "For one person more or fewer"
     assert silo_table([], 60).columns[1] == "records n"
-    assert silo_table([], 60, person).columns[1] == "persons n"
+    assert silo_table([], 60, person.title, person.counted).columns[1] == "persons n"

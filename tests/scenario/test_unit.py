@@ -1,5 +1,6 @@
 """The unit in a scenario: what is refused before a record is read, by field and cure; sizes and noise."""
 
+import math
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -19,6 +20,7 @@ from fedsim.deployment.offers import deployable
 from fedsim.privacy import gaussian
 from fedsim.protocol.contributions import tradeoff
 from fedsim.protocol.unit import Person
+from fedsim.report.person_rows import conversions
 from fedsim.scenario.by_theorem import noise_of
 from fedsim.scenario.contributions import sweet_spot
 from fedsim.scenario.load import parse
@@ -280,6 +282,19 @@ def test_noise_that_is_given_as_sigma_is_over_what_a_person_moves_a_mean_by() ->
     added = resolved(ADDED, expected_persons=list(SHAPE.sizes.values()), **given).noise_multipliers
     assert z is not None
     assert added == tuple(2 * each for each in z)
+
+
+@pytest.mark.parametrize("k", [1, 2])
+def test_conversions_of_persons_speak_of_no_records(k: int) -> None:
+    run = resolved(person(silos_per_person=k), epsilon=[0.5, 1.0], delta=1e-5)
+    admitted = preview(run)
+    found = conversions(run, admitted)
+    assert found.silos == []
+    assert found.central_of == f"one person, who is in {k} silo{'s' * (k > 1)} at most"
+    mus = [2 / each.noise_multiplier for each in admitted]  # four rounds of all persons
+    mu = math.hypot(*mus) if k == 2 else max(mus)
+    assert found.central is not None
+    assert found.central == pytest.approx((float(gaussian.epsilon(mu, 1e-5)), 1e-5), rel=1e-9)
 
 
 def test_what_takes_sums_to_move_by_two_clips_is_refused_for_persons_more_or_fewer() -> None:

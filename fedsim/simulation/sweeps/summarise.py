@@ -177,6 +177,7 @@ def statement(job: Job, chosen: Mapping[int, int | None]) -> SweepPrivacy:
     return SweepPrivacy(
         unit=", ".join(dict.fromkeys(said.one for _, said in used)),
         adjacency="; or ".join(dict.fromkeys(said.adjacency for _, said in used)),
+        title=" or ".join(dict.fromkeys(said.title for _, said in used)),
         guarantee=f"of each private run taken alone{alone}: {guarantees}",
         **_how(job.combinations),
         not_private=list(dict.fromkeys([*_tuned_openly(job), *_of_runs(job), *_together(job)])),
