@@ -157,7 +157,7 @@ def _bounds(
             start += batch.size(n)
     if start > n:
         raise Refused(
-            f"silo {name!r}: the plan's fresh batches need {start} records, the silo has {n} "
+            f"silo {name!r}: the plan's fresh batches need {start} units, the silo has {n} "
             "(lower num_rounds or batch.fraction)"
         )
     return bounds

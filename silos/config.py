@@ -218,7 +218,8 @@ class Config(Section):
     unit: AccountUnit = Field(
         RECORD,
         description="what its account protects: record, or person (all records with one value of "
-        "records.person_column), with {name: person, relation, expected_persons}; fixed at enrolment",
+        "records.person_column), with {name: person, relation, expected_persons, silos_per_person}; fixed at "
+        "enrolment",
     )
     state: Path = Field(description="folder of ledger, identity key and log")
     listen: AtSocket | AtPort = Field(description="{socket: path}, or {port: number, token: path}")

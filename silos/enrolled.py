@@ -7,13 +7,14 @@ from pathlib import Path
 
 from fedsim.common.errors import InputError
 from fedsim.common.identity import Identity
-from fedsim.protocol.unit import PersonAccount, Record, stated
+from fedsim.privacy.grid import MAX_RECORDS
+from fedsim.protocol.unit import RECORD, stated
 from silos.book import Enrolment
 from silos.chain import FILE
 from silos.config import ROOT, Config
 from silos.journal import SECOND
 from silos.offers import Own
-from silos.own_records import OwnRecords
+from silos.own_records import OwnRecords, check_held_out
 
 
 def no_ledger(config: Config) -> InputError:
@@ -48,28 +49,32 @@ def check_modes(state: Path) -> None:
 def own_of(config: Config, records: OwnRecords) -> Own:
     """The silo's public numbers, of its unit; under `add_remove` none is made of records.
 
-    InputError where nothing says whose a record is, or all are one person's, or for a holdout of fewer than 2
-    units, or all but one.
+    InputError where nothing says whose a record is, or all are one person's, for a holdout of fewer than 2
+    units, or all but one, and for persons of more records than exact noise covers.
     """
-    unit, count = config.unit, records.units(config.unit)
-    held_out = records.held_out(config.holdout, config.unit)
-    if isinstance(unit, PersonAccount) and count < 2:
+    unit, units = config.unit, records.units(config.unit)
+    if unit != RECORD and units < 2:
         hint = "all records are one person's, so that everything that is sent would be about that person"
-        raise InputError(f"{ROOT}.records.person_column", count, hint)
-    if isinstance(unit, PersonAccount) and unit.expected_persons is not None:
-        count = unit.expected_persons
-        held_out = round((config.holdout or 0.0) * count)
-    numbers = count - held_out, records.num_features, records.num_classes, held_out
-    return Own(config.name, *numbers, unit)
+        raise InputError(f"{ROOT}.records.person_column", units, hint)
+    if unit != RECORD and config.policy.exact_noise_dimension and records.n > MAX_RECORDS:
+        hint = f"exact noise covers the rounding of sums over {MAX_RECORDS:,} records, and there are more; "
+        hint += "take fewer, or set policy.exact_noise_dimension: 0"
+        raise InputError(f"{ROOT}.records", config.records.name, hint)
+    count, fraction = getattr(unit, "expected_persons", None) or units, config.holdout or 0.0
+    for each in {count, units} if fraction else ():
+        check_held_out(fraction, round(fraction * each), each, unit)
+    held_out = round(fraction * count)
+    return Own(config.name, count - held_out, records.num_features, records.num_classes, held_out, unit)
 
 
 def for_the_owner(config: Config, records: OwnRecords) -> list[str]:
-    """Lines that are made of private numbers, and are shown to the owner alone."""
-    unit, count = config.unit, records.units(config.unit)
-    expected = count if isinstance(unit, Record) else unit.expected_persons or count
+    """Lines that follow from private numbers, and are shown to the owner alone; none tells such a number."""
+    count = records.units(config.unit)
+    expected = getattr(config.unit, "expected_persons", None) or count
     if count < 2 * expected and expected < 2 * count:
         return records.warnings
-    hint = f"the records have {count:,} persons, so that sums and weights are far off; the noise is right"
+    far = "half or less" if 2 * count <= expected else "twice or more"
+    hint = f"the true number is {far}, so that sums and weights are far off; the noise is right"
     return [*records.warnings, f"unit.expected_persons {expected:,}: {hint}"]
 
 

@@ -60,7 +60,7 @@ class Own:
         if part == "training":
             return self
         if not self.held_out:
-            raise Refused(f"offer: silo {self.name!r} holds out no records to evaluate with")
+            raise Refused(f"offer: silo {self.name!r} holds out no {self.unit.name}s to evaluate with")
         return replace(self, n=self.held_out)
 
 
@@ -203,6 +203,9 @@ def _check_shape(offer: Offer, own: Own) -> None:
     if offer.unit.relation != own.unit.relation:
         protects = f"the silo's account protects a {own.unit.name} ({own.unit.relation}), for its whole life"
         raise Refused(f"offer: it is of unit {offer.unit.name} ({offer.unit.relation}); {protects}")
+    if offer.unit.silos_per_person < own.unit.silos_per_person:
+        hint = f"the silo's account asks for {own.unit.silos_per_person} or more, for its whole life"
+        raise Refused(f"offer: its silos_per_person is {offer.unit.silos_per_person}; {hint}")
     for what, offered, actual in zip((f"{own.unit.name}s", "features", "classes"), stated, held, strict=True):
         if offered != actual:
             raise Refused(f"offer: silo {own.name!r} has {actual} {what}, the offer says {offered}")

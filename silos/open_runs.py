@@ -15,7 +15,7 @@ from torch import Tensor
 from fedsim.common.errors import Busy, Refused
 from fedsim.common.serialise import finite
 from fedsim.protocol.copies import digest
-from fedsim.protocol.unit import Person, Record
+from fedsim.protocol.unit import RECORD, Person, Record
 from fedsim.wire.messages import Mark, Offer, Part
 from silos.admission import spent
 from silos.config import InsecureSimulation, Policy
@@ -196,8 +196,9 @@ class OpenRuns:
     def _gate(self, run: RunLedger, plan: Admissible, ledger: RunLedger) -> Gate:
         problem, dtype = plan.proposal.problem, plan.proposal.dtype
         records = self._records[run.record.records]
+        persons = self._whose(records, plan.plan.unit)
         return Gate(
-            lay_out([(records.features, records.target)], problem, dtype, _whose(records, plan.plan.unit)),
+            lay_out([(records.features, records.target)], problem, dtype, persons),
             problem,
             plan.proposal.algorithm,
             plan.plan,
@@ -217,20 +218,20 @@ class OpenRuns:
             return run
         return self._pinned.ledger(run, made.part, made.offer, plan.plan, made.problem)
 
+    def _whose(self, records: OwnRecords, unit: Record | Person) -> Persons | None:
+        if unit == RECORD:
+            return None
+        from silos.persons import Persons
+
+        key = self._simulation
+        seeded = None if key is None else (key.seed, key.trial, [self._own.name])
+        return Persons.of(unit, [records.persons], seeded)
+
     def _entropy(self, run: RunLedger) -> Entropy:
         if self._simulation is None:
             return SystemEntropy(run.secret)
         key = self._simulation
         return SeededEntropy(key.seed, key.trial, [self._own.name], [key.run])
-
-
-def _whose(records: OwnRecords, unit: Record | Person) -> Persons | None:
-    if isinstance(unit, Record):
-        return None
-    from silos.persons import Persons
-
-    assert records.persons is not None
-    return Persons(unit, [records.persons])
 
 
 def _spent(run: RunLedger, plan: Admissible | None) -> float:

@@ -60,7 +60,7 @@ class OwnRecords:
         """What the owner should mend in the ids; for the owner alone, and without an id."""
         if not self.alike:
             return []
-        differ = f"{self.alike:,} ids differ from others in spaces, case or leading zeros only"
+        differ = "some ids differ from others in spaces, case or leading zeros only"
         return [f"{differ}: each counts as a person of its own, so write a person's id in one way"]
 
     @property
@@ -75,12 +75,6 @@ class OwnRecords:
         """Features of a record, the intercept included; public."""
         return int(self.features.shape[1])
 
-    def held_out(self, fraction: float | None, unit: _Unit = RECORD) -> int:
-        """The number of units that this share of them is; InputError for fewer than 2, or all but one."""
-        units = self.units(unit)
-        count = round((fraction or 0.0) * units)
-        return count if fraction is None else _several(fraction, count, units, unit)
-
     def divided(
         self, fraction: float, identity: Identity, unit: _Unit = RECORD
     ) -> tuple[OwnRecords, OwnRecords]:
@@ -91,19 +85,18 @@ class OwnRecords:
         no one else knows it, and from no value. Under `add_remove` it follows, person by person, from the key
         and the own id alone, so that one more person moves no one else; n is about right then. Otherwise a
         person is a place in the list of persons, by first records, which a neighbour keeps. InputError as
-        `held_out`.
+        `check_held_out`.
         """
-        count = self.held_out(fraction, unit)
-        if isinstance(unit, Record) or unit.relation != "add_remove":
+        if unit.relation != "add_remove":
             key = identity.sign(b"fedsim holdout 1\n")  # which is signed nowhere else; 1 is this rule
             drawn = np.frombuffer(hashlib.shake_256(key).digest(8 * self.units(unit)), dtype="<u8")
             chosen = np.zeros(len(drawn), dtype=bool)
-            chosen[np.argsort(drawn, kind="stable")[:count]] = True
+            chosen[np.argsort(drawn, kind="stable")[: round(fraction * len(drawn))]] = True
         else:
             key = identity.sign(b"fedsim persons 1\n")  # likewise
             drawn_by_id = [hmac.digest(key, token, "sha256") for token in self.tokens]
             chosen = np.array([int.from_bytes(each[:6]) < fraction * 2**48 for each in drawn_by_id])
-            _several(fraction, int(chosen.sum()), len(chosen), unit)
+        check_held_out(fraction, int(chosen.sum()), len(chosen), unit)
         mine = chosen if isinstance(unit, Record) else chosen[self._whose]
         return self._of(~mine), self._of(mine)
 
@@ -126,11 +119,11 @@ class OwnRecords:
         return found.hexdigest()
 
 
-def _several(fraction: float, count: int, units: int, unit: _Unit) -> int:
+def check_held_out(fraction: float, count: int, units: int, unit: _Unit) -> None:
+    """InputError for fewer than 2 units that are held out, or left to train."""
     if not 2 <= count <= units - 2:
         hint = f"holds out {count} of {units} {unit.name}s; at least 2, and 2 must be left to train"
         raise InputError(f"{ROOT}.holdout", fraction, hint)
-    return count
 
 
 def read_records(config: Config) -> OwnRecords:

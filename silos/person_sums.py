@@ -22,7 +22,7 @@ from fedsim.problems.glm import GeneralisedLinear
 from fedsim.problems.kinds import Problem
 from fedsim.problems.network import NeuralNetwork
 from silos.persons import Order, Persons
-from silos.sums import KEPT, Block, Seen, slopes
+from silos.sums import KEPT, Block, Seen, padded, slopes
 
 NUMBERS = 2**22  # that the terms of the persons who are treated at a time hold, about: 32 MB
 
@@ -58,10 +58,10 @@ class People:
         if self._standing is None and not self.summed:
             return block  # persons are records
         rows = block.target.shape[1]
-        block = replace(block, person=_padded([self._orders[m].numbers for m in block.members], rows))
+        block = replace(block, person=padded([self._orders[m].numbers for m in block.members], rows))
         if self._standing is None:
             return replace(block, mean=self._unit.bound == "mean")
-        block = replace(block, share=_padded([self._standing[m] for m in block.members], rows, np.inf))
+        block = replace(block, share=padded([self._standing[m] for m in block.members], rows, np.inf))
         return self.weighted(block, self._unit.h) if isinstance(self._unit.h, int) else block
 
     def weighted(self, block: Block, h: float) -> Block:
@@ -76,7 +76,7 @@ class People:
         """A batch with each record's choice, as `rows` gives them."""
         if self._standing is None and not self.summed:
             return block
-        return replace(block, person=_padded(persons, block.target.shape[1]))
+        return replace(block, person=padded(persons, block.target.shape[1]))
 
     def rows(
         self, members: Sequence[int], chosen: Sequence[np.ndarray] | np.ndarray
@@ -84,14 +84,6 @@ class People:
         """The rows of the chosen persons of each member, and which choice each row belongs to."""
         found = [self._orders[m].of_persons(np.asarray(own)) for m, own in zip(members, chosen, strict=True)]
         return [rows for rows, _ in found], [persons for _, persons in found]
-
-
-def _padded(values: Sequence[np.ndarray], rows: int, beyond: float = 0) -> Tensor:
-    """Ragged arrays as one of (silos, rows)."""
-    found = np.full((len(values), rows), beyond, dtype=values[0].dtype)
-    for i, own in enumerate(values):
-        found[i, : len(own)] = own
-    return torch.from_numpy(found)
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from fedsim.protocol.unit import Person
+from fedsim.common.seeds import generator
+from fedsim.protocol.unit import Person, Record
 
 
 @dataclass(frozen=True, eq=False)
@@ -20,6 +21,22 @@ class Persons:
     unit: Person
     codes: Sequence[np.ndarray]
     streams: Sequence[np.random.Generator] | None = None
+
+    @classmethod
+    def of(
+        cls,
+        unit: Record | Person,
+        codes: Iterable[np.ndarray | None],
+        seeded: tuple[int, int, Sequence[str]] | None = None,
+    ) -> Persons | None:
+        """None for unit record; `seeded`, (seed, trial, the silos' names), keys streams that repeat."""
+        if isinstance(unit, Record):
+            return None
+        streams = None
+        if seeded is not None:
+            seed, trial, names = seeded
+            streams = [generator("records of a person", seed, trial, name) for name in names]
+        return cls(unit, [own for own in codes if own is not None], streams)
 
 
 @dataclass(frozen=True, eq=False)

@@ -27,7 +27,7 @@ from fedsim.problems.kinds import Problem
 from fedsim.problems.network import NeuralNetwork
 from fedsim.protocol.unit import RECORD, Person, Record
 from silos.layout import groups, laid_out
-from silos.sums import KEPT, Block, Seen, bounded, slopes, weighted_sum
+from silos.sums import KEPT, Block, Seen, bounded, padded, slopes, weighted_sum
 
 if TYPE_CHECKING:  # loaded where persons are the unit
     from silos.person_sums import Sums
@@ -185,9 +185,7 @@ def _gather(part: Part, chosen: Sequence[np.ndarray]) -> Block:
 def _apart(block: Block) -> tuple[Block, Block]:
     """The rows of persons of one record, as unit record has them; the block with those of others alone."""
     assert block.person is not None
-    real = torch.ones_like(block.target) if block.real is None else block.real
-    counts = torch.zeros(len(real), int(block.person.max()) + 1, dtype=real.dtype)
-    several = counts.scatter_add_(1, block.person, real).gather(1, block.person) > 1
+    real, several = block.records.to(block.target.dtype), block.counts > 1
     places = list(range(len(real)))
     part = Part(block, block.members, places, np.array(places)[:, None] * real.shape[1])
     alone = _gather(part, [np.flatnonzero(own) for own in (real * ~several).numpy()])
@@ -199,12 +197,8 @@ def _rectangle(chosen: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray | N
     widths = [len(own) for own in chosen]
     if min(widths) == max(widths) > 0:
         return np.array(chosen), None
-    index = np.zeros((len(chosen), max(1, *widths)), dtype=np.int64)
-    drawn = np.zeros(index.shape)
-    for i, own in enumerate(chosen):
-        index[i, : len(own)] = own
-        drawn[i, : len(own)] = 1
-    return index, drawn
+    index = padded(chosen, max(1, *widths)).numpy()
+    return index, (np.arange(index.shape[1]) < np.array(widths)[:, None]).astype(np.float64)
 
 
 def clipped_sum(

@@ -104,7 +104,7 @@ class Silo:
         try:
             check_enrolment(config, ledger.enrolment, records, identity)
             for line in for_the_owner(config, records):
-                print(f"warning: {line}", file=sys.stderr, flush=True)  # into no log
+                print(f"warning: {line}", file=sys.stderr, flush=True)
             if config.policy.approve == "ask":
                 from silos.pending import PendingOffers
 

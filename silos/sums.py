@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
@@ -48,12 +49,38 @@ class Block:
     # whether a sum with a term that is not finite is to be no number; else the term counts as zero
     whole: bool = False
 
+    @property
+    def records(self) -> Tensor:
+        """1 for a row that is a record, (silos, rows), float64."""
+        return torch.ones_like(self.target, dtype=torch.float64) if self.real is None else self.real.double()
+
+    @property
+    def counts(self) -> Tensor:
+        """How many records of each record's unit there are, at least 1, (silos, rows)."""
+        if self.person is None:
+            return torch.ones_like(self.target, dtype=torch.float64)
+        counts = torch.zeros(len(self.person), int(self.person.max()) + 1, dtype=torch.float64)
+        return counts.scatter_add_(1, self.person, self.records).gather(1, self.person).clamp_min(1.0)
+
+    @property
+    def part(self) -> Tensor:
+        """What part of its unit a row is, (silos, rows): 1 over its person's records; 0 for padding."""
+        return self.records / self.counts
+
     def mapped(self, members: list[int], each: Callable[[Tensor], Tensor]) -> Block:
         """Its tensors, each as this function makes it of it."""
         tensors = ("features", "target", "inverse_norm", "mask", "real", "person", "share")
         held = {name: own for name in tensors if (own := getattr(self, name)) is not None}
         made: dict[str, Any] = {name: each(own) for name, own in held.items()}
         return replace(self, members=members, **made)
+
+
+def padded(values: Sequence[np.ndarray], rows: int, beyond: float = 0) -> Tensor:
+    """Ragged arrays as one of (silos, rows)."""
+    found = np.full((len(values), rows), beyond, dtype=values[0].dtype)
+    for i, own in enumerate(values):
+        found[i, : len(own)] = own
+    return torch.from_numpy(found)
 
 
 PIECE = 32

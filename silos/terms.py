@@ -74,28 +74,10 @@ def narrowed(problem: Problem, features: int) -> Problem:
     return replace(problem, num_features=features)
 
 
-def _real(block: Block) -> Tensor:
-    """1 for a row that is a record, (silos, rows), float64."""
-    return torch.ones_like(block.target, dtype=torch.float64) if block.real is None else block.real.double()
-
-
-def _part(block: Block) -> Tensor:
-    """What part of its unit a row is, (silos, rows), float64: 1 over its person's records; 0 for padding."""
-    return (real := _real(block)) / _counts(block, real)
-
-
-def _counts(block: Block, real: Tensor) -> Tensor:
-    """How many records of each record's unit there are, at least 1, (silos, rows)."""
-    if block.person is None:
-        return torch.ones_like(real)
-    counts = torch.zeros(len(real), int(block.person.max()) + 1, dtype=torch.float64)
-    return counts.scatter_add_(1, block.person, real).gather(1, block.person).clamp_min(1.0)
-
-
 def _units(block: Block) -> Tensor:
     """How many units a silo's records are of, (silos, 1), float64."""
     if block.person is None:
-        return _real(block).sum(1, keepdim=True)
+        return block.records.sum(1, keepdim=True)
     return block.person.amax(1, keepdim=True).double() + 1
 
 
@@ -109,7 +91,7 @@ def _second_moment(options: Options, problem: Problem, block: Block, points: Poi
     if options[0]:
         v = torch.cat([v, block.target.double().unsqueeze(-1)], -1)
     square = v.square().sum(-1)
-    weight = _real(block) if block.share is None else _real(block) * block.share.double()
+    weight = block.records if block.share is None else block.records * block.share.double()
     if clip is not None:
         weight = weight * (clip / square).nan_to_num(nan=1.0, posinf=1.0).clamp_max(1.0)
     return svec((v * weight.unsqueeze(-1)).transpose(1, 2) @ v)
@@ -118,7 +100,7 @@ def _second_moment(options: Options, problem: Problem, block: Block, points: Poi
 def _sum(options: Options, problem: Problem, block: Block, points: Points, clip: Clip) -> Tensor:
     column, low, high = options
     shares = ((_column(block, column) - low) / (high - low)).clamp(0.0, 1.0)
-    return (shares * _part(block)).sum(1, keepdim=True)
+    return (shares * block.part).sum(1, keepdim=True)
 
 
 def _histogram(options: Options, problem: Problem, block: Block, points: Points, clip: Clip) -> Tensor:
@@ -127,12 +109,12 @@ def _histogram(options: Options, problem: Problem, block: Block, points: Points,
     for place, column in enumerate(columns, 1):
         value += place * _column(block, column)
     inner = torch.tensor(edges[1:-1], dtype=torch.float64)
-    return _counted(torch.bucketize(value, inner, right=True), _part(block), len(edges) - 1)
+    return _counted(torch.bucketize(value, inner, right=True), block.part, len(edges) - 1)
 
 
 def _contributions(options: Options, problem: Problem, block: Block, points: Points, clip: Clip) -> Tensor:
-    counts, inner = _counts(block, _real(block)), torch.tensor(options[:-1], dtype=torch.float64)
-    return _counted(torch.bucketize(counts, inner), _part(block), len(options))
+    counts, inner = block.counts, torch.tensor(options[:-1], dtype=torch.float64)
+    return _counted(torch.bucketize(counts, inner), block.part, len(options))
 
 
 def _counted(cells: Tensor, part: Tensor, size: int) -> Tensor:
@@ -143,7 +125,7 @@ def _counted(cells: Tensor, part: Tensor, size: int) -> Tensor:
 
 def _quantile(options: Options, problem: Problem, block: Block, points: Points, clip: Clip) -> Tensor:
     column, q, low, high, count = options
-    values, real = _column(block, column).numpy(), _real(block).numpy() > 0
+    values, real = _column(block, column).numpy(), block.records.numpy() > 0
     grid = list(np.linspace(low, high, int(count)))
     found = [
         rank_scores(own[kept], grid, q, None if block.person is None else block.person[i].numpy()[kept])
@@ -154,8 +136,8 @@ def _quantile(options: Options, problem: Problem, block: Block, points: Points, 
 
 def _by_silo(block: Block) -> Iterator[tuple[int, Tensor, Tensor, Tensor | None]]:
     """(place, features, targets, parts of units or None) of each silo's records."""
-    real = _real(block) > 0
-    part = None if block.person is None else _part(block)
+    real = block.records > 0
+    part = None if block.person is None else block.part
     for i in range(len(block.members)):
         own = None if part is None else part[i][real[i]]
         yield i, block.features[i][real[i]], block.target[i][real[i]], own
@@ -217,7 +199,7 @@ def _label_projection(options: Options, problem: Problem, block: Block, points: 
     for i, x, y, _ in _by_silo(block):
         columns, share = n[i] * torch.linalg.pinv(x.double()).nan_to_num(0.0), torch.ones(len(x))
         if block.share is not None:
-            share = block.share[i][_real(block)[i] > 0].double()
+            share = block.share[i][block.records[i] > 0].double()
             columns = (columns / share).nan_to_num(0.0, 0.0, 0.0)
         if clip is not None:
             most = clip[i] if isinstance(clip, Tensor) and clip.dim() == 2 else clip

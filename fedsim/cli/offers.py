@@ -178,6 +178,7 @@ def _facts(offer: Pending, book: Book) -> list[tuple[str, str]]:
         ("Noise", f"multiplier {shown_down(terms['noise_multiplier'])}, {terms['releases']:,} noisy answers"),
         *([("Records", "those that are held out")] if part == "holdout" else []),
         ("Silos", _sizes(tree["shape"]["sizes"], tree["silo"], f"{unit.get('name', 'record')}s")),
+        *([("Persons", _terms_of(unit))] if "bound" in unit else []),
         *cost_rows(terms, unit),
         *zip(["Lifetime", "", "", ""], _account(offer.cost, book, part), strict=False),
         *left,
@@ -185,6 +186,13 @@ def _facts(offer: Pending, book: Book) -> list[tuple[str, str]]:
         ("Digest", offer.digest),
         ("Session", tree["session"]),
     ]
+
+
+def _terms_of(unit: Mapping[str, Any]) -> str:
+    """How a person's records become one term, and how many silos a person may be in."""
+    return ", ".join(
+        f"{name} {unit[name]}" for name in ("bound", "h", "silos_per_person") if unit[name] is not None
+    )
 
 
 def _account(cost: Mapping[str, float], book: Book, part: Part) -> list[str]:

@@ -307,7 +307,7 @@ def training_size(records: int, test_fraction: float) -> int:
 def _half(records: int, fraction: float, silo: str) -> int:
     half = round(fraction * records / 2)
     if half < 1 or records - 2 * half < 1:
-        hint = f"silo {silo!r} would put aside {2 * half} of its {records} records; at least 2 are needed, "
+        hint = f"silo {silo!r} would put aside {2 * half} of its {records} units; at least 2 are needed, "
         hint += "one to train and one to score with, and 1 must be left"
         raise InputError("scenario.data.reserve.fraction", fraction, hint)
     return half

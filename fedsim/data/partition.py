@@ -85,7 +85,7 @@ def silo_names(count: int) -> tuple[str, ...]:
 def require_enough(records: int, silos: int) -> None:
     """InputError if there are more silos than records."""
     if silos > records:
-        raise InputError(f"{PARTITION}.num_partitions", silos, f"there are only {records} records")
+        raise InputError(f"{PARTITION}.num_partitions", silos, f"there are only {records} records or persons")
 
 
 Share = Annotated[float, Field(gt=0)]
@@ -139,7 +139,7 @@ class SizePartition(_Cut):
         """The given sizes, checked against the number of records."""
         sizes, total = list(self.partition_sizes), source.num_rows
         if sum(sizes) > total:
-            hint = f"they sum to {sum(sizes)}, the data set has {total} records"
+            hint = f"they sum to {sum(sizes)}, the data set has {total} records or persons"
             raise InputError(f"{PARTITION}.partition_sizes", sizes, hint)
         return sizes
 
@@ -185,7 +185,9 @@ def quotas(proportions: Sequence[float] | None, count: int, total: int) -> list[
     remainder = np.round(exact - sizes, 9)  # equal proportions tie in spite of rounding
     sizes[np.argsort(-remainder, kind="stable")[: total - sizes.sum()]] += 1
     if sizes.min() < 1:
-        raise InputError(field, proportions, f"silo {sizes.argmin()} gets none of the {total} records")
+        raise InputError(
+            field, proportions, f"silo {sizes.argmin()} gets none of the {total} records or persons"
+        )
     return [int(size) for size in sizes]
 
 

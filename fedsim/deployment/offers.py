@@ -28,7 +28,7 @@ def outline_of(greetings: Mapping[str, Greeting]) -> Outline:
     """
     for name, said in greetings.items():
         if said.n < 1 or said.num_features < 1 or said.num_classes < 0:
-            raise Refused(f"silo {name} states {said.n} records of {said.num_features} features")
+            raise Refused(f"silo {name} states {said.n} {said.unit.name}s of {said.num_features} features")
     for what in ("num_features", "num_classes"):
         values = {name: getattr(said, what) for name, said in sorted(greetings.items())}
         if len(set(values.values())) > 1:

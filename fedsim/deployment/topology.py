@@ -251,7 +251,7 @@ def _account(resolved: Resolved, name: str) -> dict[str, Any]:
     if privacy.unit.one_sided:
         each = per_silo("scenario.privacy.expected_persons", privacy.expected_persons, names)
         expected = int(each[names.index(name)])
-    return {"unit": stated(PersonAccount(privacy.unit.relation, expected))}
+    return {"unit": stated(PersonAccount(privacy.unit.relation, expected, privacy.unit.silos_per_person))}
 
 
 def lifetime(epsilon: float, delta: float, sampled: bool) -> dict[str, Any]:

@@ -27,13 +27,13 @@ _MAX_EVALUATIONS = 100
 class Budget:
     """The privacy budget of one silo, or the claim that a theorem makes for it."""
 
-    n: int  # its number of records
+    n: int  # its number of units
     epsilon: float  # > 0; infinity for no limit
     delta: float  # in (0, 1)
 
     def __post_init__(self) -> None:
         if self.n < 1:
-            raise InputError("budget.n", self.n, "a silo has at least one record")
+            raise InputError("budget.n", self.n, "a silo has at least one unit")
         if not self.epsilon > 0:
             raise InputError("budget.epsilon", self.epsilon, "must be > 0")
         if not 0 < self.delta < 1:

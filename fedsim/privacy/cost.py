@@ -206,9 +206,7 @@ def _distinct(census: Census, n: int) -> list[tuple[Release, int]]:
         count * release.batch.size(n) for release, count in counts.items() if isinstance(release.batch, Fresh)
     )
     if fresh > n:
-        raise Refused(
-            f"plan draws {fresh} fresh records, the silo has {n}: lower num_rounds or batch.fraction"
-        )
+        raise Refused(f"plan draws {fresh} fresh units, the silo has {n}: lower num_rounds or batch.fraction")
     return [(release, count) for release, count in counts.items() if count > 0 and release.weight > 0]
 
 

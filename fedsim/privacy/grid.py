@@ -163,7 +163,7 @@ def check_sizes(sizes: Iterable[int]) -> None:
     for n in sizes:
         if n > MAX_RECORDS:
             raise Refused(
-                f"exact noise covers the rounding of sums over {MAX_RECORDS:,} records, the silo has {n:,}; "
+                f"exact noise covers the rounding of sums over {MAX_RECORDS:,} units, the silo has {n:,}; "
                 "floating-point noise does not ask (policy.exact_noise_dimension: 0)"
             )
 

@@ -130,7 +130,7 @@ class Terms:
     """What one silo brings to an admission."""
 
     name: str  # the silo
-    n: int  # its number of records
+    n: int  # its number of units
     epsilon: float  # its budget; infinity with mechanism `none`, where nothing is guaranteed
     delta: float  # its delta
     rounds: Sequence[int]  # the rounds it takes part in, ascending; others are refused

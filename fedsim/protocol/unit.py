@@ -122,6 +122,9 @@ class PersonAccount:
         int | None,
         Field(ge=1, description="add_remove: the public number that stands for that of its persons"),
     ] = None
+    silos_per_person: Annotated[
+        int, Field(ge=1, le=1000, description="the least that a plan must leave room for")
+    ] = 1
 
     def __post_init__(self) -> None:
         if (self.relation == "add_remove") != (self.expected_persons is not None):

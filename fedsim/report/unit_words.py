@@ -65,4 +65,4 @@ def words(unit: Record | Person, labels: bool = False, column: str | None = None
 
 def guaranteed(text: str, own: Words) -> str:
     """A mechanism's guarantee, which is written for records, in the words of another unit."""
-    return text.replace(_RECORD.change, own.change)
+    return text.replace(_RECORD.change, own.change).replace("one record", f"one {own.counted[:-1]}")

@@ -58,7 +58,7 @@ class PrivacySection(Section):
     )
     delta: PerSilo[Delta] | Literal["1/n^2"] = Field(
         "1/n^2",
-        description="delta_i: as epsilon, at most 0.1, or 1/n^2 for one over the squared number of records",
+        description="delta_i: as epsilon, at most 0.1, or 1/n^2 for one over the squared number of units",
     )
     calibration: Literal["accountant", "theorem", "sigma"] = Field(
         "accountant",

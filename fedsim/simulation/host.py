@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from math import inf
@@ -12,9 +12,7 @@ import torch
 from torch import Tensor
 
 from fedsim.common.errors import InputError, PluginError, Refused
-from fedsim.common.seeds import generator
 from fedsim.data.federation import Hosted, SiloSplit
-from fedsim.data.source import Ints
 from fedsim.privacy import verify
 from fedsim.privacy.mechanism import Mechanism
 from fedsim.privacy.registry import CLIP_ONLY, NONE
@@ -22,7 +20,6 @@ from fedsim.protocol.blame import Blame, is_theirs, named, raised
 from fedsim.protocol.limits import LIMITS
 from fedsim.protocol.links import Answered, Variant
 from fedsim.protocol.plan import Admitted, Statement, Terms
-from fedsim.protocol.unit import Person
 from fedsim.report.outcome import variants
 from fedsim.scenario.evaluation import evaluation_of
 from fedsim.scenario.resolve import Resolved
@@ -161,8 +158,8 @@ class SiloHost:
         pairs = [(silo.train_features, silo.train_target) for silo in data.silos]
         self._recorder = Recorder() if resolved.scenario.report.clipping else None
         problem, dtype, recorder = resolved.gate_problem, resolved.dtype, self._recorder
-        whose = [(silo.name, silo.train_persons) for silo in data.silos]
-        persons = persons_of(resolved, trial, whose)
+        unit, seeded = resolved.scenario.privacy.unit, (resolved.scenario.seed, trial, self._names)
+        persons = Persons.of(unit, [silo.train_persons for silo in data.silos], seeded)
         self._records = (
             lay_out(pairs, problem, dtype, persons)
             if recorder is None
@@ -262,16 +259,6 @@ class SiloHost:
     def clipping(self) -> dict[int, Part]:
         """Counts of clipped terms, by round; simulation only."""
         return {} if self._recorder is None else self._recorder.rounds()
-
-
-def persons_of(resolved: Resolved, trial: int, silos: Iterable[tuple[str, Ints | None]]) -> Persons | None:
-    """Whose the silos' records are, by name, where persons are the unit."""
-    unit, seed = resolved.scenario.privacy.unit, resolved.scenario.seed
-    if not isinstance(unit, Person):
-        return None
-    known = [(name, codes) for name, codes in silos if codes is not None]
-    streams = [generator("records of a person", seed, trial, name) for name, _ in known]
-    return Persons(unit, [codes for _, codes in known], streams)
 
 
 def _held_out(silo: SiloSplit) -> SiloSplit:

@@ -43,7 +43,7 @@ BAD = {
     ),
     "privacy.delta=1/n": "scenario.privacy.delta | 1/n",
     "algorithm.batch={sampler: fresh, fraction: 0.5}": (
-        "silo 'silo-00' | 50 fresh records | has 20 | lower num_rounds"
+        "silo 'silo-00' | 50 fresh units | has 20 | lower num_rounds"
     ),
     "partition.num_partitions=101": "num_partitions | 101 | 100 records",
     "participation={name: uniform, num_silos: 5}": "participation.num_silos | 5 | at most 4",

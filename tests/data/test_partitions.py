@@ -336,4 +336,4 @@ def test_a_silo_too_small_is_named(fraction: float, aside: int) -> None:
         with pytest.raises(InputError) as caught:
             attempt()
         assert caught.value.field == "scenario.data.reserve.fraction"
-        assert f"silo 'silo-00' would put aside {aside} of its 8 records" in str(caught.value)
+        assert f"silo 'silo-00' would put aside {aside} of its 8 units" in str(caught.value)

@@ -110,12 +110,12 @@ def test_fresh_and_full_are_one_gaussian():
 
 def test_fresh_batches_that_cannot_be_disjoint_are_refused():
     assert cost.epsilon((releases(Fresh(0.1), 10),), 100, 1.0, 1e-4) > 0
-    with pytest.raises(Refused, match=r"110 fresh records, the silo has 100"):
+    with pytest.raises(Refused, match=r"110 fresh units, the silo has 100"):
         cost.epsilon((releases(Fresh(0.1), 11),), 100, 1.0, 1e-4)
 
 
 def test_fresh_batches_of_one_record_at_least_are_counted_as_such():
-    with pytest.raises(Refused, match="20 fresh records, the silo has 10"):
+    with pytest.raises(Refused, match="20 fresh units, the silo has 10"):
         cost.epsilon((releases(Fresh(0.01), 20),), 10, 1.0, 1e-4)
 
 

@@ -41,7 +41,7 @@ def test_fresh_batches_are_saved_within_a_plan_and_not_between_plans() -> None:
 def test_one_plan_that_draws_too_many_fresh_records_is_refused_and_several_that_do_not_are_fine() -> None:
     plan = census((Release(Fresh(0.6), 1.0), 1))
     assert compose_runs([plan, plan], 10).weight == pytest.approx(math.sqrt(2))
-    with pytest.raises(Refused, match="fresh records"):
+    with pytest.raises(Refused, match="fresh units"):
         compose_runs([census((Release(Fresh(0.6), 1.0), 2))], 10)
 
 

@@ -176,7 +176,7 @@ def test_a_fresh_permutation_puts_every_record_everywhere():
 
 def test_fresh_batches_that_overdraw_the_data_are_refused():
     _gate([Fresh(0.25)], 5)
-    with pytest.raises(Refused, match="need 12 records, the silo has 10"):
+    with pytest.raises(Refused, match="need 12 units, the silo has 10"):
         _gate([Fresh(0.25)], 6)
     with pytest.raises(Refused):
         open_gate([(np.eye(N), np.ones(N))], LinearRegression(N), scripted(asking(batch=Fresh(0.25)), 6))

@@ -184,7 +184,7 @@ def test_no_noise_costs_everything():
 
 
 def test_batches_that_cannot_be_disjoint_are_refused_by_name():
-    with pytest.raises(Refused, match=r"silo 'a': plan draws 200 fresh records, the silo has 100"):
+    with pytest.raises(Refused, match=r"silo 'a': plan draws 200 fresh units, the silo has 100"):
         admit(plan(Fresh(0.5)), [terms(3.0)], GAUSSIAN, LIMITS)
 
 
@@ -192,7 +192,7 @@ def test_batches_that_cannot_be_disjoint_are_refused_by_name():
 def test_a_refusal_speaks_of_the_silo_it_names(z):
     """Several silos cannot carry the plan; name, number of records and budget belong to the same one."""
     batches = [Terms(name, n, 5.0, 1e-5, range(4), z) for name, n in (("a", 4), ("b", 102), ("c", 80))]
-    with pytest.raises(Refused, match=r"silo 'a': plan draws 8 fresh records, the silo has 4"):
+    with pytest.raises(Refused, match=r"silo 'a': plan draws 8 fresh units, the silo has 4"):
         admit(plan(Fresh(0.5)), batches, GAUSSIAN, LIMITS)
     poor = [Terms(name, 100, epsilon, 1e-12, range(4)) for name, epsilon in (("a", 2e-7), ("b", 1e-7))]
     with pytest.raises(Refused, match=r"silo 'a': plan costs .* its budget is 2e-07"):

@@ -19,15 +19,19 @@ from support.scenarios import invoke
 
 from fedsim.common.errors import InputError
 from fedsim.common.identity import Identity
-from fedsim.protocol.unit import Person, PersonAccount, Rule, Unit
+from fedsim.common.seeds import generator
+from fedsim.protocol.unit import RECORD, Person, PersonAccount, Rule, Unit
 from fedsim.wire.messages import Greeting, Offer
 from silos import gate as gates
 from silos.book import read
-from silos.config import Config, load_config
+from silos.config import Config, InsecureSimulation, load_config
 from silos.enrolment import Proposed, enrol
 from silos.ledger_file import verified_receipt
-from silos.own_records import read_records
+from silos.offers import Own
+from silos.open_runs import OpenRuns
+from silos.own_records import OwnRecords, read_records
 from silos.pending import PendingOffers
+from silos.persons import Persons
 from silos.silo import Silo
 
 PERSONS, SILO = 30, "silo-00"
@@ -110,7 +114,7 @@ def test_what_an_enrolment_fixes_is_said_and_greeted(tmp_path):
     with calling(config) as caller:
         head = caller.send("hello").head
     assert head["n"] == PERSONS
-    assert head["unit"] == {"name": "person", "relation": "replace_person", "expected_persons": None}
+    assert head["unit"] == asdict(PersonAccount()) | {"name": "person"}
     assert Greeting.model_validate(head).unit == PersonAccount()
     assert read(config.ledger).enrolment.unit == PersonAccount()
 
@@ -221,8 +225,19 @@ def test_a_gate_has_the_persons_of_its_records_also_after_a_restart(config, laid
         receipt = verified_receipt(caller.closed(run)["receipt"], caller.silo.ledger.enrolment.identity)
     assert laid_out == [sorted(1 + person % 5 for person in range(PERSONS))] * len(laid_out)
     assert len(laid_out) >= 2
-    assert receipt["unit"] == {"name": "person", "relation": "replace_person"}
+    assert receipt["unit"] == {"name": "person", "relation": "replace_person", "silos_per_person": 1}
     assert receipt["rounds"] == [0, 1]
+
+
+def test_a_seeded_silo_chooses_the_records_that_a_simulated_one_chooses():
+    codes, simulation = np.repeat([0, 1], 9), InsecureSimulation(seed=3, trial=1, run="ab" * 32)
+    own = OwnRecords(np.zeros((18, 2)), np.zeros(18), 2, codes, (b"a", b"b"))
+    runs = OpenRuns({"training": own}, Own(SILO, 2, 2, 2), None, simulation)
+    found = runs._whose(own, Person("limit", 2))
+    simulated = Persons.of(Person("limit", 2), [codes], (3, 1, [SILO]))
+    drawn = [each.streams[0].random(18).tolist() for each in (found, simulated)]
+    assert drawn[0] == drawn[1] == generator("records of a person", 3, 1, SILO).random(18).tolist()
+    assert runs._whose(own, RECORD) is Persons.of(RECORD, [None]) is None
 
 
 def test_no_person_is_in_both_parts(tmp_path):
@@ -253,6 +268,31 @@ def test_a_silo_calibrates_to_its_own_share_of_a_person_in_several(config):
     assert own[1][1] == pytest.approx(own[0][1] / 4, rel=1e-6)
 
 
+def test_an_offer_for_fewer_silos_of_a_person_than_the_account_asks_for_is_refused(tmp_path):
+    file = write(tmp_path / SILO, unit={"name": "person", "silos_per_person": 3})
+    enrol(load_config(file))
+    with calling(load_config(file)) as caller:
+        for k in (1, 2):
+            said = refused(caller, offer(unit={"name": "person", "silos_per_person": k}))
+            assert f"its silos_per_person is {k}; the silo's account asks for 3 or more" in said
+        for k in (3, 4):
+            caller.admitted(offer(unit={"name": "person", "silos_per_person": k}, session=k))
+    with pytest.raises(InputError, match=r"silo\.unit: .*for its whole account"):
+        Silo.open(again(file, unit="person"))
+
+
+def test_persons_of_more_records_than_exact_noise_covers_are_refused_to_the_owner(tmp_path, monkeypatch):
+    file = write(tmp_path / SILO)
+    records = read_records(load_config(file)).n
+    monkeypatch.setattr("silos.enrolled.MAX_RECORDS", records)
+    assert enrol(load_config(file)).n < records - 1
+    monkeypatch.setattr("silos.enrolled.MAX_RECORDS", records - 1)
+    with pytest.raises(InputError, match=r"silo\.records: .*exact noise covers"):
+        Silo.open(load_config(file))
+    policy = yaml.safe_load(file.read_text())["policy"] | {"exact_noise_dimension": 0}
+    Silo.open(again(file, policy=policy)).close()
+
+
 def test_what_stands_for_a_private_number_of_persons_is_all_that_is_told(tmp_path):
     """Two silos whose greetings differ in nothing that is made of records, and the divisor is public."""
     said = []
@@ -267,7 +307,7 @@ def test_what_stands_for_a_private_number_of_persons_is_all_that_is_told(tmp_pat
             assert f"has 40 persons, the offer says {persons}" in refused(caller, offer(persons, BARE, 2))
         del head["head"]
         said.append(head)
-        assert receipt["unit"] == ADD_REMOVE
+        assert receipt["unit"] == ADD_REMOVE | {"silos_per_person": 1}
     assert said[0] == said[1]
     assert said[0]["n"] == 40
 
@@ -281,6 +321,8 @@ def test_a_number_far_from_the_true_one_is_told_to_the_owner_alone(tmp_path, cap
     with calling(config) as caller:
         said = capsys.readouterr()
         assert odd == (f"unit.expected_persons {expected}" in said.err)
+        assert odd == (("half or less" if expected == 60 else "twice or more") in said.err)
+        assert str(PERSONS) not in said.err  # which a service manager may keep
         caller.send("hello")
         assert b"warning" not in caller.sent[0]
 
@@ -368,6 +410,7 @@ def test_an_operator_who_decides_reads_the_unit_of_an_offer(tmp_path):
         (waits,) = PendingOffers(config.state).all(caller.silo.ledger.now())
     shown = " ".join(invoke("offers", "show", config.state, waits.digest[:8]).split())
     assert "persons, as the server says; 30 are this silo's" in shown
+    assert "bound clip, silos_per_person 1" in shown
     assert "-DP for replacing all records of one person in that silo by those of another person" in shown
 
 

@@ -321,7 +321,7 @@ def test_a_reported_run_that_is_refused_has_cost_nothing_and_the_ledger_is_writt
         report={"nonprivate_baseline": False},
     )
     tree["sweep"]["tune"]["private"]["fraction"] = 0.5
-    assert "fresh records" in sweep(tree, tmp_path, code=1)
+    assert "fresh units" in sweep(tree, tmp_path, code=1)
     for one in summary(tmp_path)["privacy"]["tuning"]["combinations"]:
         for silo in one["silos"]:
             assert (silo["n_tune"], silo["n_run"], silo["epsilon_run"]) == (6, 5, 0.0)

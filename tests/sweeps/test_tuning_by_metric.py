@@ -44,7 +44,7 @@ def tree(**sections: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("metric", "best", "said"),
     [
-        ("error", 0.05, "number of misclassified records"),
+        ("error", 0.05, "number of misclassified units"),
         ("log_loss", 0.05, "sum of log losses"),
         ("brier", 0.05, "sum of Brier scores"),
         ("auc", 1.0, "histogram of classes and predicted probabilities"),

@@ -21,13 +21,14 @@ from fedsim.report.record import CellResult
 from fedsim.scenario.load import check_unchanged, parse
 from fedsim.scenario.resolve import Resolved
 from fedsim.simulation.failures import failure
-from fedsim.simulation.host import SiloHost, persons_of
+from fedsim.simulation.host import SiloHost
 from fedsim.simulation.run_digest import run_digest
 from fedsim.simulation.selection import Grant, Scorer
 from fedsim.simulation.side_by_side import Folded, run_fold, shared_key
 from fedsim.simulation.sweeps.cell import Cell, CellOutcome, records_of, resolved_of
 from fedsim.simulation.trial import Trial
 from silos.entropy import SeededEntropy
+from silos.persons import Persons
 
 Measured = tuple[float, float | None, dict[str, float | None]]
 _FOREVER = 1e9  # seconds
@@ -195,6 +196,10 @@ def private_score(
         LIMITS,
         resolved.dtype,
         grant.score,
-        persons_of(resolved, trial, [(silo.name, silo.test_persons) for silo in data.silos]),
+        Persons.of(
+            resolved.scenario.privacy.unit,
+            [silo.test_persons for silo in data.silos],
+            (resolved.scenario.seed, trial, [silo.name for silo in data.silos]),
+        ),
     )
     return grant.score.value(np.dot(resolved.weights, scorer.answer(model)), resolved.outline.num_classes)

@@ -253,7 +253,7 @@ GUARANTEE = (
 
 
 _SCORES = {
-    "error": "number of misclassified records",
+    "error": "number of misclassified units",
     "log_loss": "sum of log losses, of probabilities held to declared bounds",
     "brier": "sum of Brier scores",
     "auc": "histogram of classes and predicted probabilities",
