@@ -271,7 +271,7 @@ def test_what_no_noise_can_pay_for_is_not_claimed() -> None:
         lambda n: mechanism.noise_multipliers(census, [Budget(n, 1.0, DELTA)], LIMIT),
     ):
         ask(MAX_RECORDS)
-        with pytest.raises(Refused, match=r"1,000,000 records, the silo has 1,000,001"):
+        with pytest.raises(Refused, match=r"1,000,000 units, the silo has 1,000,001"):
             ask(MAX_RECORDS + 1)
 
 
