@@ -46,10 +46,9 @@ class Transform(Section):
     )
 
     def shape(self, pixels: int) -> tuple[int, int, int]:
-        """Colours, pixels of an image's side and of the crop's, of records of so many numbers.
-
-        InputError unless they are square images, grey or of three colours one after the other, that have such
-        a crop and so many coefficients.
+        """Colours, pixels of an image's side and of the crop's, of records of so many numbers. InputError
+        unless they are square images, grey or of three colours one after the other, that have such a crop and
+        so many coefficients.
         """
         colours = 1 if isqrt(pixels) ** 2 == pixels else len(COLOURS)  # never both: 3 is no square
         side = isqrt(pixels // colours)

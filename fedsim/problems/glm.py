@@ -21,22 +21,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class GeneralisedLinear(HasComposite, ABC):
-    """Minimise the weighted mean of l(x W, y) over all silos' records, plus the public part f1.
-
-    Args:
-        num_features: features of a record, the constant one included.
-        num_outputs: columns of W; scores are (..., records) for one, (..., records, outputs) else.
-        composite: regulariser and constraint set.
-    """
+    """Minimise the weighted mean of l(x W, y) over all silos' records, plus the public part f1."""
 
     curvature: ClassVar[float | None] = None
     """h, the largest second derivative of a loss in its scores; None: `step_size: auto` has no rule."""
     typical_slope: ClassVar[float | None] = None
     """s, the norm of l' that half of the records have at the start; None: `clip_norm: auto` has no rule."""
 
-    num_features: int
-    num_outputs: int = 1
-    composite: Composite = field(default_factory=Composite)
+    num_features: int  # of a record, the constant one included
+    num_outputs: int = 1  # columns of W; scores are (..., records) for one, (..., records, outputs) else
+    composite: Composite = field(default_factory=Composite)  # regulariser and constraint set
 
     @property
     def dimension(self) -> int:
@@ -83,11 +77,8 @@ class GeneralisedLinear(HasComposite, ABC):
     def coefficient(self, scores: Tensor, target: Tensor, inverse_norm: Tensor) -> Tensor:
         """l'(score, y), in the shape of the scores, as a new tensor (the caller clips it in place).
 
-        Args:
-            scores: x W for every record.
-            target: y, (..., records).
-            inverse_norm: 1 / |x|, 0 for a zero vector, (..., records). A loss smoothed in parameter
-                space needs it; for the others l' depends on score and target alone.
+        Scores are x W for every record, `target` and `inverse_norm` (..., records); the latter, 1 / |x| and 0
+        for a zero vector, is for a loss smoothed in parameter space: others depend on score and target alone.
         """
 
     @abstractmethod

@@ -45,25 +45,15 @@ Watch = Callable[[Job], AbstractContextManager[Callable[[Event], None]]]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Sweep:
-    """The result of `fedsim.sweep`; `results` has the failed cells with reasons.
+    """The result of `fedsim.sweep`; `results` has the failed cells with reasons."""
 
-    Args:
-        job: what was asked for.
-        results: what was measured.
-        summary: what it comes to.
-        interrupted: whether cells are missing, since it was interrupted or its workers were lost.
-        lost: why workers were lost, else empty.
-        kept: how many finished cells its record has.
-        files: names of what was written into its directory.
-    """
-
-    job: Job
-    results: SweepResults
-    summary: SweepSummary
-    interrupted: bool = False
-    lost: str = ""
-    kept: int = 0
-    files: tuple[str, ...] = ()
+    job: Job  # what was asked for
+    results: SweepResults  # what was measured
+    summary: SweepSummary  # what it comes to
+    interrupted: bool = False  # whether cells are missing: it was interrupted, or its workers were lost
+    lost: str = ""  # why workers were lost
+    kept: int = 0  # how many finished cells its record has
+    files: tuple[str, ...] = ()  # names of what was written into its directory
 
     @property
     def combinations(self) -> Table:

@@ -46,9 +46,7 @@ _M = TypeVar("_M", bound=Message)
 class Worlds:
     """Daemons of some worlds, by their names on the channel: each method says the same to all of them.
 
-    Raises, whatever is asked:
-        Refused: a daemon refuses, or says something else.
-        InputError: a daemon does not answer at all.
+    Whatever is asked: Refused if a daemon refuses, or says something else; InputError if it does not answer.
     """
 
     def __init__(self, channel: Channel, names: Sequence[str] = WORLDS, deadline: float = 60.0) -> None:
@@ -112,12 +110,7 @@ OPTION = "--daemons"
 
 
 class Runs:
-    """Runs of the same lines with daemons that admit each run on equal terms.
-
-    Attributes:
-        admission: the first one.
-        count: how many there are.
-    """
+    """Runs of the same lines, `count` in number, with daemons that admit each run on equal terms."""
 
     def __init__(self, lines: Sequence[Line]) -> None:
         self._lines, self.count = lines, 0

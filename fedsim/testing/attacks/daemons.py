@@ -62,12 +62,8 @@ def attack(
     observe: Observe = lambda what, share: None,
     alarm: float = ALARM,
 ) -> DaemonAudit:
-    """Audit a silo whose two worlds are held by daemons.
-
-    Args:
-        found: what they hold.
-        share: of the default work.
-        alarm: probability that daemons which keep their promise are found broken.
+    """Audit a silo whose two worlds are held by daemons, with a share of the default work. Daemons that keep
+    their promise are found broken with probability `alarm`.
 
     Raises:
         InputError: they are not this scenario's daemons, have seeded noise, or do not answer.

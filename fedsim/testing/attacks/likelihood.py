@@ -277,9 +277,8 @@ class InRuns:
         self._index: dict[tuple[int, int, int], int] = {}
 
     def places(self, heard: Heard, at: tuple[int, int], key: Key | None = None) -> list[Places]:
-        """Means of the answers of the ask `at` (round, ask).
-
-        Asks with equal keys are at equal points wherever these do not differ between runs.
+        """Means of the answers of the ask `at` (round, ask). Asks with equal keys are at equal points
+        wherever these do not differ between runs.
         """
         if all(shared(narrowed(query)) for query in heard.queries):
             return self._knowledge.alike(key or at, heard)

@@ -107,7 +107,6 @@ def vectors(setting: Setting, kind: Kind, more: Sequence[Tensor]) -> list[Tensor
 
 def broadcasts(setting: Setting, kind: Kind, points: Sequence[Tensor]) -> list[Broadcast]:
     """Broadcasts to try in a round of this kind: one of an honest run, and every name at each of `points`.
-
     Where there are several names, one is at the point and the others opposite, at zero, or at the start.
     """
     if len(kind.names) == 1:
