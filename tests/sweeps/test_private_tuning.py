@@ -347,7 +347,7 @@ BAD: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
     ("tune.criterion", {}, {"criterion": "final_train_loss"}, "use private_error"),
     ("tune.criterion", {}, {"private": None}, "needs tune.private"),
     ("tune.private.fraction", {}, {"private": {"fraction": 1}}, "less than 1"),
-    ("tune.private.fraction", {}, {"private": {"fraction": 0.005}}, "0 of its 100 records"),
+    ("tune.private.fraction", {}, {"private": {"fraction": 0.005}}, "0 of its 100 units"),
     ("data.reserve", {"data": BASE["data"] | {"reserve": {"fraction": 0.1}}}, {}, "leave it out"),
     ("problem.name", REGRESSION, {}, "must be a class, not a number"),
     (
