@@ -70,7 +70,7 @@ class MeanRegularised:
             way = {"way": w - before} if textbook else {}
             g = (yield Round({"w": w, **way}, answer=mean))["g"]
             before, w = w, problem.project(w - step * (g + problem.public_gradient(w)))
-            mean = self.averaging * mean + (1 - self.averaging) * (before if textbook else w)
+            mean = mean.lerp(before if textbook else w, 1 - self.averaging)
         return mean
 
     def silo(self, problem: PublicProblem, broadcast: Message, ask: Asker, memory: Memory) -> Message:
@@ -80,7 +80,7 @@ class MeanRegularised:
             v = v - broadcast["way"]
         g = ask(Query("gradient", (broadcast["w"] + v,), self.clip_norm, self.batch))
         memory["v"] = v = (v - eta * g) / (1 + eta * self.pull)
-        memory["own"] = self.averaging * memory["own"] + (1 - self.averaging) * v
+        memory["own"] = memory["own"].lerp(v, 1 - self.averaging)
         return {"g": g}
 
     @property
