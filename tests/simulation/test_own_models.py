@@ -93,6 +93,16 @@ def test_own_parts_are_the_same_on_several_hosts_and_zero_before_a_reply() -> No
     assert found.any(dim=1).tolist() == [True, False, True]
 
 
+@pytest.mark.slow
+def test_on_ray_they_come_from_silo_hosts() -> None:
+    on_ray = fedsim.simulate(SCENARIO | {"runtime": {"name": "ray", "silo_hosts": 2}}).summary.own_models
+    here = fedsim.simulate(SCENARIO).summary.own_models
+    assert on_ray is not None
+    assert here is not None
+    for one, other in zip(on_ray.models, here.models, strict=True):
+        assert one.mean == pytest.approx(other.mean, rel=1e-9)
+
+
 def test_no_message_broadcast_or_file_has_an_own_part(tmp_path) -> None:
     resolved = resolve(parse(SCENARIO))
     data = read(resolved, 0)
