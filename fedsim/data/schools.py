@@ -21,7 +21,7 @@ from fedsim.data.dataset import Dataset
 from fedsim.data.partition import silo_names
 from fedsim.data.source import Floats, Labels, Matrix, Ranges, Target
 
-SCHOOLS, FEWEST, MOST = 139, 22, 251
+SCHOOLS = 139
 SHARES = ("free_meals", "first_band")
 CATEGORIES = {"year": 3, "sex": 2, "band": 3, "group": 11, "kind": 3, "denomination": 3}
 
@@ -52,7 +52,7 @@ class _SchoolsSource(Matrix):
 
     def __init__(self, data: Schools) -> None:
         self._data = data
-        sizes = np.round(FEWEST + (MOST - FEWEST) * np.linspace(0, 1, SCHOOLS) ** 1.4).astype(np.int64)
+        sizes = np.round(22 + 229 * np.linspace(0, 1, SCHOOLS) ** 1.4).astype(np.int64)
         self._schools = np.repeat(np.arange(SCHOOLS), sizes)
         self.num_rows = len(self._schools)
 
@@ -75,6 +75,5 @@ class _SchoolsSource(Matrix):
         return np.asarray(np.clip(scores + rng.normal(0, 0.14, self.num_rows), 0, 1))
 
     def labels(self, column: str, field: str) -> Labels:
-        if column != self.silo_column:
-            return super().labels(column, field)
-        return Labels(self._schools, silo_names(SCHOOLS))
+        named = Labels(self._schools, silo_names(SCHOOLS))
+        return named if column == self.silo_column else super().labels(column, field)
