@@ -113,6 +113,7 @@ def silo_table(
 def person_lines(persons: Persons | None) -> list[str]:
     """What the guarantee is worth to a person, in one line; none where that is not stated.
 
+    >>> from fedsim.report.summary import PersonRow
     >>> rows = [PersonRow(records=s, epsilon=e, delta=1e-6) for s, e in ((2, 2.1161), (10, None))]
     >>> person_lines(Persons(note="for a swap", rows=rows))
     ['a person with 2 / 10 records: epsilon 2.117 / none at delta 1e-06; for a swap']

@@ -249,6 +249,7 @@ def test_every_data_set_and_partition_has_its_line() -> None:
         "mnist",
         "synthetic",
         "visits",
+        "schools",
         "csv",
         "npz",
         "huggingface",
