@@ -118,6 +118,7 @@ PAIRS = {  # the first record differs: it moves the scores of two candidates by 
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PAIRS)
 def test_the_exponential_mechanism_attains_its_price_and_no_more(name):
     options, x, y, other_x, other_y = PAIRS[name]

@@ -262,6 +262,7 @@ def test_what_a_person_of_many_records_loses_of_a_records_guarantee():
     assert float(cells[3].split("(")[1].removesuffix(" x)")) > 5  # times the claim of a record
 
 
+@pytest.mark.slow
 def test_of_a_sampled_plan_no_claim_for_a_person_is_known_at_the_same_delta():
     tree = scenario("record", 1.0, batch={"sampler": "subsample", "fraction": 0.3})
     found = fedsim.audit(tree, data=people(200), person=100, effort=0.05)

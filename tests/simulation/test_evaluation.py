@@ -80,6 +80,7 @@ def persons(**changes: object) -> Resolved:
     return resolved_of(scenario_of(tree), None, data)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("whose", ["records", "persons"])
 @pytest.mark.parametrize(
     ("privacy", "bins", "most"), [({"epsilon": 1.0}, 10, 0.015), (SUMMED, 20, 0.005)], ids=["own", "summed"]
