@@ -75,6 +75,7 @@ class Records:
         self._home = {m: (b, i) for b, block in enumerate(self._blocks) for i, m in enumerate(block.members)}
         self._last: tuple[list[int], list[Part]] = [], []
         self._some: tuple[list[int], list[Block]] = [], []
+        self._parted: list[tuple[Block, tuple[Block, Block]]] = []  # of blocks that every full round has
 
     @property
     def sums_persons(self) -> bool:
@@ -114,9 +115,19 @@ class Records:
         """
         from silos.person_sums import by_person  # loaded where persons are the unit
 
-        alone, several = _apart(block)
+        alone, several = self._apart(block)
         single = (terms or self.clipped_sum)(problem, alone, points, clip)
         return single + by_person(terms, problem, several, points, clip, size=size, seen=seen)
+
+    def _apart(self, block: Block) -> tuple[Block, Block]:
+        """As the function; made once for the blocks of all records, which are the same in every round."""
+        for own, parts in self._parted:
+            if own is block:
+                return parts
+        parts = _apart(block)
+        if any(own is block for own in self._blocks):
+            self._parted.append((block, parts))
+        return parts
 
     def weighted(self, block: Block, h: float) -> Block:
         """The block with what records weigh at this h, which the unit asks for."""
