@@ -1,15 +1,14 @@
 """A scenario of persons, deployed: from one table to silos, their accounts, messages and the page."""
 
-import csv
 import hashlib
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from support.channels import InMemory
 from support.pooled import pooled_federation, pooled_scenario
+from support.visits import SCHEMA, id_of, write_visits
 
 from fedsim.api.run import load_run
 from fedsim.common.errors import InputError, Refused
@@ -29,24 +28,13 @@ from silos.silo import Silo
 PERSONS = 90
 
 
-def id_of(person: int) -> str:
-    return f"MRN-{90_000 + 37 * person}"
-
-
 @pytest.fixture(scope="module")
 def table(tmp_path_factory) -> Path:
     """Visits, 1 to 4 of each person."""
-    place, rng = tmp_path_factory.mktemp("visits") / "visits.csv", np.random.default_rng(7)
-    with open(place, "w", newline="") as file:
-        rows = csv.writer(file)
-        rows.writerow(["patient_id", "age", "dose", "readmitted"])
-        for person in rng.permutation([p for p in range(PERSONS) for _ in range(1 + p % 4)]):
-            rows.writerow([id_of(person), rng.integers(20, 90), round(rng.uniform(), 3), rng.integers(2)])
-    return place
+    return write_visits(tmp_path_factory.mktemp("visits") / "visits.csv", PERSONS, 4, 7)
 
 
 def scenario_of(table: Path, unit: object = "person", **privacy: object) -> dict[str, Any]:
-    number = {"kind": "number", "lower": 0, "upper": 100}
     return {
         "name": "visits",
         "data": {
@@ -54,11 +42,7 @@ def scenario_of(table: Path, unit: object = "person", **privacy: object) -> dict
             "path": str(table),
             "target": "readmitted",
             "person_column": "patient_id",
-            "schema": {
-                "age": number,
-                "dose": number | {"upper": 1},
-                "readmitted": {"kind": "category", "categories": ["0", "1"]},
-            },
+            "schema": SCHEMA,
         },
         "partition": {"name": "iid", "num_partitions": 3},
         "problem": "logistic_regression",

@@ -1,6 +1,5 @@
 """An account of persons: what fixes it, what it refuses, and what of persons leaves the silo."""
 
-import csv
 import hashlib
 import json
 import logging
@@ -16,6 +15,7 @@ import yaml
 from pydantic import TypeAdapter
 from support.deployed import POLICY, Caller, calling, offer_of, resolved_of
 from support.scenarios import invoke
+from support.visits import SCHEMA, id_of, write_visits
 
 from fedsim.common.errors import InputError
 from fedsim.common.identity import Identity
@@ -41,21 +41,10 @@ ADD_REMOVE = BARE | {"expected_persons": 40}
 RESOLVED = resolved_of(data={"name": "synthetic", "rows": 120, "features": 2})
 
 
-def id_of(person: int) -> str:
-    return f"MRN-{90_000 + 37 * person}"
-
-
 def write(folder: Path, unit: object = "person", persons: int = PERSONS, **more: Any) -> Path:
     """A silo with a table of visits, 1 to 5 a person; its file."""
     folder.mkdir(parents=True)
-    rng = np.random.default_rng(persons)
-    with open(folder / "visits.csv", "w", newline="") as table:
-        rows = csv.writer(table)
-        rows.writerow(["patient_id", "age", "dose", "readmitted"])
-        visits = [person for person in range(persons) for _ in range(1 + person % 5)]
-        for person in rng.permutation(visits):
-            rows.writerow([id_of(person), rng.integers(20, 90), round(rng.uniform(), 3), rng.integers(2)])
-    number = {"kind": "number", "lower": 0, "upper": 100}
+    write_visits(folder / "visits.csv", persons, 5, persons)
     tree = {
         "name": SILO,
         "records": {
@@ -63,11 +52,7 @@ def write(folder: Path, unit: object = "person", persons: int = PERSONS, **more:
             "path": "visits.csv",
             "target": "readmitted",
             "person_column": "patient_id",
-            "schema": {
-                "age": number,
-                "dose": number | {"upper": 1},
-                "readmitted": {"kind": "category", "categories": ["0", "1"]},
-            },
+            "schema": SCHEMA,
         },
         "state": "state",
         "listen": {"socket": "silo.sock"},
