@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import weakref
 import zipfile
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -15,9 +17,10 @@ from pydantic import ConfigDict, Field, PlainSerializer
 from fedsim.common.errors import InputError, suggest
 from fedsim.common.section import arguments
 from fedsim.data.dataset import FITTED_SCALINGS, Dataset, InMemory, Scaling
-from fedsim.data.source import Floats, Labels, Matrix, Ranges, Target
+from fedsim.data.schema import Label
+from fedsim.data.source import NO_LABEL, Design, Floats, Ints, Labels, Matrix, Ranges, Target
 
-TARGET, SILO, PERSON = "target", "silo", "person"
+TARGET, SILO, PERSON, GROUP = "target", "silo", "person", "group"
 
 
 def _summary(values: NDArray[Any]) -> str:
@@ -34,6 +37,15 @@ def _summary(values: NDArray[Any]) -> str:
 
 _SUMMARIES: dict[int, str] = {}
 _Array = Annotated[np.ndarray[Any, Any], PlainSerializer(_summary, return_type=str, when_used="json")]
+
+
+Groups = Annotated[
+    tuple[Label, ...] | None,
+    Field(
+        min_length=2,
+        description="All groups, in the order of their codes; default: those that records have, sorted.",
+    ),
+]
 
 
 class _OwnArrays(Dataset):
@@ -63,6 +75,9 @@ class Arrays(InMemory, _OwnArrays):
         target: shape (n,): whole numbers from 0 are classes, real numbers are regressed on.
         silo: the silo of each record, n texts or whole numbers; None where a partition divides the records.
         person: whose each record is, for unit person: n texts or whole numbers, compared as exact texts.
+        group: each record's group, to measure fairness by: n texts or whole numbers; None or "" where a
+            record is in none. It is no feature.
+        groups: all groups, in the order of their codes; default: those that there are, as sorted texts.
         ranges: (lower, upper), each a number or of shape (p,), declared and not taken from the records.
         classes: the number of classes, including classes without records here; default: the largest target
             plus one.
@@ -81,6 +96,8 @@ class Arrays(InMemory, _OwnArrays):
     target: _Array = Field(repr=False)
     silo: _Array | None = Field(repr=False)
     person: _Array | None = Field(None, repr=False)
+    group: _Array | None = Field(None, repr=False)
+    groups: Groups = None
     ranges: _Array | None = Field(repr=False)
     classes: int | None = Field(None, ge=2)
 
@@ -91,6 +108,8 @@ class Arrays(InMemory, _OwnArrays):
         silo: ArrayLike | None = None,
         *,
         person: ArrayLike | None = None,
+        group: ArrayLike | None = None,
+        groups: Sequence[str] | None = None,
         ranges: tuple[ArrayLike, ArrayLike] | None = None,
         scaling: Scaling | None = None,
         classes: int | None = None,
@@ -104,12 +123,32 @@ class Arrays(InMemory, _OwnArrays):
             "target": _target(target, len(matrix), classes),
             "silo": None if silo is None else _names(SILO, silo, len(matrix)),
             "person": None if person is None else _names(PERSON, person, len(matrix)),
+            "group": None if group is None else _groups(group, len(matrix)),
+            "groups": groups,
             "ranges": None if ranges is None else _ranges(ranges, matrix.shape[1]),
             "scaling": scaling or ("none" if ranges is None else "declared"),
             "classes": classes,
         }
         with arguments():
             super().__init__(**given, **options)
+        self.labels()
+
+    def labels(self) -> Labels | None:
+        """`group` by the groups' codes. InputError for fewer than two groups, or records of others."""
+        if self.group is None:
+            if self.groups is not None:
+                raise InputError("groups", self.groups, "only where each record's group is given: group")
+            return None
+        names = self.groups or tuple(map(str, np.unique(self.group[self.group != ""])))
+        if len(set(names)) < max(2, len(names)):
+            hint = "at least two different ones: declare all groups, also those without records (groups)"
+            raise InputError("groups", len(set(names)), hint)
+        place = {name: code for code, name in enumerate(names)}
+        codes = np.array([place.get(name, NO_LABEL) for name in self.group.tolist()])
+        if others := int((codes == NO_LABEL).sum() - (self.group == "").sum()):
+            hint = f"of {len(codes):,} records are in no declared group: declare theirs too (groups)"
+            raise InputError(GROUP, others, hint)
+        return Labels(codes, names)
 
     @property
     def names_silos(self) -> bool:
@@ -139,6 +178,8 @@ class _ArraysSource(Matrix):
             self.columns += (SILO,)
         if data.person is not None:
             self.person_column = PERSON
+        self._groups = data.labels()
+        self.groups = () if self._groups is None else self._groups.names
         unknown = np.full((2, self.num_features), np.nan)
         self.ranges = Ranges.linear(*(unknown if data.ranges is None else data.ranges))
 
@@ -154,6 +195,9 @@ class _ArraysSource(Matrix):
 
     def ids(self) -> list[str] | None:
         return None if self._data.person is None else self._data.person.tolist()
+
+    def design(self, rows: Ints) -> Design:
+        return replace(super().design(rows), groups=self._groups and self._groups.at(rows))
 
     @property
     def _silos(self) -> Labels:
@@ -194,6 +238,17 @@ def _names(field: str, given: ArrayLike, records: int) -> NDArray[Any]:
         hint = f"of {records:,} records have no text or whole number (the first is row {wrong[0]})"
         raise InputError(field, len(wrong), hint)
     return _frozen(values.astype(str))
+
+
+def _groups(given: ArrayLike, records: int) -> NDArray[Any]:
+    """Groups as texts, "" for none."""
+    values = np.asarray(given, dtype=object)
+    _require_length(GROUP, values, records)
+    none = np.array([not each if isinstance(each, str) else str(each) in _NONE for each in values])
+    return _frozen(np.where(none, "", _names(GROUP, np.where(none, "none", values), records)))
+
+
+_NONE = ("None", "nan", "<NA>")  # how what stands for no value in Python, numpy and pandas is written
 
 
 def _is_name(given: object) -> bool:
@@ -241,14 +296,14 @@ def _frozen(values: NDArray[Any]) -> NDArray[Any]:
 
 
 FIELD = "scenario.data.path"
-_KNOWN = ("features", TARGET, SILO, PERSON, "ranges")
+_KNOWN = ("features", TARGET, SILO, PERSON, GROUP, "ranges")
 
 
 class Npz(_OwnArrays):
-    """Your own arrays in an npz file: features (n, p), target (n,); if need be ranges, silo and person.
+    """Your own arrays in an npz file: features (n, p), target (n,); if need be ranges, silo, person, group.
 
-    Ranges have shape (2, p), silo and person (n,). Whole numbers from 0 are classes, real numbers are
-    regressed on. Nothing in the file is ever unpickled.
+    Ranges have shape (2, p), silo, person and group (n,); a record of no group has "". Whole numbers from 0
+    are classes, real numbers are regressed on. Nothing in the file is ever unpickled.
     """
 
     name: Literal["npz"] = Field("npz", description="The data set's name.")
@@ -259,6 +314,7 @@ class Npz(_OwnArrays):
         description="Number of classes of an integer target, including classes without records here; "
         "default: the largest target plus one.",
     )
+    groups: Groups = None
     scaling: Scaling = Field(
         "none",
         description="none: leave features as they are; declared: map them by the file's ranges to [-1, 1]; "
@@ -273,7 +329,7 @@ class Npz(_OwnArrays):
         try:
             if ranges is not None and ranges.shape[:1] != (2,):
                 raise InputError("ranges", ranges.shape, "must be lower and upper ends, shape (2, p)")
-            return Arrays(**given, ranges=ranges, classes=self.classes).open()
+            return Arrays(**given, ranges=ranges, classes=self.classes, groups=self.groups).open()
         except InputError as error:
             raise _wrong(self.path, f"{error.field}: {error.value!r}: {error.hint}") from None
 

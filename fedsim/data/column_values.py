@@ -31,6 +31,7 @@ class Cells:
     field: str  # what an error is about
     reading: Reading = DEFAULTS  # missing-value markers and the decimal separator
     place: Callable[[int], str] = counted  # describes a row's place in the table, for errors
+    secret: bool = False  # whether no error may hold a category that a record has
 
     def numbers(self, column: NumberColumn) -> Floats:
         """Numbers with missing ones filled, shape (n,), not yet clipped."""
@@ -58,6 +59,10 @@ class Cells:
         unknown = (found == NO_LABEL) & ~self._marked(texts)
         if unknown.any():
             at = int(unknown.argmax())
+            if self.secret:
+                count = f"of {len(found):,} records have no declared category"
+                hint = f"{count} (the first is {self.place(int(self.rows[at]))}): declare theirs too"
+                raise InputError(self.field, int(unknown.sum()), hint)
             text = texts[at].as_py()
             raise self._wrong(at, text, f"not a declared category; {suggest(text, column.categories)}")
         return found

@@ -20,9 +20,11 @@ from fedsim.data.schema import (
     SCHEMA,
     SILO,
     CategoryColumn,
+    Input,
     Label,
     NumberColumn,
     Reading,
+    Schema,
     SchemaOrFile,
     names_of,
     ranges_of,
@@ -82,6 +84,14 @@ class TableData(Reading, Dataset, ABC):
         description="Column of ids that say whose each record is, for unit person; never a feature. Ids are "
         "compared as exact texts, and no record may lack one.",
     )
+    attribute: str | None = Field(
+        None,
+        description="Column whose value is each record's group, to measure fairness by: a category column of "
+        "the schema. A record without a value is in no group, whatever the column's fill.",
+    )
+    attribute_is_feature: bool = Field(
+        True, description="false: the attribute is no feature, also of records to predict."
+    )
     drafted: bool = Field(
         False,
         description="true: the schema was read from the records, as `fedsim init` does, and no person has "
@@ -101,6 +111,11 @@ class TableData(Reading, Dataset, ABC):
     @abstractmethod
     def opened(self) -> Table:
         """The columns."""
+
+    def features_in(self, schema: Schema) -> dict[str, Input]:
+        """The columns that features are made of, in the schema's order."""
+        others = (self.target, None if self.attribute_is_feature else self.attribute)
+        return {name: column for name, column in schema.items() if name not in others}
 
     @property
     def names_silos(self) -> bool:
@@ -174,16 +189,16 @@ class _TableSource(Source):
         self._schema = read_schema(data.columns)
         self._table, self._reading = table, data
         self.target, self.silo_column = data.target, data.silo_column
-        self.person_column = data.person_column
+        self.person_column, self._attribute = data.person_column, data.attribute
         if isinstance(data, Csv) and not isinstance(data.path, Path):
             self.silo_column = data.silo_column or SILO
         self.columns = self._table.names
         self._check()
         target = self._schema[self.target]
-        self._features = {name: column for name, column in self._schema.items() if name != self.target}
+        self._features = data.features_in(self._schema)
         self.num_features = sum(column.width for column in self._features.values())
         self.num_classes = target.width if isinstance(target, CategoryColumn) else 0
-        self._check_parts()
+        self._check_parts(apart=not data.attribute_is_feature)
 
     def _check(self) -> None:
         self._table.require(self.target, f"{DATA}.target")
@@ -195,6 +210,8 @@ class _TableSource(Source):
             hint = suggest(self.target, self._schema)
             raise InputError(SCHEMA, self.target, f"the target needs an entry in the schema too; {hint}")
         self._check_person(f"{DATA}.person_column")
+        if self._attribute is not None:
+            self.groups = self._declared_groups(self._attribute, f"{DATA}.attribute")
 
     def _check_person(self, field: str) -> None:
         if self.person_column is None:
@@ -208,6 +225,17 @@ class _TableSource(Source):
             hint = f"is {use}; ids say whose a record is and nothing else: name a column of their own"
             raise InputError(field, self.person_column, hint)
 
+    def _declared_groups(self, name: str, field: str) -> tuple[str, ...]:
+        uses = {self.target: "the target", self.silo_column: "the silos' names", self.person_column: "ids"}
+        column = self._schema.get(name)
+        if name in uses:
+            raise InputError(field, name, f"is {uses[name]}; a group is another value: name its column")
+        if column is None:
+            raise InputError(field, name, f"needs an entry in the schema; {suggest(name, self._schema)}")
+        if not isinstance(column, CategoryColumn) or column.width < 2:
+            raise InputError(field, name, "groups need a column of kind: category, of two categories or more")
+        return column.categories
+
     def ids(self) -> list[str] | None:
         """Only this column is read."""
         if self.person_column is None:
@@ -215,12 +243,15 @@ class _TableSource(Source):
         cells = replace(self._cells(self.person_column, DATA), field=f"{DATA}.person_column")
         return cells.ids(self.person_column)
 
-    def _check_parts(self) -> None:
+    def _check_parts(self, apart: bool) -> None:
+        if apart and self._attribute is None:
+            hint = "says so of an attribute: name its column (attribute), or leave this out"
+            raise InputError(f"{DATA}.attribute_is_feature", False, hint)
         if self.num_classes == 1:
             hint = "a target needs at least two categories"
             raise InputError(f"{SCHEMA}.{self.target}", self.target, hint)
         if not self._features:
-            hint = "declare at least one feature column beside the target"
+            hint = f"declare at least one feature column beside the target{' and the attribute' * apart}"
             raise InputError(SCHEMA, list(self._schema), hint)
 
     @property
@@ -273,18 +304,22 @@ class _TableSource(Source):
     def _of(self, column: str, values: Any, rows: Ints, field: str = SCHEMA) -> Cells:
         from fedsim.data.column_values import Cells
 
-        return Cells(values, rows, f"{field}.{column}", self._reading, self._table.place)
+        field = f"{field}.{column}"
+        return Cells(values, rows, field, self._reading, self._table.place, column == self._attribute)
 
     def design(self, rows: Ints) -> Design:
         from fedsim.data.column_values import features_of
 
         found = self._table.read(self._schema)
         cells = {name: self._of(name, values.take(rows), rows) for name, values in found.items()}
+        groups, declared = None, self._schema.get(name := self._attribute or "")
+        if isinstance(declared, CategoryColumn):
+            groups = Labels(cells[name].places(declared), declared.categories)
         features = features_of(self._features, cells)
         ranges, target = ranges_of(self._features.values()), self._schema[self.target]
         if isinstance(target, NumberColumn):
-            return Design(features, ranges, cells[self.target].numbers(target), ranges_of([target]))
-        return Design(features, ranges, cells[self.target].codes(target), None)
+            return Design(features, ranges, cells[self.target].numbers(target), ranges_of([target]), groups)
+        return Design(features, ranges, cells[self.target].codes(target), None, groups)
 
 
 def _labels(texts: Sequence[str | None]) -> Labels:

@@ -25,7 +25,7 @@ from fedsim.data.partition import Partition, silo_names
 from fedsim.data.persons import People, Splits, dealt, require_several
 from fedsim.data.prepare import Prepared, num_kept, prepare, squared_norms
 from fedsim.data.recipe import Fitted, feature_names, recipe_of
-from fedsim.data.source import Design, Floats, Ints, Outline, Ranges, Source, Target
+from fedsim.data.source import NO_LABEL, Design, Floats, Ints, Labels, Outline, Ranges, Source, Target
 from fedsim.protocol.unit import RECORD, Person, Record
 
 
@@ -44,7 +44,8 @@ def outline(data: Dataset, partition: Partition, seed: int, unit: Record | Perso
     features = num_kept(data, source.num_features) + data.intercept
     unused = units.num_rows - sum(n for _, n in records)
     norms = squared_norms(data, source)
-    return Outline(sizes, features, source.num_classes, units.num_rows, unused, norms, held_out)
+    classes = source.num_classes
+    return Outline(sizes, features, classes, units.num_rows, unused, norms, held_out, source.groups)
 
 
 def _records(source: Source, partition: Partition, seed: int) -> list[tuple[str, int]]:
@@ -59,7 +60,8 @@ def _records(source: Source, partition: Partition, seed: int) -> list[tuple[str,
 @dataclass(frozen=True, eq=False)
 class SiloSplit:
     """One silo's records: features (n, d) float64; targets (n,), float64 to regress on, int64 classes; whose
-    each record is (n,), equal where two are one person's, None where the data do not say.
+    each record is (n,), equal where two are one person's, None where the data do not say; and each record's
+    group, None without an attribute.
     """
 
     name: str
@@ -69,6 +71,8 @@ class SiloSplit:
     test_target: Target
     train_persons: Ints | None = None
     test_persons: Ints | None = None
+    train_groups: Labels | None = None
+    test_groups: Labels | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,9 +89,9 @@ class Federation(Hosted):
 
     `num_features` counts the intercept, which is the last feature. `num_classes` is 0 for regression.
     `optimum` is the population optimum where it is known, flat; under softmax laid out (features, classes).
-    `digest` is the SHA-256 of all records as they were prepared, of who trains on which, and with unit
-    `person` of whose they are. `fitted` prepares other records as these were. `odd_ranges` are lines on
-    declared ranges that miss their columns.
+    `digest` is the SHA-256 of all records as they were prepared, of who trains on which, with unit `person`
+    of whose they are, and of their groups where there is an attribute. `fitted` prepares other records as
+    these were. `odd_ranges` are lines on declared ranges that miss their columns.
     """
 
     num_features: int
@@ -108,6 +112,18 @@ class Federation(Hosted):
         both = [(silo.train_persons, silo.test_persons) for silo in self.silos]
         each = [np.union1d(train, test) for train, test in both if train is not None and test is not None]
         return int((np.unique(np.concatenate([[], *each]), return_counts=True)[1] > 1).sum())
+
+    @property
+    def empty_groups(self) -> list[str]:
+        """A line for each declared group that no record of a silo is in."""
+        both = [labels for silo in self.silos for labels in (silo.train_groups, silo.test_groups) if labels]
+        found = np.unique(np.concatenate([[NO_LABEL], *(labels.codes for labels in both)]))
+        names = both[0].names if both else ()
+        return [
+            f"no record of any silo is in the declared group {name!r}"
+            for code, name in enumerate(names)
+            if code not in found
+        ]
 
     @property
     def nbytes(self) -> int:
@@ -134,11 +150,13 @@ def load(
     splits = _splits(data, units, partition, seed, trial)
     rows = np.arange(source.num_rows)
     design = source.design(rows)
-    records = prepare(data, design, rows, _joined(splits, (0,)), _each(splits))
+    records = _prepared(data, design, rows, splits)
     persons = units.persons()
     counted = [persons] if persons is not None and isinstance(units, People) else []
+    if design.groups is not None:
+        counted.append(design.groups.codes)
     return Federation(
-        _silos(splits, records, persons),
+        _silos(splits, records, persons, design.groups),
         _digest([records.features, records.target, *counted], splits),
         records.features.shape[1],
         source.num_classes,
@@ -171,15 +189,15 @@ def load_silos(
             raise InputError("scenario.partition", name, f"no such silo; {suggest(name, splits)}")
     own = {name: both for name, both in splits.items() if name in set(names)}
     if data.pools_records:
-        all_rows = np.arange(source.num_rows)
-        return _silos(own, _prepared(data, source, all_rows, splits), persons)
+        design = source.design(all_rows := np.arange(source.num_rows))
+        return _silos(own, _prepared(data, design, all_rows, splits), persons, design.groups)
     rows = np.sort(_joined(own, (0, 1)))
     places = {
         name: (np.searchsorted(rows, train), np.searchsorted(rows, test))
         for name, (train, test) in own.items()
     }  # positions of the silo's rows among the rows read
-    whose = None if persons is None else persons[rows]
-    return _silos(places, _prepared(data, source, rows, places), whose)
+    whose, design = None if persons is None else persons[rows], source.design(rows)
+    return _silos(places, _prepared(data, design, rows, places), whose, design.groups)
 
 
 def divided(
@@ -201,8 +219,8 @@ def _splits(data: Dataset, units: Source, partition: Partition, seed: int, trial
     return units.expanded(found)
 
 
-def _prepared(data: Dataset, source: Source, rows: Ints, splits: Splits) -> Prepared:
-    return prepare(data, source.design(rows), rows, _joined(splits, (0,)), _each(splits))
+def _prepared(data: Dataset, design: Design, rows: Ints, splits: Splits) -> Prepared:
+    return prepare(data, design, rows, _joined(splits, (0,)), _each(splits))
 
 
 def _joined(splits: Splits, parts: tuple[int, ...]) -> Ints:
@@ -214,15 +232,22 @@ def _each(splits: Splits) -> list[Ints]:
     return [np.concatenate(both) for both in splits.values()]
 
 
-def _silos(splits: Splits, records: Prepared, persons: Ints | None) -> tuple[SiloSplit, ...]:
+def _silos(
+    splits: Splits, records: Prepared, persons: Ints | None, groups: Labels | None
+) -> tuple[SiloSplit, ...]:
     features, target, _ = records
-    whose = (
-        {}
-        if persons is None
-        else {name: (persons[train], persons[test]) for name, (train, test) in splits.items()}
-    )
     return tuple(
-        SiloSplit(name, features[train], target[train], features[test], target[test], *whose.get(name, ()))
+        SiloSplit(
+            name,
+            features[train],
+            target[train],
+            features[test],
+            target[test],
+            None if persons is None else persons[train],
+            None if persons is None else persons[test],
+            None if groups is None else groups.at(train),
+            None if groups is None else groups.at(test),
+        )
         for name, (train, test) in splits.items()
     )
 

@@ -88,7 +88,8 @@ class Frame(InMemory, TableData):
         schema: {column: {kind: number, lower, upper, scale, fill} or {kind: category, categories, fill}}, or
             a YAML file that holds it; None drafts it from the records, which epsilon does not cover, and
             every report says so.
-        options: the fields of `Dataset` and `Reading`: missing, scaling, intercept, test_fraction, ...
+        options: the fields of `TableData`, `Dataset` and `Reading`: attribute (the column of each record's
+            group), attribute_is_feature, missing, scaling, intercept, test_fraction, ...
 
     Raises:
         InputError: names the argument, the value and what would be right.

@@ -145,11 +145,10 @@ def _declared(data: Dataset) -> Recipe | None:
 
 
 def _of_schema(data: TableData) -> Recipe:
-    columns: dict[str, Input] = dict(read_schema(data.columns))
-    if data.target not in columns:
+    schema = read_schema(data.columns)
+    if data.target not in schema:
         raise InputError(SCHEMA, data.target, "the target needs an entry in the schema too")
-    predicts = columns.pop(data.target)
-    return _recipe(data, columns, data.target, predicts)
+    return _recipe(data, data.features_in(schema), data.target, schema[data.target])
 
 
 def _of_source(data: Dataset, source: Source, design: Design) -> Recipe:

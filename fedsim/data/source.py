@@ -27,6 +27,10 @@ class Labels:
     codes: Ints
     names: tuple[str, ...]
 
+    def at(self, rows: Ints | NDArray[np.bool_]) -> Labels:
+        """Of these records alone."""
+        return Labels(self.codes[rows], self.names)
+
 
 @dataclass(frozen=True, eq=False)
 class Ranges:
@@ -51,6 +55,7 @@ class Design:
     ranges: Ranges
     target: Target  # (n,): float64 to regress on, int64 classes
     target_range: Ranges | None  # of one column; None: the target is not scaled
+    groups: Labels | None = None  # values of the attribute, none filled; None without an attribute
 
 
 @dataclass(frozen=True)
@@ -62,7 +67,8 @@ class Outline:
     `num_classes` is 0 for regression. Of `num_records` the partition leaves out `unused`. `squared_norms` are
     a bound on the squared L2 norm of a prepared record, and what it is for values spread evenly over their
     ranges; None where nothing public bounds it, or the numbers to predict.
-    `held_out` maps silo names to numbers of the other records.
+    `held_out` maps silo names to numbers of the other records. `groups` are the declared values of the
+    attribute, () without one.
     """
 
     sizes: dict[str, int]
@@ -72,6 +78,7 @@ class Outline:
     unused: int = 0
     squared_norms: tuple[float, float] | None = None
     held_out: dict[str, int] = field(default_factory=dict)
+    groups: tuple[str, ...] = ()
 
 
 class Source(ABC):
@@ -87,6 +94,7 @@ class Source(ABC):
     label_pairs: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
     silo_column: str | None = None  # has each record's silo
     person_column: str | None = None  # of ids that say whose each record is; never a feature
+    groups: tuple[str, ...] = ()  # declared values of the attribute, of which records have one each or none
 
     def ids(self) -> Sequence[str] | None:
         """Whose each record is: num_rows exact texts; None without a column of ids. InputError, without an id

@@ -197,7 +197,7 @@ def odd_records(data: Federation) -> list[str]:
     """Lines for a run's warnings."""
     shared = data.shared_persons
     told = f"not private: persons with records in several silos, which compare no ids: {shared:,}"
-    return [*data.odd_ranges, *_alike(data.silos), *([told] if shared else [])]
+    return [*data.odd_ranges, *data.empty_groups, *_alike(data.silos), *([told] if shared else [])]
 
 
 def _alike(silos: Sequence[SiloSplit]) -> list[str]:
