@@ -41,7 +41,6 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NoReturn, cast
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -52,12 +51,13 @@ from fedsim.problems.kinds import Problem, check
 from fedsim.protocol.contract import Algorithm, Asker, Query
 from fedsim.protocol.copies import CohortMemory, CopiedQuery, copied_arrays, copied_queries, digests
 from fedsim.protocol.dryrun import Arrays
-from fedsim.protocol.limits import Limits, check_transform
+from fedsim.protocol.limits import Limits, check_table, check_transform
 from fedsim.protocol.plan import Admitted, Ask, Plan, Statement, Terms
-from fedsim.protocol.statistics import shapes_of, statistic
+from fedsim.protocol.statistics import BY_GROUP, point_sizes, statistic
 from fedsim.protocol.unit import check_h
 from silos.admission import admit, spent
 from silos.entropy import Entropy
+from silos.layout import Silo
 from silos.ledger import Ledger, Reply
 from silos.records import Records
 from silos.releases import Releases
@@ -68,12 +68,12 @@ if TYPE_CHECKING:  # loaded where persons are the unit
 
 
 def lay_out(
-    silos: Sequence[tuple[np.ndarray, np.ndarray]],
+    silos: Sequence[Silo],
     problem: Problem,
     dtype: torch.dtype,
     persons: Persons | None = None,
 ) -> Records:
-    """Lay silos' records out for a gate, (features (n, d), target (n,)) each; the caller keeps none.
+    """Lay silos' records out for a gate; the caller keeps none.
 
     `persons`: the unit, and whose the records are, where plans protect persons. InputError if the problem's
     gradients cannot be taken record by record.
@@ -131,6 +131,8 @@ class Gate:
         self._features = problem.num_features
         limits.check_plan(plan, self._dimension, self._features)
         check_answerable(problem, plan.queries)
+        if not records.grouped and any(query.statistic in BY_GROUP for query in plan.queries):
+            raise Refused("the plan asks by group, and the records have no attribute: name data.attribute")
         self._plan = plan
         self.admitted = admit(plan, silos, mechanism, limits)
         self._rounds = [frozenset(terms.rounds) for terms in silos]
@@ -333,9 +335,10 @@ class _RoundAsker:
                 )
         gate._limits.check_clip(clip, query.shape.statistic)
         check_h(gate._plan.unit, query.h, statistic(query.shape.statistic).clipped)
-        dimension = shapes_of(query.shape, gate._dimension, gate._features).dimension
-        for point in query.points:
-            gate.check_point(point, [(dimension,), (silos, dimension)])
+        sizes = point_sizes(query.shape, gate._dimension, gate._features)
+        for point, size in zip(query.points, sizes, strict=True):
+            gate.check_point(point, [(size,), (silos, size)])
+        check_table(query)
         if query.transform is not None:
             check_transform(query.transform, gate._features, gate._dtype)
             gate._limits.check_point(query.transform)

@@ -10,7 +10,7 @@ import torch
 
 from fedsim.problems.kinds import Problem, accepts
 from fedsim.problems.network import NeuralNetwork
-from silos.sums import Block, padded_rows
+from silos.sums import Block, padded, padded_rows
 
 MAX_NORM = 1e12
 """A record longer than this counts as the zero vector. Far below float32's range, so that clip / norm, at
@@ -22,6 +22,9 @@ MIN_NORM = 1e-30
 coefficient, would be infinite in float32."""
 
 _MAX_PADDING = 1.25
+
+Silo = tuple[np.ndarray, np.ndarray] | tuple[np.ndarray, np.ndarray, np.ndarray]
+"""A silo's records: features (n, d) and target (n,), and where known each one's group (n,), -1 for none."""
 
 
 def groups(sizes: Sequence[int], most: float = _MAX_PADDING) -> list[list[int]]:
@@ -36,9 +39,7 @@ def groups(sizes: Sequence[int], most: float = _MAX_PADDING) -> list[list[int]]:
     return [sorted(group) for group in found]
 
 
-def laid_out(
-    silos: Sequence[tuple[np.ndarray, np.ndarray]], group: list[int], problem: Problem, dtype: torch.dtype
-) -> Block:
+def laid_out(silos: Sequence[Silo], group: list[int], problem: Problem, dtype: torch.dtype) -> Block:
     """The records of these positions as a block, each padded to the longest."""
     rows = max(1, *(len(silos[member][1]) for member in group))  # of nobody, a row of padding
     rows = rows if isinstance(problem, NeuralNetwork) else padded_rows(rows, dtype)
@@ -47,13 +48,15 @@ def laid_out(
     mask = torch.zeros_like(target) if isinstance(problem, NeuralNetwork) else None
     sizes = torch.tensor([[len(silos[member][1])] for member in group])
     real = (torch.arange(rows) < sizes).to(dtype) if int(sizes.min()) < rows else None
+    codes = [each for member in group for each in silos[member][2:]]
     for i, member in enumerate(group):
-        x, y = silos[member]
+        x, y = silos[member][:2]
         features[i, : len(y)] = torch.as_tensor(x)
         target[i, : len(y)] = torch.as_tensor(y)
         if mask is not None:
             mask[i, : len(y)] = 1
-    return sanitised(Block(group, features, target, target, mask, real), problem)
+    block = sanitised(Block(group, features, target, target, mask, real), problem)
+    return replace(block, group=padded(codes, rows, -1)) if codes else block
 
 
 def sanitised(block: Block, problem: Problem) -> Block:

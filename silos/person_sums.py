@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import cast
 
 import numpy as np
 import torch
@@ -21,6 +22,7 @@ from torch import Tensor
 from fedsim.problems.glm import GeneralisedLinear
 from fedsim.problems.kinds import Problem
 from fedsim.problems.network import NeuralNetwork
+from silos.layout import Silo
 from silos.persons import Order, Persons
 from silos.sums import KEPT, Block, Seen, padded, slopes
 
@@ -49,9 +51,10 @@ class People:
             orders = zip(self._orders, streams, strict=True)
             self._standing = [own.standing(unit.bound, each) for own, each in orders]
 
-    def ordered(self, silos: Sequence[tuple[np.ndarray, np.ndarray]]) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Features and target of each silo, by person."""
-        return [(x[own.rows], y[own.rows]) for (x, y), own in zip(silos, self._orders, strict=True)]
+    def ordered(self, silos: Sequence[Silo]) -> list[Silo]:
+        """Each silo's records, by person."""
+        orders = zip(silos, self._orders, strict=True)
+        return [cast(Silo, tuple(each[own.rows] for each in silo)) for silo, own in orders]
 
     def labelled(self, block: Block) -> Block:
         """A block of whole silos with each record's person, and its weight, or standing if h is asked for."""

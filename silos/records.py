@@ -26,7 +26,7 @@ from torch import Tensor
 from fedsim.problems.kinds import Problem
 from fedsim.problems.network import NeuralNetwork
 from fedsim.protocol.unit import RECORD, Person, Record
-from silos.layout import groups, laid_out
+from silos.layout import Silo, groups, laid_out
 from silos.sums import KEPT, Block, Seen, bounded, padded, slopes, weighted_sum
 
 if TYPE_CHECKING:  # loaded where persons are the unit
@@ -55,7 +55,7 @@ class Records:
 
     def __init__(
         self,
-        silos: Sequence[tuple[np.ndarray, np.ndarray]],
+        silos: Sequence[Silo],
         problem: Problem,
         dtype: torch.dtype,
         persons: Persons | None = None,
@@ -67,7 +67,7 @@ class Records:
 
             self._people = People(persons)
             silos = self._people.ordered(silos)
-        rows = [len(target) for _, target in silos]
+        rows = [len(own[1]) for own in silos]
         self.sizes = rows if self._people is None else self._people.sizes
         self._blocks = [laid_out(silos, group, problem, dtype) for group in groups(rows)]
         if self._people is not None:
@@ -76,6 +76,11 @@ class Records:
         self._last: tuple[list[int], list[Part]] = [], []
         self._some: tuple[list[int], list[Block]] = [], []
         self._parted: list[tuple[Block, tuple[Block, Block]]] = []  # of blocks that every full round has
+
+    @property
+    def grouped(self) -> bool:
+        """Whether every silo's records have groups."""
+        return all(block.group is not None for block in self._blocks)
 
     @property
     def sums_persons(self) -> bool:

@@ -15,7 +15,7 @@ from fedsim.problems.kinds import Problem
 from fedsim.protocol.batch import Batch
 from fedsim.protocol.copies import CopiedQuery
 from fedsim.protocol.plan import Admitted, Ask, Plan
-from fedsim.protocol.statistics import size_of, statistic
+from fedsim.protocol.statistics import COSTED_GRADIENT, GRADIENTS, size_of, statistic
 from silos.batches import Batches
 from silos.entropy import Entropy, Noise
 from silos.records import Records
@@ -64,7 +64,7 @@ class Releases:
             self._transformed = self._transformed or Transformed()
             problem = narrowed(problem, query.shape.transform)
             blocks = self._transformed.blocks(problem, blocks, query.transform)
-        if query.shape.statistic.startswith("gradient"):
+        if query.shape.statistic in GRADIENTS:
             return problem, blocks, clipped_sum
         return problem, blocks, partial(summed, clipped_sum, query.shape)
 
@@ -170,14 +170,18 @@ class RoundReleases:
         run, known = self._run, statistic(query.shape.statistic)
         problem, clip = run.problem, query.clip if run.mechanism.clips else None
         clipped_sum: ClippedSum = run.records.clipped_sum
-        if query.transform is not None or not query.shape.statistic.startswith("gradient"):
+        gradients = known.name in GRADIENTS
+        if query.transform is not None or not gradients:
             problem, blocks, clipped_sum = run.other(query, blocks)
         if query.h is not None:
             blocks = [run.records.weighted(block, query.h) for block in blocks]
         size = run.size(query.shape)
         if known.clipped and known.noise == "gaussian" and run.records.sums_persons:
-            gradients = query.shape.statistic.startswith("gradient")
             clipped_sum = partial(run.records.person_sum, None if gradients else clipped_sum, size=size)
+        if known.name == COSTED_GRADIENT.name:  # of records or persons
+            from silos.terms import summed
+
+            clipped_sum = partial(summed, clipped_sum, query.shape)
         if len(blocks) == 1:  # its silos are in the members' order
             return clipped_sum(problem, blocks[0], query.points, clip)
         total: Tensor | None = None

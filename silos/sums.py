@@ -15,7 +15,7 @@ In float64, where u = 2^-53, nothing is held back for it: 6e-11 of 2 clip at 1,0
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -45,9 +45,24 @@ class Block:
     # term weighs in that person's, None where their terms are summed before they are clipped
     person: Tensor | None = None
     share: Tensor | None = None
+    group: Tensor | None = None  # of a record, (silos, rows); -1 where there is none
     mean: bool = False  # whether the mean of a person's terms is clipped, not their sum
     # whether a sum with a term that is not finite is to be no number; else the term counts as zero
     whole: bool = False
+    # features, a point and what they give: for the next query of the same ask at that point
+    kept: list[Tensor] = field(default_factory=list)
+
+    def scores(self, problem: GeneralisedLinear, point: Tensor, keep: bool = False) -> Tensor:
+        """x W of every row, (silos, rows) or (.., outputs); `keep` keeps them for one more call."""
+        kept = list(self.kept)
+        self.kept.clear()
+        if kept and kept[0] is self.features and torch.equal(kept[1], point):
+            return kept[2]
+        # The class's own method: a problem's may be another.
+        found = GeneralisedLinear.scores(problem, self.features, point)
+        if keep:
+            self.kept.extend((self.features, point, found))
+        return found
 
     @property
     def records(self) -> Tensor:
@@ -69,7 +84,7 @@ class Block:
 
     def mapped(self, members: list[int], each: Callable[[Tensor], Tensor]) -> Block:
         """Its tensors, each as this function makes it of it."""
-        tensors = ("features", "target", "inverse_norm", "mask", "real", "person", "share")
+        tensors = ("features", "target", "inverse_norm", "mask", "real", "person", "share", "group")
         held = {name: own for name in tensors if (own := getattr(self, name)) is not None}
         made: dict[str, Any] = {name: each(own) for name, own in held.items()}
         return replace(self, members=members, **made)
@@ -95,9 +110,7 @@ def slopes(problem: GeneralisedLinear, block: Block, points: Sequence[Tensor]) -
 
 
 def _slope(problem: GeneralisedLinear, block: Block, point: Tensor) -> Tensor:
-    # The class's own method: a problem's may be another.
-    scores = GeneralisedLinear.scores(problem, block.features, point)
-    return coefficient(problem, scores, block.target, block.inverse_norm)
+    return coefficient(problem, block.scores(problem, point), block.target, block.inverse_norm)
 
 
 Seen = Callable[[Tensor, Tensor, Tensor | None], None]

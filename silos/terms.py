@@ -1,4 +1,4 @@
-"""Sums over records of the statistics that are no gradients, and of gradients of transformed records.
+"""Sums over records of the statistics that are no plain gradients, and of transformed records.
 
 Guarantee, for each statistic of `fedsim.protocol.statistics`: a record's term is made of that record, the
 points and the options alone, has norm <= clip, and two terms are at most spread x clip apart. Sums are in
@@ -22,6 +22,7 @@ from fedsim.problems.kinds import Problem, head, scores_of_records
 from fedsim.protocol.moments import svec
 from fedsim.protocol.plan import QueryShape
 from fedsim.protocol.statistics import TARGET, histogram_edges
+from silos.group_terms import costed_sum, joint
 from silos.layout import sanitised
 from silos.selections import PER_ONE
 from silos.sums import Block
@@ -38,7 +39,7 @@ def summed(
     """Sum over a block's records of their terms, (silos, size).
 
     Args:
-        gradients: sums clipped gradients (`silos.records.clipped_sum`).
+        gradients: sums clipped gradients (`silos.records.clipped_sum`), of records or persons.
         shape: statistic and options.
         problem: with the features that the block has.
         points: (d,) or (silos, d).
@@ -46,6 +47,8 @@ def summed(
     """
     if (copies := len(block.members) // len(block.target)) > 1:  # of runs that share records
         block = block.mapped(block.members, lambda each: torch.cat([each] * copies))
+    if shape.statistic == "costed_gradient":
+        return costed_sum(gradients, shape.options, problem, block, points, clip)
     if shape.statistic == "minimiser":
         return _minimiser(gradients, shape.options, problem, block, clip)
     return _SUMS[shape.statistic](shape.options, problem, block, points, clip)
@@ -235,6 +238,7 @@ def _minimiser(gradients: ClippedSum, options: Options, problem: Problem, block:
 _Sum = Callable[[Options, Problem, Block, Points, Clip], Tensor]
 
 _SUMS: dict[str, _Sum] = {
+    "joint": joint,
     "second_moment": _second_moment,
     "sum": _sum,
     "histogram": _histogram,

@@ -11,7 +11,8 @@ from collections.abc import Iterable
 from fedsim.common.errors import Refused
 from fedsim.problems.glm import OWN, GeneralisedLinear
 from fedsim.problems.kinds import Problem, gives_probabilities, head
-from fedsim.protocol.statistics import QueryShape
+from fedsim.protocol.groups import Cells
+from fedsim.protocol.statistics import BY_GROUP, QueryShape
 
 
 def check_answerable(problem: Problem, queries: Iterable[QueryShape]) -> None:
@@ -19,6 +20,8 @@ def check_answerable(problem: Problem, queries: Iterable[QueryShape]) -> None:
     for query in queries:
         if query.transform and not isinstance(problem, GeneralisedLinear):
             raise Refused("records are transformed for linear models only, and this is a network")
+        if query.statistic in BY_GROUP and Cells.of(query.options).classes != max(2, problem.num_outputs):
+            raise Refused(f"{query.statistic} is for other classes than the model's {problem.num_outputs}")
         if wanted := _wanted(problem, query.statistic):
             raise Refused(f"{query.statistic} is for {wanted}, not for {type(problem).__name__}")
 
@@ -36,7 +39,9 @@ def _wanted(problem: Problem, name: str) -> str:
         return "a linear model of one number"
     if name == "mistakes" and not classes:
         return "classes"
-    if name in ("log_loss", "brier") and not (classes and gives_probabilities(problem)):
+    if name == "costed_gradient" and not (own and classes and gives_probabilities(problem)):
+        return "a loss that fedsim ships and that gives probabilities"
+    if name in ("log_loss", "brier", "joint") and not (classes and gives_probabilities(problem)):
         return "classes with probabilities"
     if name == "score_histogram" and not (
         loss.suits(2) and problem.num_outputs <= 2 and gives_probabilities(problem)

@@ -33,6 +33,7 @@ from fedsim.common.section import Choice, Shorthand
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from fedsim.problems.fairness import Fairness
     from fedsim.protocol.contract import Scalar
 
 
@@ -169,6 +170,7 @@ class Composite:
     constraint: Constraint = WholeSpace()
     group_lasso: GroupLasso = field(default_factory=GroupLasso)
     ridge: Ridge = field(default_factory=lambda: Ridge(0.0))
+    fairness: Fairness | None = None  # a penalty that is no part of f1, but of the costs that silos are sent
 
     def __post_init__(self) -> None:
         if self.group_lasso.weight and isinstance(self.constraint, Box):
@@ -223,7 +225,9 @@ class HasComposite:
 
     def descend(self, w: Tensor, gradient: Tensor, step_size: Scalar) -> Tensor:
         """A projected step along `gradient` and f1's: one pass where f1 is 0, since runs take thousands."""
-        if self.composite != Composite(constraint=self.composite.constraint):
+        if self.composite != Composite(
+            constraint=self.composite.constraint, fairness=self.composite.fairness
+        ):
             gradient = gradient + self.public_gradient(w)
         step = torch.as_tensor(step_size, dtype=w.dtype)
         return self.project(torch.addcmul(w, gradient, step, value=-1))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from fedsim.common.plugins import class_of, extended, file_of, named
+from fedsim.problems.costed import Costed
 from fedsim.problems.glm import BUILT_IN, OWN, GeneralisedLinear
 from fedsim.problems.network import NeuralNetwork
 from fedsim.problems.network_models import Lenet, Mlp, PairedMlp
@@ -51,7 +52,7 @@ def coefficient(problem: GeneralisedLinear, scores: Tensor, target: Tensor, inve
     `target` and `inverse_norm`, 1 / |x|, are of a shape that broadcasts to theirs, without the axis of
     outputs.
     """
-    if type(problem) in OWN:
+    if type(problem) in OWN or type(problem) is Costed:
         return problem.coefficient(scores, target, inverse_norm)
     from fedsim.problems import linear_records
 

@@ -13,8 +13,9 @@ from fedsim.common.errors import InputError
 from fedsim.common.plugins import file_of
 from fedsim.common.section import Section, validated
 from fedsim.problems.composite import Composite, Constraint, GroupLasso, Ridge, WholeSpace
-from fedsim.problems.glm import ClippedLogisticRegression, KinkedLoss, LogisticRegression
-from fedsim.problems.kinds import Problem, check, problem_class, problems
+from fedsim.problems.fairness import Fairness, Notion
+from fedsim.problems.glm import OWN, ClippedLogisticRegression, KinkedLoss, LogisticRegression
+from fedsim.problems.kinds import Problem, check, gives_probabilities, head, problem_class, problems
 from fedsim.problems.network import NeuralNetwork
 from fedsim.problems.network_models import Model
 
@@ -65,6 +66,26 @@ class SmoothingSection(Section):
     beta: float = Field(gt=0, description="beta: smoothness of the envelope, at most L^2 / (2 beta) below f")
 
 
+class FairnessSection(Section):
+    """A penalty on the dependence of predictions and groups; groups are those of `data.attribute`."""
+
+    notion: Notion = Field(
+        description="demographic_parity; equalized_odds: for each class of records; equal_opportunity: for "
+        "those of class 1 (of several classes, of all but 0)"
+    )
+    weight: float = Field(ge=0, le=1e3, description="lambda: weight of the penalty")
+    reference: Literal["uniform"] | tuple[Share, ...] = Field(
+        "uniform",
+        description="pi: public shares of the groups in the order of their categories, summing to 1; any "
+        "will do, and those near the true ones make it ERMI",
+    )
+    population: Literal["records", "weights"] = Field(
+        "records",
+        description="whose predictions are to be fair: records, all alike, which silo_weights: size means; "
+        "or weights, a population in which silo i has the share p_i",
+    )
+
+
 class ProblemSection(Section):
     """What is minimised: the silos' weighted mean loss, plus a public part."""
 
@@ -82,6 +103,7 @@ class ProblemSection(Section):
         "that at the bound and not 0, as in the thesis's MNIST experiments (b = 15)",
     )
     constraint: Constraint = Field(WholeSpace(), description="W: the set that parameters stay in")
+    fairness: FairnessSection | None = Field(None, description="fair_minibatch_sgd: what is to be fair")
     silo_weights: Literal["equal", "size"] | tuple[Share, ...] | dict[str, Share] = Field(
         "equal", description="p_i: equal (1/N), by number of records, or one weight a silo (scaled to sum 1)"
     )
@@ -92,9 +114,11 @@ def problem_section(given: Mapping[str, Any]) -> ProblemSection:
     return validated(ProblemSection, "problem", given)
 
 
-def problem_of(section: ProblemSection, num_features: int, num_classes: int, dtype: torch.dtype) -> Problem:
-    """The problem for records of so many features and classes, 0 for a number; InputError if they do not
-    fit the section.
+def problem_of(
+    section: ProblemSection, num_features: int, num_classes: int, dtype: torch.dtype, num_groups: int = 0
+) -> Problem:
+    """The problem for records of so many features, classes (0 for a number) and groups (0 without an
+    attribute); InputError if they do not fit the section.
     """
     kind = _kind(section.name, num_classes)
     features, outputs = num_features, kind.outputs(num_classes)
@@ -112,8 +136,34 @@ def problem_of(section: ProblemSection, num_features: int, num_classes: int, dty
         problem = _smoothed(problem, section.name, section.smoothing.beta)
     if section.score_bound is not None:
         problem = _clipped(problem, section.name, section.score_bound)
+    if section.fairness is not None:
+        penalty = _fairness(section, problem, num_classes, num_groups)
+        problem = replace(problem, composite=replace(public, fairness=penalty))
     check(problem, dtype)
     return problem
+
+
+def _fairness(section: ProblemSection, problem: Problem, classes: int, groups: int) -> Fairness:
+    chosen, field = section.fairness, "scenario.problem.fairness"
+    assert chosen is not None
+    if not groups:
+        raise InputError(field, chosen.notion, "needs groups: name a category column as data.attribute")
+    if type(head(problem)) not in OWN or not (classes and gives_probabilities(problem)):
+        hint = (
+            f"needs probabilities of classes, which {section.name} does not give: use logistic_regression, "
+        )
+        raise InputError(field, chosen.notion, hint + "softmax_regression or a neural_network of classes")
+    if chosen.population == "records" and section.silo_weights != "size":
+        hint = (
+            "with another weighting than size, gaps are those of a population in which silo i has the share "
+        )
+        hint += "p_i: set silo_weights: size, or say fairness.population: weights"
+        raise InputError("scenario.problem.silo_weights", section.silo_weights, hint)
+    shares = (1 / groups,) * groups if chosen.reference == "uniform" else chosen.reference
+    if len(shares) != groups or abs(sum(shares) - 1) > 1e-6:
+        hint = f"one share above 0 for each of the {groups} groups, which sum to 1 and not to {sum(shares):g}"
+        raise InputError(f"{field}.reference", chosen.reference, hint)
+    return Fairness(chosen.notion, chosen.weight, shares, classes)
 
 
 def _kind(name: str, classes: int) -> type[Problem]:

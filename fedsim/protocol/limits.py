@@ -10,11 +10,14 @@ import torch
 
 from fedsim.common.errors import Refused
 from fedsim.protocol.batch import Fresh, Full
+from fedsim.protocol.groups import Cells
 from fedsim.protocol.plan import Ask, Plan, QueryShape
-from fedsim.protocol.statistics import MOST_MODELS, passes, shapes_of, size_of, statistic
+from fedsim.protocol.statistics import COSTED_GRADIENT, MOST_MODELS, passes, shapes_of, size_of, statistic
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from fedsim.protocol.copies import CopiedQuery
 
 _LEAST_NUMBERS = 5_000  # an answer's fixed cost, in numbers
 
@@ -147,6 +150,14 @@ def check_transform(transform: Tensor | None, features: int, dtype: torch.dtype)
     if transform is not None and (transform.shape[-1] != features or transform.dtype != dtype):
         given = f"{tuple(transform.shape)} {transform.dtype}"
         raise Refused(f"a transform is {given}; it must be (k, features), here (k, {features}) {dtype}")
+
+
+def check_table(query: CopiedQuery) -> None:
+    """Refuse costs by group beyond the reach that the plan states for them."""
+    if query.shape.statistic == COSTED_GRADIENT.name:
+        reach, stated = Cells.of(query.shape.options).reach(query.points[1]), query.shape.options[3]
+        if not reach <= stated * (1 + 1e-6):
+            raise Refused(f"a table of costs has reach {reach:.6g}, and the plan states {stated:.6g}")
 
 
 LIMITS = Limits()  # every simulated silo's

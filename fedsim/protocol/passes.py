@@ -19,9 +19,9 @@ from fedsim.common.seeds import generator, server_rng
 from fedsim.protocol.blame import Blame
 from fedsim.protocol.contract import Algorithm, Asker, Combined, Public, PublicProblem, Query, Round
 from fedsim.protocol.copies import CohortMemory, CopiedQuery, copied_arrays, copied_queries, copied_tensor
-from fedsim.protocol.limits import Limits, check_transform
+from fedsim.protocol.limits import Limits, check_table, check_transform
 from fedsim.protocol.plan import Ask
-from fedsim.protocol.statistics import shapes_of, size_of
+from fedsim.protocol.statistics import point_sizes, size_of
 
 _CLOSELY = 3  # rounds of each kind that are run again
 _MOST_KEPT = 2**22
@@ -251,9 +251,10 @@ class Pass:
         self._limits.check_count(before + len(queries), self._queries, self._dimension)
         self._limits.check_ask(asked, self._dimension, self._features)
         for query in queries:
-            d = shapes_of(query.shape, self._dimension, self._features).dimension
-            for point in query.points:
+            sizes = point_sizes(query.shape, self._dimension, self._features)
+            for point, d in zip(query.points, sizes, strict=True):
                 self._check_shape(point, "a point of a query", silos, "(d,)", "(silos, d)", size=d)
+            check_table(query)
             check_transform(query.transform, self._features, self._dtype)
             # A clip of one number as (1,) is the norm of a shared vector.
             if isinstance(query.clip, Tensor) and tuple(query.clip.shape) != (1,):

@@ -21,13 +21,14 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar
 
 from fedsim.common.errors import Refused
+from fedsim.protocol.groups import MOST_CELLS as MOST_CELLS
+from fedsim.protocol.groups import Cells
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 Clip = TypeVar("Clip", float, "Tensor")
 
-MOST_CELLS = 4096  # of a histogram, and points of a grid
 MOST_STEPS = 1_000  # of a minimiser
 MOST_MODELS = 100  # of a choice
 TARGET = -1  # the target, as a column
@@ -184,6 +185,25 @@ def _minimiser(shapes: Shapes) -> str:
     return "" if radius > 0 else f"radius is {radius:g}; it must be above 0"
 
 
+def _cells(shapes: Shapes) -> str:
+    whole = all(number == int(number) for number in shapes.options[:3])
+    if not (whole and min(shapes.options[:2]) >= 2 and shapes.options[2] in (0, 1)):
+        return "it takes whole numbers of groups and classes, from 2, and whether its table is by label"
+    if (size := Cells.of(shapes.options).size) > MOST_CELLS:
+        return f"a table of {size} cells; at most {MOST_CELLS}"
+    return ""
+
+
+def _joint(shapes: Shapes) -> str:
+    threshold = shapes.options[3]
+    return _cells(shapes) or ("" if 0 <= threshold < 1 else f"threshold is {threshold:g}; from 0 to below 1")
+
+
+def _costed(shapes: Shapes) -> str:
+    reach = shapes.options[3]
+    return _cells(shapes) or ("" if reach >= 0 else f"reach is {reach:g}; it must be at least 0")
+
+
 def _one(shapes: Shapes) -> int:
     return 1
 
@@ -200,12 +220,31 @@ _ROOT2 = math.sqrt(2.0)
 
 GRADIENT = Statistic("gradient", 1, _of_model, OPPOSITE)
 GRADIENT_DIFFERENCE = Statistic("gradient_difference", 2, _of_model, OPPOSITE)  # first point minus second
+# of loss + sum_j table[group, j] F_j at (w, table), F the predicted probabilities; nothing where there is no
+# group. `reach` bounds the table (`Cells.reach`)
+COSTED_GRADIENT = Statistic(
+    "costed_gradient", 2, _of_model, OPPOSITE, ("groups", "classes", "by_label", "reach"), _costed
+)
+BY_GROUP = ("costed_gradient", "joint")
+GRADIENTS = frozenset({GRADIENT.name, GRADIENT_DIFFERENCE.name, COSTED_GRADIENT.name})
 
 STATISTICS = {
     each.name: each
     for each in (
         GRADIENT,
         GRADIENT_DIFFERENCE,
+        COSTED_GRADIENT,
+        # F in the row of the record's group, or of its group and label; 0 where there is no group. With a
+        # threshold t the predicted class, which of two is class 1 where its probability is above t
+        Statistic(
+            "joint",
+            1,
+            lambda shapes: Cells.of(shapes.options).size,
+            _ROOT2,
+            ("groups", "classes", "by_label", "threshold"),
+            _joint,
+            clipped=False,
+        ),
         # v v^T of v = x, or (x, y), |v|^2 <= clip: the upper triangle, off-diagonals times sqrt 2
         Statistic("second_moment", 0, _moments, _ROOT2, ("with_target",), _second_moment),
         # a column held to [low, high], as a number in [0, 1]
@@ -279,6 +318,15 @@ def shapes_of(shape: QueryShape, dimension: int, features: int) -> Shapes:
 def size_of(shape: QueryShape, dimension: int, features: int) -> int:
     """How many numbers the answer to a query holds; the query has been checked."""
     return statistic(shape.statistic).size(shapes_of(shape, dimension, features))
+
+
+def point_sizes(shape: QueryShape, dimension: int, features: int) -> list[int]:
+    """How many numbers each of a query's points holds."""
+    shapes = shapes_of(shape, dimension, features)
+    sizes = [shapes.dimension] * shape.points
+    if shape.statistic == COSTED_GRADIENT.name:
+        sizes[1] = Cells.of(shape.options).size
+    return sizes
 
 
 class Extent(NamedTuple):

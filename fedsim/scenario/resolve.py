@@ -37,6 +37,7 @@ from fedsim.protocol.contract import Algorithm, Public
 from fedsim.protocol.dryrun import Trace
 from fedsim.protocol.limits import LIMITS
 from fedsim.protocol.links import Variant
+from fedsim.protocol.statistics import COSTED_GRADIENT
 from fedsim.protocol.unit import RECORD
 from fedsim.scenario.algorithm import GivenAlgorithm
 from fedsim.scenario.automatic import step_warning, with_automatic
@@ -193,7 +194,13 @@ def resolve(scenario: Scenario, known: Outline | None = None) -> Resolved:
     privacy, mechanism = scenario.privacy, MECHANISMS[scenario.privacy.mechanism]
     names, sizes = tuple(shape.sizes), sizes_of(privacy, shape)
     with blaming("problem", problem_class(scenario.problem.name)):
-        problem = problem_of(scenario.problem, shape.num_features, shape.num_classes, dtype_of(scenario))
+        sizes_of_records = (
+            shape.num_features,
+            shape.num_classes,
+            dtype_of(scenario),
+            len(getattr(shape, "groups", ())),
+        )
+        problem = problem_of(scenario.problem, *sizes_of_records)
     stages, inner, norms = checked(scenario, shape, problem)
     check_metric(scenario.report.metric, scenario.report.threshold, problem, shape.num_classes)
     epsilons, deltas = _epsilons(privacy, names), _deltas(privacy, names, sizes)
@@ -232,6 +239,13 @@ def resolve(scenario: Scenario, known: Outline | None = None) -> Resolved:
             check_unit(resolved.trace.plan, mechanism)
         except Refused as refusal:
             raise InputError("scenario.privacy.unit", privacy.model_dump()["unit"], str(refusal)) from None
+    if scenario.problem.fairness is not None and COSTED_GRADIENT.name not in {
+        query.statistic for query in resolved.trace.plan.queries
+    }:
+        hint = (
+            f"{scenario.algorithm.name} asks for no costs of groups: use fair_minibatch_sgd, or leave it out"
+        )
+        raise InputError("scenario.problem.fairness", scenario.problem.fairness.notion, hint)
     _check_sums(resolved)
     _check_evaluation(resolved)
     if scenario.report.own_models and resolved.own is None:

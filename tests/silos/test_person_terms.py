@@ -6,7 +6,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from support.statistic_records import FEATURES, OPTIONS, hostile, problem_of, shape_of
+from support.statistic_records import FEATURES, OPTIONS, groups_of, hostile, points_of, problem_of, shape_of
 
 from fedsim.common.errors import InputError, Refused
 from fedsim.privacy.mechanism import check_unit
@@ -18,7 +18,7 @@ from fedsim.protocol.batch import FULL, Fresh, Poisson, Subsample
 from fedsim.protocol.contract import Query
 from fedsim.protocol.limits import LIMITS
 from fedsim.protocol.plan import Ask, Plan, QueryShape, Terms
-from fedsim.protocol.statistics import STATISTICS, statistic
+from fedsim.protocol.statistics import GRADIENTS, STATISTICS, statistic
 from fedsim.protocol.unit import RECORD, Person, Rule
 from fedsim.simulation.host import MemoryLedger
 from silos.batches import Batches
@@ -38,21 +38,24 @@ def sums(name, persons, unit, clip, common=1):
     problem, known = problem_of(name), statistic(name)
     ones = np.ones((1, FEATURES)), np.ones(1)
     silos, codes = [], []
-    for x, y in persons:
-        silos.append((np.vstack([x, *[ones[0]] * common]), np.append(y, np.ones(common))))
+    for i, (x, y) in enumerate(persons):
+        group = groups_of(y) if i % 2 else np.full(len(y), i // 2 % 3 - 1)
+        together = np.vstack([x, *[ones[0]] * common]), np.append(y, np.ones(common))
+        silos.append((*together, np.append(group, np.zeros(common, int))))
         codes.append(np.append(np.full(len(y), 7), np.arange(100, 100 + common)))
     streams = [np.random.default_rng(3) for _ in silos]
     records = Records(silos, problem, torch.float64, Persons(unit, codes, streams))
-    points = [torch.eye(FEATURES, dtype=torch.float64)[0] / 2**k for k in range(known.points)]
+    points = points_of(name)
     total = None
     for block in records.full(range(len(silos))):
-        by_sum = None
-        if not name.startswith("gradient"):
-            by_sum = partial(summed, records.clipped_sum, shape_of(name))
+        own = records.clipped_sum
+        if name not in GRADIENTS:
+            own = partial(summed, own, shape_of(name))
         if known.clipped and known.noise == "gaussian" and records.sums_persons:
-            found = records.person_sum(by_sum, problem, block, points, clip, size=_size(name))
-        else:
-            found = (by_sum or records.clipped_sum)(problem, block, points, clip)
+            own = partial(records.person_sum, None if name in GRADIENTS else own, size=_size(name))
+        if name == "costed_gradient":
+            own = partial(summed, own, shape_of(name))
+        found = own(problem, block, points, clip)
         if total is None:
             total = torch.zeros(len(silos), found.shape[1], dtype=found.dtype)
         total[torch.tensor(block.members)] = found

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from support.statistic_records import FEATURES, OPTIONS, hostile, problem_of, shape_of
+from support.statistic_records import FEATURES, OPTIONS, groups_of, hostile, points_of, problem_of, shape_of
 
 from fedsim.common.errors import Refused
 from fedsim.privacy.mechanism import check_unit
@@ -27,12 +27,15 @@ EYE = torch.eye(FEATURES, dtype=torch.float64)
 
 def sums(name, rows, targets, clip, points=None):
     """The sum of each of many silos of two records, the second of which is common to all."""
-    problem, known = problem_of(name), statistic(name)
+    problem = problem_of(name)
     common = np.ones((1, FEATURES)), np.ones(1)
-    silos = [(np.vstack([x, common[0]]), np.append(y, common[1])) for x, y in zip(rows, targets, strict=True)]
+    silos = [
+        (np.vstack([x, common[0]]), np.append(y, common[1]), np.array([group, 0]))
+        for x, y, group in zip(rows, targets, groups_of(rows), strict=True)
+    ]
     records = Records(silos, problem, torch.float64)
     (block,) = records.full(range(len(silos)))
-    points = [EYE[0] / 2**k for k in range(known.points)] if points is None else points
+    points = points_of(name) if points is None else points
     if name.startswith("gradient"):
         return records.clipped_sum(problem, block, points, clip)
     return summed(records.clipped_sum, shape_of(name), problem, block, points, clip)

@@ -1,6 +1,7 @@
 """Records that are far apart for one statistic or another, and what each statistic is asked with."""
 
 import numpy as np
+import torch
 
 from fedsim.problems.glm import LinearRegression, LogisticRegression
 from fedsim.protocol.plan import QueryShape
@@ -16,12 +17,26 @@ OPTIONS = {
     "log_loss": (0.01,),
     "quantile": (0.0, 0.25, -1.0, 1.0, 9.0),
     "minimiser": (0.5, 60.0, 2.0),
+    "costed_gradient": (2.0, 2.0, 1.0, 100.0),
+    "joint": (2.0, 2.0, 1.0, 0.0),
 }
-TWO_CLASSES = ("score_histogram", "mistakes", "log_loss", "brier", "choice")
+TWO_CLASSES = ("score_histogram", "mistakes", "log_loss", "brier", "choice", "costed_gradient", "joint")
+COSTS = torch.tensor([3.0, -3.0, 0.5, 0.0, 1.0, 1.0, -20.0, 20.0], dtype=torch.float64)
 
 
 def problem_of(name):
     return (LogisticRegression if name in TWO_CLASSES else LinearRegression)(FEATURES)
+
+
+def points_of(name):
+    """Where each is evaluated, and with which costs."""
+    models = [torch.eye(FEATURES, dtype=torch.float64)[0] / 2**k for k in range(statistic(name).points)]
+    return [models[0], COSTS] if name == "costed_gradient" else models
+
+
+def groups_of(rows):
+    """Every record's group, with some of none."""
+    return np.arange(len(rows)) % 3 - 1
 
 
 def shape_of(name):

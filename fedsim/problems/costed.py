@@ -1,0 +1,75 @@
+"""A loss with public costs of its predictions by group: l(s, y) + sum_j c[group, j] F_j(s).
+
+The costs of a record are found by its label and group together, as one number in the place of its target:
+label + classes x (group + 1), 0 in place of group + 1 where there is no group (`Cells.rows`).
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from fedsim.problems.glm import GeneralisedLinear
+from fedsim.problems.network import NeuralNetwork
+
+
+@dataclass(frozen=True, eq=False)
+class Costed(GeneralisedLinear):
+    """A loss of ours that gives probabilities, logistic or softmax, with costs; only gates have one.
+
+    Args:
+        base: the loss.
+        rows: costs by row and class, (rows, classes), or for each silo, (silos, rows, classes).
+    """
+
+    base: GeneralisedLinear = field(kw_only=True)
+    rows: Tensor = field(kw_only=True)
+    error_name = "none"
+
+    @classmethod
+    def suits(cls, classes: int) -> bool:
+        """Classes."""
+        return classes >= 2
+
+    def accepts(self, target: Tensor) -> Tensor:
+        """Labels have been looked at before they became places of rows."""
+        return target >= 0
+
+    def coefficient(self, scores: Tensor, target: Tensor, inverse_norm: Tensor) -> Tensor:
+        """l'(s, y) + J c, J = diag(F) - F F^T; of one score F (1 - F) (c_1 - c_0)."""
+        costs, classes = self._costs(target), self.rows.shape[-1]
+        slope = self.base.coefficient(scores, target % classes, inverse_norm)
+        if self.num_outputs == 1:
+            share = scores.sigmoid()
+            return slope.add_(share * (1 - share) * (costs[..., 1] - costs[..., 0]))
+        share = scores.transpose(-1, -2).softmax(-2).transpose(-1, -2)
+        return slope.add_(share * (costs - (share * costs).sum(-1, keepdim=True)))
+
+    def losses(self, scores: Tensor, target: Tensor) -> Tensor:
+        """l(s, y) + sum_j c_j F_j."""
+        known = self.base.probabilities(scores)
+        assert known is not None
+        return self.base.losses(scores, target % self.rows.shape[-1]) + (known * self._costs(target)).sum(-1)
+
+    def error(self, scores: Tensor, target: Tensor) -> Tensor:
+        """The base's."""
+        return self.base.error(scores, target % self.rows.shape[-1])
+
+    def _costs(self, target: Tensor) -> Tensor:
+        """Of targets, (silos, rows) or as many as there are, by class."""
+        place = target.long()
+        if self.rows.dim() == 2:
+            return self.rows[place]
+        return self.rows[torch.arange(len(place))[:, None], place]
+
+
+def costed(problem: GeneralisedLinear | NeuralNetwork, rows: Tensor) -> GeneralisedLinear | NeuralNetwork:
+    """The problem with these costs, for a silo's targets as above."""
+    if isinstance(problem, NeuralNetwork):
+        found = copy.copy(problem)
+        found.__dict__["head"] = Costed(1, problem.num_outputs, base=problem.head, rows=rows)
+        return found
+    return Costed(problem.num_features, problem.num_outputs, problem.composite, base=problem, rows=rows)
