@@ -78,6 +78,11 @@ class Run:
         return Table(self.results.table("silos"))
 
     @property
+    def groups(self) -> Table:
+        """One row per trial, variant, silo (none: all) and group of test records; simulation only."""
+        return Table(self.results.table("groups"))
+
+    @property
     def baselines(self) -> Table:
         """One row per trial and baseline: what could be had without the federation; simulation only."""
         return Table(self.results.table("baselines"))

@@ -169,7 +169,14 @@ def print_failure(console: Console, failure: str) -> None:
 def print_run(console: Console, done: Run, directory: Path) -> None:
     """Print a run's result, what it cost whom, and where its files are."""
     from fedsim.report.page import listing
-    from fedsim.report.texts import METRICS_TITLE, metrics_table, remarks, result_line
+    from fedsim.report.texts import (
+        GROUPS_TITLE,
+        METRICS_TITLE,
+        groups_table,
+        metrics_table,
+        remarks,
+        result_line,
+    )
 
     summary = done.summary
     print_notices(console, summary.privacy.notices)
@@ -180,6 +187,9 @@ def print_run(console: Console, done: Run, directory: Path) -> None:
     if summary.trials.finished and (summary.deployment is None or summary.baselines):
         console.print()
         console.print(rendered(metrics_table(summary), METRICS_TITLE))
+    if summary.groups:
+        console.print()
+        console.print(rendered(groups_table(summary.groups), GROUPS_TITLE))
     if summary.privacy.silos:
         console.print()
         print_silos(console, summary.privacy)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -11,11 +11,12 @@ import torch
 from torch import Tensor
 
 from fedsim.data.federation import Federation, SiloSplit
-from fedsim.data.source import Ints
-from fedsim.measure.metrics import Asked, Bin, Values, calibration, values_of
+from fedsim.data.source import Ints, Labels
+from fedsim.measure.groups import ByGroup
+from fedsim.measure.metrics import Asked, Bin, Values, calibration, classified, values_of
 from fedsim.measure.objective import Risk, TrainingObjective
 from fedsim.problems.kinds import Problem
-from fedsim.scenario.metric import BY_SKLEARN, BaselineName
+from fedsim.scenario.metric import BY_GROUP, BY_SKLEARN, BaselineName
 
 
 class SiloTest(NamedTuple):
@@ -26,6 +27,20 @@ class SiloTest(NamedTuple):
     loss: float | None
     test_records: int
     more: Values
+
+
+class GroupTest(NamedTuple):
+    """A model on a group's test records, of one silo or of all (None); None where there are none.
+
+    `rate` is the share that is predicted to be of class `label`: a row for class 1 of two, for each of more.
+    """
+
+    silo: str | None
+    group: str
+    label: int
+    test_records: int
+    rate: float | None
+    error: float | None
 
 
 class Alternative(NamedTuple):
@@ -80,6 +95,8 @@ class Evaluator:
         self._names = [silo.name for silo in silos]
         self._counts = [len(silo.test_target) for silo in silos]
         self._weights = _by_person([silo.test_persons for silo in silos])
+        self._groups = [silo.test_groups for silo in silos]
+        self._chosen = () if asked is None else (asked.metric,)
 
     def __call__(self, w: Tensor, last: bool = False) -> Tested:
         """Error, mean loss and the chosen metric of parameters w (d,); at the last evaluation all metrics."""
@@ -89,35 +106,37 @@ class Evaluator:
         """The result of the call, for scores of the pooled test records."""
         error = self._problem.error(scores, self.target)
         losses = self._problem.losses(scores, self.target)
-        more = self._more(scores, self.target, last)
+        names = BY_SKLEARN if last else self._chosen
+        more = self._more(scores, self.target, joined(self._groups), names)
         if last and self._weights is not None:
             more |= {"person_loss": _defined(float(losses.double() @ self._weights))}
         return Tested(float(error), float(losses.mean()), more)
 
-    def _more(self, scores: Tensor, target: Tensor, last: bool) -> Values:
+    def _more(
+        self, scores: Tensor, target: Tensor, groups: Labels | None, names: Collection[str] = BY_SKLEARN
+    ) -> Values:
         if self._asked is None:
             return {}
-        names = BY_SKLEARN if last else (self._asked.metric,)
-        return values_of(names, self._problem, scores, target, self._asked)
+        return values_of(names, self._problem, scores, target, self._asked, groups)
 
     def on_own(self, models: Mapping[str, Tensor]) -> dict[str | None, Measured]:
         """Models, (d,) each, on the test records of the silo that they are of; None: all these together."""
         parts = (torch.split(tensor, self._counts) for tensor in (self.features, self.target))
-        own: dict[str | None, tuple[Tensor, Tensor]] = {
-            name: (self._problem.scores(x, models[name]), y)
-            for name, x, y in zip(self._names, *parts, strict=True)
+        own: dict[str | None, tuple[Tensor, Tensor, Labels | None]] = {
+            name: (self._problem.scores(x, models[name]), y, groups)
+            for name, x, y, groups in zip(self._names, *parts, self._groups, strict=True)
             if name in models
         }
         if own:
-            scores, targets = zip(*own.values(), strict=True)
-            own[None] = torch.cat(scores), torch.cat(targets)
+            scores, targets, groups = zip(*own.values(), strict=True)
+            own[None] = torch.cat(scores), torch.cat(targets), joined(groups)
         return {name: self._measured(*each) for name, each in own.items()}
 
-    def _measured(self, scores: Tensor, target: Tensor) -> Measured:
+    def _measured(self, scores: Tensor, target: Tensor, groups: Labels | None) -> Measured:
         if not len(target):
             return None, None, {}
         error, loss = self._problem.error(scores, target), self._problem.losses(scores, target).mean()
-        return _defined(float(error)), _defined(float(loss)), self._more(scores, target, last=True)
+        return _defined(float(error)), _defined(float(loss)), self._more(scores, target, groups)
 
     def calibration(self, w: Tensor) -> list[Bin]:
         """Predicted and observed probabilities at w, (d,)."""
@@ -141,16 +160,50 @@ class Evaluator:
         scores = self._problem.scores(self.features, w) if w.dim() == 1 else self._own_scores(w)
         losses = self._problem.losses(scores, self.target)
         parts = (torch.split(tensor, self._counts) for tensor in (scores, self.target, losses))
-        measured = []
-        for name, own, target, loss in zip(self._names, *parts, strict=True):
+        measured, names = [], (*self._chosen, *BY_GROUP)
+        for name, own, target, loss, groups in zip(self._names, *parts, self._groups, strict=True):
             error = float(self._problem.error(own, target)) if len(target) else math.nan
             values = (_defined(error), _defined(float(loss.mean())) if len(target) else None)
-            measured.append(SiloTest(name, *values, len(target), self._more(own, target, last=False)))
+            measured.append(SiloTest(name, *values, len(target), self._more(own, target, groups, names)))
         return measured
+
+    def by_group(self, w: Tensor) -> list[GroupTest]:
+        """The model w, (d,), on each group's test records, of all silos and of each; no rows where groups are
+        not known, or scores are of no class or not finite.
+        """
+        scores = self._problem.scores(self.features, w)
+        if self._asked is None or not self._asked.classes or not bool(scores.isfinite().all()):
+            return []
+        parts = (torch.split(tensor, self._counts) for tensor in (scores, self.target))
+        silos = list(zip(self._names, *parts, self._groups, strict=True))
+        rows = []
+        for name, own, target, groups in [(None, scores, self.target, joined(self._groups)), *silos]:
+            known = classified(self._problem, own, target, self._asked, groups)
+            if groups is not None and known is not None:
+                rows += _rows(name, groups.names, known.by_group)
+        return rows
 
     def _own_scores(self, models: Tensor) -> Tensor:
         parts = zip(torch.split(self.features, self._counts), models, strict=True)
         return torch.cat([self._problem.scores(x, w) for x, w in parts])
+
+
+def _rows(silo: str | None, names: Sequence[str], found: ByGroup) -> list[GroupTest]:
+    labels = range(found.rates.shape[1] == 1, found.counts.shape[1])
+    each = zip(names, found.records, found.rates, found.errors, strict=True)
+    return [
+        GroupTest(silo, name, label, int(records), _defined(float(rate)), _defined(float(error)))
+        for name, records, rates, error in each
+        for label, rate in zip(labels, rates, strict=True)
+    ]
+
+
+def joined(parts: Sequence[Labels | None]) -> Labels | None:
+    """The groups of several silos' records, one after another; None where one does not know them."""
+    known = [part for part in parts if part is not None]
+    if len(known) < len(parts) or not known:
+        return None
+    return Labels(np.concatenate([part.codes for part in known]), known[0].names)
 
 
 def _by_person(silos: Sequence[Ints | None]) -> Tensor | None:
@@ -181,6 +234,10 @@ class Unseen(Evaluator):
         """Nothing."""
         return []
 
+    def by_group(self, w: Tensor) -> list[GroupTest]:
+        """Nothing."""
+        return []
+
     def by_silo(self, w: Tensor) -> list[SiloTest]:
         """Nothing."""
         return []
@@ -197,7 +254,23 @@ def odd_records(data: Federation) -> list[str]:
     """Lines for a run's warnings."""
     shared = data.shared_persons
     told = f"not private: persons with records in several silos, which compare no ids: {shared:,}"
-    return [*data.odd_ranges, *data.empty_groups, *_alike(data.silos), *([told] if shared else [])]
+    lines = [*data.odd_ranges, *data.empty_groups, *_alike(data.silos), *_without_rates(data)]
+    return [*lines, *([told] if shared else [])]
+
+
+def _without_rates(data: Federation) -> list[str]:
+    """Groups without a test record of some class."""
+    groups = joined([silo.test_groups for silo in data.silos])
+    if groups is None:
+        return []
+    target = np.concatenate([silo.test_target for silo in data.silos])
+    present = set(zip(groups.codes.tolist(), target.tolist(), strict=True))
+    return [
+        f"group {name!r} has no test record of class {label}: gaps in its rates are not known"
+        for code, name in enumerate(groups.names)
+        for label in range(data.num_classes)
+        if (code, label) not in present
+    ]
 
 
 def _alike(silos: Sequence[SiloSplit]) -> list[str]:

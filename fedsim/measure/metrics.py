@@ -1,4 +1,4 @@
-"""Metrics of scores on test records, by scikit-learn; one that is not defined is None.
+"""Metrics of scores on test records, by scikit-learn or `ByGroup`; one that is not defined is None.
 
 - Two classes: class 1 is the positive one. It is predicted where its probability is above the threshold, or
   where a problem gives no probability (a hinge loss) its score is above that of class 0.
@@ -16,15 +16,17 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import cached_property
 from math import nan
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import numpy as np
 from torch import Tensor
 
 from fedsim.data.prepare import Preparation
-from fedsim.data.source import Floats, Ints
+from fedsim.data.source import Floats, Ints, Labels
+from fedsim.measure.groups import ByGroup
 from fedsim.problems.kinds import Problem, head
-from fedsim.scenario.metric import METRICS
+from fedsim.scenario.metric import BY_GROUP, METRICS
 from fedsim.scenario.resolve import Resolved
 
 Values = dict[str, float | None]  # {name of `fedsim.scenario.metric`: value}
@@ -48,12 +50,13 @@ def asked_of(resolved: Resolved, prepared: Preparation) -> Asked:
 
 @dataclass(frozen=True, eq=False)
 class Classified:
-    """Records as scikit-learn takes them."""
+    """Records as scikit-learn takes them, and their groups."""
 
     target: Ints  # classes, (n,)
     rank: Floats  # class scores, higher is more likely, (n, classes)
     probability: Floats | None  # (n, classes); None where the problem gives none
     threshold: float  # of class 1's probability
+    groups: Labels | None = None  # codes (n,)
 
     @property
     def classes(self) -> int:
@@ -75,6 +78,13 @@ class Classified:
         asked = [1] if self.classes == 2 else range(self.classes)
         return [k for k in asked if 0 < counts[k] < len(self.target)]
 
+    @cached_property
+    def by_group(self) -> ByGroup:
+        """What the records say of their groups, which are known."""
+        assert self.groups is not None
+        shape = len(self.groups.names), self.classes
+        return ByGroup.of(self.groups.codes, self.target, self.predicted, self.probability, shape)
+
     def recalls(self, of_class: int) -> Floats:
         """Recall of each class (1), or of the rest against it (0), (classes,); NaN where there are none."""
         confusion = self._confusion[:, of_class]
@@ -91,9 +101,14 @@ class Classified:
 
 
 def values_of(
-    names: Collection[str], problem: Problem, scores: Tensor, target: Tensor, asked: Asked
+    names: Collection[str],
+    problem: Problem,
+    scores: Tensor,
+    target: Tensor,
+    asked: Asked,
+    groups: Labels | None = None,
 ) -> Values:
-    """Metrics that scikit-learn computes; None where one is not defined, NaN where scores are not finite.
+    """Metrics beside error and loss; None where one is not defined, NaN where scores are not finite.
 
     Args:
         names: metrics to compute; inapplicable ones are ignored.
@@ -101,15 +116,18 @@ def values_of(
         scores: (n,), or (n, outputs).
         target: (n,).
         asked: says how.
+        groups: of the records, codes (n,), where they are known.
     """
-    kind = "classes" if asked.classes else "numbers"
-    result: Values = dict.fromkeys(name for name in names if METRICS[name].of == kind)
+    kinds = ["classes", *["groups"] * (groups is not None)] if asked.classes else ["numbers"]
+    result: Values = dict.fromkeys(name for name in names if METRICS[name].of in kinds)
     if not result or not len(target):
         return result
     if not bool(scores.isfinite().all()):
         return dict.fromkeys(result, nan)
     records = (
-        _classified(problem, scores, target, asked) if asked.classes else _numbers(scores, target, asked)
+        classified(problem, scores, target, asked, groups)
+        if asked.classes
+        else _numbers(scores, target, asked)
     )
     return result if records is None else {name: _value(name, records) for name in result}
 
@@ -121,7 +139,9 @@ def _value(name: str, records: Any) -> float | None:
     return float(value) if value is not None and np.isfinite(value) else None
 
 
-def _classified(problem: Problem, scores: Tensor, target: Tensor, asked: Asked) -> Classified | None:
+def classified(
+    problem: Problem, scores: Tensor, target: Tensor, asked: Asked, groups: Labels | None = None
+) -> Classified | None:
     """None for scores that belong to no class."""
     scores = scores.double()
     probability = head(problem).probabilities(scores)
@@ -136,7 +156,7 @@ def _classified(problem: Problem, scores: Tensor, target: Tensor, asked: Asked) 
         elif asked.classes == 2:
             rank = rank - rank[:, ::-1]
     known = None if probability is None else probability.numpy()
-    return Classified(target.numpy().astype(np.int64), rank, known, asked.threshold)
+    return Classified(target.numpy().astype(np.int64), rank, known, asked.threshold, groups)
 
 
 class _Pairs(NamedTuple):
@@ -205,6 +225,7 @@ _COMPUTED: dict[str, Callable[[Any], Any]] = {
     "rmse": lambda pairs: _sklearn().root_mean_squared_error(*pairs),
     "mae": lambda pairs: _sklearn().mean_absolute_error(*pairs),
     "r2": lambda pairs: _sklearn().r2_score(*pairs) if np.ptp(pairs.target) > 0 else None,
+    **{name: attrgetter(f"by_group.{name}") for name in BY_GROUP},
 }
 
 
@@ -225,7 +246,7 @@ def calibration(problem: Problem, scores: Tensor, target: Tensor, asked: Asked) 
 
     if not asked.classes or not len(target) or not bool(scores.isfinite().all()):
         return []
-    c = _classified(problem, scores, target, asked)
+    c = classified(problem, scores, target, asked)
     if c is None or c.probability is None:
         return []
     stated = c.probability[:, 1] if c.classes == 2 else c.probability.max(axis=1)

@@ -44,6 +44,16 @@ def value(row: HasMetrics, name: str) -> float | None:
     return row.more.get(name) if own is None else own
 
 
+def mean(values: Sequence[float | None]) -> float | None:
+    """None if there is no value, or one is missing.
+
+    >>> mean([1.0, 3.0]), mean([1.0, None])
+    (2.0, None)
+    """
+    present = [value for value in values if value is not None]
+    return sum(present) / len(present) if present and len(present) == len(values) else None
+
+
 def interval90(values: np.ndarray) -> Interval | None:
     """The 5th and 95th percentile over trials: where 90 % of single runs fall, not where the mean lies. Of
     fewer than `FEW` the lowest and the highest.

@@ -23,6 +23,7 @@ from fedsim.report.tables import capital
 from fedsim.report.texts import (
     NONPRIVATE,
     epsilon_range,
+    groups_table,
     methods,
     metrics_table,
     person_lines,
@@ -128,6 +129,7 @@ def render(run: RunData, figures: Path) -> str:
         silos=silo_table(summary.privacy.silos, _MOST_SILOS, summary.privacy.title, summary.privacy.counted),
         audit=_audit(None if run.directory is None else read_audit(run.directory), figures),
         metrics=metrics_table(summary),
+        groups=groups_table(summary.groups),
         methods=methods(summary.baselines),
         spans=spans(summary.trials.finished),
         remarks=remarks(summary),

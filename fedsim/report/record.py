@@ -57,6 +57,19 @@ class SiloMeasurement(NamedTuple):
     more: Mapping[str, float | None] = {}
 
 
+class GroupMeasurement(NamedTuple):
+    """A trial's final model on a group's test records; see `fedsim.measure.evaluator.GroupTest`."""
+
+    trial: int
+    variant: Variant
+    silo: str | None
+    group: str
+    label: int
+    test_records: int
+    rate: float | None
+    error: float | None
+
+
 class BaselineMeasurement(NamedTuple):
     """A baseline without federation, on the pooled test records of one trial; not private.
 
@@ -223,6 +236,7 @@ TABLES = {
         Measurement, "made of test records, and excess_risk and gradient_mapping_sq of training ones"
     ),
     "silos": TableSpec(SiloMeasurement, "made of test records, which no silo releases"),
+    "groups": TableSpec(GroupMeasurement, "made of test records, which no silo releases"),
     "baselines": TableSpec(
         BaselineMeasurement, "made of training and test records without noise: not private"
     ),
@@ -241,7 +255,7 @@ TABLES = {
     "cells": TableSpec(CellResult),
     "cell_sources": TableSpec(CellSource),
 }
-EXPORTED = ("metrics", "silos", "baselines", "calibration", "ledger", "clipping", "spend")
+EXPORTED = ("metrics", "silos", "groups", "baselines", "calibration", "ledger", "clipping", "spend")
 """The tables that a run directory has as Parquet files."""
 
 _NAMES = {table.row: name for name, table in TABLES.items()}

@@ -17,7 +17,7 @@ from fedsim.common import installed
 from fedsim.common.plugins import short
 from fedsim.common.serialise import finite
 from fedsim.problems.kinds import gives_probabilities
-from fedsim.report.outcome import Deployed, HasMetrics, Outcome, Results, interval90, value
+from fedsim.report.outcome import Deployed, HasMetrics, Outcome, Results, interval90, mean, value
 from fedsim.report.own_models import own_models
 from fedsim.report.privacy_statement import parameters, statement
 from fedsim.report.record import (
@@ -25,6 +25,7 @@ from fedsim.report.record import (
     BaselineMeasurement,
     ClippedRound,
     Evaluated,
+    GroupMeasurement,
     Measurement,
     OptimumNote,
     Warned,
@@ -36,6 +37,7 @@ from fedsim.report.summary import (
     Clipping,
     Deployment,
     Estimated,
+    GroupRow,
     Heterogeneity,
     LeftOut,
     Metrics,
@@ -70,6 +72,7 @@ def summarise(outcome: Outcome) -> Summary:
         wall_seconds=round(outcome.wall_seconds, 3),
         warnings=[*outcome.resolved.warnings, *warnings(outcome), *no_better(metrics, baselines)],
         metrics=metrics,
+        **({"groups": groups} if (groups := _groups(outcome)) else {}),
         **({"baselines": baselines} if baselines else {}),
         **{name: part for name, part in worth.items() if part is not None},
         **({"evaluation": found} if (found := _evaluation(outcome, metrics)) else {}),
@@ -171,6 +174,25 @@ def _stretches(numbers: Sequence[int]) -> str:
 def _few(reasons: Sequence[str]) -> list[str]:
     different = list(dict.fromkeys(reasons))
     return [*different[:_MOST_REASONS], *["..."] * (len(different) > _MOST_REASONS)]
+
+
+def _groups(outcome: Outcome) -> list[GroupRow]:
+    by_name: dict[str, list[GroupMeasurement]] = {}
+    for row in outcome.results.rows(GroupMeasurement):
+        if row.variant == outcome.main and row.silo is None:
+            by_name.setdefault(row.group, []).append(row)
+    return [
+        GroupRow(
+            name=name,
+            test_records=fmean(row.test_records for row in rows),
+            rates={
+                str(k): mean([row.rate for row in rows if row.label == k])
+                for k in sorted({row.label for row in rows})
+            },
+            error=mean([row.error for row in rows]),
+        )
+        for name, rows in by_name.items()
+    ]
 
 
 def baselines_of(rows: Sequence[BaselineMeasurement]) -> list[Baseline]:

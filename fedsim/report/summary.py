@@ -217,6 +217,18 @@ NAMES: dict[BaselineName, str] = {
 }
 
 
+class GroupRow(Part):
+    """The run's final model on a group's test records: means over trials, None where one has none.
+
+    `rates`: the shares that are predicted to be of a class, {"1": ...} of two classes, all of more.
+    """
+
+    name: str
+    test_records: float
+    rates: dict[str, float | None]
+    error: float | None
+
+
 class JoiningSilo(Part):
     """The metric on a silo's own test records: of its own model, and of the run's."""
 
@@ -393,6 +405,7 @@ class Summary(Part):
     wall_seconds: float
     warnings: list[str] = []
     metrics: Metrics
+    groups: list[GroupRow] = []
     baselines: list[Baseline] = []
     joining: Joining | None = None
     own_models: OwnModels | None = None

@@ -16,6 +16,7 @@ from fedsim.report.summary import (
     Clipping,
     Deployment,
     Estimated,
+    GroupRow,
     Heterogeneity,
     Metrics,
     Objective,
@@ -31,7 +32,7 @@ from fedsim.report.summary import (
 from fedsim.report.tables import TextTable, capital
 from fedsim.report.unit_words import words
 from fedsim.report.worth import costs_lines, joining_lines
-from fedsim.scenario.metric import METRICS, better
+from fedsim.scenario.metric import BY_GROUP, METRICS, better
 
 _TIGHTEST = 20
 
@@ -171,7 +172,8 @@ def no_better(metrics: Metrics, baselines: list[Baseline]) -> list[str]:
     beaten = [
         f"{METRICS[name].title} {value_text(own)}, and of the {NAMES[naive.name]} {other.mean:.4f}"
         for name in dict.fromkeys((metrics.metric, "error", "log_loss", "brier", "balanced_accuracy"))
-        if (own := metrics.spread(name)) is not None
+        if name not in BY_GROUP  # a model that ignores its features has no gap
+        and (own := metrics.spread(name)) is not None
         and (other := naive.spread(name)) is not None
         and _beats_no(name, own, other.mean, name in (metrics.metric, "error"))
     ]
@@ -219,7 +221,6 @@ def metrics_table(summary: Summary) -> TextTable:
     rows.insert(0, ("this run", summary.metrics))
     names = [name for name in METRICS if any(values.spread(name) for _, values in rows)]
     names = distinct(names, [values for _, values in rows], summary.metrics.metric)
-    names.sort(key=lambda name: name != summary.metrics.metric)
     titles = [METRICS[name].short for name in names]
     cells = [[label, *(mean_text(values, name) for name in names)] for label, values in rows]
     caption = "Means." if summary.deployment is not None else _CAPTION
@@ -228,12 +229,47 @@ def metrics_table(summary: Summary) -> TextTable:
     )
 
 
+_GAPS = ("parity_gap", "odds_gap")  # what a table has of the metrics of groups, beside the chosen one
+
+
 def distinct(names: Sequence[str], rows: Sequence[Values], metric: str) -> list[str]:
-    """The names without `loss` where it is the log loss in every row; the chosen `metric` of both stays."""
+    """The names, with the chosen `metric` and its kind first, and without `loss` where it is the log loss in
+    every row, of which a chosen one stays.
+    """
     pairs = [(row.loss, row.log_loss) for row in rows if row.loss is not None]
     alike = all(log is not None and math.isclose(loss, log, rel_tol=1e-5) for loss, log in pairs)
     dropped = "log_loss" if metric == "loss" else "loss"
-    return [name for name in names if name != dropped or not alike]
+    kept = [name for name in names if name not in BY_GROUP or name in (*_GAPS, metric)]
+    kept.sort(key=lambda name: (name != metric, (name in BY_GROUP) != (metric in BY_GROUP)))
+    return [name for name in kept if name != dropped or not alike]
+
+
+GROUPS_TITLE = "By group"
+
+
+def groups_table(groups: Sequence[GroupRow]) -> TextTable:
+    """What the model predicts of each group's test records; no rows where groups are not known."""
+    labels = list(groups[0].rates) if groups else []
+    titles = ["rate of positives"] if len(labels) == 1 else [f"predicted {label}" for label in labels]
+    rows = [
+        [row.name, f"{row.test_records:,.0f}", *map(_share, (*row.rates.values(), row.error))]
+        for row in groups
+    ]
+    caption = "Means. Measured in simulation; no silo releases it."
+    return TextTable(caption, ["group", "test records", *titles, "error"], rows)
+
+
+def _share(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4f}"
+
+
+def _between_groups(metrics: Metrics) -> list[str]:
+    """The gaps and what else compares groups: the odds gap beside the parity gap, whichever is chosen."""
+    gaps = [(METRICS[name].title, spread) for name in BY_GROUP if (spread := metrics.spread(name))]
+    if not gaps:
+        return []
+    values = ", ".join(f"{name} {value_text(spread)}" for name, spread in gaps)
+    return [f"between groups: {values}; parity gap and odds gap: one may rise while the other falls"]
 
 
 def mean_text(values: Values, name: str) -> str:
@@ -309,7 +345,8 @@ def _text(value: Spread, form: str) -> str:
 def remarks(summary: Summary) -> list[str]:
     """Lines about what joining is worth, what costs most, and what else there is to remark."""
     return (
-        list(map(_estimate, summary.evaluation))
+        _between_groups(summary.metrics)
+        + list(map(_estimate, summary.evaluation))
         + joining_lines(summary.joining, summary.privacy.private)
         + own_models_lines(summary.own_models)
         + costs_lines(

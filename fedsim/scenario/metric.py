@@ -1,12 +1,13 @@
 """Metrics of a model on test records: names, titles, and which direction is better.
 
 `error` and `loss` are the problem's own, means over records; `person_loss` is the mean over persons, of each
-one's mean over the test records, where the data say whose they are. scikit-learn computes the others
-(`fedsim.measure.metrics`).
+one's mean over the test records, where the data say whose they are. `fedsim.measure.groups` compares groups
+of records, scikit-learn computes the others (`fedsim.measure.metrics`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from fedsim.common.errors import InputError
@@ -19,7 +20,7 @@ class Metric(NamedTuple):
     title: str
     short: str
     higher: bool = False
-    of: Literal["classes", "numbers", "all", "persons"] = "classes"
+    of: Literal["classes", "numbers", "all", "persons", "groups"] = "classes"
     needs_probabilities: bool = False
 
 
@@ -37,8 +38,15 @@ METRICS = {
     "mae": Metric("mean absolute error", "MAE", of="numbers"),
     "r2": Metric("R^2", "R^2", higher=True, of="numbers"),
     "person_loss": Metric("test loss, each person weighing the same", "loss by person", of="persons"),
+    "parity_gap": Metric("parity gap", "parity gap", of="groups"),
+    "odds_gap": Metric("odds gap", "odds gap", of="groups"),
+    "opportunity_gap": Metric("opportunity gap", "opport. gap", of="groups"),
+    "parity_linf": Metric("largest distance from the overall rate", "parity L-inf", of="groups"),
+    "ermi": Metric("ERMI of predicted probabilities", "ERMI", of="groups", needs_probabilities=True),
+    "ermi_hard": Metric("ERMI of predicted classes", "hard ERMI", of="groups"),
 }
 BY_SKLEARN = tuple(name for name, metric in METRICS.items() if metric.of != "all")
+BY_GROUP = tuple(name for name, metric in METRICS.items() if metric.of == "groups")
 
 BaselineName = Literal[
     "majority", "mean", "silo_alone_on_all", "silo_alone", "pooled", "converged", "clipped"
@@ -50,22 +58,27 @@ else:
     MetricName = Literal[tuple(METRICS)]
 
 
-def applicable(problem: Problem, classes: int) -> tuple[str, ...]:
-    """The metrics that apply to a problem and a target of `classes` classes, 0 for a number."""
-    kind = "classes" if classes else "numbers"
+def applicable(problem: Problem, classes: int, groups: Sequence[str] = ()) -> tuple[str, ...]:
+    """The metrics that apply to a problem, a target of `classes` classes, 0 for a number, and `groups`."""
+    kinds = ("all", *(("classes", *["groups"] * bool(groups)) if classes else ("numbers",)))
     known = gives_probabilities(problem)
     return tuple(
         name
         for name, metric in METRICS.items()
-        if metric.of in (kind, "all") and (known or not metric.needs_probabilities)
+        if metric.of in kinds and (known or not metric.needs_probabilities)
     )
 
 
-def check_metric(metric: str, threshold: float, problem: Problem, classes: int) -> None:
-    """Check that the problem has this metric, and a threshold if one is set."""
-    known, what = applicable(problem, classes), type(problem).__name__
+def check_metric(
+    metric: str, threshold: float, problem: Problem, classes: int, groups: Sequence[str] = ()
+) -> None:
+    """Check that the problem and the data have this metric, and a threshold if one is set."""
+    known, what = applicable(problem, classes, groups), type(problem).__name__
+    if metric in BY_GROUP and classes and not groups:
+        hint = "compares groups of records, which are not known: name their column in data.attribute"
+        raise InputError("scenario.report.metric", metric, hint)
     if metric not in known:
-        suits = METRICS[metric].of == ("classes" if classes else "numbers")
+        suits = METRICS[metric].of in (("classes", "groups") if classes else ("numbers",))
         target = f"the target is {f'{classes} classes' if classes else 'a number'}"
         why = f"{what} gives no probabilities" if suits else target
         raise InputError("scenario.report.metric", metric, f"{why}; use {', '.join(known)}")

@@ -227,8 +227,8 @@ class ReportSection(Section):
         0.5,
         gt=0,
         lt=1,
-        description="probability above which class 1 of two is predicted, for balanced_accuracy, sensitivity "
-        "and specificity",
+        description="probability above which class 1 of two is predicted, for balanced_accuracy, "
+        "sensitivity, specificity and between groups",
     )
     baselines: bool = Field(
         True,

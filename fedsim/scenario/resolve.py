@@ -202,7 +202,8 @@ def resolve(scenario: Scenario, known: Outline | None = None) -> Resolved:
         )
         problem = problem_of(scenario.problem, *sizes_of_records)
     stages, inner, norms = checked(scenario, shape, problem)
-    check_metric(scenario.report.metric, scenario.report.threshold, problem, shape.num_classes)
+    report = scenario.report
+    check_metric(report.metric, report.threshold, problem, shape.num_classes, shape.groups)
     epsilons, deltas = _epsilons(privacy, names), _deltas(privacy, names, sizes)
     weights = _weights(scenario.problem, names, sizes)
     active = participants(scenario.participation, names)

@@ -29,6 +29,7 @@ from fedsim.report.record import (
     ClippedRound,
     Counted,
     Evaluated,
+    GroupMeasurement,
     Measurement,
     OptimumNote,
     SiloMeasurement,
@@ -105,6 +106,7 @@ class Trial:
         trial, measured = self._trial, self._evaluate.objective
         for variant, w in self._models.items():
             yield from (SiloMeasurement(trial, variant, *row) for row in self._evaluate.by_silo(w))
+            yield from (GroupMeasurement(trial, variant, *row) for row in self._evaluate.by_group(w))
             yield from (CalibrationBin(trial, variant, *row) for row in self._evaluate.calibration(w))
         for variant, own in self._own.items():
             yield from (SiloMeasurement(trial, variant, *row) for row in self._evaluate.by_silo(own))

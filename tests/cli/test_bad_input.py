@@ -115,7 +115,13 @@ def test_what_a_module_does_at_import_is_one_line(
 
 def test_the_good_scenario_is_good(tmp_path: Path) -> None:
     invoke("simulate", write(tmp_path, GOOD), "--out", tmp_path / "run")
-    measured = ["baselines.parquet", "calibration.parquet", "clipping.parquet", "metrics.parquet"]
+    measured = [
+        "baselines.parquet",
+        "calibration.parquet",
+        "clipping.parquet",
+        "groups.parquet",
+        "metrics.parquet",
+    ]
     tables = [*measured, "ledger.parquet", "silos.parquet", "spend.parquet"]
     models = ["model.json", "model.safetensors", "nonprivate_baseline.safetensors"]
     others = ["figures", "report.html", "scenario.yaml", "summary.json"]

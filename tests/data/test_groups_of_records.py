@@ -190,7 +190,7 @@ def test_a_declared_group_that_no_silo_has_is_told(pays) -> None:
     data = pays(sex={"categories": ["male", "other", "female"]})
     assert odd_records(load(data, ONE, 0, 0))[:1] == [told]
     for other in (pays(), pays(attribute=None)):
-        assert not any("group" in line for line in odd_records(load(other, ONE, 0, 0)))
+        assert not any("declared group" in line for line in odd_records(load(other, ONE, 0, 0)))
 
 
 @pytest.mark.parametrize("kind", [list, np.array, pd.Series, lambda given: pd.Series(given, dtype="string")])

@@ -11,7 +11,7 @@ from typing import NamedTuple, TypeVar
 
 from fedsim.common.serialise import canonical
 from fedsim.protocol.limits import LIMITS
-from fedsim.report.outcome import value
+from fedsim.report.outcome import mean, value
 from fedsim.report.record import CellResult, CellSource, Record
 from fedsim.scenario.metric import METRICS
 from fedsim.simulation.failures import Failure
@@ -177,16 +177,6 @@ def measure(criterion: str, metric: str, outcome: CellOutcome) -> float | None:
         return None
     number = value(outcome, _READ.get(criterion, metric))
     return number if number is not None and isfinite(number) else None
-
-
-def mean(values: Sequence[float | None]) -> float | None:
-    """None if there is no value, or one is missing: a candidate that failed once is not compared.
-
-    >>> mean([1.0, 3.0]), mean([1.0, None])
-    (2.0, None)
-    """
-    present = [value for value in values if value is not None]
-    return sum(present) / len(present) if present and len(present) == len(values) else None
 
 
 def best(criterion: Sequence[Sequence[float | None]], higher: bool = False) -> int | None:

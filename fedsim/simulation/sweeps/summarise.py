@@ -17,6 +17,7 @@ from fedsim.privacy.mechanism import Mechanism
 from fedsim.privacy.registry import GAUSSIAN, MECHANISMS
 from fedsim.protocol.limits import LIMITS
 from fedsim.protocol.unit import RECORD
+from fedsim.report.outcome import mean
 from fedsim.report.privacy_statement import CHOICE, how, not_private, words_of
 from fedsim.report.record import CellResult
 from fedsim.report.silo_rows import has_gap
@@ -43,7 +44,7 @@ from fedsim.simulation.host import terms
 from fedsim.simulation.selection import AdmittedSelection
 from fedsim.simulation.sweeps.cell import cell_of, code_version, resolved_of
 from fedsim.simulation.sweeps.combinations import Combination
-from fedsim.simulation.sweeps.engine import ReportedTrial, SweepResults, mean
+from fedsim.simulation.sweeps.engine import ReportedTrial, SweepResults
 from fedsim.simulation.sweeps.job import Job, Place, Selection, silos_rounds
 from silos.admission import admit
 
