@@ -64,7 +64,8 @@ def own_of(config: Config, records: OwnRecords) -> Own:
     for each in {count, units} if fraction else ():
         check_held_out(fraction, round(fraction * each), each, unit)
     held_out = round(fraction * count)
-    return Own(config.name, count - held_out, records.num_features, records.num_classes, held_out, unit)
+    groups, kinds = records.groups, (records.num_features, records.num_classes)
+    return Own(config.name, count - held_out, *kinds, held_out, unit, groups.names if groups else ())
 
 
 def for_the_owner(config: Config, records: OwnRecords) -> list[str]:

@@ -88,6 +88,7 @@ class Proposed:
         own, caps, policy = self.own, self.caps, self.config.policy
         lifetime, run = policy.lifetime, policy.run_budget
         classes, units = f", {own.num_classes} classes" if own.num_classes else "", f"{own.unit.name}s"
+        classes += f", groups {', '.join(own.groups)}" if own.groups else ""
         days = (lifetime.expires - datetime.now(UTC).date()).days
         price = max(float(gaussian.mu(*run)) ** 2, float_info.min)
         fit = floor(min(policy.max_runs, caps.total.mu_sq / price * (1 - 1e-9)))

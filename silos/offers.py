@@ -45,7 +45,7 @@ _NO_LOCK = nullcontext()
 @dataclass(frozen=True)
 class Own:
     """A silo's public numbers: name, units that train, features with the intercept, classes (0 for a number),
-    units that are held out, and what they are.
+    units that are held out, and what they are; and the names of its records' groups.
     """
 
     name: str
@@ -54,6 +54,7 @@ class Own:
     num_classes: int
     held_out: int = 0
     unit: Record | PersonAccount = RECORD
+    groups: tuple[str, ...] = ()
 
     def of(self, part: Part) -> Own:
         """The same of one part of the records; Refused if it is none."""
@@ -198,15 +199,16 @@ def largest_dimension(policy: Policy, own: Own) -> int:
 
 def _check_shape(offer: Offer, own: Own) -> None:
     shape = offer.shape
-    stated = shape.sizes.get(own.name), shape.num_features, shape.num_classes
-    held = own.n, own.num_features, own.num_classes
+    stated = shape.sizes.get(own.name), shape.num_features, shape.num_classes, shape.num_groups
+    held = own.n, own.num_features, own.num_classes, len(own.groups)
     if offer.unit.relation != own.unit.relation:
         protects = f"the silo's account protects a {own.unit.name} ({own.unit.relation}), for its whole life"
         raise Refused(f"offer: it is of unit {offer.unit.name} ({offer.unit.relation}); {protects}")
     if offer.unit.silos_per_person < own.unit.silos_per_person:
         hint = f"the silo's account asks for {own.unit.silos_per_person} or more, for its whole life"
         raise Refused(f"offer: its silos_per_person is {offer.unit.silos_per_person}; {hint}")
-    for what, offered, actual in zip((f"{own.unit.name}s", "features", "classes"), stated, held, strict=True):
+    kinds = f"{own.unit.name}s", "features", "classes", "groups"
+    for what, offered, actual in zip(kinds, stated, held, strict=True):
         if offered != actual:
             raise Refused(f"offer: silo {own.name!r} has {actual} {what}, the offer says {offered}")
     if offer.silo != own.name:

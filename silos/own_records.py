@@ -21,7 +21,7 @@ from fedsim.common.errors import InputError
 from fedsim.common.files import atomic_file, remove_drafts
 from fedsim.common.identity import Identity
 from fedsim.data.prepare import prepare
-from fedsim.data.source import Floats, Ints, Source, Target, alike, numbered, require_labels
+from fedsim.data.source import Floats, Ints, Labels, Source, Target, alike, numbered, require_labels
 from fedsim.protocol.unit import RECORD, Person, PersonAccount, Record
 from silos.config import ROOT, Config
 
@@ -35,6 +35,7 @@ class OwnRecords:
     Where a column says whose they are, `persons` (n,) is equal where two records are one person's, `tokens`
     has the SHA-256 of each id by these numbers, and `alike` is `fedsim.data.source.alike` of the ids. They
     are for this process alone: no id is kept, and a token leaves under a hash with the silo's key at most.
+    Of `groups` the names are public, the records' codes for the gate alone; None without an attribute.
     """
 
     features: Floats
@@ -43,6 +44,7 @@ class OwnRecords:
     persons: Ints | None = None
     tokens: tuple[bytes, ...] = ()
     alike: int = 0
+    groups: Labels | None = None
 
     @property
     def n(self) -> int:
@@ -102,7 +104,9 @@ class OwnRecords:
 
     def _of(self, rows: NDArray[np.bool_]) -> OwnRecords:
         persons = None if self.persons is None else self.persons[rows]
-        return replace(self, features=self.features[rows], target=self.target[rows], persons=persons)
+        groups = None if self.groups is None else self.groups.at(rows)
+        features, target = self.features[rows], self.target[rows]
+        return replace(self, features=features, target=target, persons=persons, groups=groups)
 
     def digest(self, identity: Identity) -> str:
         """Keyed digest of the records, 64 hexadecimal digits; only the silo has the key.
@@ -113,7 +117,8 @@ class OwnRecords:
         key = identity.sign(b"fedsim records\n")  # which is signed nowhere else
         found = hmac.new(key, str(self.num_classes).encode(), hashlib.sha256)
         whose = [] if self.persons is None else [self.persons, np.array(self.tokens)]
-        for array in (self.features, self.target, *whose):
+        groups = [] if self.groups is None else [self.groups.codes, np.array(self.groups.names)]
+        for array in (self.features, self.target, *whose, *groups):
             found.update(f"{array.dtype.str}{array.shape}".encode())
             found.update(np.ascontiguousarray(array).data)
         return found.hexdigest()
@@ -135,22 +140,25 @@ def read_records(config: Config) -> OwnRecords:
         _check_alone(source)
         _check_declared(config, source)
         rows = np.arange(source.num_rows)
-        features, target, _ = prepare(config.records, source.design(rows), rows, rows)
+        design = source.design(rows)
+        features, target, _ = prepare(config.records, design, rows, rows)
         ids = source.ids()
     except InputError as error:
         field = error.field.replace("scenario.data", f"{ROOT}.records", 1)
         raise InputError(field, error.value, error.hint) from None
+    found = OwnRecords(features, target, source.num_classes, groups=design.groups)
     if ids is None:
-        return OwnRecords(features, target, source.num_classes)
+        return found
     tokens = tuple(hashlib.sha256(each.encode()).digest() for each in dict.fromkeys(ids))
-    return OwnRecords(features, target, source.num_classes, numbered(ids), tokens, alike(ids))
+    return replace(found, persons=numbered(ids), tokens=tokens, alike=alike(ids))
 
 
 def _check_declared(config: Config, source: Source) -> None:
-    """Every greeting states the number of classes: counted in the records, it would tell of one of them."""
-    if source.num_classes and getattr(config.records, "classes", source.num_classes) is None:
-        hint = "the number of classes is public, so declare it: it is not to be counted in the records"
-        raise InputError("scenario.data.classes", None, hint)
+    """Every greeting states classes and groups: found in the records, they would tell of one of them."""
+    for field, there in (("classes", source.num_classes), ("groups", source.groups)):
+        if there and getattr(config.records, field, there) is None:
+            hint = f"{field} are public, so declare it (this option): they are not to be found in the records"
+            raise InputError(f"scenario.data.{field}", None, hint)
 
 
 def _check_alone(source: Source) -> None:

@@ -169,6 +169,7 @@ class Silo:
             unit=own.unit,
             num_features=own.num_features,
             num_classes=own.num_classes,
+            groups=own.groups,
             version=installed.version(),
             notices=(*self._runs.notices, *ending),
             head=self.ledger.head,

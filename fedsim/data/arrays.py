@@ -17,7 +17,6 @@ from pydantic import ConfigDict, Field, PlainSerializer
 from fedsim.common.errors import InputError, suggest
 from fedsim.common.section import arguments
 from fedsim.data.dataset import FITTED_SCALINGS, Dataset, InMemory, Scaling
-from fedsim.data.schema import Label
 from fedsim.data.source import NO_LABEL, Design, Floats, Ints, Labels, Matrix, Ranges, Target
 
 TARGET, SILO, PERSON, GROUP = "target", "silo", "person", "group"
@@ -40,7 +39,7 @@ _Array = Annotated[np.ndarray[Any, Any], PlainSerializer(_summary, return_type=s
 
 
 Groups = Annotated[
-    tuple[Label, ...] | None,
+    tuple[str, ...] | None,
     Field(
         min_length=2,
         description="All groups, in the order of their codes; default: those that records have, sorted.",
@@ -77,7 +76,7 @@ class Arrays(InMemory, _OwnArrays):
         person: whose each record is, for unit person: n texts or whole numbers, compared as exact texts.
         group: each record's group, to measure fairness by: n texts or whole numbers; None or "" where a
             record is in none. It is no feature.
-        groups: all groups, in the order of their codes; default: those that there are, as sorted texts.
+        groups: all groups as texts, in the order of their codes; default: those that there are, sorted.
         ranges: (lower, upper), each a number or of shape (p,), declared and not taken from the records.
         classes: the number of classes, including classes without records here; default: the largest target
             plus one.

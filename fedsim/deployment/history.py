@@ -261,7 +261,8 @@ def public_evaluator(test: Dataset, resolved: Resolved) -> Evaluator:
     try:
         source = test.open()
         rows = np.arange(source.num_rows)
-        features, target, by = prepare(test, source.design(rows), rows, rows)
+        design = source.design(rows)
+        features, target, by = prepare(test, design, rows, rows)
     except InputError as error:
         field = error.field.replace("scenario.data", "federation.test", 1)
         raise InputError(field, error.value, error.hint) from None
@@ -275,6 +276,8 @@ def public_evaluator(test: Dataset, resolved: Resolved) -> Evaluator:
     ):
         hint = f"a target of {outline.num_classes} classes" if outline.num_classes else "a target of numbers"
         raise InputError("federation.test", f"{source.num_classes} classes", hint)
+    if source.groups not in ((), outline.groups):
+        raise InputError("federation.test", source.groups, f"groups of the silos' names: {outline.groups}")
     nothing = features[:0], target[:0]
-    silo = SiloSplit(NAME, *nothing, features, target)
+    silo = SiloSplit(NAME, *nothing, features, target, test_groups=design.groups)
     return Evaluator(resolved.problem, [silo], resolved.dtype, asked_of(resolved, by))

@@ -29,7 +29,7 @@ def outline_of(greetings: Mapping[str, Greeting]) -> Outline:
     for name, said in greetings.items():
         if said.n < 1 or said.num_features < 1 or said.num_classes < 0:
             raise Refused(f"silo {name} states {said.n} {said.unit.name}s of {said.num_features} features")
-    for what in ("num_features", "num_classes"):
+    for what in ("num_features", "num_classes", "groups"):
         values = {name: getattr(said, what) for name, said in sorted(greetings.items())}
         if len(set(values.values())) > 1:
             stated = ", ".join(f"{name}: {value}" for name, value in values.items())
@@ -37,7 +37,8 @@ def outline_of(greetings: Mapping[str, Greeting]) -> Outline:
     first = next(iter(greetings.values()))
     sizes = {name: greetings[name].n for name in sorted(greetings)}
     held_out = {name: said.held_out for name, said in greetings.items()}
-    return Outline(sizes, first.num_features, first.num_classes, held_out=held_out)
+    shape = sizes, first.num_features, first.num_classes
+    return Outline(*shape, held_out=held_out, groups=first.groups)
 
 
 _PER_SILO = ("epsilon", "delta", "claimed_epsilon", "claimed_delta", "sigma", "noise_multiplier")
@@ -64,7 +65,12 @@ def offers_of(
     run needs secure aggregation, and there is no roster; Refused if a silo cannot afford such a run.
     """
     scenario, outline = resolved.scenario, resolved.outline
-    shape = Shape(sizes=outline.sizes, num_features=outline.num_features, num_classes=outline.num_classes)
+    shape = Shape(
+        sizes=outline.sizes,
+        num_features=outline.num_features,
+        num_classes=outline.num_classes,
+        num_groups=len(outline.groups),
+    )
     # A theorem's numbers are filled in, and are given from here on.
     algorithm = scenario.algorithm.model_dump(mode="json", exclude_none=True) | {"parameters": "given"}
     problem = scenario.problem.model_dump(mode="json", exclude_none=True)

@@ -27,7 +27,7 @@ from fedsim.common.plugins import digest, file_of, short, source
 from fedsim.data.csv_table import Csv
 from fedsim.data.federation import SiloSplit, divided, load
 from fedsim.data.schema import read_schema
-from fedsim.data.source import Floats, Ints, Target
+from fedsim.data.source import Floats, Ints, Labels, Target
 from fedsim.deployment import certs
 from fedsim.deployment.federation_file import load_federation
 from fedsim.deployment.offers import deployable
@@ -145,11 +145,15 @@ def opened(directory: Path) -> Topology:
     return topology
 
 
-def write_records(file: Path, features: Floats, target: Target, person: Ints | None = None) -> None:
+def write_records(
+    file: Path, features: Floats, target: Target, person: Ints | None = None, group: Labels | None = None
+) -> None:
     """Records as they are prepared, intercept included: nothing is left to scale or to add."""
-    whose: dict[str, Any] = {} if person is None else {"person": person}
+    more: dict[str, Any] = {} if person is None else {"person": person}
+    if group is not None:
+        more["group"] = np.array([*group.names, ""])[group.codes]
     with atomic_file(file) as draft:
-        np.savez(draft, features=features, target=target, **whose)
+        np.savez(draft, features=features, target=target, **more)
 
 
 Writer = Callable[[Path, Sequence[str], int], dict[str, Any]]
@@ -190,13 +194,17 @@ def _write_prepared(
 ) -> dict[str, Any]:
     """As a `Writer`: records as numbers, intercept included."""
     own = [each for each in records if each.name in silos]
+    named = [labels for each in own if (labels := (each.train_groups, each.test_groups)[part])]
+    groups = Labels(np.concatenate([each.codes for each in named]), named[0].names) if named else None
     write_records(
         stem.with_suffix(".npz"),
         np.concatenate([(each.train_features, each.test_features)[part] for each in own]),
         np.concatenate([(each.train_target, each.test_target)[part] for each in own]),
         own[0].train_persons if part == 0 else None,
+        groups,
     )
     told = {"name": "npz", "path": f"{stem.name}.npz", "intercept": False}
+    told |= {} if groups is None else {"groups": list(groups.names)}
     return told | ({"classes": classes} if classes else {})
 
 
@@ -282,7 +290,7 @@ def _federation(topology: Topology, test: Mapping[str, Any]) -> dict[str, Any]:
     }
     told = {
         "silos": silos,
-        "test": test if test["name"] == "csv" else test["path"],
+        "test": test if test["name"] == "csv" or "groups" in test else test["path"],
         "heads": "heads.json",
         "root_certificates": "ca.crt",
     }

@@ -77,17 +77,19 @@ class Greeting(Message):
     unit: AccountUnit = Field(RECORD, exclude_if=lambda unit: unit == RECORD)
     num_features: int
     num_classes: int
+    groups: tuple[Name, ...] = Field((), exclude_if=lambda names: not names)
     version: str
     notices: tuple[str, ...]
     head: Hex32
 
 
 class Shape(Section):
-    """The federation's outline: units of each silo's part, features with the intercept, classes."""
+    """The federation's outline: units of each silo's part, features with the intercept, classes, groups."""
 
     sizes: dict[Name, Annotated[int, Field(ge=1)]]
     num_features: int = Field(ge=1)
     num_classes: int = Field(ge=0)
+    num_groups: int = Field(0, ge=0, exclude_if=lambda count: not count)
 
 
 class Pooled(Section):

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 import yaml
 from torch import Tensor
 
 from fedsim.data.federation import Federation, load
+from fedsim.deployment.topology import write_records
 from fedsim.protocol.copies import digest
 from fedsim.protocol.links import Answered
 from fedsim.protocol.unit import RECORD
@@ -87,9 +87,11 @@ def write_silos(
     for silo in federation.silos:
         own = folder / silo.name
         own.mkdir(parents=True)
-        whose = {} if silo.train_persons is None else {"person": silo.train_persons}
-        np.savez(own / "records.npz", features=silo.train_features, target=silo.train_target, **whose)
+        known = silo.train_persons, silo.train_groups
+        write_records(own / "records.npz", silo.train_features, silo.train_target, *known)
         records: dict[str, Any] = {"name": "npz", "path": "records.npz", "intercept": False}
+        if silo.train_groups is not None:
+            records["groups"] = list(silo.train_groups.names)
         if federation.num_classes:
             records["classes"] = federation.num_classes
         tree = {
@@ -132,6 +134,7 @@ def offer_of(resolved: Resolved, silo: str, **changes: Any) -> dict[str, Any]:
             "sizes": outline.sizes,
             "num_features": outline.num_features,
             "num_classes": outline.num_classes,
+            **({"num_groups": len(outline.groups)} if outline.groups else {}),
         },
         "weights": list(resolved.weights),
         "dtype": scenario.runtime.dtype,
