@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from fedsim.problems.costed import costed
 from fedsim.problems.glm import GeneralisedLinear
 from fedsim.problems.kinds import Problem, probabilities
 from fedsim.problems.network import NeuralNetwork
@@ -47,6 +46,8 @@ def costed_sum(
             bound = clip[i : i + 1] if isinstance(clip, Tensor) and clip.dim() == 2 else clip
             found.append(costed_sum(gradients, options, problem, own, at, bound))
         return torch.cat(found)
+    from fedsim.problems.costed import costed  # loaded where one is asked for
+
     target = block.target + cells.classes * (_known(block, cells) + 1)
     return gradients(costed(problem, cells.rows(table)), replace(block, target=target), [w], clip)
 

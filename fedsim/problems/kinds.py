@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import torch
 
 from fedsim.common.plugins import class_of, extended, file_of, named
-from fedsim.problems.costed import Costed
 from fedsim.problems.glm import BUILT_IN, OWN, GeneralisedLinear
 from fedsim.problems.network import NeuralNetwork
 from fedsim.problems.network_models import Lenet, Mlp, PairedMlp
@@ -52,10 +51,12 @@ def coefficient(problem: GeneralisedLinear, scores: Tensor, target: Tensor, inve
     `target` and `inverse_norm`, 1 / |x|, are of a shape that broadcasts to theirs, without the axis of
     outputs.
     """
-    if type(problem) in OWN or type(problem) is Costed:
+    if type(problem) in OWN:
         return problem.coefficient(scores, target, inverse_norm)
-    from fedsim.problems import linear_records
+    from fedsim.problems import costed, linear_records
 
+    if type(problem) is costed.Costed:
+        return problem.coefficient(scores, target, inverse_norm)
     return linear_records.coefficient(problem, scores, target, inverse_norm)
 
 

@@ -198,7 +198,7 @@ def resolve(scenario: Scenario, known: Outline | None = None) -> Resolved:
             shape.num_features,
             shape.num_classes,
             dtype_of(scenario),
-            len(getattr(shape, "groups", ())),
+            len(shape.groups),
         )
         problem = problem_of(scenario.problem, *sizes_of_records)
     stages, inner, norms = checked(scenario, shape, problem)

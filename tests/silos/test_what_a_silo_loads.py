@@ -6,19 +6,20 @@ import sys
 
 from support.deployed import resolved_of, write_silos
 
-MOST_LINES = 12_500
+MOST_LINES = 12_800
 LOADED = {
     "fedsim": "algorithms common data privacy problems protocol wire",
     "fedsim.algorithms": "registry section",
     "fedsim.data": "dataset prepare source transform",
     "fedsim.privacy": "calibrate cost discrete_noise gaussian grid mechanism rounding silo_gaussian",
-    "fedsim.problems": "answerable composite glm kinds network network_models section",
-    "fedsim.protocol": "batch blame contract copies dryrun limits passes plan statistics unit",
+    "fedsim.problems": "answerable composite fairness glm kinds network network_models section",
+    "fedsim.protocol": "batch blame contract copies dryrun groups limits passes plan statistics unit",
     "fedsim.wire": "connections daemon dial frames health logs messages service",
 }
 """By package, but for `fedsim.common` and `silos`, of which all modules may be loaded."""
 ON_DEMAND = {
     "silos.network": "a network is offered",
+    "fedsim.problems.costed": "a gradient with costs by group is asked for",
     "silos.enrolment": "it enrols",
     "silos.pending": "the operator decides",
     "silos.pooled": "a roster is pinned",
@@ -30,6 +31,7 @@ ON_DEMAND = {
     "silos.persons": "persons are the unit",
     "silos.person_sums": "persons are the unit",
     "silos.terms": "another statistic than a gradient is asked for",
+    "silos.group_terms": "another statistic than a gradient is asked for",
     "silos.selections": "another statistic than a gradient is asked for",
     "silos.scores": "another statistic than a gradient is asked for",
     "fedsim.data.csv_table": "records are a table",
