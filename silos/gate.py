@@ -57,7 +57,7 @@ from fedsim.protocol.statistics import BY_GROUP, point_sizes, statistic
 from fedsim.protocol.unit import check_h
 from silos.admission import admit, spent
 from silos.entropy import Entropy
-from silos.layout import Silo
+from silos.layout import Silo as Silo
 from silos.ledger import Ledger, Reply
 from silos.records import Records
 from silos.releases import Releases

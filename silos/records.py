@@ -83,6 +83,12 @@ class Records:
         return all(block.group is not None for block in self._blocks)
 
     @property
+    def longest(self) -> float:
+        """The norm of the longest record."""
+        shares = torch.cat([block.inverse_norm.flatten() for block in self._blocks])
+        return 1 / float(shares[shares > 0].min()) if bool((shares > 0).any()) else 0.0
+
+    @property
     def sums_persons(self) -> bool:
         """Whether terms of a person are summed before they are clipped."""
         return self._people is not None and self._people.summed

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from math import inf
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from fedsim.common.errors import Refused
+from fedsim.privacy.attribute import distance
 from fedsim.privacy.mechanism import Mechanism
 from fedsim.problems.kinds import Problem
+from fedsim.problems.network import NeuralNetwork
 from fedsim.protocol.batch import Batch
 from fedsim.protocol.copies import CopiedQuery
+from fedsim.protocol.groups import Cells
 from fedsim.protocol.plan import Admitted, Ask, Plan
 from fedsim.protocol.statistics import COSTED_GRADIENT, GRADIENTS, size_of, statistic
 from silos.batches import Batches
@@ -67,6 +71,14 @@ class Releases:
         if query.shape.statistic in GRADIENTS:
             return problem, blocks, clipped_sum
         return problem, blocks, partial(summed, clipped_sum, query.shape)
+
+    def moved_by_group(self, query: CopiedQuery) -> float:
+        """The distance that `attribute_gaussian`'s noise covers; features are published, lengths too."""
+        longest = inf if isinstance(self.problem, NeuralNetwork) else self.records.longest
+        costed = query.shape.statistic == COSTED_GRADIENT.name
+        reach = Cells.of(query.shape.options).reach(query.points[1]) if costed else inf
+        clip = float(torch.as_tensor(query.clip).max())
+        return distance(query.shape, reach, clip, longest, self.problem.num_outputs)
 
     def round(self, members: list[int], round_index: int) -> RoundReleases:
         """The releases of one round."""
@@ -158,6 +170,8 @@ class RoundReleases:
 
     def _perturb(self, total: Tensor, query: CopiedQuery, noise_ratio: float, clip: float | Tensor) -> None:
         spread = self._run.spread(query.shape)
+        if self._run.mechanism.attribute:
+            clip = self._run.moved_by_group(query) / spread
         self._run.mechanism.perturb(total, noise_ratio, self._multipliers, spread, clip, self._noise.next)
 
     def _weights(self, batch: Batch) -> Tensor:

@@ -186,7 +186,7 @@ def _check(scenario: Scenario) -> None:
     if isinstance(scenario.algorithm, GivenAlgorithm):
         hint = "is an object: silos run algorithms of their own installation only, by name"
         raise InputError("scenario.algorithm", scenario.algorithm.name, hint)
-    if not MECHANISMS[privacy.mechanism].private:
+    if not MECHANISMS[privacy.mechanism].private or MECHANISMS[privacy.mechanism].attribute:
         raise InputError("scenario.privacy.mechanism", privacy.mechanism, "exists in simulation only")
     if privacy.epsilon == "unlimited":
         hint = "exists in simulation only; give a number"

@@ -11,7 +11,7 @@ from fedsim.common.errors import Refused
 from fedsim.privacy.calibrate import Budget
 from fedsim.protocol.batch import Poisson
 from fedsim.protocol.plan import Census, Plan
-from fedsim.protocol.statistics import OPPOSITE, statistic
+from fedsim.protocol.statistics import BY_GROUP, OPPOSITE, statistic
 from fedsim.protocol.unit import RECORD, Person, Rule
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ class Mechanism(Protocol):
             that mu^2 adds over runs too; else only (epsilon, delta) of whole plans do.
         sums_only: secure aggregation: the server learns sums of answers and no single silo's answer.
         one_replaced: whether it has a price only where a unit is replaced, and in one silo alone.
+        attribute: whether noise covers a change of a record's group alone (`fedsim.privacy.attribute`).
         guarantee: what is guaranteed to a record, in one sentence (other units: `fedsim.report.unit_words`).
         notices: warnings that a report shows before any number.
     """
@@ -45,6 +46,7 @@ class Mechanism(Protocol):
     squares_add: ClassVar[bool] = True
     sums_only: ClassVar[bool] = False
     one_replaced: ClassVar[bool] = False
+    attribute: ClassVar[bool] = False
     guarantee: ClassVar[str]
     notices: ClassVar[tuple[str, ...]] = ()
 
@@ -95,6 +97,10 @@ class Mechanism(Protocol):
 def check_unit(plan: Plan, mechanism: Mechanism) -> None:
     """Refuse a plan whose unit has no term, or no price with the mechanism."""
     rules = _of_records if plan.unit == RECORD else _of_persons
+    others = sorted({query.statistic for query in plan.queries} - set(BY_GROUP))
+    if mechanism.attribute and (others or plan.unit != RECORD):
+        hint = f"it has no price for {' and '.join(others) or plan.unit.name}"
+        raise Refused(f"{mechanism.name}: {hint}; use fair_minibatch_sgd, and unit record")
     for refused, why in rules(plan, mechanism):
         if refused:
             raise Refused(why)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fedsim.common.errors import InputError
+from fedsim.privacy.attribute import AttributeGaussian
 from fedsim.privacy.mechanism import Mechanism
 from fedsim.privacy.shuffled_binomial import ShuffledBinomial, advised_steps
 from fedsim.privacy.shuffled_gaussian import ShuffledGaussian
@@ -25,6 +26,7 @@ MECHANISMS: dict[str, Mechanism] = {
         SummedGaussian(Extent(1, 1), 1, 1.0),
         ShuffledBinomial(1, 1, 1.0, advised_steps(1)),
         ShuffledGaussian(1),
+        AttributeGaussian(),
     )
 }
 """{name: mechanism}. Those of secure aggregation describe their class; `sum_mechanism` makes usable ones."""

@@ -16,7 +16,7 @@ from fedsim.report.person_rows import Conversions, conversions, persons
 from fedsim.report.record import Counted
 from fedsim.report.silo_rows import admitted_of, admitted_rows, has_gap, samplers, silo_rows
 from fedsim.report.summary import Parameters, Part, Persons, Privacy, SiloRow
-from fedsim.report.unit_words import Words, guaranteed, words
+from fedsim.report.unit_words import GROUP, Words, guaranteed, words
 from fedsim.scenario.model import Scenario
 from fedsim.scenario.resolve import Resolved
 
@@ -76,6 +76,8 @@ _LABELS = "Labels alone are protected: what is released may reveal features"
 def words_of(resolved: Resolved) -> Words:
     """The words of a run's unit."""
     scenario = resolved.scenario
+    if resolved.mechanism.attribute:
+        return GROUP
     column = getattr(scenario.data, "person_column", None)
     return words(scenario.privacy.unit, resolved.trace.plan.protects_labels_alone, column)
 

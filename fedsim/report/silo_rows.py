@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import cache
-from math import isfinite
+from math import inf, isfinite, sqrt
 from typing import Any
 
 import numpy as np
 
 from fedsim.common.serialise import finite
-from fedsim.privacy import cost
+from fedsim.privacy import attribute, cost
 from fedsim.privacy.attainable import epsilon as attainable_epsilon
 from fedsim.privacy.grid import GridGaussian
+from fedsim.problems.glm import GeneralisedLinear
 from fedsim.protocol.batch import WithReplacement
 from fedsim.protocol.plan import Admitted, Census, Plan, Release, Statement
+from fedsim.protocol.unit import RECORD
 from fedsim.report.outcome import Outcome
 from fedsim.report.record import SiloSpend
 from fedsim.report.summary import SiloRow
@@ -85,8 +87,10 @@ def admitted_rows(
 
 
 def _larger(row: SiloRow, other: SiloRow) -> SiloRow:
-    cost, collude = other.epsilon_guaranteed, other.epsilon_colluding
-    pairs = {"epsilon_guaranteed": cost, "epsilon_spent": cost, "epsilon_colluding": collude}
+    cost, pairs = other.epsilon_guaranteed, {"epsilon_spent": other.epsilon_guaranteed}
+    pairs |= {
+        f"epsilon_{of}": getattr(other, f"epsilon_{of}") for of in ("guaranteed", "colluding", "attribute")
+    }
     larger = {
         name: None if value is None or (own := getattr(row, name)) is None else max(own, value)
         for name, value in pairs.items()
@@ -101,6 +105,7 @@ def _known(resolved: Resolved) -> Callable[[Admitted], dict[str, float | None]]:
     """A function that computes a silo's optional fields; equal cases are priced once."""
     sums, gap, claims = resolved.sums, has_gap(resolved), _claimed(resolved)
     census, attainable = cache(resolved.trace.plan.census), cache(attainable_epsilon)
+    apart = _group_apart(resolved)
     together = None if sums is None else cache(sums.mechanism.colluding_epsilons)
 
     def known(silo: Admitted) -> dict[str, float | None]:
@@ -109,11 +114,25 @@ def _known(resolved: Resolved) -> Callable[[Admitted], dict[str, float | None]]:
         case = terms.n, silo.noise_multiplier, terms.delta
         if together is not None:  # under each silo's own share of the noise
             result["epsilon_colluding"] = finite(together(census(rounds), (case,))[0])
+        if apart and isfinite(silo.epsilon_guaranteed):
+            changed = attribute.census(resolved.trace.plan, rounds, *apart)
+            result["epsilon_attribute"] = resolved.mechanism.epsilons(changed, (case,))[0]
         if gap and isfinite(silo.epsilon_guaranteed):
             result["epsilon_attainable"] = attainable(census(rounds), *case)
         return result
 
     return known
+
+
+def _group_apart(resolved: Resolved) -> tuple[float, float, int] | None:
+    """Clip, largest |x| and outputs, where a record's group is known and is no feature of it."""
+    scenario, outline = resolved.scenario, resolved.outline
+    whole = resolved.mechanism.attribute or scenario.privacy.unit != RECORD
+    if not outline.groups or whole or getattr(scenario.data, "attribute_is_feature", False):
+        return None
+    linear = outline.squared_norms if isinstance(resolved.problem, GeneralisedLinear) else None
+    norm = inf if linear is None else sqrt(linear[0])
+    return getattr(resolved.algorithm, "clip_norm", inf), norm, resolved.problem.num_outputs
 
 
 def _claimed(resolved: Resolved) -> dict[str, dict[str, float]]:

@@ -45,7 +45,8 @@ class Part(BaseModel):
 class SiloRow(Part):
     """A silo's budget, guaranteed and spent epsilon in its costliest trial, for replacing one of n records.
 
-    Under secure aggregation `epsilon_colluding` holds if its two parties collude.
+    Under secure aggregation `epsilon_colluding` holds if its two parties collude. `epsilon_attribute` is for
+    changing the group of one record, where that is no feature.
     `epsilon_claimed` and `delta_claimed` are a theorem's; `epsilon_attainable` is a lower bound on the true
     epsilon where `epsilon_guaranteed` may exceed it; `epsilon_dp_accounting` is another library's number.
     Other records, `held_out`, answer an evaluation; the larger cost of the two is guaranteed.
@@ -62,6 +63,7 @@ class SiloRow(Part):
     epsilon_training: float | None = None
     epsilon_evaluation: float | None = None
     epsilon_colluding: float | None = None
+    epsilon_attribute: float | None = None
     epsilon_spent: float | None = None
     rounds: int | None = None
     epsilon_claimed: float | None = None

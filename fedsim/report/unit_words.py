@@ -24,6 +24,13 @@ _RECORD = Words(
     "replace one record",
     "records",
 )
+GROUP = Words(
+    "the group of one record of one silo; features and labels are published",
+    "change the group of one record, or whether it has one",
+    "changing the group of one of its records",
+    "change the group of one record",
+    "records",
+)
 _TITLE = dict.fromkeys(("replace_person", "replace_values"), "replace one person's records by another's")
 _TITLE["add_remove"] = "one person more or fewer"
 _ADJACENCY = {

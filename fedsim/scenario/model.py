@@ -26,7 +26,9 @@ from fedsim.secagg.agreement import Sums
 from fedsim.theory.participants import Participants, size_law
 from fedsim.theory.symbols import Constants
 
-MechanismName = Literal["gaussian", "none", "summed_gaussian", "shuffled_binomial", "shuffled_gaussian"]
+MechanismName = Literal[
+    "gaussian", "none", "summed_gaussian", "shuffled_binomial", "shuffled_gaussian", "attribute_gaussian"
+]
 Positive = Annotated[float, Field(gt=0, le=1e6)]
 Probability = Annotated[float, Field(ge=1e-100, lt=1)]
 Delta = Annotated[float, Field(ge=1e-100, le=0.1)]
@@ -40,7 +42,8 @@ class PrivacySection(Section):
         "gaussian",
         description="gaussian: clip and add noise in every silo; summed_gaussian, shuffled_binomial, "
         "shuffled_gaussian: secure aggregation by two parties that do not collude; none: no clipping, no "
-        "noise (no privacy)",
+        "noise (no privacy); attribute_gaussian: noise for a record's group alone, in simulation, for "
+        "comparison",
     )
     unit: Unit = Field(
         RECORD,

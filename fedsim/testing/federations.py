@@ -24,6 +24,7 @@ from server.loop import Progress, run
 from server.participation import Schedule, schedule
 from silos.entropy import Entropy, SeededEntropy
 from silos.gate import Gate, lay_out
+from silos.gate import Silo as AnySilo
 
 
 def final(answers: Sequence[Tensor]) -> Tensor:
@@ -76,7 +77,7 @@ Silo = tuple[np.ndarray, np.ndarray]  # features (n, num_features) and target (n
 def silos_of(problem: GeneralisedLinear, sizes: Sequence[int], seed: int = 0) -> list[Silo]:
     """Random records with a constant last feature and targets that the problem accepts."""
     rng = np.random.default_rng(seed)
-    made = []
+    made = list[Silo]()
     for n in sizes:
         x = rng.normal(size=(n, problem.num_features))
         x[:, -1] = 1
@@ -112,7 +113,7 @@ def plan_of(
 
 
 def open_gate(
-    data: Sequence[Silo],
+    data: Sequence[AnySilo],
     problem: GeneralisedLinear,
     algorithm: Algorithm,
     *,
@@ -127,7 +128,7 @@ def open_gate(
     entropy: Entropy | None = None,
 ) -> Gate:
     """A gate over `data`. Budget infinity clips but adds no noise, which shows what the noise hides."""
-    sizes = [len(target) for _, target in data]
+    sizes = [len(own[1]) for own in data]
     names = names_of(len(data)) if names is None else names
     plan = plan_of(algorithm, problem, sizes, dtype) if plan is None else plan
     budgets = [epsilon] * len(data) if isinstance(epsilon, float | int) else list(epsilon)
