@@ -250,7 +250,7 @@ def _problem(offer: Offer, policy: Policy) -> Problem:
         raise Refused("offer: the network is to be given as {name: module, path: ...}")
     features, classes = offer.shape.num_features, offer.shape.num_classes
     _check_dimension(_dimension(section, features, classes), policy)
-    return problem_of(section, features, classes, DTYPES[offer.dtype])
+    return problem_of(section, features, classes, DTYPES[offer.dtype], offer.shape.num_groups)
 
 
 def _dimension(section: ProblemSection, features: int, classes: int) -> int:

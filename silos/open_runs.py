@@ -14,6 +14,7 @@ from torch import Tensor
 
 from fedsim.common.errors import Busy, Refused
 from fedsim.common.serialise import finite
+from fedsim.data.source import laid
 from fedsim.protocol.copies import digest
 from fedsim.protocol.unit import RECORD, Person, Record
 from fedsim.wire.messages import Mark, Offer, Part
@@ -198,7 +199,7 @@ class OpenRuns:
         records = self._records[run.record.records]
         persons = self._whose(records, plan.plan.unit)
         return Gate(
-            lay_out([(records.features, records.target)], problem, dtype, persons),
+            lay_out([laid(records.features, records.target, records.groups)], problem, dtype, persons),
             problem,
             plan.proposal.algorithm,
             plan.plan,

@@ -88,7 +88,8 @@ class Server:
             shape = head["shape"]
             self._algorithm = algorithm_of(_placed(head["algorithm"]))
             section = problem_section(_placed(head["problem"]))
-            self._problem = problem_of(section, shape["num_features"], shape["num_classes"], dtype)
+            sizes = shape["num_features"], shape["num_classes"], dtype, shape.get("num_groups", 0)
+            self._problem = problem_of(section, *sizes)
         linear = {"linear": bool(self._algorithm.linear)}
         if not head["describe"]:
             return "made", linear, {}

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from fedsim.problems.kinds import Problem, check
+from silos.layout import Silo
 from silos.persons import Persons
 from silos.records import Records, clipped_sum
 from silos.sums import Block, Seen
@@ -109,7 +110,7 @@ class Watched(Records):
 
     def __init__(
         self,
-        silos: Sequence[tuple[np.ndarray, np.ndarray]],
+        silos: Sequence[Silo],
         problem: Problem,
         dtype: torch.dtype,
         recorder: Recorder,

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from fedsim.common.errors import InputError, PluginError, Refused
 from fedsim.data.federation import Hosted, SiloSplit
+from fedsim.data.source import laid
 from fedsim.privacy import verify
 from fedsim.privacy.mechanism import Mechanism
 from fedsim.privacy.registry import CLIP_ONLY, NONE
@@ -155,15 +156,15 @@ class SiloHost:
         self._grant, self._resolved, self._trial = grant, resolved, trial
         self._data, self._run = data.digest, run
         self._names = [silo.name for silo in data.silos]
-        pairs = [(silo.train_features, silo.train_target) for silo in data.silos]
+        own = [laid(silo.train_features, silo.train_target, silo.train_groups) for silo in data.silos]
         self._recorder = Recorder() if resolved.scenario.report.clipping else None
         problem, dtype, recorder = resolved.gate_problem, resolved.dtype, self._recorder
         unit, seeded = resolved.scenario.privacy.unit, (resolved.scenario.seed, trial, self._names)
         persons = Persons.of(unit, [silo.train_persons for silo in data.silos], seeded)
         self._records = (
-            lay_out(pairs, problem, dtype, persons)
+            lay_out(own, problem, dtype, persons)
             if recorder is None
-            else Watched(pairs, problem, dtype, recorder, persons)
+            else Watched(own, problem, dtype, recorder, persons)
         )
         self._gates: dict[Variant, Gate] = {}
         self._ledgers: dict[Variant, list[MemoryLedger]] = {}
@@ -268,6 +269,7 @@ def _held_out(silo: SiloSplit) -> SiloSplit:
         train_features=silo.test_features,
         train_target=silo.test_target,
         train_persons=silo.test_persons,
+        train_groups=silo.test_groups,
     )
 
 

@@ -4,6 +4,7 @@ import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -70,6 +71,9 @@ def restarted(caller: Caller, config: Config, seeded: bool = False) -> None:
     caller.silo = Silo.open(config, seeded)
 
 
+HEART = Path(__file__).parents[2] / "scenarios" / "heart_disease.csv"
+BY_SEX = {"name": "csv", "path": str(HEART), "schema": str(HEART.with_suffix(".schema.yaml"))}
+BY_SEX |= {"target": "disease", "silo_column": "hospital", "attribute": "sex"}
 SCENARIOS: dict[str, dict[str, Any]] = {
     "full batches": {},
     "fresh batches, local steps": {
@@ -103,6 +107,16 @@ SCENARIOS: dict[str, dict[str, Any]] = {
             "pull": 0.5,
             "clip_norm": 1.0,
         }
+    },
+    "costs by group": {
+        "data": BY_SEX | {"attribute_is_feature": False, "test_fraction": 0.1},
+        "partition": "natural_id",
+        "problem": {
+            "name": "logistic_regression",
+            "silo_weights": "size",
+            "fairness": {"notion": "equalized_odds", "weight": 1.0},
+        },
+        "algorithm": {"name": "fair_minibatch_sgd", "num_rounds": 6, "step_size": 0.5, "clip_norm": 1.0},
     },
     "a network, float32": {
         "problem": {"name": "neural_network", "model": {"name": "mlp", "hidden": [3]}},

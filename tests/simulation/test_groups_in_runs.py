@@ -1,0 +1,66 @@
+"""A simulated silo's gate has the groups of the records that it answers about, and no others."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedsim.data.arrays import Arrays
+from fedsim.data.source import NO_LABEL, Labels
+from fedsim.scenario.load import parse
+from fedsim.scenario.resolve import Resolved, resolve
+from fedsim.simulation.host import SiloHost
+from fedsim.simulation.trial import read
+from silos.records import Records
+
+TREE: dict[str, Any] = {
+    "name": "grouped",
+    "partition": {"name": "iid", "num_partitions": 3, "proportions": [1, 2, 5]},
+    "problem": "logistic_regression",
+    "algorithm": {"name": "noisy_minibatch_sgd", "num_rounds": 2, "step_size": 0.5, "clip_norm": 1.0},
+    "runtime": "inprocess",
+    "evaluate": {"bins": 4},
+}
+
+
+def resolved_of(clipping: bool, unit: str, groups: bool = True) -> Resolved:
+    rows, rng = np.arange(120), np.random.default_rng(0)
+    group = rng.choice(["a", "b", ""], 120) if groups else None
+    data = Arrays(rng.normal(size=(120, 2)), rows % 2, person=rows, group=group, test_fraction=0.3)
+    privacy = {"epsilon": 1.0, "delta": 1e-6, "unit": unit}
+    given = parse(TREE | {"data": "digits", "privacy": privacy, "report": {"clipping": clipping}})
+    return resolve(given.model_copy(update={"data": data}))
+
+
+def codes_of(records: Records) -> dict[int, list[int]]:
+    """Each silo's codes in the order that its gate has, without those of padding."""
+    found = {}
+    for block in records.full(range(len(records.sizes))):
+        assert block.group is not None
+        for member, codes in zip(block.members, block.group.tolist(), strict=True):
+            found[member] = codes[: records.sizes[member]]
+            assert set(codes[records.sizes[member] :]) <= {NO_LABEL}
+    return found
+
+
+@pytest.mark.parametrize("clipping", [True, False])
+@pytest.mark.parametrize("unit", ["record", "person"])
+def test_gates_have_groups_of_their_part(clipping: bool, unit: str) -> None:
+    resolved = resolved_of(clipping, unit)
+    data = read(resolved, 0)
+    host = SiloHost(resolved, 0, data)
+    parts: list[tuple[SiloHost, list[Labels | None]]] = [
+        (host, [silo.train_groups for silo in data.silos]),
+        (host._held_out, [silo.test_groups for silo in data.silos]),
+    ]
+    for there, expected in parts:
+        found = codes_of(there._records)
+        for member, labels in enumerate(expected):
+            assert labels is not None
+            assert found[member] == labels.codes.tolist()
+            assert len(set(found[member])) > 1
+
+
+def test_without_an_attribute_gates_have_none() -> None:
+    resolved = resolved_of(clipping=False, unit="record", groups=False)
+    assert not SiloHost(resolved, 0, read(resolved, 0))._records.grouped
