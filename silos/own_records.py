@@ -157,7 +157,7 @@ def _check_declared(config: Config, source: Source) -> None:
     """Every greeting states classes and groups: found in the records, they would tell of one of them."""
     for field, there in (("classes", source.num_classes), ("groups", source.groups)):
         if there and getattr(config.records, field, there) is None:
-            hint = f"{field} are public, so declare it (this option): they are not to be found in the records"
+            hint = "is public, so declare it: it is not to be read off the records"
             raise InputError(f"scenario.data.{field}", None, hint)
 
 

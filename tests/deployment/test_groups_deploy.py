@@ -147,6 +147,6 @@ def test_a_silo_declares_the_groups_that_it_states(tmp_path) -> None:
     tree = yaml.safe_load(path.read_text())
     del tree["records"]["groups"]
     path.write_text(yaml.safe_dump(tree))
-    with pytest.raises(InputError, match=r"records\.groups: None: groups are public, so declare it"):
+    with pytest.raises(InputError, match=r"records\.groups: None: is public, so declare it"):
         read_records(load_config(path))
     assert Arrays([[0.0], [1.0]], [0, 1], group=["a", "b"]).open().groups == ("a", "b")
