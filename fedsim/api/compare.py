@@ -20,14 +20,18 @@ def compare(
     *,
     points: str | os.PathLike[str] | None = None,
     metric: str | None = None,
+    against: str | None = None,
 ) -> Comparison:
-    """Put several runs and sweeps beside each other, a metric against epsilon.
+    """Put several runs and sweeps beside each other, a metric against epsilon or another metric.
 
     Args:
         runs: runs, sweeps and directories of such; {name: run} to name them. Runs of one name and algorithm
             at several epsilons make one line.
-        points: a CSV file of published points: series, epsilon, error (or another metric)[, low, high].
+        points: a CSV file of published points: series, epsilon, error (or another metric)[, low, high], and a
+            column of the metric `against`; rows without a value there are left out.
         metric: what is compared, such as "auc"; None: what the first run's scenario chose.
+        against: the metric that it is drawn against, such as "parity_gap", a line for each epsilon, along the
+            other number that a sweep varied; None: epsilon.
 
     Raises:
         InputError: something is neither, was left unfinished, or measures another error than the rest.
@@ -38,7 +42,7 @@ def compare(
         runs.items() if isinstance(runs, Mapping) else (("", run) for run in runs)
     )
     sources = [_source(name, run) for name, run in named]
-    return compared(sources, None if points is None else Path(points), metric)
+    return compared(sources, None if points is None else Path(points), metric, against)
 
 
 def _source(name: str, run: Comparable) -> Source:

@@ -32,14 +32,17 @@ def compare(
     metric: Annotated[
         str | None, typer.Option(help="Metric to compare, such as auc; default: the first run's.")
     ] = None,
+    against: Annotated[
+        str | None, typer.Option(help="Metric to draw it against, such as parity_gap; default: epsilon.")
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="New directory; default runs/comparison-TIME.")] = None,
 ) -> None:
-    """Put several runs and sweeps into one table and one figure, a metric against epsilon, on a page."""
+    """Put runs and sweeps into one table and one figure, a metric against epsilon or another, on a page."""
     from fedsim.common.files import check_free
     from fedsim.report.comparison import FILES, compared, source_of
     from fedsim.report.sweep_summary import SHARED
 
-    comparison = compared([source_of(directory) for directory in runs], points, metric)
+    comparison = compared([source_of(directory) for directory in runs], points, metric, against)
     folder = check_free(out or dated("comparison"))
     console = Console()
     console.print(_table(comparison))

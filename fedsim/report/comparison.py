@@ -22,13 +22,14 @@ from fedsim.report.sweep_figure import Point, draw
 from fedsim.report.sweep_page import (
     CLAIMED,
     EPSILON,
+    abscissa,
     broad_and_narrow,
     interval_note,
     levels,
     points_of,
     x_label,
 )
-from fedsim.report.sweep_summary import CombinationRow, SweepSummary, is_sweep, read_sweep
+from fedsim.report.sweep_summary import CombinationRow, SweepSummary, is_sweep, read_sweep, title
 from fedsim.report.tables import Table, TextTable, capital, figure_html
 from fedsim.scenario.metric import METRICS
 
@@ -52,19 +53,23 @@ class Comparison:
         points: means, at their epsilons, in the order of their sources.
         metric: what is compared.
         sources: the runs and sweeps.
+        against: the metric that it is compared against, in place of epsilon.
     """
 
     points: tuple[Point, ...]
     metric: str
     sources: tuple[Source, ...]
+    against: str | None = None
 
     @property
     def errors(self) -> Table:
-        """One row per mean of the metric: whose, at which epsilon (none: no privacy), its 90 % interval."""
+        """One row per mean of the metric: whose, at which epsilon (none: no privacy) or value of the other
+        metric, its 90 % interval.
+        """
         return Table(pa.Table.from_pylist(self._rows()))
 
     def _rows(self) -> list[dict[str, Any]]:
-        names = {"x": "epsilon", "value": self.metric}
+        names = {"x": self.against or "epsilon", "value": self.metric}
         return [{names.get(name, name): getattr(row, name) for name in _COLUMNS} for row in self.points]
 
     @property
@@ -73,12 +78,18 @@ class Comparison:
         columns: dict[str, Callable[[Point], str]] = {
             "from": lambda row: row.source,
             "series": lambda row: row.series,
-            "epsilon": lambda row: shown_up(row.x, 6),
+            **self._abscissa,
             METRICS[self.metric].short: _interval,
             "trials": lambda row: "published" if row.trials is None else str(row.trials),
         }
         caption = f"{capital(METRICS[self.metric].title)}, 90 % of trials in brackets"
         return TextTable.of(caption, self.points, columns)
+
+    @property
+    def _abscissa(self) -> dict[str, Callable[[Point], str]]:
+        if self.against is None:
+            return {"epsilon": lambda row: shown_up(row.x, 6)}
+        return {METRICS[self.against].short: lambda row: "-" if row.x is None else f"{row.x:.4f}"}
 
     @property
     def title(self) -> str:
@@ -91,9 +102,10 @@ class Comparison:
         return _each(note for source in self.sources for note in source.summary.privacy.not_private)
 
     def plot(self, broad: bool = False) -> Figure:
-        """A figure of the metric against epsilon; a `broad` one is as wide as a page."""
-        note = interval_note([row.trials for row in self.points if row.trials])
-        return draw(self.points, [x_label(EPSILON)], METRICS[self.metric].title, self.title, note, broad)
+        """A figure of the metric against epsilon, or the other metric; a `broad` one is as wide as a page."""
+        note, y = interval_note([row.trials for row in self.points if row.trials]), METRICS[self.metric].title
+        below = [x_label(self.against or EPSILON)]
+        return draw(self.points, below, y, self.title, note, broad, bool(self.against))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a page, the table as CSV and the figure as PNG and SVG (`FILES`) into a new directory.
@@ -109,7 +121,7 @@ class Comparison:
             (draft / PAGE).write_text(self._page(draft), encoding="utf-8")
 
     def _page(self, folder: Path) -> str:
-        caption = f"{capital(METRICS[self.metric].title)} against {x_label(EPSILON)}"
+        caption = f"{capital(METRICS[self.metric].title)} against {x_label(self.against or EPSILON)}"
         stated = [source.summary.privacy for source in self.sources]
         terms = ("unit", "adjacency", "guarantee")
         return template("compare.html").render(
@@ -145,13 +157,20 @@ def _each(lines: Iterable[str]) -> list[str]:
     return [line for line in unique if not any(line in other and line != other for other in unique)]
 
 
-def compared(sources: Sequence[Source], points: Path | None = None, metric: str | None = None) -> Comparison:
+def compared(
+    sources: Sequence[Source],
+    points: Path | None = None,
+    metric: str | None = None,
+    against: str | None = None,
+) -> Comparison:
     """Compare finished runs and sweeps.
 
     Args:
         sources: at least one.
-        points: a CSV file of published points: series, epsilon, error (or another metric)[, low, high].
+        points: a CSV file of published points: series, epsilon, error (or another metric)[, low, high], and a
+            column of the metric `against`; rows without a value there are left out.
         metric: what is compared; None: what the first source's scenario chose.
+        against: the metric that it is drawn against, a line for each epsilon; None: epsilon.
 
     Raises:
         InputError: a run was left unfinished, the file of points cannot be used, or two sources measure
@@ -161,18 +180,25 @@ def compared(sources: Sequence[Source], points: Path | None = None, metric: str 
         raise InputError("RUN", [], "name at least one run or sweep")
     rows, first = list[Point](), sources[0]
     metric = metric or _chosen(first)
-    if metric not in METRICS:
-        raise InputError("metric", metric, suggest(metric, METRICS))
+    for field, name in (("metric", metric), ("against", against or metric)):
+        if name not in METRICS:
+            raise InputError(field, name, suggest(name, METRICS))
     for source in sources:
         if (error := _error(source)) != _error(first):
             hint = f"measures {error!r} and {first.name} {_error(first)!r}; compare runs of one kind"
             raise InputError("RUN", source.name, hint)
-        means = points_of(_combinations(source.summary), metric, _epsilon, [EPSILON, CLAIMED], source.name)
-        if not means:
-            raise InputError("RUN", source.name, _missing(source.summary, metric))
-        rows += [*means, *_baselines(source, metric, rows)]
-    rows += _read_points(points, metric) if points else []
-    return Comparison(tuple(rows), metric, tuple(sources))
+        summary, found = source.summary, _combinations(source.summary)
+        for name in (metric, against or metric):
+            if not any(row.spread(name) for row in found):
+                raise InputError("RUN", source.name, _missing(summary, name))
+        without = [EPSILON, CLAIMED]
+        if against:
+            along = abscissa(summary, against) if isinstance(summary, SweepSummary) else None
+            without = [along] if along else []
+        rows += points_of(found, metric, _epsilon, without, source.name, against)
+        rows += _baselines(source, metric, rows, against)
+    rows += _read_points(points, metric, against) if points else []
+    return Comparison(tuple(rows), metric, tuple(sources), against)
 
 
 def _chosen(source: Source) -> str:
@@ -202,13 +228,14 @@ def _combinations(summary: Summary | SweepSummary) -> Sequence[CombinationRow]:
     if isinstance(summary, SweepSummary):
         return summary.combinations
     silos, own = summary.privacy.silos, (summary.privacy.private, summary.metrics)
+    budget = _largest([silo.epsilon_budget for silo in silos])
     baseline = [(False, summary.metrics.nonprivate)] if summary.privacy.private else []
     return [
         CombinationRow.model_construct(
             **{name: getattr(values, name) for name in Values.model_fields},
-            varied={"algorithm": summary.algorithm},
+            varied={"algorithm": summary.algorithm, **({EPSILON: budget} if private else {})},
             private=private,
-            epsilon_budget=_largest([silo.epsilon_budget for silo in silos]) if private else None,
+            epsilon_budget=budget if private else None,
             epsilon_guaranteed=_largest([silo.epsilon_guaranteed for silo in silos]) if private else None,
             trials=summary.trials.finished,
         )
@@ -239,7 +266,7 @@ def _unmeasured(run: Summary) -> bool:
     return run.deployment is not None and not run.deployment.measured
 
 
-def _baselines(source: Source, metric: str, known: Sequence[Point]) -> list[Point]:
+def _baselines(source: Source, metric: str, known: Sequence[Point], against: str | None) -> list[Point]:
     """The baselines of a source that no earlier one has: runs on the same records share them."""
     summary = source.summary
     if isinstance(summary, SweepSummary):
@@ -247,20 +274,25 @@ def _baselines(source: Source, metric: str, known: Sequence[Point]) -> list[Poin
     else:
         labelled, trials = [(one.label, one) for one in summary.baselines], summary.trials.finished
     old = {(row.series, row.value) for row in known}
-    found = levels(labelled, metric, trials, source.name)
+    found = levels(labelled, metric, trials, source.name, against)
     return [row for row in found if (row.series, row.value) not in old]
 
 
-def _read_points(path: Path, metric: str) -> list[Point]:
+def _read_points(path: Path, metric: str, against: str | None) -> list[Point]:
     """The rows of a CSV file of published points; an empty epsilon means without privacy."""
+    required = (*_REQUIRED, metric, *([against] if against else []))
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             reader = csv.DictReader(file)
-            for name in (*_REQUIRED, metric):
+            for name in required:
                 if name not in (reader.fieldnames or []):
-                    columns = f"columns are {', '.join((*_REQUIRED, metric, *_OPTIONAL))}"
+                    columns = f"columns are {', '.join((*required, *_OPTIONAL))}"
                     raise InputError("--points", str(path), f"has no column {name!r}; {columns}")
-            rows = [_point(path, reader.line_num, row, metric) for row in reader]
+            rows = [
+                _point(path, reader.line_num, row, metric, against)
+                for row in reader
+                if not against or (row[against] or "").strip()
+            ]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         reason = error.strerror if isinstance(error, OSError) else "not a CSV file"
         raise InputError("--points", str(path), f"cannot be read ({reason})") from None
@@ -269,7 +301,7 @@ def _read_points(path: Path, metric: str) -> list[Point]:
     return rows
 
 
-def _point(path: Path, line: int, row: dict[str, str | None], metric: str) -> Point:
+def _point(path: Path, line: int, row: dict[str, str | None], metric: str, against: str | None) -> Point:
     value = _number(path, line, metric, row.get(metric))
     if value is None:
         raise InputError(f"{path.name} line {line}, {metric}", row.get(metric), "a number is required")
@@ -280,7 +312,11 @@ def _point(path: Path, line: int, row: dict[str, str | None], metric: str) -> Po
         raise InputError(
             f"{path.name} line {line}, {metric}", value, f"between low and high, {low} and {high}"
         )
-    return Point(row.get("series") or path.stem, epsilon, value, low, high, trials=None, source=path.name)
+    series, x = row.get("series") or path.stem, epsilon
+    if against:
+        varied = {"series": series} | ({} if epsilon is None else {EPSILON: epsilon})
+        series, x = title(varied, epsilon is not None), _number(path, line, against, row.get(against))
+    return Point(series, x, value, low, high, trials=None, source=path.name)
 
 
 def _number(path: Path, line: int, name: str, text: str | None) -> float | None:

@@ -1,4 +1,6 @@
-"""Error against epsilon, or against whatever one number was varied: one line per algorithm."""
+"""Error against epsilon, against whatever one number was varied, or against a second metric: one line per
+algorithm, or where a second metric is on the axis per epsilon, along which another number was varied.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +15,11 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from fedsim.privacy.rounding import shown_up
-from fedsim.report.style import WIDE, frame, label, labels_beside, legend_below, look, styled
+from fedsim.report.style import WIDE, frame, from_zero, label, labels_beside, legend_below, look, styled
 
 _MOST_TICKS = 10
 _LETTER, _GAP = 0.03, 0.02  # a letter's width and the least gap between labels, as shares of the x axis
-_NAME, _ROW, _NOTE = 44, 26, 52  # letters of a name in the legend, in front of a row, and of a line below
+_NAME, _ROW, _NOTE = 50, 26, 52  # letters of a name in the legend, in front of a row, and of a line below
 _HEIGHT, _LINE = 3.3, 0.25  # inches, of a figure and of each more line below it
 _NAMED = 0.26  # inches, of a line's name beside the axes
 _SHARE = 1 / 3  # of the axis, that lines keep where levels are far from them
@@ -36,12 +38,19 @@ class Point(NamedTuple):
     trials: int | None = 1  # None for a published point
     family: str = ""  # of an algorithm and its non-private baseline, which look alike; empty: of no other
     source: str = ""  # the run, sweep or file that it is from
+    across: tuple[float, float] | None = None  # the interval of x, where that is a mean too
 
     @property
     def bars(self) -> tuple[float, float]:
         """How far the interval goes from the mean down and up."""
         low, high = (self.value if end is None else end for end in (self.low, self.high))
         return self.value - low, high - self.value
+
+    @property
+    def arms(self) -> tuple[float, float]:
+        """How far the interval of x goes from it left and right."""
+        left, right = self.across or (self.x or 0.0, self.x or 0.0)
+        return (self.x or 0.0) - left, right - (self.x or 0.0)
 
 
 class Line(NamedTuple):
@@ -67,11 +76,18 @@ def lines(points: Sequence[Point]) -> Lines:
 
 
 def draw(
-    points: Sequence[Point], below: Sequence[str], y_label: str, title: str, note: str, broad: bool = False
+    points: Sequence[Point],
+    below: Sequence[str],
+    y_label: str,
+    title: str,
+    note: str,
+    broad: bool = False,
+    against: bool = False,
 ) -> Figure:
     """One figure of all points; without an x, rows. `below` stands under the axis of x, a line each.
 
-    A `broad` one is as wide as a page on a large screen, and names its lines where they end.
+    A `broad` one is as wide as a page on a large screen, and names its lines where they end. `against`: x is
+    a metric too, and a line joins its points in their order.
     """
     series = lines(points)
     xs = sorted({point.x for point in points if point.x is not None})
@@ -79,8 +95,8 @@ def draw(
     size = {"width": WIDE, "height": max(height, _NAMED * len(series))} if broad else {"height": height}
     with styled(**size) as (figure, axes):
         if xs:
-            _draw_lines(axes, series, xs)
-            _scale(axes, xs)
+            _draw_lines(axes, series, [] if against else xs)
+            from_zero(axes, "x") if against else _scale(axes, xs)
         else:
             _draw_rows(axes, series)
         notes = [*below, note] if xs else [y_label, note]
@@ -89,32 +105,42 @@ def draw(
         axes.set_xlabel("\n".join(textwrap.fill(each, letters) for each in notes if each))
         if xs:
             axes.set_ylabel(y_label)
-            labels_beside(figure, axes) if broad else legend_below(figure, axes, by_height=True)
+            beside = broad and not against  # a line may end at the left
+            labels_beside(figure, axes) if beside else legend_below(figure, axes, by_height=not against)
         axes.set_title(label(title, 44))
         return figure
 
 
 def _draw_lines(axes: Axes, series: Lines, xs: Sequence[float]) -> None:
+    """Draw points in order of x, or without `xs` in their own."""
     drawn = [line for line, points in series.items() if any(point.x is not None for point in points)]
-    for line, style in _styled(series):
-        points = sorted((p for p in series[line] if p.x is not None), key=lambda p: p.x or 0)
+    for line, style in _styled(series, apart=not xs):
+        points = [p for p in series[line] if p.x is not None]
+        if xs:
+            points.sort(key=lambda p: p.x or 0)
         if points:
             shift = _shift(xs, drawn.index(line), len(drawn))
             bars = list(zip(*(point.bars for point in points), strict=True))
+            arms = (
+                list(zip(*(p.arms for p in points), strict=True)) if any(p.across for p in points) else None
+            )
             x, y = [(p.x or 0) * shift for p in points], [p.value for p in points]
-            axes.errorbar(x, y, bars, capsize=3, elinewidth=1, label=label(line.label, _NAME), **style)
+            axes.errorbar(x, y, bars, arms, capsize=3, elinewidth=1, label=label(line.label, _NAME), **style)
         for level in (p for p in series[line] if p.x is None):
             own = {key: style[key] for key in ("color", "linestyle", "linewidth") if key in style}
             name = f"{label(line.label, _NAME)}: {level.value:.3g}"  # the level may lie outside the axis
             axes.axhline(level.value, label="" if points else name, **own)
 
 
-def _styled(series: Lines) -> Iterator[tuple[Line, dict[str, Any]]]:
+def _styled(series: Lines, apart: bool) -> Iterator[tuple[Line, dict[str, Any]]]:
     """A family has one look; its non-private baselines, and what has no place on the axis, are thin and
-    dotted.
+    dotted. `apart`: published families have the colours of the others, in their order.
     """
-    families = list(dict.fromkeys(line.family for line in series))
+    looks: dict[bool, list[str]] = {True: [], False: []}
     for line, points in series.items():
+        families = looks[apart and line.published]
+        if line.family not in families:
+            families.append(line.family)
         thin = line.label != line.family or all(point.x is None for point in points)
         yield line, _style(families.index(line.family), line.published) | (_LEVEL if thin else {})
 

@@ -16,7 +16,7 @@ from fedsim.report.page import PAGE, Headline, how_facts, named, publish, templa
 from fedsim.report.run_directory import scenario_of
 from fedsim.report.style import markup, save
 from fedsim.report.summary import Baseline, Values, spans
-from fedsim.report.sweep_figure import Point, draw
+from fedsim.report.sweep_figure import Point, draw, lines
 from fedsim.report.sweep_summary import (
     CandidateRow,
     CombinationRow,
@@ -52,12 +52,12 @@ def write_page(directory: Path) -> Path:
 
 def figure_name(sweep: SweepSummary) -> str:
     """`error_vs_epsilon`, or by the metric and the last part of whatever field is on the axis."""
-    field = abscissa(sweep)
+    field = sweep.against or abscissa(sweep)
     return f"{sweep.metric}_vs_{last_part(field)}" if field else sweep.metric
 
 
 def _render(sweep: SweepSummary, scenario: str, description: str, folder: Path) -> str:
-    what, x = METRICS[sweep.metric].title, abscissa(sweep)
+    what, x = METRICS[sweep.metric].title, sweep.against or abscissa(sweep)
     theorem = [("Theorem", ", ".join(sweep.privacy.theorem))] * bool(sweep.privacy.theorem)
     caption = capital(what) + (f" against {x_label(x)}" if x else "")
     return template("sweep.html").render(
@@ -174,12 +174,13 @@ def _largest(part: str, one: TunedCombination) -> str:
 
 def figure_of(sweep: SweepSummary, broad: bool = False) -> Figure:
     """A figure of the metric against what was varied."""
-    x = abscissa(sweep)
+    x = abscissa(sweep, sweep.against)
     trials = [row.trials for row in sweep.combinations if row.trials]
     tuned = sweep.privacy.tuning.note if sweep.privacy.tuning else ""
     note = "; ".join(filter(None, [interval_note(trials), tuned]))
-    below = [x_label(x), *(under_the_axis(sweep) if x == CLAIMED else [])]
-    return draw(points(sweep, x), below, METRICS[sweep.metric].title, sweep.scenario, note, broad)
+    below = [x_label(sweep.against or x), *(under_the_axis(sweep) if x == CLAIMED else [])]
+    y = METRICS[sweep.metric].title
+    return draw(points(sweep, x), below, y, sweep.scenario, note, broad, bool(sweep.against))
 
 
 def errors(sweep: SweepSummary) -> TextTable:
@@ -256,11 +257,12 @@ def _environment(sweep: SweepSummary) -> list[tuple[str, str]]:
 EPSILON, CLAIMED = "privacy.epsilon", "privacy.claimed_epsilon"
 
 
-def abscissa(summary: SweepSummary) -> str | None:
+def abscissa(summary: SweepSummary, against: str | None = None) -> str | None:
     """The field on the horizontal axis: epsilon if it varies, or a claimed one, else the first number that
-    does.
+    does. Where the metric `against` is there, the field along a line: epsilon last.
     """
-    for field in sorted(summary.varied, key=lambda field: (field != EPSILON, field != CLAIMED)):
+    order = sorted(summary.varied, key=lambda f: (f != EPSILON, f != CLAIMED), reverse=against is not None)
+    for field in order:
         values = {row.varied.get(field) for row in summary.combinations} - {None}
         if len(values) > 1 and all(isinstance(v, float | int) and not isinstance(v, bool) for v in values):
             return field
@@ -269,9 +271,10 @@ def abscissa(summary: SweepSummary) -> str | None:
 
 def points(summary: SweepSummary, x: str | None) -> list[Point]:
     """The points of a figure over the field `x`; combinations without it are levels, and so are baselines."""
+    metric, against = summary.metric, summary.against
     return points_of(
-        summary.combinations, summary.metric, lambda row: _number(row.varied.get(x) if x else None), [x]
-    ) + levels(summary.levels(), summary.metric, summary.trials)
+        summary.combinations, metric, lambda row: _number(row.varied.get(x or "")), [x], against=against
+    ) + levels(summary.levels(), metric, summary.trials, against=against)
 
 
 def points_of(
@@ -280,31 +283,53 @@ def points_of(
     at: Callable[[CombinationRow], float | None],
     without: Collection[str | None],
     source: str = "",
+    against: str | None = None,
 ) -> list[Point]:
-    """A point for each combination that has the metric; lines are named by the fields not in `without`."""
-    return [
-        Point(
-            title(row.varied, row.private, without),
-            at(row),
-            *spread,
-            row.trials,
-            title(row.varied, True, without),
-            source,
+    """A point for each combination that has the metric; lines are named by the fields not in `without`, in
+    whose order they go along a line where the metric `against` is x.
+    """
+    if against:
+        rows = sorted(rows, key=lambda row: [_number(row.varied.get(f or "")) or 0.0 for f in without])
+    found = [
+        _placed(
+            Point(
+                title(row.varied, row.private, without),
+                at(row),
+                *spread,
+                row.trials,
+                title(row.varied, True, without),
+                source,
+            ),
+            row,
+            against,
         )
         for row in rows
         if (spread := row.spread(metric)) is not None
     ]
+    return [point for line in lines(found).values() for point in line] if against else found
 
 
 def levels(
-    baselines: Sequence[tuple[str, Baseline]], metric: str, trials: int, source: str = ""
+    baselines: Sequence[tuple[str, Baseline]],
+    metric: str,
+    trials: int,
+    source: str = "",
+    against: str | None = None,
 ) -> list[Point]:
-    """A point without x for each baseline that has the metric."""
+    """A point without x, but where the metric `against` is that, for each baseline that has the metric."""
     return [
-        Point(label, None, *spread, trials, source=source)
+        _placed(Point(label, None, *spread, trials, source=source), one, against)
         for label, one in baselines
         if one.name in LEVELS and (spread := one.spread(metric)) is not None
     ]
+
+
+def _placed(point: Point, row: Values, against: str | None) -> Point:
+    """The point at the metric `against` in place of its x."""
+    if against is None:
+        return point
+    spread = row.spread(against)
+    return point._replace(x=spread and spread.mean, across=spread and (spread.low, spread.high))
 
 
 def _number(value: object) -> float | None:
@@ -317,7 +342,7 @@ def x_label(field: str | None) -> str:
         return "epsilon of each silo"
     if field == CLAIMED:
         return "claimed epsilon (not the true one)"
-    return field or ""
+    return METRICS[field].title if field in METRICS else field or ""
 
 
 def interval_note(trials: Sequence[int]) -> str:

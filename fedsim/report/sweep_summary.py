@@ -161,7 +161,9 @@ class BaselineGroup(Part):
 
 
 class SweepSummary(Part):
-    """A sweep; `metric` is plotted, `error_name` says what the error is (None where nothing finished)."""
+    """A sweep; `metric` is plotted, against a second one if there is `against`; `error_name` says what the
+    error is (None where nothing finished).
+    """
 
     format: str
     scenario: str
@@ -170,6 +172,7 @@ class SweepSummary(Part):
     runs: Runs
     wall_seconds: float
     metric: str
+    against: str | None = None
     error_name: str | None
     varied: list[str]
     combinations: list[CombinationRow]

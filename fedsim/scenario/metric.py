@@ -70,18 +70,23 @@ def applicable(problem: Problem, classes: int, groups: Sequence[str] = ()) -> tu
 
 
 def check_metric(
-    metric: str, threshold: float, problem: Problem, classes: int, groups: Sequence[str] = ()
+    metric: str,
+    threshold: float,
+    problem: Problem,
+    classes: int,
+    groups: Sequence[str] = (),
+    field: str = "metric",
 ) -> None:
-    """Check that the problem and the data have this metric, and a threshold if one is set."""
+    """Check that problem and data have the metric in this field, and a threshold if one is set."""
     known, what = applicable(problem, classes, groups), type(problem).__name__
     if metric in BY_GROUP and classes and not groups:
         hint = "compares groups of records, which are not known: name their column in data.attribute"
-        raise InputError("scenario.report.metric", metric, hint)
+        raise InputError(f"scenario.report.{field}", metric, hint)
     if metric not in known:
         suits = METRICS[metric].of in (("classes", "groups") if classes else ("numbers",))
         target = f"the target is {f'{classes} classes' if classes else 'a number'}"
         why = f"{what} gives no probabilities" if suits else target
-        raise InputError("scenario.report.metric", metric, f"{why}; use {', '.join(known)}")
+        raise InputError(f"scenario.report.{field}", metric, f"{why}; use {', '.join(known)}")
     if threshold != 0.5 and not (classes == 2 and gives_probabilities(problem)):
         hint = "0.5: a threshold needs two classes, and a problem that gives their probabilities"
         raise InputError("scenario.report.threshold", threshold, hint)

@@ -226,6 +226,11 @@ class ReportSection(Section):
         "error",
         description="what is plotted, tuned and compared; all others are measured after the last round",
     )
+    against: MetricName | None = Field(
+        None,
+        description="a second metric, such as parity_gap: a sweep draws the metric against it, a line for "
+        "each epsilon, along the first other number that is varied",
+    )
     threshold: float = Field(
         0.5,
         gt=0,

@@ -203,7 +203,8 @@ def resolve(scenario: Scenario, known: Outline | None = None) -> Resolved:
         problem = problem_of(scenario.problem, *sizes_of_records)
     stages, inner, norms = checked(scenario, shape, problem)
     report = scenario.report
-    check_metric(report.metric, report.threshold, problem, shape.num_classes, shape.groups)
+    for field, metric in (("metric", report.metric), ("against", report.against or report.metric)):
+        check_metric(metric, report.threshold, problem, shape.num_classes, shape.groups, field)
     epsilons, deltas = _epsilons(privacy, names), _deltas(privacy, names, sizes)
     weights = _weights(scenario.problem, names, sizes)
     active = participants(scenario.participation, names)

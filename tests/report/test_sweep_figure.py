@@ -181,3 +181,34 @@ def test_a_twin_that_is_a_line_is_hollow_and_its_run_is_not(drawn: list[Figure],
     assert (run.get_color(), run.get_marker()) == (twin.get_color(), twin.get_marker())
     assert (run.get_markerfacecolor(), twin.get_markerfacecolor()) == (run.get_color(), "white")
     assert run.get_linestyle() != twin.get_linestyle()
+
+
+def test_against_a_metric_points_keep_their_order_and_both_bars_on_an_axis_from_zero() -> None:
+    """Along a line the weight grows, and the gap falls but once."""
+    gaps, errors = (0.2, 0.08, 0.1, 0.02), (0.16, 0.17, 0.168, 0.19)
+    points = [
+        Point("epsilon=1", gap, error, error - 0.01, error + 0.02, across=(gap - 0.01, gap + 0.03))
+        for gap, error in zip(gaps, errors, strict=True)
+    ]
+    points += [Point("epsilon=3", 0.05, 0.16), Point("epsilon=9", None, 0.15)]
+    points += [Point(f"published, epsilon={e}", 0.1, 0.2, trials=None) for e in (1, 3)]
+    figure = draw(points, ["parity gap"], "test error", "title", "", against=True)
+    (axes,) = figure.axes
+    x, y = lines(axes)["epsilon=1"]
+    assert x.tolist() == list(gaps)
+    assert y.tolist() == list(errors)
+    assert (axes.get_xscale(), axes.get_xlim()[0]) == ("linear", 0.0)
+    across, up = (bars.get_segments() for bars in axes.containers[0][2])
+    np.testing.assert_allclose([each[:, 0] for each in across], [(g - 0.01, g + 0.03) for g in gaps])
+    np.testing.assert_allclose([each[:, 1] for each in up], [(e - 0.01, e + 0.02) for e in errors])
+    colours = {str(bars.get_label()): bars[0].get_color() for bars in axes.containers}
+    assert colours["published, epsilon=1"] == colours["epsilon=1"] == look(0).colour
+    assert colours["published, epsilon=3"] == colours["epsilon=3"] == look(1).colour
+    (level,) = [line for line in axes.lines if list(np.asarray(line.get_xdata())) == [0, 1]]
+    assert str(level.get_label()) == "epsilon=9: 0.15"  # its gap is not known
+
+
+def test_a_broad_figure_against_a_metric_has_its_names_below() -> None:
+    points = [Point("a", 0.2, 0.1), Point("a", 0.1, 0.2)]
+    figure = draw(points, ["parity gap"], "test error", "title", "", broad=True, against=True)
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["a"]

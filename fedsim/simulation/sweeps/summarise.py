@@ -53,6 +53,7 @@ def summarise(
     job: Job, results: SweepResults, baselines: list[BaselineGroup], wall_seconds: float, interrupted: bool
 ) -> SweepSummary:
     """The summary of a sweep, of what there is if it was interrupted."""
+    report = job.scenario.report
     ended = "finished with failures" if results.failures else "finished"
     return SweepSummary(
         format=FORMAT,
@@ -61,7 +62,8 @@ def summarise(
         trials=job.scenario.trials,
         runs=Runs(made=results.ran, from_cache=results.cached, failed=len(results.failures)),
         wall_seconds=round(wall_seconds, 3),
-        metric=job.scenario.report.metric,
+        metric=report.metric,
+        **({"against": report.against} if report.against else {}),
         error_name=next((row.result.error_name for row in results.rows), None),
         varied=job.varied,
         combinations=[_combination(job, results, number) for number in range(len(job.combinations))],
