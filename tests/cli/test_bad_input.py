@@ -30,7 +30,7 @@ BAD = {
     "privacy.delta=0.5": "scenario.privacy.delta: 0.5:  | equal to 0.1",
     "privacy.delta=0": "scenario.privacy.delta: 0:  | greater than or equal to 1e-100",
     "algorithm={num_rounds: 3}": (
-        "scenario.algorithm.name: None: must be one of accelerated_minibatch_sgd, fedadam, "
+        "scenario.algorithm.name: None: must be one of accelerated_minibatch_sgd, fair_minibatch_sgd, "
     ),
     "problem.constraint={radius: 1}": (
         "scenario.problem.constraint.name: None: must be one of none, l2_ball, box"
