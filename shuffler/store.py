@@ -102,10 +102,9 @@ class FileStore:
     def open(cls, path: Path, identity: str) -> Self:
         """Hold the file, check the whole chain, and add this process's start to it.
 
-        Raises:
-            InputError: there is none, or it is of another shuffler: a holder of these keys may have released
-                rounds that it does not know.
-            Refused: another process holds it, it was set back or damaged, or it cannot be written.
+        InputError if there is none, or it is of another shuffler: a holder of these keys may have released
+        rounds that it does not know. Refused if another process holds it, or it was set back or damaged, or
+        cannot be written.
         """
         if not path.is_file():
             hint = "there are no notes; they are made with --enrol, and only then"

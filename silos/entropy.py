@@ -57,7 +57,6 @@ class Entropy(Protocol):
 
         Those of other purposes are used in between: a round's noise is drawn after its batches.
         """
-        ...
 
 
 class SeededEntropy:

@@ -39,36 +39,29 @@ class Ledger(Protocol):
             Refused: another broadcast for a round already paid for, a reply no longer kept, or a round
                 that ended without one.
         """
-        ...
 
     def debit(self, round_index: int, digest: bytes) -> None:
         """Pay for the whole round, before noise is drawn; Refused if it is paid for already."""
-        ...
 
     def store(self, round_index: int, reply: Reply, memory: Reply) -> None:
         """Keep the reply, before anything of it leaves, and the silo method's memory after it.
 
         Nobody writes to these tensors afterwards.
         """
-        ...
 
     def refuse(self, round_index: int, reason: str) -> None:
         """Keep a reason: that it happened may depend on noisy answers, so it is this round's only reply."""
-        ...
 
     @property
     def memory(self) -> Reply:
         """The silo method's memory as of the last stored reply, {name: (d,)}; a new gate begins with it."""
-        ...
 
     @property
     def debited(self) -> list[int]:
         """The rounds paid for, in the order of their debits."""
-        ...
 
     def digest(self, round_index: int) -> str:
         """The broadcast that a round was paid for, as hexadecimal SHA-256."""
-        ...
 
 
 _LONGEST = 2_000  # characters of a reason

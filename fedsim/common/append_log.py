@@ -99,16 +99,9 @@ class AppendLog:
     def append(
         self, key: str | None, body: bytes, keep: tuple[str, bytes] | None = None, most: int | None = None
     ) -> None:
-        """Add an entry for good.
-
-        Args:
-            key: names it; no other entry has this key.
-            body: any bytes, below 1 GB.
-            keep: a name and a value that is kept with this entry, as `keep` does.
-            most: how many values to keep at most, those of the newest entries.
-
-        Raises:
-            OSError: it cannot be written; the log is as it was.
+        """Add an entry for good, below 1 GB, by a `key` that no other entry has; the method `keep` then keeps
+        a name and a value with it, and `most` values stay at most, those of the newest entries. OSError if it
+        cannot be written; the log is as it was.
         """
         entry = following(self.newest, key, body)
         with self._transaction() as connection:

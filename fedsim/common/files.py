@@ -117,22 +117,13 @@ def _cache() -> Path:
 def check_there(field: str, file: Path) -> None:
     """InputError on `field`, one of a scenario's data, unless there is such a file."""
     if not file.is_file():
-        hint = (
-            f"no such file, nor one of that name in the data folder {data_folder()}: put it there, or {HOW}"
-        )
-        raise InputError(field, str(file), hint)
+        missing = f"no such file, nor one of that name in the data folder {data_folder()}"
+        raise InputError(field, str(file), f"{missing}: put it there, or {HOW}")
 
 
 def placed(beside: Path, name: Path, fetched: bool) -> Path:
-    """The place of a file that a scenario's data section names.
-
-    Args:
-        beside: the name taken as relative to the scenario.
-        name: as the scenario says it.
-        fetched: whether it is downloaded where it is missing.
-
-    Returns:
-        `beside` if that exists; else the place in the data folder if the file is there or would go there.
+    """The place of a file that a scenario's data section names: `beside`, the name taken as relative to the
+    scenario, if that exists; else the place in the data folder if the file is there, or is `fetched`.
     """
     if name.is_absolute() or ".." in name.parts or beside.exists():
         return beside

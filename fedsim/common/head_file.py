@@ -58,16 +58,9 @@ class HeadFile:
 
     @classmethod
     def open(cls, chain: Path, newest: Head, before: bytes) -> Self:
-        """Check that a chain is whole to its end, and open the file to write.
-
-        Args:
-            chain: its file.
-            newest: the entry that it ends with.
-            before: the hash of the entry before that.
-
-        Raises:
-            Refused: the chain's end is neither the entry that was noted nor the one after it, the file is
-                missing, or damaged so that this cannot be known.
+        """Check that a chain is whole to its end, `newest` after an entry of hash `before`; open to write.
+        Refused if the chain's end is neither the entry that was noted nor the one after it, the file is
+        missing, or damaged so that this cannot be known.
         """
         head, whole = _newest(head_path(chain))
         ahead = head == Head(newest.seq - 1, before)  # a kill came between commit and note

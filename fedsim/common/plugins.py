@@ -36,14 +36,11 @@ def entry_points(group: str) -> dict[str, object]:
     found: dict[str, object] = {}
     for point in _points(group):
         if point.name in found:
-            raise InputError(
-                f"entry point {group}:{point.name}", point.value, f"{_origin(point)}: name taken twice"
-            )
+            raise _wrong(point, "name taken twice")
         try:
             found[point.name] = point.load()
         except Exception as error:
-            hint = f"{_origin(point)}: cannot be loaded ({type(error).__name__}: {error})"
-            raise InputError(f"entry point {group}:{point.name}", point.value, hint) from error
+            raise _wrong(point, f"cannot be loaded ({type(error).__name__}: {error})") from error
     return found
 
 
@@ -53,13 +50,11 @@ def extended(group: str, own: Mapping[str, type[T]], base: type[T]) -> dict[str,
     """
     parts, found = dict(own), entry_points(group)
     for point in _points(group):
-        field, kind = f"entry point {group}:{point.name}", found[point.name]
+        kind = found[point.name]
         if point.name in own:
-            raise InputError(field, point.value, f"{_origin(point)}: the name is built in; choose another")
+            raise _wrong(point, "the name is built in; choose another")
         if not (isinstance(kind, type) and issubclass(kind, base)):
-            raise InputError(
-                field, point.value, f"{_origin(point)}: must be a class derived from {base.__name__}"
-            )
+            raise _wrong(point, f"must be a class derived from {base.__name__}")
         parts[point.name] = kind
     return parts
 
@@ -77,8 +72,7 @@ def listed(folder: Path) -> dict[str, dict[str, str]]:
                 continue
             group = found.setdefault(point.group, {})
             if point.name in group:
-                field = f"entry point {point.group}:{point.name}"
-                raise InputError(field, point.value, f"{_origin(point)}: name taken twice")
+                raise _wrong(point, "name taken twice")
             group[point.name] = point.value
     return found
 
@@ -104,6 +98,10 @@ def _points(group: str) -> list[EntryPoint]:
 
 def _origin(point: EntryPoint) -> str:
     return f"distribution {point.dist.name}" if point.dist else "an unnamed distribution"
+
+
+def _wrong(point: EntryPoint, hint: str) -> InputError:
+    return InputError(f"entry point {point.group}:{point.name}", point.value, f"{_origin(point)}: {hint}")
 
 
 _NAMED = re.compile(r"(.+\.py)(?::(\w*))?")
@@ -150,17 +148,9 @@ def digest(file: str, field: str) -> str:
 
 
 def class_of(name: str, field: str, fits: Callable[[object], bool], kind: str) -> type:
-    """The class that the name of a file stands for; the only one that fits where it names none.
-
-    Args:
-        name: such as my.py:MyAlgorithm.
-        field: what errors call it.
-        fits: whether an object is such a class.
-        kind: what fits, in words.
-
-    Raises:
-        InputError: the file cannot be read or imported, or holds no such class, or several.
-        Refused: this process loads no code of others.
+    """The class that a name such as my.py:MyAlgorithm stands for; the only one that `fits`, in words a
+    `kind`, where the file's name stands alone. InputError on `field` if the file cannot be read or imported,
+    or holds no such class, or several; Refused if this process loads no code of others.
     """
     file, _, attribute = name.rpartition(":") if not name.endswith(".py") else (name, "", "")
     module = module_of(file, field)

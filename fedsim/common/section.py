@@ -161,12 +161,7 @@ def complaint(
 ) -> InputError:
     """The first error, as one line; of a union's branches the one that got furthest is the relevant one.
 
-    Args:
-        error: what pydantic says of the file's `tree`, or of its part at `prefix`.
-        tree: the file as it was given.
-        root: what the file is called.
-        model: of the whole file.
-        prefix: where the validated part stands.
+    It is what pydantic says of the `tree` of a file, called `root`, of a `model`, or of its part at `prefix`.
     """
     first = min(error.errors(include_url=False), key=_irrelevance)
     kind, path = first["type"], _path((*prefix, *first["loc"]), tree, first["type"])
@@ -188,16 +183,9 @@ S = TypeVar("S", bound=Section)
 
 
 def settings(model: type[S], tree: Any, root: str, flags: Callable[[Any], Any] = lambda tree: tree) -> S:
-    """Validate the settings of a file; file names are relative to the working directory.
-
-    Args:
-        model: of the file.
-        tree: plain mappings.
-        root: what errors call the file.
-        flags: takes fields out of a valid tree that may be true or false.
-
-    Raises:
-        InputError: a field is wrong.
+    """Validate the settings of a file, plain mappings; file names are relative to the working directory.
+    InputError, which calls the file `root`, if a field is wrong; `flags` takes fields out of a valid tree
+    that may be true or false.
     """
     try:
         made = model.model_validate(tree)
@@ -281,9 +269,8 @@ def _hint(error: ErrorDetails, path: Path, known_at: Callable[[Path], Sequence[s
         return "must be a mapping" + (f" with keys such as {', '.join(known)}" if known else "")
     message = error["msg"].removeprefix("Value error, ").removesuffix(" after validation, not 0")
     message = message.replace("Tuple should have", "list should have")
-    message = re.sub(
-        r"0\.0{8,}\d+", lambda found: f"{float(found[0]):g}", message
-    )  # pydantic writes all zeros
+    # pydantic writes all zeros
+    message = re.sub(r"0\.0{8,}\d+", lambda found: f"{float(found[0]):g}", message)
     return _WANTED.get(kind, message[:1].lower() + message[1:])
 
 

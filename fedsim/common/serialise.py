@@ -59,12 +59,8 @@ def from_yaml(text: str) -> Any:
 def mapping(path: Path, field: str, example: str, files: Iterable[str] = ()) -> dict[str, Any]:
     """The mapping in a YAML file; InputError on `field` if it is unreadable, invalid or holds something else.
 
-    Args:
-        path: of the file.
-        field: what errors call it.
-        example: a section that it may have, such as `data:`.
-        files: dotted fields that hold names of files, which are made relative to this file's folder; `*` is
-            any key, and a field may hold a list of names.
+    `example` is a section that it may have, such as `data:`. The dotted fields `files` hold names of files,
+    which are made relative to this file's folder; `*` is any key, and a field may hold a list of names.
     """
     try:
         tree = from_yaml(path.read_text(encoding="utf-8"))

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 import sysconfig
 from collections.abc import Sequence
@@ -18,6 +17,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from subprocess import DEVNULL, PIPE, Popen
 from threading import Thread
 from typing import Any, Self
 
@@ -52,15 +52,11 @@ class Limits:
 class Child:
     """A running child. Its pipes are unbuffered; a context manager that ends it."""
 
-    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+    def __init__(self, process: Popen[bytes]) -> None:
         assert process.stdin is not None
         assert process.stdout is not None
-        self.stdin, self.stdout, self.pid = (
-            process.stdin,
-            process.stdout,
-            process.pid,
-        )  # its descriptors 0 and 1
-        self._process = process
+        self.stdin, self.stdout = process.stdin, process.stdout  # its descriptors 0 and 1
+        self.pid, self._process = process.pid, process
 
     def kill(self) -> None:
         """End it; without effect where it has ended."""
@@ -83,16 +79,12 @@ class Child:
 def start(
     argv: Sequence[str], plug_ins: Path | None, limits: Limits | None = None, hidden: Sequence[Path] = ()
 ) -> Child:
-    """A confined child that runs the module `argv[0]` as `python -m` does, with the rest as arguments.
+    """A confined child that runs the module `argv[0]` as `python -m` does, with the rest as arguments, which
+    any process of this machine can read.
 
-    Args:
-        argv: module and arguments; any process of this machine can read them.
-        plug_ins: folder of plug-ins (`pip install --target`), last on the child's path; None: no plug-ins.
-        hidden: files and folders that it must not see (records, state, keys).
-
-    Raises:
-        InputError: `plug_ins` is no folder, or the child would see what is to be hidden.
-        Refused: the kernel does not allow the confinement; the text names the step.
+    `plug_ins` is the folder of plug-ins (`pip install --target`), last on the child's path. InputError if it
+    is no folder, or the child would see the `hidden` files and folders (records, state, keys); Refused if the
+    kernel does not allow the confinement, with the step.
     """
     limits = limits or Limits()
     if plug_ins and not plug_ins.is_dir():
@@ -110,7 +102,7 @@ def start(
         "limits": resources | {"NPROC": 0, "FSIZE": 0, "CORE": 0},
         "argv": list(argv),
     }
-    born: Future[subprocess.Popen[bytes]] = Future()
+    born: Future[Popen[bytes]] = Future()
     # The kernel ends a child with the *thread* that started it, so that thread waits for the child's end.
     command = [sys.executable, *_OPTIONS, confined.__file__, json.dumps(plan)]
     Thread(target=_keep, args=(command, born), daemon=True).start()
@@ -132,16 +124,10 @@ def unavailable() -> str | None:
         return str(error)
 
 
-def _keep(command: list[str], born: Future[subprocess.Popen[bytes]]) -> None:
+def _keep(command: list[str], born: Future[Popen[bytes]]) -> None:
     try:
-        process: subprocess.Popen[Any] = subprocess.Popen(
-            command,
-            bufsize=0,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env=_ENVIRONMENT,
-            cwd="/",
+        process: Popen[Any] = Popen(
+            command, bufsize=0, stdin=PIPE, stdout=PIPE, stderr=DEVNULL, env=_ENVIRONMENT, cwd="/"
         )
     except OSError as error:
         born.set_exception(Refused(f"plug-ins cannot be confined here: {error.strerror}"))

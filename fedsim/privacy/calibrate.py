@@ -44,15 +44,8 @@ def noise_multipliers(census: Census, budgets: Sequence[Budget], limit: float) -
     """Return the smallest z per budget at which `cost.epsilon(census, n, z, delta) <= epsilon`.
 
     The cost lands in [epsilon - 1e-3 min(1, epsilon), epsilon] and never above. A silo that takes part in
-    nothing, or that sets no limit, gets 0.
-
-    Args:
-        census: distinct releases with their counts, the same for every budget.
-        budgets: one a silo, any length.
-        limit: the largest noise multiplier that a silo adds.
-
-    Raises:
-        Refused: a plan costs more than its budget even at `limit`; the text names both numbers.
+    nothing, or that sets no limit, gets 0. Refused if a plan costs more than its budget even at `limit`, the
+    largest noise multiplier that a silo adds; the text names both numbers.
     """
     compositions = {n: cost.compose(census, n) for n in {budget.n for budget in budgets}}
     return smallest_multipliers(compositions, budgets, limit)
@@ -168,7 +161,5 @@ def _at_limit(composition: cost.Composition, budget: Budget, limit: float) -> fl
 
 def over_budget(spent: float, limit: float, epsilon: float) -> str:
     """The text of a refusal: the plan's cost at the largest noise multiplier, and the budget."""
-    return (
-        f"plan costs epsilon {shown_up(spent, 6)} at noise multiplier {limit:.6g}, the largest this silo "
-        f"allows; its budget is {epsilon:.6g}"
-    )
+    cost = f"plan costs epsilon {shown_up(spent, 6)} at noise multiplier {limit:.6g}"
+    return f"{cost}, the largest this silo allows; its budget is {epsilon:.6g}"

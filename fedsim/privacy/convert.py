@@ -21,14 +21,10 @@ class Guarantee(NamedTuple):
 
 
 def group(epsilon: float, delta: float, k: int) -> Guarantee | None:
-    """Replace k records: (epsilon, delta)-DP gives (k epsilon, k e^((k-1) epsilon) delta)-DP.
+    """Replace k >= 1 records: (epsilon, delta)-DP gives (k epsilon, k e^((k-1) epsilon) delta)-DP.
 
-    Args:
-        epsilon: >= 0; infinity gives None.
-        delta: in [0, 1).
-        k: number of records, >= 1.
-
-    All n records of a silo, a user, are one: its user-level DP (appendix B.1), useful for small epsilon only.
+    Here epsilon >= 0, infinity giving None, and delta is in [0, 1). All n records of a silo, a user, are one:
+    its user-level DP (appendix B.1), useful for small epsilon only.
 
     Source: Lowy 2023 (thesis), Proposition 12.
 
@@ -46,16 +42,12 @@ def group(epsilon: float, delta: float, k: int) -> Guarantee | None:
 
 
 def group_gaussian(mu: float, delta: float, k: int) -> Guarantee | None:
-    """Replace k records where all releases are one Gaussian of mu: exactly that of k mu.
+    """Replace k >= 1 records where all releases are one Gaussian of mu >= 0: exactly that of k mu.
 
     Each record moves a release by its sensitivity at most, k of them by k times as much, attained where all
     move alike. For Fresh batches too: whatever batches the k records are in, sum (k_b mu_b)^2 is at most
-    (k max mu_b)^2.
-
-    Args:
-        mu: sensitivity over noise of all releases together, >= 0; infinity gives None.
-        delta: in (0, 1), kept as it is.
-        k: number of records, >= 1.
+    (k max mu_b)^2. Infinite mu, sensitivity over noise of all releases together, gives None; delta, in
+    (0, 1), is kept as it is.
 
     Source: Dong, Roth and Su 2022, Theorem 2.14 (group privacy of Gaussian DP).
 
@@ -72,13 +64,8 @@ def hybrid(epsilon: float, delta: float, n: int) -> Guarantee:
 
     n e^((n-1) epsilon / n) delta / (4 n) < e^epsilon delta / 4 <= e delta / 4 < delta.
 
-    Args:
-        epsilon: user-level target, in (0, 1].
-        delta: user-level target, in (0, 1).
-        n: the silo's number of records, >= 1.
-
-    Raises:
-        InputError: epsilon above 1, where the last step fails.
+    The target has delta in (0, 1) and epsilon in (0, 1], else InputError: above 1 the last step fails. The
+    silo has n >= 1 records.
 
     Source: Lowy 2023 (thesis), appendix B.1.5.5.
 
@@ -99,11 +86,8 @@ def hybrid(epsilon: float, delta: float, n: int) -> Guarantee:
 def central(silos: Sequence[tuple[float, float]]) -> Guarantee | None:
     """Central DP of all silos' transcripts, hence of the model: (max epsilon_i, max delta_i), one record.
 
-    A record lies in one silo; the other silos' messages are functions of their data and of what they
-    received, which is post-processing of this silo's transcript. So nothing adds up over silos.
-
-    Args:
-        silos: (epsilon_i, delta_i) of each, at least one.
+    A record lies in one silo, of at least one; the other silos' messages are functions of their data and of
+    what they received, which is post-processing of this silo's transcript. So nothing adds up over silos.
 
     Source: Lowy 2023 (thesis), appendix B.1 (inter-silo record-level DP implies central DP, same parameters).
 

@@ -66,16 +66,10 @@ _RARE = 1e-6  # share of delta given away for records drawn very often
 
 
 def epsilon(census: Census, n: int, noise_multiplier: float, delta: float) -> float:
-    """Return eps at which answering `census` is (eps, delta)-DP (module docstring).
+    """Return eps at which answering `census` is (eps, delta)-DP (module docstring), delta in (0, 1).
 
-    Args:
-        census: distinct releases with their counts; equal entries add up.
-        n: the silo's number of units, >= 1.
-        noise_multiplier: z = sigma / L2 sensitivity of a release of weight 1, >= 0.
-        delta: in (0, 1).
-
-    Raises:
-        Refused: the Fresh batches together hold more than n records.
+    Equal entries of the census add up; the silo has n >= 1 units, and noise_multiplier is z = sigma / L2
+    sensitivity >= 0 of a release of weight 1. Refused if the Fresh batches hold more than n records together.
 
     Thirty releases of all records, ten of batches that share none, thirty of a tenth of the records:
 
@@ -261,10 +255,8 @@ def compose_runs(censuses: Sequence[Census], n: int) -> Composition:
     Gaussian release of mu_r = weight_r / z for plan r, add as mu^2 = sum_r mu_r^2.
 
     A record meets one Fresh batch of *each* plan, so that Fresh parts add over plans though not within one:
-    pooling the censuses and composing once would take the largest only.
-
-    Raises:
-        Refused: the Fresh batches of one plan hold more than n records.
+    pooling the censuses and composing once would take the largest only. Refused if the Fresh batches of one
+    plan hold more than n records.
 
     >>> from fedsim.protocol.batch import Fresh
     >>> from fedsim.protocol.plan import Release

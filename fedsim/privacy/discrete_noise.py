@@ -19,9 +19,7 @@ _CHUNK = 1 << 16  # what comes back is a list of Python integers, of 32 bytes ea
 def with_noise(values: Integers, scale: float) -> Integers:
     """`values` (d,) with independent noise on each; a sum beyond 64 bits becomes the nearest that is not.
 
-    Args:
-        values: int64.
-        scale: standard deviation, finite and >= 0, read as the fraction that the float is; 0 adds nothing.
+    The standard deviation `scale` >= 0, finite, is read as the fraction that the float is; 0 adds nothing.
     """
     if scale == 0:
         return values.copy()

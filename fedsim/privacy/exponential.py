@@ -73,12 +73,9 @@ def rank_scores(values: Array, grid: Sequence[float], q: float, persons: Integer
 
     Args:
         values: (n,).
-        grid: (k,) public candidates, increasing, k >= 2.
-        q: in (0, 1), the decimal number that is written, of at most four digits.
+        grid: (k,) public candidates, increasing, k >= 2; else InputError.
+        q: in (0, 1), the decimal number that is written, of at most four digits; else InputError.
         persons: (n,), whose each value is; None where a record is the unit.
-
-    Raises:
-        InputError: another grid or q.
 
     Source: Epasto et al. 2020, Algorithm 4, a person's s values weighing 1 / s each, without its normaliser.
     """
@@ -112,11 +109,8 @@ def chosen_exactly(scores: Scores, epsilon: float) -> int:
 
     OpenDP's noisy max under zCDP proposes candidates uniformly until it accepts one, with probability
     exp(-(best - score) / scale): the exponential mechanism of epsilon = 2 per_one / scale. (Under pure DP it
-    is permute-and-flip, another mechanism.) The time that it takes depends on the scores.
-
-    Args:
-        scores: of at least one candidate.
-        epsilon: > 0, finite. The scale is rounded up, so that the epsilon drawn with is at most this one.
+    is permute-and-flip, another mechanism.) The time that it takes depends on the scores, of at least one
+    candidate. The scale is rounded up, so that the epsilon drawn with is at most this one, > 0 and finite.
     """
     from opendp.domains import atom_domain, vector_domain  # a library of 275 MB, which few processes need
     from opendp.measurements import make_noisy_max

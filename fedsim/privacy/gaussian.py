@@ -39,11 +39,8 @@ def profile(epsilon: npt.ArrayLike, mu: npt.ArrayLike) -> Array:
     """h(eps; mu), the smallest delta at which one Gaussian release of `mu` is (eps, delta)-DP.
 
     Both tails are taken in logarithms and the difference by `expm1`, which keeps relative accuracy
-    where Phi itself underflows. Valid for either sign of eps.
-
-    Args:
-        epsilon: eps, any sign, any shape.
-        mu: sensitivity / noise standard deviation, >= 0; 0 gives max(0, 1 - e^eps).
+    where Phi itself underflows. Valid for either sign of eps, and mu = sensitivity / noise standard
+    deviation >= 0; 0 gives max(0, 1 - e^eps).
 
     >>> round(float(profile(epsilon=1.0, mu=1.0)), 6)
     0.126937
@@ -62,9 +59,7 @@ def profile(epsilon: npt.ArrayLike, mu: npt.ArrayLike) -> Array:
 def epsilon(mu: npt.ArrayLike, delta: npt.ArrayLike) -> Array:
     """Return the smallest eps >= 0 with h(eps; mu) <= delta, rounded up to where the inequality holds.
 
-    Args:
-        mu: sensitivity / noise standard deviation, >= 0; 0 costs nothing, infinity costs infinity.
-        delta: in (0, 1).
+    For mu = sensitivity / noise standard deviation >= 0 and delta in (0, 1); infinite mu costs infinity.
 
     >>> epsilon([0.1, 1.0, 10.0], delta=1e-5).round(4).tolist()
     [0.3407, 4.3772, 91.8173]
@@ -86,9 +81,7 @@ def epsilon(mu: npt.ArrayLike, delta: npt.ArrayLike) -> Array:
 def mu(epsilon: npt.ArrayLike, delta: npt.ArrayLike) -> Array:
     """Return the largest mu with h(eps; mu) <= delta, rounded down to where the inequality holds.
 
-    Args:
-        epsilon: eps >= 0; infinity affords any mu.
-        delta: in (0, 1).
+    For eps >= 0, where infinity affords any mu, and delta in (0, 1).
 
     >>> most = mu(epsilon=1.0, delta=1e-5)
     >>> bool(profile(1.0, most) <= 1e-5 < profile(1.0, most * (1 + 1e-9)))
@@ -122,10 +115,8 @@ _WIDEST = 1e4  # how far the orders tried are from the guess, as a factor
 def renyi_epsilon(mu: float, delta: float, extra: float = 0.0) -> float:
     """Return eps >= 0 where the divergence of every order alpha is at most alpha mu^2 / 2 + extra.
 
-    Args:
-        mu: sensitivity over noise of all releases together, >= 0.
-        delta: in (0, 1).
-        extra: what the noise adds to the divergence of a Gaussian, >= 0.
+    Here mu >= 0 is sensitivity over noise of all releases together, delta is in (0, 1), and extra >= 0 is
+    what the noise adds to the divergence of a Gaussian.
 
     >>> round(renyi_epsilon(1.0, 1e-5), 3)
     4.729

@@ -77,6 +77,11 @@ def on_grid(total: Tensor, clip: float | Tensor, largest: float = 2.0**62) -> In
     return rounded
 
 
+def noisy(rows: Integers, scales: Sequence[float]) -> Integers:
+    """Exact discrete Gaussian noise on each row, (silos, d), of that row's scale in steps."""
+    return np.stack([with_noise(row, scale) for row, scale in zip(rows, scales, strict=True)])
+
+
 def checked_sensitivity(extent: Extent, total: Tensor, spread: float) -> float:
     """D of these sums; ValueError unless they are among those that were priced."""
     size = total.shape[-1]
@@ -94,12 +99,7 @@ def distance(dimension: int, census: Census, sigma: float) -> float:
     """Total variation between discrete and rounded Gaussian noise over a whole composition.
 
     A release of weight w is of queries with sum ratio^-2 = w^2, so that sum ratio^-4 <= w^4 and no query's
-    noise is below sigma / w steps.
-
-    Args:
-        dimension: d.
-        census: the releases of the composition.
-        sigma: of a release of weight 1, in steps.
+    noise is below sigma / w steps, sigma being that of a release of weight 1.
     """
     released = weights(census)
     if any(sigma < FINEST * weight for weight, _ in released):
@@ -192,9 +192,7 @@ class GridGaussian(GridPricing, Mechanism):
         """
         moved = checked_sensitivity(self.extent, total, spread)
         scales = (noise_ratio * z.double() * moved).flatten().tolist()
-        rows = on_grid(total, clip)
-        noisy = np.stack([with_noise(row, scale) for row, scale in zip(rows, scales, strict=True)])
-        total.copy_(torch.from_numpy(noisy)).mul_(clip / STEPS)
+        total.copy_(torch.from_numpy(noisy(on_grid(total, clip), scales))).mul_(clip / STEPS)
 
     def distance(self, census: Census, z: float) -> float:
         """T: total variation between the noise of a whole census and rounded Gaussian noise.

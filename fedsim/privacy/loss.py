@@ -48,11 +48,9 @@ class Pair(Protocol):
 
     def profile(self, epsilon: Array) -> Array:
         """An upper bound of the hockey-stick divergence at eps >= 0, shape as epsilon."""
-        ...
 
     def reach(self, tail: float) -> float:
         """A loss beyond which the profile is at most `tail`, or all that it ever falls to."""
-        ...
 
 
 P = TypeVar("P", bound=Pair)
@@ -267,14 +265,8 @@ def epsilon(pairs: Sequence[tuple[Pair, int]], delta: float) -> float:
     """Return an eps >= 0 at which `pairs`, each composed its number of times, is (eps, delta)-DP.
 
     It is an upper bound of the composed pairs' epsilon (module docstring), by about 1e-4: of the larger one,
-    where some pairs are not alike in either order and all are composed in one and in the other.
-
-    Args:
-        pairs: dominating pairs with their counts, at least one; equal pairs in one entry.
-        delta: in (1e-150, 1).
-
-    Raises:
-        InputError: another delta.
+    where some pairs are not alike in either order and all are composed in one and in the other. There is at
+    least one pair, equal ones in one entry; InputError for a delta outside (1e-150, 1).
     """
     check_delta(delta)
     delta *= 1 - _ROUNDING
@@ -298,12 +290,9 @@ def _epsilon(pairs: Sequence[tuple[Pair, int]], delta: float) -> float:
 def epsilon_below(parts: Sequence[Losses], delta: float) -> float:
     """Return a lower bound (of either sign) of the eps at which composed losses have hockey-stick `delta`.
 
-    The parts stand on one grid and are rounded down by the caller; nothing is added for what lies beyond
-    the window, and what the window and floating point may add (under 1e-4 of delta) is given back.
-
-    Args:
-        parts: losses of one of the two orders of each pair, of equal step.
-        delta: in (1e-150, 1).
+    The parts, losses of one of the two orders of each pair, stand on one grid and are rounded down by the
+    caller; nothing is added for what lies beyond the window, and what the window and floating point may add
+    (under 1e-4 of delta) is given back. InputError for a delta outside (1e-150, 1).
     """
     check_delta(delta)
     delta *= 1 + 100 * _NEGLIGIBLE

@@ -55,7 +55,6 @@ class Mechanism(Protocol):
 
     def fill(self, streams: Iterable[np.random.Generator], rows: Iterable[np.ndarray]) -> None:
         """Draw noise of scale 1 into each row, float64, from the stream of the silo that it is for."""
-        ...
 
     def perturb(
         self, total: Tensor, noise_ratio: float, z: Tensor, spread: float, clip: float | Tensor, noise: Noise
@@ -71,27 +70,19 @@ class Mechanism(Protocol):
             noise: gives the release's rows of `fill`, (silos, d); called at most once. If it gives fewer rows
                 than `total` has, they are tiled: runs that are computed together share their noise.
         """
-        ...
 
     def noise_multipliers(self, census: Census, budgets: Sequence[Budget], limit: float) -> list[float]:
-        """The smallest z, at most `limit`, at which the composition `census` is within each budget.
-
-        Raises:
-            Refused: even `limit` costs more than a budget.
+        """The smallest z, at most `limit`, at which the composition `census` is within each budget. Refused
+        if even `limit` costs more than a budget.
         """
-        ...
 
     def epsilons(self, census: Census, cases: Sequence[tuple[int, float, float]]) -> list[float]:
         """Epsilon of the composition `census` per silo of (n, z, delta): transcripts are (epsilon, delta)-DP.
-
-        Raises:
-            Refused: the census cannot be answered on n records.
+        Refused if the census cannot be answered on n records.
         """
-        ...
 
     def accountant(self, samplers: Iterable[str]) -> str:
         """A description of the accountant for a plan with these samplers."""
-        ...
 
 
 def check_unit(plan: Plan, mechanism: Mechanism) -> None:

@@ -35,13 +35,10 @@ MECHANISMS: dict[str, Mechanism] = {
 def sum_mechanism(
     name: str, extent: Extent, pool: Pool, noise_by: NoiseBy = "silos", steps: int | None = None
 ) -> SumMechanism:
-    """The mechanism of secure aggregation by its name.
+    """The mechanism of secure aggregation by its name, for answers of this extent summed over this pool.
 
-    Args:
-        extent: of the answers.
-        pool: the silos whose answers are summed.
-        noise_by: of summed_gaussian.
-        steps: of shuffled_binomial, of its grid to the clip; None for those that suit d.
+    `noise_by` is of summed_gaussian; `steps` of shuffled_binomial, of its grid to the clip, None for those
+    that suit d.
     """
     if name == ShuffledGaussian.name:
         alike = set(pool.sizes) == {1} and len(set(pool.weights)) == 1
@@ -53,16 +50,11 @@ def sum_mechanism(
 
 
 def check_serves(mechanism: Mechanism, name: str, algorithm: type[Algorithm] | Algorithm) -> None:
-    """Refuse an algorithm that the mechanism cannot serve.
+    """InputError for an algorithm, of this name, that the mechanism cannot serve.
 
     Under secure aggregation only the sum of the answers is noisy and visible, so no silo can compute with its
-    answer. A message must be the same affine function of the answers in every silo, applied to the sum.
-
-    Args:
-        name: the algorithm's, for the message.
-
-    Raises:
-        InputError: the mechanism gives sums only and the algorithm's silo method is not linear.
+    answer. A message must be the same affine function of the answers in every silo, applied to the sum: the
+    algorithm's silo method is linear.
     """
     if mechanism.sums_only and not algorithm.linear:
         serves = ", ".join(other.name for other in MECHANISMS.values() if not other.sums_only)

@@ -12,9 +12,7 @@ UNBOUNDED = "none"
 
 
 def shown_up(value: float | None, digits: int = 4) -> str:
-    """`value` rounded up to so many significant digits.
-
-    None, where nothing is guaranteed, is "none".
+    """`value` rounded up to so many significant digits; None, where nothing is guaranteed, is "none".
 
     >>> shown_up(1.00004), shown_up(0.99996), shown_up(1.0), shown_up(0.1)
     ('1.001', '1', '1', '0.1')

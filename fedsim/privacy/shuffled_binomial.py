@@ -48,10 +48,10 @@ _LARGEST_SUM = 2.0**51
 
 
 def excess(bits: float, reach: float, tail: float) -> float:
-    """e of the lemma below, where W leaves out at most `tail`; infinity if there are too few bits.
+    """e of the lemma below, where W leaves out at most `tail` in (0, 1); infinity if there are too few bits.
 
-    Falls as bits rise. Binomial noise is the centred sum of N fair bits, N even (docs/shuffled-noise.md has
-    the proof).
+    Falls as bits, N > 0, rise; `reach` is T, the largest shift. Binomial noise is the centred sum of N fair
+    bits, N even (docs/shuffled-noise.md has the proof).
 
     **Lemma.** Let p be the distribution of X = Bin(N, 1/2) - N/2, t an integer with |t| <= T, and
     W = {|x| <= w} with y = (2 (w + T) + 1) / (N + 1) < 1. For every alpha > 1
@@ -61,11 +61,6 @@ def excess(bits: float, reach: float, tail: float) -> float:
 
     That is a Gaussian of variance (N + 1) / 4 and a little more; outside W there is at most
     2 exp(-2 w^2 / N).
-
-    Args:
-        bits: N > 0.
-        reach: T, the largest shift.
-        tail: in (0, 1).
     """
     window = math.sqrt(bits * math.log(2 / tail) / 2)
     y = (2 * (window + reach) + 1) / (bits + 1)

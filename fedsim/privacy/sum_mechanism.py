@@ -27,35 +27,27 @@ class SumMechanism(Mechanism, Protocol):
 
     def step(self, clip: float) -> float:
         """The value of one unit of a contribution, in the unit of the sums."""
-        ...
 
     def reach(self, r: float) -> float:
         """The most that a record moves a contribution by, over the clip, if terms are <= r clip."""
-        ...
 
     def effective(self, z: float, r: float) -> float:
         """z_i where the common multiplier is z."""
-        ...
 
     def common(self, z_i: float, r: float) -> float:
         """The inverse of `effective`."""
-        ...
 
     def colluding(self, z_i: float) -> float:
         """The silo's multiplier where only its share of the noise counts; 0 for none."""
-        ...
 
     def colluding_epsilons(self, census: Census, cases: Sequence[tuple[int, float, float]]) -> list[float]:
         """`epsilons` of the same cases if the two parties collude; infinite without a guarantee."""
-        ...
 
     def aggregators_noise(self, z: float, size: int, spread: float) -> float:
         """Scale in steps of the discrete Gaussian noise that each aggregator adds to its sum; 0 for none.
 
-        Args:
-            z: the common multiplier times the query's noise ratio.
-            size: numbers in the answer.
-            spread: of its statistic.
+        `z` is the common multiplier times the query's noise ratio; the answer has `size` numbers and its
+        statistic this spread.
         """
         return 0.0
 

@@ -40,7 +40,6 @@ import torch
 
 from fedsim.common.errors import Refused
 from fedsim.privacy import cost, gaussian, grid
-from fedsim.privacy.discrete_noise import with_noise
 from fedsim.privacy.grid import STEPS, GridPricing
 from fedsim.privacy.silo_gaussian import SiloGaussian
 from fedsim.privacy.sum_mechanism import SharedNoise, SumMechanism
@@ -130,16 +129,14 @@ class SummedGaussian(GridPricing, SharedNoise, SumMechanism):
         self, total: Tensor, noise_ratio: float, z: Tensor, spread: float, clip: float | Tensor, noise: Noise
     ) -> None:
         """total = round(total / step) + the silo's noise: integers, for `step`; z is the common multiplier.
-
-        Raises:
-            ValueError: the sums are larger than what was priced, or of a smaller spread.
-            Refused: the noise is beyond `LARGEST_NOISE`.
+        ValueError if the sums are larger than what was priced, or of a smaller spread; Refused if the noise
+        is beyond `LARGEST_NOISE`.
         """
         moved = grid.checked_sensitivity(self.extent, total, spread)
         rows = grid.on_grid(total, clip, _LARGEST_SUM)
         if self.noise_by == "silos":
             scales = [self._scale(noise_ratio * each, moved) for each in z.double().flatten().tolist()]
-            rows = self._exact(rows, scales) if self.exact else rows + _rounded(noise().numpy(), scales)
+            rows = grid.noisy(rows, scales) if self.exact else rows + _rounded(noise().numpy(), scales)
         total.copy_(torch.from_numpy(rows))
 
     def aggregators_noise(self, z: float, size: int, spread: float) -> float:
@@ -163,13 +160,9 @@ class SummedGaussian(GridPricing, SharedNoise, SumMechanism):
         """The scale of one party's share of the noise, in steps; a record moves the sums by D = `moved`."""
         scale = z * moved / math.sqrt(self.sharers)
         if not scale <= LARGEST_NOISE:
-            raise Refused(
-                f"noise of {scale:.6g} steps, more than the {LARGEST_NOISE:g} that sums are exact with"
-            )
+            most = f"the {LARGEST_NOISE:g} that sums are exact with"
+            raise Refused(f"noise of {scale:.6g} steps, more than {most}")
         return scale
-
-    def _exact(self, rows: np.ndarray, scales: list[float]) -> np.ndarray:
-        return np.stack([with_noise(row, scale) for row, scale in zip(rows, scales, strict=True)])
 
     def _sums(self, sigma: float) -> float:
         """Distance of a sum of the silos' discrete Gaussians from one of scale sigma, a coordinate."""
@@ -177,11 +170,8 @@ class SummedGaussian(GridPricing, SharedNoise, SumMechanism):
 
 
 def sum_distance(scale: float, count: int) -> float:
-    """Bound the total variation between a sum of discrete Gaussians and one of the same variance.
-
-    Args:
-        scale: of each, in steps.
-        count: how many.
+    """Bound the total variation between a sum of `count` discrete Gaussians of `scale` steps each and one of
+    the same variance.
 
     >>> sum_distance(0.7, 2) > 1e-3, sum_distance(2.0, 1000) < 1e-13, sum_distance(50.0, 1)
     (True, True, 0.0)

@@ -22,10 +22,8 @@ _NEGLIGIBLE = 1e-6  # share of delta that truncating the losses may cost
 def epsilon(
     census: Census, n: int, noise_multiplier: float, delta: float, interval: float | None = None
 ) -> float:
-    """Return dp-accounting's epsilon of a plan; arguments as `cost.epsilon`.
-
-    Args:
-        interval: discretisation of the privacy loss; by default finer the more releases there are.
+    """Return dp-accounting's epsilon of a plan; arguments as `cost.epsilon`, and the `interval` by which the
+    privacy loss is discretised, by default finer the more releases there are.
     """
     composition = compose(census, n)
     if composition.silent:
@@ -36,9 +34,7 @@ def epsilon(
 
 
 def composed(pairs: Sequence[tuple[Pair, int]], delta: float, interval: float | None = None) -> float:
-    """Return dp-accounting's epsilon of dominating pairs, each composed its number of times: the larger
-    one of the two orders.
-    """
+    """Return dp-accounting's epsilon of composed dominating pairs: the larger one of the two orders."""
     return max(_one_order(each, delta, interval) for each in orders(pairs))
 
 

@@ -62,10 +62,7 @@ def aggregated(
     """How many numbers each query's sum in a round holds, and the scales of the noise that each aggregator
     adds to them, in steps; 0 where silos add theirs. Refused if the round's sums are of several sizes.
 
-    Args:
-        z: the multiplier that is common to all silos.
-        dimension: d, of the model.
-        features: of a record.
+    The multiplier `z` is common to all silos, `dimension` the model's, and `features` are of a record.
     """
     queries = [query for ask in plan.rounds[round_index] for query in ask.queries]
     sizes = {size_of(query, dimension, features) for query in queries}
@@ -104,12 +101,8 @@ class Sums:
 
         The silos with the largest epsilon set the noise, at the whole clip, and every other silo whose budget
         asks for more noise than that takes a smaller clip; where the smallest does not do, the noise grows.
-
-        Refused if a silo cannot afford the plan.
-
-        Args:
-            terms: of all silos in canonical order.
-            given: the common noise, where the scenario has it; clips are whole then.
+        Refused if a silo cannot afford the plan. Terms are in canonical order; where the scenario has the
+        common noise, it is `given`, and clips are whole.
         """
         rounds = tuple(own.rounds if isinstance(own.rounds, range) else tuple(own.rounds) for own in terms)
         budgets = tuple(Budget(own.n, own.epsilon, own.delta) for own in terms)

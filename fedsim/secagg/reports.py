@@ -154,16 +154,10 @@ def seal_report(
     position: int,
     sign: Callable[[bytes], bytes],
 ) -> bytes:
-    """A silo's report.
+    """A silo's report of `numbers` (queries, d): int64 to be shared, or float64 to be sent whole.
 
-    Args:
-        numbers: (queries, d); int64 to be shared, or float64 to be sent whole.
-        context: of the round, which names this roster.
-        roster: the one that the silo has pinned.
-        position: the silo's, in `roster.names`.
-
-    Raises:
-        InputError: `numbers` are of another shape or type than the context's, or that of another roster.
+    The `roster` is the one that the silo has pinned, `position` the silo's in `roster.names`. InputError if
+    the numbers are of another shape or type than the context's, or the context is of another roster.
     """
     form = context.form
     _check_sealable(numbers, context, roster)
@@ -176,7 +170,7 @@ def seal_report(
     else:
         share, content = b"", numbers.astype("<f8").tobytes()
     inner = seal(content, roster.server, context.info("server"))
-    signature = sign(_signed(context, place, inner, share))
+    signature = sign(context.info("silo") + place + inner + share)  # lengths follow from the context
     return seal(place + signature + inner + share, roster.shuffler.key, context.info("shuffler"))
 
 
@@ -194,7 +188,7 @@ def open_report(report: bytes, context: ReportContext, roster: Roster, key: Enve
     position = int.from_bytes(place, "little")
     if position >= len(roster.identities):
         raise Refused("a report by no silo of the roster")
-    if not is_signed(roster.identities[position], _signed(context, place, inner, share), signature):
+    if not is_signed(roster.identities[position], context.info("silo") + place + inner + share, signature):
         raise Refused("a report that the silo which it names has not signed")
     return Opened(position, inner, np.frombuffer(share, "<u8").astype(np.uint64, copy=False))
 
@@ -231,11 +225,6 @@ def _check_sealable(numbers: Counts | Numbers, context: ReportContext, roster: R
         raise InputError("numbers", f"{numbers.dtype}{numbers.shape}", f"{wanted.__name__}{shape}")
     if context.roster != roster.digest:
         raise InputError("roster", context.roster, f"{roster.digest}, the roster that is pinned")
-
-
-def _signed(context: ReportContext, place: bytes, inner: bytes, share: bytes) -> bytes:
-    """What a silo's signature covers; each part's length follows from the context."""
-    return context.info("silo") + place + inner + share
 
 
 def aggregators_noise(form: Form) -> Words:

@@ -14,7 +14,7 @@ import hashlib
 import json
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Annotated, Any, Literal, Self, TypeVar
 
@@ -102,16 +102,8 @@ class Request:
 
     def body(self) -> bytes:
         """Its frame's body; reports must be of the size that the form says, and at least one."""
-        form, context = self.context.form, self.context
-        head = Shuffle(
-            run=context.run,
-            round=context.round,
-            roster=context.roster,
-            start=context.start,
-            transport=form.transport,
-            dimension=form.dimension,
-            scales=form.scales,
-        )
+        told = {"start": self.context.start, **asdict(self.context.form)}
+        head = Shuffle(**_place(self.context), **told)
         return head.body({"reports": _rows(self.reports)})
 
     @classmethod
@@ -146,14 +138,8 @@ class Release:
 
     def body(self) -> bytes:
         """Its frame's body."""
-        head = Shuffled(
-            run=self.context.run,
-            round=self.context.round,
-            roster=self.context.roster,
-            request=self.request,
-            silos=self.silos,
-            mark=self.mark,
-        )
+        told = {"request": self.request, "silos": self.silos, "mark": self.mark}
+        head = Shuffled(**_place(self.context), **told)
         arrays: dict[str, npt.NDArray[Any]] = {"inner": _rows(self.inner)}
         if self.sum.size:
             arrays["sum"] = self.sum
@@ -184,17 +170,12 @@ def greeting(data: bytes, identity: bytes) -> Mark:
 
 
 def totals(release: Release, roster: Roster, key: EnvelopeKey, noise: Words) -> Counts:
-    """The sum over `release.silos`, (queries, d), int64 modulo 2^64.
+    """The sum over `release.silos`, (queries, d), int64 modulo 2^64, of a release of shares.
 
-    Args:
-        release: of shares; its sum holds the shuffler's noise where aggregators add some.
-        roster: that the shares are of.
-        key: the server's.
-        noise: the server's own, (words,) (`fedsim.privacy.discrete_noise.aggregators_noise`).
-
-    Raises:
-        Refused: a silo's envelope for the server does not open, so that its share is lost, and the sum; or
-            the shares are not one of each silo that the shuffler says it has counted.
+    Its sum holds the shuffler's noise where aggregators add some; the server, whose `key` opens envelopes,
+    adds its own `noise`, (words,) (`fedsim.secagg.reports.aggregators_noise`). Refused if a silo's envelope
+    for the server does not open, so that its share is lost, and the sum; or the shares are not one of each
+    silo that the shuffler says it has counted.
     """
     form = release.context.form
     shares = dict(open_share(each, release.context, roster, key) for each in release.inner)
@@ -216,6 +197,10 @@ def messages(release: Release, key: EnvelopeKey) -> Numbers:
         except Refused:  # the fault of its silo, which is not known
             continue
     return np.array(found, np.float64).reshape(len(found), len(form.scales), form.dimension)
+
+
+def _place(context: ReportContext) -> dict[str, Any]:
+    return {"run": context.run, "round": context.round, "roster": context.roster}
 
 
 def _rows(pieces: Sequence[bytes]) -> Bytes:
@@ -271,11 +256,8 @@ def check_marked(mark: Mark, identity: str) -> None:
 
 
 def check_follows(mark: Mark, of_run: Mark | None, of_shuffler: Mark | None) -> None:
-    """Refuse a mark of a shuffler whose notes were set back.
-
-    Args:
-        of_run: the newest that the run was shown.
-        of_shuffler: the newest that any run was shown; another run's may be ahead while one process lasts.
+    """Refuse a mark of a shuffler whose notes were set back, by the newest that the run was shown, and that
+    any run was shown of the shuffler: another run's may be ahead while one process lasts.
     """
     for known in (of_run, of_shuffler):
         if known is None:
