@@ -40,6 +40,7 @@ if TYPE_CHECKING:  # loaded where a roster is pinned, or a plug-in is listed
 DTYPES = {"float64": torch.float64, "float32": torch.float32}
 _LARGEST = 2**53
 _NO_LOCK = nullcontext()
+_COUNTS = ("score_histogram", "joint")  # of held-out records
 
 
 @dataclass(frozen=True)
@@ -159,8 +160,8 @@ def admissible(proposal: Proposal, policy: Policy, own: Own, seeded: bool = Fals
         trace = dry_run(proposal.algorithm, proposal.problem, proposal.public, offer.seed, limits)
     plan = trace.of(offer.unit).plan
     check_answerable(proposal.problem, plan.queries)
-    if offer.records == "holdout" and {query.statistic for query in plan.queries} != {"score_histogram"}:
-        raise Refused("offer: held-out records answer score_histogram alone")
+    if offer.records == "holdout" and not {query.statistic for query in plan.queries} <= set(_COUNTS):
+        raise Refused(f"offer: held-out records answer {' and '.join(_COUNTS)} alone")
     moves = "sampled batches" if plan.sampled else "persons" if plan.unit != RECORD else None
     if moves and proposal.dtype == torch.float32:  # see `silos.sums`
         raise Refused(f"offer: float32 with {moves}; rounding of such sums is bounded in float64 only")

@@ -11,9 +11,9 @@ from fedsim.common.errors import Refused
 from fedsim.deployment.history import Evaluation, admitted_of
 from fedsim.deployment.offers import offers_of
 from fedsim.deployment.secure_aggregation import contexts_of, link_to, reports_of
-from fedsim.measure.from_histogram import estimates
+from fedsim.measure.estimates import estimates
 from fedsim.report.record import Evaluated
-from fedsim.scenario.evaluation import cell_noise, evaluation_of
+from fedsim.scenario.evaluation import evaluation_of
 from fedsim.scenario.resolve import Resolved
 from fedsim.secagg.roster import Roster
 from server.checkpoint import Checkpoint
@@ -60,8 +60,7 @@ def evaluated(
     there = last.last.members  # others were absent, and an aggregate makes up for them
     records = sum(evaluation.sizes[member] for member in there)
     share = len(there) / len(names) * sum(evaluation.sizes) / records
-    noise = cell_noise(evaluation, [admitted[member] for member in there])
-    found = estimates(last.answer * share, noise, records)
+    found = estimates(evaluation, [admitted[member] for member in there], last.answer * share, records)
     rows = [Evaluated(0, name, *one, one.too_few) for name, one in found.items()]
     receipts = {f"{EVALUATION}/{name}": each.receipt for name, each in closed.items()}
     why = [f"silo {name} gave no statement of the evaluation: {reason}" for name, reason in missing.items()]

@@ -22,7 +22,6 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from torch import Tensor
 
 Array = npt.NDArray[np.float64]
 
@@ -31,10 +30,14 @@ _POINTS = 64  # of a bin, at which a record's value is averaged
 
 
 class Estimate(NamedTuple):
-    """A metric, and the standard error that the noise gives it: not that of having few records."""
+    """A metric, and the standard error that the noise gives it: not that of having few records.
+
+    NaN and infinity where it is unknown for a `reason`.
+    """
 
     value: float
     standard_error: float
+    reason: str | None = None
 
     @property
     def too_few(self) -> bool:
@@ -71,12 +74,6 @@ def metrics(counts: npt.ArrayLike, noise: float, records: float, bound: float = 
         "auc": auc(table, noise),
         "calibration_error": _calibration_error(table, noise, records),
     }
-
-
-def estimates(shares: Tensor, noise: float, records: int) -> dict[str, Estimate]:
-    """What an evaluation reports, of a mean histogram (2B,), as shares of `records`; see `metrics`."""
-    found = metrics((shares.double() * records).numpy(), noise, records)
-    return {name: found[name] for name in ("accuracy", "auc", "brier", "calibration_error")}
 
 
 def auc(table: Array, noise: float) -> Estimate:

@@ -107,6 +107,7 @@ class Evaluated(NamedTuple):
     metric: str
     value: float
     standard_error: float
+    reason: str | None
     too_few: bool
 
 

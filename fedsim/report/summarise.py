@@ -95,10 +95,15 @@ def _evaluation(outcome: Outcome, metrics: Metrics) -> list[Estimated]:
     return [
         Estimated(
             metric=name,
-            value=fmean(row.value for row in rows),
+            value=finite(fmean(row.value for row in rows)),
             standard_error=finite(fmean(row.standard_error for row in rows)),
             too_few=any(row.too_few for row in rows),
             exact=exact.get(name),
+            **(
+                {"reason": reason}
+                if (reason := next((row.reason for row in rows if row.reason), None))
+                else {}
+            ),
         )
         for name, rows in by_metric.items()
     ]

@@ -336,13 +336,23 @@ class Objective(Part):
 
 
 class Estimated(Part):
-    """A metric of private histograms of scores: means over trials. `exact` is known in simulation only."""
+    """A metric of private counts of held-out records: means over trials; `reason`: why it is unknown.
+    `exact` is known in simulation only.
+    """
 
     metric: str
-    value: float
+    value: float | None
     standard_error: float | None
     too_few: bool
     exact: float | None
+    reason: str | None = None
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """In which a number from 0 lies, for 95 % of the noise that one trial may have; None if unknown."""
+        if self.value is None or self.standard_error is None:
+            return None
+        return max(0.0, self.value - 1.96 * self.standard_error), self.value + 1.96 * self.standard_error
 
 
 class Clipping(Part):

@@ -16,7 +16,8 @@ Why:
   since the hockey-stick divergence is jointly convex. Both parts are priced at one delta_i, without which a
   maximum of epsilons would mean nothing.
 * *Two gates*: each part has its own (`silos.gate`), which holds no record of the other, and its own noise
-  (`fedsim.simulation.run_digest`). That of the held-out records releases one `score_histogram` a run.
+  (`fedsim.simulation.run_digest`). That of the held-out records answers once a run: a
+  `score_histogram`, a `joint`, or both, which are then priced as one composition.
 
 It does not hold for groups: of two records one may be in each part, and their costs then add up.
 """
@@ -44,7 +45,11 @@ def evaluation_of(resolved: Resolved) -> Resolved:
     assert scenario.evaluate is not None
     sizes = tuple(outline.held_out[name] for name in resolved.names)
     report = scenario.report.model_copy(update={"clipping": False})
-    section = section_of(EVALUATION).model_validate({"name": EVALUATION, "bins": scenario.evaluate.bins})
+    asked: dict[str, object] = {"name": EVALUATION, "bins": scenario.evaluate.asked_bins}
+    if scenario.evaluate.by_group:
+        asked |= {"groups": len(outline.groups), "classes": outline.num_classes}
+        asked |= {"threshold": scenario.report.threshold}
+    section = section_of(EVALUATION).model_validate(asked)
     smallest = (min(resolved.epsilons),) * len(sizes)
     return replace(
         resolved,

@@ -265,11 +265,26 @@ class ReportSection(Section):
 
 
 class EvaluateSection(Section):
-    """After training, one private histogram a silo of its test records, by class and score."""
+    """After training, private counts of each silo's held-out records, once."""
 
-    bins: int = Field(
-        10, ge=2, le=2048, multiple_of=2, description="bins of the predicted probability of class 1; even"
+    bins: int | None = Field(
+        None,
+        ge=2,
+        le=2048,
+        multiple_of=2,
+        description="by class and score: bins of the predicted probability of class 1; even; default: 10, or "
+        "with by_group no such histogram",
     )
+    by_group: bool = Field(
+        False,
+        description="by group of data.attribute, class and predicted class (report.threshold): the gaps "
+        "between groups",
+    )
+
+    @property
+    def asked_bins(self) -> int:
+        """Bins of the histogram; 0 for none."""
+        return self.bins or (0 if self.by_group else 10)
 
 
 Grid = dict[str, list[Any]]
@@ -402,7 +417,8 @@ class Scenario(Section):
     )
     report: ReportSection = Field(ReportSection(), description="what is measured")
     evaluate: EvaluateSection | None = Field(
-        None, description="private accuracy, AUC, Brier score and calibration, of two classes"
+        None,
+        description="private accuracy, AUC, Brier score and calibration of two classes, gaps between groups",
     )
     sweep: SweepSection | None = Field(None, description="variations of this scenario, for `fedsim sweep`")
 

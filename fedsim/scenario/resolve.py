@@ -282,8 +282,10 @@ def _check_evaluation(resolved: Resolved) -> None:
     privacy = resolved.scenario.privacy
     if evaluate is None:
         return
+    kinds = "two classes" if evaluate.asked_bins else "classes"
     needs = {
-        f"a target of two classes, not {classes or 'a number'}": classes == 2,
+        f"a target of {kinds}, not {classes or 'a number'}": classes == 2
+        or (kinds == "classes" and classes > 0),
         "problems that give probabilities, as logistic_regression": gives_probabilities(resolved.problem),
         "numbers of persons that are public, not relation add_remove": not privacy.unit.one_sided,
         "silos with a budget, not unlimited": not resolved.mechanism.private or inf not in resolved.epsilons,
@@ -291,6 +293,9 @@ def _check_evaluation(resolved: Resolved) -> None:
     for what, fits in needs.items():
         if not fits:
             raise InputError("scenario.evaluate", evaluate.model_dump(), f"is for {what}")
+    if evaluate.by_group and not resolved.outline.groups:
+        hint = "compares groups of records, which are not known: name their column in data.attribute"
+        raise InputError("scenario.evaluate.by_group", True, hint)
     for name in resolved.names:
         if (held_out := resolved.outline.held_out.get(name, 0)) < 2:
             hint = f"needs 2 held-out records a silo, and silo {name!r} has {held_out}: data.test_fraction"

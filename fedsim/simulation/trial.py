@@ -15,8 +15,9 @@ from fedsim.common.process import one_thread
 from fedsim.data.federation import Federation, load
 from fedsim.data.recipe import Fitted
 from fedsim.measure.baselines import baselines, converged
+from fedsim.measure.estimates import estimates
 from fedsim.measure.evaluator import Alternative, Evaluator, odd_records
-from fedsim.measure.from_histogram import Estimate, estimates
+from fedsim.measure.from_histogram import Estimate
 from fedsim.measure.metrics import asked_of
 from fedsim.measure.objective import NOTE, TrainingObjective
 from fedsim.protocol.blame import blaming
@@ -35,7 +36,7 @@ from fedsim.report.record import (
     SiloMeasurement,
     Warned,
 )
-from fedsim.scenario.evaluation import cell_noise, evaluation_of
+from fedsim.scenario.evaluation import evaluation_of
 from fedsim.scenario.resolve import Resolved
 from fedsim.simulation.clipping import median
 from fedsim.simulation.host import DirectLink, Hosts, SiloHost, preview
@@ -186,7 +187,7 @@ class Trial:
         """
         evaluation = evaluation_of(self._resolved)
         *_, last = self._rounds("evaluation", [list(range(len(evaluation.sizes)))], model)
-        return estimates(last.answer, cell_noise(evaluation, preview(evaluation)), sum(evaluation.sizes))
+        return estimates(evaluation, preview(evaluation), last.answer, sum(evaluation.sizes))
 
     def _rounds(self, variant: Variant, rounds: Schedule, start: Tensor | None = None) -> Iterator[Progress]:
         own = self._resolved, self._trial, self._hosts, self._digest
