@@ -365,14 +365,15 @@ def remarks(summary: Summary) -> list[str]:
 def _estimate(one: Estimated) -> str:
     """An estimate of held-out records, beside the exact value."""
     title = METRICS[one.metric].title if one.metric in METRICS else one.metric.replace("_", " ")
+    title += " of held-out records" if one.metric in BY_GROUP else ""
     exact = "" if one.exact is None else f"; exact, in simulation only: {one.exact:.3f}"
-    if one.too_few or one.value is None or one.standard_error is None:
+    if one.too_few or one.interval is None:
         return f"evaluation, {title}: {one.reason or 'too few to say'}{exact}"
-    if one.metric in BY_GROUP and one.interval is not None:
-        low, high = one.interval
-        interval = f"{one.value:.3f}, 95 % interval by the noise {low:.3f} to {high:.3f}"
-        return f"evaluation, {title} of held-out records: {interval}{exact}"
-    return f"evaluation, {title}: {one.value:.3f}, standard error {one.standard_error:.3f}{exact}"
+    low, high = one.interval
+    error = f"standard error {one.standard_error:.3f}"
+    if one.metric in BY_GROUP:
+        error = f"95 % interval by the noise {low:.3f} to {high:.3f}"
+    return f"evaluation, {title}: {one.value:.3f}, {error}{exact}"
 
 
 def objective(summary: Summary, part: Objective) -> list[str]:

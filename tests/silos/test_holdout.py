@@ -262,7 +262,7 @@ def test_held_out_records_answer_no_other_statistic(caller, monkeypatch):
     """Whatever algorithm has the name of the evaluation."""
     other = algorithm_of(training()["algorithm"])
     monkeypatch.setattr("silos.offers.algorithm_of", lambda _: other)
-    assert "held-out records answer score_histogram alone" in refused(caller, evaluation())
+    assert "held-out records answer score_histogram and joint alone" in refused(caller, evaluation())
 
 
 def test_changed_records_have_their_own_message(config):
