@@ -26,15 +26,10 @@ class Evaluation:
     (groups, classes, classes). With both each has the noise of one of two releases.
     """
 
-    bins: Annotated[
-        int, Field(ge=0, description="B: bins of the predicted probability of class 1; 0: none")
-    ] = 10
-    groups: Annotated[int, Field(ge=0, description="of the joint; 0: none")] = 0
+    bins: Annotated[int, Field(ge=0, description="B, of the probability of class 1; 0: no histogram")] = 10
+    groups: Annotated[int, Field(ge=0, description="of records; 0: no joint")] = 0
     classes: Annotated[int, Field(ge=2, description="of the joint")] = 2
-    threshold: Annotated[
-        float,
-        Field(gt=0, lt=1, description="of the joint: probability above which class 1 of two is predicted"),
-    ] = 0.5
+    threshold: Annotated[float, Field(gt=0, lt=1, description="of class 1 of two, for the joint")] = 0.5
     linear: ClassVar[bool] = True
     any_size: ClassVar[bool] = True
 

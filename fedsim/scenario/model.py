@@ -272,14 +272,9 @@ class EvaluateSection(Section):
         ge=2,
         le=2048,
         multiple_of=2,
-        description="by class and score: bins of the predicted probability of class 1; even; default: 10, or "
-        "with by_group no such histogram",
+        description="of the predicted probability of class 1; even; default: 10, or none with by_group",
     )
-    by_group: bool = Field(
-        False,
-        description="by group of data.attribute, class and predicted class (report.threshold): the gaps "
-        "between groups",
-    )
+    by_group: bool = Field(False, description="gaps between groups of data.attribute, at report.threshold")
 
     @property
     def asked_bins(self) -> int:

@@ -282,10 +282,9 @@ def _check_evaluation(resolved: Resolved) -> None:
     privacy = resolved.scenario.privacy
     if evaluate is None:
         return
-    kinds = "two classes" if evaluate.asked_bins else "classes"
+    kinds, fit = ("two classes", classes == 2) if evaluate.asked_bins else ("classes", classes > 0)
     needs = {
-        f"a target of {kinds}, not {classes or 'a number'}": classes == 2
-        or (kinds == "classes" and classes > 0),
+        f"a target of {kinds}, not {classes or 'a number'}": fit,
         "problems that give probabilities, as logistic_regression": gives_probabilities(resolved.problem),
         "numbers of persons that are public, not relation add_remove": not privacy.unit.one_sided,
         "silos with a budget, not unlimited": not resolved.mechanism.private or inf not in resolved.epsilons,
