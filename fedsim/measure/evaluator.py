@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -12,7 +12,6 @@ from torch import Tensor
 
 from fedsim.data.federation import Federation, SiloSplit
 from fedsim.data.source import Ints, Labels
-from fedsim.measure.groups import ByGroup
 from fedsim.measure.metrics import Asked, Bin, Values, calibration, classified, values_of
 from fedsim.measure.objective import Risk, TrainingObjective
 from fedsim.problems.kinds import Problem
@@ -27,20 +26,6 @@ class SiloTest(NamedTuple):
     loss: float | None
     test_records: int
     more: Values
-
-
-class GroupTest(NamedTuple):
-    """A model on a group's test records, of one silo or of all (None); None where there are none.
-
-    `rate` is the share that is predicted to be of class `label`: a row for class 1 of two, for each of more.
-    """
-
-    silo: str | None
-    group: str
-    label: int
-    test_records: int
-    rate: float | None
-    error: float | None
 
 
 class Alternative(NamedTuple):
@@ -96,6 +81,7 @@ class Evaluator:
         self._counts = [len(silo.test_target) for silo in silos]
         self._weights = _by_person([silo.test_persons for silo in silos])
         self._groups = [silo.test_groups for silo in silos]
+        self._every_group = joined(self._groups)
         self._chosen = () if asked is None else (asked.metric,)
 
     def __call__(self, w: Tensor, last: bool = False) -> Tested:
@@ -107,7 +93,7 @@ class Evaluator:
         error = self._problem.error(scores, self.target)
         losses = self._problem.losses(scores, self.target)
         names = BY_SKLEARN if last else self._chosen
-        more = self._more(scores, self.target, joined(self._groups), names)
+        more = self._more(scores, self.target, self._every_group, names)
         if last and self._weights is not None:
             more |= {"person_loss": _defined(float(losses.double() @ self._weights))}
         return Tested(float(error), float(losses.mean()), more)
@@ -167,35 +153,25 @@ class Evaluator:
             measured.append(SiloTest(name, *values, len(target), self._more(own, target, groups, names)))
         return measured
 
-    def by_group(self, w: Tensor) -> list[GroupTest]:
-        """The model w, (d,), on each group's test records, of all silos and of each; no rows where groups are
-        not known, or scores are of no class or not finite.
+    def by_group(self, w: Tensor) -> list[tuple[Any, ...]]:
+        """The silo (None: all of them) and a row of `ByGroup.rows`, of the model w, (d,); none where groups
+        are not known, or scores are of no class or not finite.
         """
         scores = self._problem.scores(self.features, w)
         if self._asked is None or not self._asked.classes or not bool(scores.isfinite().all()):
             return []
         parts = (torch.split(tensor, self._counts) for tensor in (scores, self.target))
         silos = list(zip(self._names, *parts, self._groups, strict=True))
-        rows = []
-        for name, own, target, groups in [(None, scores, self.target, joined(self._groups)), *silos]:
+        rows = list[tuple[Any, ...]]()
+        for name, own, target, groups in [(None, scores, self.target, self._every_group), *silos]:
             known = classified(self._problem, own, target, self._asked, groups)
             if groups is not None and known is not None:
-                rows += _rows(name, groups.names, known.by_group)
+                rows += [(name, *row) for row in known.by_group.rows(groups.names)]
         return rows
 
     def _own_scores(self, models: Tensor) -> Tensor:
         parts = zip(torch.split(self.features, self._counts), models, strict=True)
         return torch.cat([self._problem.scores(x, w) for x, w in parts])
-
-
-def _rows(silo: str | None, names: Sequence[str], found: ByGroup) -> list[GroupTest]:
-    labels = range(found.rates.shape[1] == 1, found.counts.shape[1])
-    each = zip(names, found.records, found.rates, found.errors, strict=True)
-    return [
-        GroupTest(silo, name, label, int(records), _defined(float(rate)), _defined(float(error)))
-        for name, records, rates, error in each
-        for label, rate in zip(labels, rates, strict=True)
-    ]
 
 
 def joined(parts: Sequence[Labels | None]) -> Labels | None:
@@ -234,7 +210,7 @@ class Unseen(Evaluator):
         """Nothing."""
         return []
 
-    def by_group(self, w: Tensor) -> list[GroupTest]:
+    def by_group(self, w: Tensor) -> list[tuple[Any, ...]]:
         """Nothing."""
         return []
 

@@ -10,10 +10,12 @@ while another falls.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from fedsim.common.serialise import finite
 from fedsim.data.source import Floats, Ints
 
 
@@ -54,6 +56,16 @@ class ByGroup:
     def rates(self) -> Floats:
         """Shares of records that are predicted to be of class 1 of two, of each of several, (R, classes)."""
         return _share(_asked(self.counts.sum(axis=1)), self.records[:, None])
+
+    def rows(self, names: Sequence[str]) -> list[tuple[str, int, int, float | None, float | None]]:
+        """(group, class of the rate, records, rate, error), of every group and class that `rates` have."""
+        classes = self.counts.shape[1]
+        each = zip(names, self.records, self.rates, self.errors, strict=True)
+        return [
+            (name, label, int(records), finite(rate), finite(error))
+            for name, records, rates, error in each
+            for label, rate in zip(range(classes == 2, classes), rates.tolist(), strict=True)
+        ]
 
     @property
     def parity_gap(self) -> float:

@@ -78,7 +78,7 @@ class Comparison:
         columns: dict[str, Callable[[Point], str]] = {
             "from": lambda row: row.source,
             "series": lambda row: row.series,
-            **self._abscissa,
+            METRICS[self.against].short if self.against else "epsilon": self._x,
             METRICS[self.metric].short: _interval,
             "trials": lambda row: "published" if row.trials is None else str(row.trials),
         }
@@ -86,10 +86,11 @@ class Comparison:
         return TextTable.of(caption, self.points, columns)
 
     @property
-    def _abscissa(self) -> dict[str, Callable[[Point], str]]:
-        if self.against is None:
-            return {"epsilon": lambda row: shown_up(row.x, 6)}
-        return {METRICS[self.against].short: lambda row: "-" if row.x is None else f"{row.x:.4f}"}
+    def _axis(self) -> str:
+        return x_label(self.against or EPSILON)
+
+    def _x(self, row: Point) -> str:
+        return shown_up(row.x, 6) if self.against is None else "-" if row.x is None else f"{row.x:.4f}"
 
     @property
     def title(self) -> str:
@@ -103,9 +104,8 @@ class Comparison:
 
     def plot(self, broad: bool = False) -> Figure:
         """A figure of the metric against epsilon, or the other metric; a `broad` one is as wide as a page."""
-        note, y = interval_note([row.trials for row in self.points if row.trials]), METRICS[self.metric].title
-        below = [x_label(self.against or EPSILON)]
-        return draw(self.points, below, y, self.title, note, broad, bool(self.against))
+        note, below = interval_note([row.trials for row in self.points if row.trials]), [self._axis]
+        return draw(self.points, below, METRICS[self.metric].title, self.title, note, broad)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a page, the table as CSV and the figure as PNG and SVG (`FILES`) into a new directory.
@@ -121,7 +121,7 @@ class Comparison:
             (draft / PAGE).write_text(self._page(draft), encoding="utf-8")
 
     def _page(self, folder: Path) -> str:
-        caption = f"{capital(METRICS[self.metric].title)} against {x_label(self.against or EPSILON)}"
+        caption = f"{capital(METRICS[self.metric].title)} against {self._axis}"
         stated = [source.summary.privacy for source in self.sources]
         terms = ("unit", "adjacency", "guarantee")
         return template("compare.html").render(

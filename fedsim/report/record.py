@@ -58,7 +58,10 @@ class SiloMeasurement(NamedTuple):
 
 
 class GroupMeasurement(NamedTuple):
-    """A trial's final model on a group's test records; see `fedsim.measure.evaluator.GroupTest`."""
+    """A trial's final model on a group's test records, of all silos (None) or one.
+
+    `rate` is the share that is predicted to be of class `label`: of 1 of two, or of each in a row of its own.
+    """
 
     trial: int
     variant: Variant

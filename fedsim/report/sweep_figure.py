@@ -76,19 +76,14 @@ def lines(points: Sequence[Point]) -> Lines:
 
 
 def draw(
-    points: Sequence[Point],
-    below: Sequence[str],
-    y_label: str,
-    title: str,
-    note: str,
-    broad: bool = False,
-    against: bool = False,
+    points: Sequence[Point], below: Sequence[str], y_label: str, title: str, note: str, broad: bool = False
 ) -> Figure:
     """One figure of all points; without an x, rows. `below` stands under the axis of x, a line each.
 
-    A `broad` one is as wide as a page on a large screen, and names its lines where they end. `against`: x is
-    a metric too, and a line joins its points in their order.
+    A `broad` one is as wide as a page on a large screen, and names its lines where they end. Where x is
+    a metric too, and has an interval, a line joins its points in their order.
     """
+    against = any(point.across for point in points)
     series = lines(points)
     xs = sorted({point.x for point in points if point.x is not None})
     height = _HEIGHT + _LINE * (len(below) - 1) if xs else 1.5 + 0.4 * len(series)
@@ -121,9 +116,7 @@ def _draw_lines(axes: Axes, series: Lines, xs: Sequence[float]) -> None:
         if points:
             shift = _shift(xs, drawn.index(line), len(drawn))
             bars = list(zip(*(point.bars for point in points), strict=True))
-            arms = (
-                list(zip(*(p.arms for p in points), strict=True)) if any(p.across for p in points) else None
-            )
+            arms = None if xs else list(zip(*(point.arms for point in points), strict=True))
             x, y = [(p.x or 0) * shift for p in points], [p.value for p in points]
             axes.errorbar(x, y, bars, arms, capsize=3, elinewidth=1, label=label(line.label, _NAME), **style)
         for level in (p for p in series[line] if p.x is None):

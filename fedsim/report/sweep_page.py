@@ -179,8 +179,7 @@ def figure_of(sweep: SweepSummary, broad: bool = False) -> Figure:
     tuned = sweep.privacy.tuning.note if sweep.privacy.tuning else ""
     note = "; ".join(filter(None, [interval_note(trials), tuned]))
     below = [x_label(sweep.against or x), *(under_the_axis(sweep) if x == CLAIMED else [])]
-    y = METRICS[sweep.metric].title
-    return draw(points(sweep, x), below, y, sweep.scenario, note, broad, bool(sweep.against))
+    return draw(points(sweep, x), below, METRICS[sweep.metric].title, sweep.scenario, note, broad)
 
 
 def errors(sweep: SweepSummary) -> TextTable:

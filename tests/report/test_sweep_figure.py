@@ -192,7 +192,7 @@ def test_against_a_metric_points_keep_their_order_and_both_bars_on_an_axis_from_
     ]
     points += [Point("epsilon=3", 0.05, 0.16), Point("epsilon=9", None, 0.15)]
     points += [Point(f"published, epsilon={e}", 0.1, 0.2, trials=None) for e in (1, 3)]
-    figure = draw(points, ["parity gap"], "test error", "title", "", against=True)
+    figure = draw(points, ["parity gap"], "test error", "title", "")
     (axes,) = figure.axes
     x, y = lines(axes)["epsilon=1"]
     assert x.tolist() == list(gaps)
@@ -209,6 +209,6 @@ def test_against_a_metric_points_keep_their_order_and_both_bars_on_an_axis_from_
 
 
 def test_a_broad_figure_against_a_metric_has_its_names_below() -> None:
-    points = [Point("a", 0.2, 0.1), Point("a", 0.1, 0.2)]
-    figure = draw(points, ["parity gap"], "test error", "title", "", broad=True, against=True)
+    points = [Point("a", 0.2, 0.1, across=(0.2, 0.2)), Point("a", 0.1, 0.2, across=(0.1, 0.1))]
+    figure = draw(points, ["parity gap"], "test error", "title", "", broad=True)
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["a"]
