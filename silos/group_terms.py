@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from fedsim.problems.glm import GeneralisedLinear
-from fedsim.problems.kinds import Problem, probabilities
+from fedsim.problems.glm import OWN, GeneralisedLinear
+from fedsim.problems.kinds import Problem, head, probabilities
 from fedsim.problems.network import NeuralNetwork
 from fedsim.protocol.groups import Cells
 from silos.sums import Block
@@ -64,9 +64,8 @@ def joint(options: Sequence[float], problem: Problem, block: Block, points: Poin
     row = group * labels + (block.target.long() if cells.by_label else 0)
     row = torch.where(group < 0, groups * labels, row)  # a last one, which nobody sees
     row += (groups * labels + 1) * torch.arange(silos)[:, None]
-    share = share * block.part.unsqueeze(-1)
-    rows = silos * (groups * labels + 1)
-    sums = [torch.bincount(row.flatten(), share[..., j].flatten(), rows) for j in range(classes)]
+    row, rows, part = row.flatten(), silos * (groups * labels + 1), block.part
+    sums = [torch.bincount(row, (share[..., j] * part).flatten(), rows) for j in range(classes)]
     return torch.stack(sums, -1).view(silos, -1, classes)[:, :-1].flatten(1)
 
 
@@ -84,5 +83,8 @@ def _shares(problem: Problem, block: Block, point: Tensor) -> Tensor:
         scores = problem.scores(block.features, point)
     known = probabilities(problem, scores.flatten(0, 1))
     assert known is not None  # see `fedsim.problems.answerable`
-    share = known.double().nan_to_num(0.0).clamp(0.0, 1.0).view(*block.target.shape, -1)
-    return share.div_(share.sum(-1, keepdim=True).clamp_min(1.0))
+    share = known.double().nan_to_num_(0.0).view(*block.target.shape, -1)
+    if type(head(problem)) in OWN:
+        return share
+    share = share.clamp(0.0, 1.0)
+    return share / share.sum(-1, keepdim=True).clamp_min(1.0)

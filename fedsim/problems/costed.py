@@ -40,11 +40,13 @@ class Costed(GeneralisedLinear):
 
     def coefficient(self, scores: Tensor, target: Tensor, inverse_norm: Tensor) -> Tensor:
         """l'(s, y) + J c, J = diag(F) - F F^T; of one score F (1 - F) (c_1 - c_0)."""
-        costs, classes = self._costs(target), self.rows.shape[-1]
-        slope = self.base.coefficient(scores, target % classes, inverse_norm)
+        slope = self.base.coefficient(scores, target % self.rows.shape[-1], inverse_norm)
         if self.num_outputs == 1:
             share = scores.sigmoid()
-            return slope.add_(share * (1 - share) * (costs[..., 1] - costs[..., 0]))
+            return slope.addcmul_(
+                share - share.square(), self._of(self.rows[..., 1] - self.rows[..., 0], target)
+            )
+        costs = self._of(self.rows, target)
         share = scores.transpose(-1, -2).softmax(-2).transpose(-1, -2)
         return slope.add_(share * (costs - (share * costs).sum(-1, keepdim=True)))
 
@@ -52,18 +54,19 @@ class Costed(GeneralisedLinear):
         """l(s, y) + sum_j c_j F_j."""
         known = self.base.probabilities(scores)
         assert known is not None
-        return self.base.losses(scores, target % self.rows.shape[-1]) + (known * self._costs(target)).sum(-1)
+        return self.base.losses(scores, target % self.rows.shape[-1]) + (
+            known * self._of(self.rows, target)
+        ).sum(-1)
 
     def error(self, scores: Tensor, target: Tensor) -> Tensor:
         """The base's."""
         return self.base.error(scores, target % self.rows.shape[-1])
 
-    def _costs(self, target: Tensor) -> Tensor:
-        """Of targets, (silos, rows) or as many as there are, by class."""
-        place = target.long()
+    def _of(self, rows: Tensor, target: Tensor) -> Tensor:
+        """Those of `rows`, or of their differences, of targets (silos, rows), or as many as there are."""
         if self.rows.dim() == 2:
-            return self.rows[place]
-        return self.rows[torch.arange(len(place))[:, None], place]
+            return rows[target.long()]
+        return rows[torch.arange(len(target))[:, None], target.long()]
 
 
 def costed(problem: GeneralisedLinear | NeuralNetwork, rows: Tensor) -> GeneralisedLinear | NeuralNetwork:
