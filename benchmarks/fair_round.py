@@ -1,7 +1,6 @@
 """A fair round beside a plain one, and the metrics by group: `fair_round.py OUT`; writes JSON.
 
-5 silos x 6,512 records and 1,000 silos x 100, 100 features, logistic regression, full batch, through the gate, in
-turns.
+5 silos x 6,512 records and 1,000 silos x 100, 100 features, logistic regression, full batch, in turns.
 """
 
 from __future__ import annotations

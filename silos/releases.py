@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from fedsim.common.errors import Refused
-from fedsim.privacy.attribute import distance
 from fedsim.privacy.mechanism import Mechanism
 from fedsim.problems.kinds import Problem
 from fedsim.problems.network import NeuralNetwork
@@ -74,6 +73,8 @@ class Releases:
 
     def moved_by_group(self, query: CopiedQuery) -> float:
         """The distance that `attribute_gaussian`'s noise covers; features are published, lengths too."""
+        from fedsim.privacy.attribute import distance  # of simulations
+
         longest = inf if isinstance(self.problem, NeuralNetwork) else self.records.longest
         costed = query.shape.statistic == COSTED_GRADIENT.name
         reach = Cells.of(query.shape.options).reach(query.points[1]) if costed else inf
