@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from fedsim.measure.from_joint import gaps
+from fedsim.measure.estimates import gaps
 from fedsim.measure.groups import ByGroup
 from fedsim.privacy import gaussian
 
