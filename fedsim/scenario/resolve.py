@@ -289,6 +289,9 @@ def _check_evaluation(resolved: Resolved) -> None:
         "numbers of persons that are public, not relation add_remove": not privacy.unit.one_sided,
         "silos with a budget, not unlimited": not resolved.mechanism.private or inf not in resolved.epsilons,
     }
+    if resolved.sums is not None:
+        one = not (evaluate.by_group and evaluate.asked_bins)
+        needs["either bins or by_group, since secure aggregation adds up answers of one size"] = one
     for what, fits in needs.items():
         if not fits:
             raise InputError("scenario.evaluate", evaluate.model_dump(), f"is for {what}")

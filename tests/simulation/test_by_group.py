@@ -17,6 +17,7 @@ QUIET = {"baselines": False, "nonprivate_baseline": False, "clipping": False, "e
 TREE: dict[str, Any] = {**BASE, "report": QUIET, "evaluate": {"by_group": True}, "trials": 1}
 TREE = {key: value for key, value in TREE.items() if key not in ("data", "partition")}
 EXACT = {"privacy": {"mechanism": "none"}}
+SUMMED = {"mechanism": "summed_gaussian", "honest_fraction": 1.0}
 
 
 def records(silos: int = 5, n: int = 6250, classes: int = 2, missing: float = 0.0) -> fedsim.Arrays:
@@ -56,8 +57,8 @@ def test_of_five_silos_at_half_an_epsilon_the_gaps_are_known_to_a_point_and_a_ha
 
 def test_errors_are_those_of_the_noise() -> None:
     """Of 40 trials: the estimates are as far from the exact gaps as they state, in sums of all silos too."""
-    data, summed = records(n=1000), {"mechanism": "summed_gaussian", "honest_fraction": 1.0}
-    for privacy in ({}, summed):
+    data = records(n=1000)
+    for privacy in ({}, SUMMED):
         run = fedsim.simulate(
             changed(TREE, {"trials": 40, "algorithm.num_rounds": 1})
             | {"privacy": {"epsilon": 1.0, **privacy}},
@@ -84,6 +85,19 @@ def test_so_are_those_of_several_classes() -> None:
     run = simulated(records(n=500, classes=3), problem="softmax_regression", **EXACT)
     for row in run.summary.evaluation:
         assert row.value == pytest.approx(row.exact, abs=1e-12)
+
+
+@pytest.mark.parametrize("mechanism", ["none", "gaussian"])
+def test_a_persons_mean_counts_where_persons_are_protected(mechanism: str) -> None:
+    """Each has two records, of either group, so that all weigh the same."""
+    given = records(n=400)
+    whose = np.arange(len(given.target)) // 2
+    split = {"silo": given.silo, "ranges": (-1.0, 1.0), "test_fraction": 0.8}
+    data = fedsim.Arrays(given.features, given.target, group=given.group, person=whose, **split)
+    privacy = {"unit": "person", "mechanism": mechanism} | ({} if mechanism == "none" else {"epsilon": 2.0})
+    for row in simulated(data, privacy=privacy).summary.evaluation:
+        assert abs(row.value - row.exact) <= max(3 * row.standard_error, 1e-12)
+        assert (row.standard_error == 0) == (mechanism == "none")
 
 
 def test_a_histogram_beside_it_is_paid_from_the_same_budget() -> None:
@@ -119,6 +133,10 @@ def test_a_gap_of_too_few_records_is_none_and_says_why(tmp_path) -> None:
         ({"problem": "hinge_loss"}, "evaluate.*probabilities"),
         ({"privacy": {"epsilon": "unlimited", "calibration": "sigma", "sigma": 1.0}}, "evaluate.*budget"),
         ({"evaluate": {"by_group": True, "share": 0.1}}, "evaluate.share"),
+        (
+            {"evaluate": {"by_group": True, "bins": 4}, "privacy": {"epsilon": 1.0, **SUMMED}},
+            "evaluate.*either bins or by_group, since secure aggregation",
+        ),
     ],
 )
 def test_what_cannot_be_measured_is_refused_before_records_are_read(changes, words) -> None:
