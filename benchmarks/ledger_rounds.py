@@ -21,7 +21,9 @@ from statistics import median
 import torch
 
 from silos.account import Caps, Price, Stretch
+from silos.book import Enrolment
 from silos.chain import connect
+from silos.journal import end_of
 from silos.ledger_file import LedgerFile
 
 DIMENSIONS = (50, 10_000)
@@ -31,7 +33,8 @@ ROUNDS, REPETITIONS = 300, 5
 def ledger(folder: Path, dimension: int) -> Callable[[], float]:
     """Rounds of a run of a ledger."""
     path = folder / "ledger.sqlite"
-    LedgerFile.create(path, "silo", "ab" * 32, Caps.of(8.0, 1e-5), "cd" * 32, date(2999, 1, 1))
+    caps, expires = Caps.of(8.0, 1e-5), end_of(date(2999, 1, 1))
+    LedgerFile.create(path, Enrolment("silo", "ab" * 32, "cd" * 32, caps, expires))
     file = LedgerFile.open(path)
     reply = {"g": torch.randn(dimension, dtype=torch.float64)}
     price = Price((Stretch(0, ROUNDS, 1e-6, 0.0, 0.0),))

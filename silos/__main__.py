@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,14 +26,15 @@ def _main() -> int:
     from fedsim.common.process import HEAVY, lazily
 
     given = argparse.ArgumentParser(prog="python -m silos", description="A silo's daemon.")
-    given.add_argument("--config", type=Path, required=True, help="The silo's file (YAML).")
-    given.add_argument("--enrol", action="store_true", help="Make the silo's ledger and identity, and end.")
     given.add_argument(
-        "--dry-run", action="store_true", help="With --enrol: show what it fixes, write nothing."
+        "--config", dest="file", metavar="CONFIG", type=Path, required=True, help="The silo's file (YAML)."
     )
-    given.add_argument("--serve", action="store_true", help="After --enrol, go on as the daemon.")
-    given.add_argument("--health", action="store_true", help="Ask the running daemon how it is, and end.")
-    given.add_argument("--insecure-simulation", action="store_true", help="Allow seeded noise.")
+    flag = partial(given.add_argument, action="store_true")
+    flag("--enrol", dest="enrol_first", help="Make the silo's ledger and identity, and end.")
+    flag("--dry-run", help="With --enrol: show what it fixes, write nothing.")
+    flag("--serve", help="After --enrol, go on as the daemon.")
+    flag("--health", help="Ask the running daemon how it is, and end.")
+    flag("--insecure-simulation", help="Allow seeded noise.")
     options = given.parse_args()
     load_none()
     lazily(*HEAVY)
@@ -44,17 +46,10 @@ def _main() -> int:
 def _run(options: argparse.Namespace) -> int:
     from silos.config import load_config
 
-    load_config(options.config)  # before torch is loaded
+    load_config(options.file)  # before torch is loaded
     from silos.service import run
 
-    return run(
-        options.config,
-        enrol_first=options.enrol,
-        serve=options.serve,
-        health=options.health,
-        insecure_simulation=options.insecure_simulation,
-        dry_run=options.dry_run,
-    )
+    return run(**vars(options))  # each option's `dest` is an argument of `run`
 
 
 if __name__ == "__main__":

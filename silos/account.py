@@ -86,10 +86,8 @@ _NAMES = {
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Cost of a plan, or of all runs of a silo: four numbers that each add up.
-
-    Raises:
-        Refused: one is no float, or NaN, infinite, negative or subnormal.
+    """Cost of a plan, or of all runs of a silo: four numbers that each add up. Refused if one is no float, or
+    NaN, infinite, negative or subnormal.
     """
 
     mu_sq: float = 0.0  # of FULL and Fresh Gaussian releases

@@ -37,11 +37,8 @@ def admit(plan: Plan, silos: Sequence[Terms], mechanism: Mechanism, limits: Limi
     A silo takes the smallest multiplier whose cost is, unless its terms give one. Where a person is in k
     silos (`silos_per_person`), it is k such silos that cost at most the budget (`cost.together`). The noise
     of secure aggregation is given, since it is common to the silos; each prices it relative to its own
-    sensitivity.
-
-    Raises:
-        Refused: a silo cannot afford the plan, at the given noise or at the largest it allows, or has a
-            budget that the mechanism cannot keep.
+    sensitivity. Refused if a silo cannot afford the plan, at the given noise or at the largest it allows, or
+    has a budget that the mechanism cannot keep.
     """
     check_unit(plan, mechanism)
     for terms in silos:
@@ -125,10 +122,8 @@ def _given(
         raise _named(refusal, mechanism, bounded, silos, limits) from None
     for terms, z, epsilon in zip(silos, given, costs, strict=True):
         if epsilon > terms.epsilon:
-            raise Refused(
-                f"silo {terms.name!r}: plan costs epsilon {shown_up(epsilon, 6)} at the given noise "
-                f"multiplier {z:.6g}; its budget is {terms.epsilon:.6g}"
-            )
+            cost = f"plan costs epsilon {shown_up(epsilon, 6)} at the given noise multiplier {z:.6g}"
+            raise Refused(f"silo {terms.name!r}: {cost}; its budget is {terms.epsilon:.6g}")
     return list(zip(given, epsilons, strict=True))
 
 
@@ -165,10 +160,8 @@ def price(plan: Plan, admitted: Admitted, mechanism: Mechanism) -> Price:
     """Cost of an admitted plan, round by round, at the silo's noise.
 
     A plan whose every release is of all records or of Fresh batches, with Gaussian noise, costs mu^2; any
-    other costs what its accountant found, (epsilon_guaranteed, delta), and as a whole.
-
-    Raises:
-        Refused: the mechanism guarantees nothing, or the plan has no finite price.
+    other costs what its accountant found, (epsilon_guaranteed, delta), and as a whole. Refused if the
+    mechanism guarantees nothing, or the plan has no finite price.
     """
     if not mechanism.private or not admitted.noise_multiplier > 0:
         raise Refused("a run without noise has no price")
@@ -227,12 +220,10 @@ FLOATING_POINT = (
 def silo_mechanism(
     answers: Extent, exact_noise_dimension: int, seeded: bool = False
 ) -> tuple[Mechanism, tuple[str, ...]]:
-    """The mechanism for a plan, and what a reader must know of it.
+    """The mechanism for a plan of these answers, and what a reader must know of it.
 
-    Args:
-        answers: the plan's.
-        exact_noise_dimension: the largest d with exact noise, about 20 microseconds a number; 0 for none.
-        seeded: whether noise comes from a seed, and is never exact.
+    `exact_noise_dimension` is the largest d with exact noise, about 20 microseconds a number, 0 for none;
+    noise that comes from a seed is never exact.
     """
     if seeded:
         return SiloGaussian(), ()

@@ -183,12 +183,9 @@ class Book:
         """Refuse a further run; costs little, so that it can be asked before a plan is tried out.
 
         A run without a round that was paid for leaves its admission in the chain and nothing else, when it is
-        closed; so that a server cannot fill the disk with those, a day has only so many.
-
-        Args:
-            offer: as JSON; ASCII.
-            max_runs: the most that may be open or have had a round paid for, in the silo's life.
-            now: microseconds since 1970.
+        closed; so that a server cannot fill the disk with those, a day has only so many. The offer is JSON in
+        ASCII, `now` in microseconds since 1970; in the silo's life `max_runs` may be open or have had a
+        round paid for.
         """
         self.check_alive(now)
         if len(offer) > _LONGEST:
@@ -235,15 +232,9 @@ def replayed(connection: sqlite3.Connection) -> Book:
 
 
 def read(path: Path, head: str | None = None) -> Book:
-    """A ledger's book, of this moment; a daemon may be writing it.
-
-    Args:
-        path: of the file.
-        head: one that must be in its chain, hexadecimal.
-
-    Raises:
-        InputError: there is none, or the head is not in it: entries were lost.
-        Refused: it cannot be read, was altered or is damaged.
+    """A ledger's book, of this moment; a daemon may be writing it. InputError if there is none, or a `head`,
+    hexadecimal, that must be in its chain is not: entries were lost. Refused if it cannot be read, was
+    altered or is damaged.
     """
     with readable(), reading(path) as connection:
         if head is not None and not knows(connection, head):

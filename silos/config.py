@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import fields
 from datetime import date
 from hashlib import sha256
 from importlib import import_module
@@ -142,17 +143,7 @@ class Policy(Section):
     @property
     def limits(self) -> Limits:
         """Bounds on plans and queries."""
-        return Limits(
-            max_rounds=self.max_rounds,
-            max_dimension=self.max_dimension,
-            max_queries_per_round=self.max_queries_per_round,
-            max_planned_numbers=self.max_planned_numbers,
-            max_point=self.max_point,
-            min_clip=self.min_clip,
-            max_clip=self.max_clip,
-            max_noise_multiplier=self.max_noise_multiplier,
-            label_dp=self.label_dp,
-        )
+        return Limits(**self.model_dump(include={field.name for field in fields(Limits)}))
 
     @property
     def run_budget(self) -> tuple[float, float]:

@@ -19,8 +19,10 @@ from fedsim.protocol.plan import Release
 from fedsim.protocol.statistics import Extent
 from fedsim.protocol.unit import RECORD
 from silos.account import Caps
+from silos.book import Enrolment
 from silos.config import ROOT, Config
 from silos.enrolled import check_modes, for_the_owner, no_ledger, own_of
+from silos.journal import end_of
 from silos.ledger_file import LedgerFile
 from silos.offers import Own, largest_dimension
 from silos.own_records import OwnRecords, read_records, write_table
@@ -119,7 +121,7 @@ def enrol(config: Config, tell: Callable[[str], object] = lambda _: None) -> Enr
     and open the ledger with the policy's lifetime. InputError if the records or the policy are wrong, or the
     silo is enrolled already; Refused if the ledger cannot be written.
     """
-    proposed = Proposed.of(config, write=True)
+    policy, proposed = config.policy, Proposed.of(config, write=True)
     for line in proposed.lines:
         tell(line)
     config.state.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -127,10 +129,10 @@ def enrol(config: Config, tell: Callable[[str], object] = lambda _: None) -> Enr
     known = (config.state / KEY_FILE).exists()
     identity = Identity.load(config.state) if known else Identity.create(config.state)
     identity.publish(config.state)  # that enrolment may not have come so far
-    expires, own = config.policy.lifetime.expires, proposed.own
-    digest = proposed.records.digest(identity)
-    fixed = digest, proposed.caps, identity.public, expires, config.holdout, config.policy.label_dp
-    LedgerFile.create(config.ledger, config.name, *fixed, config.unit)
+    own, digest, expires = proposed.own, proposed.records.digest(identity), end_of(policy.lifetime.expires)
+    public, held_out = identity.public, config.holdout
+    fixed = digest, public, proposed.caps, expires, held_out, policy.label_dp, config.unit
+    LedgerFile.create(config.ledger, Enrolment(config.name, *fixed))
     return Enrolled(own.name, identity.public, own.n, own.num_features, own.num_classes, own.unit.name)
 
 

@@ -24,8 +24,6 @@ from fedsim.common import installed
 from fedsim.common.errors import InputError, Refused
 from fedsim.common.files import atomic_file, to_disk
 from fedsim.common.head_file import Head, HeadFile
-from fedsim.protocol.unit import RECORD, PersonAccount, Record
-from silos.account import Caps
 from silos.book import Book, Enrolment, Run, replayed
 from silos.chain import GENESIS, SCHEMA, Entry, check_pages, connect, knows, link, readable, text
 
@@ -62,40 +60,14 @@ class Journal:
         self._failed = False
 
     @staticmethod
-    def create(
-        path: Path,
-        silo: str,
-        records: str,
-        caps: Caps,
-        identity: str,
-        expires: date,
-        holdout: float | None,
-        label_dp: bool = False,
-        unit: Record | PersonAccount = RECORD,
-    ) -> None:
-        """Enrol: a new ledger, which is there as a whole or not at all.
-
-        Args:
-            path: of the file, in a directory that exists.
-            silo: its name.
-            records: digest of its records, hexadecimal.
-            caps: of its lifetime account, fixed from now on.
-            identity: its public key, hexadecimal.
-            expires: the last day of its life, UTC.
-            holdout: the share of its records that is held out.
-            label_dp: whether its account is of labels alone.
-            unit: what its account protects.
-
-        Raises:
-            InputError: there is one already.
-            Refused: it cannot be written.
+    def create(path: Path, enrolment: Enrolment) -> None:
+        """Enrol, for good: a new ledger, in a directory that exists, which is there as a whole or not at all.
+        InputError if there is one already, Refused if it cannot be written.
         """
         lock = _locked(path)
         try:
             if path.exists():
                 raise InputError("ledger", str(path), "there is one already: a silo enrols once")
-            fixed = silo, records, identity, caps, _end_of(expires), holdout, label_dp, unit
-            enrolment = Enrolment(*fixed)
             with atomic_file(path) as draft:
                 HeadFile.create(path, _write_first(draft, enrolment))
             to_disk(path.parent)
@@ -106,16 +78,10 @@ class Journal:
 
     @classmethod
     def open(cls, path: Path, notes: Mapping[str, Any] | None = None) -> Self:
-        """Read and check the whole ledger, and note that this process began.
-
-        Args:
-            path: of the file.
-            notes: plain values for that entry; `notices` are lines for everyone who reads the ledger or a
-                receipt, such as that noise is seeded.
-
-        Raises:
-            InputError: there is none.
-            Refused: another process holds it, it was altered, damaged or cut, or cannot be written.
+        """Read and check the whole ledger, and note that this process began, with plain values: its `notices`
+        are lines for everyone who reads the ledger or a receipt, such as that noise is seeded. InputError if
+        there is none; Refused if another process holds it, it was altered, damaged or cut, or cannot be
+        written.
         """
         if not path.is_file():
             raise InputError("ledger", str(path), "there is none; a silo's is made when it enrols")
@@ -272,6 +238,7 @@ def _locked(path: Path) -> int:
     return lock
 
 
-def _end_of(day: date) -> int:
+def end_of(day: date) -> int:
+    """The end of a day in UTC, microseconds since 1970."""
     after = datetime(day.year, day.month, day.day, tzinfo=UTC) + timedelta(days=1)
     return int(after.timestamp()) * SECOND

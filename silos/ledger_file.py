@@ -57,26 +57,14 @@ class LedgerFile(Journal):
     ) -> RunLedger:
         """Admit a run: its whole price is reserved, on the disk, before anything of it is released.
 
-        Args:
-            session: the server's name for it.
-            run: the silo's own id.
-            offer_digest: hexadecimal, of the offer without what may change between repetitions.
-            offer: as JSON, to rebuild the run after a restart.
-            secret: of this run alone; never shown.
-            plan_digest: hexadecimal.
-            terms: what the silo answered, plain values; it goes into the receipt.
-            study: the offer's, name and purpose; it goes into the receipt.
-            price: of the plan.
-            days: until the run is closed by itself.
-            max_runs: see `check_room`.
-            records: which part of the silo's records it reads.
+        The server names it by the `session`, the silo by `run`; after so many days it is closed by itself.
+        The offer is kept as JSON, to rebuild the run after a restart; its digest, hexadecimal, is of what may
+        not change between repetitions. The `secret` is of this run alone and never shown; into the receipt go
+        `terms`, plain values that the silo answered, and the offer's `study`, its name and purpose.
 
-        Returns:
-            The run; the one that is there already for a session known with the same offer, open or not.
-
-        Raises:
-            Refused: the session is known with another offer, there is no room for a run (`check_room`), the
-                account cannot carry the price, or the ledger cannot be written.
+        Returns the run; the one that is there already for a session known with the same offer, open or not.
+        Refused if the session is known with another offer, there is no room for a run (`check_room`), the
+        account cannot carry the price, or the ledger cannot be written.
         """
         with self.lock:
             known = self.session(session)
@@ -134,15 +122,8 @@ class LedgerFile(Journal):
     def close_run(self, run: str, facts: Mapping[str, Any] | None = None) -> Cost:
         """No round of it is paid for any more; what it did not use returns. Once closed, as it was closed.
 
-        Args:
-            run: its id.
-            facts: plain values for its receipt.
-
-        Returns:
-            What the account was charged.
-
-        Raises:
-            Refused: there is none of this id, or the ledger cannot be written.
+        Returns what the account was charged; `facts` are plain values for its receipt. Refused if there is
+        none of this id, or the ledger cannot be written.
         """
         with self.lock:
             record = self.run(run).record
@@ -157,13 +138,10 @@ _PURPOSE = b"fedsim receipt\n"  # no frame's body begins so
 
 
 def _receipt(enrolment: Enrolment, run: Run) -> dict[str, Any]:
-    """Content of a closed run's receipt; the same at every call.
+    """Content of a closed run's receipt; the same at every call. Refused if the run is open.
 
     Times are microseconds since 1970 by the ledger's clock. `head_before` and `head_after` are heads of the
     silo's chain: the run's entries lie between them.
-
-    Raises:
-        Refused: the run is open.
     """
     if run.charged is None:
         raise Refused("a run has a receipt once it is closed")

@@ -20,22 +20,15 @@ from silos.config import Config
 from silos.ledger import Reply, unpacked
 
 _MODEL, _SUMMARY = "model.safetensors", "summary.json"
-_OTHERS = shutil.ignore_patterns(
-    "report.html", "figures", "receipts", "offers"
-)  # of the run, not of the model
+# of the run, not of the model
+_OTHERS = shutil.ignore_patterns("report.html", "figures", "receipts", "offers")
 
 
 def write_own_model(config: Config, run: Path, out: Path) -> None:
-    """Write a deployed run's directory again, with the silo's own model in place of the run's.
-
-    Args:
-        config: the silo's; its daemon may be running.
-        run: the run's directory, as its server wrote it.
-        out: a new one, which `fedsim predict` takes as it takes the run's.
-
-    Raises:
-        InputError: the directory is of no run that this silo answered, or its algorithm has no own models.
-        Refused: the ledger cannot be read, was altered or is damaged.
+    """Write a deployed run's directory, as its server wrote it, with the silo's own model in place of the
+    run's to a new one, which `fedsim predict` takes as it takes the run's. The silo's daemon may be running.
+    InputError if the directory is of no run that this silo answered, or its algorithm has no own models;
+    Refused if the ledger cannot be read, was altered or is damaged.
     """
     from safetensors.torch import load_file, save_file
 

@@ -131,14 +131,9 @@ def by_person(
 ) -> Tensor:
     """Sum over the block's persons of the clip of their terms' sum or mean, (members, size), float64.
 
-    Args:
-        terms: sums records' terms, unclipped; None for gradients.
-        problem: as `terms` takes it.
-        block: with each record's person, whose records follow one another.
-        points: (d,) or (members, d).
-        clip: a number or (members, 1); None does not clip (mechanism `none`).
-        size: numbers in a term.
-        seen: as for `silos.records.clipped_sum`.
+    `terms` sums records' terms of `size` numbers, unclipped; None for gradients. The block has each record's
+    person, whose records follow one another. Points are (d,) or (members, d), the clip a number or
+    (members, 1), None (mechanism `none`) for no clip; `seen` is as for `silos.records.clipped_sum`.
     """
     if block.person is None:
         raise ValueError("records are not laid out by person")

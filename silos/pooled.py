@@ -47,18 +47,14 @@ class SumPart:
 
     @staticmethod
     def check_summable(plan: Plan, remembers: bool) -> None:
-        """Refuse what a silo that answers only in sums cannot do, and what its account cannot price.
-
-        Args:
-            plan: that was offered.
-            remembers: whether the silo method keeps memory between rounds.
+        """Refuse what a silo that answers only in sums cannot do, such as a silo method that `remembers`
+        between rounds, and what its account cannot price.
         """
         if plan.sampled:
             raise Refused("offer: sampled batches with secure aggregation; use full or fresh ones")
         if remembers:
-            raise Refused(
-                "offer: the algorithm's silo method keeps memory, and in sums it has no answers to keep"
-            )
+            hint = "and in sums it has no answers to keep"
+            raise Refused(f"offer: the algorithm's silo method keeps memory, {hint}")
 
     def priced(self, plan: Plan, problem: Problem) -> SumPart:
         """The part with its mechanism for the answers of this plan."""

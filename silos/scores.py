@@ -23,9 +23,8 @@ if TYPE_CHECKING:
 def mistakes(scores: Tensor, target: Tensor) -> Tensor:
     """Which records are misclassified, (records,) of truth values; scores that are no numbers are a mistake.
 
-    Args:
-        scores: (records,), predicting class 1 where positive and else 0, or (records, classes).
-        target: classes, (records,).
+    Scores are (records,), predicting class 1 where positive and else 0, or (records, classes); classes in
+    `target` are (records,).
     """
     predicted = (scores > 0).long() if scores.dim() == 1 else scores.argmax(-1)
     unknown = scores.isnan() if scores.dim() == 1 else scores.isnan().any(-1)
@@ -38,12 +37,8 @@ def score_bins(problem: Problem, features: Tensor, target: Tensor, w: Tensor, bi
     Bin k holds predicted probabilities of class 1 in (k / B, (k + 1) / B], the first one 0 too: with B even,
     records of the upper half are predicted to be class 1. Certainty of the other class is the worst bin.
 
-    Args:
-        problem: of two classes, with probabilities.
-        features: (records, features).
-        target: (records,); every other label than 1 counts as class 0.
-        w: the model, (d,).
-        bins: B, at least 1.
+    The problem has two classes, with probabilities; every other label than 1 counts as class 0. Features are
+    (records, features), target is (records,), the model w (d,), bins is B >= 1.
     """
     known = _probabilities(problem, features, w)
     if known.shape[-1] != 2:
@@ -58,14 +53,8 @@ def score_bins(problem: Problem, features: Tensor, target: Tensor, w: Tensor, bi
 def bounded_log_loss(problem: Problem, features: Tensor, target: Tensor, w: Tensor, bound: float) -> Tensor:
     """Each record's log loss as a share, (records,) in [0, 1]: see `log_loss_range`.
 
-    The probability of the record's class is held to [b, 1 - b].
-
-    Args:
-        problem: of two classes or more, with probabilities.
-        features: (records, features).
-        target: classes, (records,).
-        w: the model, (d,).
-        bound: b, in (0, 1/2).
+    The probability of the record's class is held to [b, 1 - b], b in (0, 1/2). The problem has two classes or
+    more, with probabilities. Features are (records, features), target's classes (records,), the model w (d,).
     """
     known = _probabilities(problem, features, w)
     own = known.gather(-1, _labels(known, target)[0].unsqueeze(-1)).squeeze(-1)

@@ -22,13 +22,10 @@ PER_ONE = 10**4 * 2**20
 
 
 def drawn(scores: Tensor, multipliers: Tensor, mechanism: Mechanism, noise: Callable[[], Tensor]) -> Tensor:
-    """An index for each silo, (silos, 1), float64.
+    """An index for each silo, (silos, 1), float64, by scores (silos, candidates), int64 parts.
 
-    Args:
-        scores: (silos, candidates), int64 parts.
-        multipliers: z ratio, (silos, 1).
-        mechanism: with exact noise the draw is exact; without privacy the best candidate is taken.
-        noise: gives a standard normal number for each silo, (silos, 1).
+    Multipliers are z ratio, (silos, 1), and `noise` gives a standard normal number for each silo, (silos, 1).
+    Of a mechanism with exact noise the draw is exact; without privacy the best candidate is taken.
     """
     parts = scores.numpy()
     if not mechanism.private:

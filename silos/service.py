@@ -38,17 +38,10 @@ def run(
 ) -> int:
     """Run `python -m silos` or `fedsim silo`; returns the exit code.
 
-    Args:
-        file: the silo's configuration.
-        enrol_first: make the silo's ledger and identity.
-        serve: after that, listen too; without `enrol_first` a daemon always does.
-        health: ask the running daemon instead.
-        insecure_simulation: allow seeded noise.
-        dry_run: with `enrol_first`, show what an enrolment would fix, and write nothing.
-
-    Raises:
-        InputError: the silo's file, or something that it names, is not as it must be.
-        Refused: the silo may not answer, or its ledger cannot be used.
+    With `enrol_first` the silo's ledger and identity are made, and only with `serve` it listens after that; a
+    `dry_run` shows what that would fix and writes nothing. With `health` the running daemon is asked instead.
+    InputError if the silo's file, or something that it names, is not as it must be; Refused if the silo may
+    not answer, or its ledger cannot be used.
     """
     os.umask(0o077)
     config = load_config(file)

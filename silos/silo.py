@@ -84,15 +84,10 @@ class Silo:
 
     @classmethod
     def open(cls, config: Config, insecure_simulation: bool = False) -> Self:
-        """Read the records, check them and the policy against the enrolment, and take the ledger.
-
-        Args:
-            config: the silo.
-            insecure_simulation: draw noise from the seed that the configuration has, for tests.
-
-        Raises:
-            InputError: the silo is not enrolled, or is not what was enrolled.
-            Refused: the ledger is damaged, or another process holds it.
+        """Read the records, check them and the policy against the enrolment, and take the ledger; for tests,
+        an `insecure_simulation` draws noise from the seed that the configuration has. InputError if the silo
+        is not enrolled, or is not what was enrolled; Refused if the ledger is damaged, or another process
+        holds it.
         """
         simulation = config.insecure_simulation
         if (simulation is not None) != insecure_simulation:

@@ -10,8 +10,9 @@ import torch
 
 from fedsim.common.identity import Identity
 from silos.account import Caps, Cost, Price, Stretch
-from silos.book import Book
+from silos.book import Book, Enrolment
 from silos.chain import entries
+from silos.journal import end_of
 from silos.ledger import RunLedger
 from silos.ledger_file import LedgerFile
 
@@ -24,7 +25,7 @@ def enrolled(folder: Path, expires: date = FAR) -> tuple[Path, Identity]:
     """A new ledger's file and its silo's identity."""
     identity = Identity.create(folder)
     path = folder / "ledger.sqlite"
-    LedgerFile.create(path, "silo-1", "ab" * 32, CAPS, identity.public, expires, None)
+    LedgerFile.create(path, Enrolment("silo-1", "ab" * 32, identity.public, CAPS, end_of(expires)))
     return path, identity
 
 
