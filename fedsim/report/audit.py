@@ -58,10 +58,9 @@ def audit_table(audit: AuditPart) -> TextTable:
         "answer moved, of sensitivity": lambda silo: _ratio(silo.sensitivity_ratio, 4),
         "other silos' answers moved": lambda silo: _ratio(silo.cross_silo_ratio, 2),
     }
-    short = ["silo", "claimed", *_SHORT, *_MOVED]
+    short = ["silo", "claimed", *["to a person\n(records)"] * audit.swaps, *_SHORT, *_MOVED]
     if audit.swaps:  # how far one record moves an answer was not tried
-        by_silo = dict(list(by_silo.items())[:-2])
-        short = ["silo", "claimed", "to a person\n(records)", *_SHORT]
+        by_silo, short = dict(list(by_silo.items())[:-2]), short[:-2]
     return TextTable.of(f"{some}; lower bounds on epsilon.", audit.silos, by_silo, short)
 
 
@@ -71,9 +70,9 @@ def _attained(silo: AuditedSilo, adversary: str) -> str:
         return "none"
     if silo.swapped > 1:
         return f"{shown_down(attained.attained, 3)} ({shown_down(attained.attained / silo.claimed, 3)} x)"
-    chance = attained.attained > claimed and not silo.findings  # one bound in twenty is above the truth
-    share = [f"{math.floor(100 * attained.attained / claimed)} %"] if claimed else []
-    notes = [*share, *(["by chance"] if chance else [])]
+    notes = [f"{math.floor(100 * attained.attained / claimed)} %"] if claimed else []
+    if attained.attained > claimed and not silo.findings:  # one bound in twenty is above the truth
+        notes.append("by chance")
     return shown_down(attained.attained, 3) + (f" ({', '.join(notes)})" if notes else "")
 
 
@@ -88,15 +87,13 @@ def _ratio(value: float | None, digits: int) -> str:
 
 def verdict(audit: AuditPart) -> list[str]:
     """One line, and for each silo whose claim is broken the reason."""
+    if audit.broken:
+        lines = [f"{silo.name}: {finding}" for silo in audit.silos for finding in silo.findings]
+        return ["BROKEN: at least one silo's claim does not hold", *lines]
     swapped = max((silo.swapped for silo in audit.silos), default=1)
-    if not audit.broken:
-        lines = ["no claim is broken by what was tried"]
-        if audit.swaps:
-            loss = f"what is attained is what a person of {swapped} records loses"
-            lines.append(f"{loss}: no violation, since the claim is about one record")
-        return lines
-    lines = [f"{silo.name}: {finding}" for silo in audit.silos for finding in silo.findings]
-    return ["BROKEN: at least one silo's claim does not hold", *lines]
+    loss = f"what is attained is what a person of {swapped} records loses"
+    lines = [f"{loss}: no violation, since the claim is about one record"] * audit.swaps
+    return ["no claim is broken by what was tried", *lines]
 
 
 def audit_figure(audit: AuditPart) -> Figure:

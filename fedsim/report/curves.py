@@ -65,25 +65,12 @@ def draw_runs(axes: Axes, run: RunData, column: str) -> None:
         rounds, values = rounds[kept], values[:, kept]
         every = max(1, len(rounds) // 8)
         low, high = np.percentile(values, [5, 95], axis=0)
-        many = len(values) >= FEW
-        curve(
-            axes,
-            rounds,
-            values.mean(0),
-            style,
-            name,
-            (low, high) if many else None,
-            markevery=(int(every * VARIANTS[variant][0] / 2), every),
-            markerfacecolor=style.colour if variant == "private" else "white",
-        )
-        if len(values) > 1 and not many:
-            _points(axes, rounds[::every], values[:, ::every], style)
-
-
-def _points(axes: Axes, x: np.ndarray, values: np.ndarray, style: Look) -> None:
-    """Each of few trials, (trials, points), by itself."""
-    for row in values:
-        axes.plot(x, row, ".", color=style.colour, markersize=3, alpha=0.6)
+        band = (low, high) if len(values) >= FEW else None
+        marked = int(every * VARIANTS[variant][0] / 2), every
+        inside = style.colour if variant == "private" else "white"
+        curve(axes, rounds, values.mean(0), style, name, band, markevery=marked, markerfacecolor=inside)
+        for row in values if 1 < len(values) < FEW else ():
+            axes.plot(rounds[::every], row[::every], ".", color=style.colour, markersize=3, alpha=0.6)
 
 
 LEVELS = {"pooled": "-.", "silo_alone": "--", "majority": ":", "mean": ":"}
@@ -137,10 +124,8 @@ class Line(NamedTuple):
 
 def measured(run: RunData) -> list[str]:
     """The columns that the run measured. InputError if there is neither."""
-    result = [
-        name for name in OF_TRAINING if run.table("metrics")[name].null_count < len(run.table("metrics"))
-    ]
-    if result:
+    table = run.table("metrics")
+    if result := [name for name in OF_TRAINING if table[name].null_count < len(table)]:
         return result
     objective = run.summary.objective
     why = f": {objective.reason}" if objective and objective.reason else ""
@@ -165,21 +150,12 @@ def _stem(column: str) -> str:
 def _draw(run: RunData, column: str, lines: Sequence[Line], folder: Path) -> None:
     with styled(3.4) as (figure, axes):
         draw_runs(axes, run, column)
-        _levels(axes, lines)
+        for i, line in enumerate(lines):  # about the model that is returned: a level
+            side, dash = (_MOST, (7, 2)) if line.side == "upper" else (_LEAST, (1.2, 1.4))
+            said = label(f"{side} {line.value:.2g}: {line.name}", 54)
+            colour = look(_FIRST + i).colour
+            axes.axhline(line.value, color=colour, linestyle=(0, dash), linewidth=1.4, label=said)
         axes.set(xlabel="rounds", ylabel=MEASURED_FIGURES[column][1])
         logarithmic(axes)
         legend_below(figure, axes)
         save(figure, folder, _stem(column))
-
-
-def _levels(axes: Axes, lines: Sequence[Line]) -> None:
-    """A bound is about the model that is returned: a level. Upper ones are dashed, lower ones dotted."""
-    for i, line in enumerate(lines):
-        upper = line.side == "upper"
-        axes.axhline(
-            line.value,
-            color=look(_FIRST + i).colour,
-            linestyle=(0, (7, 2)) if upper else (0, (1.2, 1.4)),
-            linewidth=1.4,
-            label=label(f"{_MOST if upper else _LEAST} {line.value:.2g}: {line.name}", 54),
-        )

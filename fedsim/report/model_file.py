@@ -45,10 +45,7 @@ class ModelFile(Section):
     recipe: Recipe | None = None
 
     def made(self) -> Problem:
-        """The problem itself, without its public part.
-
-        InputError if it is of a package that is not installed.
-        """
+        """The problem, without its public part; InputError if it is of a package that is not installed."""
         return problem_of(self.problem, self.num_features, self.num_classes, getattr(torch, self.dtype))
 
 
@@ -117,7 +114,6 @@ _PREPARED = "prepared."
 
 def write_models(models: Mapping[Any, Tensor], fitted: Fitted | None, file: Path) -> str:
     """Write a trial's models, by variant, and what prepares its records, atomically; returns the SHA-256.
-
     OSError if they cannot be written.
     """
     named = {variant: model.contiguous() for variant, model in models.items()}
@@ -130,12 +126,7 @@ def write_models(models: Mapping[Any, Tensor], fitted: Fitted | None, file: Path
 
 
 def read_models(file: Path, digest: str, recipe: str | None) -> tuple[dict[Any, Tensor], Fitted | None]:
-    """Read them back.
-
-    Raises:
-        ValueError: the file is not the one that was written.
-        OSError: it cannot be read.
-    """
+    """Read them back. ValueError if the file is not the one that was written, OSError if it is unreadable."""
     content = file.read_bytes()
     if sha256(content).hexdigest() != digest:
         raise ValueError(f"{file} was changed")

@@ -113,8 +113,7 @@ class Results:
         try:
             digest = ""
             if self._folder is not None:
-                file = self._folder / models_file(result.trial)
-                digest = write_models(result.models, result.fitted, file)
+                digest = write_models(result.models, result.fitted, self._file(result.trial))
             recipe = None if result.fitted is None else result.fitted.recipe.model_dump_json()
             self._record.append(key_of(result.trial), [*rows, Finished(result.trial, digest, recipe)])
         except OSError as error:
@@ -125,7 +124,7 @@ class Results:
         """Take up the trials that the record has; `tell` gets a line about each damaged one."""
         for finished in self._record.rows(Finished):
             trial, key = finished.trial, key_of(finished.trial)
-            file = (self._folder or Path()) / models_file(trial)
+            file = self._file(trial)
             try:
                 models, fitted = read_models(file, finished.models_sha256, finished.recipe)
                 statements = [_statement(row) for row in self._record.rows(SiloStatement, key)]
@@ -145,6 +144,9 @@ class Results:
         """All evaluations, in order of their trials."""
         return self.rows(Measurement)
 
+    def _file(self, trial: int) -> Path:
+        return (self._folder or Path()) / f"trial-{trial}.safetensors"
+
     def left(self, trials: int) -> list[int]:
         """The trials that have not ended, of so many."""
         return self._record.missing(range(trials), key_of)
@@ -153,11 +155,6 @@ class Results:
 def key_of(trial: int) -> str:
     """The key of a finished trial's entry."""
     return f"trial {trial}"
-
-
-def models_file(trial: int) -> str:
-    """The name of the file of a finished trial's models."""
-    return f"trial-{trial}.safetensors"
 
 
 def _defined(value: Any) -> Any:

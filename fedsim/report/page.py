@@ -48,10 +48,8 @@ class PageFigure:
 def save(outcome: Outcome, directory: Path) -> list[str]:
     """Write a run directory, with its page; returns what is in it.
 
-    A new one is whole or not there. In one that is taken already, every file is.
-
-    Raises:
-        OSError: it cannot be written.
+    A new one is whole or not there. In one that is taken already, every file is. OSError if it cannot be
+    written.
     """
     run = data_of(outcome, directory)
     began = directory.is_dir() and any(directory.iterdir())
@@ -69,7 +67,6 @@ def listing(directory: Path) -> list[str]:
 
 def write_page(directory: Path) -> Path:
     """Write report.html and figures/ into a run directory; what was there is replaced once all is ready.
-
     InputError if the directory is no run directory of this version, or cannot be written.
     """
     run = read(directory)
@@ -77,9 +74,8 @@ def write_page(directory: Path) -> Path:
 
 
 def publish(directory: Path, fill: Callable[[Path], None]) -> Path:
-    """Let `fill` write report.html and its figures into a folder, and move them to `directory`.
-
-    InputError if the directory cannot be written.
+    """Let `fill` write report.html and its figures into a folder, and move them to `directory`. InputError if
+    the directory cannot be written.
     """
     with writing(directory, "RUN"), atomic_files(directory) as draft:
         fill(draft)
@@ -167,13 +163,14 @@ def _statement(privacy: Privacy) -> list[tuple[str, str]]:
     """The privacy statement in five lines."""
     together = f". If they collude: {privacy.guarantee_colluding}" * bool(privacy.guarantee_colluding)
     silos = privacy.silos if privacy.private else []
-    costs = [_budgets(silos), *_claims(silos)] if silos else []
+    claims = _kept(silos, "epsilon_claimed", "at most what is claimed", "above the claim")
+    costs = "; ".join(filter(None, [_budgets(silos), claims]))
     worth = map(capital, person_lines(privacy.persons))
     return [
         ("Unit", privacy.unit),
         ("Adjacency", privacy.adjacency),
         ("Guarantee", privacy.guarantee + together),
-        *([("Epsilon", ". ".join([f"{epsilon_range(silos)}: {'; '.join(costs)}", *worth]))] if silos else []),
+        *([("Epsilon", ". ".join([f"{epsilon_range(silos)}: {costs}", *worth]))] if silos else []),
         ("Trusted", ". ".join(map(capital, privacy.trusted))),
     ]
 
@@ -187,40 +184,35 @@ def how_facts(privacy: Part) -> list[tuple[str, str]]:
     ]
 
 
-def _claims(silos: list[SiloRow]) -> list[str]:
-    claims = [s for s in silos if s.epsilon_claimed is not None]
-    under = [s.name for s in claims if _exceeds(s.epsilon_guaranteed, s.epsilon_claimed)]
-    return [_verdict(under, len(claims), "at most what is claimed", "above the claim")] if claims else []
-
-
 def _budgets(silos: list[SiloRow]) -> str:
-    limited = [silo for silo in silos if silo.epsilon_budget is not None]
-    if not limited:
-        return f"no budget in all {len(silos):,} silos, so that nothing bounds what the run costs"
-    over = [silo.name for silo in limited if _exceeds(silo.epsilon_guaranteed, silo.epsilon_budget)]
-    return _verdict(over, len(limited), "within its budget", "above its budget")
+    unlimited = f"no budget in all {len(silos):,} silos, so that nothing bounds what the run costs"
+    return _kept(silos, "epsilon_budget", "within its budget", "above its budget") or unlimited
 
 
-def _exceeds(cost: float | None, limit: float | None) -> bool:
-    """Whether a cost is above its limit; a cost of None is infinite."""
-    return limit is not None and (cost is None or cost > limit)
-
-
-def _verdict(failed: list[str], total: int, good: str, bad: str) -> str:
+def _kept(silos: list[SiloRow], limit: str, good: str, bad: str) -> str:
+    """Whether what is guaranteed, where None is infinite, keeps to a limit; empty where no silo has one."""
+    limits = [(silo, most) for silo in silos if (most := getattr(silo, limit)) is not None]
+    costs = [(silo.name, silo.epsilon_guaranteed, most) for silo, most in limits]
+    failed = [name for name, cost, most in costs if cost is None or cost > most]
     if not failed:
-        return f"{good} in all {total:,} silos"
+        return f"{good} in all {len(costs):,} silos" * bool(costs)
     more = f" and {len(failed) - 5:,} more" if len(failed) > 5 else ""
-    return f"{bad} in {len(failed):,} of {total:,} silos: {', '.join(failed[:5])}{more}"
+    return f"{bad} in {len(failed):,} of {len(costs):,} silos: {', '.join(failed[:5])}{more}"
 
 
 def _figures(run: RunData, folder: Path) -> list[PageFigure]:
     """The figures that have something to show, those of the chosen metric first."""
     spread, metric = _spread(run), run.summary.metrics.metric
-    what = capital(METRICS[metric].title)
+    markers = (
+        "Filled markers: the run; hollow: the same algorithm without noise and clipping; levels: baselines, "
+        "which are not private."
+    )
+    if run.summary.deployment is not None:
+        markers = "On public test records of the server's own."
     drawn = {
         f"{MEASURED_FIGURES[metric][0]}-against-rounds": (
             plots.against_rounds(run, metric),
-            f"{what} against rounds: mean{spread}. {_markers(run.summary)}",
+            f"{capital(METRICS[metric].title)} against rounds: mean{spread}. {markers}",
         ),
         f"{MEASURED_FIGURES[metric][0]}-by-silo": (
             plots.silo_values(run),
@@ -250,15 +242,6 @@ def _figures(run: RunData, folder: Path) -> list[PageFigure]:
         ),
     }
     return [_saved(figure, folder, stem, caption) for stem, (figure, caption) in drawn.items() if figure]
-
-
-def _markers(summary: Summary) -> str:
-    if summary.deployment is not None:
-        return "On public test records of the server's own."
-    return (
-        "Filled markers: the run; hollow: the same algorithm without noise and clipping; levels: baselines, "
-        "which are not private."
-    )
 
 
 _CALIBRATION = (
@@ -307,10 +290,8 @@ def _audit(audit: AuditPart | None, folder: Path) -> dict[str, object] | None:
 
 
 def _environment(summary: Summary) -> list[tuple[str, str]]:
-    where = [(name.capitalize(), str(value)) for name, value in summary.environment.items()]
-    versions = ", ".join(f"{name} {version}" for name, version in summary.versions.items())
     return [
         ("Wall time", f"{summary.wall_seconds:,.2f} s, runtime {summary.runtime}"),
-        ("Versions", versions),
-        *where,
+        ("Versions", ", ".join(f"{name} {version}" for name, version in summary.versions.items())),
+        *((name.capitalize(), str(value)) for name, value in summary.environment.items()),
     ]

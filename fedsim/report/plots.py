@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -65,10 +66,9 @@ def clipping(run: RunData) -> Figure | None:
     with styled(2.6) as (figure, axes):
         rounds, shares = by_round(run.table("clipping"), "clipped")
         kept = thinned(len(rounds))
-        many = len(shares) >= FEW
-        band = np.percentile(shares[:, kept], [5, 95], axis=0) if many else None
-        edges = None if band is None else (band[0], band[1])
-        curve(axes, rounds[kept], shares[:, kept].mean(0), look(0), "share clipped", edges)
+        low, high = np.percentile(shares[:, kept], [5, 95], axis=0)
+        band = (low, high) if len(shares) >= FEW else None
+        curve(axes, rounds[kept], shares[:, kept].mean(0), look(0), "share clipped", band)
         norms = by_round(run.table("clipping"), "median_norm")[1][:, kept].mean(0)
         curve(axes, rounds[kept], norms, look(1), "median norm / clip")
         axes.axhline(1.0, color=GREY, linewidth=0.9, linestyle=":", label="the clip; all terms")
@@ -197,16 +197,14 @@ def _rows(axes: Axes, names: list[str], spread: dict[str, Spread], look_: Look, 
     rows = [names.index(silo) + (-0.14 if private else 0.14) for silo in spread]
     mean, low, high = np.array(list(spread.values())).T
     axes.hlines(rows, low, high, color=look_.colour, linewidth=1.6, linestyle="-" if private else (0, (2, 1)))
-    axes.plot(
-        mean,
-        rows,
-        look_.marker,
-        color=look_.colour,
-        markerfacecolor=look_.colour if private else "white",
-        markersize=5.5,
-        clip_on=False,
-        label=name,
-    )
+    inside = look_.colour if private else "white"
+    points: dict[str, Any] = {
+        "color": look_.colour,
+        "markerfacecolor": inside,
+        "markersize": 5.5,
+        "clip_on": False,
+    }
+    axes.plot(mean, rows, look_.marker, label=name, **points)
 
 
 def _sorted(axes: Axes, spread: dict[str, Spread], look_: Look, name: str) -> None:
@@ -223,15 +221,14 @@ def spend(run: RunData) -> Figure | None:
         lines.setdefault(silo, []).append(tuple(point))
     if not lines:
         return None
-    alike = _alike(lines)
     with styled(3.2) as (figure, axes):
-        for index, silos in enumerate(alike):
-            _spend_line(axes, lines[silos[0]], look(index), index, _shared(silos))
+        for index, (silo, *others) in enumerate(_alike(lines)):
+            name = f"{len(others) + 1} silos, as {label(silo, 16)}" if others else label(silo, 16)
+            _spend_line(axes, lines[silo], index, name)
         budgets = sorted({points[0][2] for points in lines.values() if points[0][2] is not None})
-        name: str | None = f"budget{'s' * (len(budgets) > 1)}"
-        for budget in budgets:
+        for i, budget in enumerate(budgets):
+            name = "" if i else f"budget{'s' * (len(budgets) > 1)}"
             axes.axhline(budget, color=GREY, linewidth=0.9, linestyle=":", label=name)
-            name = None
         axes.set(xlabel="rounds", ylabel="epsilon spent")
         from_zero(axes, "x", "y")
         legend_below(figure, axes)
@@ -264,24 +261,12 @@ def _close(one: Points, other: Points, least: float) -> bool:
     )
 
 
-def _shared(silos: list[str]) -> str:
-    """The name of a curve: its silo's, or how many have the same."""
-    return label(silos[0], 16) if len(silos) == 1 else f"{len(silos)} silos, as {label(silos[0], 16)}"
-
-
-def _spend_line(axes: Axes, points: Points, look_: Look, index: int, name: str) -> None:
-    rounds, spent, _ = zip(*points, strict=True)
-    values = np.array([np.nan if value is None else value for value in spent])
+def _spend_line(axes: Axes, points: Points, index: int, name: str) -> None:
+    rounds, spent, _ = np.array(points, dtype=float).T  # None is not a number
     every = max(1, len(rounds) // 5)
-    curve(
-        axes,
-        np.array(rounds),
-        values,
-        look_,
-        name,
-        markevery=(min(index % every + 1, len(rounds) - 1), every),
-        drawstyle="steps-post" if len(rounds) < 8 else "default",
-    )
+    marked = min(index % every + 1, len(rounds) - 1), every
+    steps = "steps-post" if len(rounds) < 8 else "default"
+    curve(axes, rounds, spent, look(index), name, markevery=marked, drawstyle=steps)
 
 
 _MOST_BARS = 30

@@ -52,10 +52,8 @@ class Predictor:
 
         Args:
             table: a pandas.DataFrame, the path of a CSV or Parquet file, or an array whose columns are the
-                recipe's in their order; other columns of a table do no harm.
-
-        Raises:
-            InputError: names the column and the row that are wrong, and what would be right.
+                recipe's in their order; other columns of a table do no harm. InputError names the column and
+                the row that are wrong, and what would be right.
         """
         prepared = self._known.features(table)
         return prepared[:, :-1] if self._has_bias else prepared
@@ -67,10 +65,8 @@ class Predictor:
         return linear and self.fitted is not None and self.fitted.recipe.intercept
 
     def scores(self, table: Any) -> Floats:
-        """The problem's scores of records, by the code of training: (n,), or (n, outputs).
-
-        Raises:
-            InputError: as `features`, or a network cannot be applied to a record.
+        """The problem's scores of records, by the code of training: (n,), or (n, outputs). InputError as of
+        `features`, or if a network cannot be applied to a record.
         """
         features = torch.as_tensor(self._known.features(table)).to(self.parameters.dtype)
         scores = self.problem.scores(features, self.parameters)
@@ -80,14 +76,11 @@ class Predictor:
         return np.asarray(scores.double().numpy())
 
     def predict(self, table: Any) -> pd.DataFrame:
-        """A row for each record, in their order and with a DataFrame's index.
+        """A row for each record, in their order and with a DataFrame's index; InputError as of `scores`.
 
         Returns:
             `prediction`: a class's own label, or a number in its own units. For classes also
             `probability LABEL` of each, or `score` where the loss gives no probabilities.
-
-        Raises:
-            InputError: as `scores`.
         """
         import pandas as pd
 
@@ -121,9 +114,8 @@ class Predictor:
             values = self.problem.parameters(self.parameters)
         else:
             weights, bias = self.coefficients()
-            module = nn.Linear(
-                weights.shape[1], weights.shape[0], bias=self._has_bias, dtype=self.parameters.dtype
-            )
+            outputs, d = weights.shape
+            module = nn.Linear(d, outputs, bias=self._has_bias, dtype=self.parameters.dtype)
             values = {"weight": weights, **({"bias": bias} if self._has_bias else {})}
         with torch.no_grad():
             for name, parameter in module.named_parameters():
@@ -132,7 +124,6 @@ class Predictor:
 
     def coefficients(self) -> tuple[Tensor, Tensor]:
         """Weights (outputs, d) of a linear model's `features`, and biases (outputs,), 0 without one.
-
         InputError if it is a network.
         """
         if isinstance(self.problem, NeuralNetwork):
@@ -143,9 +134,8 @@ class Predictor:
         return matrix[:-1].T.clone(), matrix[-1].clone()
 
     def to_sklearn(self) -> Pipeline:
-        """A linear model as scikit-learn's: see `fedsim.report.to_sklearn`.
-
-        InputError if it is a network, or of a loss that scikit-learn has no model for.
+        """A linear model as scikit-learn's: see `fedsim.report.to_sklearn`. InputError if it is a network, or
+        of a loss that scikit-learn has no model for.
         """
         from fedsim.report.to_sklearn import pipeline_of
 

@@ -59,11 +59,9 @@ def statement(outcome: Outcome) -> Privacy:
 
 
 def _uncovered(deployed: Deployed) -> list[str]:
-    lines = []
-    if deployed.measured:
-        lines.append("metrics: they are computed from the server's own test records, which count as public")
+    metrics = "metrics: they are computed from the server's own test records, which count as public"
     return [
-        *lines,
+        *[metrics] * deployed.measured,
         "how each silo prepares its records: by what its own operator declares",
         "sizes, budgets, noise levels and who took part in which round: they are public",
         CHOICE,
@@ -90,8 +88,7 @@ def guarantee(resolved: Resolved) -> str:
 def how(resolved: Resolved) -> dict[str, Any]:
     """Mechanism, sampler and accountant of a statement, and the theorem that set the noise, if one did."""
     mechanism, sampler, prescribed = resolved.mechanism, samplers(resolved), resolved.prescribed
-    claimed: dict[str, Any] = {}
-    said = words_of(resolved)
+    claimed, said = dict[str, Any](), words_of(resolved)
     shares = "".join(f" {stage.name} {stage.share:g}," for stage in resolved.stages)
     if resolved.sums is not None:
         claimed["guarantee_colluding"] = resolved.sums.mechanism.guarantee_colluding
@@ -99,10 +96,8 @@ def how(resolved: Resolved) -> dict[str, Any]:
         claimed |= {"theorem": prescribed.theorem, "violations": list(prescribed.violations)}
     return {
         "notices": _notices(resolved),
+        **{name: getattr(said, name) for name in ("adjacency", "title", "counted")},
         "unit": said.one if mechanism.private else NONE.name,
-        "adjacency": said.adjacency,
-        "title": said.title,
-        "counted": said.counted,
         "mechanism": mechanism.name,
         "sampler": sampler,
         "accountant": mechanism.accountant(sampler) + (shares and f"; of mu^2{shares} training the rest"),
@@ -120,7 +115,9 @@ def _notices(resolved: Resolved) -> list[str]:
         lines.append(
             "epsilon is unlimited: no budget bounds what this run costs, which only a simulation allows"
         )
-    if _rounds_coarsely(resolved):
+    float32 = resolved.scenario.runtime.dtype == "float32"
+    if resolved.mechanism.private and float32 and resolved.trace.plan.sampled:
+        # Rounding may exceed the part of the clipping norm that is reserved for it (`silos.sums`).
         lines.append(
             "float32 with sampled batches: rounding of a sum may tell more than the accountant says; float64 "
             "does not"
@@ -129,12 +126,6 @@ def _notices(resolved: Resolved) -> list[str]:
         lines.append(f"outside the conditions of {prescribed.theorem}, so that its claim does not apply:")
         lines += [f"  {violation}" for violation in prescribed.violations]
     return lines
-
-
-def _rounds_coarsely(resolved: Resolved) -> bool:
-    """Whether rounding of a sum may exceed the part of the clipping norm reserved for it (`silos.sums`)."""
-    float32 = resolved.scenario.runtime.dtype == "float32"
-    return resolved.mechanism.private and float32 and resolved.trace.plan.sampled
 
 
 def parameters(resolved: Resolved) -> dict[str, Parameters]:
@@ -178,7 +169,6 @@ def not_private(scenario: Scenario) -> list[str]:
 
 
 OWN = "code of the silo's own installation, with its records: nothing keeps it from a file or the network"
-_OURS = "fedsim."
 
 
 def trusted(resolved: Resolved) -> list[str]:
@@ -193,11 +183,11 @@ def trusted(resolved: Resolved) -> list[str]:
 def plug_ins(resolved: Resolved) -> list[str]:
     """Algorithm, problem, network and data set that are not fedsim's, as `kind package.module:name`."""
     problem = resolved.problem
-    parts = [("algorithm", resolved.algorithm), ("problem", problem), ("data set", resolved.scenario.data)]
+    parts = {"algorithm": resolved.algorithm, "problem": problem, "data set": resolved.scenario.data}
     result = [
         f"{kind} {type(part).__module__}:{type(part).__qualname__}"
-        for kind, part in parts
-        if not type(part).__module__.startswith(_OURS)
+        for kind, part in parts.items()
+        if not type(part).__module__.startswith("fedsim.")
     ]
     if isinstance(problem, NeuralNetwork) and isinstance(problem.model, Imported):
         result.append(f"module {problem.model.path}")
@@ -233,8 +223,7 @@ def _of(silos: Sequence[SiloRow]) -> str:
     for silo in silos:
         groups.setdefault((silo.epsilon_attainable, silo.epsilon_guaranteed), []).append(silo.name)
     if len(groups) > _MOST_GROUPS:
-        costs = [silo.epsilon_guaranteed for silo in silos]
-        most = max(inf if cost is None else cost for cost in costs)
+        most = max(inf if silo.epsilon_guaranteed is None else silo.epsilon_guaranteed for silo in silos)
         return f"up to {shown_up(most)} in {len(silos)} silos"
     return "; ".join(f"{true_epsilon(*group)} ({_named(names)})" for group, names in groups.items())
 
@@ -279,10 +268,8 @@ def price(
     """The cost of a plan that silos have admitted; `verified` has dp-accounting's epsilon of each silo, and
     `evaluated` what they admitted of the evaluation.
     """
-    other_units = {"conversions": conversions(resolved, admitted)} if convert else {}
     more = [{"epsilon_dp_accounting": each} for each in verified]
-    silos = admitted_rows(resolved, admitted, more, evaluated)
-    parts = how(resolved)
+    silos, parts = admitted_rows(resolved, admitted, more, evaluated), how(resolved)
     return PriceStatement(
         scenario=resolved.scenario.name,
         rounds=len(resolved.trace.plan.rounds),
@@ -290,5 +277,5 @@ def price(
         **parts | {"notices": [*true_epsilons(silos), *parts["notices"]]},
         **persons(resolved, admitted, evaluated),
         **parameters(resolved),
-        **other_units,
+        **({"conversions": conversions(resolved, admitted)} if convert else {}),
     )

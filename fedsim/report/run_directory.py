@@ -88,13 +88,7 @@ def columns(name: str) -> dict[str, pa.DataType]:
 
 
 def arrow(name: str, rows: Sequence[Any], made_of: Mapping[str, str] | None = None) -> pa.Table:
-    """Rows of a table as Arrow's.
-
-    Args:
-        name: of the table.
-        rows: of its class.
-        made_of: the table's metadata; by default what it is made of in a simulation.
-    """
+    """Rows of a table as Arrow's; `made_of` is its metadata, else what it is made of in a simulation."""
     if made_of is None:
         made_of = {"simulation_only": TABLES[name].made_of} if TABLES[name].made_of else {}
     schema = pa.schema(columns(name), metadata=dict(made_of) or None)
@@ -265,10 +259,8 @@ _NO_NOISE = "# No privacy: this run neither clipped nor added noise.\n"
 
 
 def write(outcome: Outcome, run: RunData, folder: Path, place: Path) -> None:
-    """Write all data of a run, `run` being the results of `outcome`, into an empty folder.
-
-    Args:
-        place: where the folder will be, which file names in the scenario are relative to.
+    """Write all data of a run, `run` being the results of `outcome`, into an empty folder, which will be at
+    `place`: file names in the scenario are relative to that.
     """
     head = _DEPLOYED if outcome.deployed else SECRET if outcome.main == "private" else _NO_NOISE
     (folder / "scenario.yaml").write_text(head + to_yaml(scenario_tree(outcome, place)), encoding="utf-8")
@@ -277,7 +269,8 @@ def write(outcome: Outcome, run: RunData, folder: Path, place: Path) -> None:
         pq.write_table(run.table(name), folder / f"{name}.parquet")
     for variant, models in run.models.items():
         named = {f"trial-{trial}.{variant}": model for trial, model in models.items()}
-        file = folder / _model_file(variant, baseline=variant != outcome.main)
+        other = "nonprivate_model" if variant == outcome.main else "nonprivate_baseline"
+        file = folder / f"{'model' if variant == 'private' else other}.safetensors"
         file.write_bytes(save(named))  # a full disk is an OSError, which its `save_file` does not raise
     write_trained(run.trained, folder)
     if outcome.deployed is not None:
@@ -302,10 +295,3 @@ def _write_receipts(deployed: Deployed, folder: Path) -> None:
         file.write_text(receipt, encoding="utf-8")
     for name, key in deployed.identities.items():
         (folder / f"{name}.pub").write_text(f"{key}\n", encoding="utf-8")
-
-
-def _model_file(variant: str, baseline: bool) -> str:
-    """Only private models are in `model.safetensors`."""
-    if variant == "private":
-        return "model.safetensors"
-    return "nonprivate_baseline.safetensors" if baseline else "nonprivate_model.safetensors"

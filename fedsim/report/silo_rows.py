@@ -27,23 +27,16 @@ from fedsim.scenario.resolve import Resolved
 
 def costliest(outcome: Outcome) -> list[Statement]:
     """Each silo's statement of its costliest trial, by name: participation differs between trials."""
-    worst: dict[str, Statement] = {}
-    for statement in (
-        statement for trial in outcome.results.trials.values() for statement in trial.statements
-    ):
-        name = statement.admitted.terms.name
-        if _cost(statement) >= _cost(worst.setdefault(name, statement)):
-            worst[name] = statement
+    statements = [each for trial in outcome.results.trials.values() for each in trial.statements]
+    statements.sort(key=lambda each: (each.admitted.epsilon_guaranteed, each.epsilon_spent))
+    worst = {each.admitted.terms.name: each for each in statements}  # the last one of a silo stays
     return [worst[name] for name in sorted(worst)]
 
 
 def silo_rows(outcome: Outcome) -> list[SiloRow]:
     """One row a silo, of `costliest`; where no trial is complete, what was accepted, and nothing spent."""
     rows = costliest(outcome)
-    spent = [
-        {"epsilon_spent": finite(statement.epsilon_spent), "rounds": len(statement.rounds)}
-        for statement in rows
-    ]
+    spent = [{"epsilon_spent": finite(row.epsilon_spent), "rounds": len(row.rounds)} for row in rows]
     return admitted_rows(outcome.resolved, admitted_of(outcome), spent, outcome.evaluated)
 
 
@@ -53,10 +46,6 @@ def admitted_of(outcome: Outcome) -> list[Admitted]:
         return [statement.admitted for statement in rows]
     first = {accepted.terms.name: accepted for accepted in reversed(outcome.admitted)}
     return [first[name] for name in sorted(first)]
-
-
-def _cost(statement: Statement) -> tuple[float, float]:
-    return statement.admitted.epsilon_guaranteed, statement.epsilon_spent
 
 
 def admitted_rows(
@@ -87,10 +76,8 @@ def admitted_rows(
 
 
 def _larger(row: SiloRow, other: SiloRow) -> SiloRow:
-    cost, pairs = other.epsilon_guaranteed, {"epsilon_spent": other.epsilon_guaranteed}
-    pairs |= {
-        f"epsilon_{of}": getattr(other, f"epsilon_{of}") for of in ("guaranteed", "colluding", "attribute")
-    }
+    cost, also = other.epsilon_guaranteed, ("epsilon_guaranteed", "epsilon_colluding", "epsilon_attribute")
+    pairs = {"epsilon_spent": cost, **{name: getattr(other, name) for name in also}}
     larger = {
         name: None if value is None or (own := getattr(row, name)) is None else max(own, value)
         for name, value in pairs.items()
@@ -186,11 +173,10 @@ def _price(outcome: Outcome, admitted: Admitted) -> PriceOf | None:
     """The price of exact noise, where a deployed silo priced its plan by it; else None."""
     if outcome.deployed is None:
         return None
-    resolved, problem = outcome.resolved, outcome.resolved.problem
-    exact = GridGaussian(resolved.trace.plan.extent(problem.dimension, problem.num_features))
-    terms, z = admitted.terms, admitted.noise_multiplier
-    census = outcome.resolved.trace.plan.census(terms.rounds)
-    if exact.epsilons(census, [(terms.n, z, terms.delta)]) != [admitted.epsilon_guaranteed]:
+    plan, problem, terms = outcome.resolved.trace.plan, outcome.resolved.problem, admitted.terms
+    exact = GridGaussian(plan.extent(problem.dimension, problem.num_features))
+    case = terms.n, admitted.noise_multiplier, terms.delta
+    if exact.epsilons(plan.census(terms.rounds), [case]) != [admitted.epsilon_guaranteed]:
         return None
     return lambda census, n, z, delta: exact.epsilons(census, [(n, z, delta)])[0]
 

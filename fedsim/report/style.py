@@ -32,6 +32,7 @@ _SETTINGS: dict[Any, Any] = {
     "legend.fontsize": 9,
     "axes.spines.top": False,
     "axes.spines.right": False,
+    "text.parse_math": False,  # names are plain text, dollars too
     "svg.fonttype": "none",  # letters stay letters: small, and they can be searched and copied
     "svg.hashsalt": "fedsim",
 }
@@ -51,14 +52,6 @@ def look(index: int) -> Look:
     return Look(*(cycle[index % len(cycle)] for cycle in (_COLOURS, _DASHES, _MARKERS)))  # type: ignore[arg-type]
 
 
-@contextmanager
-def any_text() -> Iterator[None]:
-    """Draw names as plain text: no mathematics between dollars, no warning of a missing letter."""
-    with matplotlib.rc_context({"text.parse_math": False}), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Glyph .* missing from")
-        yield
-
-
 class Picture(Figure):
     """A figure that a notebook shows, whether pyplot is imported or not."""
 
@@ -71,7 +64,8 @@ class Picture(Figure):
 
 @contextmanager
 def _style() -> Iterator[None]:
-    with matplotlib.rc_context(_SETTINGS), any_text():
+    with matplotlib.rc_context(_SETTINGS), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing from")  # a name may have any letter
         yield
 
 
@@ -149,12 +143,12 @@ def legend_below(figure: Figure, axes: Axes, by_height: bool = False) -> None:
     handles, labels = axes.get_legend_handles_labels()
     if not labels:
         return
-    arrange = _columns
+    order = sorted(range(len(labels)), key=lambda at: len(labels[at]))
     if by_height:
         _, handles, labels = map(list, zip(*reversed(_ends(axes)), strict=True))
-        arrange = _in_order
+        order = list(range(len(labels)))
     columns = next(
-        (c for n in (3, 2) if _width(c := arrange(labels, n), labels) <= _LETTERS), arrange(labels, 1)
+        (c for n in (3, 2) if _width(c := _columns(order, n), labels) <= _LETTERS), _columns(order, 1)
     )
     order = [at for column in columns for at in column]
     figure.set_figheight(figure.get_figheight() + _LINE * len(columns[0]))
@@ -174,15 +168,9 @@ _LETTERS, _HANDLE, _LINE = 63, 5, 0.19
 """Letters that fit beside each other in a legend, what a handle takes of them, and a line in inches."""
 
 
-def _columns(labels: Sequence[str], count: int) -> list[list[int]]:
-    """Places of labels in columns of almost one length: short labels first, each column in their order."""
-    order = sorted(range(len(labels)), key=lambda at: len(labels[at]))
+def _columns(order: Sequence[int], count: int) -> list[list[int]]:
+    """Places of labels in columns of almost one length, filled in this order; each column is ascending."""
     return [sorted(column.tolist()) for column in np.array_split(order, count) if len(column)]
-
-
-def _in_order(labels: Sequence[str], count: int) -> list[list[int]]:
-    """Places of labels in columns, one after the other."""
-    return [column.tolist() for column in np.array_split(range(len(labels)), count) if len(column)]
 
 
 def _width(columns: Sequence[Sequence[int]], labels: Sequence[str]) -> int:
@@ -202,7 +190,9 @@ def save(figure: Figure, folder: Path, stem: str) -> str:
     svg = _drawn(figure)
     with _style():
         figure.savefig(folder / f"{stem}.png", dpi=200)
-    (folder / f"{stem}.svg").write_text(_by_night(svg), encoding="utf-8")
+    head = svg.index(">", svg.index("<svg")) + 1
+    by_night = f'{svg[:head]}\n<style type="text/css"><![CDATA[\n{NIGHT}]]></style>{svg[head:]}'
+    (folder / f"{stem}.svg").write_text(by_night, encoding="utf-8")
     return _inline(svg, stem)
 
 
@@ -250,11 +240,6 @@ NIGHT = f"@media screen and (prefers-color-scheme: dark) {{\nsvg text {{ fill: {
 """These rules stand in the page or the file that a figure is in."""
 
 
-def _by_night(svg: str) -> str:
-    head = svg.index(">", svg.index("<svg")) + 1
-    return f'{svg[:head]}\n<style type="text/css"><![CDATA[\n{NIGHT}]]></style>{svg[head:]}'
-
-
 _UPPER = 0.5  # values that all lie above this share of the largest leave the axis's lower part empty
 _EARLY = 0.1  # the share of the rounds after which a run has begun in earnest
 _FLAT = 0.25  # later values that take less than this share of an axis cannot be read on it
@@ -269,14 +254,14 @@ def frame(axes: Axes, direction: str, values: Sequence[float], late: Sequence[fl
     """
     low, high, first = min(values, default=0.0), max(values, default=1.0), ""
     if late and max(late) - min(late) < _FLAT * (high - min(low, 0.0)) and high > 2 * max(late) > 0:
-        first, low, high = f"the start is at {_number(high)}", min(late), max(late)
+        first, low, high = f"the start is at {high:.3g}", min(late), max(late)
     cut = low > _UPPER * high > 0
     margin = 0.08 * (high - low) or 0.08 * abs(high)
     bottom = low - margin if cut or low < 0 else 0.0
     top = high + margin if high > low or high > 0 else 1.0
     getattr(axes, f"set_{direction}lim")(bottom, top)
-    shown = f"axis from {_number(bottom)}{f' to {_number(top)}' if first else ', not 0'}" if cut else ""
-    return ";\n".join(filter(None, [shown or (first and f"axis to {_number(top)}"), first]))
+    shown = f"axis from {bottom:.3g}{f' to {top:.3g}' if first else ', not 0'}" if cut else ""
+    return ";\n".join(filter(None, [shown or (first and f"axis to {top:.3g}"), first]))
 
 
 def frame_lines(axes: Axes) -> None:
@@ -299,10 +284,6 @@ def _finite(values: Sequence[np.ndarray]) -> list[float]:
     joined = np.concatenate([*values, np.empty(0)])
     result: list[float] = joined[np.isfinite(joined)].tolist()
     return result
-
-
-def _number(value: float) -> str:
-    return f"{value:.3g}"
 
 
 def is_level(axes: Axes, line: Line2D) -> bool:

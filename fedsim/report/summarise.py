@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import platform
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from statistics import fmean
@@ -58,7 +58,18 @@ def summarise(outcome: Outcome) -> Summary:
     """The summary of a run: metrics, participation, cost of each silo."""
     scenario, metrics = outcome.resolved.scenario, _metrics(outcome)
     baselines = baselines_of(outcome.results.rows(BaselineMeasurement))
-    worth = {"joining": joining(outcome), "own_models": own_models(outcome), "costs": costs(outcome)}
+    parts: dict[str, Any] = {
+        "groups": _groups(outcome),
+        "baselines": baselines,
+        "joining": joining(outcome),
+        "own_models": own_models(outcome),
+        "costs": costs(outcome),
+        "evaluation": _evaluation(outcome, metrics),
+        "deployment": outcome.deployed and _deployment(outcome, outcome.deployed),
+        "heterogeneity": outcome.heterogeneity and Heterogeneity(**outcome.heterogeneity),
+        "objective": _objective(outcome),
+        "clipping": _clipping(outcome),
+    }
     return Summary(
         format=FORMAT,
         scenario=scenario.name,
@@ -72,16 +83,12 @@ def summarise(outcome: Outcome) -> Summary:
         wall_seconds=round(outcome.wall_seconds, 3),
         warnings=[*outcome.resolved.warnings, *warnings(outcome), *no_better(metrics, baselines)],
         metrics=metrics,
-        **({"groups": groups} if (groups := _groups(outcome)) else {}),
-        **({"baselines": baselines} if baselines else {}),
-        **{name: part for name, part in worth.items() if part is not None},
-        **({"evaluation": found} if (found := _evaluation(outcome, metrics)) else {}),
         participation=_participation(outcome),
         privacy=statement(outcome),
         versions=_versions(),
         environment={"platform": platform.platform(), "cpus": os.cpu_count()},
         **parameters(outcome.resolved),
-        **_simulated(outcome),
+        **{name: part for name, part in parts.items() if part},
     )
 
 
@@ -109,23 +116,10 @@ def _evaluation(outcome: Outcome, metrics: Metrics) -> list[Estimated]:
     ]
 
 
-def _simulated(outcome: Outcome) -> dict[str, Any]:
-    """The parts that only some runs have: a deployment's, and measurements on training records."""
-    result: dict[str, Any] = {}
-    if outcome.deployed is not None:
-        result["deployment"] = _deployment(outcome, outcome.deployed)
-    if outcome.heterogeneity is not None:
-        result["heterogeneity"] = Heterogeneity(**outcome.heterogeneity)
-    for first in outcome.results.rows(OptimumNote)[:1]:
-        result["objective"] = Objective(**{k: v for k, v in first._asdict().items() if k != "reason" or v})
-    if clipping := _clipping(outcome):
-        result["clipping"] = clipping
-    return result
-
-
-_CLIPPING = (
-    "made of training records without noise, in simulation only: a federation would have to query for it"
-)
+def _objective(outcome: Outcome) -> Objective | None:
+    for first in outcome.results.rows(OptimumNote):
+        return Objective(**{k: v for k, v in first._asdict().items() if k != "reason" or v})
+    return None
 
 
 def _clipping(outcome: Outcome) -> Clipping | None:
@@ -137,11 +131,9 @@ def _clipping(outcome: Outcome) -> Clipping | None:
     return Clipping(
         clipped=float(np.mean([row.clipped for row in rows])),
         median_norm=float(np.mean([row.median_norm for row in rows])),
-        note=_CLIPPING,
+        note="made of training records without noise, in simulation only: a federation would have to query "
+        "for it",
     )
-
-
-_MOST_REASONS, _MOST_STRETCHES = 3, 8
 
 
 def _deployment(outcome: Outcome, deployed: Deployed) -> Deployment:
@@ -153,7 +145,7 @@ def _deployment(outcome: Outcome, deployed: Deployed) -> Deployment:
         min_silos=deployed.min_silos,
         absent=dict(deployed.absent),
         left_out=[
-            LeftOut(name=name, rounds=len(why), which=_stretches(list(why)), reasons=_few(list(why.values())))
+            LeftOut(name=name, rounds=len(why), which=_stretches(list(why)), reasons=_few(why.values(), 3))
             for name, why in sorted(missed.items())
         ],
         round_seconds=[each if each is None else round(each, 3) for each in deployed.round_seconds],
@@ -172,13 +164,13 @@ def _stretches(numbers: Sequence[int]) -> str:
     """
     starts = [i for i, each in enumerate(numbers) if not i or each != numbers[i - 1] + 1]
     pairs = [(numbers[i], numbers[j - 1]) for i, j in zip(starts, [*starts[1:], len(numbers)], strict=True)]
-    words = [str(low) if low == high else f"{low} to {high}" for low, high in pairs[:_MOST_STRETCHES]]
-    return ", ".join([*words, *["..."] * (len(pairs) > _MOST_STRETCHES)])
+    return ", ".join(_few([str(low) if low == high else f"{low} to {high}" for low, high in pairs], 8))
 
 
-def _few(reasons: Sequence[str]) -> list[str]:
-    different = list(dict.fromkeys(reasons))
-    return [*different[:_MOST_REASONS], *["..."] * (len(different) > _MOST_REASONS)]
+def _few(texts: Iterable[str], most: int) -> list[str]:
+    """The first of the different texts."""
+    different = list(dict.fromkeys(texts))
+    return [*different[:most], *["..."] * (len(different) > most)]
 
 
 def _groups(outcome: Outcome) -> list[GroupRow]:
@@ -234,13 +226,11 @@ def _metrics(outcome: Outcome) -> Metrics:
 
 def _finals(outcome: Outcome, variant: str) -> dict[str, Any]:
     """A variant's final metrics as fields of `Values`, `error` and `loss` always among them."""
-    rows: dict[int, Measurement] = {}
-    if any(variant not in trial.models for trial in outcome.results.trials.values()):
+    trials = outcome.results.trials
+    if any(variant not in trial.models for trial in trials.values()):
         return spreads([])  # a baseline that diverged
-    for row in outcome.results.measurements:
-        if row.variant == variant and row.trial in outcome.results.trials:
-            rows[row.trial] = row
-    return spreads([rows[trial] for trial in sorted(rows)])
+    rows = [row for row in outcome.results.measurements if row.variant == variant and row.trial in trials]
+    return spreads(list({row.trial: row for row in rows}.values()))  # of each trial the last
 
 
 def spreads(rows: Sequence[HasMetrics]) -> dict[str, Any]:
@@ -313,7 +303,13 @@ def warnings(outcome: Outcome) -> list[str]:
 
 def of_scenario(resolved: Resolved) -> list[str]:
     """Warnings that need no record: they hold before the run."""
-    return [*_delta(resolved), *_ignored(resolved), *_left_out(resolved)]
+    lines, shape = _delta(resolved), resolved.outline
+    if not resolved.mechanism.private and resolved.scenario.privacy.epsilon is not None:
+        lines.append("privacy.epsilon is ignored: mechanism none neither clips nor adds noise")
+    if shape.unused:
+        share = f"{shape.unused:,} of {shape.num_records:,} records ({shape.unused / shape.num_records:.0%})"
+        lines.append(f"partition {resolved.scenario.partition.name} leaves out {share}: no silo has them")
+    return lines
 
 
 def _undefined(measurements: Sequence[Measurement]) -> list[str]:
@@ -338,19 +334,3 @@ def _delta(resolved: Resolved) -> list[str]:
     where = f"{len(above):,} of {len(silos):,} silos (silo {name}: delta {delta:g}, n = {n:,})"
     one = resolved.scenario.privacy.unit.name
     return [f"delta is above 1/n in {where}: it allows that a {one} is published in full; 1/n^2 is usual"]
-
-
-def _ignored(resolved: Resolved) -> list[str]:
-    """A budget that nothing keeps to."""
-    epsilon = resolved.scenario.privacy.epsilon
-    if resolved.mechanism.private or epsilon is None:
-        return []
-    return ["privacy.epsilon is ignored: mechanism none neither clips nor adds noise"]
-
-
-def _left_out(resolved: Resolved) -> list[str]:
-    shape = resolved.outline
-    if not shape.unused:
-        return []
-    share = f"{shape.unused:,} of {shape.num_records:,} records ({shape.unused / shape.num_records:.0%})"
-    return [f"partition {resolved.scenario.partition.name} leaves out {share}: no silo has them"]

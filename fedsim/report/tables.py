@@ -94,14 +94,12 @@ class Table:
 
     def to_pylist(self) -> list[dict[str, Any]]:
         """The rows, each as a dict."""
-        rows: list[dict[str, Any]] = self.arrow.to_pylist()
-        return rows
+        return self.arrow.to_pylist()  # type: ignore[no-any-return]
 
     def __getitem__(self, column: str) -> list[Any]:
         if column not in self.arrow.column_names:
             raise InputError("column", column, suggest(column, self.columns))
-        values: list[Any] = self.arrow[column].to_pylist()
-        return values
+        return self.arrow[column].to_pylist()  # type: ignore[no-any-return]
 
     def __len__(self) -> int:
         return int(self.arrow.num_rows)
@@ -113,11 +111,9 @@ class Table:
         return f"Table({len(self):,} rows: {', '.join(self.columns)})"
 
     def _repr_html_(self) -> str:
-        rows = self.arrow.slice(0, _SHOWN).to_pylist()
+        cells = [[_cell(*each) for each in row.items()] for row in self.arrow.slice(0, _SHOWN).to_pylist()]
         more = f"<p>{len(self):,} rows</p>" if len(self) > _SHOWN else ""
-        return (
-            TextTable("", self.columns, [[_cell(*each) for each in row.items()] for row in rows]).html + more
-        )
+        return TextTable("", self.columns, cells).html + more
 
 
 def _cell(column: str, value: object) -> str:

@@ -70,19 +70,8 @@ _COLUMNS = {
     "noise_multiplier": _Column("noise multiplier", "noise\nmult.", number_text),
     "releases": _Column("releases", "releases", lambda count: f"{count:,}"),
 }
-_OPTIONAL = (
-    "held_out",
-    "epsilon_training",
-    "epsilon_evaluation",
-    "epsilon_colluding",
-    "epsilon_attribute",
-    "epsilon_attainable",
-    "epsilon_claimed",
-    "epsilon_dp_accounting",
-    "epsilon_spent",
-)
-"""Shown where any silo has one."""
-_STATED = ("epsilon_colluding",)  # shown where it is stated that there is none, too
+_ALWAYS = ("n", "epsilon_budget", "delta", "epsilon_guaranteed", "noise_multiplier", "releases")
+"""All others are shown where any silo has one."""
 
 
 def captioned(title: str) -> str:
@@ -98,7 +87,7 @@ def silo_table(
 ) -> TextTable:
     """Up to `most` silos as they are; of more, the 20 with the least slack and the range of all of them."""
     said = captioned(title)
-    keys = [key for key in _COLUMNS if key not in _OPTIONAL or any(_states(silo, key) for silo in silos)]
+    keys = [key for key in _COLUMNS if key in _ALWAYS or any(_states(silo, key) for silo in silos)]
     if "epsilon_claimed" in keys and all(silo.epsilon_budget is None for silo in silos):
         keys.remove("epsilon_budget")  # a claim stands in its place
     few = len(silos) <= most
@@ -149,7 +138,8 @@ def epsilon_range(silos: Sequence[SiloRow]) -> str:
 
 
 def _states(silo: SiloRow, key: str) -> bool:
-    return getattr(silo, key) is not None or (key in _STATED and key in silo.model_fields_set)
+    stated = key == "epsilon_colluding" and key in silo.model_fields_set  # that there is none, too
+    return getattr(silo, key) is not None or stated
 
 
 def _range(key: str, silos: Sequence[SiloRow]) -> str:
@@ -159,16 +149,13 @@ def _range(key: str, silos: Sequence[SiloRow]) -> str:
     return low if low == high else f"{low} to {high}"
 
 
-_NAIVE = ("majority", "mean")
-
-
 def no_better(metrics: Metrics, baselines: list[Baseline]) -> list[str]:
     """A line where the model is no better than the majority class or the mean.
 
     Its metric or its error is within the trials' spread of the naive one's, its log loss or Brier score is
     worse, or its balanced accuracy is hardly better.
     """
-    naive = next((one for one in baselines if one.name in _NAIVE), None)
+    naive = next((one for one in baselines if one.name in ("majority", "mean")), None)
     if naive is None:
         return []
     beaten = [
@@ -179,11 +166,8 @@ def no_better(metrics: Metrics, baselines: list[Baseline]) -> list[str]:
         and (other := naive.spread(name)) is not None
         and _beats_no(name, own, other.mean, name in (metrics.metric, "error"))
     ]
-    return (
-        [f"the model is no better than predicting the {NAMES[naive.name]}: {'; '.join(beaten)}"]
-        if beaten
-        else []
-    )
+    line = f"the model is no better than predicting the {NAMES[naive.name]}: {'; '.join(beaten)}"
+    return [line] if beaten else []
 
 
 _RAISED = 0.02  # what balanced accuracy must be above the majority's
@@ -226,9 +210,8 @@ def metrics_table(summary: Summary) -> TextTable:
     titles = [METRICS[name].short for name in names]
     cells = [[label, *(mean_text(values, name) for name in names)] for label, values in rows]
     caption = "Means." if summary.deployment is not None else _CAPTION
-    return TextTable(
-        caption, ["", *titles], cells, short=["", *(title.replace(" ", "\n") for title in titles)]
-    )
+    short = ["", *(title.replace(" ", "\n") for title in titles)]
+    return TextTable(caption, ["", *titles], cells, short=short)
 
 
 _GAPS = ("parity_gap", "odds_gap")  # what a table has of the metrics of groups, beside the chosen one
@@ -253,16 +236,13 @@ def groups_table(groups: Sequence[GroupRow]) -> TextTable:
     """What the model predicts of each group's test records; no rows where groups are not known."""
     labels = list(groups[0].rates) if groups else []
     titles = ["rate of positives"] if len(labels) == 1 else [f"predicted {label}" for label in labels]
+    shares = [[*row.rates.values(), row.error] for row in groups]
     rows = [
-        [row.name, f"{row.test_records:,.0f}", *map(_share, (*row.rates.values(), row.error))]
-        for row in groups
+        [row.name, f"{row.test_records:,.0f}", *("-" if each is None else f"{each:.4f}" for each in own)]
+        for row, own in zip(groups, shares, strict=True)
     ]
     caption = "Means. Measured in simulation; no silo releases it."
     return TextTable(caption, ["group", "test records", *titles, "error"], rows)
-
-
-def _share(value: float | None) -> str:
-    return "-" if value is None else f"{value:.4f}"
 
 
 def _between_groups(metrics: Metrics) -> list[str]:
@@ -277,9 +257,7 @@ def _between_groups(metrics: Metrics) -> list[str]:
 def mean_text(values: Values, name: str) -> str:
     """A metric's mean, `-` where it was not measured."""
     spread = values.spread(name)
-    return (
-        "-" if spread is None else f"{spread.mean:.3f}" if abs(spread.mean) < 1000 else f"{spread.mean:.4g}"
-    )
+    return "-" if spread is None else f"{spread.mean:{'.3f' if abs(spread.mean) < 1000 else '.4g'}}"
 
 
 def parameter_lines(chosen: Parameters | None) -> list[str]:
@@ -307,17 +285,19 @@ def _short(value: Any) -> str:
 
 def result_line(summary: Summary) -> str:
     """The chosen metric, beside that of the same algorithm without noise and clipping."""
-    value, baseline = measured(summary)
+    name, trials = summary.metrics.metric, summary.trials.finished
+    value, baseline = value_text(summary.metrics.chosen), value_text(_nonprivate(summary, name))
     beside = f"; the same algorithm {NONPRIVATE}: {baseline}" if baseline else ""
-    trials = summary.trials.finished
-    note = f"mean of {trials} trials, in brackets {spans(trials)}" if trials > 1 else _one(summary)
+    note = "one trial" if summary.deployment is None else "public test records"
+    if trials > 1:
+        note = f"mean of {trials} trials, in brackets {spans(trials)}"
     of = f" ({note})" if trials and value else ""
-    what = METRICS[summary.metrics.metric].title
-    return f"{summary.scenario}: {what} {value or f'not measured ({unmeasured(summary)})'}{beside}{of}"
+    shown = value or f"not measured ({unmeasured(summary)})"
+    return f"{summary.scenario}: {METRICS[name].title} {shown}{beside}{of}"
 
 
-def _one(summary: Summary) -> str:
-    return "one trial" if summary.deployment is None else "public test records"
+def _nonprivate(summary: Summary, name: str) -> Spread | None:
+    return summary.metrics.nonprivate.spread(name) if summary.privacy.private else None
 
 
 def unmeasured(summary: Summary) -> str:
@@ -327,33 +307,23 @@ def unmeasured(summary: Summary) -> str:
     return "it has no finite value" if summary.trials.finished else "no trial is complete"
 
 
-def measured(summary: Summary) -> tuple[str, str]:
-    """The chosen metric's final value, and the non-private baseline's; empty where there is none."""
-    name = summary.metrics.metric
-    baseline = summary.metrics.nonprivate.spread(name) if summary.privacy.private else None
-    return value_text(summary.metrics.spread(name)), value_text(baseline)
-
-
-def value_text(value: Spread | None) -> str:
-    """`0.0553 [0.0254, 0.0838]`: the mean and, where trials differ, where 90 % of them fall."""
-    return "" if value is None else _text(value, ".4f")
-
-
-def _text(value: Spread, form: str) -> str:
+def value_text(value: Spread | None, form: str = ".4f") -> str:
+    """`0.0553 [0.0254, 0.0838]`: the mean and, where trials differ, where 90 % of them fall; or empty."""
+    if value is None:
+        return ""
     interval = f" [{value.low:{form}}, {value.high:{form}}]" if value.low < value.high else ""
     return f"{value.mean:{form}}{interval}"
 
 
 def remarks(summary: Summary) -> list[str]:
     """Lines about what joining is worth, what costs most, and what else there is to remark."""
+    automatic = summary.parameters is not None and summary.parameters.theorem == "automatic"
     return (
         _between_groups(summary.metrics)
         + list(map(_estimate, summary.evaluation))
         + joining_lines(summary.joining, summary.privacy.private)
         + own_models_lines(summary.own_models)
-        + costs_lines(
-            summary.costs, summary.parameters is not None and summary.parameters.theorem == "automatic"
-        )
+        + costs_lines(summary.costs, automatic)
         + (objective(summary, summary.objective) if summary.objective else [])
         + (_clipping(summary.clipping) if summary.clipping else [])
         + _participation(summary.participation)
@@ -382,17 +352,13 @@ def objective(summary: Summary, part: Objective) -> list[str]:
         "excess_risk": "excess risk F(w) - F(w*)",
         "gradient_mapping_sq": f"squared gradient mapping |G_eta(w)|^2 at eta = {part.eta:.4g}",
     }
-    lines = [
-        f"{title}: {_text(value, '.3g')}{_beside(summary, name)} (of the training objective, not private)"
-        for name, title in titles.items()
-        if (value := summary.metrics.spread(name)) is not None
-    ]
+    lines = []
+    for name, title in titles.items():
+        if value := value_text(summary.metrics.spread(name), ".3g"):
+            baseline = value_text(_nonprivate(summary, name), ".3g")
+            beside = f"; {NONPRIVATE} {baseline}" if baseline else ""
+            lines.append(f"{title}: {value}{beside} (of the training objective, not private)")
     return lines + ([f"excess risk: not measured, {part.reason}"] if part.reason else [])
-
-
-def _beside(summary: Summary, name: str) -> str:
-    baseline = summary.metrics.nonprivate.spread(name) if summary.privacy.private else None
-    return f"; {NONPRIVATE} {_text(baseline, '.3g')}" if baseline else ""
 
 
 _MATTERS = 0.1  # the share of terms above which the clip is worth a line
@@ -438,12 +404,8 @@ def _deployment(part: Deployment, rounds: int) -> list[str]:
         f"silo {name} gave no statement at the end, so that its whole plan counts as spent: {reason}"
         for name, reason in part.without_statement.items()
     ]
-    return [
-        *lines,
-        *_times(part),
-        *part.remarks,
-        f"not measured in a deployed run: {', '.join(part.unmeasured)}",
-    ]
+    lines += [*_times(part), *part.remarks]
+    return [*lines, f"not measured in a deployed run: {', '.join(part.unmeasured)}"]
 
 
 def _times(part: Deployment) -> list[str]:

@@ -38,13 +38,10 @@ def pipeline_of(problem: Problem, weights: Floats, bias: Floats, fitted: Fitted)
     error a LinearRegression, in a TransformedTargetRegressor where the target has a log scale.
 
     Args:
-        problem: what was minimised, a linear model.
+        problem: what was minimised, a linear model; InputError if it is another one.
         weights: of the features without the constant one, (outputs, d).
         bias: (outputs,), 0 without an intercept.
         fitted: how records are prepared.
-
-    Raises:
-        InputError: the problem is another one.
     """
     kind, recipe = type(problem), fitted.recipe
     if kind not in (*_CLASSIFIERS, *_OF_NUMBERS):
@@ -74,23 +71,17 @@ def _classifier(made: Any, weights: Floats, bias: Floats, classes: Any) -> Any:
 
 def _regressor(weights: Floats, bias: float, target: Any, scaled: bool) -> Any:
     """Predicts in the target's units: the inverse of its scaling is linear too, or an exponential."""
-    made = LinearRegression()
-    if not (scaled and isinstance(target, NumberColumn)):
-        return _with(made.fit(np.zeros((2, len(weights))), np.zeros(2)), weights, bias)
-    log = target.scale == "log"
-    lower, upper = (np.log(end) if log else end for end in (target.lower, target.upper))
-    half = (upper - lower) / 2
-    numbers = half * weights, lower + (bias + 1) * half
-    if not log:
-        return _with(made.fit(np.zeros((2, len(weights))), np.zeros(2)), *numbers)
-    outer = TransformedTargetRegressor(made, func=np.log, inverse_func=np.exp)
-    outer.fit(np.zeros((2, len(weights))), np.ones(2))
-    _with(outer.regressor_, *numbers)
-    return outer
-
-
-def _with(made: LinearRegression, weights: Floats, bias: float) -> LinearRegression:
-    made.coef_, made.intercept_ = weights, float(bias)
+    made, log = LinearRegression(), False
+    if scaled and isinstance(target, NumberColumn):
+        log = target.scale == "log"
+        lower, upper = (np.log(end) if log else end for end in (target.lower, target.upper))
+        half = (upper - lower) / 2
+        weights, bias = half * weights, lower + (bias + 1) * half
+    if log:
+        made = TransformedTargetRegressor(made, func=np.log, inverse_func=np.exp)
+    made.fit(np.zeros((2, len(weights))), np.ones(2))
+    inner = made.regressor_ if log else made
+    inner.coef_, inner.intercept_ = weights, float(bias)
     return made
 
 
@@ -118,10 +109,7 @@ class PrepareColumns(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         return self
 
     def transform(self, X: Any) -> Floats:
-        """Features (n, d).
-
-        InputError names the column and the row that are wrong, and what would be right.
-        """
+        """Features (n, d); InputError names a wrong column and row, and what would be right."""
         fitted = self._fitted()
         features = fitted.features(X)
         return features[:, :-1] if fitted.recipe.intercept else features

@@ -93,9 +93,8 @@ class Trackers:
 
 
 def open_trackers(names: Sequence[str], simulation: bool, complain: Callable[[str], None]) -> Trackers:
-    """Build the trackers that are named; reads no entry point where none is.
-
-    InputError if no such tracker is installed, or it cannot be made.
+    """Build the trackers that are named; reads no entry point where none is. InputError if no such tracker is
+    installed, or it cannot be made.
     """
     known = entry_points(GROUP) if names else {}
     built: dict[str, Tracker] = {}
@@ -105,11 +104,10 @@ def open_trackers(names: Sequence[str], simulation: bool, complain: Callable[[st
             raise InputError("scenario.report.trackers", name, hint)
         try:
             built[name] = cast(Callable[..., Tracker], known[name])(simulation=simulation)
-        except InputError as error:
-            raise InputError("scenario.report.trackers", name, error.hint) from error
         except Exception as error:
-            reason = f"cannot be made: {type(error).__name__}: {error}"
-            raise InputError("scenario.report.trackers", name, reason) from error
+            hint = f"cannot be made: {type(error).__name__}: {error}"
+            hint = error.hint if isinstance(error, InputError) else hint
+            raise InputError("scenario.report.trackers", name, hint) from error
     return Trackers(built, simulation, complain)
 
 

@@ -70,18 +70,16 @@ def joining_lines(part: Joining | None, private: bool) -> list[str]:
     if part is None:
         return []
     low, high = part.gain_interval90
-    what, winners = METRICS[part.metric].title, _winners(part)
+    what = METRICS[part.metric].title
     model = "the federation's private model" if private else "the federation's model"
     means = f"on its own records each silo alone has {what} {part.alone:.3g} on average"
-    means += f", {model} {part.joined:.3g}{_WITHIN if low <= 0 <= high else ''}"
-    most = max(winners, key=lambda silo: abs(silo.alone - silo.joined), default=None)
+    means += f", {model} {part.joined:.3g}"
+    means += " (a difference within the trials' spread)" * (low <= 0 <= high)
+    most = max(_winners(part), key=lambda silo: abs(silo.alone - silo.joined), default=None)
     example = f", most for {most.name}, {most.alone:.3g} to {most.joined:.3g}" if most else ""
     if better(part.metric, part.joined, part.alone):
         return [f"{_pays(part)}{example}; {means}"]
     return [f"silos are better off alone: {means}; {_pays(part)}{example}"]
-
-
-_WITHIN = " (a difference within the trials' spread)"
 
 
 def joining_note(part: Joining | None) -> str:
