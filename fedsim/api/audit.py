@@ -74,10 +74,7 @@ class Audit:
         return audit_figure(self.part)
 
     def save(self, run: str | os.PathLike[str]) -> None:
-        """Put it into a run directory, and on the run's page.
-
-        InputError if it is no run directory, or cannot be written.
-        """
+        """Put it into a run directory, and on its page; InputError if it is none, or cannot be written."""
         path = Path(run) / FILE
         with writing(path, "RUN"), atomic_file(path) as draft:
             draft.write_text(json.dumps(self.tree, indent=2, allow_nan=False) + "\n", encoding="utf-8")
@@ -94,10 +91,10 @@ class Audit:
 
 
 def _row(silo: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
-    public = {name: silo[name] for name in ("name", "n", "delta", "claimed", "attained", "swapped")}
     by = {name: silo[name]["attained"] if name in silo else None for name in names}
-    ratios = {name: silo[name] for name in ("sensitivity_ratio", "cross_silo_ratio", "noise_ratio")}
-    return public | by | ratios | {"findings": silo["findings"]}
+    first = ("name", "n", "delta", "claimed", "attained", "swapped")
+    then = ("sensitivity_ratio", "cross_silo_ratio", "noise_ratio", "findings")
+    return {name: silo[name] for name in first} | by | {name: silo[name] for name in then}
 
 
 def audit(

@@ -119,9 +119,8 @@ def resolved_of(
 def with_objects(
     tree: Mapping[str, Any], algorithm: Algorithm | None, data: Dataset | None, named: Collection[str]
 ) -> dict[str, Any]:
-    """A scenario as `tree_of` makes it, with plain values for objects, those that it varies too.
-
-    Args and errors as of `resolved_of`; to be read inside `fedsim.common.objects.standing`.
+    """A scenario as `tree_of` makes it, with plain values for objects, those that it varies too; arguments
+    and errors as of `resolved_of`. To be read inside `fedsim.common.objects.standing`.
     """
     return dict(_plain({**tree, **objects(algorithm, data, named)}))
 
@@ -140,15 +139,12 @@ def _plain(value: Any) -> Any:
 
 def objects(algorithm: Algorithm | None, data: Dataset | None, named: Collection[str]) -> dict[str, Any]:
     """The sections that objects take the place of."""
-    objects: dict[str, Any] = {}
-    if algorithm is not None:
-        objects["algorithm"] = GivenAlgorithm.of(algorithm)
+    objects: dict[str, Any] = {} if algorithm is None else {"algorithm": GivenAlgorithm.of(algorithm)}
     if data is not None:
         if not isinstance(data, Dataset):
             hint = "must be fedsim.Frame(table, target, silo) or fedsim.Arrays(features, target, silo)"
             raise InputError("data", type(data).__name__, hint)
         objects["data"] = data
-        partitioned = any(field.partition(".")[0] == "partition" for field in named)
-        if data.names_silos and not partitioned:
+        if data.names_silos and not any(field.partition(".")[0] == "partition" for field in named):
             objects["partition"] = NaturalIdPartition()
     return objects

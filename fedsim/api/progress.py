@@ -58,14 +58,18 @@ def watcher(progress: bool | Observer | None) -> Watch:
 @contextmanager
 def run_display(console: Console | None, resolved: Resolved) -> Iterator[Observer]:
     """Show a run's measurements."""
-    done, total, metric = 0, _evaluations(resolved), resolved.scenario.report.metric
+    rounds, report, done = len(resolved.trace.plan.rounds), resolved.scenario.report, 0
+    evaluations = len(range(0, rounds + 1, report.evaluate_every)) + (rounds % report.evaluate_every > 0)
+    total = evaluations * len(variants(resolved)) * resolved.scenario.trials
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
     with display(console, total, *columns) as draw:
 
         def observe(measurement: Measurement) -> None:
             nonlocal done
             done += 1
-            text = _text(measurement, metric)
+            kind = "" if measurement.variant == "private" else " (non-private)"
+            what = metric_text(measurement, report.metric)
+            text = f"trial {measurement.trial} round {measurement.round}{kind}: {what}"
             draw(done, text, f"{done}/{total} {text}")
 
         yield observe
@@ -146,14 +150,3 @@ def _in_notebook() -> bool:
     ipython = sys.modules.get("IPython")
     shell: Any = ipython.get_ipython() if ipython else None
     return getattr(shell, "kernel", None) is not None
-
-
-def _evaluations(resolved: Resolved) -> int:
-    rounds, every = len(resolved.trace.plan.rounds), resolved.scenario.report.evaluate_every
-    per_variant = len(range(0, rounds + 1, every)) + (rounds % every > 0)
-    return per_variant * len(variants(resolved)) * resolved.scenario.trials
-
-
-def _text(measurement: Measurement, metric: str) -> str:
-    kind = "" if measurement.variant == "private" else " (non-private)"
-    return f"trial {measurement.trial} round {measurement.round}{kind}: {metric_text(measurement, metric)}"

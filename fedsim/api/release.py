@@ -80,8 +80,7 @@ class Released:
         return f"Released({len(self.rows)} values of {self.run.summary.scenario})"
 
     def _repr_html_(self) -> str:
-        privacy = self.run.summary.privacy
-        return released_table(self.rows).html + silos_html(privacy)
+        return released_table(self.rows).html + silos_html(self.run.summary.privacy)
 
 
 def release(
@@ -126,6 +125,7 @@ def release(
     return made
 
 
+_NOTHING: Any = dict.fromkeys(("nonprivate_baseline", "baselines", "clipping", "excess_risk"), False)
 Readers = list[tuple[str, slice, Read]]
 
 
@@ -134,11 +134,8 @@ def _planned(given: Scenario, request: Mapping[str, Asked | Sequence[Asked]]) ->
     if not (mechanism := MECHANISMS[given.privacy.mechanism]).private:
         hint = "one with noise: values leave the silos"
         raise InputError("scenario.privacy.mechanism", mechanism.name, hint)
-    asked = [
-        (name, each)
-        for name, own in request.items()
-        for each in (own if isinstance(own, Sequence) else [own])
-    ]
+    lists = {name: own if isinstance(own, Sequence) else [own] for name, own in request.items()}
+    asked = [(name, each) for name, own in lists.items() for each in own]
     wrong = [each for _, each in asked if not isinstance(each, Asked)]
     if wrong or not asked:
         raise InputError("release", wrong, 'ask for something, such as {"age": fedsim.Mean()}')
@@ -146,9 +143,8 @@ def _planned(given: Scenario, request: Mapping[str, Asked | Sequence[Asked]]) ->
     fitted = ("transform", "pca", "record_norm", "preprocessing_cost")
     data = given.data.model_copy(update=plain | dict.fromkeys(fitted))
     shape = outline(data, given.partition, given.seed, given.privacy.unit)
-    known = Known(
-        _columns(data), sum(sizes_of(given.privacy, shape)), len(shape.sizes) == 1 and not mechanism.sums_only
-    )
+    alone = len(shape.sizes) == 1 and not mechanism.sums_only
+    known = Known(_columns(data), sum(sizes_of(given.privacy, shape)), alone)
     items, readers = list[Item](), Readers()
     for name, each in asked:
         try:
@@ -164,9 +160,7 @@ def _planned(given: Scenario, request: Mapping[str, Asked | Sequence[Asked]]) ->
         "algorithm": SECTIONS["release"].model_validate({"name": "release", "items": items}),
         "participation": AllSilos(),
         "runtime": RuntimeSection(name="inprocess", shuffler=given.runtime.shuffler),
-        "report": ReportSection(
-            nonprivate_baseline=False, baselines=False, clipping=False, excess_risk=False
-        ),
+        "report": ReportSection(**_NOTHING),
         "trials": 1,
         "evaluate": None,
         "prepare": (),
@@ -205,8 +199,8 @@ def _released(resolved: Resolved, readers: Readers) -> Released:
     scenario, start, admitted = resolved.scenario, time.perf_counter(), preview(resolved)
     rounds = schedule(len(resolved.names), resolved.active, resolved.trace.holds, scenario.seed, 0)
     with one_thread():
-        held = load(scenario.data, scenario.partition, scenario.seed, 0, scenario.privacy.unit)
-        records = _held(held, scenario.data)
+        records = load(scenario.data, scenario.partition, scenario.seed, 0, scenario.privacy.unit)
+        records = _held(records, scenario.data)
         hosts = SiloHost(resolved, 0, records)
         *_, last = rounds_of(resolved, 0, hosts, records.digest, "private", rounds)
     assert isinstance(resolved.algorithm, Release)

@@ -116,12 +116,9 @@ class Run:
         """A trial's model and its preparation of records: it takes a DataFrame's raw columns.
 
         Args:
-            trial: which; default the first finished one.
+            trial: which; default the first finished one. InputError if there is no such trial.
             nonprivate: take a model without guarantee: the non-private baseline, or that of a run without
-                privacy.
-
-        Raises:
-            InputError: there is no such trial, or its model is not private and `nonprivate` does not say so.
+                privacy. InputError if the model is not private, and this does not say so.
         """
         return predictor_of(self.results, trial, nonprivate)
 
@@ -131,26 +128,20 @@ class Run:
         Args:
             table: a pandas.DataFrame with the raw columns that the model was trained on, or the path of a CSV
                 or Parquet file with them; other columns do no harm.
-            trial: see `predictor`, as for `nonprivate`.
-
-        Raises:
-            InputError: as `predictor`; or names the column and the row that are wrong.
+            trial: see `predictor`, as for `nonprivate`. Its errors, and InputError with the column and row
+                that are wrong.
         """
         return self.predictor(trial, nonprivate=nonprivate).predict(table)
 
     def to_sklearn(self, trial: int | None = None, *, nonprivate: bool = False) -> Pipeline:
         """A linear model as a fitted scikit-learn pipeline, whose first step takes a DataFrame's raw columns.
-
-        Raises:
-            InputError: as `predictor`; or it is a network, or of a loss that scikit-learn has no model for.
+        InputError as of `predictor`, or for a network or a loss that scikit-learn has no model for.
         """
         return self.predictor(trial, nonprivate=nonprivate).to_sklearn()
 
     def to_torch(self, trial: int | None = None, *, nonprivate: bool = False) -> nn.Module:
         """The model as a torch module, which takes `predictor().features(table)`; see `Predictor.to_torch`.
-
-        Raises:
-            InputError: as `predictor`.
+        InputError as of `predictor`.
         """
         return self.predictor(trial, nonprivate=nonprivate).to_torch()
 
@@ -160,13 +151,10 @@ class Run:
         return self.summary.status == "interrupted"
 
     def save(self, path: str | os.PathLike[str]) -> list[str]:
-        """Write a run directory: tables, models, scenario, and the reviewer's page, report.html.
+        """Write a run directory: tables, models, scenario, and the reviewer's page, report.html. Returns the
+        names of what is in it. `scenario.yaml` holds the seed, so it is as secret as the records.
 
-        Returns:
-            The names of what is in it. `scenario.yaml` holds the seed, so it is as secret as the records.
-
-        Raises:
-            InputError: the directory holds something already, or cannot be written.
+        InputError if the directory holds something already, or cannot be written.
         """
         from fedsim.report import page  # with matplotlib, as plots: what prices a run needs neither
 
@@ -181,10 +169,8 @@ class Run:
 
     def plot(self, what: str | None = None) -> Figure:
         """A figure: a metric ("error", "auc", "excess_risk", ...; None: the chosen one) against rounds,
-        "calibration", "silos" (the chosen metric on each) or "spend".
-
-        Raises:
-            InputError: there is no such figure, or nothing to show in it.
+        "calibration", "silos" (the chosen metric on each) or "spend". InputError if there is no such figure,
+        or nothing to show in it.
         """
         from fedsim.report.plots import figure_of
 
@@ -198,19 +184,16 @@ class Run:
         return f"Run({result_line(self.summary)}{joining_note(self.summary.joining)})"
 
     def _repr_html_(self) -> str:
-        summary = self.summary
-        warned = [f"warning: {line}" for line in summary.warnings]
-        chosen = parameter_lines(summary.parameters)
-        lines = [*summary.privacy.notices, *chosen, *warned, result_line(summary), *remarks(summary)]
-        metrics = metrics_table(summary)
+        summary, metrics = self.summary, metrics_table(self.summary)
+        lines = [*summary.privacy.notices, *parameter_lines(summary.parameters)]
+        lines += [*(f"warning: {line}" for line in summary.warnings), result_line(summary), *remarks(summary)]
         tables = lines_html([f"{METRICS_TITLE}. {metrics.caption}"]) + metrics.html if metrics.rows else ""
         return figure_html(self.plot) + lines_html(lines) + tables + silos_html(summary.privacy)
 
 
 def load_run(path: str | os.PathLike[str]) -> Run:
-    """Read a run directory back, as `fedsim simulate` and `Run.save` write it.
-
-    InputError names the file that is missing, damaged, or of another version.
+    """Read a run directory back, as `fedsim simulate` and `Run.save` write it; InputError names the file that
+    is missing, damaged, or of another version.
     """
     return Run(read(Path(path)), Path(path))
 

@@ -83,12 +83,13 @@ def simulate(
     """
     changes = changes_of(overrides, short)
     single = one_run(scenario, changes)
-    if resume and out is None:
-        raise InputError("resume", resume, "needs out: the directory of the run that is to go on")
-    if resume and out is not None:
-        single = with_drawn(single, Path(out))
+    place = None if out is None else Path(out)
+    if resume:
+        if place is None:
+            raise InputError("resume", resume, "needs out: the directory of the run that is to go on")
+        single = with_drawn(single, place)
     resolved = resolved_of(with_seed(single), algorithm, data, changes)
-    run = follow(resolved, watcher(progress), None if out is None else Path(out), warnings.warn, resume)
+    run = follow(resolved, watcher(progress), place, warnings.warn, resume)
     if run.failure:
         warnings.warn(run.failure, stacklevel=2)
     return run
@@ -107,7 +108,9 @@ def follow(
     for line in resolved.warnings:
         complain(line)
     with kept(out, resolved, resume, complain) as results:
-        admitted = _price(resolved)  # a refusal should not wait for Ray to start, nor for the last trial
+        # A refusal should not wait for Ray to start, nor for the last trial; trials differ where silos do.
+        trials = range(resolved.scenario.trials if resolved.active else 1)
+        admitted = [each for trial in trials for each in preview(resolved, trial)]
         return _followed(resolved, admitted, results, watch, out, complain)
 
 
@@ -126,7 +129,11 @@ def _followed(
     try:
         trackers.start(resolved)
         with watch(resolved) as show:
-            observe = _both(show, trackers.measured)
+
+            def observe(measurement: Measurement) -> None:
+                show(measurement)
+                trackers.measured(measurement)
+
             for measurement in results.measurements:  # of trials that an earlier process finished
                 observe(measurement)
             _execute(resolved, results, observe)
@@ -158,14 +165,8 @@ def _saved(run: Run, outcome: Outcome, out: Path) -> Run:
     except OSError as error:
         return replace(run, failure=run.failure or f"{out}: cannot be written ({error.strerror or error})")
     if not outcome.interrupted:
-        discard(out)
+        shutil.rmtree(out / UNFINISHED, ignore_errors=True)
     return run
-
-
-def _price(resolved: Resolved) -> list[Admitted]:
-    """Admission of every trial; only partial participation makes trials differ."""
-    trials = range(resolved.scenario.trials if resolved.active else 1)
-    return [admitted for trial in trials for admitted in preview(resolved, trial)]
 
 
 def _execute(resolved: Resolved, results: Results, observe: Observer) -> None:
@@ -174,14 +175,6 @@ def _execute(resolved: Resolved, results: Results, observe: Observer) -> None:
     else:
         from fedsim.simulation.trial import execute
     execute(resolved, results, observe)
-
-
-def _both(first: Observer, second: Observer) -> Observer:
-    def observe(measurement: Measurement) -> None:
-        first(measurement)
-        second(measurement)
-
-    return observe
 
 
 _RECORD, _SCENARIO, _BEGUN = "record.sqlite", "scenario.yaml", "begun"
@@ -220,11 +213,6 @@ def kept(
         yield results
 
 
-def discard(out: Path) -> None:
-    """Remove what only an unfinished run needs."""
-    shutil.rmtree(out / UNFINISHED, ignore_errors=True)
-
-
 def finished_in(out: Path) -> int:
     """The number of finished trials in the directory of an unfinished run that no process works in."""
     return len([key for key in keys_in(out / UNFINISHED / _RECORD) if key != _BEGUN])
@@ -258,12 +246,10 @@ def _results(
     if not record.rows(Begun):
         hint = "has lost what it was begun with, so that its trials may be of another run; start a new one"
         raise InputError("--resume", str(folder.parent), hint)
+    different = "another scenario, or other data", "another version of the code"
     for before in record.rows(Begun):
-        for part, what in (
-            ("scenario", "another scenario, or other data"),
-            ("code", "another version of the code"),
-        ):
-            if getattr(before, part) != getattr(made_of, part):
+        for old, new, what in zip(before, made_of, different, strict=True):
+            if old != new:
                 hint = f"was begun with {what}: its trials would not be of one run; start a new one"
                 raise InputError("--resume", str(folder.parent), hint)
     results.recall(complain)

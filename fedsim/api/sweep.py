@@ -100,8 +100,7 @@ class _Board:
         elif (
             number := value(event.outcome, self._metric)
         ) is not None:  # tuned by loss: error and loss alone
-            place = event.place
-            reported = place.trial in self._job.reported_trials
+            place, reported = event.place, event.place.trial in self._job.reported_trials
             self._values.setdefault((place.combination, place.candidate, reported), []).append(number)
 
     def seconds_left(self) -> float | None:
@@ -111,7 +110,9 @@ class _Board:
             return None
         return (self.total - self.done) * (time.monotonic() - self._first) / (ran - 1)
 
-    def _best(self) -> str:
+    def text(self) -> str:
+        """Failures, and the best so far."""
+        failed = f"{self.failed} failed; " if self.failed else ""
         scenario, tune = self._job.scenario, self._job.tune
         runs = {True: scenario.trials, False: tune.repetitions if tune else 0}
         means = [
@@ -120,11 +121,7 @@ class _Board:
             if len(values) == runs[place[-1]]
         ]
         if not means:
-            return ""
+            return failed
         _, least, (number, candidate, _) = min(means)
-        return f"best so far {self._sign * least:.4f}: {self._job.combinations[number].title(candidate)}"
-
-    def text(self) -> str:
-        """Failures, and the best so far."""
-        failed = f"{self.failed} failed; " if self.failed else ""
-        return failed + self._best()
+        title = self._job.combinations[number].title(candidate)
+        return f"{failed}best so far {self._sign * least:.4f}: {title}"
