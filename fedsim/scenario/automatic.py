@@ -53,19 +53,12 @@ _WITHOUT_RULE = ("fedadam", "prox_svrg", "prox_pl_svrg", "prox_spider", "spider_
 
 @dataclass(frozen=True)
 class Bounds:
-    """Public bounds on a linear model's records.
+    """Public bounds on a linear model's records."""
 
-    Args:
-        curvature: h, the largest second derivative of the loss in a score.
-        slope: s, the derivative of the loss that a record typically has at the start.
-        typical: r, the norm of a record spread evenly over its ranges.
-        smoothness: beta of a record's loss and the public part.
-    """
-
-    curvature: float
-    slope: float
-    typical: float
-    smoothness: float
+    curvature: float  # h, the largest second derivative of the loss in a score
+    slope: float  # s, the derivative of the loss that a record typically has at the start
+    typical: float  # r, the norm of a record spread evenly over its ranges
+    smoothness: float  # beta of a record's loss and the public part
 
     @classmethod
     def of(cls, problem: GeneralisedLinear, squared_norms: tuple[float, float] | None, field: str) -> Bounds:
@@ -93,9 +86,7 @@ def with_automatic(
     scenario: Scenario, premises: Premises, problem: Problem, squared_norms: tuple[float, float] | None
 ) -> tuple[Scenario, Derived | None]:
     """The scenario with a number in place of every `auto` of its algorithm, and the reasons of each.
-
-    Raises:
-        InputError: no rule covers the algorithm, the loss or the noise; it says what to give instead.
+    InputError if no rule covers the algorithm, the loss or the noise; it says what to give instead.
     """
     section = scenario.algorithm
     asked = [name for name in ("clip_norm", "num_rounds", "step_size") if getattr(section, name, 0) == AUTO]
@@ -110,9 +101,8 @@ def with_automatic(
             raise InputError("scenario.algorithm.num_rounds", AUTO, "a number: no rule covers a network")
         found = {name: NETWORK[name] for name in asked}
         reasons = dict.fromkeys(asked, "for every network: a round moves it at most by 1, plus noise")
-    filled = section.having(**found)
-    derived = Derived("automatic", found, reasons=reasons)
-    return scenario.model_copy(update={"algorithm": filled}), derived
+    filled = scenario.model_copy(update={"algorithm": section.having(**found)})
+    return filled, Derived("automatic", found, reasons=reasons)
 
 
 def _linear(
@@ -121,17 +111,15 @@ def _linear(
     section, found, reasons = scenario.algorithm, dict[str, Any](), dict[str, str]()
     if "clip_norm" in asked:
         found["clip_norm"] = float(f"{bounds.slope * bounds.typical:.2g}")
-        reasons["clip_norm"] = (
-            f"{bounds.slope:g} times {bounds.typical:.3g}, the norm of a record spread evenly over its ranges"
-        )
+        norm = f"{bounds.typical:.3g}, the norm of a record spread evenly over its ranges"
+        reasons["clip_norm"] = f"{bounds.slope:g} times {norm}"
     if asked == ["clip_norm"]:
         return found, reasons
     if section.name in _WITHOUT_RULE:
         hint = f"a number, or parameters: theorem where there is one: no rule covers {section.name}"
         raise InputError(f"scenario.algorithm.{asked[-1]}", AUTO, hint)
     clip: Any = found.get("clip_norm", getattr(section, "clip_norm", None))
-    best = _best_step(scenario, premises, bounds, clip)
-    largest = 1 / bounds.smoothness
+    best, largest = _best_step(scenario, premises, bounds, clip), 1 / bounds.smoothness
     rounds = getattr(section, "num_rounds", 1)
     if rounds == AUTO:
         rounds = min(MOST_ROUNDS, smallest(lambda T: T >= MOST_ROUNDS or best(T) <= largest))
@@ -160,26 +148,23 @@ def _best_step(scenario: Scenario, premises: Premises, bounds: Bounds, clip: flo
     # An object's section holds its batch as text.
     given = section.build() if isinstance(section, GivenAlgorithm) else section
     batch, local = getattr(given, "batch", FULL), getattr(given, "local_steps", 1)
-    course = _course(section)
 
     def best(rounds: int) -> float:
-        steps = rounds * local
-        kind = Kind(batch, steps)
+        kind = Kind(batch, rounds * local)
         variance = 0.0 if noise is None else noise.variance(clip, kind, [kind])
-        left, gathered = course(steps)
+        left, gathered = _course(section, rounds * local)
         grown = bounds.curvature * bounds.typical**2 * gathered * variance
         return (DISTANCE**2 * left / grown) ** (1 / 3) if grown else inf
 
     return best
 
 
-def _course(section: Any) -> Callable[[int], tuple[float, float]]:
-    """T to (b, v): optimisation error D^2 b / eta, variance eta^2 v phi^2 of the noise in the answer."""
+def _course(section: Any, T: int) -> tuple[float, float]:
+    """(b, v): optimisation error D^2 b / eta, variance eta^2 v phi^2 of the noise in the answer."""
     if section.name == "accelerated_minibatch_sgd":
-        return lambda T: (2 / T**2, T**3 / 12)
-    if section.name == "noisy_minibatch_sgd" and not section.last_iterate:
-        return lambda T: (1 / (2 * T), T / 3)
-    return lambda T: (1 / (4 * T), T)
+        return 2 / T**2, T**3 / 12
+    averaged = section.name == "noisy_minibatch_sgd" and not section.last_iterate
+    return (1 / (2 * T), T / 3) if averaged else (1 / (4 * T), T)
 
 
 def step_warning(

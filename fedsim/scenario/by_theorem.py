@@ -15,27 +15,22 @@ from fedsim.problems.composite import L2Ball
 from fedsim.protocol.statistics import Extent
 from fedsim.scenario.model import PrivacySection, Scenario
 from fedsim.scenario.participation import per_silo
+from fedsim.theory import convex_choice, proximal_choice
 from fedsim.theory.averaged_noise import Noise, SummedNoise, averaged_noise
 from fedsim.theory.choice import Case
-from fedsim.theory.convex_choice import (
-    accelerated_minibatch_sgd,
-    multi_stage_accelerated_minibatch_sgd,
-    noisy_minibatch_sgd,
-)
 from fedsim.theory.participants import law
-from fedsim.theory.proximal_choice import prox_pl_svrg, prox_sgd, prox_spider
 from fedsim.theory.stated_noise import Prescribed, stated_noise
 from fedsim.theory.symbols import Constants, Premises, symbols
 from fedsim.theory.theorem import Derived
 
 _RATIO = "difference_noise_ratio"
 CHOICES: dict[str, Callable[[Case], Derived]] = {
-    "noisy_minibatch_sgd": noisy_minibatch_sgd,
-    "accelerated_minibatch_sgd": accelerated_minibatch_sgd,
-    "multi_stage_accelerated_minibatch_sgd": multi_stage_accelerated_minibatch_sgd,
-    "prox_sgd": prox_sgd,
-    "prox_pl_svrg": prox_pl_svrg,
-    "prox_spider": prox_spider,
+    "noisy_minibatch_sgd": convex_choice.noisy_minibatch_sgd,
+    "accelerated_minibatch_sgd": convex_choice.accelerated_minibatch_sgd,
+    "multi_stage_accelerated_minibatch_sgd": convex_choice.multi_stage_accelerated_minibatch_sgd,
+    "prox_sgd": proximal_choice.prox_sgd,
+    "prox_pl_svrg": proximal_choice.prox_pl_svrg,
+    "prox_spider": proximal_choice.prox_spider,
 }
 """{algorithm: its theorem's choice}; other algorithms have no utility theorem that can be computed."""
 
@@ -63,9 +58,8 @@ def constants(scenario: Scenario) -> Constants:
     ball = 2 * constraint.radius if isinstance(constraint, L2Ball) else None
     clip = getattr(scenario.algorithm, "clip_norm", None)
     defaults = {"L": None if clip == AUTO else clip, "D": ball}
-    return stated.model_copy(
-        update={key: value for key, value in defaults.items() if getattr(stated, key) is None}
-    )
+    missing = {key: value for key, value in defaults.items() if getattr(stated, key) is None}
+    return stated.model_copy(update=missing)
 
 
 def need_privacy(privacy: PrivacySection) -> None:
@@ -124,9 +118,8 @@ def noise_of(privacy: PrivacySection, premises: Premises) -> Noise:
     own = averaged_noise(premises)
     if not MECHANISMS[privacy.mechanism].sums_only:
         return own
-    sizes = [claim.n for claim in premises.claims]
-    answers = Extent(premises.dimension, premises.dimension)
-    sums = privacy.sums(answers, sizes, premises.weights, premises.participants)
+    sizes, d = [claim.n for claim in premises.claims], premises.dimension
+    sums = privacy.sums(Extent(d, d), sizes, premises.weights, premises.participants)
     share = 0.0 if privacy.noise_by == "aggregators" else sums.mechanism.colluding(1.0) ** 2
     turnout = law(premises.participants, len(sizes))
     return SummedNoise(own, sums.mechanism, sums.pool, turnout, share, 0.0 if share else 2.0)

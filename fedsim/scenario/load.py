@@ -37,10 +37,8 @@ def load(path: Path, overrides: Sequence[str] = ()) -> Scenario:
 
 def load_tree(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
     """Read a scenario as plain mappings, not validated yet; a sweep completes them."""
-    path = find(path)
-    changes: dict[str, Any] = {}
-    for override in overrides:
-        field, given = _change(override)
+    path, changes = find(path), dict[str, Any]()
+    for field, given in map(_change, overrides):
         changes.pop(field, None)  # the last one counts, at its place
         changes[field] = given
     return anchored(completed(read(path), changes), path.resolve().parent)
@@ -83,14 +81,11 @@ def _change(override: str) -> tuple[str, Any]:
 
 
 def anchored(tree: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """A scenario with the file names in it made absolute.
+    """A scenario with the file names in it made absolute; relative ones are relative to `folder`, which is
+    absolute, and no symbolic link.
 
     What is not in `folder` may be in the data folder, and is downloaded there if the data set has an origin.
     The name of a data set on Hugging Face's hub stays as it is where no such folder exists.
-
-    Args:
-        tree: nested mappings.
-        folder: what relative names are relative to; absolute, and no symbolic link.
     """
     data = tree.get("data")
     fetched = isinstance(data, Mapping) and data.get("origin") is not None
@@ -174,8 +169,8 @@ def apply(tree: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]
 
 
 def full_name(tree: Mapping[str, Any], name: str, value: object = None) -> str:
-    """The dotted field that `name` is short for: the only given field that ends with it, else the only one of
-    all fields.
+    """The dotted field that `name` is, or is short for: the only given field that ends with it, else the only
+    one of all fields. InputError, with the `value` that it is to get, if there is none or several.
 
     >>> full_name({}, "epsilon"), full_name({}, "privacy.epsilon"), full_name({}, "trials")
     ('privacy.epsilon', 'privacy.epsilon', 'trials')
@@ -186,14 +181,6 @@ def full_name(tree: Mapping[str, Any], name: str, value: object = None) -> str:
     'assumptions.beta'
     >>> full_name({"problem": {"constraint": {"name": "l2_ball"}}}, "radius")
     'problem.constraint.radius'
-
-    Args:
-        tree: the scenario, as plain mappings.
-        name: a dotted field, or its end.
-        value: what it is to be set to, for the message.
-
-    Raises:
-        InputError: there is no such field, or there are several.
     """
     if name.partition(".")[0] in Scenario.model_fields:
         return name
@@ -216,11 +203,9 @@ def place(tree: dict[str, Any], path: str, value: Any) -> None:
     *parents, last = [*swept[1].split("."), swept[2]] if swept else path.split(".")
     for key in parents:
         branch = tree.get(key)
-        # `participation: all` is short for a mapping with that name.
-        tree[key] = (
-            {"name": branch} if isinstance(branch, str) else branch if isinstance(branch, dict) else {}
-        )
-        tree = tree[key]
+        if not isinstance(branch, dict):  # `participation: all` is short for a mapping with that name
+            branch = tree[key] = {"name": branch} if isinstance(branch, str) else {}
+        tree = branch
     tree[last] = value
 
 
@@ -244,13 +229,11 @@ VARIANT, VARIANTS = "variant", "variants"
 
 def completed(tree: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     """The scenario with the fields of its chosen variant set, then the changes, which may choose the variant.
+    InputError if there is no such variant, or none is chosen; or as `apply`.
 
     >>> file = {"variant": "a", "trials": 1, "variants": {"a": {}, "b": {"trials": 20, "seed": 3}}}
     >>> completed(file, {"variant": "b", "seed": 4})
     {'variant': 'b', 'trials': 20, 'seed': 4}
-
-    Raises:
-        InputError: there is no such variant, or none is chosen; or as `fedsim.scenario.load.apply`.
     """
     rest = {key: value for key, value in tree.items() if key != VARIANTS}
     chosen = changes.get(VARIANT, tree.get(VARIANT))
@@ -276,16 +259,8 @@ def _of_variant(variants: Any, chosen: Any) -> Mapping[str, Any]:
     return own
 
 
-_FILES = "scenario.files"
-
-
 def digests(data: Dataset, attendance: Path | None) -> dict[str, str]:
-    """SHA-256 of every file that records or rounds depend on, by field.
-
-    Args:
-        data: the data set.
-        attendance: the file of recorded participation, if there is one.
-    """
+    """SHA-256 of every file that records or rounds depend on, by field; `attendance` is one of rounds."""
     return {field: content(path, f"scenario.{field}") for field, path in _named(data, attendance).items()}
 
 
@@ -304,8 +279,7 @@ def check_unchanged(scenario: Scenario) -> None:
     if not scenario.files:
         return
     obtain(scenario.data.downloads)
-    code = code_digests(scenario)
-    named = _named(scenario.data, _attendance(scenario))
+    code, named = code_digests(scenario), _named(scenario.data, _attendance(scenario))
     for field, before in scenario.files.items():
         path = named.get(field)
         now = code.get(field) if path is None else content(path, f"scenario.{field}")
@@ -313,7 +287,7 @@ def check_unchanged(scenario: Scenario) -> None:
             file = Path(code_of(scenario)[field]) if path is None and now else path
             what = "no file is named there" if file is None else f"{file.name} has other contents"
             hint = f"of the file that this scenario was run with, and {what} now"
-            raise InputError(f"{_FILES}.{field}", before, f"{hint}; files=null runs it all the same")
+            raise InputError(f"scenario.files.{field}", before, f"{hint}; files=null runs it all the same")
 
 
 def code_of(scenario: Scenario) -> dict[str, str]:

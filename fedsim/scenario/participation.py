@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, TypeAlias, TypeVar, cast
@@ -19,6 +19,7 @@ T = TypeVar("T")
 PerSilo: TypeAlias = T | tuple[T, ...] | dict[str, T]
 """A value for each silo: one for all, a list in order of names, or a map by name."""
 Chance = Annotated[float, Field(gt=0, le=1)]
+_CHANCES = "chance of being there: one for all silos, a list in order of names, or a map by silo"
 
 
 @dataclass(frozen=True)
@@ -47,12 +48,7 @@ class AvailableSilos:
     """
 
     name: ClassVar[str] = "availability"
-    probability: Annotated[
-        PerSilo[Chance],
-        Field(
-            description="chance of being there: one for all silos, a list in order of names, or a map by silo"
-        ),
-    ]
+    probability: Annotated[PerSilo[Chance], Field(description=_CHANCES)]
 
 
 @dataclass(frozen=True)
@@ -90,11 +86,13 @@ Participation = Annotated[
 def participants(chosen: Participation, names: Sequence[str]) -> Participants:
     """The law of participation for silos `names` in canonical order; InputError if it does not fit them."""
     match chosen:
+        case UniformSilos(size) | RandomSize(high=size) if size > len(names):
+            field = "num_silos" if isinstance(chosen, UniformSilos) else "max_silos"
+            hint = f"at most {len(names)}, the number of silos"
+            raise InputError(f"scenario.participation.{field}", size, hint)
         case UniformSilos(num_silos):
-            _check_size("num_silos", num_silos, names)
             return num_silos
-        case RandomSize(high=most):
-            _check_size("max_silos", most, names)
+        case RandomSize():
             return chosen
         case AvailableSilos(probability):
             return Available(per_silo("scenario.participation.probability", probability, names))
@@ -103,22 +101,13 @@ def participants(chosen: Participation, names: Sequence[str]) -> Participants:
     return None
 
 
-def _check_size(field: str, size: int, names: Sequence[str]) -> None:
-    if size > len(names):
-        hint = f"at most {len(names)}, the number of silos"
-        raise InputError(f"scenario.participation.{field}", size, hint)
-
-
 FIELD = "scenario.participation.path"
 _THERE = {"0": False, "1": True, "false": False, "true": True}
 
 
 def read_attendance(path: Path, names: Sequence[str]) -> tuple[tuple[int, ...], ...]:
-    """The silos' positions in each round that has any, ascending; InputError names a wrong value.
-
-    Args:
-        path: a table with columns `round` and `silo`, or with a 0/1 column for each silo.
-        names: silos in canonical order.
+    """The positions among `names` of the silos in each round that has any, ascending; InputError names a
+    wrong value. The table has columns `round` and `silo`, or a 0/1 column for each silo.
     """
     table = open_table(path, FIELD)
     sets = _rows(table, names) if {"round", "silo"} <= set(table.names) else _flags(table, names)
@@ -160,15 +149,13 @@ def _flags(table: FileTable, names: Sequence[str]) -> list[tuple[int, ...]]:
 
 def _texts(table: FileTable, columns: list[str]) -> list[list[str]]:
     read = table.read(columns)
-    return [
-        ["" if cell is None else str(cell).strip() for cell in read[name].to_pylist()] for name in columns
-    ]
+    cells = [read[name].to_pylist() for name in columns]
+    return [["" if cell is None else str(cell).strip() for cell in column] for column in cells]
 
 
 def _round(text: str, line: int, table: FileTable) -> int:
     if not text.isdecimal():
-        hint = f"row {line} of {table.title}: a round must be a whole number from 0"
-        raise InputError(FIELD, text, hint)
+        raise InputError(FIELD, text, f"row {line} of {table.title}: a round must be a whole number from 0")
     return int(text)
 
 
@@ -179,18 +166,21 @@ def _flag(text: str, line: int, name: str, table: FileTable) -> bool:
 
 
 def per_silo(field: str, value: Any, names: Sequence[str]) -> tuple[float, ...]:
-    """The values in order of `names`; `value` is a `PerSilo[float]`.
+    """The values in order of `names`; `value` is a `PerSilo[float]`. InputError if a silo has no value, or
+    a value no silo.
 
     >>> per_silo("scenario.privacy.epsilon", {"north": 1.0, "south": 2.0}, ["south", "north"])
     (2.0, 1.0)
-
-    Raises:
-        InputError: a silo has no value, or a value no silo.
     """
     if isinstance(value, float | int):
         return (float(value),) * len(names)
     if isinstance(value, dict):
-        _check_keys(field, value, names)
+        known = set(names)
+        if unknown := [name for name in value if name not in known]:
+            hint = f"no such silo; silos: {_shortened(names)}"
+            raise InputError(f"{field}.{unknown[0]}", value[unknown[0]], hint)
+        if missing := [name for name in names if name not in value]:
+            raise InputError(field, value, f"no value for {_shortened(missing)}")
         return tuple(value[name] for name in names)
     if len(value) != len(names):
         hint = f"one value a silo: {len(names)}, not {len(value)}; their order: {_shortened(names)}"
@@ -209,16 +199,6 @@ def for_some(value: T, names: Sequence[str], chosen: Collection[str]) -> T:
     if isinstance(value, tuple) and len(value) == len(names):
         return cast(T, tuple(each for name, each in zip(names, value, strict=True) if name in chosen))
     return value
-
-
-def _check_keys(field: str, value: Mapping[str, float], names: Sequence[str]) -> None:
-    known = set(names)
-    for name in value:
-        if name not in known:
-            raise InputError(f"{field}.{name}", value[name], f"no such silo; silos: {_shortened(names)}")
-    missing = [name for name in names if name not in value]
-    if missing:
-        raise InputError(field, value, f"no value for {_shortened(missing)}")
 
 
 def _shortened(names: Sequence[str]) -> str:

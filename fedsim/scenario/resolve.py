@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import inf
-from typing import cast
+from typing import Any, cast
 
 import torch
 
@@ -194,18 +194,15 @@ def resolve(scenario: Scenario, known: Outline | None = None) -> Resolved:
     privacy, mechanism = scenario.privacy, MECHANISMS[scenario.privacy.mechanism]
     names, sizes = tuple(shape.sizes), sizes_of(privacy, shape)
     with blaming("problem", problem_class(scenario.problem.name)):
-        sizes_of_records = (
-            shape.num_features,
-            shape.num_classes,
-            dtype_of(scenario),
-            len(shape.groups),
-        )
-        problem = problem_of(scenario.problem, *sizes_of_records)
+        features, classes, groups = shape.num_features, shape.num_classes, len(shape.groups)
+        problem = problem_of(scenario.problem, features, classes, dtype_of(scenario), groups)
     stages, inner, norms = checked(scenario, shape, problem)
     report = scenario.report
     for field, metric in (("metric", report.metric), ("against", report.against or report.metric)):
         check_metric(metric, report.threshold, problem, shape.num_classes, shape.groups, field)
-    epsilons, deltas = _epsilons(privacy, names), _deltas(privacy, names, sizes)
+    unlimited = not mechanism.private or privacy.epsilon == "unlimited"
+    epsilons = per_silo("scenario.privacy.epsilon", inf if unlimited else privacy.epsilon, names)
+    deltas = _deltas(privacy, names, sizes)
     weights = _weights(scenario.problem, names, sizes)
     active = participants(scenario.participation, names)
     claimed = claims(privacy, names, sizes, epsilons, deltas)
@@ -241,13 +238,11 @@ def resolve(scenario: Scenario, known: Outline | None = None) -> Resolved:
             check_unit(resolved.trace.plan, mechanism)
         except Refused as refusal:
             raise InputError("scenario.privacy.unit", privacy.model_dump()["unit"], str(refusal)) from None
-    if scenario.problem.fairness is not None and COSTED_GRADIENT.name not in {
-        query.statistic for query in resolved.trace.plan.queries
-    }:
-        hint = (
-            f"{scenario.algorithm.name} asks for no costs of groups: use fair_minibatch_sgd, or leave it out"
-        )
-        raise InputError("scenario.problem.fairness", scenario.problem.fairness.notion, hint)
+    costed = any(query.statistic == COSTED_GRADIENT.name for query in resolved.trace.plan.queries)
+    if (fairness := scenario.problem.fairness) is not None and not costed:
+        hint = "asks for no costs of groups: use fair_minibatch_sgd, or leave it out"
+        name = scenario.algorithm.name
+        raise InputError("scenario.problem.fairness", fairness.notion, f"{name} {hint}")
     _check_sums(resolved)
     _check_evaluation(resolved)
     if scenario.report.own_models and resolved.own is None:
@@ -279,14 +274,14 @@ def _check_sums(resolved: Resolved) -> None:
 def _check_evaluation(resolved: Resolved) -> None:
     """Check that the model can be evaluated on held-out records, and within a budget."""
     evaluate, classes = resolved.scenario.evaluate, resolved.outline.num_classes
-    privacy = resolved.scenario.privacy
+    one_sided = resolved.scenario.privacy.unit.one_sided
     if evaluate is None:
         return
     kinds, fit = ("two classes", classes == 2) if evaluate.asked_bins else ("classes", classes > 0)
     needs = {
         f"a target of {kinds}, not {classes or 'a number'}": fit,
         "problems that give probabilities, as logistic_regression": gives_probabilities(resolved.problem),
-        "numbers of persons that are public, not relation add_remove": not privacy.unit.one_sided,
+        "numbers of persons that are public, not relation add_remove": not one_sided,
         "silos with a budget, not unlimited": not resolved.mechanism.private or inf not in resolved.epsilons,
     }
     if resolved.sums is not None:
@@ -338,11 +333,6 @@ def dtype_of(scenario: Scenario) -> torch.dtype:
     return torch.float64 if scenario.runtime.dtype == "float64" else torch.float32
 
 
-def _epsilons(privacy: PrivacySection, names: Sequence[str]) -> tuple[float, ...]:
-    unlimited = not MECHANISMS[privacy.mechanism].private or privacy.epsilon == "unlimited"
-    return per_silo("scenario.privacy.epsilon", inf if unlimited else privacy.epsilon, names)
-
-
 def _deltas(privacy: PrivacySection, names: Sequence[str], sizes: Sequence[int]) -> tuple[float, ...]:
     if privacy.delta != "1/n^2":
         return per_silo("scenario.privacy.delta", privacy.delta, names)
@@ -354,11 +344,8 @@ def _deltas(privacy: PrivacySection, names: Sequence[str], sizes: Sequence[int])
 
 
 def _weights(section: ProblemSection, names: Sequence[str], sizes: Sequence[int]) -> tuple[float, ...]:
-    rule = section.silo_weights
-    if isinstance(rule, str):
-        raw: Sequence[float] = sizes if rule == "size" else [1.0] * len(names)
-    else:
-        raw = per_silo("scenario.problem.silo_weights", rule, names)
+    rule: Any = 1.0 if section.silo_weights == "equal" else section.silo_weights
+    raw = sizes if rule == "size" else per_silo("scenario.problem.silo_weights", rule, names)
     total = sum(raw)
     return tuple(share / total for share in raw)
 
