@@ -21,6 +21,7 @@ of Handwritten Digits, UCI machine learning repository, doi:10.24432/C50P49, the
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, ClassVar, Literal
 
@@ -29,7 +30,7 @@ from pydantic import Field
 
 from fedsim.common.seeds import generator
 from fedsim.data.dataset import Dataset
-from fedsim.data.source import Floats, Ints, Matrix, Ranges, Target
+from fedsim.data.source import Design, Floats, Ints, Labels, Matrix, Ranges, Target
 
 # A logarithm needs a positive lower end. Where the documented minimum is 0 it is this fraction of the
 # documented maximum: a public rule, so the smallest positive record need not be read.
@@ -173,6 +174,10 @@ class Synthetic(Dataset):
     classes: int = Field(3, ge=2, description="Classes (softmax only).")
     noise: float = Field(0.1, ge=0, description="Standard deviation of the target's noise (linear only).")
     seed: int = Field(0, ge=0, description="Seed of parameters and records, apart from the scenario's seed.")
+    groups: bool = Field(
+        False,
+        description="Two groups, a and b, which the first feature tells apart but for noise; no feature of their own.",
+    )
 
     def open(self) -> SyntheticSource:
         """The source; records are made at first use."""
@@ -196,6 +201,16 @@ class SyntheticSource(Matrix):
         self.num_rows, self.num_features = data.rows, data.features
         self.num_classes = {"logistic": 2, "linear": 0, "softmax": data.classes}[data.link]
         self.ranges = Ranges.linear(-np.ones(data.features), np.ones(data.features))
+        self.groups = ("a", "b") if data.groups else ()
+
+    def design(self, rows: Ints) -> Design:
+        """With groups, which follow from the first feature and noise of standard deviation 0.5."""
+        found = super().design(rows)
+        if not self.groups:
+            return found
+        noise = generator("synthetic groups", self._data.seed).normal(0.0, 0.5, self.num_rows)
+        codes = (self.features[:, 0] + noise > 0).astype(np.int64)
+        return replace(found, groups=Labels(codes, self.groups).at(rows))
 
     @cached_property
     def features(self) -> Floats:
