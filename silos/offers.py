@@ -26,7 +26,9 @@ from fedsim.problems.network_models import Imported
 from fedsim.problems.section import ProblemSection, problem_of, problem_section
 from fedsim.protocol.contract import Algorithm, Public
 from fedsim.protocol.dryrun import Arrays, dry_run
+from fedsim.protocol.groups import Cells
 from fedsim.protocol.plan import Admitted, Plan, Terms
+from fedsim.protocol.statistics import BY_GROUP
 from fedsim.protocol.unit import RECORD, PersonAccount, Record
 from fedsim.wire.messages import Offer, Part
 from silos.admission import admit, silo_mechanism
@@ -159,6 +161,11 @@ def admissible(proposal: Proposal, policy: Policy, own: Own, seeded: bool = Fals
     else:
         trace = dry_run(proposal.algorithm, proposal.problem, proposal.public, offer.seed, limits)
     plan = trace.of(offer.unit).plan
+    for query in plan.queries:
+        if query.statistic in BY_GROUP and Cells.of(query.options).groups != len(own.groups):
+            raise Refused(
+                f"offer: silo {own.name!r} has {len(own.groups)} groups, {query.statistic} asks of others"
+            )
     check_answerable(proposal.problem, plan.queries)
     if offer.records == "holdout" and not {query.statistic for query in plan.queries} <= set(_COUNTS):
         raise Refused(f"offer: held-out records answer {' and '.join(_COUNTS)} alone")

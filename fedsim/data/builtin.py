@@ -176,7 +176,7 @@ class Synthetic(Dataset):
     seed: int = Field(0, ge=0, description="Seed of parameters and records, apart from the scenario's seed.")
     groups: bool = Field(
         False,
-        description="Two groups, a and b, which the first feature tells apart but for noise; no feature of their own.",
+        description="Two groups, a and b, which the first feature tells apart but for noise.",
     )
 
     def open(self) -> SyntheticSource:
