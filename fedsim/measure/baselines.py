@@ -32,7 +32,7 @@ from torch import Tensor
 
 from fedsim.data.federation import SiloSplit
 from fedsim.measure.evaluator import Alternative, Evaluator, Measured
-from fedsim.measure.objective import NoOptimumError, Pairs, constrained, pair, pooled, smooth
+from fedsim.measure.objective import NoOptimumError, Pairs, constrained, is_smooth, pair, pooled, smooth
 from fedsim.problems.composite import WholeSpace
 from fedsim.problems.glm import GeneralisedLinear, KinkedLoss, LinearRegression
 from fedsim.problems.kinds import Problem, gives_probabilities
@@ -77,9 +77,8 @@ def converged(resolved: Resolved, silos: Sequence[SiloSplit], evaluate: Evaluato
 
 def _some(silos: Sequence[SiloSplit]) -> list[SiloSplit]:
     """At most `MOST_SILOS`, evenly in order of training records."""
-    ordered = sorted(
-        (silo for silo in silos if len(silo.train_target)), key=lambda silo: len(silo.train_target)
-    )
+    ordered = [silo for silo in silos if len(silo.train_target)]
+    ordered.sort(key=lambda silo: len(silo.train_target))
     places = np.unique(np.linspace(0, len(ordered) - 1, min(MOST_SILOS, len(ordered))).round().astype(int))
     return [ordered[place] for place in places]
 
@@ -164,9 +163,8 @@ def fit(problem: Problem, pairs: Pairs, weights: Sequence[float], intercept: boo
     target = torch.cat([y for _, y in pairs])
     try:
         linear = smooth(problem)
-        whole = isinstance(linear, LinearRegression) or len(torch.unique(target)) == max(
-            2, linear.num_outputs
-        )
+        classes = max(2, linear.num_outputs)
+        whole = isinstance(linear, LinearRegression) or len(torch.unique(target)) == classes
         return _convex(linear, pairs, shares, _tiny(linear, len(target), intercept and whole))
     except NoOptimumError:
         return _descended(problem, pooled(pairs, shares), intercept, seed)
@@ -192,7 +190,7 @@ def _convex(problem: GeneralisedLinear, pairs: Pairs, shares: Sequence[float], t
 
 def _descended(problem: Problem, records: Shared, intercept: bool, seed: int) -> Fit:
     """Fit by L-BFGS with strong Wolfe steps (Liu and Nocedal, 1989)."""
-    if not _is_differentiable(problem):
+    if not (is_smooth(problem) and isinstance(problem.composite.constraint, WholeSpace)):
         return Fit(None, "not fitted: no solver for this loss with a norm or a constraint")
     if isinstance(problem, NeuralNetwork) and problem.dimension * len(records[1]) > _WORK:
         size = f"{len(records[1]):,} records times {problem.dimension:,} parameters"
@@ -211,11 +209,6 @@ def _descended(problem: Problem, records: Shared, intercept: bool, seed: int) ->
     steps = optimiser.state[w]["n_iter"]
     ended = f"after {steps} steps" if steps < _STEPS else f"stopped after {steps} steps"
     return Fit(w.detach(), f"L-BFGS {ended}{note}")
-
-
-def _is_differentiable(problem: Problem) -> bool:
-    public = problem.composite
-    return public.l1 == 0 and public.group_lasso.weight == 0 and isinstance(public.constraint, WholeSpace)
 
 
 def _loss(problem: Problem, records: Shared, intercept: bool) -> tuple[Callable[[Tensor], Tensor], str]:

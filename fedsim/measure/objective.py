@@ -78,14 +78,11 @@ class TrainingObjective:
 
     def _slope(self, w: Tensor) -> Tensor:
         """grad F0(w), (d,)."""
-        if isinstance(self._problem, NeuralNetwork):
-            return self._network_slope(self._problem, w)
-        return gradient(self._problem, self._features, self._target, self._share, w)
-
-    def _network_slope(self, problem: NeuralNetwork, w: Tensor) -> Tensor:
+        problem, records = self._problem, (self._features, self._target, self._share)
+        if not isinstance(problem, NeuralNetwork):
+            return gradient(problem, *records, w)
         total, point = torch.zeros_like(w), w.detach().requires_grad_()
-        parts = (torch.split(tensor, _ROWS) for tensor in (self._features, self._target, self._share))
-        for x, y, share in zip(*parts, strict=True):
+        for x, y, share in zip(*(torch.split(each, _ROWS) for each in records), strict=True):
             loss = share @ problem.losses(problem.slope_scores(x, point), y)
             total += torch.autograd.grad(loss, point)[0]
         return total
@@ -151,7 +148,7 @@ Objective = Callable[[Tensor], Tensor]
 Pairs = Sequence[tuple[Tensor, Tensor]]
 _SMOOTH = (LinearRegression, LogisticRegression, SoftmaxRegression)
 _NEWTON_STEPS, _PROXIMAL_STEPS = 100, 50_000
-_TOLERANCE = 1e-9
+_TOLERANCE, _PROXIMAL_TOLERANCE = 1e-9, 1e-12
 _PIVOT = 1e-5  # a condition number of at most about 1e10
 _MOST_PARAMETERS = 2_000
 
@@ -172,7 +169,7 @@ def smooth(problem: Problem) -> GeneralisedLinear:
     return cast("GeneralisedLinear", problem)
 
 
-def is_smooth(problem: GeneralisedLinear) -> bool:
+def is_smooth(problem: Problem) -> bool:
     """Whether the public part has a gradient everywhere, the constraint set aside."""
     return problem.composite.l1 == 0 and problem.composite.group_lasso.weight == 0
 
@@ -190,13 +187,11 @@ def constrained(
     more: Tensor | None = None,
     largest: float = inf,
 ) -> Tensor:
-    """w* whatever the public part, (d,): by Newton's method where it applies, else by proximal gradients.
+    """w* whatever the public part, (d,): by Newton's method where it applies, else by proximal gradients,
+    else NoOptimumError.
 
     With `more`, (d,), sum_j more_j w_j^2 / 2 is added to the objective. Newton's method gives up where
     some record's score is above `largest`.
-
-    Raises:
-        NoOptimumError: see there.
     """
     if problem.dimension > _MOST_PARAMETERS:
         most = f"at most {_MOST_PARAMETERS:,} parameters are solved for"
@@ -218,16 +213,14 @@ def minimiser(
     largest: float = inf,
 ) -> Tensor:
     """w* of sum_i p_i F_i by Newton's method with step halving, (d,), for a smooth public part.
+    NoOptimumError if there is none, it is outside the constraint set, or it is out of reach.
 
     A minimum-norm step serves where the Hessian is singular (softmax, repeated features).
-
-    Raises:
-        NoOptimumError: there is none, it is outside the constraint set, or it is out of reach.
     """
     features, target, share = pooled(pairs, weights)
     start = torch.zeros(problem.dimension, dtype=torch.float64)
     extra, quadratic = start if more is None else more, problem.composite.l2 + problem.composite.ridge.weight
-    bounded = quadratic > 0 or more is not None
+    unbounded = quadratic == 0 and more is None and not isinstance(problem, LinearRegression)
 
     def objective(w: Tensor) -> Tensor:
         losses = problem.losses(problem.scores(features, w), target)
@@ -242,7 +235,7 @@ def minimiser(
     def check(w: Tensor) -> None:
         if largest < inf and problem.scores(features, w).abs().max() > largest:
             raise NoOptimumError(f"scores grow above {largest:g}: the records may be separable")
-        if not bounded and _separates(problem, features, target, w):
+        if unbounded and problem.error(problem.scores(features, w), target) == 0:  # a longer w has less loss
             raise NoOptimumError("the training records are separable: no minimiser exists; add an l2 term")
 
     w = _newton(objective, slope, hessian, start, check)
@@ -279,9 +272,8 @@ def _newton(
             return w + step
         w = _descended(objective, w, step, float(slope @ step))
         check(w)
-    raise NoOptimumError(
-        f"Newton's method did not converge in {_NEWTON_STEPS} steps; the records may be separable"
-    )
+    steps = f"{_NEWTON_STEPS} steps; the records may be separable"
+    raise NoOptimumError(f"Newton's method did not converge in {steps}")
 
 
 def _solved(matrix: Tensor, right: Tensor) -> Tensor:
@@ -304,13 +296,6 @@ def _descended(objective: Objective, w: Tensor, step: Tensor, slope: float) -> T
     raise NoOptimumError("Newton's method stopped short of a minimiser; the records may be separable")
 
 
-def _separates(problem: GeneralisedLinear, features: Tensor, target: Tensor, w: Tensor) -> bool:
-    """Whether w separates the classes, so that a longer w lowers the loss without end."""
-    if isinstance(problem, LinearRegression):
-        return False
-    return bool(problem.error(problem.scores(features, w), target) == 0)
-
-
 def _proximal(problem: GeneralisedLinear, pairs: Pairs, weights: Sequence[float], more: Tensor) -> Tensor:
     """Accelerated proximal gradient steps 1 / L (Beck and Teboulle, 2009), with restarts where they turn back
     (O'Donoghue and Candes, 2015), until the gradient mapping is as good as zero.
@@ -320,7 +305,8 @@ def _proximal(problem: GeneralisedLinear, pairs: Pairs, weights: Sequence[float]
     """
     features, target, share = pooled(pairs, weights)
     gram = features.T @ (share.unsqueeze(1) * features)
-    smoothness = float(torch.linalg.eigvalsh(gram)[-1]) * _curvature(problem) + float(more.max())
+    curvature = cast(float, problem.curvature)  # a smooth loss has one
+    smoothness = float(torch.linalg.eigvalsh(gram)[-1]) * curvature + float(more.max())
     if smoothness == 0:
         return problem.prox(torch.zeros(problem.dimension, dtype=torch.float64), 1.0)
     previous = point = problem.project(torch.zeros(problem.dimension, dtype=torch.float64))
@@ -335,15 +321,6 @@ def _proximal(problem: GeneralisedLinear, pairs: Pairs, weights: Sequence[float]
         point = w if turned else w + (momentum - 1) / following * (w - previous)
         previous, momentum = w, following
     raise NoOptimumError(f"proximal gradients did not converge in {_PROXIMAL_STEPS:,} steps")
-
-
-_PROXIMAL_TOLERANCE = 1e-12
-
-
-def _curvature(problem: GeneralisedLinear) -> float:
-    if isinstance(problem, LogisticRegression):
-        return 0.25
-    return 0.5 if isinstance(problem, SoftmaxRegression) else 1.0
 
 
 def gradient(
