@@ -147,12 +147,9 @@ def predictor_of(run: RunData, trial: int | None = None, nonprivate: bool = Fals
     """A run's model.
 
     Args:
-        trial: which; None: the first that is finished.
+        trial: which; None: the first that is finished. InputError if there is no such trial.
         nonprivate: whether to take a model without guarantee: the non-private baseline, or that of a run
-            without privacy.
-
-    Raises:
-        InputError: there is no such trial, or its model is not private and `nonprivate` does not say so.
+            without privacy. InputError if the model is not private, and this does not say so.
     """
     if not (run.summary.privacy.private or nonprivate):
         hint = "this run's model is not private; nonprivate=True (--nonprivate) takes it all the same"

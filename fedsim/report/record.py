@@ -13,7 +13,7 @@ import json
 import sqlite3
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple, Self, TypeVar
@@ -180,7 +180,7 @@ class Warned(NamedTuple):
 
 
 class Counted(NamedTuple):
-    """The most training records that one person has in one silo of a trial."""
+    """The most training records that one person has in one silo of a trial; not private."""
 
     trial: int
     most: int
@@ -228,41 +228,38 @@ class CellSource(NamedTuple):
     scenario: dict[str, Any]
 
 
-class TableSpec(NamedTuple):
-    """A table: the class of its rows, and the records that it is made of, for its metadata."""
-
-    row: type[Any]
-    made_of: str = ""
-
-
-TABLES = {
-    "metrics": TableSpec(
-        Measurement, "made of test records, and excess_risk and gradient_mapping_sq of training ones"
-    ),
-    "silos": TableSpec(SiloMeasurement, "made of test records, which no silo releases"),
-    "groups": TableSpec(GroupMeasurement, "made of test records, which no silo releases"),
-    "baselines": TableSpec(
-        BaselineMeasurement, "made of training and test records without noise: not private"
-    ),
-    "calibration": TableSpec(CalibrationBin, "made of test records, which no silo releases"),
-    "evaluation": TableSpec(Evaluated),
-    "ledger": TableSpec(LedgerRow),
-    "clipping": TableSpec(ClippedRound, "made of training records; a federation would have to query for it"),
-    "spend": TableSpec(SiloSpend),
-    "statements": TableSpec(SiloStatement),
-    "asked": TableSpec(AskedSilo),
-    "objective": TableSpec(OptimumNote),
-    "warnings": TableSpec(Warned),
-    "counted": TableSpec(Counted, "counted in training records: not private"),
-    "finished": TableSpec(Finished),
-    "begun": TableSpec(Begun),
-    "cells": TableSpec(CellResult),
-    "cell_sources": TableSpec(CellSource),
+TABLES: dict[str, type[Any]] = {
+    "metrics": Measurement,
+    "silos": SiloMeasurement,
+    "groups": GroupMeasurement,
+    "baselines": BaselineMeasurement,
+    "calibration": CalibrationBin,
+    "evaluation": Evaluated,
+    "ledger": LedgerRow,
+    "clipping": ClippedRound,
+    "spend": SiloSpend,
+    "statements": SiloStatement,
+    "asked": AskedSilo,
+    "objective": OptimumNote,
+    "warnings": Warned,
+    "counted": Counted,
+    "finished": Finished,
+    "begun": Begun,
+    "cells": CellResult,
+    "cell_sources": CellSource,
 }
+MADE_OF = dict.fromkeys(
+    ("silos", "groups", "calibration"), "made of test records, which no silo releases"
+) | {
+    "metrics": "made of test records, and excess_risk and gradient_mapping_sq of training ones",
+    "baselines": "made of training and test records without noise: not private",
+    "clipping": "made of training records; a federation would have to query for it",
+}
+"""The records that tables are made of in a simulation, for their metadata."""
 EXPORTED = ("metrics", "silos", "groups", "baselines", "calibration", "ledger", "clipping", "spend")
 """The tables that a run directory has as Parquet files."""
 
-_NAMES = {table.row: name for name, table in TABLES.items()}
+_NAMES = {row: name for name, row in TABLES.items()}
 Row = TypeVar("Row", bound=tuple[Any, ...])
 Key = TypeVar("Key")
 
@@ -298,32 +295,29 @@ class Record:
         record = cls()
         record._file = file
         with _errors(file):
-            record._log = sqlite3.connect(file, timeout=0, isolation_level=None)
-        try:
+            record._log = log = sqlite3.connect(file, timeout=0, isolation_level=None)
+        with closing(log):
             with _errors(file):
-                record._log.execute("PRAGMA locking_mode = EXCLUSIVE")
-                record._log.execute(f"PRAGMA synchronous = {'FULL' if durable else 'OFF'}")
-                record._log.execute("BEGIN EXCLUSIVE")
-                record._log.execute(_LAYOUT)
-                record._log.execute("COMMIT")
-                record._read(file, tell)
+                log.execute("PRAGMA locking_mode = EXCLUSIVE")
+                log.execute(f"PRAGMA synchronous = {'FULL' if durable else 'OFF'}")
+                log.execute("BEGIN EXCLUSIVE")
+                log.execute(_LAYOUT)
+                log.execute("COMMIT")
+                record._read(log, tell)
             yield record
-        finally:
-            record._log.close()
 
-    def _read(self, file: Path, tell: Callable[[str], None]) -> None:
-        assert self._log is not None
-        for key, text, digest in self._log.execute("SELECT key, rows, sha256 FROM entry ORDER BY number"):
+    def _read(self, log: sqlite3.Connection, tell: Callable[[str], None]) -> None:
+        for key, text, digest in log.execute("SELECT key, rows, sha256 FROM entry ORDER BY number"):
             try:
                 if _digest(key, text) != digest:
                     raise ValueError
                 self._entries[key] = {
-                    name: [TABLES[name].row(*values) for values in rows]
+                    name: [TABLES[name](*values) for values in rows]
                     for name, rows in json.loads(text).items()
                 }
             except (ValueError, TypeError, KeyError, AttributeError):
                 self.damaged.append(key)
-                tell(f"{file}: entry {key} {DAMAGED}")
+                tell(f"{self._file}: entry {key} {DAMAGED}")
 
     def append(self, key: str, rows: Sequence[Any]) -> None:
         """Append an entry: rows of any tables. It takes the place of an older one with the same key.
@@ -368,11 +362,8 @@ def keys_in(file: Path) -> list[str]:
     """The keys of a record that no process has open, in their order; none where there is no file."""
     if not file.is_file():
         return []
-    log = sqlite3.connect(file, timeout=0)
-    try:
+    with closing(sqlite3.connect(file, timeout=0)) as log:
         return [key for (key,) in log.execute("SELECT DISTINCT key FROM entry ORDER BY number")]
-    finally:
-        log.close()
 
 
 def _digest(key: str, text: str) -> str:

@@ -20,7 +20,7 @@ from fedsim.common.serialise import from_yaml, to_yaml
 from fedsim.problems.section import ProblemSection
 from fedsim.report.model_file import FITTED, ModelFile, Trained, read_trained, write_trained
 from fedsim.report.outcome import Deployed, Outcome, variants
-from fedsim.report.record import EXPORTED, TABLES, LedgerRow
+from fedsim.report.record import EXPORTED, MADE_OF, TABLES, LedgerRow
 from fedsim.report.silo_rows import spend
 from fedsim.report.summarise import summarise
 from fedsim.report.summary import AGAIN, FILE, Summary, opened, read_summary
@@ -81,7 +81,7 @@ _TYPES: dict[Any, pa.DataType] = {int: pa.int64(), float: pa.float64(), float | 
 
 def columns(name: str) -> dict[str, pa.DataType]:
     """A table's columns and their types; `more` stands for a column of each metric by scikit-learn."""
-    types = {field: _TYPES.get(hint, pa.string()) for field, hint in get_type_hints(TABLES[name].row).items()}
+    types = {field: _TYPES.get(hint, pa.string()) for field, hint in get_type_hints(TABLES[name]).items()}
     if types.pop("more", None):
         types |= dict.fromkeys(BY_SKLEARN, pa.float64())
     return types
@@ -90,9 +90,9 @@ def columns(name: str) -> dict[str, pa.DataType]:
 def arrow(name: str, rows: Sequence[Any], made_of: Mapping[str, str] | None = None) -> pa.Table:
     """Rows of a table as Arrow's; `made_of` is its metadata, else what it is made of in a simulation."""
     if made_of is None:
-        made_of = {"simulation_only": TABLES[name].made_of} if TABLES[name].made_of else {}
+        made_of = {"simulation_only": MADE_OF[name]} if name in MADE_OF else {}
     schema = pa.schema(columns(name), metadata=dict(made_of) or None)
-    own = {field: i for i, field in enumerate(TABLES[name].row._fields)}
+    own = {field: i for i, field in enumerate(TABLES[name]._fields)}
     values = [
         [row[own[column]] for row in rows] if column in own else [row.more.get(column) for row in rows]
         for column in schema.names
@@ -109,7 +109,7 @@ def _table_of(outcome: Outcome, name: str) -> pa.Table:
     public = None
     if outcome.deployed and name in ("metrics", "baselines"):
         public = {"public": "made of public records"}
-    return arrow(name, outcome.results.rows(TABLES[name].row), public)
+    return arrow(name, outcome.results.rows(TABLES[name]), public)
 
 
 def _ledger(outcome: Outcome) -> list[LedgerRow]:

@@ -246,11 +246,8 @@ _FLAT = 0.25  # later values that take less than this share of an axis cannot be
 
 
 def frame(axes: Axes, direction: str, values: Sequence[float], late: Sequence[float] = ()) -> str:
-    """Set an axis ("x" or "y") to show values; returns a note on its limits, empty where it begins at 0.
-
-    Args:
-        values: all that is drawn.
-        late: of these, the ones that a reader came for, where the others may be left out of sight.
+    """Set an axis ("x" or "y") to show values; returns a note on its limits, empty where it begins at 0. The
+    `late` ones are those that a reader came for, where the others may be left out of sight.
     """
     low, high, first = min(values, default=0.0), max(values, default=1.0), ""
     if late and max(late) - min(late) < _FLAT * (high - min(low, 0.0)) and high > 2 * max(late) > 0:

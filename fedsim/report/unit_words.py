@@ -47,11 +47,8 @@ _HIDDEN = "features are not protected"
 
 
 def words(unit: Record | Person, labels: bool = False, column: str | None = None) -> Words:
-    """The words for a unit.
-
-    Args:
-        labels: whether the labels of its records alone are protected.
-        column: which says whose a record is, where that is known.
+    """The words for a unit. With `labels` those of its records alone are protected; a `column` says whose a
+    record is, where that is known.
 
     >>> from fedsim.protocol.unit import RECORD
     >>> words(RECORD).one, words(Person()).one

@@ -185,7 +185,7 @@ def change_entry(folder: Path) -> str:
 def rename_field(folder: Path) -> str:
     """Statements as another version would have written them."""
     with Record.open(folder / "record.sqlite", pytest.fail) as record:
-        rows = [row for table in TABLES.values() for row in record.rows(table.row, "trial 0")]
+        rows = [row for table in TABLES.values() for row in record.rows(table, "trial 0")]
         for row in rows:
             if isinstance(row, SiloStatement):
                 row.fields["epsilon_paid"] = row.fields.pop("epsilon_spent")

@@ -111,7 +111,7 @@ def test_a_record_is_open_once_at_a_time(tmp_path: Path) -> None:
 
 def test_every_table_has_columns_and_metrics_are_columns_of_their_own() -> None:
     for name, table in TABLES.items():
-        assert set(get_type_hints(table.row)) - {"more"} <= set(columns(name))
+        assert set(get_type_hints(table)) - {"more"} <= set(columns(name))
     made = arrow("metrics", [MEASURED])
     assert made.column_names[:4] == ["trial", "variant", "round", "error"]
     (row,) = made.to_pylist()
