@@ -106,10 +106,7 @@ def resolved_of(
 ) -> Resolved:
     """The objects of a run. `algorithm` and `data` take the place of the scenario's, and data that name each
     record's silo that of its partition, unless one is among the fields `named` that the caller has set.
-
-    Raises:
-        InputError: a field is wrong, or an object is not what it should be.
-        Refused: the algorithm's plan is not accepted.
+    InputError if a field is wrong, or an object is not what it should be; Refused: the plan is not accepted.
     """
     if data is None:
         check_unchanged(scenario)

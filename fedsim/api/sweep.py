@@ -38,7 +38,7 @@ def sweep(
     progress: bool | Callable[[Event], None] | None = None,
     **short: Any,
 ) -> Sweep:
-    """Run every combination of a scenario's `sweep` section, tuned, over trials.
+    """Run every combination of a scenario's `sweep` section, tuned, over trials; InputError as `simulate`.
 
     Args:
         scenario: see `fedsim.simulate`, as for `overrides`, `algorithm`, `data`, `progress` and `short`. The
@@ -49,9 +49,6 @@ def sweep(
 
     Returns:
         The sweep. An interrupt returns what there is, and `Sweep.interrupted` is true.
-
-    Raises:
-        InputError: names the field, the value and what would be right.
     """
     place = None if out is None else Path(out)
     changes = changes_of(overrides, short)

@@ -140,26 +140,18 @@ class PrivacySection(Section):
     def sums(
         self, extent: Extent, sizes: Sequence[int], weights: Sequence[float], active: Participants
     ) -> Sums:
-        """The terms of secure aggregation that silos agree on.
-
-        Args:
-            extent: of the answers.
-            sizes: n of each silo.
-            weights: of the silos in the objective.
-            active: who takes part; by default a sum has at least as many silos as the smallest round.
-
-        Raises:
-            InputError: names the field.
+        """The terms of secure aggregation that silos of `sizes` n_i, with `weights` in the objective, agree
+        on for answers of an `extent`. By default a sum has at least as many silos as the smallest round of
+        `active` ones. InputError names the field.
         """
         law = zip(*size_law(active, len(sizes)), strict=True)
         least = int(min(size for size, chance in law if chance > 0))
         chosen = least if self.min_silos is None else self.min_silos
+        field = "scenario.privacy.min_silos"
         if chosen > len(sizes):
-            raise InputError(
-                "scenario.privacy.min_silos", chosen, f"at most {len(sizes)}, the silos there are"
-            )
+            raise InputError(field, chosen, f"at most {len(sizes)}, the silos there are")
         if isinstance(active, int) and chosen > active:
-            raise InputError("scenario.privacy.min_silos", chosen, f"at most {active}, the silos of a round")
+            raise InputError(field, chosen, f"at most {active}, the silos of a round")
         pool = Pool(tuple(sizes), tuple(weights), chosen, self.honest_fraction or 1.0)
         return Sums(sum_mechanism(self.mechanism, extent, pool, self.noise_by, self.steps), pool)
 

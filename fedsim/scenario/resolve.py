@@ -181,11 +181,9 @@ class Resolved:
 
 
 def resolve(scenario: Scenario, known: Outline | None = None) -> Resolved:
-    """Check the scenario and make its objects, with the numbers and the noise that theorems supply.
-
-    Args:
-        scenario: what to run; InputError names a field that does not fit the data or the others.
-        known: its data's outline, if at hand; else the data is opened.
+    """Check the scenario and make its objects, with the numbers and the noise that theorems supply. `known`
+    is its data's outline, if at hand; else the data is opened. InputError names a field that does not fit the
+    data or the others.
     """
     scenario.check()
     with blaming("data set", type(scenario.data)):
