@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
 
 from fedsim.wire.health import asked, check
@@ -22,12 +23,9 @@ def _main() -> int:
 
     given = argparse.ArgumentParser(prog="python -m shuffler", description="The shuffler.")
     given.add_argument("--config", type=Path, required=True, help="The shuffler's file (YAML).")
-    given.add_argument(
-        "--enrol", action="store_true", help="Make its keys, print their public halves, and end."
-    )
-    given.add_argument(
-        "--health", action="store_true", help="Check the health of the running shuffler, and end."
-    )
+    flag = partial(given.add_argument, action="store_true")
+    flag("--enrol", help="Make its keys, print their public halves, and end.")
+    flag("--health", help="Check the health of the running shuffler, and end.")
     options = given.parse_args()
     return exit_code(lambda: run(options.config, enrolling=options.enrol, health=options.health))
 

@@ -41,7 +41,5 @@ _FILES = ("state", "rosters", "listen.socket", "listen.token")
 
 
 def load_config(path: Path) -> Config:
-    """The shuffler that a file describes; file names in it are relative to the file. InputError if it cannot
-    be read, or a field is wrong.
-    """
+    """A file's shuffler; names in it are relative to it. InputError if unreadable, or a field is wrong."""
     return settings(Config, mapping(path, ROOT, "listen:", _FILES), ROOT)

@@ -212,9 +212,7 @@ def contents(*parts: bytes) -> str:
 
 
 def replayed(connection: sqlite3.Connection) -> Book:
-    """The book of a ledger, whole chain and what is stored beside it checked. Refused if it was altered or is
-    damaged.
-    """
+    """A ledger's book, whole chain and what is stored beside it checked. Refused if altered or damaged."""
     book = Book(entries(connection))
     missing = {run for run, found in book.runs.items() if found.kept}
     for run, offer, secret in connection.execute("SELECT run, offer, secret FROM runs"):

@@ -104,9 +104,7 @@ def check_pages(connection: sqlite3.Connection) -> None:
 
 
 def connect(path: Path) -> sqlite3.Connection:
-    """Open a ledger to write; every commit is on the disk when it returns. sqlite3.Error if it cannot be
-    opened.
-    """
+    """Open a ledger to write, each commit on the disk when it returns; sqlite3.Error if it cannot be."""
     _check_exists(path)
     connection = sqlite3.connect(f"{path.resolve().as_uri()}?mode=rw", uri=True, check_same_thread=False)
     connection.isolation_level = None
@@ -117,9 +115,7 @@ def connect(path: Path) -> sqlite3.Connection:
 
 @contextmanager
 def reading(path: Path) -> Iterator[sqlite3.Connection]:
-    """One moment of a ledger, to read; a daemon may be writing it. Refused if it cannot be read, or is
-    damaged.
-    """
+    """One moment of a ledger, which a daemon may be writing. Refused if it cannot be read, or is damaged."""
     _check_exists(path)
     noted = HeadFile.read(path)  # before the chain, which may grow
     address = path.resolve().as_uri()

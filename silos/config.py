@@ -242,9 +242,7 @@ class Config(Section):
         return self.state / "log"
 
     def start_child(self) -> Child:
-        """A confined process for plug-in code; it sees neither records nor state. Refused if the kernel
-        cannot confine it.
-        """
+        """A process for plug-in code that sees no records or state; Refused if it cannot be confined."""
         from fedsim.isolated.confine import CHILD, start
 
         self.check_files()
@@ -271,9 +269,7 @@ _FILES = (
 
 
 def load_config(path: Path) -> Config:
-    """The silo that a file describes; file names in it are relative to the file. InputError if it cannot be
-    read, or a field is wrong.
-    """
+    """A file's silo; names in it are relative to it. InputError if unreadable, or a field is wrong."""
     return parse_config(mapping(path, ROOT, "records:", _FILES))
 
 

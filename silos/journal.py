@@ -144,9 +144,7 @@ class Journal:
         return self._clock.now()
 
     def note(self, kind: str, payload: Mapping[str, Any], *statements: Statement) -> Entry:
-        """Append an entry, with what belongs to it, in one durable transaction. Refused if it cannot be
-        written; see the module's text.
-        """
+        """Append an entry and what belongs to it in one durable transaction; Refused if they cannot be."""
         with self.lock:
             self.check_usable()
             written = text(payload)

@@ -79,9 +79,7 @@ class SumPart:
         return replace(mechanism, exact=exact), () if exact else (FLOATING_POINT,)
 
     def colluding_cost(self, plan: Plan, admitted: Admitted, most: float | None) -> float:
-        """Epsilon of an admitted plan if server and shuffler collude. Refused if it is more than `most`,
-        which the policy allows.
-        """
+        """Epsilon of an admitted plan if server and shuffler collude; Refused above `most`, by the policy."""
         terms, z = admitted.terms, admitted.noise_multiplier
         census = plan.census(terms.rounds)
         (epsilon,) = self.mechanism.colluding_epsilons(census, [(terms.n, z, terms.delta)])

@@ -83,9 +83,7 @@ def confine(parent: int, binds: Sequence[Sequence[str]], limits: dict[str, int])
 
 
 def seccomp(machine: str) -> bytes:
-    """The filter of system calls, as instructions for the kernel. LookupError if no list of calls for this
-    machine.
-    """
+    """The filter of system calls, as the kernel's instructions; LookupError if this machine has no list."""
     if machine not in _MACHINES:
         raise LookupError(f"no list of system calls for {machine}, only for {', '.join(_MACHINES)}")
     audit, calls, guarded = _MACHINES[machine]

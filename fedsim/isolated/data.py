@@ -99,9 +99,7 @@ def _arrays_in(named: Iterable[tuple[Any, Any]]) -> tuple[tuple[str, int], ...]:
 
 
 def trace_in(head: Mapping[str, Any], arrays: Mapping[str, Tensor]) -> Trace:
-    """The result of a frame; whether its plan can be afforded is for limits and accountant to say. Refused if
-    it has none.
-    """
+    """A frame's result, Refused if it has none; limits and accountant say if its plan can be afforded."""
     try:
         kinds = [
             (_ASKS.validate_python(asks), bool(holds), _arrays_in(sent), _arrays_in(told))

@@ -291,9 +291,7 @@ def new_child() -> Isolated:
 def trace_of(
     algorithm: Algorithm, problem: PublicProblem, public: Public, seed: int, limits: Limits
 ) -> Trace:
-    """The plan, by a dry run in the process where the algorithm's code runs. Refused or PluginError if it has
-    none.
-    """
+    """The plan, by a dry run where the algorithm's code runs; Refused or PluginError if it has none."""
     found = algorithm.on(problem, public.weights.dtype) if isinstance(algorithm, Confined) else algorithm
     if isinstance(found, Isolated):
         return found.dry_run(public, seed, limits, problem)

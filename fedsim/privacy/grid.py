@@ -39,16 +39,13 @@ from fedsim.common.errors import Refused
 from fedsim.privacy import calibrate, cost
 from fedsim.privacy.calibrate import Budget
 from fedsim.privacy.discrete_noise import Integers, with_noise
-from fedsim.privacy.mechanism import Mechanism
+from fedsim.privacy.mechanism import Mechanism, Noise
 from fedsim.privacy.silo_gaussian import SiloGaussian
 from fedsim.protocol.plan import Census
 from fedsim.protocol.statistics import Extent
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from fedsim.privacy.mechanism import Noise
-
 
 STEPS = 2**20  # steps of the grid to the clip
 

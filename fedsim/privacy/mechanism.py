@@ -17,7 +17,7 @@ from fedsim.protocol.unit import RECORD, Person, Rule
 if TYPE_CHECKING:
     from torch import Tensor
 
-    Noise = Callable[[], Tensor]
+Noise = Callable[[], "Tensor"]
 
 
 class Mechanism(Protocol):

@@ -31,15 +31,13 @@ import numpy as np
 from fedsim.common.errors import InputError, Refused
 from fedsim.privacy import cost, gaussian, grid
 from fedsim.privacy.calibrate import Budget, over_budget
+from fedsim.privacy.mechanism import Noise
 from fedsim.privacy.pairs import WithReplacementPair
 from fedsim.privacy.sum_mechanism import SharedNoise, SumMechanism
 from fedsim.protocol.plan import Census
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from fedsim.privacy.mechanism import Noise
-
 
 _OUTSIDE = 1e-2  # share of delta for what lies outside the windows
 _CLOSE = 1e-4  # of a multiplier that is searched for

@@ -30,14 +30,13 @@ from fedsim.common.errors import Refused
 from fedsim.privacy import blanket, calibrate, cost, loss
 from fedsim.privacy.calibrate import Budget, over_budget
 from fedsim.privacy.grid import weights
+from fedsim.privacy.mechanism import Noise
 from fedsim.privacy.silo_gaussian import SiloGaussian
 from fedsim.privacy.sum_mechanism import SumMechanism, check_sharers
 from fedsim.protocol.plan import Census
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from fedsim.privacy.mechanism import Noise
 
 _APART = 0.05  # share of delta for the distance of blankets from the truth
 _RARE = 0.05  # and for rounds in which there are few of them

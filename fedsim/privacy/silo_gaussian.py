@@ -11,15 +11,12 @@ import numpy as np
 
 from fedsim.privacy import calibrate, cost
 from fedsim.privacy.calibrate import Budget
-from fedsim.privacy.mechanism import Mechanism
+from fedsim.privacy.mechanism import Mechanism, Noise
 from fedsim.protocol.batch import Fresh, Full
 from fedsim.protocol.plan import Census
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from fedsim.privacy.mechanism import Noise
-
 
 _UNSAMPLED = {Full.sampler, Fresh.sampler}
 

@@ -41,6 +41,7 @@ import torch
 from fedsim.common.errors import Refused
 from fedsim.privacy import cost, gaussian, grid
 from fedsim.privacy.grid import STEPS, GridPricing
+from fedsim.privacy.mechanism import Noise
 from fedsim.privacy.silo_gaussian import SiloGaussian
 from fedsim.privacy.sum_mechanism import SharedNoise, SumMechanism
 from fedsim.protocol.plan import Census
@@ -48,8 +49,6 @@ from fedsim.protocol.statistics import Extent
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from fedsim.privacy.mechanism import Noise
 
 NoiseBy = Literal["silos", "aggregators"]
 

@@ -142,13 +142,11 @@ class FunctionModule(nn.Module):
 def each(function: Function, shape: tuple[int, ...], dtype: torch.dtype, *rows: Tensor) -> Tensor:
     """The function's value for every row; (rows, *shape) of the floating-point `dtype`, NaN where it raises.
 
+    It takes one row's tensors to a tensor of the given shape; there is at least one row, and rows are first.
+
     A row that makes it raise (an index out of range, a singular matrix) must not decide whether there is an
     answer. Another row is used in its place: a batch of another size could round the other rows differently.
     RecursionError and MemoryError: the process is exhausted, which is no record's doing.
-
-    Args:
-        function: of one row's tensors, a tensor of the given shape.
-        rows: tensors with rows first, at least one row.
     """
     mapped, count = vmap(lambda *row: function(*row).to(dtype)), len(rows[0])
     good, parts = torch.ones(count, dtype=torch.bool), [(0, count)]

@@ -225,9 +225,8 @@ class HasComposite:
 
     def descend(self, w: Tensor, gradient: Tensor, step_size: Scalar) -> Tensor:
         """A projected step along `gradient` and f1's: one pass where f1 is 0, since runs take thousands."""
-        if self.composite != Composite(
-            constraint=self.composite.constraint, fairness=self.composite.fairness
-        ):
+        own = self.composite
+        if own != Composite(constraint=own.constraint, fairness=own.fairness):
             gradient = gradient + self.public_gradient(w)
         step = torch.as_tensor(step_size, dtype=w.dtype)
         return self.project(torch.addcmul(w, gradient, step, value=-1))

@@ -114,9 +114,9 @@ def _filled(argument: Any, values: Any) -> Any:
     """Nodes and references replaced by what `values` has for them; lists as tuples."""
     if isinstance(argument, Node | Value):
         return values[argument] if isinstance(values, dict) else values(argument)
-    return (
-        tuple(_filled(each, values) for each in argument) if isinstance(argument, list | tuple) else argument
-    )
+    if isinstance(argument, list | tuple):
+        return tuple(_filled(each, values) for each in argument)
+    return argument
 
 
 def _added(writer: _Writer, node: Node, values: dict[Node, Any]) -> Any:
@@ -187,12 +187,8 @@ def _unchanged(name: str, x: Tensor, given: Any) -> bool:
 
 def _to_one_type(writer: _Writer, a: Bound, given: Any) -> None:
     first = given if isinstance(given, Tensor) else given[0]
-    types = [
-        writer.meta(each).dtype
-        for name, value in a.items()
-        if name != "condition"
-        for each in _values({"": value})
-    ]
+    others = {name: value for name, value in a.items() if name != "condition"}
+    types = [writer.meta(each).dtype for each in _values(others)]
     want = first.dtype
     if want is torch.bool:
         want = types[0]
@@ -200,13 +196,9 @@ def _to_one_type(writer: _Writer, a: Bound, given: Any) -> None:
             want = torch.promote_types(want, each)
         want = torch.int64 if want is torch.bool and "condition" not in a else want
         want = torch.float64 if want is torch.int64 and type(a.get("other")) is float else want
-    for name, value in a.items():
-        if name != "condition":
-            a[name] = (
-                tuple(writer.cast(v, want) for v in value)
-                if isinstance(value, tuple)
-                else writer.cast(value, want)
-            )
+    for name, value in others.items():
+        several = isinstance(value, tuple)
+        a[name] = tuple(writer.cast(v, want) for v in value) if several else writer.cast(value, want)
 
 
 def _full(writer: _Writer, a: Bound, given: Any) -> Any:
@@ -250,11 +242,10 @@ def _slice(writer: _Writer, a: Bound, given: Any) -> Any:
     dim = _from_the_front(a["dim"], writer.meta(x).dim(), None)
     size = writer.meta(x).shape[dim]
     start, end, step = slice(a["start"], a["end"], a["step"]).indices(size)
+    place = dim, start, end, step
     if "src" in a:
-        return writer.apply(
-            "slice_scatter.default", x, writer.cast(a["src"], given.dtype), dim, start, end, step
-        )
-    return x if (start, end, step) == (0, size, 1) else writer.apply("slice.Tensor", x, dim, start, end, step)
+        return writer.apply("slice_scatter.default", x, writer.cast(a["src"], given.dtype), *place)
+    return x if place[1:] == (0, size, 1) else writer.apply("slice.Tensor", x, *place)
 
 
 def _product(writer: _Writer, a: Bound, given: Any) -> Any:

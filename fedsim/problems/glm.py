@@ -44,9 +44,8 @@ class GeneralisedLinear(HasComposite, ABC):
     def scores(self, features: Tensor, w: Tensor) -> Tensor:
         """x W for every record: (..., records) for one output, (..., records, outputs) else.
 
-        Args:
-            features: (silos, records, features), or (records, features) with w (d,).
-            w: one point for all silos (d,), or one each (silos, d).
+        At w, one point for all silos (d,) or one each (silos, d), of features (silos, records, features); or
+        (records, features) with w (d,).
         """
         if self.num_outputs > 1:
             weights = w.reshape(*w.shape[:-1], self.num_features, self.num_outputs)

@@ -66,9 +66,8 @@ def graph_of(module: nn.Module, num_features: int, num_outputs: int, dtype: torc
     except Exception as error:  # a part of it has a way of its own to be copied
         raise NotCapturedError(f"it cannot be copied: {error}") from None
     form = Graph(capture(own, made), num_outputs)
-    if bool(
-        form.scores({name: value.detach() for name, value in own.named_parameters()}, made).isnan().any()
-    ):
+    parameters = {name: value.detach() for name, value in own.named_parameters()}
+    if bool(form.scores(parameters, made).isnan().any()):
         raise NotCapturedError(f"it gives no number for a record of zeros in {dtype}")
     return form
 
@@ -135,10 +134,9 @@ def _check_form(module: nn.Module, form: Form, features: Tensor, scores: Tensor)
         hint = "mixes the records of a batch: it gives a record other scores than it does alone"
         raise _wrong(module, hint)
     for row in features:
-        own = _gradient(module(row.unsqueeze(0)), parameters)
-        if not torch.allclose(
-            _gradient(form.scores(parameters, row.unsqueeze(0)), parameters), own, atol=1e-9
-        ):
+        outputs = module(row.unsqueeze(0)), form.scores(parameters, row.unsqueeze(0))
+        own, slope = (_gradient(found, parameters) for found in outputs)
+        if not torch.allclose(slope, own, atol=1e-9):
             hint = "has a gradient that is not its operations' own (for torch.no_grad use detach)"
             raise _wrong(module, hint)
 
@@ -153,9 +151,8 @@ def _gradient(scores: Tensor, parameters: Mapping[str, Tensor]) -> Tensor:
 
 def no_graph(module: nn.Module, reason: NotCapturedError) -> InputError:
     """Why the module cannot be applied to records one by one."""
-    return _wrong(
-        module, f"must be operations of torch on tensors, whatever a record's values are ({reason})"
-    )
+    hint = "must be operations of torch on tensors, whatever a record's values are"
+    return _wrong(module, f"{hint} ({reason})")
 
 
 def _wrong(module: nn.Module, hint: str) -> InputError:

@@ -50,9 +50,8 @@ class PairedMlp:
         first = _linear(num_features, self.hidden, self.hidden)
         last = _linear(self.hidden, num_outputs, self.hidden)
         with torch.no_grad():
-            rows = torch.nn.functional.normalize(
-                torch.nn.init.orthogonal_(first.weight[: self.hidden // 2].clone())
-            )
+            rows = torch.nn.init.orthogonal_(first.weight[: self.hidden // 2].clone())
+            rows = torch.nn.functional.normalize(rows)
             first.weight.copy_(self.row_norm * torch.cat([rows, rows]))
             weights = self.output_weight * _classes(num_outputs, self.hidden // 2)
             last.weight.copy_(torch.cat([weights, -weights], 1))

@@ -289,10 +289,8 @@ def outcome(name: str, arguments: Sequence[Any], options: Arguments) -> Values:
     found: Values = made if isinstance(made, Tensor) else tuple(made)
     for each in (found,) if isinstance(found, Tensor) else found:
         if each.dtype not in DTYPES.values() or not 1 <= each.numel() <= LARGEST:
-            raise NotAllowedError(
-                f"its operation {name} gives {tuple(each.shape)} of {each.dtype}; tensors must be of "
-                f"{', '.join(DTYPES)} and hold 1 to {LARGEST:,} numbers"
-            )
+            hint = f"tensors must be of {', '.join(DTYPES)} and hold 1 to {LARGEST:,} numbers"
+            raise NotAllowedError(f"its operation {name} gives {tuple(each.shape)} of {each.dtype}; {hint}")
     return found
 
 
@@ -301,9 +299,8 @@ def _outside(name: str, entry: Entry, arguments: Sequence[Any]) -> NotAllowedErr
         f"{each.dtype}{list(each.shape)}".removeprefix("torch.") if isinstance(each, Tensor) else each
         for each in arguments
     ]
-    return NotAllowedError(
-        f"its operation {name} may be applied only in this form: {entry.form}; here it is given {given}"[:300]
-    )
+    text = f"its operation {name} may be applied only in this form: {entry.form}; here it is given {given}"
+    return NotAllowedError(text[:300])
 
 
 _PLAIN = (int, float)
@@ -334,10 +331,7 @@ def _axes_fit(a: Arguments) -> bool:
     named = [a[name] for name in ("dim", "dims", "dim1", "dim2") if name in a]
     if named and type(named[0]) is int:
         named = [tuple(named)]
-    return all(
-        bool(axes) and len(set(axes)) == len(axes) and all(0 <= axis < rank for axis in axes)
-        for axes in named
-    )
+    return all(bool(axes) and len(set(axes)) == len(axes) and set(axes) <= set(range(rank)) for axes in named)
 
 
 def _from(values: Sequence[int], least: int, count: int | None = None) -> bool:

@@ -46,9 +46,7 @@ class Step:
 
 @dataclass(frozen=True, eq=False)
 class Program:
-    """A function of named parameters and one record's tensors; NotAllowedError if a record must not be given
-    to it.
-    """
+    """A function of named parameters and a record's tensors; NotAllowedError if none may be given to it."""
 
     parameters: tuple[tuple[str, Shape, torch.dtype], ...]  # name, shape and type of each that is read
     record: tuple[tuple[Shape, torch.dtype], ...]  # shape and type of each of the record's tensors
@@ -141,10 +139,8 @@ def check(program: Program) -> tuple[Shape, int]:
         numbers += sum(each.numel() for each in _each(value))
         work += _work(step.operation, arguments, value)
         if numbers > MAX_NUMBERS or work > MAX_WORK:
-            raise NotAllowedError(
-                f"for one record it must give at most {MAX_NUMBERS:,} numbers on the way and take at most "
-                f"{MAX_WORK:,} multiplications"
-            )
+            most = f"{MAX_NUMBERS:,} numbers on the way and take at most {MAX_WORK:,} multiplications"
+            raise NotAllowedError(f"for one record it must give at most {most}")
     if not 0 <= program.output < len(values) or not isinstance(values[program.output], Tensor):
         raise NotAllowedError("its result must be one tensor")
     return tuple(values[program.output].shape), numbers  # type: ignore[union-attr]

@@ -42,9 +42,7 @@ class ReportContexts:
         return agreement(self.offer, self.plan)
 
     def of(self, round_index: int, start: str) -> ReportContext:
-        """The context of a round; `start` is that of the shuffler's mark. Refused if the offer is not of
-        sums.
-        """
+        """A round's context; `start` is that of the shuffler's mark. Refused if the offer is not of sums."""
         if self.offer.pooled is None:
             raise Refused("the run has no secure aggregation")
         return ReportContext(self.run, round_index, self.offer.pooled.roster, self.form(round_index), start)

@@ -72,9 +72,7 @@ class EnvelopeKey:
 
 
 def seal(content: bytes, public: str, info: bytes) -> bytes:
-    """An envelope, `OVERHEAD` bytes longer than `content`, for the holder of a public key. InputError if
-    `public` is no X25519 key.
-    """
+    """An envelope, `OVERHEAD` bytes longer than `content`; InputError if `public` is no X25519 public key."""
     from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
 
     try:
