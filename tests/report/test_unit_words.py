@@ -7,11 +7,11 @@ import pytest
 from fedsim.privacy.registry import MECHANISMS
 from fedsim.protocol.unit import RECORD, Person
 from fedsim.report.texts import captioned, silo_table
-from fedsim.report.unit_words import guaranteed, words
+from fedsim.report.unit_words import GROUP, guaranteed, words
 from fedsim.simulation.sweeps.summarise import GUARANTEE
 
 RELATIONS = ("replace_person", "replace_values", "add_remove")
-PRIVATE = [mechanism for mechanism in MECHANISMS.values() if mechanism.private]
+PRIVATE = [own for own in MECHANISMS.values() if own.private and not own.attribute]
 
 
 @pytest.mark.parametrize("text", [*(mechanism.guarantee for mechanism in PRIVATE), GUARANTEE])
@@ -24,6 +24,12 @@ def test_every_guarantee_takes_the_words_of_its_unit(text: str) -> None:
         assert "one record" not in said
         assert "one person in that silo" in said
         assert ("features are not protected" in said) == labels
+
+
+def test_a_guarantee_of_groups_alone_says_so_whatever_the_words() -> None:
+    text = guaranteed(MECHANISMS["attribute_gaussian"].guarantee, GROUP)
+    assert "changing the group of one of its records; features and labels are published" in text
+    assert "features and labels are published" in GROUP.one
 
 
 @pytest.mark.parametrize(

@@ -83,7 +83,8 @@ def test_the_price_is_the_same_and_no_two_metrics_share_noise() -> None:
     more = [scored(metric="auc", bins=20)[0], scored(metric="log_loss", bound=0.1)[0]]
     assert len({cell[0].selection for cell in [*cells, *more]}) == 6
     values = [[one.error for one in run_batch(own)] for own in cells]
-    assert len({value for own in values for value in own}) == 4 * 4
+    inside = [value for own in values for value in own if value not in (0.0, 1.0)]  # an AUC is cut to [0, 1]
+    assert len(set(inside)) == len(inside) >= 12
 
 
 def test_the_metric_that_is_meant() -> None:
