@@ -38,7 +38,7 @@ def costed_sum(
     (members, cells); arguments and result as `silos.terms.summed`.
     """
     cells, (w, table) = Cells.of(options), points
-    if table.dim() == 2 and isinstance(problem, NeuralNetwork) and len(block.members) > 1:
+    if table.dim() == 2 and isinstance(problem, NeuralNetwork):
         found = []
         for i, member in enumerate(block.members):
             own = block.mapped([member], lambda each, i=i: each[i : i + 1])  # type: ignore[misc]

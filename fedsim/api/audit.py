@@ -104,6 +104,7 @@ def audit(
     algorithm: Algorithm | None = None,
     data: Dataset | None = None,
     person: int | None = None,
+    groups: bool = False,
     effort: float = 1.0,
     progress: bool | Observe | None = None,
     **short: Any,
@@ -114,6 +115,7 @@ def audit(
         scenario: see `fedsim.simulate`, as for `overrides`, `algorithm`, `data` and `short`; or a run.
         person: attack by a person of so many aligned records, also where the plan protects a record; what
             is attained then is what a person loses, and no violation of the claim.
+        groups: attack the group of one record alone; the claim is then `epsilon_attribute`.
         effort: share of the default work, about a minute: 0.1 for a first look, 10 for more.
         progress: see `fedsim.simulate`; a function gets what is done and which share of it.
 
@@ -122,15 +124,15 @@ def audit(
         Refused: a silo does not accept the plan.
     """
     check_effort(effort)
-    if person is not None and person < 2:
-        raise InputError("person", person, "a number of records, of at least 2")
+    if person is not None and (person < 2 or groups):
+        raise InputError("person", person, "a number of records, of at least 2, and without groups")
     changes = changes_of(overrides, short)
     if isinstance(scenario, Run):
         resolved = _resolved_again(scenario, changes)
     else:
         resolved = resolved_of(one_run(scenario, changes), algorithm, data, changes)
     with watching(progress, audit_display) as observe, one_thread():
-        return Audit(as_json(attack(resolved, effort, observe, person)))
+        return Audit(as_json(attack(resolved, effort, observe, person, groups)))
 
 
 def check_effort(effort: float) -> None:

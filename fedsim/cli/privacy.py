@@ -147,7 +147,8 @@ def audit(
     unit: Annotated[
         str | None,
         typer.Option(
-            help="person: swap a person of --records, whatever the plan protects, to see what one loses."
+            help="person: swap a person of --records, whatever the plan protects, to see what one loses. "
+            "group: change the group of one record alone, and compare with the claim about that."
         ),
     ] = None,
     records: Annotated[
@@ -161,8 +162,8 @@ def audit(
     """Attack a scenario's transcript and show what that attains of each silo's claim; exit code 1 if a
     claim is broken."""
     with data_from(data_dir):
-        if unit not in (None, "person") or (unit and daemons):
-            fail("error: --unit is person, and without --daemons; or leave it out: a plan has its own unit")
+        if unit not in (None, "person", "group") or (unit and daemons):
+            fail("error: --unit is person or group, without --daemons; or left out: a plan has its own unit")
         loaded = None if scenario is None else ready(scenario, overrides)
         if daemons is not None:
             if run is not None:
@@ -171,8 +172,7 @@ def audit(
         elif silo is not None:
             fail("error: --silo chooses whose daemon is attacked: give --daemons DIR too")
         else:
-            person = records if unit else None
-            broken = _transcript(loaded, overrides or [], run, effort, as_json, person)
+            broken = _transcript(loaded, overrides or [], run, effort, as_json, unit, records)
         raise typer.Exit(FAILED if broken else DONE)
 
 
@@ -182,7 +182,8 @@ def _transcript(
     run: Path | None,
     effort: float,
     as_json: bool,
-    person: int | None,
+    unit: str | None,
+    records: int,
 ) -> bool:
     """Audit a scenario, or that of a run directory, and print a table or JSON; whether a claim is broken."""
     from fedsim.api.audit import audit as attack
@@ -196,7 +197,8 @@ def _transcript(
         raise InputError("--set", list(overrides), "a run has its scenario; audit that, or another one")
     start = time.perf_counter()
     given = scenario or load_run(run)  # type: ignore[arg-type]
-    found = attack(given, effort=effort, progress=True, person=person)
+    person = records if unit == "person" else None
+    found = attack(given, effort=effort, progress=True, person=person, groups=unit == "group")
     if run is not None:
         found.save(run)
     title = f"{found.tree['scenario']}: epsilon that attacks attained of each claim"

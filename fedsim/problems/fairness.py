@@ -71,25 +71,25 @@ class Fairness:
         """The joint of each label's records, (groups, labels, classes), each summing to about 1, from a noisy
         answer (cells,), whose sum is also that of what silos took part.
         """
-        table = joint.nan_to_num(0.0, 0.0, 0.0).view(self.cells.shape)
-        return table / table.sum((0, 2), keepdim=True).clamp_min(_LEAST)
+        table = joint.nan_to_num(0.0, 0.0, 0.0).view(*joint.shape[:-1], *self.cells.shape)
+        return table / table.sum((-3, -1), keepdim=True).clamp_min(_LEAST)
 
     def ascended(self, w: Tensor, joint: Tensor, step: float | None) -> Tensor:
         """W after a step along the gradient -2 W_j p_j + 2 p(j, r) / sqrt(pi_r), or, without a step, the best
         W; each label's in its ball.
         """
         share = self.shares(joint)
-        by_class, scaled = share.sum(0), share * self._root(share)
+        by_class, scaled = share.sum(-3, keepdim=True), share * self._root(share)
         w = scaled / by_class.clamp_min(_LEAST) if step is None else w + 2 * step * (scaled - w * by_class)
-        norm = w.square().sum((0, 2), keepdim=True).sqrt()
+        norm = w.square().sum((-3, -1), keepdim=True).sqrt()
         return w * (self.radius / norm.clamp_min(self.radius))
 
     def table(self, w: Tensor) -> Tensor:
-        """The costs lambda c[r, j] at W, (cells,)."""
-        costs = self.weight * (2 * w * self._root(w) - w.square().sum(0))
+        """The costs lambda c[r, j] at W, (.., cells)."""
+        costs = self.weight * (2 * w * self._root(w) - w.square().sum(-3, keepdim=True))
         if self.notion == "equal_opportunity":
-            costs[:, 0] = 0.0
-        return costs.flatten()
+            costs[..., 0, :] = 0.0
+        return costs.flatten(-3)
 
     def _root(self, like: Tensor) -> Tensor:
         return like.new_tensor(self.reference).rsqrt()[:, None, None]

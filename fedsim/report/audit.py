@@ -93,6 +93,7 @@ def verdict(audit: AuditPart) -> list[str]:
     swapped = max((silo.swapped for silo in audit.silos), default=1)
     loss = f"what is attained is what a person of {swapped} records loses"
     lines = [f"{loss}: no violation, since the claim is about one record"] * audit.swaps
+    lines += ["claimed and attained is epsilon_attribute: of a record's group alone"] * (audit.unit == "group")
     return ["no claim is broken by what was tried", *lines]
 
 
@@ -178,6 +179,7 @@ class AuditPart(Part):
 
     broken: bool
     of_silos: int
+    unit: str = "record"  # what differs between two data sets
     confidence: ConfidencePart
     silos: list[AuditedSilo]
 

@@ -92,7 +92,7 @@ def _known(resolved: Resolved) -> Callable[[Admitted], dict[str, float | None]]:
     """A function that computes a silo's optional fields; equal cases are priced once."""
     sums, gap, claims = resolved.sums, has_gap(resolved), _claimed(resolved)
     census, attainable = cache(resolved.trace.plan.census), cache(attainable_epsilon)
-    apart = _group_apart(resolved)
+    apart = None if resolved.mechanism.attribute else group_apart(resolved)
     together = None if sums is None else cache(sums.mechanism.colluding_epsilons)
 
     def known(silo: Admitted) -> dict[str, float | None]:
@@ -111,11 +111,11 @@ def _known(resolved: Resolved) -> Callable[[Admitted], dict[str, float | None]]:
     return known
 
 
-def _group_apart(resolved: Resolved) -> tuple[float, float, int] | None:
+def group_apart(resolved: Resolved) -> tuple[float, float, int] | None:
     """Clip, largest |x| and outputs, where a record's group is known and is no feature of it."""
     scenario, outline = resolved.scenario, resolved.outline
-    whole = resolved.mechanism.attribute or scenario.privacy.unit != RECORD
-    if not outline.groups or whole or getattr(scenario.data, "attribute_is_feature", False):
+    feature = getattr(scenario.data, "attribute_is_feature", False)
+    if not outline.groups or scenario.privacy.unit != RECORD or feature:
         return None
     linear = outline.squared_norms if isinstance(resolved.problem, GeneralisedLinear) else None
     norm = inf if linear is None else sqrt(linear[0])

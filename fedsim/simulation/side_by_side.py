@@ -17,7 +17,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -39,7 +38,7 @@ from server.aggregate import coefficients, summed
 from server.loop import run
 from server.participation import Schedule, admitted_rounds, schedule
 from silos.entropy import SeededEntropy
-from silos.gate import Gate
+from silos.gate import Gate, Silo
 from silos.persons import Persons
 from silos.records import Part, Records, clipped_sum
 from silos.sums import KEPT, Block, bounded, weighted_sum
@@ -104,7 +103,7 @@ class SideBySide(Records):
 
     def __init__(
         self,
-        silos: Sequence[tuple[np.ndarray, np.ndarray]],
+        silos: Sequence[Silo],
         problem: Problem,
         dtype: torch.dtype,
         copies: int,

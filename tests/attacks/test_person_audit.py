@@ -70,11 +70,16 @@ def attacked(unit, sampler="full"):
 
 
 def of(records, value=1.0):
-    return Data(np.full((records, 2), value), np.full(records, value), np.zeros(records, dtype=int))
+    return Data(
+        np.full((records, 2), value),
+        np.full(records, value),
+        np.full(records, -1),
+        np.zeros(records, dtype=int),
+    )
 
 
 def test_a_person_in_anothers_place_takes_that_ones_records_and_no_other():
-    silo = Data(np.arange(10.0).reshape(5, 2), np.arange(5.0), np.array([0, 0, 1, 2, 2]))
+    silo = Data(np.arange(10.0).reshape(5, 2), np.arange(5.0), np.full(5, -1), np.array([0, 0, 1, 2, 2]))
     for records in (0, 1, 3):
         found = replaced(silo, of(records, -1.0), 1)
         assert found.units.tolist() == [0, 0, *[1] * records, 2, 2]
@@ -96,7 +101,7 @@ def test_the_relation_says_which_persons_are_neighbours():
 
 
 def test_candidates_have_many_records_and_one_and_nobody_where_the_claim_has():
-    one = (np.ones(2), 1.0)
+    one = (np.ones(2), 1.0, -1)
     sizes = {
         unit: [len(each.target) for each in canaries(unit, [one], 10)]
         for unit in (RECORD, Person(), Person("limit", 25), Person(relation="add_remove"))

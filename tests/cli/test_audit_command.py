@@ -108,6 +108,7 @@ def test_the_page_of_a_run_takes_the_audit(audited: Path, tmp_path: Path) -> Non
         (["SCENARIO", "--set", "sweep={grid: {seed: [1, 2]}}"], "`fedsim sweep`"),
         (["SCENARIO", "--set", "privacy.mechanism=none"], "claims nothing"),
         (["SCENARIO", "--unit", "record"], "--unit is person"),
+        (["SCENARIO", "--unit", "group"], "needs answers by group"),
         (["SCENARIO", "--set", NO_NOISE], "no finite epsilon"),
     ],
 )

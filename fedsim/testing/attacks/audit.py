@@ -66,6 +66,7 @@ class Audit:
     total: int
     share: float
     effort: Effort
+    unit: str = "record"  # what differs, or the plan's
 
     @property
     def broken(self) -> bool:
@@ -78,12 +79,14 @@ def attack(
     share: float = 1.0,
     observe: Observe = lambda what, share: None,
     person: int | None = None,
+    groups: bool = False,
 ) -> Audit:
     """Audit every silo of a small federation, ten of a large one.
 
     Args:
         share: of the work that brings bounds near the claims, or that fits into about two minutes.
         person: attack by a person of so many records, also where the plan protects a record.
+        groups: attack the group of one record alone, and the claim about it.
 
     Raises:
         InputError: the scenario claims nothing, or its data cannot be read.
@@ -92,6 +95,8 @@ def attack(
     setting = prepare(resolved)
     if person is not None:
         setting = setting.by_persons(person)
+    if groups:
+        setting = setting.by_groups()
     silos = setting.audited()
     claims = {silo: claim_of(setting, silo) for silo in silos}
     planned = effort(setting, silos, claims, share)
@@ -105,7 +110,11 @@ def attack(
         _silo(setting, silo, claims[silo], attacks[silo], searched[silo], samples[silo], len(silos))
         for silo in silos
     ]
-    return Audit(resolved, tuple(found), len(setting.data), share, planned)
+    return Audit(resolved, tuple(found), len(setting.data), share, planned, _unit(setting))
+
+
+def _unit(setting: Setting) -> str:
+    return "group" if setting.groups_alone else setting.unit.name
 
 
 def _counted(observe: Observe, stage: str, total: int) -> servers.Done:
@@ -175,7 +184,7 @@ def _silo(
     measured = noise.measure(setting.as_added(), silo, chosen, alarm)
     claims = _claims(setting, silo, samples)
     findings = [
-        *_exact_findings(found, setting.unit.name),
+        *_exact_findings(found, _unit(setting)),
         *probes.probe(setting, silo, chosen),
         *measured.faults,
     ]
@@ -230,7 +239,7 @@ def as_json(found: Audit) -> dict[str, Any]:
             "false_alarm": ALARM,
         },
         "effort": found.share,
-        "unit": found.resolved.trace.plan.unit.name,
+        "unit": found.unit,
         "search": found.effort.search._asdict(),
         "audited": len(found.silos),
         "of_silos": found.total,

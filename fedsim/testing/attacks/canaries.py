@@ -12,12 +12,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fedsim.data.source import NO_LABEL
 from fedsim.protocol.unit import RECORD, Person
 from fedsim.protocol.unit import Record as OneRecord
 
 MANY = 10  # records of a person with many, at least
 Unit = OneRecord | Person
-Record = tuple[np.ndarray, float]  # one record: features (f,) and target
+Record = tuple[np.ndarray, float, int]  # one record: features (f,), target, and group or -1
 
 
 class Data(NamedTuple):
@@ -25,6 +26,7 @@ class Data(NamedTuple):
 
     features: np.ndarray  # (n, f), float64
     target: np.ndarray  # (n,), float64
+    groups: np.ndarray  # (n,), the code of each record's group, -1 for none
     units: np.ndarray  # (n,), ascending: the number of the unit that each record is of
 
 
@@ -35,8 +37,9 @@ def num_units(data: Data, unit: Unit) -> int:
 
 def person(record: Record, records: int) -> Data:
     """One unit: the record so many times."""
-    x, y = record
-    return Data(np.repeat(x[None, :], records, axis=0), np.full(records, y), np.zeros(records, dtype=int))
+    x, y, group = record
+    whose = np.zeros(records, dtype=int)
+    return Data(np.repeat(x[None, :], records, axis=0), np.full(records, y), whose + group, whose)
 
 
 def canaries(unit: Unit, records: Iterable[Record], many: int) -> list[Data]:
@@ -57,7 +60,9 @@ def nothing(like: Data, unit: Unit) -> Data:
 def silent(data: Data) -> Data:
     """As many records, which all count as zero."""
     return data._replace(
-        features=np.full_like(data.features, np.nan), target=np.full(len(data.target), np.nan)
+        features=np.full_like(data.features, np.nan),
+        target=np.full(len(data.target), np.nan),
+        groups=np.full(len(data.target), NO_LABEL),
     )
 
 

@@ -19,8 +19,9 @@ from fedsim.privacy.mechanism import Mechanism
 from fedsim.privacy.registry import GAUSSIAN
 from fedsim.protocol.batch import FULL
 from fedsim.protocol.contract import Algorithm, Asker, Memory, Public, PublicProblem, Query, ServerHalf
+from fedsim.protocol.dryrun import Arrays
 from fedsim.protocol.limits import LIMITS
-from fedsim.protocol.plan import Plan, Terms
+from fedsim.protocol.plan import Plan, QueryShape, Terms
 from fedsim.protocol.pool import Share
 from fedsim.protocol.statistics import statistic
 from fedsim.protocol.unit import RECORD, Person
@@ -48,6 +49,7 @@ def cohort(
     copies: int | None = None,
     mechanism: Mechanism = GAUSSIAN,
     shares: Sequence[Share] | None = None,
+    broadcasts: Sequence[Arrays] | None = None,
 ) -> Gate:
     """A gate over silos at given noise multipliers and without a budget.
 
@@ -58,6 +60,7 @@ def cohort(
         rounds: those in each silo's plan; all by default.
         copies: runs side by side on the same records; then broadcasts may be (members, d), and member
             c len(data) + s is silo s in copy c.
+        broadcasts: the arrays of each round; one of d numbers by default.
     """
     problem, dtype, repeats = resolved.gate_problem, resolved.dtype, copies or 1
     everything = [range(len(plan.rounds))] * len(data)
@@ -68,16 +71,18 @@ def cohort(
         for place, (n, own, z) in enumerate(zip(sizes, rounds or everything, noise, strict=True))
     ]
     entropy = randomness(resolved.scenario.seed, list(streams) * repeats)
-    pairs, persons = [(own.features, own.target) for own in data], None
+    brought, persons = [(own.features, own.target, own.groups) for own in data], None
     if isinstance(plan.unit, Person):  # which records count is known to the attacker, and alike in all worlds
         choices = [np.random.default_rng(resolved.scenario.seed) for _ in data]
         persons = Persons(plan.unit, [own.units for own in data], choices)
     if copies is None:
-        records = lay_out(pairs, problem, dtype, persons)
+        records = lay_out(brought, problem, dtype, persons)
     else:
-        records = SideBySide(pairs, problem, dtype, copies, persons)
+        records = SideBySide(brought, problem, dtype, copies, persons)
     ledgers = [MemoryLedger() for _ in terms]
-    return Gate(records, problem, algorithm, plan, terms, mechanism, entropy, ledgers, LIMITS, dtype)
+    return Gate(
+        records, problem, algorithm, plan, terms, mechanism, entropy, ledgers, LIMITS, dtype, broadcasts
+    )
 
 
 def randomness(seed: int, streams: Sequence[str]) -> SeededEntropy:
@@ -89,6 +94,12 @@ def sensitivity(query: Query, unit: Unit = RECORD) -> Tensor:
     """L2 sensitivity of a query's sum to one unit, float64, in the shape of its clip."""
     clip = torch.as_tensor(query.clip, dtype=torch.float64)
     return clip if unit.one_sided else statistic(query.statistic).sensitivity(clip, query.options)
+
+
+def shape_of(query: Query) -> QueryShape:
+    """The part of a query that sets its cost."""
+    kept = 0 if query.transform is None else len(query.transform)
+    return QueryShape(query.statistic, len(query.points), float(query.noise_ratio), query.options, kept)
 
 
 @dataclass(frozen=True)

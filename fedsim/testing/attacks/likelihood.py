@@ -16,7 +16,7 @@ silo's own gate at noise multiplier 0 on full batches.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -29,9 +29,10 @@ from fedsim.problems.glm import GeneralisedLinear
 from fedsim.protocol.batch import FULL, Batch, Fresh, Poisson, Subsample, WithReplacement
 from fedsim.protocol.contract import Asker, Memory, Public, PublicProblem, Query, ServerHalf
 from fedsim.protocol.plan import Ask, Plan, QueryShape
+from fedsim.protocol.statistics import point_sizes, statistic
 from fedsim.protocol.unit import RECORD
-from fedsim.testing.attacks.canaries import Data, Unit, nothing, num_units, replaced
-from fedsim.testing.attacks.cohorts import Heard, cohort, sensitivity
+from fedsim.testing.attacks.canaries import Data, nothing, num_units, replaced
+from fedsim.testing.attacks.cohorts import Heard, cohort, sensitivity, shape_of
 from fedsim.testing.attacks.setting import Others, Setting
 
 
@@ -61,7 +62,9 @@ class ClippedMeans:
     def __init__(self, setting: Setting, silos: Sequence[Data], runs: int, shapes: Sequence[QueryShape]):
         """`runs` of them side by side, each at points of its own."""
         asks = tuple((Ask(FULL, (replace(shape, noise_ratio=1.0),)),) for shape in shapes)
-        linear = isinstance(setting.resolved.problem, GeneralisedLinear) and setting.unit == RECORD
+        problem = setting.resolved.problem
+        linear = isinstance(problem, GeneralisedLinear) and setting.unit == RECORD
+        sizes = [point_sizes(shape, problem.dimension, problem.num_features) for shape in shapes]
         self._silos, self._runs, self._direct = len(silos), runs, _Direct()
         data = list(silos) if linear else list(silos) * runs  # networks and persons are not shared by runs
         self._gate = cohort(
@@ -72,17 +75,20 @@ class ClippedMeans:
             [0.0] * len(data),
             [""] * len(data),
             copies=runs if linear else 1,
+            broadcasts=[tuple((f"p{k}", size) for k, size in enumerate(own)) for own in sizes],
         )
 
     def means(self, query: Query, place: int = 0) -> Tensor:
         """Clipped means of a query of the shape at `place`, to be asked once; (runs, silos, d). Points are
         (d,) or (runs, d), the clip a number or (runs, 1).
         """
+        known = statistic(query.statistic).clipped
         clip = query.clip.detach() if isinstance(query.clip, Tensor) else query.clip
+        clip, weight = (clip, 1.0) if known else (1.0, torch.as_tensor(clip).reshape(-1, 1, 1))
         clip = self._each(clip) if _rows(clip) else clip
         self._direct.query = replace(query, points=(), clip=clip, batch=FULL, noise_ratio=1.0)
         broadcast = {f"p{k}": self._each(point.detach()) for k, point in enumerate(query.points)}
-        return self._gate.answer(place, broadcast)["g"].view(self._runs, self._silos, -1)
+        return self._gate.answer(place, broadcast)["g"].view(self._runs, self._silos, -1) * weight
 
     def _each(self, value: Tensor | float) -> Tensor:
         """A row for every member."""
@@ -118,18 +124,13 @@ def single(query: Query, row: int = 0) -> Query:
     return replace(query, points=points, clip=clip)
 
 
-def shape_of(query: Query) -> QueryShape:
-    """The part of a query that sets its cost."""
-    kept = 0 if query.transform is None else len(query.transform)
-    return QueryShape(query.statistic, len(query.points), float(query.noise_ratio), query.options, kept)
-
-
 def term(setting: Setting, canary: Data, query: Query) -> Tensor:
     """A unit's term where all points are shared, (d,); the mean of those of a group of records."""
     return ClippedMeans(setting, [canary], 1, [shape_of(query)]).means(query)[0, 0].to(torch.float64)
 
 
 _RARE = 1e-12
+Scale = Callable[[Query], Tensor]
 
 
 @dataclass(frozen=True)
@@ -165,10 +166,10 @@ class Scores:
     """Log-likelihood ratios (second world over first) of so many runs, ask by ask."""
 
     def __init__(
-        self, runs: int, n: int, noise_multiplier: float, unit: Unit = RECORD, group: int = 1
+        self, runs: int, n: int, noise_multiplier: float, scale: Scale = sensitivity, group: int = 1
     ) -> None:
-        """`group`: units that differ between the worlds, with equal terms."""
-        self._n, self._z, self._unit, self._group = n, noise_multiplier, unit, group
+        """`scale`: of a query's noise; `group`: units that differ between the worlds, with equal terms."""
+        self._n, self._z, self._scale, self._group = n, noise_multiplier, scale, group
         self._total = torch.zeros(runs, dtype=torch.float64)
         self._fresh: list[tuple[float, Tensor]] = []
 
@@ -183,7 +184,7 @@ class Scores:
             exponent = log_chance
             for query, answer, place in zip(heard.queries, heard.answers, places, strict=True):
                 term = getattr(place, world)
-                moved = sensitivity(query, self._unit) / batch.size(self._n)
+                moved = self._scale(query) / batch.size(self._n)
                 variance = (query.noise_ratio * self._z * moved).square().reshape(-1)
                 inner = ((answer.double() - place.base) * term).sum(-1) / variance
                 square = term.square().sum(-1) / variance
@@ -199,7 +200,7 @@ class Scores:
         """The ratio where answers are unlinked messages, (runs, messages, d), of full batches."""
         exponent = torch.zeros((), dtype=torch.float64)
         for query, answer, place in zip(heard.queries, heard.answers, places, strict=True):
-            moved = float(sensitivity(query, self._unit)) / batch.size(self._n)
+            moved = float(self._scale(query)) / batch.size(self._n)
             variance = (query.noise_ratio * self._z * moved) ** 2
             apart = (place.second - place.first)[:, None]
             left = answer.double() - (place.base + place.first)[:, None]

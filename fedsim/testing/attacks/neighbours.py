@@ -7,10 +7,9 @@ is made of several answers tells less, and its likelihood is not worked out here
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from math import isfinite
 from pathlib import Path
 from typing import Any, cast
 
@@ -27,10 +26,10 @@ from fedsim.protocol.batch import Fresh, Full
 from fedsim.protocol.contract import Asker, Query
 from fedsim.protocol.copies import CohortMemory
 from fedsim.protocol.unit import RECORD
-from fedsim.testing.attacks.canaries import Data, Record
+from fedsim.testing.attacks.canaries import Data
 from fedsim.testing.attacks.cohorts import Heard, sensitivity
 from fedsim.testing.attacks.likelihood import InRuns, Knowledge, Places, Scores, narrowed
-from fedsim.testing.attacks.search import Attack, search
+from fedsim.testing.attacks.search import Attack, held, search
 from fedsim.testing.attacks.setting import Broadcast, Others, Setting, others
 
 WORLDS = ("world-0", "world-1")
@@ -153,22 +152,8 @@ def neighbours(setting: Setting, silo: int) -> Neighbours:
     if kind == "silent":
         hint = "daemons are audited by full, fresh, subsample or with_replacement batches"
         raise InputError("scenario.algorithm.batch", "poisson", hint)
-    chosen = search(setting, silo, _held(setting))
+    chosen = search(setting, silo, held(setting))
     return Neighbours(silo, chosen.worlds(setting, silo), lines(setting, silo, chosen, kind))
-
-
-def _held(setting: Setting) -> Callable[[Record], bool]:
-    """Whether a silo may hold a record at all: finite, with a target that the loss is defined for."""
-    problem, classes = setting.resolved.problem, setting.resolved.outline.num_classes
-
-    def held(record: Record) -> bool:
-        features, target = record
-        if not np.isfinite(features).all() or not isfinite(target):
-            return False
-        named = classes == 0 or (target == int(target) and 0 <= target < classes)
-        return named and bool(problem.accepts(torch.tensor(target, dtype=torch.float64)))
-
-    return held
 
 
 def write(setting: Setting, found: Neighbours, folder: Path) -> list[Path]:

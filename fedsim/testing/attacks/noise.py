@@ -21,6 +21,7 @@ import torch
 from scipy import special, stats
 from torch import Tensor
 
+from fedsim.data.source import NO_LABEL
 from fedsim.privacy.shuffled_binomial import ShuffledBinomial
 from fedsim.protocol.contract import Query
 from fedsim.protocol.statistics import size_of
@@ -215,7 +216,7 @@ def _quiet(setting: Setting, silo: int, query: Query) -> Tensor | float:
     if query.statistic.startswith("gradient"):
         return 0.0
     own = setting.data[silo]
-    nothing = person((np.full(own.features.shape[1], np.nan), float("nan")), 1)
+    nothing = person((np.full(own.features.shape[1], np.nan), float("nan"), NO_LABEL), 1)
     share = num_units(own, setting.unit) / setting.admitted[silo].terms.n
     return term(setting, nothing, single(query)) * share
 

@@ -121,13 +121,15 @@ def party_gate(
         rounds=[own.rounds for own, _, _ in everyone],
         mechanism=mechanism,
         shares=[own.share for own, _, _ in everyone if own.share is not None],
+        broadcasts=resolved.trace.broadcasts,
     )
     read: Read = {"server": totals(count), "shuffler": second_share, "both": own_part}[party]
     if party == "server" and anonymous(resolved.sums):
         read = crowds(count)
     if party == "server" and resolved.scenario.privacy.noise_by == "aggregators":
         read = with_other_aggregator(resolved, noise[0], streams)
-    return PartyGate(gate, wiretap.tap, mechanism, terms, read, resolved.trace.plan.unit.one_sided)
+    answers = resolved.trace.plan.extent(resolved.problem.dimension, resolved.problem.num_features)
+    return PartyGate(gate, wiretap.tap, mechanism, terms, read, answers.spread)
 
 
 class PartyGate:
@@ -140,11 +142,11 @@ class PartyGate:
         mechanism: SumMechanism,
         terms: Sequence[Terms],
         read: Read,
-        one_sided: bool,
+        spread: float,
     ) -> None:
-        """`terms` are those of the silo that each row of what is read is about."""
+        """`terms` are those of the silo that each row of what is read is about; `spread` is the plan's."""
         self._gate, self._tap, self._mechanism, self._read = gate, tap, mechanism, read
-        self._spread = 1 if one_sided else 2  # a unit moves a contribution by so many terms
+        self._spread = spread  # which the mechanism's reach is of
         self._about = [(own.share, own.n) for own in terms if own.share is not None]
 
     def answer(

@@ -67,9 +67,9 @@ def _answered(gate: Answering, tap: Tap, round_index: int, broadcast: Broadcast)
 
 
 def other(broadcast: Broadcast) -> Broadcast:
-    """Another one, within the limits."""
+    """Another one, within the limits: a constant leaves the reach of a table as it is."""
     return {
-        name: value + 0.5 * (1 + value.abs()) if value.abs().max() < 1e5 else value / 2
+        name: value + 0.5 * (1 + value.abs().max()) if value.abs().max() < 1e5 else value / 2
         for name, value in broadcast.items()
     }
 

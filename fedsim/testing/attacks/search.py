@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, zip_longest
+from math import hypot, inf, isfinite
 
 import numpy as np
 import torch
@@ -17,17 +18,21 @@ from torch import Tensor
 
 from fedsim.common.errors import Refused
 from fedsim.common.seeds import generator
+from fedsim.data.source import NO_LABEL
 from fedsim.problems.kinds import Problem
 from fedsim.problems.network import NeuralNetwork
 from fedsim.protocol.batch import FULL, Batch
-from fedsim.protocol.plan import Plan
-from fedsim.testing.attacks.canaries import Data, Record, person, related, replaced
+from fedsim.protocol.groups import Cells
+from fedsim.protocol.plan import Plan, QueryShape
+from fedsim.protocol.statistics import COSTED_GRADIENT
+from fedsim.testing.attacks.canaries import Data, Record, person, replaced
 from fedsim.testing.attacks.cohorts import Heard, Tap, Wiretap, cohort
 from fedsim.testing.attacks.setting import Broadcast, Kind, Setting, beside, others
 
 _BALANCING_STEPS = 150
 _HUGE = (1e3, 1e6, 1e11, 1e30)
 _MOST_POINTS = 60
+Labelled = tuple[np.ndarray, float]  # features (f,) and target of a record
 
 
 def targets(problem: Problem, classes: int) -> tuple[list[float], list[float]]:
@@ -38,7 +43,7 @@ def targets(problem: Problem, classes: int) -> tuple[list[float], list[float]]:
     return [0.0, 1.0, float(max(classes, 2) - 1)], invalid
 
 
-def records(setting: Setting, own: Record, clip: float) -> list[Record]:
+def records(setting: Setting, own: Labelled, clip: float) -> list[Labelled]:
     """Records to put in the place of `own`, the most promising ones first, for a plan of this largest clip;
     valid ones and others.
     """
@@ -100,27 +105,43 @@ def vectors(setting: Setting, kind: Kind, more: Sequence[Tensor]) -> list[Tensor
             found.append(axis)
     normal = torch.as_tensor(rng.standard_normal((2, d))).to(dtype)
     found += [normal[0], 30 * normal[1], 1e6 * normal[0].sign()]
-    seen = [broadcast[name] for broadcast in kind.seen[-2:] for name in kind.names]
+    seen = [each[name] for each in kind.seen[-2:] for name, size in kind.arrays if size == d]
     found += [point.to(dtype) for point in seen if not torch.equal(point, start)]
     return found
 
 
 def broadcasts(setting: Setting, kind: Kind, points: Sequence[Tensor]) -> list[Broadcast]:
     """Broadcasts to try in a round of this kind: one of an honest run, and every name at each of `points`.
-    Where there are several names, one is at the point and the others opposite, at zero, or at the start.
+    Where there are several names, one is at the point and the others opposite, at zero, or at the start; a
+    table of costs by group is zero, or as far as the plan lets it reach.
     """
     if len(kind.names) == 1:
         made: list[Mapping[str, Tensor]] = [{kind.names[0]: point} for point in points]
         return [*made, *kind.seen[-1:]][:_MOST_POINTS]
-    made = []
-    for point in points:
+    queries = [query for ask in kind.asks for query in ask.queries if query.statistic == COSTED_GRADIENT.name]
+    costs = [table for query in queries for table in _tables(query, setting.resolved.dtype)]
+    made = [
+        {other: table if other == name else point for other in kind.names}
+        for point in points
+        for table in costs
+        for name, size in kind.arrays
+        if size == len(table)
+    ]
+    for point in () if costs else points:
         for rest in (-point, torch.zeros_like(point), setting.start()):
             for leading in kind.names:
                 made.append({name: point if name == leading else rest for name in kind.names})
     return [*kind.seen[-1:], *made][:_MOST_POINTS]
 
 
-def balanced(setting: Setting, own: Record) -> tuple[list[Record], list[Tensor]]:
+def _tables(query: QueryShape, dtype: torch.dtype) -> list[Tensor]:
+    cells, reach = Cells.of(query.options), query.options[3]
+    found = torch.zeros(3, *cells.shape, dtype=dtype)
+    found[1, 0, :, 0], found[2, 0, :, 0] = reach, -reach
+    return list(found.flatten(1))
+
+
+def balanced(setting: Setting, own: Labelled) -> tuple[list[Labelled], list[Tensor]]:
     """For a classifying network: records that differ in their class alone, and points at which these two
     classes are equally likely and the others are not, so that the gradients are exactly opposite.
 
@@ -179,12 +200,17 @@ class Attack:
 
 def search(setting: Setting, silo: int, allowed: Callable[[Record], bool] = lambda _: True) -> Attack:
     """Choose among all allowed pairs and points those of the largest sum of squared distances."""
-    x, y, units = setting.data[silo]
+    x, y, groups, units = setting.data[silo]
     first = int(np.searchsorted(units, setting.place(silo)))
     own = (x[first], float(y[first]))
     pair_records, pair_points = balanced(setting, own)
-    clip = _largest_clip(setting, own)
-    valid = [record for record in (*pair_records, *records(setting, own, clip)) if allowed(record)]
+    clip = _largest_clip(setting, (*own, int(groups[first])))
+    pairs = [*pair_records, *records(setting, own, clip)]
+    if setting.groups_alone or setting.resolved.mechanism.attribute:  # a claim about records as they are
+        allowed = held(setting)
+        pairs = [(_shortened(x, setting.longest), y) for x, y in pairs]
+    codes = (0, 1, NO_LABEL) if setting.resolved.outline.groups else (NO_LABEL,)
+    valid = [record for pair in pairs for code in codes if allowed(record := (*pair, code))]
     every = setting.canaries(silo, valid)
     tried = _usable(setting, silo, every)
     total, found = torch.zeros(len(tried), len(tried), dtype=torch.float64), []
@@ -193,7 +219,7 @@ def search(setting: Setting, silo: int, allowed: Callable[[Record], bool] = lamb
         accepted, squares = _distances(setting, silo, kind, points, tried)
         total += len(kind.rounds) * kind.weight * squares.amax(0)
         found.append((accepted, squares))
-    total[torch.from_numpy(~related(setting.unit, tried))] = -1.0
+    total[torch.from_numpy(~setting.related(tried))] = -1.0
     a, b = divmod(int(total.argmax()), len(tried))
     a, b = sorted((a, b), key=lambda each: len(tried[each].target))  # the others may be copies of the first
     best = [(points, squares, int(squares[:, a, b].argmax())) for points, squares in found]
@@ -205,6 +231,25 @@ def search(setting: Setting, silo: int, allowed: Callable[[Record], bool] = lamb
         (*chosen, *(canary for canary in every if not any(canary is one for one in chosen))),
         tuple(_ordered(points, squares, at) for points, squares, at in best),
     )
+
+
+def held(setting: Setting) -> Callable[[Record], bool]:
+    """Whether a silo may hold a record at all: finite, with a target that the loss is defined for."""
+    problem, classes = setting.resolved.problem, setting.resolved.outline.num_classes
+
+    def held(record: Record) -> bool:
+        features, target, _ = record
+        if not np.isfinite(features).all() or not isfinite(target):
+            return False
+        named = classes == 0 or (target == int(target) and 0 <= target < classes)
+        return named and bool(problem.accepts(torch.tensor(target, dtype=torch.float64)))
+
+    return held
+
+
+def _shortened(x: np.ndarray, longest: float) -> np.ndarray:
+    length = hypot(*x)
+    return x * (longest / length) if longest < length < inf else x
 
 
 def _usable(setting: Setting, silo: int, every: list[Data]) -> list[Data]:
@@ -256,7 +301,7 @@ def _square(setting: Setting, heard: Heard) -> Tensor:
     """Sum over an ask's queries of (distance / (sensitivity ratio))^2 between all pairs of members."""
     total = torch.zeros(())
     for query, answer in zip(heard.queries, heard.answers, strict=True):
-        scale = setting.sensitivity(query).reshape(-1, 1) * query.noise_ratio
+        scale = setting.scale(query).reshape(-1, 1) * query.noise_ratio
         scaled = torch.where(scale > 0, answer.double() / scale, 0.0)
         total = total + torch.cdist(scaled, scaled).square()
     return total
@@ -281,6 +326,7 @@ def _hear(
         tried,
         [0.0] * len(tried),
         [""] * len(tried),
+        broadcasts=[kind.arrays] * len(points),
     )
     found = []
     for place, broadcast in enumerate(points):

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from fedsim.protocol.batch import WithReplacement
 from fedsim.simulation.host import Answering
-from fedsim.testing.attacks.canaries import Data, related, replaced
+from fedsim.testing.attacks.canaries import Data, replaced
 from fedsim.testing.attacks.cohorts import Heard, Tap, Tell
 from fedsim.testing.attacks.likelihood import single, term
 from fedsim.testing.attacks.search import Attack
@@ -172,7 +172,7 @@ def _compare(
         done(len(slots))
     own = setting.data[silo]
     units = [Data(*(part[own.units == place] for part in own)), *canaries]
-    neighbours = torch.from_numpy(related(setting.unit, units))
+    neighbours = torch.from_numpy(setting.related(units))
     for at, slot in enumerate(slots):
         _own(setting, silo, slot, base[at], rows[at], neighbours, found, f"broadcast {at}")
 
@@ -202,7 +202,7 @@ def _own(
     for query, count, answers in zip(queries, counts, rows, strict=True):
         asked, table = single(query, silo), torch.stack(list(answers))
         times = max(1, count) if isinstance(query.batch, WithReplacement) or setting.swapped > 1 else 1
-        allowed = float(setting.sensitivity(asked)) / query.batch.size(setting.admitted[silo].terms.n) * times
+        allowed = float(setting.allowed(asked)) / query.batch.size(setting.admitted[silo].terms.n) * times
         moved = torch.cdist(table, table, compute_mode="donot_use_mm_for_euclid_dist")
         most = float(moved[neighbours].max())
         found.add("sensitivity", _over(most, _rounding(setting, table), allowed), where)

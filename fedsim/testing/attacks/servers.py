@@ -24,9 +24,9 @@ import torch
 from torch import Tensor
 
 from fedsim.common.seeds import digest128
-from fedsim.testing.attacks.canaries import Data, related, replaced
-from fedsim.testing.attacks.cohorts import Heard, Tap
-from fedsim.testing.attacks.likelihood import ClippedMeans, InRuns, Knowledge, Scores, narrowed, shape_of
+from fedsim.testing.attacks.canaries import Data, replaced
+from fedsim.testing.attacks.cohorts import Heard, Tap, shape_of
+from fedsim.testing.attacks.likelihood import ClippedMeans, InRuns, Knowledge, Scores, narrowed
 from fedsim.testing.attacks.parties import anonymous
 from fedsim.testing.attacks.search import Attack
 from fedsim.testing.attacks.setting import Federated, Setting, drive, others
@@ -82,7 +82,7 @@ def _run(
 
 def _scores(setting: Setting, silo: int, runs: int) -> Scores:
     admitted = setting.admitted[silo]
-    return Scores(runs, admitted.terms.n, admitted.noise_multiplier, setting.unit, setting.swap(silo))
+    return Scores(runs, admitted.terms.n, admitted.noise_multiplier, setting.scale, setting.swap(silo))
 
 
 _WIDTH = 2_000_000
@@ -126,7 +126,7 @@ def choose_pairs(setting: Setting, attacks: Mapping[int, Attack]) -> dict[int, P
         clipped = ClippedMeans(setting, tried, runs, shapes)
         for place, query in enumerate(query for each in heard[-2:] for query in each.queries):
             terms = clipped.means(narrowed(query), place).double()  # (runs, records, d)
-            scale = setting.sensitivity(query).reshape(-1, 1, 1) * query.noise_ratio
+            scale = setting.scale(query).reshape(-1, 1, 1) * query.noise_ratio
             square = torch.cdist(terms, terms).square() / scale.square().clamp_min(1e-300)
             distances[silo] = distances.get(silo, torch.zeros(())) + square.mean(0)
 
@@ -134,7 +134,7 @@ def choose_pairs(setting: Setting, attacks: Mapping[int, Attack]) -> dict[int, P
     pairs = {}
     for silo, square in distances.items():
         tried = attacks[silo].canaries[: len(square)]
-        square[torch.from_numpy(~related(setting.unit, tried))] = -1.0
+        square[torch.from_numpy(~setting.related(tried))] = -1.0
         a, b = divmod(int(square.argmax()), len(square))
         pairs[silo] = tried[a], tried[b]
     return pairs

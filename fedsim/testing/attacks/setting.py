@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from math import isfinite
+from math import inf, isfinite, sqrt
 from typing import Literal
 
 import numpy as np
@@ -17,18 +17,25 @@ from torch import Tensor
 
 from fedsim.common.errors import InputError
 from fedsim.data.federation import SiloSplit
+from fedsim.data.source import NO_LABEL
+from fedsim.privacy import attribute
 from fedsim.privacy.registry import GAUSSIAN
 from fedsim.privacy.sum_mechanism import SumMechanism
+from fedsim.problems.network import NeuralNetwork
 from fedsim.protocol.contract import Algorithm, Query
+from fedsim.protocol.dryrun import Arrays
+from fedsim.protocol.groups import Cells
 from fedsim.protocol.links import Answered, Link
 from fedsim.protocol.plan import Admitted, Ask, Census
+from fedsim.protocol.statistics import COSTED_GRADIENT
 from fedsim.protocol.unit import RECORD, Person
+from fedsim.report.silo_rows import admitted_rows, group_apart
 from fedsim.scenario.resolve import Resolved
 from fedsim.simulation.host import Answering, DirectLink, preview
 from fedsim.simulation.secure_aggregation import Summed, TrialSums, at_once
 from fedsim.simulation.trial import read
-from fedsim.testing.attacks.canaries import MANY, Data, Record, Unit, canaries, num_units, silent
-from fedsim.testing.attacks.cohorts import Tap, Wiretap, cohort, sensitivity
+from fedsim.testing.attacks.canaries import MANY, Data, Record, Unit, canaries, num_units, related, silent
+from fedsim.testing.attacks.cohorts import Tap, Wiretap, cohort, sensitivity, shape_of
 from fedsim.testing.attacks.parties import PARTIES, Party, anonymous, party_gate, together
 from server.aggregate import summed, weighted
 from server.loop import run
@@ -50,6 +57,11 @@ class Kind:
     seen: tuple[Broadcast, ...]  # broadcasts of some of them, of an honest run
 
     @property
+    def arrays(self) -> Arrays:
+        """Names and sizes of the broadcast."""
+        return tuple((name, len(self.seen[0][name])) for name in self.names)
+
+    @property
     def weight(self) -> float:
         """Sum over its asks of their weight squared."""
         return sum(ask.weight**2 for ask in self.asks)
@@ -68,6 +80,7 @@ class Setting:
     crowd: Data | None = None
     many: int = MANY  # records of a person with many
     swapped: int = 1  # records that are swapped at once, where persons attack a plan for records
+    groups_alone: bool = False  # whether what differs is the group of one record
 
     @property
     def unit(self) -> Unit:
@@ -98,6 +111,37 @@ class Setting:
         )
         return replace(self, data=data, swapped=records)
 
+    def by_groups(self) -> Setting:
+        """The setting with the group of one record as all that differs, and the claim `epsilon_attribute`.
+        InputError where none is made.
+        """
+        claim = "epsilon_guaranteed" if self.resolved.mechanism.attribute else "epsilon_attribute"
+        claims = [getattr(row, claim) for row in admitted_rows(self.resolved, self.admitted)]
+        if self.resolved.sums is not None or not all(claims):
+            hint = "needs answers by group, an attribute that is no feature, and neither persons nor sums"
+            raise InputError("unit", "group", hint)
+        each = zip(self.admitted, claims, strict=True)
+        admitted = tuple(replace(own, epsilon_guaranteed=epsilon) for own, epsilon in each)
+        return replace(self, admitted=admitted, groups_alone=True)
+
+    @cached_property
+    def longest(self) -> float:
+        """The largest |x| of a record: as declared, else of those that there are; infinity for a network."""
+        if isinstance(self.resolved.problem, NeuralNetwork):
+            return inf
+        declared = self.resolved.outline.squared_norms
+        lengths = [np.linalg.norm(own.features, axis=1).max() for own in self.data]
+        return float(max(lengths)) if declared is None else sqrt(declared[0])
+
+    def related(self, found: Sequence[Data]) -> np.ndarray:
+        """`canaries.related`; where groups alone differ, of records that are equal but for theirs."""
+        mask = related(self.unit, found)
+        if self.groups_alone:
+            rows = np.stack([np.append(each.features, each.target) for each in found])
+            place = np.unique(rows, axis=0, return_inverse=True)[1].ravel()
+            mask &= place[:, None] == place
+        return mask
+
     def swap(self, silo: int) -> int:
         """How many units of the plan differ between the silo's two worlds."""
         return min(self.swapped, len(self.data[silo].target))
@@ -107,8 +151,24 @@ class Setting:
         return canaries(self.unit, records, self.swap(silo) if self.unit == RECORD else self.many)
 
     def sensitivity(self, query: Query) -> Tensor:
-        """`cohorts.sensitivity` to a unit of the plan."""
-        return sensitivity(query, self.unit)
+        """What noise is scaled to: `cohorts.sensitivity` to a unit of the plan, or to a record's group."""
+        return self._by_group(query) if self.resolved.mechanism.attribute else sensitivity(query, self.unit)
+
+    def scale(self, query: Query) -> Tensor:
+        """The same to weigh answers by; where there is no noise, a millionth of the clip stands for it."""
+        return self.sensitivity(query).clamp_min(1e-6 * float(torch.as_tensor(query.clip).max()))
+
+    def allowed(self, query: Query) -> Tensor:
+        """How far what differs may move a query's sum."""
+        return self._by_group(query) if self.groups_alone else self.sensitivity(query)
+
+    def _by_group(self, query: Query) -> Tensor:
+        """`attribute.distance` at the query's own costs."""
+        costed = query.statistic == COSTED_GRADIENT.name
+        reach = Cells.of(query.options).reach(query.points[1]) if costed else inf
+        clip, outputs = float(torch.as_tensor(query.clip).max()), self.resolved.problem.num_outputs
+        moved = attribute.distance(shape_of(query), reach, clip, self.longest, outputs)
+        return torch.tensor(moved, dtype=torch.float64)
 
     def read_by(self, party: Party) -> Setting:
         """The setting of one party under secure aggregation, with its noise and the claim against it."""
@@ -160,7 +220,11 @@ class Setting:
     def census(self, silo: int) -> Census:
         """The composition by which the silo's plan was priced."""
         own = self.rounds(silo)
-        return self.resolved.trace.plan.census(own if isinstance(own, range) else tuple(own))
+        own = own if isinstance(own, range) else tuple(own)
+        plan, apart = self.resolved.trace.plan, group_apart(self.resolved)
+        if self.groups_alone and apart and not self.resolved.mechanism.attribute:
+            return attribute.census(plan, own, *apart)
+        return plan.census(own)
 
     def start(self) -> Tensor:
         """The start of a run, (d,)."""
@@ -203,6 +267,8 @@ class Setting:
             sizes=[self.admitted[i].terms.n for i in silos],
             rounds=[self.rounds(i if like is None else like) for i in silos],
             copies=copies,
+            mechanism=self.resolved.mechanism,
+            broadcasts=self.resolved.trace.broadcasts,
         )
 
     def audited(self) -> list[int]:
@@ -274,10 +340,11 @@ def prepare(resolved: Resolved) -> Setting:
 
 def _by_unit(silo: SiloSplit, unit: Unit) -> Data:
     x, y = np.asarray(silo.train_features, float), np.asarray(silo.train_target, float)
+    groups = np.full(len(y), NO_LABEL) if silo.train_groups is None else silo.train_groups.codes
     if unit == RECORD or silo.train_persons is None:
-        return Data(x, y, np.arange(len(y)))
+        return Data(x, y, groups, np.arange(len(y)))
     order = Order.of(silo.train_persons)
-    return Data(x[order.rows], y[order.rows], order.numbers)
+    return Data(x[order.rows], y[order.rows], groups[order.rows], order.numbers)
 
 
 class _Watched:
@@ -333,5 +400,8 @@ def beside(setting: Setting, silo: int, kind: Others, first: Data) -> Data:
     if kind == "copies":
         n, records = num_units(own, setting.unit), len(first.target)
         features, target = np.tile(first.features, (n, 1)), np.tile(first.target, n)
-        return Data(features, target, np.repeat(np.arange(n), records))
-    return silent(own)
+        return Data(features, target, np.tile(first.groups, n), np.repeat(np.arange(n), records))
+    found = silent(own)
+    if setting.resolved.mechanism.attribute and isfinite(setting.longest):  # which its noise goes by
+        found.features[:, :-1], found.features[:, -1] = 0.0, setting.longest
+    return found
