@@ -93,7 +93,8 @@ def verdict(audit: AuditPart) -> list[str]:
     swapped = max((silo.swapped for silo in audit.silos), default=1)
     loss = f"what is attained is what a person of {swapped} records loses"
     lines = [f"{loss}: no violation, since the claim is about one record"] * audit.swaps
-    lines += ["claimed and attained is epsilon_attribute: of a record's group alone"] * (audit.unit == "group")
+    if audit.unit == "group":
+        lines = ["claimed and attained is epsilon_attribute: of a record's group alone"]
     return ["no claim is broken by what was tried", *lines]
 
 

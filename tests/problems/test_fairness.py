@@ -45,6 +45,19 @@ def test_the_best_dual_is_the_primal_and_no_other_dual_is_more():
             assert dual(best + 0.1 * torch.from_numpy(rng.normal(size=(3, 2)))) <= dual(best) + 1e-12
 
 
+@pytest.mark.parametrize("notion", ["demographic_parity", "equalized_odds", "equal_opportunity"])
+@pytest.mark.parametrize("step", [0.5, None])
+def test_runs_side_by_side_have_each_their_own_dual_and_table(notion, step):
+    fair = Fairness(notion, 1.0, (0.3, 0.7), 2)
+    joints = torch.from_numpy(tables(5, 1, fair.cells.size)).flatten(1)
+    start = fair.ascended(fair.start(joints), joints[0], None)
+    together = fair.ascended(start, joints, step)
+    for joint, dual, table in zip(joints, together, fair.table(together), strict=True):
+        alone = fair.ascended(start, joint, step)
+        assert torch.equal(dual, alone)
+        assert torch.equal(table, fair.table(alone))
+
+
 def test_slow_ascent_comes_to_the_best_dual():
     joint = torch.from_numpy(tables(1, 2, 2)[0]).flatten()
     fair = Fairness("demographic_parity", 1.0, (0.5, 0.5), 2)
