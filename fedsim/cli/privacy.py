@@ -267,9 +267,10 @@ def _lines(audited: Audit, seconds: float) -> Iterator[str]:
         yield f"{curve}without any assumption at most {free} of a claim.".capitalize()
     answers = sum(silo["answers_searched"] for silo in silos)
     if not part.swaps:
+        unit = found["unit"].replace("group", "record")  # as the verdict says, by its group alone
         yield (
-            f"Moved: the largest change of an answer by one {found['unit']}, over its sensitivity, in "
-            f"{answers:,} answers without noise ({search['records']} {found['unit']}s, {search['points']} "
+            f"Moved: the largest change of an answer by one {unit}, over its sensitivity, in "
+            f"{answers:,} answers without noise ({search['records']} {unit}s, {search['points']} "
             "broadcasts); others: of another silo's answer."
         )
     noise = [silo["noise_ratio"] for silo in silos]
