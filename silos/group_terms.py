@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from fedsim.problems.glm import OWN, GeneralisedLinear
-from fedsim.problems.kinds import Problem, head, probabilities
+from fedsim.problems.glm import GeneralisedLinear
+from fedsim.problems.kinds import Problem, probabilities
 from fedsim.problems.network import NeuralNetwork
 from fedsim.protocol.groups import Cells
 from silos.sums import Block
@@ -55,13 +55,13 @@ def costed_sum(
 def joint(options: Sequence[float], problem: Problem, block: Block, points: Points, clip: Clip) -> Tensor:
     """Sum of F(w, x) in the cell of the record's group, and label if asked for; (members, cells)."""
     cells, threshold = Cells.of(options), options[3]
-    share = _shares(problem, block, points[0])
+    share = _shares(problem, block, points[0], cells.classes)
     if threshold:
         chosen = share[..., 1] > threshold if cells.classes == 2 else share.argmax(-1)
         share = one_hot(chosen.long(), cells.classes) * (share.sum(-1, keepdim=True) > 0)
     groups, labels, classes = cells.shape
     group, silos = _known(block, cells), len(block.target)
-    row = group * labels + (block.target.long() if cells.by_label else 0)
+    row = group * labels + (block.target.long().clamp(0, labels - 1) if cells.by_label else 0)
     row = torch.where(group < 0, groups * labels, row)  # a last one, which nobody sees
     row += (groups * labels + 1) * torch.arange(silos)[:, None]
     row, rows, part = row.flatten(), silos * (groups * labels + 1), block.part
@@ -75,7 +75,7 @@ def _known(block: Block, cells: Cells) -> Tensor:
     return torch.where(block.group < cells.groups, block.group, -1)
 
 
-def _shares(problem: Problem, block: Block, point: Tensor) -> Tensor:
+def _shares(problem: Problem, block: Block, point: Tensor, classes: int) -> Tensor:
     """F(w, x) of every row, (silos, rows, classes), float64: of at least 0, sum at most 1; zeros for NaN."""
     if isinstance(problem, GeneralisedLinear):
         scores = block.scores(problem, point, keep=True)
@@ -83,8 +83,5 @@ def _shares(problem: Problem, block: Block, point: Tensor) -> Tensor:
         scores = problem.scores(block.features, point)
     known = probabilities(problem, scores.flatten(0, 1))
     assert known is not None  # see `fedsim.problems.answerable`
-    share = known.double().nan_to_num_(0.0).view(*block.target.shape, -1)
-    if type(head(problem)) in OWN:
-        return share
-    share = share.clamp(0.0, 1.0)
-    return share / share.sum(-1, keepdim=True).clamp_min(1.0)
+    share = known.double().nan_to_num_(0.0).clamp_(0.0, 1.0).view(*block.target.shape, -1)[..., :classes]
+    return share / share.sum(-1, keepdim=True).clamp_min_(1.0)

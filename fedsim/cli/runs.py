@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fedsim.cli.app import RUNS, app, spoken
-from fedsim.cli.output import dated, say, shown, titled
+from fedsim.cli.output import dated, print_notices, say, shown, titled
 from fedsim.common.errors import InputError
 
 if TYPE_CHECKING:
@@ -45,6 +45,7 @@ def compare(
     comparison = compared([source_of(directory) for directory in runs], points, metric, against)
     folder = check_free(out or dated("comparison"))
     console = Console()
+    print_notices(console, comparison.notices)
     console.print(_table(comparison))
     if SHARED in comparison.not_private:
         say(console, f"Not private: {SHARED}.")

@@ -243,6 +243,8 @@ def _groups(given: ArrayLike, records: int) -> NDArray[Any]:
     """Groups as texts, "" for none."""
     values = np.asarray(given, dtype=object)
     _require_length(GROUP, values, records)
+    whole = [int(each) if isinstance(each, float) and each.is_integer() else each for each in values]
+    values = np.array([*whole, None], dtype=object)[:-1]  # of pandas, where some have none
     none = np.array([not each if isinstance(each, str) else str(each) in _NONE for each in values])
     return _frozen(np.where(none, "", _names(GROUP, np.where(none, "none", values), records)))
 

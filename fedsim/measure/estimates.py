@@ -11,9 +11,9 @@ since a record without a group is in none. First order is enough where b is at l
 s sqrt(k_b): a rate's bias is then about a fifth of its standard error or less. A gap for which a group has
 less is unknown, and the reason names the group.
 
-The largest of m gaps (pairs of groups, classes, both rates of odds) has the largest of their standard errors:
-not that of the one found, which noise chooses. An interval of 1.96 of them is then below the truth in at most
-2.5 % of cases, and above it in at most 2.5 % for each of the m, which it comes near only where all are equal.
+The largest of m gaps (pairs of groups, classes, both rates of odds) is chosen by the noise too. So it has
+the largest of their standard errors times z(0.025 / m) / z(0.025), z the upper quantile of a normal number:
+an interval of 1.96 of them misses the truth in at most 5 % of cases, whichever gaps are equal (Bonferroni).
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy.stats import norm
 from torch import Tensor
 
 from fedsim.algorithms.evaluation import Evaluation
@@ -78,7 +79,9 @@ def gaps(counts: ArrayLike, noise: float, names: Sequence[str]) -> dict[str, Est
         few, values, errors = zip(*(largest[kind] for kind in kinds), strict=True)
         unknown = ", ".join(np.array(names)[np.any(few, axis=0)])
         reason = f"too few records of {unknown} for the noise" if unknown else None
-        found[name] = Estimate(math.nan if unknown else max(values), max(errors), reason)
+        m = math.comb(len(names), 2) * (1 if classes == 2 else classes) * len(kinds)
+        error = max(errors) * float(norm.isf(0.025 / m) / norm.isf(0.025))
+        found[name] = Estimate(math.nan if unknown else max(values), error, reason)
     return found
 
 

@@ -75,7 +75,7 @@ class ByGroup:
     @property
     def parity_linf(self) -> float:
         """The largest distance of a rate from that of all records with a group (thesis, equation 6.2)."""
-        overall = _asked(self.counts.sum(axis=(0, 1))) / self.records.sum()
+        overall = _share(_asked(self.counts.sum(axis=(0, 1))), self.records.sum())
         return float(np.abs(self.rates - overall).max())
 
     @property

@@ -88,10 +88,12 @@ class Mechanism(Protocol):
 def check_unit(plan: Plan, mechanism: Mechanism) -> None:
     """Refuse a plan whose unit has no term, or no price with the mechanism."""
     rules = _of_records if plan.unit == RECORD else _of_persons
-    others = sorted({query.statistic for query in plan.queries} - set(BY_GROUP))
-    if mechanism.attribute and (others or plan.unit != RECORD):
-        hint = f"it has no price for {' and '.join(others) or plan.unit.name}"
-        raise Refused(f"{mechanism.name}: {hint}; use fair_minibatch_sgd, and unit record")
+    if mechanism.attribute:
+        others = sorted({query.statistic for query in plan.queries} - set(BY_GROUP))
+        sampled = ["batches drawn at random"] if plan.sampled else []
+        hint = " and ".join([*others, *sampled, *([] if plan.unit == RECORD else [plan.unit.name])])
+        if hint:
+            raise Refused(f"it has no price for {hint}; use fair_minibatch_sgd, full batches and unit record")
     for refused, why in rules(plan, mechanism):
         if refused:
             raise Refused(why)

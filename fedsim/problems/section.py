@@ -160,8 +160,8 @@ def _fairness(section: ProblemSection, problem: Problem, classes: int, groups: i
         hint += "p_i: set silo_weights: size, or say fairness.population: weights"
         raise InputError("scenario.problem.silo_weights", section.silo_weights, hint)
     shares = (1 / groups,) * groups if chosen.reference == "uniform" else chosen.reference
-    if len(shares) != groups or abs(sum(shares) - 1) > 1e-6:
-        hint = f"one share above 0 for each of the {groups} groups, which sum to 1 and not to {sum(shares):g}"
+    if len(shares) != groups or abs(sum(shares) - 1) > 1e-6 or min(shares) < 1e-3:
+        hint = f"{groups} shares, one for each group, of 0.001 or more, which sum to 1"
         raise InputError(f"{field}.reference", chosen.reference, hint)
     return Fairness(chosen.notion, chosen.weight, shares, classes)
 

@@ -120,6 +120,11 @@ class Comparison:
                 writer.writerows(row.values() for row in rows)
             (draft / PAGE).write_text(self._page(draft), encoding="utf-8")
 
+    @property
+    def notices(self) -> list[str]:
+        """What stands before any number of what is compared."""
+        return _each(line for source in self.sources for line in source.summary.privacy.notices)
+
     def _page(self, folder: Path) -> str:
         caption = f"{capital(METRICS[self.metric].title)} against {self._axis}"
         stated = [source.summary.privacy for source in self.sources]
@@ -127,7 +132,7 @@ class Comparison:
         return template("compare.html").render(
             title=caption,
             sources=[source.name for source in self.sources],
-            notices=_each(line for each in stated for line in each.notices),
+            notices=self.notices,
             figure=broad_and_narrow(self.plot, folder, "comparison", caption),
             caption=f"{caption}: {self.title}.",
             errors=self.text,

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from fedsim.algorithms.fair_minibatch_sgd import FairMinibatchSGD
 from fedsim.common.serialise import finite
 from fedsim.privacy import attribute, cost
 from fedsim.privacy.attainable import epsilon as attainable_epsilon
@@ -37,7 +38,10 @@ def silo_rows(outcome: Outcome) -> list[SiloRow]:
     """One row a silo, of `costliest`; where no trial is complete, what was accepted, and nothing spent."""
     rows = costliest(outcome)
     spent = [{"epsilon_spent": finite(row.epsilon_spent), "rounds": len(row.rounds)} for row in rows]
-    return admitted_rows(outcome.resolved, admitted_of(outcome), spent, outcome.evaluated)
+    found = admitted_rows(outcome.resolved, admitted_of(outcome), spent, outcome.evaluated)
+    if outcome.deployed is None:
+        return found
+    return [row.model_copy(update={"epsilon_attribute": None}) for row in found]  # silos' noise is another
 
 
 def admitted_of(outcome: Outcome) -> list[Admitted]:
@@ -112,14 +116,23 @@ def _known(resolved: Resolved) -> Callable[[Admitted], dict[str, float | None]]:
 
 
 def group_apart(resolved: Resolved) -> tuple[float, float, int] | None:
-    """Clip, largest |x| and outputs, where a record's group is known and is no feature of it."""
+    """Clip, largest |x| and outputs, where a record's group is known and is no feature of it; None too for
+    sums, whose clips are the silos' own, and for sampled batches, which a record's absence tells of as well.
+
+    |x| and the clip of costs are known for fair minibatch SGD alone: of another algorithm a changed group
+    costs what a replaced record does.
+    """
     scenario, outline = resolved.scenario, resolved.outline
     feature = getattr(scenario.data, "attribute_is_feature", False)
-    if not outline.groups or scenario.privacy.unit != RECORD or feature:
+    other = scenario.privacy.unit != RECORD or resolved.sums is not None or resolved.trace.plan.sampled
+    if not outline.groups or other or feature:
         return None
-    linear = outline.squared_norms if isinstance(resolved.problem, GeneralisedLinear) else None
-    norm = inf if linear is None else sqrt(linear[0])
-    return getattr(resolved.algorithm, "clip_norm", inf), norm, resolved.problem.num_outputs
+    norm, outputs = inf, resolved.problem.num_outputs
+    if not isinstance(resolved.algorithm, FairMinibatchSGD) or resolved.stages:
+        return 1.0, norm, outputs
+    if isinstance(resolved.problem, GeneralisedLinear) and outline.squared_norms is not None:
+        norm = sqrt(outline.squared_norms[0])
+    return float(resolved.algorithm.clip_norm), norm, outputs
 
 
 def _claimed(resolved: Resolved) -> dict[str, dict[str, float]]:

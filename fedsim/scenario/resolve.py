@@ -231,13 +231,21 @@ def resolve(scenario: Scenario, known: Outline | None = None) -> Resolved:
     )
     if mechanism.private and privacy.calibration == "sigma":
         resolved = replace(resolved, prescribed=Prescribed(_given_noise(resolved)))
-    if privacy.unit != RECORD:
+    if mechanism.attribute and (not shape.groups or getattr(scenario.data, "attribute_is_feature", False)):
+        hint = "publishes features, and protects groups that are none: name data.attribute, and set "
+        raise InputError("scenario.privacy.mechanism", mechanism.name, hint + "attribute_is_feature: false")
+    if privacy.unit != RECORD or mechanism.attribute:
         try:
             check_unit(resolved.trace.plan, mechanism)
         except Refused as refusal:
-            raise InputError("scenario.privacy.unit", privacy.model_dump()["unit"], str(refusal)) from None
-    costed = any(query.statistic == COSTED_GRADIENT.name for query in resolved.trace.plan.queries)
-    if (fairness := scenario.problem.fairness) is not None and not costed:
+            named = (
+                ("mechanism", mechanism.name)
+                if mechanism.attribute
+                else ("unit", privacy.model_dump()["unit"])
+            )
+            raise InputError(f"scenario.privacy.{named[0]}", named[1], str(refusal)) from None
+    fairness = scenario.problem.fairness
+    if fairness and COSTED_GRADIENT.name not in {query.statistic for query in resolved.trace.plan.queries}:
         hint = "asks for no costs of groups: use fair_minibatch_sgd, or leave it out"
         name = scenario.algorithm.name
         raise InputError("scenario.problem.fairness", fairness.notion, f"{name} {hint}")

@@ -150,6 +150,19 @@ def test_probabilities_that_are_none_keep_to_the_bound():
     assert (found.sum(1) <= 1 + 1e-12).all()
 
 
+def test_labels_of_others_stay_in_their_silo_and_group():
+    class Lenient(LogisticRegression):
+        def accepts(self, target):
+            return torch.ones_like(target, dtype=torch.bool)
+
+    silos = [(np.ones((1, D)), np.array([y]), np.zeros(1, int)) for y in (0.0, 1.0, 3.0, -1.0, 1e9)]
+    found = joint(
+        Records(silos, Lenient(D), torch.float64), Lenient(D), (2.0, 2.0, 1.0, 0.0), torch.ones(D).double()
+    )
+    assert found.sum(1).tolist() == pytest.approx([1.0] * 5)
+    assert not found[:, 4:].any()  # cells of the other group
+
+
 @pytest.mark.parametrize("name", ["logistic", "softmax"])
 def test_a_change_of_the_group_alone_moves_a_term_by_its_reach_at_most_and_reaches_it(name):
     problem, classes = PROBLEMS[name]
