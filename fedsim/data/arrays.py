@@ -253,9 +253,8 @@ _NONE = ("None", "nan", "<NA>")  # how what stands for no value in Python, numpy
 
 
 def _is_name(given: object) -> bool:
-    return (
-        isinstance(given, str | int | np.integer) and not isinstance(given, bool) and bool(str(given).strip())
-    )
+    named = isinstance(given, str | int | np.integer) and not isinstance(given, bool)
+    return named and bool(str(given).strip())
 
 
 def _ranges(given: tuple[ArrayLike, ArrayLike], features: int) -> NDArray[Any]:
@@ -325,21 +324,18 @@ class Npz(_OwnArrays):
     def open(self) -> Matrix:
         """The file's arrays; InputError where they do not fit together."""
         given = _read(self.path)
-        self._check_ranges("ranges" in given)
         ranges = given.pop("ranges", None)
+        if self.scaling == "declared" and ranges is None:
+            raise InputError("scenario.data.scaling", self.scaling, f"{self.path.name} has no array ranges")
+        if ranges is not None and "scaling" not in self.model_fields_set:
+            hint = f"{self.path.name} has ranges: say whether they scale (declared) or not (none)"
+            raise InputError("scenario.data.scaling", None, hint)
         try:
             if ranges is not None and ranges.shape[:1] != (2,):
                 raise InputError("ranges", ranges.shape, "must be lower and upper ends, shape (2, p)")
             return Arrays(**given, ranges=ranges, classes=self.classes, groups=self.groups).open()
         except InputError as error:
             raise _wrong(self.path, f"{error.field}: {error.value!r}: {error.hint}") from None
-
-    def _check_ranges(self, there: bool) -> None:
-        if self.scaling == "declared" and not there:
-            raise InputError("scenario.data.scaling", self.scaling, f"{self.path.name} has no array ranges")
-        if there and "scaling" not in self.model_fields_set:
-            hint = f"{self.path.name} has ranges: say whether they scale (declared) or not (none)"
-            raise InputError("scenario.data.scaling", None, hint)
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -175,8 +175,7 @@ class Synthetic(Dataset):
     noise: float = Field(0.1, ge=0, description="Standard deviation of the target's noise (linear only).")
     seed: int = Field(0, ge=0, description="Seed of parameters and records, apart from the scenario's seed.")
     groups: bool = Field(
-        False,
-        description="Two groups, a and b, which the first feature tells apart but for noise.",
+        False, description="Two groups, a and b, which the first feature tells apart but for noise."
     )
 
     def open(self) -> SyntheticSource:

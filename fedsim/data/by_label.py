@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Annotated, Literal
 
 import numpy as np
@@ -67,9 +66,6 @@ class NaturalIdPartition(Partition):
             require_labels(labels.codes, column, BY, _WHERE_TO)
         if not labels.names:
             raise InputError(BY, column, "no record has a value there")
-        return self._assign(labels)
-
-    def _assign(self, labels: Labels) -> Assignment:
         without = labels.codes == NO_LABEL
         if self.without_silo in ("error", "drop") or not without.any():
             return Assignment(labels.names, np.where(without, UNUSED, labels.codes))
@@ -109,10 +105,9 @@ class DirichletPartition(Partition):
             drawn = _dirichlet_draw(rows, np.full(silos, self.alpha), rng)
             if drawn.counts().min() >= smallest:
                 return drawn
-        cure = (
-            f"no draw of {ATTEMPTS} gave each silo {smallest} records; raise it, or lower min_partition_size"
-        )
-        raise InputError(f"{PARTITION}.alpha", self.alpha, cure)
+        cure = "raise it, or lower min_partition_size"
+        hint = f"no draw of {ATTEMPTS} gave each silo {smallest} records; {cure}"
+        raise InputError(f"{PARTITION}.alpha", self.alpha, hint)
 
 
 def _dirichlet_draw(rows: list[Ints], alpha: Floats, rng: np.random.Generator) -> Assignment:
@@ -162,12 +157,13 @@ class LabelPairsPartition(Partition):
         labels = present_labels(source, column)
         first, second = self._sides(source.label_pairs if column == source.label_column else ((), ()))
         for side, wanted in (("first", first), ("second", second)):
-            _check_labels(labels, side, wanted)
+            for name in wanted:
+                if name not in labels.names:
+                    hint = f"no record has this label; {suggest(name, labels.names)}"
+                    raise InputError(f"{PARTITION}.{side}", name, hint)
         pairs = [(a, b) for a in first for b in second]
-        holders = [
-            np.array([k for k, pair in enumerate(pairs) if name in pair], dtype=np.int64)
-            for name in labels.names
-        ]
+        held = ([k for k, pair in enumerate(pairs) if name in pair] for name in labels.names)
+        holders = [np.array(each, dtype=np.int64) for each in held]
         return _share_out(labels, holders, tuple(f"{a}+{b}" for a, b in pairs), rng)
 
     def _sides(
@@ -181,13 +177,6 @@ class LabelPairsPartition(Partition):
         if twice:
             raise InputError(f"{PARTITION}.second", twice[0], "a label may stand once, in first or in second")
         return first, second
-
-
-def _check_labels(labels: Labels, side: str, wanted: Sequence[str]) -> None:
-    for name in wanted:
-        if name not in labels.names:
-            hint = suggest(name, labels.names)
-            raise InputError(f"{PARTITION}.{side}", name, f"no record has this label; {hint}")
 
 
 def present_labels(source: Source, column: str | None) -> Labels:

@@ -91,7 +91,7 @@ class Cells:
         import pyarrow as pa
         import pyarrow.compute as pc
 
-        if is_temporal(self.values.type):
+        if pa.types.is_temporal(self.values.type):
             raise InputError(self.field, str(self.values.type), f"the column holds dates or times; {MEND}")
         if self._are_numbers:
             return self._coded(_floats(self.values))
@@ -125,7 +125,7 @@ class Cells:
         import pyarrow.compute as pc
 
         values = self.values
-        if is_categorical(values.type):
+        if pa.types.is_dictionary(values.type):  # which declares its categories, as a data frame's may
             values = pc.cast(values, values.type.value_type)
         if pa.types.is_floating(values.type):  # a whole number reads '3', not '3.0'
             return pa.array([_plain(value) for value in values.to_pylist()], pa.string())
@@ -225,20 +225,6 @@ def is_date(text: str | None) -> bool:
     [False, False, False, False, False]
     """
     return bool(_WRITTEN.fullmatch(text or ""))
-
-
-def is_temporal(kind: Any) -> bool:
-    """Whether a column of this Arrow type holds dates, times or durations."""
-    import pyarrow as pa
-
-    return bool(pa.types.is_temporal(kind))
-
-
-def is_categorical(kind: Any) -> bool:
-    """Whether a column of this Arrow type declares its categories, as a data frame's may."""
-    import pyarrow as pa
-
-    return bool(pa.types.is_dictionary(kind))
 
 
 def features_of(columns: Mapping[str, Input], cells: Mapping[str, Cells]) -> Floats:

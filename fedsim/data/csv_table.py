@@ -30,16 +30,7 @@ from fedsim.data.schema import (
     ranges_of,
     read_schema,
 )
-from fedsim.data.source import (
-    NO_LABEL,
-    Design,
-    Floats,
-    Ints,
-    Labels,
-    Source,
-    require_labels,
-    whole_numbers,
-)
+from fedsim.data.source import NO_LABEL, Design, Floats, Ints, Labels, Source, require_labels, whole_numbers
 
 if TYPE_CHECKING:  # loaded only where a table is read
     from fedsim.data.column_values import Cells
@@ -217,11 +208,9 @@ class _TableSource(Source):
         if self.person_column is None:
             return
         self._table.require(self.person_column, field)
-        uses = {self.target: "the target", self.silo_column: "the silos' names"}
-        use = uses.get(
-            self.person_column, "a feature in the schema" if self.person_column in self._schema else None
-        )
-        if use is not None:
+        uses: dict[str | None, str] = dict.fromkeys(self._schema, "a feature in the schema")
+        uses |= {self.target: "the target", self.silo_column: "the silos' names"}
+        if use := uses.get(self.person_column):
             hint = f"is {use}; ids say whose a record is and nothing else: name a column of their own"
             raise InputError(field, self.person_column, hint)
 

@@ -128,12 +128,8 @@ class Federation(Hosted):
     @property
     def nbytes(self) -> int:
         """Memory that the records take."""
-        arrays = [
-            array
-            for silo in self.silos
-            for array in (silo.train_features, silo.train_target, silo.test_features, silo.test_target)
-        ]
-        return sum(array.nbytes for array in arrays)
+        parts = ("train_features", "train_target", "test_features", "test_target")
+        return sum(getattr(silo, part).nbytes for silo in self.silos for part in parts)
 
 
 def load(
@@ -192,10 +188,8 @@ def load_silos(
         design = source.design(all_rows := np.arange(source.num_rows))
         return _silos(own, _prepared(data, design, all_rows, splits), persons, design.groups)
     rows = np.sort(_joined(own, (0, 1)))
-    places = {
-        name: (np.searchsorted(rows, train), np.searchsorted(rows, test))
-        for name, (train, test) in own.items()
-    }  # positions of the silo's rows among the rows read
+    at = rows.searchsorted  # positions of the silo's rows among the rows read
+    places = {name: (at(train), at(test)) for name, (train, test) in own.items()}
     whose, design = None if persons is None else persons[rows], source.design(rows)
     return _silos(places, _prepared(data, design, rows, places), whose, design.groups)
 
@@ -220,16 +214,13 @@ def _splits(data: Dataset, units: Source, partition: Partition, seed: int, trial
 
 
 def _prepared(data: Dataset, design: Design, rows: Ints, splits: Splits) -> Prepared:
-    return prepare(data, design, rows, _joined(splits, (0,)), _each(splits))
+    each = [np.concatenate(both) for both in splits.values()]
+    return prepare(data, design, rows, _joined(splits, (0,)), each)
 
 
 def _joined(splits: Splits, parts: tuple[int, ...]) -> Ints:
     """All silos' training rows (part 0), test rows (1), or both."""
     return np.concatenate([np.arange(0), *(both[part] for both in splits.values() for part in parts)])
-
-
-def _each(splits: Splits) -> list[Ints]:
-    return [np.concatenate(both) for both in splits.values()]
 
 
 def _silos(
@@ -315,9 +306,7 @@ def split(rows: Ints, test_fraction: float, seed: int, trial: int, silo: str) ->
     """Training rows and test rows, drawn for this silo alone: other silos' presence changes nothing."""
     order = generator("split", seed, trial, silo).permutation(rows)
     train = training_size(len(rows), test_fraction)
-    order[:train].sort()
-    order[train:].sort()
-    return order[:train], order[train:]
+    return np.sort(order[:train]), np.sort(order[train:])
 
 
 def training_size(records: int, test_fraction: float) -> int:

@@ -16,7 +16,7 @@ from typing import Literal
 import numpy as np
 
 from fedsim.common.errors import InputError
-from fedsim.data.column_values import MEND, Cells, is_categorical, is_date, is_number, is_temporal
+from fedsim.data.column_values import MEND, Cells, is_date, is_number
 from fedsim.data.schema import DEFAULTS, Reading
 from fedsim.data.source import Floats
 from fedsim.data.table import Table, open_tables
@@ -143,25 +143,19 @@ def inspect(
 
 
 def _column(found: Survey) -> Column:
-    numbers = found.numbers if found.kind == "number" and np.isfinite(found.numbers).all() else None
-    return Column(
-        found.name,
-        found.kind,
-        found.type,
-        found.missing,
-        len(found.counts) if numbers is None else len(np.unique(numbers)),
-        None if numbers is None else float(numbers.min()),
-        None if numbers is None else float(numbers.max()),
-        dict(found.counts.most_common(_MOST_COMMON)) if found.kind == "category" else {},
-        no_feature(found),
-    )
+    distinct, lower, upper = len(found.counts), None, None
+    if found.kind == "number" and np.isfinite(found.numbers).all():
+        distinct = len(np.unique(found.numbers))
+        lower, upper = float(found.numbers.min()), float(found.numbers.max())
+    common = dict(found.counts.most_common(_MOST_COMMON)) if found.kind == "category" else {}
+    reason = no_feature(found)
+    return Column(found.name, found.kind, found.type, found.missing, distinct, lower, upper, common, reason)
 
 
 def _target(found: Survey) -> Target:
-    if found.looks_like_classes:
-        return Target(found.name, found.missing, dict(found.counts.most_common()), None, None)
-    if not len(found.numbers):
-        return Target(found.name, found.missing, None, None, None)
+    if found.looks_like_classes or not len(found.numbers):
+        classes = dict(found.counts.most_common()) if found.looks_like_classes else None
+        return Target(found.name, found.missing, classes, None, None)
     quantiles = np.quantile(found.numbers, [0, 0.25, 0.5, 0.75, 1]).tolist()
     named = dict(zip(("minimum", "25 %", "median", "75 %", "maximum"), quantiles, strict=True))
     return Target(found.name, found.missing, None, float(found.numbers.mean()), named)
@@ -215,27 +209,29 @@ def surveyed(table: Table, target: str | None, silo: str | None, reading: Readin
 
 def survey(table: Table, name: str, reading: Reading) -> Survey:
     """One column, all of it read."""
+    import pyarrow as pa
+
     cells = _cells(table, name, reading)
-    values = cells.values
-    kind = str(values.type)
+    values, counts = cells.values, Counter[str]()
     try:
-        counts = Counter(text for text in cells.names() if text is not None)
+        counts.update(text for text in cells.names() if text is not None)
     except InputError:
-        return Survey(name, "other", kind, len(values), Counter())
-    if is_categorical(values.type) and counts:
-        for each in values.unify_dictionaries().chunk(0).dictionary.cast("string").to_pylist():
-            counts[each] += 0  # a category that no record has is one
-        found: Kind = "category" if len(counts) <= MOST_CATEGORIES else "text"
-        return Survey(name, found, kind, len(values), counts)
-    if is_temporal(values.type) and counts:
-        return Survey(name, "date", kind, len(values), counts)
-    if not counts:
-        return Survey(name, "empty", kind, len(values), counts)
-    try:
-        numbers = cells.as_numbers()
-    except InputError:
-        return Survey(name, _of_texts(counts), kind, len(values), counts)
-    return Survey(name, "number", kind, len(values), counts, numbers[~np.isnan(numbers)])
+        found: Kind = "other"
+    else:
+        found = "date" if pa.types.is_temporal(values.type) else "number"
+        if not counts:
+            found = "empty"
+        elif pa.types.is_dictionary(values.type):
+            for each in values.unify_dictionaries().chunk(0).dictionary.cast("string").to_pylist():
+                counts[each] += 0  # a category that no record has is one
+            found = "category" if len(counts) <= MOST_CATEGORIES else "text"
+    if found == "number":
+        try:
+            numbers = cells.as_numbers()
+            return Survey(name, found, str(values.type), len(values), counts, numbers[~np.isnan(numbers)])
+        except InputError:
+            found = _of_texts(counts)
+    return Survey(name, found, str(values.type), len(values), counts)
 
 
 def _of_texts(counts: Counter[str]) -> Kind:

@@ -185,9 +185,8 @@ def quotas(proportions: Sequence[float] | None, count: int, total: int) -> list[
     remainder = np.round(exact - sizes, 9)  # equal proportions tie in spite of rounding
     sizes[np.argsort(-remainder, kind="stable")[: total - sizes.sum()]] += 1
     if sizes.min() < 1:
-        raise InputError(
-            field, proportions, f"silo {sizes.argmin()} gets none of the {total} records or persons"
-        )
+        hint = f"silo {sizes.argmin()} gets none of the {total} records or persons"
+        raise InputError(field, proportions, hint)
     return [int(size) for size in sizes]
 
 

@@ -113,9 +113,9 @@ class FileTable(_Named):
         assert self.csv is not None
         if line := self.csv.broken():
             hint = (
-                f"line {line}: a cell goes on in the next line, as after a quote that nothing closes; mend "
+                "a cell goes on in the next line, as after a quote that nothing closes; mend it, or if cells"
             )
-            hint += "it, or if cells may hold line breaks say `multiline: true`"
+            hint = f"line {line}: {hint} may hold line breaks say `multiline: true`"
             raise InputError(self.field, str(self.path), hint)
         return self.csv
 
@@ -290,17 +290,13 @@ class JoinedTable:
 
     def __init__(self, paths: Mapping[str, Path], silo_column: str, field: str, reading: Reading) -> None:
         self._parts = {silo: open_table(path, f"{field}.{silo}", reading) for silo, path in paths.items()}
-        self._silo_column = silo_column
+        self._silo_column, self._files = silo_column, list(self._parts.values())
         for silo, part in self._parts.items():
             if silo_column in part.names:
                 hint = f"{part.title} has a column {silo_column!r}: call the silos' column otherwise"
                 raise InputError(f"{field}.{silo}", str(part.path), f"{hint}, by silo_column")
         shared = set.intersection(*(set(part.names) for part in self._files))
         self.names = (*(name for name in self._files[0].names if name in shared), silo_column)
-
-    @property
-    def _files(self) -> list[FileTable]:
-        return list(self._parts.values())
 
     @cached_property
     def _ends(self) -> list[int]:

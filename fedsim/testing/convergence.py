@@ -5,9 +5,10 @@ The optima of strongly convex problems are computed without the code under test.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import count
 
 import numpy as np
 import torch
@@ -139,13 +140,13 @@ def reaches(example: Example, name: str) -> None:
 
 def keeps(example: Example, name: str) -> None:
     """Started at the optimum, it ends there."""
-    case, nearest = case_of(name), np.inf
+    case, nearest, public = case_of(name), np.inf, public_of(SIZES, WEIGHTS)
     for step in example.steps:
         algorithm = example.convergent(step / case.smoothness)
         gate = open_gate(case.data, case.problem, algorithm, epsilon=np.inf, mechanism="none")
-        public = public_of(SIZES, WEIGHTS)
         coroutine = algorithm.server(torch.from_numpy(case.optimum), case.problem, public, server_rng(0))
-        nearest = min(nearest, case.distance(_model_from(coroutine, gate, public)))
+        *_, (_, model) = _run(coroutine, gate, public, lambda r: range(len(SIZES)))
+        nearest = min(nearest, case.distance(model))
         if nearest <= example.tolerance:
             return
     raise AssertionError(f"it starts at the optimum and ends {nearest:.3g} from it")
@@ -162,18 +163,9 @@ def may_be_scaled(example: Example) -> None:
     gate = open_gate(data, problem, algorithm, epsilon=np.inf, mechanism="none")
     public = public_of(sizes, (1 / 6, 1 / 6, 1 / 6, 1 / 2))
     coroutine = algorithm.server(torch.from_numpy(truth), problem, public, server_rng(0))
-    model, ended, r = next(coroutine), False, 0
-    while not ended:
-        moved = float(np.abs(model.answer.numpy() - truth).max())
-        require(moved <= 1e-12, f"by round {r} {_MOVED.format(moved)}")
-        members = [r % 4]
-        reply = gate.answer(r, model.broadcast, members)
-        try:
-            model = coroutine.send(Combined(combine(reply, coefficients(public.weights, members, 4)), 1 / 4))
-        except StopIteration as stop:
-            moved, ended = float(np.abs(stop.value.numpy() - truth).max()), True
-            require(moved <= 1e-12, f"at its end {_MOVED.format(moved)}")
-        r += 1
+    for where, answer in _run(coroutine, gate, public, lambda r: [r % 4]):
+        moved = float(np.abs(answer.numpy() - truth).max())
+        require(moved <= 1e-12, f"{where} {_MOVED.format(moved)}")
 
 
 def answers_of(case: Case, algorithm: Algorithm) -> list[Tensor]:
@@ -184,14 +176,18 @@ def answers_of(case: Case, algorithm: Algorithm) -> list[Tensor]:
     return [progress.answer for progress in drive(gate, algorithm, case.problem, public, rounds)]
 
 
-def _model_from(coroutine: ServerHalf, gate: Gate, public: Public) -> Tensor:
-    """The model that a server method returns, from wherever it was started."""
-    step, r = next(coroutine), 0
-    everyone = coefficients(public.weights, range(len(public.names)), len(public.names))
-    try:
-        while True:
-            step = coroutine.send(Combined(combine(gate.answer(r, step.broadcast), everyone), 1.0))
-            r += 1
-    except StopIteration as stop:
-        model: Tensor = stop.value
-        return model
+def _run(
+    coroutine: ServerHalf, gate: Gate, public: Public, members_of: Callable[[int], Sequence[int]]
+) -> Iterator[tuple[str, Tensor]]:
+    """When, and the answer then: before every round, which has its own members, and at the end."""
+    step, silos = next(coroutine), len(public.names)
+    for r in count():
+        yield f"by round {r}", step.answer
+        members = members_of(r)
+        shares = coefficients(public.weights, members, silos)
+        reply = gate.answer(r, step.broadcast, members)
+        try:
+            step = coroutine.send(Combined(combine(reply, shares), len(members) / silos))
+        except StopIteration as stop:
+            yield "at its end", stop.value
+            return

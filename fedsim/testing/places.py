@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import pairwise
+from itertools import cycle, islice, pairwise
 from typing import cast
 
 import numpy as np
@@ -37,8 +37,6 @@ _COMPOSITE = LinearRegression(4, composite=Composite(0.1, 0.2, L2Ball(0.5)))
 Reply = tuple[Mapping[str, Tensor], Mapping[str, Tensor]]  # a message and the memory that is kept
 
 Silos = Callable[[Sequence[int]], Reply]  # the silo method of these rows
-
-Draw = Callable[[int], Tensor]  # the answer with this number, (silos, d)
 
 
 def is_a_function_of_its_seed(example: Example) -> None:
@@ -119,12 +117,12 @@ def is_linear_where_it_says_so(example: Example) -> None:
     coroutine = algorithm.server(torch.zeros(4, dtype=torch.float64), problem, public_of((5,)), server_rng(0))
     step: Round | None = next(coroutine)
     while step is not None:
-        ends: list[Draw] = [
-            lambda i: drawn[i][0],
-            lambda i: drawn[i][1],
-            lambda i: 0.3 * drawn[i][0] + 0.7 * drawn[i][1],
-        ]
-        first, second, mixture = (_message(algorithm, problem, step, each) for each in ends)
+        ends = [[one for one, _ in drawn], [other for _, other in drawn]]
+        ends.append([0.3 * one + 0.7 * other for one, other in drawn])
+        first, second, mixture = (
+            algorithm.silo(problem, step.broadcast, _asker(iter(each)), CohortMemory(1, 4, torch.float64))
+            for each in ends
+        )
         for name, value in mixture.items():
             affine &= torch.allclose(value, 0.3 * first[name] + 0.7 * second[name], rtol=0, atol=1e-12)
         try:
@@ -136,21 +134,14 @@ def is_linear_where_it_says_so(example: Example) -> None:
     require(affine == says, f"it says linear = {says}, and its message {found} in the answers")
 
 
-def _message(algorithm: Algorithm, problem: LinearRegression, step: Round, draw: Draw) -> dict[str, Tensor]:
-    asker, memory = cast(Asker, _Asker(draw)), CohortMemory(1, 4, torch.float64)
-    return dict(algorithm.silo(problem, step.broadcast, asker, memory))
+def _asker(drawn: Iterator[Tensor]) -> Asker:
+    """Gives the drawn answers, (silos, d), one after another."""
 
-
-class _Asker:
-    """Gives answers by their number."""
-
-    def __init__(self, draw: Draw) -> None:
-        self._draw, self._asked = draw, 0
-
-    def __call__(self, *queries: Query) -> Tensor | tuple[Tensor, ...]:
-        answers = tuple(self._draw(self._asked + i) for i in range(len(queries)))
-        self._asked += len(queries)
+    def ask(*queries: Query) -> Tensor | tuple[Tensor, ...]:
+        answers = tuple(islice(drawn, len(queries)))
         return answers if len(answers) > 1 else answers[0]
+
+    return cast(Asker, ask)
 
 
 def _rounds(example: Example, count: int) -> Iterator[tuple[int, Silos]]:
@@ -174,8 +165,7 @@ def _rounds(example: Example, count: int) -> Iterator[tuple[int, Silos]]:
 
 def _silos(algorithm: Algorithm, step: Round, memory: CohortMemory, answers: Tensor) -> Silos:
     def silos(rows: Sequence[int]) -> Reply:
-        part, taken = memory.select(list(rows)), list(rows)
-        asker = _Asker(lambda i: answers[i % len(answers)][taken])
-        return dict(algorithm.silo(_COMPOSITE, step.broadcast, cast(Asker, asker), part)), dict(part)
+        part, asker = memory.select(list(rows)), _asker(cycle(answers[:, list(rows)]))
+        return dict(algorithm.silo(_COMPOSITE, step.broadcast, asker, part)), dict(part)
 
     return silos

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from itertools import product
 from math import inf
 from typing import ClassVar, cast
 
@@ -22,7 +23,6 @@ from fedsim.protocol.contract import Algorithm, Asker, Memory, Public, PublicPro
 from fedsim.protocol.dryrun import Arrays
 from fedsim.protocol.limits import LIMITS
 from fedsim.protocol.plan import Plan, QueryShape, Terms
-from fedsim.protocol.pool import Share
 from fedsim.protocol.statistics import statistic
 from fedsim.protocol.unit import RECORD, Person
 from fedsim.scenario.resolve import Resolved
@@ -41,36 +41,34 @@ def cohort(
     algorithm: Algorithm,
     plan: Plan,
     data: Sequence[Data],
-    noise: Sequence[float],
-    streams: Sequence[str],
+    noise: Sequence[float] | None = None,
+    streams: Sequence[str] | None = None,
     *,
-    sizes: Sequence[int] | None = None,
-    rounds: Sequence[Sequence[int]] | None = None,
+    terms: Sequence[Terms] | None = None,
     copies: int | None = None,
     mechanism: Mechanism = GAUSSIAN,
-    shares: Sequence[Share] | None = None,
     broadcasts: Sequence[Arrays] | None = None,
 ) -> Gate:
     """A gate over silos at given noise multipliers and without a budget.
 
     Args:
-        noise: z of each; 0 clips and adds nothing.
-        streams: whose batches and noise each draws: equal streams draw alike.
-        sizes: the public number of units of each; by default how many there are, one at least.
-        rounds: those in each silo's plan; all by default.
+        noise: z of each; 0, the default, clips and adds nothing.
+        streams: whose batches and noise each draws: equal streams draw alike, as all do by default.
+        terms: of each, whose number of units, rounds and share count; by default how many units there are,
+            one at least, all rounds and no share.
         copies: runs side by side on the same records; then broadcasts may be (members, d), and member
             c len(data) + s is silo s in copy c.
         broadcasts: the arrays of each round; one of d numbers by default.
     """
     problem, dtype, repeats = resolved.gate_problem, resolved.dtype, copies or 1
-    everything = [range(len(plan.rounds))] * len(data)
-    sizes = sizes or [max(1, num_units(own, plan.unit)) for own in data]
-    terms = [
-        Terms(f"{copy}/{place}", n, inf, _DELTA, own, z, shares[place] if shares else None)
-        for copy in range(repeats)
-        for place, (n, own, z) in enumerate(zip(sizes, rounds or everything, noise, strict=True))
+    every = range(len(plan.rounds))
+    terms = terms or [Terms("", max(1, num_units(own, plan.unit)), inf, _DELTA, every) for own in data]
+    given = zip(terms, noise or [0.0] * len(data), strict=True)
+    taken = [
+        Terms(f"{copy}/{place}", own.n, inf, _DELTA, own.rounds, z, own.share)
+        for copy, (place, (own, z)) in product(range(repeats), enumerate(given))
     ]
-    entropy = randomness(resolved.scenario.seed, list(streams) * repeats)
+    entropy = randomness(resolved.scenario.seed, list(streams or [""] * len(data)) * repeats)
     brought, persons = [(own.features, own.target, own.groups) for own in data], None
     if isinstance(plan.unit, Person):  # which records count is known to the attacker, and alike in all worlds
         choices = [np.random.default_rng(resolved.scenario.seed) for _ in data]
@@ -79,9 +77,9 @@ def cohort(
         records = lay_out(brought, problem, dtype, persons)
     else:
         records = SideBySide(brought, problem, dtype, copies, persons)
-    ledgers = [MemoryLedger() for _ in terms]
+    ledgers = [MemoryLedger() for _ in taken]
     return Gate(
-        records, problem, algorithm, plan, terms, mechanism, entropy, ledgers, LIMITS, dtype, broadcasts
+        records, problem, algorithm, plan, taken, mechanism, entropy, ledgers, LIMITS, dtype, broadcasts
     )
 
 

@@ -223,10 +223,7 @@ def _await(config: Path, process: subprocess.Popen[bytes]) -> None:
     until = time.monotonic() + _PATIENCE
     while not listens(config.parent / SOCKET, _CONNECT):
         if process.poll() is not None or time.monotonic() > until:
-            raise InputError(OPTION, str(config), f"a daemon that starts: {_said(config)}")
+            log = (config.parent / "log").read_text(encoding="utf-8", errors="replace").splitlines()
+            said = log[-1] if log else "its log is empty"
+            raise InputError(OPTION, str(config), f"a daemon that starts: {said}")
         time.sleep(0.05)
-
-
-def _said(config: Path) -> str:
-    lines = (config.parent / "log").read_text(encoding="utf-8", errors="replace").splitlines()
-    return lines[-1] if lines else "its log is empty"

@@ -90,17 +90,9 @@ def attack(
     admission, n = runs.admission, setting.resolved.sizes[found.silo]
     claim = Claim(setting.census(found.silo), n, admission.epsilon_guaranteed, admission.delta)
     worst, measured, more = _judged(found, runs, claim, alarm)
+    findings += more
     return DaemonAudit(
-        setting=setting,
-        silo=found.silo,
-        admission=admission,
-        claim=claim,
-        worst=worst,
-        noise=measured,
-        findings=(*findings, *more),
-        alarm=alarm,
-        share=share,
-        minutes=seconds / 60,
+        setting, found.silo, admission, claim, worst, measured, tuple(findings), alarm, share, seconds / 60
     )
 
 

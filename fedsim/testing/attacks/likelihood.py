@@ -16,9 +16,10 @@ silo's own gate at noise multiplier 0 on full batches.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from types import SimpleNamespace
+from typing import cast
 
 import numpy as np
 import torch
@@ -27,7 +28,7 @@ from torch import Tensor
 
 from fedsim.problems.glm import GeneralisedLinear
 from fedsim.protocol.batch import FULL, Batch, Fresh, Poisson, Subsample, WithReplacement
-from fedsim.protocol.contract import Asker, Memory, Public, PublicProblem, Query, ServerHalf
+from fedsim.protocol.contract import Algorithm, Asker, Memory, Message, PublicProblem, Query
 from fedsim.protocol.plan import Ask, Plan, QueryShape
 from fedsim.protocol.statistics import point_sizes, statistic
 from fedsim.protocol.unit import RECORD
@@ -36,28 +37,10 @@ from fedsim.testing.attacks.cohorts import Heard, cohort, sensitivity, shape_of
 from fedsim.testing.attacks.setting import Others, Setting
 
 
-class _Direct:
-    """Asks a given query, at broadcast points."""
-
-    query: Query
-    linear: ClassVar[bool] = False
-
-    def server(
-        self, w: Tensor, problem: PublicProblem, public: Public, rng: np.random.Generator
-    ) -> ServerHalf:
-        """Not used: no server loop runs it."""
-        raise NotImplementedError
-
-    def silo(
-        self, problem: PublicProblem, broadcast: Mapping[str, Tensor], ask: Asker, memory: Memory
-    ) -> Mapping[str, Tensor]:
-        """The mean at the points p0, p1."""
-        points, query = tuple(broadcast[name] for name in sorted(broadcast)), self.query
-        return {"g": ask(replace(query, points=points))}
-
-
 class ClippedMeans:
     """Silos' clipped means without noise, for queries of given shapes."""
+
+    _query: Query  # that is asked next
 
     def __init__(self, setting: Setting, silos: Sequence[Data], runs: int, shapes: Sequence[QueryShape]):
         """`runs` of them side by side, each at points of its own."""
@@ -65,15 +48,13 @@ class ClippedMeans:
         problem = setting.resolved.problem
         linear = isinstance(problem, GeneralisedLinear) and setting.unit == RECORD
         sizes = [point_sizes(shape, problem.dimension, problem.num_features) for shape in shapes]
-        self._silos, self._runs, self._direct = len(silos), runs, _Direct()
+        self._silos, self._runs = len(silos), runs
         data = list(silos) if linear else list(silos) * runs  # networks and persons are not shared by runs
         self._gate = cohort(
             setting.resolved,
-            self._direct,
+            cast(Algorithm, SimpleNamespace(silo=self._silo, linear=False)),
             Plan(asks, setting.unit),
             data,
-            [0.0] * len(data),
-            [""] * len(data),
             copies=runs if linear else 1,
             broadcasts=[tuple((f"p{k}", size) for k, size in enumerate(own)) for own in sizes],
         )
@@ -86,9 +67,14 @@ class ClippedMeans:
         clip = query.clip.detach() if isinstance(query.clip, Tensor) else query.clip
         clip, weight = (clip, 1.0) if known else (1.0, torch.as_tensor(clip).reshape(-1, 1, 1))
         clip = self._each(clip) if _rows(clip) else clip
-        self._direct.query = replace(query, points=(), clip=clip, batch=FULL, noise_ratio=1.0)
+        self._query = replace(query, points=(), clip=clip, batch=FULL, noise_ratio=1.0)
         broadcast = {f"p{k}": self._each(point.detach()) for k, point in enumerate(query.points)}
         return self._gate.answer(place, broadcast)["g"].view(self._runs, self._silos, -1) * weight
+
+    def _silo(self, problem: PublicProblem, broadcast: Message, ask: Asker, memory: Memory) -> Message:
+        """The mean at the points p0, p1."""
+        points = tuple(broadcast[name] for name in sorted(broadcast))
+        return {"g": ask(replace(self._query, points=points))}
 
     def _each(self, value: Tensor | float) -> Tensor:
         """A row for every member."""

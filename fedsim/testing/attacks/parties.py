@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -28,6 +28,7 @@ from fedsim.privacy.shuffled_gaussian import ShuffledGaussian
 from fedsim.privacy.sum_mechanism import SumMechanism
 from fedsim.protocol.contract import Query
 from fedsim.protocol.plan import Terms
+from fedsim.protocol.pool import Share
 from fedsim.scenario.resolve import Resolved
 from fedsim.secagg.agreement import Sums
 from fedsim.secagg.reports import split
@@ -56,33 +57,20 @@ def together(resolved: Resolved, sums: Sums, party: Party) -> int:
     return max(1, math.ceil(sums.pool.honest_fraction * sums.pool.min_silos))
 
 
-def own_part(rows: Tensor, round_index: int, number: int) -> Tensor:
-    """The contributions as they are."""
-    return rows
-
-
-def second_share(rows: Tensor, round_index: int, number: int) -> Tensor:
-    """The second aggregator's word of each number, in two's complement."""
-    return torch.from_numpy(split(rows.to(torch.int64).numpy())[1].view("int64")).double()
-
-
-def totals(of: int) -> Read:
-    """Sums over so many silos in turn."""
-    return lambda rows, round_index, number: rows.reshape(-1, of, rows.shape[-1]).sum(1)
-
-
-def crowds(of: int) -> Read:
-    """Messages of so many silos in turn."""
-    return lambda rows, round_index, number: rows.reshape(-1, of, rows.shape[-1])
-
-
-def with_other_aggregator(resolved: Resolved, z: float, runs: Sequence[str]) -> Read:
-    """Contributions, each with the noise that the second aggregator adds in a run of its own."""
-    drawn = [TrialSums(resolved, 0, f"audit {run}", z) for run in runs]
+def _reader(resolved: Resolved, sums: Sums, party: Party, z: float, runs: Sequence[str]) -> Read:
+    """What the party reads; `runs` are those in which the second aggregator adds noise of its own, of z."""
+    by_aggregators = party == "server" and resolved.scenario.privacy.noise_by == "aggregators"
+    other = [TrialSums(resolved, 0, f"audit {run}", z) for run in runs] if by_aggregators else []
 
     def read(rows: Tensor, round_index: int, number: int) -> Tensor:
-        noise = [run.noise(round_index, 1)[number] for run in drawn]
-        return rows + torch.from_numpy(np.stack(noise))
+        if party == "both":
+            return rows
+        if party == "shuffler":  # its word of each number, in two's complement
+            return torch.from_numpy(split(rows.to(torch.int64).numpy())[1].view("int64")).double()
+        if other:
+            return rows + torch.from_numpy(np.stack([run.noise(round_index, 1)[number] for run in other]))
+        messages = rows.reshape(-1, together(resolved, sums, party), rows.shape[-1])
+        return messages if anonymous(sums) else messages.sum(1)
 
     return read
 
@@ -103,60 +91,42 @@ def party_gate(
     assert resolved.sums is not None
     mechanism = resolved.sums.mechanism
     count = together(resolved, resolved.sums, party)
-    members = [(own, each, stream) for own, each, stream in zip(terms, data, streams, strict=True)]
     everyone = [
         (own, (crowd or silent(each)) if other else each, f"{stream}/{other}" if other else stream)
-        for own, each, stream in members
+        for own, each, stream in zip(terms, data, streams, strict=True)
         for other in range(count)
     ]
-    noise = [(own.noise_multiplier or 0.0) if noisy else 0.0 for own, _, _ in everyone]
+    owners, held, names = zip(*everyone, strict=True)
+    noise = [(own.noise_multiplier or 0.0) if noisy else 0.0 for own in owners]
+    plan, broadcasts = resolved.trace.plan, resolved.trace.broadcasts
     gate = cohort(
-        resolved,
-        wiretap,
-        resolved.trace.plan,
-        [each for _, each, _ in everyone],
-        noise,
-        [stream for _, _, stream in everyone],
-        sizes=[own.n for own, _, _ in everyone],
-        rounds=[own.rounds for own, _, _ in everyone],
-        mechanism=mechanism,
-        shares=[own.share for own, _, _ in everyone if own.share is not None],
-        broadcasts=resolved.trace.broadcasts,
+        resolved, wiretap, plan, held, noise, names, terms=owners, mechanism=mechanism, broadcasts=broadcasts
     )
-    read: Read = {"server": totals(count), "shuffler": second_share, "both": own_part}[party]
-    if party == "server" and anonymous(resolved.sums):
-        read = crowds(count)
-    if party == "server" and resolved.scenario.privacy.noise_by == "aggregators":
-        read = with_other_aggregator(resolved, noise[0], streams)
+    read = _reader(resolved, resolved.sums, party, noise[0], streams)
     answers = resolved.trace.plan.extent(resolved.problem.dimension, resolved.problem.num_features)
-    return PartyGate(gate, wiretap.tap, mechanism, terms, read, answers.spread)
+    about = [(own.share, own.n) for own in terms if own.share is not None]
+    return PartyGate(gate, wiretap.tap, mechanism, about, read, answers.spread)
 
 
+@dataclass(frozen=True)
 class PartyGate:
     """A gate whose answers go into secure aggregation, as one party reads them."""
 
-    def __init__(
-        self,
-        gate: Answering,
-        tap: Tap,
-        mechanism: SumMechanism,
-        terms: Sequence[Terms],
-        read: Read,
-        spread: float,
-    ) -> None:
-        """`terms` are those of the silo that each row of what is read is about; `spread` is the plan's."""
-        self._gate, self._tap, self._mechanism, self._read = gate, tap, mechanism, read
-        self._spread = spread  # which the mechanism's reach is of
-        self._about = [(own.share, own.n) for own in terms if own.share is not None]
+    gate: Answering
+    tap: Tap
+    mechanism: SumMechanism
+    about: Sequence[tuple[Share, int]]  # share and size of the silo that each row of what is read is about
+    read: Read
+    spread: float  # of the plan's answers, which the mechanism's reach is of
 
     def answer(
         self, round_index: int, broadcast: Mapping[str, Tensor], members: Sequence[int] | None = None
     ) -> dict[str, Tensor]:
         """The gate's reply; the tap hears what the party reads of it."""
-        before = self._tap.take()
-        reply = self._gate.answer(round_index, broadcast, members)
-        values = iter([self._read(rows, round_index, k) for k, rows in enumerate(reply.values())])
-        self._tap.heard = [*before, *(self._reading(heard, values) for heard in self._tap.heard)]
+        before = self.tap.take()
+        reply = self.gate.answer(round_index, broadcast, members)
+        values = iter([self.read(rows, round_index, k) for k, rows in enumerate(reply.values())])
+        self.tap.heard = [*before, *(self._reading(heard, values) for heard in self.tap.heard)]
         return reply
 
     def _reading(self, heard: Heard, values: Iterator[Tensor]) -> Heard:
@@ -168,14 +138,14 @@ class PartyGate:
 
     def _mean(self, query: Query, read: Tensor, heard: Tensor) -> tuple[Query, Tensor]:
         clip, batch = float(query.clip), query.batch
-        weights = [share.weight(batch) for share, _ in self._about]
+        weights = [share.weight(batch) for share, _ in self.about]
         reach = [
-            self._mechanism.reach(w * share.clip) for w, (share, _) in zip(weights, self._about, strict=True)
+            self.mechanism.reach(w * share.clip) for w, (share, _) in zip(weights, self.about, strict=True)
         ]
-        sizes = torch.tensor([batch.size(n) for _, n in self._about], dtype=torch.float64)
+        sizes = torch.tensor([batch.size(n) for _, n in self.about], dtype=torch.float64)
         w = torch.tensor(weights, dtype=torch.float64)
-        worth = self._mechanism.step(clip) / (w * sizes)
+        worth = self.mechanism.step(clip) / (w * sizes)
         means = read * worth.reshape(-1, *[1] * (read.dim() - 1))
-        half = clip * torch.tensor(reach, dtype=torch.float64) / (self._spread * w)
+        half = clip * torch.tensor(reach, dtype=torch.float64) / (self.spread * w)
         alike = bool((half == half[0]).all())
         return replace(query, clip=float(half[0]) if alike else half[:, None]), means.to(heard.dtype)

@@ -324,8 +324,6 @@ def _hear(
         Wiretap(setting.algorithm, tap),
         Plan((asks,) * len(points), setting.unit),
         tried,
-        [0.0] * len(tried),
-        [""] * len(tried),
         broadcasts=[kind.arrays] * len(points),
     )
     found = []

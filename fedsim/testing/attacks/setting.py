@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from math import inf, isfinite, sqrt
-from typing import Literal
+from types import SimpleNamespace
+from typing import Literal, cast
 
 import numpy as np
 import torch
@@ -249,12 +250,11 @@ class Setting:
         """A cohort whose members are `silos` with the records `data`; equal `streams` draw equal batches and
         noise. All take part in the rounds of the silo `like`, or in their own.
         """
-        wiretap = Wiretap(self.algorithm, tap)
+        wiretap, own = Wiretap(self.algorithm, tap), [self.admitted[i] for i in silos]
+        terms = [
+            each.terms if like is None else replace(each.terms, rounds=self.rounds(like)) for each in own
+        ]
         if self.resolved.sums is not None:
-            terms = [
-                replace(self.admitted[i].terms, rounds=self.rounds(i if like is None else like))
-                for i in silos
-            ]
             party: Party = self.party if noisy else "both"
             return party_gate(self.resolved, wiretap, terms, data, streams, party, noisy, self.crowd)
         return cohort(
@@ -262,10 +262,9 @@ class Setting:
             wiretap,
             self.resolved.trace.plan,
             data,
-            [self.admitted[i].noise_multiplier if noisy else 0.0 for i in silos],
+            [each.noise_multiplier if noisy else 0.0 for each in own],
             streams,
-            sizes=[self.admitted[i].terms.n for i in silos],
-            rounds=[self.rounds(i if like is None else like) for i in silos],
+            terms=terms,
             copies=copies,
             mechanism=self.resolved.mechanism,
             broadcasts=self.resolved.trace.broadcasts,
@@ -347,28 +346,20 @@ def _by_unit(silo: SiloSplit, unit: Unit) -> Data:
     return Data(x[order.rows], y[order.rows], groups[order.rows], order.numbers)
 
 
-class _Watched:
-    """Keeps broadcasts of every kind of round: the 1st, 2nd, 4th, 8th and so on."""
+def _kinds(setting: Setting) -> tuple[Kind, ...]:
+    """The kinds of round of an honest run, each with its broadcasts of the 1st, 2nd, 4th, 8th and so on."""
+    plan, link = setting.resolved.trace.plan, _link(setting)
+    kinds: dict[tuple[tuple[Ask, ...], tuple[str, ...]], tuple[list[int], list[Broadcast]]] = {}
 
-    def __init__(self, setting: Setting, link: Link) -> None:
-        self._link = link
-        self._plan = setting.resolved.trace.plan
-        self.kinds: dict[tuple[tuple[Ask, ...], tuple[str, ...]], tuple[list[int], list[Broadcast]]] = {}
-
-    def answer(self, round_index: int, broadcast: Broadcast, members: Sequence[int]) -> Answered:
-        """The link's answer, unchanged."""
-        key = (self._plan.rounds[round_index], tuple(sorted(broadcast)))
-        rounds, seen = self.kinds.setdefault(key, ([], []))
+    def answer(round_index: int, broadcast: Broadcast, members: Sequence[int]) -> Answered:
+        rounds, seen = kinds.setdefault((plan.rounds[round_index], tuple(sorted(broadcast))), ([], []))
         rounds.append(round_index)
         if len(rounds).bit_count() == 1:
             seen.append({name: value.reshape(-1) for name, value in broadcast.items()})
-        return self._link.answer(round_index, broadcast, members)
+        return link.answer(round_index, broadcast, members)
 
-
-def _kinds(setting: Setting) -> tuple[Kind, ...]:
-    watched = _Watched(setting, _link(setting))
-    drive(setting, watched)
-    return tuple(Kind(*key, tuple(rounds), tuple(seen)) for key, (rounds, seen) in watched.kinds.items())
+    drive(setting, cast(Link, SimpleNamespace(answer=answer)))
+    return tuple(Kind(*key, tuple(rounds), tuple(seen)) for key, (rounds, seen) in kinds.items())
 
 
 def _link(setting: Setting) -> Link:
@@ -377,10 +368,9 @@ def _link(setting: Setting) -> Link:
     if resolved.sums is None:
         gates = [setting.gate(Tap(), [i], [own], [f"path/{i}"], copies=1) for i, own in enumerate(data)]
         return Federated(gates)
-    terms, wiretap = [silo.terms for silo in setting.admitted], Wiretap(setting.algorithm, Tap())
-    streams = [f"path/{i}" for i in range(len(data))]
-    gate = party_gate(resolved, wiretap, terms, data, streams, "both", True)
-    add = partial(at_once, TrialSums(resolved, 0, "audit", terms[0].noise_multiplier or 0.0))
+    silos, z = range(len(data)), setting.admitted[0].terms.noise_multiplier
+    gate = replace(setting, party="both").gate(Tap(), silos, data, [f"path/{i}" for i in silos])
+    add = partial(at_once, TrialSums(resolved, 0, "audit", z or 0.0))
     return Summed(resolved, DirectLink(gate.answer), add)
 
 
