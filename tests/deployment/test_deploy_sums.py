@@ -267,7 +267,7 @@ def test_where_aggregators_add_the_noise_both_do(tmp_path, monkeypatch):
         drawn["silo"].append(scale)
         return with_noise(values, scale)
 
-    monkeypatch.setattr("fedsim.privacy.summed_gaussian.with_noise", noted)
+    monkeypatch.setattr("fedsim.privacy.grid.with_noise", noted)
     for who, module in (("server", "server.secure_aggregation"), ("shuffler", "shuffler.rounds")):
 
         def added(form: reports.Form, who: str = who) -> Any:
