@@ -36,10 +36,10 @@ class Preparation:
     intercept: bool
     ranges: Ranges
     target_range: Ranges | None
+    record_norm: float | None
+    transform: Transform | None
     standard: Standard | None = None
     components: Components | None = None
-    record_norm: float | None = None
-    transform: Transform | None = None
 
     def features(self, values: Floats) -> Floats:
         """Raw features (n, d), with missing values filled, as a model takes them: (n, d')."""
@@ -126,23 +126,17 @@ def prepare(
     InputError for a value that is not finite, or as `num_kept`, or for images without declared ranges.
     """
     num_kept(data, design.features.shape[1])
-    if data.transform is not None and not np.isfinite(design.ranges.lower).all():
+    ranges, transform = design.ranges, data.transform
+    if transform is not None and not np.isfinite(ranges.lower).all():
         hint = "is a part of the declared range, and none is declared: give ranges"
-        raise InputError(f"{FIELD}.subtract", data.transform.subtract, hint)
+        raise InputError(f"{FIELD}.subtract", transform.subtract, hint)
     standard = None
     if data.scaling == "training_statistics":
         from fedsim.data.fitted import standard_of
 
         standard = standard_of(design.features[training])
     by = Preparation(
-        data.scaling,
-        data.intercept,
-        design.ranges,
-        design.target_range,
-        standard,
-        None,
-        data.record_norm,
-        data.transform,
+        data.scaling, data.intercept, ranges, design.target_range, data.record_norm, transform, standard
     )
     features, target = by.scaled(design.features, silos), by.target(design.target)
     _require_finite(features, "feature", data, rows)

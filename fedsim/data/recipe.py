@@ -97,10 +97,10 @@ class Fitted:
             recipe.intercept,
             ranges_of(recipe.columns.values()),
             ranges_of([predicts]) if isinstance(predicts, NumberColumn) else None,
-            self.standard,
-            self.components,
             recipe.record_norm,
             recipe.transform,
+            self.standard,
+            self.components,
         )
 
     def features(self, table: Any) -> Floats:

@@ -41,28 +41,21 @@ def examples(
         isolated: run the methods in a confined process, as `runtime.plug_ins: isolated` does.
     """
     found: dict[str, Example] = {}
+    shown = f" ({', '.join(f'{name}={value}' for name, value in numbers.items())})" if numbers else ""
     for title, thing in _things(named).items():
         if not (isinstance(thing, Example) or _is_tests(thing)):
-            found[title + _shown(numbers)] = _example(thing, numbers)
+            found[title + shown] = _example(thing, numbers)
         elif numbers:
             raise InputError("--set", dict(numbers), f"{title} says which numbers are taken; change it there")
         else:
             found[title] = thing if isinstance(thing, Example) else thing.example
-    if isolated:
-        found = {title: _isolated(example) for title, example in found.items()}
+    for title, each in found.items() if isolated else ():
+        child = new_child()
+        short, convergent = confined(each.short, child), confined(each.convergent, child)
+        found[title] = replace(each, short=short, convergent=convergent)
     return {
         title: replace(example, left_out={**example.left_out, **left_out}) for title, example in found.items()
     }
-
-
-def _shown(numbers: Mapping[str, Any]) -> str:
-    return f" ({', '.join(f'{name}={value}' for name, value in numbers.items())})" if numbers else ""
-
-
-def _isolated(example: Example) -> Example:
-    child = new_child()
-    short, convergent = confined(example.short, child), confined(example.convergent, child)
-    return replace(example, short=short, convergent=convergent)
 
 
 def _things(named: str) -> dict[str, Any]:
@@ -179,9 +172,8 @@ def check(example: Example) -> Iterator[Checked]:
     runs = True
     with one_thread():
         for each in PROPERTIES:
-            found = (
-                _checked(each, example) if runs else Checked(each.name, "not tried", "there is no dry run")
-            )
+            unknown = Checked(each.name, "not tried", "there is no dry run")
+            found = _checked(each, example) if runs else unknown
             runs &= not (each is PROPERTIES[0] and found.outcome == "failed")
             yield found
 

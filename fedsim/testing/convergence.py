@@ -59,7 +59,9 @@ def case_of(name: str, weights: Sequence[float] = WEIGHTS) -> Case:
     """One of `CASES`; the optimum depends on the silos' weights."""
     l2 = 0.0 if name.startswith("linear") else 0.2
     composite = Composite(l2=l2, constraint=L2Ball(_RADIUS)) if name.endswith("ball") else Composite(l2=l2)
-    problem = _problem(name, composite)
+    kind = LogisticRegression if name == "logistic" else LinearRegression
+    softmax = name == "softmax"
+    problem = SoftmaxRegression(4, 3, composite) if softmax else kind(4, composite=composite)
     data = silos_of(problem, SIZES, seed=5)
     if isinstance(problem, LinearRegression):
         slope = np.array([0.5, -0.3, 0.2, 0.1])
@@ -69,15 +71,8 @@ def case_of(name: str, weights: Sequence[float] = WEIGHTS) -> Case:
     if isinstance(problem, LinearRegression):
         radius = _RADIUS if name.endswith("ball") else np.inf
         return Case(problem, data, _linear_optimum(x, y, share, radius), curvature)
-    classes = 3 if name == "softmax" else 2
+    classes = 3 if softmax else 2
     return Case(problem, data, _entropy_optimum(x, y, share, l2), curvature / classes + l2)
-
-
-def _problem(name: str, composite: Composite) -> GeneralisedLinear:
-    if name == "softmax":
-        return SoftmaxRegression(4, 3, composite)
-    kind = LogisticRegression if name == "logistic" else LinearRegression
-    return kind(4, composite=composite)
 
 
 def pooled(data: Sequence[Silo], weights: Sequence[float]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -135,18 +135,9 @@ def open_gate(
     own = [range(len(plan.rounds))] * len(data) if rounds is None else rounds
     terms = [Terms(*each) for each in zip(names, sizes, budgets, [DELTA] * len(data), own, strict=True)]
     entropy = SeededEntropy(seed, 0, names, ["a test's run"] * len(names)) if entropy is None else entropy
-    return Gate(
-        lay_out(data, problem, dtype),
-        problem,
-        algorithm,
-        plan,
-        terms,
-        MECHANISMS[mechanism] if isinstance(mechanism, str) else mechanism,
-        entropy,
-        [MemoryLedger() for _ in terms],
-        limits,
-        dtype,
-    )
+    chosen = MECHANISMS[mechanism] if isinstance(mechanism, str) else mechanism
+    records, ledgers = lay_out(data, problem, dtype), [MemoryLedger() for _ in terms]
+    return Gate(records, problem, algorithm, plan, terms, chosen, entropy, ledgers, limits, dtype)
 
 
 @dataclass(frozen=True)

@@ -140,7 +140,11 @@ class Runs:
     def _run_once(self, worlds: Worlds, offer: Offer) -> None:
         """One more run; a run that is broken off leaves nothing."""
         admissions = worlds.offer(offer)
-        self._check(admissions)
+        self._admission = self._admission or admissions[0]
+        for admission in admissions:
+            if _terms(admission) != _terms(self._admission):
+                hint = f"two daemons of one policy: another run was admitted by {_terms(self._admission)}"
+                raise InputError(OPTION, _terms(admission), hint)
         runs = [admission.run for admission in admissions]
         heard = [worlds.ask(runs, line.round, line.broadcast) for line in self._lines]
         worlds.close(runs)
@@ -148,13 +152,6 @@ class Runs:
             for world, frame in zip(self._answers, frames, strict=True):
                 world[at].append(frame.arrays[line.name].double().reshape(-1))
         self.count += 1
-
-    def _check(self, admissions: Sequence[Admission]) -> None:
-        self._admission = self._admission or admissions[0]
-        for admission in admissions:
-            if _terms(admission) != _terms(self._admission):
-                hint = f"two daemons of one policy: another run was admitted by {_terms(self._admission)}"
-                raise InputError(OPTION, _terms(admission), hint)
 
 
 def _terms(admission: Admission) -> dict[str, object]:

@@ -50,14 +50,10 @@ class ClippedMeans:
         sizes = [point_sizes(shape, problem.dimension, problem.num_features) for shape in shapes]
         self._silos, self._runs = len(silos), runs
         data = list(silos) if linear else list(silos) * runs  # networks and persons are not shared by runs
-        self._gate = cohort(
-            setting.resolved,
-            cast(Algorithm, SimpleNamespace(silo=self._silo, linear=False)),
-            Plan(asks, setting.unit),
-            data,
-            copies=runs if linear else 1,
-            broadcasts=[tuple((f"p{k}", size) for k, size in enumerate(own)) for own in sizes],
-        )
+        plan, copies = Plan(asks, setting.unit), runs if linear else 1
+        arrays = [tuple((f"p{k}", size) for k, size in enumerate(own)) for own in sizes]
+        asking = cast(Algorithm, SimpleNamespace(silo=self._silo, linear=False))
+        self._gate = cohort(setting.resolved, asking, plan, data, copies=copies, broadcasts=arrays)
 
     def means(self, query: Query, place: int = 0) -> Tensor:
         """Clipped means of a query of the shape at `place`, to be asked once; (runs, silos, d). Points are

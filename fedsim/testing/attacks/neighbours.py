@@ -158,10 +158,8 @@ def neighbours(setting: Setting, silo: int) -> Neighbours:
 
 def write(setting: Setting, found: Neighbours, folder: Path) -> list[Path]:
     """A folder for each world, with records and configuration of a daemon that is yet to be enrolled."""
-    return [
-        _write(setting, found.silo, data, folder / world)
-        for world, data in zip(WORLDS, found.data, strict=True)
-    ]
+    places = [folder / world for world in WORLDS]
+    return [_write(setting, found.silo, *each) for each in zip(found.data, places, strict=True)]
 
 
 def _write(setting: Setting, silo: int, data: Data, folder: Path) -> Path:

@@ -319,13 +319,8 @@ def _hear(
     tap = Tap(
         full=True, tell=lambda ask, heard: _noise_alone(setting, silo, kind.asks[ask].batch, heard, rng)
     )
-    gate = cohort(
-        setting.resolved,
-        Wiretap(setting.algorithm, tap),
-        Plan((asks,) * len(points), setting.unit),
-        tried,
-        broadcasts=[kind.arrays] * len(points),
-    )
+    plan, arrays = Plan((asks,) * len(points), setting.unit), [kind.arrays] * len(points)
+    gate = cohort(setting.resolved, Wiretap(setting.algorithm, tap), plan, tried, broadcasts=arrays)
     found = []
     for place, broadcast in enumerate(points):
         try:

@@ -12,7 +12,7 @@ Which record is in which batch is seen from outside, on silos whose other record
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import cycle
 from math import inf
@@ -142,39 +142,25 @@ def search(
             Slot(r, broadcast, drawn.draws[r])
             for broadcast, r in zip(chosen.points[kind][:points], cycle(drawn.draws), strict=False)
         ]
-        _compare(setting, silo, drawn.place, slots, chosen.canaries[:records], found, done)
+        base = _world(setting, silo, setting.data, slots, None)
+        rows: list[list[list[Tensor]]] = [_rows(reply, silo) for reply in base]
+        canaries = chosen.canaries[:records]
+        for number, canary in enumerate(canaries):
+            data = [*setting.data]
+            data[silo] = replaced(data[silo], canary, drawn.place)
+            for at, reply in enumerate(_world(setting, silo, data, slots, base)):
+                _cross(setting, silo, base[at], reply, found, f"candidate {number} at broadcast {at}")
+                for kept, new in zip(rows[at], _rows(reply, silo) or rows[at], strict=False):
+                    kept += new[:1]
+            found.asked += len(slots)
+            done(len(slots))
+        own = setting.data[silo]
+        units = [Data(*(part[own.units == drawn.place] for part in own)), *canaries]
+        neighbours = torch.from_numpy(setting.related(units))
+        for at, slot in enumerate(slots):
+            for ratio in _own(setting, silo, slot, base[at], rows[at], neighbours):
+                found.add("sensitivity", ratio, f"broadcast {at}")
     return found
-
-
-def _compare(
-    setting: Setting,
-    silo: int,
-    place: int,
-    slots: Sequence[Slot],
-    canaries: Sequence[Data],
-    found: Found,
-    done: Done,
-) -> None:
-    base = _world(setting, silo, setting.data, slots, None)
-    rows: list[list[list[Tensor]]] = [_rows(reply, silo) for reply in base]
-    for number, canary in enumerate(canaries):
-        data = [*setting.data]
-        data[silo] = replaced(data[silo], canary, place)
-        for at, reply in enumerate(_world(setting, silo, data, slots, base)):
-            where = f"candidate {number} at broadcast {at}"
-            if isinstance(reply, Exception) != isinstance(base[at], Exception):
-                found.add("sensitivity", inf, f"{where}: the silos answer in one world and not in the other")
-            elif isinstance(reply, list):
-                _cross(setting, silo, base[at], reply, found, where)
-            for kept, new in zip(rows[at], _rows(reply, silo) or rows[at], strict=False):
-                kept += new[:1]
-        found.asked += len(slots)
-        done(len(slots))
-    own = setting.data[silo]
-    units = [Data(*(part[own.units == place] for part in own)), *canaries]
-    neighbours = torch.from_numpy(setting.related(units))
-    for at, slot in enumerate(slots):
-        _own(setting, silo, slot, base[at], rows[at], neighbours, found, f"broadcast {at}")
 
 
 def _rows(reply: Reply, silo: int) -> list[list[Tensor]]:
@@ -185,15 +171,8 @@ def _rows(reply: Reply, silo: int) -> list[list[Tensor]]:
 
 
 def _own(
-    setting: Setting,
-    silo: int,
-    slot: Slot,
-    base: Reply,
-    rows: Sequence[list[Tensor]],
-    neighbours: Tensor,
-    found: Found,
-    where: str,
-) -> None:
+    setting: Setting, silo: int, slot: Slot, base: Reply, rows: Sequence[list[Tensor]], neighbours: Tensor
+) -> Iterator[float]:
     """All worlds against each other: any two differ in one unit, and the `neighbours` as the claim says."""
     if isinstance(base, Exception):
         return
@@ -204,15 +183,15 @@ def _own(
         times = max(1, count) if isinstance(query.batch, WithReplacement) or setting.swapped > 1 else 1
         allowed = float(setting.allowed(asked)) / query.batch.size(setting.admitted[silo].terms.n) * times
         moved = torch.cdist(table, table, compute_mode="donot_use_mm_for_euclid_dist")
-        most = float(moved[neighbours].max())
-        found.add("sensitivity", _over(most, _rounding(setting, table), allowed), where)
+        yield _over(float(moved[neighbours].max()), _rounding(setting, table), allowed)
 
 
-def _cross(
-    setting: Setting, silo: int, base: Reply, reply: Sequence[Heard], found: Found, where: str
-) -> None:
-    """Every other silo's answer against the one in the base world."""
-    assert isinstance(base, list)
+def _cross(setting: Setting, silo: int, base: Reply, reply: Reply, found: Found, where: str) -> None:
+    """Every other silo's answer against the one in the base world; and whether there is one in both."""
+    if isinstance(base, Exception) or isinstance(reply, Exception):
+        if isinstance(base, list) or isinstance(reply, list):
+            found.add("sensitivity", inf, f"{where}: the silos answer in one world and not in the other")
+        return
     for before, after in zip(base, reply, strict=True):
         for query, old, new in zip(before.queries, before.answers, after.answers, strict=True):
             moved = torch.linalg.vector_norm(new.double() - old.double(), dim=1)
