@@ -31,13 +31,13 @@ from fedsim.data.images import ImageSource
 from fedsim.data.source import Matrix
 from fedsim.measure import baselines
 from fedsim.measure.evaluator import Evaluator
-from fedsim.problems.glm import GeneralisedLinear, LogisticRegression, SoftmaxRegression
+from fedsim.problems.glm import LogisticRegression, SoftmaxRegression
 from fedsim.simulation import side_by_side
 from fedsim.simulation.host import SiloHost
 from fedsim.simulation.sweeps import run, run_cells
 from fedsim.simulation.trial import read
 from server.participation import admitted_rounds, schedule
-from silos import batches, entropy, gate, records, releases
+from silos import batches, entropy, gate, records, releases, sums
 
 ROUNDS = 300
 WORKLOADS = {
@@ -52,7 +52,7 @@ WORKLOADS = {
     },
 }
 PARTS: dict[str, list[tuple[Any, str]]] = {
-    "scores x W": [(GeneralisedLinear, "scores")],
+    "scores x W": [(sums.Block, "scores")],
     "weighted sum of records": [(records, "weighted_sum")],
     "slope of the loss, clip, finite terms": [
         (LogisticRegression, "coefficient"),

@@ -11,9 +11,8 @@ from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
-import torch
-
 from fedsim.common.errors import InputError
+from fedsim.common.process import keep_to_one_thread
 from fedsim.wire import service
 from fedsim.wire.connections import MetricsAt, listening, token_of
 from fedsim.wire.daemon import Bounds, Daemon
@@ -63,7 +62,7 @@ def run(
 
 def _serve(config: Config, insecure_simulation: bool) -> int:
     """Answer until SIGTERM or SIGINT; what is in hand then is finished."""
-    torch.set_num_threads(1)  # sums depend on it, and each silo has a process
+    keep_to_one_thread()
     service.end_at_signal()  # nothing is in hand yet
     token = token_of(config.listen)
     if not config.ledger.exists():

@@ -19,15 +19,26 @@ from fedsim.common.errors import InputError
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Within the block torch computes in one thread; the caller's number comes back."""
+    """Within the block torch and NumPy compute in one thread; the caller's numbers come back."""
     import torch
+    from threadpoolctl import threadpool_limits
 
     threads = torch.get_num_threads()
+    with threadpool_limits(1, "blas"):
+        torch.set_num_threads(1)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(threads)
+
+
+def keep_to_one_thread() -> None:
+    """One thread from now on, in torch and NumPy: sums depend on their number."""
+    import torch
+    from threadpoolctl import threadpool_limits
+
     torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
+    threadpool_limits(1, "blas")
 
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of mallopt(3), in glibc's malloc.h

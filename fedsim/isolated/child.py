@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from fedsim.algorithms.section import algorithm_of
 from fedsim.common.errors import InputError, PluginError, Refused
 from fedsim.common.plugins import file_of
+from fedsim.common.process import keep_to_one_thread
 from fedsim.isolated.data import (
     DTYPES,
     Arrays,
@@ -154,7 +154,7 @@ def main() -> None:
     """Serve the parent; what plug-ins print goes nowhere."""
     out = os.dup(1)
     os.dup2(2, 1)
-    torch.set_num_threads(1)
+    keep_to_one_thread()
     tempfile.tempdir = "/"  # torch.export asks for one, and writes nothing
     with suppress(EOFError, ConnectionError):  # the parent is gone, or has no more to ask
         Server(Pipes(0, out, patient=True)).serve()

@@ -17,6 +17,7 @@ import psutil
 import torch
 from torch import Tensor
 
+from fedsim.common.process import keep_to_one_thread
 from fedsim.data.federation import Hosted, load_silos
 from fedsim.measure.evaluator import odd_records
 from fedsim.protocol.links import Variant
@@ -167,7 +168,7 @@ class TrialWorker:
     """Runs trials one after another in a process of its own."""
 
     def __init__(self, scenario: Scenario) -> None:
-        torch.set_num_threads(1)
+        keep_to_one_thread()
         self._resolved = resolve(scenario)
         self._trial: Trial | None = None
 
@@ -197,7 +198,7 @@ class HostWorker(SiloHost):
 
     def __init__(self, scenario: Scenario, trial: int, names: list[str], digest: str) -> None:
         """Read the records of the named silos alone; `digest` is `Federation.digest`, of all silos."""
-        torch.set_num_threads(1)
+        keep_to_one_thread()
         resolved = resolve(scenario)
         silos = load_silos(
             scenario.data, scenario.partition, scenario.seed, trial, names, scenario.privacy.unit

@@ -41,7 +41,7 @@ from silos.entropy import SeededEntropy
 from silos.gate import Gate, Silo
 from silos.persons import Persons
 from silos.records import Part, Records, clipped_sum
-from silos.sums import KEPT, Block, bounded, weighted_sum
+from silos.sums import KEPT, Block, bounded, product, weighted_sum
 
 
 def shared_sum(
@@ -79,7 +79,7 @@ def _coefficient(problem: GeneralisedLinear, block: Block, point: Tensor) -> Ten
     copies = len(block.members) // silos
     runs = point.expand(len(block.members), -1).view(copies, silos, problem.num_features, -1)
     columns = runs.permute(1, 2, 0, 3).flatten(2)
-    scores = torch.bmm(block.features, columns)
+    scores = product(block.features, columns.contiguous())
     if problem.num_outputs > 1:
         scores = scores.view(silos, rows, copies, problem.num_outputs)
     target, inverse_norm = block.target.unsqueeze(-1), block.inverse_norm.unsqueeze(-1)

@@ -10,10 +10,9 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import psutil
-import torch
 
 from fedsim.common.objects import all_standing, stand
-from fedsim.common.process import keep_memory, one_thread
+from fedsim.common.process import keep_memory, keep_to_one_thread, one_thread
 from fedsim.simulation.failures import Failure, WorkerLost, death, failure
 from fedsim.simulation.sweeps.cell import Cell, CellOutcome, records_key
 from fedsim.simulation.sweeps.run_cells import run_batch
@@ -199,7 +198,7 @@ class CellWorker:
     def __init__(self, objects: Mapping[str, Any]) -> None:
         for key, thing in objects.items():
             stand(key, thing)
-        torch.set_num_threads(1)
+        keep_to_one_thread()
         keep_memory()
 
     def run(self, cells: list[Cell]) -> list[CellOutcome]:
