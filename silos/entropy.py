@@ -73,7 +73,7 @@ class SeededEntropy:
         """`runs`: for each silo the digest of its run; equal in two runs, they share every bit of noise."""
         pairs = zip(names, runs, strict=True)
         self._keys = [digest128("silo", seed, trial, name, run) for name, run in pairs]
-        self._held: dict[tuple[int, Purpose], np.random.Generator] = {}  # building one costs ten times more
+        self._held = {purpose: list[np.random.Generator]() for purpose in Purpose}  # building one costs more
 
     @classmethod
     def joined(cls, parts: Sequence[SeededEntropy]) -> SeededEntropy:
@@ -85,18 +85,17 @@ class SeededEntropy:
     def streams(
         self, members: Iterable[int], round_index: int, purpose: Purpose
     ) -> list[np.random.Generator]:
-        """The members' generators for this purpose, each set to the beginning of the round's stream."""
-        return [self._begun(member, round_index, purpose) for member in members]
+        """Generators of this purpose, each set to the beginning of a member's stream of the round.
 
-    def _begun(self, member: int, round_index: int, purpose: Purpose) -> np.random.Generator:
-        """A generator whose state is uniform over 256 bits, so that it needs no rounds of its own to mix."""
-        if (member, purpose) not in self._held:
-            self._held[member, purpose] = np.random.Generator(np.random.SFC64(0))
-        begun = self._held[member, purpose]
-        digest = hashlib.sha256(f"{self._keys[member]} {purpose:d} {round_index}".encode()).digest()
-        state = {"state": np.frombuffer(digest, dtype="<u8")}
-        begun.bit_generator.state = {"bit_generator": "SFC64", "state": state, "has_uint32": 0, "uinteger": 0}
-        return begun
+        Its state is uniform over 256 bits, so that it needs no rounds of its own to mix.
+        """
+        keys, held = [self._keys[member] for member in members], self._held[purpose]
+        held += [np.random.Generator(np.random.SFC64(0)) for _ in range(len(keys) - len(held))]
+        for begun, key in zip(held, keys, strict=False):
+            digest = hashlib.sha256(f"{key} {purpose:d} {round_index}".encode()).digest()
+            state, half = {"state": np.frombuffer(digest, dtype="<u8")}, {"has_uint32": 0, "uinteger": 0}
+            begun.bit_generator.state = {"bit_generator": "SFC64", "state": state, **half}
+        return held[: len(keys)]
 
 
 SECRET_BYTES = 32
@@ -139,6 +138,8 @@ def _stream(key: int) -> np.random.Generator:
 
 
 _NUMBERS = 1024  # a silo's numbers in a block of several rounds: enough that a call is cheap beside them
+_KEPT = 1 << 26  # numbers of blocks that a cohort keeps (512 MB), or a quarter of each block if that is more
+_TOGETHER = 256  # silos whose streams are used at a time
 _AHEAD = 4_000_000  # numbers that a cohort draws ahead at most in a long round (32 MB)
 
 
@@ -160,7 +161,10 @@ class Noise:
         self._sizes = [sizes[id(asks)] for asks in plan.rounds]
         self._width = max(1, *map(sum, self._sizes)) if self._sizes else 1  # numbers of a silo in a round
         self._rounds = max(1, _NUMBERS // self._width)
-        self._block, self._values, self._ready = -1, np.empty((0, 0)), np.zeros(silos, dtype=bool)
+        kept = max(-(-self._rounds // 4), _KEPT // max(1, silos * self._width))
+        self._kept = min(self._rounds, max(1, len(plan.rounds)), kept)  # rounds of a block, at a time
+        self._part = -1, -1  # the block, and which of its parts is kept
+        self._values, self._ready = np.empty((0, 0)), np.zeros(silos, dtype=bool)
 
     def round(self, members: Sequence[int], round_index: int) -> RoundNoise:
         """The members' noise of one round."""
@@ -168,22 +172,28 @@ class Noise:
         sizes = self._sizes[round_index]
         if self._rounds == 1:
             return RoundNoise(self._mechanism, self._entropy.streams(members, block, Purpose.NOISE), sizes)
-        self._draw(members, block)
+        part, place = divmod(place, self._kept)
+        self._draw(members, block, part)
         drawn = self._values[:, place * self._width : (place + 1) * self._width]
         everyone = len(members) == len(self._ready)
         return RoundNoise(self._mechanism, [], sizes, drawn if everyone else drawn[members])
 
-    def _draw(self, members: Sequence[int], block: int) -> None:
-        """Fill the members' rows of a block, unless they are there."""
-        if block != self._block:
-            self._block, self._values = block, np.empty((len(self._ready), self._rounds * self._width))
+    def _draw(self, members: Sequence[int], block: int, part: int) -> None:
+        """Fill the members' rows of a part of a block, unless they are there: the stream from its beginning,
+        of which the numbers before the part are dropped.
+        """
+        width = self._kept * self._width
+        if (block, part) != self._part:
+            self._part, self._values = (block, part), np.empty((len(self._ready), width))
             self._ready[:] = False
         ready = self._ready if len(members) == len(self._ready) else self._ready[list(members)]
         if ready.all():
             return
-        missing = [member for member, done in zip(members, ready.tolist(), strict=True) if not done]
-        streams = self._entropy.streams(missing, block, Purpose.NOISE)
-        self._mechanism.fill(streams, map(self._values.__getitem__, missing))
+        missing = np.array(members)[~ready]
+        for few in np.split(missing, range(_TOGETHER, len(missing), _TOGETHER)):
+            drawn = np.empty((len(few), (part + 1) * width))
+            self._mechanism.fill(self._entropy.streams(few.tolist(), block, Purpose.NOISE), drawn)
+            self._values[few] = drawn[:, part * width :]
         self._ready[missing] = True
 
 

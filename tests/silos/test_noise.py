@@ -213,6 +213,17 @@ def test_noise_does_not_depend_on_how_far_ahead_it_is_drawn(ahead, monkeypatch):
     assert all(torch.equal(found[place], value) for place, value in expected.items())
 
 
+def test_noise_does_not_depend_on_how_much_of_a_block_is_kept(monkeypatch):
+    """Blocks of 68 rounds, 15 numbers each, in parts of 17; also out of order, and silo by silo."""
+    forward = [(r, [0, 1, 2]) for r in range(80)]
+    expected = _uneven(forward, 5, 80)
+    monkeypatch.setattr("silos.entropy._KEPT", 1)
+    monkeypatch.setattr("silos.entropy._TOGETHER", 2)
+    for visits in (forward, forward[::-1], [(r, [s]) for r in range(80) for s in (2, 0, 1)]):
+        found = _uneven(visits, 5, 80)
+        assert all(torch.equal(found[place], value) for place, value in expected.items())
+
+
 def test_clip_zero_releases_zeros():
     """No record can add anything, so no noise is needed; not even a sign of zero tells them apart."""
     problem = problems(3)["logistic"]
