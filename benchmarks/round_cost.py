@@ -31,6 +31,7 @@ from server.loop import run
 from server.participation import schedule
 from silos.entropy import SeededEntropy
 from silos.gate import Gate, lay_out
+from silos.sums import product
 
 SILOS, RECORDS, FEATURES, ROUNDS = 25, 1238, 50, 200
 STEP, CLIP = 0.5, 1.0
@@ -87,13 +88,16 @@ def platform(silos: list[tuple[np.ndarray, np.ndarray]], dtype: torch.dtype) -> 
     return once
 
 
-def bare(silos: list[tuple[np.ndarray, np.ndarray]], dtype: torch.dtype) -> Callable[[], Tensor]:
-    """The same arithmetic and nothing else."""
+def bare(
+    silos: list[tuple[np.ndarray, np.ndarray]], dtype: torch.dtype, fastest: bool = True
+) -> Callable[[], Tensor]:
+    """The same arithmetic and nothing else; its products by NumPy's BLAS, or as they were, by torch's."""
     x = torch.stack([torch.as_tensor(features) for features, _ in silos]).to(dtype)
     y = torch.stack([torch.as_tensor(target) for _, target in silos]).to(dtype)
     inverse_norm = 1 / x.norm(dim=-1)
     sigma = 10 * 2 * CLIP / RECORDS
     rng = np.random.Generator(np.random.Philox(key=1))
+    scores, sums = (product, product) if fastest else (torch.matmul, torch.bmm)
 
     def once() -> Tensor:
         start = time.perf_counter()
@@ -102,8 +106,8 @@ def bare(silos: list[tuple[np.ndarray, np.ndarray]], dtype: torch.dtype) -> Call
         for _ in range(ROUNDS):
             total = total + w
             bound = CLIP * inverse_norm
-            coefficient = torch.clamp((x @ w).sigmoid() - y, -bound, bound)
-            mean = torch.bmm(coefficient.unsqueeze(1), x).squeeze(1) / RECORDS
+            coefficient = torch.clamp(scores(x, w).sigmoid() - y, -bound, bound)
+            mean = sums(coefficient.unsqueeze(1), x).squeeze(1) / RECORDS
             noise = torch.from_numpy(rng.standard_normal((SILOS, FEATURES))).to(dtype)
             w = w - STEP * (mean + sigma * noise).mean(0)
         once.seconds = time.perf_counter() - start  # type: ignore[attr-defined]
@@ -113,12 +117,12 @@ def bare(silos: list[tuple[np.ndarray, np.ndarray]], dtype: torch.dtype) -> Call
 
 
 def compare(dtype: torch.dtype, repetitions: int) -> list[list[float]]:
-    """Milliseconds a round of both, taking turns: [fedsim's], [the bare loop's]."""
+    """Milliseconds a round, taking turns: [fedsim's], [the bare loop's], [the loop's with torch alone]."""
     silos = make_records(np.random.default_rng(0))
-    runs = platform(silos, dtype), bare(silos, dtype)
+    runs = platform(silos, dtype), bare(silos, dtype), bare(silos, dtype, fastest=False)
     for once in runs:
         once()
-    times: list[list[float]] = [[], []]
+    times: list[list[float]] = [[], [], []]
     for _ in range(repetitions):
         for once, own in zip(runs, times, strict=True):
             once()
