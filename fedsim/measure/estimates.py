@@ -23,7 +23,7 @@ from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.stats import norm
+from scipy import special
 from torch import Tensor
 
 from fedsim.algorithms.evaluation import Evaluation
@@ -80,7 +80,7 @@ def gaps(counts: ArrayLike, noise: float, names: Sequence[str]) -> dict[str, Est
         unknown = ", ".join(np.array(names)[np.any(few, axis=0)])
         reason = f"too few records of {unknown} for the noise" if unknown else None
         m = math.comb(len(names), 2) * (1 if classes == 2 else classes) * len(kinds)
-        error = max(errors) * float(norm.isf(0.025 / m) / norm.isf(0.025))
+        error = max(errors) * float(special.ndtri(0.025 / m) / special.ndtri(0.025))
         found[name] = Estimate(math.nan if unknown else max(values), error, reason)
     return found
 

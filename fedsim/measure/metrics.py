@@ -1,4 +1,6 @@
-"""Metrics of scores on test records, by scikit-learn or `ByGroup`; one that is not defined is None.
+"""Metrics of scores on test records, scikit-learn's or of `ByGroup`; one that is not defined is None.
+
+They are computed here, since scikit-learn takes a second and 100 MiB to import.
 
 - Two classes: class 1 is the positive one. It is predicted where its probability is above the threshold, or
   where a problem gives no probability (a hinge loss) its score is above that of class 0.
@@ -50,7 +52,7 @@ def asked_of(resolved: Resolved, prepared: Preparation) -> Asked:
 
 @dataclass(frozen=True, eq=False)
 class Classified:
-    """Records as scikit-learn takes them, and their groups."""
+    """Records of classes, and their groups."""
 
     target: Ints  # classes, (n,)
     rank: Floats  # class scores, higher is more likely, (n, classes)
@@ -87,17 +89,14 @@ class Classified:
 
     def recalls(self, of_class: int) -> Floats:
         """Recall of each class (1), or of the rest against it (0), (classes,); NaN where there are none."""
-        confusion = self._confusion[:, of_class]
+        one = np.zeros_like(self.target)
+        counts = ByGroup.of(one, self.target, self.predicted, None, (1, self.classes)).counts[0]
+        hits, label = counts.diagonal(), counts.sum(axis=1)
+        if not of_class:
+            hits, label = len(self.target) - label - counts.sum(axis=0) + hits, len(self.target) - label
         with np.errstate(invalid="ignore"):
-            shares: Floats = confusion[:, of_class] / confusion.sum(axis=1)
+            shares: Floats = hits / label
         return shares
-
-    @cached_property
-    def _confusion(self) -> Ints:
-        """One-vs-rest confusion matrices, [class, true, predicted], (classes, 2, 2)."""
-        labels = range(self.classes)
-        matrix: Ints = _sklearn().multilabel_confusion_matrix(self.target, self.predicted, labels=labels)
-        return matrix
 
 
 def values_of(
@@ -133,6 +132,8 @@ def values_of(
 
 
 def _value(name: str, records: Any) -> float | None:
+    if METRICS[name].needs_probabilities and records.probability is None:
+        return None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of what has no meaning: that is None
         value = _COMPUTED[name](records)
@@ -160,43 +161,48 @@ def classified(
 
 
 class _Pairs(NamedTuple):
-    """Numbers and what was predicted, (n,) each."""
+    """Numbers and errors of what was predicted, (n,) each."""
 
     target: Floats
-    predicted: Floats
+    error: Floats
 
 
 def _numbers(scores: Tensor, target: Tensor, asked: Asked) -> _Pairs | None:
     if scores.dim() != 1:
         return None
-    return _Pairs(*(asked.units(values.double().numpy()) for values in (target, scores)))
+    true, predicted = (asked.units(values.double().numpy()) for values in (target, scores))
+    return _Pairs(true, predicted - true)
 
 
-def _sklearn() -> Any:
-    from sklearn import metrics  # half a second, of which `import fedsim` needs nothing
-
-    return metrics
-
-
-def _of_probabilities(score: str) -> Callable[[Classified], Any]:
-    def value(c: Classified) -> Any:
-        if c.probability is None:
-            return None
-        return getattr(_sklearn(), score)(c.target, c.probability, labels=range(c.classes))
-
-    return value
+def _log_loss(c: Any) -> Any:
+    least = np.finfo(np.float64).eps
+    return -np.log(c.probability[np.arange(len(c.target)), c.target].clip(least, 1 - least)).mean()
 
 
-def _of_ranks(score: str) -> Callable[[Classified], Any]:
-    """Each decided class against the rest."""
+def _brier(c: Any) -> Any:
+    return ((c.probability - np.eye(c.classes)[c.target]) ** 2).sum(axis=1).mean() / (1 + (c.classes == 2))
 
-    def value(c: Classified) -> Any:
-        if not c.decided:
-            return None
-        so, rank = c.target[:, None] == c.decided, c.rank[:, c.decided]
-        return getattr(_sklearn(), score)(so.squeeze(), rank.squeeze())  # one class: (n,)
 
-    return value
+def _of_ranks(score: Callable[[Floats, Floats], Any]) -> Callable[[Classified], Any]:
+    """The mean over the decided classes, each against the rest, of a `score` of (k,) counts: of the records
+    with the k highest ranks that are of the class, and that are not; equal ranks are taken together.
+    """
+
+    def one(so: Any, rank: Floats) -> Any:
+        order = np.argsort(-rank)
+        ends = np.flatnonzero(np.append(np.diff(rank[order]), 1))
+        hits = np.cumsum(so[order])[ends]
+        return score(hits, ends + 1 - hits)
+
+    return lambda c: np.mean([one(c.target == k, c.rank[:, k]) for k in c.decided]) if c.decided else None
+
+
+def _auc(hits: Floats, alarms: Floats) -> Any:
+    return np.trapezoid(np.append(0, hits), np.append(0, alarms)) / (hits[-1] * alarms[-1])
+
+
+def _average_precision(hits: Floats, alarms: Floats) -> Any:
+    return (np.diff(hits, prepend=0) * hits / (hits + alarms)).sum() / hits[-1]
 
 
 def _recall(of_class: int) -> Callable[[Classified], Any]:
@@ -215,16 +221,16 @@ def _balanced_accuracy(c: Classified) -> Any:
 
 
 _COMPUTED: dict[str, Callable[[Any], Any]] = {
-    "log_loss": _of_probabilities("log_loss"),
-    "auc": _of_ranks("roc_auc_score"),
-    "average_precision": _of_ranks("average_precision_score"),
+    "log_loss": _log_loss,
+    "auc": _of_ranks(_auc),
+    "average_precision": _of_ranks(_average_precision),
     "balanced_accuracy": _balanced_accuracy,
     "sensitivity": _recall(1),
     "specificity": _recall(0),
-    "brier": _of_probabilities("brier_score_loss"),
-    "rmse": lambda pairs: _sklearn().root_mean_squared_error(*pairs),
-    "mae": lambda pairs: _sklearn().mean_absolute_error(*pairs),
-    "r2": lambda pairs: _sklearn().r2_score(*pairs) if np.ptp(pairs.target) > 0 else None,
+    "brier": _brier,
+    "rmse": lambda pairs: np.sqrt((pairs.error**2).mean()),
+    "mae": lambda pairs: np.abs(pairs.error).mean(),
+    "r2": lambda pairs: 1 - (pairs.error**2).mean() / (pairs.target.var() * (np.ptp(pairs.target) > 0)),
     **{name: attrgetter(f"by_group.{name}") for name in BY_GROUP},
 }
 
@@ -242,8 +248,6 @@ def calibration(problem: Problem, scores: Tensor, target: Tensor, asked: Asked) 
     """Predicted and observed probabilities in bins (Guo et al., 2017): of class 1 of two, else of the most
     probable class. Empty bins are left out; there are none where the problem gives no probabilities.
     """
-    from sklearn.calibration import calibration_curve
-
     if not asked.classes or not len(target) or not bool(scores.isfinite().all()):
         return []
     c = classified(problem, scores, target, asked)
@@ -251,10 +255,9 @@ def calibration(problem: Problem, scores: Tensor, target: Tensor, asked: Asked) 
         return []
     stated = c.probability[:, 1] if c.classes == 2 else c.probability.max(axis=1)
     so = c.target == (1 if c.classes == 2 else c.probability.argmax(axis=1))
-    observed, predicted = calibration_curve(so.astype(int), stated, pos_label=1, n_bins=BINS)
-    counts = np.bincount(np.searchsorted(np.linspace(0, 1, BINS + 1)[1:-1], stated), minlength=BINS)
-    full = np.flatnonzero(counts)
+    bins = np.searchsorted(np.linspace(0, 1, BINS + 1)[1:-1], stated)
+    counts, predicted, observed = (np.bincount(bins, weights, BINS) for weights in (None, stated, so))
     return [
-        Bin(int(k), int(counts[k]), float(p), float(o))
-        for k, p, o in zip(full, predicted, observed, strict=True)
+        Bin(int(k), int(counts[k]), float(predicted[k] / counts[k]), float(observed[k] / counts[k]))
+        for k in np.flatnonzero(counts)
     ]

@@ -2,7 +2,7 @@
 
 `error` and `loss` are the problem's own, means over records; `person_loss` is the mean over persons, of each
 one's mean over the test records, where the data say whose they are. `fedsim.measure.groups` compares groups
-of records, scikit-learn computes the others (`fedsim.measure.metrics`).
+of records; the others are scikit-learn's (`fedsim.measure.metrics`).
 """
 
 from __future__ import annotations
