@@ -6,7 +6,11 @@ import numpy as np
 import pytest
 import torch
 
+from fedsim.algorithms.fair_minibatch_sgd import FairMinibatchSGD
 from fedsim.common.errors import Refused
+from fedsim.isolated.parts import trace_of
+from fedsim.privacy.registry import MECHANISMS
+from fedsim.problems.composite import Composite
 from fedsim.problems.fairness import Fairness
 from fedsim.problems.glm import LogisticRegression, SoftmaxRegression
 from fedsim.problems.kinds import head
@@ -16,7 +20,11 @@ from fedsim.protocol.batch import FULL
 from fedsim.protocol.copies import CopiedQuery
 from fedsim.protocol.groups import Cells
 from fedsim.protocol.limits import LIMITS, check_table
-from fedsim.protocol.plan import Ask, Plan, QueryShape
+from fedsim.protocol.plan import Ask, Plan, QueryShape, Terms
+from fedsim.simulation.host import MemoryLedger
+from fedsim.testing.federations import open_gate, public_of
+from silos.entropy import SeededEntropy
+from silos.gate import Gate, lay_out
 from silos.records import Records
 from silos.terms import summed
 
@@ -203,3 +211,26 @@ def test_a_table_beyond_its_reach_and_records_without_groups_are_refused():
         check_table(CopiedQuery(shape, (w, torch.tensor([0.0, 2.0, 1.0, 0.0])), 1.0))
     with pytest.raises(Refused, match="whole numbers of groups"):
         LIMITS.check_plan(Plan(((Ask(FULL, (QueryShape("joint", 1, 1.0, (1.0, 2.0, 0.0, 0.0)),)),),)), D, D)
+
+
+def test_a_gate_refuses_tables_of_another_size_or_beyond_what_the_plan_states():
+    fair = Fairness("demographic_parity", 0.1, (0.5, 0.5), 2)
+    problem = LogisticRegression(D, 1, Composite(fairness=fair))
+    algorithm, silos = FairMinibatchSGD(3, 0.5, 1.0), made(2, silos=1)
+    trace = trace_of(algorithm, problem, public_of([11]), 0, LIMITS)
+    gate = Gate(
+        lay_out(silos, problem, torch.float64), problem, algorithm, trace.plan,
+        [Terms("silo0", 11, 1.0, 1e-5, range(3))], MECHANISMS["gaussian"],
+        SeededEntropy(0, 0, ["silo0"], ["tables"]), [MemoryLedger()], LIMITS, torch.float64, trace.broadcasts,
+    )  # fmt: skip
+    w, table = torch.zeros(D, dtype=torch.float64), torch.zeros(4, dtype=torch.float64)
+    for wrong in (torch.zeros(8, dtype=torch.float64), torch.full((4,), torch.nan, dtype=torch.float64)):
+        with pytest.raises(Refused, match="a point"):
+            gate.answer(0, {"w": w, "table": wrong})
+    assert gate.statements()[0].rounds == []  # it cost nothing
+    gate.answer(0, {"w": w, "table": table})
+    far = torch.tensor([0.0, 2 * fair.reach, 0.0, 0.0], dtype=torch.float64)
+    with pytest.raises(Refused, match="a table of costs has reach"):
+        gate.answer(1, {"w": w, "table": far})
+    with pytest.raises(Refused, match="the plan asks by group, and the records have no attribute"):
+        open_gate([own[:2] for own in silos], problem, algorithm, plan=trace.plan)
