@@ -58,7 +58,7 @@ from fedsim.protocol.unit import check_h
 from silos.admission import admit, spent
 from silos.entropy import Entropy
 from silos.layout import Silo as Silo
-from silos.ledger import Ledger, Reply
+from silos.ledger import Ledger, Reply, Together
 from silos.records import Records
 from silos.releases import Releases
 from silos.sums import check_surroundings
@@ -94,7 +94,7 @@ class Gate:
         silos: Sequence[Terms],
         mechanism: Mechanism,
         entropy: Entropy,
-        ledgers: Sequence[Ledger],
+        ledgers: Sequence[Ledger] | Together,
         limits: Limits,
         dtype: torch.dtype,
         broadcasts: Sequence[Arrays] | None = None,
@@ -109,7 +109,7 @@ class Gate:
             silos: what each brings, in the order of the records; names differ.
             mechanism: prices the plan and adds the noise.
             entropy: streams of the silos, by their position.
-            ledgers: one for each silo, of no other gate.
+            ledgers: one for each silo, of no other gate; `Together` as long as all are asked the same.
             limits: what the silos consider at all.
             dtype: of parameters and answers.
             broadcasts: the arrays that each round is asked with; None for any of d numbers, where the one
@@ -135,15 +135,20 @@ class Gate:
             raise Refused("the plan asks by group, and the records have no attribute: name data.attribute")
         self._plan = plan
         self.admitted = admit(plan, silos, mechanism, limits)
-        self._rounds = [frozenset(terms.rounds) for terms in silos]
+        each = (terms.rounds for terms in silos)
+        self._rounds = [own if isinstance(own, range) else frozenset(own) for own in each]
+        self._common = frozenset(range(len(plan.rounds))).intersection(*set(self._rounds))
         self._releases = Releases(records, problem, mechanism, entropy, plan, self.admitted, dtype)
-        self._ledgers = [ledger for ledger, _ in zip(ledgers, silos, strict=True)]
-        if len({id(ledger) for ledger in ledgers}) < len(silos):
-            raise Refused("two silos of one cohort have the same ledger")
+        if len(ledgers) != len(silos):
+            raise ValueError(f"{len(ledgers)} ledgers for {len(silos)} silos")
+        self._ledgers, self._everyone = ledgers, list(range(len(silos)))
         self._memory = CohortMemory(len(silos), self._dimension, dtype)
-        for member, ledger in enumerate(self._ledgers):
-            if kept := ledger.memory:
-                self._memory.commit([member], _one_row(kept, self._dimension, dtype))
+        if not isinstance(ledgers, Together):  # whose ledgers are new
+            if len({id(ledger) for ledger in ledgers}) < len(silos):
+                raise Refused("two silos of one cohort have the same ledger")
+            for member, ledger in enumerate(ledgers):
+                if kept := ledger.memory:
+                    self._memory.commit([member], _one_row(kept, self._dimension, dtype))
         self._lock = threading.Lock()
 
     def __reduce__(self) -> NoReturn:
@@ -170,7 +175,7 @@ class Gate:
         self, round_index: int, broadcast: Mapping[str, Tensor], members: Sequence[int] | None
     ) -> dict[str, Tensor]:
         check_surroundings(self._dtype)
-        members = range(len(self._ledgers)) if members is None else members
+        members = self._everyone if members is None else list(members)
         self._check_members(round_index, members)
         broadcast = copied_arrays(broadcast, "a broadcast")
         sizes = dict.fromkeys(broadcast, self._dimension)
@@ -183,6 +188,11 @@ class Gate:
         for name, value in broadcast.items():
             self.check_point(value, self._records.shapes(members, sizes[name]))
         keys = digests(broadcast, len(members))
+        if members == self._everyone and keys.count(keys[0]) == len(keys) and (one := self._together()):
+            if (reply := one.find(round_index, keys[0])) is None:
+                one.debit(round_index, keys[0])
+                reply = self._reply(round_index, broadcast, members, one)
+            return {name: value.clone() for name, value in reply.items()}
         ledgers = [self._ledgers[member] for member in members]
         stored = [ledger.find(round_index, key) for ledger, key in zip(ledgers, keys, strict=True)]
         fresh = [member for member, old in zip(members, stored, strict=True) if old is None]
@@ -194,6 +204,10 @@ class Gate:
             return _merged(reply, stored)
         return {name: value.clone() for name, value in reply.items()}  # the stored bytes stay as they are
 
+    def _together(self) -> Ledger | None:
+        """The one ledger of a cohort that was never asked apart."""
+        return self._ledgers.together if isinstance(self._ledgers, Together) else None
+
     def check_point(self, point: Tensor, shapes: Sequence[tuple[int, ...]]) -> None:
         """Refuse a plain tensor of another shape or type than the silo computes with, or out of bounds."""
         if point.dtype != self._dtype or tuple(point.shape) not in shapes:
@@ -203,6 +217,8 @@ class Gate:
 
     def _check_members(self, round_index: int, members: Sequence[int]) -> None:
         """Each silo once and in order: a silo named twice would answer twice for one debit."""
+        if members == self._everyone and round_index in self._common:
+            return
         ascending = list(members) == sorted(set(members))
         if not members or not ascending or members[0] < 0 or members[-1] >= len(self._ledgers):
             raise Refused("members must be distinct positions in the cohort, in ascending order")
@@ -212,9 +228,11 @@ class Gate:
                 raise Refused(f"silo {name!r}: round {round_index} is not in its plan")
 
     def _reply(
-        self, round_index: int, broadcast: Mapping[str, Tensor], members: list[int]
+        self, round_index: int, broadcast: Mapping[str, Tensor], members: list[int], one: Ledger | None = None
     ) -> dict[str, Tensor]:
-        """Answer for silos that have paid for this round and not replied; store before returning."""
+        """Answer for silos that have paid for this round, in `one` ledger or each in its own, and not
+        replied; store before returning.
+        """
         memory = self._memory.select(members)
         asker = _RoundAsker(self, round_index, members)
         try:
@@ -228,13 +246,15 @@ class Gate:
                 self._memory.commit(members, memory)
         except BaseException as error:  # the ledger holds the round to be over in any case: this says why
             reason = str(error) if type(error) is Refused else f"round {round_index} failed in the silo"
-            for member in members:
-                self._ledgers[member].refuse(round_index, reason)
+            for ledger in [self._ledgers[member] for member in members] if one is None else [one]:
+                ledger.refuse(round_index, reason)
             raise
         finally:
             asker.close()
-        for row, member in enumerate(members):
-            self._ledgers[member].store(round_index, _Row(reply, row), _Row(self._memory, member))
+        if one is not None:
+            one.store(round_index, reply, self._memory)
+        for row, member in enumerate(members if one is None else ()):
+            self._ledgers[member].store(round_index, Row(reply, row), Row(self._memory, member))
         return reply
 
     def statements(self) -> list[Statement]:
@@ -263,7 +283,7 @@ def _widened(value: Tensor, silos: int) -> Tensor:
     return value if value.shape == shape else value.expand(shape).clone()
 
 
-class _Row(Mapping[str, Tensor]):
+class Row(Mapping[str, Tensor]):
     """One silo's row of a cohort's reply {name: (silos, d)}, taken when it is looked at."""
 
     __slots__ = ("_reply", "_row")
@@ -284,7 +304,7 @@ class _Row(Mapping[str, Tensor]):
 def _merged(reply: Mapping[str, Tensor], stored: Sequence[Reply | None]) -> dict[str, Tensor]:
     """Stored replies, and the rows of `reply` in order where there is none."""
     new = iter(range(len(stored)))
-    rows = [_Row(reply, next(new)) if old is None else old for old in stored]
+    rows = [Row(reply, next(new)) if old is None else old for old in stored]
     return {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from math import inf
@@ -30,7 +30,7 @@ from fedsim.simulation.selection import Grant
 from server.participation import admitted_rounds, schedule
 from silos.admission import admit
 from silos.entropy import SeededEntropy
-from silos.gate import Gate, lay_out
+from silos.gate import Gate, Row, lay_out
 from silos.ledger import Reply
 from silos.persons import Persons
 
@@ -41,7 +41,6 @@ class MemoryLedger:
     __slots__ = ("_digests", "_last", "_memory", "_refused", "_reply")
 
     def __init__(self) -> None:
-        # Plain values in plain containers: ten thousand silos' ledgers must not slow the garbage collector.
         self._digests: dict[int, bytes] = {}
         self._refused: dict[int, str] = {}  # from the debit on, until there is a reply
         self._last = -1
@@ -90,6 +89,37 @@ class MemoryLedger:
     def digest(self, round_index: int) -> str:
         """See `Ledger`."""
         return self._digests[round_index].hex()
+
+    def of(self, member: int) -> MemoryLedger:
+        """A silo's own, where this one was kept for its whole cohort."""
+        own = MemoryLedger()
+        own._digests, own._refused, own._last = dict(self._digests), dict(self._refused), self._last
+        own._reply = None if self._reply is None else Row(self._reply, member)
+        own._memory = Row(self._memory, member)
+        return own
+
+
+class MemoryLedgers:
+    """`silos.ledger.Together` in memory."""
+
+    def __init__(self, silos: int) -> None:
+        self._silos, self._all, self._own = silos, MemoryLedger(), dict[int, MemoryLedger]()
+
+    @property
+    def together(self) -> MemoryLedger | None:
+        """See `Together`."""
+        return None if self._own else self._all
+
+    def __len__(self) -> int:
+        return self._silos
+
+    def __getitem__(self, member: int) -> MemoryLedger:
+        if member not in self._own:
+            self._own[member] = self._all.of(member)
+        return self._own[member]
+
+    def __iter__(self) -> Iterator[MemoryLedger]:
+        return (self._own.get(member) or self._all.of(member) for member in range(self._silos))
 
 
 class Answering(Protocol):
@@ -167,7 +197,7 @@ class SiloHost:
             else Watched(own, problem, dtype, recorder, persons)
         )
         self._gates: dict[Variant, Gate] = {}
-        self._ledgers: dict[Variant, list[MemoryLedger]] = {}
+        self._ledgers: dict[Variant, MemoryLedgers] = {}
         if resolved.scenario.evaluate is not None:
             held_out = Hosted(tuple(map(_held_out, data.silos)), data.digest)
             key = run_digest(resolved, data.digest, "evaluation")
@@ -183,7 +213,7 @@ class SiloHost:
             raise Refused("this run's gate was given its records already; one is paid for")
         mechanism = {"clipped": CLIP_ONLY, "nonprivate": NONE}.get(variant, self._resolved.mechanism)
         algorithm, problem = self._resolved.algorithm_of(variant), self._resolved.gate_problem
-        ledgers = self._ledgers[variant] = [MemoryLedger() for _ in self._names]
+        ledgers = self._ledgers[variant] = MemoryLedgers(len(self._names))
         run = self._run or run_digest(self._resolved, self._data, variant)
         gate = Gate(
             self._records,

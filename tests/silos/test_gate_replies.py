@@ -25,7 +25,7 @@ from fedsim.common.errors import Refused
 from fedsim.problems.glm import LogisticRegression
 from fedsim.protocol.batch import FULL, Batch, Fresh, Poisson, Subsample, WithReplacement
 from fedsim.protocol.contract import Asker, Combined, Memory, Query
-from fedsim.simulation.host import MemoryLedger
+from fedsim.simulation.host import MemoryLedger, MemoryLedgers
 
 D = 4
 PROBLEM = LogisticRegression(D)
@@ -355,3 +355,36 @@ def test_the_records_given_to_a_gate_are_its_own():
     data[0][0][:] = 0
     data[0][1][:] = 1 - data[0][1]
     assert torch.equal(gate.answer(0, ONE)["g"], untouched)
+
+
+def _remembering(w, ask, memory):
+    """Replies that depend on all earlier ones."""
+    answer = ask(Query("gradient", (w,), 1.0))
+    if float(w[0]) > 2:
+        raise Refused("too far")
+    memory["sum"] = memory["sum"] + answer
+    return {"g": memory["sum"]}
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_cohort_that_is_asked_together_has_the_ledgers_of_silos_asked_apart(seed):
+    """Whatever is asked of whom, in whatever order: replies, refusals, statements and memory are equal."""
+    rng, outcomes = np.random.default_rng(seed), []
+    asked = [(int(r), int(w), int(who)) for r, w, who in rng.integers(0, [6, 4, 12], (40, 3))]
+    for together in (True, False):
+        gate = open_gate(silos_of(PROBLEM, [12, 13, 14]), PROBLEM, scripted(_remembering, 6))
+        ledgers = MemoryLedgers(3) if together else gate._ledgers
+        gate._ledgers = ledgers
+        found = []
+        for step, (r, w, who) in enumerate(asked):
+            whom = [m for m in range(3) if who >> m & 1] if 0 < who < 7 and step > seed else None
+            try:
+                reply = gate.answer(r, {"w": torch.full((PROBLEM.dimension,), w, dtype=torch.float64)}, whom)
+                found.append({name: value.tolist() for name, value in reply.items()})
+            except Refused as refusal:
+                found.append(str(refusal))
+        memory = [{name: value.tolist() for name, value in own.memory.items()} for own in ledgers]
+        outcomes.append((found, memory, [(own.rounds, own.digests) for own in gate.statements()]))
+    assert outcomes[0] == outcomes[1]
+    assert any(isinstance(each, dict) for each in outcomes[0][0])
+    assert any(isinstance(each, str) for each in outcomes[0][0])
