@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+from typing import Any, cast
 
 import numpy as np
+from numpy.random.bit_generator import ISeedSequence
 
 
 def digest128(*parts: object) -> int:
@@ -13,9 +15,19 @@ def digest128(*parts: object) -> int:
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:16], "big")
 
 
+class _Key(ISeedSequence):
+    """A key as it is: building a Philox generator by `key` asks the operating system for entropy besides."""
+
+    def __init__(self, key: int) -> None:
+        self._words = np.array([key % 2**64, key >> 64], dtype=np.uint64)
+
+    def generate_state(self, n_words: int, dtype: object = np.uint64) -> np.ndarray:
+        return self._words
+
+
 def generator(*parts: object) -> np.random.Generator:
     """A NumPy Philox generator keyed by the parts: equal parts, equal stream, on every machine."""
-    return np.random.Generator(np.random.Philox(key=digest128(*parts)))
+    return np.random.Generator(np.random.Philox(cast(Any, _Key(digest128(*parts)))))
 
 
 def server_rng(seed: int) -> np.random.Generator:

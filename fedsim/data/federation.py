@@ -10,7 +10,7 @@ Sizes are functions of n and the fraction, hence public. With unit `person` all 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -227,19 +227,19 @@ def _silos(
     splits: Splits, records: Prepared, persons: Ints | None, groups: Labels | None
 ) -> tuple[SiloSplit, ...]:
     features, target, _ = records
+
+    def cut(part: int) -> Iterator[tuple[Any, ...]]:
+        """Each silo's features, target, persons and groups: views of arrays that are gathered at once."""
+        rows, last = _joined(splits, (part,)), 0
+        whole = features[rows], target[rows], None if persons is None else persons[rows]
+        for both in splits.values():
+            first, last = last, last + len(both[part])
+            own = [None if each is None else each[first:last] for each in whole]
+            yield *own, None if groups is None else groups.at(both[part])
+
     return tuple(
-        SiloSplit(
-            name,
-            features[train],
-            target[train],
-            features[test],
-            target[test],
-            None if persons is None else persons[train],
-            None if persons is None else persons[test],
-            None if groups is None else groups.at(train),
-            None if groups is None else groups.at(test),
-        )
-        for name, (train, test) in splits.items()
+        SiloSplit(name, x, y, u, v, persons, others, own, theirs)
+        for name, (x, y, persons, own), (u, v, others, theirs) in zip(splits, cut(0), cut(1), strict=True)
     )
 
 
