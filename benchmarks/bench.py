@@ -30,6 +30,8 @@ SCRIPTS = {
     "numpy": (False, "peers/numpy_rounds.py"),
     "flower": (True, "peers/flower_rounds.py"),
     "softmax inprocess": (False, "peers/fedsim_rounds.py", "softmax", "inprocess"),
+    "aggregate inprocess": (False, "peers/fedsim_rounds.py", "aggregate", "inprocess"),
+    "aggregate ray": (False, "peers/fedsim_rounds.py", "aggregate", "ray"),
     "softmax ray": (False, "peers/fedsim_rounds.py", "softmax", "ray"),
     "pfl": (True, "peers/pfl_rounds.py", "plain"),
     "pfl private": (True, "peers/pfl_rounds.py", "private"),
@@ -113,6 +115,8 @@ def rows(found: dict[str, Runs]) -> list[list[str]]:
         *_pair(found, "(d) NumPy loops", "logistic", "numpy", 20),
         *_pair(found, "(e) pfl", "softmax", "pfl", 8),
         *_pair(found, "(e) pfl with noise", "softmax", "pfl private", 8),
+        *_pair(found, "(e) pfl, noise drawn at once", "aggregate", "pfl", 8),
+        *_pair(found, "(e) pfl with noise, drawn at once", "aggregate", "pfl private", 15),
         *_isolated(found),
         *_statistics(found),
     ]

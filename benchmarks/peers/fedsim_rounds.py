@@ -1,8 +1,9 @@
-"""fedsim on the peers' workloads: `fedsim_rounds.py logistic|softmax inprocess|ray OUT`; writes JSON.
+"""fedsim on the peers' workloads: `fedsim_rounds.py logistic|softmax|aggregate inprocess|ray OUT`;
+writes JSON.
 
 Clipping, noise, plan matching and ledger are on; a round's time is that of a trial's server loop, and what
 measures models, which the peers do not, is in neither number. Softmax runs in float32, as its peer does; the
-rest in float64.
+rest in float64. `aggregate` is softmax with the noise of the sum drawn at once.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ SOFTMAX = {
 
 
 def scenario(kind: str, runtime: str) -> dict[str, object]:
-    parts = {"logistic": LOGISTIC, "softmax": SOFTMAX}[kind]
+    parts = {"logistic": LOGISTIC, "softmax": SOFTMAX, "aggregate": SOFTMAX | {"noise": "aggregate"}}[kind]
     algorithm = {"name": "noisy_minibatch_sgd", "num_rounds": ROUNDS, "step_size": STEP, "clip_norm": CLIP}
     return {
         "name": "benchmark",
@@ -46,7 +47,7 @@ def scenario(kind: str, runtime: str) -> dict[str, object]:
         "problem": parts["problem"],
         "algorithm": algorithm | {"batch": parts["batch"]},
         "privacy": {"epsilon": 2},
-        "runtime": {"name": runtime, "dtype": parts["dtype"]},
+        "runtime": {"name": runtime, "dtype": parts["dtype"], "noise": parts.get("noise", "silos")},
         "report": {"evaluate_every": ROUNDS // 10, "nonprivate_baseline": False, "baselines": False},
     }
 

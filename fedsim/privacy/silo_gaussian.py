@@ -13,7 +13,7 @@ from fedsim.privacy import calibrate, cost
 from fedsim.privacy.calibrate import Budget
 from fedsim.privacy.mechanism import Mechanism, Noise
 from fedsim.protocol.batch import Fresh, Full
-from fedsim.protocol.plan import Census
+from fedsim.protocol.plan import Ask, Census
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -112,3 +112,30 @@ class ClipOnly(NoMechanism):
     """Clip and add no noise: a baseline, in simulation only, that tells the clip's cost from the noise's."""
 
     clips: ClassVar[bool] = True
+
+
+class DrawnAtOnce(SiloGaussian):
+    """In simulation only: a round's first silo adds the noise of all, so that only their sum has its law.
+
+    The server adds up a_i f(x_i), with one affine f (`linear`), x_i = (clipped sum + e_i) / K_i and e_i ~
+    N(0, sigma_i^2 I), independent. Of these it sees what f makes of sum_i b_i e_i, b_i = a_i / K_i, which is
+    N(0, sum_i (b_i sigma_i)^2 I). Here e_1 ~ N(0, sum_i (b_i sigma_i / b_1)^2 I), and the others are 0.
+    """
+
+    def begin(self, asks: Sequence[Ask], silos: Sequence[tuple[float, int]]) -> None:
+        """A round of silos of (weight in the sum up to a common factor, n), before its answers."""
+        b = [[[p / ask.batch.size(n)] for p, n in silos] for ask in asks for _ in ask.queries]
+        self._b = iter(np.array(b))
+
+    def fill(self, streams: Iterable[np.random.Generator], rows: Iterable[np.ndarray]) -> None:
+        """One silo's numbers for all, of whom one uses them."""
+        drawn: np.ndarray | None = None
+        for stream, row in zip(streams, rows, strict=True):
+            row[:] = drawn = stream.standard_normal(row.shape) if drawn is None else drawn
+
+    def perturb(
+        self, total: Tensor, noise_ratio: float, z: Tensor, spread: float, clip: float | Tensor, noise: Noise
+    ) -> None:
+        """total[0] += the noise of all."""
+        b, sigma = next(self._b), self.sigma(noise_ratio, z, spread, clip).numpy()
+        total[0] += float(np.linalg.norm(b * sigma) / b[0, 0]) * noise()[0]

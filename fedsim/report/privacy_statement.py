@@ -111,6 +111,8 @@ def _notices(resolved: Resolved) -> list[str]:
     lines = [*resolved.mechanism.notices, *resolved.scenario.data.notices]
     if resolved.trace.plan.protects_labels_alone:
         lines.append(_LABELS)
+    if resolved.scenario.runtime.noise == "aggregate":
+        lines.append("noise of the sum, drawn at once: no deployed silo has this transcript")
     if resolved.mechanism.private and privacy.epsilon == "unlimited":
         lines.append(
             "epsilon is unlimited: no budget bounds what this run costs, which only a simulation allows"

@@ -202,12 +202,22 @@ class RuntimeSection(Section):
         description="secure aggregation: how much of the protocol runs; total: contributions are added at "
         "once; shares, envelopes: by the real shuffler, under ray in an actor of its own",
     )
+    noise: Literal["silos", "aggregate"] = Field(
+        "silos",
+        description="aggregate: in simulation, that of the silos' weighted sum is drawn at once; the "
+        "model has the same law, and no silo's message a guarantee",
+    )
 
     def check(self) -> None:
         """InputError on a field of another runtime."""
         for field in ("address", "silo_hosts"):
             if self.name != "ray" and (value := getattr(self, field)):
                 raise InputError(f"scenario.runtime.{field}", value, "needs runtime ray, not inprocess")
+
+    def each_silo(self, what: str, fits: bool = False) -> None:
+        """InputError where noise of the sum, which is for `what` alone, is drawn at once and does not fit."""
+        if self.noise == "aggregate" and not fits:
+            raise InputError("scenario.runtime.noise", self.noise, f"silos: aggregate is for {what}")
 
 
 class ReportSection(Section):

@@ -28,7 +28,7 @@ from fedsim.data.source import Outline
 from fedsim.isolated.parts import Isolated, of_objects, recipe_of, trace_of
 from fedsim.privacy.calibrate import noise_ratios
 from fedsim.privacy.mechanism import Mechanism, check_unit
-from fedsim.privacy.registry import MECHANISMS
+from fedsim.privacy.registry import GAUSSIAN, MECHANISMS
 from fedsim.problems.kinds import PROBLEMS, Problem, gives_probabilities, is_shipped, problem_class
 from fedsim.problems.network_models import Imported
 from fedsim.problems.section import ProblemSection, problem_of
@@ -37,7 +37,7 @@ from fedsim.protocol.contract import Algorithm, Public
 from fedsim.protocol.dryrun import Trace
 from fedsim.protocol.limits import LIMITS
 from fedsim.protocol.links import Variant
-from fedsim.protocol.statistics import COSTED_GRADIENT
+from fedsim.protocol.statistics import COSTED_GRADIENT, statistic
 from fedsim.protocol.unit import RECORD
 from fedsim.scenario.algorithm import GivenAlgorithm
 from fedsim.scenario.automatic import step_warning, with_automatic
@@ -251,6 +251,7 @@ def resolve(scenario: Scenario, known: Outline | None = None) -> Resolved:
         raise InputError("scenario.problem.fairness", fairness.notion, f"{name} {hint}")
     _check_sums(resolved)
     _check_evaluation(resolved)
+    _check_noise(resolved)
     if scenario.report.own_models and resolved.own is None:
         hint = "needs an algorithm that has own models, as mean_regularised, and no `prepare`"
         raise InputError("scenario.report.own_models", True, hint)
@@ -275,6 +276,20 @@ def _check_sums(resolved: Resolved) -> None:
         if len(set(given)) > 1:
             hint = "one number: the noise of secure aggregation is common to all silos"
             raise InputError("scenario.privacy.noise_multiplier", given, hint)
+
+
+def _check_noise(resolved: Resolved) -> None:
+    """Check that nothing needs single silos' messages, where the noise of their sum is drawn at once."""
+    scenario, trace = resolved.scenario, resolved.trace
+    for what, fits in {
+        "mechanism gaussian": resolved.mechanism == GAUSSIAN,
+        "linear algorithms without memory": resolved.algorithm.linear and not trace.remembers,
+        "Gaussian noise": all(statistic(each.statistic).noise == "gaussian" for each in trace.plan.queries),
+        "runs without prepare": not scenario.prepare,
+        "runs without evaluate": scenario.evaluate is None,
+        "silo_hosts 0": not scenario.runtime.silo_hosts,
+    }.items():
+        scenario.runtime.each_silo(what, fits)
 
 
 def _check_evaluation(resolved: Resolved) -> None:

@@ -17,6 +17,7 @@ from fedsim.data.source import laid
 from fedsim.privacy import verify
 from fedsim.privacy.mechanism import Mechanism
 from fedsim.privacy.registry import CLIP_ONLY, NONE
+from fedsim.privacy.silo_gaussian import DrawnAtOnce
 from fedsim.protocol.blame import Blame, is_theirs, named, raised
 from fedsim.protocol.limits import LIMITS
 from fedsim.protocol.links import Answered, Variant
@@ -198,6 +199,7 @@ class SiloHost:
         )
         self._gates: dict[Variant, Gate] = {}
         self._ledgers: dict[Variant, MemoryLedgers] = {}
+        self._at_once = DrawnAtOnce() if resolved.scenario.runtime.noise == "aggregate" else None
         if resolved.scenario.evaluate is not None:
             held_out = Hosted(tuple(map(_held_out, data.silos)), data.digest)
             key = run_digest(resolved, data.digest, "evaluation")
@@ -211,7 +213,9 @@ class SiloHost:
             return self._open_evaluation(rounds)
         if self._grant is not None and self._gates:
             raise Refused("this run's gate was given its records already; one is paid for")
-        mechanism = {"clipped": CLIP_ONLY, "nonprivate": NONE}.get(variant, self._resolved.mechanism)
+        mechanism = {"clipped": CLIP_ONLY, "nonprivate": NONE}.get(
+            variant, self._at_once or self._resolved.mechanism
+        )
         algorithm, problem = self._resolved.algorithm_of(variant), self._resolved.gate_problem
         ledgers = self._ledgers[variant] = MemoryLedgers(len(self._names))
         run = self._run or run_digest(self._resolved, self._data, variant)
@@ -259,6 +263,10 @@ class SiloHost:
         """
         if self._recorder is not None:
             self._recorder.begin(None if variant in ("clipped", "one", "alone") else round_index)
+        if (once := self._at_once) is not None:
+            run, asked = self._resolved, range(len(self._names)) if members is None else members
+            shares = [(run.weights[member], run.sizes[member]) for member in asked]
+            once.begin(run.trace.plan.rounds[round_index], shares)
         try:
             return self._gates[variant].answer(round_index, broadcast, members)
         except (InputError, Refused):

@@ -76,6 +76,7 @@ def _common(resolved: Resolved, data: str, private: bool, varied: Collection[str
         str(resolved.dtype),
         [str(first.dtype), hashlib.sha256(first.numpy().tobytes()).hexdigest()],
         *([repr(resolved.stages)] if resolved.stages else []),
+        *(["aggregate"] if scenario.runtime.noise == "aggregate" else []),
     ]
 
 

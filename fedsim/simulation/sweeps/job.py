@@ -134,6 +134,7 @@ def _job_of(tree: Mapping[str, Any], drawn: Mapping[str, Any]) -> Job:
         known = all(is_known(one.scenario) for c in points for one in c.candidates)
         return _job_of({**tree, "nonce": (drawn.get("nonce") if known else None) or nonce}, drawn)
     for combination in points:
+        combination.scenario.runtime.each_silo("single runs, not sweeps and their tuning")
         _check_data(combination)
     return Job(tree, points, section.tune, selections(points, section.tune))
 
