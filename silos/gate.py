@@ -58,7 +58,7 @@ from fedsim.protocol.unit import check_h
 from silos.admission import admit, spent
 from silos.entropy import Entropy
 from silos.layout import Silo as Silo
-from silos.ledger import Ledger, Reply, Together
+from silos.ledger import Ledger, Reply
 from silos.records import Records
 from silos.releases import Releases
 from silos.sums import check_surroundings
@@ -94,7 +94,7 @@ class Gate:
         silos: Sequence[Terms],
         mechanism: Mechanism,
         entropy: Entropy,
-        ledgers: Sequence[Ledger] | Together,
+        ledgers: Sequence[Ledger],
         limits: Limits,
         dtype: torch.dtype,
         broadcasts: Sequence[Arrays] | None = None,
@@ -109,7 +109,8 @@ class Gate:
             silos: what each brings, in the order of the records; names differ.
             mechanism: prices the plan and adds the noise.
             entropy: streams of the silos, by their position.
-            ledgers: one for each silo, of no other gate; `Together` as long as all are asked the same.
+            ledgers: one for each silo, of no other gate; an attribute `together` is a new one that all share
+                until some are asked apart (`fedsim.simulation.host.MemoryLedgers`).
             limits: what the silos consider at all.
             dtype: of parameters and answers.
             broadcasts: the arrays that each round is asked with; None for any of d numbers, where the one
@@ -143,7 +144,7 @@ class Gate:
             raise ValueError(f"{len(ledgers)} ledgers for {len(silos)} silos")
         self._ledgers, self._everyone = ledgers, list(range(len(silos)))
         self._memory = CohortMemory(len(silos), self._dimension, dtype)
-        if not isinstance(ledgers, Together):  # whose ledgers are new
+        if getattr(ledgers, "together", None) is None:  # else they are new
             if len({id(ledger) for ledger in ledgers}) < len(silos):
                 raise Refused("two silos of one cohort have the same ledger")
             for member, ledger in enumerate(ledgers):
@@ -188,7 +189,8 @@ class Gate:
         for name, value in broadcast.items():
             self.check_point(value, self._records.shapes(members, sizes[name]))
         keys = digests(broadcast, len(members))
-        if members == self._everyone and keys.count(keys[0]) == len(keys) and (one := self._together()):
+        one = getattr(self._ledgers, "together", None) if members == self._everyone else None
+        if one is not None and keys.count(keys[0]) == len(keys):
             if (reply := one.find(round_index, keys[0])) is None:
                 one.debit(round_index, keys[0])
                 reply = self._reply(round_index, broadcast, members, one)
@@ -203,10 +205,6 @@ class Gate:
         if len(fresh) < len(members):
             return _merged(reply, stored)
         return {name: value.clone() for name, value in reply.items()}  # the stored bytes stay as they are
-
-    def _together(self) -> Ledger | None:
-        """The one ledger of a cohort that was never asked apart."""
-        return self._ledgers.together if isinstance(self._ledgers, Together) else None
 
     def check_point(self, point: Tensor, shapes: Sequence[tuple[int, ...]]) -> None:
         """Refuse a plain tensor of another shape or type than the silo computes with, or out of bounds."""

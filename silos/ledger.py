@@ -5,8 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Protocol
 
 from fedsim.common.errors import Refused
 from silos.book import Run, contents
@@ -62,25 +62,6 @@ class Ledger(Protocol):
 
     def digest(self, round_index: int) -> str:
         """The broadcast that a round was paid for, as hexadecimal SHA-256."""
-
-
-@runtime_checkable
-class Together(Protocol):
-    """The new ledgers of a cohort, one a silo: `together` stands for all as long as no single one was taken.
-
-    Then it is None, and each ledger has what was kept for all until then. Those that are iterated over are to
-    be read.
-    """
-
-    @property
-    def together(self) -> Ledger | None:
-        """Its replies and memory are {name: (silos, d)}."""
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, member: int, /) -> Ledger: ...
-
-    def __iter__(self) -> Iterator[Ledger]: ...
 
 
 _LONGEST = 2_000  # characters of a reason

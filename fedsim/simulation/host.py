@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from math import inf
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -100,21 +100,21 @@ class MemoryLedger:
         return own
 
 
-class MemoryLedgers:
-    """`silos.ledger.Together` in memory."""
+class MemoryLedgers(Sequence[MemoryLedger]):
+    """A cohort's: `together` is every silo's as long as none was taken. To read them, iterate."""
 
     def __init__(self, silos: int) -> None:
         self._silos, self._all, self._own = silos, MemoryLedger(), dict[int, MemoryLedger]()
 
     @property
     def together(self) -> MemoryLedger | None:
-        """See `Together`."""
+        """Of replies and memory {name: (silos, d)}; None from the first time on that a silo's was taken."""
         return None if self._own else self._all
 
     def __len__(self) -> int:
         return self._silos
 
-    def __getitem__(self, member: int) -> MemoryLedger:
+    def __getitem__(self, member: Any) -> Any:
         if member not in self._own:
             self._own[member] = self._all.of(member)
         return self._own[member]

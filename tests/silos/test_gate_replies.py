@@ -357,7 +357,7 @@ def test_the_records_given_to_a_gate_are_its_own():
     assert torch.equal(gate.answer(0, ONE)["g"], untouched)
 
 
-def _remembering(w, ask, memory):
+def _refusing_far(w, ask, memory):
     """Replies that depend on all earlier ones."""
     answer = ask(Query("gradient", (w,), 1.0))
     if float(w[0]) > 2:
@@ -372,7 +372,7 @@ def test_a_cohort_that_is_asked_together_has_the_ledgers_of_silos_asked_apart(se
     rng, outcomes = np.random.default_rng(seed), []
     asked = [(int(r), int(w), int(who)) for r, w, who in rng.integers(0, [6, 4, 12], (40, 3))]
     for together in (True, False):
-        gate = open_gate(silos_of(PROBLEM, [12, 13, 14]), PROBLEM, scripted(_remembering, 6))
+        gate = open_gate(silos_of(PROBLEM, [12, 13, 14]), PROBLEM, scripted(_refusing_far, 6))
         ledgers = MemoryLedgers(3) if together else gate._ledgers
         gate._ledgers = ledgers
         found = []
