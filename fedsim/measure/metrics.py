@@ -1,6 +1,4 @@
-"""Metrics of scores on test records, scikit-learn's or of `ByGroup`; one that is not defined is None.
-
-They are computed here, since scikit-learn takes a second and 100 MiB to import.
+"""Metrics of scores on test records: scikit-learn's, which loads slowly, and `ByGroup`'s; None if undefined.
 
 - Two classes: class 1 is the positive one. It is predicted where its probability is above the threshold, or
   where a problem gives no probability (a hinge loss) its score is above that of class 0.
@@ -94,8 +92,7 @@ class Classified:
         hits, label = counts.diagonal(), counts.sum(axis=1)
         if not of_class:
             hits, label = len(self.target) - label - counts.sum(axis=0) + hits, len(self.target) - label
-        with np.errstate(invalid="ignore"):
-            shares: Floats = hits / label
+        shares: Floats = hits / label
         return shares
 
 
