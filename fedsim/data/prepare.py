@@ -166,8 +166,12 @@ def declared(values: Floats, ranges: Ranges) -> Floats:
     clipped = np.clip(values, ranges.lower, ranges.upper)
     lower, upper = _ends(ranges)
     np.log(clipped, out=clipped, where=np.broadcast_to(ranges.log, clipped.shape))
-    mapped = 2.0 * ((clipped - lower) / (upper - lower)) - 1.0
-    return np.where(ranges.numeric, mapped, values)
+    clipped -= lower  # in place, since there may be gigabytes: 2 (x - lower) / (upper - lower) - 1
+    clipped /= upper - lower
+    clipped *= 2.0
+    clipped -= 1.0
+    np.copyto(clipped, values, where=~ranges.numeric)
+    return clipped
 
 
 def undeclared(mapped: Floats, ranges: Ranges) -> Floats:
