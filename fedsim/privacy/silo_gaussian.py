@@ -129,9 +129,10 @@ class DrawnAtOnce(SiloGaussian):
 
     def fill(self, streams: Iterable[np.random.Generator], rows: Iterable[np.ndarray]) -> None:
         """One silo's numbers for all, of whom one uses them."""
-        drawn: np.ndarray | None = None
-        for stream, row in zip(streams, rows, strict=True):
-            row[:] = drawn = stream.standard_normal(row.shape) if drawn is None else drawn
+        first, *others = rows
+        next(iter(streams)).standard_normal(out=first)
+        for row in others:
+            row[:] = first
 
     def perturb(
         self, total: Tensor, noise_ratio: float, z: Tensor, spread: float, clip: float | Tensor, noise: Noise

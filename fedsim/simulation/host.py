@@ -213,9 +213,8 @@ class SiloHost:
             return self._open_evaluation(rounds)
         if self._grant is not None and self._gates:
             raise Refused("this run's gate was given its records already; one is paid for")
-        mechanism = {"clipped": CLIP_ONLY, "nonprivate": NONE}.get(
-            variant, self._at_once or self._resolved.mechanism
-        )
+        usual = self._at_once or self._resolved.mechanism
+        mechanism = {"clipped": CLIP_ONLY, "nonprivate": NONE}.get(variant, usual)
         algorithm, problem = self._resolved.algorithm_of(variant), self._resolved.gate_problem
         ledgers = self._ledgers[variant] = MemoryLedgers(len(self._names))
         run = self._run or run_digest(self._resolved, self._data, variant)
@@ -264,8 +263,8 @@ class SiloHost:
         if self._recorder is not None:
             self._recorder.begin(None if variant in ("clipped", "one", "alone") else round_index)
         if (once := self._at_once) is not None:
-            run, asked = self._resolved, range(len(self._names)) if members is None else members
-            shares = [(run.weights[member], run.sizes[member]) for member in asked]
+            run, silos = self._resolved, members or range(len(self._names))
+            shares = [(run.weights[silo], run.sizes[silo]) for silo in silos]
             once.begin(run.trace.plan.rounds[round_index], shares)
         try:
             return self._gates[variant].answer(round_index, broadcast, members)
