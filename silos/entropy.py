@@ -138,7 +138,7 @@ def _stream(key: int) -> np.random.Generator:
 
 
 _NUMBERS = 1024  # a silo's numbers in a block of several rounds: enough that a call is cheap beside them
-_KEPT = 1 << 26  # numbers of blocks that a cohort keeps (512 MB), or a quarter of each block if that is more
+_KEPT = 1 << 27  # numbers of blocks that a cohort keeps (1 GiB), or a quarter of each block if that is more
 _TOGETHER = 256  # silos whose streams are used at a time
 _AHEAD = 4_000_000  # numbers that a cohort draws ahead at most in a long round (32 MB)
 
@@ -191,9 +191,9 @@ class Noise:
             return
         missing = np.array(members)[~ready]
         for few in np.split(missing, range(_TOGETHER, len(missing), _TOGETHER)):
-            drawn = np.empty((len(few), (part + 1) * width))
+            drawn = np.empty((len(few), min((part + 1) * width, self._rounds * self._width)))
             self._mechanism.fill(self._entropy.streams(few.tolist(), block, Purpose.NOISE), drawn)
-            self._values[few] = drawn[:, part * width :]
+            self._values[few, : drawn.shape[1] - part * width] = drawn[:, part * width :]
         self._ready[missing] = True
 
 
