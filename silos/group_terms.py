@@ -83,5 +83,9 @@ def _shares(problem: Problem, block: Block, point: Tensor, classes: int) -> Tens
         scores = problem.scores(block.features, point)
     known = probabilities(problem, scores.flatten(0, 1))
     assert known is not None  # see `fedsim.problems.answerable`
-    share = known.double().nan_to_num_(0.0).clamp_(0.0, 1.0).view(*block.target.shape, -1)[..., :classes]
-    return share / share.sum(-1, keepdim=True).clamp_min_(1.0)
+    share = known.double().clamp(0.0, 1.0)
+    if classes == 2:  # which add up to 1, without a division
+        share = torch.stack([1 - share[..., 1], share[..., 1]], -1)
+    else:
+        share = share[..., :classes] / share.sum(-1, keepdim=True).clamp_min_(1.0)
+    return share.nan_to_num_(0.0).view(*block.target.shape, -1)
