@@ -231,7 +231,13 @@ def variants(resolved: Resolved) -> list[Variant]:
 
 def measures_costs(resolved: Resolved) -> bool:
     """Whether it is measured what noise, clip and rounds cost: with all baselines of a private run."""
-    return len(variants(resolved)) > 1 and resolved.scenario.report.baselines
+    return len(variants(resolved)) > 1 and resolved.scenario.report.baselines and not penalised(resolved)
+
+
+def penalised(resolved: Resolved) -> bool:
+    """Whether fairness costs it error, which no baseline of the loss alone pays."""
+    fairness = resolved.scenario.problem.fairness
+    return fairness is not None and fairness.weight > 0
 
 
 def measures_objective(scenario: Scenario) -> bool:

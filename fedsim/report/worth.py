@@ -7,7 +7,7 @@ from typing import NamedTuple, get_args
 
 import numpy as np
 
-from fedsim.report.outcome import HasMetrics, Outcome, interval90, measures_costs, value
+from fedsim.report.outcome import HasMetrics, Outcome, interval90, measures_costs, penalised, value
 from fedsim.report.record import BaselineMeasurement, Measurement, SiloMeasurement
 from fedsim.report.summary import Cost, CostOf, Costs, Joining, JoiningSilo
 from fedsim.scenario.metric import METRICS, better
@@ -27,7 +27,9 @@ class _Pair(NamedTuple):
 
 
 def joining(outcome: Outcome) -> Joining | None:
-    """The chosen metric on silos' own test records, alone and joined; None where no silo has both."""
+    """The chosen metric on silos' own test records, alone and joined; None where no silo has both, or where
+    only the federation's model pays for fairness.
+    """
     metric = outcome.resolved.scenario.report.metric
     alone = {
         (row.trial, row.silo): value(row, metric)
@@ -41,7 +43,7 @@ def joining(outcome: Outcome) -> Joining | None:
         and (own := alone.get((row.trial, row.silo))) is not None
         and (joined := value(row, metric)) is not None
     ]
-    if not pairs:
+    if not pairs or penalised(outcome.resolved):
         return None
     means = np.array([_mean([pair for pair in pairs if pair.trial == k]) for k in {p.trial for p in pairs}])
     gains = interval90(_sign(metric) * (means[:, 0] - means[:, 1]))

@@ -5,8 +5,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+import fedsim
 from fedsim.data.arrays import Arrays
 from fedsim.data.source import NO_LABEL, Labels
+from fedsim.report.texts import remarks
 from fedsim.scenario.load import parse
 from fedsim.scenario.resolve import Resolved, resolve
 from fedsim.simulation.host import SiloHost
@@ -64,3 +66,25 @@ def test_gates_have_groups_of_their_part(clipping: bool, unit: str) -> None:
 def test_without_an_attribute_gates_have_none() -> None:
     resolved = resolved_of(clipping=False, unit="record", groups=False)
     assert not SiloHost(resolved, 0, read(resolved, 0))._records.grouped
+
+
+def test_a_fair_run_is_not_held_against_models_that_pay_for_no_fairness() -> None:
+    def report(weight: float) -> Any:
+        tree = {
+            "name": "fair",
+            "data": {"name": "synthetic", "rows": 400, "features": 3, "groups": True},
+            "partition": {"name": "iid", "num_partitions": 2},
+            "problem": {
+                "name": "logistic_regression",
+                "silo_weights": "size",
+                "fairness": {"notion": "demographic_parity", "weight": weight},
+            },
+            "algorithm": {"name": "fair_minibatch_sgd", "num_rounds": 3, "step_size": 1, "clip_norm": 1},
+            "privacy": {"epsilon": 3},
+            "runtime": "inprocess",
+        }
+        return fedsim.simulate(tree).summary
+
+    assert report(0.0).joining is not None
+    assert report(2.0).joining is None
+    assert not [line for line in remarks(report(2.0)) if "cost most" in line or "better off alone" in line]
