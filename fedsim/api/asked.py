@@ -22,8 +22,9 @@ from fedsim.common.errors import InputError, suggest
 from fedsim.data.schema import CategoryColumn, Input, NumberColumn, names_of
 from fedsim.data.source import Floats
 from fedsim.privacy.exponential import epsilon_of
+from fedsim.protocol.groups import MOST_CELLS
 from fedsim.protocol.moments import from_svec
-from fedsim.protocol.statistics import MOST_CELLS, TARGET, is_level
+from fedsim.protocol.statistics import TARGET, is_level
 
 
 class Value(NamedTuple):

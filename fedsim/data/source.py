@@ -28,7 +28,7 @@ class Labels:
     names: tuple[str, ...]
 
     def at(self, rows: Ints | NDArray[np.bool_]) -> Labels:
-        """Of these records alone."""
+        """The labels of these rows, given by their numbers or by a mask."""
         return Labels(self.codes[rows], self.names)
 
 

@@ -46,7 +46,7 @@ class Fairness:
 
     @property
     def cells(self) -> Cells:
-        """Of tables and joints."""
+        """The shape of its joints and tables of costs."""
         return Cells(len(self.reference), self.classes, self.notion != "demographic_parity")
 
     @property

@@ -53,10 +53,12 @@ def coefficient(problem: GeneralisedLinear, scores: Tensor, target: Tensor, inve
     """
     if type(problem) in OWN:
         return problem.coefficient(scores, target, inverse_norm)
-    from fedsim.problems import costed, linear_records
+    from fedsim.problems.costed import Costed
 
-    if type(problem) is costed.Costed:
+    if type(problem) is Costed:
         return problem.coefficient(scores, target, inverse_norm)
+    from fedsim.problems import linear_records
+
     return linear_records.coefficient(problem, scores, target, inverse_norm)
 
 

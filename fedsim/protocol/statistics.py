@@ -21,8 +21,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar
 
 from fedsim.common.errors import Refused
-from fedsim.protocol.groups import MOST_CELLS as MOST_CELLS
-from fedsim.protocol.groups import Cells
+from fedsim.protocol.groups import MOST_CELLS, Cells
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -69,6 +69,9 @@ def applicable(problem: Problem, classes: int, groups: Sequence[str] = ()) -> tu
     )
 
 
+NO_GROUPS = "compares groups of records, which are not known: name their column in data.attribute"
+
+
 def check_metric(
     metric: str,
     threshold: float,
@@ -80,8 +83,7 @@ def check_metric(
     """Check that problem and data have the metric in this field, and a threshold if one is set."""
     known, what = applicable(problem, classes, groups), type(problem).__name__
     if metric in BY_GROUP and classes and not groups:
-        hint = "compares groups of records, which are not known: name their column in data.attribute"
-        raise InputError(f"scenario.report.{field}", metric, hint)
+        raise InputError(f"scenario.report.{field}", metric, NO_GROUPS)
     if metric not in known:
         suits = METRICS[metric].of in (("classes", "groups") if classes else ("numbers",))
         target = f"the target is {f'{classes} classes' if classes else 'a number'}"

@@ -43,7 +43,7 @@ from fedsim.scenario.algorithm import GivenAlgorithm
 from fedsim.scenario.automatic import step_warning, with_automatic
 from fedsim.scenario.by_theorem import claims, constants, need_privacy, with_numbers, with_stated_noise
 from fedsim.scenario.contributions import with_h
-from fedsim.scenario.metric import check_metric
+from fedsim.scenario.metric import NO_GROUPS, check_metric
 from fedsim.scenario.model import PrivacySection, Scenario
 from fedsim.scenario.participation import participants, per_silo
 from fedsim.scenario.preparation import checked
@@ -312,8 +312,7 @@ def _check_evaluation(resolved: Resolved) -> None:
         if not fits:
             raise InputError("scenario.evaluate", evaluate.model_dump(), f"is for {what}")
     if evaluate.by_group and not resolved.outline.groups:
-        hint = "compares groups of records, which are not known: name their column in data.attribute"
-        raise InputError("scenario.evaluate.by_group", True, hint)
+        raise InputError("scenario.evaluate.by_group", True, NO_GROUPS)
     for name in resolved.names:
         if (held_out := resolved.outline.held_out.get(name, 0)) < 2:
             hint = f"needs 2 held-out records a silo, and silo {name!r} has {held_out}: data.test_fraction"
