@@ -1,6 +1,5 @@
 """What a change of a record's group costs, and the mechanism that protects nothing else."""
 
-import copy
 import math
 import re
 from dataclasses import replace
@@ -9,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from support.scenarios import FAIR, changed
 
 import fedsim
 import silos.group_terms
@@ -107,34 +107,16 @@ def test_no_other_module_of_the_gate_reads_a_group():
     assert sorted(users) == ["group_terms.py", "records.py"]  # the latter, whether there are any
 
 
-TREE = {
-    "name": "groups",
-    "data": {"name": "synthetic", "rows": 400, "features": 4, "groups": True},
-    "partition": {"name": "iid", "num_partitions": 4},
-    "problem": {
-        "name": "logistic_regression",
-        "silo_weights": "size",
-        "fairness": {"notion": "demographic_parity", "weight": 0.01},
-    },
-    "algorithm": {"name": "fair_minibatch_sgd", "num_rounds": 5, "step_size": 1, "clip_norm": 1},
-    "privacy": {"epsilon": 1},
-    "runtime": "inprocess",
-}
-
-
 def stated(**changes):
     """Of the silos, epsilon for the group alone."""
-    tree = copy.deepcopy(TREE)
-    for field, value in changes.items():
-        section, _, name = field.partition("__")
-        tree[section][name] = value
+    tree = changed(FAIR, {name.replace("__", "."): value for name, value in changes.items()})
     return {silo.get("epsilon_attribute") for silo in fedsim.price(tree).silos}
 
 
 def test_epsilon_of_the_group_is_stated_where_it_is_known_and_bounds_every_case():
     (own,) = stated()
     assert 0 < own < 1.0
-    (most,) = stated(problem__fairness=TREE["problem"]["fairness"] | {"weight": 50})
+    (most,) = stated(problem__fairness=FAIR["problem"]["fairness"] | {"weight": 50})
     assert most == pytest.approx(1.0, rel=1e-6)  # the clip's bound
     # Of a sampled batch a record's absence tells as well: features and labels are in it, the group is not.
     assert stated(algorithm__batch={"sampler": "subsample", "fraction": 0.1}) == {None}
@@ -144,11 +126,8 @@ def test_epsilon_of_the_group_is_stated_where_it_is_known_and_bounds_every_case(
 
 def test_the_mechanism_for_groups_needs_groups_that_are_no_feature_and_whole_batches():
     def refused(field, value, **changes):
-        tree = copy.deepcopy(TREE)
-        tree["privacy"]["mechanism"] = "attribute_gaussian"
-        for name, own in changes.items():
-            section, _, key = name.partition("__")
-            tree[section][key] = own
+        named = {name.replace("__", "."): own for name, own in changes.items()}
+        tree = changed(FAIR, {"privacy.mechanism": "attribute_gaussian", **named})
         with pytest.raises(InputError) as error:
             resolve(parse(tree))
         assert (error.value.field, error.value.value) == (field, value)
@@ -159,10 +138,6 @@ def test_the_mechanism_for_groups_needs_groups_that_are_no_feature_and_whole_bat
     batch = {"sampler": "subsample", "fraction": 0.1}
     assert "batches drawn at random" in refused(*mechanism, algorithm__batch=batch)
     plain = {"name": "noisy_minibatch_sgd", "num_rounds": 5, "step_size": 1, "clip_norm": 1}
-    tree = copy.deepcopy(TREE) | {
-        "algorithm": plain,
-        "privacy": {"epsilon": 1, "mechanism": "attribute_gaussian"},
-    }
-    del tree["problem"]["fairness"]
+    tree = changed(FAIR, {"algorithm": plain, "privacy.mechanism": "attribute_gaussian"})
     with pytest.raises(InputError, match="no price for gradient"):
         resolve(parse(tree))

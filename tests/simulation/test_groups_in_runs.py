@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.scenarios import FAIR, changed
 
 import fedsim
 from fedsim.data.arrays import Arrays
@@ -70,19 +71,7 @@ def test_without_an_attribute_gates_have_none() -> None:
 
 def test_a_fair_run_is_not_held_against_models_that_pay_for_no_fairness() -> None:
     def report(weight: float) -> Any:
-        tree = {
-            "name": "fair",
-            "data": {"name": "synthetic", "rows": 400, "features": 3, "groups": True},
-            "partition": {"name": "iid", "num_partitions": 2},
-            "problem": {
-                "name": "logistic_regression",
-                "silo_weights": "size",
-                "fairness": {"notion": "demographic_parity", "weight": weight},
-            },
-            "algorithm": {"name": "fair_minibatch_sgd", "num_rounds": 3, "step_size": 1, "clip_norm": 1},
-            "privacy": {"epsilon": 3},
-            "runtime": "inprocess",
-        }
+        tree = changed(FAIR, {"problem.fairness.weight": weight, "partition.num_partitions": 2})
         return fedsim.simulate(tree).summary
 
     assert report(0.0).joining is not None

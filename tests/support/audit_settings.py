@@ -4,9 +4,11 @@ import copy
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 from scipy import stats
 from support.scenarios import BASE, changed
 
+import fedsim
 from fedsim.scenario.load import parse
 from fedsim.scenario.resolve import resolve
 from fedsim.testing.attacks.search import Attack
@@ -38,3 +40,13 @@ def power(mu: float, runs: int, alarm: float) -> float:
     likely = int(stats.binom.isf(2e-7, runs, p))
     bound = stats.beta.ppf(1 - alarm / 2, likely + 1, runs - likely)
     return 1 - 4e-7 if -2 * stats.norm.ppf(bound) > 1.02 * mu else 0.0
+
+
+def assert_sums_not_flagged(tree: dict[str, Any], data: Any) -> None:
+    """Audit a scenario's sums under secure aggregation: sensitivity and noise are those that are priced."""
+    tree["privacy"] |= {"mechanism": "summed_gaussian", "honest_fraction": 1.0}
+    found = fedsim.audit(tree, data=data, effort=0.03)
+    assert not found.broken
+    for row in found.tree["silos"]:
+        assert row["sensitivity_ratio"] == pytest.approx(1.0, abs=1e-3)
+        assert row["noise_ratio"] == pytest.approx(1.0, abs=0.05)

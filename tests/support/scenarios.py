@@ -40,6 +40,21 @@ def changed(tree: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, An
     return made
 
 
+FAIR: dict[str, Any] = {
+    "name": "groups",
+    "data": {"name": "synthetic", "rows": 400, "features": 4, "groups": True},
+    "partition": {"name": "iid", "num_partitions": 4},
+    "problem": {
+        "name": "logistic_regression",
+        "silo_weights": "size",
+        "fairness": {"notion": "demographic_parity", "weight": 0.01},
+    },
+    "algorithm": {"name": "fair_minibatch_sgd", "num_rounds": 5, "step_size": 1, "clip_norm": 1},
+    "privacy": {"epsilon": 1},
+    "runtime": "inprocess",
+}
+"""Fair training on records of two groups."""
+
 SMALL = changed(
     BASE, {"algorithm.num_rounds": 6, "algorithm.step_size": 1.0, "privacy.epsilon": [1.0, 2.0, 4.0]}
 )
