@@ -58,7 +58,6 @@ PARTS: dict[str, list[tuple[Any, str]]] = {
         (LogisticRegression, "coefficient"),
         (SoftmaxRegression, "coefficient"),
         (records, "bounded"),
-        (releases.RoundReleases, "_clipped_sum"),
     ],
     "batches drawn": [(batches, "_draw"), (batches.RoundBatches, "next")],
     "records gathered": [(records, "_gather")],

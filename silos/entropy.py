@@ -29,6 +29,7 @@ from torch import Tensor
 
 from fedsim.common.seeds import digest128
 from fedsim.privacy.mechanism import Mechanism
+from fedsim.privacy.silo_gaussian import SiloGaussian
 from fedsim.protocol.plan import Plan, QueryShape
 
 
@@ -153,12 +154,15 @@ class Noise:
         plan: Plan,
         silos: int,
         size: Callable[[QueryShape], int],
+        dtype: torch.dtype = torch.float64,
     ) -> None:
-        """`size`: how many numbers the answer to a query holds."""
+        """`size`: how many numbers the answer to a query holds; `dtype`: what the run computes with."""
         self._mechanism, self._entropy = mechanism, entropy
         kinds = {id(asks): asks for asks in plan.rounds}  # rounds are alike as a rule
         sizes = {key: [size(query) for ask in asks for query in ask.queries] for key, asks in kinds.items()}
         self._sizes = [sizes[id(asks)] for asks in plan.rounds]
+        simulated = isinstance(entropy, SeededEntropy) and isinstance(mechanism, SiloGaussian)
+        self._kind = np.float32 if simulated and dtype == torch.float32 else np.float64  # of long vectors
         self._width = max(1, *map(sum, self._sizes)) if self._sizes else 1  # numbers of a silo in a round
         self._rounds = max(1, _NUMBERS // self._width)
         kept = max(-(-self._rounds // 4), _KEPT // max(1, silos * self._width))
@@ -171,7 +175,8 @@ class Noise:
         block, place = divmod(round_index, self._rounds)
         sizes = self._sizes[round_index]
         if self._rounds == 1:
-            return RoundNoise(self._mechanism, self._entropy.streams(members, block, Purpose.NOISE), sizes)
+            streams = self._entropy.streams(members, block, Purpose.NOISE)
+            return RoundNoise(self._mechanism, streams, sizes, np.empty((len(streams), 0), self._kind))
         part, place = divmod(place, self._kept)
         self._draw(members, block, part)
         drawn = self._values[:, place * self._width : (place + 1) * self._width]
@@ -205,24 +210,29 @@ class RoundNoise:
         mechanism: Mechanism,
         streams: Sequence[np.random.Generator],
         sizes: Sequence[int],
-        drawn: np.ndarray | None = None,
+        drawn: np.ndarray,
     ) -> None:
+        """`drawn`: what there is already, (members, numbers); its type is that of what follows."""
         self._mechanism, self._streams, self._sizes = mechanism, streams, deque(sizes)
-        self._drawn = np.empty((len(streams), 0)) if drawn is None else drawn
-        self._used = 0
+        self._drawn, self._used = drawn, 0
 
     def next(self) -> Tensor:
-        """The next query's noise, float64; how far ahead it is drawn changes nothing."""
+        """The next query's noise; how far ahead it is drawn changes nothing."""
         if self._used == self._drawn.shape[1]:
-            self._drawn, self._used = np.empty((len(self._streams), self._ahead())), 0
+            self._drawn, self._used = np.empty((len(self._streams), self._ahead()), self._drawn.dtype), 0
             self._mechanism.fill(self._streams, self._drawn)
-        begin, self._used = self._used, self._used + self._sizes.popleft()
-        return torch.from_numpy(self._drawn[:, begin : self._used])
+        begin, size = self._used, self._sizes.popleft()
+        self._used += self._taken(size)
+        return torch.from_numpy(self._drawn[:, begin : begin + size])
+
+    def _taken(self, size: int) -> int:
+        """Numbers of an answer; in float32 they are drawn in pairs."""
+        return size + size % 2 if self._drawn.dtype == np.float32 else size
 
     def _ahead(self) -> int:
         """The numbers of whole answers that are drawn at once: of the next one at least."""
         total = 0
-        for size in self._sizes:
+        for size in map(self._taken, self._sizes):
             if total and (total + size) * len(self._streams) > _AHEAD:
                 break
             total += size

@@ -54,7 +54,7 @@ class Releases:
         self.shares = [own.share for own in silos if own.share is not None]
         drawing = records.drawing(range(len(silos)))
         self.size = partial(size_of, dimension=self.dimension, features=problem.num_features)
-        self.noise = Noise(mechanism, entropy, plan, len(drawing), self.size)
+        self.noise = Noise(mechanism, entropy, plan, len(drawing), self.size, dtype)
 
     def other(
         self, query: CopiedQuery, blocks: Sequence[Block]

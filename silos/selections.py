@@ -35,6 +35,6 @@ def drawn(scores: Tensor, multipliers: Tensor, mechanism: Mechanism, noise: Call
     if isinstance(mechanism, GridGaussian):
         found = [chosen_exactly(each, epsilon) for each, epsilon in zip(own, epsilons, strict=True)]
     else:
-        uniform = ndtr(noise().flatten().numpy())
+        uniform = ndtr(noise().double().flatten().numpy())
         found = [chosen(*each) for each in zip(own, epsilons, uniform, strict=True)]
     return torch.tensor(found, dtype=torch.float64).unsqueeze(-1)

@@ -48,7 +48,12 @@ def scenario(kind: str, runtime: str) -> dict[str, object]:
         "algorithm": algorithm | {"batch": parts["batch"]},
         "privacy": {"epsilon": 2},
         "runtime": {"name": runtime, "dtype": parts["dtype"], "noise": parts.get("noise", "silos")},
-        "report": {"evaluate_every": ROUNDS // 10, "nonprivate_baseline": False, "baselines": False},
+        "report": {
+            "evaluate_every": ROUNDS // 10,
+            "nonprivate_baseline": False,
+            "baselines": False,
+            "clipping": kind != "aggregate",
+        },
     }
 
 

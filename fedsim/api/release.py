@@ -134,6 +134,7 @@ def _planned(given: Scenario, request: Mapping[str, Asked | Sequence[Asked]]) ->
     if not (mechanism := MECHANISMS[given.privacy.mechanism]).private:
         hint = "one with noise: values leave the silos"
         raise InputError("scenario.privacy.mechanism", mechanism.name, hint)
+    given.runtime.each_silo("runs that train a model")
     lists = {name: own if isinstance(own, Sequence) else [own] for name, own in request.items()}
     asked = [(name, each) for name, own in lists.items() for each in own]
     wrong = [each for _, each in asked if not isinstance(each, Asked)]

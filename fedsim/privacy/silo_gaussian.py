@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from math import inf
+from math import inf, pi
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
@@ -47,15 +47,16 @@ class SiloGaussian(Mechanism):
     def fill(self, streams: Iterable[np.random.Generator], rows: Iterable[np.ndarray]) -> None:
         """Standard normal numbers."""
         for stream, row in zip(streams, rows, strict=True):
-            stream.standard_normal(out=row)
+            _fill(stream, row)
 
     def perturb(
         self, total: Tensor, noise_ratio: float, z: Tensor, spread: float, clip: float | Tensor, noise: Noise
     ) -> None:
         """total += sigma noise."""
-        drawn, sigma = noise(), self.sigma(noise_ratio, z, spread, clip)
+        drawn = noise().to(total.dtype)  # mixed types take ten times longer below
         cohorts = total.view(-1, *drawn.shape)
-        cohorts.addcmul_(sigma.view(len(cohorts), -1, 1), drawn)
+        sigma = self.sigma(noise_ratio, z, spread, clip).view(len(cohorts), -1, 1)
+        cohorts.addcmul_(sigma, drawn)
 
     def noise_multipliers(self, census: Census, budgets: Sequence[Budget], limit: float) -> list[float]:
         """See `fedsim.privacy.calibrate`."""
@@ -70,6 +71,20 @@ class SiloGaussian(Mechanism):
         if set(samplers) <= _UNSAMPLED:
             return "exact Gaussian"
         return "privacy loss distribution, connect-the-dots, every rounding upwards"
+
+
+def _fill(stream: np.random.Generator, row: np.ndarray) -> None:
+    """Standard normal numbers; in float32 (simulated silos alone) by Box and Muller (1958), in half the time:
+    of 32 bits each, hence within 6.8; the first numbers are the same however many follow.
+    """
+    if row.dtype == np.float64:
+        stream.standard_normal(out=row)
+        return
+    words = stream.bit_generator.random_raw(-(-len(row) // 2)).view(np.uint32).astype(np.float32)
+    radius = np.sqrt(-2 * np.log(words[::2] * np.float32(2**-32) + np.float32(2**-33)))
+    angle = words[1::2] * np.float32(2 * pi * 2**-32)
+    row[::2] = radius * np.cos(angle)
+    row[1::2] = (radius * np.sin(angle))[: len(row) // 2]
 
 
 @dataclass(frozen=True)
@@ -130,7 +145,7 @@ class DrawnAtOnce(SiloGaussian):
     def fill(self, streams: Iterable[np.random.Generator], rows: Iterable[np.ndarray]) -> None:
         """One silo's numbers for all, of whom one uses them."""
         first, *others = rows
-        next(iter(streams)).standard_normal(out=first)
+        _fill(next(iter(streams)), first)
         for row in others:
             row[:] = first
 

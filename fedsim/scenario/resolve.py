@@ -287,6 +287,7 @@ def _check_noise(resolved: Resolved) -> None:
         "Gaussian noise": all(statistic(each.statistic).noise == "gaussian" for each in trace.plan.queries),
         "runs without prepare": not scenario.prepare,
         "runs without evaluate": scenario.evaluate is None,
+        "report.clipping false": not scenario.report.clipping,
         "silo_hosts 0": not scenario.runtime.silo_hosts,
     }.items():
         scenario.runtime.each_silo(what, fits)

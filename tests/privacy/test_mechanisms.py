@@ -6,6 +6,7 @@ from typing import get_args
 import numpy as np
 import pytest
 import torch
+from scipy import stats
 
 from fedsim.privacy import calibrate, cost
 from fedsim.privacy.calibrate import Budget
@@ -32,6 +33,27 @@ def test_gaussian_noise_is_the_streams_own_scaled_to_ratio_multiplier_and_clip()
     GAUSSIAN.perturb(total, 3.0, z, 2.0, clip, lambda: torch.from_numpy(rows))
     assert SiloGaussian().sigma(3.0, z, 2.0, clip).flatten().tolist() == [3.0, 120.0]
     torch.testing.assert_close(total, 1 + torch.tensor([[3.0], [120.0]]) * torch.from_numpy(rows))
+
+
+def test_float32_noise_is_standard_normal_to_its_tails_and_independent() -> None:
+    """By Kolmogorov and Smirnov, lags and tails, 1e-6 by chance each; 1.015 times the size is told apart."""
+    drawn = np.empty((4, 250_001), np.float32)
+    GAUSSIAN.fill([np.random.Generator(np.random.SFC64(seed)) for seed in range(4)], drawn)
+    values = drawn.astype(float)
+    assert stats.kstest(values.ravel(), "norm").pvalue > 1e-6
+    assert stats.kstest(1.015 * values.ravel(), "norm").pvalue < 1e-6
+    for lag in (1, 2, 3):
+        for one, other in ((values, values), (values**2, values), (values**2, values**2)):
+            assert stats.pearsonr(one[:, lag:].ravel(), other[:, :-lag].ravel()).pvalue > 1e-6
+    assert stats.pearsonr(values[0], values[1]).pvalue > 1e-6
+    for beyond in (3, 4, 4.5):
+        for side in (values, -values):
+            assert (
+                stats.binomtest(int((side > beyond).sum()), values.size, stats.norm.sf(beyond)).pvalue > 1e-6
+            )
+    again = np.empty((1, 7), np.float32)
+    GAUSSIAN.fill([np.random.Generator(np.random.SFC64(0))], again)
+    assert np.array_equal(again[0], drawn[0, :7])
 
 
 def test_a_row_without_a_stream_is_an_error() -> None:

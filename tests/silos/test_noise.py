@@ -169,14 +169,18 @@ class Uneven:
 
 
 def _uneven(
-    visits: Iterable[tuple[int, list[int]]], dimension: int, rounds: int, names: str = "abc"
+    visits: Iterable[tuple[int, list[int]]],
+    dimension: int,
+    rounds: int,
+    names: str = "abc",
+    dtype: torch.dtype = torch.float64,
 ) -> dict[Any, Tensor]:
     """{(round, silo, query): its noise}, on silos of zeros that are visited as told."""
     data = [(np.zeros((n, dimension)), np.zeros(n)) for n in ({"a": 3, "b": 3, "c": 9}[s] for s in names)]
-    gate = open_gate(data, LinearRegression(dimension), Uneven(rounds), names=list(names))
+    gate = open_gate(data, LinearRegression(dimension), Uneven(rounds), names=list(names), dtype=dtype)
     noise = {}
     for r, members in visits:
-        reply = gate.answer(r, {"w": torch.full((dimension,), r, dtype=torch.float64)}, members)
+        reply = gate.answer(r, {"w": torch.full((dimension,), r, dtype=dtype)}, members)
         for row, member in enumerate(members):
             noise |= {(r, names[member], k): value[row] for k, value in reply.items()}
     return noise
@@ -204,13 +208,18 @@ def test_no_noise_is_used_twice(dimension, rounds):
         assert all(torch.equal(other[place], value) for place, value in forward.items())
 
 
+@pytest.mark.parametrize(("dimension", "dtype"), [(600, torch.float64), (601, torch.float32)])
 @pytest.mark.parametrize("ahead", [1, 2000, 5000])
-def test_noise_does_not_depend_on_how_far_ahead_it_is_drawn(ahead, monkeypatch):
+def test_noise_does_not_depend_on_how_far_ahead_it_is_drawn(ahead, dimension, dtype, monkeypatch):
+    """Nor on which silos are asked together; float32 numbers are drawn in pairs, here with one to spare."""
     visits = [(r, [0, 1, 2]) for r in range(3)]
-    expected = _uneven(visits, 600, 3)
+    expected = _uneven(visits, dimension, 3, dtype=dtype)
     monkeypatch.setattr("silos.entropy._AHEAD", ahead)
-    found = _uneven(visits, 600, 3)
-    assert all(torch.equal(found[place], value) for place, value in expected.items())
+    for visited in (visits, [(r, [s]) for r in (2, 0, 1) for s in (1, 2, 0)]):
+        found = _uneven(visited, dimension, 3, dtype=dtype)
+        assert all(torch.equal(found[place], value) for place, value in expected.items())
+    answers = torch.cat([value / value.norm() for value in expected.values()])
+    assert len(answers.unique()) > 0.99 * len(answers)
 
 
 def test_noise_does_not_depend_on_how_much_of_a_block_is_kept(monkeypatch):

@@ -37,7 +37,7 @@ BASE: dict[str, Any] = {
     "algorithm": SGD,
     "privacy": {"epsilon": [1.0, 3.0, 9.0]},
     "runtime": {"name": "inprocess", "noise": "aggregate"},
-    "report": {"baselines": False, "nonprivate_baseline": False},
+    "report": {"baselines": False, "nonprivate_baseline": False, "clipping": False},
 }
 SILOS = {"runtime": {"name": "inprocess"}}
 TOLD = "noise of the sum, drawn at once: no deployed silo has this transcript"
@@ -149,6 +149,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "own models": ({"algorithm": OWN}, "linear"),
     "preparation": ({"prepare": [{"name": "standardise", "share": 0.1}]}, "prepare"),
     "evaluation": ({"evaluate": {"bins": 4}}, "evaluate"),
+    "counts of clipped terms": ({"report": {"clipping": True}}, "report.clipping false"),
     "silo hosts": ({"runtime": {"name": "ray", "silo_hosts": 2, "noise": "aggregate"}}, "silo_hosts"),
 }
 
@@ -173,7 +174,7 @@ def test_memory_is_refused():
         resolve(parse(BASE).model_copy(update={"algorithm": given}))
 
 
-def test_deployed_silos_audits_and_sweeps_are_refused():
+def test_deployed_silos_audits_sweeps_and_releases_are_refused():
     few = BASE | {"algorithm": SGD | {"num_rounds": 2}}
     with refused("scenario.runtime.noise", "aggregate", "silos"):
         deployable(parse(few))
@@ -181,6 +182,8 @@ def test_deployed_silos_audits_and_sweeps_are_refused():
         prepare(resolve(parse(few)))
     with refused("scenario.runtime.noise", "aggregate", "silos"):
         fedsim.sweep(few | {"sweep": {"grid": {"privacy.epsilon": [1, 2]}}}, workers=0)
+    with refused("scenario.runtime.noise", "aggregate", "silos"):
+        fedsim.release(few, {"x0": fedsim.Mean()})
 
 
 def test_price_page_and_summary_say_so(tmp_path):
