@@ -25,6 +25,8 @@ from rich.table import Table
 HEAD = ("against", "fedsim ms", "other ms", "ratio [min, max]", "target", "met", "start-up s", "peak MiB")
 SCRIPTS = {
     "bare": (False, "round_cost.py"),
+    "folded": (False, "folded_sweep.py"),
+    "cold": (False, "cold_start.py"),
     "logistic inprocess": (False, "peers/fedsim_rounds.py", "logistic", "inprocess"),
     "logistic ray": (False, "peers/fedsim_rounds.py", "logistic", "ray"),
     "numpy": (False, "peers/numpy_rounds.py"),
@@ -110,6 +112,8 @@ def rows(found: dict[str, Runs]) -> list[list[str]]:
     """The table's rows, in its order."""
     return [
         *_bare(found),
+        *_rows("60 runs side by side", [found["folded"]], _folded),
+        *_rows("cold start", [found["cold"]], _cold),
         *_pair(found, "(b) Flower", "logistic", "flower", 100),
         *_networks(found),
         *_pair(found, "(d) NumPy loops", "logistic", "numpy", 20),
@@ -127,7 +131,7 @@ def _bare(found: dict[str, Runs]) -> list[list[str]]:
         made = [
             Row(f"(a) {name}, {kind}", *(_joined(runs, kind, who) for who in (0, other)), at_most=most)
             for name, other, targets in (("bare loop", 1, (1.4, 1.6)), ("bare torch loop", 2, (1.0, 1.2)))
-            for kind, most in zip(("float64", "float32"), targets, strict=True)
+            for kind, most in zip(("float64", "float32", "local SGD"), (*targets, 1.4), strict=True)
         ]
         on_ray = found["logistic ray"]
         if isinstance(on_ray, str):
@@ -136,6 +140,23 @@ def _bare(found: dict[str, Runs]) -> list[list[str]]:
         return [*made, Row("(a) bare loop, float64; on Ray", _series(on_ray, TIME), loop, at_most=1.6)]
 
     return _rows("(a) bare torch loop", [found["bare"]], made)
+
+
+def _folded(runs: list[dict[str, Any]]) -> list[Row]:
+    times = (_joined(runs, TIME, who) for who in (0, 1))
+    return [Row("(a) a run of 60 side by side, against a bare loop each", *times, at_most=0.5)]
+
+
+def _cold(runs: list[dict[str, Any]]) -> list[Row]:
+    """Processor time of whole commands; importing torch takes some 2 s."""
+    return [
+        Row(f"{name}, from nothing, against importing torch", *_in_ms(runs, name), at_most=most)
+        for name, most in {"quickstart": 2.0, "bad input": 0.5}.items()
+    ]
+
+
+def _in_ms(runs: list[dict[str, Any]], field: str) -> list[list[float]]:
+    return [[seconds * 1e3 for seconds in _joined(runs, field, who)] for who in (0, 1)]
 
 
 def _pair(found: dict[str, Runs], name: str, ours: str, theirs: str, target: float) -> list[list[str]]:

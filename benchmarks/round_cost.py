@@ -1,8 +1,9 @@
 """What a round costs over the same arithmetic without a platform: `round_cost.py OUT`; writes JSON.
 
 25 silos x 1,238 records x 50 features, logistic regression, full batch, clipping and Gaussian noise,
-one thread, one process. The bare loop is written with the fastest forms of the same operations; both
-take turns, so that a busy machine slows both.
+one thread, one process; and local SGD on the same records, whose steps have a point for each silo. The bare
+loops are written with the fastest forms of the same operations; all take turns, so that a busy machine slows
+all.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedsim.algorithms.local_sgd import LocalSGD
 from fedsim.algorithms.noisy_minibatch_sgd import NoisyMinibatchSGD
 from fedsim.privacy.registry import GAUSSIAN
 from fedsim.problems.glm import LogisticRegression
@@ -25,7 +27,7 @@ from fedsim.protocol.dryrun import dry_run
 from fedsim.protocol.limits import Limits
 from fedsim.protocol.links import Answered
 from fedsim.protocol.plan import Terms
-from fedsim.simulation.host import MemoryLedger
+from fedsim.simulation.host import MemoryLedgers
 from server.aggregate import weighted
 from server.loop import run
 from server.participation import schedule
@@ -34,6 +36,7 @@ from silos.gate import Gate, lay_out
 from silos.sums import product
 
 SILOS, RECORDS, FEATURES, ROUNDS = 25, 1238, 50, 200
+LOCAL_ROUNDS, LOCAL_STEPS = 20, 10
 STEP, CLIP = 0.5, 1.0
 REPETITIONS = 9
 
@@ -59,10 +62,13 @@ class Link:
         return Answered(members, self._gate.answer(round_index, broadcast, members))
 
 
-def platform(silos: list[tuple[np.ndarray, np.ndarray]], dtype: torch.dtype) -> Callable[[], Tensor]:
-    """A run of ROUNDS rounds through the server loop and the gate; set-up is done before."""
-    problem = LogisticRegression(FEATURES)
-    algorithm = NoisyMinibatchSGD(ROUNDS, STEP, CLIP)
+def platform(
+    silos: list[tuple[np.ndarray, np.ndarray]],
+    dtype: torch.dtype,
+    algorithm: NoisyMinibatchSGD | LocalSGD,
+) -> Callable[[], Tensor]:
+    """A run through the server loop and the gate; set-up is done before."""
+    problem, num_rounds = LogisticRegression(FEATURES), int(algorithm.num_rounds)
     names = tuple(f"silo-{i:02d}" for i in range(SILOS))
     public = Public(
         names,
@@ -72,13 +78,13 @@ def platform(silos: list[tuple[np.ndarray, np.ndarray]], dtype: torch.dtype) -> 
     )
     plan = dry_run(algorithm, problem, public, 0, Limits()).plan
     records = lay_out(silos, problem, dtype)
-    terms = [Terms(name, RECORDS, 1.0, 1e-6, range(ROUNDS)) for name in names]
+    terms = [Terms(name, RECORDS, 1.0, 1e-6, range(num_rounds)) for name in names]
 
     def once() -> Tensor:
         entropy = SeededEntropy(0, 0, names, ["round cost"] * len(names))
-        ledgers = [MemoryLedger() for _ in names]
+        ledgers = MemoryLedgers(len(names))
         gate = Gate(records, problem, algorithm, plan, terms, GAUSSIAN, entropy, ledgers, Limits(), dtype)
-        rounds = schedule(SILOS, None, [False] * ROUNDS, 0, 0)
+        rounds = schedule(SILOS, None, [False] * num_rounds, 0, 0)
         start = time.perf_counter()
         for progress in run(algorithm, problem, public, 0, Link(gate), rounds, weighted):
             answer = progress.answer
@@ -116,22 +122,56 @@ def bare(
     return once
 
 
-def compare(dtype: torch.dtype, repetitions: int) -> list[list[float]]:
+def bare_local(silos: list[tuple[np.ndarray, np.ndarray]], fastest: bool = True) -> Callable[[], Tensor]:
+    """Local SGD's arithmetic and nothing else, in float64."""
+    x = torch.stack([torch.as_tensor(features) for features, _ in silos])
+    y = torch.stack([torch.as_tensor(target) for _, target in silos])
+    inverse_norm, sigma = 1 / x.norm(dim=-1), 10 * 2 * CLIP / RECORDS
+    rng = np.random.Generator(np.random.Philox(key=1))
+    times = product if fastest else torch.bmm
+
+    def once() -> Tensor:
+        start = time.perf_counter()
+        w = torch.zeros(FEATURES, dtype=torch.float64)
+        for _ in range(LOCAL_ROUNDS):
+            noise = torch.from_numpy(rng.standard_normal((LOCAL_STEPS, SILOS, FEATURES)))
+            own = w.repeat(SILOS, 1)
+            for step in range(LOCAL_STEPS):
+                bound = CLIP * inverse_norm
+                scores = times(x, own.unsqueeze(-1)).squeeze(-1)
+                coefficient = torch.clamp(scores.sigmoid() - y, -bound, bound)
+                mean = times(coefficient.unsqueeze(1), x).squeeze(1) / RECORDS
+                own -= STEP * (mean + sigma * noise[step])
+            w = own.mean(0)
+        once.seconds = time.perf_counter() - start  # type: ignore[attr-defined]
+        return w
+
+    return once
+
+
+def compare(runs: Sequence[Callable[[], Tensor]], rounds: int) -> list[list[float]]:
     """Milliseconds a round, taking turns: [fedsim's], [the bare loop's], [the loop's with torch alone]."""
-    silos = make_records(np.random.default_rng(0))
-    runs = platform(silos, dtype), bare(silos, dtype), bare(silos, dtype, fastest=False)
     for once in runs:
         once()
-    times: list[list[float]] = [[], [], []]
-    for _ in range(repetitions):
+    times: list[list[float]] = [[] for _ in runs]
+    for _ in range(REPETITIONS):
         for once, own in zip(runs, times, strict=True):
             once()
-            own.append(once.seconds * 1e3 / ROUNDS)  # type: ignore[attr-defined]
+            own.append(once.seconds * 1e3 / rounds)  # type: ignore[attr-defined]
     return times
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Compare, and write."""
     torch.set_num_threads(1)
-    kinds = {"float64": torch.float64, "float32": torch.float32}
-    result = {name: compare(dtype, REPETITIONS) for name, dtype in kinds.items()}
+    silos, result = make_records(np.random.default_rng(0)), {}
+    for name, dtype in {"float64": torch.float64, "float32": torch.float32}.items():
+        ours = platform(silos, dtype, NoisyMinibatchSGD(ROUNDS, STEP, CLIP))
+        result[name] = compare([ours, bare(silos, dtype), bare(silos, dtype, fastest=False)], ROUNDS)
+    ours = platform(silos, torch.float64, LocalSGD(LOCAL_ROUNDS, LOCAL_STEPS, STEP, CLIP))
+    result["local SGD"] = compare([ours, bare_local(silos), bare_local(silos, fastest=False)], LOCAL_ROUNDS)
     Path(sys.argv[1]).write_text(json.dumps(result), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
