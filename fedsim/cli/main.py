@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import os
 import sys
@@ -47,6 +48,7 @@ def main() -> Any:
             stream.flush()
             setattr(sys, name, _Stream(stream))
     lazily(*HEAVY)
+    gc.set_threshold(500_000)  # modules are no garbage: looking through them is an eighth of a short run
     try:
         return app(prog_name="fedsim")
     except ModuleNotFoundError as error:

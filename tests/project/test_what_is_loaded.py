@@ -36,6 +36,9 @@ NOT_LOADED = {
         "ray flwr sklearn dp_accounting matplotlib pandas scipy.stats"
     ),
     f"{QUICK}['--help']).exit_code == 0": "torch ray flwr numpy pydantic",
+    f"{QUICK}['simulate', 'quickstart', '--set', 'trials=1', '--set', 'runtime=inprocess']).exit_code == 0": (
+        "ray flwr sklearn dp_accounting scipy.stats sympy torch._dynamo torch._inductor matplotlib.pyplot"
+    ),
 }
 
 
@@ -48,3 +51,13 @@ def test_what_is_not_needed_is_not_loaded(statements):
     )
     done = python("-c", code, paths=())
     assert (done.returncode, done.stdout.splitlines()[-1:]) == (0, ["[]"]), done.stderr
+
+
+def test_a_command_does_not_look_for_garbage_among_modules_that_it_loads():
+    code = (
+        "import gc, sys; from fedsim.cli.main import main; sys.argv[1:] = ['privacy', 'quickstart']\n"
+        "try: main()\n"
+        "finally: print(gc.get_stats()[2]['collections'])"
+    )
+    done = python("-c", code, paths=())
+    assert (done.returncode, done.stdout.splitlines()[-1:]) == (0, ["0"]), done.stderr
