@@ -16,6 +16,9 @@ import typer
 from typer.core import TyperGroup
 
 import fedsim
+from fedsim.common.errors import InputError, PluginError, Refused
+from fedsim.common.files import VARIABLE, check_free, check_there
+from fedsim.common.process import check_reachable
 
 if TYPE_CHECKING:
     from fedsim.scenario.model import Scenario
@@ -39,8 +42,6 @@ class _PlainErrors(TyperGroup):
 
     def invoke(self, context: click.Context) -> Any:
         """Run the command that is named."""
-        from fedsim.common.errors import InputError, PluginError, Refused
-
         try:
             return super().invoke(context)
         except (click.ClickException, typer.Exit):
@@ -125,7 +126,6 @@ def ready(
         single: whether one with a `sweep` section is refused.
     """
     import fedsim.report  # noqa: F401  (a silo's installation has none, and refuses before it looks for one)
-    from fedsim.common.files import check_free
     from fedsim.scenario.load import load
 
     scenario = load(path, overrides or [])
@@ -139,8 +139,6 @@ def ready(
 
 def check_ready(scenario: Scenario) -> None:
     """Check all that can be checked without records: fields, files, downloads, the cluster's address."""
-    from fedsim.common.files import check_there
-    from fedsim.common.process import check_reachable
     from fedsim.data.fetch import obtain
 
     scenario.check()
@@ -176,8 +174,6 @@ def options(
 @contextmanager
 def spoken(names: Mapping[str, str]) -> Iterator[None]:
     """Errors name an argument or option as a person types it: {field: argument}."""
-    from fedsim.common.errors import InputError
-
     try:
         yield
     except InputError as error:
@@ -188,8 +184,6 @@ def spoken(names: Mapping[str, str]) -> Iterator[None]:
 @contextmanager
 def data_from(folder: Path | None) -> Iterator[None]:
     """Inside, the data folder is `folder`, also for processes started; a terminal shows downloads."""
-    from fedsim.common.errors import InputError
-    from fedsim.common.files import VARIABLE
     from fedsim.data.fetch import SHOW
 
     if folder is not None and not folder.is_dir():
@@ -222,8 +216,6 @@ def _download(title: str, total: int | None) -> Iterator[Callable[[int], None]]:
 
 def check_unused(place: Path, field: str) -> None:
     """InputError on `field` where something is at the place already: it is never written over."""
-    from fedsim.common.errors import InputError
-
     if place.exists() or place.is_symlink():
         raise InputError(field, str(place), "is there already, and is left as it is; give another")
 

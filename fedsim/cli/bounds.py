@@ -261,14 +261,12 @@ def _section(entry: Entry) -> str:
 
 
 def _met(entry: Entry) -> str:
-    lowest = entry["rows"][0]["target"]
-    return "Conditions: " + "; ".join(_condition(each, lowest) for each in entry["conditions"]) + "."
-
-
-def _condition(condition: Mapping[str, Any], lowest: float) -> str:
-    unmet = condition["unmet"]
-    where = f" from {unmet[0]:g} on" if unmet and unmet[0] != lowest else ""
-    return f"{condition['condition']}: {'not met' if unmet else 'met'}{where}"
+    lines = []
+    for each in entry["conditions"]:
+        unmet = each["unmet"]
+        where = f" from {unmet[0]:g} on" if unmet and unmet[0] != entry["rows"][0]["target"] else ""
+        lines.append(f"{each['condition']}: {'not met' if unmet else 'met'}{where}")
+    return f"Conditions: {'; '.join(lines)}."
 
 
 def _cells(row: Mapping[str, Any]) -> dict[str, str]:

@@ -19,6 +19,7 @@ from fedsim.cli import app as shared
 from fedsim.cli.app import DEPLOYMENT, DONE, FAILED, INTERRUPTED, app, ready
 from fedsim.cli.output import dated, print_failure, print_run, print_warnings, say, shown
 from fedsim.common.errors import InputError
+from fedsim.common.files import check_free
 
 if TYPE_CHECKING:
     from fedsim.deployment.federation_file import Federation
@@ -88,7 +89,6 @@ def _topology(
     console: Console, scenario: Scenario | None, overrides: Sequence[str], out: Path | None, resume: bool
 ) -> Topology:
     """Every party's folder: an earlier one's, or made now."""
-    from fedsim.common.files import check_free
     from fedsim.deployment.topology import opened, prepare
     from fedsim.scenario.resolve import resolve
 
@@ -143,7 +143,6 @@ def _run(
     scenario: Path, overrides: Sequence[str], federation: Path, out: Path, resume: bool, running: str | None
 ) -> int:
     """Deploy a scenario, through the SuperLink at `running` or one of this run's own; the exit code."""
-    from fedsim.common.files import check_free
     from fedsim.deployment.certs import notices
     from fedsim.deployment.federation_file import load_federation
     from fedsim.deployment.flower.grid import node_keys

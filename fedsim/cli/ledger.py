@@ -136,9 +136,7 @@ def ledger_verify(
 
 
 def _stated(receipt: Mapping[str, Any]) -> tuple[list[str], list[tuple[str, str]]]:
-    """A receipt's notices, and what it states, each with its name. Any error of a look-up or of arithmetic if
-    it has other content than a receipt.
-    """
+    """A receipt's notices, and {name: what it states}; errors of any kind if it has other content."""
     from silos.account import Caps, Cost
 
     terms, lifetime = receipt["terms"], Caps.from_tree(receipt["lifetime"])

@@ -16,6 +16,7 @@ from fedsim.cli.ledger import WORDS, State, cost_rows, ledger_of, study_rows, ti
 from fedsim.cli.output import print_facts, printable, say, titled
 from fedsim.common.errors import InputError, Refused
 from fedsim.common.files import writing
+from fedsim.common.plugins import load_none
 from fedsim.privacy.rounding import shown_down, shown_up
 
 if TYPE_CHECKING:
@@ -103,8 +104,6 @@ def offers_check(
     config: Annotated[Path, typer.Option(help="The silo's file (YAML).")],
 ) -> None:
     """Try an offer out: what it would cost, or why it is refused; nothing is stored or spent."""
-    from fedsim.common.plugins import load_none
-
     load_none()  # as the daemon
     from silos.book import read
     from silos.config import load_config

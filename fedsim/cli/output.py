@@ -97,9 +97,7 @@ def rendered(table: TextTable, title: str) -> RichTable:
 
 
 def print_silos(console: Console, privacy: Privacy | PriceStatement) -> None:
-    """Print for each silo its size, budget, cost and noise; of many silos, of the tightest; and the line on
-    what that is worth to a person.
-    """
+    """Print each silo's size, budget, cost and noise, of many the tightest's, and its worth to a person."""
     from fedsim.report.tables import capital
     from fedsim.report.texts import person_lines, silo_table
 
@@ -117,9 +115,7 @@ def titled(
     numbers: Sequence[str] = (),
     rest: str = "",
 ) -> RichTable:
-    """A table with columns of texts, of texts on one line, and of numbers, which stay whole: half a number is
-    a wrong number. A column `rest` has what these leave of the line.
-    """
+    """Columns of texts, texts on one line, numbers (half of one is wrong), and `rest` of what is left."""
     made = RichTable(
         title=title, title_justify="left", box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=padding
     )
@@ -141,9 +137,7 @@ def printable(text: str) -> str:
 
 
 def print_facts(console: Console, lines: Iterable[str], rows: Iterable[tuple[str, str]]) -> None:
-    """Print lines, and rows with a name each, which go on below their own beginning; what they quote may be
-    another's. A key, 64 digits, stays whole.
-    """
+    """Print lines and named rows, which go on below their beginning; what they quote may be another's."""
     for line in lines:
         console.print(printable(line), highlight=False, markup=False)
     for name, value in rows:
@@ -168,31 +162,21 @@ def print_failure(console: Console, failure: str) -> None:
 
 def print_run(console: Console, done: Run, directory: Path) -> None:
     """Print a run's result, what it cost whom, and where its files are."""
+    from fedsim.report import texts
     from fedsim.report.page import listing
-    from fedsim.report.texts import (
-        GROUPS_TITLE,
-        METRICS_TITLE,
-        groups_table,
-        metrics_table,
-        remarks,
-        result_line,
-    )
 
     summary = done.summary
     print_notices(console, summary.privacy.notices)
     print_warnings(console, summary.warnings)
-    console.print(result_line(summary))
-    for line in remarks(summary):
+    console.print(texts.result_line(summary))
+    for line in texts.remarks(summary):
         console.print(line, markup=False, highlight=False)
     if summary.trials.finished and (summary.deployment is None or summary.baselines):
-        console.print()
-        console.print(rendered(metrics_table(summary), METRICS_TITLE))
+        console.print("", rendered(texts.metrics_table(summary), texts.METRICS_TITLE), sep="\n")
     if summary.groups:
-        console.print()
-        console.print(rendered(groups_table(summary.groups), GROUPS_TITLE))
+        console.print("", rendered(texts.groups_table(summary.groups), texts.GROUPS_TITLE), sep="\n")
     if summary.privacy.silos:
         console.print()
         print_silos(console, summary.privacy)
         console.print()
-    files = ", ".join(listing(directory))
-    say(console, f"Wrote {shown(directory)}/ ({files})")
+    say(console, f"Wrote {shown(directory)}/ ({', '.join(listing(directory))})")

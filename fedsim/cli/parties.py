@@ -8,7 +8,9 @@ from typing import Annotated
 import typer
 
 from fedsim.cli.app import DEPLOYMENT, DONE, FAILED, app
+from fedsim.common.errors import InputError
 from fedsim.common.files import writing
+from fedsim.common.plugins import load_none
 
 
 @app.command(rich_help_panel=DEPLOYMENT)
@@ -88,8 +90,6 @@ def silo(
     if context.invoked_subcommand:
         context.obj = config
         return
-    from fedsim.common.plugins import load_none
-
     load_none()  # before what lists algorithms and data sets is imported
     from silos.config import load_config
 
@@ -107,8 +107,6 @@ def silo_model(
     out: Annotated[Path, typer.Option(help="New directory, for `fedsim predict`.")],
 ) -> None:
     """Write the silo's own model of a run with own models; it never leaves by itself."""
-    from fedsim.common.plugins import load_none
-
     load_none()
     from silos.config import load_config
     from silos.own_model import write_own_model
@@ -145,7 +143,6 @@ def preflight(
     key: Annotated[Path | None, typer.Option(help="With --superlink: the node's private key.")] = None,
 ) -> None:
     """Check a silo's machine: files, owners, disk, last day; or with --superlink network, dates and clock."""
-    from fedsim.common.errors import InputError
     from silos.preflight import of_daemon, of_node
 
     if (config is None) == (superlink is None):

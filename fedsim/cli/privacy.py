@@ -82,7 +82,10 @@ def show_conversions(console: Console, values: Conversions) -> None:
 def _cells(silo: SiloConversions, groups: int) -> list[str]:
     cells = [_cell(entry.guarantee) for entry in silo.group]
     recipe = silo.record_level_for_user_level_budget
-    return [*cells, *[""] * (groups - len(cells)), _cell(silo.user_level), _to_set(recipe)]
+    to_set = "only up to epsilon 1"
+    if recipe is not None:  # rounded down, so that it may be set to the number shown
+        to_set = f"({shown_down(recipe.epsilon)}, {shown_down(recipe.delta, 2)})"
+    return [*cells, *[""] * (groups - len(cells)), _cell(silo.user_level), to_set]
 
 
 def _print_fitting(
@@ -114,13 +117,6 @@ def _weakest_first(silo: SiloConversions) -> float:
 
 def _cell(guarantee: Guarantee | None) -> str:
     return f"({shown_up(guarantee.epsilon)}, {shown_up(guarantee.delta, 2)})" if guarantee else "no guarantee"
-
-
-def _to_set(budget: Guarantee | None) -> str:
-    """A budget rounded down, so that it may be set to the number shown."""
-    if budget is None:
-        return "only up to epsilon 1"
-    return f"({shown_down(budget.epsilon)}, {shown_down(budget.delta, 2)})"
 
 
 @app.command(rich_help_panel=PRIVACY)
@@ -209,9 +205,7 @@ def _transcript(
 
 
 def _daemons(scenario: Scenario | None, folder: Path, silo: str | None, effort: float, as_json: bool) -> bool:
-    """Attack the daemons in a folder as a malicious server and print the attained epsilon; True if a claim
-    is broken.
-    """
+    """Attack a folder's daemons as a malicious server and print what that attains; True if a claim breaks."""
     from fedsim.api.audit import audit_daemons
 
     if scenario is None:

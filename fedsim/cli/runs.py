@@ -15,6 +15,7 @@ from rich.table import Table
 from fedsim.cli.app import RUNS, app, spoken
 from fedsim.cli.output import dated, print_notices, say, shown, titled
 from fedsim.common.errors import InputError
+from fedsim.common.files import atomic_file, check_free, writing
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -38,7 +39,6 @@ def compare(
     out: Annotated[Path | None, typer.Option(help="New directory; default runs/comparison-TIME.")] = None,
 ) -> None:
     """Put runs and sweeps into one table and one figure, a metric against epsilon or another, on a page."""
-    from fedsim.common.files import check_free
     from fedsim.report.comparison import FILES, compared, source_of
     from fedsim.report.sweep_summary import SHARED
 
@@ -172,8 +172,6 @@ def _save(model: Predictor, to: Library, place: Path) -> None:
 @contextmanager
 def _new_file(place: Path, suffixes: Sequence[str]) -> Iterator[Path]:
     """Yield where to write; `place` is checked before anything is done for it, and is whole or not there."""
-    from fedsim.common.files import atomic_file, writing
-
     if place.suffix not in suffixes:
         raise InputError("--out", str(place), f"must end in {' or '.join(suffixes)}")
     if place.exists():

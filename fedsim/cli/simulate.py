@@ -28,6 +28,7 @@ from fedsim.cli.output import (
     titled,
 )
 from fedsim.common.errors import InputError
+from fedsim.common.files import UNFINISHED, taken
 from fedsim.privacy.rounding import shown_up
 
 if TYPE_CHECKING:
@@ -65,8 +66,6 @@ def simulate(
 
 def _unfinished(run: Path) -> Path:
     """The scenario file of a run directory that is to go on."""
-    from fedsim.common.files import UNFINISHED
-
     file = run / UNFINISHED / "scenario.yaml"
     if not file.is_file():
         hint = "holds no unfinished run: one that was interrupted keeps what it needs to go on"
@@ -79,7 +78,6 @@ def _run(scenario: Scenario, out: Path | None, resume: Path | None, output: Outp
     from fedsim.api.given import resolved_of
     from fedsim.api.progress import run_display
     from fedsim.api.simulate import follow, with_drawn
-    from fedsim.common.files import taken
     from fedsim.report.privacy_statement import parameters
     from fedsim.scenario.resolve import with_seed
     from fedsim.simulation.failures import WorkerLost
@@ -166,20 +164,16 @@ def sweep(
 
 
 def _print_sweep(sweep: Sweep, directory: Path, output: Output) -> int:
+    if sweep.lost:
+        print_failure(output.errors, sweep.lost)
     if sweep.interrupted:
-        return _print_interrupted(output.errors, sweep, directory)
+        again = f"the same command with --out {directory} goes on from there"
+        say(output.errors, f"Interrupted: {sweep.kept} finished cells are kept; {again}.")
+        return FAILED if sweep.lost else INTERRUPTED
     _failures(output.errors, sweep, directory)
     _report(output.results, sweep, directory)
     output.summary({"directory": str(directory), **sweep.summary.tree()})
     return FAILED if sweep.results.failures else DONE
-
-
-def _print_interrupted(console: Console, sweep: Sweep, directory: Path) -> int:
-    if sweep.lost:
-        print_failure(console, sweep.lost)
-    again = f"the same command with --out {directory} goes on from there"
-    say(console, f"Interrupted: {sweep.kept} finished cells are kept; {again}.")
-    return FAILED if sweep.lost else INTERRUPTED
 
 
 def _failures(console: Console, sweep: Sweep, directory: Path) -> None:
