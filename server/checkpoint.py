@@ -76,9 +76,7 @@ class Checkpoint:
 
     @classmethod
     def create(cls, path: Path, run: RunRecord, heads: dict[str, str]) -> Self:
-        """A new run's file; `heads` is shared with those that update it. InputError if a run's file is there,
-        or it cannot be written.
-        """
+        """A new run's file, which shares `heads`; InputError if there is one, or it cannot be written."""
         cls.check_free(path)
         try:
             AppendLog.create(path, run.body())
@@ -95,9 +93,7 @@ class Checkpoint:
 
     @classmethod
     def open(cls, path: Path) -> Self:
-        """The file of a run that did not end; its rounds are read by `next`. InputError if there is none, it
-        is damaged, or another process has it.
-        """
+        """The file of an unfinished run, read by `next`; InputError if it is absent, damaged or in use."""
         with ExitStack() as held:
             log = _held(path)
             held.callback(log.close)

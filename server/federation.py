@@ -176,9 +176,7 @@ class RemoteSilos:
         members: Sequence[int],
         mark: Mark | None = None,
     ) -> Answered:
-        """One round; see the module. With secure aggregation it takes the shuffler's mark. Refused if too few
-        silos answered.
-        """
+        """One round, with the shuffler's mark under secure aggregation; Refused if too few answered."""
         if not members:
             raise Refused("no silo that this epoch began with takes part")
         names = [self.names[member] for member in members]

@@ -72,9 +72,7 @@ class Reports:
 
 
 def read(data: bytes, identity: bytes, kind: type[Kind]) -> tuple[Kind, Frame]:
-    """A silo's reply; WrongReply if it is not signed by that identity, an Ed25519 public key of 32 bytes, is
-    of another kind, or is a refusal.
-    """
+    """A silo's reply; WrongReply if it is of another kind, or not signed by this Ed25519 key (32 bytes)."""
     frame = _signed(data, identity)
     if frame.kind == Refusal.kind:
         refusal = _head(frame, Refusal)

@@ -60,9 +60,7 @@ class ShufflerClient:
         return self._seen(self._exchanged(body, lambda data: shuffling.greeting(data, self._identity)))
 
     def released(self, request: Request) -> Release:
-        """What the shuffler makes of a request. NotReleased if it refuses, or is not the roster's; Refused if
-        it does not answer.
-        """
+        """Its release. NotReleased if it refuses, or is not the roster's; Refused without an answer."""
         release = self._exchanged(request.body(), lambda data: Release.read(data, request, self._identity))
         self._seen(release.mark)
         return release
@@ -192,9 +190,7 @@ class KeptRequest:
             raise InputError("checkpoint", str(error), "a disk with room for a round's reports") from None
 
     def find(self, run: str, round_index: int, broadcast: str) -> Asked | None:
-        """The request of this round, if it is the one that is kept. InputError if what is kept cannot be
-        read.
-        """
+        """The request of this round, if it is kept. InputError if what is kept cannot be read."""
         try:
             if (kept := self.log.kept(_REQUEST)) is None:
                 return None

@@ -63,9 +63,7 @@ class Shuffler:
             return frame
 
     def mark(self, echoed: str) -> Mark:
-        """Where its chain stands; Refused if it has not the entry `echoed`, the last one that the one who
-        asks has seen, hexadecimal; "" for none.
-        """
+        """Where its chain stands; Refused if it has not the entry `echoed` (hexadecimal; "" for none)."""
         with self._lock:
             if echoed and not self._store.knows(echoed):
                 raise Refused("the shuffler's notes do not hold what this server has seen: an older copy")

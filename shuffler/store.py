@@ -87,9 +87,7 @@ class FileStore:
 
     @staticmethod
     def create(path: Path, identity: str) -> None:
-        """A file without notes, for a shuffler of this public key. InputError if there is one already,
-        Refused if it cannot be written.
-        """
+        """An empty file for a shuffler of this public key; InputError if there is one, Refused if not."""
         if path.exists():
             raise InputError("state", str(path), "there are notes already; they are never begun anew")
         try:
@@ -146,9 +144,7 @@ class FileStore:
             return self._log.knows(bytes.fromhex(head))
 
     def note(self, run: str, round_index: int, request: str, reply: bytes) -> None:
-        """Note for good that a round is released; the reply may leave once this has returned. Refused if
-        there is a note of the round, or it cannot be written.
-        """
+        """Note for good that a round is released, before its reply leaves; Refused if it cannot be noted."""
         with self._usable():
             self._log.append(_key(run, round_index), request.encode(), (run, reply), KEPT_REPLIES)
             self._noted.write(self.newest)

@@ -140,9 +140,7 @@ class Run:
         return self.predictor(trial, nonprivate=nonprivate).to_sklearn()
 
     def to_torch(self, trial: int | None = None, *, nonprivate: bool = False) -> nn.Module:
-        """The model as a torch module, which takes `predictor().features(table)`; see `Predictor.to_torch`.
-        InputError as of `predictor`.
-        """
+        """A torch module of `predictor().features(table)` (`Predictor.to_torch`); errors of `predictor`."""
         return self.predictor(trial, nonprivate=nonprivate).to_torch()
 
     @property
@@ -192,9 +190,7 @@ class Run:
 
 
 def load_run(path: str | os.PathLike[str]) -> Run:
-    """Read a run directory back, as `fedsim simulate` and `Run.save` write it; InputError names the file that
-    is missing, damaged, or of another version.
-    """
+    """Read a run directory back, as `Run.save` writes it; InputError names the file that is wrong."""
     return Run(read(Path(path)), Path(path))
 
 

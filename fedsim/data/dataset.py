@@ -125,9 +125,7 @@ class Dataset(Section, ABC):
             raise InputError("scenario.data.preprocessing_cost", None, hint)
 
     def check_alone(self, section: str) -> None:
-        """Require that a silo can prepare its records by itself, record by record (not `pools_records`);
-        InputError names the field of `section` that prevents it.
-        """
+        """InputError on the field of `section` that keeps a silo from preparing its records by itself."""
         for field in self.fitted:
             hint = "is fitted on records without noise, which exists in simulation only; use declared ranges"
             raise InputError(f"{section}.{field}", getattr(self, field), hint)

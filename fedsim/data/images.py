@@ -97,9 +97,7 @@ def there(path: Path) -> Path:
 def of_each(
     labels: Ints, count: int, names: tuple[str, ...], rng: np.random.Generator, field: str
 ) -> list[Ints]:
-    """Places of `count` images of each label, codes among `names`, in random order; InputError on `field`,
-    the setting that asks for them, if there are fewer.
-    """
+    """Places of `count` images of each label, in random order; InputError on `field` if there are fewer."""
     found = []
     for code, name in enumerate(names):
         places = np.flatnonzero(labels == code)

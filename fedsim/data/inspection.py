@@ -127,9 +127,7 @@ def inspect(
     silo: str | None = None,
     reading: Reading = DEFAULTS,
 ) -> Inspection:
-    """Read every record of a CSV or Parquet table, or of one for each silo. InputError on `path`, `target` or
-    `silo`: a file is unreadable, or a column is missing.
-    """
+    """Read every record of a table, or of several; InputError on `path`, `target` or `silo`."""
     table, silo = open_tables(paths, "path", reading, silo)
     found = surveyed(table, target, silo, reading)
     return Inspection(

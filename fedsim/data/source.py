@@ -126,9 +126,7 @@ class Source(ABC):
 
     @property
     def feature_names(self) -> tuple[str, ...]:
-        """Names of the features in order; by default, the columns that are neither target, label, silo nor
-        person.
-        """
+        """Names of the features in order: by default all columns but target, label, silo and person."""
         others = (self.target, self.label_column, self.silo_column, self.person_column)
         return tuple(column for column in self.columns if column not in others)
 
@@ -240,9 +238,7 @@ _ZEROS = re.compile(r"(?<!\d)0+(?=\d)")
 
 
 def require_labels(codes: Ints, column: str, field: str, cure: str = "complete the records first") -> None:
-    """Refuse missing labels: a partition uses recorded values only, never imputed ones. InputError on
-    `field` counts the records without a label.
-    """
+    """InputError on `field`, with the count, for records without a label: none is ever imputed."""
     without = np.flatnonzero(codes == NO_LABEL)
     if len(without):
         count = f"{len(without):,} of {len(codes):,} records have no value there"

@@ -58,9 +58,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def confine(parent: int, binds: Sequence[Sequence[str]], limits: dict[str, int]) -> None:
-    """Confine this process for good. OSError or LookupError if the kernel, or its settings, do not allow a
-    step, which the text names.
-    """
+    """Confine this process for good; OSError or LookupError names the step that the kernel does not allow."""
     os.closerange(3, 1 << 20)
     os.umask(0o022)
     program = seccomp(platform.machine())

@@ -126,9 +126,7 @@ def public_in(head: Mapping[str, Any], arrays: Mapping[str, Tensor]) -> Public:
 
 
 def constants_out(tree: dict[str, Any], arrays: Mapping[str, Tensor]) -> tuple[dict[str, Any], Arrays]:
-    """A problem as data: frames hold floating-point numbers alone, so whole ones travel as such. InputError
-    if a whole number is too large for that.
-    """
+    """A problem as floating-point numbers, as frames have them; InputError if a whole one is too large."""
     for value in arrays.values():
         whole = not value.is_floating_point() and value.dtype != torch.bool and value.numel() > 0
         if whole and int(value.abs().max()) > 2**53:

@@ -79,9 +79,7 @@ class Isolated:
         return self._call("make", self._recipe, {}, _PROBLEM, "made")
 
     def remake(self, recipe: Mapping[str, Any]) -> None:
-        """Have the same child make other parts; a server method that has begun keeps its own. InputError,
-        Refused or PluginError if they cannot be made.
-        """
+        """Have the child make other parts; a server method that has begun keeps its own. Errors as `made`."""
         if recipe != self._recipe or self._child is None:
             self._recipe = dict(recipe)
             for name in ("made", "problem"):

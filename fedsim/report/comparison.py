@@ -63,9 +63,7 @@ class Comparison:
 
     @property
     def errors(self) -> Table:
-        """One row per mean of the metric: whose, at which epsilon (none: no privacy) or value of the other
-        metric, its 90 % interval.
-        """
+        """A row per mean: whose, at which epsilon (none: no privacy) or other metric, its 90 % interval."""
         return Table(pa.Table.from_pylist(self._rows()))
 
     def _rows(self) -> list[dict[str, Any]]:

@@ -113,9 +113,7 @@ _PREPARED = "prepared."
 
 
 def write_models(models: Mapping[Any, Tensor], fitted: Fitted | None, file: Path) -> str:
-    """Write a trial's models, by variant, and what prepares its records, atomically; returns the SHA-256.
-    OSError if they cannot be written.
-    """
+    """Write a trial's models and what prepares its records, atomically; returns the SHA-256, or OSError."""
     named = {variant: model.contiguous() for variant, model in models.items()}
     if fitted is not None:
         named |= {_PREPARED + name: torch.from_numpy(value) for name, value in _arrays(fitted).items()}

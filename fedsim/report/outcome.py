@@ -55,9 +55,7 @@ def mean(values: Sequence[float | None]) -> float | None:
 
 
 def interval90(values: np.ndarray) -> Interval | None:
-    """The 5th and 95th percentile over trials: where 90 % of single runs fall, not where the mean lies. Of
-    fewer than `FEW` the lowest and the highest.
-    """
+    """The 5th and 95th percentile, where 90 % of single runs fall; of fewer than `FEW` the extremes."""
     if not len(values):
         return None
     low, high = np.percentile(values, [0, 100] if len(values) < FEW else [5, 95])

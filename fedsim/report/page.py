@@ -74,9 +74,7 @@ def write_page(directory: Path) -> Path:
 
 
 def publish(directory: Path, fill: Callable[[Path], None]) -> Path:
-    """Let `fill` write report.html and its figures into a folder, and move them to `directory`. InputError if
-    the directory cannot be written.
-    """
+    """Let `fill` write the page and its figures, and move them to `directory`; InputError if it cannot."""
     with writing(directory, "RUN"), atomic_files(directory) as draft:
         fill(draft)
     return directory / PAGE

@@ -102,9 +102,7 @@ _FEWEST_ROUNDS = 5
 
 
 def figure_of(run: RunData, what: str) -> Figure:
-    """One of `MEASURED_FIGURES` against rounds, "calibration", "silos" or "spend"; InputError if there is no
-    such figure, or nothing to show in it.
-    """
+    """The figure of a metric, or of another name in `known`; InputError if it has nothing to show."""
     column = {short: name for name, (short, _) in MEASURED_FIGURES.items()}.get(what, what)
     known: dict[str, Callable[[RunData], Figure | None]] = {
         **{name: partial(against_rounds, column=name) for name in MEASURED_FIGURES},

@@ -65,9 +65,7 @@ class Predictor:
         return linear and self.fitted is not None and self.fitted.recipe.intercept
 
     def scores(self, table: Any) -> Floats:
-        """The problem's scores of records, by the code of training: (n,), or (n, outputs). InputError as of
-        `features`, or if a network cannot be applied to a record.
-        """
+        """(n,) or (n, outputs), as in training; InputError as of `features`, or if a score is not finite."""
         features = torch.as_tensor(self._known.features(table)).to(self.parameters.dtype)
         scores = self.problem.scores(features, self.parameters)
         bad = (~scores.isfinite()).nonzero()
@@ -123,9 +121,7 @@ class Predictor:
         return module.eval()
 
     def coefficients(self) -> tuple[Tensor, Tensor]:
-        """Weights (outputs, d) of a linear model's `features`, and biases (outputs,), 0 without one.
-        InputError if it is a network.
-        """
+        """Weights (outputs, d) and biases (outputs,), 0 without one; InputError if it is a network."""
         if isinstance(self.problem, NeuralNetwork):
             raise InputError("model", "neural_network", "must be linear; a network has `to_torch`")
         matrix = self.parameters.reshape(self.problem.num_features, self.problem.num_outputs)
@@ -134,9 +130,7 @@ class Predictor:
         return matrix[:-1].T.clone(), matrix[-1].clone()
 
     def to_sklearn(self) -> Pipeline:
-        """A linear model as scikit-learn's: see `fedsim.report.to_sklearn`. InputError if it is a network, or
-        of a loss that scikit-learn has no model for.
-        """
+        """See `fedsim.report.to_sklearn`; InputError for a network, or a loss that scikit-learn lacks."""
         from fedsim.report.to_sklearn import pipeline_of
 
         weights, bias = (value.double().numpy() for value in self.coefficients())

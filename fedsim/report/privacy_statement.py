@@ -267,9 +267,7 @@ def price(
     convert: bool = False,
     evaluated: Sequence[Admitted] = (),
 ) -> PriceStatement:
-    """The cost of a plan that silos have admitted; `verified` has dp-accounting's epsilon of each silo, and
-    `evaluated` what they admitted of the evaluation.
-    """
+    """The cost of an admitted plan, with dp-accounting's `verified` epsilons and `evaluated` admissions."""
     more = [{"epsilon_dp_accounting": each} for each in verified]
     silos, parts = admitted_rows(resolved, admitted, more, evaluated), how(resolved)
     return PriceStatement(

@@ -115,9 +115,7 @@ class Evaluated(NamedTuple):
 
 
 class ClippedRound(NamedTuple):
-    """Clipping in one round: the number of terms, the fraction that was shortened, and the median norm of all
-    terms over the clipping norm.
-    """
+    """Terms of a round, the fraction that is shortened, and the median norm over the clipping norm."""
 
     trial: int
     round: int

@@ -259,8 +259,8 @@ _NO_NOISE = "# No privacy: this run neither clipped nor added noise.\n"
 
 
 def write(outcome: Outcome, run: RunData, folder: Path, place: Path) -> None:
-    """Write all data of a run, `run` being the results of `outcome`, into an empty folder, which will be at
-    `place`: file names in the scenario are relative to that.
+    """Write a run's data, `run` being of `outcome`, into an empty folder; it will be at `place`, which file
+    names in the scenario are relative to.
     """
     head = _DEPLOYED if outcome.deployed else SECRET if outcome.main == "private" else _NO_NOISE
     (folder / "scenario.yaml").write_text(head + to_yaml(scenario_tree(outcome, place)), encoding="utf-8")

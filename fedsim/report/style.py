@@ -103,9 +103,7 @@ def thinned(count: int, most: int = 300) -> np.ndarray:
 
 
 def labels_beside(figure: Figure, axes: Axes) -> None:
-    """Name each line to the right of the axes, at the height of its end: in the lines' order, so that no two
-    leaders cross.
-    """
+    """Name each line to the right of the axes, by its end's height and in that order: no leaders cross."""
     ends, (low, high) = _ends(axes), axes.get_ylim()
     starts = [min(max((end - low) / (high - low), 0.0), 1.0) for end, _, _ in ends]
     step = _LINE / (0.7 * figure.get_figheight())

@@ -366,9 +366,7 @@ class Clipping(Part):
 
 
 class LeftOut(Part):
-    """A silo whose answers some rounds went without, in words `which` of them from 1 on; `reasons` are its
-    first few different ones.
-    """
+    """A silo that some rounds went without: `which`, from 1 on, and its first few different `reasons`."""
 
     name: str
     rounds: int

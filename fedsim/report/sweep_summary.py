@@ -161,9 +161,7 @@ class BaselineGroup(Part):
 
 
 class SweepSummary(Part):
-    """A sweep; `metric` is plotted, against a second one if there is `against`; `error_name` says what the
-    error is (None where nothing finished).
-    """
+    """`metric` is plotted, `against` another if there is one; `error_name` is None where none finished."""
 
     format: str
     scenario: str

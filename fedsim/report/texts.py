@@ -218,9 +218,7 @@ _GAPS = ("parity_gap", "odds_gap")  # what a table has of the metrics of groups,
 
 
 def distinct(names: Sequence[str], rows: Sequence[Values], metric: str) -> list[str]:
-    """The names, with the chosen `metric` and its kind first, and without `loss` where it is the log loss in
-    every row, of which a chosen one stays.
-    """
+    """The chosen `metric` and its kind first, and `loss` only where it is chosen or not the log loss."""
     pairs = [(row.loss, row.log_loss) for row in rows if row.loss is not None]
     alike = all(log is not None and math.isclose(loss, log, rel_tol=1e-5) for loss, log in pairs)
     dropped = "log_loss" if metric == "loss" else "loss"

@@ -93,9 +93,7 @@ class Trackers:
 
 
 def open_trackers(names: Sequence[str], simulation: bool, complain: Callable[[str], None]) -> Trackers:
-    """Build the trackers that are named; reads no entry point where none is. InputError if no such tracker is
-    installed, or it cannot be made.
-    """
+    """Build the trackers that are named; InputError if one is not installed, or cannot be made."""
     known = entry_points(GROUP) if names else {}
     built: dict[str, Tracker] = {}
     for name in names:

@@ -27,9 +27,7 @@ class _Pair(NamedTuple):
 
 
 def joining(outcome: Outcome) -> Joining | None:
-    """The chosen metric on silos' own test records, alone and joined; None where no silo has both, or where
-    only the federation's model pays for fairness.
-    """
+    """The chosen metric of silos alone and joined; None where one is not known or pays for fairness alone."""
     metric = outcome.resolved.scenario.report.metric
     alone = {
         (row.trial, row.silo): value(row, metric)

@@ -39,9 +39,7 @@ class EnvelopeKey:
 
     @classmethod
     def create(cls, folder: Path) -> Self:
-        """Draw a key and write `envelopes.key` (hexadecimal, mode 0600) and `envelopes.pub` (public).
-        InputError if there is a key already.
-        """
+        """Draw a key: `envelopes.key` (hexadecimal, 0600), `envelopes.pub`. InputError if there is one."""
         made = cls.draw()
         write_key(folder / KEY_FILE, made._key.private_bytes_raw(), "envelopes")
         with atomic_file(folder / PUBLIC_FILE) as draft:

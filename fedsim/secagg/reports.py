@@ -175,9 +175,7 @@ def seal_report(
 
 
 def open_report(report: bytes, context: ReportContext, roster: Roster, key: EnvelopeKey) -> Opened:
-    """A report by a silo of the roster, for this context; `key` is the shuffler's. Refused if it is anything
-    else. The reason holds nothing of what is in it.
-    """
+    """A report of a roster's silo for this context; Refused if not, by a reason that tells nothing of it."""
     form = context.form
     if len(report) != form.report_bytes:
         raise Refused("a report of another size than the round's")

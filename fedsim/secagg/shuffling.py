@@ -108,9 +108,7 @@ class Request:
 
     @classmethod
     def read(cls, body: bytes) -> Self:
-        """What a frame's body asks. Refused if it is malformed, or its reports are of another size than its
-        form says.
-        """
+        """A frame's request. Refused if it is malformed, or its reports are not of its form's size."""
         frame = decode_words(body)
         if frame.kind != Shuffle.kind:
             raise Refused("another kind of message than a shuffler's request")
@@ -241,9 +239,7 @@ _PURPOSE = b"fedsim mark of a shuffler\n"  # no frame's body begins so
 
 
 def marked(identity: Identity, newest: Head, start: str) -> Mark:
-    """What a shuffler says of its chain, which ends with the entry `newest`; `start` is the hash of the entry
-    with which its process began, hexadecimal.
-    """
+    """Where a shuffler's chain ends (`newest`), and with which entry's hash its process began (`start`)."""
     told = {"number": newest.seq, "head": newest.hash.hex(), "start": start}
     return Mark.model_validate({**told, "signature": identity.sign(_body(told)).hex()})
 

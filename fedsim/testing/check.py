@@ -161,9 +161,7 @@ class Checked:
 
 
 def check(example: Example) -> Iterator[Checked]:
-    """The properties in their order; without a dry run the others are not tried. InputError if the example
-    leaves out what is no property.
-    """
+    """The properties in order, most only after a dry run; InputError if what is left out is no property."""
     named = {each.name for each in PROPERTIES} | {each.case for each in PROPERTIES}
     for name in example.left_out:
         if name not in named:

@@ -1,6 +1,4 @@
-"""The table of properties, each a name and a function that raises where it does not hold; and for pytest a
-test of each.
-"""
+"""The table of properties: names, and functions that raise where one fails; and for pytest a test of each."""
 
 from __future__ import annotations
 

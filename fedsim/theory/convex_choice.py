@@ -170,9 +170,7 @@ def multi_stage_accelerated_minibatch_sgd(case: Case) -> Derived:
 
 
 def _stated_stages(case: Case, name: str) -> int:
-    """R of log2(signal) stages of 4 sqrt(2 kappa) rounds, until the noise V rules. From then on stages are
-    longer, and fewer of them fit.
-    """
+    """R of log2(signal) stages of 4 sqrt(2 kappa) rounds; once V rules, stages are longer and fewer fit."""
     s = case.s
     L, beta, mu, Delta, phi = s.need(name, "L", "beta", "mu", "Delta", "phi")
     signal = s.signal / (L**2 * s.d * s.log)

@@ -61,9 +61,7 @@ def listening(listen: AtSocket | AtPort) -> AbstractContextManager[socket.socket
 
 
 def token_of(listen: AtSocket | AtPort) -> bytes:
-    """What clients must send first; nothing where the socket's mode decides. InputError if the token's file
-    is not as it must be.
-    """
+    """What clients must send first; nothing where the socket's mode decides. InputError for a wrong file."""
     return read_token(listen.token) if isinstance(listen, AtPort) else b""
 
 

@@ -124,9 +124,7 @@ def _loaded(load: Callable[[bytes], dict[str, Any]], body: bytes) -> dict[str, A
 
 
 def checked(body: bytes) -> tuple[str, Mapping[str, Any]]:
-    """The body's kind and head; its arrays are such as safetensors may be given to read. Refused if it is
-    malformed.
-    """
+    """A body's kind and head; its arrays are safe for safetensors. Refused if it is malformed."""
     kind, head, described = _outline(body)
     _check_arrays(described, _OTHERS.get(kind, {}))
     return kind, head

@@ -28,9 +28,7 @@ class Logging(Section):
 
 
 def log_to(file: Path | None, *loggers: str) -> None:
-    """Write what these loggers say to stderr and to `file`, mode 0600. InputError if the file cannot be
-    written, or the variable is wrong.
-    """
+    """Log to stderr and `file`, mode 0600; InputError if that cannot be written, or the variable is wrong."""
     logging.raiseExceptions = False  # a full disk is no reason to stop, nor to fill stderr
     how = _settings(os.environ.get(VARIABLE, "{}"))
     handlers: list[logging.Handler] = [logging.StreamHandler()]

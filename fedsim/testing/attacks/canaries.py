@@ -43,9 +43,7 @@ def person(record: Record, records: int) -> Data:
 
 
 def canaries(unit: Unit, records: Iterable[Record], many: int) -> list[Data]:
-    """Units to choose a pair from, made of these records: persons of `many`, or where records are the unit,
-    so many that are swapped at once.
-    """
+    """Units to choose a pair from: persons of `many` of these records, or so many records swapped at once."""
     h = unit.h if isinstance(unit, Person) and isinstance(unit.h, int) else 1
     counts = (max(many, h), 1) if isinstance(unit, Person) else (many,)
     found = [person(record, records) for record in records for records in counts]

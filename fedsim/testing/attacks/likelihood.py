@@ -260,9 +260,7 @@ class InRuns:
         self._index: dict[tuple[int, int, int], int] = {}
 
     def places(self, heard: Heard, at: tuple[int, int], key: Key | None = None) -> list[Places]:
-        """Means of the answers of the ask `at` (round, ask). Asks with equal keys are at equal points
-        wherever these do not differ between runs.
-        """
+        """Means of the answers of the ask `at` (round, ask); equal keys are asked at equal points."""
         if all(shared(narrowed(query)) for query in heard.queries):
             return self._knowledge.alike(key or at, heard)
         if self._means is None:

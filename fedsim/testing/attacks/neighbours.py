@@ -49,9 +49,7 @@ class Line:
 
 
 def lines(setting: Setting, silo: int, chosen: Attack, kind: Others) -> list[Line]:
-    """The rounds of the silo's plan, as the malicious server asks them. InputError if a reply is not the
-    answer to one query.
-    """
+    """The plan's rounds as a malicious server asks them; InputError if a reply is not one query's answer."""
     knowledge = InRuns(Knowledge(setting, silo, chosen.first, chosen.second, kind), 1)
     memory = CohortMemory(1, setting.resolved.problem.dimension, setting.resolved.dtype)
     found = []

@@ -61,9 +61,7 @@ class Measured:
 
 
 def measure(setting: Setting, silo: int, chosen: Attack, alarm: float) -> Measured:
-    """Measure the noise of clones of one silo over its plan, at the attack's broadcasts; right noise is
-    called wrong with probability `alarm`.
-    """
+    """Judge the noise of a silo's clones; right noise is called wrong with probability `alarm`."""
     return judged(*_standardised(setting, silo, chosen), alarm)
 
 

@@ -86,9 +86,7 @@ def _changed(gate: Answering, round_index: int, broadcast: Broadcast, first: dic
 def probe_daemon(
     daemon: Worlds, offer: Offer, lines: Sequence[Line], outside: Iterable[int]
 ) -> Iterator[str]:
-    """Answers of a daemon outside of a run's plan, in words; none if it keeps its promise. One run of its
-    budget is used; the rounds `outside` are not in the silo's plan.
-    """
+    """Answers of a daemon to what is not in a plan, as the rounds `outside`, in words; uses one run."""
     (admission,) = daemon.offer(offer)
     run, line = admission.run, lines[0]
 

@@ -44,9 +44,7 @@ def targets(problem: Problem, classes: int) -> tuple[list[float], list[float]]:
 
 
 def records(setting: Setting, own: Labelled, clip: float) -> list[Labelled]:
-    """Records to put in the place of `own`, the most promising ones first, for a plan of this largest clip;
-    valid ones and others.
-    """
+    """Records, valid and others, for the place of `own`, the most promising first, for this largest clip."""
     valid, invalid = targets(setting.resolved.problem, setting.resolved.outline.num_classes)
     vectors = list(_vectors(own[0], clip, setting.resolved.scenario.seed))
     opposed = [(x, y) for x in vectors for y in valid[:2]]

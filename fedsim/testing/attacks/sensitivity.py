@@ -43,9 +43,7 @@ class Presence:
 
 
 def find_drawn(setting: Setting, silo: int, kind: int, chosen: Attack, stream: str) -> Presence:
-    """The unit that is drawn in most of some rounds of a kind (its position in the setting), from the batches
-    of `stream`: any record, or the person to be replaced.
-    """
+    """The unit, any record or the person to be replaced, that `stream` draws in most of a kind's rounds."""
     rounds = [r for r in setting.kinds[kind].rounds if r in set(setting.rounds(silo))]
     asks = setting.kinds[kind].asks
     if all(ask.batch.sampler == "full" for ask in asks):

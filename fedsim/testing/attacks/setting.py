@@ -89,9 +89,7 @@ class Setting:
         return self.resolved.trace.plan.unit
 
     def place(self, silo: int) -> int:
-        """The number of the silo's unit that is replaced. A person is the last, so that the others are drawn
-        alike whatever records that one has, or if there is nobody.
-        """
+        """The number of the unit that is replaced: of persons the last, so that others are drawn alike."""
         return 0 if self.unit == RECORD else int(self.data[silo].units[-1])
 
     def places(self, silo: int) -> Sequence[int]:
@@ -113,9 +111,7 @@ class Setting:
         return replace(self, data=data, swapped=records)
 
     def by_groups(self) -> Setting:
-        """The setting with the group of one record as all that differs, and the claim `epsilon_attribute`.
-        InputError where none is made.
-        """
+        """One record's group is all that differs; InputError where `epsilon_attribute` is not claimed."""
         claim = "epsilon_guaranteed" if self.resolved.mechanism.attribute else "epsilon_attribute"
         claims = [getattr(row, claim) for row in admitted_rows(self.resolved, self.admitted)]
         if self.resolved.sums is not None or not all(claims):
