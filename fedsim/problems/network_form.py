@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -56,6 +57,7 @@ def form_of(module: nn.Module, num_features: int, num_outputs: int, dtype: torch
     return plain_layers(module, num_features) or graph_of(module, num_features, num_outputs, dtype)
 
 
+@lru_cache(maxsize=32)  # what a check found is what runs
 def graph_of(module: nn.Module, num_features: int, num_outputs: int, dtype: torch.dtype) -> Graph:
     """The module, in evaluation mode and float64, as the program of one record that computes in `dtype`;
     NotCapturedError if there is none.
@@ -131,8 +133,9 @@ def _check_form(module: nn.Module, form: Form, features: Tensor, scores: Tensor)
     if bool(found.isnan().any()):
         raise _wrong(module, "cannot be applied to one record at a time (torch.func.vmap)")
     if not torch.allclose(found, scores, rtol=1e-6, atol=1e-9):
-        hint = "mixes the records of a batch: it gives a record other scores than it does alone"
-        raise _wrong(module, hint)
+        raise _wrong(
+            module, "mixes the records of a batch: it gives a record other scores than it does alone"
+        )
     for row in features:
         outputs = module(row.unsqueeze(0)), form.scores(parameters, row.unsqueeze(0))
         own, slope = (_gradient(found, parameters) for found in outputs)
@@ -151,8 +154,9 @@ def _gradient(scores: Tensor, parameters: Mapping[str, Tensor]) -> Tensor:
 
 def no_graph(module: nn.Module, reason: NotCapturedError) -> InputError:
     """Why the module cannot be applied to records one by one."""
-    hint = "must be operations of torch on tensors, whatever a record's values are"
-    return _wrong(module, f"{hint} ({reason})")
+    return _wrong(
+        module, f"must be operations of torch on tensors, whatever a record's values are ({reason})"
+    )
 
 
 def _wrong(module: nn.Module, hint: str) -> InputError:

@@ -4,6 +4,7 @@ Every hostile part is refused before records are read, or stays within the sensi
 """
 
 import inspect
+from functools import cache
 
 import numpy as np
 import pytest
@@ -43,6 +44,7 @@ REFUSED_LOSSES = {"Raising", "Overwriting", "FlippedLoss", "SortedLoss", "Larges
 REFUSED_LOSSES |= {"CumulatedLoss", "SqueezedLoss"}
 
 
+@cache
 def network(attribute: str) -> NeuralNetwork:
     return NeuralNetwork(6, 3, model=Imported(f"support.hostile_modules:{attribute}"))
 
@@ -67,28 +69,28 @@ REPLACEMENTS = [
 ]
 
 
-PLAN = Plan((((Ask(FULL, (QueryShape("gradient", 1, 1.0),))),),))
+PLAN = Plan(3 * (((Ask(FULL, (QueryShape("gradient", 1, 1.0),))),),))
 
 
-def answers(data: list[Silo], problem: Problem, point: torch.Tensor) -> torch.Tensor:
+def answers(data: list[Silo], problem: Problem, *points: torch.Tensor) -> torch.Tensor:
+    """(points, silos, d)"""
     gate = open_gate(data, problem, scripted(asking(clip=CLIP)), epsilon=np.inf, plan=PLAN)
-    return gate.answer(0, {"w": point})["g"]
+    return torch.stack([gate.answer(r, {"w": point})["g"] for r, point in enumerate(points)])
 
 
 def largest_moves(problem: Problem) -> tuple[float, float]:
-    """The own and the other silo's answer, over 2 C / n, over all replacements at several points."""
+    """The own and other silos' answers, over 2 C / n, over all replacements at several points."""
     start = problem.start(1).double()
     generator = torch.Generator().manual_seed(0)
     wild = 30 * torch.randn(problem.dimension, dtype=torch.float64, generator=generator)
-    own = other = 0.0
-    for point in (start, wild, torch.zeros_like(start)):
-        before = answers(silos(problem), problem, point)
-        for record, target in REPLACEMENTS:
-            changed = silos(problem)
-            changed[0][0][3], changed[0][1][3] = record, target
-            moved = (answers(changed, problem, point) - before).norm(dim=1) / (2 * CLIP / N)
-            own, other = max(own, float(moved[0])), max(other, float(moved[1]))
-    return own, other
+    points = (start, wild, torch.zeros_like(start))
+    before = answers(len(REPLACEMENTS) * silos(problem), problem, *points)
+    changed = [silos(problem) for _ in REPLACEMENTS]
+    for (own, _), (record, target) in zip(changed, REPLACEMENTS, strict=True):
+        own[0][3], own[1][3] = record, target
+    after = answers([silo for pair in changed for silo in pair], problem, *points)
+    moved = (after - before).norm(dim=2) / (2 * CLIP / N)
+    return float(moved[:, ::2].max()), float(moved[:, 1::2].max())
 
 
 @pytest.mark.parametrize("attribute", hostile_modules.NETWORKS)
@@ -129,10 +131,10 @@ def test_a_record_whose_coefficient_cannot_be_computed_counts_as_zero(kind):
     data = silos(problem)
     point = torch.ones(6, dtype=torch.float64)
     data[0][1][3] = 4.0  # the table ends at 3
-    missing = answers(data, problem, point)[0]
+    missing = answers(data, problem, point)[0, 0]
     data[0][0][3] = 0.0
     data[0][1][3] = 0.0
-    torch.testing.assert_close(missing, answers(data, problem, point)[0])
+    torch.testing.assert_close(missing, answers(data, problem, point)[0, 0])
 
 
 @pytest.mark.parametrize("attribute", sorted(set(hostile_modules.NETWORKS) - REFUSED))
@@ -174,12 +176,12 @@ def test_a_module_that_gives_no_number_in_the_type_of_the_run_is_refused():
 def test_hooks_on_all_modules_do_not_reach_the_known_layers():
     problem = NeuralNetwork(6, 3)
     point = problem.start(0).double()
-    before = answers(silos(problem), problem, point)
+    (before,) = answers(silos(problem), problem, point)
     hook = nn.modules.module.register_module_forward_pre_hook(hostile_modules.shifted)
     try:
         data = silos(problem)
         data[0][0][3] = -1.0
-        after = answers(data, problem, point)
+        (after,) = answers(data, problem, point)
     finally:
         hook.remove()
     assert torch.equal(before[1], after[1])
