@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from scipy import stats
-from support.helpers import FALSE_ALARM, asking, divisor, open_gate, scripted
+from support.helpers import FALSE_ALARM, alike, asking, divisor, open_gate, scripted
 
 from fedsim.common.errors import Refused
 from fedsim.problems.glm import LinearRegression
@@ -34,20 +34,25 @@ def _gate(batches: list[Batch], rounds: int, sizes: tuple[int, ...] = (N,), seed
 
 def _drawn(gate: Gate, batches: list[Batch], rounds: list[int], n: int = N, member: int = 0) -> np.ndarray:
     """(rounds, asks, n): 1 for a record that was used."""
-    zero = {"w": torch.zeros(n).double()}
-    replies = [gate.answer(r, zero) for r in rounds]
+    return _drawn_by_all(gate, batches, rounds, n)[member]
+
+
+def _drawn_by_all(gate: Gate, batches: list[Batch], rounds: list[int], n: int = N) -> np.ndarray:
+    """(silos, rounds, asks, n)"""
+    replies = [gate.answer(r, {"w": torch.zeros(n).double()}) for r in rounds]
     taken = [
-        [reply[str(a)][member][:n] * -divisor(batch, n) for a, batch in enumerate(batches)]
+        torch.stack([reply[str(a)][:, :n] * -divisor(batch, n) for a, batch in enumerate(batches)], 1)
         for reply in replies
     ]
-    used = torch.stack([torch.stack(asks) for asks in taken]).numpy()
+    used = torch.stack(taken, 1).numpy()
     np.testing.assert_allclose(used, used.round(), atol=1e-12)
     return used.round().astype(int)
 
 
-def _times_drawn(batch: Batch, rounds: int) -> np.ndarray:
-    """How often each record was used, (rounds, N)."""
-    return _drawn(_gate([batch], rounds), [batch], list(range(rounds)))[:, 0]
+def _times_drawn(batch: Batch, batches: int) -> np.ndarray:
+    """How often each record was used, (batches, N): by several silos in 10 rounds each."""
+    gate = _gate([batch], 10, (N,) * (batches // 10))
+    return _drawn_by_all(gate, [batch], list(range(10))).reshape(batches, N)
 
 
 def _passes(observed: np.ndarray, expected: np.ndarray, scale: float = 1.0) -> bool:
@@ -88,17 +93,21 @@ def test_subsample_draws_every_pair_of_records_alike():
 @pytest.mark.parametrize("batch", [Subsample(0.3), Poisson(0.3)], ids=repr)
 def test_every_ask_has_a_draw_of_its_own(batch):
     """Within a round and across rounds: two draws overlap as independent ones do."""
-    rounds = 1000
-    used = _drawn(_gate([batch, batch], rounds), [batch, batch], list(range(rounds)))
-    first, second = used[:, 0], used[:, 1]
+    rounds, silos = 50, 20
+    used = _drawn_by_all(_gate([batch, batch], rounds, (N,) * silos), [batch, batch], list(range(rounds)))
+    first, second = used[:, :, 0], used[:, :, 1]
     law = stats.hypergeom(N, 3, 3) if isinstance(batch, Subsample) else stats.binom(N, 0.09)
-    expected = rounds * law.pmf(np.arange(4))
-    expected[-1] += rounds * law.sf(3)
-    for one, other in [(first, second), (first[1:], first[:-1]), (second[:-1], first[1:])]:
-        overlap = np.bincount(np.minimum((one & other).sum(1), 3), minlength=4)
-        assert _passes(overlap, expected * len(one) / rounds)
-    same = np.bincount(np.minimum((first & first).sum(1), 3), minlength=4)
-    assert not _passes(same, expected)
+    chances = law.pmf(np.arange(4))
+    chances[-1] += law.sf(3)
+
+    def overlaps(one: np.ndarray, other: np.ndarray) -> bool:
+        counts = np.bincount(np.minimum((one & other).sum(-1), 3).ravel(), minlength=4)
+        return _passes(counts, counts.sum() * chances)
+
+    assert overlaps(first, second)
+    assert overlaps(first[:, 1:], first[:, :-1])
+    assert overlaps(second[:, :-1], first[:, 1:])
+    assert not overlaps(first, first)
 
 
 def test_one_ask_answers_all_its_queries_on_one_draw():
@@ -138,12 +147,10 @@ def test_an_empty_poisson_batch_is_answered_with_zero():
 
 
 def test_silos_draw_independently():
-    batch, rounds = Subsample(0.3), 1000
-    gate = _gate([batch], rounds, (N, N))
-    zero = {"w": torch.zeros(N).double()}
-    rows = torch.stack([gate.answer(r, zero)["0"] for r in range(rounds)]).numpy() != 0
-    overlap = np.bincount((rows[:, 0] & rows[:, 1]).sum(1), minlength=4)
-    assert _passes(overlap, rounds * stats.hypergeom(N, 3, 3).pmf(np.arange(4)))
+    batch = Subsample(0.3)
+    used = _drawn_by_all(_gate([batch], 50, (N,) * 40), [batch], list(range(50)))
+    overlap = np.bincount((used[::2] & used[1::2]).sum(-1).ravel(), minlength=4)
+    assert _passes(overlap, 1000 * stats.hypergeom(N, 3, 3).pmf(np.arange(4)))
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -169,9 +176,8 @@ def test_fresh_batches_are_addressed_by_the_plan_and_not_by_a_cursor():
 
 
 def test_a_fresh_permutation_puts_every_record_everywhere():
-    batches: list[Batch] = [Fresh(0.1)]
-    where = [int(_drawn(_gate(batches, 1, seed=s), batches, [0])[0, 0].argmax()) for s in range(600)]
-    assert _passes(np.bincount(where, minlength=N), np.full(N, 60.0))
+    used = _drawn_by_all(_gate([Fresh(0.1)], 1, (N,) * 600), [Fresh(0.1)], [0])
+    assert _passes(used.sum((0, 1, 2)), np.full(N, 60.0))
 
 
 def test_fresh_batches_that_overdraw_the_data_are_refused():
@@ -250,23 +256,14 @@ def test_one_draw_is_a_subset_of_one():
 def test_a_record_drawn_j_times_moves_the_answer_by_2cj_over_k_and_no_more(clip):
     """Every record of a silo against long, short and broken replacements, on the same draws of the batch."""
     rounds, batch = 6, WithReplacement(0.8)
-    times, k = _times_drawn(batch, rounds), batch.size(N)
+    times, k = _drawn(_gate([batch], rounds), [batch], list(range(rounds)))[:, 0], batch.size(N)
     assert times.max() >= 3
-    zero = {"w": torch.zeros(3).double()}
-
-    def answers(silo):
-        algorithm = scripted(asking(clip=clip, batch=batch), rounds)
-        gate = open_gate([silo], LinearRegression(3), algorithm, epsilon=np.inf)
-        return torch.stack([gate.answer(r, zero)["g"][0] for r in range(rounds)])
-
-    x, y = np.tile([1e6, 0.0, 0.0], (N, 1)), np.ones(N)
-    before = answers((x, y))
-    for i in range(N):
-        bound = 2 * clip * times[:, i] / k
-        for row in ([-1e6, 0.0, 0.0], [0.0, 1e9, 0.0], [0.0] * 3, [np.nan] * 3, [1e-3, 2.0, np.inf]):
-            changed = x.copy()
-            changed[i] = row
-            moved = (answers((changed, y)) - before).norm(dim=-1).numpy()
-            assert np.all(moved <= bound * (1 + 1e-9) + 1e-12)
-            if row[0] == -1e6:
-                np.testing.assert_allclose(moved, bound, rtol=1e-6, atol=1e-12)
+    x, zeros = np.tile([1e6, 0.0, 0.0], (N, 1)), [torch.zeros(3).double()] * rounds
+    rows = ([-1e6, 0.0, 0.0], [0.0, 1e9, 0.0], [0.0] * 3, [np.nan] * 3, [1e-3, 2.0, np.inf])
+    changed = [np.concatenate([x[:i], [row], x[i + 1 :]]) for i in range(N) for row in rows]
+    silos = [(each, np.ones(N)) for each in (x, *changed)]
+    answers = alike(silos, LinearRegression(3), scripted(asking(clip=clip, batch=batch), rounds), *zeros)
+    moved = (answers[:, 1:] - answers[:, :1]).norm(dim=-1).unflatten(1, (N, len(rows))).numpy()
+    bound = 2 * clip * times / k
+    assert np.all(moved <= bound[..., None] * (1 + 1e-9) + 1e-12)
+    np.testing.assert_allclose(moved[..., 0], bound, rtol=1e-6, atol=1e-12)

@@ -73,6 +73,13 @@ def iterates(
     return [event.answer for event in drive(gate, algorithm, problem, public_of(sizes, weights), rounds)]
 
 
+def alike(data: Sequence[Silo], problem: GeneralisedLinear, algorithm: Algorithm, *points: Tensor) -> Tensor:
+    """What silos answer to each point that all draw as `silo0` does; without noise, (points, silos, d)."""
+    entropy = SeededEntropy(0, 0, names_of(1) * len(data), ["a test's run"] * len(data))
+    gate = open_gate(data, problem, algorithm, epsilon=math.inf, entropy=entropy)
+    return torch.stack([gate.answer(r, {"w": point})["g"] for r, point in enumerate(points)])
+
+
 class Unrepeatable:
     """Entropy as a deployed silo has it: no stream is ever seen twice."""
 
