@@ -57,6 +57,7 @@ from fedsim.protocol.statistics import BY_GROUP, point_sizes, statistic
 from fedsim.protocol.unit import check_h
 from silos.admission import admit, spent
 from silos.entropy import Entropy
+from silos.layout import Cohort as Cohort
 from silos.layout import Silo as Silo
 from silos.ledger import Ledger, Reply
 from silos.records import Records
@@ -68,7 +69,7 @@ if TYPE_CHECKING:  # loaded where persons are the unit
 
 
 def lay_out(
-    silos: Sequence[Silo],
+    silos: Sequence[Silo] | Cohort,
     problem: Problem,
     dtype: torch.dtype,
     persons: Persons | None = None,

@@ -104,7 +104,7 @@ class OwnRecords:
 
     def _of(self, rows: NDArray[np.bool_]) -> OwnRecords:
         persons = None if self.persons is None else self.persons[rows]
-        groups = None if self.groups is None else self.groups.at(rows)
+        groups = None if self.groups is None else self.groups[rows]
         features, target = self.features[rows], self.target[rows]
         return replace(self, features=features, target=target, persons=persons, groups=groups)
 

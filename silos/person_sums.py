@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import cast
 
 import numpy as np
 import torch
@@ -22,7 +21,7 @@ from torch import Tensor
 from fedsim.problems.glm import GeneralisedLinear
 from fedsim.problems.kinds import Problem
 from fedsim.problems.network import NeuralNetwork
-from silos.layout import Silo
+from silos.layout import Cohort
 from silos.persons import Order, Persons
 from silos.sums import KEPT, Block, Seen, padded, slopes
 
@@ -51,10 +50,11 @@ class People:
             orders = zip(self._orders, streams, strict=True)
             self._standing = [own.standing(unit.bound, each) for own, each in orders]
 
-    def ordered(self, silos: Sequence[Silo]) -> list[Silo]:
+    def ordered(self, silos: Cohort) -> Cohort:
         """Each silo's records, by person."""
-        orders = zip(silos, self._orders, strict=True)
-        return [cast(Silo, tuple(each[own.rows] for each in silo)) for silo, own in orders]
+        orders = zip(silos.bounds[:-1], self._orders, strict=True)
+        rows = np.concatenate([first + own.rows for first, own in orders])
+        return silos._replace(arrays=tuple(array[rows] for array in silos.arrays))
 
     def labelled(self, block: Block) -> Block:
         """A block of whole silos with each record's person, and its weight, or standing if h is asked for."""

@@ -26,7 +26,7 @@ from torch import Tensor
 from fedsim.problems.kinds import Problem
 from fedsim.problems.network import NeuralNetwork
 from fedsim.protocol.unit import RECORD, Person, Record
-from silos.layout import Silo, groups, laid_out
+from silos.layout import Cohort, Silo, groups, laid_out
 from silos.sums import KEPT, Block, Seen, bounded, padded, slopes, weighted_sum
 
 if TYPE_CHECKING:  # loaded where persons are the unit
@@ -55,24 +55,27 @@ class Records:
 
     def __init__(
         self,
-        silos: Sequence[Silo],
+        silos: Sequence[Silo] | Cohort,
         problem: Problem,
         dtype: torch.dtype,
         persons: Persons | None = None,
     ) -> None:
         self.unit: Record | Person = RECORD if persons is None else persons.unit
         self._people = None
+        cohort = silos if isinstance(silos, Cohort) else Cohort.of(silos)
         if persons is not None:
             from silos.person_sums import People
 
             self._people = People(persons)
-            silos = self._people.ordered(silos)
-        rows = [len(own[1]) for own in silos]
+            cohort = self._people.ordered(cohort)
+        rows: list[int] = np.diff(cohort.bounds).tolist()
         self.sizes = rows if self._people is None else self._people.sizes
-        self._blocks = [laid_out(silos, group, problem, dtype) for group in groups(rows)]
+        self._blocks = [laid_out(cohort, group, problem, dtype) for group in groups(rows)]
         if self._people is not None:
             self._blocks = [self._people.labelled(block) for block in self._blocks]
-        self._home = {m: (b, i) for b, block in enumerate(self._blocks) for i, m in enumerate(block.members)}
+        self._home = np.empty((2, len(rows)), dtype=np.int64)  # of each silo the block, and the place in it
+        for b, block in enumerate(self._blocks):
+            self._home[:, block.members] = np.full(len(block.members), b), np.arange(len(block.members))
         self._last: tuple[list[int], list[Part]] = [], []
         self._some: tuple[list[int], list[Block]] = [], []
         self._parted: list[tuple[Block, tuple[Block, Block]]] = []  # of blocks that every full round has
@@ -149,7 +152,8 @@ class Records:
         if len(members) == len(self.sizes):
             return self._blocks
         if list(members) != self._some[0]:  # the same silos in every ask of a round
-            self._some = list(members), [self._rows(block, own) for block, own in self._by_block(members)]
+            parts = ((block, [members[place] for place in own]) for block, own in self._by_block(members))
+            self._some = list(members), [self._rows(*part) for part in parts]
         return self._some[1]
 
     def batch(self, drawing: Sequence[int], indices: Sequence[np.ndarray] | np.ndarray) -> list[Block]:
@@ -168,23 +172,22 @@ class Records:
         ]
 
     def _parts(self, members: Sequence[int]) -> list[Part]:
-        place = {member: i for i, member in enumerate(members)}
         parts = []
-        for block, own in self._by_block(members):
-            first = [self._home[member][1] * block.features.shape[1] for member in own]
-            parts.append(Part(block, own, [place[member] for member in own], np.array(first)[:, None]))
+        for block, places in self._by_block(members):
+            own = [members[place] for place in places]
+            first = self._home[1, own, None] * block.features.shape[1]
+            parts.append(Part(block, own, places, first))
         return parts
 
     def _by_block(self, members: Sequence[int]) -> list[tuple[Block, list[int]]]:
-        parts: dict[int, list[int]] = {}
-        for member in members:
-            parts.setdefault(self._home[member][0], []).append(member)
-        return [(self._blocks[b], part) for b, part in sorted(parts.items())]
+        """The blocks that have members, and the places of those among these."""
+        home = self._home[0, members]
+        return [(self._blocks[b], np.flatnonzero(home == b).tolist()) for b in np.unique(home).tolist()]
 
     def _rows(self, block: Block, members: list[int]) -> Block:
         if members == block.members:
             return block
-        rows = torch.tensor([self._home[member][1] for member in members])
+        rows = torch.from_numpy(self._home[1, members])
         return block.mapped(members, lambda each: each[rows])
 
 

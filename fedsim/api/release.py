@@ -191,8 +191,8 @@ def _held(records: Federation, data: Dataset) -> Federation:
         for _ in range(column.kind.width)
     ]
     low, high = np.array([*ends, unbounded]).T  # the last is the constant one
-    silos = [replace(silo, train_features=np.clip(silo.train_features, low, high)) for silo in records.silos]
-    return replace(records, silos=tuple(silos))
+    train = records.silos.train._replace(features=np.clip(records.silos.train.features, low, high))
+    return replace(records, silos=replace(records.silos, train=train))
 
 
 def _released(resolved: Resolved, readers: Readers) -> Released:

@@ -196,7 +196,7 @@ class _ArraysSource(Matrix):
         return None if self._data.person is None else self._data.person.tolist()
 
     def design(self, rows: Ints) -> Design:
-        return replace(super().design(rows), groups=self._groups and self._groups.at(rows))
+        return replace(super().design(rows), groups=self._groups and self._groups[rows])
 
     @property
     def _silos(self) -> Labels:

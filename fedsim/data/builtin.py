@@ -209,7 +209,7 @@ class SyntheticSource(Matrix):
             return found
         noise = generator("synthetic groups", self._data.seed).normal(0.0, 0.5, self.num_rows)
         codes = (self.features[:, 0] + noise > 0).astype(np.int64)
-        return replace(found, groups=Labels(codes, self.groups).at(rows))
+        return replace(found, groups=Labels(codes, self.groups)[rows])
 
     @cached_property
     def features(self) -> Floats:

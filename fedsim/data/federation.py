@@ -1,28 +1,21 @@
-"""The silos' sizes, and their records as arrays.
-
-With a reserve, a silo permutes its records once, by a permutation that depends on no value and no trial. The
-first h = round(fraction n / 2) train candidates, the next h score them. A run on the rest divides it anew in
-every trial. So a record is for ever in one of three parts: to train candidates, to score them, or the rest.
-Sizes are functions of n and the fraction, hence public. With unit `person` all this is said of persons
-(`fedsim.data.persons`).
-"""
+"""The silos' sizes, and their records as arrays."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedsim.common.errors import InputError, suggest
-from fedsim.common.seeds import generator
-from fedsim.data.dataset import Dataset, Reserve
+from fedsim.data.dataset import Dataset
+from fedsim.data.division import Rows, divide, training_records
 from fedsim.data.fetch import obtain
 from fedsim.data.partition import Partition, silo_names
-from fedsim.data.persons import People, Splits, dealt, require_several
+from fedsim.data.persons import People, dealt, require_several
 from fedsim.data.prepare import Prepared, num_kept, prepare, squared_norms
 from fedsim.data.recipe import Fitted, feature_names, recipe_of
 from fedsim.data.source import NO_LABEL, Design, Floats, Ints, Labels, Outline, Ranges, Source, Target
@@ -36,25 +29,25 @@ def outline(data: Dataset, partition: Partition, seed: int, unit: Record | Perso
     obtain(data.downloads)
     source = data.open()
     units = dealt(source, partition, unit)
-    records = _records(units, partition, seed)
+    names, counts = _counts(units, partition, seed)
     if isinstance(units, People):
-        require_several(dict(records))
-    sizes = {name: training_records(n, data.test_fraction, data.reserve, name) for name, n in records}
-    held_out = {name: n - sizes[name] for name, n in records}
+        require_several(names, counts)
+    train = training_records(names, counts, data.test_fraction, data.reserve)
     features = num_kept(data, source.num_features) + data.intercept
-    unused = units.num_rows - sum(n for _, n in records)
+    unused = units.num_rows - int(counts.sum())
     norms = squared_norms(data, source)
+    sizes, held_out = (dict(zip(names, own.tolist(), strict=True)) for own in (train, counts - train))
     classes = source.num_classes
     return Outline(sizes, features, classes, units.num_rows, unused, norms, held_out, source.groups)
 
 
-def _records(source: Source, partition: Partition, seed: int) -> list[tuple[str, int]]:
-    """Records of each silo, training and test together, sorted by name."""
+def _counts(source: Source, partition: Partition, seed: int) -> tuple[tuple[str, ...], Ints]:
+    """The silos' names, sorted, and their records, training and test together."""
     counts = partition.counts(source)
     if counts is not None:
-        return list(zip(silo_names(len(counts)), counts, strict=True))
-    assignment = partition.assign(source, seed)
-    return sorted(zip(assignment.names, assignment.counts().tolist(), strict=True))
+        return silo_names(len(counts)), np.array(counts)
+    rows = partition.assign(source, seed).rows()
+    return rows.names, rows.counts
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,11 +68,43 @@ class SiloSplit:
     test_groups: Labels | None = None
 
 
+class Part(NamedTuple):
+    """The training or the test records of silos, as `SiloSplit` has one's: one silo's after another's."""
+
+    bounds: Ints  # (silos + 1,): where each silo's begin, and where the last one's end
+    features: Floats
+    target: Target
+    persons: Ints | None
+    groups: Labels | None
+
+    def of(self, silo: int) -> list[Any]:
+        """One silo's, as views."""
+        own = slice(*self.bounds[silo : silo + 2].tolist())
+        return [each if each is None else each[own] for each in self[1:]]
+
+
+@dataclass(frozen=True, eq=False)
+class Silos(Sequence[SiloSplit]):
+    """The records of silos; each one's are made when they are asked for."""
+
+    names: tuple[str, ...]
+    train: Part
+    test: Part
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def __getitem__(self, silo: Any) -> Any:
+        place = range(len(self))[silo]
+        (x, y, persons, groups), (u, v, others, theirs) = self.train.of(place), self.test.of(place)
+        return SiloSplit(self.names[place], x, y, u, v, persons, others, groups, theirs)
+
+
 @dataclass(frozen=True, eq=False)
 class Hosted:
     """Some silos of a federation, sorted by name; `digest` is the whole `Federation`'s."""
 
-    silos: tuple[SiloSplit, ...]
+    silos: Silos
     digest: str
 
 
@@ -103,20 +128,23 @@ class Federation(Hosted):
     @property
     def most_records(self) -> int | None:
         """The most training records that one person has in one silo; None where none says whose they are."""
-        whose = [silo.train_persons for silo in self.silos if silo.train_persons is not None]
+        whose = self._whose(0)
         return max((int(np.unique(each, return_counts=True)[1].max()) for each in whose), default=None)
 
     @property
     def shared_persons(self) -> int:
         """Persons with records in several silos, which only a simulation can count."""
-        both = [(silo.train_persons, silo.test_persons) for silo in self.silos]
-        each = [np.union1d(train, test) for train, test in both if train is not None and test is not None]
+        each = map(np.union1d, self._whose(0), self._whose(1))
         return int((np.unique(np.concatenate([[], *each]), return_counts=True)[1] > 1).sum())
+
+    def _whose(self, part: int) -> list[Ints]:
+        own = (self.silos.train, self.silos.test)[part]
+        return [] if own.persons is None else np.split(own.persons, own.bounds[1:-1])
 
     @property
     def empty_groups(self) -> list[str]:
         """A line for each declared group that no record of a silo is in."""
-        both = [labels for silo in self.silos for labels in (silo.train_groups, silo.test_groups) if labels]
+        both = [part.groups for part in (self.silos.train, self.silos.test) if part.groups]
         found = np.unique(np.concatenate([[NO_LABEL], *(labels.codes for labels in both)]))
         names = both[0].names if both else ()
         return [
@@ -128,8 +156,7 @@ class Federation(Hosted):
     @property
     def nbytes(self) -> int:
         """Memory that the records take."""
-        parts = ("train_features", "train_target", "test_features", "test_target")
-        return sum(getattr(silo, part).nbytes for silo in self.silos for part in parts)
+        return sum(part.features.nbytes + part.target.nbytes for part in (self.silos.train, self.silos.test))
 
 
 def load(
@@ -143,23 +170,22 @@ def load(
     """
     source = data.open()
     units = dealt(source, partition, unit)
-    splits = _splits(data, units, partition, seed, trial)
+    both = _splits(data, units, partition, seed, trial)
     rows = np.arange(source.num_rows)
     design = source.design(rows)
-    records = _prepared(data, design, rows, splits)
     persons = units.persons()
     counted = [persons] if persons is not None and isinstance(units, People) else []
     if design.groups is not None:
         counted.append(design.groups.codes)
-    return Federation(
-        _silos(splits, records, persons, design.groups),
-        _digest([records.features, records.target, *counted], splits),
-        records.features.shape[1],
-        source.num_classes,
-        source.optimum if data.knows_optimum else None,
-        Fitted(recipe_of(data, source, design), records.by.standard, records.by.components),
-        odd_ranges(data, source, design),
-    )
+    recipe, odd = recipe_of(data, source, design), odd_ranges(data, source, design)
+    known = source.num_classes, source.optimum if data.knows_optimum else None
+    del source, units  # whose raw records may take as much memory as those that are prepared
+    records, groups = _prepared(data, design, rows, *both), design.groups
+    del design
+    digest = _digest([records.features, records.target, *counted], both[0])
+    fitted = Fitted(recipe, records.by.standard, records.by.components)
+    silos = _silos(both, records, persons, groups)
+    return Federation(silos, digest, records.features.shape[1], *known, fitted, odd)
 
 
 def load_silos(
@@ -169,7 +195,7 @@ def load_silos(
     trial: int,
     names: Collection[str],
     unit: Record | Person = RECORD,
-) -> tuple[SiloSplit, ...]:
+) -> Silos:
     """Read the records of the named silos, sorted by name: the same arrays as `load` gives them. InputError
     as `load`, or there is no such silo.
 
@@ -179,74 +205,58 @@ def load_silos(
     """
     source = data.open()
     units = dealt(source, partition, unit)
-    splits, persons = _splits(data, units, partition, seed, trial), units.persons()
+    both, persons = _splits(data, units, partition, seed, trial), units.persons()
     for name in names:
-        if name not in splits:
-            raise InputError("scenario.partition", name, f"no such silo; {suggest(name, splits)}")
-    own = {name: both for name, both in splits.items() if name in set(names)}
+        if name not in both[0].names:
+            raise InputError("scenario.partition", name, f"no such silo; {suggest(name, both[0].names)}")
+    train, test = (part.of_some(set(names)) for part in both)
     if data.pools_records:
         design = source.design(all_rows := np.arange(source.num_rows))
-        return _silos(own, _prepared(data, design, all_rows, splits), persons, design.groups)
-    rows = np.sort(_joined(own, (0, 1)))
-    at = rows.searchsorted  # positions of the silo's rows among the rows read
-    places = {name: (at(train), at(test)) for name, (train, test) in own.items()}
+        return _silos((train, test), _prepared(data, design, all_rows, *both), persons, design.groups)
+    rows = np.sort(np.append(train.every, test.every))
+    train, test = (replace(part, every=rows.searchsorted(part.every)) for part in (train, test))
     whose, design = None if persons is None else persons[rows], source.design(rows)
-    return _silos(places, _prepared(data, design, rows, places), whose, design.groups)
+    return _silos((train, test), _prepared(data, design, rows, train, test), whose, design.groups)
 
 
 def divided(
     data: Dataset, partition: Partition, seed: int, trial: int, unit: Record | Person = RECORD
-) -> Splits:
+) -> dict[str, tuple[Ints, Ints]]:
     """Numbers of each silo's training and test records in the data set, in the order of `load`."""
-    return _splits(data, dealt(data.open(), partition, unit), partition, seed, trial)
+    train, test = _splits(data, dealt(data.open(), partition, unit), partition, seed, trial)
+    others = test.by_name
+    return {name: (own, others[name]) for name, own in train.by_name.items()}
 
 
-def _splits(data: Dataset, units: Source, partition: Partition, seed: int, trial: int) -> Splits:
-    """Training and test rows of each silo, sorted by name."""
+def _splits(data: Dataset, units: Source, partition: Partition, seed: int, trial: int) -> tuple[Rows, Rows]:
+    """Training and test rows."""
     rows = partition.assign(units, seed).rows()
-    found = {
-        name: divide(mine, data.test_fraction, data.reserve, seed, trial, name) for name, mine in rows.items()
-    }
+    train, test = divide(rows, data.test_fraction, data.reserve, seed, trial)
     if not isinstance(units, People):
-        return found
-    require_several({name: len(mine) for name, mine in rows.items()})
-    return units.expanded(found)
+        return train, test
+    require_several(rows.names, rows.counts)
+    return units.expanded(train), units.expanded(test)
 
 
-def _prepared(data: Dataset, design: Design, rows: Ints, splits: Splits) -> Prepared:
-    each = [np.concatenate(both) for both in splits.values()]
-    return prepare(data, design, rows, _joined(splits, (0,)), each)
+def _prepared(data: Dataset, design: Design, rows: Ints, train: Rows, test: Rows) -> Prepared:
+    """Records of these rows; those of `train` and `test` are places among them."""
+    each: Iterable[Ints] = ()
+    if data.scaling == "silo_statistics":
+        each = map(np.append, train.by_name.values(), test.by_name.values())
+    return prepare(data, design, rows, train.every, each)
 
 
-def _joined(splits: Splits, parts: tuple[int, ...]) -> Ints:
-    """All silos' training rows (part 0), test rows (1), or both."""
-    return np.concatenate([np.arange(0), *(both[part] for both in splits.values() for part in parts)])
+def _silos(both: tuple[Rows, Rows], records: Prepared, persons: Ints | None, groups: Labels | None) -> Silos:
+    """The silos' records: each array is gathered at once."""
+    whole = (*records[:2], persons, groups)
+    own: Any = ([each if each is None else each[rows.every] for each in whole] for rows in both)
+    return Silos(both[0].names, *(Part(rows.bounds, *parts) for rows, parts in zip(both, own, strict=True)))
 
 
-def _silos(
-    splits: Splits, records: Prepared, persons: Ints | None, groups: Labels | None
-) -> tuple[SiloSplit, ...]:
-    features, target, _ = records
-
-    def cut(part: int) -> Iterator[tuple[Any, ...]]:
-        """Each silo's features, target, persons and groups: views of arrays that are gathered at once."""
-        rows, last = _joined(splits, (part,)), 0
-        whole = features[rows], target[rows], None if persons is None else persons[rows]
-        for both in splits.values():
-            first, last = last, last + len(both[part])
-            own = [None if each is None else each[first:last] for each in whole]
-            yield *own, None if groups is None else groups.at(both[part])
-
-    return tuple(
-        SiloSplit(name, x, y, u, v, persons, others, own, theirs)
-        for name, (x, y, persons, own), (u, v, others, theirs) in zip(splits, cut(0), cut(1), strict=True)
-    )
-
-
-def _digest(records: Sequence[NDArray[Any]], splits: Splits) -> str:
+def _digest(records: Sequence[NDArray[Any]], train: Rows) -> str:
     """`Federation.digest`, of whole arrays, so that ten thousand silos cost no more than one."""
-    found = hashlib.sha256(repr([(name, len(train)) for name, (train, _) in splits.items()]).encode())
-    for array in (_joined(splits, (0,)), *records):
+    found = hashlib.sha256(repr(list(zip(train.names, train.counts.tolist(), strict=True))).encode())
+    for array in (train.every, *records):
         found.update(f"{array.dtype.str}{array.shape}".encode())
         found.update(np.ascontiguousarray(array).data)
     return found.hexdigest()
@@ -280,48 +290,3 @@ def _missed(values: Floats, ranges: Ranges, names: Sequence[str]) -> list[str]:
         f"{len(values):,} values: the others count as its ends"
         for i in bad.tolist()
     ]
-
-
-def training_records(records: int, test_fraction: float, reserve: Reserve | None, silo: str) -> int:
-    """The number of a silo's training records; InputError unless it can put aside two and keep one."""
-    if reserve is None:
-        return training_size(records, test_fraction)
-    half = _half(records, reserve.fraction, silo)
-    return half if reserve.use == "reserved" else training_size(records - 2 * half, test_fraction)
-
-
-def divide(
-    rows: Ints, test_fraction: float, reserve: Reserve | None, seed: int, trial: int, silo: str
-) -> tuple[Ints, Ints]:
-    """Training rows and test rows of one silo in one trial; errors as `training_records`."""
-    if reserve is None:
-        return split(rows, test_fraction, seed, trial, silo)
-    half = _half(len(rows), reserve.fraction, silo)
-    parts = np.split(generator("reserve", seed, silo).permutation(rows), [half, 2 * half])
-    train, score, rest = (np.sort(part) for part in parts)
-    return (train, score) if reserve.use == "reserved" else split(rest, test_fraction, seed, trial, silo)
-
-
-def split(rows: Ints, test_fraction: float, seed: int, trial: int, silo: str) -> tuple[Ints, Ints]:
-    """Training rows and test rows, drawn for this silo alone: other silos' presence changes nothing."""
-    order = generator("split", seed, trial, silo).permutation(rows)
-    train = training_size(len(rows), test_fraction)
-    return np.sort(order[:train]), np.sort(order[train:])
-
-
-def training_size(records: int, test_fraction: float) -> int:
-    """n - round(test_fraction n), and at least 1.
-
-    >>> training_size(10, 0.25), training_size(1, 0.99)
-    (8, 1)
-    """
-    return max(1, records - round(test_fraction * records))
-
-
-def _half(records: int, fraction: float, silo: str) -> int:
-    half = round(fraction * records / 2)
-    if half < 1 or records - 2 * half < 1:
-        hint = f"silo {silo!r} would put aside {2 * half} of its {records} units; at least 2 are needed, "
-        hint += "one to train and one to score with, and 1 must be left"
-        raise InputError("scenario.data.reserve.fraction", fraction, hint)
-    return half

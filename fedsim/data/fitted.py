@@ -6,7 +6,7 @@ Reference: K. Pearson, Philosophical Magazine 2 (1901), 559-572, doi:10.1080/147
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -45,7 +45,7 @@ def standard_of(trained: Floats) -> Standard:
         return Standard(mean, np.where(deviation > 0, deviation, 1.0))
 
 
-def by_silo(values: Floats, ranges: Ranges, silos: Sequence[Ints]) -> Floats:
+def by_silo(values: Floats, ranges: Ranges, silos: Iterable[Ints]) -> Floats:
     """Standardise each silo's records by its own mean and deviation; unused records stay unchanged."""
     mapped = values.copy()
     for own in silos:

@@ -14,6 +14,7 @@ from pydantic import Field
 from fedsim.common.errors import InputError
 from fedsim.common.section import Section
 from fedsim.common.seeds import generator
+from fedsim.data.division import Rows
 from fedsim.data.source import Ints, Source, resolve
 
 PARTITION = "scenario.partition"
@@ -38,12 +39,11 @@ class Assignment:
         """Records per silo, in the order of `names`."""
         return np.bincount(self.owner[self.owner != UNUSED], minlength=len(self.names))
 
-    def rows(self) -> dict[str, Ints]:
+    def rows(self) -> Rows:
         """Rows of each silo in increasing order, silos sorted by name."""
-        order = np.argsort(self.owner, kind="stable")
-        used = order[np.count_nonzero(self.owner == UNUSED) :]
-        pieces = np.split(used, np.cumsum(self.counts())[:-1])
-        return dict(sorted(zip(self.names, pieces, strict=True)))
+        order = sorted(range(len(self.names)), key=self.names.__getitem__)
+        place = np.append(np.argsort(order), UNUSED)  # the last is that of nobody
+        return Rows.of(tuple(self.names[silo] for silo in order), place[self.owner])
 
 
 class Partition(Section, ABC):

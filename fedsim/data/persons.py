@@ -12,18 +12,18 @@ real silos, which compare no ids.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 
 import numpy as np
 
 from fedsim.common.errors import InputError
 from fedsim.data.by_label import BY, NaturalIdPartition
-from fedsim.data.partition import Partition
+from fedsim.data.division import Rows
+from fedsim.data.partition import UNUSED, Partition
 from fedsim.data.source import Design, Floats, Ints, Labels, Source, numbered, require_labels
 from fedsim.protocol.unit import Person, Record
 
 FIELD = "scenario.data.person_column"
-Splits = dict[str, tuple[Ints, Ints]]
 
 
 def dealt(source: Source, partition: Partition, unit: Record | Person) -> Source:
@@ -94,20 +94,16 @@ class People(Source):
             hint += "it names the silos that hold the records, say so by data.silo_column and natural_id"
             raise InputError(field, column, hint)
 
-    def expanded(self, splits: Splits) -> Splits:
+    def expanded(self, persons: Rows) -> Rows:
         """Rows of the source in the place of persons, in increasing order."""
-        pieces = [part for both in splits.values() for part in both]
-        home = np.full(self.num_rows, len(pieces))  # of the persons that no silo has
-        home[np.concatenate(pieces)] = np.repeat(np.arange(len(pieces)), [len(part) for part in pieces])
-        of_rows = home[self.codes]
-        ends = np.cumsum(np.bincount(of_rows, minlength=len(pieces) + 1))
-        rows = np.split(np.argsort(of_rows, kind="stable"), ends[:-1])
-        return {name: (rows[2 * k], rows[2 * k + 1]) for k, name in enumerate(splits)}
+        home = np.full(self.num_rows, UNUSED)
+        home[persons.every] = np.repeat(np.arange(len(persons.names)), persons.counts)
+        return Rows.of(persons.names, home[self.codes])
 
 
-def require_several(persons: Mapping[str, int]) -> None:
-    """InputError for a silo of one person, {silo: number of persons}: all that it sends is about them."""
-    for name, count in persons.items():
-        if count == 1:
-            hint = f"all records of silo {name!r} are one person's: nothing it could send would hide them"
-            raise InputError(FIELD, name, hint)
+def require_several(names: Sequence[str], persons: Ints) -> None:
+    """InputError for a silo of one person, of so many persons each: all that it sends is about them."""
+    if (persons == 1).any():
+        name = names[int(persons.argmin())]
+        hint = f"all records of silo {name!r} are one person's: nothing it could send would hide them"
+        raise InputError(FIELD, name, hint)

@@ -13,7 +13,7 @@ they exist in simulation only (`fedsim.data.fitted`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -45,7 +45,7 @@ class Preparation:
         """Raw features (n, d), with missing values filled, as a model takes them: (n, d')."""
         return self.finished(self.scaled(values))
 
-    def scaled(self, values: Floats, silos: Sequence[Ints] = ()) -> Floats:
+    def scaled(self, values: Floats, silos: Iterable[Ints] = ()) -> Floats:
         """The first step of `features`: (n, d) on their scale; `silos` as for `prepare`."""
         if self.scaling == "silo_statistics":
             from fedsim.data.fitted import by_silo
@@ -113,8 +113,12 @@ def num_kept(data: Dataset, num_features: int) -> int:
     return data.transform.width(num_features)
 
 
+_AT_ONCE = 1 << 14
+"""Records that are prepared at a time, if the numbers of each are the same whoever it is prepared with."""
+
+
 def prepare(
-    data: Dataset, design: Design, rows: Ints, training: Ints, silos: Sequence[Ints] = ()
+    data: Dataset, design: Design, rows: Ints, training: Ints, silos: Iterable[Ints] = ()
 ) -> Prepared:
     """Records as a model takes them.
 
@@ -125,7 +129,7 @@ def prepare(
 
     InputError for a value that is not finite, or as `num_kept`, or for images without declared ranges.
     """
-    num_kept(data, design.features.shape[1])
+    width = num_kept(data, design.features.shape[1]) + data.intercept
     ranges, transform = design.ranges, data.transform
     if transform is not None and not np.isfinite(ranges.lower).all():
         hint = "is a part of the declared range, and none is declared: give ranges"
@@ -138,15 +142,22 @@ def prepare(
     by = Preparation(
         data.scaling, data.intercept, ranges, design.target_range, data.record_norm, transform, standard
     )
-    features, target = by.scaled(design.features, silos), by.target(design.target)
-    _require_finite(features, "feature", data, rows)
-    _require_finite(target, "target", data, rows)
-    if data.pca is not None:
-        from fedsim.data.fitted import principal_components, training_moments
+    features = np.empty((len(rows), width))
+    alone = transform is None and data.pca is None and data.scaling != "silo_statistics"
+    step = _AT_ONCE if alone else max(1, len(rows))
+    for first in range(0, len(rows), step):
+        few = slice(first, first + step)
+        scaled = by.scaled(design.features[few], silos)
+        _require_finite(scaled, "feature", data, rows[few])
+        if data.pca is not None:
+            from fedsim.data.fitted import principal_components, training_moments
 
-        found = principal_components(training_moments(features, training), data.pca)
-        by = replace(by, components=found)
-    return Prepared(by.finished(features), target, by)
+            found = principal_components(training_moments(scaled, training), data.pca)
+            by = replace(by, components=found)
+        features[few] = by.finished(scaled)
+    target = by.target(design.target)
+    _require_finite(target, "target", data, rows)
+    return Prepared(features, target, by)
 
 
 def _require_finite(values: Target, what: str, data: Dataset, rows: Ints) -> None:

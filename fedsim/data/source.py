@@ -27,8 +27,7 @@ class Labels:
     codes: Ints
     names: tuple[str, ...]
 
-    def at(self, rows: Ints | NDArray[np.bool_]) -> Labels:
-        """The labels of these rows, given by their numbers or by a mask."""
+    def __getitem__(self, rows: Ints | NDArray[np.bool_] | slice) -> Labels:
         return Labels(self.codes[rows], self.names)
 
 

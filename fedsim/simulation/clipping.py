@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from fedsim.problems.kinds import Problem, check
-from silos.layout import Silo
+from silos.layout import Cohort, Silo
 from silos.persons import Persons
 from silos.records import Records, clipped_sum
 from silos.sums import Block, Seen
@@ -110,7 +110,7 @@ class Watched(Records):
 
     def __init__(
         self,
-        silos: Sequence[Silo],
+        silos: Sequence[Silo] | Cohort,
         problem: Problem,
         dtype: torch.dtype,
         recorder: Recorder,

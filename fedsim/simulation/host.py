@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fedsim.common.errors import InputError, PluginError, Refused
-from fedsim.data.federation import Hosted, SiloSplit
+from fedsim.data.federation import Hosted
 from fedsim.data.source import laid
 from fedsim.privacy import verify
 from fedsim.privacy.mechanism import Mechanism
@@ -31,7 +31,7 @@ from fedsim.simulation.selection import Grant
 from server.participation import admitted_rounds, schedule
 from silos.admission import admit
 from silos.entropy import SeededEntropy
-from silos.gate import Gate, Row, lay_out
+from silos.gate import Cohort, Gate, Row, lay_out
 from silos.ledger import Reply
 from silos.persons import Persons
 
@@ -186,12 +186,12 @@ class SiloHost:
         """
         self._grant, self._resolved, self._trial = grant, resolved, trial
         self._data, self._run = data.digest, run
-        self._names = [silo.name for silo in data.silos]
-        own = [laid(silo.train_features, silo.train_target, silo.train_groups) for silo in data.silos]
+        self._names, train = data.silos.names, data.silos.train
+        own = Cohort(train.bounds, laid(train.features, train.target, train.groups))
         self._recorder = Recorder() if resolved.scenario.report.clipping else None
         problem, dtype, recorder = resolved.gate_problem, resolved.dtype, self._recorder
         unit, seeded = resolved.scenario.privacy.unit, (resolved.scenario.seed, trial, self._names)
-        persons = Persons.of(unit, [silo.train_persons for silo in data.silos], seeded)
+        persons = Persons.of(unit, (silo.train_persons for silo in data.silos), seeded)
         self._records = (
             lay_out(own, problem, dtype, persons)
             if recorder is None
@@ -201,7 +201,7 @@ class SiloHost:
         self._ledgers: dict[Variant, MemoryLedgers] = {}
         self._at_once = DrawnAtOnce() if resolved.scenario.runtime.noise == "aggregate" else None
         if resolved.scenario.evaluate is not None:
-            held_out = Hosted(tuple(map(_held_out, data.silos)), data.digest)
+            held_out = Hosted(replace(data.silos, train=data.silos.test), data.digest)  # in their place
             key = run_digest(resolved, data.digest, "evaluation")
             self._held_out = SiloHost(evaluation_of(resolved), trial, held_out, key)
 
@@ -297,17 +297,6 @@ class SiloHost:
     def clipping(self) -> dict[int, Part]:
         """Counts of clipped terms, by round; simulation only."""
         return {} if self._recorder is None else self._recorder.rounds()
-
-
-def _held_out(silo: SiloSplit) -> SiloSplit:
-    """The silo's test records in the place of those that train."""
-    return replace(
-        silo,
-        train_features=silo.test_features,
-        train_target=silo.test_target,
-        train_persons=silo.test_persons,
-        train_groups=silo.test_groups,
-    )
 
 
 def terms(

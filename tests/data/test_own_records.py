@@ -60,7 +60,7 @@ def scenario(data: Synthetic) -> dict[str, Any]:
 def test_a_hosts_process_reads_no_other_silos_records(asked: list[int]) -> None:
     data = WatchedData(rows=40, features=2)
     HostWorker(parse(scenario(data)), 0, ["silo-01", "silo-03"], "digest of all silos' records")
-    owned = IidPartition(**PARTITION).assign(data.open(), 0).rows()
+    owned = IidPartition(**PARTITION).assign(data.open(), 0).rows().by_name
     assert sorted(asked) == sorted([*owned["silo-01"], *owned["silo-03"]])
 
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from fedsim.common.errors import InputError
+from fedsim.common.seeds import generator
 from fedsim.data.builtin import BreastCancer, Digits, Synthetic
 from fedsim.data.by_label import (
     DirichletPartition,
@@ -15,7 +16,8 @@ from fedsim.data.by_label import (
     PathologicalPartition,
 )
 from fedsim.data.dataset import Dataset, Reserve
-from fedsim.data.federation import Federation, SiloSplit, load, load_silos, outline, split
+from fedsim.data.division import Rows, divide, training_records
+from fedsim.data.federation import Federation, SiloSplit, load, load_silos, outline
 from fedsim.data.partition import IidPartition, Partition, SizePartition, SortedPartition
 
 PARTITIONS: list[Partition] = [
@@ -34,7 +36,7 @@ DIGITS = np.asarray(Digits().open().keys("digit", ""), dtype=int)
 
 
 def rows_of(data: Dataset, partition: Partition, seed: int = 0) -> dict[str, np.ndarray]:
-    return partition.assign(data.open(), seed).rows()
+    return partition.assign(data.open(), seed).rows().by_name
 
 
 @pytest.mark.parametrize("partition", PARTITIONS)
@@ -225,7 +227,7 @@ def test_silos_loaded_alone_have_identical_rows(data: Dataset, partition: Partit
     assert equal(alone, everything[name])
     last = max(everything)
     assert [silo.name for silo in load_silos(data, partition, 1, 2, [last, name])] == [name, last]
-    assert load_silos(data, partition, 1, 2, []) == ()
+    assert list(load_silos(data, partition, 1, 2, [])) == []
 
 
 def test_trials_draw_other_splits_of_the_same_silos() -> None:
@@ -247,10 +249,40 @@ def test_loading_is_reproducible_and_depends_on_the_seed() -> None:
 
 def test_every_record_is_tested_equally_often() -> None:
     """Over 4,000 trials a record is held out 0.2 of the time; 6 deviations: false alarm below 1e-6."""
-    held_out = np.zeros(10)
+    held_out, rows = np.zeros(10), Rows(("a",), np.array([10]), np.arange(10))
     for trial in range(4000):
-        held_out[split(np.arange(10), 0.2, 0, trial, "a")[1]] += 1
+        held_out[divide(rows, 0.2, None, 0, trial)[1].every] += 1
     assert np.abs(held_out / 4000 - 0.2).max() < 6 * np.sqrt(0.2 * 0.8 / 4000)
+
+
+def divided_alone(
+    rows: np.ndarray, fraction: float, reserve: Reserve | None, seed: int, trial: int, silo: str
+) -> list[np.ndarray]:
+    """One silo's training and test rows, as `divide` draws them for all."""
+    if reserve is not None:
+        half = round(reserve.fraction * len(rows) / 2)
+        parts = np.split(generator("reserve", seed, silo).permutation(rows), [half, 2 * half])
+        train, score, rows = (np.sort(part) for part in parts)
+        if reserve.use == "reserved":
+            return [train, score]
+    order = generator("split", seed, trial, silo).permutation(rows)
+    train_size = max(1, len(rows) - round(fraction * len(rows)))
+    return [np.sort(order[:train_size]), np.sort(order[train_size:])]
+
+
+@pytest.mark.parametrize("use", [None, "rest", "reserved"])
+@pytest.mark.parametrize("fraction", [0.0, 0.2, 0.9])
+def test_all_silos_are_divided_as_each_is_alone(use: str | None, fraction: float) -> None:
+    rng = np.random.default_rng(0)
+    reserve = None if use is None else Reserve(fraction=0.4, use=use)
+    names = tuple(f"silo {k:02d}" for k in range(40))
+    for trial in range(5):
+        rows = Rows.of(names, np.append(rng.integers(-1, 40, 1500), np.repeat(np.arange(40), 5)))
+        both = divide(rows, fraction, reserve, 7, trial)
+        assert both[0].counts.tolist() == training_records(names, rows.counts, fraction, reserve).tolist()
+        for name, own in rows.by_name.items():
+            alone = divided_alone(own, fraction, reserve, 7, trial, name)
+            assert [part.by_name[name].tolist() for part in both] == [part.tolist() for part in alone]
 
 
 @pytest.mark.slow
