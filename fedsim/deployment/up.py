@@ -1,9 +1,10 @@
 """A whole deployment as processes of this machine, from a scenario to a trained model.
 
 SuperLink, for each silo a daemon and a node, and with secure aggregation a shuffler: the same commands that
-organisations run apart. Silos and shuffler are started by command line: the server's side, which this is,
-imports nothing of theirs. With secure aggregation all parties enrol first, and one roster is written for
-them: between organisations each operator checks its keys and terms before pinning it.
+organisations run apart, but all daemons are forks of one process, and all nodes of another. Silos and
+shuffler are started by command line: the server's side, which this is, imports nothing of theirs. With secure
+aggregation all parties enrol first, and one roster is written for them: between organisations each operator
+checks its keys and terms before pinning it.
 """
 
 from __future__ import annotations
@@ -11,10 +12,11 @@ from __future__ import annotations
 import socket
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from functools import partial
 
+from fedsim.deployment import forked
 from fedsim.deployment.federation_file import load_federation
 from fedsim.deployment.flower import superlink
 from fedsim.deployment.flower.control import Status, enroll
@@ -87,30 +89,38 @@ def _start_daemons(processes: Processes, topology: Topology, tell: Tell) -> None
     """A silo that has no ledger yet is enrolled first."""
     new = [name for name in topology.silos if not topology.ledger(name).exists()]
     tell(of_words(f"starting {len(topology.silos)} silos, a daemon and a node each; {len(new)} enrol first"))
-    for name in topology.silos:
-        command = [*_daemon(topology, name), *(["--enrol", "--serve"] if name in new else [])]
-        processes.start(f"the daemon of {name}", command, topology.silo(name) / "daemon.log")
+    enrols = ["--enrol", "--serve"]
+    given = {name: [*_daemon(topology, name), *(enrols if name in new else [])] for name in topology.silos}
+    _start(processes, topology, "daemon", _DAEMON, given)
 
 
 def _start_nodes(processes: Processes, topology: Topology, address: str) -> None:
     """The other half of each silo; there when all daemons listen."""
-    for name in topology.silos:
-        command = _node(topology, name, address)
-        processes.start(f"the node of {name}", command, topology.silo(name) / "node.log")
+    given = {name: _node(topology, name, address) for name in topology.silos}
+    _start(processes, topology, "node", _NODE, given)
     for name in topology.silos:
         _wait(partial(listens, topology.socket(name), 1), processes, f"the daemon of {name}")
 
 
+_DAEMON, _NODE = ("silos.__main__", "silos.service", "silos.enrolment"), ("silos.shim.__main__",)
+
+
+def _start(
+    processes: Processes, topology: Topology, what: str, modules: Sequence[str], given: dict[str, list[str]]
+) -> None:
+    each = [(f"the {what} of {name}", topology.silo(name) / f"{what}.log", a) for name, a in given.items()]
+    processes.start(f"the {what}s", forked.command(modules, each), topology.directory / f"{what}s.log")
+
+
 def _daemon(topology: Topology, name: str) -> list[str]:
-    return [sys.executable, "-m", "silos", "--config", str(topology.config(name))]
+    return ["--config", str(topology.config(name))]
 
 
 def _node(topology: Topology, name: str, address: str) -> list[str]:
     folder = topology.silo(name)
     return [
-        *(sys.executable, "-m", "silos.shim", "--superlink", address),
+        *("--superlink", address, "--socket", str(topology.socket(name))),
         *("--root-certificates", str(folder / "ca.crt"), "--key", str(folder / "node.key")),
-        *("--socket", str(topology.socket(name))),
     ]
 
 
@@ -135,7 +145,7 @@ def enrol_and_pin(topology: Topology) -> None:
     """
     enrolments = {
         f"the enrolment of {name}": (
-            [*_daemon(topology, name), "--enrol"],
+            [sys.executable, "-m", "silos", *_daemon(topology, name), "--enrol"],
             topology.silo(name) / "daemon.log",
         )
         for name in topology.silos

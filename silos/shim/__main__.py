@@ -149,6 +149,7 @@ class NodeFile:
 
 
 _BUSY, _IDLE = 0.2, 1.0  # seconds between two looks for a message: after one, and after long without
+_SPARING = 20  # times what a look took, if that is longer: a slow SuperLink has other nodes to serve
 _log = logging.getLogger("fedsim.node")
 _carried: Counter[str] = Counter()  # messages, by what became of them
 _known = threading.Event()  # set while the SuperLink knows this node
@@ -203,10 +204,13 @@ def _beat(fleet: Fleet, node: int, end: threading.Event) -> None:
 
 def _carry(fleet: Fleet, node: int, daemon: Caller) -> None:
     """Frames in, frames out, until the SuperLink no longer knows the node."""
-    idle = _BUSY
+    idle, spare = _BUSY, 0.0
     while True:
+        begin = time.monotonic()
         try:
-            for delivery in fleet.deliveries(node):
+            there = fleet.deliveries(node)
+            spare = _SPARING * (time.monotonic() - begin)
+            for delivery in there:
                 idle = _BUSY
                 _answer(delivery, daemon)
         except Rejected as error:
@@ -214,7 +218,7 @@ def _carry(fleet: Fleet, node: int, daemon: Caller) -> None:
             return
         except Exception as error:  # whatever a SuperLink sends, this process stays
             _log.warning("a message was dropped: %s: %.200s", type(error).__name__, error)
-        time.sleep(idle)
+        time.sleep(min(max(idle, spare), _IDLE))
         idle = min(1.1 * idle, _IDLE)
 
 

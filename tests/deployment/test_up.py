@@ -145,7 +145,8 @@ def test_an_interrupted_run_leaves_no_process_and_can_be_resumed(place):
 def test_when_a_daemon_dies_all_end_and_it_is_named(place):
     process = _new(place, 40)
     _until_round(place, 2, process)
-    (daemon,) = [each for each in _left(place) if f"{SILOS[0]}/silo.yaml" in " ".join(each.cmdline())]
+    log = str(place / "all" / SILOS[0] / "daemon.log")
+    (daemon,) = [each for each in _left(place) if log in [file.path for file in each.open_files()]]
     daemon.kill()
     said = " ".join(_end(process, 1).split())
     assert f"the daemon of {SILOS[0]} ended (exit code -9)" in said

@@ -5,6 +5,7 @@ import tracemalloc
 import urllib.request
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 
 import httpx
 import pytest
@@ -215,3 +216,18 @@ def test_bad_arguments_are_named(tmp_path):
         shown = CliRunner().invoke(app, ["node", *good, *bad])
         assert shown.exit_code == 2
         assert word in shown.output
+
+
+@pytest.mark.parametrize(("took", "waits"), [(0.001, 0.2), (0.03, 0.6), (5.0, 1.0)])
+def test_a_superlink_that_answers_slowly_is_asked_less_often(monkeypatch, took, waits):
+    clock, slept = iter([0.0, took, 9.0]), []
+
+    class Slow:
+        def deliveries(self, node):
+            if slept:
+                raise fleet.Rejected
+            return []
+
+    monkeypatch.setattr(shim, "time", SimpleNamespace(monotonic=lambda: next(clock), sleep=slept.append))
+    shim._carry(Slow(), 1, Caller)
+    assert slept == [pytest.approx(waits)]

@@ -1,0 +1,76 @@
+"""Processes forked from one that is warm: as if each had been started alone, random numbers included."""
+
+import json
+import subprocess
+import sys
+import time
+
+import pytest
+
+from fedsim.deployment import forked
+from fedsim.deployment.processes import Ended, Processes
+
+ONE = """
+import signal, sys, time
+
+def main():
+    print(*sys.argv[1:], flush=True)
+    if sys.argv[1] == "fails":
+        sys.exit("no disk left")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    time.sleep(600)
+"""
+DRAWS = """
+import json
+import numpy as np
+from fedsim.privacy.discrete_noise import with_noise
+from silos.entropy import Purpose, SystemEntropy, new_secret
+
+def main():
+    stream = SystemEntropy(b"1" * 32).streams([0], 0, Purpose.NOISE)[0]
+    exact = with_noise(np.zeros(16, np.int64), 1e6)
+    print(json.dumps([new_secret().hex(), stream.normal(size=4).tolist(), exact.tolist()]))
+"""
+
+
+def _command(tmp_path, monkeypatch, module, processes):
+    (tmp_path / "theirs.py").write_text(module)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    return forked.command(["theirs"], [(name, tmp_path / name, args) for name, args in processes.items()])
+
+
+def _until(condition):
+    until = time.monotonic() + 60
+    while not condition() and time.monotonic() < until:
+        time.sleep(0.02)
+    assert condition()
+
+
+def test_each_has_its_arguments_and_its_log_and_all_end_together(tmp_path, monkeypatch):
+    given = {name: ["--name", name] for name in ("one", "two")}
+    command, logs = _command(tmp_path, monkeypatch, ONE, given), [tmp_path / name for name in given]
+    with Processes() as processes:
+        child = processes.start("all of them", command, tmp_path / "log")
+        _until(lambda: all(log.exists() and log.read_text() == f"--name {log.name}\n" for log in logs))
+    assert child.process.returncode == 0
+
+
+def test_the_one_that_ended_is_named_and_the_others_end(tmp_path, monkeypatch):
+    command = _command(tmp_path, monkeypatch, ONE, {"one": ["stays"], "two": ["fails"]})
+    with Processes() as processes:
+        child = processes.start("all of them", command, tmp_path / "log")
+        child.process.wait(60)
+        with pytest.raises(Ended, match=r"(?s)\(exit code 1\).*two ended \(exit code 1\).*no disk left"):
+            processes.check()
+
+
+def test_no_two_draw_the_same_numbers(tmp_path, monkeypatch):
+    """Of the system's secrets, of a stream of floating-point noise, and of exact noise."""
+    command = _command(
+        tmp_path, monkeypatch, "from silos import service\n" + DRAWS, dict.fromkeys("abcd", ())
+    )
+    subprocess.run([*command], check=True, capture_output=True, timeout=120)
+    drawn = [json.loads((tmp_path / name).read_text()) for name in "abcd"]
+    for kind in zip(*drawn, strict=True):
+        assert len({json.dumps(each) for each in kind}) == len(drawn)
+    assert command[0] == sys.executable
