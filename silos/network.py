@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
+from math import ceil
 
 import torch
 from torch import Tensor
@@ -25,9 +26,9 @@ from fedsim.problems.network_layers import Layers
 from silos.layers import Capture, Matrix, Term, Whole
 from silos.sums import Block, Seen
 
-CHUNK = 2**20  # numbers that a chunk of records holds at a time, about: 8 MB in float64
+CHUNK = 2**23  # bytes that a chunk of records holds at a time, about
 
-_LARGER, _ENOUGH = 4, 64
+_LARGER, _ENOUGH = 4, 100
 """How many times more where records are large, since the calls of a chunk below so many records count too."""
 
 _MARGIN = 1e-6
@@ -60,9 +61,10 @@ def network_sum(
 def _chunks(silos: int, rows: int, width: int, each: bool) -> Iterator[tuple[slice, slice]]:
     """Consecutive silos with all their rows, or one silo at a time, `width` records at most."""
     together = 1 if each else max(1, width // rows)
+    step = max(1, ceil(rows / max(1, ceil(rows / width))) if together == 1 else rows)
     for first in range(0, silos, together):
-        for row in range(0, rows, width if together == 1 else rows):
-            yield slice(first, first + together), slice(row, row + width)
+        for row in range(0, rows, step):
+            yield slice(first, first + together), slice(row, row + step)
 
 
 def _own(clip: float | Tensor | None, silos: slice) -> float | Tensor | None:
@@ -82,7 +84,7 @@ def _sum(
     `whole`: a term that is not finite makes its sum NaN, where it else counts as zero.
     """
     square = sum((term.square for _, term in found), start=torch.zeros((), dtype=torch.float64))
-    norm = square.sqrt() + sum(term.slack for _, term in found)
+    norm = square.sqrt()
     bad = ~norm.isfinite()
     if bool(bad.any()):
         for _, term in found:
@@ -109,7 +111,8 @@ def strategy(problem: NeuralNetwork, dtype: torch.dtype) -> tuple[Terms, int]:
         terms, record = layerwise, _layer_numbers(problem, dtype)
     else:
         terms, record = together, problem.dimension + form.record.numbers
-    return terms, max(1, CHUNK // record, min(_ENOUGH, _LARGER * CHUNK // record))
+    fit = CHUNK // (record * dtype.itemsize)
+    return terms, max(1, fit, min(_ENOUGH, _LARGER * fit))
 
 
 def _layer_numbers(problem: NeuralNetwork, dtype: torch.dtype) -> int:
@@ -164,20 +167,21 @@ def _captured(
     parameters, x = problem.parameters(point.detach()), features
     form = problem.form(features.dtype)
     assert isinstance(form, Layers)
-    inputs, outputs = {}, {}
+    matrices: list[Matrix] = []
+    inputs: list[Tensor] = []
+    outputs: list[Tensor] = []
     for layer in form.chain:
-        if layer.names:
-            inputs[layer] = x.detach()
-        x = layer(x, parameters)
-        if layer.names:
-            outputs[layer] = x if x.requires_grad else x.requires_grad_()
+        if not layer.names:
+            x = layer(x, parameters)
+            continue
+        matrices.append(Matrix(layer, *(parameters[layer.prefix + name] for name in layer.names)))
+        inputs.append(matrices[-1].inputs(x.detach()))
+        x = layer(x, parameters) if outputs else matrices[-1].outputs(inputs[-1]).requires_grad_()
+        outputs.append(x)
     scores = x.squeeze(1) if problem.num_outputs == 1 else x
     coefficient = problem.head.coefficient(scores.detach(), target, torch.ones_like(target))
-    slopes = torch.autograd.grad(scores, list(outputs.values()), coefficient, materialize_grads=True)
+    slopes = torch.autograd.grad(scores, outputs, coefficient, materialize_grads=True)
     return {
-        layer.prefix: (
-            Matrix(layer, parameters[f"{layer.prefix}weight"].shape[2:]),
-            Capture(inputs[layer], slope),
-        )
-        for layer, slope in zip(outputs, slopes, strict=True)
+        matrix.layer.prefix: (matrix, Capture(seen, slope))
+        for matrix, seen, slope in zip(matrices, inputs, slopes, strict=True)
     }

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -31,13 +32,36 @@ class SquarePlusCube(nn.Module):
         return s.square() * (1 + s)
 
 
+def _max_pool(x: Tensor, numbers: Mapping[str, Any]) -> Tensor:
+    """`max_pool2d`; where windows lie side by side in a third of its time, bit for bit.
+
+    They are laid out as channels, of which torch compares many at once, only to find where the largest are.
+    """
+    pairs = {name: value if isinstance(value, tuple) else (value, value) for name, value in numbers.items()}
+    down, right = sides = pairs["kernel_size"]
+    if (pairs["stride"], pairs["padding"], pairs["dilation"]) != (sides, (0, 0), (1, 1)):
+        largest: Tensor = functional.max_pool2d(x, **numbers)
+        return largest
+    height, width = x.shape[2] // down, x.shape[3] // right
+    with torch.no_grad():
+        seen = x[:, :, : height * down, : width * right].view(*x.shape[:2], height, down, width, right)
+        channels = seen.permute(3, 5, 0, 1, 2, 4).reshape(1, down * right, 1, -1).permute(0, 3, 1, 2)
+        _, chosen = functional.max_pool2d(channels, (down * right, 1), return_indices=True)
+        inside, corners = (
+            (torch.arange(high)[:, None] * (x.shape[3] * a) + torch.arange(wide) * b)
+            for high, wide, a, b in ((down, right, 1, 1), (height, width, down, right))
+        )
+        place = inside.flatten().index_select(0, chosen.flatten()).view(*x.shape[:2], height, width) + corners
+    return x.flatten(2).gather(2, place.flatten(2)).view_as(place)
+
+
 Apply = Callable[[Tensor, Mapping[str, Tensor], Mapping[str, Any]], Tensor]
 """(input, parameters, numbers) to output, records first."""
 
 _APPLY: dict[type[nn.Module], Apply] = {
     nn.Linear: lambda x, p, _: functional.linear(x, p["weight"], p.get("bias")),
     nn.Conv2d: lambda x, p, n: functional.conv2d(x, p["weight"], p.get("bias"), **n),
-    nn.MaxPool2d: lambda x, _, n: functional.max_pool2d(x, **n),
+    nn.MaxPool2d: lambda x, _, n: _max_pool(x, n),
     nn.AvgPool2d: lambda x, _, n: functional.avg_pool2d(x, **n),
     nn.Flatten: lambda x, _, __: x.flatten(1),
     nn.Unflatten: lambda x, _, n: x.reshape(len(x), *n["unflattened_size"], *x.shape[2:]),
@@ -107,11 +131,20 @@ def plain_layers(module: nn.Module, num_features: int) -> Layers | None:
         names = [layer.prefix + name for layer in chain for name in layer.names]
         if names != [name for name, _ in module.named_parameters()]:  # shared ones are named once there
             return None
-        layers = Layers(chain)
+        layers = Layers(_pooled_first(chain))
         _check_records_first(layers, dict(module.named_parameters()), num_features)
     except (_NotPlainError, RuntimeError):
         return None
     return layers
+
+
+def _pooled_first(chain: tuple[Layer, ...]) -> tuple[Layer, ...]:
+    """ReLU after the pooling that follows it: the same numbers and gradients, from fewer."""
+    order = list(chain)
+    for i, (first, second) in enumerate(pairwise(chain)):
+        if first.kind is nn.ReLU and second.kind is nn.MaxPool2d:
+            order[i : i + 2] = second, first
+    return tuple(order)
 
 
 def _flat(prefix: str, module: nn.Module) -> Iterator[tuple[str, nn.Module]]:

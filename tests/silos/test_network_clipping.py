@@ -19,10 +19,15 @@ from fedsim.problems.network_models import Imported, Lenet, Mlp, PairedMlp
 from fedsim.protocol.batch import Full, Poisson, Subsample
 from fedsim.protocol.contract import Query
 from server.participation import schedule
-from silos.layers import Ghost, Matrix, Whole
+from silos.layers import Capture, Ghost, Matrix, Term, Whole
 from silos.records import Records, clipped_sum
 
 SIZES = [2, 7, 6]
+
+
+def numbers_of(module: nn.Module) -> dict[str, object]:
+    names = ("stride", "padding", "dilation")
+    return {name: getattr(module, name) for name in names if hasattr(module, name)}
 
 
 def imported(attribute: str) -> NeuralNetwork:
@@ -187,15 +192,58 @@ def test_only_chains_of_known_layers_are_taken_layer_by_layer():
         assert network.strategy(problem, torch.float64)[0] is expected, name
 
 
-def test_the_cheaper_norm_is_chosen():
-    """On the CNN's convolutions the gradient itself, on a matrix at few places the ghost norm."""
+def test_the_quicker_norm_is_chosen():
+    """Of the CNN's convolutions the gradient itself, of a matrix at few places the ghost norm."""
 
     def kinds(problem):
         x, y = (torch.as_tensor(values) for values in silos_for(problem, [2])[0])
         return [type(term) for _, term in network.layerwise(problem, x, y, points_of(problem, 1))]
 
     assert kinds(NeuralNetwork(784, 10, model=Lenet((1, 28, 28)))) == [Whole, Whole, Ghost, Ghost, Ghost]
-    assert kinds(NETWORKS["places"]) == [Whole, Ghost, Ghost]  # 2 x 6^2 against 1 x 40 and 40 x 30
+    assert kinds(NETWORKS["places"]) == [Whole, Ghost, Ghost]  # 6^2 (p + q) against 10 p q
+
+
+LAYERS: dict[str, tuple[nn.Module, tuple[int, ...], type[Term]]] = {
+    "image, few channels": (nn.Conv2d(3, 5, 3), (3, 9, 8), Whole),
+    "small image, many channels": (nn.Conv2d(40, 30, 3, padding=1), (40, 2, 3), Ghost),
+    "one place": (nn.Conv2d(6, 7, 4), (6, 4, 4), Ghost),
+    "strides and no bias": (nn.Conv2d(4, 6, (3, 2), (2, 1), (1, 0), (1, 2), bias=False), (4, 11, 9), Whole),
+    "matrix at many places": (nn.Linear(4, 3), (20, 4), Whole),
+    "matrix at few places": (nn.Linear(50, 40), (3, 50), Ghost),
+    "matrix": (nn.Linear(12, 9), (12,), Ghost),
+}
+
+
+@pytest.mark.parametrize("name", LAYERS)
+@every_statistic
+def test_a_layers_norms_are_those_of_each_records_own_gradient(name, num_points):
+    """Each way to the norm, of layers whose sizes decide for it: against autograd, record by record."""
+    module, shape, way = LAYERS[name]
+    layer = Layer(type(module), "", tuple(dict(module.named_parameters())), numbers_of(module))
+    captures, terms = [], []
+    rng = torch.Generator().manual_seed(0)
+    for _ in range(num_points):
+        sizes = {name: value.shape for name, value in module.named_parameters()}
+        own = {k: torch.randn(size, dtype=torch.float64, generator=rng) for k, size in sizes.items()}
+        x = torch.randn(8, *shape, dtype=torch.float64, generator=rng)
+        matrix = Matrix(layer, *own.values())
+        outputs = layer(x, own)
+        torch.testing.assert_close(matrix.outputs(matrix.inputs(x)), outputs, rtol=1e-12, atol=1e-12)
+        slopes = torch.randn(outputs.shape, dtype=torch.float64, generator=rng)
+        captures.append(Capture(matrix.inputs(x), slopes))
+        wanted = [value.requires_grad_() for value in own.values()]
+        rows = [
+            torch.autograd.grad(layer(x[i : i + 1], own), wanted, slopes[i : i + 1]) for i in range(len(x))
+        ]
+        terms.append(torch.stack([torch.cat([part.flatten() for part in row]) for row in rows]))
+    term = matrix.term(captures)
+    assert type(term) is way
+    expected = terms[0] if num_points == 1 else terms[0] - terms[1]
+    torch.testing.assert_close(term.square.sqrt(), expected.norm(dim=1), rtol=1e-10, atol=0)
+    weight = torch.linspace(0, 1, 8, dtype=torch.float64).view(2, 4)
+    summed = torch.cat(list(term.sums(weight).values()), 1)
+    by_hand = (weight[:, :, None] * expected.view(2, 4, -1)).sum(1)
+    torch.testing.assert_close(summed, by_hand, rtol=1e-10, atol=1e-10)
 
 
 @pytest.mark.parametrize("direct", [False, True], ids=["ghost", "direct"])
@@ -206,9 +254,9 @@ def test_a_gradient_whose_places_cancel_is_never_taken_for_shorter_than_it_is(di
     a = 1e8 * torch.randn(50, 1, 12, dtype=torch.float64, generator=rng)
     b = torch.randn(50, 1, 9, dtype=torch.float64, generator=rng)
     a, b = torch.cat([a, a * (1 + gap)], 1), torch.cat([b, -b], 1)
-    matrix = Matrix(Layer(nn.Linear, "", ("weight",), {}), ())
+    matrix = Matrix(Layer(nn.Linear, "", ("weight",), {}), torch.zeros(9, 12))
     term = matrix._direct([(a, b)]) if direct else Ghost(a, b, None)
-    bound = term.square.sqrt() + term.slack
+    bound = term.square.sqrt()
     one_each = torch.eye(50, dtype=torch.float64)
     summed = torch.cat([term.sums(row.view(1, 50))["weight"] for row in one_each])
     assert bool((summed.norm(dim=1) <= bound * (1 + 1e-9)).all())
