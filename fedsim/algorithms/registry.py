@@ -7,7 +7,6 @@ import inspect
 import pkgutil
 from dataclasses import is_dataclass
 from functools import cache
-from types import ModuleType
 from typing import cast
 
 import fedsim.algorithms
@@ -34,8 +33,6 @@ def algorithms() -> dict[str, type[Algorithm]]:
 
 
 _HELPERS = ("base", "evaluation", "prepared", "registry", "section")  # without an algorithm that trains
-
-
 EVALUATION = "evaluation"  # is run after a scenario's own algorithm, so that no scenario names it
 
 
@@ -71,10 +68,7 @@ _NAME = "scenario.algorithm.name"
 
 @cache
 def _shipped(name: str) -> type[Algorithm]:
-    return _algorithm_in(importlib.import_module(f"fedsim.algorithms.{name}"))
-
-
-def _algorithm_in(module: ModuleType) -> type[Algorithm]:
+    module = importlib.import_module(f"fedsim.algorithms.{name}")
     for _, kind in inspect.getmembers(module, inspect.isclass):
         if kind.__module__ == module.__name__ and is_algorithm(kind):
             return cast(type[Algorithm], kind)

@@ -134,14 +134,14 @@ def _followed(
                 show(measurement)
                 trackers.measured(measurement)
 
-            for measurement in results.measurements:  # of trials that an earlier process finished
+            for measurement in results.rows(Measurement):  # of trials that an earlier process finished
                 observe(measurement)
             _execute(resolved, results, observe)
         if resolved.scenario.report.heterogeneity:
             with one_thread():
                 heterogeneity = measure(resolved, read(resolved, 0).silos)
     except (KeyboardInterrupt, WorkerLost, NotKept) as caught:
-        if not results.measurements:
+        if not results.rows(Measurement):
             raise
         end = caught
     with undisturbed():
@@ -204,8 +204,9 @@ def kept(
             stack.callback(_tidy, record, folder, missing)
             results = _results(record, folder, resolved, resume, complain)
         except (FileExistsError, BlockingIOError):
-            hint = "another run is at work in it; name another directory"
-            raise InputError("--out", str(out), hint) from None
+            raise InputError(
+                "--out", str(out), "another run is at work in it; name another directory"
+            ) from None
         except OSError as error:
             if not resume:
                 _remove(folder, missing)

@@ -94,9 +94,7 @@ class _Board:
             self._first = time.monotonic()
         if not isinstance(event.outcome, CellResult):
             self.failed += 1
-        elif (
-            number := value(event.outcome, self._metric)
-        ) is not None:  # tuned by loss: error and loss alone
+        elif (number := value(event.outcome, self._metric)) is not None:  # some are tuned by loss alone
             place, reported = event.place, event.place.trial in self._job.reported_trials
             self._values.setdefault((place.combination, place.candidate, reported), []).append(number)
 

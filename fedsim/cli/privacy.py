@@ -168,20 +168,18 @@ def audit(
         elif silo is not None:
             fail("error: --silo chooses whose daemon is attacked: give --daemons DIR too")
         else:
-            broken = _transcript(loaded, overrides or [], run, effort, as_json, unit, records)
+            attacks = {"person": records if unit == "person" else None, "groups": unit == "group"}
+            broken = _transcript(loaded, overrides, run, as_json, effort=effort, **attacks)
         raise typer.Exit(FAILED if broken else DONE)
 
 
 def _transcript(
-    scenario: Scenario | None,
-    overrides: Sequence[str],
-    run: Path | None,
-    effort: float,
-    as_json: bool,
-    unit: str | None,
-    records: int,
+    scenario: Scenario | None, overrides: Sequence[str] | None, run: Path | None, as_json: bool, **how: Any
 ) -> bool:
-    """Audit a scenario, or that of a run directory, and print a table or JSON; whether a claim is broken."""
+    """Audit a scenario, or that of a run directory, and print a table or JSON; whether a claim is broken.
+
+    `how` are arguments of `fedsim.audit`.
+    """
     from fedsim.api.audit import audit as attack
     from fedsim.api.run import load_run
     from fedsim.report.audit import FILE, audit_table
@@ -193,8 +191,7 @@ def _transcript(
         raise InputError("--set", list(overrides), "a run has its scenario; audit that, or another one")
     start = time.perf_counter()
     given = scenario or load_run(run)  # type: ignore[arg-type]
-    person = records if unit == "person" else None
-    found = attack(given, effort=effort, progress=True, person=person, groups=unit == "group")
+    found = attack(given, progress=True, **how)
     if run is not None:
         found.save(run)
     title = f"{found.tree['scenario']}: epsilon that attacks attained of each claim"

@@ -137,11 +137,6 @@ class Results:
         rows = [*self._record.rows(kind), *(row for row in self._unfinished if type(row) is kind)]
         return sorted(rows, key=lambda row: row.trial)  # type: ignore[attr-defined]
 
-    @property
-    def measurements(self) -> list[Measurement]:
-        """All evaluations, in order of their trials."""
-        return self.rows(Measurement)
-
     def _file(self, trial: int) -> Path:
         return (self._folder or Path()) / f"trial-{trial}.safetensors"
 

@@ -83,12 +83,11 @@ class Predictor:
         import pandas as pd
 
         scores = torch.as_tensor(self.scores(table))
-        made = self._of_classes(scores) if self.num_classes else self._of_number(scores)
+        if self.num_classes:
+            made = self._of_classes(scores)
+        else:
+            made = {PREDICTION: self._known.preparation.number(head(self.problem).numbers(scores).numpy())}
         return pd.DataFrame(made, index=table.index if isinstance(table, pd.DataFrame) else None)
-
-    def _of_number(self, scores: Tensor) -> dict[str, Any]:
-        numbers = head(self.problem).numbers(scores).numpy()
-        return {PREDICTION: self._known.preparation.number(numbers)}
 
     def _of_classes(self, scores: Tensor) -> dict[str, Any]:
         labels = np.array(self.recipe.classes, dtype=object)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_type_hints
 
@@ -40,17 +40,10 @@ class RunData:
     summary: Summary  # the run in numbers
     scenario: str  # YAML without its seed, which is enough to remove the noise
     description: str  # the scenario's
-    load_table: Callable[[str], pa.Table] = field(repr=False)  # makes `table`
+    table: Callable[[str], pa.Table] = field(repr=False)  # one of the tables in `EXPORTED`, by its name
     load_models: Callable[[], Models] = field(repr=False)  # makes `models`
     load_trained: Callable[[], Trained] = field(repr=False)  # makes `trained`
     directory: Path | None = None  # where it was read from
-    _tables: dict[str, pa.Table] = field(default_factory=dict, repr=False)
-
-    def table(self, name: str) -> pa.Table:
-        """One of the tables in `EXPORTED` (see `fedsim.report.record`)."""
-        if name not in self._tables:
-            self._tables[name] = self.load_table(name)
-        return self._tables[name]
 
     @cached_property
     def models(self) -> Models:
@@ -70,7 +63,7 @@ def data_of(outcome: Outcome, folder: Path | None = None) -> RunData:
         summarise(outcome),
         without_seed(scenario),
         str(scenario.get("description", "")),
-        load_table=partial(_table_of, outcome),
+        table=cache(partial(_table_of, outcome)),
         load_models=partial(_models_of, outcome),
         load_trained=partial(_trained_of, outcome),
     )
@@ -206,9 +199,9 @@ def read(directory: Path) -> RunData:
         summary,
         scenario,
         description,
-        load_table=tables.__getitem__,
+        table=tables.__getitem__,
         load_models=partial(_models, directory),
-        load_trained=partial(_trained, directory),
+        load_trained=lambda: read_trained(directory, {k for own in _models(directory).values() for k in own}),
         directory=directory,
     )
 
@@ -240,11 +233,6 @@ def _models(directory: Path) -> Models:
             trial, variant = key.removeprefix("trial-").split(".")
             models.setdefault(variant, {})[int(trial)] = tensor
     return {variant: dict(sorted(trials.items())) for variant, trials in models.items()}
-
-
-def _trained(directory: Path) -> Trained:
-    trials = {trial for models in _models(directory).values() for trial in models}
-    return read_trained(directory, trials)
 
 
 RECEIPTS = "receipts"

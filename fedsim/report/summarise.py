@@ -229,8 +229,8 @@ def _finals(outcome: Outcome, variant: str) -> dict[str, Any]:
     trials = outcome.results.trials
     if any(variant not in trial.models for trial in trials.values()):
         return spreads([])  # a baseline that diverged
-    rows = [row for row in outcome.results.measurements if row.variant == variant and row.trial in trials]
-    return spreads(list({row.trial: row for row in rows}.values()))  # of each trial the last
+    rows = [row for row in outcome.results.rows(Measurement) if row.variant == variant]
+    return spreads(list({row.trial: row for row in rows if row.trial in trials}.values()))  # each one's last
 
 
 def spreads(rows: Sequence[HasMetrics]) -> dict[str, Any]:
@@ -297,7 +297,7 @@ def _versions() -> dict[str, str]:
 def warnings(outcome: Outcome) -> list[str]:
     """Warnings about the scenario, then about the trials' records; each once."""
     lines = [*of_scenario(outcome.resolved), *(row.text for row in outcome.results.rows(Warned))]
-    lines += _undefined(outcome.results.measurements)
+    lines += _undefined(outcome.results.rows(Measurement))
     return list(dict.fromkeys(lines))
 
 

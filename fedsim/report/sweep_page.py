@@ -18,9 +18,7 @@ from fedsim.report.style import markup, save
 from fedsim.report.summary import Baseline, Values, spans
 from fedsim.report.sweep_figure import Point, draw, lines
 from fedsim.report.sweep_summary import (
-    CandidateRow,
     CombinationRow,
-    FailureRow,
     SweepSummary,
     TunedCombination,
     Tuning,
@@ -228,7 +226,7 @@ def _candidates(tuning: Tuning | None, metric: str) -> TextTable:
     what = CRITERIA[tuning.criterion]
     if tuning.criterion.endswith("_metric"):
         what += METRICS[tuning.scored_by or metric].title
-    columns: dict[str, Callable[[CandidateRow], str]] = {
+    columns = {
         "combination": lambda row: title(row.varied, row.private),
         "candidate": lambda row: title(row.candidate, True),
         what: lambda row: "failed" if (mean := tuning.mean(row)) is None else f"{mean:.5g}",
@@ -238,13 +236,11 @@ def _candidates(tuning: Tuning | None, metric: str) -> TextTable:
 
 
 def _failures(sweep: SweepSummary) -> TextTable:
-    columns: dict[str, Callable[[FailureRow], str]] = {
-        "cell": lambda row: title(row.varied | row.chosen, True),
-        "trial": lambda row: str(row.trial),
-        "kind": lambda row: row.kind,
-        "message": lambda row: row.message,
-    }
-    return TextTable.of("", sweep.failures, columns)
+    rows = [
+        [title(row.varied | row.chosen, True), str(row.trial), row.kind, row.message]
+        for row in sweep.failures
+    ]
+    return TextTable("", ["cell", "trial", "kind", "message"], rows)
 
 
 def _environment(sweep: SweepSummary) -> list[tuple[str, str]]:

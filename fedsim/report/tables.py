@@ -6,7 +6,7 @@ from base64 import b64encode
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import pyarrow as pa
 
@@ -15,6 +15,8 @@ from fedsim.privacy.rounding import shown_down, shown_up
 
 if TYPE_CHECKING:
     import pandas as pd
+
+Row = TypeVar("Row")
 
 
 @dataclass(frozen=True)
@@ -31,8 +33,8 @@ class TextTable:
     def of(
         cls,
         caption: str,
-        rows: Iterable[Any],
-        columns: Mapping[str, Callable[[Any], str]],
+        rows: Iterable[Row],
+        columns: Mapping[str, Callable[[Row], str]],
         short: Sequence[str] = (),
     ) -> Self:
         """A table with a row for each of `rows`, and {title: what writes its cell} for the columns."""

@@ -135,7 +135,7 @@ def _costs(outcome: Outcome, metric: str) -> Costs | None:
 def _chain(outcome: Outcome) -> list[Mapping[int, HasMetrics]]:
     """The rows of each member of the chain, by trial."""
     final: dict[str, dict[int, Measurement]] = {}
-    for row in outcome.results.measurements:  # the last one of a trial stays
+    for row in outcome.results.rows(Measurement):  # the last one of a trial stays
         if (trial := outcome.results.trials.get(row.trial)) and row.variant in trial.models:
             final.setdefault(row.variant, {})[row.trial] = row
     fitted: dict[str, dict[int, BaselineMeasurement]] = {}

@@ -63,18 +63,13 @@ class AveragedNoise:
     def multipliers(self, plan: Sequence[Kind]) -> list[float]:
         """z_i of each silo; one that is in a round is in 1 + (R - 1) share_i of the R rounds on average."""
         plans = {share: _census(plan, share) for share in set(self.shares)}
+        silos = list(zip(self.budgets, self.shares, strict=True))
         if not all(isinstance(kind.batch, Full | Fresh) for kind in plan):
-            return [
-                _calibrated(budget, plans[share])
-                for budget, share in zip(self.budgets, self.shares, strict=True)
-            ]
+            return [_calibrated(budget, plans[share]) for budget, share in silos]
         # A closed form is linear in the weight of the plan, which is the same for every n.
         most = max(budget.n for budget in self.budgets)
         weights = {share: compose(census, most).weight for share, census in plans.items()}
-        return [
-            weights[share] * _calibrated(budget, _ONE)
-            for budget, share in zip(self.budgets, self.shares, strict=True)
-        ]
+        return [weights[share] * _calibrated(budget, _ONE) for budget, share in silos]
 
 
 def _census(plan: Sequence[Kind], share: float) -> Census:

@@ -75,13 +75,13 @@ def _oracle_log(s: Symbols) -> float:
 
 def convex(s: Symbols, xi: float) -> float:
     """Theorems 34 (noisy MB-SGD) and 38 (shuffled MB-SGD): L D (1 / sqrt(n M) + p)."""
-    L, D = _constants(s, "L", "D")
+    L, D = s.need("the bound", "L", "D")
     return L * D * (1 / math.sqrt(s.n * s.M) + math.sqrt(s.d * xi))
 
 
 def strongly_convex(s: Symbols, xi: float) -> float:
     """Theorems 34 and 38: (L^2 / mu)(1 / (n M) + d xi)."""
-    L, mu = _constants(s, "L", "mu")
+    L, mu = s.need("the bound", "L", "mu")
     return L**2 / mu * (1 / (s.n * s.M) + s.d * xi)
 
 
@@ -94,7 +94,7 @@ def convex_one_pass(s: Symbols, xi: float) -> float:
     The last term is (B.19): upsilon D / sqrt(M R) at R = n / K rounds of the theorem's K, which is
     (L/(beta D))^(2/5) n p^(2/5) in Theorem 39.
     """
-    L, beta, D, phi, upsilon = _constants(s, "L", "beta", "D", "phi", "upsilon")
+    L, beta, D, phi, upsilon = s.need("the bound", "L", "beta", "D", "phi", "upsilon")
     p = math.sqrt(s.d * xi)
     silos = upsilon * L**0.2 * D**0.8 * beta**-0.2 * (p / s.M**2.5) ** 0.2
     private = (beta**0.25 * L * D**1.5 * p) ** 0.8
@@ -108,7 +108,7 @@ def strongly_convex_one_pass(s: Symbols, xi: float) -> float:
     upsilon^2 (N - M) / ((N - 1) mu sqrt(kappa) M). Theorem 39 prints ln(1/delta), one logarithm less than in
     V^2.
     """
-    L, beta, mu, phi, upsilon = _constants(s, "L", "beta", "mu", "phi", "upsilon")
+    L, beta, mu, phi, upsilon = s.need("the bound", "L", "beta", "mu", "phi", "upsilon")
     kappa = beta / mu
     private = L**2 / mu * math.sqrt(kappa) * s.d * xi
     return phi**2 / (mu * s.n * s.M) + private + upsilon**2 * s.between / (mu * math.sqrt(kappa) * s.M)
@@ -116,19 +116,19 @@ def strongly_convex_one_pass(s: Symbols, xi: float) -> float:
 
 def convex_erm(s: Symbols, xi: float) -> float:
     """Theorem 37 (accelerated, empirical risk): L D p."""
-    L, D = _constants(s, "L", "D")
+    L, D = s.need("the bound", "L", "D")
     return L * D * math.sqrt(s.d * xi)
 
 
 def strongly_convex_erm(s: Symbols, xi: float) -> float:
     """Theorem 37 (accelerated, empirical risk): (L^2 / mu) d xi."""
-    L, mu = _constants(s, "L", "mu")
+    L, mu = s.need("the bound", "L", "mu")
     return L**2 / mu * s.d * xi
 
 
 def pl(s: Symbols, xi: float) -> float:
     """Theorem 40 (prox-SGD): (L^2 / mu)(kappa^2 d xi + kappa / (M n))."""
-    L, beta, mu = _constants(s, "L", "beta", "mu")
+    L, beta, mu = s.need("the bound", "L", "beta", "mu")
     kappa = beta / mu
     return L**2 / mu * (kappa**2 * s.d * xi + kappa / (s.M * s.n))
 
@@ -138,7 +138,7 @@ def pl_erm(s: Symbols, xi: float) -> float:
 
     The second term's mu is missing in the theorem's first part.
     """
-    L, beta, mu, upsilon = _constants(s, "L", "beta", "mu", "upsilon")
+    L, beta, mu, upsilon = s.need("the bound", "L", "beta", "mu", "upsilon")
     return beta / mu * L**2 / mu * s.d * xi + s.between * upsilon**2 / (mu * s.M)
 
 
@@ -147,7 +147,7 @@ def nonconvex(s: Symbols, xi: float) -> float:
 
     (sqrt(L beta Delta) p)^(4/3) + L^2 p^2 + 1{M < N} (L sqrt(beta Delta) p / sqrt(n M) + L^2 / (M n)).
     """
-    L, beta, Delta = _constants(s, "L", "beta", "Delta")
+    L, beta, Delta = s.need("the bound", "L", "beta", "Delta")
     p = math.sqrt(s.d * xi)
     drawn = L * math.sqrt(beta * Delta) * p / math.sqrt(s.n * s.M) + L**2 / (s.M * s.n)
     return math.pow(math.sqrt(L * beta * Delta) * p, 4 / 3) + (L * p) ** 2 + (drawn if s.M < s.N else 0.0)
@@ -155,7 +155,7 @@ def nonconvex(s: Symbols, xi: float) -> float:
 
 def convex_lower(s: Symbols, xi: float) -> float:
     """Theorem 35: phi D / sqrt(N n) + L D min(1, p), for M = N and C = 1."""
-    D, phi = _constants(s, "D", "phi")
+    D, phi = s.need("the bound", "D", "phi")
     return phi * D / math.sqrt(s.N * s.n) + convex_erm_lower(s, xi)
 
 
@@ -164,27 +164,23 @@ def strongly_convex_lower(s: Symbols, xi: float) -> float:
 
     L D is at most 2 L^2 / mu: gradients of such a function differ by mu D across the set.
     """
-    mu, phi = _constants(s, "mu", "phi")
+    mu, phi = s.need("the bound", "mu", "phi")
     return phi**2 / (mu * s.n * s.N) + strongly_convex_erm_lower(s, xi)
 
 
 def convex_erm_lower(s: Symbols, xi: float) -> float:
     """Theorems 133 (M = N), 123 and 134 (central): L D min(1, p)."""
-    L, D = _constants(s, "L", "D")
+    L, D = s.need("the bound", "L", "D")
     return L * D * min(1.0, math.sqrt(s.d * xi))
 
 
 def strongly_convex_erm_lower(s: Symbols, xi: float) -> float:
     """Theorems 133 (M = N), 123 and 134 (central): L D min(1, d xi)."""
-    L, D = _constants(s, "L", "D")
+    L, D = s.need("the bound", "L", "D")
     return L * D * min(1.0, s.d * xi)
 
 
 def nonconvex_lower(s: Symbols, xi: float) -> float:
     """Theorem 46, of the squared gradient: L^2 min(1, d xi)."""
-    (L,) = _constants(s, "L")
+    (L,) = s.need("the bound", "L")
     return L**2 * min(1.0, s.d * xi)
-
-
-def _constants(s: Symbols, *symbols: str) -> tuple[float, ...]:
-    return s.need("the bound", *symbols)

@@ -5,7 +5,6 @@ The effective number is 1 / M = E[1 / M_r] (thesis Assumption 1.4).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Annotated, ClassVar
@@ -170,9 +169,7 @@ def mean_shares(participants: Participants, num_silos: int) -> list[float]:
         present = _incidence(participants, num_silos)
         return (present / present.sum(axis=1, keepdims=True) ** 2).mean(axis=0).tolist()  # type: ignore[no-any-return]
     total = 1 / effective_m(participants, num_silos)
-    often: Sequence[float] = [1.0] * num_silos
-    if isinstance(participants, Available):
-        often = participants.probabilities
+    often = participants.probabilities if isinstance(participants, Available) else (1.0,) * num_silos
     return [total * each / sum(often) for each in often]
 
 

@@ -138,15 +138,11 @@ class Symbols:
 
     def spread(self, variance: Callable[[Budget], float]) -> float:
         """min(Xi / M', xi_max / M) of a silo's variance xi_i (Theorem 140); xi / M where silos are alike."""
-        largest_first = sorted(map(variance, self.silos), reverse=True)
-        return min(self._averaged(largest_first), largest_first[0] / self.M)
-
-    def _averaged(self, largest_first: list[float]) -> float:
-        """Xi / M'."""
-        if largest_first[0] == largest_first[-1]:
-            return largest_first[0] / self.M  # 1 / M' is no smaller than 1 / M
-        Xi = math.sqrt(sum(p * (math.fsum(largest_first[:m]) / m) ** 2 for m, p in self.law))
-        return Xi * math.sqrt(sum(p / m**2 for m, p in self.law))
+        xis = sorted(map(variance, self.silos), reverse=True)
+        if xis[0] == xis[-1]:
+            return xis[0] / self.M  # 1 / M' is no smaller than 1 / M
+        Xi = math.sqrt(sum(p * (math.fsum(xis[:m]) / m) ** 2 for m, p in self.law))
+        return min(Xi * math.sqrt(sum(p / m**2 for m, p in self.law)), xis[0] / self.M)
 
     @property
     def xi(self) -> float:

@@ -20,6 +20,7 @@ the theorem keeps L; terms are clipped at L here, so sigma is right for what is 
 from __future__ import annotations
 
 import math
+from functools import partial
 
 from fedsim.privacy.calibrate import Budget
 from fedsim.protocol.batch import FULL, Batch
@@ -92,10 +93,8 @@ def noisy_minibatch(
     return Theorem(title, claim, (NoisyMean(batch, rounds, sigma, clip, claim.n),), checks)
 
 
-def accelerated_erm(claim: Budget, clip: float, rounds: int, batch: Batch) -> Theorem:
-    """Theorems 37, 129 and 131: sigma and conditions exactly those of Theorem 34."""
-    title = "accelerated MB-SGD, empirical risk (Theorems 37, 129, 131)"
-    return noisy_minibatch(claim, clip, rounds, batch, title=title)
+accelerated_erm = partial(noisy_minibatch, title="accelerated MB-SGD, empirical risk (Theorems 37, 129, 131)")
+"""Sigma and conditions are exactly those of Theorem 34."""
 
 
 def experiments(claim: Budget, clip: float, rounds: int, batch: Batch) -> Theorem:
@@ -204,6 +203,7 @@ def prox_spider(
     difference_clip: float | None = None,
     *,
     phases: float | None = None,
+    experiments: bool = False,
 ) -> Theorem:
     """Theorems 44, 149. Noise on gradients, and on differences min(sigma_2 |w - w_previous|, hat sigma_2).
 
@@ -216,6 +216,9 @@ def prox_spider(
 
     The period is q, the smoothness beta, or None where only clipping bounds a difference; with it, noise and
     bound of a difference are per unit of |w - w_previous|. By default max(R/q, 1) gradients share a budget.
+
+    The `experiments` of B.2.4 have this noise on K = n sqrt(eps) / (2 sqrt R) records, for which nothing is
+    proven. There beta is unknown, so that differences are clipped at 2 L and have hat sigma_2.
     """
     fresh, n = math.ceil(rounds / period), claim.n
     shared = max(rounds / period, 1.0) if phases is None else phases
@@ -230,28 +233,14 @@ def prox_spider(
         NoisyMean(batch, fresh, first, clip, n),
         NoisyMean(difference_batch, rounds - fresh, second, bound, n),
     )
+    if experiments:
+        checks = _experiments_batches(claim, rounds, batch, difference_batch)
+        return Theorem("prox-SPIDER, the experiments' (Algorithm 4, B.2.4)", claim, releases, checks)
     checks = (SPIDER.check(claim), *sampled_by([batch, difference_batch], ("full",), "K = n"))
     return Theorem("prox-SPIDER (Theorems 44, 149)", claim, releases, checks)
 
 
-def spider_experiments(
-    claim: Budget,
-    clip: float,
-    rounds: int,
-    period: int,
-    batch: Batch = FULL,
-    difference_batch: Batch = FULL,
-    smoothness: float | None = None,
-    difference_clip: float | None = None,
-) -> Theorem:
-    """The noise of Theorem 44 as the experiments of B.2.4 have it, on K = n sqrt(eps) / (2 sqrt R) records.
-
-    There beta is unknown, so that differences are clipped at 2 L and have hat sigma_2. The theorem is for
-    K = n alone: for batches nothing is proven.
-    """
-    stated = prox_spider(claim, clip, rounds, period, batch, difference_batch, smoothness, difference_clip)
-    checks = _experiments_batches(claim, rounds, batch, difference_batch)
-    return Theorem("prox-SPIDER, the experiments' (Algorithm 4, B.2.4)", claim, stated.releases, checks)
+spider_experiments = partial(prox_spider, experiments=True)
 
 
 def alternate_spider(

@@ -39,8 +39,6 @@ SiloName = Annotated[
     str, StringConstraints(pattern=r"^[A-Za-z0-9]([A-Za-z0-9 .,&'()+_-]{0,98}[A-Za-z0-9._)-])?$")
 ]
 """A silo's name where a person writes it."""
-
-
 Part = Literal["training", "holdout"]
 """Which of a silo's records; no record is in both parts. Frames leave the first one unsaid."""
 

@@ -68,7 +68,7 @@ def assert_sound(setting, chosen, runs=300):
     found = sensitivity.search(setting, SILO, chosen, 5, 40)
     assert 0.99 < found.sensitivity <= 1 + sensitivity.TOLERANCE
     assert found.cross <= sensitivity.TOLERANCE
-    assert probes.probe(setting, SILO, chosen) == []
+    assert not list(probes.probe(setting, SILO, chosen))
     assert noise.measure(setting, SILO, chosen, ALARM).faults == ()
     samples = servers.malicious(setting, SILO, chosen, runs)
     assert estimate.violated([samples], estimate.claim_of(setting, SILO), ALARM) is None

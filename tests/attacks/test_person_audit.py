@@ -141,7 +141,7 @@ def _assert_sound(setting, chosen, runs=300):
     assert found.sensitivity == pytest.approx(1.0, abs=0.01)
     assert found.sensitivity <= 1 + sensitivity.TOLERANCE
     assert found.cross <= sensitivity.TOLERANCE
-    assert probes.probe(setting, SILO, chosen) == []
+    assert not list(probes.probe(setting, SILO, chosen))
     assert noise.measure(setting, SILO, chosen, ALARM).faults == ()
     samples = servers.malicious(setting, SILO, chosen, runs)
     assert estimate.violated([samples], estimate.claim_of(setting, SILO), ALARM) is None

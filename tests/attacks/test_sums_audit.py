@@ -84,7 +84,7 @@ def _assert_sound(setting: Setting, chosen: Attack, parties: Sequence[Party]) ->
         assert 0.9 < found.sensitivity <= 1 + sensitivity.TOLERANCE
         assert found.cross <= sensitivity.TOLERANCE
         assert noise.measure(setting, silo, chosen, ALARM).faults == ()
-    assert probes.probe(setting, LOOSE, chosen) == []
+    assert not list(probes.probe(setting, LOOSE, chosen))
     for party in parties:
         assert _above(setting, LOOSE, chosen, party, 300) is None
 

@@ -167,7 +167,7 @@ def test_equal_curves_of_spend_are_drawn_once_with_their_number(small_run: Path)
         for k, scale in enumerate((1.0, 1.0001, 3.0, 1.0))
         for r in (0, 5)
     ]
-    run = replace(read(small_run), load_table=lambda _: pa.Table.from_pylist(rows), _tables={})
+    run = replace(read(small_run), table=lambda _: pa.Table.from_pylist(rows))
     figure = plots.spend(run)
     assert figure is not None
     names = {text.get_text() for text in figure.legends[0].get_texts()}

@@ -94,8 +94,9 @@ def test_trials_that_a_node_takes_with_it_are_begun_again(cluster: TwoNodes, hos
     on_ray.execute(resolve(parse(tree)), results, observe)
     assert killed.is_set()
     in_process.execute(resolve(parse(scenario(None, 4))), alone, lambda _: None)
-    assert len(seen) == len(results.measurements)
-    assert timeless(seen) == timeless(results.measurements) == timeless(alone.measurements)
+    measured = results.rows(Measurement)
+    assert len(seen) == len(measured)
+    assert timeless(seen) == timeless(measured) == timeless(alone.rows(Measurement))
     assert sorted(results.trials) == [0, 1, 2, 3]
     for number, trial in alone.trials.items():
         assert results.trials[number].statements == trial.statements

@@ -73,7 +73,7 @@ def _answered(setting: Setting, broadcast: Broadcast, memory: CohortMemory) -> t
         asked.extend(queries)
         return probe.clone() if len(queries) == 1 else (probe.clone(),) * len(queries)
 
-    message = setting.algorithm.silo(resolved.problem, broadcast, cast(Asker, ask), memory)
+    message = resolved.gate_algorithm.silo(resolved.problem, broadcast, cast(Asker, ask), memory)
     plain = len(asked) == len(message) == 1
     if not plain or not torch.equal(next(iter(message.values())).reshape(-1), probe[0]):
         hint = "a daemon is audited by algorithms whose reply is the answer to one query a round"
@@ -156,8 +156,8 @@ def neighbours(setting: Setting, silo: int) -> Neighbours:
 
 def write(setting: Setting, found: Neighbours, folder: Path) -> list[Path]:
     """A folder for each world, with records and configuration of a daemon that is yet to be enrolled."""
-    places = [folder / world for world in WORLDS]
-    return [_write(setting, found.silo, *each) for each in zip(found.data, places, strict=True)]
+    worlds = zip(found.data, WORLDS, strict=True)
+    return [_write(setting, found.silo, data, folder / world) for data, world in worlds]
 
 
 def _write(setting: Setting, silo: int, data: Data, folder: Path) -> Path:

@@ -18,12 +18,8 @@ from fedsim.wire.frames import decode
 from fedsim.wire.messages import Ask, Offer
 
 
-def probe(setting: Setting, silo: int, chosen: Attack) -> list[str]:
+def probe(setting: Setting, silo: int, chosen: Attack) -> Iterator[str]:
     """Answers of the silo outside of its plan, in words; none if it keeps its promise."""
-    return list(_found(setting, silo, chosen))
-
-
-def _found(setting: Setting, silo: int, chosen: Attack) -> Iterator[str]:
     own = set(setting.rounds(silo))
     for kind, broadcast in zip(setting.kinds, chosen.broadcasts, strict=True):
         r = next((r for r in kind.rounds if r in own), None)

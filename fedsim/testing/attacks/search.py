@@ -318,7 +318,8 @@ def _hear(
         full=True, tell=lambda ask, heard: _noise_alone(setting, silo, kind.asks[ask].batch, heard, rng)
     )
     plan, arrays = Plan((asks,) * len(points), setting.unit), [kind.arrays] * len(points)
-    gate = cohort(setting.resolved, Wiretap(setting.algorithm, tap), plan, tried, broadcasts=arrays)
+    wiretap = Wiretap(setting.resolved.gate_algorithm, tap)
+    gate = cohort(setting.resolved, wiretap, plan, tried, broadcasts=arrays)
     found = []
     for place, broadcast in enumerate(points):
         try:

@@ -31,7 +31,7 @@ from fedsim.testing.attacks.parties import anonymous
 from fedsim.testing.attacks.search import Attack
 from fedsim.testing.attacks.setting import Federated, Setting, drive, others
 
-_CHUNK = 2_000_000  # numbers that the records of the clones which run together take, about: 16 MB
+_CHUNK = 2_000_000  # numbers that the records of the runs which go together take, about: 16 MB
 Done = Callable[[int], None]
 
 
@@ -57,8 +57,8 @@ def malicious(setting: Setting, silo: int, chosen: Attack, runs: int, done: Done
     return _split(*np.concatenate(found, axis=1))
 
 
-def _chunks(count: int, size: int) -> Iterator[range]:
-    width = max(16, min(2048, _CHUNK // max(1, size)))
+def _chunks(count: int, size: int, most: int = 2048) -> Iterator[range]:
+    width = max(16, min(most, _CHUNK // max(1, size)))
     for first in range(0, count, width):
         yield range(first, min(count, first + width))
 
@@ -85,7 +85,6 @@ def _scores(setting: Setting, silo: int, runs: int) -> Scores:
     return Scores(runs, admitted.terms.n, admitted.noise_multiplier, setting.scale, setting.swap(silo))
 
 
-_WIDTH = 2_000_000
 _PILOT_RUNS = 32
 _ROUNDS, _CANARIES = 8, 60  # rounds and candidates by which a silo's pair of units is chosen
 Pair = tuple[Data, Data]
@@ -152,12 +151,13 @@ def honest_but_curious(
     directions = _directions(setting, pairs)
     scores: dict[int, list[np.ndarray]] = {silo: [] for silo in pairs}
     tosses: dict[int, list[np.ndarray]] = {silo: [] for silo in pairs}
-    models = []
-    size = sum(data[0].size for data in setting.data)
-    width = max(16, min(512, _WIDTH // size))
-    for first in range(0, 2 * runs, width):
-        names = [f"honest/{run}" for run in range(first, min(2 * runs, first + width))]
-        coins = {silo: np.array([_coin(setting, name, silo) for name in names]) for silo in pairs}
+    models, seed = [], setting.resolved.scenario.seed
+    for chunk in _chunks(2 * runs, sum(data[0].size for data in setting.data), 512):
+        names = [f"honest/{run}" for run in chunk]
+        coins = {
+            silo: np.array([digest128("audit coin", seed, name, silo) % 2 for name in names])
+            for silo in pairs
+        }
         heard, hear = _reading(setting, pairs, len(names))
         models.append(_runs(setting, pairs, coins, names, hear))
         for silo in pairs:
@@ -173,10 +173,6 @@ def honest_but_curious(
         }
         for silo in pairs
     }
-
-
-def _coin(setting: Setting, name: str, silo: int) -> int:
-    return digest128("audit coin", setting.resolved.scenario.seed, name, silo) % 2
 
 
 def _split(scores: np.ndarray, coins: np.ndarray) -> Samples:

@@ -23,7 +23,7 @@ from fedsim.privacy import attribute
 from fedsim.privacy.registry import GAUSSIAN
 from fedsim.privacy.sum_mechanism import SumMechanism
 from fedsim.problems.network import NeuralNetwork
-from fedsim.protocol.contract import Algorithm, Query
+from fedsim.protocol.contract import Query
 from fedsim.protocol.dryrun import Arrays
 from fedsim.protocol.groups import Cells
 from fedsim.protocol.links import Answered, Link
@@ -205,11 +205,6 @@ class Setting:
             return True
         return self.party == "server" and not anonymous(sums)
 
-    @property
-    def algorithm(self) -> Algorithm:
-        """The algorithm that gates run, in a confined process where the scenario asks for it."""
-        return self.resolved.gate_algorithm
-
     def rounds(self, silo: int) -> Sequence[int]:
         """The rounds in the silo's plan."""
         return self.admitted[silo].terms.rounds
@@ -246,7 +241,7 @@ class Setting:
         """A cohort whose members are `silos` with the records `data`; equal `streams` draw equal batches and
         noise. All take part in the rounds of the silo `like`, or in their own.
         """
-        wiretap, own = Wiretap(self.algorithm, tap), [self.admitted[i] for i in silos]
+        wiretap, own = Wiretap(self.resolved.gate_algorithm, tap), [self.admitted[i] for i in silos]
         terms = [
             each.terms if like is None else replace(each.terms, rounds=self.rounds(like)) for each in own
         ]
@@ -308,7 +303,7 @@ def drive(setting: Setting, link: Link) -> Tensor:
     public = resolved.public([silo.noise_multiplier for silo in setting.admitted])
     seed, problem = resolved.scenario.seed, resolved.problem
     aggregate = weighted if resolved.sums is None else summed
-    *_, last = run(setting.algorithm, problem, public, seed, link, setting.schedule, aggregate)
+    *_, last = run(resolved.gate_algorithm, problem, public, seed, link, setting.schedule, aggregate)
     return last.answer.reshape(-1, problem.dimension)
 
 
