@@ -136,7 +136,6 @@ class _OnSums:
 
     @property
     def left(self) -> bool:
-        """Whether asks of the plan were not made."""
         return bool(self._asks)
 
     def __call__(self, *queries: Query) -> Tensor | tuple[Tensor, ...]:

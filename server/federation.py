@@ -22,7 +22,7 @@ from fedsim.common.errors import Refused
 from fedsim.protocol.copies import digest
 from fedsim.protocol.links import Answered
 from fedsim.wire.frames import sealed
-from fedsim.wire.messages import Admission, Ask, Close, Closed, Greeting, Hello, Mark, Offer, Reply
+from fedsim.wire.messages import Admission, Ask, Close, Closed, Greeting, Hello, Mark, Message, Offer, Reply
 from server.replies import Form, Reports, WrongReply, read
 
 KNOCK = 1.5
@@ -30,6 +30,7 @@ KNOCK = 1.5
 Frames = Mapping[str, bytes]
 """By name of the silo (`fedsim.wire.frames`)."""
 NO_FRAMES: Frames = MappingProxyType({})
+NO_ARRAYS: Mapping[str, Tensor] = MappingProxyType({})
 
 
 class Channel(Protocol):
@@ -76,12 +77,10 @@ class _Absent:
         return name in self._due
 
     def missed(self, name: str) -> None:
-        """It gave no reply in time."""
         self._due[name] = time.monotonic() + self._pauses.get(name, 0.0)
         self._pauses[name] = min(2 * self._pauses.get(name, 0.0) or _AWAY, _LONGEST_AWAY)
 
     def is_due(self, name: str) -> bool:
-        """Whether the pause is over."""
         return self._due[name] <= time.monotonic()
 
     def greeted(self, name: str) -> None:
@@ -89,7 +88,6 @@ class _Absent:
         del self._due[name]
 
     def answered(self, name: str) -> None:
-        """It was in time."""
         self._due.pop(name, None)
         self._pauses.pop(name, None)
 
@@ -131,7 +129,8 @@ class RemoteSilos:
         """The public numbers of the silos that greeted within the deadline, and the reasons of the others.
         Refused if fewer than `least` (default: all) greet while patience lasts.
         """
-        return self._joined({name: self._hello(name) for name in self.names}, self._greeting, least)
+        frames = {name: self._sealed(name, Hello()) for name in self.names}
+        return self._joined(frames, self._greeting, least)
 
     def keep(self, names: Collection[str]) -> None:
         """From here on the run is of these silos alone; positions are among their names, ascending."""
@@ -151,10 +150,7 @@ class RemoteSilos:
             self.heads[name], self.runs[name] = said.head, said.run
             return said
 
-        frames = {
-            name: sealed(offer.model_copy(update={"head": self.heads.get(name, "")}).body())
-            for name, offer in offers.items()
-        }
+        frames = {name: self._sealed(name, offer) for name, offer in offers.items()}
         try:
             admitted, refused = self._joined(frames, admission, least)
         except Refused:
@@ -193,8 +189,8 @@ class RemoteSilos:
 
         frames = {}
         for name in names:
-            ask = Ask(run=self.runs[name], round=round_index, mark=mark, head=self.heads.get(name, ""))
-            frames[name] = sealed(ask.body(broadcast))
+            ask = Ask(run=self.runs[name], round=round_index, mark=mark, head="")
+            frames[name] = self._sealed(name, ask, broadcast)
         taken, reasons = self._collect(frames, reply, min(self.least, len(names)))
         there = [member for member in members if self.names[member] in taken]
         rows = [taken[self.names[member]] for member in there]
@@ -212,15 +208,14 @@ class RemoteSilos:
             self.heads[name] = said.head
             return said
 
-        frames = {
-            name: sealed(Close(run=run, head=self.heads.get(name, "")).body())
-            for name, run in self.runs.items()
-        }
+        frames = {name: self._sealed(name, Close(run=run, head="")) for name, run in self.runs.items()}
         taken, wrong = self._once(frames, closed, self._deadline)
         return taken, {name: error.reason for name, error in wrong.items()}
 
-    def _hello(self, name: str) -> bytes:
-        return sealed(Hello(head=self.heads.get(name, "")).body())
+    def _sealed(
+        self, name: str, message: Message, arrays: Mapping[str, Tensor] = MappingProxyType({})
+    ) -> bytes:
+        return sealed(message.model_copy(update={"head": self.heads.get(name, "")}).body(arrays))
 
     def _greeting(self, name: str, data: bytes) -> Greeting:
         said, _ = read(data, self.identities[name], Greeting)
@@ -286,7 +281,7 @@ class RemoteSilos:
     def _present(self, frames: Frames, take: Take[Taken]) -> _Attempt[Taken]:
         """The first attempt: silos that missed the deadline before are asked once they have greeted."""
         absent = {name: WrongReply(NOT_ASKED, final=False) for name in frames if name in self._absent}
-        knocks = {name: self._hello(name) for name in absent if self._absent.is_due(name)}
+        knocks = {name: self._sealed(name, Hello()) for name in absent if self._absent.is_due(name)}
         asked = {name: frame for name, frame in frames.items() if name not in absent}
         replies = self._channel.exchange(asked, self._deadline, knocks)
         taken, wrong = self._read(asked, replies, take, self._deadline)

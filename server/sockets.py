@@ -101,7 +101,6 @@ class _Line:
                         self._connection.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """End the connection."""
         with self._lock:
             if self._connection is not None:
                 self._connection.close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -54,15 +54,20 @@ def scenario_of(given: ScenarioLike, changes: Mapping[str, Any] | None = None) -
 def tree_of(given: ScenarioLike, changes: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """`scenario_of` before validation: nested mappings, which a sweep completes."""
     tree, folder = _tree(given)
-    return anchored(completed(_by_names(tree), _by_names(changes or {})), folder)
+    return anchored(completed(_leaves(tree, _by_name), _leaves(changes or {}, _by_name)), folder)
 
 
-def _by_names(value: Any) -> Any:
-    """Nested values, with a problem's class as the scenario names it: a class of a file by that file."""
+def _leaves(value: Any, written: Callable[[Any], Any]) -> Any:
+    """Nested values, each that is no mapping and no list as it is `written`."""
     if isinstance(value, Mapping):
-        return {key: _by_names(each) for key, each in value.items()}
+        return {key: _leaves(each, written) for key, each in value.items()}
     if isinstance(value, list | tuple):
-        return [_by_names(each) for each in value]
+        return [_leaves(each, written) for each in value]
+    return written(value)
+
+
+def _by_name(value: Any) -> Any:
+    """A problem's class as the scenario names it: a class of a file by that file."""
     if isinstance(value, GeneralisedLinear):
         hint = "give its class: the numbers of features and outputs are the data's"
         raise InputError("problem", type(value).__name__, hint)
@@ -119,14 +124,10 @@ def with_objects(
     """A scenario as `tree_of` makes it, with plain values for objects, those that it varies too; arguments
     and errors as of `resolved_of`. To be read inside `fedsim.common.objects.standing`.
     """
-    return dict(_plain({**tree, **objects(algorithm, data, named)}))
+    return dict(_leaves({**tree, **objects(algorithm, data, named)}, _plain))
 
 
 def _plain(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _plain(each) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(each) for each in value]
     if isinstance(value, GivenAlgorithm) or is_algorithm(type(value)):
         return (value if isinstance(value, GivenAlgorithm) else GivenAlgorithm.of(value)).plain()
     if isinstance(value, Dataset):

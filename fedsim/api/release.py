@@ -196,7 +196,6 @@ def _held(records: Federation, data: Dataset) -> Federation:
 
 
 def _released(resolved: Resolved, readers: Readers) -> Released:
-    """Run it, and read the answers."""
     scenario, start, admitted = resolved.scenario, time.perf_counter(), preview(resolved)
     rounds = schedule(len(resolved.names), resolved.active, resolved.trace.holds, scenario.seed, 0)
     with one_thread():

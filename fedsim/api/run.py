@@ -134,9 +134,7 @@ class Run:
         return self.predictor(trial, nonprivate=nonprivate).predict(table)
 
     def to_sklearn(self, trial: int | None = None, *, nonprivate: bool = False) -> Pipeline:
-        """A linear model as a fitted scikit-learn pipeline, whose first step takes a DataFrame's raw columns.
-        InputError as of `predictor`, or for a network or a loss that scikit-learn has no model for.
-        """
+        """A linear model as a fitted pipeline of scikit-learn; errors as of `Predictor.to_sklearn`."""
         return self.predictor(trial, nonprivate=nonprivate).to_sklearn()
 
     def to_torch(self, trial: int | None = None, *, nonprivate: bool = False) -> nn.Module:

@@ -41,7 +41,6 @@ class _PlainErrors(TyperGroup):
     """
 
     def invoke(self, context: click.Context) -> Any:
-        """Run the command that is named."""
         try:
             return super().invoke(context)
         except (click.ClickException, typer.Exit):

@@ -160,8 +160,6 @@ class Arrays(InMemory, _OwnArrays):
 
 
 class _ArraysSource(Matrix):
-    """The source of arrays; columns are known by name."""
-
     target = TARGET
 
     def __init__(self, data: Arrays) -> None:

@@ -101,7 +101,11 @@ class Cells:
         try:
             return self._coded(_floats(points))  # -9.0 is the code -9
         except pa.ArrowInvalid:
-            raise self._not_a_number(present.to_pylist()) from None
+            for at, text in enumerate(present.to_pylist()):
+                if text is not None and not is_number(text.replace(self.reading.decimal, ".")):
+                    raise self._wrong(at, text, _cure(text)) from None
+            hint = "the column holds texts that are no plain numbers, such as '1_000'"
+            raise InputError(self.field, None, hint) from None
 
     def ids(self, column: str) -> list[str]:
         """The cells' exact texts, spaces kept; InputError counts those without a value."""
@@ -166,13 +170,6 @@ class Cells:
             count = f"{missing.sum():,} of {len(missing):,} records have none"
             hint = f"no value ({count}); declare a `fill` for the column or complete the row"
             raise self._wrong(int(missing.argmax()), None, hint)
-
-    def _not_a_number(self, texts: list[str | None]) -> InputError:
-        for at, text in enumerate(texts):
-            if text is not None and not is_number(text.replace(self.reading.decimal, ".")):
-                return self._wrong(at, text, _cure(text))
-        hint = "the column holds texts that are no plain numbers, such as '1_000'"
-        return InputError(self.field, None, hint)
 
 
 def _floats(values: Any) -> Floats:

@@ -170,6 +170,17 @@ class Dataset(Section, ABC):
         return found
 
 
+class Elsewhere(Dataset):
+    """The silos' own records, which only they have; for `fedsim deploy`, and the default there."""
+
+    name: Literal["silos"] = Field("silos", description="The data set's name.")
+
+    def open(self) -> Source:
+        """InputError: only silos can open their records."""
+        hint = "name the records: only `fedsim deploy`, whose silos have their own, goes without"
+        raise InputError("scenario.data", self.name, hint)
+
+
 class InMemory(Dataset, ABC):
     """A data set whose records were given as objects: its text has their hashes, by which it is compared."""
 

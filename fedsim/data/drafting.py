@@ -73,7 +73,6 @@ def draft(table: Table, target: str, silo: str | None, reading: Reading) -> Draf
 
 
 def _entry(column: Survey) -> tuple[Entry, str | None]:
-    """The column's entry, and a remark."""
     without = f"{column.missing:,} of {column.records:,} records have no value" if column.missing else None
     if column.kind != "number" or set(column.counts) == {"0", "1"}:
         return _category(column), without

@@ -22,8 +22,7 @@ from fedsim.data.by_label import (
     PathologicalPartition,
 )
 from fedsim.data.csv_table import Csv
-from fedsim.data.dataset import Dataset
-from fedsim.data.elsewhere import Elsewhere
+from fedsim.data.dataset import Dataset, Elsewhere
 from fedsim.data.frame import HuggingFace
 from fedsim.data.images import Cifar10, Mnist
 from fedsim.data.partition import IidPartition, Partition, SizePartition, SortedPartition

@@ -300,7 +300,6 @@ class JoinedTable:
 
     @cached_property
     def _ends(self) -> list[int]:
-        """Records up to each file's end."""
         return list(accumulate(part.num_rows for part in self._files))
 
     @property

@@ -12,8 +12,7 @@ from torch import Tensor
 
 from fedsim.common import installed
 from fedsim.common.errors import InputError
-from fedsim.data.dataset import Dataset
-from fedsim.data.elsewhere import Elsewhere
+from fedsim.data.dataset import Dataset, Elsewhere
 from fedsim.data.federation import SiloSplit
 from fedsim.data.prepare import prepare
 from fedsim.data.recipe import Fitted, declared_recipe

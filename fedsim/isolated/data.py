@@ -175,9 +175,7 @@ class Pipes:
             os.set_blocking(write, False)
 
     def send(self, frame: Frame, until: float | None = None) -> None:
-        """Write a frame; `until` is a time of `time.monotonic`. TimeoutError if the other end does not read
-        it in time; OSError if the other end is gone.
-        """
+        """Write a frame, until a time of `time.monotonic`: TimeoutError; OSError if the other end is gone."""
         rest = memoryview(framed(encode(frame)))
         while rest:
             try:

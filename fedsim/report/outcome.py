@@ -54,10 +54,8 @@ def mean(values: Sequence[float | None]) -> float | None:
     return sum(present) / len(present) if present and len(present) == len(values) else None
 
 
-def interval90(values: np.ndarray) -> Interval | None:
+def interval90(values: np.ndarray) -> Interval:
     """The 5th and 95th percentile, where 90 % of single runs fall; of fewer than `FEW` the extremes."""
-    if not len(values):
-        return None
     low, high = np.percentile(values, [0, 100] if len(values) < FEW else [5, 95])
     return float(low), float(high)
 

@@ -66,9 +66,7 @@ def listing(directory: Path) -> list[str]:
 
 
 def write_page(directory: Path) -> Path:
-    """Write report.html and figures/ into a run directory; what was there is replaced once all is ready.
-    InputError if the directory is no run directory of this version, or cannot be written.
-    """
+    """Write a run directory's page and figures anew, once all is ready; InputError if that cannot be done."""
     run = read(directory)
     return publish(directory, lambda draft: _fill(run, draft))
 
@@ -158,7 +156,6 @@ def headline(name: str, value: Spread | None, without: str = "") -> Headline:
 
 
 def _statement(privacy: Privacy) -> list[tuple[str, str]]:
-    """The privacy statement in five lines."""
     together = f". If they collude: {privacy.guarantee_colluding}" * bool(privacy.guarantee_colluding)
     silos = privacy.silos if privacy.private else []
     claims = _kept(silos, "epsilon_claimed", "at most what is claimed", "above the claim")

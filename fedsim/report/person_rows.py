@@ -142,7 +142,6 @@ class _Silos(NamedTuple):
     def of(
         cls, run: Resolved, admitted: Sequence[Admitted], evaluated: Sequence[Admitted], deployed: bool
     ) -> _Silos:
-        """The costs that silos admitted."""
         plan, problem, mechanism = run.trace.plan, run.problem, run.mechanism
         if deployed and mechanism == GAUSSIAN:
             mechanism = GridGaussian(plan.extent(problem.dimension, problem.num_features))

@@ -18,7 +18,6 @@ from fedsim.common.plugins import short
 from fedsim.common.serialise import finite
 from fedsim.problems.kinds import gives_probabilities
 from fedsim.report.outcome import Deployed, HasMetrics, Outcome, Results, interval90, mean, value
-from fedsim.report.own_models import own_models
 from fedsim.report.privacy_statement import parameters, statement
 from fedsim.report.record import (
     AskedSilo,
@@ -48,7 +47,7 @@ from fedsim.report.summary import (
     Values,
 )
 from fedsim.report.texts import no_better
-from fedsim.report.worth import costs, joining
+from fedsim.report.worth import costs, joining, own_models
 from fedsim.scenario.metric import BaselineName
 from fedsim.scenario.resolve import Resolved
 from fedsim.theory.participants import Available, announced, attendance_law, pull
@@ -241,7 +240,7 @@ def spreads(rows: Sequence[HasMetrics]) -> dict[str, Any]:
         if len(values) or name in ("error", "loss"):
             known = values if np.isfinite(values).all() else values[:0]  # a run that diverged has no mean
             result[name] = float(known.mean()) if len(known) else None
-            result[f"{name}_interval90"] = interval90(known)
+            result[f"{name}_interval90"] = interval90(known) if len(known) else None
     return result
 
 

@@ -114,7 +114,6 @@ def _headline(sweep: SweepSummary) -> list[Headline]:
 
 
 def _statement(sweep: SweepSummary) -> list[tuple[str, str]]:
-    """The privacy statement in five lines."""
     privacy = sweep.privacy
     costs = sorted(_at_most(row) for row in sweep.combinations if row.private and row.trials)
     ends = " to ".join(dict.fromkeys(shown_up(cost) for cost in (*costs[:1], *costs[-1:])))
@@ -356,11 +355,14 @@ def interval_note(trials: Sequence[int]) -> str:
 
 def true_epsilons(sweep: SweepSummary) -> list[str]:
     """One line for each line of the figure, of all its claims; none where nothing is claimed."""
-    return [
-        f"{name}: claimed epsilon {_listed(rows, lambda row: f'{_claimed(row):g}')}; true epsilon "
-        f"{_at_least(rows)}at most {_listed(rows, _most)}"
-        for name, rows in _lines(sweep)
-    ]
+    found = []
+    for name, rows in _lines(sweep):
+        claimed = ", ".join(f"{_claimed(row):g}" for row in rows)
+        attained = ", ".join(shown_down(row.epsilon_attainable) for row in rows)
+        least = f"at least {attained}, " * any(row.epsilon_attainable is not None for row in rows)
+        most = ", ".join(shown_up(_at_most(row)) for row in rows)
+        found.append(f"{name}: claimed epsilon {claimed}; true epsilon {least}at most {most}")
+    return found
 
 
 def under_the_axis(sweep: SweepSummary) -> list[str]:
@@ -388,25 +390,10 @@ def _claimed(row: CombinationRow) -> float:
 
 
 def _at_most(row: CombinationRow) -> float:
-    """Infinite where nothing bounds it."""
+    """Infinite where nothing bounds it, and shown as `inf`: `none` would read as if it cost nothing."""
     return inf if row.epsilon_guaranteed is None else row.epsilon_guaranteed
-
-
-def _most(row: CombinationRow, digits: int = 4) -> str:
-    """`inf` where nothing bounds it: `none` would read as if it cost nothing."""
-    return shown_up(_at_most(row), digits)
 
 
 def _short(row: CombinationRow) -> str:
     cost = row.epsilon_guaranteed
-    return _most(row, 4 if cost is not None and cost > 999 else 3)
-
-
-def _at_least(rows: list[CombinationRow]) -> str:
-    if all(row.epsilon_attainable is None for row in rows):
-        return ""
-    return f"at least {_listed(rows, lambda row: shown_down(row.epsilon_attainable))}, "
-
-
-def _listed(rows: list[CombinationRow], write: Callable[[CombinationRow], str]) -> str:
-    return ", ".join(map(write, rows))
+    return shown_up(_at_most(row), 4 if cost is not None and cost > 999 else 3)

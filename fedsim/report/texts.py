@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 from fedsim.privacy.rounding import UNBOUNDED, shown_down, shown_up
 from fedsim.protocol.unit import RECORD
-from fedsim.report.own_models import own_models_lines
 from fedsim.report.summary import (
     NAMES,
     Baseline,
@@ -31,7 +30,7 @@ from fedsim.report.summary import (
 )
 from fedsim.report.tables import TextTable, capital
 from fedsim.report.unit_words import words
-from fedsim.report.worth import costs_lines, joining_lines
+from fedsim.report.worth import costs_lines, joining_lines, own_models_lines
 from fedsim.scenario.metric import BY_GROUP, METRICS, better
 
 _TIGHTEST = 20
@@ -331,7 +330,6 @@ def remarks(summary: Summary) -> list[str]:
 
 
 def _estimate(one: Estimated) -> str:
-    """An estimate of held-out records, beside the exact value."""
     title = METRICS[one.metric].title if one.metric in METRICS else one.metric.replace("_", " ")
     title += " of held-out records" if one.metric in BY_GROUP else ""
     exact = "" if one.exact is None else f"; exact, in simulation only: {one.exact:.3f}"

@@ -1,4 +1,4 @@
-"""Whether joining the federation pays a silo, and what noise, clip and rounds cost. Simulation only."""
+"""What joining or an own model is worth to a silo, and what noise, clip and rounds cost. Simulation only."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from fedsim.report.outcome import HasMetrics, Outcome, interval90, measures_costs, penalised, value
 from fedsim.report.record import BaselineMeasurement, Measurement, SiloMeasurement
-from fedsim.report.summary import Cost, CostOf, Costs, Joining, JoiningSilo
+from fedsim.report.summary import Cost, CostOf, Costs, Joining, JoiningSilo, OwnModel, OwnModels
 from fedsim.scenario.metric import METRICS, better
 
 _LEAST = 0.02
@@ -45,7 +45,6 @@ def joining(outcome: Outcome) -> Joining | None:
         return None
     means = np.array([_mean([pair for pair in pairs if pair.trial == k]) for k in {p.trial for p in pairs}])
     gains = interval90(_sign(metric) * (means[:, 0] - means[:, 1]))
-    assert gains is not None
     silos = []
     for name in sorted({pair.silo for pair in pairs}):
         own, joined = _mean([pair for pair in pairs if pair.silo == name])
@@ -95,6 +94,51 @@ def _winners(part: Joining) -> list[JoiningSilo]:
     return [silo for silo in part.silos if better(part.metric, silo.joined, silo.alone)]
 
 
+_MODELS = {
+    "own": "own models",
+    "one": "one model",
+    "alone": "each silo alone, as privately",
+    "silo_alone": "each silo alone, without privacy",
+}
+
+
+def own_models(outcome: Outcome) -> OwnModels | None:
+    """The chosen metric, over the silos of a trial that have it of all models; None without own models."""
+    metric, trials = outcome.resolved.scenario.report.metric, outcome.results.trials
+    found: dict[str, dict[tuple[int, str], float]] = {name: {} for name in _MODELS}
+    rows: list[tuple[str, SiloMeasurement | BaselineMeasurement]] = []
+    rows += [(row.variant, row) for row in outcome.results.rows(SiloMeasurement)]
+    rows += [(row.baseline, row) for row in outcome.results.rows(BaselineMeasurement)]
+    for name, row in rows:
+        number = value(row, metric)
+        if name in found and row.trial in trials and row.silo is not None and number is not None:
+            found[name][row.trial, row.silo] = number
+    if not found["own"]:
+        return None
+    whole = {name: own for name, own in found.items() if {trial for trial, _ in own} == set(trials)}
+    common = set.intersection(*map(set, whole.values())) if whole else set()
+    silos = [sorted(silo for trial, silo in common if trial == each) for each in trials]
+    if not all(silos):
+        return None
+    made = []
+    for name, own in whole.items():
+        errors = [np.array([own[t, s] for s in some]) for t, some in zip(trials, silos, strict=True)]
+        means = np.array([each.mean() for each in errors])
+        worst = [np.quantile(each, 0.1 if METRICS[metric].higher else 0.9) for each in errors]
+        mean, tenth = float(means.mean()), float(np.mean(worst))
+        made.append(OwnModel(name=name, mean=mean, mean_interval90=interval90(means), worst_tenth=tenth))
+    return OwnModels(metric=metric, silos=min(map(len, silos)), models=made)
+
+
+def own_models_lines(part: OwnModels | None) -> list[str]:
+    """A line with the mean over silos of each kind of model, and what it is for the worst tenth of them."""
+    if part is None:
+        return []
+    texts = [f"{_MODELS[one.name]} {one.mean:.4g} ({one.worst_tenth:.4g})" for one in part.models]
+    what = f"{METRICS[part.metric].title} on silos' own records, mean over {part.silos:,} silos"
+    return [f"{what} (in brackets, where the worst tenth begins): {'; '.join(texts)}"]
+
+
 def costs(outcome: Outcome) -> Costs | None:
     """What noise, clip and rounds cost, in the chosen metric if that tells, else in log loss or loss.
 
@@ -116,11 +160,10 @@ def _costs(outcome: Outcome, metric: str) -> Costs | None:
     if not trials or any(number is None for column in chain for number in column):
         return None
     values = _sign(metric) * np.array(chain, dtype=float)
-    steps = []
-    for of, step in zip(get_args(CostOf), values[:-1] - values[1:], strict=True):
-        spread = interval90(step)
-        assert spread is not None
-        steps.append(Cost(of=of, mean=float(step.mean()), mean_interval90=spread))
+    steps = [
+        Cost(of=of, mean=float(step.mean()), mean_interval90=interval90(step))
+        for of, step in zip(get_args(CostOf), values[:-1] - values[1:], strict=True)
+    ]
     clear = [s for s in steps if s.mean_interval90[0] > 0 and s.mean > _LEAST * abs(values[-1].mean())]
     most = max(clear, key=lambda step: step.mean, default=None)
     return Costs(

@@ -12,7 +12,7 @@ from fedsim.common import section as sections
 from fedsim.common.errors import InputError
 from fedsim.common.section import Section, Shorthand
 from fedsim.data.by_label import NaturalIdPartition
-from fedsim.data.elsewhere import Elsewhere
+from fedsim.data.dataset import Elsewhere
 from fedsim.data.registry import DataConfig, PartitionConfig
 from fedsim.privacy.registry import MECHANISMS, check_serves, sum_mechanism
 from fedsim.problems.section import ProblemSection

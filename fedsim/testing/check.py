@@ -131,7 +131,6 @@ def _example(kind: type[Algorithm], given: Mapping[str, Any]) -> Example:
 
 
 def _batches(kind: type[Algorithm], batch: Batch) -> dict[str, Batch]:
-    """The fields that take a batch."""
     hints = get_type_hints(kind)
     own = [each for each in fields(kind) if isinstance(each.default, _BATCHES) or _is_batch(hints[each.name])]  # type: ignore[arg-type]
     return {each.name: batch for each in own}

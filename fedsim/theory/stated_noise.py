@@ -106,7 +106,6 @@ def _shortened(silos: Sequence[str]) -> str:
 
 
 def _stated(name: str, algorithm: Any, choice: Choice) -> _Stated:
-    """The theorem of the algorithm."""
     table = {"thesis": _THESIS, "experiments": _EXPERIMENTS}[choice]
     if name in table:
         one_pass = table[name] is theorem_noise.accelerated_erm and isinstance(algorithm.batch, Fresh)

@@ -78,7 +78,6 @@ class _Collector:
         self._read = read
 
     def collect(self) -> Iterator[Any]:
-        """The metrics in the library's form."""
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
         for name, words, values, label in self._read():

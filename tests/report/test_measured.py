@@ -157,7 +157,7 @@ def test_two_trials_are_points_and_no_band(small_run: Path) -> None:
 
 def test_of_few_trials_an_interval_is_all_of_them() -> None:
     assert interval90(np.array([0.3, 0.1, 0.2])) == (0.1, 0.3)
-    low, high = interval90(np.arange(101) / 100) or (0, 0)
+    low, high = interval90(np.arange(101) / 100)
     assert (low, high) == pytest.approx((0.05, 0.95))
 
 
