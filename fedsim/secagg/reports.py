@@ -180,15 +180,20 @@ def open_report(report: bytes, context: ReportContext, roster: Roster, key: Enve
     if len(report) != form.report_bytes:
         raise Refused("a report of another size than the round's")
     content = key.open(report, context.info("shuffler"))
-    place, rest = content[:_POSITION], content[_POSITION:]
-    signature, rest = rest[:_SIGNATURE], rest[_SIGNATURE:]
-    inner, share = rest[: form.inner_bytes], rest[form.inner_bytes :]
+    position, rest = _signed(content, context.info("silo"), roster, "a report")
+    share = np.frombuffer(rest[form.inner_bytes :], "<u8").astype(np.uint64, copy=False)
+    return Opened(position, rest[: form.inner_bytes], share)
+
+
+def _signed(content: bytes, info: bytes, roster: Roster, what: str) -> tuple[int, bytes]:
+    """The position of the silo that `content` begins with, which has signed all of it, and the rest."""
+    place, signature, rest = content[:_POSITION], content[_POSITION:_OWNER], content[_OWNER:]
     position = int.from_bytes(place, "little")
     if position >= len(roster.identities):
-        raise Refused("a report by no silo of the roster")
-    if not is_signed(roster.identities[position], context.info("silo") + place + inner + share, signature):
-        raise Refused("a report that the silo which it names has not signed")
-    return Opened(position, inner, np.frombuffer(share, "<u8").astype(np.uint64, copy=False))
+        raise Refused(f"{what} by no silo of the roster")
+    if not is_signed(roster.identities[position], info + place + rest, signature):
+        raise Refused(f"{what} that the silo which it names has not signed")
+    return position, rest
 
 
 def open_inner(inner: bytes, context: ReportContext, key: EnvelopeKey) -> bytes:
@@ -205,13 +210,7 @@ def open_share(inner: bytes, context: ReportContext, roster: Roster, key: Envelo
     """The position of a silo of the roster, and the share that it made for the server, (words,). Refused if
     it was not sealed to the server for this context, or the silo has not signed it.
     """
-    content = open_inner(inner, context, key)
-    place, signature, words = content[:_POSITION], content[_POSITION:_OWNER], content[_OWNER:]
-    position = int.from_bytes(place, "little")
-    if position >= len(roster.identities):
-        raise Refused("a share by no silo of the roster")
-    if not is_signed(roster.identities[position], context.info("share") + place + words, signature):
-        raise Refused("a share that the silo which it names has not signed")
+    position, words = _signed(open_inner(inner, context, key), context.info("share"), roster, "a share")
     return position, np.frombuffer(words, "<u8").astype(np.uint64, copy=False)
 
 
