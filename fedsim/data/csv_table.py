@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import Discriminator, Field, Tag
@@ -15,6 +15,7 @@ from pydantic import Discriminator, Field, Tag
 from fedsim.common.errors import InputError, suggest
 from fedsim.common.files import data_folder
 from fedsim.common.section import Section
+from fedsim.data.column_values import Cells, features_of
 from fedsim.data.dataset import Dataset, Download
 from fedsim.data.schema import (
     SCHEMA,
@@ -31,10 +32,7 @@ from fedsim.data.schema import (
     read_schema,
 )
 from fedsim.data.source import NO_LABEL, Design, Floats, Ints, Labels, Source, require_labels, whole_numbers
-
-if TYPE_CHECKING:  # loaded only where a table is read
-    from fedsim.data.column_values import Cells
-    from fedsim.data.table import Table
+from fedsim.data.table import JoinedTable, Table, open_table
 
 DATA = "scenario.data"
 DRAFTED = (
@@ -148,8 +146,6 @@ class Csv(TableData):
 
     def opened(self) -> Table:
         """The file, or several one after another."""
-        from fedsim.data.table import JoinedTable, open_table
-
         if isinstance(self.path, Path):
             return open_table(self.path, f"{DATA}.path", self)
         return JoinedTable(self.path, self.silo_column or SILO, f"{DATA}.path", self)
@@ -291,14 +287,10 @@ class _TableSource(Source):
         return self._of(column, values, np.arange(len(values)), field)
 
     def _of(self, column: str, values: Any, rows: Ints, field: str = SCHEMA) -> Cells:
-        from fedsim.data.column_values import Cells
-
         field = f"{field}.{column}"
         return Cells(values, rows, field, self._reading, self._table.place, column == self._attribute)
 
     def design(self, rows: Ints) -> Design:
-        from fedsim.data.column_values import features_of
-
         found = self._table.read(self._schema)
         cells = {name: self._of(name, values.take(rows), rows) for name, values in found.items()}
         groups, declared = None, self._schema.get(name := self._attribute or "")
