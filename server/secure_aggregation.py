@@ -121,7 +121,11 @@ class SummedSilos:
             raise Refused("the shuffler counts silos that sent no report, or too few")
         lost = {m: "the shuffler did not count its report" for m in asked.members if m not in there}
         message = self.totals.message(round_index, broadcast, self._sums(release), there)
-        _check(message)
+        if not all(float(value.abs().max()) <= LIMITS.max_point for value in message.values()):  # or NaN
+            raise Refused(
+                f"the sum has an entry that is not finite or above {LIMITS.max_point:g}: some silo sent "
+                "something else than its contribution, and it is not known which; the round is lost"
+            )
         return Answered(
             there, {name: value.unsqueeze(0) for name, value in message.items()}, {**asked.left_out, **lost}
         )
@@ -146,16 +150,6 @@ class SummedSilos:
                 raise Refused("a silo's envelope does not open, and it is not known whose: the round is lost")
             sums = whole.sum(0)
         return {str(number): torch.from_numpy(row.astype(np.float64)) for number, row in enumerate(sums)}
-
-
-def _check(message: Mapping[str, Tensor]) -> None:
-    """Raise `Refused` for a message that no honest silos' contributions add up to."""
-    for value in message.values():
-        if not float(value.abs().max()) <= LIMITS.max_point:  # NaN compares false
-            raise Refused(
-                f"the sum has an entry that is not finite or above {LIMITS.max_point:g}: some silo sent "
-                "something else than its contribution, and it is not known which; the round is lost"
-            )
 
 
 class Asked(NamedTuple):

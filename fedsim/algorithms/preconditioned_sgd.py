@@ -46,11 +46,13 @@ class PreconditionedSGD:
 
     def server(self, w: torch.Tensor, problem: PublicProblem, public: Public, rng: Generator) -> ServerHalf:
         """The moment, then preconditioned steps."""
-        h = _curvature(problem)
+        if not isinstance(problem, GeneralisedLinear) or problem.curvature is None:
+            hint = "a linear model whose loss has a largest second derivative"
+            raise InputError("algorithm.name", "preconditioned_sgd", hint)
         moment = moment_of((yield Round({"start": w}, answer=w))["h"])
         floor = spectral_norm(public, self._ratio, self.moment_clip, moment.shape[-1])
         values, vectors = torch.linalg.eigh(moment)
-        inverse = (vectors / (h * values.clamp_min(floor)).unsqueeze(-2)) @ vectors.mT
+        inverse = (vectors / (problem.curvature * values.clamp_min(floor)).unsqueeze(-2)) @ vectors.mT
         mean = w
         for r in range(1, self.num_rounds + 1):
             g = (yield Round({"w": w}, answer=mean))["g"] + problem.public_gradient(w)
@@ -64,10 +66,3 @@ class PreconditionedSGD:
         if "w" in broadcast:
             return {"g": ask(Query("gradient", (broadcast["w"],), self.clip_norm, FULL))}
         return {"h": ask(Query("second_moment", (), self.moment_clip, FULL, self._ratio, (0.0,)))}
-
-
-def _curvature(problem: PublicProblem) -> float:
-    if not isinstance(problem, GeneralisedLinear) or problem.curvature is None:
-        hint = "a linear model whose loss has a largest second derivative"
-        raise InputError("algorithm.name", "preconditioned_sgd", hint)
-    return problem.curvature

@@ -143,6 +143,7 @@ def _run(
     scenario: Path, overrides: Sequence[str], federation: Path, out: Path, resume: bool, running: str | None
 ) -> int:
     """Deploy a scenario, through the SuperLink at `running` or one of this run's own; the exit code."""
+    from fedsim.api.run import load_run
     from fedsim.deployment.certs import notices
     from fedsim.deployment.federation_file import load_federation
     from fedsim.deployment.flower.grid import node_keys
@@ -163,22 +164,16 @@ def _run(
             return submit(control, job, keys, waiting, tell)
 
     code = _followed(console, run, "Interrupted.")
-    if code == DONE:
-        shutil.rmtree(_superlink_folder(out), ignore_errors=True)
-        _print_done(console, out)
-    else:
+    if code != DONE:
         print_kept(console, job, running)
-    return code
-
-
-def _print_done(console: Console, out: Path) -> None:
-    from fedsim.api.run import load_run
-
+        return code
+    shutil.rmtree(_superlink_folder(out), ignore_errors=True)
     if out.is_dir():
         print_run(console, load_run(out), out)
         say(console, f"The page: {shown(out / 'report.html')}")
     else:
         say(console, f"Done; {out} is on the SuperLink's machine.")
+    return code
 
 
 @contextmanager

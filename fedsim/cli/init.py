@@ -38,7 +38,7 @@ def init(
 
     It reads the records: run it where they may be read. The schema is a draft, and not private.
     """
-    from fedsim.data.drafting import draft
+    from fedsim.data.drafting import draft, problem_of
     from fedsim.data.table import open_tables
 
     with spoken(SPOKEN):
@@ -49,7 +49,9 @@ def init(
     text = _scenario(tables, place, silo, reading, drafted)
     with writing(place), atomic_file(place) as beside:
         beside.write_text(text, encoding="utf-8")
-    typer.echo(f"Wrote {place}: {_summary(drafted)}. Next:")
+    features, left_out = f"{len(drafted.schema) - 1} of the table's columns", len(drafted.left_out)
+    more = f", {left_out} left out (see there why)" if left_out else ""
+    typer.echo(f"Wrote {place}: {problem_of(drafted.target)} by {features}{more}. Next:")
     typer.echo(_next(tables, target, silo, reading, place))
 
 
@@ -57,14 +59,6 @@ def _stem(tables: Sequence[Path]) -> str:
     """The file's name, or of several files that of their folder, unless it is the working directory."""
     folder = os.path.commonpath([path.parent for path in tables])
     return Path(folder).name or "scenario" if len(tables) > 1 else tables[0].stem
-
-
-def _summary(drafted: Draft) -> str:
-    from fedsim.data.drafting import problem_of
-
-    features = len(drafted.schema) - 1
-    left_out = f", {len(drafted.left_out)} left out (see there why)" if drafted.left_out else ""
-    return f"{problem_of(drafted.target)} by {features} of the table's columns{left_out}"
 
 
 def _next(tables: Sequence[Path], target: str, silo: str | None, reading: GivenReading, place: Path) -> str:

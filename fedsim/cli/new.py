@@ -36,29 +36,19 @@ def new(
 ) -> None:
     """Begin an algorithm, as a package with a scenario and tests that pass."""
     folder = place or Path(name)
-    written = _package(name, folder)
-    typer.echo(f"Wrote {folder}/ ({', '.join(sorted(map(str, written)))})")
-    typer.echo(f"Next: cd {folder}; pip install -e .; fedsim simulate scenario.yaml; pytest")
-
-
-def _package(name: str, place: Path) -> list[Path]:
-    """Write a package: an algorithm, its entry point, a scenario and tests, which pass as they are.
-
-    Returns the files, relative to `place`.
-    """
     _check_name(name)
-    check_unused(place, "PLACE")
+    check_unused(folder, "PLACE")
     kind = "".join(part.capitalize() for part in name.split("_"))
     values = {"name": name, "kind": kind, "distribution": name.replace("_", "-") + "-for-fedsim"}
-    texts, package = {}, files("fedsim.cli") / "package"
-    for template, name_of in _FILES.items():
-        text = (package / f"{template}.txt").read_text(encoding="utf-8")
-        texts[Path(name_of.format(name=name))] = Template(text).substitute(values)
-    with writing(place, "DIR"), atomic_directory(place) as draft:
-        for where, text in texts.items():
-            (draft / where).parent.mkdir(exist_ok=True)
-            (draft / where).write_text(text, encoding="utf-8")
-    return list(texts)
+    package, written = files("fedsim.cli") / "package", []
+    with writing(folder, "DIR"), atomic_directory(folder) as draft:
+        for template, name_of in _FILES.items():
+            text = Template((package / f"{template}.txt").read_text(encoding="utf-8")).substitute(values)
+            written.append(name_of.format(name=name))
+            (draft / written[-1]).parent.mkdir(exist_ok=True)
+            (draft / written[-1]).write_text(text, encoding="utf-8")
+    typer.echo(f"Wrote {folder}/ ({', '.join(sorted(written))})")
+    typer.echo(f"Next: cd {folder}; pip install -e .; fedsim simulate scenario.yaml; pytest")
 
 
 def _check_name(name: str) -> None:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from fedsim.cli.app import DEPLOYMENT, FAILED, app
 from fedsim.cli.deploy import print_kept, print_resume, telling
@@ -114,16 +113,12 @@ def runs(federation: Where, superlink: AtSuperLink = None, as_json: AsJson = Fal
         found = [run_tree(run) for run in control.runs()]
     if as_json:
         print_json({"runs": found})
-    else:
-        Console().print(_table(found))
-
-
-def _table(found: list[dict[str, Any]]) -> Table:
+        return
     table = titled(whole=["run", "state", "started"], numbers=["time", "round"])
     for run in found:
         time = timedelta(seconds=round(run["seconds"] or 0))
         table.add_row(run["run"], run["state"], _minute(run["started"]), str(time), _rounds(run))
-    return table
+    Console().print(table)
 
 
 @app.command(rich_help_panel=DEPLOYMENT)

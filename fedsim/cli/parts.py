@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from fedsim.cli.app import SCENARIOS, app
+from fedsim.cli.app import DONE, FAILED, SCENARIOS, app
 from fedsim.common.errors import InputError
 
 if TYPE_CHECKING:
@@ -107,21 +107,18 @@ def check(
 ) -> None:
     """Check an algorithm for what must hold of every one: its plan, its optimum, its account; exit code 1 if
     something does not."""
-    raise typer.Exit(_check(algorithm, numbers or [], left_out or [], isolated))
+    from fedsim.testing import check as properties
 
-
-def _check(named: str, numbers: Sequence[str], left_out: Sequence[str], isolated: bool) -> int:
-    """Print what holds of the algorithm that is named; the exit code, 1 where a property does not."""
-    from fedsim.testing.check import check, examples
-
-    console, failed = Console(), False
-    values = {name: yaml.safe_load(value) for name, value in _pairs(numbers, "--set")}
-    for title, example in examples(named, values, dict(_pairs(left_out, "--leave-out")), isolated).items():
+    console, code = Console(), DONE
+    values = {name: yaml.safe_load(value) for name, value in _pairs(numbers or [], "--set")}
+    reasons = dict(_pairs(left_out or [], "--leave-out"))
+    for title, example in properties.examples(algorithm, values, reasons, isolated).items():
         with console.status(f"Checking {title}"):
-            checked = list(check(example))
+            checked = list(properties.check(example))
         console.print(_table(title, checked))
-        failed |= any(each.outcome in ("failed", "not tried") for each in checked)
-    return int(failed)
+        if any(each.outcome in ("failed", "not tried") for each in checked):
+            code = FAILED
+    raise typer.Exit(code)
 
 
 def _table(title: str, checked: Sequence[Checked]) -> Table:

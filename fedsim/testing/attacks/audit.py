@@ -104,7 +104,11 @@ def attack(
     for place, silo in enumerate(silos):
         observe("looking for the worst records and points", place / len(silos))
         attacks[silo] = search(setting, silo)
-    searched = _searched(setting, attacks, planned, observe)
+    points, records = planned.search
+    count = _counted(observe, "exact search", len(attacks) * len(setting.kinds) * points * records)
+    searched = {
+        silo: sensitivity.search(setting, silo, attacks[silo], points, records, count) for silo in silos
+    }
     samples = _sampled(setting, attacks, planned, observe)
     found = [
         _silo(setting, silo, claims[silo], attacks[silo], searched[silo], samples[silo], len(silos))
@@ -127,17 +131,6 @@ def _counted(observe: Observe, stage: str, total: int) -> servers.Done:
         observe(stage, done / total)
 
     return count
-
-
-def _searched(
-    setting: Setting, attacks: dict[int, Attack], planned: Effort, observe: Observe
-) -> dict[int, sensitivity.Found]:
-    points, records = planned.search
-    count = _counted(observe, "exact search", len(attacks) * len(setting.kinds) * points * records)
-    return {
-        silo: sensitivity.search(setting, silo, chosen, points, records, count)
-        for silo, chosen in attacks.items()
-    }
 
 
 def _sampled(
@@ -188,7 +181,9 @@ def _silo(
         *probes.probe(setting, silo, chosen),
         *measured.faults,
     ]
-    findings += _proven(claims, samples, alarm)
+    for shared in dict.fromkeys(claims.values()):
+        own = [each for name, each in samples.items() if claims[name] == shared]
+        findings += proven(own, shared, alarm * len(own) / len(samples))
     adversaries = {name: bounds(*each, claims[name]) for name, each in samples.items()}
     name, beside = setting.resolved.names[silo], others(setting, silo)
     swapped = setting.swap(silo)
@@ -204,15 +199,6 @@ def _claims(setting: Setting, silo: int, adversaries: Iterable[str]) -> dict[str
     if setting.swapped == 1:
         return {name: claims[name] for name in adversaries}
     return {name: worth(claims[name], setting.swap(silo)) for name in adversaries}
-
-
-def _proven(claims: dict[str, Claim], samples: dict[str, Samples], alarm: float) -> list[str]:
-    """A line for each claim that runs prove broken, with the lower bound."""
-    lines = []
-    for claim in dict.fromkeys(claims.values()):
-        own = [each for name, each in samples.items() if claims[name] == claim]
-        lines += proven(own, claim, alarm * len(own) / len(samples))
-    return lines
 
 
 def _exact_findings(found: sensitivity.Found, unit: str) -> list[str]:

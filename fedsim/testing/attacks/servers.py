@@ -113,8 +113,8 @@ def _runs(
 
 def choose_pairs(setting: Setting, attacks: Mapping[int, Attack]) -> dict[int, Pair]:
     """For each silo the two units whose terms are furthest apart along a few honest runs."""
-    runs = 4
-    chosen = _spread(setting, _ROUNDS)
+    runs, rounds = 4, len(setting.resolved.trace.plan.rounds)
+    chosen = set(np.linspace(0, rounds - 1, min(_ROUNDS, rounds)).round().astype(int).tolist())
     distances: dict[int, Tensor] = {}
 
     def hear(silo: int, round_index: int, heard: list[Heard]) -> None:
@@ -137,11 +137,6 @@ def choose_pairs(setting: Setting, attacks: Mapping[int, Attack]) -> dict[int, P
         a, b = divmod(int(square.argmax()), len(square))
         pairs[silo] = tried[a], tried[b]
     return pairs
-
-
-def _spread(setting: Setting, count: int) -> set[int]:
-    rounds = len(setting.resolved.trace.plan.rounds)
-    return set(np.linspace(0, rounds - 1, min(count, rounds)).round().astype(int).tolist())
 
 
 def honest_but_curious(
