@@ -111,6 +111,7 @@ DataDir = Annotated[
     ),
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 SummaryAsJson = Annotated[
     bool, typer.Option("--json", help="Print the summary as JSON; progress goes to stderr.")
 ]

@@ -18,7 +18,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from fedsim.cli.app import PRIVACY, DataDir, Overrides, ScenarioOrRun, app, data_from, fail, ready
+from fedsim.cli.app import PRIVACY, AsJson, DataDir, Overrides, ScenarioOrRun, app, data_from, fail, ready
 from fedsim.cli.output import print_json, print_notices, say, shown, titled
 from fedsim.common.errors import InputError
 from fedsim.privacy.rounding import shown_down, shown_up
@@ -51,7 +51,7 @@ def bounds(
     scenario: ScenarioOrRun = None,
     overrides: Overrides = None,
     data_dir: DataDir = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
     run: Annotated[
         Path | None,
         typer.Option(help="Run directory: draw the bounds over what it measured, as figures/bounds."),
@@ -233,7 +233,7 @@ same run with the least Gaussian noise on each sum that keeps the same (epsilon,
 
 @app.command(rich_help_panel=PRIVACY)
 def theorems(
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print docs/thesis-audit.md.")] = False,
 ) -> None:
     """Show what each theorem's noise truly costs beside what the theorem claims."""

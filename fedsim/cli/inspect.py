@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from fedsim.cli.app import SCENARIOS, app, spoken
+from fedsim.cli.app import SCENARIOS, AsJson, app, spoken
 from fedsim.cli.output import titled
 from fedsim.cli.reading import SPOKEN, GivenReading, Tables, with_reading
 
@@ -30,7 +30,7 @@ def inspect(
     silo: Annotated[str | None, typer.Option(help="Column that names the silo: shows their sizes.")] = None,
     *,
     reading: GivenReading,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Show what a table holds: columns, missing values, ranges, the target's balance, the silos' sizes.
 

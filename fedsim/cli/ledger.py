@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from fedsim.cli.app import DEPLOYMENT, app
+from fedsim.cli.app import DEPLOYMENT, AsJson, app
 from fedsim.cli.output import print_facts, print_json, printable, titled
 from fedsim.common.errors import InputError, Refused
 from fedsim.common.files import atomic_file
@@ -48,7 +48,7 @@ def ledger_show(
     head: Annotated[
         str | None, typer.Option(help="Head of a server or receipt, which must be in the hash chain.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Check the whole ledger; show its runs, what they cost and what is left."""
     from silos.book import read

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from fedsim.cli.app import DEPLOYMENT, FAILED, app
+from fedsim.cli.app import DEPLOYMENT, FAILED, AsJson, app
 from fedsim.cli.deploy import print_kept, print_resume, telling
 from fedsim.cli.output import print_json, print_warnings, printable, say, shown, titled
 from fedsim.common.errors import InputError
@@ -28,7 +28,6 @@ Where = Annotated[
 AtSuperLink = Annotated[
     str | None, typer.Option(metavar="HOST:PORT", help="The SuperLink; default: the federation's.")
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 _ACCOUNT = {"mu_sq": "mu^2", "epsilon": "epsilon", "delta": "delta", "distance": "distance"}
 
 

@@ -36,7 +36,7 @@ def privacy(
     scenario: shared.ScenarioFile,
     overrides: shared.Overrides = None,
     data_dir: shared.DataDir = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: shared.AsJson = False,
     verify: Annotated[
         bool, typer.Option("--verify", help="Price every silo again by dp-accounting (slower).")
     ] = False,
@@ -153,7 +153,7 @@ def audit(
     silo: Annotated[
         str | None, typer.Option(help="With --daemons: which silo; default the one with the largest epsilon.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: shared.AsJson = False,
 ) -> None:
     """Attack a scenario's transcript and show what that attains of each silo's claim; exit code 1 if a
     claim is broken."""
