@@ -36,8 +36,7 @@ class WrongReply(Exception):
 class Form:
     """What a message must look like: the arrays of each round; type; and the largest entry.
 
-    An entry of a model above the silos' limit would have them all refuse the next broadcast, so none of a
-    message is.
+    An entry above the silos' limit would have them refuse the next broadcast, so none of a message is.
     """
 
     arrays: Sequence[Arrays]

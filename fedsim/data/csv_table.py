@@ -168,8 +168,7 @@ class Csv(TableData):
 class _TableSource(Source):
     """Reads single columns when a partition needs them.
 
-    `design` reads the schema's columns, keeps the cells of the rows it is asked for, and interprets and
-    checks these alone.
+    `design` reads the schema's columns, and interprets and checks the cells of the rows asked for alone.
     """
 
     def __init__(self, data: TableData, table: Table) -> None:

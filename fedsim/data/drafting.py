@@ -44,8 +44,7 @@ class Draft:
 def draft(table: Table, target: str, silo: str | None, reading: Reading) -> Draft:
     """Read every record, and draft the schema of features and target; the column `silo` is no feature.
 
-    InputError on `target` or `silo`: the column is missing, or no use as such; on `table`: no feature is
-    left.
+    InputError on `target` or `silo`: it is missing, or no use as such; on `table`: no feature is left.
     """
     columns = surveyed(table, target, silo, reading)
     predicted = columns.pop(target)

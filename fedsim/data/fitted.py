@@ -90,8 +90,7 @@ def training_moments(features: Floats, training: Ints) -> Moments:
 def principal_components(trained: Moments, count: int) -> Components:
     """Mean and the `count` directions of largest variance of training records.
 
-    The sign of a direction makes its largest entry positive, so that it does not depend on the linear algebra
-    library.
+    A direction's largest entry is made positive, whatever sign the linear algebra library gave it.
     """
     off = trained.first / trained.n
     _, directions = np.linalg.eigh(trained.second - trained.n * np.outer(off, off))  # ascending variance

@@ -1,7 +1,6 @@
 """A public transform of images: coefficients of low frequency of a crop, a fixed function of one record.
 
-An image less a public brightness, cropped to its middle c x c pixels x, has the orthonormal two-dimensional
-DCT-II
+An image less a public brightness, cropped to its middle c x c pixels x, has the orthonormal 2D DCT-II
 
     X[u, v] = a(u) a(v) sum over i, j of x[i, j] cos(pi (2 i + 1) u / 2 c) cos(pi (2 j + 1) v / 2 c),
 

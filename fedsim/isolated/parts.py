@@ -104,8 +104,7 @@ class Isolated:
         """The plan that the algorithm follows, as `fedsim.protocol.dryrun.dry_run` finds it; Refused or
         PluginError if it has none.
 
-        Whether the child tells the truth does not matter: this plan is what is priced, and the gate answers
-        no other.
+        Whether the child tells the truth does not matter: this plan is priced, and the gate answers no other.
         """
         head, arrays = public_out(public)
         bounds = {name: value for name, value in asdict(limits).items() if value != float("inf")}

@@ -48,8 +48,7 @@ class PageFigure:
 def save(outcome: Outcome, directory: Path) -> list[str]:
     """Write a run directory, with its page; returns what is in it.
 
-    A new one is whole or not there. In one that is taken already, every file is. OSError if it cannot be
-    written.
+    A new one is whole or not there; in one that is taken, every file is. OSError if it cannot be written.
     """
     run = data_of(outcome, directory)
     began = directory.is_dir() and any(directory.iterdir())

@@ -203,9 +203,8 @@ class CellResult(NamedTuple):
     """A finished cell of a sweep: the final model on test records, and what the run costs at most.
 
     `more` has the other metrics on the pooled test records, none in a cell that measures `train_loss`.
-    `epsilon` is the largest epsilon_guaranteed of a silo (infinity without a mechanism) and `silo` its name.
-    In a candidate's cell of private tuning, `error` is the noisy score, sum_i p_i (silo i's), and `loss` is
-    None.
+    `epsilon` is a silo's largest epsilon_guaranteed (infinity without a mechanism), `silo` its name. In a
+    candidate's cell of private tuning, `error` is the noisy score, sum_i p_i (silo i's), and `loss` is None.
     """
 
     error: float

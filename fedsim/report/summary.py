@@ -356,9 +356,7 @@ class Estimated(Part):
 
 
 class Clipping(Part):
-    """Share of clipped terms, and median norm over the clipping norm: in the last tenth of the rounds, means
-    over trials.
-    """
+    """Share of clipped terms, and median norm over the clip: of the last tenth of rounds, means of trials."""
 
     clipped: float
     median_norm: float

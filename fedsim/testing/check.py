@@ -101,9 +101,8 @@ USUAL = ("num_rounds", "step_size", "clip_norm")
 
 
 def _example(kind: type[Algorithm], given: Mapping[str, Any]) -> Example:
-    """An example with the numbers that are given, those of `USUAL` that are not, and the fields' defaults.
-    One of several step sizes must reach the optimum, in a run of about 500 rounds, so that the tolerance is
-    wide.
+    """An example with the given numbers, those of `USUAL` that are not given, and fields' defaults. One of
+    several step sizes must reach the optimum, in a run of about 500 rounds, so that the tolerance is wide.
     """
     known = [each.name for each in fields(kind)]  # type: ignore[arg-type]
     for name in given:

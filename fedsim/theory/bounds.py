@@ -1,8 +1,7 @@
 """Excess-risk bounds of the thesis, with every constant and logarithmic factor in n, R, N set to one.
 
 A. Lowy, thesis (USC 2023), chapter 3 and appendix B. They are orders of magnitude: measured excess risk
-can be plotted beside them to compare slopes and gaps, never heights. ln(1/delta) is kept where the thesis
-prints it.
+beside them is compared in slopes and gaps, never heights. ln(1/delta) is kept where the thesis prints it.
 
 ISRL: every silo protects its transcript and trusts no other party. SDP: silos trust a shuffler, or two
 aggregators of which at least one follows the protocol. Central: the server is trusted; such a lower bound
@@ -104,9 +103,8 @@ def convex_one_pass(s: Symbols, xi: float) -> float:
 def strongly_convex_one_pass(s: Symbols, xi: float) -> float:
     """Theorems 36 and 39: phi^2/(mu n M) + (L^2/mu) sqrt(kappa) d xi + drawn silos' variance.
 
-    The first term's mu is missing in (B.20) and Theorem 39, and present in (3.7); the last is
-    upsilon^2 (N - M) / ((N - 1) mu sqrt(kappa) M). Theorem 39 prints ln(1/delta), one logarithm less than in
-    V^2.
+    The first term's mu is missing in (B.20) and Theorem 39, not in (3.7); the last is
+    upsilon^2 (N - M) / ((N - 1) mu sqrt(kappa) M). Theorem 39 prints ln(1/delta), a logarithm less than V^2.
     """
     L, beta, mu, phi, upsilon = s.need("the bound", "L", "beta", "mu", "phi", "upsilon")
     kappa = beta / mu

@@ -17,8 +17,7 @@ Address = Path | tuple[int, bytes]  # a Unix socket, or a port of this machine a
 def dial(address: Address, seconds: float) -> socket.socket:
     """A connection to a daemon; `seconds` bounds this and every later step on it.
 
-    The daemon at a port closes it if the token is another. OSError if none listens, or this user may not
-    connect.
+    The daemon at a port closes it at another token. OSError if none listens, or this user may not connect.
     """
     if isinstance(address, Path):
         return _connected(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM), str(address), seconds)

@@ -42,8 +42,7 @@ def serve(daemon: Daemon) -> bool:
 def stopped(finished: bool) -> int:
     """The exit code after `serve`, when everything is closed.
 
-    A thread that is still at work ends here: its round is paid for or released, or neither, and can be asked
-    for again.
+    A thread still at work ends here: its round is paid for or released, or neither, and can be asked again.
     """
     if not finished:
         os._exit(0)

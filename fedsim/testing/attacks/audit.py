@@ -1,9 +1,8 @@
 """An audit: attack a scenario's transcript, and set what the attack attains beside what is claimed.
 
-Each instrument finds what the others miss. The exact search (`sensitivity`) tries whether a record's
-term is that record's and within its clip; requests outside the plan (`probes`) and the noise (`noise`) are
-tried by themselves; and runs in two worlds (`servers`) show what all of it together lets an
-adversary tell.
+Each instrument finds what others miss. The exact search (`sensitivity`) tries whether a record's term is that
+record's and within its clip; requests outside the plan (`probes`) and the noise (`noise`) are tried by
+themselves; and runs in two worlds (`servers`) show what all of it together lets an adversary tell.
 """
 
 from __future__ import annotations
