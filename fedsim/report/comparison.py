@@ -182,7 +182,8 @@ def compared(
     if not sources:
         raise InputError("RUN", [], "name at least one run or sweep")
     rows, first = list[Point](), sources[0]
-    metric = metric or _chosen(first)
+    of_first = first.summary if isinstance(first.summary, SweepSummary) else first.summary.metrics
+    metric = metric or of_first.metric
     for field, name in (("metric", metric), ("against", against or metric)):
         if name not in METRICS:
             raise InputError(field, name, suggest(name, METRICS))
@@ -202,11 +203,6 @@ def compared(
         rows += _baselines(source, metric, rows, against)
     rows += _read_points(points, metric, against) if points else []
     return Comparison(tuple(rows), metric, tuple(sources), against)
-
-
-def _chosen(source: Source) -> str:
-    summary = source.summary
-    return summary.metric if isinstance(summary, SweepSummary) else summary.metrics.metric
 
 
 def source_of(directory: Path) -> Source:

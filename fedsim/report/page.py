@@ -125,7 +125,11 @@ def render(run: RunData, figures: Path) -> str:
         spans=spans(summary.trials.finished),
         remarks=remarks(summary),
         drawn=_figures(run, figures),
-        environment=_environment(summary),
+        environment=[
+            ("Wall time", f"{summary.wall_seconds:,.2f} s, runtime {summary.runtime}"),
+            ("Versions", ", ".join(f"{name} {version}" for name, version in summary.versions.items())),
+            *((name.capitalize(), str(value)) for name, value in summary.environment.items()),
+        ],
         scenario=run.scenario,
     )
 
@@ -281,11 +285,3 @@ def _audit(audit: AuditPart | None, folder: Path) -> dict[str, object] | None:
     caption = "Epsilon claimed for each silo (dotted), and what attacks attained of it: lower bounds."
     figure = _saved(audit_figure(audit), folder, "audit", caption)
     return {"found": audit, "verdict": verdict(audit), "table": audit_table(audit), "figure": figure}
-
-
-def _environment(summary: Summary) -> list[tuple[str, str]]:
-    return [
-        ("Wall time", f"{summary.wall_seconds:,.2f} s, runtime {summary.runtime}"),
-        ("Versions", ", ".join(f"{name} {version}" for name, version in summary.versions.items())),
-        *((name.capitalize(), str(value)) for name, value in summary.environment.items()),
-    ]

@@ -139,8 +139,10 @@ def silo_values(run: RunData) -> Figure | None:
             spread = spreads[variant]
             if spread and few:
                 _rows(axes, names, spread, look_, name)
-            elif spread:
-                _sorted(axes, spread, look_, name)
+            elif spread:  # means in ascending order, and the band's edges likewise, each by itself
+                kept = thinned(len(spread))
+                mean, low, high = np.sort(np.array(list(spread.values())), axis=0)[kept].T
+                curve(axes, kept + 1, mean, look_, name, (low, high))
         if few:
             axes.locator_params("x", nbins=6)
             axes.set_yticks(range(len(names)), [label(name) for name in names])
@@ -203,13 +205,6 @@ def _rows(axes: Axes, names: list[str], spread: dict[str, Spread], look_: Look, 
         "clip_on": False,
     }
     axes.plot(mean, rows, look_.marker, label=name, **points)
-
-
-def _sorted(axes: Axes, spread: dict[str, Spread], look_: Look, name: str) -> None:
-    """The silos' means in ascending order, and the band's edges likewise, each sorted by itself."""
-    kept = thinned(len(spread))
-    mean, low, high = np.sort(np.array(list(spread.values())), axis=0)[kept].T
-    curve(axes, kept + 1, mean, look_, name, (low, high))
 
 
 def spend(run: RunData) -> Figure | None:

@@ -57,7 +57,11 @@ def figure_name(sweep: SweepSummary) -> str:
 def _render(sweep: SweepSummary, scenario: str, description: str, folder: Path) -> str:
     what, x = METRICS[sweep.metric].title, sweep.against or abscissa(sweep)
     theorem = [("Theorem", ", ".join(sweep.privacy.theorem))] * bool(sweep.privacy.theorem)
-    caption = capital(what) + (f" against {x_label(x)}" if x else "")
+    caption, runs = capital(what) + (f" against {x_label(x)}" if x else ""), sweep.runs
+    failures = [
+        [title(row.varied | row.chosen, True), str(row.trial), row.kind, row.message]
+        for row in sweep.failures
+    ]
     return template("sweep.html").render(
         title=sweep.scenario,
         description=description,
@@ -75,8 +79,12 @@ def _render(sweep: SweepSummary, scenario: str, description: str, folder: Path) 
         caption=f"{caption}.",
         errors=errors(sweep),
         candidates=_candidates(sweep.tuning, sweep.metric),
-        failures=_failures(sweep),
-        environment=_environment(sweep),
+        failures=TextTable("", ["cell", "trial", "kind", "message"], failures),
+        environment=[
+            ("Cells", f"{runs.made:,} made, {runs.from_cache:,} from cache, {runs.failed:,} failed"),
+            ("Wall time", f"{sweep.wall_seconds:,.1f} s"),
+            ("Code", ", ".join(f"{name} {version}" for name, version in sweep.code.items())),
+        ],
         scenario=scenario,
     )
 
@@ -232,20 +240,6 @@ def _candidates(tuning: Tuning | None, metric: str) -> TextTable:
         "": lambda row: "chosen" if row.selected else "",
     }
     return TextTable.of(f"Mean {what} over {tuning.repetitions} runs.", tuning.candidates, columns)
-
-
-def _failures(sweep: SweepSummary) -> TextTable:
-    rows = [
-        [title(row.varied | row.chosen, True), str(row.trial), row.kind, row.message]
-        for row in sweep.failures
-    ]
-    return TextTable("", ["cell", "trial", "kind", "message"], rows)
-
-
-def _environment(sweep: SweepSummary) -> list[tuple[str, str]]:
-    versions = ", ".join(f"{name} {version}" for name, version in sweep.code.items())
-    counts = f"{sweep.runs.made:,} made, {sweep.runs.from_cache:,} from cache, {sweep.runs.failed:,} failed"
-    return [("Cells", counts), ("Wall time", f"{sweep.wall_seconds:,.1f} s"), ("Code", versions)]
 
 
 EPSILON, CLAIMED = "privacy.epsilon", "privacy.claimed_epsilon"
