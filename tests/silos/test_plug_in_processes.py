@@ -89,25 +89,31 @@ def test_a_plug_in_is_answered_and_this_process_never_imports_it(tmp_path):
     caller.silo.close()
 
 
-@pytest.mark.parametrize(
-    ("before", "after"),
-    [
-        ("os._exit(0)", "pass"),
-        ("pass", "os._exit(0)"),
-        ("raise KeyError('x')", "pass"),
-        ("os.write(1, b'x'); os.write(3, b'not a frame')", "pass"),
-        ("time.sleep(120)", "pass"),
-        ("pass", "ask(Query('gradient', (broadcast['w'],), self.clip_norm))"),
-    ],
-)
-def test_a_process_that_fails_ends_its_round_and_no_other(tmp_path, before, after, monkeypatch):
-    wrong = "if bool(broadcast['w'].max() == 7): "
-    caller = _sgd(tmp_path, _code(wrong + before, wrong + after))
-    run = caller.admitted(sgd_offer())["run"]
-    with monkeypatch.context() as patch:
-        patch.setattr(_isolated(caller, run), "_seconds", 20.0)
-        caller.refused("ask", {"w": POINT + 7}, run=run, round=0)
-    assert caller.asked(run, 1, w=POINT)["g"].isfinite().all()
+FAILURES = [
+    ("os._exit(0)", "pass"),
+    ("pass", "os._exit(0)"),
+    ("raise KeyError('x')", "pass"),
+    ("os.write(1, b'x'); os.write(3, b'not a frame')", "pass"),
+    ("time.sleep(120)", "pass"),
+    ("pass", "ask(Query('gradient', (broadcast['w'],), self.clip_norm))"),
+]
+
+
+def test_a_process_that_fails_ends_its_round_and_no_other(tmp_path, monkeypatch):
+    """Every second round fails, each in another way."""
+    lines = [
+        "\n        ".join(
+            f"if bool(broadcast['w'].max() == {7 + i}): {way[k]}" for i, way in enumerate(FAILURES)
+        )
+        for k in (0, 1)
+    ]
+    caller = _sgd(tmp_path, _code(*lines))
+    run = caller.admitted(sgd_offer(2 * len(FAILURES)))["run"]
+    for i, (before, _) in enumerate(FAILURES):
+        with monkeypatch.context() as patch:
+            patch.setattr(_isolated(caller, run), "_seconds", 2.0 if "sleep" in before else 20.0)
+            caller.refused("ask", {"w": POINT + 7 + i}, run=run, round=2 * i)
+        assert caller.asked(run, 2 * i + 1, w=POINT)["g"].isfinite().all()
     caller.silo.close()
 
 
