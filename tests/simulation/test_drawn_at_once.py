@@ -26,9 +26,9 @@ from fedsim.testing.attacks.setting import prepare
 from server.aggregate import weighted
 from server.participation import admitted_rounds, schedule
 
-ROUNDS, WIDE = 400, 500
+ROUNDS, WIDE = 100, 2000
 SGD = {"name": "noisy_minibatch_sgd", "num_rounds": ROUNDS, "step_size": 0.01, "clip_norm": 1.0}
-SVRG = {"name": "prox_svrg", "epochs": 100, "inner_steps": 3, "step_size": 0.1, "clip_norm": 1.0}
+SVRG = {"name": "prox_svrg", "epochs": 25, "inner_steps": 3, "step_size": 0.1, "clip_norm": 1.0}
 BASE: dict[str, Any] = {
     "name": "at once",
     "data": {"name": "synthetic", "rows": 150, "features": WIDE - 1},
