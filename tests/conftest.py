@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
+from matplotlib.figure import Figure
 from support.scenarios import SMALL, simulate
 
-from fedsim.report import page
+from fedsim.report import style, sweep_page
 
 torch.set_num_threads(1)
 
@@ -35,7 +36,24 @@ def run_copy(small_run: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(small_run, tmp_path / "copy"))
 
 
+BLANK = '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 1 1"></svg>'
+
+
+def _blank(_: Figure, folder: Path, stem: str) -> str:
+    for ending in ("png", "svg"):
+        (folder / f"{stem}.{ending}").write_text(BLANK)
+    return BLANK
+
+
 @pytest.fixture
-def no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The page of a run stays empty and has no figures, which take longer than small runs."""
-    monkeypatch.setattr(page, "_fill", lambda *_: None)
+def drawn() -> None:
+    """A test that asks for this looks at figures of runs, whose drawing takes longer than small runs."""
+
+
+@pytest.fixture(autouse=True)
+def figures_are_blank(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Except in runs of fixtures that several tests share."""
+    if "drawn" not in request.fixturenames:
+        monkeypatch.setattr(style, "save", _blank)
+        monkeypatch.setattr(sweep_page, "save", _blank)
+        monkeypatch.setattr(sweep_page, "markup", lambda figure, stem: BLANK)

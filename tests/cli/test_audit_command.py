@@ -83,6 +83,7 @@ def test_a_broken_claim_is_exit_code_1_and_says_why(scenario: Path, monkeypatch:
     assert "runs prove an epsilon of at least" in output
 
 
+@pytest.mark.usefixtures("drawn")
 def test_the_page_of_a_run_takes_the_audit(audited: Path, tmp_path: Path) -> None:
     copy = Path(shutil.copytree(audited, tmp_path / "copy"))
     assert "What attacks attained" not in (copy / "report.html").read_text(encoding="utf-8")

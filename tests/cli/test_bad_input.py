@@ -145,7 +145,6 @@ def test_a_directory_that_holds_another_run_is_refused_before_work(tmp_path: Pat
     assert kept.read_text() == "precious"
 
 
-@pytest.mark.usefixtures("no_figures")
 @pytest.mark.parametrize("link", ["empty", "missing"])
 def test_an_output_path_may_be_a_link(link: str, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
@@ -193,7 +192,6 @@ def test_bad_values_in_a_table_are_named(change: dict[int, str], expected: list[
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.usefixtures("no_figures")
 def test_a_relative_table_is_found_beside_its_scenario(tmp_path: Path) -> None:
     (tmp_path / "table.csv").write_text("\n".join(["age,sick", *ROWS]) + "\n")
     invoke("simulate", write(tmp_path, CSV), "--out", tmp_path / "run")

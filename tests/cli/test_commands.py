@@ -73,7 +73,6 @@ def test_a_run_is_reproducible_from_its_resolved_scenario(run_directory: Path, t
         assert (tmp_path / "again" / name).read_bytes() == (run_directory / name).read_bytes()
 
 
-@pytest.mark.usefixtures("no_figures")
 def test_scaling_by_training_statistics_stands_first_among_what_is_not_private(tmp_path: Path) -> None:
     options = ["--runtime", "inprocess", "--set", "data.scaling=training_statistics", "--set", "trials=1"]
     options += ["--set", "data.preprocessing_cost=ignored"]
@@ -84,7 +83,6 @@ def test_scaling_by_training_statistics_stands_first_among_what_is_not_private(t
     assert "at a privacy cost that is ignored" in said
 
 
-@pytest.mark.usefixtures("no_figures")
 def test_mechanism_none_claims_nothing(tmp_path: Path) -> None:
     options = ["--runtime", "inprocess", "--set", "privacy={mechanism: none}", "--set", "trials=1"]
     invoke("simulate", BREAST_CANCER, *options, "--out", tmp_path / "run")
@@ -180,7 +178,6 @@ def test_a_run_says_who_took_part_and_how_silos_differ(tmp_path: Path) -> None:
         assert text in page
 
 
-@pytest.mark.usefixtures("no_figures")
 @pytest.mark.parametrize(
     "path",
     [
@@ -213,7 +210,6 @@ def test_dp_accounting_agrees_with_what_the_silos_guarantee(sampler: str) -> Non
         assert silo["epsilon_dp_accounting"] == pytest.approx(silo["epsilon_guaranteed"], abs=1.5e-3)
 
 
-@pytest.mark.usefixtures("no_figures")
 def test_draws_with_replacement_show_the_attainable_bound_beside_the_guarantee(tmp_path: Path) -> None:
     batch = "algorithm.batch={sampler: with_replacement, fraction: 0.2}"
     shown = json.loads(invoke("privacy", BREAST_CANCER, "--json", "--set", batch))["silos"]

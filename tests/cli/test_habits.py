@@ -32,7 +32,7 @@ QUICK = ["simulate", "quickstart", *SMALL]
 
 
 @pytest.fixture
-def place(no_figures: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The working directory."""
     monkeypatch.chdir(tmp_path)
     return tmp_path

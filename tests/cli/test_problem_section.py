@@ -84,7 +84,6 @@ def test_bad_problems_name_field_value_and_remedy(overrides: str, tmp_path: Path
     assert lacking(line, BAD[overrides]) == [], line
 
 
-@pytest.mark.usefixtures("no_figures")
 @pytest.mark.parametrize("name", ["hinge_loss", "absolute_error"])
 def test_a_run_with_every_wrapper(name: str, tmp_path: Path) -> None:
     link = "logistic" if name == "hinge_loss" else "linear"

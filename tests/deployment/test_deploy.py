@@ -236,6 +236,7 @@ def test_what_only_a_simulation_knows_is_left_out_by_name(enrolled, channel, tmp
         compared([source_of(out)])
 
 
+@pytest.mark.usefixtures("drawn")
 @pytest.mark.skipif(BINARY is None, reason="needs Chromium")
 @pytest.mark.parametrize("width", [1000, 390])
 def test_the_page_of_a_deployed_run_fits(enrolled, channel, tmp_path, width):

@@ -175,7 +175,7 @@ def test_the_measured_numbers_are_those_of_the_definition():
     assert abs((other.excess or 0) - (risk.excess or 0)) > 1e-5  # p_i are used
 
 
-def test_a_run_measures_both_variants_every_round_and_says_so(tmp_path):
+def test_a_run_measures_both_variants_every_round_and_says_so(drawn, tmp_path):
     run, said = _simulate(tmp_path)
     rows = pq.read_table(run / "metrics.parquet").to_pylist()
     assert len(rows) == 2 * 2 * 301

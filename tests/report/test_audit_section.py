@@ -80,6 +80,7 @@ def test_a_damaged_audit_is_named(small_run: Path, tmp_path: Path) -> None:
             write_page(copy)
 
 
+@pytest.mark.usefixtures("drawn")
 @pytest.mark.skipif(BINARY is None, reason="chromium is not installed (apt-get install chromium)")
 @pytest.mark.parametrize("width", [pytest.param(1280, marks=pytest.mark.slow), 390])
 def test_the_section_fits_a_window(small_run: Path, tmp_path: Path, width: int) -> None:

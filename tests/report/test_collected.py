@@ -105,6 +105,7 @@ def test_an_interrupted_run_without_a_trial_does_not_claim_to_have_spent_its_pla
 # A metric that the test records do not define ends no run: it is null, and a line says so.
 
 
+@pytest.mark.usefixtures("drawn")
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_a_run_whose_error_is_no_number_is_saved_and_says_so(
     value: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -41,6 +41,8 @@ from fedsim.report.texts import result_line
 from fedsim.simulation.sweeps.job import job_of
 from fedsim.simulation.sweeps.run import run
 
+pytestmark = pytest.mark.usefixtures("drawn")
+
 
 def evaluator(problem: GeneralisedLinear, targets: list[list[float]]) -> Evaluator:
     """Silos whose records have one feature, 1, so that every score is w."""

@@ -13,6 +13,8 @@ from support.scenarios import HOSTILE, edited, invoke
 from fedsim.report.page import render, write_page
 from fedsim.report.run_directory import read
 
+pytestmark = pytest.mark.usefixtures("drawn")
+
 
 class Page(HTMLParser):
     """Elements in order, and their text."""

@@ -132,7 +132,6 @@ def test_absence_is_the_same_on_ray():
     assert here.trials[0].statements != here.trials[1].statements
 
 
-@pytest.mark.usefixtures("no_figures")
 def test_the_summary_reports_effective_m_and_both_epsilons(tmp_path):
     often = AVAILABILITY | {"probability": [1, 1, 0.5, 0.5]}
     out = simulate(tmp_path, GOOD | {"participation": often, "trials": 3})

@@ -13,6 +13,8 @@ from fedsim.report.sweep_page import points
 from fedsim.report.sweep_summary import read_sweep
 from fedsim.simulation.sweeps.run import Sweep
 
+pytestmark = pytest.mark.usefixtures("drawn")
+
 STEPS = [4.0, 0.5, 1.5]  # stand for a weight
 PUBLISHED = """\
 series,epsilon,error,parity_gap,odds_gap

@@ -17,6 +17,8 @@ from support.scenarios import BASE, grown, invoke, refusal, write
 
 from fedsim.report.record import CellResult, CellSource, Record
 
+pytestmark = pytest.mark.usefixtures("drawn")
+
 TUNE = {"grid": {"algorithm.step_size": [0.01, 1.0]}, "repetitions": 2}
 SWEEP = {"grid": {"privacy.epsilon": [0.5, 8]}, "tune": TUNE}
 

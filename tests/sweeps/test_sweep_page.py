@@ -17,6 +17,8 @@ from fedsim.report.sweep_page import CLAIMED, errors, true_epsilons, under_the_a
 from fedsim.report.sweep_summary import SHARED, CombinationRow, SweepSummary
 from fedsim.scenario.model import TuneSection, with_criterion
 
+pytestmark = pytest.mark.usefixtures("drawn")
+
 TRUE = [(shown_down, "epsilon_attainable"), (shown_up, "epsilon_guaranteed")]
 HOSTILE = "<script>window.pwned=1</script> $x$ & " + "long " * 12
 SWEEP: dict[str, Any] = {
