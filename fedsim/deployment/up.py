@@ -9,14 +9,14 @@ checks its keys and terms before pinning it.
 
 from __future__ import annotations
 
+import json
 import socket
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import closing
 from functools import partial
 
-from fedsim.deployment import forked
 from fedsim.deployment.federation_file import load_federation
 from fedsim.deployment.flower import superlink
 from fedsim.deployment.flower.control import Status, enroll
@@ -91,25 +91,24 @@ def _start_daemons(processes: Processes, topology: Topology, tell: Tell) -> None
     tell(of_words(f"starting {len(topology.silos)} silos, a daemon and a node each; {len(new)} enrol first"))
     enrols = ["--enrol", "--serve"]
     given = {name: [*_daemon(topology, name), *(enrols if name in new else [])] for name in topology.silos}
-    _start(processes, topology, "daemon", _DAEMON, given)
+    _start(processes, topology, "daemon", "silos.__main__,silos.service,silos.enrolment", given)
 
 
 def _start_nodes(processes: Processes, topology: Topology, address: str) -> None:
     """The other half of each silo; there when all daemons listen."""
     given = {name: _node(topology, name, address) for name in topology.silos}
-    _start(processes, topology, "node", _NODE, given)
+    _start(processes, topology, "node", "silos.shim.__main__", given)
     for name in topology.silos:
         _wait(partial(listens, topology.socket(name), 1), processes, f"the daemon of {name}")
 
 
-_DAEMON, _NODE = ("silos.__main__", "silos.service", "silos.enrolment"), ("silos.shim.__main__",)
-
-
 def _start(
-    processes: Processes, topology: Topology, what: str, modules: Sequence[str], given: dict[str, list[str]]
+    processes: Processes, topology: Topology, what: str, modules: str, given: dict[str, list[str]]
 ) -> None:
-    each = [(f"the {what} of {name}", topology.silo(name) / f"{what}.log", a) for name, a in given.items()]
-    processes.start(f"the {what}s", forked.command(modules, each), topology.directory / f"{what}s.log")
+    logs = {name: str(topology.silo(name) / f"{what}.log") for name in given}
+    each = [json.dumps([f"the {what} of {name}", logs[name], words]) for name, words in given.items()]
+    command = [sys.executable, "-m", "fedsim.deployment.forked", modules, *each]
+    processes.start(f"the {what}s", command, topology.directory / f"{what}s.log")
 
 
 def _daemon(topology: Topology, name: str) -> list[str]:

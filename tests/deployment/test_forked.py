@@ -1,13 +1,11 @@
 """Processes forked from one that is warm: as if each had been started alone, random numbers included."""
 
 import json
-import subprocess
 import sys
 import time
 
 import pytest
 
-from fedsim.deployment import forked
 from fedsim.deployment.processes import Ended, Processes
 
 ONE = """
@@ -21,7 +19,7 @@ def main():
     time.sleep(600)
 """
 DRAWS = """
-import json
+import json, time
 import numpy as np
 from fedsim.privacy.discrete_noise import with_noise
 from silos.entropy import Purpose, SystemEntropy, new_secret
@@ -29,14 +27,16 @@ from silos.entropy import Purpose, SystemEntropy, new_secret
 def main():
     stream = SystemEntropy(b"1" * 32).streams([0], 0, Purpose.NOISE)[0]
     exact = with_noise(np.zeros(16, np.int64), 1e6)
-    print(json.dumps([new_secret().hex(), stream.normal(size=4).tolist(), exact.tolist()]))
+    print(json.dumps([new_secret().hex(), stream.normal(size=4).tolist(), exact.tolist()]), flush=True)
+    time.sleep(600)
 """
 
 
-def _command(tmp_path, monkeypatch, module, processes):
-    (tmp_path / "theirs.py").write_text(module)
+def _command(tmp_path, monkeypatch, source, processes, module="theirs"):
+    (tmp_path / "theirs.py").write_text(source)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    return forked.command(["theirs"], [(name, tmp_path / name, args) for name, args in processes.items()])
+    each = [json.dumps([name, str(tmp_path / name), words]) for name, words in processes.items()]
+    return [sys.executable, "-m", "fedsim.deployment.forked", module, *each]
 
 
 def _until(condition):
@@ -66,11 +66,10 @@ def test_the_one_that_ended_is_named_and_the_others_end(tmp_path, monkeypatch):
 
 def test_no_two_draw_the_same_numbers(tmp_path, monkeypatch):
     """Of the system's secrets, of a stream of floating-point noise, and of exact noise."""
-    command = _command(
-        tmp_path, monkeypatch, "from silos import service\n" + DRAWS, dict.fromkeys("abcd", ())
-    )
-    subprocess.run([*command], check=True, capture_output=True, timeout=120)
-    drawn = [json.loads((tmp_path / name).read_text()) for name in "abcd"]
-    for kind in zip(*drawn, strict=True):
-        assert len({json.dumps(each) for each in kind}) == len(drawn)
-    assert command[0] == sys.executable
+    given, logs = dict.fromkeys("abcd", ()), [tmp_path / name for name in "abcd"]
+    command = _command(tmp_path, monkeypatch, DRAWS, given, "theirs,silos.service")
+    with Processes() as processes:
+        processes.start("all of them", command, tmp_path / "log")
+        _until(lambda: all(log.exists() and log.read_text().endswith("\n") for log in logs))
+    for kind in zip(*(json.loads(log.read_text()) for log in logs), strict=True):
+        assert len({json.dumps(each) for each in kind}) == len(logs)
