@@ -40,9 +40,8 @@ def coefficients(weights: Tensor, members: Sequence[int], num_silos: int) -> Ten
     Returns:
         (members,), in the order of `members`.
     """
-    share = weights / weights.sum()
-    present = share if len(members) == num_silos else share[list(members)]
-    return present * (num_silos / len(members))
+    present = weights if len(members) == num_silos else weights[list(members)]
+    return present / weights.sum() * (num_silos / len(members))
 
 
 def combine(messages: Mapping[str, Tensor], coefficient: Tensor) -> dict[str, Tensor]:

@@ -46,19 +46,19 @@ def admit(plan: Plan, silos: Sequence[Terms], mechanism: Mechanism, limits: Limi
             hint = f"mechanism {mechanism.name} cannot keep a budget of {terms.epsilon:g}"
             raise Refused(f"silo {terms.name!r}: {hint}")
     positions: dict[Census, list[int]] = defaultdict(list)
-    priced: dict[Hashable, tuple[Census, int]] = {}
+    priced: dict[Hashable, tuple[list[int], int]] = {}
     releases = []
     for position, terms in enumerate(silos):
         own = terms.rounds if isinstance(terms.rounds, range) else tuple(terms.rounds)
         if own not in priced:
             if any(a >= b for a, b in pairwise(own)) or (own and (own[0] < 0 or own[-1] >= len(plan.rounds))):
                 raise Refused(f"silo {terms.name!r}: its rounds are not ascending rounds of the plan")
-            priced[own] = plan.census(own), plan.num_queries(own)
-        census, count = priced[own]
-        positions[census].append(position)
+            priced[own] = positions[plan.census(own)], plan.num_queries(own)
+        alike, count = priced[own]
+        alike.append(position)
         releases.append(count)
     admitted: dict[int, Admitted] = {}
-    priceable = [_own_noise(plan, terms, mechanism) for terms in silos]
+    priceable = [_own_noise(plan, terms, mechanism) for terms in silos] if mechanism.sums_only else silos
     for census, group in positions.items():
         members = [priceable[position] for position in group]
         bounded = together(census, plan.unit.silos_per_person, mechanism.sums_only)
@@ -70,8 +70,6 @@ def admit(plan: Plan, silos: Sequence[Terms], mechanism: Mechanism, limits: Limi
 
 def _own_noise(plan: Plan, terms: Terms, mechanism: Mechanism) -> Terms:
     """The terms with the noise of secure aggregation as a multiple of this silo's sensitivity."""
-    if not mechanism.sums_only:
-        return terms
     share, z = terms.share, terms.noise_multiplier
     others = sorted({query.statistic for query in plan.queries} - {GRADIENT.name, GRADIENT_DIFFERENCE.name})
     for name in others:
@@ -97,11 +95,15 @@ def _prices(
         return _given(mechanism, census, bounded, silos, limits)
     if all(terms.epsilon == inf for terms in silos):
         return [(0.0, inf)] * len(silos)
-    budgets = tuple(Budget(terms.n, terms.epsilon, terms.delta) for terms in silos)
+    cases = [(terms.n, terms.epsilon, terms.delta) for terms in silos]
+    budgets = {case: Budget(*case) for case in dict.fromkeys(cases)}
     try:
-        return _calibrated(mechanism, census, bounded, budgets, limits.max_noise_multiplier)
+        most = limits.max_noise_multiplier
+        found = _calibrated(mechanism, census, bounded, tuple(budgets.values()), most)
     except Refused as refusal:
         raise _named(refusal, mechanism, bounded, silos, limits) from None
+    prices = dict(zip(budgets, found, strict=True))
+    return [prices[case] for case in cases]
 
 
 def _given(

@@ -60,15 +60,16 @@ class Batches:
         if self._single(batch):
             return None
         if batch not in self._divisors:
-            sizes = [[batch.size(n)] for n in self._sizes]
-            self._divisors[batch] = torch.tensor(sizes, dtype=torch.float64)
+            sizes = {n: batch.size(n) for n in set(self._sizes)}
+            divisors = torch.tensor([sizes[n] for n in self._sizes], dtype=torch.float64)
+            self._divisors[batch] = divisors.unsqueeze(-1)
         known = self._divisors[batch]
         return known if len(members) == len(known) else known[members]
 
     def _single(self, batch: Batch) -> bool:
         """Whether every silo's batch is one record."""
         if batch not in self._singles:
-            self._singles[batch] = all(batch.size(n) == 1 for n in self._sizes)
+            self._singles[batch] = all(batch.size(n) == 1 for n in set(self._sizes))
         return self._singles[batch]
 
     def _fresh(self, member: int, position: Position) -> np.ndarray:

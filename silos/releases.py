@@ -50,7 +50,8 @@ class Releases:
         names, rounds = [own.name for own in silos], [own.rounds for own in silos]
         self.spread = plan.spread
         self.batches = Batches(records, plan, rounds, names, entropy, [own.n for own in silos])
-        self.multipliers = torch.tensor([[_base(own, mechanism)] for own in admitted], dtype=torch.float64)
+        multipliers = [_base(own, mechanism) for own in admitted]
+        self.multipliers = torch.tensor(multipliers, dtype=torch.float64).unsqueeze(-1)
         self.shares = [own.share for own in silos if own.share is not None]
         drawing = records.drawing(range(len(silos)))
         self.size = partial(size_of, dimension=self.dimension, features=problem.num_features)

@@ -105,7 +105,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, dict):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
+        return [item if type(item) in (str, int) else _plain(item) for item in value]
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 

@@ -125,7 +125,7 @@ class Plan:
         return sum(len(ask.queries) for r in rounds for ask in self.rounds[r])
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Terms:
     """What one silo brings to an admission."""
 
@@ -141,7 +141,7 @@ class Terms:
     share: Share | None = None  # the silo's part in secure aggregation; None where it answers for itself
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Admitted:
     """A silo's answer to a plan that it accepts.
 
