@@ -17,10 +17,13 @@ from processes import measure
 from rich.console import Console
 from scaling_figure import Curve, draw
 
-SILOS = [(10, 400), (100, 400), (1_000, 100), (10_000, 20), (100_000, 8)]
+SILOS = [(10, 400), (100, 400), (1_000, 100), (10_000, 20), (100_000, 8), (1_000_000, 8)]
 RECORDS = [(100, 400), (1_000, 200), (10_000, 30), (40_000, 15)]
 FEATURES = [(10, 400), (100, 200), (1_000, 30), (4_000, 10)]
 """(size, rounds): enough for a second or so each."""
+
+DRAWN = [(1_000, 200), (1_000_000, 60)]
+"""(silos, rounds) of which 100 silos each take part."""
 
 HOSTED = [(1_000, 400), (4_000, 200), (16_000, 60)]
 SAMPLERS = {"full": None, "fresh": 0.02, "subsample": 0.1, "poisson": 0.1}
@@ -42,6 +45,13 @@ def growth() -> dict[str, list[Point]]:
         "records": [run("process", silos=25, records=n, features=10, rounds=r) for n, r in RECORDS],
         "features": [run("process", silos=25, records=320, features=n, rounds=r) for n, r in FEATURES],
     }
+
+
+def drawn_table() -> str:
+    """What a round of 100 silos takes among few and among many."""
+    points = [run("process", silos=n, rounds=r, records=20, features=10, active=100) for n, r in DRAWN]
+    rows = [[f"{point['silos']:,}", f"{1e3 / point['rounds_per_second']:.2f}"] for point in points]
+    return table(("silos, of whom 100 answer in a round", "milliseconds a round"), rows)
 
 
 def hosts() -> dict[int, list[Point]]:
@@ -145,7 +155,7 @@ def main() -> None:
     """Measure, write, draw."""
     argparse.ArgumentParser(description=__doc__).parse_args()
     grown, hosted = growth(), hosts()
-    text = "\n\n".join([where(), growth_tables(grown), hosts_table(hosted), admission_table()])
+    text = "\n\n".join([where(), growth_tables(grown), drawn_table(), hosts_table(hosted), admission_table()])
     write("scaling", text)
     draw(curves(grown, hosted), Path(__file__).parents[1] / "docs" / "images" / "scaling.svg")
     print(text)

@@ -57,6 +57,7 @@ def scenario(point: Mapping[str, Any]) -> Resolved:
             "clip_norm": 1.0,
             "batch": point.get("batch", "full"),
         },
+        **({"participation": {"name": "uniform", "num_silos": point["active"]}} if "active" in point else {}),
         "privacy": {"epsilon": point.get("epsilon", 1.0)},
         "runtime": {**runtime, "dtype": point.get("dtype", "float64")},
         "report": {"nonprivate_baseline": False, "evaluate_every": point["rounds"]},

@@ -29,6 +29,7 @@ from support.channels import (
 )
 from support.deployed import SCENARIO, SVRG, assert_statements, federation_of, resolved_of, simulated
 from support.flower import free_port
+from support.helpers import together
 from support.refusals import refused
 from torch import Tensor
 
@@ -65,7 +66,7 @@ GENEROUS: dict[str, Any] = {
 def one_by_one(resolved: Resolved) -> tuple[Tensor, dict[str, list[str]]]:
     """The simulated run with every silo in a cohort of its own, as deployed ones are: model, broadcasts."""
     federation = federation_of(resolved)
-    hosts = [SiloHost(resolved, 0, Hosted((silo,), federation.digest)) for silo in federation.silos]
+    hosts = [SiloHost(resolved, 0, Hosted(together([silo]), federation.digest)) for silo in federation.silos]
     rounds = schedule(len(hosts), resolved.active, resolved.trace.holds, resolved.scenario.seed, 0)
     own = admitted_rounds(resolved.active, rounds, len(hosts))
     admitted = [host.open("private", [mine])[0] for host, mine in zip(hosts, own, strict=True)]

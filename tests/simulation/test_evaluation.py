@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from sklearn.metrics import roc_auc_score
+from support.helpers import together
 from support.scenarios import BASE, changed
 
 import fedsim
@@ -149,7 +150,7 @@ def test_an_evaluation_reads_no_record_that_trains_and_training_none_that_is_hel
     rounds = [range(len(resolved.trace.plan.rounds))] * 3
     unread = [np.full_like(silo.train_features, np.nan) for silo in data.silos]
     marked = Hosted(
-        tuple(replace(s, train_features=x) for s, x in zip(data.silos, unread, strict=True)), data.digest
+        together([replace(s, train_features=x) for s, x in zip(data.silos, unread, strict=True)]), data.digest
     )
     w = {"w": torch.ones(resolved.problem.dimension, dtype=torch.float64)}
     one, other = SiloHost(resolved, 0, data), SiloHost(resolved, 0, marked)
@@ -158,7 +159,7 @@ def test_an_evaluation_reads_no_record_that_trains_and_training_none_that_is_hel
         host.open("private", rounds)
     assert torch.equal(one.answer("evaluation", 0, w, None)["h"], other.answer("evaluation", 0, w, None)["h"])
     assert not torch.equal(one.answer("private", 0, w, None)["g"], other.answer("private", 0, w, None)["g"])
-    swapped = Hosted(tuple(replace(s, test_target=1 - s.test_target) for s in data.silos), data.digest)
+    swapped = Hosted(together([replace(s, test_target=1 - s.test_target) for s in data.silos]), data.digest)
     third = SiloHost(resolved, 0, swapped)
     third.open("evaluation", everyone)
     third.open("private", rounds)

@@ -79,7 +79,7 @@ def test_own_parts_are_the_same_on_several_hosts_and_zero_before_a_reply() -> No
     resolved = resolve(parse(SCENARIO))
     data = read(resolved, 0)
     together = SiloHost(resolved, 0, data)
-    apart = [SiloHost(resolved, 0, Hosted((silo,), data.digest)) for silo in data.silos]
+    apart = [SiloHost(resolved, 0, Hosted(together([silo]), data.digest)) for silo in data.silos]
     w = {"w": torch.zeros(4, dtype=torch.float64)}
     together.open("private", [range(4)] * 3)
     assert not together.own("private").any()

@@ -9,6 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedsim.data.federation import Part, Silos, SiloSplit
+from fedsim.data.source import Labels
 from fedsim.problems.glm import (
     AbsoluteError,
     GeneralisedLinear,
@@ -146,3 +148,16 @@ def asking(
 
 def scripted(half: SiloHalf, num_rounds: int = 2) -> Scripted:
     return Scripted(Switch(half), num_rounds)
+
+
+def together(silos: Sequence[SiloSplit]) -> Silos:
+    """Silos' records in one array each, as a host takes them."""
+
+    def part(which: str) -> Part:
+        own = [[getattr(silo, f"{which}_{field}") for silo in silos] for field in Part._fields[1:]]
+        x, y, persons, groups = ((None if each[0] is None else each) for each in own)
+        codes = groups and Labels(np.concatenate([labels.codes for labels in groups]), groups[0].names)
+        bounds = np.cumsum([0, *map(len, y)])
+        return Part(bounds, np.concatenate(x), np.concatenate(y), persons and np.concatenate(persons), codes)
+
+    return Silos(tuple(silo.name for silo in silos), part("train"), part("test"))
