@@ -31,6 +31,9 @@ CHUNK = 2**23  # bytes that a chunk of records holds at a time, about
 _LARGER, _ENOUGH = 4, 100
 """How many times more where records are large, since the calls of a chunk below so many records count too."""
 
+_ON_DEVICE = 64
+"""How many times more on a device other than the CPU, where calls take long and memory is fast: 512 MB."""
+
 _MARGIN = 1e-6
 """Clipped terms are this much shorter than the clip, which is more than rounding in their sum can add."""
 
@@ -50,11 +53,13 @@ def network_sum(
     total = torch.zeros(len(block.members), problem.dimension, dtype=torch.float64)
     silo_count, row_count = block.mask.shape
     whole = block.whole
-    each = any(point.dim() == 2 for point in points)
+    each, device = any(point.dim() == 2 for point in points), problem.device
+    features, target = block.on(device)
     for silos, rows in _chunks(silo_count, row_count, width, each):
-        x, y = block.features[silos, rows].flatten(0, 1), block.target[silos, rows].flatten()
-        found = terms(problem, x, y, [point if point.dim() == 1 else point[silos][0] for point in points])
-        total[silos] += _sum(found, problem, block.mask[silos, rows], _own(clip, silos), seen, whole)
+        x, y = features[silos, rows].flatten(0, 1), target[silos, rows].flatten()
+        at = [(point if point.dim() == 1 else point[silos][0]).to(device) for point in points]
+        mask, bound = block.mask[silos, rows].to(device), _own(clip, silos, device)
+        total[silos] += _sum(terms(problem, x, y, at), problem, mask, bound, seen, whole).cpu()
     return total
 
 
@@ -67,8 +72,8 @@ def _chunks(silos: int, rows: int, width: int, each: bool) -> Iterator[tuple[sli
             yield slice(first, first + together), slice(row, row + step)
 
 
-def _own(clip: float | Tensor | None, silos: slice) -> float | Tensor | None:
-    return clip[silos] if isinstance(clip, Tensor) and clip.dim() > 0 else clip
+def _own(clip: Clip, silos: slice, device: str) -> Clip:
+    return clip[silos].to(device) if isinstance(clip, Tensor) and clip.dim() > 0 else clip
 
 
 def _sum(
@@ -94,7 +99,7 @@ def _sum(
         clip = (bound.double() if isinstance(bound, Tensor) else bound) * (1 - _MARGIN)
         length = torch.where(bad, 1.0, norm).clamp_min(torch.finfo(torch.float64).tiny).view_as(weight)
         if seen is not None:
-            seen(length, torch.ones_like(length) * clip, weight)
+            seen(length.cpu(), (torch.ones_like(length) * clip).cpu(), weight.cpu())
         weight = weight * (clip / length).clamp_max(1.0)
     sums = {f"{prefix}{name}": value for prefix, term in found for name, value in term.sums(weight).items()}
     total = torch.cat([sums[name] for name in problem.shapes], dim=1)
@@ -111,7 +116,8 @@ def strategy(problem: NeuralNetwork, dtype: torch.dtype) -> tuple[Terms, int]:
         terms, record = layerwise, _layer_numbers(problem, dtype)
     else:
         terms, record = together, problem.dimension + form.record.numbers
-    fit = CHUNK // (record * dtype.itemsize)
+    chunk = CHUNK if problem.device == "cpu" else _ON_DEVICE * CHUNK
+    fit = chunk // (record * dtype.itemsize)
     return terms, max(1, fit, min(_ENOUGH, _LARGER * fit))
 
 

@@ -49,8 +49,17 @@ class Block:
     mean: bool = False  # whether the mean of a person's terms is clipped, not their sum
     # whether a sum with a term that is not finite is to be no number; else the term counts as zero
     whole: bool = False
-    # features, a point and what they give: for the next query of the same ask at that point
+    # features, a point and what they give: for the next query of the same ask at that point; of a network
+    # features, and features and target where they are on a device
     kept: list[Tensor] = field(default_factory=list)
+
+    def on(self, device: str) -> tuple[Tensor, Tensor]:
+        """Features and target on the device, where they stay while the same are asked for."""
+        if device == "cpu":
+            return self.features, self.target
+        if not (self.kept and self.kept[0] is self.features):
+            self.kept[:] = self.features, self.features.to(device), self.target.to(device)
+        return self.kept[1], self.kept[2]
 
     def scores(self, problem: GeneralisedLinear, point: Tensor, keep: bool = False) -> Tensor:
         """x W of every row, (silos, rows) or (.., outputs); `keep` keeps them for one more call."""
@@ -92,9 +101,11 @@ class Block:
 
 
 def product(left: Tensor, right: Tensor) -> Tensor:
-    """left @ right, (.., a, b) and (.., b, c), each matrix by itself; by NumPy's BLAS: torch's takes up to
-    seven times as long for batches of few columns.
+    """left @ right, (.., a, b) and (.., b, c), each matrix by itself; on a CPU by NumPy's BLAS: torch's takes
+    up to seven times as long for batches of few columns.
     """
+    if left.device.type != "cpu":
+        return left @ right
     with np.errstate(all="ignore"):  # what is not finite is looked at later
         return torch.from_numpy(np.matmul(left.detach().numpy(), right.detach().numpy()))
 

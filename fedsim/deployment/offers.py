@@ -196,6 +196,7 @@ def _check(scenario: Scenario) -> None:
     if (rule := asked(privacy.unit)) is not None:
         raise InputError("scenario.privacy.unit.h", rule.choose, "exists in simulation only: give a number")
     scenario.runtime.each_silo("simulations")
+    scenario.runtime.on_host("simulations")
     data.check_alone("scenario.data")
     if data.reserve is not None:
         hint = "tunes on records that silos put aside, which exists in simulation only; leave it out"

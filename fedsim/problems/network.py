@@ -34,6 +34,7 @@ class NeuralNetwork(HasComposite):
     num_outputs: int  # one score a class; 1 is regression
     composite: Composite = field(default_factory=Composite)  # regulariser and constraint, of all parameters
     model: Model = field(default_factory=Mlp)  # which network
+    device: str = field(default="cpu", repr=False)  # where records' gradients are taken
 
     @classmethod
     def suits(cls, classes: int) -> bool:

@@ -202,6 +202,10 @@ class RuntimeSection(Section):
         description="secure aggregation: how much of the protocol runs; total: contributions are added at "
         "once; shares, envelopes: by the real shuffler, under ray in an actor of its own",
     )
+    device: Literal["cpu", "cuda"] = Field(
+        "cpu",
+        description="cuda: in simulation, in one process, networks' gradients are made and clipped on a GPU",
+    )
     noise: Literal["silos", "aggregate"] = Field(
         "silos",
         description="aggregate: in simulation, that of the silos' weighted sum is drawn at once; the "
@@ -213,11 +217,17 @@ class RuntimeSection(Section):
         for field in ("address", "silo_hosts"):
             if self.name != "ray" and (value := getattr(self, field)):
                 raise InputError(f"scenario.runtime.{field}", value, "needs runtime ray, not inprocess")
+        self.on_host("runtime inprocess", self.name == "inprocess")
 
     def each_silo(self, what: str, fits: bool = False) -> None:
         """InputError where noise of the sum, which is for `what` alone, is drawn at once and does not fit."""
         if self.noise == "aggregate" and not fits:
             raise InputError("scenario.runtime.noise", self.noise, f"silos: aggregate is for {what}")
+
+    def on_host(self, what: str, fits: bool = False) -> None:
+        """InputError where gradients are made on a device, which is for `what` alone, and it does not fit."""
+        if self.device != "cpu" and not fits:
+            raise InputError("scenario.runtime.device", self.device, f"cpu: {self.device} is for {what}")
 
 
 class ReportSection(Section):

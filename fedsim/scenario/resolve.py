@@ -30,6 +30,7 @@ from fedsim.privacy.calibrate import noise_ratios
 from fedsim.privacy.mechanism import Mechanism, check_unit
 from fedsim.privacy.registry import GAUSSIAN, MECHANISMS
 from fedsim.problems.kinds import PROBLEMS, Problem, gives_probabilities, is_shipped, problem_class
+from fedsim.problems.network import NeuralNetwork
 from fedsim.problems.network_models import Imported
 from fedsim.problems.section import ProblemSection, problem_of
 from fedsim.protocol.blame import blaming
@@ -194,6 +195,7 @@ def resolve(scenario: Scenario, known: Outline | None = None) -> Resolved:
     with blaming("problem", problem_class(scenario.problem.name)):
         features, classes, groups = shape.num_features, shape.num_classes, len(shape.groups)
         problem = problem_of(scenario.problem, features, classes, dtype_of(scenario), groups)
+    problem = _on_device(scenario, problem)
     stages, inner, norms = checked(scenario, shape, problem)
     report = scenario.report
     for field, metric in (("metric", report.metric), ("against", report.against or report.metric)):
@@ -276,6 +278,23 @@ def _check_sums(resolved: Resolved) -> None:
         if len(set(given)) > 1:
             hint = "one number: the noise of secure aggregation is common to all silos"
             raise InputError("scenario.privacy.noise_multiplier", given, hint)
+
+
+def _on_device(scenario: Scenario, problem: Problem) -> Problem:
+    """The problem with the runtime's device, where that can serve it."""
+    runtime = scenario.runtime
+    if runtime.device == "cpu":
+        return problem
+    from fedsim.problems.network_layers import Layers
+
+    runtime.on_host("networks only", isinstance(problem, NeuralNetwork))
+    assert isinstance(problem, NeuralNetwork)
+    chained = isinstance(problem.form(dtype_of(scenario)), Layers)
+    runtime.on_host("networks that are chains of torch's layers", chained)
+    sums = MECHANISMS[scenario.privacy.mechanism].sums_only
+    runtime.on_host("noise of real numbers, not the exact, discrete noise of secure aggregation", not sums)
+    runtime.on_host("runs without prepare", not scenario.prepare)
+    return replace(problem, device=runtime.device)
 
 
 def _check_noise(resolved: Resolved) -> None:

@@ -172,6 +172,13 @@ class Hosts(Protocol):
         ...
 
 
+def _open_cuda() -> None:
+    """Take float32 at its word on the GPU, the same each time; InputError if there is none."""
+    if not torch.cuda.is_available():
+        raise InputError("scenario.runtime.device", "cuda", "cpu: no CUDA device is here")
+    torch.backends.cudnn.allow_tf32, torch.backends.cudnn.deterministic = False, True
+
+
 class SiloHost:
     """Co-hosted silos of one trial; `members` are positions among them."""
 
@@ -184,6 +191,8 @@ class SiloHost:
             run: keys the silos' noise, if the whole run is not to (`fedsim.simulation.run_digest`).
             grant: what private tuning priced for this run, which its gate must keep to.
         """
+        if resolved.scenario.runtime.device == "cuda":
+            _open_cuda()
         self._grant, self._resolved, self._trial = grant, resolved, trial
         self._data, self._run = data.digest, run
         self._names, train = data.silos.names, data.silos.train

@@ -315,6 +315,7 @@ def prepare(resolved: Resolved) -> Setting:
     if resolved.stages:
         raise InputError("scenario.prepare", len(resolved.stages), "left out: the audit has no stages yet")
     resolved.scenario.runtime.each_silo("runs, and an audit looks at single silos")
+    resolved.scenario.runtime.on_host("runs, not audits")
     if not mechanism.private:
         hint = f"claims nothing, so there is nothing to audit; use {GAUSSIAN.name}"
         raise InputError("scenario.privacy.mechanism", mechanism.name, hint)
