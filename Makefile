@@ -2,7 +2,9 @@ PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 WORKERS = $$($(PYTHON) -c "import os; print(os.cpu_count() + 1)")
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt
+# On all cores: pip compiles on one, which takes it a third of the time. Some libraries ship files of Python 2.
+COMPILE := $(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true
 
 .DEFAULT_GOAL := help
 .PHONY: help demo check test test-all docs wheel compose-test bench scaling profile sweeps results clean
@@ -17,14 +19,17 @@ help:  ## Show the targets.
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) torch==2.13.0 --editable .
+	$(COMPILE)
 	touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.installed
 	$(PIP) --editable '.[dev]'
+	$(COMPILE)
 	touch $@
 
 $(VENV)/.installed-docs: $(VENV)/.installed
 	$(PIP) --editable '.[docs]'
+	$(COMPILE)
 	touch $@
 
 demo: $(VENV)/.installed  ## Install, and run the quickstart scenario.
