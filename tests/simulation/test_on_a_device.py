@@ -67,7 +67,7 @@ def test_sums_on_the_device_are_those_of_the_cpu(name, own):
     data = [(rng.normal(size=(n, problem.num_features)), np.arange(n) % 3.0) for n in sizes]
     records = Records(data, problem, torch.float32)
     point = problem.start(0)
-    blocks = [*records.full(range(3)), *records.batch(range(3), [np.arange(n // 2) for n in sizes])]
+    blocks = [*records.full(range(3)), *records.batch(range(3), [np.arange(n // 2, n) for n in sizes])]
     for block in [*blocks, *blocks]:
         silos = len(block.members)
         points = [torch.stack([point] * silos) if own else point, 0.5 * point]
