@@ -180,7 +180,7 @@ def _captured(
         if not layer.names:
             x = layer(x, parameters)
             continue
-        matrices.append(Matrix(layer, *(parameters[layer.prefix + name] for name in layer.names)))
+        matrices.append(Matrix(layer, **{name: parameters[layer.prefix + name] for name in layer.names}))
         inputs.append(matrices[-1].inputs(x.detach()))
         x = layer(x, parameters) if outputs else matrices[-1].outputs(inputs[-1]).requires_grad_()
         outputs.append(x)

@@ -37,7 +37,7 @@ def _max_pool(x: Tensor, numbers: Mapping[str, Any]) -> Tensor:
 
     They are laid out as channels, of which torch compares many at once, only to find where the largest are.
     """
-    pairs = {name: value if isinstance(value, tuple) else (value, value) for name, value in numbers.items()}
+    pairs = {k: (2 * v if isinstance(v, tuple) else (v, v))[:2] for k, v in numbers.items()}  # (2,) is both
     down, right = sides = pairs["kernel_size"]
     beside = (pairs["stride"], pairs["padding"], pairs["dilation"]) == (sides, (0, 0), (1, 1))
     if not beside or x.device.type != "cpu":

@@ -26,6 +26,7 @@ def images() -> Tensor:
     "numbers",
     [
         {"kernel_size": 2},
+        {"kernel_size": (2,)},
         {"kernel_size": (3, 2)},
         {"kernel_size": (1, 4)},
         {"kernel_size": 3, "stride": 2},

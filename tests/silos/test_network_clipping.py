@@ -43,6 +43,7 @@ NETWORKS = {
     "sum over places": imported("Wide"),
     "embedding and layer norm": imported("Tokens"),
     "places": imported("places"),
+    "bias before matrix": imported("bias_first"),
     "group norm": imported("dropout_and_groups"),
     "layer used twice": imported("Shared"),
     "tied layers": imported("Tied"),
@@ -186,7 +187,8 @@ def test_only_chains_of_known_layers_are_taken_layer_by_layer():
     for name, problem in NETWORKS.items():
         expected = (
             network.layerwise
-            if name in {"mlp", "pairs", "pairs of squared ReLU", "regression", "cnn", "places"}
+            if name
+            in {"mlp", "pairs", "pairs of squared ReLU", "regression", "cnn", "places", "bias before matrix"}
             else network.together
         )
         assert network.strategy(problem, torch.float64)[0] is expected, name

@@ -124,6 +124,15 @@ def places(num_features: int, num_outputs: int) -> nn.Module:
     )
 
 
+def bias_first(num_features: int, num_outputs: int) -> nn.Module:
+    """A layer that lists its bias before its matrix."""
+    layer = nn.Linear(num_features, 5)
+    weight = layer.weight
+    del layer.weight
+    layer.weight = weight
+    return nn.Sequential(layer, nn.Tanh(), nn.Linear(5, num_outputs))
+
+
 def smooth(num_features: int, num_outputs: int) -> nn.Module:
     return nn.Sequential(nn.Linear(num_features, 2), nn.Tanh(), nn.Linear(2, num_outputs))
 
