@@ -116,7 +116,8 @@ def living() -> dict[str, int]:
     """
     until = time.monotonic() + _NOTICED
     while True:
-        nodes = _alive()
+        found: list[Any] = ray.nodes()  # type: ignore[no-untyped-call]
+        nodes = [node for node in found if node["Alive"]]
         there = [node for node in nodes if _listens(node)]
         told = there or nodes  # from outside a cluster (ray://) nothing of it is to be reached
         if len(told) == len(nodes) or time.monotonic() > until:
@@ -142,11 +143,6 @@ def places(nodes: Mapping[str, int], most: int | None = None) -> list[str]:
 def on(node: str) -> dict[str, Any]:
     """Options of an actor that runs on this node or fails, in place of waiting for one that never comes."""
     return {"scheduling_strategy": NodeAffinitySchedulingStrategy(node, soft=False)}
-
-
-def _alive() -> list[Any]:
-    nodes: list[Any] = ray.nodes()  # type: ignore[no-untyped-call]
-    return [node for node in nodes if node["Alive"]]
 
 
 def _listens(node: Mapping[str, Any]) -> bool:

@@ -200,9 +200,8 @@ class HostWorker(SiloHost):
         """Read the records of the named silos alone; `digest` is `Federation.digest`, of all silos."""
         keep_to_one_thread()
         resolved = resolve(scenario)
-        silos = load_silos(
-            scenario.data, scenario.partition, scenario.seed, trial, names, scenario.privacy.unit
-        )
+        unit = scenario.privacy.unit
+        silos = load_silos(scenario.data, scenario.partition, scenario.seed, trial, names, unit)
         super().__init__(resolved, trial, Hosted(silos, digest))
 
     def answer(
@@ -245,17 +244,12 @@ class _RemoteHosts:
     """A trial's silos on k silo-host actors, in consecutive runs of the canonical order."""
 
     def __init__(self, resolved: Resolved, trial: int, digest: str, hosts: int) -> None:
-        total = len(resolved.names)
-        count = min(hosts, total)
+        total, count = len(resolved.names), min(hosts, len(resolved.names))
         bounds = [total * k // count for k in range(count + 1)]
         self._ranges = [range(a, b) for a, b in pairwise(bounds)]
         with cluster.by_value(isinstance(resolved.scenario.algorithm, GivenAlgorithm)):
-            self._actors = [
-                _HostActor.remote(
-                    resolved.scenario, trial, list(resolved.names[own.start : own.stop]), digest
-                )
-                for own in self._ranges
-            ]
+            own = [list(resolved.names[each.start : each.stop]) for each in self._ranges]
+            self._actors = [_HostActor.remote(resolved.scenario, trial, names, digest) for names in own]
 
     def open(self, variant: Variant, rounds: Sequence[Sequence[int]]) -> list[Admitted]:
         futures = [

@@ -22,7 +22,6 @@ from typing import Any
 
 from fedsim.common.plugins import digest, file_of, short
 from fedsim.common.serialise import canonical
-from fedsim.problems.kinds import Problem
 from fedsim.problems.network import NeuralNetwork
 from fedsim.problems.network_models import Imported
 from fedsim.protocol.links import Variant
@@ -60,18 +59,23 @@ def shared_digest(resolved: Resolved, data: str, varied: Collection[str]) -> str
 
 def _common(resolved: Resolved, data: str, private: bool, varied: Collection[str]) -> list[object]:
     scenario, active, trace = resolved.scenario, resolved.active, resolved.trace
-    first = resolved.problem.start(scenario.seed)
+    problem = resolved.problem
+    # A network of fedsim's own as torch prints it; a run with a module of others has a nonce.
+    layers = ""
+    if type(problem) is NeuralNetwork and not isinstance(problem.model, Imported):
+        layers = str(problem.module)
+    first = problem.start(scenario.seed)
+    if isinstance(active, Recorded):
+        active = replace(active, source="")  # wherever the file lies
     return [
         scenario.nonce,
         data,
         resolved.deltas if private else None,
         _given(scenario.privacy, _PER_SILO) if private else None,
         [resolved.names, resolved.sizes, resolved.weights],
-        repr(
-            replace(active, source="") if isinstance(active, Recorded) else active
-        ),  # wherever the file lies
+        repr(active),
         [trace.plan.digest, trace.holds],
-        [_given(scenario.problem, {"silo_weights"}), _layers(resolved.problem)],
+        [_given(scenario.problem, {"silo_weights"}), layers],
         _algorithm(resolved, varied),
         str(resolved.dtype),
         [str(first.dtype), hashlib.sha256(first.numpy().tobytes()).hexdigest()],
@@ -86,13 +90,6 @@ def _given(section: Any, without: Collection[str]) -> dict[str, Any]:
     if file := file_of(found.get("name")):  # wherever it lies
         found["name"] = [short(found["name"]), digest(file, "name")]
     return found
-
-
-def _layers(problem: Problem) -> str:
-    """A network of fedsim's own as torch prints it; a run with a module of others has a nonce."""
-    if type(problem) is not NeuralNetwork or isinstance(problem.model, Imported):
-        return ""
-    return str(problem.module)
 
 
 def _algorithm(resolved: Resolved, varied: Collection[str]) -> dict[str, Any]:

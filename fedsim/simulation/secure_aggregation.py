@@ -161,7 +161,7 @@ class ByEnvelopes:
         self._run, self._party, self._sums = run, party, run.resolved.sums
         self._key = EnvelopeKey.draw()
         self._silos = [Identity.draw() for _ in run.resolved.names]
-        pool, privacy = self._sums.pool, run.resolved.scenario.privacy
+        pool = self._sums.pool
         tree = {
             "federation": "a simulation",
             "silos": {f"{i:09d}": silo.public for i, silo in enumerate(self._silos)},
@@ -169,7 +169,7 @@ class ByEnvelopes:
             "shuffler": party.keys(),
             "min_silos": pool.min_silos,
             "honest_fraction": pool.honest_fraction,
-            "noise_by": privacy.noise_by,
+            "noise_by": run.resolved.scenario.privacy.noise_by,
         }
         self._roster = parse_roster(tree)
         party.pin(tree)

@@ -201,9 +201,8 @@ class Scorer:
             raise Refused("a score was released already; one is paid for")
         shape, records = self._score.shape, self._records
         silos = range(len(records.sizes))
-        totals = torch.empty(
-            len(silos), size_of(shape, len(w), self._problem.num_features), dtype=torch.float64
-        )
+        size = size_of(shape, len(w), self._problem.num_features)
+        totals = torch.empty(len(silos), size, dtype=torch.float64)
         for block in records.full(silos):
             totals[block.members] = summed(records.clipped_sum, shape, self._problem, block, (w,), 1.0)
         numbers = totals.numpy() if self._score.metric == "auc" else totals.numpy()[:, 0]

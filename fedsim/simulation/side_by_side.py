@@ -60,8 +60,9 @@ def shared_sum(
     for other in points[1:]:
         coefficient = coefficient - _coefficient(problem, block, other)
     bound = None
-    if clip is not None:
-        bound = _per_run(clip, copies) * KEPT[coefficient.dtype] * block.inverse_norm.unsqueeze(-1)
+    if clip is not None:  # one number a run broadcasts against (silos, rows, copies)
+        by_run = clip.view(copies, -1).T.unsqueeze(1) if isinstance(clip, Tensor) and clip.dim() > 1 else clip
+        bound = by_run * KEPT[coefficient.dtype] * block.inverse_norm.unsqueeze(-1)
     coefficient = bounded(coefficient, bound, block.mask)
     if rows == 1 and coefficient.dim() == 3:  # one product a number: nothing is added up
         own = torch.empty(copies, silos, problem.dimension, dtype=block.features.dtype)
@@ -70,8 +71,8 @@ def shared_sum(
         return own.view(len(block.members), problem.dimension).double()
     columns = coefficient.reshape(silos, rows, -1).transpose(1, 2)
     total = weighted_sum(columns, block.features)
-    by_run = total.view(silos, copies, problem.num_outputs, problem.num_features)
-    return by_run.permute(1, 0, 3, 2).reshape(len(block.members), problem.dimension)
+    runs = total.view(silos, copies, problem.num_outputs, problem.num_features)
+    return runs.permute(1, 0, 3, 2).reshape(len(block.members), problem.dimension)
 
 
 def _coefficient(problem: GeneralisedLinear, block: Block, point: Tensor) -> Tensor:
@@ -84,13 +85,6 @@ def _coefficient(problem: GeneralisedLinear, block: Block, point: Tensor) -> Ten
         scores = scores.view(silos, rows, copies, problem.num_outputs)
     target, inverse_norm = block.target.unsqueeze(-1), block.inverse_norm.unsqueeze(-1)
     return coefficient(problem, scores, target, inverse_norm)
-
-
-def _per_run(clip: float | Tensor, copies: int) -> float | Tensor:
-    """The clip as something that broadcasts against (silos, rows, copies)."""
-    if not isinstance(clip, Tensor) or clip.dim() < 2:
-        return clip
-    return clip.view(copies, -1).T.unsqueeze(1)
 
 
 class SideBySide(Records):
@@ -217,11 +211,9 @@ def run_fold(configs: Sequence[Resolved], trials: Mapping[int, Federation]) -> l
     *_, last = run(server, first.problem, public, seed, link, attendance[0], summed)
     models = last.answer.expand(runs, -1).view(len(configs), len(trials), -1)
     admitted = [gate.admitted[k * silos : (k + 1) * silos] for k in range(runs)]
+    each = range(len(trials))
     return [
-        [
-            Folded(models[c, t].clone(), [_named(a) for a in admitted[c * len(trials) + t]])
-            for t in range(len(trials))
-        ]
+        [Folded(models[c, t].clone(), [_named(a) for a in admitted[c * len(trials) + t]]) for t in each]
         for c in range(len(configs))
     ]
 
@@ -305,7 +297,6 @@ class _Link:
         by_trial = (coefficients(self._public.weights, own[round_index], silos) for own in self._attendance)
         weights = torch.stack(list(by_trial))
         each = weights.repeat(self._configs, 1).unsqueeze(1)  # (runs, 1, width)
-        messages = {
-            name: each.to(rows.dtype) @ rows.view(len(there), width, -1) for name, rows in reply.items()
-        }
-        return Answered(members, {name: rows.transpose(0, 1) for name, rows in messages.items()})
+        parts = {name: rows.view(len(there), width, -1) for name, rows in reply.items()}
+        sums = {name: (each.to(rows.dtype) @ rows).transpose(0, 1) for name, rows in parts.items()}
+        return Answered(members, sums)

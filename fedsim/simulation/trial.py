@@ -90,8 +90,7 @@ class Trial:
         until = time.perf_counter() + seconds
         measured = []
         while not self.finished and time.perf_counter() < until:
-            event = next(self._events, None)
-            if event is None:
+            if (event := next(self._events, None)) is None:
                 self.finished = True
             else:
                 measured.append(event)
@@ -146,10 +145,8 @@ class Trial:
     def _add_own_models(self, main: Variant, rounds: Schedule) -> None:
         """Each silo's own model, and those that the algorithm compares it with."""
         self._own["own"] = self._models[main] + self._hosts.own(main)
-        variants: list[Variant] = ["one", "alone"]
-        for variant in variants:
-            if variant not in self._resolved.beside:
-                continue
+        others: list[Variant] = ["one", "alone"]
+        for variant in (each for each in others if each in self._resolved.beside):
             try:
                 *_, last = self._rounds(variant, rounds)
                 self._own[variant] = last.answer + self._hosts.own(variant)
@@ -263,8 +260,7 @@ def read(resolved: Resolved, trial: int) -> Federation:
 def evaluator(resolved: Resolved, data: Federation) -> Evaluator:
     """The measurements that the scenario asks for."""
     silos = data.silos
-    asked = measures_objective(resolved.scenario)
-    objective = TrainingObjective(resolved, silos) if asked else None
+    objective = TrainingObjective(resolved, silos) if measures_objective(resolved.scenario) else None
     parts = [baselines] if resolved.scenario.report.baselines else []
     parts += [converged] if measures_costs(resolved) else []
     return Evaluator(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,13 +63,18 @@ def combinations(tree: Mapping[str, Any]) -> list[Combination]:
     """
     base, section = base_and_section(tree)
     check_section(section, tree.get("trials", 1))
-    outer, inner = list(_outer(section)), list(product(section.tune.grid if section.tune else {}))
+    outer = [cell | setting for cell in section.cells or [{}] for setting in product(section.grid)]
+    inner = list(product(section.tune.grid if section.tune else {}))
     check_distinct(f"{SWEEP}.cells", outer, "duplicate cells; each combination once")
     names = labels(section)
     points = [_combination(base, section, names, setting, inner) for setting in outer]
-    if not any(c.private and c.scenario.report.nonprivate_baseline for c in points):
-        return _distinct(points)
-    return _distinct([*points, *(_without_privacy(c) for c in points if c.private)])
+    if any(c.private and c.scenario.report.nonprivate_baseline for c in points):
+        points += [_without_privacy(c) for c in points if c.private]
+    unique: dict[str, Combination] = {}
+    for one in points:  # what differs only in fields that a run without noise does not have is the same
+        same = one if one.private else _without_privacy(one)
+        unique.setdefault(json.dumps([c.scenario.model_dump_json() for c in same.candidates]), same)
+    return list(unique.values())
 
 
 def base_and_section(tree: Mapping[str, Any]) -> tuple[dict[str, Any], SweepSection]:
@@ -81,16 +86,9 @@ def base_and_section(tree: Mapping[str, Any]) -> tuple[dict[str, Any], SweepSect
     if section.tune is None and not has_candidates(section):
         return base, section
     report = base.get("report")
-    tune = with_criterion(
-        section.tune or TuneSection(), report.get("metric") if isinstance(report, Mapping) else None
-    )
+    metric = report.get("metric") if isinstance(report, Mapping) else None
+    tune = with_criterion(section.tune or TuneSection(), metric)
     return base, section.model_copy(update={"tune": tune})
-
-
-def _outer(section: SweepSection) -> Iterator[Setting]:
-    for cell in section.cells or [{}]:
-        for setting in product(section.grid):
-            yield cell | setting
 
 
 def _combination(
@@ -121,18 +119,14 @@ def scenario_of(base: Mapping[str, Any], setting: Setting, section: SweepSection
             value.pop("label", None)
         place(tree, field, value)
     if section.tune and section.tune.private:
-        _put_aside(tree, section.tune.private.fraction)
+        given = tree["data"].get("reserve") if isinstance(tree.get("data"), dict) else None
+        if given is not None:
+            raise InputError("scenario.data.reserve", given, f"leave it out; {SWEEP}.tune.private sets it")
+        place(tree, "data.reserve", {"fraction": section.tune.private.fraction})
     try:
         return parse(tree)
     except InputError as error:
         raise _renamed(error, setting, section) from None
-
-
-def _put_aside(tree: dict[str, Any], fraction: float) -> None:
-    given = tree["data"].get("reserve") if isinstance(tree.get("data"), dict) else None
-    if given is not None:
-        raise InputError("scenario.data.reserve", given, f"leave it out; {SWEEP}.tune.private sets it")
-    place(tree, "data.reserve", {"fraction": fraction})
 
 
 def _renamed(error: InputError, setting: Setting, section: SweepSection) -> InputError:
@@ -166,13 +160,3 @@ def _without_privacy(combination: Combination) -> Combination:
     varied = {field: v for field, v in combination.varied.items() if not _within(field, "privacy")}
     unique = {canonical([c.chosen, c.scenario.model_dump(mode="json")]): c for c in candidates}
     return Combination(varied, False, tuple(unique.values()))
-
-
-def _distinct(items: Sequence[Combination]) -> list[Combination]:
-    """Each once; what differs only in fields that a run without noise does not have is the same."""
-    unique: dict[str, Combination] = {}
-    for one in items:
-        same = one if one.private else _without_privacy(one)
-        key = json.dumps([c.scenario.model_dump_json() for c in same.candidates])
-        unique.setdefault(key, same)
-    return list(unique.values())

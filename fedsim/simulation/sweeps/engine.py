@@ -83,34 +83,27 @@ class Engine:
             self.results.scores[event.place] = measure(self._criterion, self._metric, event.outcome)
             observe(event)
         self._choose()
-        self._excuse()
-        for event in self._events(runner, self._reported_places(), self._granted_cell):
-            self._report(event)
-            observe(event)
-        return self.results
-
-    @property
-    def _higher(self) -> bool:
-        tune = self._job.tune
-        by = tune.private.metric if tune and tune.private else self._metric
-        return self._criterion.endswith("_metric") and METRICS[by].higher
-
-    def _reported_places(self) -> list[Place]:
-        return [
+        places = [
             Place(number, chosen, trial)
             for number, chosen in self.results.chosen.items()
             if chosen is not None
             for trial in self._job.reported_trials
         ]
+        for event in self._events(runner, places, self._granted_cell):
+            if isinstance(event.outcome, CellResult):
+                row = ReportedTrial(event.place, event.key, event.outcome, event.cached)
+                insort(self.results.rows, row, key=lambda row: row.place)
+            observe(event)
+        return self.results
 
     def _choose(self) -> None:
-        scores = self.results.criterion
+        """A candidate that diverges is no failure of a sweep that has others to choose."""
+        scores, tune = self.results.criterion, self._job.tune
+        by = tune.private.metric if tune and tune.private else self._metric
+        higher = self._criterion.endswith("_metric") and METRICS[by].higher
         for number, combination in enumerate(self._job.combinations):
             values = [scores.get((number, c), []) for c in range(len(combination.candidates))]
-            self.results.chosen[number] = best(values, self._higher) if len(values) > 1 else 0
-
-    def _excuse(self) -> None:
-        """A candidate that diverges is no failure of the sweep, which has others to choose."""
+            self.results.chosen[number] = best(values, higher) if len(values) > 1 else 0
         if None not in self.results.chosen.values():
             failed = self.results.failures
             self.results.diverged = [each for each in failed if each[1].kind == "diverged"]
@@ -141,11 +134,6 @@ class Engine:
             else:
                 self._record.append(key, [CellSource(cell.trial, dict(cell.scenario)), outcome])
             yield from events
-
-    def _report(self, event: Event) -> None:
-        if isinstance(event.outcome, CellResult):
-            row = ReportedTrial(event.place, event.key, event.outcome, event.cached)
-            insort(self.results.rows, row, key=lambda row: row.place)
 
     def _reported_cell(self, place: Place, train_loss: bool = False) -> Cell:
         scenario = self._job.combinations[place.combination].candidates[place.candidate].scenario

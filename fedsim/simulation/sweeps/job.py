@@ -15,7 +15,6 @@ from fedsim.common.errors import InputError, Refused
 from fedsim.privacy.registry import MECHANISMS
 from fedsim.problems.kinds import gives_probabilities
 from fedsim.protocol.limits import LIMITS
-from fedsim.protocol.plan import Census
 from fedsim.report.record import CellSource, Record
 from fedsim.report.sweep_summary import CELLS
 from fedsim.scenario.metric import applicable
@@ -135,18 +134,13 @@ def _job_of(tree: Mapping[str, Any], drawn: Mapping[str, Any]) -> Job:
         return _job_of({**tree, "nonce": (drawn.get("nonce") if known else None) or nonce}, drawn)
     for combination in points:
         combination.scenario.runtime.each_silo("single runs, not sweeps and their tuning")
-        _check_data(combination)
+        for number, candidate in enumerate(combination.candidates):
+            try:
+                resolved_of(candidate.scenario)
+            except InputError as error:
+                hint = f"{error.hint} (in {combination.title(number)})"
+                raise where_fraction_is_given(InputError(error.field, error.value, hint)) from None
     return Job(tree, points, section.tune, selections(points, section.tune))
-
-
-def _check_data(combination: Combination) -> None:
-    """Refuse, before anything runs, what the data's outline shows to be wrong."""
-    for number, candidate in enumerate(combination.candidates):
-        try:
-            resolved_of(candidate.scenario)
-        except InputError as error:
-            hint = f"{error.hint} (in {combination.title(number)})"
-            raise where_fraction_is_given(InputError(error.field, error.value, hint)) from None
 
 
 _CANDIDATE = {"problem", "algorithm", "privacy", "participation"}
@@ -229,16 +223,15 @@ def _agreed(candidates: Sequence[Scenario], tune: TuneSection) -> Selection:
     score = _score(tune, settled)
     unknown = (_ANY,) * len(budget.names)
     # What is automatic is so for the reported run: its noise, and not the candidates', follows from a budget.
-    fixed = [
-        c if each.derived is None else each.scenario for c, each in zip(candidates, settled, strict=True)
-    ]
+    pairs = zip(candidates, settled, strict=True)
+    fixed = [c if each.derived is None else each.scenario for c, each in pairs]
     drafts = [_on_reserve(candidate, budget.deltas, unknown) for candidate in fixed]
     runs = [resolved_of(draft) for draft in drafts]
-    silos = [
-        SelectionTerms(*each)
-        for each in zip(budget.names, runs[0].sizes, budget.epsilons, budget.deltas, strict=True)
-    ]
-    answered = [_censuses(run, t) for c, run in enumerate(runs) for t in trials_of(c, tune.repetitions)]
+    terms = zip(budget.names, runs[0].sizes, budget.epsilons, budget.deltas, strict=True)
+    silos, answered = [SelectionTerms(*each) for each in terms], []
+    for c, run in enumerate(runs):
+        census = cache(run.trace.plan.census)
+        answered += [[census(own) for own in silos_rounds(run, t)] for t in trials_of(c, tune.repetitions)]
     parts = Parts(list(zip(*answered, strict=True)), silos, LIMITS, score)
     noise = tuple(silo.noise_multiplier or _ANY for silo in parts.silos)  # 0 where it takes part in nothing
     scenarios = tuple(_on_reserve(candidate, budget.deltas, noise) for candidate in fixed)
@@ -252,10 +245,9 @@ def _score(tune: TuneSection, candidates: Sequence[Resolved]) -> Score:
         problem, classes = each.problem, each.outline.num_classes
         ranked = classes == 2 and gives_probabilities(problem)
         if private.metric not in applicable(problem, classes) or (private.metric == "auc" and not ranked):
-            hint = (
-                f"cannot score {type(problem).__name__} of {classes} classes: auc needs two classes, and all "
-            )
-            raise InputError(f"{TUNE}.private.metric", private.metric, f"{hint}but error probabilities")
+            what = f"{type(problem).__name__} of {classes} classes"
+            hint = f"cannot score {what}: auc needs two classes, and all but error probabilities"
+            raise InputError(f"{TUNE}.private.metric", private.metric, hint)
     return Score(private.metric, private.bins, private.bound)
 
 
@@ -278,11 +270,6 @@ def _on_reserve(scenario: Scenario, deltas: Sequence[float], noise: Sequence[flo
         given = {"delta": tuple(deltas), "calibration": "sigma", "noise_multiplier": tuple(noise)}
         privacy = privacy.model_copy(update=given)
     return scenario.model_copy(update={"data": data, "privacy": privacy})
-
-
-def _censuses(run: Resolved, trial: int) -> list[Census]:
-    census = cache(run.trace.plan.census)
-    return [census(own) for own in silos_rounds(run, trial)]
 
 
 def silos_rounds(run: Resolved, trial: int) -> list[Sequence[int]]:

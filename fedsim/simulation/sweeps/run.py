@@ -19,15 +19,13 @@ from fedsim.common.files import atomic_file, atomic_files, unwritable
 from fedsim.common.process import undisturbed
 from fedsim.common.serialise import canonical, finite, to_yaml
 from fedsim.measure.baselines import baselines
-from fedsim.measure.evaluator import Evaluator
-from fedsim.measure.metrics import asked_of
 from fedsim.privacy.registry import NONE
 from fedsim.report.record import BaselineMeasurement, CellResult, Record
 from fedsim.report.run_directory import SECRET
 from fedsim.report.summarise import baselines_of
 from fedsim.report.summary import FILE
 from fedsim.report.sweep_page import errors, figure_name, figure_of, true_epsilons, write_page
-from fedsim.report.sweep_summary import CELLS, BaselineGroup, Labels, SweepSummary
+from fedsim.report.sweep_summary import CELLS, BaselineGroup, SweepSummary
 from fedsim.report.tables import Table, figure_html, lines_html
 from fedsim.scenario.load import parse, relative
 from fedsim.scenario.metric import BY_SKLEARN
@@ -37,6 +35,7 @@ from fedsim.simulation.sweeps.cell import Cell, baselines_key, cell_of, records_
 from fedsim.simulation.sweeps.engine import Engine, Event, ReportedTrial, SweepResults
 from fedsim.simulation.sweeps.job import Job
 from fedsim.simulation.sweeps.pool import Local, Runner, Workers
+from fedsim.simulation.sweeps.run_cells import evaluator_of
 from fedsim.simulation.sweeps.summarise import summarise
 
 Watch = Callable[[Job], AbstractContextManager[Callable[[Event], None]]]
@@ -58,17 +57,13 @@ class Sweep:
     @property
     def combinations(self) -> Table:
         """One row per combination: varied and chosen fields, mean test error, cost."""
-        rows = [row.tree() for row in self.summary.combinations]
-        return Table(
-            pa.Table.from_pylist(
-                [
-                    row["varied"]
-                    | {f"chosen {field}": value for field, value in (row["chosen"] or {}).items()}
-                    | {key: value for key, value in row.items() if key not in ("varied", "chosen")}
-                    for row in rows
-                ]
-            )
-        )
+        rows = [
+            row["varied"]
+            | {f"chosen {field}": value for field, value in (row["chosen"] or {}).items()}
+            | {key: value for key, value in row.items() if key not in ("varied", "chosen")}
+            for row in (row.tree() for row in self.summary.combinations)
+        ]
+        return Table(pa.Table.from_pylist(rows))
 
     @property
     def cells(self) -> Table:
@@ -122,13 +117,15 @@ def run(
         watch: gets every cell.
         warn: called with a line about each damaged entry of the record.
     """
-    start = time.perf_counter()
+    start, runtime = time.perf_counter(), job.scenario.runtime
+    here = workers == 0 or (workers is None and runtime.name == "inprocess")
     with opened(out, warn) if out else nullcontext(Record()) as record:
         engine = Engine(job, record)
         interrupted, lost = False, ""
         compared: list[BaselineGroup] = []
         try:
-            with watch(job) as observe, _runner(job, workers) as runner:
+            runners = nullcontext(Local()) if here else Workers(workers, runtime.address)
+            with watch(job) as observe, runners as runner:
                 engine.run(runner, observe)
                 compared = measured(job, engine.results, record, runner)
         except (KeyboardInterrupt, WorkerLost) as error:
@@ -139,12 +136,6 @@ def run(
             summary = summarise(job, engine.results, compared, seconds, interrupted)
             files = write(job, engine.results, summary, out.resolve()) if out and not interrupted else []
     return Sweep(job, engine.results, summary, interrupted, lost, kept, tuple(files))
-
-
-def _runner(job: Job, workers: int | None) -> AbstractContextManager[Runner]:
-    runtime = job.scenario.runtime
-    here = workers == 0 or (workers is None and runtime.name == "inprocess")
-    return nullcontext(Local()) if here else Workers(workers, runtime.address)
 
 
 FAILED = "failed"
@@ -262,7 +253,8 @@ def measured(job: Job, results: SweepResults, record: Record, runner: Runner) ->
     result = []
     for numbers in alike.values():
         rows = _rows(chosen[numbers[0]], job.reported_trials, record, runner)
-        common = _common([job.combinations[number].varied for number in numbers])
+        varied = [job.combinations[number].varied for number in numbers]
+        common = {f: v for f, v in varied[0].items() if all(f in each and each[f] == v for each in varied)}
         result.append(BaselineGroup(varied=common, combinations=numbers, baselines=baselines_of(rows)))
     return result
 
@@ -273,14 +265,6 @@ def _depends_on(scenario: Scenario) -> Mapping[str, Any]:
     problem = {k: value for k, value in tree["problem"].items() if k not in ("silo_weights", "fairness")}
     kept = {key: tree[key] for key in ("data", "partition", "seed", "runtime", "report")}
     return {**kept, "problem": problem, "unit": tree["privacy"].get("unit")}
-
-
-def _common(varied: Sequence[Labels]) -> Labels:
-    return {
-        field: value
-        for field, value in varied[0].items()
-        if all(field in other and other[field] == value for other in varied)
-    }
 
 
 def _rows(
@@ -300,6 +284,5 @@ def of_trial(cell: Cell) -> list[BaselineMeasurement]:
     """The baselines of the cell's trial."""
     resolved = resolved_of(parse(cell.scenario))
     data = records_of(resolved, cell.trial)
-    asked = asked_of(resolved, data.fitted.preparation)
-    tests = Evaluator(resolved.problem, data.silos, resolved.dtype, asked)
-    return [BaselineMeasurement(cell.trial, *row) for row in baselines(resolved, data.silos, tests)]
+    rows = baselines(resolved, data.silos, evaluator_of(resolved, data))
+    return [BaselineMeasurement(cell.trial, *row) for row in rows]

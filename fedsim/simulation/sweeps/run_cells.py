@@ -46,22 +46,21 @@ def run_batch(cells: Sequence[Cell]) -> list[CellOutcome]:
     except Exception as error:  # of several cells, it will be some cell's own when that runs alone
         if len(cells) == 1:
             return [failure(error)]
-        middle = _middle(cells)
+        trials = len({cell.trial for cell in cells})
+        settings = len(cells) // trials
+        middle = settings // 2 * trials if settings > 1 else len(cells) // 2  # each half is a product too
         return [*run_batch(cells[:middle]), *run_batch(cells[middle:])]
-
-
-def _middle(cells: Sequence[Cell]) -> int:
-    """The place that cuts cells, every setting in every trial, into two such products."""
-    trials = len({cell.trial for cell in cells})
-    settings = len(cells) // trials
-    return settings // 2 * trials if settings > 1 else len(cells) // 2
 
 
 def _run_alone(cell: Cell) -> CellResult:
     start = time.perf_counter()
     resolved = _resolved(cell)
     data = records_of(resolved, cell.trial)
-    run, grant = _noise_key(cell, resolved, data), _granted(cell)
+    if cell.fold_key is None:
+        run = run_digest(resolved, data.digest, variants(resolved)[0], cell.selection)
+    else:  # its noise is the same as where it is folded
+        run = shared_key(resolved, data)
+    grant = _granted(cell)
     hosts = SiloHost(resolved, cell.trial, data, run, grant)
     trial = Trial(resolved, cell.trial, hosts, Unseen(), data.digest)
     trial.advance(_FOREVER)
@@ -71,7 +70,7 @@ def _run_alone(cell: Cell) -> CellResult:
     if cell.scored and grant is not None:
         measured = private_score(resolved, cell.trial, grant, data, model, run), None, {}
     else:
-        measured = on_test_records(_evaluator(resolved, data), model, not cell.train_loss)
+        measured = on_test_records(evaluator_of(resolved, data), model, not cell.train_loss)
     outcome = Folded(model, [statement.admitted for statement in result.statements])
     return _result(cell, resolved, data, outcome, measured, time.perf_counter() - start)
 
@@ -90,7 +89,7 @@ def _run_folded(cells: Sequence[Cell]) -> list[CellOutcome]:
     first = next(iter(resolved.values()))
     data = {trial: records_of(first, trial) for trial in trials}
     outcomes = dict(zip(resolved, run_fold(list(resolved.values()), data), strict=True))
-    evaluate = {t: _evaluator(first, own) for t, own in data.items()}
+    evaluate = {t: evaluator_of(first, own) for t, own in data.items()}
     seconds = (time.perf_counter() - start) / len(cells)
     result: list[CellOutcome] = []
     for cell in cells:
@@ -104,7 +103,8 @@ def _run_folded(cells: Sequence[Cell]) -> list[CellOutcome]:
     return result
 
 
-def _evaluator(resolved: Resolved, data: Federation) -> Evaluator:
+def evaluator_of(resolved: Resolved, data: Federation) -> Evaluator:
+    """Error, loss and other metrics on all silos' test records."""
     asked = asked_of(resolved, data.fitted.preparation)
     return Evaluator(resolved.problem, data.silos, resolved.dtype, asked)
 
@@ -130,13 +130,6 @@ def _granted(cell: Cell) -> Grant | None:
     if grant.run != cell.run_id:
         raise Refused(f"the grant is for another run than this one, trial {cell.trial}")
     return grant
-
-
-def _noise_key(cell: Cell, resolved: Resolved, data: Federation) -> str:
-    """The key of the cell's noise, whether it is run alone or folded."""
-    if cell.fold_key is not None:
-        return shared_key(resolved, data)
-    return run_digest(resolved, data.digest, variants(resolved)[0], cell.selection)
 
 
 def _result(

@@ -21,14 +21,7 @@ MOST_RUNS = 100_000
 SWEEP = "scenario.sweep"
 TUNE = f"{SWEEP}.tune"
 _VARIABLE = (
-    "seed",
-    "data",
-    "partition",
-    "problem",
-    "algorithm",
-    "privacy",
-    "participation",
-    "assumptions",
+    *("seed", "data", "partition", "problem", "algorithm", "privacy", "participation", "assumptions"),
     "runtime.dtype",
 )
 _WORDS = ("name", "description", "purpose")
@@ -47,7 +40,11 @@ def check_section(section: SweepSection, trials: object) -> None:
         for field, values in grid.items():
             _check_values(f"{name}.{field}", field, values)
     for index, cell in enumerate(section.cells):
-        _check_cell(f"{SWEEP}.cells.{index}", cell, section.grid)
+        if not cell:
+            raise InputError(f"{SWEEP}.cells.{index}", cell, "an empty cell; give at least one field")
+        for field, value in cell.items():
+            _check_field(f"{SWEEP}.cells.{index}.{field}", field)
+            _check_once(f"{SWEEP}.cells.{index}.{field}", field, value, section.grid)
     for name, field, value in _varied(section):
         _check_own(name, field, value, section)
     if section.tune:
@@ -111,14 +108,6 @@ def _check_values(name: str, field: str, values: Sequence[Any]) -> None:
     check_distinct(name, values, "stands in the list twice; each value once")
 
 
-def _check_cell(name: str, cell: Mapping[str, Any], grid: Grid) -> None:
-    if not cell:
-        raise InputError(name, cell, "an empty cell; give at least one field")
-    for field, value in cell.items():
-        _check_field(f"{name}.{field}", field)
-        _check_once(f"{name}.{field}", field, value, grid)
-
-
 def _check_field(name: str, field: str) -> None:
     if field.split(".")[0] in _NEVER_VARIED and field not in _VARIABLE:
         hint = f"cannot be varied; what can: {', '.join(_VARIABLE)} and what is in them"
@@ -132,11 +121,7 @@ def _check_once(name: str, field: str, value: object, others: Mapping[str, Any] 
 
 def _check_own(name: str, field: str, value: object, section: SweepSection) -> None:
     """Candidates that the value brings along."""
-    elsewhere = [
-        *section.grid,
-        *itertools.chain(*section.cells),
-        *(section.tune.grid if section.tune else []),
-    ]
+    elsewhere = [*_fields(section), *(section.tune.grid if section.tune else [])]
     common, alternatives = choices_of(name, value).tune, choices_of(name, value).one_of
     check_distinct(f"{name}.{ONE_OF}", alternatives, "stands in the list twice; each alternative once")
     for index, one in enumerate(alternatives):
@@ -308,10 +293,7 @@ def _with_differences(value: Any, values: Sequence[Any]) -> Label:
     if not isinstance(value, dict) or "label" in value:
         return _own(value)
     namesakes = [other for other in values if isinstance(other, dict) and _own(other) == _own(value)]
-    differing = [
-        k
-        for k in value
-        if k not in Choices.model_fields and any(other.get(k) != value[k] for other in namesakes)
-    ]
+    own = [k for k in value if k not in Choices.model_fields]
+    differing = [k for k in own if any(other.get(k) != value[k] for other in namesakes)]
     parts = [f"{k}={value[k] if not isinstance(value[k], dict) else canonical(value[k])}" for k in differing]
     return " ".join([str(_own(value)), *parts])

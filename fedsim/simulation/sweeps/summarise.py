@@ -13,7 +13,6 @@ import numpy as np
 from fedsim.common.errors import Refused
 from fedsim.common.serialise import finite
 from fedsim.privacy import attainable
-from fedsim.privacy.mechanism import Mechanism
 from fedsim.privacy.registry import GAUSSIAN, MECHANISMS
 from fedsim.protocol.limits import LIMITS
 from fedsim.protocol.unit import RECORD
@@ -37,7 +36,7 @@ from fedsim.report.sweep_summary import (
     Tuning,
     TuningLedger,
 )
-from fedsim.report.unit_words import Words, guaranteed, words
+from fedsim.report.unit_words import guaranteed, words
 from fedsim.scenario.resolve import Resolved
 from fedsim.simulation.failures import Failure
 from fedsim.simulation.host import terms
@@ -78,10 +77,8 @@ def summarise(
 def _combination(job: Job, results: SweepResults, number: int) -> CombinationRow:
     combination, chosen = job.combinations[number], results.chosen.get(number)
     rows = [row for row in results.rows if row.place.combination == number]
-    finished, costliest = (
-        [row.result for row in rows],
-        max(rows, key=attrgetter("result.epsilon"), default=None),
-    )
+    finished = [row.result for row in rows]
+    costliest = max(rows, key=attrgetter("result.epsilon"), default=None)
     worst = costliest and costliest.result
     return CombinationRow(
         varied=combination.varied,
@@ -170,8 +167,9 @@ def statement(job: Job, chosen: Mapping[int, int | None]) -> SweepPrivacy:
     """The `privacy` part of a summary; `chosen`: each combination's candidate, None where all failed."""
     tuned = ledger(job, chosen)
     alone = " or, where it was tuned, with its tuning (see tuning)" if tuned else ""
-    used = list(dict.fromkeys(_claimed(one) for one in job.combinations if one.private))
-    used = used or [(GAUSSIAN, words(RECORD))]
+    private = [one.scenario for one in job.combinations if one.private]
+    claimed = [(MECHANISMS[each.privacy.mechanism], words_of(resolved_of(each))) for each in private]
+    used = list(dict.fromkeys(claimed)) or [(GAUSSIAN, words(RECORD))]
     names = dict.fromkeys(mechanism.name for mechanism, _ in used)
     guarantees = "; ".join(
         f"{mechanism.name}: " * (len(names) > 1) + guaranteed(mechanism.guarantee, said)
@@ -186,12 +184,6 @@ def statement(job: Job, chosen: Mapping[int, int | None]) -> SweepPrivacy:
         not_private=list(dict.fromkeys([*_tuned_openly(job), *_of_runs(job), *_together(job)])),
         **({"tuning": tuned} if tuned else {}),
     )
-
-
-def _claimed(one: Combination) -> tuple[Mechanism, Words]:
-    """What a private combination is protected by, and how its unit is called."""
-    resolved = resolved_of(one.scenario)
-    return MECHANISMS[one.scenario.privacy.mechanism], words_of(resolved)
 
 
 _HOW = ("notices", "mechanism", "calibration", "sampler", "accountant", "theorem")
@@ -237,14 +229,12 @@ def _of_runs(job: Job) -> list[str]:
 def _together(job: Job) -> list[str]:
     """Releases that the runs' guarantees do not cover when they are composed."""
     tuned = " together with what was released to tune it" if job.tune and job.tune.private else ""
-    repeated = (
-        "the sweep as a whole: each run is one use of the records, and its guarantee is that of one run"
-    )
+    whole = "the sweep as a whole: each run is one use of the records, and its guarantee is that of one run"
     private = [one.scenario for c in job.combinations if c.private for one in c.candidates]
     shared = any(cell_of(scenario, 0, False).fold_key is not None for scenario in private)
     fields = {field for c in job.combinations for field in (*c.varied, *job.tuned)}
     seeds = "the noise of runs whose seed is varied: the seeds stand here"
-    return [repeated + tuned, *[SHARED] * shared, *[seeds] * ("seed" in fields)]
+    return [whole + tuned, *[SHARED] * shared, *[seeds] * ("seed" in fields)]
 
 
 GUARANTEE = (
@@ -283,9 +273,7 @@ def _row(
     combination: Combination, selection: Selection, chosen: int | None, trials: Sequence[int]
 ) -> TunedCombination:
     run = resolved_of(combination.candidates[chosen or 0].scenario)
-    costs: Sequence[float | None] = [None] * len(run.names)
-    if chosen is not None:
-        costs = _run_epsilons(run, trials)
+    costs = [None] * len(run.names) if chosen is None else _run_epsilons(run, trials)
     return TunedCombination(
         varied=combination.varied,
         runs=len(selection.scenarios) * selection.repetitions,
