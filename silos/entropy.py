@@ -19,7 +19,7 @@ from __future__ import annotations
 import hashlib
 import secrets
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import IntEnum
 from typing import Protocol
 
@@ -178,15 +178,17 @@ class Noise:
             streams = self._entropy.streams(members, block, Purpose.NOISE)
             return RoundNoise(self._mechanism, streams, sizes, np.empty((len(streams), 0), self._kind))
         part, place = divmod(place, self._kept)
+        if len(members) * self._kept < len(self._ready):  # few of many: hardly one is asked twice in a part
+            stop = (part * self._kept + place + 1) * self._width
+            last = [drawn[:, -self._width :] for _, drawn in self._begun(np.array(members), block, stop)]
+            return RoundNoise(self._mechanism, [], sizes, np.concatenate(last))
         self._draw(members, block, part)
         drawn = self._values[:, place * self._width : (place + 1) * self._width]
         everyone = len(members) == len(self._ready)
         return RoundNoise(self._mechanism, [], sizes, drawn if everyone else drawn[members])
 
     def _draw(self, members: Sequence[int], block: int, part: int) -> None:
-        """Fill the members' rows of a part of a block, unless they are there: the stream from its beginning,
-        of which the numbers before the part are dropped.
-        """
+        """Fill the members' rows of a part of a block, unless they are there."""
         width = self._kept * self._width
         if (block, part) != self._part:
             self._part, self._values = (block, part), np.empty((len(self._ready), width))
@@ -195,11 +197,16 @@ class Noise:
         if ready.all():
             return
         missing = np.array(members)[~ready]
-        for few in np.split(missing, range(_TOGETHER, len(missing), _TOGETHER)):
-            drawn = np.empty((len(few), min((part + 1) * width, self._rounds * self._width)))
-            self._mechanism.fill(self._entropy.streams(few.tolist(), block, Purpose.NOISE), drawn)
+        for few, drawn in self._begun(missing, block, min((part + 1) * width, self._rounds * self._width)):
             self._values[few, : drawn.shape[1] - part * width] = drawn[:, part * width :]
         self._ready[missing] = True
+
+    def _begun(self, members: np.ndarray, block: int, stop: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """The first numbers of each member's stream of a block, (members, stop), some members at a time."""
+        for few in np.split(members, range(_TOGETHER, len(members), _TOGETHER)):
+            drawn = np.empty((len(few), stop))
+            self._mechanism.fill(self._entropy.streams(few.tolist(), block, Purpose.NOISE), drawn)
+            yield few, drawn
 
 
 class RoundNoise:

@@ -23,11 +23,13 @@ from support.helpers import (
 from torch import Tensor
 
 from fedsim.algorithms.noisy_minibatch_sgd import NoisyMinibatchSGD
+from fedsim.privacy.registry import GAUSSIAN
 from fedsim.problems.glm import LinearRegression, LogisticRegression
 from fedsim.protocol.batch import FULL, Batch, Fresh, Poisson, Subsample, WithReplacement
 from fedsim.protocol.contract import Asker, Memory, Public, Query, Round, ServerHalf
 from fedsim.protocol.dryrun import dry_run
 from fedsim.protocol.limits import Limits
+from silos.entropy import Noise, SeededEntropy
 
 D = 300
 ROUNDS = 5
@@ -231,6 +233,22 @@ def test_noise_does_not_depend_on_how_much_of_a_block_is_kept(monkeypatch):
     for visits in (forward, forward[::-1], [(r, [s]) for r in range(90) for s in (2, 0, 1)]):
         found = _uneven(visits, 4, 90)
         assert all(torch.equal(found[place], value) for place, value in expected.items())
+
+
+def test_few_silos_of_many_draw_what_they_draw_with_all():
+    """Whose numbers are not kept, since they are hardly asked for again in a part of a block."""
+    names, rounds = [f"silo{i}" for i in range(3000)], 40
+    plan = dry_run(NoisyMinibatchSGD(rounds, 0.1, 1.0), LinearRegression(4), public_of([3]), 0, Limits()).plan
+
+    def noise() -> Noise:
+        return Noise(GAUSSIAN, SeededEntropy(0, 0, names, ["run"] * 3000), plan, 3000, lambda query: 4)
+
+    everyone, few = noise(), noise()
+    for r in (0, 1, 39, 7):
+        expected = everyone.round(range(3000), r).next()
+        for members in ([2999], [5, 77, 1500]):
+            assert torch.equal(few.round(members, r).next(), expected[members])
+    assert few._values.size == 0
 
 
 def test_clip_zero_releases_zeros():
