@@ -11,6 +11,7 @@ import json
 import os
 import signal
 import sys
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 
@@ -41,9 +42,11 @@ def main() -> int:
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         for pid in started:
-            os.kill(pid, signal.SIGTERM)
-        while started:
-            started.pop(os.wait()[0])
+            with suppress(ProcessLookupError):  # it ended while the signal came
+                os.kill(pid, signal.SIGTERM)
+        with suppress(ChildProcessError):  # until there is none
+            while True:
+                os.wait()
 
 
 if __name__ == "__main__":
