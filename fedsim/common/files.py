@@ -54,7 +54,7 @@ def atomic_directory(place: Path) -> Iterator[Path]:
     draft.mkdir()
     try:
         yield draft
-        for file in _files(draft):
+        for file in files_below(draft):
             to_disk(file)
         os.replace(draft, place)
     except BaseException:
@@ -71,7 +71,7 @@ def atomic_files(directory: Path) -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix=_PREFIX, dir=directory) as folder:
         draft = Path(folder)
         yield draft
-        for file in _files(draft):
+        for file in files_below(draft):
             place = directory / file.relative_to(draft)
             place.parent.mkdir(parents=True, exist_ok=True)
             os.replace(file, place)
@@ -83,7 +83,8 @@ def remove_drafts(directory: Path) -> None:
         draft.unlink()
 
 
-def _files(directory: Path) -> list[Path]:
+def files_below(directory: Path) -> list[Path]:
+    """All of them, at any depth, sorted."""
     return sorted(file for file in directory.rglob("*") if file.is_file())
 
 
@@ -102,11 +103,8 @@ HOW = f"name another folder by --data-dir or {VARIABLE}"
 
 def data_folder() -> Path:
     """The data folder, absolute; it need not exist yet."""
-    named = os.environ.get(VARIABLE)
-    return Path(named).expanduser().absolute() if named else _cache()
-
-
-def _cache() -> Path:
+    if named := os.environ.get(VARIABLE):
+        return Path(named).expanduser().absolute()
     if sys.platform == "win32":
         return Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local") / "fedsim"
     if sys.platform == "darwin":

@@ -177,9 +177,8 @@ def module_of(file: str, field: str) -> ModuleType:
 
         lines = [at.lineno for at in extract_tb(error.__traceback__) if at.filename == file]
         where = f", line {lines[-1]}" if lines else ""
-        left = (
-            "; install it: a file's neighbours are not on its path" if isinstance(error, ImportError) else ""
-        )
+        missing = isinstance(error, ImportError)
+        left = "; install it: a file's neighbours are not on its path" if missing else ""
         hint = f"cannot be imported ({type(error).__name__}: {error}{where}){left}"
         raise InputError(field, short(file), hint) from error
 

@@ -68,7 +68,11 @@ def mapping(path: Path, field: str, example: str, files: Iterable[str] = ()) -> 
         reason = error.strerror if isinstance(error, OSError) else "not a text file"
         raise InputError(field, str(path), f"cannot be read ({reason})") from None
     except yaml.YAMLError as error:
-        raise InputError(field, str(path), _said(error)) from None
+        mark = getattr(error, "problem_mark", None)
+        where = f"line {mark.line + 1}: " if mark else ""
+        twice = isinstance(error, yaml.constructor.ConstructorError) and "stands twice" in str(error.problem)
+        said = error.problem if twice else "not valid YAML"  # type: ignore[attr-defined]
+        raise InputError(field, str(path), f"{where}{said}") from None
     if not isinstance(tree, dict):
         raise InputError(field, str(path), f"must hold a mapping of sections such as `{example}`")
     places = [file.split(".") for file in files]
@@ -83,13 +87,6 @@ def _anchored(tree: Any, folder: Path, files: Sequence[Sequence[str]]) -> Any:
     if isinstance(tree, list):
         return [_anchored(value, folder, files) for value in tree]
     return str(folder / tree) if isinstance(tree, str) and [] in files else tree
-
-
-def _said(error: yaml.YAMLError) -> str:
-    mark = getattr(error, "problem_mark", None)
-    where = f"line {mark.line + 1}: " if mark else ""
-    twice = isinstance(error, yaml.constructor.ConstructorError) and "stands twice" in str(error.problem)
-    return f"{where}{error.problem}" if twice else f"{where}not valid YAML"  # type: ignore[attr-defined]
 
 
 def canonical(value: Any) -> str:

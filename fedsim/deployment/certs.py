@@ -29,7 +29,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from fedsim.common.errors import InputError
-from fedsim.common.files import atomic_file
+from fedsim.common.files import atomic_file, files_below
 from fedsim.common.notices import ending
 from fedsim.secagg.envelopes import KEY_FILE, PUBLIC_FILE, EnvelopeKey
 
@@ -73,7 +73,7 @@ def make(
     if renew and not (directory / "authority" / "ca.key").exists():
         hint = "is needed to sign the new certificate: bring it back for this command"
         raise InputError("--renew", str(directory / "authority" / "ca.key"), hint)
-    before = set(_files(directory))
+    before = set(files_below(directory))
     authority, certificate = _authority(directory)
     shared = _pem(certificate)
     _server(directory / "server", authority, certificate, hosts, days, renew)
@@ -87,7 +87,7 @@ def make(
         public = _node_key(folder, name)
         _write(directory / "server" / "nodes" / f"{folder.name}.pub", public, SHARED)
     _write(directory / "README", _README.encode(), SHARED)
-    return [file for file in _files(directory) if file not in before]
+    return [file for file in files_below(directory) if file not in before]
 
 
 def notices(authority: Path) -> list[str]:
@@ -270,10 +270,6 @@ def _write(file: Path, data: bytes, mode: int, replace: bool = False) -> None:
     ):
         os.fchmod(out.fileno(), mode)  # whatever the umask
         out.write(data)
-
-
-def _files(directory: Path) -> list[Path]:
-    return sorted(file for file in directory.rglob("*") if file.is_file())
 
 
 _README = """\

@@ -95,9 +95,8 @@ def _end(node: yaml.Node) -> int:
 
 def _entry(file: Path, name: str, fields: Mapping[str, Any]) -> str:
     """A silo's line; files are named relative to the federation's."""
-    flow = yaml.safe_dump(
-        relative_to(file, fields), default_flow_style=True, sort_keys=False, width=10_000
-    ).strip()
+    own = relative_to(file, fields)
+    flow = yaml.safe_dump(own, default_flow_style=True, sort_keys=False, width=10_000).strip()
     return f"  {yaml.safe_dump(name, width=10_000).splitlines()[0]}: {flow}\n"
 
 

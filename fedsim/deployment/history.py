@@ -101,9 +101,7 @@ class History:
         self._resolved, self._admissions, self._test = resolved, admissions, test
         self._greetings, self._absent = record.greetings, record.absent
         self._evaluate, self._silos = evaluate, silos
-        self._admitted = {
-            name: admitted_of(resolved, offers[name], admissions[name]) for name in resolved.names
-        }
+        self._admitted = {n: admitted_of(resolved, offers[n], admissions[n]) for n in resolved.names}
         self._total, self._start = len(resolved.trace.plan.rounds), time.perf_counter()
         self._asked: list[AskedSilo] = []
         self._seconds: list[float | None] = []
@@ -144,9 +142,8 @@ class History:
         evaluation: Evaluation,
     ) -> Outcome:
         """The run's results; `unstated` says why the silos that are not in `closed` gave no statement."""
-        reasons = dict(unstated) | {
-            name: odd for name, each in closed.items() if (odd := self._odd(name, each))
-        }
+        odd = {name: why for name, each in closed.items() if (why := self._odd(name, each))}
+        reasons = {**unstated, **odd}
         statements = [
             self._unstated(name) if name in reasons else self._statement(name, closed[name])
             for name in self._resolved.names

@@ -10,7 +10,7 @@ from pathlib import Path
 from string import Template
 
 from fedsim.common.errors import InputError
-from fedsim.common.files import atomic_directory, check_free, writing
+from fedsim.common.files import atomic_directory, check_free, files_below, writing
 from fedsim.common.serialise import to_yaml
 from fedsim.data.csv_table import TableData
 from fedsim.deployment.certs import check_names, folder_of
@@ -40,8 +40,7 @@ def write_kit(silo: str, federation: Path, out: Path) -> list[Path]:
         hint = f"no silo that the federation knows: fedsim certs {keys} --silo NAME makes its node's key"
         raise InputError("SILO", silo, hint)
     values = {"silo": silo, "superlink": known.superlink, "day": date.today().isoformat()}
-    values["name"] = json.dumps(silo)
-    values["records"] = _records(known)
+    values |= {"name": json.dumps(silo), "records": _records(known)}
     check_free(out)
     with writing(out), atomic_directory(out) as draft:
         for name in _TEXTS:
@@ -53,7 +52,7 @@ def write_kit(silo: str, federation: Path, out: Path) -> list[Path]:
         schema = getattr(known.test, "columns", None)
         if isinstance(schema, Path):
             shutil.copy2(schema, draft / "schema.yaml")
-        return sorted(file.relative_to(draft) for file in draft.rglob("*") if file.is_file())
+        return [file.relative_to(draft) for file in files_below(draft)]
 
 
 def _records(known: Federation) -> str:

@@ -44,9 +44,8 @@ class Child:
         """Why nothing goes on: with the last lines of its log."""
         lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()[-LAST_LINES:]
         said = "".join(f"\n  {line}" for line in lines) or "\n  (nothing)"
-        return Ended(
-            f"{self.name} ended (exit code {self.process.returncode}); its log {self.log} ends:{said}"
-        )
+        code = self.process.returncode
+        return Ended(f"{self.name} ended (exit code {code}); its log {self.log} ends:{said}")
 
 
 class Processes:

@@ -301,9 +301,8 @@ def _rounds(
     public = resolved.public([checkpoint.admissions[name].noise_multiplier for name in resolved.names])
     seed, problem = resolved.scenario.seed, resolved.problem
     with _resumable():
-        for progress in run(
-            resolved.algorithm, problem, public, seed, link, plan.rounds, aggregate, checkpoint
-        ):
+        asked = resolved.algorithm, problem, public, seed
+        for progress in run(*asked, link, plan.rounds, aggregate, checkpoint):
             yield history.add(progress)
 
 

@@ -29,9 +29,8 @@ class Running:
 
     pid: Annotated[int, Field(gt=0)]
     began: float  # when that process did, in seconds since 1970: a number is given again
-    mark: Annotated[
-        str, Field(pattern=r"^(/[0-9a-f]{16})+$")
-    ]  # of all that it started (`fedsim.deployment.processes`)
+    # of all that it started (`fedsim.deployment.processes`)
+    mark: Annotated[str, Field(pattern=r"^(/[0-9a-f]{16})+$")]
     superlink: str  # HOST:PORT
 
     @property

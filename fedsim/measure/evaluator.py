@@ -143,7 +143,11 @@ class Evaluator:
         is None where a silo has no records, or equal targets only. `w`: one model (d,), or each silo's own,
         (silos, d).
         """
-        scores = self._problem.scores(self.features, w) if w.dim() == 1 else self._own_scores(w)
+        if w.dim() == 1:
+            scores = self._problem.scores(self.features, w)
+        else:
+            own = zip(torch.split(self.features, self._counts), w, strict=True)
+            scores = torch.cat([self._problem.scores(x, model) for x, model in own])
         losses = self._problem.losses(scores, self.target)
         parts = (torch.split(tensor, self._counts) for tensor in (scores, self.target, losses))
         measured, names = [], (*self._chosen, *BY_GROUP)
@@ -168,10 +172,6 @@ class Evaluator:
             if groups is not None and known is not None:
                 rows += [(name, *row) for row in known.by_group.rows(groups.names)]
         return rows
-
-    def _own_scores(self, models: Tensor) -> Tensor:
-        parts = zip(torch.split(self.features, self._counts), models, strict=True)
-        return torch.cat([self._problem.scores(x, w) for x, w in parts])
 
 
 def joined(parts: Sequence[Labels | None]) -> Labels | None:

@@ -120,11 +120,8 @@ def values_of(
         return result
     if not bool(scores.isfinite().all()):
         return dict.fromkeys(result, nan)
-    records = (
-        classified(problem, scores, target, asked, groups)
-        if asked.classes
-        else _numbers(scores, target, asked)
-    )
+    given = scores, target, asked
+    records = classified(problem, *given, groups) if asked.classes else _numbers(*given)
     return result if records is None else {name: _value(name, records) for name in result}
 
 

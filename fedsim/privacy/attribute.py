@@ -69,7 +69,5 @@ def census(plan: Plan, rounds: Sequence[int], clip: float, norm: float, outputs:
         ratio = query.noise_ratio * plan.spread(query) * bound
         return [replace(query, noise_ratio=ratio / own)] if own > 0 else []
 
-    asks = {
-        ask: replace(ask, queries=tuple(chain.from_iterable(map(seen, ask.queries)))) for ask in plan.asks
-    }
+    asks = {a: replace(a, queries=tuple(chain.from_iterable(map(seen, a.queries)))) for a in plan.asks}
     return Plan(tuple(tuple(asks[ask] for ask in plan.rounds[r]) for r in rounds), plan.unit).census()

@@ -157,9 +157,7 @@ class Composition:
         """Return the dominating pairs at noise multiplier z > 0, with their counts."""
         from fedsim.privacy.pairs import GaussianPair
 
-        pairs: list[tuple[Pair, int]] = [
-            (replace(pair, mu=pair.mu / z), count) for pair, count in self.sampled
-        ]
+        pairs: list[tuple[Pair, int]] = [(replace(p, mu=p.mu / z), count) for p, count in self.sampled]
         if self.weight > 0:
             pairs.append((GaussianPair(self.weight / z), 1))
         return pairs

@@ -46,7 +46,8 @@ def capture(module: nn.Module, *record: Tensor) -> Program:
         with _quiet(), sdpa_kernel(SDPBackend.MATH):  # the other ways to attention are single operations
             exported = torch.export.export(module, record, strict=False).run_decompositions(_decompositions())
     except Exception as error:  # whatever its code raises when it runs without values
-        raise NotCapturedError(_first_line(error)) from None
+        text = str(error).strip() or type(error).__name__
+        raise NotCapturedError(text.splitlines()[0][:160]) from None
     signature = exported.graph_signature
     if signature.buffers_to_mutate or signature.user_inputs_to_mutate:
         raise NotCapturedError("it writes to its buffers or to the record")
@@ -120,11 +121,6 @@ def _quiet() -> Iterator[None]:
             yield
     finally:
         remarks.disabled = before
-
-
-def _first_line(error: Exception) -> str:
-    text = str(error).strip() or type(error).__name__
-    return text.splitlines()[0][:160]
 
 
 class FunctionModule(nn.Module):

@@ -43,9 +43,8 @@ class Costed(GeneralisedLinear):
         slope = self.base.coefficient(scores, target % self.rows.shape[-1], inverse_norm)
         if self.num_outputs == 1:
             share = scores.sigmoid()
-            return slope.addcmul_(
-                share - share.square(), self._of(self.rows[..., 1] - self.rows[..., 0], target)
-            )
+            apart = self._of(self.rows[..., 1] - self.rows[..., 0], target)
+            return slope.addcmul_(share - share.square(), apart)
         costs = self._of(self.rows, target)
         share = scores.transpose(-1, -2).softmax(-2).transpose(-1, -2)
         return slope.add_(share * (costs - (share * costs).sum(-1, keepdim=True)))
@@ -54,9 +53,8 @@ class Costed(GeneralisedLinear):
         """l(s, y) + sum_j c_j F_j."""
         known = self.base.probabilities(scores)
         assert known is not None
-        return self.base.losses(scores, target % self.rows.shape[-1]) + (
-            known * self._of(self.rows, target)
-        ).sum(-1)
+        costs = (known * self._of(self.rows, target)).sum(-1)
+        return self.base.losses(scores, target % self.rows.shape[-1]) + costs
 
     def error(self, scores: Tensor, target: Tensor) -> Tensor:
         """The base's."""

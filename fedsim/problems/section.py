@@ -122,7 +122,10 @@ def problem_of(
     """
     kind = _kind(section.name, num_classes)
     features, outputs = num_features, kind.outputs(num_classes)
-    public = _composite(section, features, outputs)
+    chosen = section.regulariser
+    lasso = _group_lasso(chosen.group_lasso, features, outputs)
+    ridge = _ridge(section.ridge, features * outputs)
+    public = Composite(chosen.l1, chosen.l2, section.constraint, lasso, ridge)
     if kind is NeuralNetwork:
         if section.model is None:
             hint = "is required with neural_network, such as {name: mlp, hidden: [64]}"
@@ -149,15 +152,12 @@ def _fairness(section: ProblemSection, problem: Problem, classes: int, groups: i
     if not groups:
         raise InputError(field, chosen.notion, "needs groups: name a category column as data.attribute")
     if type(head(problem)) not in OWN or not (classes and gives_probabilities(problem)):
-        hint = (
-            f"needs probabilities of classes, which {section.name} does not give: use logistic_regression, "
-        )
-        raise InputError(field, chosen.notion, hint + "softmax_regression or a neural_network of classes")
+        hint = f"needs probabilities of classes, which {section.name} does not give: use "
+        hint += "logistic_regression, softmax_regression or a neural_network of classes"
+        raise InputError(field, chosen.notion, hint)
     if chosen.population == "records" and section.silo_weights != "size":
-        hint = (
-            "with another weighting than size, gaps are those of a population in which silo i has the share "
-        )
-        hint += "p_i: set silo_weights: size, or say fairness.population: weights"
+        hint = "with another weighting than size, gaps are those of a population in which silo i has "
+        hint += "the share p_i: set silo_weights: size, or say fairness.population: weights"
         raise InputError("scenario.problem.silo_weights", section.silo_weights, hint)
     shares = (1 / groups,) * groups if chosen.reference == "uniform" else chosen.reference
     if len(shares) != groups or abs(sum(shares) - 1) > 1e-6 or min(shares) < 1e-3:
@@ -190,18 +190,6 @@ def _clipped(problem: Problem, name: str, bound: float) -> Problem:
         raise InputError("scenario.problem.score_bound", bound, hint)
     return ClippedLogisticRegression(
         problem.num_features, problem.num_outputs, problem.composite, score_bound=bound
-    )
-
-
-def _composite(section: ProblemSection, features: int, outputs: int) -> Composite:
-    """f1 for parameters W (features, outputs), flat in row-major order."""
-    chosen = section.regulariser
-    return Composite(
-        chosen.l1,
-        chosen.l2,
-        section.constraint,
-        _group_lasso(chosen.group_lasso, features, outputs),
-        _ridge(section.ridge, features * outputs),
     )
 
 

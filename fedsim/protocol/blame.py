@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import sys
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import FrozenInstanceError, dataclass
 from functools import cache
@@ -74,14 +74,8 @@ def is_theirs(error: Exception, part: object) -> bool:
     if _home(type(part)) == _OWN:
         return False
     files = {frame.filename for frame in _frames(error)[-1:]}
-    return bool(files & {code for kind in type(part).__mro__ for code in _files(kind)})
-
-
-def _files(kind: type) -> Iterator[str]:
-    """Where the code of a class stands, in a notebook too."""
-    for member in vars(kind).values():
-        if isinstance(member, FunctionType):
-            yield member.__code__.co_filename
+    members = [member for kind in type(part).__mro__ for member in vars(kind).values()]
+    return any(member.__code__.co_filename in files for member in members if isinstance(member, FunctionType))
 
 
 def named(what: str, kind: type) -> str:
@@ -96,8 +90,9 @@ def named(what: str, kind: type) -> str:
 def raised(error: Exception, names: tuple[str, ...] = ()) -> str:
     """The text of an error, the line that it comes from, and a hint where there is a likely one."""
     text = " ".join(str(error).split())
-    hint = _hint(error, names)
-    return f"raised {type(error).__name__}: {text}{_line(error)}{'; ' if hint else ''}{hint}"
+    hint, own = _hint(error, names), _frames(error)
+    line = f" ({Path(own[-1].filename).name}:{own[-1].lineno})" if own else ""
+    return f"raised {type(error).__name__}: {text}{line}{'; ' if hint else ''}{hint}"
 
 
 def _home(kind: type) -> str:
@@ -112,15 +107,7 @@ def _home(kind: type) -> str:
     return Path(file).name if file else "defined in this session"
 
 
-@cache
-def _distributions() -> Mapping[str, list[str]]:
-    return metadata.packages_distributions()
-
-
-def _line(error: Exception) -> str:
-    """The last line of code that is not of a package."""
-    own = _frames(error)
-    return f" ({Path(own[-1].filename).name}:{own[-1].lineno})" if own else ""
+_distributions = cache(metadata.packages_distributions)
 
 
 def _frames(error: Exception) -> list[traceback.FrameSummary]:

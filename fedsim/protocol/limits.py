@@ -72,9 +72,8 @@ class Limits:
         if in_round + before > self.max_queries:
             raise Refused(f"the plan exceeds the silo's limit of {self.max_queries} queries")
         if (in_round + before) * max(_LEAST_NUMBERS, dimension) > self.max_planned_numbers:
-            raise Refused(
-                f"the plan's answers hold more than the silo's limit of {self.max_planned_numbers} numbers"
-            )
+            most = f"the silo's limit of {self.max_planned_numbers} numbers"
+            raise Refused(f"the plan's answers hold more than {most}")
 
     def _check_unit(self, plan: Plan) -> None:
         """Refuse a plan of another unit than the silo's account has, or of two."""
@@ -85,9 +84,8 @@ class Limits:
             hint = "the silo's policy has no label_dp: true"
             raise Refused(f"the plan protects labels alone, and not features; {hint}")
         if units == {"record"} and self.label_dp:
-            raise Refused(
-                "the silo's account is of labels alone (label_dp: true), and the plan is of records"
-            )
+            account = "the silo's account is of labels alone (label_dp: true)"
+            raise Refused(f"{account}, and the plan is of records")
 
     def _check_dimension(self, dimension: int, what: str = "dimension") -> None:
         if dimension > self.max_dimension:
@@ -113,9 +111,8 @@ class Limits:
         if not known.points <= shape.points <= most:
             raise Refused(f"{shape.statistic} takes {known.points} point(s), got {shape.points}")
         if shape.transform > features or (shape.transform and dimension % features):
-            raise Refused(
-                f"a transform to {shape.transform} features, of {features} of a linear model at most"
-            )
+            limit = f"of {features} of a linear model at most"
+            raise Refused(f"a transform to {shape.transform} features, {limit}")
         known.check(shapes_of(shape, dimension, features))
         self._check_dimension(size_of(shape, dimension, features), f"{shape.statistic} of dimension")
         if not self.min_noise_ratio <= shape.noise_ratio <= self.max_noise_ratio:
@@ -127,9 +124,8 @@ class Limits:
         lowest, highest = torch.aminmax(point)  # NaN if any entry is; six times faster than the norm
         largest = max(-float(lowest), float(highest))
         if not largest <= self.max_point:  # NaN compares false
-            raise Refused(
-                f"a point has an entry of size {largest:.3g}, the limit is {self.max_point:g} {DIVERGED}"
-            )
+            most = f"the limit is {self.max_point:g} {DIVERGED}"
+            raise Refused(f"a point has an entry of size {largest:.3g}, {most}")
 
     def check_clip(self, clip: float | Tensor, name: str) -> None:
         """Refuse a clip that is neither 0 nor within the bounds, or not 1 for a statistic whose terms are

@@ -48,18 +48,15 @@ class Pool:
         if not 1 <= len(self.sizes) <= MOST_SILOS:
             raise InputError("pool.sizes", len(self.sizes), f"from 1 to {MOST_SILOS:,} silos")
         if min(self.sizes) < 1 or sum(self.sizes) > MOST_RECORDS:
-            raise InputError(
-                "pool.sizes", sum(self.sizes), f"one record each, together at most {MOST_RECORDS:,}"
-            )
+            hint = f"one record each, together at most {MOST_RECORDS:,}"
+            raise InputError("pool.sizes", sum(self.sizes), hint)
         if len(self.weights) != len(self.sizes):
             raise InputError("pool.weights", len(self.weights), f"one for each of {len(self.sizes)} silos")
-        if not all(0 < weight <= MOST_WEIGHT for weight in self.weights):
-            wrong = next(weight for weight in self.weights if not 0 < weight <= MOST_WEIGHT)
-            raise InputError("pool.weights", wrong, f"above 0, and at most {MOST_WEIGHT:g}")
+        if wrong := [weight for weight in self.weights if not 0 < weight <= MOST_WEIGHT]:
+            raise InputError("pool.weights", wrong[0], f"above 0, and at most {MOST_WEIGHT:g}")
         if not 1 <= self.min_silos <= len(self.sizes):
-            raise InputError(
-                "pool.min_silos", self.min_silos, f"from 1 to the {len(self.sizes)} silos there are"
-            )
+            hint = f"from 1 to the {len(self.sizes)} silos there are"
+            raise InputError("pool.min_silos", self.min_silos, hint)
         if not 0 < self.honest_fraction <= 1:
             raise InputError("pool.honest_fraction", self.honest_fraction, "in (0, 1]")
 

@@ -221,9 +221,8 @@ GRADIENT = Statistic("gradient", 1, _of_model, OPPOSITE)
 GRADIENT_DIFFERENCE = Statistic("gradient_difference", 2, _of_model, OPPOSITE)  # first point minus second
 # of loss + sum_j table[group, j] F_j at (w, table), F the predicted probabilities; nothing where there is no
 # group. `reach` bounds the table (`Cells.reach`)
-COSTED_GRADIENT = Statistic(
-    "costed_gradient", 2, _of_model, OPPOSITE, ("groups", "classes", "by_label", "reach"), _costed
-)
+_TABLE = ("groups", "classes", "by_label")
+COSTED_GRADIENT = Statistic("costed_gradient", 2, _of_model, OPPOSITE, (*_TABLE, "reach"), _costed)
 BY_GROUP = ("costed_gradient", "joint")
 GRADIENTS = frozenset({GRADIENT.name, GRADIENT_DIFFERENCE.name, COSTED_GRADIENT.name})
 
@@ -236,13 +235,7 @@ STATISTICS = {
         # F in the row of the record's group, or of its group and label; 0 where there is no group. With a
         # threshold t the predicted class, which of two is class 1 where its probability is above t
         Statistic(
-            "joint",
-            1,
-            lambda shapes: Cells.of(shapes.options).size,
-            _ROOT2,
-            ("groups", "classes", "by_label", "threshold"),
-            _joint,
-            clipped=False,
+            "joint", 1, lambda s: Cells.of(s.options).size, _ROOT2, (*_TABLE, "threshold"), _joint, False
         ),
         # v v^T of v = x, or (x, y), |v|^2 <= clip: the upper triangle, off-diagonals times sqrt 2
         Statistic("second_moment", 0, _moments, _ROOT2, ("with_target",), _second_moment),
@@ -262,15 +255,7 @@ STATISTICS = {
         # the cell of a person's number of records, each cell up to its end; the last has all who have more
         Statistic("contributions", 0, lambda s: len(s.options), _ROOT2, ("end", "end.."), _ends, False),
         # the cell of (class, bin of the probability of class 1), two classes
-        Statistic(
-            "score_histogram",
-            1,
-            lambda shapes: 2 * int(shapes.options[0]),
-            _ROOT2,
-            ("bins",),
-            _bins,
-            clipped=False,
-        ),
+        Statistic("score_histogram", 1, lambda s: 2 * int(s.options[0]), _ROOT2, ("bins",), _bins, False),
         Statistic("mistakes", 1, _one, 1.0, clipped=False),
         # of a probability held to [bound, 1 - bound], over its largest value
         Statistic("log_loss", 1, _one, 1.0, ("bound",), _bound, clipped=False),

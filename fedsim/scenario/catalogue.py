@@ -27,9 +27,8 @@ def shipped() -> dict[str, Path]:
 
 def descriptions() -> dict[str, str]:
     """{name: what it shows} of the shipped scenarios."""
-    return {
-        name: from_yaml(path.read_text(encoding="utf-8"))["description"] for name, path in shipped().items()
-    }
+    texts = {name: path.read_text(encoding="utf-8") for name, path in shipped().items()}
+    return {name: from_yaml(text)["description"] for name, text in texts.items()}
 
 
 def find(given: str | os.PathLike[str]) -> Path:
@@ -39,6 +38,5 @@ def find(given: str | os.PathLike[str]) -> Path:
         return path  # a path that is wrong is reported when it is read
     if path.name in known:
         return known[path.name]
-    raise InputError(
-        "scenario", str(given), f"is neither a file nor a shipped scenario; {suggest(given, known)}"
-    )
+    hint = f"is neither a file nor a shipped scenario; {suggest(given, known)}"
+    raise InputError("scenario", str(given), hint)

@@ -240,12 +240,8 @@ def resolve(scenario: Scenario, known: Outline | None = None) -> Resolved:
         try:
             check_unit(resolved.trace.plan, mechanism)
         except Refused as refusal:
-            named = (
-                ("mechanism", mechanism.name)
-                if mechanism.attribute
-                else ("unit", privacy.model_dump()["unit"])
-            )
-            raise InputError(f"scenario.privacy.{named[0]}", named[1], str(refusal)) from None
+            field = "mechanism" if mechanism.attribute else "unit"
+            raise InputError(f"scenario.privacy.{field}", privacy.model_dump()[field], str(refusal)) from None
     fairness = scenario.problem.fairness
     if fairness and COSTED_GRADIENT.name not in {query.statistic for query in resolved.trace.plan.queries}:
         hint = "asks for no costs of groups: use fair_minibatch_sgd, or leave it out"

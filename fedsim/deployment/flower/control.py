@@ -168,9 +168,8 @@ class Control:
         What is sent names the ServerApp, which is installed already, and holds no code.
         """
         bundle = fab_to_proto(_bundle(serverapp, config))
-        settings = user_config_to_proto(
-            dict(config)
-        )  # again, since the SuperLink lists these and no bundle's
+        # again, since the SuperLink lists these and no bundle's
+        settings = user_config_to_proto(dict(config))
         request = StartRunRequest(fab=bundle, override_config=settings, federation="")
         return int(self._ask(self._client.StartRun, request).run_id)
 

@@ -138,7 +138,15 @@ def submit(control: Control, job: Job, keys: Mapping[str, bytes], waiting: Waiti
     _wait(control, keys, waiting, tell)
     for file in (job.progress, job.stop):
         file.unlink(missing_ok=True)
-    run, reader = control.start(_settings(job)), Reader(job.progress)
+    settings: dict[str, str | bool | int | float] = {
+        "scenario": job.scenario,
+        "overrides": json.dumps(list(job.overrides)),
+        "federation": str(job.federation),
+        "out": str(job.out),
+        "resume": job.resume,
+        "progress": str(job.progress),
+    }
+    run, reader = control.start(settings), Reader(job.progress)
     try:
         try:
             return _follow(control, run, reader, tell)
@@ -175,17 +183,6 @@ def end_round(control: Control, run: int, job: Job, reader: Reader, tell: Tell) 
         return _follow(control, run, reader, tell_if_there, GRACE)
     finally:
         signal.signal(signal.SIGHUP, before)
-
-
-def _settings(job: Job) -> dict[str, str | bool | int | float]:
-    return {
-        "scenario": job.scenario,
-        "overrides": json.dumps(list(job.overrides)),
-        "federation": str(job.federation),
-        "out": str(job.out),
-        "resume": job.resume,
-        "progress": str(job.progress),
-    }
 
 
 def _wait(control: Control, keys: Mapping[str, bytes], waiting: Waiting, tell: Tell) -> None:
