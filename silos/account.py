@@ -217,9 +217,8 @@ class Caps:
         _check("lifetime.epsilon", epsilon, 0 < epsilon <= 500, "a number in (0, 500]")
         _check("lifetime.delta", delta, 1e-200 <= delta < 1, "a number in [1e-200, 1)")
         within = sampled_epsilon == 0 or 1e-200 <= sampled_epsilon <= epsilon
-        _check(
-            "lifetime.sampled.epsilon", sampled_epsilon, within, f"0, or a number in [1e-200, {epsilon:g}]"
-        )
+        hint = f"0, or a number in [1e-200, {epsilon:g}]"
+        _check("lifetime.sampled.epsilon", sampled_epsilon, within, hint)
         within = sampled_delta == 0 or 1e-200 <= sampled_delta < delta
         _check("lifetime.sampled.delta", sampled_delta, within, f"0, or a number in [1e-200, {delta:g})")
         left, factor = Fraction(delta) - Fraction(sampled_delta), 1 + math.exp(epsilon) * (1 + 1e-15)
@@ -322,8 +321,7 @@ class Account:
 
     def _left(self, part: Part) -> dict[str, Fraction]:
         left = {name: Fraction(value) for name, value in self.caps.total.tree().items()}
-        own = (cost for run, cost in self._held.items() if self._parts[run] == part)
-        for cost in own:
+        for cost in (cost for run, cost in self._held.items() if self._parts[run] == part):
             for name, value in cost.tree().items():
                 left[name] -= Fraction(value)
         return left

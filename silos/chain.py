@@ -68,9 +68,8 @@ def entries(connection: sqlite3.Connection) -> Iterator[Entry]:
     rows = connection.execute("SELECT seq, time, kind, payload, hash FROM entries ORDER BY seq")
     for number, (seq, time, kind, payload, found) in enumerate(rows, start=1):
         if seq != number or time < then or found != link(previous, seq, time, kind, payload):
-            raise Refused(
-                f"the silo's ledger was altered: entry {number} does not follow from those before it"
-            )
+            hint = f"entry {number} does not follow from those before it"
+            raise Refused(f"the silo's ledger was altered: {hint}")
         yield Entry(seq, time, kind, json.loads(payload), found)
         previous, then = found, time
     if number == 0:

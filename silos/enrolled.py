@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from fedsim.common.errors import InputError
@@ -21,10 +21,8 @@ def no_ledger(config: Config) -> InputError:
     """The error where a ledger is missing; one that was there must not be replaced by a new enrolment."""
     hint = "has no ledger: no silo is enrolled there (--enrol, once), or its folder or volume is not mounted"
     if config.log.exists():
-        hint = (
-            "has lost its ledger: a silo has run there. Mount the folder or volume that has it, or retire "
-            "the silo; its budget counts as spent"
-        )
+        hint = "has lost its ledger: a silo has run there. Mount the folder or volume that has it, or "
+        hint += "retire the silo; its budget counts as spent"
     return InputError(f"{ROOT}.state", str(config.state), hint)
 
 
@@ -32,18 +30,13 @@ def check_modes(state: Path) -> None:
     """Refuse a state that others than its owner may change, or a ledger that they may read. InputError names
     the file; the key's own mode is checked where it is read.
     """
-    for place, forbidden, means in [
-        *(
-            (place, 0o022, "must be its owner's alone to write (chmod go-w)")
-            for place in (state, *state.glob("offers"))
-        ),
-        *(
-            (file, 0o077, "must be its owner's alone to read and write (chmod 600)")
-            for file in state.glob(f"{FILE}*")
-        ),
-    ]:
-        if place.stat().st_mode & forbidden:
-            raise InputError(f"{ROOT}.state", str(place), means)
+    for places, forbidden, means in (
+        ([state, *state.glob("offers")], 0o022, "must be its owner's alone to write (chmod go-w)"),
+        ([*state.glob(f"{FILE}*")], 0o077, "must be its owner's alone to read and write (chmod 600)"),
+    ):
+        for place in places:
+            if place.stat().st_mode & forbidden:
+                raise InputError(f"{ROOT}.state", str(place), means)
 
 
 def own_of(config: Config, records: OwnRecords) -> Own:
@@ -83,7 +76,8 @@ def check_enrolment(config: Config, enrolled: Enrolment, records: OwnRecords, id
     """Refuse to go on with other records, another key, or another lifetime than those that were enrolled.
     InputError names what has changed.
     """
-    caps, lifetime, last = enrolled.caps, config.policy.lifetime, _last_day(enrolled.expires)
+    caps, lifetime = enrolled.caps, config.policy.lifetime
+    last = (datetime.fromtimestamp(enrolled.expires / SECOND, UTC) - timedelta(days=1)).date()
     promised = caps.epsilon, caps.delta, caps.total.epsilon, caps.total.delta, last
     now = lifetime.epsilon, lifetime.delta, lifetime.sampled.epsilon, lifetime.sampled.delta, lifetime.expires
     if config.name != enrolled.silo:
@@ -106,7 +100,3 @@ def check_enrolment(config: Config, enrolled: Enrolment, records: OwnRecords, id
     if records.digest(identity) != enrolled.records:
         hint = "the records have changed since enrolment; bring back the old ones, or enrol anew elsewhere"
         raise InputError(f"{ROOT}.records", config.records.name, hint)
-
-
-def _last_day(end: int) -> date:
-    return (datetime.fromtimestamp(end / SECOND, UTC) - timedelta(days=1)).date()

@@ -122,11 +122,9 @@ class SystemEntropy:
     ) -> list[np.random.Generator]:
         """New generators; those of PERMUTATION begin with the same numbers whenever they are asked for."""
         if purpose is Purpose.PERMUTATION:
-            return [_stream(self._stored(member, round_index)) for member in members]
+            stored = (digest128("permutation", self._secret, member, round_index) for member in members)
+            return list(map(_stream, stored))
         return [_stream(secrets.randbits(128)) for _ in members]
-
-    def _stored(self, member: int, round_index: int) -> int:
-        return digest128("permutation", self._secret, member, round_index)
 
 
 def new_secret() -> bytes:

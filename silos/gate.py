@@ -52,7 +52,7 @@ from fedsim.protocol.contract import Algorithm, Asker, Query
 from fedsim.protocol.copies import CohortMemory, CopiedQuery, copied_arrays, copied_queries, digests
 from fedsim.protocol.dryrun import Arrays
 from fedsim.protocol.limits import Limits, check_table, check_transform
-from fedsim.protocol.plan import Admitted, Ask, Plan, Statement, Terms
+from fedsim.protocol.plan import Ask, Plan, Statement, Terms
 from fedsim.protocol.statistics import BY_GROUP, point_sizes, statistic
 from fedsim.protocol.unit import check_h
 from silos.admission import admit, spent
@@ -69,10 +69,7 @@ if TYPE_CHECKING:  # loaded where persons are the unit
 
 
 def lay_out(
-    silos: Sequence[Silo] | Cohort,
-    problem: Problem,
-    dtype: torch.dtype,
-    persons: Persons | None = None,
+    silos: Sequence[Silo] | Cohort, problem: Problem, dtype: torch.dtype, persons: Persons | None = None
 ) -> Records:
     """Lay silos' records out for a gate; the caller keeps none.
 
@@ -124,9 +121,8 @@ class Gate:
             raise Refused(f"the plan is of unit {plan.unit.name}, the records are laid out for another unit")
         for silo, n in zip(silos, records.sizes, strict=True):
             if silo.n != n and not plan.unit.one_sided:  # then the number is private, and stated is another
-                raise Refused(
-                    f"silo {silo.name!r} states {silo.n} {plan.unit.name}s and holds another number"
-                )
+                stated = f"{silo.n} {plan.unit.name}s"
+                raise Refused(f"silo {silo.name!r} states {stated} and holds another number")
         self._records, self._problem, self._algorithm = records, problem, algorithm
         self._dimension, self._dtype = problem.dimension, dtype
         self._limits, self._mechanism, self._broadcasts = limits, mechanism, broadcasts
@@ -150,7 +146,9 @@ class Gate:
                 raise Refused("two silos of one cohort have the same ledger")
             for member, ledger in enumerate(ledgers):
                 if kept := ledger.memory:
-                    self._memory.commit([member], _one_row(kept, self._dimension, dtype))
+                    row = CohortMemory(1, self._dimension, dtype)
+                    row.update({name: value[None] for name, value in kept.items()})
+                    self._memory.commit([member], row)
         self._lock = threading.Lock()
 
     def __reduce__(self) -> NoReturn:
@@ -258,21 +256,12 @@ class Gate:
 
     def statements(self) -> list[Statement]:
         """Statement of each silo: what it guaranteed, spent and answered."""
-        return [
-            self._statement(admitted, ledger)
-            for admitted, ledger in zip(self.admitted, self._ledgers, strict=True)
-        ]
-
-    def _statement(self, admitted: Admitted, ledger: Ledger) -> Statement:
-        debited = ledger.debited  # once: another thread may be at a round
-        digests = [ledger.digest(r) for r in debited]
-        return Statement(admitted, spent(self._plan, admitted, debited, self._mechanism), debited, digests)
-
-
-def _one_row(kept: Reply, dimension: int, dtype: torch.dtype) -> CohortMemory:
-    part = CohortMemory(1, dimension, dtype)
-    part.update({name: value[None] for name, value in kept.items()})
-    return part
+        found = []
+        for admitted, ledger in zip(self.admitted, self._ledgers, strict=True):
+            debited = ledger.debited  # once: another thread may be at a round
+            epsilon = spent(self._plan, admitted, debited, self._mechanism)
+            found.append(Statement(admitted, epsilon, debited, [ledger.digest(r) for r in debited]))
+        return found
 
 
 def _widened(value: Tensor, silos: int) -> Tensor:
@@ -321,9 +310,8 @@ class _RoundAsker:
         check_surroundings(self._gate._dtype)
         planned, taken = self._match(queries)
         checked = [self._checked(query) for query in taken]
-        self._position += (
-            1  # now only: a refusal that the silo method swallows leaves the next ask this place
-        )
+        # Now only: a refusal that the silo method swallows leaves the next ask this place.
+        self._position += 1
         self._open = False  # until there are answers: an ask that breaks down ends the round
         if torch.is_grad_enabled():
             answers = self._releases.answers(planned, checked)
@@ -349,9 +337,8 @@ class _RoundAsker:
         if isinstance(clip, Tensor):
             clip = clip.reshape(()) if tuple(clip.shape) == (1,) else clip  # the norm of a shared vector
             if clip.dtype != gate._dtype or tuple(clip.shape) not in ((), (silos, 1)):
-                raise Refused(
-                    f"clip is {tuple(clip.shape)} {clip.dtype}, not one number a silo, ({silos}, 1)"
-                )
+                given = f"{tuple(clip.shape)} {clip.dtype}"
+                raise Refused(f"clip is {given}, not one number a silo, ({silos}, 1)")
         gate._limits.check_clip(clip, query.shape.statistic)
         check_h(gate._plan.unit, query.h, statistic(query.shape.statistic).clipped)
         sizes = point_sizes(query.shape, gate._dimension, gate._features)
@@ -372,9 +359,8 @@ class _RoundAsker:
         self._check_open()
         self.close()
         if self._position != len(self._planned):
-            raise Refused(
-                f"the plan has {len(self._planned)} ask(s) in this round, {self._position} were made"
-            )
+            planned = f"{len(self._planned)} ask(s) in this round"
+            raise Refused(f"the plan has {planned}, {self._position} were made")
 
     def close(self) -> None:
         """Refuse every later ask on this object."""

@@ -27,12 +27,7 @@ Gradients = Callable[[Problem, Block, Points, Clip], Tensor]
 
 
 def costed_sum(
-    gradients: Gradients,
-    options: Sequence[float],
-    problem: Problem,
-    block: Block,
-    points: Points,
-    clip: Clip,
+    gradients: Gradients, options: Sequence[float], problem: Problem, block: Block, points: Points, clip: Clip
 ) -> Tensor:
     """Sum of the clipped gradients at points[0] of the loss with the costs points[1], (cells,) or
     (members, cells); arguments and result as `silos.terms.summed`.

@@ -120,15 +120,12 @@ class RunLedger:
             if paid.refusal is not None:
                 raise Refused(paid.refusal)
             if paid.reply is not None:
-                return self._reply(round_index)
+                if round_index != self.record.last:
+                    raise Refused(f"round {round_index} was answered; only the last reply is kept")
+                return self._stored()[0]
             if paid.boot == self._file.book.boot or not self.resumes:
                 raise Refused(f"round {round_index} was begun and came to no reply")
             return None
-
-    def _reply(self, round_index: int) -> Reply:
-        if round_index != self.record.last:
-            raise Refused(f"round {round_index} was answered; only the last reply is kept")
-        return self._stored()[0]
 
     def begin(self, mark: Mark | None) -> None:
         """Take the shuffler's mark that a round is asked for with: none, but in secure aggregation."""

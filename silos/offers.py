@@ -163,9 +163,8 @@ def admissible(proposal: Proposal, policy: Policy, own: Own, seeded: bool = Fals
     plan = trace.of(offer.unit).plan
     for query in plan.queries:
         if query.statistic in BY_GROUP and Cells.of(query.options).groups != len(own.groups):
-            raise Refused(
-                f"offer: silo {own.name!r} has {len(own.groups)} groups, {query.statistic} asks of others"
-            )
+            held = f"silo {own.name!r} has {len(own.groups)} groups"
+            raise Refused(f"offer: {held}, {query.statistic} asks of others")
     check_answerable(proposal.problem, plan.queries)
     if offer.records == "holdout" and not {query.statistic for query in plan.queries} <= set(_COUNTS):
         raise Refused(f"offer: held-out records answer {' and '.join(_COUNTS)} alone")
@@ -273,9 +272,8 @@ def _dimension(section: ProblemSection, features: int, classes: int) -> int:
 
 def _check_name(what: str, name: object, allowed: tuple[str, ...]) -> None:
     if name not in allowed:
-        raise Refused(
-            f"offer: the silo's policy does not allow {what} {name!r}; it allows {', '.join(allowed)}"
-        )
+        hint = f"it allows {', '.join(allowed)}"
+        raise Refused(f"offer: the silo's policy does not allow {what} {name!r}; {hint}")
 
 
 def _check_dimension(dimension: int, policy: Policy) -> None:
@@ -289,10 +287,8 @@ def _check_noise(plan: Plan, admitted: Admitted, policy: Policy) -> None:
     ratio = min((query.noise_ratio for ask in asks for query in ask.queries), default=1.0)
     least = ratio * admitted.noise_multiplier
     if not least >= policy.min_noise_multiplier:
-        raise Refused(
-            f"the plan has releases of noise multiplier {least:.6g}, the silo's policy asks for "
-            f"{policy.min_noise_multiplier:g}"
-        )
+        asked = f"the silo's policy asks for {policy.min_noise_multiplier:g}"
+        raise Refused(f"the plan has releases of noise multiplier {least:.6g}, {asked}")
 
 
 def _part(

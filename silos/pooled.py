@@ -127,9 +127,8 @@ class Pinned:
         try:
             sizes = tuple(offer.shape.sizes.values())
             pool = Pool(sizes, offer.weights, roster.min_silos, roster.honest_fraction)
-            mechanism = sum_mechanism(
-                pooled.mechanism, Extent(dimension, dimension), pool, roster.noise_by, pooled.steps
-            )
+            extent = Extent(dimension, dimension)
+            mechanism = sum_mechanism(pooled.mechanism, extent, pool, roster.noise_by, pooled.steps)
         except InputError as error:
             raise Refused(f"offer: {error}") from None
         check_serves(mechanism, str(offer.algorithm["name"]), algorithm)

@@ -51,7 +51,11 @@ def of_daemon(file: Path) -> Iterator[Check]:
         if path.exists() or not config.reader:
             yield _own(f"mode {what}", path)
     if config.state.exists():
-        yield _state(config.state)
+        try:
+            check_modes(config.state)
+            yield _own("mode state", config.state)
+        except InputError as error:
+            yield Check("mode state", False, str(error))
     yield _disk(next(place for place in (config.state, *config.state.parents) if place.exists()))
     at = getattr(config.listen, "socket", None)
     if at is not None:
@@ -107,15 +111,6 @@ def _own(what: str, path: Path) -> Check:
             return Check(what, True, f"{path}: {mode:04o}, another user's, and not to be written by this one")
         return Check(what, False, f"{path}: is another user's; chown it to the one who runs this")
     return Check(what, not mode & 0o077, f"{path}: {mode:04o}{'; chmod go= it' if mode & 0o077 else ''}")
-
-
-def _state(place: Path) -> Check:
-    """Whether the state folder is this user's alone, and the ledger in it."""
-    try:
-        check_modes(place)
-    except InputError as error:
-        return Check("mode state", False, str(error))
-    return _own("mode state", place)
 
 
 def _disk(place: Path) -> Check:

@@ -254,9 +254,5 @@ def clipped_sum(
     bound = None if clip is None else clip * KEPT[slope.dtype] * block.inverse_norm
     slope = bounded(slope, bound, block.mask, seen)
     by_output = slope.unsqueeze(1) if slope.dim() == 2 else slope.transpose(1, 2)
-    return _row_major(weighted_sum(by_output, block.features))
-
-
-def _row_major(product: Tensor) -> Tensor:
-    """(silos, outputs, features) as (silos, features x outputs)."""
-    return product.squeeze(1) if product.shape[1] == 1 else product.transpose(1, 2).flatten(1)
+    total = weighted_sum(by_output, block.features)  # (silos, outputs, features)
+    return total.squeeze(1) if total.shape[1] == 1 else total.transpose(1, 2).flatten(1)

@@ -111,9 +111,8 @@ class RoundReleases:
         (`server.aggregate`).
         """
         if memory:
-            raise Refused(
-                "the silo method keeps memory between rounds, and in sums it has no answers to keep"
-            )
+            hint = "and in sums it has no answers to keep"
+            raise Refused(f"the silo method keeps memory between rounds, {hint}")
         return {str(number): value for number, value in enumerate(self._contributions)}
 
     def answers(self, planned: Ask, queries: Sequence[CopiedQuery]) -> tuple[Tensor, ...]:
