@@ -134,7 +134,12 @@ def proposal_of(
         if problem.num_features != offer.shape.num_features:
             raise Refused("offer: the plug-in's problem is for another number of features")
         _check_dimension(problem.dimension, policy)
-        part = _part(offer, own.name, problem.dimension, algorithm, pinned)
+        part = None
+        if offer.pooled is not None:
+            if pinned is None:
+                hint = "is none that the silo's operator has pinned"
+                raise Refused(f"offer: roster {offer.pooled.roster} {hint}")
+            part = pinned.part(offer, own.name, problem.dimension, algorithm)
     except InputError as error:
         raise Refused(str(error).replace("scenario.", "offer: ", 1)) from None
     dtype, shape = DTYPES[offer.dtype], offer.shape
@@ -289,14 +294,3 @@ def _check_noise(plan: Plan, admitted: Admitted, policy: Policy) -> None:
     if not least >= policy.min_noise_multiplier:
         asked = f"the silo's policy asks for {policy.min_noise_multiplier:g}"
         raise Refused(f"the plan has releases of noise multiplier {least:.6g}, {asked}")
-
-
-def _part(
-    offer: Offer, own: str, dimension: int, algorithm: Algorithm, pinned: Pinned | None
-) -> SumPart | None:
-    """The silo's part in secure aggregation; None where the offer asks for the silo's own answers."""
-    if offer.pooled is None:
-        return None
-    if pinned is None:
-        raise Refused(f"offer: roster {offer.pooled.roster} is none that the silo's operator has pinned")
-    return pinned.part(offer, own, dimension, algorithm)

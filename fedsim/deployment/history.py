@@ -145,10 +145,13 @@ class History:
         odd = {name: why for name, each in closed.items() if (why := self._odd(name, each))}
         reasons = {**unstated, **odd}
         statements = [
-            self._unstated(name) if name in reasons else self._statement(name, closed[name])
-            for name in self._resolved.names
+            self._statement(name, None if name in reasons else closed[name]) for name in self._resolved.names
         ]
-        fitted = _declared(self._resolved, self._test)
+        # The preparation that scenario or test records declare: public, all that the server knows.
+        outline, data = self._resolved.outline, self._resolved.scenario.data
+        described = self._test if self._test is not None and isinstance(data, Elsewhere) else data
+        made = declared_recipe(described, outline.num_features, outline.num_classes)
+        fitted = None if made is None else Fitted(made)
         rows = [*self._asked, *self._naive(), *evaluation.rows]
         self._results.finish(TrialResult(0, {"private": self.model}, statements, rows, fitted))
         receipts = {name: each.receipt for name, each in closed.items()} | dict(evaluation.receipts)
@@ -176,14 +179,11 @@ class History:
             return "its statement lacks rounds that it answered"
         return ""
 
-    def _statement(self, name: str, closed: Closed) -> Statement:
-        return Statement(
-            self._admitted[name], closed.epsilon_spent, list(closed.rounds), list(closed.broadcasts)
-        )
-
-    def _unstated(self, name: str) -> Statement:
-        """At most what it admitted; any round that it was asked for may have been paid for."""
+    def _statement(self, name: str, closed: Closed | None) -> Statement:
+        """Of one that gave none at most what it admitted: any round asked for may have been paid for."""
         admitted, asked = self._admitted[name], self._asked_of(name)
+        if closed is not None:
+            return Statement(admitted, closed.epsilon_spent, list(closed.rounds), list(closed.broadcasts))
         digests = [row.broadcast_sha256 for row in asked.values()]
         return Statement(admitted, admitted.epsilon_guaranteed, list(asked), digests)
 
@@ -220,14 +220,6 @@ class History:
             for name, greeting in sorted(self._greetings.items())
             if release(greeting.version) != own
         ]
-
-
-def _declared(resolved: Resolved, test: Dataset | None) -> Fitted | None:
-    """The preparation of records that scenario or test records declare: public, all that the server knows."""
-    outline, data = resolved.outline, resolved.scenario.data
-    described = test if test is not None and isinstance(data, Elsewhere) else data
-    made = declared_recipe(described, outline.num_features, outline.num_classes)
-    return None if made is None else Fitted(made)
 
 
 def release(version: str) -> str:

@@ -61,8 +61,11 @@ def smallest_multipliers(
     for budget in budgets:
         if budget not in found:
             found[budget] = _searched(compositions[budget.n], budget)
-        if found[budget] > limit:
-            found[budget] = _at_limit(compositions[budget.n], budget, limit)
+        if found[budget] > limit:  # which a search to a tolerance may just overshoot
+            spent = compositions[budget.n].epsilon(limit, budget.delta)
+            if not spent <= budget.epsilon:
+                raise Refused(over_budget(spent, limit, budget.epsilon))
+            found[budget] = limit
     return [found[budget] for budget in budgets]
 
 
@@ -149,14 +152,6 @@ def secant(cost_at: Callable[[float], float], z: float, epsilon: float) -> float
         stuck = evaluation >= _SECANT_STEPS or not low < proposal < high
         z = math.sqrt(low * high) if bracketed and stuck else proposal
     return high
-
-
-def _at_limit(composition: cost.Composition, budget: Budget, limit: float) -> float:
-    """Return `limit` if the plan is affordable there, which a search to a tolerance may just overshoot."""
-    spent = composition.epsilon(limit, budget.delta)
-    if spent <= budget.epsilon:
-        return limit
-    raise Refused(over_budget(spent, limit, budget.epsilon))
 
 
 def over_budget(spent: float, limit: float, epsilon: float) -> str:

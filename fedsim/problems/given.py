@@ -100,7 +100,8 @@ def given(tree: object, arrays: Mapping[str, Tensor], dtype: torch.dtype) -> Giv
         shapes = tuple((str(name), tuple(shape)) for name, shape in parts.pop("shapes", ()))
         numbers = [*sizes, *(size for _, shape in shapes for size in shape)]
         whole = all(type(n) is int and 1 <= n <= LARGEST for n in numbers)
-        named = [[arrays[f"{method}.{i}"] for i in range(_count(arrays, method))] for method in methods]
+        counts = {each: sum(name.startswith(f"{each}.") for name in arrays) for each in methods}
+        named = [[arrays[f"{method}.{i}"] for i in range(counts[method])] for method in methods]
         if not whole or parts or set(written) != set(methods) or sum(map(len, named)) != len(arrays):
             raise ValueError
         programs = {
@@ -114,10 +115,6 @@ def given(tree: object, arrays: Mapping[str, Tensor], dtype: torch.dtype) -> Giv
     if "scores" in programs:
         return GivenNetwork(*sizes, parameter_shapes=shapes, program=programs["scores"], dtype=dtype)
     return GivenLinear(*sizes, programs=programs, dtype=dtype)
-
-
-def _count(arrays: Mapping[str, Tensor], method: str) -> int:
-    return sum(name.startswith(f"{method}.") for name in arrays)
 
 
 def _wrong(hint: str) -> InputError:

@@ -130,7 +130,11 @@ class Trial:
         if scenario.report.own_models:
             self._add_own_models(main, rounds)
         if scenario.evaluate is not None:
-            self._estimates = list(self._evaluated(self._models[main]))
+            try:
+                found = self.estimates(self._models[main]).items()
+                self._estimates = [Evaluated(self._trial, name, *one, one.too_few) for name, one in found]
+            except Refused as refusal:  # of a model that no silo takes
+                self._warnings.append(f"the evaluation was refused: trial {self._trial}, {refusal}")
         if measures_costs(self._resolved):
             self._clipped = list(self._without_noise(rounds))
         for baseline in baselines:
@@ -169,14 +173,6 @@ class Trial:
     def _lost(self, what: str, refusal: Refused) -> None:
         """A baseline that diverges takes nothing with it."""
         self._warnings.append(f"{what} diverged and has no row: trial {self._trial}, {refusal}")
-
-    def _evaluated(self, model: Tensor) -> Iterator[Evaluated]:
-        """The model on held-out records; nothing for one that no silo takes."""
-        try:
-            for name, one in self.estimates(model).items():
-                yield Evaluated(self._trial, name, *one, one.too_few)
-        except Refused as refusal:
-            self._warnings.append(f"the evaluation was refused: trial {self._trial}, {refusal}")
 
     def estimates(self, model: Tensor) -> dict[str, Estimate]:
         """Metrics of a model, (d,), from one release of every silo's held-out records. Refused if a silo

@@ -123,16 +123,12 @@ def check_helpers(child: Child) -> None:
         hint = f"which starts runs, has ended; its log {child.log} ends:{said(child.log)}"
         raise Ended(f"{child.name}'s SuperExec, {hint}")
     if dead == _APP:
-        raise Ended(f"the run's process {_tried()}")
-
-
-def _tried() -> str:
-    """Why a ServerApp ended; Flower throws away what it prints."""
-    program = str(Path(sys.executable).with_name(_APP))
-    tried = subprocess.run([program, "--help"], capture_output=True, text=True, check=False)
-    if tried.returncode:
-        return f"does not start; {program} says: {' '.join(tried.stderr.split())[-_LAST:]}"
-    return "was ended from outside, perhaps for want of memory"
+        program = str(Path(sys.executable).with_name(_APP))  # Flower throws away what it prints
+        tried = subprocess.run([program, "--help"], capture_output=True, text=True, check=False)
+        why = "was ended from outside, perhaps for want of memory"
+        if tried.returncode:
+            why = f"does not start; {program} says: {' '.join(tried.stderr.split())[-_LAST:]}"
+        raise Ended(f"the run's process {why}")
 
 
 def said(log: Path) -> str:

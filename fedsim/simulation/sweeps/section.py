@@ -47,8 +47,13 @@ def check_section(section: SweepSection, trials: object) -> None:
             _check_once(f"{SWEEP}.cells.{index}.{field}", field, value, section.grid)
     for name, field, value in _varied(section):
         _check_own(name, field, value, section)
-    if section.tune:
-        _check_tune(section)
+    if tune := section.tune:
+        if not tune.grid and not has_candidates(section):
+            hint = "name the fields to choose, each with its candidate values, here or in `tune` of a section"
+            raise InputError(f"{TUNE}.grid", {}, f"{hint} that is varied")
+        _check_private(tune, section)
+        for field, values in tune.grid.items():
+            _check_once(f"{TUNE}.grid.{field}", field, values, _fields(section))
     _check_count(section, trials if isinstance(trials, int) else 1)
 
 
@@ -137,16 +142,6 @@ def _check_own(name: str, field: str, value: object, section: SweepSection) -> N
             _check_once(f"{place}.{key}", f"{field}.{key}", values, elsewhere)
 
 
-def _check_tune(section: SweepSection) -> None:
-    tune = section.tune or TuneSection()
-    if not tune.grid and not has_candidates(section):
-        hint = "name the fields to choose, each with its candidate values, here or in `tune` of a section"
-        raise InputError(f"{TUNE}.grid", {}, f"{hint} that is varied")
-    _check_private(tune, section)
-    for field, values in tune.grid.items():
-        _check_once(f"{TUNE}.grid.{field}", field, values, _fields(section))
-
-
 def _check_private(tune: TuneSection, section: SweepSection) -> None:
     by_score = str(tune.criterion).startswith("private_")
     if tune.private is None and by_score:
@@ -171,16 +166,12 @@ def _check_count(section: SweepSection, trials: int) -> None:
     """At most so many runs, counted before any is made."""
     outer = prod(map(len, section.grid.values())) * max(1, len(section.cells))
     runs = outer * trials
-    if section.tune:
-        runs += _candidates(section) * prod(map(len, section.tune.grid.values())) * section.tune.repetitions
+    if section.tune:  # the candidates of all combinations, and those of the common grid
+        gridded = prod(sum(count(field, value) for value in values) for field, values in section.grid.items())
+        own = gridded * sum(prod(count(*each) for each in cell.items()) for cell in section.cells or [{}])
+        runs += own * prod(map(len, section.tune.grid.values())) * section.tune.repetitions
     if runs > MOST_RUNS:
         raise InputError(SWEEP, f"{runs} runs", f"more than {MOST_RUNS}; vary less, or in several sweeps")
-
-
-def _candidates(section: SweepSection) -> int:
-    """The number of candidates in all combinations, those of the common grid left out."""
-    gridded = prod(sum(count(field, value) for value in values) for field, values in section.grid.items())
-    return gridded * sum(prod(count(*each) for each in cell.items()) for cell in section.cells or [{}])
 
 
 ONE_OF = "one_of"
