@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from support.helpers import together
 from support.scenarios import BASE
 
 import fedsim
@@ -78,18 +79,18 @@ def test_what_they_are_compared_with_has_noise_of_its_own() -> None:
 def test_own_parts_are_the_same_on_several_hosts_and_zero_before_a_reply() -> None:
     resolved = resolve(parse(SCENARIO))
     data = read(resolved, 0)
-    together = SiloHost(resolved, 0, data)
+    everyone = SiloHost(resolved, 0, data)
     apart = [SiloHost(resolved, 0, Hosted(together([silo]), data.digest)) for silo in data.silos]
     w = {"w": torch.zeros(4, dtype=torch.float64)}
-    together.open("private", [range(4)] * 3)
-    assert not together.own("private").any()
-    together.answer("private", 0, w, [0, 2])
+    everyone.open("private", [range(4)] * 3)
+    assert not everyone.own("private").any()
+    everyone.answer("private", 0, w, [0, 2])
     for host in apart:
         host.open("private", [range(4)])
     for i in (0, 2):
         apart[i].answer("private", 0, w, None)
     found = torch.cat([host.own("private") for host in apart])
-    assert torch.allclose(together.own("private"), found, atol=1e-14)
+    assert torch.allclose(everyone.own("private"), found, atol=1e-14)
     assert found.any(dim=1).tolist() == [True, False, True]
 
 
