@@ -227,7 +227,7 @@ def _statistics(found: dict[str, Runs]) -> list[list[str]]:
         return [
             Row(label(name), times(name), times("gradient"), at_most=_AT_MOST.get(name, 3.0))
             for name in runs[0]
-            if name != "gradient"
+            if name not in ("gradient", "peak_mib")
         ]
 
     return _rows("a round of each statistic", [found["statistics"]], made)
