@@ -114,10 +114,10 @@ def rows(found: dict[str, Runs]) -> list[list[str]]:
         *_bare(found),
         *_rows("60 runs side by side", [found["folded"]], _folded),
         *_rows("cold start", [found["cold"]], _cold),
-        *_pair(found, "(b) Flower", "logistic", "flower", 100),
+        *_pair(found, "(b) Flower", "logistic", "flower", 150),
         *_networks(found),
         *_pair(found, "(d) NumPy loops", "logistic", "numpy", 20),
-        *_pair(found, "(e) pfl", "softmax", "pfl", 8),
+        *_pair(found, "(e) pfl", "softmax", "pfl", 5),
         *_pair(found, "(e) pfl with noise", "softmax", "pfl private", 8),
         *_pair(found, "(e) pfl, noise drawn at once", "aggregate", "pfl", 8),
         *_pair(found, "(e) pfl with noise, drawn at once", "aggregate", "pfl private", 15),
@@ -183,8 +183,8 @@ def _networks(found: dict[str, Runs]) -> list[list[str]]:
         return [
             _network(runs, "(c) Opacus, MLP, hooks", "mlp float32", "hooks", at_least=1),
             _network(runs, "(c) Opacus, MLP, ghost clipping", "mlp float32", "ghost", at_least=1),
-            _network(runs, "(c) Opacus, CNN, hooks", "cnn float32", "hooks", at_least=1),
-            _network(runs, "(c) Opacus, CNN, ghost clipping", "cnn float32", "ghost", at_least=1),
+            _network(runs, "(c) Opacus, CNN, hooks", "cnn float32", "hooks", at_least=1.5),
+            _network(runs, "(c) Opacus, CNN, ghost clipping", "cnn float32", "ghost", at_least=1.5),
             _network(
                 runs, "(c) Opacus, a module of one's own, hooks", "residual float32", "hooks", at_most=4
             ),
