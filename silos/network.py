@@ -26,12 +26,12 @@ from fedsim.problems.network_layers import Layers
 from silos.layers import Capture, Matrix, Term, Whole
 from silos.sums import Block, Seen
 
-CHUNK = 2**23  # bytes that a chunk of records holds at a time, about
+CHUNK = 2**22  # bytes that a chunk of records holds at a time, about
 
 _LARGER, _ENOUGH = 4, 100
 """How many times more where records are large, since the calls of a chunk below so many records count too."""
 
-_ON_DEVICE = 64
+_ON_DEVICE = 128
 """How many times more on a device other than the CPU, where calls take long and memory is fast: 512 MB."""
 
 _MARGIN = 1e-6
