@@ -44,7 +44,7 @@ def link(silos: dict[str, Silo], channel: Sockets, asked: argparse.Namespace) ->
     same = {"num_rounds": asked.rounds, "shape": shape, "weights": weights}
     admissions, _ = remote.offer({s: offer(s, **same) for s in sizes})
     runs = {name: said.run for name, said in admissions.items()}
-    remote.begin(runs, Form([("g",)] * asked.rounds, asked.dimension, torch.float64))
+    remote.begin(runs, Form([(("g", asked.dimension),)] * asked.rounds, torch.float64))
     return remote
 
 
