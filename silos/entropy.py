@@ -152,7 +152,7 @@ class Noise:
         plan: Plan,
         silos: int,
         size: Callable[[QueryShape], int],
-        dtype: torch.dtype = torch.float64,
+        dtype: torch.dtype,
     ) -> None:
         """`size`: how many numbers the answer to a query holds; `dtype`: what the run computes with."""
         self._mechanism, self._entropy = mechanism, entropy

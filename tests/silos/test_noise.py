@@ -241,7 +241,8 @@ def test_few_silos_of_many_draw_what_they_draw_with_all():
     plan = dry_run(NoisyMinibatchSGD(rounds, 0.1, 1.0), LinearRegression(4), public_of([3]), 0, Limits()).plan
 
     def noise() -> Noise:
-        return Noise(GAUSSIAN, SeededEntropy(0, 0, names, ["run"] * 3000), plan, 3000, lambda query: 4)
+        entropy = SeededEntropy(0, 0, names, ["run"] * 3000)
+        return Noise(GAUSSIAN, entropy, plan, 3000, lambda query: 4, torch.float64)
 
     everyone, few = noise(), noise()
     for r in (0, 1, 39, 7):
