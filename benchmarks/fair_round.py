@@ -27,7 +27,7 @@ from fedsim.problems.glm import LogisticRegression
 from fedsim.protocol.limits import LIMITS
 from fedsim.protocol.plan import Terms
 from fedsim.scenario.metric import BY_GROUP
-from fedsim.simulation.host import MemoryLedger
+from fedsim.simulation.host import MemoryLedgers
 from fedsim.testing.federations import public_of
 from silos.entropy import SeededEntropy
 from silos.gate import Gate, lay_out
@@ -59,7 +59,7 @@ def asking(algorithm: Any, silos: list[Any]) -> Callable[[int], float]:
         [Terms(name, n, 3.0, 1e-6, range(ROUNDS)) for name, n in zip(names, sizes, strict=True)],
         GAUSSIAN,
         SeededEntropy(0, 0, names, [type(algorithm).__name__] * len(names)),
-        [MemoryLedger() for _ in names],
+        MemoryLedgers(len(names)),
         LIMITS,
         torch.float64,
         trace.broadcasts,

@@ -38,6 +38,7 @@ from silos.sums import product
 SILOS, RECORDS, FEATURES, ROUNDS = 25, 1238, 50, 200
 LOCAL_ROUNDS, LOCAL_STEPS = 20, 10
 STEP, CLIP = 0.5, 1.0
+SIGMA = 10 * 2 * CLIP / RECORDS
 REPETITIONS = 9
 
 
@@ -94,14 +95,17 @@ def platform(
     return once
 
 
+def arrays(silos: list[tuple[np.ndarray, np.ndarray]], dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+    """Features, targets and 1 / |x| of all silos, (silos, records, ..)."""
+    x, y = (torch.stack(list(map(torch.as_tensor, own))).to(dtype) for own in zip(*silos, strict=True))
+    return x, y, 1 / x.norm(dim=-1)
+
+
 def bare(
     silos: list[tuple[np.ndarray, np.ndarray]], dtype: torch.dtype, fastest: bool = True
 ) -> Callable[[], Tensor]:
     """The same arithmetic and nothing else; its products by NumPy's BLAS, or as they were, by torch's."""
-    x = torch.stack([torch.as_tensor(features) for features, _ in silos]).to(dtype)
-    y = torch.stack([torch.as_tensor(target) for _, target in silos]).to(dtype)
-    inverse_norm = 1 / x.norm(dim=-1)
-    sigma = 10 * 2 * CLIP / RECORDS
+    x, y, inverse_norm = arrays(silos, dtype)
     rng = np.random.Generator(np.random.Philox(key=1))
     scores, sums = (product, product) if fastest else (torch.matmul, torch.bmm)
 
@@ -115,7 +119,7 @@ def bare(
             coefficient = torch.clamp(scores(x, w).sigmoid() - y, -bound, bound)
             mean = sums(coefficient.unsqueeze(1), x).squeeze(1) / RECORDS
             noise = torch.from_numpy(rng.standard_normal((SILOS, FEATURES))).to(dtype)
-            w = w - STEP * (mean + sigma * noise).mean(0)
+            w = w - STEP * (mean + SIGMA * noise).mean(0)
         once.seconds = time.perf_counter() - start  # type: ignore[attr-defined]
         return total / ROUNDS
 
@@ -124,9 +128,7 @@ def bare(
 
 def bare_local(silos: list[tuple[np.ndarray, np.ndarray]], fastest: bool = True) -> Callable[[], Tensor]:
     """Local SGD's arithmetic and nothing else, in float64."""
-    x = torch.stack([torch.as_tensor(features) for features, _ in silos])
-    y = torch.stack([torch.as_tensor(target) for _, target in silos])
-    inverse_norm, sigma = 1 / x.norm(dim=-1), 10 * 2 * CLIP / RECORDS
+    x, y, inverse_norm = arrays(silos, torch.float64)
     rng = np.random.Generator(np.random.Philox(key=1))
     times = product if fastest else torch.bmm
 
@@ -141,7 +143,7 @@ def bare_local(silos: list[tuple[np.ndarray, np.ndarray]], fastest: bool = True)
                 scores = times(x, own.unsqueeze(-1)).squeeze(-1)
                 coefficient = torch.clamp(scores.sigmoid() - y, -bound, bound)
                 mean = times(coefficient.unsqueeze(1), x).squeeze(1) / RECORDS
-                own -= STEP * (mean + sigma * noise[step])
+                own -= STEP * (mean + SIGMA * noise[step])
             w = own.mean(0)
         once.seconds = time.perf_counter() - start  # type: ignore[attr-defined]
         return w

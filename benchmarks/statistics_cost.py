@@ -26,7 +26,7 @@ from fedsim.protocol.limits import LIMITS
 from fedsim.protocol.plan import Ask, Plan, QueryShape, Terms
 from fedsim.protocol.statistics import statistic
 from fedsim.protocol.unit import Person
-from fedsim.simulation.host import MemoryLedger
+from fedsim.simulation.host import MemoryLedgers
 from silos.entropy import SeededEntropy
 from silos.gate import Gate, lay_out
 from silos.persons import Persons
@@ -87,7 +87,7 @@ def asking(
         [Terms(each, n, 1.0, 1e-6, range(ROUNDS)) for each, n in zip(names, records.sizes, strict=True)],
         GAUSSIAN,
         SeededEntropy(0, 0, names, [name] * SILOS),
-        [MemoryLedger() for _ in names],
+        MemoryLedgers(len(names)),
         LIMITS,
         torch.float64,
     )
