@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from fedsim.protocol.batch import Batch as Batch
     from fedsim.protocol.batch import Fresh as Fresh
     from fedsim.protocol.batch import Full as Full
+    from fedsim.protocol.batch import Part as Part
     from fedsim.protocol.batch import Poisson as Poisson
     from fedsim.protocol.batch import Subsample as Subsample
     from fedsim.protocol.batch import WithReplacement as WithReplacement
@@ -78,7 +79,16 @@ _HOMES = {
     "fedsim.common.errors": ("InputError", "Refused"),
     "fedsim.data.arrays": ("Arrays",),
     "fedsim.data.frame": ("Frame",),
-    "fedsim.protocol.batch": ("FULL", "Batch", "Fresh", "Full", "Poisson", "Subsample", "WithReplacement"),
+    "fedsim.protocol.batch": (
+        "FULL",
+        "Batch",
+        "Fresh",
+        "Full",
+        "Part",
+        "Poisson",
+        "Subsample",
+        "WithReplacement",
+    ),
     "fedsim.protocol.contract": (
         "Algorithm",
         "Asker",

@@ -22,15 +22,16 @@ delta_S), sum of the total-variation distances of discrete noise in Gaussian pla
 
 Why:
 
-* *Gaussian plans* (FULL and Fresh batches). Fix the permutations of all runs' Fresh batches; they are drawn
+* *Gaussian plans* (FULL, Fresh and Part batches). Fix the permutations of all runs' batches; they are drawn
   independently of the records and equal in neighbouring data sets. What is released is then one sequence of
   Gaussian releases, each chosen from all that came before, whichever runs they belong to. A FULL release has
   its mu; of a run's Fresh releases only the batch that holds the differing record has one other than 0, at
-  most the largest of those made. So the sum of mu^2 along every path is at most what the account charges,
-  which never exceeds mu_B^2, and the sequence is mu_B-GDP: fully adaptive composition of Gaussian DP under
-  a cap fixed in advance (Smith and Thakurta 2022, arXiv 2210.17520; Koskela, Tobaben and Honkela 2023, arXiv
-  2209.15596). Averaging over permutations keeps the bound, by joint convexity. No cap on one release is
-  needed, and a run may return what it did not use, since only releases that were made count.
+  most the largest of those made; of its parts only the one that holds it, whose releases add. So the sum of
+  mu^2 along every path is at most what the account charges, which never exceeds mu_B^2, and the sequence is
+  mu_B-GDP: fully adaptive composition of Gaussian DP under a cap fixed in advance (Smith and Thakurta 2022,
+  arXiv 2210.17520; Koskela, Tobaben and Honkela 2023, arXiv 2209.15596). Averaging over permutations keeps
+  the bound, by joint convexity. No cap on one release is needed, and a run may return what it did not use,
+  since only releases that were made count.
 * *Sampled plans.* Each is an interactive (epsilon_j, delta_j)-DP mechanism by its own accountant, priced as a
   whole before its first answer. A share of that price is not the price of a share when the server picks the
   rounds by the answers, so a plan that answered one round keeps its whole price; one that answered none
@@ -60,7 +61,7 @@ from __future__ import annotations
 import math
 import sys
 from bisect import bisect_right
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from fractions import Fraction
@@ -90,7 +91,7 @@ class Cost:
     NaN, infinite, negative or subnormal.
     """
 
-    mu_sq: float = 0.0  # of FULL and Fresh Gaussian releases
+    mu_sq: float = 0.0  # of Gaussian releases that are not sampled
     epsilon: float = 0.0  # of sampled plans
     delta: float = 0.0  # of sampled plans
     # total variation distance between the drawn noise and Gaussian noise, in Gaussian plans
@@ -141,14 +142,24 @@ def total(costs: Iterable[Cost]) -> Cost:
     return Cost(**{name: up(value) for name, value in sums.items()})
 
 
+class Disjoint(NamedTuple):
+    """What a round costs the units between two places of the silo's order, and no others; (0, 0) stands for
+    Fresh batches, of which no other round has the same units.
+    """
+
+    start: float
+    stop: float
+    mu_sq: float
+
+
 class Stretch(NamedTuple):
-    """Rounds first, first + 1, ... of equal price: mu^2 of FULL, largest mu^2 of Fresh, distance."""
+    """Rounds first, first + 1, ... of equal price: mu^2 of FULL, of what is disjoint, and distance."""
 
     first: int
     length: int
     full: float
-    fresh: float
-    distance: float
+    disjoint: tuple[Disjoint, ...] = ()
+    distance: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -169,16 +180,20 @@ class Price:
         return [r for stretch in self.stretches for r in range(stretch.first, stretch.first + stretch.length)]
 
     def of(self, rounds: Iterable[int]) -> Cost:
-        """Cost of these rounds together, rounded up: FULL releases add, and the largest Fresh release counts.
-        Refused if one is not in the plan.
+        """Cost of these rounds together, rounded up: FULL releases add, those on one part too, and of parts
+        or Fresh releases the largest counts. Refused if one is not in the plan.
         """
         chosen = Counter(self.stretch(r) for r in set(rounds))
         if not chosen or self.sampled != FREE:
             return self.sampled if chosen else FREE
         full = sum((count * Fraction(each.full) for each, count in chosen.items()), Fraction(0))
-        fresh = max(Fraction(each.fresh) for each in chosen)
+        disjoint: defaultdict[tuple[float, float], Fraction] = defaultdict(Fraction)
+        for each, count in chosen.items():
+            for start, stop, mu_sq in each.disjoint:
+                known, own = disjoint[start, stop], Fraction(mu_sq)
+                disjoint[start, stop] = known + count * own if stop else max(known, own)
         distance = sum((count * Fraction(each.distance) for each, count in chosen.items()), Fraction(0))
-        return Cost(mu_sq=up(full + fresh), distance=up(distance))
+        return Cost(mu_sq=up(full + max(disjoint.values(), default=Fraction(0))), distance=up(distance))
 
     def stretch(self, round_index: int) -> Stretch:
         """The stretch that a round is in; Refused if it is not in the plan."""
@@ -196,7 +211,11 @@ class Price:
     @classmethod
     def from_tree(cls, tree: Mapping[str, Any]) -> Price:
         """The inverse of `tree`."""
-        return cls(tuple(Stretch(*each) for each in tree["stretches"]), Cost(**tree["sampled"]))
+        stretches = (
+            Stretch(first, length, full, tuple(Disjoint(*each) for each in disjoint), distance)
+            for first, length, full, disjoint, distance in tree["stretches"]
+        )
+        return cls(tuple(stretches), Cost(**tree["sampled"]))
 
 
 @dataclass(frozen=True)

@@ -18,15 +18,16 @@ from fedsim.privacy.grid import GridGaussian
 from fedsim.privacy.mechanism import Mechanism, check_unit
 from fedsim.privacy.rounding import shown_up
 from fedsim.privacy.silo_gaussian import SiloGaussian
-from fedsim.protocol.batch import Fresh
+from fedsim.protocol.batch import Batch, Fresh, Part
 from fedsim.protocol.limits import Limits
 from fedsim.protocol.plan import Admitted, Census, Plan, Release, Terms
 from fedsim.protocol.statistics import GRADIENT, GRADIENT_DIFFERENCE, Extent, statistic
-from silos.account import Cost, Price, Stretch, up
+from silos.account import Cost, Disjoint, Price, Stretch, up
 
 if TYPE_CHECKING:
     from fedsim.privacy.sum_mechanism import SumMechanism
 
+_Numbers = tuple[float, tuple[Disjoint, ...], float]  # of a round: those of a `Stretch`
 _MARGIN = 1 + Fraction(1, 10**12)
 """Above the rounding errors of a weight, which are a few units in its last place."""
 
@@ -161,24 +162,37 @@ def _named(
 def price(plan: Plan, admitted: Admitted, mechanism: Mechanism) -> Price:
     """Cost of an admitted plan, round by round, at the silo's noise.
 
-    A plan whose every release is of all records or of Fresh batches, with Gaussian noise, costs mu^2; any
-    other costs what its accountant found, (epsilon_guaranteed, delta), and as a whole. Refused if the
-    mechanism guarantees nothing, or the plan has no finite price.
+    A plan whose batches are not drawn at random, with Gaussian noise, costs mu^2; any other costs what its
+    accountant found, (epsilon_guaranteed, delta), and as a whole. Refused if the mechanism guarantees
+    nothing, or the plan has no finite price.
     """
     if not mechanism.private or not admitted.noise_multiplier > 0:
         raise Refused("a run without noise has no price")
     terms, z = admitted.terms, admitted.noise_multiplier
     if compose(plan.census(terms.rounds), terms.n).sampled or not mechanism.squares_add:
         own = Cost(epsilon=float(admitted.epsilon_guaranteed), delta=float(terms.delta))
-        return Price(_stretches((r, (0.0, 0.0, 0.0)) for r in terms.rounds), own)
+        return Price(_stretches((r, (0.0, (), 0.0)) for r in terms.rounds), own)
 
     @cache  # rounds are alike as a rule
-    def numbers(census: Census) -> tuple[float, float, float]:
-        fresh = [entry for entry in census if isinstance(entry[0].batch, Fresh)]
-        full = [entry for entry in census if entry not in fresh]
-        return _mu_sq(full, terms.n, z), _mu_sq(fresh, terms.n, z), _distance(mechanism, census, z)
+    def numbers(census: Census) -> _Numbers:
+        places: dict[tuple[float, float] | None, list[tuple[Release, int]]] = defaultdict(list)
+        for release, count in census:
+            places[_place(release.batch)].append((release, count))
+        full = _mu_sq(places.pop(None, []), terms.n, z)
+        disjoint = (Disjoint(*place, _mu_sq(some, terms.n, z)) for place, some in places.items() if place)
+        return full, tuple(disjoint), _distance(mechanism, census, z)
 
     return Price(_stretches((r, numbers(plan.census([r]))) for r in terms.rounds))
+
+
+def _place(batch: Batch) -> tuple[float, float] | None:
+    """`Disjoint`'s; None for a batch of all units."""
+    match batch:
+        case Part(start=start, stop=stop):
+            return start, stop
+        case Fresh():
+            return 0.0, 0.0
+    return None
 
 
 def _mu_sq(part: Sequence[tuple[Release, int]], n: int, z: float) -> float:
@@ -191,7 +205,7 @@ def _distance(mechanism: Mechanism, census: Census, z: float) -> float:
     return 0.0 if distance is None else up(_MARGIN * Fraction(distance(census, z)))
 
 
-def _stretches(rounds: Iterable[tuple[int, tuple[float, float, float]]]) -> tuple[Stretch, ...]:
+def _stretches(rounds: Iterable[tuple[int, _Numbers]]) -> tuple[Stretch, ...]:
     found: list[Stretch] = []
     for index, numbers in rounds:
         last = found[-1] if found else None

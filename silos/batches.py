@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fedsim.common.errors import Refused
-from fedsim.protocol.batch import Batch, Fresh, Full, Poisson, Subsample, WithReplacement
+from fedsim.protocol.batch import Batch, Fresh, Full, Part, Poisson, Subsample, WithReplacement, check_parts
 from fedsim.protocol.plan import Plan
 from silos.entropy import Entropy, Purpose
 from silos.records import Records
@@ -24,9 +24,9 @@ Position = tuple[int, int]  # a place in the plan: (round, ask within the round)
 class Batches:
     """Draws a cohort's batches.
 
-    Fresh batches come from one secret permutation a silo, cut at bounds that follow from the plan
-    alone (never from a cursor), so that an answer given again uses the same records and no record
-    can be reached twice.
+    Fresh batches and parts come from one secret permutation a silo, cut at bounds that follow from the plan
+    alone (never from a cursor), so that an answer given again uses the same records, and no record is in two
+    Fresh batches, or in two parts.
     """
 
     def __init__(
@@ -41,9 +41,9 @@ class Batches:
         """`sizes`: each member's public number of units; batches are drawn from the units that there are."""
         self._sizes = sizes
         self._records, self._entropy, self._plan = records, entropy, plan
-        fresh = _fresh_asks(plan)
-        drawing = records.drawing(range(len(names))) if fresh else ()
-        bounds = {m: _bounds(fresh, rounds[m], records.sizes[m], names[m]) for m in drawing}
+        cut_asks = _cut_asks(plan)
+        drawing = records.drawing(range(len(names))) if cut_asks else ()
+        bounds = {m: _bounds(cut_asks, rounds[m], records.sizes[m], names[m]) for m in drawing}
         self._bounds = {member: own for member, own in bounds.items() if own}
         cut = list(self._bounds)
         streams = entropy.streams(cut, 0, Purpose.PERMUTATION)
@@ -72,7 +72,7 @@ class Batches:
             self._singles[batch] = all(batch.size(n) == 1 for n in set(self._sizes))
         return self._singles[batch]
 
-    def _fresh(self, member: int, position: Position) -> np.ndarray:
+    def _cut(self, member: int, position: Position) -> np.ndarray:
         start, stop = self._bounds[member][position]
         return self._order[member][start:stop]
 
@@ -93,9 +93,9 @@ class RoundBatches:
         records, divisors = self._all._records, self._all._divisor(batch, self._members)
         if isinstance(batch, Full):
             return records.full(self._members), divisors
-        if isinstance(batch, Fresh):
+        if isinstance(batch, Fresh | Part):
             position = (self._round, self._ask)
-            chosen = [self._all._fresh(member, position) for member in self._own]
+            chosen = [self._all._cut(member, position) for member in self._own]
             return records.batch(self._own, chosen), divisors
         return records.batch(self._own, self._drawn(batch)), divisors
 
@@ -135,27 +135,34 @@ def _draw(stream: np.random.Generator, batch: Subsample | WithReplacement | Pois
     return stream.integers(n, size=1) if size == 1 else stream.choice(n, size, replace=False, shuffle=False)
 
 
-def _fresh_asks(plan: Plan) -> dict[int, list[tuple[int, Fresh]]]:
-    """The asks with fresh batches, by round: [(ask, batch)]."""
+def _cut_asks(plan: Plan) -> dict[int, list[tuple[int, Fresh | Part]]]:
+    """The asks with fresh batches or parts, by round: [(ask, batch)]."""
     found = {
-        r: [(a, ask.batch) for a, ask in enumerate(asks) if isinstance(ask.batch, Fresh)]
+        r: [(a, ask.batch) for a, ask in enumerate(asks) if isinstance(ask.batch, Fresh | Part)]
         for r, asks in enumerate(plan.rounds)
     }
     return {r: asks for r, asks in found.items() if asks}
 
 
 def _bounds(
-    fresh: dict[int, list[tuple[int, Fresh]]], rounds: Iterable[int], n: int, name: str
+    cut: dict[int, list[tuple[int, Fresh | Part]]], rounds: Iterable[int], n: int, name: str
 ) -> dict[Position, tuple[int, int]]:
-    """Where each fresh batch of the silo's own rounds begins and ends in its permutation."""
+    """Where each fresh batch or part of the silo's own rounds begins and ends in its permutation."""
     bounds: dict[Position, tuple[int, int]] = {}
     start = 0
     # `cost` refuses such a plan too, by its counts alone. This one guards what is drawn: slices past the
     # end of the permutation would be short batches without a word, also where nothing is priced.
-    for r in rounds:
-        for a, batch in fresh.get(r, ()):
-            bounds[r, a] = start, start + batch.size(n)
-            start += batch.size(n)
+    own = [(r, a, batch) for r in rounds for a, batch in cut.get(r, ())]
+    try:
+        check_parts((batch for _, _, batch in own), n)
+    except Refused as refusal:
+        raise Refused(f"silo {name!r}: {refusal}") from None
+    for r, a, batch in own:
+        if isinstance(batch, Part):
+            bounds[r, a] = batch.bounds(n)
+            continue
+        bounds[r, a] = start, start + batch.size(n)
+        start += batch.size(n)
     if start > n:
         raise Refused(
             f"silo {name!r}: the plan's fresh batches need {start} units, the silo has {n} "

@@ -31,7 +31,6 @@ from fedsim.data.source import Floats, Ints, Labels, Target
 from fedsim.deployment import certs
 from fedsim.deployment.federation_file import load_federation
 from fedsim.deployment.offers import deployable
-from fedsim.protocol.batch import Fresh, Full
 from fedsim.protocol.unit import PersonAccount, Record, stated
 from fedsim.scenario.load import code_of, relative
 from fedsim.scenario.model import Scenario
@@ -279,7 +278,7 @@ def lifetime(epsilon: float, delta: float, sampled: bool) -> dict[str, Any]:
 def _one_by_one(resolved: Resolved) -> bool:
     """Whether an account adds the prices of whole runs, because their squares do not add."""
     releases = resolved.trace.plan.census()
-    sampled = any(not isinstance(release.batch, Full | Fresh) for release, _ in releases)
+    sampled = any(release.batch.random for release, _ in releases)
     return sampled or not resolved.mechanism.squares_add
 
 

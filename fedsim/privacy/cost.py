@@ -16,6 +16,10 @@ other silos (each release may depend on all earlier ones).
   release, of at most the largest mu; averaging over permutations keeps the bound, since the hockey-stick
   divergence is jointly convex (parallel composition). A census that needs more
   than n records has no disjoint batches: refused.
+* *Part.* As Fresh, but a batch may be asked for many times: given the permutation, the record that differs
+  is in one part at most, whose releases compose adaptively. mu^2 adds within a part, and the largest part
+  counts. A census whose parts overlap, or that has Fresh batches too, is refused
+  (`protocol.batch.check_parts`).
 * *Subsample.* K-subset without replacement, q = K/n: h'(eps') = q h(eps; mu) with
   eps' = ln(1 + q (e^eps - 1)) (`pairs.SubsampledPair`).
 * *WithReplacement.* K draws; a record drawn j times moves the sum by up to 2 C j. With
@@ -23,7 +27,8 @@ other silos (each release may depend on all earlier ones).
   (`pairs.WithReplacementPair`). `attainable` has a lower bound for comparison.
 * *Poisson.* (1-q) N(0) + q N(C) against (1-q) N(0) + q N(-C) (`pairs.PoissonPair`). Where a unit is added
   or removed: (1-q) N(0) + q N(C) against N(0), in both orders (`pairs.AddRemovePair`).
-* *Mixed.* mu^2 = sum over Full + max over Fresh is one Gaussian pair, composed with the others.
+* *Mixed.* mu^2 = sum over Full + max over Fresh batches or parts is one Gaussian pair, composed with the
+  others.
 
 Without sampling the number is the exact Gaussian epsilon, rounded up. With sampling it is an upper bound
 by construction (`loss`), about 1e-4 above the epsilon of the composed pairs.
@@ -44,7 +49,7 @@ et al. 2024, arXiv 2405.20769 (sampling without replacement); Balle, Barthe and 
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -54,7 +59,7 @@ import numpy as np
 
 from fedsim.common.errors import Refused
 from fedsim.privacy import gaussian
-from fedsim.protocol.batch import Fresh, Full, Poisson, Subsample, WithReplacement
+from fedsim.protocol.batch import Batch, Fresh, Part, Poisson, Subsample, WithReplacement, check_parts
 from fedsim.protocol.plan import Census, Release
 
 if TYPE_CHECKING:  # loaded where batches are sampled
@@ -69,7 +74,8 @@ def epsilon(census: Census, n: int, noise_multiplier: float, delta: float) -> fl
     """Return eps at which answering `census` is (eps, delta)-DP (module docstring), delta in (0, 1).
 
     Equal entries of the census add up; the silo has n >= 1 units, and noise_multiplier is z = sigma / L2
-    sensitivity >= 0 of a release of weight 1. Refused if the Fresh batches hold more than n records together.
+    sensitivity >= 0 of a release of weight 1. Refused if the Fresh batches hold more than n records together,
+    or parts are not disjoint.
 
     Thirty releases of all records, ten of batches that share none, thirty of a tenth of the records:
 
@@ -105,7 +111,7 @@ def epsilons(census: Census, cases: Sequence[tuple[int, float, float]]) -> list[
 class Composition:
     """A census for given n, with equal releases together."""
 
-    weight: float  # mu z of the Full and Fresh part, one Gaussian release
+    weight: float  # mu z of what is not drawn at random, one Gaussian release
     # the pairs of the other releases at z = 1, where mu is the weight, with their counts
     sampled: tuple[tuple[SampledPair, int], ...]
 
@@ -174,26 +180,33 @@ def compose(census: Census, n: int) -> Composition:
     """Sort the releases of `census` by how they compose for a silo of n records."""
     if n < 1:
         raise ValueError(f"n: {n} is not a positive number of records")
-    full, largest_fresh = 0.0, 0.0
+    full = 0.0
+    disjoint: defaultdict[Batch, float] = defaultdict(
+        float
+    )  # mu^2 z^2 of the records of a part; the largest of Fresh batches
     sampled: Counter[SampledPair] = Counter()
     for release, count in _distinct(census, n):
         part = _sampled(release, n)
         if part is not None:
             sampled[part] += count
         elif isinstance(release.batch, Fresh):
-            largest_fresh = max(largest_fresh, release.weight)
+            disjoint[release.batch] = max(disjoint[release.batch], release.weight**2)
+        elif isinstance(release.batch, Part):
+            disjoint[release.batch] += count * release.weight**2
         else:
             full += count * release.weight**2
-    return Composition(math.hypot(math.sqrt(full), largest_fresh), tuple(sampled.items()))
+    most = max(disjoint.values(), default=0.0)
+    return Composition(math.hypot(math.sqrt(full), math.sqrt(most)), tuple(sampled.items()))
 
 
 def _distinct(census: Census, n: int) -> list[tuple[Release, int]]:
-    """Add up equal entries, drop what releases nothing, and refuse Fresh batches that cannot be disjoint."""
+    """Add up equal entries, drop what releases nothing, and refuse batches that cannot be disjoint."""
     counts: Counter[Release] = Counter()
     for release, count in census:
         if count < 0 or not 0 <= release.weight < math.inf:
             raise ValueError(f"census: {count} releases of weight {release.weight}")
         counts[release] += count
+    check_parts((release.batch for release, count in counts.items() if count), n)
     fresh = sum(
         count * release.batch.size(n) for release, count in counts.items() if isinstance(release.batch, Fresh)
     )
@@ -204,7 +217,7 @@ def _distinct(census: Census, n: int) -> list[tuple[Release, int]]:
 
 def _sampled(release: Release, n: int) -> SampledPair | None:
     """Return the pair of `release` at z = 1; None where every record, or each record once, is used."""
-    if isinstance(release.batch, Full | Fresh):
+    if not release.batch.random:
         return None
     from fedsim.privacy.pairs import AddRemovePair, PoissonPair, SubsampledPair, WithReplacementPair
 
@@ -217,6 +230,7 @@ def _sampled(release: Release, n: int) -> SampledPair | None:
         case Poisson(fraction=q):
             kind = AddRemovePair if release.one_sided else PoissonPair
             return None if q >= 1 else kind(release.weight, q)
+    return None
 
 
 def together(census: Census, silos: int, summed: bool = False) -> Census:
@@ -224,7 +238,7 @@ def together(census: Census, silos: int, summed: bool = False) -> Census:
 
     **Guarantee.** With equal noise in each silo, `epsilon` of it bounds the joint transcript of the silos
     with respect to that person's data in all of them. If each has noise of its own, it is adaptive
-    composition: a release counts once a silo, and the Fresh parts, of which a person meets one in each silo,
+    composition: a release counts once a silo, and Fresh batches, of which a person meets one in each silo,
     add as mu^2. Silos whose answers are `summed` under one noise do not compose: the person moves each sum by
     a term of every silo, so that a release has so many times its mu (group privacy); batches drawn at random
     are not covered there.
@@ -249,12 +263,12 @@ def compose_runs(censuses: Sequence[Census], n: int) -> Composition:
     **Guarantee.** Its `epsilon(z, delta)` bounds the joint transcript of a silo that answers every census on
     the same n records with base noise multiplier z and fresh noise, batches and permutations for each; later
     plans may depend on earlier answers. It is adaptive composition (thesis Lemma 10) of what `compose` finds
-    for each plan alone: the pairs of sampled releases are listed together, and the Full and Fresh parts, one
+    for each plan alone: the pairs of sampled releases are listed together, and what is not sampled, one
     Gaussian release of mu_r = weight_r / z for plan r, add as mu^2 = sum_r mu_r^2.
 
-    A record meets one Fresh batch of *each* plan, so that Fresh parts add over plans though not within one:
-    pooling the censuses and composing once would take the largest only. Refused if the Fresh batches of one
-    plan hold more than n records.
+    A record meets one Fresh batch, or part, of *each* plan, so that they add over plans though not within
+    one: pooling the censuses and composing once would take the largest only. Refused if the Fresh batches of
+    one plan hold more than n records.
 
     >>> from fedsim.protocol.batch import Fresh
     >>> from fedsim.protocol.plan import Release

@@ -12,13 +12,13 @@ import numpy as np
 from fedsim.privacy import calibrate, cost
 from fedsim.privacy.calibrate import Budget
 from fedsim.privacy.mechanism import Mechanism, Noise
-from fedsim.protocol.batch import Fresh, Full
+from fedsim.protocol.batch import KINDS
 from fedsim.protocol.plan import Ask, Census
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-_UNSAMPLED = {Full.sampler, Fresh.sampler}
+_UNSAMPLED = {kind.sampler for kind in KINDS if not kind.random}
 
 
 @dataclass(frozen=True)

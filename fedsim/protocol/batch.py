@@ -7,14 +7,23 @@ without a price can be asked for.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from itertools import pairwise
+from typing import Annotated, ClassVar, get_args
 
 from pydantic import Field
 
+from fedsim.common.errors import InputError, Refused
 from fedsim.common.section import Choice, Shorthand
 
 Fraction = Annotated[float, Field(ge=1e-9, le=1, description="share of the silo's records in a batch")]
+Place = Annotated[float, Field(ge=0, le=1, description="share of the silo's records before it")]
+
+
+def _whole(share: float, n: int) -> int:
+    """floor(share n); the tolerance keeps 0.1 * 30 at 3."""
+    return math.floor(share * n + 1e-9)
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +34,7 @@ class Full:
     """
 
     sampler: ClassVar[str] = "full"
+    random: ClassVar[bool] = False  # whether every ask draws its own
 
     def size(self, n: int) -> int:
         """K: the number of records in a batch, which the clipped sum is divided by."""
@@ -35,6 +45,7 @@ class Full:
 class _FractionSampler:
     """A sampler of a share of the records."""
 
+    random: ClassVar[bool] = True
     fraction: Fraction
 
     def __post_init__(self) -> None:
@@ -93,13 +104,59 @@ class Fresh(_FractionSampler):
     """
 
     sampler: ClassVar[str] = "fresh"
+    random: ClassVar[bool] = False
 
     def size(self, n: int) -> int:
-        """K = floor(fraction n), at least one; the tolerance keeps 0.1 * 30 at 3."""
-        return max(1, math.floor(self.fraction * n + 1e-9))
+        """K = floor(fraction n), at least one."""
+        return max(1, _whole(self.fraction, n))
 
 
-Batch = Annotated[
-    Full | Subsample | WithReplacement | Poisson | Fresh, Choice("sampler"), Shorthand("sampler")
-]
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The records between two places of the silo's secret order, as often as it is asked for.
+
+    K = floor(stop n) - floor(start n) records. Two parts of a plan are equal or have no record in common, and
+    no plan has both parts and fresh batches: then a record is in one part only.
+    """
+
+    sampler: ClassVar[str] = "part"
+    random: ClassVar[bool] = False
+    start: Place
+    stop: Place
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.start < self.stop <= 1:
+            hint = f"above batch.start, which is {self.start:g} and at least 0, and at most 1"
+            raise InputError("batch.stop", self.stop, hint)
+
+    def bounds(self, n: int) -> tuple[int, int]:
+        """Where it begins and ends among n units."""
+        return _whole(self.start, n), _whole(self.stop, n)
+
+    def size(self, n: int) -> int:
+        """K; 0 where the silo is too small for it, which admission refuses (`check_parts`)."""
+        start, stop = self.bounds(n)
+        return stop - start
+
+
+_Any = Full | Subsample | WithReplacement | Poisson | Fresh | Part
+KINDS = get_args(_Any)
+Batch = Annotated[_Any, Choice("sampler"), Shorthand("sampler")]
 FULL = Full()
+
+
+def check_parts(batches: Iterable[Batch], n: int) -> None:
+    """Refuse parts that overlap, hold none of n units, or stand beside fresh batches: a record may then be
+    in several, where the accountant counts one.
+    """
+    known = set(batches)
+    parts = sorted((b for b in known if isinstance(b, Part)), key=lambda part: (part.start, part.stop))
+    if parts and any(isinstance(batch, Fresh) for batch in known):
+        raise Refused("the plan has fresh batches and parts, which may share units; use one of the two")
+    for part in parts:
+        if part.size(n) < 1:
+            raise Refused(f"the part from {part.start:g} to {part.stop:g} holds none of the silo's {n} units")
+    for one, other in pairwise(parts):
+        if other.start < one.stop:
+            both = f"from {one.start:g} to {one.stop:g} and from {other.start:g} to {other.stop:g}"
+            raise Refused(f"the plan's parts {both} overlap; two parts are equal, or disjoint")

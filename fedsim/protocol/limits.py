@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import torch
 
 from fedsim.common.errors import Refused
-from fedsim.protocol.batch import Fresh, Full
 from fedsim.protocol.groups import Cells
 from fedsim.protocol.plan import Ask, Plan, QueryShape
 from fedsim.protocol.statistics import COSTED_GRADIENT, MOST_MODELS, passes, shapes_of, size_of, statistic
@@ -99,7 +98,7 @@ class Limits:
             raise Refused("an ask of the plan has no query")
         for query in ask.queries:
             self._check_shape(query, dimension, features)
-            if not (statistic(query.statistic).sampled or isinstance(ask.batch, Full | Fresh)):
+            if ask.batch.random and not statistic(query.statistic).sampled:
                 hint = "it has no price for such batches; use full or fresh ones"
                 raise Refused(f"{query.statistic} on {ask.batch}: {hint}")
         sizes = [max(_LEAST_NUMBERS, size_of(query, dimension, features)) for query in ask.queries]

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from fedsim.protocol.batch import Batch, Fresh, Full, Poisson
+from fedsim.protocol.batch import Batch, Poisson
 from fedsim.protocol.statistics import Extent, extent, statistic
 from fedsim.protocol.statistics import QueryShape as QueryShape
 from fedsim.protocol.unit import RECORD, Person, Record
@@ -69,7 +69,7 @@ class Plan:
     @property
     def sampled(self) -> bool:
         """Whether a batch leaves records out at random."""
-        return any(not isinstance(ask.batch, Full | Fresh) for ask in self.asks)
+        return any(ask.batch.random for ask in self.asks)
 
     @property
     def queries(self) -> set[QueryShape]:

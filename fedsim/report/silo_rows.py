@@ -170,7 +170,7 @@ def spend(outcome: Outcome) -> list[SiloSpend]:
     if not statements or outcome.main == "nonprivate":
         return []
     plan, gaussian = outcome.resolved.trace.plan, cache(cost.epsilon)
-    sampled = any(release.batch.sampler not in ("full", "fresh") for release, _ in plan.census())
+    sampled = plan.sampled
     rows = []
     for statement in chosen(statements):
         terms, price = statement.admitted.terms, _price(outcome, statement.admitted) or gaussian

@@ -15,7 +15,7 @@ from fedsim.common.errors import InputError
 from fedsim.common.objects import changed, stand, standing_by
 from fedsim.common.plugins import file_of
 from fedsim.common.section import validated
-from fedsim.protocol.batch import Fresh, Full, Poisson, Subsample, WithReplacement
+from fedsim.protocol.batch import KINDS
 from fedsim.protocol.contract import Algorithm
 
 
@@ -85,7 +85,7 @@ class GivenAlgorithm(AlgorithmSection):
 
 
 def _plain(value: Any) -> Any:
-    if isinstance(value, Full | Subsample | WithReplacement | Poisson | Fresh):
+    if isinstance(value, KINDS):
         return {"sampler": value.sampler, **asdict(value)}
     if isinstance(value, bool | int | float | str | None):
         return value

@@ -47,7 +47,14 @@ MOST_ROUNDS = 500
 """Rounds beyond which noise is too small to matter; what is left is optimisation error."""
 NETWORK = {"clip_norm": 1.0, "step_size": 1.0}
 """A network has no public bound: a round moves its parameters at most by 1, plus noise."""
-_WITHOUT_RULE = ("fedadam", "prox_svrg", "prox_pl_svrg", "prox_spider", "spider_alternate")
+_WITHOUT_RULE = (
+    "fedadam",
+    "localized_accelerated_sgd",
+    "prox_svrg",
+    "prox_pl_svrg",
+    "prox_spider",
+    "spider_alternate",
+)
 """Algorithms whose steps are no gradient steps, or whose plans release differences too."""
 
 

@@ -15,13 +15,12 @@ from fedsim.common.errors import InputError, PluginError, Refused, suggest
 from fedsim.common.plugins import module_of
 from fedsim.common.process import one_thread
 from fedsim.isolated.parts import confined, new_child
-from fedsim.protocol.batch import FULL, Batch, Fresh, Full, Poisson, Subsample, WithReplacement
+from fedsim.protocol.batch import FULL, KINDS, Batch
 from fedsim.protocol.blame import Blame, raised
 from fedsim.protocol.contract import Algorithm
 from fedsim.testing.federations import Example
 from fedsim.testing.properties import PROPERTIES, AlgorithmTests, Property
 
-_BATCHES = Full | Subsample | WithReplacement | Poisson | Fresh
 _STEPS = (1.0, 0.3, 0.1, 0.03, 0.01)
 _TOLERANCE = 0.008
 _SHORT, _LONG = 4, 500  # rounds
@@ -131,7 +130,7 @@ def _example(kind: type[Algorithm], given: Mapping[str, Any]) -> Example:
 
 def _batches(kind: type[Algorithm], batch: Batch) -> dict[str, Batch]:
     hints = get_type_hints(kind)
-    own = [each for each in fields(kind) if isinstance(each.default, _BATCHES) or _is_batch(hints[each.name])]  # type: ignore[arg-type]
+    own = [each for each in fields(kind) if isinstance(each.default, KINDS) or _is_batch(hints[each.name])]  # type: ignore[arg-type]
     return {each.name: batch for each in own}
 
 
@@ -146,7 +145,7 @@ def _check_complete(kind: type[Algorithm], given: Mapping[str, Any]) -> None:
 
 
 def _is_batch(hint: Any) -> bool:
-    return get_origin(hint) is not None and set(get_args(hint)) <= set(get_args(_BATCHES))
+    return get_origin(hint) is not None and set(get_args(hint)) <= set(KINDS)
 
 
 @dataclass(frozen=True)

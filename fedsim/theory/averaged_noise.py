@@ -17,7 +17,7 @@ from typing import Protocol
 from fedsim.privacy.calibrate import Budget, noise_multipliers
 from fedsim.privacy.cost import compose
 from fedsim.privacy.sum_mechanism import SumMechanism
-from fedsim.protocol.batch import FULL, Batch, Fresh, Full
+from fedsim.protocol.batch import FULL, Batch
 from fedsim.protocol.plan import Census, Release
 from fedsim.protocol.pool import Pool
 from fedsim.protocol.statistics import GRADIENT
@@ -64,7 +64,7 @@ class AveragedNoise:
         """z_i of each silo; one that is in a round is in 1 + (R - 1) share_i of the R rounds on average."""
         plans = {share: _census(plan, share) for share in set(self.shares)}
         silos = list(zip(self.budgets, self.shares, strict=True))
-        if not all(isinstance(kind.batch, Full | Fresh) for kind in plan):
+        if any(kind.batch.random for kind in plan):
             return [_calibrated(budget, plans[share]) for budget, share in silos]
         # A closed form is linear in the weight of the plan, which is the same for every n.
         most = max(budget.n for budget in self.budgets)

@@ -36,8 +36,8 @@ every_pair = pytest.mark.parametrize(
 
 
 def test_every_registered_algorithm_of_steps_has_a_row() -> None:
-    """Those of other statistics than gradients have tests of their own."""
-    of_steps = [name for name, kind in algorithms().items() if not getattr(kind, "any_size", False)]
+    """Those of other statistics than gradients, and of parts, have tests of their own."""
+    of_steps = [name for name, kind in algorithms().items() if "batch" in kind.__dataclass_fields__]
     assert [row.name for row in sorted(ROWS, key=lambda row: row.name)] == of_steps
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from scipy import stats
 
-from fedsim.protocol.batch import FULL, Batch, Fresh, Poisson, Subsample, WithReplacement
+from fedsim.protocol.batch import FULL, Batch, Fresh, Part, Poisson, Subsample, WithReplacement
 from fedsim.protocol.contract import Query
 from fedsim.testing.attacks.cohorts import Heard
 from fedsim.testing.attacks.likelihood import Places, Scores, draws
@@ -87,6 +87,22 @@ def test_a_record_is_in_one_fresh_batch_or_in_none():
         for where, share in enumerate((0.3, 0.3, 0.4))
     )
     nothing = math.prod(_normal(each, batch, 0.0) for each in made)
+    assert scores.ratios()[0] == pytest.approx(math.log(total / nothing), rel=1e-9)
+
+
+def test_a_record_is_in_one_part_whose_answers_add():
+    """Two answers of one part and one of another; a fifth of the records are in neither."""
+    scores, made = Scores(1, N, Z), []
+    for seed, batch in enumerate((Part(0, 0.3), Part(0, 0.3), Part(0.5, 1))):
+        query, answer, place = _made(seed)
+        place = Places(place.base, torch.zeros_like(place.first), place.second)
+        made.append((batch, (query, answer, place)))
+        scores.add(batch, Heard((Query("gradient", (), 0.5, batch, 1.5),), (answer,)), [place])
+    total = sum(
+        share * math.prod(_normal(each, batch, each[2].second * (batch == where)) for batch, each in made)
+        for where, share in ((Part(0, 0.3), 0.3), (Part(0.5, 1), 0.5), (None, 0.2))
+    )
+    nothing = math.prod(_normal(each, batch, 0.0) for batch, each in made)
     assert scores.ratios()[0] == pytest.approx(math.log(total / nothing), rel=1e-9)
 
 

@@ -34,6 +34,7 @@ from silos.records import Records, clipped_sum
 SILO, TESTS = 2, 10  # of the noise
 SAMPLERS: list[Any] = [
     "full",
+    {"sampler": "part", "start": 0.25, "stop": 0.5},
     *({"sampler": name, "fraction": 0.25} for name in ("fresh", "subsample", "poisson", "with_replacement")),
 ]
 ALGORITHMS: dict[str, dict[str, Any]] = {

@@ -1,6 +1,7 @@
 """The guarantee of a plan: published values, the algebra of composition, edges."""
 
 import math
+from itertools import permutations
 
 import pytest
 from hypothesis import given, settings
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 from fedsim.common.errors import Refused
 from fedsim.privacy import cost, gaussian, loss, verify
 from fedsim.privacy.pairs import GaussianPair, PoissonPair, SubsampledPair, profile
-from fedsim.protocol.batch import FULL, Fresh, Poisson, Subsample, WithReplacement
+from fedsim.protocol.batch import FULL, Fresh, Part, Poisson, Subsample, WithReplacement
 from fedsim.protocol.plan import Release
 
 N, K, ROUNDS = 1238, 443, 35
@@ -117,6 +118,44 @@ def test_fresh_batches_that_cannot_be_disjoint_are_refused():
 def test_fresh_batches_of_one_record_at_least_are_counted_as_such():
     with pytest.raises(Refused, match="20 fresh units, the silo has 10"):
         cost.epsilon((releases(Fresh(0.01), 20),), 10, 1.0, 1e-4)
+
+
+def test_a_part_of_all_records_costs_what_full_batches_do():
+    part, full = ((releases(batch, 7, weight=0.8),) for batch in (Part(0, 1), FULL))
+    assert cost.epsilon(part, N, 2.0, DELTA) == cost.epsilon(full, N, 2.0, DELTA)
+
+
+def test_disjoint_parts_asked_once_cost_what_fresh_batches_do():
+    parts = tuple(releases(Part(k / 8, (k + 1) / 8)) for k in range(8))
+    assert cost.epsilon(parts, N, 2.0, DELTA) == cost.epsilon((releases(Fresh(1 / 8), 8),), N, 2.0, DELTA)
+
+
+def test_releases_add_within_a_part_and_the_largest_part_counts():
+    census = (releases(Part(0, 0.3), 4), releases(Part(0.3, 1), 2, weight=1.5), releases(FULL, 3))
+    mu = math.sqrt(max(4, 2 * 1.5**2) + 3) / 2.0
+    assert cost.epsilon(census, N, 2.0, DELTA) == pytest.approx(float(gaussian.epsilon(mu, DELTA)), rel=1e-9)
+
+
+@pytest.mark.parametrize("weights", [(1.0, 1.0), (2.0, 0.5)])
+def test_the_price_bounds_the_sum_over_permutations(weights):
+    """Four records, two parts of two asked 3 and 5 times: the mean over the 24 orders of the profile of what
+    record 0 then meets; the same where all parts cost the same.
+    """
+    parts, counts = (Part(0, 0.5), Part(0.5, 1)), (3, 5)
+    weights = (weights[0] / math.sqrt(3), weights[1] / math.sqrt(5))
+    census = tuple(releases(part, count, w) for part, count, w in zip(parts, counts, weights, strict=True))
+    z, epsilon = 1.7, 0.8
+    priced = profile(GaussianPair(cost.compose(census, 4).weight / z), epsilon)
+    mean = 0.0
+    for order in permutations(range(4)):
+        mu_sq = 0.0
+        for part, count, weight in zip(parts, counts, weights, strict=True):
+            start, stop = part.bounds(4)
+            mu_sq += count * (weight / z) ** 2 if 0 in order[start:stop] else 0.0
+        mean += profile(GaussianPair(math.sqrt(mu_sq)), epsilon) / 24
+    if weights[0] * math.sqrt(3) == weights[1] * math.sqrt(5):
+        assert mean == pytest.approx(priced, rel=1e-9)
+    assert 0 < mean <= priced * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("batch", [Subsample(0.2), Poisson(0.2)])

@@ -12,10 +12,14 @@ import torch
 from scipy import stats
 from support.helpers import FALSE_ALARM, alike, asking, divisor, open_gate, scripted
 
-from fedsim.common.errors import Refused
+from fedsim.common.errors import InputError, Refused
+from fedsim.privacy.registry import GAUSSIAN
 from fedsim.problems.glm import LinearRegression
-from fedsim.protocol.batch import FULL, Batch, Fresh, Full, Poisson, Subsample, WithReplacement
+from fedsim.protocol.batch import FULL, Batch, Fresh, Full, Part, Poisson, Subsample, WithReplacement
 from fedsim.protocol.contract import Query
+from fedsim.protocol.limits import LIMITS
+from fedsim.protocol.plan import Ask, Plan, QueryShape, Terms
+from silos.admission import admit
 from silos.gate import Gate
 
 N = 10
@@ -175,6 +179,33 @@ def test_fresh_batches_are_addressed_by_the_plan_and_not_by_a_cursor():
     np.testing.assert_array_equal(late, forward[1:])
 
 
+def test_parts_are_the_same_records_in_every_round_and_disjoint():
+    batches: list[Batch] = [Part(0, 0.3), Part(0.3, 0.45), Part(0.5, 1), Part(0, 0.3)]
+    used = _drawn(_gate(batches, 3), batches, [2, 0, 1])
+    assert (used == used[0]).all()
+    assert used[0].sum(-1).tolist() == [3, 1, 5, 3]
+    assert (used[0, 0] == used[0, 3]).all()
+    assert used[0, :3].sum(0).max() == 1
+
+
+@pytest.mark.parametrize(
+    ("batches", "why"),
+    [
+        ([Part(0, 0.5), Part(0.4, 1)], "from 0 to 0.5 and from 0.4 to 1 overlap"),
+        ([Part(0, 0.5), Part(0, 1)], "overlap"),
+        ([Part(0, 0.5), Fresh(0.1)], "fresh batches and parts"),
+        ([Part(0.51, 0.59)], "from 0.51 to 0.59 holds none of the silo's 10 units"),
+    ],
+)
+def test_parts_that_overlap_or_are_empty_are_refused_with_the_silos_name(batches, why):
+    with pytest.raises(Refused, match=f"silo 'silo0'.*{why}"):
+        _gate(batches, 1)
+    query = (QueryShape("gradient", 1, 1.0),)
+    plan = Plan((tuple(Ask(batch, query) for batch in batches),))
+    with pytest.raises(Refused, match=f"silo 'a': .*{why}"):
+        admit(plan, [Terms("a", N, 1.0, 1e-5, [0])], GAUSSIAN, LIMITS)
+
+
 def test_a_fresh_permutation_puts_every_record_everywhere():
     used = _drawn_by_all(_gate([Fresh(0.1)], 1, (N,) * 600), [Fresh(0.1)], [0])
     assert _passes(used.sum((0, 1, 2)), np.full(N, 60.0))
@@ -217,6 +248,13 @@ def test_k_by_hand():
     assert [Fresh(q).size(30) for q in (0.001, 0.1, 0.19, 1.0)] == [1, 3, 5, 30]
     assert Poisson(0.25).size(10) == 2.5
     assert Full().size(7) == 7
+    assert [Part(0.1, stop).size(30) for stop in (0.2, 0.19, 1.0)] == [3, 2, 27]
+
+
+@pytest.mark.parametrize(("start", "stop"), [(0.5, 0.5), (0.6, 0.5), (-0.1, 0.5), (0.5, 1.1), (np.nan, 1)])
+def test_a_part_begins_before_it_ends(start, stop):
+    with pytest.raises(InputError, match=r"batch\.stop"):
+        Part(start, stop)
 
 
 # Draws with replacement.

@@ -20,6 +20,7 @@ from fedsim.problems.glm import (
     SoftmaxRegression,
 )
 from fedsim.protocol.batch import FULL, Batch, Fresh, Full, Poisson, Subsample, WithReplacement
+from fedsim.protocol.batch import Part as PartBatch
 from fedsim.protocol.contract import Algorithm, Asker, Memory, Public, Query, Round, ServerHalf
 from fedsim.protocol.limits import Limits
 from fedsim.testing.federations import DELTA as DELTA
@@ -104,6 +105,8 @@ def divisor(batch: Batch, n: int) -> float:
             return q * n
         case Fresh(fraction=q):
             return max(1, math.floor(q * n + 1e-9))
+        case PartBatch(start=start, stop=stop):
+            return math.floor(stop * n + 1e-9) - math.floor(start * n + 1e-9)
 
 
 SiloHalf = Callable[[Tensor, Asker, Memory], Mapping[str, Tensor]]

@@ -27,7 +27,7 @@ from scipy import stats
 from torch import Tensor
 
 from fedsim.problems.glm import GeneralisedLinear
-from fedsim.protocol.batch import FULL, Batch, Fresh, Poisson, Subsample, WithReplacement
+from fedsim.protocol.batch import FULL, Batch, Fresh, Part, Poisson, Subsample, WithReplacement
 from fedsim.protocol.contract import Algorithm, Asker, Memory, Message, PublicProblem, Query
 from fedsim.protocol.plan import Ask, Plan, QueryShape
 from fedsim.protocol.statistics import point_sizes, statistic
@@ -128,7 +128,7 @@ class Places:
 
 
 def draws(batch: Batch, n: int, group: int = 1) -> tuple[Tensor, Tensor]:
-    """j and ln p_j: how many of a group's units are in the batch (of a Fresh one given that one unit is)."""
+    """j and ln p_j: how many of a group's units are in the batch (of disjoint ones given that one is)."""
     size = batch.size(n)
     j = np.arange(1 + (size if isinstance(batch, WithReplacement) else group))
     match batch:
@@ -136,7 +136,7 @@ def draws(batch: Batch, n: int, group: int = 1) -> tuple[Tensor, Tensor]:
             chance = stats.binom.pmf(j, group, q)
         case WithReplacement():
             chance = stats.binom.pmf(j, size, group / n)
-        case Subsample() | Fresh() if isinstance(batch, Subsample) or group > 1:
+        case Subsample() | Fresh() | Part() if isinstance(batch, Subsample) or group > 1:
             chance = stats.hypergeom.pmf(j, n, group, size)
         case _:
             chance = (j == group).astype(float)
@@ -153,7 +153,8 @@ class Scores:
         """`scale`: of a query's noise; `group`: units that differ between the worlds, with equal terms."""
         self._n, self._z, self._scale, self._group = n, noise_multiplier, scale, group
         self._total = torch.zeros(runs, dtype=torch.float64)
-        self._fresh: list[tuple[float, Tensor]] = []
+        # (share of the units, ratio given that the unit is there) of each batch of disjoint ones
+        self._disjoint: dict[object, tuple[float, Tensor]] = {}
 
     def add(self, batch: Batch, heard: Heard, places: Sequence[Places]) -> None:
         """Add an ask's log-likelihood ratio."""
@@ -173,8 +174,11 @@ class Scores:
                 exponent = exponent + j * inner[:, None] - j.square() * square[:, None] / 2
             worlds.append(torch.where(exponent.isnan(), log_chance, exponent).logsumexp(-1))
         ratio = worlds[1] - worlds[0]  # clip 0 releases zero without noise: 0 / 0, which tells nothing
-        if isinstance(batch, Fresh) and self._group == 1:
-            self._fresh.append((batch.size(self._n) / self._n, ratio))
+        if isinstance(batch, Fresh | Part) and self._group == 1:
+            share = batch.size(self._n) / self._n
+            key = batch if isinstance(batch, Part) else len(self._disjoint)
+            _, before = self._disjoint.get(key, (share, torch.zeros_like(ratio)))
+            self._disjoint[key] = share, before + ratio
         else:
             self._total = self._total + ratio
 
@@ -193,9 +197,9 @@ class Scores:
     def ratios(self) -> np.ndarray:
         """ln P(second) / P(first) of each run, (runs,)."""
         total = self._total
-        if self._fresh:  # the record is in one of these batches, or in none of them
-            rest = max(0.0, 1 - sum(share for share, _ in self._fresh))
-            terms = [np.log(share) + ratio for share, ratio in self._fresh]
+        if self._disjoint:  # the record is in one of these batches, or in none of them
+            rest = max(0.0, 1 - sum(share for share, _ in self._disjoint.values()))
+            terms = [np.log(share) + ratio for share, ratio in self._disjoint.values()]
             nowhere = torch.full_like(terms[0], np.log(max(rest, 1e-300)))
             total = total + torch.stack([*terms, nowhere]).logsumexp(0)
         return np.asarray(total)

@@ -22,7 +22,6 @@ from fedsim.common.errors import InputError
 from fedsim.common.files import atomic_file
 from fedsim.common.seeds import generator
 from fedsim.privacy.grid import STEPS
-from fedsim.protocol.batch import Fresh, Full
 from fedsim.protocol.contract import Asker, Query
 from fedsim.protocol.copies import CohortMemory
 from fedsim.protocol.unit import RECORD
@@ -181,7 +180,7 @@ def _write(setting: Setting, silo: int, data: Data, folder: Path) -> Path:
 
 def _policy(setting: Setting, silo: int) -> dict[str, Any]:
     """A lifetime for as many runs as an account has room for: no promise, the records are thrown away."""
-    sampled = any(not isinstance(release.batch, Full | Fresh) for release, _ in setting.census(silo))
+    sampled = any(release.batch.random for release, _ in setting.census(silo))
     share = {"epsilon": 450.0, "delta": 0.49} if sampled else {"epsilon": 0.0, "delta": 0.0}
     epsilon = 500.0 if sampled else 30.0  # above, the distance of discrete noise counts too much
     expires = datetime.now(UTC).date() + timedelta(days=30)
