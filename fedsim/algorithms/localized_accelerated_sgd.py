@@ -68,7 +68,8 @@ class LocalizedAcceleratedSGD:
 
     def _check(self, public: Public) -> None:
         least, last = int(public.sizes.min()), self.parts[-1]
-        if (size := last.size(least)) < _LEAST:
+        start, stop = last.bounds(least)
+        if (size := stop - start) < _LEAST:
             name, most = (
                 public.names[int(public.sizes.argmin())],
                 math.floor(math.log2(max(1, least / _LEAST))),

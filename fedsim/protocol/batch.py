@@ -134,8 +134,10 @@ class Part:
         return _whole(self.start, n), _whole(self.stop, n)
 
     def size(self, n: int) -> int:
-        """K; 0 where the silo is too small for it, which admission refuses (`check_parts`)."""
+        """K; Refused where the silo is too small for it."""
         start, stop = self.bounds(n)
+        if start == stop:
+            raise Refused(f"the part from {self.start:g} to {self.stop:g} holds none of the silo's {n} units")
         return stop - start
 
 
@@ -154,8 +156,7 @@ def check_parts(batches: Iterable[Batch], n: int) -> None:
     if parts and any(isinstance(batch, Fresh) for batch in known):
         raise Refused("the plan has fresh batches and parts, which may share units; use one of the two")
     for part in parts:
-        if part.size(n) < 1:
-            raise Refused(f"the part from {part.start:g} to {part.stop:g} holds none of the silo's {n} units")
+        part.size(n)
     for one, other in pairwise(parts):
         if other.start < one.stop:
             both = f"from {one.start:g} to {one.stop:g} and from {other.start:g} to {other.stop:g}"

@@ -36,6 +36,7 @@ NAMES = [
     "Memory",
     "Message",
     "Moments",
+    "Part",
     "Poisson",
     "Price",
     "Public",
