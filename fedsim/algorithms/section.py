@@ -20,6 +20,8 @@ from fedsim.protocol.contract import Algorithm
 NOT_NUMBERS = ("name", "parameters")  # fields of a section that are none of the algorithm's
 AUTO: Literal["auto"] = "auto"
 """Stands for a number that follows from declared ranges, sizes and budgets (`fedsim.scenario.automatic`)."""
+THEOREM: Literal["theorem"] = "theorem"
+"""Stands for the clip of a theorem on heavy tails (`fedsim.theory.heavy_tails`)."""
 _AUTOMATIC = ("num_rounds", "step_size", "clip_norm")
 DEFAULT: dict[str, str] = {"name": "accelerated_minibatch_sgd", **dict.fromkeys(_AUTOMATIC, AUTO)}
 """The `algorithm` section of scenarios that fedsim writes."""
@@ -54,9 +56,9 @@ class AlgorithmSection(Section):
             if values[key] is None:
                 hint = "is required: the theorem does not set it"
                 raise InputError(f"scenario.algorithm.{key}", None, hint)
-            if values[key] == AUTO:
-                hint = "a number here: auto needs a scenario's data and budgets"
-                raise InputError(f"scenario.algorithm.{key}", AUTO, hint)
+            if values[key] in (AUTO, THEOREM):
+                hint = f"a number here: {values[key]} needs a scenario's data and budgets"
+                raise InputError(f"scenario.algorithm.{key}", values[key], hint)
         try:
             return self.kind(**values)
         except InputError as error:
@@ -101,7 +103,9 @@ def _made(name: str, kind: type[Algorithm]) -> type[AlgorithmSection]:
     members: dict[str, Any] = {"name": (Literal[name], Field(description="the algorithm"))}
     for field in fields(kind):  # type: ignore[arg-type]
         hint = hints[field.name]
-        members[field.name] = _member(_or_auto(hint) if field.name in _AUTOMATIC else hint, field.default)
+        members[field.name] = _member(
+            _or_auto(hint, field.name) if field.name in _AUTOMATIC else hint, field.default
+        )
     model = create_model(short(name), __base__=AlgorithmSection, __doc__=kind.__doc__, **members)
     model.made_from = kind
     model.required = tuple(f.name for f in fields(kind) if f.default is MISSING)  # type: ignore[arg-type]
@@ -114,8 +118,11 @@ def _described(hint: Any) -> str | None:
     return next((info.description for info in get_args(hint) if isinstance(info, FieldInfo)), None)
 
 
-def _or_auto(hint: Any) -> Any:
+def _or_auto(hint: Any, name: str) -> Any:
     described = f"{_described(hint) or 'a number'}; auto: by declared ranges"
+    if name == "clip_norm":
+        described += "; theorem: of heavy tails, by assumptions.moment and moment_bound"
+        return Annotated[hint | Literal["auto", "theorem"], Field(description=described)]
     return Annotated[hint | Literal["auto"], Field(description=described)]
 
 

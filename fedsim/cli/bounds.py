@@ -43,6 +43,10 @@ CLASS = (
     "lower ISRL bounds are for algorithms that compose as advanced composition does (C = 1) and spend at "
     "most about 1/n a round; that is not checked"
 )
+MOMENTS = (
+    "Theorems 57 to 63 bound a moment of gradients in place of their norm: a lower one among them says "
+    "nothing of bounds that rest on L, and is for algorithms that are zCDP, as those with Gaussian noise are"
+)
 Found = Sequence[tuple["Bound", float | None, str]]
 
 
@@ -94,7 +98,8 @@ def _show(scenario: Scenario | None, overrides: Sequence[str], as_json: bool, ru
     if content is not None and content.summary.objective:
         for line in objective(content.summary, content.summary.objective):
             say(console, line)
-    for note in (NOTE, CLASS, *([] if resolved.sums is None else [SUMS])):
+    moments = [] if symbols.moment is None else [MOMENTS]
+    for note in (NOTE, CLASS, *moments, *([] if resolved.sums is None else [SUMS])):
         say(console, f"Note: {note}.")
     if drawn:
         say(console, f"Wrote {', '.join(map(shown, drawn))}")

@@ -7,17 +7,19 @@ from dataclasses import replace
 from typing import Any
 
 from fedsim.algorithms.registry import algorithms
-from fedsim.algorithms.section import AUTO
+from fedsim.algorithms.section import THEOREM
 from fedsim.common.errors import InputError
 from fedsim.privacy.calibrate import Budget
 from fedsim.privacy.registry import MECHANISMS
 from fedsim.problems.composite import L2Ball
+from fedsim.protocol.batch import Fresh
 from fedsim.protocol.statistics import Extent
 from fedsim.scenario.model import PrivacySection, Scenario
 from fedsim.scenario.participation import per_silo
 from fedsim.theory import convex_choice, proximal_choice
-from fedsim.theory.averaged_noise import Noise, SummedNoise, averaged_noise
+from fedsim.theory.averaged_noise import Kind, Noise, SummedNoise, averaged_noise
 from fedsim.theory.choice import Case
+from fedsim.theory.heavy_tails import CLIPS, bias
 from fedsim.theory.participants import law
 from fedsim.theory.stated_noise import Prescribed, stated_noise
 from fedsim.theory.symbols import Constants, Premises, symbols
@@ -57,7 +59,7 @@ def constants(scenario: Scenario) -> Constants:
     stated, constraint = scenario.assumptions, scenario.problem.constraint
     ball = 2 * constraint.radius if isinstance(constraint, L2Ball) else None
     clip = getattr(scenario.algorithm, "clip_norm", None)
-    defaults = {"L": None if clip == AUTO else clip, "D": ball}
+    defaults = {"L": clip if isinstance(clip, int | float) else None, "D": ball}
     missing = {key: value for key, value in defaults.items() if getattr(stated, key) is None}
     return stated.model_copy(update=missing)
 
@@ -110,6 +112,44 @@ def _chosen(scenario: Scenario, premises: Premises, given: Mapping[str, Any]) ->
     derived = CHOICES[name](Case(s, clip, batch, given, noise_of(scenario.privacy, premises)))
     sums = MECHANISMS[scenario.privacy.mechanism].sums_only
     return replace(derived, theorem=f"{derived.theorem}, with secure aggregation") if sums else derived
+
+
+def with_clip(scenario: Scenario, premises: Premises) -> tuple[Scenario, Derived | None]:
+    """The scenario with the clip of its algorithm's theorem on heavy tails in place of `clip_norm: theorem`.
+
+    InputError if the algorithm, its batches or the noise are none of a theorem's, or a constant is missing.
+    """
+    section: Any = scenario.algorithm
+    if getattr(section, "clip_norm", None) != THEOREM:
+        return scenario, None
+    need_privacy(scenario.privacy)
+    if section.name not in CLIPS:
+        hint = f"a number: no theorem on heavy tails is of {section.name}, only of {', '.join(CLIPS)}"
+        raise InputError("scenario.algorithm.clip_norm", THEOREM, hint)
+    rule = CLIPS[section.name]
+    needs = {
+        "algorithm.batch": (isinstance(section.batch, Fresh), "batches of sampler fresh"),
+        "algorithm.strong_convexity": (not rule.curved or section.strong_convexity > 0, "mu > 0"),
+        "algorithm.num_rounds": (isinstance(section.num_rounds, int), "a number of rounds"),
+        "privacy.calibration": (
+            scenario.privacy.calibration == "accountant",
+            "accountant: the noise follows from a budget",
+        ),
+    }
+    for field, (holds, hint) in needs.items():
+        if not holds:
+            part, name = field.split(".")
+            value = getattr(getattr(scenario, part), name)
+            raise InputError(f"scenario.{field}", value, f"clip_norm: theorem ({rule.theorem}) needs {hint}")
+    symbols(premises).need(f"clip_norm: theorem, {rule.theorem}", "moment", "moment_bound")
+    k, r = premises.constants.moment or 0.0, premises.constants.moment_bound or 0.0
+    T, kind = section.num_rounds, Kind(section.batch, section.num_rounds)
+    noise = (premises.dimension * noise_of(scenario.privacy, premises).variance(1.0, kind, [kind])) ** 0.5
+    clip = rule.clip(k, r, noise, T)
+    reason = f"noise of {T} rounds counts as much as the bias of clipping, at moment {k:g} and bound {r:g}"
+    filled = scenario.model_copy(update={"algorithm": section.having(clip_norm=clip)})
+    predicted = {"bias": bias(k, r, clip), "noise": clip * noise}
+    return filled, Derived(rule.theorem, {"clip_norm": clip}, {}, predicted, {"clip_norm": reason})
 
 
 def noise_of(privacy: PrivacySection, premises: Premises) -> Noise:

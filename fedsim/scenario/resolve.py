@@ -42,7 +42,14 @@ from fedsim.protocol.statistics import COSTED_GRADIENT, statistic
 from fedsim.protocol.unit import RECORD
 from fedsim.scenario.algorithm import GivenAlgorithm
 from fedsim.scenario.automatic import step_warning, with_automatic
-from fedsim.scenario.by_theorem import claims, constants, need_privacy, with_numbers, with_stated_noise
+from fedsim.scenario.by_theorem import (
+    claims,
+    constants,
+    need_privacy,
+    with_clip,
+    with_numbers,
+    with_stated_noise,
+)
 from fedsim.scenario.contributions import with_h
 from fedsim.scenario.metric import NO_GROUPS, check_metric
 from fedsim.scenario.model import PrivacySection, Scenario
@@ -208,6 +215,7 @@ def resolve(scenario: Scenario, known: Outline | None = None) -> Resolved:
     claimed = claims(privacy, names, sizes, epsilons, deltas)
     scenario, stages = with_h(scenario, stages, problem.dimension, claimed)
     premises = Premises(names, claimed, weights, active, problem.dimension, constants(scenario))
+    scenario, clipped = with_clip(scenario, premises)
     scenario, automatic = with_automatic(scenario, premises, problem, norms)
     premises = replace(premises, constants=constants(scenario))
     scenario, derived = with_numbers(scenario, premises)
@@ -226,7 +234,7 @@ def resolve(scenario: Scenario, known: Outline | None = None) -> Resolved:
         weights=weights,
         active=active,
         premises=premises,
-        derived=derived or automatic,
+        derived=(derived or automatic) if clipped is None else clipped.beside(derived or automatic),
         prescribed=prescribed,
         stages=stages,
         inner=inner,

@@ -17,6 +17,10 @@ of weights (`fedsim.theory.symbols`); lower and central bounds are proven for eq
 ISRL bounds hold for algorithms that compose as advanced composition does (C = 1) and spend at most about
 1/n a round. What a setting can be checked for is in `fedsim.theory.bound_table`.
 
+Chapter 4 bounds a k-th moment of gradients by r^k in place of L (`fedsim.theory.heavy_tails`). Its privacy is
+(mu^2 / 2)-zCDP, as Gaussian noise has it: there xi is 1 / ((mu n)^2 M), mu a silo's at its epsilon and delta.
+In the mean of N silos noise is averaged as records are, so that N n takes the place of n.
+
 A bound is a formula of the symbols and of xi, the variance of the noise in a coordinate of the mean gradient
 in the unit of L^2; the first functions are what xi stands for. p is short for sqrt(d xi).
 """
@@ -25,6 +29,8 @@ from __future__ import annotations
 
 import math
 
+from fedsim.privacy import gaussian
+from fedsim.privacy.calibrate import Budget
 from fedsim.theory.symbols import Symbols
 
 
@@ -66,6 +72,20 @@ def isrl_lower_log(s: Symbols) -> float:
 def central_lower(s: Symbols) -> float:
     """1 / (eps n N)^2."""
     return 1 / (s.epsilon * s.n * s.N) ** 2
+
+
+def gaussian_isrl(s: Symbols) -> float:
+    """1 / ((mu n)^2 M), or what Theorem 140 puts in its place."""
+    return s.spread(_gaussian)
+
+
+def gaussian_central(s: Symbols) -> float:
+    """1 / (mu n N)^2."""
+    return _gaussian(Budget(s.n, s.epsilon, s.delta)) / s.N**2
+
+
+def _gaussian(silo: Budget) -> float:
+    return 1 / (float(gaussian.mu(silo.epsilon, silo.delta)) * silo.n) ** 2
 
 
 def _oracle_log(s: Symbols) -> float:
@@ -182,3 +202,39 @@ def nonconvex_lower(s: Symbols, xi: float) -> float:
     """Theorem 46, of the squared gradient: L^2 min(1, d xi)."""
     (L,) = s.need("the bound", "L")
     return L**2 * min(1.0, s.d * xi)
+
+
+def clipped_convex(s: Symbols, xi: float) -> float:
+    """Theorem 59 (clipped AC-SA), with a = (beta D / r)^(1/4) p:
+
+    r D (1 / sqrt(n N) + max(a^(4 (k-1) / (5k-1)), p^((k-1)/k))).
+    """
+    k, r, D, beta = s.need("the bound", "moment", "moment_bound", "D", "beta")
+    p = math.sqrt(s.d * xi)
+    steps = math.pow(math.pow(beta * D / r, 0.25) * p, 4 * (k - 1) / (5 * k - 1))
+    return r * D * (1 / math.sqrt(s.n * s.N) + max(steps, math.pow(p, (k - 1) / k)))
+
+
+def clipped_strongly_convex(s: Symbols, xi: float) -> float:
+    """Theorem 61 (clipped SGD): (r^2 / mu)(1 / (n N) + (sqrt(kappa) p)^((2k-2)/k))."""
+    k, r, mu, beta = s.need("the bound", "moment", "moment_bound", "mu", "beta")
+    return r**2 / mu * (1 / (s.n * s.N) + math.pow(beta / mu * s.d * xi, (k - 1) / k))
+
+
+def clipped_pl(s: Symbols, xi: float) -> float:
+    """Theorem 63 (clipped prox-SGD): (r^2 / mu)((kappa p)^((2k-2)/k) + kappa / (n N))."""
+    k, r, mu, beta = s.need("the bound", "moment", "moment_bound", "mu", "beta")
+    kappa = beta / mu
+    return r**2 / mu * (math.pow(kappa**2 * s.d * xi, (k - 1) / k) + kappa / (s.n * s.N))
+
+
+def heavy_convex_lower(s: Symbols, xi: float) -> float:
+    """Theorem 57 (central): r D (1 / sqrt(n N) + min(1, p^((k-1)/k)))."""
+    k, r, D = s.need("the bound", "moment", "moment_bound", "D")
+    return r * D * (1 / math.sqrt(s.n * s.N) + min(1.0, math.pow(s.d * xi, (k - 1) / (2 * k))))
+
+
+def heavy_strongly_convex_lower(s: Symbols, xi: float) -> float:
+    """Theorem 58 (central): (r^2 / mu)(1 / (n N) + min(1, p^((2k-2)/k)))."""
+    k, r, mu = s.need("the bound", "moment", "moment_bound", "mu")
+    return r**2 / mu * (1 / (s.n * s.N) + min(1.0, math.pow(s.d * xi, (k - 1) / k)))

@@ -27,6 +27,7 @@ from fedsim.privacy.calibrate import Budget
 from fedsim.theory.participants import Law, Participants, drawn_evenly, effective_m, law
 
 Constant = Annotated[float, Field(gt=0, le=1e12)]
+Moment = Annotated[float, Field(ge=2, le=1e12)]
 
 
 class Constants(Section):
@@ -51,6 +52,12 @@ class Constants(Section):
     )
     upsilon: Constant | None = Field(
         None, description="upsilon: root mean square of silos' gradients about their mean; default L"
+    )
+    moment: Moment | None = Field(
+        None, description="k: a record's gradient has a k-th moment, at least the second (Assumption 9)"
+    )
+    moment_bound: Constant | None = Field(
+        None, description="r: E|gradient|^k <= r^k, the k-th root of the moment, in the unit of clip_norm"
     )
 
 
@@ -102,6 +109,8 @@ class Symbols:
     Delta: float | None = None  # F(w_0) - F*
     phi: float | None = None  # standard deviation of gradients within a silo, at most L; of N p_i f
     upsilon: float | None = None  # standard deviation of gradients between silos, at most L; of N p_i f
+    moment: float | None = None  # k of chapter 4
+    moment_bound: float | None = None  # r, the k-th root of a bound on the k-th moment of N p_i f's gradients
     heaviest: float = 1.0  # max N p_i, which L and beta hold as a factor; 1 for equal weights
     claims: tuple[Budget, ...] = ()  # (n_i, eps_i, delta_i) of every silo; empty where silos are alike
     law: Law = ()  # the law of M_r; empty where silos are alike
@@ -219,6 +228,8 @@ def _weighted(f: Constants, weights: tuple[float, ...]) -> dict[str, float | Non
         "Delta": f.Delta,
         "phi": _times(f.phi, heaviest) if f.phi is not None else L,
         "upsilon": upsilon if upsilon is not None else L,
+        "moment": f.moment,
+        "moment_bound": _times(f.moment_bound, heaviest),
     }
 
 

@@ -82,6 +82,15 @@ class Derived:
     predicted: dict[str, float] = field(default_factory=dict)
     reasons: dict[str, str] = field(default_factory=dict)  # why, by field; empty: the theorem
 
+    def beside(self, other: Derived | None) -> Derived:
+        """What two theorems, or a theorem and `auto`, chose for one algorithm."""
+        if other is None:
+            return self
+        joined = (
+            getattr(self, each) | getattr(other, each) for each in ("values", "notes", "predicted", "reasons")
+        )
+        return Derived(f"{self.theorem}; {other.theorem}", *joined)
+
 
 @dataclass(frozen=True)
 class EpsilonRange:

@@ -9,6 +9,8 @@ from types import SimpleNamespace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.optimize import brentq
+from scipy.stats import norm
 from typer.testing import CliRunner
 
 from fedsim.cli.main import app
@@ -22,7 +24,7 @@ from fedsim.theory.symbols import Symbols
 BREAST_CANCER = Path(__file__).parents[2] / "scenarios" / "breast_cancer.yaml"
 S = Symbols(
     n=100, N=16, M=16, d=9, epsilon=2.0, delta=math.exp(-4), L=3.0, beta=8.0, mu=2.0, D=5.0, Delta=6.0,
-    phi=1.5, upsilon=0.5,
+    phi=1.5, upsilon=0.5, moment=3.0, moment_bound=4.0,
 )  # fmt: skip
 # Names of the bounds, in the table's order; `bounds.NAME` is a function of the symbols.
 NAMES = """
@@ -31,10 +33,20 @@ convex_central_lower strongly_convex_isrl strongly_convex_one_pass strongly_conv
 strongly_convex_erm strongly_convex_erm_lower strongly_convex_sdp strongly_convex_one_pass_sdp
 strongly_convex_central_lower pl_isrl pl_erm pl_sdp pl_erm_sdp nonconvex_isrl nonconvex_sdp
 nonconvex_isrl_lower nonconvex_central_lower
+clipped_convex heavy_convex_lower clipped_strongly_convex heavy_strongly_convex_lower clipped_pl
 """.split()  # noqa: SIM905
 bounds = SimpleNamespace(**{name: bound.value for name, bound in zip(NAMES, bound_table.BOUNDS, strict=True)})
 # By hand: sqrt(d ln(1/delta)) = 6, eps n = 200, sqrt M = 4, kappa = 4; 6 / 200 = 0.03.
 LOG = math.log(9) + 4  # ln(d / delta)
+
+
+def excess(mu: float) -> float:
+    """The hockey-stick profile of one Gaussian release at epsilon = 2, less delta."""
+    return float(norm.cdf(mu / 2 - 2 / mu) - math.exp(2) * norm.cdf(-mu / 2 - 2 / mu) - math.exp(-4))
+
+
+MU = brentq(excess, 0.1, 10, xtol=1e-14)
+SILOS, CENTRE = 3 / (MU * 100 * 4), 3 / (MU * 1600)  # sqrt d / (mu n sqrt N) and sqrt d / (mu n N)
 VALUES = {
     "convex_isrl": 15 / 4 * (0.1 + 0.03),
     "strongly_convex_isrl": 9 / 32 * (0.01 + 0.0009),
@@ -60,6 +72,12 @@ VALUES = {
     "strongly_convex_central_lower": 15 * 9 / 3200**2,
     "nonconvex_isrl_lower": 9 * 36 / (200**2 * 16),
     "nonconvex_central_lower": 9 * 36 / 3200**2,
+    # k = 3, r = 4: 4 (k-1) / (5k-1) = 4/7, (k-1) / k = 2/3; beta D / r = 10
+    "clipped_convex": 20 * (1 / 40 + max((10**0.25 * SILOS) ** (4 / 7), SILOS ** (2 / 3))),
+    "heavy_convex_lower": 20 * (1 / 40 + CENTRE ** (2 / 3)),
+    "clipped_strongly_convex": 8 * (1 / 1600 + (2 * SILOS) ** (4 / 3)),
+    "heavy_strongly_convex_lower": 8 * (1 / 1600 + CENTRE ** (4 / 3)),
+    "clipped_pl": 8 * ((4 * SILOS) ** (4 / 3) + 4 / 1600),
 }
 
 
@@ -67,6 +85,14 @@ def test_every_bound_has_its_value_by_hand() -> None:
     assert set(VALUES) == set(NAMES)
     for name, expected in VALUES.items():
         assert getattr(bounds, name)(S) == pytest.approx(expected, rel=1e-12), name
+
+
+def test_heavy_tails_have_their_last_term_where_it_is_larger() -> None:
+    # (beta D / r)^(1/4) p to the 4/7 is below p to the 2/3 where beta D / r is small, and bounds have a 1.
+    flat, few = replace(S, beta=1e-6), replace(S, epsilon=1e-3, delta=1e-9, N=1, M=1)
+    assert bounds.clipped_convex(flat) == pytest.approx(20 * (1 / 40 + SILOS ** (2 / 3)))
+    assert bounds.heavy_convex_lower(few) == pytest.approx(20 * (1 / 10 + 1))
+    assert bounds.heavy_strongly_convex_lower(few) == pytest.approx(8 * (1 / 100 + 1))
 
 
 def test_the_drawn_silos_term_of_theorem_36_is_their_error_at_the_theorems_own_rounds() -> None:
@@ -183,13 +209,14 @@ positive = st.floats(1e-2, 1e2)
 
 
 @given(n=sizes, N=st.integers(1, 10**4), d=sizes, epsilon=positive, delta=st.floats(1e-12, 0.3), L=positive,
-       mu=positive, D=positive, kappa=st.floats(1, 1e3), noise=st.floats(1e-3, 1))  # fmt: skip
+       mu=positive, D=positive, kappa=st.floats(1, 1e3), noise=st.floats(1e-3, 1),
+       k=st.floats(2, 50))  # fmt: skip
 def test_lower_bounds_are_below_upper_ones(
     n: int, N: int, d: int, epsilon: float, delta: float, L: float, mu: float, D: float, kappa: float,
-    noise: float,
+    noise: float, k: float,
 ) -> None:  # fmt: skip
     D = min(D, L / mu)  # up to a factor 2, gradients of a strongly convex function are no smaller than that
-    s = Symbols(n, N, N, d, epsilon, delta, L, kappa * mu, mu, D, L * D, noise * L, noise * L)
+    s = Symbols(n, N, N, d, epsilon, delta, L, kappa * mu, mu, D, L * D, noise * L, noise * L, k, L)
     found = bound_table.applying(s)
     for lower, least, _ in found:
         for upper, most, _ in found:
@@ -198,6 +225,8 @@ def test_lower_bounds_are_below_upper_ones(
             weaker = lower.trust in (upper.trust, "central")
             # Not optimal, and not in every regime above.
             one_pass = upper.formula is formulas.convex_one_pass
+            # A bounded moment says less than a bounded norm, so that each has bounds of its own.
+            alike = alike and ("moment" in lower.symbols) == ("moment" in upper.symbols)
             if alike and weaker and (lower.side, upper.side) == ("lower", "upper") and not one_pass:
                 assert least is not None
                 assert most is not None
@@ -273,6 +302,12 @@ CONDITIONS: dict[str, dict[str, tuple[dict[str, float], dict[str, float]]]] = {
         # 16 ln(2 / (100 * 1e-3)) = 47.9
         "N >= 16 ln(2/(delta n))": ({"delta": 1e-3, "N": 48, "M": 48}, {"delta": 1e-3, "N": 47, "M": 47}),
     },
+    # T = (beta D/r)^(3/7) (mu n sqrt N/sqrt d)^(2/7) = 10^(3/7) (4/3 mu n)^(2/7): 4.59 at n = 5, 4.3 at 4
+    "clipped AC-SA, Theorem 59": {"T <= n": ({"n": 5}, {"n": 4})},
+    "clipped SGD, Theorem 61": {"kappa <= n/ln n": ({"n": 9}, {"n": 8})},  # 4.1 and 3.8
+    "clipped prox-SGD, Theorem 63": {"kappa <= n/ln n": ({"n": 9}, {"n": 8})},
+    # rho = mu^2/2 = 9 at mu = 4.2426, where epsilon is 17.06 at this delta
+    "Theorem 57": {"d >= 40": ({"d": 40}, {"d": 39}), "rho <= d": ({"epsilon": 16}, {"epsilon": 18})},
     "Theorems 123, 134": {"delta = o(1/(n N))": ({"delta": 0.000624}, {"delta": 0.000625})},
 }
 

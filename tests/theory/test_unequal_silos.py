@@ -43,6 +43,8 @@ CONSTANTS: dict[str, Any] = {
     "Delta": 4.0,
     "phi": 2.0,
     "upsilon": 1.0,
+    "moment": 3.0,
+    "moment_bound": 2.0,
 }
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from benchmarks.thesis.audit.true_cost import Stated, least_epsilon, true_epsilon, zcdp_epsilon
 from fedsim.privacy.calibrate import Budget
 from fedsim.protocol.batch import FULL, Batch, Fresh, Subsample, WithReplacement
+from fedsim.theory.heavy_tails import clipped
 from fedsim.theory.theorem import Theorem
 from fedsim.theory.theorem_noise import (
     accelerated_erm,
@@ -262,6 +263,16 @@ SETTINGS = (
         "The claim fails from 1.5 on: the text's K is 90 at 0.75 and 443 at 18, where the code has 443 "
         "throughout, and the fewer records share a mean, the more one counts in it.",
         title="the experiments' formula at the printed K (3.2.5)",
+    ),
+    _drawn(
+        "n = 1,000, K = 50, T = 20, delta = 1e-5, epsilon read as one of (epsilon, delta)",
+        lambda eps, draw: clipped(Budget(1000, eps, 1e-5), 1.0, 20, draw(0.05)),
+        _ONCE,
+        "They claim (epsilon^2/2)-zCDP, which holds exactly: the noise is Gaussian with mu = epsilon. "
+        "Their epsilon is therefore none of (epsilon, delta), and read as one the claim fails everywhere. "
+        "fedsim's `clip_norm: theorem` takes a silo's mu at its epsilon and delta in place of it.",
+        "Algorithm 27 (Theorem 61) as printed makes T + 1 steps of n/T records each, more than there are: "
+        "batches have at most n/(T + 1).",
     ),
 )
 
