@@ -183,16 +183,16 @@ class Price:
         """Cost of these rounds together, rounded up: FULL releases add, those on one part too, and of parts
         or Fresh releases the largest counts. Refused if one is not in the plan.
         """
-        chosen = Counter(self.stretch(r) for r in set(rounds))
+        chosen = Counter(self.stretch(r)[2:] for r in set(rounds))
         if not chosen or self.sampled != FREE:
             return self.sampled if chosen else FREE
-        full = sum((count * Fraction(each.full) for each, count in chosen.items()), Fraction(0))
+        full = sum((count * Fraction(own) for (own, _, _), count in chosen.items()), Fraction(0))
         disjoint: defaultdict[tuple[float, float], Fraction] = defaultdict(Fraction)
-        for each, count in chosen.items():
-            for start, stop, mu_sq in each.disjoint:
+        for (_, apart, _), count in chosen.items():
+            for start, stop, mu_sq in apart:
                 known, own = disjoint[start, stop], Fraction(mu_sq)
                 disjoint[start, stop] = known + count * own if stop else max(known, own)
-        distance = sum((count * Fraction(each.distance) for each, count in chosen.items()), Fraction(0))
+        distance = sum((count * Fraction(own) for (_, _, own), count in chosen.items()), Fraction(0))
         return Cost(mu_sq=up(full + max(disjoint.values(), default=Fraction(0))), distance=up(distance))
 
     def stretch(self, round_index: int) -> Stretch:

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import replace
 from fractions import Fraction
-from functools import cache, lru_cache
+from functools import lru_cache
 from itertools import pairwise
 from math import inf
 from typing import TYPE_CHECKING, cast
@@ -173,7 +173,6 @@ def price(plan: Plan, admitted: Admitted, mechanism: Mechanism) -> Price:
         own = Cost(epsilon=float(admitted.epsilon_guaranteed), delta=float(terms.delta))
         return Price(_stretches((r, (0.0, (), 0.0)) for r in terms.rounds), own)
 
-    @cache  # rounds are alike as a rule
     def numbers(census: Census) -> _Numbers:
         places: dict[tuple[float, float] | None, list[tuple[Release, int]]] = defaultdict(list)
         for release, count in census:
@@ -182,7 +181,9 @@ def price(plan: Plan, admitted: Admitted, mechanism: Mechanism) -> Price:
         disjoint = (Disjoint(*place, _mu_sq(some, terms.n, z)) for place, some in places.items() if place)
         return full, tuple(disjoint), _distance(mechanism, census, z)
 
-    return Price(_stretches((r, numbers(plan.census([r]))) for r in terms.rounds))
+    first = {id(plan.rounds[r]): r for r in terms.rounds}  # rounds that are alike are one object as a rule
+    known = {asks: numbers(plan.census([r])) for asks, r in first.items()}
+    return Price(_stretches((r, known[id(plan.rounds[r])]) for r in terms.rounds))
 
 
 def _place(batch: Batch) -> tuple[float, float] | None:
