@@ -39,6 +39,7 @@ SCRIPTS = {
     "pfl private": (True, "peers/pfl_rounds.py", "private"),
     "isolated": (False, "isolated_round.py"),
     "statistics": (False, "statistics_cost.py"),
+    "parts": (False, "part_price.py"),
     "opacus": (True, "peers/opacus_gradient.py"),
 }
 """Name: (whether it runs among the peers, script, arguments)."""
@@ -123,6 +124,7 @@ def rows(found: dict[str, Runs]) -> list[list[str]]:
         *_pair(found, "(e) pfl with noise, drawn at once", "aggregate", "pfl private", 15),
         *_isolated(found),
         *_statistics(found),
+        *_rows("price of parts", [found["parts"]], _priced),
     ]
 
 
@@ -153,6 +155,11 @@ def _cold(runs: list[dict[str, Any]]) -> list[Row]:
         Row(f"{name}, from nothing, against importing torch", *_in_ms(runs, name), at_most=most)
         for name, most in {"quickstart": 2.0, "bad input": 0.5}.items()
     ]
+
+
+def _priced(runs: list[dict[str, Any]]) -> list[Row]:
+    times = (_joined(runs, "price", who) for who in (0, 1))
+    return [Row("price of 1,000 rounds on 10 parts, against 5 ms", *times, at_most=1.0)]
 
 
 def _in_ms(runs: list[dict[str, Any]], field: str) -> list[list[float]]:
