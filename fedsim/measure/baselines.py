@@ -22,9 +22,6 @@ them where a silo lacks a class, of which they would go to infinity.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
-from math import inf
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -32,10 +29,20 @@ from torch import Tensor
 
 from fedsim.data.federation import SiloSplit
 from fedsim.measure.evaluator import Alternative, Evaluator, Measured
-from fedsim.measure.objective import NoOptimumError, Pairs, constrained, is_smooth, pair, pooled, smooth
+from fedsim.measure.objective import pair
 from fedsim.problems.composite import WholeSpace
-from fedsim.problems.glm import GeneralisedLinear, KinkedLoss, LinearRegression
+from fedsim.problems.glm import KinkedLoss
 from fedsim.problems.kinds import Problem, gives_probabilities
+from fedsim.problems.minimise import (
+    LIKE_SKLEARN,
+    Fit,
+    NoOptimumError,
+    Pairs,
+    convex,
+    is_smooth,
+    pooled,
+    slight,
+)
 from fedsim.problems.network import NeuralNetwork
 from fedsim.scenario.metric import BaselineName
 from fedsim.scenario.resolve import Resolved
@@ -43,18 +50,10 @@ from fedsim.scenario.resolve import Resolved
 MOST_SILOS = 20
 _STEPS, _ROWS, _SLOPE = 300, 4096, 1e-7
 _WORK = 1e8  # records times parameters, above which a network is not fitted: what one of `_STEPS` steps costs
-_KINK, _CERTAIN = 1e-3, 25.0  # a score of 25 is a probability of 1 - 1e-11: on its way to infinity
-_LIKE_SKLEARN = "with |w|^2 / 2 beside the sum of losses, as in scikit-learn's default"
+_KINK = 1e-3
 
 
 Shared = tuple[Tensor, Tensor, Tensor]  # records: features, target and each one's share of the objective
-
-
-class Fit(NamedTuple):
-    """Parameters, (d,), or None; and the method, or the reason why there are none."""
-
-    w: Tensor | None
-    method: str
 
 
 def baselines(resolved: Resolved, silos: Sequence[SiloSplit], evaluate: Evaluator) -> list[Alternative]:
@@ -160,32 +159,10 @@ def fit(problem: Problem, pairs: Pairs, weights: Sequence[float], intercept: boo
         seed: where a network starts.
     """
     shares = [weight / sum(weights) for weight in weights]
-    target = torch.cat([y for _, y in pairs])
     try:
-        linear = smooth(problem)
-        classes = max(2, linear.num_outputs)
-        whole = isinstance(linear, LinearRegression) or len(torch.unique(target)) == classes
-        return _convex(linear, pairs, shares, _tiny(linear, len(target), intercept and whole))
+        return convex(problem, pairs, shares, intercept)
     except NoOptimumError:
         return _descended(problem, pooled(pairs, shares), intercept, seed)
-
-
-def _tiny(problem: GeneralisedLinear, n: int, intercept: bool) -> Tensor:
-    """1 / n for every parameter but the constant feature's, (d,)."""
-    weights = torch.full((problem.num_features, problem.num_outputs), 1 / n, dtype=torch.float64)
-    if intercept:
-        weights[-1] = 0
-    return weights.flatten()
-
-
-def _convex(problem: GeneralisedLinear, pairs: Pairs, shares: Sequence[float], tiny: Tensor) -> Fit:
-    method, records = "converged", sum(len(target) for _, target in pairs)
-    penalised = problem.composite.l2 + problem.composite.ridge.weight > 0
-    if records > problem.num_features or penalised:
-        largest = inf if isinstance(problem, LinearRegression) else _CERTAIN
-        with suppress(NoOptimumError):
-            return Fit(constrained(problem, pairs, shares, largest=largest), method)
-    return Fit(constrained(problem, pairs, shares, tiny), f"{method}, {_LIKE_SKLEARN}")
 
 
 def _descended(problem: Problem, records: Shared, intercept: bool, seed: int) -> Fit:
@@ -217,7 +194,7 @@ def _loss(problem: Problem, records: Shared, intercept: bool) -> tuple[Callable[
     if isinstance(problem, NeuralNetwork):
         scores_of, tiny, note = problem.slope_scores, torch.zeros(1), ", a local search"
     else:
-        scores_of, tiny, note = problem.scores, _tiny(problem, n, intercept), f" {_LIKE_SKLEARN}"
+        scores_of, tiny, note = problem.scores, slight(problem, n, intercept), f" {LIKE_SKLEARN}"
 
     def loss(w: Tensor) -> Tensor:
         total = problem.composite.value(w) + (tiny * w.square()).sum() / 2

@@ -10,9 +10,10 @@ import yaml
 from typer.testing import CliRunner
 
 from fedsim.cli.main import app
-from fedsim.measure.objective import _moments, measure, minimiser
+from fedsim.measure.objective import _moments, measure
 from fedsim.problems.composite import Composite
 from fedsim.problems.glm import LinearRegression, LogisticRegression, SoftmaxRegression
+from fedsim.problems.minimise import minimiser
 from fedsim.scenario.load import parse
 from fedsim.scenario.resolve import resolve
 from fedsim.simulation.trial import read

@@ -17,9 +17,10 @@ from typer.testing import CliRunner
 from fedsim.algorithms.multi_stage_accelerated_minibatch_sgd import MultiStageAcceleratedMinibatchSGD
 from fedsim.algorithms.noisy_minibatch_sgd import NoisyMinibatchSGD
 from fedsim.cli.main import app
-from fedsim.measure.objective import NoOptimumError, TrainingObjective, constrained, eta_of
+from fedsim.measure.objective import TrainingObjective, eta_of
 from fedsim.problems.composite import Box, Composite, GroupLasso, L2Ball, Ridge
 from fedsim.problems.glm import GeneralisedLinear, LinearRegression, LogisticRegression, SoftmaxRegression
+from fedsim.problems.minimise import NoOptimumError, constrained
 from fedsim.scenario.load import parse
 from fedsim.scenario.resolve import resolve
 from fedsim.simulation.trial import read

@@ -8,8 +8,8 @@ import torch
 from support.refusals import refused
 
 from fedsim.common.errors import InputError
-from fedsim.measure.objective import NoOptimumError, smooth
 from fedsim.problems.glm import ClippedLogisticRegression, LogisticRegression
+from fedsim.problems.minimise import NoOptimumError, smooth
 from fedsim.scenario.load import parse
 from fedsim.scenario.resolve import resolve
 from fedsim.simulation.side_by_side import SideBySide
