@@ -32,7 +32,14 @@ def algorithms() -> dict[str, type[Algorithm]]:
     return dict(sorted(found.items()))
 
 
-_HELPERS = ("base", "evaluation", "prepared", "registry", "section")  # without an algorithm that trains
+_HELPERS = (
+    "base",
+    "evaluation",
+    "prepared",
+    "registry",
+    "section",
+    "with_public",
+)  # without an algorithm that trains
 EVALUATION = "evaluation"  # is run after a scenario's own algorithm, so that no scenario names it
 
 

@@ -28,6 +28,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
+from fedsim.common.errors import InputError
 from fedsim.common.seeds import generator
 from fedsim.data.dataset import Dataset
 from fedsim.data.source import Design, Floats, Ints, Labels, Matrix, Ranges, Target
@@ -174,6 +175,17 @@ class Synthetic(Dataset):
     classes: int = Field(3, ge=2, description="Classes (softmax only).")
     noise: float = Field(0.1, ge=0, description="Standard deviation of the target's noise (linear only).")
     seed: int = Field(0, ge=0, description="Seed of parameters and records, apart from the scenario's seed.")
+    draw: int = Field(
+        0,
+        ge=0,
+        exclude_if=lambda draw: not draw,
+        description="Another number makes other records of the same parameters, such as public ones.",
+    )
+    normal: bool = Field(
+        False,
+        exclude_if=lambda normal: not normal,
+        description="Features drawn from N(0, 1), without declared ranges.",
+    )
     groups: bool = Field(
         False, description="Two groups, a and b, which the first feature tells apart but for noise."
     )
@@ -187,6 +199,14 @@ class Synthetic(Dataset):
         """Standardising, components and a record norm move the optimum."""
         return not self.pools_records and self.record_norm is None
 
+    def check(self) -> None:
+        """As of every data set; normal features have no range to be mapped from."""
+        super().check()
+        if self.normal and self.scaling == "declared":
+            raise InputError(
+                "scenario.data.scaling", self.scaling, "none, since normal features have no range"
+            )
+
 
 class SyntheticSource(Matrix):
     """Records made from the data set's own seed, so that they are the same whatever the scenario's seed."""
@@ -199,7 +219,8 @@ class SyntheticSource(Matrix):
         self.columns = (*self.names, TARGET)
         self.num_rows, self.num_features = data.rows, data.features
         self.num_classes = {"logistic": 2, "linear": 0, "softmax": data.classes}[data.link]
-        self.ranges = Ranges.linear(-np.ones(data.features), np.ones(data.features))
+        reach = np.full(data.features, np.inf if data.normal else 1.0)
+        self.ranges = Ranges.linear(-reach, reach)
         self.groups = ("a", "b") if data.groups else ()
 
     def design(self, rows: Ints) -> Design:
@@ -207,15 +228,20 @@ class SyntheticSource(Matrix):
         found = super().design(rows)
         if not self.groups:
             return found
-        noise = generator("synthetic groups", self._data.seed).normal(0.0, 0.5, self.num_rows)
+        noise = self._generator("groups").normal(0.0, 0.5, self.num_rows)
         codes = (self.features[:, 0] + noise > 0).astype(np.int64)
         return replace(found, groups=Labels(codes, self.groups)[rows])
 
     @cached_property
     def features(self) -> Floats:
         """Already in their declared range."""
-        rng = generator("synthetic features", self._data.seed)
-        return rng.uniform(-1.0, 1.0, (self._data.rows, self._data.features))
+        rng, shape = self._generator("features"), (self._data.rows, self._data.features)
+        return rng.standard_normal(shape) if self._data.normal else rng.uniform(-1.0, 1.0, shape)
+
+    def _generator(self, what: str) -> np.random.Generator:
+        return generator(
+            f"synthetic {what}", self._data.seed, *([self._data.draw] if self._data.draw else [])
+        )
 
     @property
     def optimum(self) -> Floats:
@@ -239,7 +265,7 @@ class SyntheticSource(Matrix):
     def _target(self) -> Target:
         w, d = self._parameters, self._data.features
         scores = self.features @ w[:d] + w[d:].sum(axis=0)
-        rng = generator("synthetic target", self._data.seed)
+        rng = self._generator("target")
         if self._data.link == "linear":
             return np.asarray(scores + self._data.noise * rng.normal(size=len(scores)), dtype=np.float64)
         if self._data.link == "logistic":

@@ -301,7 +301,7 @@ def _rounds(
     public = resolved.public([checkpoint.admissions[name].noise_multiplier for name in resolved.names])
     seed, problem = resolved.scenario.seed, resolved.problem
     with _resumable():
-        asked = resolved.algorithm, problem, public, seed
+        asked = resolved.served, problem, public, seed
         for progress in run(*asked, link, plan.rounds, aggregate, checkpoint):
             yield history.add(progress)
 

@@ -9,7 +9,8 @@
 - `pooled`: all training records in one place, each with equal weight.
 - `converged`: the run's own objective, in which silo i's mean loss has weight p_i, at its optimum: what
   infinitely many rounds without noise and clipping would give. Where p_i n_j = p_j n_i it is `pooled`, and
-  left out.
+  left out. Public records of weight kappa in f1 are a silo more, of that weight.
+- `throw_away`: the public records alone (thesis, chapter 2).
 
 Each minimises the scenario's own problem, its public part included, until it has converged: Newton's method
 or accelerated proximal gradients where the loss is convex and smooth, else L-BFGS, which of a network is a
@@ -29,10 +30,10 @@ from torch import Tensor
 
 from fedsim.data.federation import SiloSplit
 from fedsim.measure.evaluator import Alternative, Evaluator, Measured
-from fedsim.measure.objective import pair
+from fedsim.measure.objective import pair, with_public
 from fedsim.problems.composite import WholeSpace
 from fedsim.problems.glm import KinkedLoss
-from fedsim.problems.kinds import Problem, gives_probabilities
+from fedsim.problems.kinds import Problem, gives_probabilities, without_public
 from fedsim.problems.minimise import (
     LIKE_SKLEARN,
     Fit,
@@ -58,20 +59,39 @@ Shared = tuple[Tensor, Tensor, Tensor]  # records: features, target and each one
 
 def baselines(resolved: Resolved, silos: Sequence[SiloSplit], evaluate: Evaluator) -> list[Alternative]:
     """Every baseline of one trial without the federation, on the records that `evaluate` tests on."""
-    by_record = [len(silo.train_target) for silo in silos]
+    total = sum(len(silo.train_target) for silo in silos)
+    by_record = [len(silo.train_target) / total for silo in silos]
     return [
         constant(resolved, np.concatenate([silo.train_target for silo in silos]), evaluate),
         *_alone(resolved, silos if resolved.scenario.report.own_models else _some(silos), evaluate),
-        _fitted(resolved, "pooled", silos, by_record, evaluate),
+        _fitted(resolved, "pooled", list(map(pair, silos)), by_record, evaluate),
+        *_throw_away(resolved, evaluate),
     ]
 
 
 def converged(resolved: Resolved, silos: Sequence[SiloSplit], evaluate: Evaluator) -> list[Alternative]:
-    """The optimum of the run's own objective, where it is not that of all records pooled."""
-    sizes = np.array([len(silo.train_target) for silo in silos])
-    if np.allclose(resolved.weights, sizes / sizes.sum()):
+    """The optimum of the run's own objective, where it is not that of all records pooled, and known."""
+    sizes, records = np.array([len(silo.train_target) for silo in silos]), resolved.problem.composite.records
+    if records is None or not records.in_f1:
+        if np.allclose(resolved.weights, sizes / sizes.sum()):
+            return []
+    elif records.variance is not None:
         return []
-    return [_fitted(resolved, "converged", silos, resolved.weights, evaluate)]
+    return [_fitted(resolved, "converged", *with_public(resolved, silos), evaluate)]
+
+
+def _throw_away(resolved: Resolved, evaluate: Evaluator) -> list[Alternative]:
+    """The model of the public records alone, whose loss on them stands beside that on silos' records: where
+    it is much smaller they may be few, or of another law.
+    """
+    if (records := resolved.problem.composite.records) is None:
+        return []
+    alone = _fitted(resolved, "throw_away", [records.pair], [1.0], evaluate)
+    problem, w = resolved.problem, _fit(resolved, [records.pair], [1.0]).w
+    if w is None:
+        return [alone]
+    loss = problem.losses(problem.scores(records.pair[0], w), records.pair[1]).mean()
+    return [alone._replace(method=f"{alone.method}; mean loss {float(loss):.4g} on the public records")]
 
 
 def _some(silos: Sequence[SiloSplit]) -> list[SiloSplit]:
@@ -111,14 +131,10 @@ def _constant_scores(resolved: Resolved, target: np.ndarray, count: int) -> Tens
 
 
 def _fitted(
-    resolved: Resolved,
-    name: BaselineName,
-    silos: Sequence[SiloSplit],
-    weights: Sequence[float],
-    evaluate: Evaluator,
+    resolved: Resolved, name: BaselineName, pairs: Pairs, weights: Sequence[float], evaluate: Evaluator
 ) -> Alternative:
-    solution = _fit(resolved, silos, weights)
-    head = (name, None, sum(len(silo.train_target) for silo in silos), solution.method)
+    solution = _fit(resolved, pairs, weights)
+    head = (name, None, sum(len(target) for _, target in pairs), solution.method)
     if solution.w is None:
         return Alternative(*head, None, None, {})
     return Alternative(*head, *evaluate(solution.w.to(resolved.dtype), last=True))
@@ -126,7 +142,7 @@ def _fitted(
 
 def _alone(resolved: Resolved, silos: Sequence[SiloSplit], evaluate: Evaluator) -> list[Alternative]:
     """Each silo's model, on everybody's test records and on the silo's own; then all silos' own together."""
-    fits = {silo.name: _fit(resolved, [silo], [1.0]) for silo in silos}
+    fits = {silo.name: _fit(resolved, [pair(silo)], [1.0]) for silo in silos}
     models = {name: one.w.to(resolved.dtype) for name, one in fits.items() if one.w is not None}
     on_own = evaluate.on_own(models)
     nothing: Measured = (None, None, {})
@@ -142,10 +158,9 @@ def _alone(resolved: Resolved, silos: Sequence[SiloSplit], evaluate: Evaluator) 
     return [*rows, Alternative("silo_alone", None, total, method, *on_own.get(None, nothing))]
 
 
-def _fit(resolved: Resolved, silos: Sequence[SiloSplit], weights: Sequence[float]) -> Fit:
+def _fit(resolved: Resolved, pairs: Pairs, weights: Sequence[float]) -> Fit:
     scenario = resolved.scenario
-    pairs = [pair(silo) for silo in silos]
-    return fit(resolved.problem, pairs, weights, scenario.data.intercept, scenario.seed)
+    return fit(without_public(resolved.problem), pairs, weights, scenario.data.intercept, scenario.seed)
 
 
 def fit(problem: Problem, pairs: Pairs, weights: Sequence[float], intercept: bool, seed: int = 0) -> Fit:
@@ -154,15 +169,14 @@ def fit(problem: Problem, pairs: Pairs, weights: Sequence[float], intercept: boo
     Args:
         problem: what is minimised.
         pairs: each silo's features, (n, features), and target, (n,), float64.
-        weights: of the silos; they are scaled to sum to 1.
+        weights: of the silos.
         intercept: whether the last feature is constant.
         seed: where a network starts.
     """
-    shares = [weight / sum(weights) for weight in weights]
     try:
-        return convex(problem, pairs, shares, intercept)
+        return convex(problem, pairs, weights, intercept)
     except NoOptimumError:
-        return _descended(problem, pooled(pairs, shares), intercept, seed)
+        return _descended(problem, pooled(pairs, weights), intercept, seed)
 
 
 def _descended(problem: Problem, records: Shared, intercept: bool, seed: int) -> Fit:

@@ -17,6 +17,7 @@ from torch import Tensor
 from fedsim.common.serialise import finite
 from fedsim.data.federation import SiloSplit
 from fedsim.problems.glm import GeneralisedLinear, KinkedLoss
+from fedsim.problems.kinds import without_public
 from fedsim.problems.minimise import (
     NoOptimumError,
     Pairs,
@@ -46,15 +47,15 @@ class TrainingObjective:
     """Measures models of one trial, in float64; `least` is F(w*), None for a `reason`."""
 
     def __init__(self, resolved: Resolved, silos: Sequence[SiloSplit]) -> None:
-        self._problem = resolved.problem
+        self._problem = without_public(resolved.problem)
         self.eta = eta_of(resolved.algorithm)
-        pairs = [pair(silo) for silo in silos]
-        self._features, self._target, self._share = pooled(pairs, resolved.weights)
+        pairs, weights = with_public(resolved, silos)
+        self._features, self._target, self._share = pooled(pairs, weights)
         self.least: float | None = None
         self.reason: str | None = None
         try:
-            linear = smooth(resolved.problem)
-            self.least = self._value(linear, constrained(linear, pairs, resolved.weights))
+            linear = smooth(self._problem)
+            self.least = self._value(linear, constrained(linear, pairs, weights))
         except NoOptimumError as reason:
             self.reason = str(reason)
 
@@ -112,7 +113,7 @@ def measure(resolved: Resolved, silos: Sequence[SiloSplit], trial: int = 0) -> d
     names = ("upsilon_star_sq", "phi_sq_at_optimum", "phi_sq_mean_at_optimum")
     summary: dict[str, Any] = dict.fromkeys(names)
     try:
-        linear = smooth(resolved.problem)
+        linear = smooth(without_public(resolved.problem))
         if not is_smooth(linear):
             raise NoOptimumError("a norm as regulariser (l1, group lasso) has no gradient at the optimum")
         pairs = [pair(silo) for silo in silos]
@@ -148,3 +149,12 @@ def _moments(
 def pair(silo: SiloSplit) -> tuple[Tensor, Tensor]:
     """Training features (n, d) and target (n,) in float64."""
     return torch.as_tensor(silo.train_features).double(), torch.as_tensor(silo.train_target).double()
+
+
+def with_public(resolved: Resolved, silos: Sequence[SiloSplit]) -> tuple[Pairs, list[float]]:
+    """The silos' records and weights, and public records as one silo more, whose weight is kappa."""
+    pairs, weights = [pair(silo) for silo in silos], list(resolved.weights)
+    records = resolved.problem.composite.records
+    if records is not None and records.weight:
+        pairs, weights = [*pairs, records.pair], [*weights, records.weight]
+    return pairs, weights

@@ -20,6 +20,7 @@ is refused.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, ClassVar
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from fedsim.problems.fairness import Fairness
+    from fedsim.problems.public_records import PublicRecords
     from fedsim.protocol.contract import Scalar
 
 
@@ -156,6 +158,8 @@ class Box:
         return w.clamp(self.lower, self.upper)
 
 
+SERVES = "noisy_minibatch_sgd, accelerated_minibatch_sgd, fedadam, local_sgd, fedprox or scaffold"
+"""Algorithms that take gradients of f1 (tests compare)."""
 Constraint = Annotated[WholeSpace | L2Ball | Box, Choice(), Shorthand()]
 
 
@@ -171,6 +175,7 @@ class Composite:
     group_lasso: GroupLasso = field(default_factory=GroupLasso)
     ridge: Ridge = field(default_factory=lambda: Ridge(0.0))
     fairness: Fairness | None = None  # a penalty that is no part of f1, but of the costs that silos are sent
+    records: PublicRecords | None = None  # of which `HasComposite` alone takes losses
 
     def __post_init__(self) -> None:
         if self.group_lasso.weight and isinstance(self.constraint, Box):
@@ -206,27 +211,39 @@ class Composite:
         return self.project(y)
 
 
-class HasComposite:
-    """A problem's public part, as algorithms ask for it: that of its `composite`."""
+class HasComposite(ABC):
+    """A problem's public part, as algorithms ask for it: that of its `composite`, public records included."""
 
     composite: Composite
+
+    @abstractmethod
+    def mean_gradient(self, records: PublicRecords, w: Tensor) -> Tensor:
+        """Gradient of the records' mean loss at w, (..., d)."""
 
     def project(self, w: Tensor) -> Tensor:
         """Projection on the constraint set."""
         return self.composite.project(w)
 
     def prox(self, v: Tensor, step: Scalar) -> Tensor:
-        """Proximal map of step times f1, the indicator included."""
+        """Proximal map of step times f1, the indicator included; InputError with public records in f1."""
+        records = self.composite.records
+        if records is not None and records.in_f1:
+            hint = f"takes proximal steps, and public records have no closed form of them: use {SERVES}"
+            raise InputError("scenario.problem.public", records.weight, f"the algorithm {hint}")
         return self.composite.prox(v, step)
 
     def public_gradient(self, w: Tensor) -> Tensor:
-        """Subgradient of f1 without the indicator."""
-        return self.composite.public_gradient(w)
+        """Subgradient of f1 without the indicator, times the preconditioner where there is one."""
+        gradient, records = self.composite.public_gradient(w), self.composite.records
+        if records is not None and records.weight:
+            gradient = gradient + records.weight * self.mean_gradient(records, w)
+        return gradient if records is None or records.inverse is None else gradient @ records.inverse
 
     def descend(self, w: Tensor, gradient: Tensor, step_size: Scalar) -> Tensor:
         """A projected step along `gradient` and f1's: one pass where f1 is 0, since runs take thousands."""
-        own = self.composite
-        if own != Composite(constraint=own.constraint, fairness=own.fairness):
+        own, records = self.composite, self.composite.records
+        bare = Composite(constraint=own.constraint, fairness=own.fairness, records=records)
+        if own != bare or (records is not None and records.weight):
             gradient = gradient + self.public_gradient(w)
         step = torch.as_tensor(step_size, dtype=w.dtype)
         return self.project(torch.addcmul(w, gradient, step, value=-1))

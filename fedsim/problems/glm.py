@@ -18,6 +18,8 @@ from fedsim.problems.composite import Composite, HasComposite
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from fedsim.problems.public_records import PublicRecords
+
 
 @dataclass(frozen=True)
 class GeneralisedLinear(HasComposite, ABC):
@@ -38,8 +40,26 @@ class GeneralisedLinear(HasComposite, ABC):
         return self.num_features * self.num_outputs
 
     def start(self, seed: int) -> Tensor:
-        """The point before projection at which a run begins: zero for every seed; (d,)."""
-        return torch.zeros(self.dimension)
+        """The point before projection at which a run begins: zero for every seed, or the public records'
+        minimiser; (d,).
+        """
+        records = self.composite.records
+        return torch.zeros(self.dimension) if records is None or records.start is None else records.start
+
+    def mean_gradient(self, records: PublicRecords, w: Tensor) -> Tensor:
+        """Gradient of the records' mean loss at w, (..., d)."""
+        if self.num_outputs == 1:
+            scores = w @ records.features.T
+            return (
+                self.coefficient(scores, records.target, records.inverse_norm)
+                @ records.features
+                / len(records)
+            )
+        if w.dim() > 1:
+            return torch.stack([self.mean_gradient(records, each) for each in w])
+        scores = self.scores(records.features, w)
+        slope = self.coefficient(scores, records.target, records.inverse_norm)
+        return (slope.T @ records.features).T.flatten() / len(records)
 
     def scores(self, features: Tensor, w: Tensor) -> Tensor:
         """x W for every record: (..., records) for one output, (..., records, outputs) else.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from inspect import isabstract
 from typing import TYPE_CHECKING
@@ -24,6 +25,14 @@ def is_shipped(problem: Problem) -> bool:
     if type(problem) is NeuralNetwork:
         return type(problem.model) in (Mlp, PairedMlp, Lenet)
     return type(problem) in OWN
+
+
+def without_public(problem: Problem) -> Problem:
+    """The problem of the silos' records alone: f1 is norms and the constraint."""
+    composite = problem.composite
+    return (
+        problem if composite.records is None else replace(problem, composite=replace(composite, records=None))
+    )
 
 
 def check(problem: Problem, dtype: torch.dtype) -> None:

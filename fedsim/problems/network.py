@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from fedsim.problems.network_form import Form
+    from fedsim.problems.public_records import PublicRecords
 
 _ROWS = 4096  # records that are scored at once
 
@@ -106,6 +107,19 @@ class NeuralNetwork(HasComposite):
         """Scores of features (records, features) at w (d,), as `scores` but with a gradient in w."""
         scores = self.form(w.dtype).scores(self.parameters(w), features)
         return scores.squeeze(1) if self.num_outputs == 1 else scores
+
+    def mean_gradient(self, records: PublicRecords, w: Tensor) -> Tensor:
+        """Gradient of the records' mean loss at w, (..., d)."""
+        if w.dim() > 1:
+            return torch.stack([self.mean_gradient(records, each) for each in w])
+        total = torch.zeros_like(w)
+        with torch.enable_grad():
+            point = w.detach().requires_grad_()
+            parts = (torch.split(each, _ROWS) for each in (records.features, records.target))
+            for x, y in zip(*parts, strict=True):
+                loss = self.losses(self.slope_scores(x, point), y).sum() / len(records)
+                total += torch.autograd.grad(loss, point)[0]
+        return total
 
     def accepts(self, target: Tensor) -> Tensor:
         """Which targets the loss is defined for, a mask in the shape of `target`."""

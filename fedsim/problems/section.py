@@ -86,6 +86,22 @@ class FairnessSection(Section):
     )
 
 
+class PublicSection(Section):
+    """What a run does with the records of the scenario's section `public`."""
+
+    weight: Annotated[float, Field(ge=0, le=1e6)] | Literal["optimal"] = Field(
+        0.0,
+        description="kappa: f1 gains so many times their mean loss; alpha of the thesis's Algorithm 11 is "
+        "1 / (1 + kappa). optimal: of least variance, by the plan's noise and public gradients",
+    )
+    precondition: bool = Field(
+        False, description="multiply gradients by (H + 0.05 tr(H) / d I)^-1, H their Hessian at the start"
+    )
+    sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")] | None = Field(
+        None, description="of their file, as a run writes it: with other contents they are refused"
+    )
+
+
 class ProblemSection(Section):
     """What is minimised: the silos' weighted mean loss, plus a public part."""
 
@@ -104,6 +120,12 @@ class ProblemSection(Section):
     )
     constraint: Constraint = Field(WholeSpace(), description="W: the set that parameters stay in")
     fairness: FairnessSection | None = Field(None, description="fair_minibatch_sgd: what is to be fair")
+    public: PublicSection | None = Field(None, description="public records, as a part of f1")
+    start: Literal["default", "public"] = Field(
+        "default",
+        exclude_if=lambda start: start == "default",
+        description="where a run begins; public: at the minimiser of the public records' loss",
+    )
     silo_weights: Literal["equal", "size"] | tuple[Share, ...] | dict[str, Share] = Field(
         "equal", description="p_i: equal (1/N), by number of records, or one weight a silo (scaled to sum 1)"
     )

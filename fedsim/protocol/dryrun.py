@@ -41,6 +41,7 @@ class Trace:
     broadcasts: tuple[Arrays, ...]  # of each round's broadcast
     messages: tuple[Arrays, ...]  # of a silo's message
     remembers: bool = False  # whether the silo method keeps memory, on any answers
+    asked: tuple[frozenset[str], frozenset[str]] = (frozenset(), frozenset())  # of the problem, by each half
 
     def of(self, unit: Record | Person) -> Trace:
         """The requests where this is the unit of privacy."""
@@ -73,7 +74,8 @@ def dry_run(algorithm: Algorithm, problem: PublicProblem, public: Public, seed: 
         raise blame.breach("in its rounds", f"it changes {names}; {STATE}")
     planned, holds, broadcasts, messages = zip(*rounds, strict=True)
     limits.check_plan(Plan(planned), problem.dimension, features_of(problem))
-    return Trace(Plan(planned), holds, broadcasts, messages, bool(zeros.memory or random.memory))
+    asked = frozenset(zeros.asked[0] | random.asked[0]), frozenset(zeros.asked[1] | random.asked[1])
+    return Trace(Plan(planned), holds, broadcasts, messages, bool(zeros.memory or random.memory), asked)
 
 
 def _next(blame: Blame, r: int, zeros: Pass, random: Pass) -> Step | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
+from copy import copy
 from functools import cached_property
 from typing import NamedTuple, cast
 
@@ -56,12 +57,27 @@ class _Reply(NamedTuple):
     memory: CohortMemory
 
 
+def _noted(problem: PublicProblem, asked: set[str]) -> PublicProblem:
+    """The same problem, of a class that adds the name of whatever is asked of it to `asked`."""
+    kind = type(problem)
+
+    def noting(self: object, name: str) -> object:
+        asked.add(name)
+        return kind.__getattribute__(self, name)
+
+    members = {"__getattribute__": noting, "__module__": kind.__module__, "__qualname__": kind.__qualname__}
+    noted = copy(problem)
+    object.__setattr__(noted, "__class__", type(kind.__name__, (kind,), members))
+    return noted
+
+
 class Pass:
     """The algorithm from round to round, on answers of zeros for one silo, on random ones for several.
 
     Attributes:
         sent: (name, size) of the last message's arrays, sorted.
         memory: the silos'.
+        asked: names of what the server method, and the silo method, asks of the problem.
     """
 
     def __init__(
@@ -79,7 +95,7 @@ class Pass:
         Args:
             most: rounds, and queries in one, that the algorithm's numbers account for.
         """
-        self._algorithm, self._problem, self._limits, self._most = algorithm, problem, limits, most
+        self._algorithm, self._limits, self._most = algorithm, limits, most
         self._silos, self._dimension, self._dtype = silos, problem.dimension, public.weights.dtype
         self._features, self._any_size = features_of(problem), bool(getattr(algorithm, "any_size", False))
         self._blame, self._rng = Blame(algorithm), generator(seed, "dry run")
@@ -90,8 +106,10 @@ class Pass:
         self.sent: tuple[tuple[str, int], ...] = ()
         self.memory = CohortMemory(silos, self._dimension, self._dtype)
         start = problem.project(problem.start(seed).to(self._dtype))
+        self.asked = set[str](), set[str]()
+        by_server, self._given = (_noted(problem, asked) for asked in self.asked)
         try:
-            made = algorithm.server(start, problem, public, server_rng(seed))
+            made = algorithm.server(start, by_server, public, server_rng(seed))
         except Exception as error:
             self._blame.failed(self._place, error)
         if not isinstance(made, Generator):
@@ -233,7 +251,7 @@ class Pass:
         everyone = list(range(memory.silos))
         own, kept = memory.select(everyone), memory.select(everyone)
         try:
-            given = self._algorithm.silo(self._problem, broadcast, cast(Asker, ask), own)
+            given = self._algorithm.silo(self._given, broadcast, cast(Asker, ask), own)
             if planned is not None and planned != tuple(asks):
                 raise UnplannedError
             message = self._by_silo(given, "message", memory.silos)

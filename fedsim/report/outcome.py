@@ -233,5 +233,6 @@ def penalised(resolved: Resolved) -> bool:
 
 def measures_objective(scenario: Scenario) -> bool:
     """Whether the excess risk is measured: as the scenario sets it, else where the optimum is known."""
-    asked = scenario.report.excess_risk
-    return scenario.data.knows_optimum if asked is None else asked
+    asked, public = scenario.report.excess_risk, scenario.problem.public
+    varies = public is not None and (public.weight == "optimal" or public.precondition)
+    return scenario.data.knows_optimum and not varies if asked is None else asked

@@ -77,7 +77,8 @@ def words_of(resolved: Resolved) -> Words:
     if resolved.mechanism.attribute:
         return GROUP
     column = getattr(scenario.data, "person_column", None)
-    return words(scenario.privacy.unit, resolved.trace.plan.protects_labels_alone, column)
+    own = words(scenario.privacy.unit, resolved.trace.plan.protects_labels_alone, column)
+    return own if resolved.problem.composite.records is None else own.private
 
 
 def guarantee(resolved: Resolved) -> str:
@@ -109,6 +110,11 @@ def _notices(resolved: Resolved) -> list[str]:
     """Notices that stand before any number; empty for a run within a budget."""
     privacy, prescribed = resolved.scenario.privacy, resolved.prescribed
     lines = [*resolved.mechanism.notices, *resolved.scenario.data.notices]
+    public, records = resolved.scenario.public, resolved.problem.composite.records
+    if public is not None and records is not None:
+        lines.append(
+            f"{len(records):,} public records ({public.name}, SHA-256 {records.digest}) are not protected"
+        )
     if resolved.trace.plan.protects_labels_alone:
         lines.append(_LABELS)
     if resolved.scenario.runtime.noise == "aggregate":

@@ -214,6 +214,7 @@ NAMES: dict[BaselineName, str] = {
     "silo_alone_on_all": "silo alone (all records)",
     "silo_alone": "silo alone (own records)",
     "pooled": "all silos pooled",
+    "throw_away": "public records alone",
     "converged": "converged, without noise",
     "clipped": "clipped, without noise",
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
 
 from fedsim.protocol.unit import Person, Record
@@ -15,6 +16,16 @@ class Words(NamedTuple):
     change: str  # the same within a guarantee, which is "with respect to" this
     title: str  # the same for titles
     counted: str  # what n counts
+
+    @property
+    def private(self) -> Words:
+        """The same beside public records, which no guarantee is about.
+
+        >>> _RECORD.private.one, _RECORD.private.change
+        ('one private record of one silo', 'replacing one of its private records')
+        """
+        said = [re.sub(r"\brecords?\b", r"private \g<0>", each) for each in self[:4]]
+        return Words(said[0], said[1], said[2], said[3], self.counted)
 
 
 _RECORD = Words(

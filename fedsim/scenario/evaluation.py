@@ -31,6 +31,7 @@ from dataclasses import replace
 from fedsim.algorithms.registry import EVALUATION
 from fedsim.algorithms.section import section_of
 from fedsim.privacy.summed_gaussian import SummedGaussian
+from fedsim.problems.kinds import without_public
 from fedsim.protocol.plan import Admitted
 from fedsim.scenario.resolve import Resolved
 
@@ -56,6 +57,7 @@ def evaluation_of(resolved: Resolved) -> Resolved:
         scenario=scenario.model_copy(update={"evaluate": None, "report": report, "algorithm": section}),
         outline=replace(outline, sizes=dict(zip(resolved.names, sizes, strict=True))),
         algorithm=section.build(),
+        problem=without_public(resolved.problem),
         sizes=sizes,
         epsilons=resolved.epsilons if resolved.sums is None else smallest,
         weights=tuple(n / sum(sizes) for n in sizes),

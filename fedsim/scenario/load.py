@@ -87,14 +87,14 @@ def anchored(tree: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     What is not in `folder` may be in the data folder, and is downloaded there if the data set has an origin.
     The name of a data set on Hugging Face's hub stays as it is where no such folder exists.
     """
-    data = tree.get("data")
-    fetched = isinstance(data, Mapping) and data.get("origin") is not None
 
     def named(section: str, name: str) -> str:
+        data = tree.get(section)
+        fetched = isinstance(data, Mapping) and data.get("origin") is not None
         beside = _below(folder, Path(name))
         if section in CODE:  # a shipped scenario has no code of a user's beside it
             return str(beside if Path(file_of(str(beside)) or "").exists() else Path.cwd() / name)
-        if section != "data":
+        if section not in DATA:
             return str(beside)
         found = placed(beside, Path(name), fetched)
         return name if _on_hub(data) and not found.exists() else str(found)
@@ -107,7 +107,7 @@ def relative(tree: Mapping[str, Any], folder: Path) -> dict[str, Any]:
 
     def renamed(section: str, name: str) -> str:
         place = Path(name)  # a link is named, not what it leads to: that may have another suffix
-        if section == "data" and _on_hub(tree.get("data")) and not place.is_absolute():
+        if section in DATA and _on_hub(tree.get(section)) and not place.is_absolute():
             return name
         return os.path.relpath(place.parent.resolve() / place.name, folder.resolve())
 
@@ -124,7 +124,8 @@ def _below(folder: Path, name: Path) -> Path:
     return folder / name
 
 
-FILES = {"data": ("path", "schema"), "participation": ("path",)}
+DATA = ("data", "public")
+FILES = {"data": ("path", "schema"), "public": ("path", "schema"), "participation": ("path",)}
 """Fields that name files, by section; `data.path` may name one for each silo."""
 
 
@@ -137,7 +138,7 @@ _CANDIDATES = re.compile(r"(.+)\.(?:one_of|tune(\..+))")
 def _renamed(field: str, value: Any, name_of: Callable[[str, str], str]) -> Any:
     """The dotted field's value with file names replaced, those that a sweep varies too."""
     section, _, key = field.partition(".")
-    each_silos = section == "data" and key.startswith("path.")
+    each_silos = section in DATA and key.startswith("path.")
     is_code = section in CODE and key in ("name", "") and file_of(value)
     if isinstance(value, str) and (is_code or each_silos or key in FILES.get(section, ())):
         return name_of(section, value)
@@ -259,9 +260,10 @@ def _of_variant(variants: Any, chosen: Any) -> Mapping[str, Any]:
     return own
 
 
-def digests(data: Dataset, attendance: Path | None) -> dict[str, str]:
+def digests(data: Dataset, attendance: Path | None, public: Dataset | None = None) -> dict[str, str]:
     """SHA-256 of every file that records or rounds depend on, by field; `attendance` is one of rounds."""
-    return {field: content(path, f"scenario.{field}") for field, path in _named(data, attendance).items()}
+    named = _named(data, attendance, public)
+    return {field: content(path, f"scenario.{field}") for field, path in named.items()}
 
 
 def code_digests(scenario: Scenario) -> dict[str, str]:
@@ -271,7 +273,7 @@ def code_digests(scenario: Scenario) -> dict[str, str]:
 
 def digests_of(scenario: Scenario) -> dict[str, str]:
     """The digests of a scenario's files."""
-    return digests(scenario.data, _attendance(scenario)) | code_digests(scenario)
+    return digests(scenario.data, _attendance(scenario), scenario.public) | code_digests(scenario)
 
 
 def check_unchanged(scenario: Scenario) -> None:
@@ -279,7 +281,7 @@ def check_unchanged(scenario: Scenario) -> None:
     if not scenario.files:
         return
     obtain(scenario.data.downloads)
-    code, named = code_digests(scenario), _named(scenario.data, _attendance(scenario))
+    code, named = code_digests(scenario), _named(scenario.data, _attendance(scenario), scenario.public)
     for field, before in scenario.files.items():
         path = named.get(field)
         now = code.get(field) if path is None else content(path, f"scenario.{field}")
@@ -296,8 +298,9 @@ def code_of(scenario: Scenario) -> dict[str, str]:
     return {field: file for field, file in named.items() if file}
 
 
-def _named(data: Dataset, attendance: Path | None) -> dict[str, Path]:
+def _named(data: Dataset, attendance: Path | None, public: Dataset | None) -> dict[str, Path]:
     found = {f"data.{field}": path for field, path in data.files.items()}
+    found |= {} if public is None else {f"public.{field}": path for field, path in public.files.items()}
     return found if attendance is None else {**found, "participation.path": attendance}
 
 

@@ -405,6 +405,9 @@ class Scenario(Section):
     data: Annotated[DataConfig, Shorthand()] = Field(
         Elsewhere(), description="the records; `fedsim deploy` does without: its silos have their own"
     )
+    public: Annotated[DataConfig, Shorthand()] | None = Field(
+        None, description="records that need no protection, of the same columns; all of them are used"
+    )
     partition: Annotated[PartitionConfig, Shorthand()] = Field(
         NaturalIdPartition(), description="who holds which record; not asked for without `data`"
     )

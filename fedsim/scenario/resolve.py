@@ -18,6 +18,7 @@ import torch
 
 from fedsim.algorithms.prepared import Contributions, Prepared, StageKind
 from fedsim.algorithms.registry import shipped, shipped_names
+from fedsim.algorithms.with_public import WithPublic
 from fedsim.common.errors import InputError, Refused
 from fedsim.common.plugins import file_of
 from fedsim.data.arrays import Arrays
@@ -29,6 +30,7 @@ from fedsim.isolated.parts import Isolated, of_objects, recipe_of, trace_of
 from fedsim.privacy.calibrate import noise_ratios
 from fedsim.privacy.mechanism import Mechanism, check_unit
 from fedsim.privacy.registry import GAUSSIAN, MECHANISMS
+from fedsim.problems.composite import SERVES
 from fedsim.problems.kinds import PROBLEMS, Problem, gives_probabilities, is_shipped, problem_class
 from fedsim.problems.network import NeuralNetwork
 from fedsim.problems.network_models import Imported
@@ -55,6 +57,7 @@ from fedsim.scenario.metric import NO_GROUPS, check_metric
 from fedsim.scenario.model import PrivacySection, Scenario
 from fedsim.scenario.participation import participants, per_silo
 from fedsim.scenario.preparation import checked
+from fedsim.scenario.public import FIELD, with_public
 from fedsim.secagg.agreement import Sums
 from fedsim.theory.participants import Participants, effective_m
 from fedsim.theory.stated_noise import Prescribed
@@ -144,7 +147,15 @@ class Resolved:
         """
         if self.stages:
             return self._prepared
-        return self.algorithm if self._isolated is None else cast(Algorithm, self._isolated)
+        return self.served if self._isolated is None else cast(Algorithm, self._isolated)
+
+    @property
+    def served(self) -> Algorithm:
+        """The algorithm, with a server that preconditions and weighs public records where it is to."""
+        records = self.problem.composite.records
+        if records is None or not records.by_server:
+            return self.algorithm
+        return cast(Algorithm, WithPublic(self.algorithm, records, self.effective_m / len(self.names)))
 
     def algorithm_of(self, variant: Variant) -> Algorithm:
         """`gate_algorithm`, or what a run's own models are compared with."""
@@ -202,7 +213,7 @@ def resolve(scenario: Scenario, known: Outline | None = None) -> Resolved:
     with blaming("problem", problem_class(scenario.problem.name)):
         features, classes, groups = shape.num_features, shape.num_classes, len(shape.groups)
         problem = problem_of(scenario.problem, features, classes, dtype_of(scenario), groups)
-    problem = _on_device(scenario, problem)
+    scenario, problem = with_public(scenario, shape, _on_device(scenario, problem), dtype_of(scenario))
     stages, inner, norms = checked(scenario, shape, problem)
     report = scenario.report
     for field, metric in (("metric", report.metric), ("against", report.against or report.metric)):
@@ -255,6 +266,7 @@ def resolve(scenario: Scenario, known: Outline | None = None) -> Resolved:
         hint = "asks for no costs of groups: use fair_minibatch_sgd, or leave it out"
         name = scenario.algorithm.name
         raise InputError("scenario.problem.fairness", fairness.notion, f"{name} {hint}")
+    _check_public(resolved)
     _check_sums(resolved)
     _check_evaluation(resolved)
     _check_noise(resolved)
@@ -314,6 +326,26 @@ def _check_noise(resolved: Resolved) -> None:
         "silo_hosts 0": not scenario.runtime.silo_hosts,
     }.items():
         scenario.runtime.each_silo(what, fits)
+
+
+def _check_public(resolved: Resolved) -> None:
+    """Check that the algorithm takes gradients of public records, and where the server alone has to."""
+    records, trace = resolved.problem.composite.records, resolved.trace
+    if records is None or not records.in_f1:
+        return
+    if records.variance is not None and resolved.scenario.report.excess_risk:
+        hint = "false: with weight optimal what is minimised follows from the noise"
+        raise InputError("scenario.report.excess_risk", True, hint)
+    name, asked = resolved.scenario.algorithm.name, resolved.scenario.problem.public
+    assert asked is not None
+    by_server, by_silo = (bool(each & {"public_gradient", "descend"}) for each in trace.asked)
+    if not (by_server or by_silo):
+        raise InputError(f"{FIELD}.weight", asked.weight, f"0: {name} takes no gradient of f1; {SERVES} do")
+    gradients = {("g", resolved.problem.dimension)} == {each for sent in trace.messages for each in sent}
+    if records.by_server and (by_silo or trace.remembers or not gradients):
+        field = "precondition" if asked.precondition else "weight"
+        hint = f"is for algorithms whose silos send a gradient alone, as noisy_minibatch_sgd, not for {name}"
+        raise InputError(f"{FIELD}.{field}", getattr(asked, field), hint)
 
 
 def _check_evaluation(resolved: Resolved) -> None:
@@ -414,11 +446,12 @@ def is_known(scenario: Scenario) -> bool:
 
 def _is_shipped(scenario: Scenario, besides: Callable[[str], bool] = lambda name: False) -> bool:
     """Whether fedsim ships every part; names cannot be taken by another distribution."""
-    algorithm, problem, data = scenario.algorithm, scenario.problem, scenario.data
+    algorithm, problem = scenario.algorithm, scenario.problem
+    sets = [data for data in (scenario.data, scenario.public) if data is not None]
     return (
         not isinstance(algorithm, GivenAlgorithm)
         and (algorithm.name in shipped_names() or besides(algorithm.name))
         and (problem.name in PROBLEMS or besides(problem.name))
         and not isinstance(problem.model, Imported)
-        and any(type(data) is own for own in (*OWN.values(), Arrays, Frame))
+        and all(type(data) in (*OWN.values(), Arrays, Frame) for data in sets)
     )

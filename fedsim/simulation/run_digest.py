@@ -75,13 +75,20 @@ def _common(resolved: Resolved, data: str, private: bool, varied: Collection[str
         [resolved.names, resolved.sizes, resolved.weights],
         repr(active),
         [trace.plan.digest, trace.holds],
-        [_given(scenario.problem, {"silo_weights"}), layers],
+        [_given(scenario.problem, {"silo_weights", "public"}), layers],
         _algorithm(resolved, varied),
         str(resolved.dtype),
         [str(first.dtype), hashlib.sha256(first.numpy().tobytes()).hexdigest()],
         *([repr(resolved.stages)] if resolved.stages else []),
         *(["aggregate"] if scenario.runtime.noise == "aggregate" else []),
+        *_public(resolved),
     ]
+
+
+def _public(resolved: Resolved) -> list[object]:
+    """What f1 has of public records; where they start a run, the first point says all."""
+    records, section = resolved.problem.composite.records, resolved.scenario.problem.public
+    return [] if records is None or not records.in_f1 else [records.numbers, _given(section, {"sha256"})]
 
 
 def _given(section: Any, without: Collection[str]) -> dict[str, Any]:

@@ -173,6 +173,7 @@ def fold_key(scenario: Mapping[str, Any]) -> str | None:
         or getattr(shipped()[algorithm["name"]], "any_size", False)  # it looks at the noise
         or tree.get("prepare")  # broadcasts of other sizes
         or privacy.get("unit")  # laid out by person
+        or tree.get("public")
     ):
         return None
     if algorithm.get("num_rounds") == AUTO:

@@ -125,9 +125,13 @@ _DATA: TypeAdapter[Dataset] = TypeAdapter(DataConfig)
 
 
 def _files(scenario: Mapping[str, Any]) -> list[str]:
-    data = _DATA.validate_python(scenario["data"])
+    data, public = _DATA.validate_python(scenario["data"]), scenario.get("public")
     attendance = scenario.get("participation", {}).get("path")
-    return list(digests(data, Path(attendance) if attendance else None).values())
+    return list(
+        digests(
+            data, Path(attendance) if attendance else None, public and _DATA.validate_python(public)
+        ).values()
+    )
 
 
 @lru_cache(maxsize=1)

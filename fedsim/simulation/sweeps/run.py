@@ -262,9 +262,10 @@ def measured(job: Job, results: SweepResults, record: Record, runner: Runner) ->
 def _depends_on(scenario: Scenario) -> Mapping[str, Any]:
     """The scenario's fields that decide its baselines, as a cell has them."""
     tree = cell_of(scenario, 0, False).scenario
-    problem = {k: value for k, value in tree["problem"].items() if k not in ("silo_weights", "fairness")}
+    other = ("silo_weights", "fairness", "public", "start")
+    problem = {k: value for k, value in tree["problem"].items() if k not in other}
     kept = {key: tree[key] for key in ("data", "partition", "seed", "runtime", "report")}
-    return {**kept, "problem": problem, "unit": tree["privacy"].get("unit")}
+    return {**kept, "problem": problem, "unit": tree["privacy"].get("unit"), "public": tree.get("public")}
 
 
 def _rows(

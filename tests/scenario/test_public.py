@@ -1,0 +1,251 @@
+"""Public records are a part of f1: what they change, what they leave alone, and where they are refused."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+import fedsim
+from fedsim.algorithms.registry import shipped
+from fedsim.common.errors import InputError
+from fedsim.data.federation import load
+from fedsim.problems.composite import SERVES, Composite, L2Ball
+from fedsim.problems.glm import LinearRegression, LogisticRegression, SoftmaxRegression
+from fedsim.problems.network import NeuralNetwork
+from fedsim.problems.public_records import PublicRecords
+from fedsim.scenario.load import parse
+from fedsim.scenario.resolve import resolve
+
+DATA = {"name": "synthetic", "link": "linear", "rows": 300, "features": 4, "noise": 0.5}
+PUBLIC = {**DATA, "draw": 1, "rows": 60}
+TREE = {
+    "name": "public",
+    "seed": 3,
+    "data": DATA,
+    "public": PUBLIC,
+    "partition": {"name": "iid", "num_partitions": 3},
+    "problem": {"name": "linear_regression", "silo_weights": "size"},
+    "algorithm": {
+        "name": "noisy_minibatch_sgd",
+        "num_rounds": 3,
+        "step_size": 0.3,
+        "clip_norm": 1.0,
+        "last_iterate": True,
+    },
+    "privacy": {"epsilon": 2},
+    "runtime": "inprocess",
+    "report": {"evaluate_every": 3},
+}
+
+
+def resolved_with(**problem):
+    return resolve(parse(TREE | {"problem": TREE["problem"] | problem}))
+
+
+def run(tree=TREE, **changes):
+    return fedsim.simulate(tree, changes, progress=False)
+
+
+def records_for(problem, n=7, seed=0):
+    rng = np.random.default_rng(seed)
+    x = torch.tensor(rng.normal(size=(n, problem.num_features)))
+    classes = getattr(problem, "num_outputs", 1)
+    y = torch.tensor(rng.integers(0, max(2, classes), n)).double()
+    return PublicRecords(x, y, 1 / x.norm(dim=-1), weight=0.7)
+
+
+PROBLEMS = [
+    LinearRegression(3),
+    LogisticRegression(3, composite=Composite(l2=0.3)),
+    SoftmaxRegression(3, 4),
+    NeuralNetwork(3, 3),
+]
+
+
+@pytest.mark.parametrize("problem", PROBLEMS, ids=lambda problem: type(problem).__name__)
+def test_f1_has_kappa_times_the_gradient_of_the_public_mean_loss(problem):
+    records = records_for(problem)
+    public = replace(problem, composite=replace(problem.composite, records=records))
+    w = torch.linspace(-1, 1, problem.dimension, dtype=torch.float64).requires_grad_()
+    score = problem.slope_scores if isinstance(problem, NeuralNetwork) else problem.scores
+    loss = problem.losses(score(records.features, w), records.target).mean()
+    right = problem.public_gradient(w.detach()) + 0.7 * torch.autograd.grad(loss, w)[0]
+    assert torch.allclose(public.public_gradient(w.detach()), right, rtol=0, atol=1e-12)
+    both = torch.stack([w.detach(), w.detach() / 2])
+    each = torch.stack([public.public_gradient(one) for one in both])
+    assert torch.allclose(public.public_gradient(both), each, rtol=0, atol=1e-12)
+    stepped = public.project(w.detach() - 0.1 * (1.0 + each[0]))
+    assert torch.allclose(public.descend(w.detach(), torch.ones(len(w)).double(), 0.1), stepped)
+
+
+def test_a_weight_of_zero_is_the_run_without_public_records_bit_for_bit():
+    without = run({key: value for key, value in TREE.items() if key != "public"})
+    for public in ({"weight": 0}, None):
+        assert np.array_equal(run(**{"problem.public": public}).model, without.model)
+    assert not np.array_equal(run(**{"problem.public": {"weight": 0.1}}).model, without.model)
+
+
+def test_runs_with_other_public_records_share_no_noise():
+    from fedsim.simulation.run_digest import run_digest
+
+    settings = [{"public": {"weight": 0.1}}, {"public": {"weight": 0.2}}, {}, {"start": "public"}]
+    keys = [run_digest(resolved_with(**each), "data", "private") for each in settings]
+    other = parse(TREE | {"public": PUBLIC | {"draw": 2}, "problem": TREE["problem"] | settings[0]})
+    assert len({*keys, run_digest(resolve(other), "data", "private")}) == 5
+
+
+def test_a_run_may_start_at_the_public_minimiser():
+    problem = resolved_with(start="public").problem
+    x, y = problem.composite.records.pair
+    w = np.linalg.lstsq(x.numpy(), y.numpy(), rcond=None)[0]
+    assert np.allclose(problem.start(0).numpy(), w, rtol=0, atol=1e-9)
+    logistic = {**TREE, "data": DATA | {"link": "logistic"}, "public": PUBLIC | {"link": "logistic"}}
+    problem = resolve(
+        parse(logistic | {"problem": {"name": "logistic_regression", "start": "public"}})
+    ).problem
+    records = problem.composite.records
+    assert problem.mean_gradient(records, problem.start(0)).norm() < 1e-8
+
+
+def test_the_preconditioner_leaves_the_fixed_point_where_it_is():
+    settings = {"weight": 0.5, "precondition": True}
+    resolved = resolve(
+        parse(
+            TREE
+            | {"problem": TREE["problem"] | {"public": settings}}
+            | {"algorithm": TREE["algorithm"] | {"num_rounds": 200, "step_size": 0.5, "clip_norm": 1e6}}
+            | {"privacy": {"mechanism": "none"}}
+        )
+    )
+    model = fedsim.simulate(resolved.scenario, progress=False).model
+    plain = resolved.scenario.model_copy(
+        update={"problem": resolved.scenario.problem.model_copy(update={"public": None})}
+    )
+    assert not np.allclose(model, fedsim.simulate(plain, progress=False).model, atol=1e-3)
+    same = fedsim.simulate(
+        resolved.scenario,
+        {"problem.public.precondition": False, "algorithm.num_rounds": 2000},
+        progress=False,
+    ).model
+    assert np.allclose(model, same, rtol=0, atol=1e-6)
+
+
+def test_the_preconditioner_is_the_damped_inverse_hessian():
+    records = resolved_with(public={"precondition": True}).problem.composite.records
+    x = records.features
+    hessian = x.T @ x / len(x)
+    damped = hessian + 0.05 * hessian.trace() / 5 * torch.eye(5, dtype=torch.float64)
+    assert torch.allclose(records.inverse @ damped, torch.eye(5, dtype=torch.float64), rtol=0, atol=1e-10)
+
+
+def test_the_optimal_weight_is_that_of_one_silo_by_the_thesis():
+    tree = TREE | {"partition": {"name": "iid", "num_partitions": 1}}
+    resolved = resolve(parse(tree | {"problem": TREE["problem"] | {"public": {"weight": "optimal"}}}))
+    public = resolved.public([3.0])
+    server, records = resolved.gate_algorithm, resolved.problem.composite.records
+    k, k_pub, d = int(public.sizes), len(records), 5
+    sigma = 3.0 * 2 * 1.0 / k
+    alpha = 1 / (1 + k_pub / k + d * sigma**2 * k_pub / records.variance)
+    assert server.weight(public, d) == pytest.approx((1 - alpha) / alpha, rel=1e-12)
+    gradients = records.features * (records.features @ torch.zeros(5).double() - records.target)[:, None]
+    spread = (gradients - gradients.mean(0)).square().sum(-1).mean()
+    assert records.variance == pytest.approx(float(spread), rel=1e-9)
+
+
+def test_public_records_beside_private_ones_of_unlimited_budget_are_a_silo_more():
+    """Without noise and with a clip that no gradient reaches: the objective's own minimiser."""
+    settings = {"algorithm.num_rounds": 1500, "algorithm.clip_norm": 1e6, "privacy": {"mechanism": "none"}}
+    model = run(**{"problem.public": {"weight": 0.25}, **settings}).model[0]
+    resolved = resolved_with(public={"weight": 0.25})
+    silos = load(resolved.scenario.data, resolved.scenario.partition, 3, 0).silos
+    parts = [(silo.train_features, silo.train_target) for silo in silos]
+    parts.append(tuple(each.numpy() for each in resolved.problem.composite.records.pair))
+    shares = [weight / len(y) for weight, (_, y) in zip((*resolved.weights, 0.25), parts, strict=True)]
+    hessian = sum(share * x.T @ x for share, (x, _) in zip(shares, parts, strict=True))
+    vector = sum(share * x.T @ y for share, (x, y) in zip(shares, parts, strict=True))
+    assert np.allclose(model, np.linalg.solve(hessian, vector), rtol=0, atol=1e-6)
+
+
+def test_statements_say_private_and_name_the_public_records():
+    found = run(**{"problem.public": {"weight": 0.1}})
+    stated = found.summary.privacy
+    assert stated.unit == "one private record of one silo"
+    assert "one of its private records" in stated.guarantee
+    sha256 = resolved_with(public={"weight": 0.1}).problem.composite.records.digest
+    assert any(f"60 public records (synthetic, SHA-256 {sha256})" in line for line in stated.notices)
+    price = fedsim.price(TREE).statement
+    assert price.unit == "one private record of one silo"
+    assert any(sha256 in line for line in price.notices)
+
+
+def test_the_public_model_is_a_baseline_with_its_loss_on_public_records():
+    (alone,) = (one for one in run().summary.baselines if one.name == "throw_away")
+    assert alone.train_records == (60, 60)
+    assert "mean loss" in alone.methods[0]
+
+
+def test_algorithms_that_take_proximal_steps_are_refused():
+    for name in ("prox_sgd", "spider_alternate"):
+        algorithm = {"name": name, "num_rounds": 2, "step_size": 0.1, "clip_norm": 1.0}
+        tree = TREE | {"algorithm": algorithm, "problem": TREE["problem"] | {"public": {"weight": 0.5}}}
+        with pytest.raises(InputError, match="no closed form of them: use noisy_minibatch_sgd"):
+            resolve(parse(tree))
+
+
+def test_the_algorithms_that_serve_are_those_that_take_gradients_of_f1():
+    named = SERVES.replace(" or ", ", ").split(", ")
+    assert set(named) <= set(shipped())
+    problem = LinearRegression(2, composite=Composite(records=records_for(LinearRegression(2))))
+    with pytest.raises(InputError):
+        problem.prox(torch.zeros(2), 1.0)
+
+
+REFUSED = [
+    ({"problem.public": {"weight": -1}}, "problem.public.weight"),
+    ({"public": None, "problem.public": {"weight": 1}}, "scenario.problem.public"),
+    ({"public": None, "problem.start": "public"}, "scenario.problem.start"),
+    ({"public.features": 3}, "the schema of the private records"),
+    ({"public.link": "logistic"}, "the schema of the private records"),
+    ({"public.record_norm": 2}, "scenario.public.record_norm: 2.*None"),
+    ({"public.rows": 3, "problem.public": {"precondition": True}}, "leave the Hessian of 5"),
+    (
+        {"problem.public": {"precondition": True}, "problem.constraint": {"name": "l2_ball", "radius": 1}},
+        "or c",
+    ),
+    ({"problem.public": {"weight": 1, "sha256": "0" * 64}}, "scenario.problem.public.sha256"),
+    ({"problem.public": {"weight": "optimal"}, "algorithm": {"name": "label_regression"}}, "clip_norm"),
+    ({"problem.public": {"weight": 1}, "algorithm": {"name": "label_regression"}}, "takes no gradient of f1"),
+    (
+        {
+            "problem.public": {"precondition": True},
+            "algorithm": {
+                "name": "local_sgd",
+                "num_rounds": 2,
+                "local_steps": 2,
+                "step_size": 0.1,
+                "clip_norm": 1,
+            },
+        },
+        "problem.public.precondition",
+    ),
+]
+
+
+@pytest.mark.parametrize(("changes", "message"), REFUSED)
+def test_public_records_that_do_not_fit_are_refused(changes, message):
+    with pytest.raises(InputError, match=message):
+        fedsim.price(TREE, changes)
+
+
+def test_an_empty_public_file_is_refused(tmp_path):
+    x, y = np.zeros((0, 5)), np.zeros(0)
+    np.savez(tmp_path / "none.npz", features=x, target=y)
+    with pytest.raises(InputError, match=r"scenario\.public"):
+        fedsim.price(TREE, {"public": {"name": "npz", "path": str(tmp_path / "none.npz")}})
+
+
+def test_a_projection_is_kept(tmp_path):
+    problem = resolved_with(constraint={"name": "l2_ball", "radius": 0.1}, start="public").problem
+    assert isinstance(problem.composite.constraint, L2Ball)
+    assert problem.start(0).norm() <= 0.1 + 1e-12
