@@ -198,6 +198,11 @@ class Config(Section):
         description="its records, all of them its own: a table (csv) or an npz file, as in a scenario's data "
         "section"
     )
+    public: Path | None = Field(
+        None,
+        description="a file of public records, of the columns of `records`, for algorithms that need them in "
+        "the silo; an offer names its SHA-256",
+    )
     reader: tuple[str, ...] = Field(
         (),
         description="a command that writes the table at records.path to its standard output; it runs once, "
@@ -263,7 +268,7 @@ class Config(Section):
 
 
 _FILES = (
-    *("state", "rosters", "plug_in_folder", "listen.socket", "listen.token"),
+    *("state", "public", "rosters", "plug_in_folder", "listen.socket", "listen.token"),
     *("records.schema", "records.path", "records.path.*"),
 )
 

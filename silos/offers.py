@@ -18,14 +18,16 @@ import torch
 from fedsim.algorithms.registry import EVALUATION, shipped_names
 from fedsim.algorithms.section import algorithm_of
 from fedsim.common.errors import InputError, Refused
+from fedsim.data.public import Published
 from fedsim.privacy.mechanism import Mechanism
 from fedsim.problems.answerable import check_answerable
 from fedsim.problems.kinds import PROBLEMS, Problem
 from fedsim.problems.network import NeuralNetwork
 from fedsim.problems.network_models import Imported
+from fedsim.problems.public_records import PublicRecords
 from fedsim.problems.section import ProblemSection, problem_of, problem_section
 from fedsim.protocol.contract import Algorithm, Public
-from fedsim.protocol.dryrun import Arrays, dry_run
+from fedsim.protocol.dryrun import F1, Arrays, Trace, dry_run
 from fedsim.protocol.groups import Cells
 from fedsim.protocol.plan import Admitted, Plan, Terms
 from fedsim.protocol.statistics import BY_GROUP
@@ -109,6 +111,7 @@ def proposal_of(
     pinned: Pinned | None = None,
     start: Callable[[], Child] | None = None,
     alone: AbstractContextManager[object] = _NO_LOCK,
+    published: Published | None = None,
 ) -> Proposal:
     """Make what the offer names.
 
@@ -119,6 +122,7 @@ def proposal_of(
         pinned: rosters that its operator has agreed to.
         start: starts a confined process for parts that fedsim does not ship.
         alone: is held while a problem is made here, and not while that process makes one.
+        published: the silo's copy of public records, if it has one.
 
     Raises:
         Refused: it is not for this silo's records or rosters, or the policy does not allow it.
@@ -129,7 +133,7 @@ def proposal_of(
         if theirs or offer.algorithm["name"] not in (*shipped_names(), EVALUATION):
             isolated = _isolated(offer, theirs, start)
         with alone:
-            problem = isolated.problem if isolated and theirs else _problem(offer, policy)
+            problem = isolated.problem if isolated and theirs else _problem(offer, policy, published)
             algorithm = cast(Algorithm, isolated) if isolated else algorithm_of(offer.algorithm)
         if problem.num_features != offer.shape.num_features:
             raise Refused("offer: the plug-in's problem is for another number of features")
@@ -171,6 +175,7 @@ def admissible(proposal: Proposal, policy: Policy, own: Own, seeded: bool = Fals
             held = f"silo {own.name!r} has {len(own.groups)} groups"
             raise Refused(f"offer: {held}, {query.statistic} asks of others")
     check_answerable(proposal.problem, plan.queries)
+    _check_public(proposal, trace)
     if offer.records == "holdout" and not {query.statistic for query in plan.queries} <= set(_COUNTS):
         raise Refused(f"offer: held-out records answer {' and '.join(_COUNTS)} alone")
     moves = "sampled batches" if plan.sampled else "persons" if plan.unit != RECORD else None
@@ -255,14 +260,40 @@ def _isolated(offer: Offer, theirs: bool, start: Callable[[], Child] | None) -> 
     return isolated
 
 
-def _problem(offer: Offer, policy: Policy) -> Problem:
-    """The problem, once its dimension is known to be allowed."""
+def _problem(offer: Offer, policy: Policy, published: Published | None) -> Problem:
+    """The problem, once its dimension is known to be allowed; with the silo's copy of public records, where
+    it is the one that is offered, else with none of them.
+    """
     section = problem_section(offer.problem)
     if isinstance(section.model, Imported):
         raise Refused("offer: the network is to be given as {name: module, path: ...}")
     features, classes = offer.shape.num_features, offer.shape.num_classes
     _check_dimension(_dimension(section, features, classes), policy)
-    return problem_of(section, features, classes, DTYPES[offer.dtype], offer.shape.num_groups)
+    dtype = DTYPES[offer.dtype]
+    problem = problem_of(section, features, classes, dtype, offer.shape.num_groups)
+    if section.public is None:
+        return problem
+    x, y = torch.zeros(0, features), torch.zeros(0)
+    if published is not None and published.digest == section.public.sha256:
+        x, y = (torch.as_tensor(each) for each in published.records[:2])
+    weight = 1.0 if section.public.weight == "optimal" else section.public.weight
+    records = PublicRecords.of(x.to(dtype), y.to(dtype), section.public.sha256 or "", weight=weight)
+    return replace(problem, composite=replace(problem.composite, records=records))
+
+
+def _check_public(proposal: Proposal, trace: Trace) -> None:
+    """Refuse steps on public records that the silo does not have; the server's own steps need none here."""
+    records = proposal.problem.composite.records
+    section = problem_section(proposal.offer.problem)
+    if section.public is not None and proposal.isolated is not None:
+        raise Refused("offer: public records are not for code in a confined process")
+    if records is None or not records.weight or not trace.asked[1] & F1:
+        return
+    if section.public is None or section.public.weight == "optimal" or section.public.precondition:
+        raise Refused("offer: public records with weight optimal or precondition are for the server's steps")
+    if not len(records):
+        hint = f"its steps in the silo need the public records of SHA-256 {records.digest}"
+        raise Refused(f"offer: {hint}: name them as `public` in the silo's file")
 
 
 def _dimension(section: ProblemSection, features: int, classes: int) -> int:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from fedsim.common.errors import Busy, Refused
 from fedsim.common.serialise import finite
+from fedsim.data.public import Published
 from fedsim.data.source import laid
 from fedsim.protocol.copies import digest
 from fedsim.protocol.unit import RECORD, Person, Record
@@ -67,10 +68,11 @@ class OpenRuns:
         simulation: InsecureSimulation | None,
         pinned: Pinned | None = None,
         start: Callable[[], Child] | None = None,
+        public: Published | None = None,
     ) -> None:
-        """`start`: starts a confined process for plug-in code."""
+        """`start`: starts a confined process for plug-in code; `public`: its copy of public records."""
         self._records, self._own, self._policy, self._simulation = records, own, policy, simulation
-        self._pinned, self._start = pinned, start
+        self._pinned, self._start, self._public = pinned, start, public
         self._held: OrderedDict[str, _Held] = OrderedDict()
         self._work, self._trying = threading.Lock(), threading.Lock()
 
@@ -87,7 +89,8 @@ class OpenRuns:
             raise Busy("the silo is trying out another offer; ask again")
         try:
             own = self._own.of(offer.records)
-            made = proposal_of(offer, self._policy, own, self._pinned, self._start, self._work)
+            pinned, start, public = self._pinned, self._start, self._public
+            made = proposal_of(offer, self._policy, own, pinned, start, self._work, public)
             return admissible(made, self._policy, own, self._simulation is not None)
         finally:
             self._trying.release()

@@ -21,6 +21,7 @@ from fedsim.common.errors import InputError
 from fedsim.common.files import atomic_file, remove_drafts
 from fedsim.common.identity import Identity
 from fedsim.data.prepare import prepare
+from fedsim.data.public import Published, read_public
 from fedsim.data.source import Floats, Ints, Labels, Source, Target, alike, numbered, require_labels
 from fedsim.protocol.unit import RECORD, Person, PersonAccount, Record
 from silos.config import ROOT, Config
@@ -151,6 +152,16 @@ def read_records(config: Config) -> OwnRecords:
         return found
     tokens = tuple(hashlib.sha256(each.encode()).digest() for each in dict.fromkeys(ids))
     return replace(found, persons=numbered(ids), tokens=tokens, alike=alike(ids))
+
+
+def read_published(config: Config) -> Published | None:
+    """The silo's copy of public records, prepared as its own; None where it has none. InputError if they
+    cannot be read.
+    """
+    if config.public is None:
+        return None
+    unnamed = {name: None for name in ("person_column", "attribute") if hasattr(config.records, name)}
+    return read_public(config.records.model_copy(update={"path": config.public, **unnamed}), f"{ROOT}.public")
 
 
 def _check_declared(config: Config, source: Source) -> None:

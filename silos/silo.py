@@ -47,7 +47,7 @@ from silos.ledger import RunLedger
 from silos.ledger_file import LedgerFile, signed_receipt
 from silos.offers import Own, largest_dimension
 from silos.open_runs import OpenRuns
-from silos.own_records import OwnRecords, read_records
+from silos.own_records import OwnRecords, read_published, read_records
 
 if TYPE_CHECKING:  # loaded where the operator decides
     from silos.pending import PendingOffers
@@ -251,7 +251,10 @@ def parts(config: Config) -> tuple[Own, OwnRecords, Identity, OpenRuns]:
         from silos.pooled import Pinned  # with secure aggregation
 
         pinned = Pinned.load(config.rosters, config.name, identity, f"{ROOT}.rosters")
-    runs = OpenRuns(by_part, own, config.policy, config.insecure_simulation, pinned, config.start_child)
+    public = read_published(config)
+    runs = OpenRuns(
+        by_part, own, config.policy, config.insecure_simulation, pinned, config.start_child, public
+    )
     return own, records, identity, runs
 
 

@@ -235,7 +235,7 @@ class HasComposite(ABC):
     def public_gradient(self, w: Tensor) -> Tensor:
         """Subgradient of f1 without the indicator, times the preconditioner where there is one."""
         gradient, records = self.composite.public_gradient(w), self.composite.records
-        if records is not None and records.weight:
+        if records is not None and records.weight and len(records):
             gradient = gradient + records.weight * self.mean_gradient(records, w)
         return gradient if records is None or records.inverse is None else gradient @ records.inverse
 

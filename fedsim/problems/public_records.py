@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -25,6 +25,14 @@ class PublicRecords:
     start: Tensor | None = field(default=None, repr=False)  # their own minimiser, where a run begins; (d,)
     inverse: Tensor | None = field(default=None, repr=False)  # preconditioner, (d, d), symmetric
     variance: float | None = None  # V^2 of their gradients at the start, where the weight is to be optimal
+
+    @classmethod
+    def of(
+        cls, features: Tensor, target: Tensor, digest: str, numbers: str = "", weight: float = 0.0
+    ) -> Self:
+        """Records by their arrays."""
+        inverse_norm = (1 / features.norm(dim=-1)).nan_to_num(posinf=0.0)
+        return cls(features, target, inverse_norm, digest, numbers, weight=weight)
 
     def __len__(self) -> int:
         return len(self.target)

@@ -26,6 +26,9 @@ from fedsim.protocol.unit import Person, Record
 
 _UNSTATED = 5_000  # rounds, and queries in one, that an algorithm may have whatever its numbers are
 
+F1 = {"public_gradient", "descend"}
+"""What a problem is asked for its public part's gradient by."""
+
 Arrays = tuple[tuple[str, int], ...]
 """(name, size) of the arrays of a broadcast or message, sorted; each is (size,)."""
 

@@ -51,8 +51,7 @@ def with_public(
     features, target = (torch.as_tensor(each).double() for each in found.records[:2])
     if not bool(accepts(problem, target).all()):
         raise InputError("scenario.public", data.name, f"targets that {section.name} is defined for")
-    inverse_norm = torch.nan_to_num(1 / features.norm(dim=-1), posinf=0.0)
-    records = PublicRecords(features, target, inverse_norm, found.digest, found.numbers)
+    records = PublicRecords.of(features, target, found.digest, found.numbers)
     start = torch.zeros(problem.dimension, dtype=torch.float64)
     if section.start == "public":
         start = _start(problem, records, data.intercept)

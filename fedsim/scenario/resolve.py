@@ -37,7 +37,7 @@ from fedsim.problems.network_models import Imported
 from fedsim.problems.section import ProblemSection, problem_of
 from fedsim.protocol.blame import blaming
 from fedsim.protocol.contract import Algorithm, Public
-from fedsim.protocol.dryrun import Trace
+from fedsim.protocol.dryrun import F1, Trace
 from fedsim.protocol.limits import LIMITS
 from fedsim.protocol.links import Variant
 from fedsim.protocol.statistics import COSTED_GRADIENT, statistic
@@ -338,7 +338,7 @@ def _check_public(resolved: Resolved) -> None:
         raise InputError("scenario.report.excess_risk", True, hint)
     name, asked = resolved.scenario.algorithm.name, resolved.scenario.problem.public
     assert asked is not None
-    by_server, by_silo = (bool(each & {"public_gradient", "descend"}) for each in trace.asked)
+    by_server, by_silo = (bool(each & F1) for each in trace.asked)
     if not (by_server or by_silo):
         raise InputError(f"{FIELD}.weight", asked.weight, f"0: {name} takes no gradient of f1; {SERVES} do")
     gradients = {("g", resolved.problem.dimension)} == {each for sent in trace.messages for each in sent}
