@@ -1,4 +1,4 @@
-"""Parts that are asked for many times are attacked: the largest part's cost is claimed, and no less would do."""
+"""Parts that are asked for many times are attacked: the largest part's cost is claimed, and is needed."""
 
 import math
 from dataclasses import replace
@@ -36,7 +36,7 @@ def attacked():
             "growth": 1.0,
             "clip_norm": 1.0,
         },
-        "privacy": {"epsilon": 2.0, "delta": 1e-3},
+        "privacy": {"epsilon": 8.0, "delta": 1e-3},
     }
     setting = prepare(resolved_of(one_run(scenario, {}), None, data))
     return setting, search(setting, SILO)
