@@ -39,6 +39,7 @@ OPTIONS: dict[str, tuple[float, ...]] = {
     "histogram": (1.0, 0.0, *np.linspace(-1, 1, 65).tolist()),
     "score_histogram": (10.0,),
     "mistakes": (),
+    "longer": (),
     "log_loss": (0.01,),
     "quantile": (0.0, 0.5, -1.0, 1.0, 101.0),
     "choice": (),
@@ -63,6 +64,8 @@ class Same:
     def silo(self, problem: Any, broadcast: Any, ask: Any, memory: Any) -> Mapping[str, Tensor]:
         """One answer."""
         points = (broadcast["w"],) * statistic(self.statistic).points
+        if self.statistic == "longer":
+            points = broadcast["w"], broadcast["w"].new_full((1,), 0.5)
         return {"g": ask(Query(self.statistic, points, 1.0, options=OPTIONS[self.statistic]))}
 
 
@@ -95,7 +98,7 @@ def asking(
 
     def once(r: int) -> float:
         start = time.perf_counter()
-        gate.answer(r, {"w": w})
+        gate.answer(r, {"w": w * (1 + r / ROUNDS)})  # elsewhere each time: no scores are kept from the last
         return time.perf_counter() - start
 
     return once

@@ -47,20 +47,40 @@ def network_sum(
     problem: NeuralNetwork, block: Block, points: Sequence[Tensor], clip: Clip, seen: Seen | None = None
 ) -> Tensor:
     """Sum over the records of clip(term); arguments and result as in `silos.records.clipped_sum`."""
+    total = torch.zeros(len(block.members), problem.dimension, dtype=torch.float64)
+    for silos, _, mask, found in _terms(problem, block, points):
+        bound = _own(clip, silos, problem.device)
+        total[silos] += _sum(found, problem, mask, bound, seen, block.whole).cpu()
+    return total
+
+
+def lengths(problem: NeuralNetwork, block: Block, point: Tensor) -> Tensor:
+    """Length of every record's gradient, (silos, rows), float64; 0 for a row that adds nothing."""
+    norms = torch.zeros_like(block.target, dtype=torch.float64)
+    for silos, rows, mask, found in _terms(problem, block, [point]):
+        norm = _square(found).sqrt().view(mask.shape)
+        norms[silos, rows] = torch.where(mask > 0, norm, 0.0).cpu()
+    return norms
+
+
+def _terms(
+    problem: NeuralNetwork, block: Block, points: Sequence[Tensor]
+) -> Iterator[tuple[slice, slice, Tensor, list[tuple[str, Term]]]]:
+    """The records' terms, a chunk at a time: its silos and rows, their mask, and terms by name prefix."""
     if block.mask is None:
         raise ValueError("a network's records need a mask: a row of zeros has a gradient")
     terms, width = strategy(problem, block.features.dtype)
-    total = torch.zeros(len(block.members), problem.dimension, dtype=torch.float64)
     silo_count, row_count = block.mask.shape
-    whole = block.whole
     each, device = any(point.dim() == 2 for point in points), problem.device
     features, target = block.on(device)
     for silos, rows in _chunks(silo_count, row_count, width, each):
         x, y = features[silos, rows].flatten(0, 1), target[silos, rows].flatten()
         at = [(point if point.dim() == 1 else point[silos][0]).to(device) for point in points]
-        mask, bound = block.mask[silos, rows].to(device), _own(clip, silos, device)
-        total[silos] += _sum(terms(problem, x, y, at), problem, mask, bound, seen, whole).cpu()
-    return total
+        yield silos, rows, block.mask[silos, rows].to(device), terms(problem, x, y, at)
+
+
+def _square(found: Sequence[tuple[str, Term]]) -> Tensor:
+    return sum((term.square for _, term in found), start=torch.zeros((), dtype=torch.float64))
 
 
 def _chunks(silos: int, rows: int, width: int, each: bool) -> Iterator[tuple[slice, slice]]:
@@ -88,8 +108,7 @@ def _sum(
 
     `whole`: a term that is not finite makes its sum NaN, where it else counts as zero.
     """
-    square = sum((term.square for _, term in found), start=torch.zeros((), dtype=torch.float64))
-    norm = square.sqrt()
+    norm = _square(found).sqrt()
     bad = ~norm.isfinite()
     if bool(bad.any()):
         for _, term in found:

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from fedsim.privacy.exponential import rank_scores
 from fedsim.problems.glm import GeneralisedLinear
-from fedsim.problems.kinds import Problem, head, scores_of_records
+from fedsim.problems.kinds import Problem, coefficient, head, scores_of_records
 from fedsim.protocol.moments import svec
 from fedsim.protocol.plan import QueryShape
 from fedsim.protocol.statistics import TARGET, histogram_edges
@@ -211,6 +211,27 @@ def _label_projection(options: Options, problem: Problem, block: Block, points: 
     return torch.stack(found)
 
 
+def _longer(options: Options, problem: Problem, block: Block, points: Points, clip: Clip) -> Tensor:
+    """How many records' gradients at points[0] are longer than points[1], a person's as their mean.
+
+    Not longer is a gradient that is no finite number, and one that adds nothing to a sum of gradients. Scores
+    are kept for the gradients that are asked for beside it.
+    """
+    w, most = points
+    if isinstance(problem, GeneralisedLinear):
+        scores = block.scores(problem, w, keep=True)
+        slope = coefficient(problem, scores, block.target, block.inverse_norm)
+        length = slope.abs() if slope.dim() == 2 else slope.square().sum(-1).sqrt()
+        long = (length > most * block.inverse_norm) & length.isfinite() & (block.inverse_norm > 0)
+        long = long if block.mask is None else long & (block.mask > 0)
+    else:
+        from silos.network import lengths
+
+        length = lengths(problem, block, w)
+        long = (length > most) & length.isfinite()
+    return (long * block.part).sum(1, keepdim=True)
+
+
 def _minimiser(gradients: ClippedSum, options: Options, problem: Problem, block: Block, clip: Clip) -> Tensor:
     """n times the model after T steps from 0 of w - eta (mean clipped gradient + lambda w).
 
@@ -239,6 +260,7 @@ _Sum = Callable[[Options, Problem, Block, Points, Clip], Tensor]
 
 _SUMS: dict[str, _Sum] = {
     "joint": joint,
+    "longer": _longer,
     "second_moment": _second_moment,
     "sum": _sum,
     "histogram": _histogram,

@@ -50,7 +50,8 @@ class Blame:
 
     @property
     def _named(self) -> str:
-        kind = self.algorithm if isinstance(self.algorithm, type) else type(self.algorithm)
+        own = getattr(self.algorithm, "inner", self.algorithm)  # of one that only adds rounds or queries
+        kind = own if isinstance(own, type) else type(own)
         return named("algorithm", kind)
 
 

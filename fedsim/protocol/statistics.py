@@ -224,6 +224,7 @@ GRADIENT_DIFFERENCE = Statistic("gradient_difference", 2, _of_model, OPPOSITE)  
 _TABLE = ("groups", "classes", "by_label")
 COSTED_GRADIENT = Statistic("costed_gradient", 2, _of_model, OPPOSITE, (*_TABLE, "reach"), _costed)
 BY_GROUP = ("costed_gradient", "joint")
+LONGER = "longer"
 GRADIENTS = frozenset({GRADIENT.name, GRADIENT_DIFFERENCE.name, COSTED_GRADIENT.name})
 
 STATISTICS = {
@@ -237,6 +238,8 @@ STATISTICS = {
         Statistic(
             "joint", 1, lambda s: Cells.of(s.options).size, _ROOT2, (*_TABLE, "threshold"), _joint, False
         ),
+        # whether the gradient at the first point is longer than the second, which is one number
+        Statistic(LONGER, 2, _one, 1.0, clipped=False),
         # v v^T of v = x, or (x, y), |v|^2 <= clip: the upper triangle, off-diagonals times sqrt 2
         Statistic("second_moment", 0, _moments, _ROOT2, ("with_target",), _second_moment),
         # a column held to [low, high], as a number in [0, 1]
@@ -310,6 +313,8 @@ def point_sizes(shape: QueryShape, dimension: int, features: int) -> list[int]:
     sizes = [shapes.dimension] * shape.points
     if shape.statistic == COSTED_GRADIENT.name:
         sizes[1] = Cells.of(shape.options).size
+    if shape.statistic == LONGER:
+        sizes[1] = 1
     return sizes
 
 

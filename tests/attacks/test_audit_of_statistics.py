@@ -42,6 +42,8 @@ class AskOnce:
 
     def silo(self, problem: Any, broadcast: Any, ask: Any, memory: Any) -> Any:
         points = tuple(broadcast["w"] * (-0.5) ** k for k in range(statistic(self.statistic).points))
+        if self.statistic == "longer":
+            points = points[0], torch.full_like(points[0][..., :1], 0.25)
         return {"g": ask(Query(self.statistic, points, self.clip, options=self.options))}
 
 
@@ -51,6 +53,7 @@ CASES = {
     "histogram": ((1.0, 0.0, -1.0, -0.5, 0.0, 0.5, 1.0), 1.0),
     "score_histogram": ((10.0,), 1.0),
     "mistakes": ((), 1.0),
+    "longer": ((), 1.0),
     "log_loss": ((0.01,), 1.0),
     "minimiser": ((0.5, 40.0, 2.0), 0.5),
 }

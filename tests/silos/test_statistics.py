@@ -154,7 +154,7 @@ def test_statistics_without_a_price_for_samples_are_refused_on_them(name):
         LIMITS.check_ask(Ask(Poisson(0.5), (shape_of(name),)), 3, 3)
 
 
-@pytest.mark.parametrize("name", ["second_moment", "sum", "histogram", "mistakes"])
+@pytest.mark.parametrize("name", ["second_moment", "sum", "histogram", "mistakes", "longer"])
 def test_a_smaller_spread_than_2_has_no_price_on_batches_that_may_lack_the_record(name):
     """Adding a record moves such a sum by more than half of what replacing it does."""
     rows, targets = hostile(name)

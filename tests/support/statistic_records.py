@@ -20,7 +20,8 @@ OPTIONS = {
     "costed_gradient": (2.0, 2.0, 1.0, 100.0),
     "joint": (2.0, 2.0, 1.0, 0.0),
 }
-TWO_CLASSES = ("score_histogram", "mistakes", "log_loss", "brier", "choice", "costed_gradient", "joint")
+COUNTS = ("score_histogram", "mistakes", "longer", "joint")
+TWO_CLASSES = (*COUNTS, "log_loss", "brier", "choice", "costed_gradient")
 COSTS = torch.tensor([3.0, -3.0, 0.5, 0.0, 1.0, 1.0, -20.0, 20.0], dtype=torch.float64)
 
 
@@ -31,7 +32,8 @@ def problem_of(name):
 def points_of(name):
     """Where each is evaluated, and with which costs."""
     models = [torch.eye(FEATURES, dtype=torch.float64)[0] / 2**k for k in range(statistic(name).points)]
-    return [models[0], COSTS] if name == "costed_gradient" else models
+    second = {"costed_gradient": COSTS, "longer": torch.tensor([2.0], dtype=torch.float64)}.get(name)
+    return models if second is None else [models[0], second]
 
 
 def groups_of(rows):
