@@ -32,14 +32,8 @@ def algorithms() -> dict[str, type[Algorithm]]:
     return dict(sorted(found.items()))
 
 
-_HELPERS = (
-    "base",
-    "evaluation",
-    "prepared",
-    "registry",
-    "section",
-    "with_public",
-)  # without an algorithm that trains
+# modules without an algorithm that trains
+_HELPERS = ("base", "evaluation", "prepared", "quantile_clip", "registry", "section", "with_public")
 EVALUATION = "evaluation"  # is run after a scenario's own algorithm, so that no scenario names it
 
 

@@ -10,6 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self, get_args, get_type_h
 from pydantic import Field, create_model, model_validator
 from pydantic.fields import FieldInfo
 
+from fedsim.algorithms.quantile_clip import QuantileClip
 from fedsim.algorithms.registry import algorithm_class
 from fedsim.common.errors import InputError
 from fedsim.common.plugins import short
@@ -42,7 +43,16 @@ class AlgorithmSection(Section):
         absent = [key for key in self.required if getattr(self, key) is None]
         if self.parameters == "given" and absent:
             raise InputError(absent[0], None, "is required")
+        if self.parameters == "theorem" and self.private_clip is not None:
+            hint = "given: a theorem is of one clip, and clip_norm is a quantile"
+            raise InputError("parameters", self.parameters, hint)
         return self
+
+    @property
+    def private_clip(self) -> QuantileClip | None:
+        """The rule of a clip that is chosen as the run goes."""
+        rule = getattr(self, "clip_norm", None)
+        return rule if isinstance(rule, QuantileClip) else None
 
     @property
     def kind(self) -> type[Algorithm]:
@@ -59,8 +69,11 @@ class AlgorithmSection(Section):
             if values[key] in (AUTO, THEOREM):
                 hint = f"a number here: {values[key]} needs a scenario's data and budgets"
                 raise InputError(f"scenario.algorithm.{key}", values[key], hint)
+        rule = self.private_clip
         try:
-            return self.kind(**values)
+            if rule is None:
+                return self.kind(**values)
+            return rule.around(self.kind(**values | {"clip_norm": rule.start}))
         except InputError as error:
             raise InputError(f"scenario.algorithm.{error.field}", error.value, error.hint) from None
         except Exception as error:
@@ -122,7 +135,8 @@ def _or_auto(hint: Any, name: str) -> Any:
     described = f"{_described(hint) or 'a number'}; auto: by declared ranges"
     if name == "clip_norm":
         described += "; theorem: of heavy tails, by assumptions.moment and moment_bound"
-        return Annotated[hint | Literal["auto", "theorem"], Field(description=described)]
+        described += "; or {quantile, rounds, share}: found privately as the run goes"
+        return Annotated[hint | Literal["auto", "theorem"] | QuantileClip, Field(description=described)]
     return Annotated[hint | Literal["auto"], Field(description=described)]
 
 

@@ -125,7 +125,8 @@ def _linear(
     if section.name in _WITHOUT_RULE:
         hint = f"a number, or parameters: theorem where there is one: no rule covers {section.name}"
         raise InputError(f"scenario.algorithm.{asked[-1]}", AUTO, hint)
-    clip: Any = found.get("clip_norm", getattr(section, "clip_norm", None))
+    rule = section.private_clip
+    clip: Any = rule.start if rule else found.get("clip_norm", getattr(section, "clip_norm", None))
     best, largest = _best_step(scenario, premises, bounds, clip), 1 / bounds.smoothness
     rounds = getattr(section, "num_rounds", 1)
     if rounds == AUTO:

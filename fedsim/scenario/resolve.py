@@ -17,6 +17,7 @@ from typing import Any, cast
 import torch
 
 from fedsim.algorithms.prepared import Contributions, Prepared, StageKind
+from fedsim.algorithms.quantile_clip import QuantileClip
 from fedsim.algorithms.registry import shipped, shipped_names
 from fedsim.algorithms.with_public import WithPublic
 from fedsim.common.errors import InputError, Refused
@@ -41,7 +42,7 @@ from fedsim.protocol.dryrun import F1, Trace
 from fedsim.protocol.limits import LIMITS
 from fedsim.protocol.links import Variant
 from fedsim.protocol.statistics import COSTED_GRADIENT, statistic
-from fedsim.protocol.unit import RECORD
+from fedsim.protocol.unit import RECORD, Person
 from fedsim.scenario.algorithm import GivenAlgorithm
 from fedsim.scenario.automatic import step_warning, with_automatic
 from fedsim.scenario.by_theorem import (
@@ -194,7 +195,8 @@ class Resolved:
     @cached_property
     def _recipe(self) -> str | None:
         """The recipe for a child process; None where all parts are shipped."""
-        if type(self.algorithm) in shipped().values() and is_shipped(self.problem):
+        own = getattr(self.algorithm, "inner", self.algorithm)
+        if type(own) in shipped().values() and is_shipped(self.problem):
             return None
         return recipe_of(self.algorithm, self.problem, self.scenario.runtime.dtype)
 
@@ -250,6 +252,9 @@ def resolve(scenario: Scenario, known: Outline | None = None) -> Resolved:
         stages=stages,
         inner=inner,
     )
+    if (rule := scenario.algorithm.private_clip) is not None:
+        resolved = _with_count_noise(resolved, rule)
+        scenario = resolved.scenario
     if mechanism.private and privacy.calibration == "sigma":
         resolved = replace(resolved, prescribed=Prescribed(_given_noise(resolved)))
     if mechanism.attribute and (not shape.groups or getattr(scenario.data, "attribute_is_feature", False)):
@@ -274,6 +279,24 @@ def resolve(scenario: Scenario, known: Outline | None = None) -> Resolved:
         hint = "needs an algorithm that has own models, as mean_regularised, and no `prepare`"
         raise InputError("scenario.report.own_models", True, hint)
     return resolved
+
+
+def _with_count_noise(resolved: Resolved, rule: QuantileClip) -> Resolved:
+    """With the noise of counts that take their share of the plan's cost."""
+    privacy = resolved.scenario.privacy
+    if privacy.calibration == "theorem" or privacy.sigma is not None:
+        field = "sigma" if privacy.sigma is not None else "calibration"
+        hint = "calibration accountant or a noise_multiplier: clip_norm changes as the run goes"
+        raise InputError(f"scenario.privacy.{field}", getattr(privacy, field), hint)
+    unit = privacy.unit
+    if isinstance(unit, Person) and not unit.weighted:
+        hint = f"limit or smooth: clip_norm counts records' gradients, and bound {unit.bound} clips persons'"
+        raise InputError("scenario.privacy.unit.bound", unit.bound, hint)
+    if rule.noise_ratio is not None:
+        return resolved
+    section = resolved.scenario.algorithm.having(clip_norm=rule.priced(resolved.trace.plan))
+    scenario = resolved.scenario.model_copy(update={"algorithm": section})
+    return replace(resolved, scenario=scenario, algorithm=section.build())
 
 
 def sizes_of(privacy: PrivacySection, shape: Outline) -> tuple[int, ...]:

@@ -1,0 +1,160 @@
+"""A clip chosen as the run goes: `clip_norm: {quantile: q, rounds: r, share: s}`.
+
+In each of the first r rounds silos also answer how many of their records have a gradient longer than the
+clip C, at the round's first gradient's point and on its batch. Of the noisy share the server makes the next
+C: one number for all silos, public, made of noisy answers, so that it costs nothing more. A bisection of
+log C: it goes up where more than 1 - q are longer, and down where fewer are, by a factor of 2 until it turns,
+and by the root of the last factor after each turn; where the share is within its noise's deviation of
+1 - q it stays. Only the sign of what is measured counts, so that no noise moves C by more than that factor.
+
+Counts of +-1 with steps in proportion: Andrew, Thakkar, McMahan and Ramaswamy, Differentially Private
+Learning with Adaptive Clipping, NeurIPS 2021. With few rounds a bisection is there sooner.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, cast
+
+from numpy.random import Generator
+from pydantic import Field
+
+from fedsim.common.errors import InputError, Refused
+from fedsim.protocol.batch import Fresh
+from fedsim.protocol.contract import (
+    Algorithm,
+    Asker,
+    Combined,
+    Memory,
+    Message,
+    Public,
+    PublicProblem,
+    Query,
+    Round,
+    ServerHalf,
+)
+from fedsim.protocol.plan import Ask, Plan
+from fedsim.protocol.statistics import GRADIENT, LONGER
+
+if TYPE_CHECKING:  # a refused scenario does without
+    from torch import Tensor
+
+CLIP, COUNTED = "clip", "clip that is counted against"  # names of broadcasts' arrays
+_LEAST, _MOST = 1e-6, 1e6  # silos' limits
+Number = Annotated[float, Field(ge=_LEAST, le=_MOST)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuantileClip:
+    """A private quantile of the lengths of gradients, found in the first rounds."""
+
+    quantile: Annotated[float, Field(gt=0, lt=1, description="share of gradients that the clip leaves whole")]
+    rounds: Annotated[int, Field(ge=1, description="the first so many look for it")]
+    share: Annotated[float, Field(gt=0, le=0.5, description="of mu^2, for looking")]
+    start: Annotated[Number, Field(description="clip of the first round")] = 1.0
+    noise_ratio: Annotated[
+        float | None, Field(gt=0, description="of a count; by share, and given to deployed silos")
+    ] = None
+
+    def around(self, algorithm: Algorithm) -> Algorithm:
+        """The algorithm, whose own clip is the first one, with this rule; InputError for too few rounds."""
+        known = getattr(algorithm, "num_rounds", self.rounds)
+        if self.rounds > known:
+            raise InputError("clip_norm.rounds", self.rounds, f"at most the algorithm's {known} rounds")
+        return cast(Algorithm, QuantileClipped(self, algorithm))
+
+    def priced(self, plan: Plan) -> QuantileClip:
+        """With the noise ratio at which counts take the share of mu^2 in a plan that has them.
+
+        Where batches are sampled that is of asks on such batches, whose mu^2 is taken to add up; of `fresh`
+        ones each record is in one.
+        """
+        asks = [ask for asks in plan.rounds for ask in asks]
+        counted = [ask for ask in asks if any(query.statistic == LONGER for query in ask.queries)]
+        batch = counted[0].batch
+        if isinstance(batch, Fresh):
+            times, rest = 1, max(map(_besides, counted))
+        else:
+            times, rest = len(counted), sum(_besides(ask) for ask in asks if ask.batch == batch)
+        return replace(self, noise_ratio=math.sqrt(times * (1 - self.share) / (self.share * rest)))
+
+
+def _besides(ask: Ask) -> float:
+    """mu^2 of what is asked beside a count, over that of one query of noise ratio 1."""
+    return sum(query.noise_ratio**-2 for query in ask.queries if query.statistic != LONGER)
+
+
+@dataclass(frozen=True)
+class QuantileClipped:
+    """An algorithm whose clip is chosen in its first rounds; its other attributes are the algorithm's."""
+
+    rule: QuantileClip
+    inner: Algorithm
+    any_size: ClassVar[bool] = True
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("rule", "inner") or name.startswith("__"):  # of an object that is being made
+            raise AttributeError(name)
+        return getattr(self.inner, name)
+
+    def beside(self) -> Mapping[str, Algorithm]:
+        """Algorithms to compare own models with, with the same rule."""
+        others: Mapping[str, Algorithm] = getattr(self.inner, "beside", dict)()
+        return {name: cast(Algorithm, replace(self, inner=other)) for name, other in others.items()}
+
+    def server(self, w: Tensor, problem: PublicProblem, public: Public, rng: Generator) -> ServerHalf:
+        """The algorithm's rounds, each sent the clip too."""
+        rule, clip, factor, rose = self.rule, self.rule.start, 2.0, None
+        rounds, sent, r = self.inner.server(w, problem, public, rng), cast(Any, None), 0
+        while True:
+            try:
+                step = rounds.send(sent)
+            except StopIteration as stop:
+                if r < rule.rounds:
+                    hint = f"at most the run's {r} rounds"
+                    raise Refused(f"clip_norm.rounds is {rule.rounds}; {hint}") from None
+                return cast("Tensor", stop.value)
+            name = COUNTED if r < rule.rounds else CLIP
+            broadcast = {**step.broadcast, name: w.new_tensor([clip])}
+            sums = yield Round(broadcast, step.answer, step.participants)
+            if r < rule.rounds:
+                above = float(sums[LONGER]) - (1 - rule.quantile)
+                noise = self._ratio * public.mean_noise / math.sqrt(sums.share)
+                if abs(above) > noise:
+                    factor = factor if rose in (None, above > 0) else math.sqrt(factor)
+                    rose = above > 0
+                    clip = min(max(clip * (factor if rose else 1 / factor), _LEAST), _MOST)
+            sent = Combined({key: value for key, value in sums.items() if key != LONGER}, sums.share)
+            r += 1
+
+    @property
+    def _ratio(self) -> float:
+        return self.rule.noise_ratio or 1.0  # before it is known
+
+    def silo(self, problem: PublicProblem, broadcast: Message, ask: Asker, memory: Memory) -> Message:
+        """The algorithm's message at this clip, and in the first rounds {"longer": a noisy share}."""
+        rest, counts = dict(broadcast), cast("list[Tensor]", [])
+        clip = counted = rest.pop(COUNTED, None)
+        if clip is None:
+            clip = rest.pop(CLIP)
+
+        def asked(*queries: Query) -> Any:
+            own = next((query for query in queries if query.statistic == GRADIENT.name), None)
+            if counted is None or counts or own is None:
+                return cast(Any, ask)(*queries)
+            points, ratio = (own.points[0], counted), self._ratio
+            count = replace(own, statistic=LONGER, points=points, clip=1.0, noise_ratio=ratio)
+            first, *answers = ask(count, *queries)
+            counts.append(first)
+            return tuple(answers) if len(answers) > 1 else answers[0]
+
+        inner = cast(Algorithm, replace(cast(Any, self.inner), clip_norm=float(clip)))
+        message = inner.silo(problem, rest, cast(Asker, asked), memory)
+        if counted is None:
+            return message
+        if not counts:
+            hint = "a number: it counts gradients, and this round asks for none"
+            raise Refused(f"clip_norm is {{quantile: {self.rule.quantile:g}, ...}}; give {hint}")
+        return {**message, LONGER: counts[0]}
