@@ -292,6 +292,10 @@ def _with_count_noise(resolved: Resolved, rule: QuantileClip) -> Resolved:
     if isinstance(unit, Person) and not unit.weighted:
         hint = f"limit or smooth: clip_norm counts records' gradients, and bound {unit.bound} clips persons'"
         raise InputError("scenario.privacy.unit.bound", unit.bound, hint)
+    records = resolved.problem.composite.records
+    if records is not None and records.by_server:
+        hint = "a number where the server weighs public records or preconditions by them"
+        raise InputError("scenario.algorithm.clip_norm", {"quantile": rule.quantile}, hint)
     if rule.noise_ratio is not None:
         return resolved
     section = resolved.scenario.algorithm.having(clip_norm=rule.priced(resolved.trace.plan))
