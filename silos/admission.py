@@ -43,12 +43,14 @@ def admit(plan: Plan, silos: Sequence[Terms], mechanism: Mechanism, limits: Limi
     """
     check_unit(plan, mechanism)
     for terms in silos:
+        if terms.public and any(statistic(query.statistic).noise == "exponential" for query in plan.queries):
+            raise Refused(f"silo {terms.name!r} is public, and the plan's draws are all noise: give a budget")
         if not mechanism.private and terms.epsilon < inf:
             hint = f"mechanism {mechanism.name} cannot keep a budget of {terms.epsilon:g}"
             raise Refused(f"silo {terms.name!r}: {hint}")
     positions: dict[Census, list[int]] = defaultdict(list)
     priced: dict[Hashable, tuple[list[int], int]] = {}
-    releases = []
+    releases, admitted = [], dict[int, Admitted]()
     for position, terms in enumerate(silos):
         own = terms.rounds if isinstance(terms.rounds, range) else tuple(terms.rounds)
         if own not in priced:
@@ -56,11 +58,13 @@ def admit(plan: Plan, silos: Sequence[Terms], mechanism: Mechanism, limits: Limi
                 raise Refused(f"silo {terms.name!r}: its rounds are not ascending rounds of the plan")
             priced[own] = positions[plan.census(own)], plan.num_queries(own)
         alike, count = priced[own]
-        alike.append(position)
         releases.append(count)
-    admitted: dict[int, Admitted] = {}
+        if terms.public:
+            admitted[position] = Admitted(terms, 0.0, inf, count)
+        else:
+            alike.append(position)
     priceable = [_own_noise(plan, terms, mechanism) for terms in silos] if mechanism.sums_only else silos
-    for census, group in positions.items():
+    for census, group in ((census, group) for census, group in positions.items() if group):
         members = [priceable[position] for position in group]
         bounded = together(census, plan.unit.silos_per_person, mechanism.sums_only)
         prices = _prices(mechanism, census, bounded, members, limits)
@@ -164,8 +168,10 @@ def price(plan: Plan, admitted: Admitted, mechanism: Mechanism) -> Price:
 
     A plan whose batches are not drawn at random, with Gaussian noise, costs mu^2; any other costs what its
     accountant found, (epsilon_guaranteed, delta), and as a whole. Refused if the mechanism guarantees
-    nothing, or the plan has no finite price.
+    nothing, or the plan has no finite price; a public silo pays nothing.
     """
+    if admitted.terms.public:
+        return Price(_stretches((r, (0.0, (), 0.0)) for r in admitted.terms.rounds))
     if not mechanism.private or not admitted.noise_multiplier > 0:
         raise Refused("a run without noise has no price")
     terms, z = admitted.terms, admitted.noise_multiplier

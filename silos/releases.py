@@ -52,6 +52,8 @@ class Releases:
         self.batches = Batches(records, plan, rounds, names, entropy, [own.n for own in silos])
         multipliers = [_base(own, mechanism) for own in admitted]
         self.multipliers = torch.tensor(multipliers, dtype=torch.float64).unsqueeze(-1)
+        public = torch.tensor([[own.public] for own in silos])
+        self.public = public if bool(public.any()) else None
         self.shares = [own.share for own in silos if own.share is not None]
         drawing = records.drawing(range(len(silos)))
         self.size = partial(size_of, dimension=self.dimension, features=problem.num_features)
@@ -169,6 +171,17 @@ class RoundReleases:
         self._perturb(total, query, noise_ratio, float(query.clip))
         return total.detach()
 
+    def _clip(self, clip: float | Tensor) -> float | Tensor:
+        """The query's clip, (members, 1) where a silo is public: its own is out of reach.
+
+        No infinity: its product with a record of norm 0 would be no number.
+        """
+        run = self._run
+        if run.public is None:
+            return clip
+        own = torch.as_tensor(clip, dtype=run.dtype)
+        return torch.where(run.public[self._members], torch.finfo(run.dtype).max, own)
+
     def _perturb(self, total: Tensor, query: CopiedQuery, noise_ratio: float, clip: float | Tensor) -> None:
         spread = self._run.spread(query.shape)
         if self._run.mechanism.attribute:
@@ -183,7 +196,7 @@ class RoundReleases:
     def _sum(self, query: CopiedQuery, blocks: Sequence[Block]) -> Tensor:
         """The sums of the blocks' terms in the order of the members, (members, size)."""
         run, known = self._run, statistic(query.shape.statistic)
-        problem, clip = run.problem, query.clip if run.mechanism.clips else None
+        problem, clip = run.problem, self._clip(query.clip) if run.mechanism.clips else None
         clipped_sum: ClippedSum = run.records.clipped_sum
         gradients = known.name in GRADIENTS
         if query.transform is not None or not gradients:

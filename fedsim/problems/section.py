@@ -126,8 +126,11 @@ class ProblemSection(Section):
         exclude_if=lambda start: start == "default",
         description="where a run begins; public: at the minimiser of the public records' loss",
     )
-    silo_weights: Literal["equal", "size"] | tuple[Share, ...] | dict[str, Share] = Field(
-        "equal", description="p_i: equal (1/N), by number of records, or one weight a silo (scaled to sum 1)"
+    silo_weights: Literal["equal", "size", "precision"] | tuple[Share, ...] | dict[str, Share] = Field(
+        "equal",
+        description="p_i: equal (1/N), by number of records, or one weight a silo (scaled to sum 1); or "
+        "precision, 1 / (V^2 / K_i + d sigma_i^2), V assumptions.phi or else the clip, sigma_i of the noise "
+        "on a silo's mean of K_i gradients: this changes the objective where silos differ",
     )
 
 

@@ -139,6 +139,7 @@ class Terms:
     # to the largest sensitivity that a silo may have
     noise_multiplier: float | None = None
     share: Share | None = None  # the silo's part in secure aggregation; None where it answers for itself
+    public: bool = False  # its records are: neither clip nor noise, nothing is guaranteed or spent
 
 
 @dataclass(frozen=True, slots=True)

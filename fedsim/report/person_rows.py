@@ -54,6 +54,7 @@ def persons(
         deployed: whether silos drew exact noise.
         most: the most records that a person has in a silo, which only a simulation can count.
     """
+    admitted = [each for each in admitted if not each.terms.public]
     if not resolved.mechanism.private or not admitted:
         return {}
     silos = _Silos.of(resolved, admitted, evaluated, deployed)
@@ -99,7 +100,7 @@ class Conversions(Part):
 
 def conversions(resolved: Resolved, silos: Sequence[Admitted]) -> Conversions:
     """The guarantees of silos that admitted the run's plan."""
-    unit = resolved.scenario.privacy.unit
+    unit, silos = resolved.scenario.privacy.unit, [each for each in silos if not each.terms.public]
     if unit != RECORD:
         most = min(unit.silos_per_person, len(silos))
         found = _guarantee(_Silos.of(resolved, silos, (), False).together(most))

@@ -18,6 +18,7 @@ from fedsim.report.silo_rows import admitted_of, admitted_rows, has_gap, sampler
 from fedsim.report.summary import Parameters, Part, Persons, Privacy, SiloRow
 from fedsim.report.unit_words import GROUP, Words, guaranteed, words
 from fedsim.scenario.model import Scenario
+from fedsim.scenario.precision import PRECISION, weights_line
 from fedsim.scenario.resolve import Resolved
 
 ATTAINABLE = (
@@ -115,6 +116,11 @@ def _notices(resolved: Resolved) -> list[str]:
         lines.append(
             f"{len(records):,} public records ({public.name}, SHA-256 {records.digest}) are not protected"
         )
+    pairs = zip(resolved.names, resolved.public_silos, strict=True)
+    if names := [name for name, its in pairs if its and resolved.mechanism.private]:
+        lines.append(f"public, without clip, noise or guarantee: {_named(names)}")
+    if resolved.scenario.problem.silo_weights == PRECISION:
+        lines.append(weights_line(resolved.names, resolved.weights))
     if resolved.trace.plan.protects_labels_alone:
         lines.append(_LABELS)
     if resolved.scenario.runtime.noise == "aggregate":

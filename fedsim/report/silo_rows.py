@@ -25,6 +25,8 @@ from fedsim.report.summary import SiloRow
 from fedsim.scenario.evaluation import evaluation_of
 from fedsim.scenario.resolve import Resolved
 
+PUBLIC = "no guarantee: public"
+
 
 def costliest(outcome: Outcome) -> list[Statement]:
     """Each silo's statement of its costliest trial, by name: participation differs between trials."""
@@ -64,6 +66,7 @@ def admitted_rows(
         SiloRow(
             name=silo.terms.name,
             n=silo.terms.n,
+            **({"guarantee": PUBLIC} if silo.terms.public else {}),
             epsilon_budget=finite(silo.terms.epsilon),
             delta=silo.terms.delta,
             epsilon_guaranteed=finite(silo.epsilon_guaranteed),
@@ -196,6 +199,7 @@ def _price(outcome: Outcome, admitted: Admitted) -> PriceOf | None:
 
 def chosen(statements: Sequence[Statement]) -> list[Statement]:
     """At most `MOST_SILOS`, the least and the greatest budget among them, in canonical order."""
+    statements = [each for each in statements if not each.admitted.terms.public]
     order = sorted(range(len(statements)), key=lambda i: statements[i].admitted.terms.epsilon)
     places = np.linspace(0, len(order) - 1, min(MOST_SILOS, len(order))).round().astype(int)
     return [statements[i] for i in sorted(order[place] for place in places)]

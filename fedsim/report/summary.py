@@ -49,11 +49,13 @@ class SiloRow(Part):
     changing the group of one record, where that is no feature.
     `epsilon_claimed` and `delta_claimed` are a theorem's; `epsilon_attainable` is a lower bound on the true
     epsilon where `epsilon_guaranteed` may exceed it; `epsilon_dp_accounting` is another library's number.
-    Other records, `held_out`, answer an evaluation; the larger cost of the two is guaranteed.
+    Other records, `held_out`, answer an evaluation; the larger cost of the two is guaranteed. `guarantee` is
+    set where there is none.
     """
 
     name: str
     n: int
+    guarantee: str | None = None
     epsilon_budget: float | None
     delta: float
     epsilon_guaranteed: float | None

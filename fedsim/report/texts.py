@@ -95,10 +95,16 @@ def silo_table(
     return TextTable(
         f"{said}." if few else caption,
         ["silo", *(_COLUMNS[key].title.format(counted) for key in keys)],
-        [[silo.name, *(_COLUMNS[key].write(getattr(silo, key)) for key in keys)] for silo in shown],
+        [[silo.name, *(_cell(silo, key) for key in keys)] for silo in shown],
         [] if few else [f"all {len(silos):,} silos", *(_range(key, silos) for key in keys)],
         ["silo", *(_COLUMNS[key].short for key in keys)],
     )
+
+
+def _cell(silo: SiloRow, key: str) -> str:
+    if silo.guarantee and key.startswith(("epsilon_", "delta")):
+        return silo.guarantee if key == "epsilon_guaranteed" else "-"
+    return _COLUMNS[key].write(getattr(silo, key))
 
 
 def person_lines(persons: Persons | None) -> list[str]:
@@ -142,7 +148,7 @@ def _states(silo: SiloRow, key: str) -> bool:
 
 
 def _range(key: str, silos: Sequence[SiloRow]) -> str:
-    values = [getattr(silo, key) for silo in silos]
+    values = [getattr(silo, key) for silo in silos if not silo.guarantee]
     order = sorted(values, key=lambda value: math.inf if value is None else value)
     low, high = map(_COLUMNS[key].write, (order[0], order[-1]))
     return low if low == high else f"{low} to {high}"

@@ -67,6 +67,9 @@ def constants(scenario: Scenario) -> Constants:
 def need_privacy(privacy: PrivacySection) -> None:
     """Refuse a scenario without noise, or of units that are added or removed: no theorem covers it."""
     name = privacy.mechanism
+    if privacy.some_public:
+        hint = "numbers: theorems, bounds and auto take every silo to add noise; or give the algorithm's"
+        raise InputError("scenario.privacy.epsilon", privacy.epsilon, hint)
     if privacy.unit.one_sided:
         hint = "one that replaces: theorems, bounds and auto take a sum to move by 2 clip; give numbers"
         raise InputError("scenario.privacy.unit.relation", privacy.unit.relation, hint)

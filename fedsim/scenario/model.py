@@ -54,10 +54,11 @@ class PrivacySection(Section):
     expected_persons: PerSilo[Annotated[int, Field(ge=1)]] | None = Field(
         None, description="relation add_remove: of each silo, the public number that stands for its persons"
     )
-    epsilon: PerSilo[Positive] | Literal["unlimited"] | None = Field(
+    epsilon: PerSilo[Positive | Literal["public"]] | Literal["unlimited"] | None = Field(
         None,
         description="epsilon_i, the limit on the true cost: one for all silos, a list in order of silo "
-        "names (as text: 10 before 9), a map by silo, or in simulation the word unlimited",
+        "names (as text: 10 before 9), a map by silo, or in simulation the word unlimited; there a silo of a "
+        "list or map may be public: neither clip nor noise, and no guarantee",
     )
     delta: PerSilo[Delta] | Literal["1/n^2"] = Field(
         "1/n^2",
@@ -127,6 +128,7 @@ class PrivacySection(Section):
             if self.calibration != calibration and value != type(self).model_fields[field].default:
                 hint = f"only with calibration {calibration}, this one is {self.calibration}"
                 raise InputError(f"scenario.privacy.{field}", value, hint)
+        self._check_public()
         if self.calibration == "theorem" and self.claimed_epsilon is None:
             raise InputError("scenario.privacy.claimed_epsilon", None, "is required with calibration theorem")
         if self.calibration == "sigma" and (self.sigma is None) == (self.noise_multiplier is None):
@@ -136,6 +138,26 @@ class PrivacySection(Section):
             hint = "the accountant needs a number to calibrate to; "
             hint += "unlimited goes with calibration theorem or sigma"
             raise InputError("scenario.privacy.epsilon", self.epsilon, hint)
+
+    @property
+    def some_public(self) -> bool:
+        """Whether epsilon says so of a silo."""
+        return "public" in self._epsilons
+
+    @property
+    def _epsilons(self) -> tuple[object, ...]:
+        given = self.epsilon.values() if isinstance(self.epsilon, dict) else self.epsilon
+        return tuple(given) if not isinstance(given, float | str | None) else (given,)
+
+    def _check_public(self) -> None:
+        """Check that public silos stand beside private ones, each of which answers for itself."""
+        for hint, wrong in {
+            "a number for some silo, or mechanism: none": set(self._epsilons) == {"public"},
+            "numbers: in a sum a public silo's records get noise too": MECHANISMS[self.mechanism].sums_only,
+            "numbers, or calibration: accountant": self.calibration != "accountant",
+        }.items():
+            if self.some_public and wrong:
+                raise InputError("scenario.privacy.epsilon", self.epsilon, hint)
 
     def sums(
         self, extent: Extent, sizes: Sequence[int], weights: Sequence[float], active: Participants

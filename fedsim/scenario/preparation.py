@@ -52,7 +52,7 @@ def _check(scenario: Scenario, problem: Problem, shares: list[float]) -> None:
     private, fitted = MECHANISMS[privacy.mechanism].private, next(iter(data.fitted), "")
     linear, isolated = isinstance(problem, GeneralisedLinear), scenario.runtime.plug_ins == "isolated"
     budgeted = privacy.calibration == "accountant" or privacy.noise_multiplier is not None
-    other = private and (not budgeted or privacy.epsilon == "unlimited")
+    other = private and (not budgeted or privacy.epsilon == "unlimited" or privacy.some_public)
     for field, value, wrong, right in (
         ("problem.name", scenario.problem.name, not linear, "a linear model: W takes a map of features in"),
         (f"data.{fitted}", getattr(data, fitted, 0), fitted, "left out: it fits without noise"),

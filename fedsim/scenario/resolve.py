@@ -57,6 +57,7 @@ from fedsim.scenario.contributions import with_h
 from fedsim.scenario.metric import NO_GROUPS, check_metric
 from fedsim.scenario.model import PrivacySection, Scenario
 from fedsim.scenario.participation import participants, per_silo
+from fedsim.scenario.precision import PRECISION, precision_weights
 from fedsim.scenario.preparation import checked
 from fedsim.scenario.public import FIELD, with_public
 from fedsim.secagg.agreement import Sums
@@ -85,6 +86,7 @@ class Resolved:
     prescribed: Prescribed | None  # the silos' noise where the scenario fixes it; else each finds its own
     stages: tuple[StageKind | Contributions, ...]  # of private preparation, with their clips
     inner: Problem  # the problem on the features that these make
+    public_silos: tuple[bool, ...]  # whether a silo's records are public
 
     @property
     def mechanism(self) -> Mechanism:
@@ -221,7 +223,10 @@ def resolve(scenario: Scenario, known: Outline | None = None) -> Resolved:
     for field, metric in (("metric", report.metric), ("against", report.against or report.metric)):
         check_metric(metric, report.threshold, problem, shape.num_classes, shape.groups, field)
     unlimited = not mechanism.private or privacy.epsilon == "unlimited"
-    epsilons = per_silo("scenario.privacy.epsilon", inf if unlimited else privacy.epsilon, names)
+    given: Any = inf if unlimited else privacy.epsilon
+    budgets: tuple[Any, ...] = per_silo("scenario.privacy.epsilon", given, names)
+    public_silos = tuple(each == "public" for each in budgets)
+    epsilons = tuple(inf if each == "public" else each for each in budgets)
     deltas = _deltas(privacy, names, sizes)
     weights = _weights(scenario.problem, names, sizes)
     active = participants(scenario.participation, names)
@@ -251,12 +256,17 @@ def resolve(scenario: Scenario, known: Outline | None = None) -> Resolved:
         prescribed=prescribed,
         stages=stages,
         inner=inner,
+        public_silos=public_silos,
     )
     if (rule := scenario.algorithm.private_clip) is not None:
         resolved = _with_count_noise(resolved, rule)
         scenario = resolved.scenario
     if mechanism.private and privacy.calibration == "sigma":
         resolved = replace(resolved, prescribed=Prescribed(_given_noise(resolved)))
+    if scenario.problem.silo_weights == PRECISION:
+        fixed = public_silos, resolved.noise_multipliers, resolved.derived is not None
+        weights = precision_weights(scenario, premises, resolved.trace.plan, *fixed)
+        resolved = replace(resolved, weights=weights, premises=replace(premises, weights=weights))
     if mechanism.attribute and (not shape.groups or getattr(scenario.data, "attribute_is_feature", False)):
         hint = "publishes features, and protects groups that are none: name data.attribute, and set "
         raise InputError("scenario.privacy.mechanism", mechanism.name, hint + "attribute_is_feature: false")
@@ -382,11 +392,12 @@ def _check_evaluation(resolved: Resolved) -> None:
     if evaluate is None:
         return
     kinds, fit = ("two classes", classes == 2) if evaluate.asked_bins else ("classes", classes > 0)
+    budgeted = not resolved.mechanism.private or inf not in resolved.epsilons
     needs = {
         f"a target of {kinds}, not {classes or 'a number'}": fit,
         "problems that give probabilities, as logistic_regression": gives_probabilities(resolved.problem),
         "numbers of persons that are public, not relation add_remove": not one_sided,
-        "silos with a budget, not unlimited": not resolved.mechanism.private or inf not in resolved.epsilons,
+        "silos with a budget, neither unlimited nor public": budgeted,
     }
     if resolved.sums is not None:
         one = not (evaluate.by_group and evaluate.asked_bins)
@@ -447,7 +458,7 @@ def _deltas(privacy: PrivacySection, names: Sequence[str], sizes: Sequence[int])
 
 
 def _weights(section: ProblemSection, names: Sequence[str], sizes: Sequence[int]) -> tuple[float, ...]:
-    rule: Any = 1.0 if section.silo_weights == "equal" else section.silo_weights
+    rule: Any = 1.0 if section.silo_weights in ("equal", PRECISION) else section.silo_weights
     raw = sizes if rule == "size" else per_silo("scenario.problem.silo_weights", rule, names)
     total = sum(raw)
     return tuple(share / total for share in raw)

@@ -322,6 +322,7 @@ def terms(
             resolved.deltas[position[name]],
             own,
             None if noise is None else noise[position[name]],
+            public=mechanism.private and resolved.public_silos[position[name]],
         )
         for name, own in zip(names, rounds, strict=True)
     ]
@@ -359,5 +360,7 @@ def second_opinions(resolved: Resolved, admitted: list[Admitted]) -> list[float]
     plan = resolved.trace.plan
     return [
         price(plan.census(silo.terms.rounds), silo.terms.n, silo.noise_multiplier, silo.terms.delta)
+        if silo.noise_multiplier
+        else inf
         for silo in admitted
     ]

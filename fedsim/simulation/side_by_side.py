@@ -171,6 +171,7 @@ def fold_key(scenario: Mapping[str, Any]) -> str | None:
         or algorithm.get("parameters", "given") != "given"
         or algorithm["name"] not in shipped()
         or getattr(shipped()[algorithm["name"]], "any_size", False)  # it looks at the noise
+        or tree["problem"].get("silo_weights") == "precision"  # it follows from epsilon and clip
         or tree.get("prepare")  # broadcasts of other sizes
         or isinstance(algorithm.get("clip_norm"), Mapping)  # and here
         or privacy.get("unit")  # laid out by person

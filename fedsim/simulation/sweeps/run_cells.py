@@ -137,7 +137,8 @@ def _result(
 ) -> CellResult:
     """`measured`: error or score, loss, and other metrics."""
     error, loss, more = measured
-    worst = max(outcome.admitted, key=lambda admitted: admitted.epsilon_guaranteed)
+    priced = [each for each in outcome.admitted if not each.terms.public]
+    worst = max(priced, key=lambda admitted: admitted.epsilon_guaranteed)
     return CellResult(
         error,
         loss,

@@ -126,7 +126,8 @@ def _budget(combination: Combination) -> float | None:
         return None
     if isinstance(epsilon, float | int):
         return float(epsilon)
-    return float(max(epsilon.values() if isinstance(epsilon, dict) else epsilon))
+    given = epsilon.values() if isinstance(epsilon, dict) else epsilon
+    return max(float(each) for each in given if each != "public")
 
 
 def _failure(job: Job, place: Place, failure: Failure) -> FailureRow:

@@ -264,7 +264,7 @@ class Setting:
     def audited(self) -> list[int]:
         """All silos of a small federation; of a large one some, evenly in order of what is claimed."""
         order = sorted(range(len(self.admitted)), key=lambda i: self.admitted[i].epsilon_guaranteed)
-        order = [i for i in order if self.admitted[i].releases]
+        order = [i for i in order if self.admitted[i].releases and not self.admitted[i].terms.public]
         most = max(2, _MOST_SILOS // (1 + self.together // 20))  # fewer where each needs a crowd
         places = np.linspace(0, len(order) - 1, min(most, len(order))).round().astype(int)
         return sorted(order[place] for place in places)
@@ -320,7 +320,7 @@ def prepare(resolved: Resolved) -> Setting:
         hint = f"claims nothing, so there is nothing to audit; use {GAUSSIAN.name}"
         raise InputError("scenario.privacy.mechanism", mechanism.name, hint)
     admitted = tuple(preview(resolved))
-    if not all(isfinite(silo.epsilon_guaranteed) for silo in admitted):
+    if not all(silo.terms.public or isfinite(silo.epsilon_guaranteed) for silo in admitted):
         hint = "gives no finite epsilon, so there is nothing to audit; add noise"
         raise InputError("scenario.privacy.noise_multiplier", privacy.noise_multiplier, hint)
     silos = read(resolved, 0).silos
