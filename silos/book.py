@@ -34,6 +34,7 @@ class Enrolment:
     holdout: float | None = None  # the share of its records that answer evaluations
     label_dp: bool = False  # whether its account is of labels alone
     unit: Record | PersonAccount = RECORD  # what its account protects
+    public: bool = False  # whether its records are: then nothing is guaranteed or spent
 
     @property
     def notices(self) -> list[str]:
@@ -41,8 +42,8 @@ class Enrolment:
         return ending("Lifetime", datetime.fromtimestamp(self.expires / 1e6, UTC))
 
     def tree(self) -> dict[str, Any]:
-        """Plain values, for `from_tree`; where the last three are not used, as before there were any."""
-        rare = ("holdout", "label_dp", "unit")
+        """Plain values, for `from_tree`; where the last four are not used, as before there were any."""
+        rare = ("holdout", "label_dp", "unit", "public")
         return {name: each for name, each in asdict(self).items() if each or name not in rare}
 
     @classmethod

@@ -217,6 +217,11 @@ class Config(Section):
         "records.person_column), with {name: person, relation, expected_persons, silos_per_person}; fixed at "
         "enrolment",
     )
+    public: bool = Field(
+        False,
+        description="whether its records are public: neither clip nor noise, and no guarantee; fixed at "
+        "enrolment",
+    )
     state: Path = Field(description="folder of ledger, identity key and log")
     listen: AtSocket | AtPort = Field(description="{socket: path}, or {port: number, token: path}")
     policy: Policy = Field(description="what it agrees to")

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from math import inf
 from typing import TYPE_CHECKING, cast
 
 import torch
@@ -20,6 +21,7 @@ from fedsim.algorithms.section import algorithm_of
 from fedsim.common.errors import InputError, Refused
 from fedsim.data.public import Published
 from fedsim.privacy.mechanism import Mechanism
+from fedsim.privacy.registry import NONE
 from fedsim.problems.answerable import check_answerable
 from fedsim.problems.kinds import PROBLEMS, Problem
 from fedsim.problems.network import NeuralNetwork
@@ -44,13 +46,14 @@ if TYPE_CHECKING:  # loaded where a roster is pinned, or a plug-in is listed
 DTYPES = {"float64": torch.float64, "float32": torch.float32}
 _LARGEST = 2**53
 _NO_LOCK = nullcontext()
+PUBLIC: tuple[str, ...] = ("its records are public: nothing is guaranteed to them",)
 _COUNTS = ("score_histogram", "joint")  # of held-out records
 
 
 @dataclass(frozen=True)
 class Own:
     """A silo's public numbers: name, units that train, features with the intercept, classes (0 for a number),
-    units that are held out, and what they are; and the names of its records' groups.
+    units that are held out, and what they are; the names of its records' groups; whether these are public.
     """
 
     name: str
@@ -60,6 +63,7 @@ class Own:
     held_out: int = 0
     unit: Record | PersonAccount = RECORD
     groups: tuple[str, ...] = ()
+    public: bool = False
 
     def of(self, part: Part) -> Own:
         """The same of one part of the records; Refused if it is none."""
@@ -182,7 +186,11 @@ def admissible(proposal: Proposal, policy: Policy, own: Own, seeded: bool = Fals
     if moves and proposal.dtype == torch.float32:  # see `silos.sums`
         raise Refused(f"offer: float32 with {moves}; rounding of such sums is bounded in float64 only")
     mechanism: Mechanism
-    if part is not None:
+    if own.public:
+        if part is not None:
+            raise Refused(f"offer: silo {own.name!r} is public, and takes part in no sums")
+        mechanism, notices = NONE, PUBLIC
+    elif part is not None:
         part.check_summable(plan, trace.remembers)
         part = part.priced(plan, proposal.problem)
         mechanism, notices = part.exact_mechanism(policy.exact_noise_dimension, seeded)
@@ -193,14 +201,16 @@ def admissible(proposal: Proposal, policy: Policy, own: Own, seeded: bool = Fals
     terms = Terms(
         own.name,
         own.n,
-        min(offer.epsilon, epsilon),
+        inf if own.public else min(offer.epsilon, epsilon),
         min(offer.delta, delta),
         range(len(plan.rounds)) if offer.rounds is None else offer.rounds,
         offer.noise_multiplier,
         None if part is None else part.share,
+        own.public,
     )
     (admitted,) = admit(plan, [terms], mechanism, limits)
-    _check_noise(plan, admitted, policy)
+    if not own.public:
+        _check_noise(plan, admitted, policy)
     colluding = None if part is None else part.colluding_cost(plan, admitted, policy.max_epsilon_colluding)
     return Admissible(proposal, plan, trace.broadcasts, terms, mechanism, notices, admitted, colluding)
 

@@ -100,10 +100,10 @@ class OpenRuns:
         admitted = plan.admitted
         samplers = {ask.batch.sampler for r in plan.terms.rounds for ask in plan.plan.rounds[r]}
         return {
-            "epsilon": plan.terms.epsilon,
+            "epsilon": finite(plan.terms.epsilon),
             "delta": plan.terms.delta,
             "noise_multiplier": admitted.noise_multiplier,
-            "epsilon_guaranteed": admitted.epsilon_guaranteed,
+            "epsilon_guaranteed": finite(admitted.epsilon_guaranteed),
             **({} if plan.colluding is None else {"epsilon_colluding": finite(plan.colluding)}),
             "releases": admitted.releases,
             "accountant": plan.mechanism.accountant(sorted(samplers)),
@@ -150,14 +150,14 @@ class OpenRuns:
         with self._work:
             self._hold(run, _Held(plan))
 
-    def close(self, run: RunLedger, close: Callable[[float], object]) -> None:
+    def close(self, run: RunLedger, close: Callable[[float | None], object]) -> None:
         """Call `close` with `spent`, while no round is answered."""
         plan = self._plan(run)
         with self._work:
             close(_spent(run, plan))
             self._held.pop(run.run, None)
 
-    def spent(self, run: RunLedger) -> float:
+    def spent(self, run: RunLedger) -> float | None:
         """Epsilon of the rounds that were paid for; of the whole plan, where it cannot be made any more."""
         return _spent(run, self._plan(run))
 
@@ -238,9 +238,11 @@ class OpenRuns:
         return SeededEntropy(key.seed, key.trial, [self._own.name], [key.run])
 
 
-def _spent(run: RunLedger, plan: Admissible | None) -> float:
+def _spent(run: RunLedger, plan: Admissible | None) -> float | None:
+    """None where nothing is guaranteed, in a public silo."""
+    guaranteed: float | None = run.record.terms["epsilon_guaranteed"]
     if not run.debited:
         return 0.0
-    if plan is None:
-        return float(run.record.terms["epsilon_guaranteed"])
+    if plan is None or guaranteed is None:
+        return guaranteed
     return spent(plan.plan, plan.admitted, run.debited, plan.mechanism)

@@ -165,6 +165,7 @@ class Silo:
             num_features=own.num_features,
             num_classes=own.num_classes,
             groups=own.groups,
+            public=own.public,
             version=installed.version(),
             notices=(*self._runs.notices, *ending),
             head=self.ledger.head,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from math import inf
 from typing import NamedTuple
 
 import numpy as np
@@ -183,7 +184,8 @@ class History:
         """Of one that gave none at most what it admitted: any round asked for may have been paid for."""
         admitted, asked = self._admitted[name], self._asked_of(name)
         if closed is not None:
-            return Statement(admitted, closed.epsilon_spent, list(closed.rounds), list(closed.broadcasts))
+            spent = inf if closed.epsilon_spent is None else closed.epsilon_spent
+            return Statement(admitted, spent, list(closed.rounds), list(closed.broadcasts))
         digests = [row.broadcast_sha256 for row in asked.values()]
         return Statement(admitted, admitted.epsilon_guaranteed, list(asked), digests)
 
@@ -235,8 +237,9 @@ def admitted_of(resolved: Resolved, offer: Offer, admission: Admission) -> Admit
     """What a silo has admitted, by its own words."""
     rounds = range(len(resolved.trace.plan.rounds)) if offer.rounds is None else offer.rounds
     n = offer.shape.sizes[offer.silo]
-    terms = Terms(offer.silo, n, admission.epsilon, admission.delta, rounds, offer.noise_multiplier)
-    return Admitted(terms, admission.noise_multiplier, admission.epsilon_guaranteed, admission.releases)
+    epsilon, cost = (inf if e is None else e for e in (admission.epsilon, admission.epsilon_guaranteed))
+    terms = Terms(offer.silo, n, epsilon, admission.delta, rounds, offer.noise_multiplier, public=cost == inf)
+    return Admitted(terms, admission.noise_multiplier, cost, admission.releases)
 
 
 NAME = "public test records"

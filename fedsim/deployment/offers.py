@@ -58,6 +58,9 @@ def of_those(scenario: Scenario, names: Sequence[str], chosen: Collection[str]) 
     return scenario.model_copy(update=update)
 
 
+_MOST = 1e6  # what a public silo is offered, which asks for no budget
+
+
 def offers_of(
     resolved: Resolved, session: str, rounds: Schedule, roster: Roster | None = None
 ) -> dict[str, Offer]:
@@ -90,7 +93,7 @@ def offers_of(
             dtype=scenario.runtime.dtype,
             seed=scenario.seed,
             rounds=None if len(own[i]) == len(rounds) else tuple(own[i]),
-            epsilon=resolved.epsilons[i],
+            epsilon=min(resolved.epsilons[i], _MOST),
             delta=resolved.deltas[i],
             noise_multiplier=noise[i][0],
             pooled=noise[i][1],

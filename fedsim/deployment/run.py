@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from fedsim.common.errors import InputError, Refused
 from fedsim.common.files import atomic_directory, check_free
@@ -32,6 +32,7 @@ from fedsim.report.outcome import Outcome
 from fedsim.report.page import save
 from fedsim.report.trackers import open_trackers
 from fedsim.scenario.model import Scenario
+from fedsim.scenario.participation import per_silo
 from fedsim.scenario.resolve import Resolved, resolve
 from fedsim.secagg.agreement import ReportContexts
 from fedsim.secagg.roster import Roster
@@ -163,6 +164,10 @@ def _plan(
     if own.privacy.unit.one_sided:  # what stands for their persons the silos have declared
         privacy = own.privacy.model_copy(update={"expected_persons": outline.sizes})
         own = own.model_copy(update={"privacy": privacy})
+    if public := {name for name, said in greetings.items() if said.public}:
+        budgets: Any = per_silo("scenario.privacy.epsilon", own.privacy.epsilon, sorted(greetings))
+        epsilon = {n: "public" if n in public else e for n, e in zip(sorted(greetings), budgets, strict=True)}
+        own = own.model_copy(update={"privacy": own.privacy.model_copy(update={"epsilon": epsilon})})
     resolved = resolve(own, outline)
     rounds = schedule(len(resolved.names), resolved.active, resolved.trace.holds, scenario.seed, 0)
     offers = offers_of(resolved, session, rounds, roster)

@@ -76,6 +76,7 @@ class Greeting(Message):
     num_features: int
     num_classes: int
     groups: tuple[Name, ...] = Field((), exclude_if=lambda names: not names)
+    public: bool = Field(False, exclude_if=lambda public: not public)
     version: str
     notices: tuple[str, ...]
     head: Hex32
@@ -160,16 +161,17 @@ def named(text: str) -> str:
 class Admission(Message):
     """A silo's yes: the run's id, its noise and what it guarantees.
 
+    None: nothing is guaranteed, the silo's records are public.
     With secure aggregation, `epsilon_colluding` is the guarantee if server and shuffler collude; None: none.
     `notices` are lines for the report, such as noise drawn in floating point or a seed.
     """
 
     session: Hex32
     run: Hex32
-    epsilon: float = Field(ge=0)
+    epsilon: float | None = Field(ge=0)
     delta: float = Field(ge=0, lt=1)
     noise_multiplier: float = Field(ge=0)
-    epsilon_guaranteed: float = Field(ge=0)
+    epsilon_guaranteed: float | None = Field(ge=0)
     epsilon_colluding: float | None = Field(None, ge=0)
     releases: int = Field(ge=0)
     accountant: str
@@ -216,7 +218,7 @@ class Closed(Message):
     """The rounds that a silo answered and what they cost; `receipt` is JSON that it signed."""
 
     run: Hex32
-    epsilon_spent: float = Field(ge=0)
+    epsilon_spent: float | None = Field(ge=0)
     rounds: tuple[int, ...]
     broadcasts: tuple[Hex32, ...]
     receipt: str

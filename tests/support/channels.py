@@ -142,10 +142,12 @@ def enrolled_federation(
     policy: Mapping[str, Any] | None = None,
     rosters: Sequence[str] = (),
     holdout: float | None = None,
+    public: Sequence[str] = (),
     **more: Any,
 ) -> Enrolled:
     """New silos in `folder`, which pin `rosters`; `more` are fields of federation.yaml."""
-    files = write_silos(folder, resolved, seeded=seeded, policy=policy, rosters=rosters, holdout=holdout)
+    asked = {"seeded": seeded, "policy": policy, "rosters": rosters, "holdout": holdout, "public": public}
+    files = write_silos(folder, resolved, **asked)
     configs = {config.name: config for config in enrolled(files)}
     silos = {
         name: {"identity": str(config.state / "identity.pub"), "socket": str(folder / name / "silo.sock")}

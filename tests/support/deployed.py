@@ -81,6 +81,7 @@ def write_silos(
     policy: Mapping[str, Any] | None = None,
     rosters: Sequence[str] = (),
     holdout: float | None = None,
+    public: Sequence[str] = (),
 ) -> list[Path]:
     """A folder a silo with its training records and silo.yaml; the files' paths, in canonical order."""
     federation, paths = federation_of(resolved), []
@@ -103,6 +104,8 @@ def write_silos(
             "rosters": list(rosters),
             "holdout": holdout,
         }
+        if silo.name in public:
+            tree["public"] = True
         if resolved.scenario.privacy.unit != RECORD:
             tree["unit"] = {"name": "person", "relation": resolved.scenario.privacy.unit.relation}
         if seeded:

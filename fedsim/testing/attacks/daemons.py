@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from math import ceil
+from math import ceil, inf
 from typing import Any
 
 from fedsim.common.errors import InputError
@@ -88,7 +88,7 @@ def attack(
         if runs.count == wanted:
             break
     admission, n = runs.admission, setting.resolved.sizes[found.silo]
-    claim = Claim(setting.census(found.silo), n, admission.epsilon_guaranteed, admission.delta)
+    claim = Claim(setting.census(found.silo), n, admission.epsilon_guaranteed or inf, admission.delta)
     worst, measured, more = _judged(found, runs, claim, alarm)
     findings += more
     return DaemonAudit(
