@@ -217,7 +217,7 @@ class Config(Section):
         "records.person_column), with {name: person, relation, expected_persons, silos_per_person}; fixed at "
         "enrolment",
     )
-    public: bool = Field(
+    public_silo: bool = Field(
         False,
         description="whether its records are public: neither clip nor noise, and no guarantee; fixed at "
         "enrolment",

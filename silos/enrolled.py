@@ -59,7 +59,7 @@ def own_of(config: Config, records: OwnRecords) -> Own:
     held_out = round(fraction * count)
     groups, kinds = records.groups, (records.num_features, records.num_classes)
     named = groups.names if groups else ()
-    return Own(config.name, count - held_out, *kinds, held_out, unit, named, config.public)
+    return Own(config.name, count - held_out, *kinds, held_out, unit, named, config.public_silo)
 
 
 def for_the_owner(config: Config, records: OwnRecords) -> list[str]:
@@ -95,9 +95,9 @@ def check_enrolment(config: Config, enrolled: Enrolment, records: OwnRecords, id
     if config.policy.label_dp != enrolled.label_dp:
         hint = f"the silo enrolled with {enrolled.label_dp}, for its whole account; enrol anew elsewhere"
         raise InputError(f"{ROOT}.policy.label_dp", config.policy.label_dp, hint)
-    if config.public != enrolled.public:
+    if config.public_silo != enrolled.public:
         hint = f"the silo enrolled with {enrolled.public}, for its whole life; enrol anew elsewhere"
-        raise InputError(f"{ROOT}.public", config.public, hint)
+        raise InputError(f"{ROOT}.public_silo", config.public_silo, hint)
     if config.unit != enrolled.unit:
         hint = f"the silo enrolled with {stated(enrolled.unit)}, for its whole account; enrol anew elsewhere"
         raise InputError(f"{ROOT}.unit", stated(config.unit), hint)

@@ -112,7 +112,7 @@ class Proposed:
     def _unit(self) -> list[str]:
         column = getattr(self.config.records, "person_column", None) or "person"
         whose = f"all records of one person (column {column}), {self.own.unit.relation}"
-        if self.config.public:
+        if self.config.public_silo:
             return ["none: its records are PUBLIC, and are released without clip or noise"]
         labels = ["labels alone: features are not protected"] if self.config.policy.label_dp else []
         return labels if self.own.unit == RECORD else [*labels, whose]
@@ -133,8 +133,8 @@ def enrol(config: Config, tell: Callable[[str], object] = lambda _: None) -> Enr
     identity.publish(config.state)  # that enrolment may not have come so far
     own, digest, expires = proposed.own, proposed.records.digest(identity), end_of(policy.lifetime.expires)
     public, held_out = identity.public, config.holdout
-    fixed = digest, public, proposed.caps, expires, held_out, policy.label_dp, config.unit, config.public
-    LedgerFile.create(config.ledger, Enrolment(config.name, *fixed))
+    fixed = digest, public, proposed.caps, expires, held_out, policy.label_dp, config.unit
+    LedgerFile.create(config.ledger, Enrolment(config.name, *fixed, config.public_silo))
     return Enrolled(own.name, identity.public, own.n, own.num_features, own.num_classes, own.unit.name)
 
 

@@ -195,7 +195,7 @@ def _check(scenario: Scenario) -> None:
         hint = "exists in simulation only; give a number"
         raise InputError("scenario.privacy.epsilon", privacy.epsilon, hint)
     if privacy.some_public:
-        hint = "numbers: that a silo is public its own operator says, at enrolment (silo.yaml, public: true)"
+        hint = "numbers: that a silo is public its own operator says, at enrolment (public_silo: true)"
         raise InputError("scenario.privacy.epsilon", privacy.epsilon, hint)
     if names := [stage.name for stage in scenario.prepare]:
         raise InputError("scenario.prepare", names, "exists in simulation only: leave it out")

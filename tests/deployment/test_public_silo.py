@@ -71,9 +71,9 @@ def test_a_private_silo_never_becomes_public_nor_a_public_one_private(tmp_path):
         folder = tmp_path / str(len(public))
         path, *_ = write_silos(folder, resolved_of(), public=public)
         enrolled([path])
-        tree = yaml.safe_load(path.read_text()) | {"public": not public}
+        tree = yaml.safe_load(path.read_text()) | {"public_silo": not public}
         path.write_text(yaml.safe_dump(tree))
-        with pytest.raises(InputError, match=r"silo.public: .*enrol anew elsewhere"):
+        with pytest.raises(InputError, match=r"silo.public_silo: .*enrol anew elsewhere"):
             Silo.open(load_config(path))
 
 

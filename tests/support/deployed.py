@@ -105,7 +105,7 @@ def write_silos(
             "holdout": holdout,
         }
         if silo.name in public:
-            tree["public"] = True
+            tree["public_silo"] = True
         if resolved.scenario.privacy.unit != RECORD:
             tree["unit"] = {"name": "person", "relation": resolved.scenario.privacy.unit.relation}
         if seeded:
