@@ -116,9 +116,8 @@ def _made(name: str, kind: type[Algorithm]) -> type[AlgorithmSection]:
     members: dict[str, Any] = {"name": (Literal[name], Field(description="the algorithm"))}
     for field in fields(kind):  # type: ignore[arg-type]
         hint = hints[field.name]
-        members[field.name] = _member(
-            _or_auto(hint, field.name) if field.name in _AUTOMATIC else hint, field.default
-        )
+        hint = _or_auto(hint, field.name) if field.name in _AUTOMATIC else hint
+        members[field.name] = _member(hint, field.default)
     model = create_model(short(name), __base__=AlgorithmSection, __doc__=kind.__doc__, **members)
     model.made_from = kind
     model.required = tuple(f.name for f in fields(kind) if f.default is MISSING)  # type: ignore[arg-type]

@@ -35,7 +35,7 @@ from fedsim.problems.kinds import Problem
 from fedsim.protocol.batch import FULL
 from fedsim.protocol.contract import Algorithm
 from fedsim.scenario.algorithm import GivenAlgorithm
-from fedsim.scenario.by_theorem import noise_of
+from fedsim.scenario.by_theorem import noise_of, with_clip
 from fedsim.scenario.model import Scenario
 from fedsim.theory.averaged_noise import Kind
 from fedsim.theory.choice import smallest
@@ -92,13 +92,14 @@ class Bounds:
 def with_automatic(
     scenario: Scenario, premises: Premises, problem: Problem, squared_norms: tuple[float, float] | None
 ) -> tuple[Scenario, Derived | None]:
-    """The scenario with a number in place of every `auto` of its algorithm, and the reasons of each.
-    InputError if no rule covers the algorithm, the loss or the noise; it says what to give instead.
+    """The scenario with a number in place of every `auto` of its algorithm, and of a clip by theorem,
+    with the reasons. InputError if no rule covers the algorithm, the loss or the noise; it says what to give.
     """
+    scenario, clipped = with_clip(scenario, premises)
     section = scenario.algorithm
     asked = [name for name in ("clip_norm", "num_rounds", "step_size") if getattr(section, name, 0) == AUTO]
     if not asked:
-        return scenario, None
+        return scenario, clipped
     field = f"scenario.algorithm.{asked[-1]}"
     if isinstance(problem, GeneralisedLinear):
         bounds = Bounds.of(problem, squared_norms, field)
@@ -109,7 +110,7 @@ def with_automatic(
         found = {name: NETWORK[name] for name in asked}
         reasons = dict.fromkeys(asked, "for every network: a round moves it at most by 1, plus noise")
     filled = scenario.model_copy(update={"algorithm": section.having(**found)})
-    return filled, Derived("automatic", found, reasons=reasons)
+    return filled, Derived("automatic", found, reasons=reasons).beside(clipped)
 
 
 def _linear(

@@ -134,10 +134,7 @@ def with_clip(scenario: Scenario, premises: Premises) -> tuple[Scenario, Derived
         "algorithm.batch": (isinstance(section.batch, Fresh), "batches of sampler fresh"),
         "algorithm.strong_convexity": (not rule.curved or section.strong_convexity > 0, "mu > 0"),
         "algorithm.num_rounds": (isinstance(section.num_rounds, int), "a number of rounds"),
-        "privacy.calibration": (
-            scenario.privacy.calibration == "accountant",
-            "accountant: the noise follows from a budget",
-        ),
+        "privacy.calibration": (scenario.privacy.calibration == "accountant", "accountant"),
     }
     for field, (holds, hint) in needs.items():
         if not holds:

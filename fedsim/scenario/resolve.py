@@ -45,14 +45,7 @@ from fedsim.protocol.statistics import COSTED_GRADIENT, statistic
 from fedsim.protocol.unit import RECORD, Person
 from fedsim.scenario.algorithm import GivenAlgorithm
 from fedsim.scenario.automatic import step_warning, with_automatic
-from fedsim.scenario.by_theorem import (
-    claims,
-    constants,
-    need_privacy,
-    with_clip,
-    with_numbers,
-    with_stated_noise,
-)
+from fedsim.scenario.by_theorem import claims, constants, need_privacy, with_numbers, with_stated_noise
 from fedsim.scenario.contributions import with_h
 from fedsim.scenario.metric import NO_GROUPS, check_metric
 from fedsim.scenario.model import PrivacySection, Scenario
@@ -233,7 +226,6 @@ def resolve(scenario: Scenario, known: Outline | None = None) -> Resolved:
     claimed = claims(privacy, names, sizes, epsilons, deltas)
     scenario, stages = with_h(scenario, stages, problem.dimension, claimed)
     premises = Premises(names, claimed, weights, active, problem.dimension, constants(scenario))
-    scenario, clipped = with_clip(scenario, premises)
     scenario, automatic = with_automatic(scenario, premises, problem, norms)
     premises = replace(premises, constants=constants(scenario))
     scenario, derived = with_numbers(scenario, premises)
@@ -252,7 +244,7 @@ def resolve(scenario: Scenario, known: Outline | None = None) -> Resolved:
         weights=weights,
         active=active,
         premises=premises,
-        derived=(derived or automatic) if clipped is None else clipped.beside(derived or automatic),
+        derived=automatic if derived is None else derived.beside(automatic),
         prescribed=prescribed,
         stages=stages,
         inner=inner,

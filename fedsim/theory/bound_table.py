@@ -12,7 +12,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from fedsim.privacy import gaussian
 from fedsim.theory import bounds
 from fedsim.theory.symbols import Symbols
 from fedsim.theory.theorem import (
@@ -111,7 +110,7 @@ def well_conditioned(s: Symbols) -> tuple[Check, ...]:
 
 def many_features(s: Symbols) -> tuple[Check, ...]:
     """Theorems 57 and 58: d >= 40 and rho <= d, rho = mu^2 / 2."""
-    rho = float(gaussian.mu(s.epsilon, s.delta)) ** 2 / 2
+    rho = 1 / (2 * bounds.gaussian_central(s) * (s.n * s.N) ** 2)
     return (at_least("d >= 40", "data", s.d, 40), at_most("rho <= d", "privacy.epsilon", rho, s.d))
 
 
@@ -156,8 +155,8 @@ _upper = partial(Bound, trust="ISRL", side="upper")
 _lower = partial(Bound, trust="ISRL", side="lower", asks=reduction, everyone=True, alike=True)
 _sdp = partial(Bound, trust="SDP", side="upper", alike=True)
 _central_lower = partial(Bound, trust="central", side="lower", asks=lambda s: (_small_delta(s),), alike=True)
-_clipped = partial(_upper, everyone=True)
-_heavy_lower = partial(_central_lower, asks=many_features)
+_clipped = partial(_upper, noise=bounds.gaussian_isrl, everyone=True)
+_heavy_lower = partial(_central_lower, noise=bounds.gaussian_central, asks=many_features)
 _C, _S, _P, _N = "convex", "strongly convex", "proximal-PL", "non-convex"
 _POP, _ERM, _SQ = "population", "empirical", "squared gradient"
 _LD, _LM, _LDM = ("L", "D"), ("L", "mu"), ("L", "D", "mu")
@@ -169,8 +168,9 @@ _SGD, _PASS, _FULL = (
 _SHUFFLED, _SUMMED = "shuffled MB-SGD, Theorem 38", "accelerated one-pass, Theorem 39"
 _ISRL, _SDP, _ORACLE, _PASS_ORACLE = bounds.isrl, bounds.sdp, bounds.oracle, bounds.one_pass_oracle
 _FEWEST, _CENTRAL = bounds.isrl_lower, bounds.central_lower
-_MUS = (bounds.gaussian_isrl, bounds.gaussian_central)
 _KR = ("moment", "moment_bound")
+_KRD, _KRM = (*_KR, "D"), (*_KR, "mu")
+_KRDB, _KRMB = (*_KRD, "beta"), (*_KRM, "beta")
 _LDB, _LMB, _LBD = (*_LD, "beta"), (*_LM, "beta"), ("L", "beta", "Delta")
 BOUNDS = (
     _upper(_C, _POP, _SGD, _LD, bounds.convex, _ISRL, _only(ADVANCED_COMPOSITION)),
@@ -199,29 +199,11 @@ BOUNDS = (
     ),
     _lower(_N, _SQ, "Theorem 46", ("L",), bounds.nonconvex_lower, bounds.isrl_lower_log),
     _central_lower(_N, _SQ, "Theorem 46", ("L",), bounds.nonconvex_lower, _SDP),
-    _clipped(
-        _C, _POP, "clipped AC-SA, Theorem 59", (*_KR, "D", "beta"), bounds.clipped_convex, _MUS[0], one_step
-    ),
-    _heavy_lower(_C, _POP, "Theorem 57", (*_KR, "D"), bounds.heavy_convex_lower, _MUS[1]),
-    _clipped(
-        _S,
-        _POP,
-        "clipped SGD, Theorem 61",
-        (*_KR, "mu", "beta"),
-        bounds.clipped_strongly_convex,
-        _MUS[0],
-        well_conditioned,
-    ),
-    _heavy_lower(_S, _POP, "Theorem 58", (*_KR, "mu"), bounds.heavy_strongly_convex_lower, _MUS[1]),
-    _clipped(
-        _P,
-        _POP,
-        "clipped prox-SGD, Theorem 63",
-        (*_KR, "mu", "beta"),
-        bounds.clipped_pl,
-        _MUS[0],
-        well_conditioned,
-    ),
+    _clipped(_C, _POP, "clipped AC-SA, Theorem 59", _KRDB, bounds.clipped_convex, asks=one_step),
+    _heavy_lower(_C, _POP, "Theorem 57", _KRD, bounds.heavy_lower),
+    _clipped(_S, _POP, "clipped SGD, Theorem 61", _KRMB, bounds.clipped_curved, asks=well_conditioned),
+    _heavy_lower(_S, _POP, "Theorem 58", _KRM, bounds.heavy_curved_lower),
+    _clipped(_P, _POP, "clipped prox-SGD, Theorem 63", _KRMB, bounds.clipped_pl, asks=well_conditioned),
 )
 
 

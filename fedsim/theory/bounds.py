@@ -215,7 +215,7 @@ def clipped_convex(s: Symbols, xi: float) -> float:
     return r * D * (1 / math.sqrt(s.n * s.N) + max(steps, math.pow(p, (k - 1) / k)))
 
 
-def clipped_strongly_convex(s: Symbols, xi: float) -> float:
+def clipped_curved(s: Symbols, xi: float) -> float:
     """Theorem 61 (clipped SGD): (r^2 / mu)(1 / (n N) + (sqrt(kappa) p)^((2k-2)/k))."""
     k, r, mu, beta = s.need("the bound", "moment", "moment_bound", "mu", "beta")
     return r**2 / mu * (1 / (s.n * s.N) + math.pow(beta / mu * s.d * xi, (k - 1) / k))
@@ -228,13 +228,13 @@ def clipped_pl(s: Symbols, xi: float) -> float:
     return r**2 / mu * (math.pow(kappa**2 * s.d * xi, (k - 1) / k) + kappa / (s.n * s.N))
 
 
-def heavy_convex_lower(s: Symbols, xi: float) -> float:
+def heavy_lower(s: Symbols, xi: float) -> float:
     """Theorem 57 (central): r D (1 / sqrt(n N) + min(1, p^((k-1)/k)))."""
     k, r, D = s.need("the bound", "moment", "moment_bound", "D")
     return r * D * (1 / math.sqrt(s.n * s.N) + min(1.0, math.pow(s.d * xi, (k - 1) / (2 * k))))
 
 
-def heavy_strongly_convex_lower(s: Symbols, xi: float) -> float:
+def heavy_curved_lower(s: Symbols, xi: float) -> float:
     """Theorem 58 (central): (r^2 / mu)(1 / (n N) + min(1, p^((2k-2)/k)))."""
     k, r, mu = s.need("the bound", "moment", "moment_bound", "mu")
     return r**2 / mu * (1 / (s.n * s.N) + min(1.0, math.pow(s.d * xi, (k - 1) / k)))

@@ -17,7 +17,7 @@ from fedsim.cli.main import app
 from fedsim.privacy import gaussian
 from fedsim.scenario.load import parse
 from fedsim.scenario.resolve import Resolved, resolve
-from fedsim.theory.bounds import clipped_convex, clipped_pl, clipped_strongly_convex
+from fedsim.theory.bounds import clipped_convex, clipped_curved, clipped_pl
 from fedsim.theory.heavy_tails import CLIPS, bias
 from fedsim.theory.symbols import Symbols
 
@@ -116,7 +116,7 @@ def test_slopes_of_the_rates_where_noise_rules() -> None:
 
     for bound, slope in (
         (clipped_convex, -4 / 7),  # 4 (k-1) / (5k-1), the larger of the two at p < 1
-        (clipped_strongly_convex, -4 / 3),
+        (clipped_curved, -4 / 3),
         (clipped_pl, -4 / 3),
     ):
         free = bound(base, 0.0)  # of drawn records alone
