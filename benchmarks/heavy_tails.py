@@ -1,4 +1,4 @@
-"""Slopes of one-pass clipped AC-SA beside Theorem 59's: `python -m benchmarks.heavy_tails OUT`; writes JSON.
+"""Slopes of one-pass clipped AC-SA beside Theorem 59's: `python -m benchmarks.heavy_tails OUT [PROBLEM...]`.
 
 Every number of a run is the theorem's: T and the step by its formulas, the clip by `clip_norm: theorem`. The
 excess risk is the population's, which is known. The problems, in ten silos of n records:
@@ -11,7 +11,9 @@ excess risk is the population's, which is known. The problems, in ten silos of n
 
 mu is the theorem's epsilon. A slope is that of the logarithm of the mean excess over trials; its interval has
 90 % of 2,000 draws of as many trials. Points count where the theorem's clip is above r and its private term
-above 1 / sqrt(n N), so that the clip is what rules: its formulas decide that, before anything runs.
+above 1 / sqrt(n N), so that the clip is what rules: its formulas decide that, before anything runs. Of the
+regression the slope is given also of those points where the private term is below what w_0 = 0 loses: above
+it the theorem promises less than a run that does nothing.
 """
 
 from __future__ import annotations
@@ -32,7 +34,8 @@ from fedsim.privacy import gaussian
 
 TRIALS, SILOS, DELTA = 12, 10, 1e-6
 MUS, RECORDS = (0.0625, 0.125, 0.25, 0.5, 1.0, 2.0), (500, 1000, 2000, 4000, 8000, 16_000, 32_000)
-AT_MU, AT_RECORDS = 0.25, 4000
+HARD = [(mu, 4000) for mu in MUS], [(0.25, n) for n in RECORDS]
+FIXED = [(mu, 16_000) for mu in (*MUS, 4.0, 8.0)], [(2.0, n) for n in (*RECORDS, 64_000)]
 TAIL = 2.2
 RAW: dict[str, Any] = {"intercept": False, "scaling": "none"}
 FAR = 1e9  # |x w - y| is y - x w, a linear loss, where y is far
@@ -49,6 +52,7 @@ class Problem:
     D: float
     beta: float
     linear: bool
+    start: float | None = None  # excess risk at w_0 = 0, where it is one for every mu and n
 
     def rounds(self, mu: float, n: int) -> int:
         """T of Theorem 59 for SILOS silos."""
@@ -56,8 +60,8 @@ class Problem:
         noisy = gain ** (2 * self.k / (5 * self.k - 1)) * reach ** ((2 * self.k - 2) / (5 * self.k - 1))
         return max(1, math.ceil(min(noisy, math.sqrt(gain) * (n * SILOS) ** 0.25)))
 
-    def exponent(self, mu: float, n: int) -> tuple[float, bool]:
-        """Of the larger branch in 1 / (mu n), and whether the point is in the range."""
+    def rate(self, mu: float, n: int) -> tuple[float, float, bool]:
+        """The larger branch's exponent in 1 / (mu n), the private term, and whether the clip rules."""
         p, k = math.sqrt(self.d / SILOS) / (mu * n), self.k
         branches = {
             4 * (k - 1) / (5 * k - 1): ((self.beta * self.D / self.r) ** 0.25 * p)
@@ -66,7 +70,7 @@ class Problem:
         }
         slope = max(branches, key=lambda each: branches[each])
         used = p * math.sqrt(self.rounds(mu, n)) < 1 and branches[slope] > 1 / math.sqrt(n * SILOS)
-        return slope, used
+        return slope, self.r * self.D * branches[slope], used
 
     def records(
         self, mu: float, n: int, rng: np.random.Generator
@@ -93,7 +97,7 @@ class Problem:
             return float(self.D * np.linalg.norm(truth) - w @ truth)
         return float(((w - truth) ** 2).sum() / 2)  # E x x' = I
 
-    def run(self, mu: float, n: int, trial: int) -> float:
+    def run(self, mu: float, n: int, trial: int, clip: float | str = "theorem") -> float:
         """The excess risk of one run."""
         x, y, truth = self.records(mu, n, np.random.default_rng([trial, n]))
         T = self.rounds(mu, n)
@@ -110,7 +114,7 @@ class Problem:
                 "name": "accelerated_minibatch_sgd",
                 "parameters": "theorem",
                 "num_rounds": T,
-                "clip_norm": "theorem",
+                "clip_norm": clip,
                 "batch": {"sampler": "fresh", "fraction": 1 / T},
             },
             "privacy": {"epsilon": float(gaussian.epsilon(mu, DELTA)), "delta": DELTA},
@@ -126,7 +130,7 @@ class Problem:
 def regression() -> Problem:
     """w* on the unit sphere, the ball of radius 2 about 0: E|gradient|^2 <= (d + 2) (3^2 + variance)."""
     variance = TAIL / ((TAIL - 1) ** 2 * (TAIL - 2))
-    return Problem("regression", 21, 2.0, math.sqrt(23 * (9 + variance)), 2.0, 1.0, linear=False)
+    return Problem("regression", 21, 2.0, math.sqrt(23 * (9 + variance)), 2.0, 1.0, linear=False, start=0.5)
 
 
 def problems() -> list[Problem]:
@@ -151,46 +155,60 @@ def slope(logs: np.ndarray, excess: np.ndarray) -> tuple[float, float, float]:
     return fitted(excess.mean(0)), float(np.quantile(drawn, 0.05)), float(np.quantile(drawn, 0.95))
 
 
-def measured(problem: Problem, points: Sequence[tuple[float, int]], against: str) -> dict[str, Any]:
-    """Excess by trial and point of the range, with its slope and the theorem's."""
-    used = [point for point in points if problem.exponent(*point)[1]]
+def measured(problem: Problem, points: Sequence[tuple[float, int]], against: str) -> list[dict[str, Any]]:
+    """Excess at the points of the range, with its slope and the theorem's; of all, and below `start`."""
+    used = [point for point in points if problem.rate(*point)[2]]
     excess = np.array([[problem.run(mu, n, trial) for mu, n in used] for trial in range(TRIALS)])
-    logs = np.log([mu if against == "mu" else n for mu, n in used])
-    found, low, high = slope(logs, excess)
-    expected = float(np.mean([-problem.exponent(*point)[0] for point in used]))
-    return {
-        "problem": problem.name,
-        "against": against,
-        "theorem": expected,
-        "slope": found,
-        "interval": [low, high],
-        "points": [
-            {"mu": mu, "n": n, "T": problem.rounds(mu, n), "excess": float(mean)}
-            for (mu, n), mean in zip(used, excess.mean(0), strict=True)
-        ],
+    below = [i for i, point in enumerate(used) if problem.start and problem.rate(*point)[1] < problem.start]
+    rows = []
+    for name, chosen in ((problem.name, range(len(used))), (problem.name + " below w_0", below)):
+        if len(chosen) < 2:
+            continue
+        logs = np.log([used[i][0] if against == "mu" else used[i][1] for i in chosen])
+        found, low, high = slope(logs, excess[:, chosen])
+        expected = -float(np.mean([problem.rate(*used[i])[0] for i in chosen]))
+        row = {"problem": name, "against": against, "theorem": expected, "slope": found}
+        means = [
+            {"mu": mu, "n": n, "T": problem.rounds(mu, n), "excess": float(excess[:, i].mean())}
+            for i, (mu, n) in ((i, used[i]) for i in chosen)
+        ]
+        rows.append(row | {"interval": [low, high], "points": means})
+    return rows
+
+
+def fixed(problem: Problem, mu: float, n: int) -> dict[str, Any]:
+    """Mean excess by clip: given ones, and the theorem's, T and the rule for the step being the same."""
+    means = {
+        str(clip): float(np.mean([problem.run(mu, n, trial, clip) for trial in range(TRIALS)]))
+        for clip in (3.0, 10.0, 30.0, 100.0, "theorem")
     }
+    print(problem.name, mu, n, means, flush=True)
+    return {"problem": problem.name, "mu": mu, "n": n, "excess by clip": means}
 
 
-def main(out: Path) -> None:
-    """Write every slope; print them."""
+def main(out: Path, names: Sequence[str]) -> None:
+    """Write every slope and the table of clips, or those of the problems named and of `clips`; print them."""
     found = []
     for problem in problems():
-        for against, points in (
-            ("mu", [(mu, AT_RECORDS) for mu in MUS]),
-            ("n", [(AT_MU, n) for n in RECORDS]),
-        ):
-            row = measured(problem, points, against)
-            found.append(row)
-            interval = "[{:.3f}, {:.3f}]".format(*row["interval"])
-            print(
-                f"{row['problem']:24} {against:3} {row['theorem']:.3f} {row['slope']:.3f} {interval}",
-                flush=True,
-            )
-            print(
-                "   ", [(p["mu"], p["n"], p["T"], round(p["excess"], 4)) for p in row["points"]], flush=True
-            )
+        if names and problem.name not in names:
+            continue
+        grids = HARD if problem.linear else FIXED
+        for against, points in zip(("mu", "n"), grids, strict=True):
+            for row in measured(problem, points, against):
+                found.append(row)
+                interval = "[{:.3f}, {:.3f}]".format(*row["interval"])
+                print(
+                    row["problem"], against, f"{row['theorem']:.3f} {row['slope']:.3f}", interval, flush=True
+                )
+                print(
+                    "   ",
+                    [(p["mu"], p["n"], p["T"], round(p["excess"], 4)) for p in row["points"]],
+                    flush=True,
+                )
+    if not names or "clips" in names:
+        found += [fixed(regression(), mu, n) for mu, n in ((0.25, 1000), (2.0, 4000))]
     out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), sys.argv[2:])

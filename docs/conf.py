@@ -49,6 +49,7 @@ SHELVES = {
         "docs/adding-*",
         "docs/memory",
         "docs/own-models",
+        "docs/clips",
         "docs/fairness",
         "docs/audit",
         "docs/deployment",
