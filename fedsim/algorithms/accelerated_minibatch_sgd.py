@@ -21,7 +21,7 @@ import torch
 from numpy.random import Generator
 from pydantic import Field
 
-from fedsim.algorithms.base import FULL, Clip, GradientMessages, RoundBatch, Rounds, Scalar
+from fedsim.algorithms.base import FULL, Clip, GradientMessages, NoiseDecay, RoundBatch, Rounds, Scalar
 from fedsim.protocol.contract import Public, PublicProblem, Round, ServerHalf
 
 
@@ -40,6 +40,7 @@ class AcceleratedMinibatchSGD(GradientMessages):
     clip_norm: Clip
     strong_convexity: Annotated[float, Field(ge=0, description="mu: of the objective")] = 0.0
     batch: RoundBatch = FULL
+    noise_decay: NoiseDecay = 1.0
 
     def server(self, w: torch.Tensor, problem: PublicProblem, public: Public, rng: Generator) -> ServerHalf:
         """R accelerated steps; answers with the aggregate sequence w_ag."""
@@ -48,7 +49,7 @@ class AcceleratedMinibatchSGD(GradientMessages):
             a, e = 2 / (r + 1), 4 / (self.step_size * r * (r + 1))
             c = (1 - a) * (mu + e) / (e + (1 - a**2) * mu)
             middle = c * average + (1 - c) * w
-            mean = yield Round({"w": middle}, answer=average)
+            mean = yield Round(self.sent(r - 1, middle), answer=average)
             gradient = mean["g"] + problem.public_gradient(middle)
             w = (a * mu * middle + ((1 - a) * mu + e) * w - a * gradient) / (mu + e)
             w = problem.project(w)

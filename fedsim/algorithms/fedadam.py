@@ -9,7 +9,7 @@ import torch
 from numpy.random import Generator
 from pydantic import Field
 
-from fedsim.algorithms.base import FULL, Clip, GradientMessages, RoundBatch, Rounds, Scalar
+from fedsim.algorithms.base import FULL, Clip, GradientMessages, NoiseDecay, RoundBatch, Rounds, Scalar
 from fedsim.protocol.contract import Public, PublicProblem, Round, ServerHalf
 
 
@@ -30,12 +30,13 @@ class FedAdam(GradientMessages):
     beta2: Annotated[float, Field(ge=0, lt=1, description="share of the mean square v that is kept")] = 0.99
     tau: Annotated[float, Field(gt=0, description="tau: least divisor, large for little adaptivity")] = 1e-3
     batch: RoundBatch = FULL
+    noise_decay: NoiseDecay = 1.0
 
     def server(self, w: torch.Tensor, problem: PublicProblem, public: Public, rng: Generator) -> ServerHalf:
         """R adaptive steps; answers with the last iterate."""
         m, v = torch.zeros_like(w), torch.full_like(w, self.tau**2)
-        for _ in range(self.num_rounds):
-            g = (yield Round({"w": w}, answer=w))["g"] + problem.public_gradient(w)
+        for r in range(self.num_rounds):
+            g = (yield Round(self.sent(r, w), answer=w))["g"] + problem.public_gradient(w)
             m = self.beta1 * m + (1 - self.beta1) * g
             v = self.beta2 * v + (1 - self.beta2) * g.square()
             w = problem.project(w - self.step_size * m / (v.sqrt() + self.tau))

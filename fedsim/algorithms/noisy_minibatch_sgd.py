@@ -21,7 +21,16 @@ import torch
 from numpy.random import Generator
 from pydantic import Field
 
-from fedsim.algorithms.base import FULL, Clip, GradientMessages, RoundBatch, Rounds, Scalar, StepSize
+from fedsim.algorithms.base import (
+    FULL,
+    Clip,
+    GradientMessages,
+    NoiseDecay,
+    RoundBatch,
+    Rounds,
+    Scalar,
+    StepSize,
+)
 from fedsim.common.errors import InputError
 from fedsim.protocol.contract import Public, PublicProblem, Round, ServerHalf
 
@@ -41,8 +50,13 @@ class NoisyMinibatchSGD(GradientMessages):
     strong_convexity: Annotated[float, Field(ge=0, description="mu: sets the mean's weights")] = 0.0
     last_iterate: Annotated[bool, Field(description="return w_R instead of the mean")] = False
     batch: RoundBatch = FULL
+    noise_decay: NoiseDecay = 1.0
 
     def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.noise_decay < 1 and not self.last_iterate:
+            hint = "1, or last_iterate: true: a mean of iterates has the noise of the first rounds too"
+            raise InputError("noise_decay", self.noise_decay, hint)
         if self.strong_convexity > (limit := 1 / self.step_size):
             raise InputError("strong_convexity", self.strong_convexity, f"at most 1 / eta = {limit:g}")
 
@@ -50,9 +64,9 @@ class NoisyMinibatchSGD(GradientMessages):
         """Projected SGD; answers with the weighted mean of the iterates so far, or with the last one."""
         mean = w
         total: Scalar = 0.0  # (gamma_0 + .. + gamma_r) / gamma_r: gamma_r itself would overflow
-        for _ in range(self.num_rounds):
+        for r in range(self.num_rounds):
             total = 1 + (1 - self.strong_convexity * self.step_size) * total
             mean = mean + (w - mean) / total
-            g = (yield Round({"w": w}, answer=w if self.last_iterate else mean))["g"]
+            g = (yield Round(self.sent(r, w), answer=w if self.last_iterate else mean))["g"]
             w = problem.project(w - self.step_size * (g + problem.public_gradient(w)))
         return w if self.last_iterate else mean

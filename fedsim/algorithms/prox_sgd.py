@@ -10,7 +10,8 @@ import torch
 from numpy.random import Generator
 from pydantic import Field
 
-from fedsim.algorithms.base import FULL, Clip, GradientMessages, RoundBatch, Rounds, Scalar
+from fedsim.algorithms.base import FULL, Clip, GradientMessages, NoiseDecay, RoundBatch, Rounds, Scalar
+from fedsim.common.errors import InputError
 from fedsim.protocol.contract import Public, PublicProblem, Round, ServerHalf
 
 
@@ -31,12 +32,19 @@ class ProxSGD(GradientMessages):
         float,
         Field(ge=0, le=1, description="share of the rounds whose iterates are averaged; 0: the last one"),
     ] = 0.0
+    noise_decay: NoiseDecay = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.noise_decay < 1 and self.average_last:
+            hint = "1, or average_last: 0: a mean of iterates has the noise of earlier rounds too"
+            raise InputError("noise_decay", self.noise_decay, hint)
 
     def server(self, w: torch.Tensor, problem: PublicProblem, public: Public, rng: Generator) -> ServerHalf:
         """Proximal SGD; answers with the last iterate, or the mean of the last ones so far."""
         answer, first = w, floor((1 - self.average_last) * self.num_rounds)
         for r in range(self.num_rounds):
-            mean = yield Round({"w": w}, answer=answer)
+            mean = yield Round(self.sent(r, w), answer=answer)
             w = problem.prox(w - self.step_size * mean["g"], self.step_size)
             answer = w if r <= first else answer + (w - answer) / (r - first + 1)
         return answer

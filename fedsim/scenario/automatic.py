@@ -35,7 +35,7 @@ from fedsim.problems.kinds import Problem
 from fedsim.protocol.batch import FULL
 from fedsim.protocol.contract import Algorithm
 from fedsim.scenario.algorithm import GivenAlgorithm
-from fedsim.scenario.by_theorem import noise_of, with_clip
+from fedsim.scenario.by_theorem import need_equal_noise, noise_of, with_clip
 from fedsim.scenario.model import Scenario
 from fedsim.theory.averaged_noise import Kind
 from fedsim.theory.choice import smallest
@@ -100,6 +100,7 @@ def with_automatic(
     asked = [name for name in ("clip_norm", "num_rounds", "step_size") if getattr(section, name, 0) == AUTO]
     if not asked:
         return scenario, clipped
+    need_equal_noise(scenario)
     field = f"scenario.algorithm.{asked[-1]}"
     if isinstance(problem, GeneralisedLinear):
         bounds = Bounds.of(problem, squared_norms, field)

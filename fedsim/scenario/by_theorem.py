@@ -78,6 +78,13 @@ def need_privacy(privacy: PrivacySection) -> None:
         raise InputError("scenario.privacy.mechanism", name, f"theorems and bounds need noise: {private}")
 
 
+def need_equal_noise(scenario: Scenario) -> None:
+    """InputError where noise falls over the rounds, which no theorem or rule for numbers covers."""
+    if (decay := getattr(scenario.algorithm, "noise_decay", 1.0)) != 1:
+        hint = "1: theorems and auto take every round to have the same noise; or give numbers"
+        raise InputError("scenario.algorithm.noise_decay", decay, hint)
+
+
 def with_numbers(scenario: Scenario, premises: Premises) -> tuple[Scenario, Derived | None]:
     """The scenario with every number of its algorithm, and what a theorem chose; given numbers stand.
     InputError if no theorem chooses this algorithm's numbers, or a constant that it needs is missing.
@@ -86,6 +93,7 @@ def with_numbers(scenario: Scenario, premises: Premises) -> tuple[Scenario, Deri
     if section.parameters == "given":
         return scenario, None
     need_privacy(scenario.privacy)
+    need_equal_noise(scenario)
     given = {key: value for key, value in section.model_dump(exclude_unset=True).items() if value is not None}
     chosen = _chosen(scenario, premises, given)
     known = type(section).model_fields
@@ -171,6 +179,7 @@ def with_stated_noise(scenario: Scenario, premises: Premises) -> tuple[Scenario,
     """
     privacy, section = scenario.privacy, scenario.algorithm
     need_privacy(privacy)
+    need_equal_noise(scenario)
     algorithm, allowed, kind = section.build(), privacy.allow_violations, section.kind
     known = algorithms().get(section.name) is kind  # else a user's class, which may have any name
     name = section.name if known else f"{kind.__module__}.{kind.__qualname__}"

@@ -64,8 +64,9 @@ def precision_weights(
             raise InputError("scenario.problem.silo_weights", PRECISION, hint)
     assert isinstance(clip, float | int)
     batch, query = gradients[0]
+    ratio = (len(gradients) / sum(each.noise_ratio**-2 for _, each in gradients)) ** 0.5
     V = clip if scenario.assumptions.phi is None else scenario.assumptions.phi
-    moved = plan.spread(query) * clip * query.noise_ratio
+    moved = plan.spread(query) * clip * ratio
     sizes = [batch.size(claim.n) for claim in premises.claims]
     noise = zip(_multipliers(premises, plan, public) if given is None else given, sizes, strict=True)
     return shares([V**2 / K + premises.dimension * (z * moved / K) ** 2 for z, K in noise])

@@ -48,6 +48,14 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
     },
     "prox_spider": {"num_rounds": 4, "period": 2, "step_size": 0.5, "clip_norm": 1.0, "smoothness": 1.0},
     "spider_alternate": {"num_rounds": 3, "step_size": 0.5, "clip_norm": 1.0},
+    "falling noise": {
+        "name": "noisy_minibatch_sgd",
+        "num_rounds": 4,
+        "step_size": 0.5,
+        "clip_norm": 1.0,
+        "last_iterate": True,
+        "noise_decay": 0.4,
+    },
 }
 
 
@@ -281,6 +289,15 @@ def test_an_accountant_that_promises_too_much_is_found_by_runs(attacked):
     setting, chosen = attacked()
     claim = replace(estimate.claim_of(setting, SILO), epsilon=estimate.claim_of(setting, SILO).epsilon / 2)
     assert estimate.violated([servers.malicious(setting, SILO, chosen, 2500)], claim, ALARM) is not None
+
+
+def test_runs_on_falling_noise_keep_to_the_claim_and_show_half_of_it_false(attacked):
+    """The last round alone has most of what is paid: mu^2 adds over rounds whatever their order."""
+    setting, chosen = attacked(algorithm=ALGORITHMS["falling noise"])
+    samples = [servers.malicious(setting, SILO, chosen, 2500)]
+    claim = estimate.claim_of(setting, SILO)
+    assert estimate.violated(samples, claim, ALARM) is None
+    assert estimate.violated(samples, replace(claim, epsilon=claim.epsilon / 2), ALARM) is not None
 
 
 def test_members_draw_alike_only_where_they_are_told_to():
