@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import yaml
-from support.refusals import lacking
+from support.refusals import lacking, refused
 from support.scenarios import BASE
 
 from fedsim.common.errors import InputError
@@ -58,6 +58,12 @@ def test_a_number_in_powers_of_ten_is_a_number_with_and_without_a_dot(
 def test_no_twins_where_none_are_asked_for(base: dict[str, Any]) -> None:
     base["report"] = {"nonprivate_baseline": False}
     assert len(swept(base, grid={"privacy.epsilon": [1, 2, 4]})) == 3
+
+
+def test_no_run_without_noise_has_a_clip_that_follows_from_it(base: dict[str, Any]) -> None:
+    base["algorithm"] = base["algorithm"] | {"clip_norm": "theorem"}
+    with refused("scenario.report.nonprivate_baseline", True, "clip_norm theorem"):
+        swept(base, grid={"privacy.epsilon": [1, 2]})
 
 
 def test_listed_cells_are_combined_with_the_grid(base: dict[str, Any]) -> None:

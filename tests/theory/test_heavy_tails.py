@@ -104,6 +104,12 @@ def test_the_clip_grows_with_budget_and_records_and_nears_r_as_moments_grow() ->
     assert half == pytest.approx(clip() * 0.5 ** (1 / 6), rel=1e-8)
 
 
+def test_the_noise_of_a_sum_is_smaller_and_the_clip_larger_by_its_root() -> None:
+    # One silo's noise on the sum of ten, in place of each one's: sqrt(N) less, and C has its k-th root.
+    summed = clip(privacy={"mechanism": "summed_gaussian", "honest_fraction": 1})
+    assert summed == pytest.approx(clip() * math.sqrt(10) ** (1 / 3), rel=0.01)
+
+
 def test_slopes_of_the_rates_where_noise_rules() -> None:
     base = Symbols(
         n=10**6, N=16, M=16, d=1000, epsilon=1.0, delta=1e-6, beta=8.0, mu=2.0, D=5.0, moment=3.0,

@@ -149,8 +149,9 @@ def _without_privacy(combination: Combination) -> Combination:
     """The same with neither clipping nor noise; it depends on no field of the privacy section. InputError if
     a theorem chooses numbers by epsilon.
     """
-    if any(candidate.scenario.algorithm.parameters == "theorem" for candidate in combination.candidates):
-        hint = "must be false in a sweep with algorithm.parameters theorem, which chooses by epsilon"
+    used = (candidate.scenario.algorithm for candidate in combination.candidates)
+    if any("theorem" in (each.parameters, getattr(each, "clip_norm", None)) for each in used):
+        hint = "must be false in a sweep with parameters or clip_norm theorem, which depend on epsilon"
         raise InputError("scenario.report.nonprivate_baseline", True, hint)
     candidates = []
     for candidate in combination.candidates:
