@@ -40,6 +40,7 @@ SCRIPTS = {
     "isolated": (False, "isolated_round.py"),
     "statistics": (False, "statistics_cost.py"),
     "parts": (False, "part_price.py"),
+    "public": (False, "public_round.py"),
     "opacus": (True, "peers/opacus_gradient.py"),
 }
 """Name: (whether it runs among the peers, script, arguments)."""
@@ -125,6 +126,7 @@ def rows(found: dict[str, Runs]) -> list[list[str]]:
         *_isolated(found),
         *_statistics(found),
         *_rows("price of parts", [found["parts"]], _priced),
+        *_rows("a round with public records", [found["public"]], _public),
     ]
 
 
@@ -238,6 +240,17 @@ def _statistics(found: dict[str, Runs]) -> list[list[str]]:
         ]
 
     return _rows("a round of each statistic", [found["statistics"]], made)
+
+
+_PUBLIC = {"5 silos": 2.0, "1,000 silos": 1.1}
+"""Rounds without them that a round with 10,000 public records may take: few silos have fewer themselves."""
+
+
+def _public(runs: list[dict[str, Any]]) -> list[Row]:
+    return [
+        Row(f"10,000 public records, {name}", *(_joined(runs, name, who) for who in (0, 1)), at_most=most)
+        for name, most in _PUBLIC.items()
+    ]
 
 
 def _series(runs: list[dict[str, Any]], field: str) -> list[float]:

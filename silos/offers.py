@@ -285,9 +285,9 @@ def _problem(offer: Offer, policy: Policy, published: Published | None) -> Probl
         return problem
     x, y = torch.zeros(0, features), torch.zeros(0)
     if published is not None and published.digest == section.public.sha256:
-        x, y = (torch.as_tensor(each) for each in published.records[:2])
+        x, y = (torch.as_tensor(each) for each in published[:2])
     weight = 1.0 if section.public.weight == "optimal" else section.public.weight
-    records = PublicRecords.of(x.to(dtype), y.to(dtype), section.public.sha256 or "", weight=weight)
+    records = PublicRecords(x.to(dtype), y.to(dtype), section.public.sha256 or "", weight)
     return replace(problem, composite=replace(problem.composite, records=records))
 
 

@@ -10,47 +10,38 @@ import numpy as np
 
 from fedsim.common.errors import InputError
 from fedsim.data.dataset import Dataset
-from fedsim.data.prepare import Prepared, prepare
-from fedsim.data.source import Design, Source
+from fedsim.data.prepare import prepare
+from fedsim.data.source import Design, Floats, Source, Target
 
 
 class Published(NamedTuple):
-    """Prepared records, where they are from, and the SHA-256 of their file: what `sha256sum` prints. Records
-    without a file have that of their prepared numbers.
+    """Prepared records, where they are from, and the SHA-256 of their file, as `sha256sum` prints it; without
+    a file, of their prepared numbers.
     """
 
-    records: Prepared
+    features: Floats
+    target: Target
     source: Source
     design: Design
     digest: str
-    numbers: str  # SHA-256 of the prepared numbers
 
 
 def read_public(data: Dataset, section: str) -> Published:
-    """Read all public records; InputError on a field of `section` if they cannot be read, or there are
-    none.
-    """
+    """Read all public records; InputError on a field of `section`: they cannot be read, or are none."""
     try:
+        data.check()
         data.check_alone("scenario.data")
         source = data.open()
         rows = np.arange(source.num_rows)
         if not len(rows):
             raise InputError("scenario.data", data.name, "at least one public record; this set is empty")
         design = source.design(rows)
-        records = prepare(data, design, rows, rows)
+        features, target, _ = prepare(data, design, rows, rows)
     except InputError as error:
         raise InputError(error.field.replace("scenario.data", section, 1), error.value, error.hint) from None
-    numbers = _digest(records)
     path = getattr(data, "path", None)
     if isinstance(path, Path) and path.is_file():
-        with path.open("rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
-        return Published(records, source, design, digest, numbers)
-    return Published(records, source, design, numbers, numbers)
-
-
-def _digest(records: Prepared) -> str:
-    found = hashlib.sha256(str(records.features.shape).encode())
-    for array in records[:2]:
-        found.update(np.ascontiguousarray(array, dtype="<f8").data)
-    return found.hexdigest()
+        digest = hashlib.sha256(path.read_bytes())
+    else:
+        digest = hashlib.sha256(np.hstack([features, target[:, None]]).tobytes())
+    return Published(features, target, source, design, digest.hexdigest())

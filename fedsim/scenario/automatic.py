@@ -85,8 +85,11 @@ class Bounds:
                 hint = "a number: the loss has a kink; or give problem.smoothing"
             raise InputError(field, AUTO, hint)
         curvature = inf if curvature is None else curvature
-        public = problem.composite.l2 + problem.composite.ridge.weight
-        return cls(curvature, kind.typical_slope, sqrt(typical), curvature * largest + public)
+        public, records = problem.composite.l2 + problem.composite.ridge.weight, problem.composite.records
+        if records is not None and records.by_server:
+            raise InputError(field, AUTO, "a number: no rule covers a preconditioner or weight optimal")
+        weight = 1.0 if records is None else 1.0 + records.weight  # of the silos' losses, and of public ones
+        return cls(curvature, kind.typical_slope, sqrt(typical), curvature * largest * weight + public)
 
 
 def with_automatic(

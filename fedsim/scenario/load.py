@@ -186,15 +186,16 @@ def full_name(tree: Mapping[str, Any], name: str, value: object = None) -> str:
     if name.partition(".")[0] in Scenario.model_fields:
         return name
     known = list(dict.fromkeys([*fields(tree, Scenario), *_given(tree)]))  # a file's class has its own fields
-    found = [field for field in known if field.endswith(f".{name}")]
+    ends = [field for field in known if field.endswith(f".{name}")]  # public records' are named in full
+    found = [field for field in ends if not field.startswith("public.") or _is_given(tree, field)]
     given = [field for field in found if _is_given(tree, field)]
     for only in (given, found):
         if len(only) == 1:
             return only[0]
     if found:
         raise InputError(name, value, f"could be any of {', '.join(given or found)}")
-    ends = [field.rpartition(".")[2] for field in known]
-    hint = suggest(name, [*Scenario.model_fields, *dict.fromkeys(ends), *known])
+    last = [field.rpartition(".")[2] for field in known]
+    hint = suggest(name, [*Scenario.model_fields, *dict.fromkeys(last), *known])
     raise InputError(f"scenario.{name}", value, f"no such field; {hint}")
 
 

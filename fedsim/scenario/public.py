@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -34,27 +35,27 @@ def with_public(
     without a section `public`. InputError: the records are missing, not of the private ones' kind, or do not
     suit what is asked of them.
     """
-    section, given = scenario.problem, scenario.public
-    if given is None:
+    section, asked = scenario.problem, scenario.problem.public or PublicSection()
+    if scenario.public is None:
         for field, value in (("public", section.public), ("start", section.start)):
             if value not in (None, "default"):
-                hint = "needs public records: a section public, as data"
-                raise InputError(f"scenario.problem.{field}", _shown(value), hint)
+                raise InputError(
+                    f"scenario.problem.{field}", _told(value), "needs the section public: records"
+                )
         return scenario, problem
-    data = _prepared_alike(given, scenario.data)
+    data = _prepared_alike(scenario.public, scenario.data)
     obtain(data.downloads)
-    found, asked = read_public(data, "scenario.public"), section.public or PublicSection()
+    found = read_public(data, "scenario.public")
     _check_kind(scenario, data, found, shape)
     _check_use(scenario, asked, problem)
     if asked.sha256 not in (None, found.digest):
         raise InputError(f"{FIELD}.sha256", asked.sha256, f"of scenario.public, which has {found.digest}")
-    features, target = (torch.as_tensor(each).double() for each in found.records[:2])
+    features, target = torch.as_tensor(found.features), torch.as_tensor(found.target).double()
     if not bool(accepts(problem, target).all()):
         raise InputError("scenario.public", data.name, f"targets that {section.name} is defined for")
-    records = PublicRecords.of(features, target, found.digest, found.numbers)
-    start = torch.zeros(problem.dimension, dtype=torch.float64)
+    records, start = PublicRecords(features, target, found.digest), torch.zeros(problem.dimension).double()
     if section.start == "public":
-        start = _start(problem, records, data.intercept)
+        start = _minimiser(problem, records, data.intercept)
         records = replace(records, start=start.to(dtype))
     start = problem.project(start)
     if asked.precondition:
@@ -63,14 +64,14 @@ def with_public(
         records = replace(records, variance=_variance(scenario, problem, records, start))
     else:
         records = replace(records, weight=asked.weight)
-    kept = {name: getattr(records, name).to(dtype) for name in ("features", "target", "inverse_norm")}
-    composite = replace(problem.composite, records=replace(records, **kept))
+    records = replace(records, features=features.to(dtype), target=target.to(dtype))
     hashed = section.model_copy(update={"public": asked.model_copy(update={"sha256": found.digest})})
-    return scenario.model_copy(update={"problem": hashed}), replace(problem, composite=composite)
+    problem = replace(problem, composite=replace(problem.composite, records=records))
+    return scenario.model_copy(update={"problem": hashed}), problem
 
 
-def _shown(value: Any) -> Any:
-    return value.model_dump(exclude_none=True) if isinstance(value, PublicSection) else value
+def _told(value: Any) -> Any:
+    return value.model_dump(exclude_none=True) if hasattr(value, "model_dump") else value
 
 
 def _prepared_alike(public: Dataset, data: Dataset) -> Dataset:
@@ -78,61 +79,48 @@ def _prepared_alike(public: Dataset, data: Dataset) -> Dataset:
     if isinstance(data, Elsewhere):
         return public
     own = {field: getattr(data, field) for field in _PREPARATION}
-    for field, value in own.items():
-        if field in public.model_fields_set and getattr(public, field) != value:
-            hint = f"{value}, as of the private records in data"
-            raise InputError(f"scenario.public.{field}", getattr(public, field), hint)
+    for field in public.model_fields_set & own.keys():
+        if (given := getattr(public, field)) != own[field]:
+            raise InputError(f"scenario.public.{field}", given, f"{own[field]}, as of the private records")
     return public.model_copy(update=own)
 
 
 def _check_kind(scenario: Scenario, data: Dataset, found: Published, shape: Outline) -> None:
     """Check columns and ranges where both declare them, and width and classes always."""
+    mine: Mapping[str, object] = {"features": found.features.shape[1], "classes": found.source.num_classes}
+    right: Mapping[str, object] = {"features": shape.num_features, "classes": shape.num_classes}
     theirs = declared_recipe(scenario.data, shape.num_features, shape.num_classes)
-    features, classes = found.records.features.shape[1], found.source.num_classes
-    pairs: dict[str, tuple[object, object]] = {}
     if theirs is not None:
-        mine = recipe_of(data, found.source, found.design)
-        names = dict.fromkeys([*theirs.columns, *mine.columns])
-        pairs |= {name: (mine.columns.get(name), theirs.columns.get(name)) for name in names}
-        pairs[f"{theirs.target} (the target)"] = (mine.predicts, theirs.predicts)
-    pairs |= {"features": (features, shape.num_features), "classes": (classes, shape.num_classes)}
-    for what, (own, right) in pairs.items():
-        if own != right:
-            hint = f"the schema of the private records: {what} must be {_told(right)}"
-            raise InputError("scenario.public", _told(own), hint)
-
-
-def _told(kind: Any) -> Any:
-    return kind.model_dump(exclude_none=True) if hasattr(kind, "model_dump") else kind
+        own = recipe_of(data, found.source, found.design)
+        mine, right = ({**each.columns, f"target {each.target}": each.predicts} for each in (own, theirs))
+    for what in {**right, **mine}:
+        if mine.get(what) != right.get(what):
+            hint = f"the schema of the private records: {what} must be {_told(right.get(what))}"
+            raise InputError("scenario.public", _told(mine.get(what)), hint)
 
 
 def _check_use(scenario: Scenario, asked: PublicSection, problem: Problem) -> None:
-    section = scenario.problem
+    section, isolated = scenario.problem, scenario.runtime.plug_ins == "isolated"
+    bounded = asked.precondition and not isinstance(section.constraint, WholeSpace)
     for field, value, wrong, right in (
         ("problem.name", section.name, not is_shipped(problem), "a problem that fedsim ships"),
-        ("problem.fairness", section.fairness, section.fairness, "left out: public records bear no costs"),
+        ("problem.fairness", "...", section.fairness, "left out: public records bear no costs"),
         ("prepare", len(scenario.prepare), scenario.prepare, "left out: public records are not mapped"),
-        (
-            "runtime.plug_ins",
-            "isolated",
-            scenario.runtime.plug_ins == "isolated",
-            "in_process: a confined process has no public records",
-        ),
+        ("runtime.plug_ins", "isolated", isolated, "in_process: a confined process has no public records"),
         (
             "problem.public.precondition",
             True,
-            asked.precondition and not isinstance(section.constraint, WholeSpace),
-            f"false, or constraint none: a projection on {section.constraint.name} needs another metric",
+            bounded,
+            "false, or constraint none: a projection would differ",
         ),
     ):
         if wrong:
             raise InputError(f"scenario.{field}", value, right)
 
 
-def _start(problem: Problem, records: PublicRecords, intercept: bool) -> Tensor:
-    """The minimiser of the public records' mean loss and f1, (d,)."""
+def _minimiser(problem: Problem, records: PublicRecords, intercept: bool) -> Tensor:
     try:
-        found = convex(problem, [(records.features, records.target)], [1.0], intercept).w
+        found = convex(problem, [records.pair], [1.0], intercept).w
     except NoOptimumError as reason:
         raise InputError("scenario.problem.start", "public", f"default: {reason}") from None
     assert found is not None
@@ -147,13 +135,12 @@ def _inverse(problem: Problem, records: PublicRecords, start: Tensor) -> Tensor:
         hint = f"false: {n} public records leave the Hessian of {problem.num_features} features singular"
         raise InputError(field, True, f"{hint}; or add a ridge (problem.regulariser.l2)")
     try:
-        linear = smooth(problem)
+        share = torch.full((n,), 1 / n, dtype=torch.float64)
+        hessian = hessian_of(smooth(problem), records.features, share, start)
     except NoOptimumError as reason:
         raise InputError(field, True, f"false: {reason}") from None
-    hessian = hessian_of(linear, records.features, torch.full((n,), 1 / n, dtype=torch.float64), start)
-    identity = torch.eye(d, dtype=torch.float64)
-    hessian = hessian + quadratic * identity
-    inverse: Tensor = torch.linalg.inv(hessian + _DAMPING * hessian.trace() / d * identity)
+    damping = _DAMPING * (hessian.trace() / d + quadratic)
+    inverse: Tensor = torch.linalg.inv(hessian + (quadratic + damping) * torch.eye(d, dtype=torch.float64))
     return inverse
 
 

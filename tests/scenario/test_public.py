@@ -52,7 +52,7 @@ def records_for(problem, n=7, seed=0):
     x = torch.tensor(rng.normal(size=(n, problem.num_features)))
     classes = getattr(problem, "num_outputs", 1)
     y = torch.tensor(rng.integers(0, max(2, classes), n)).double()
-    return PublicRecords(x, y, 1 / x.norm(dim=-1), weight=0.7)
+    return PublicRecords(x, y, weight=0.7)
 
 
 PROBLEMS = [
@@ -249,3 +249,48 @@ def test_a_projection_is_kept(tmp_path):
     problem = resolved_with(constraint={"name": "l2_ball", "radius": 0.1}, start="public").problem
     assert isinstance(problem.composite.constraint, L2Ball)
     assert problem.start(0).norm() <= 0.1 + 1e-12
+
+
+@pytest.mark.parametrize("n", [200, 400])
+def test_public_records_alone_have_the_error_that_normal_features_give(n):
+    """0.25 (1 + d / (n - d - 1)) for noise of standard deviation 0.5 (thesis, section 2.4)."""
+    own = {"name": "synthetic", "link": "linear", "normal": True, "scaling": "none", "intercept": False}
+    own |= {"features": 100, "noise": 0.5}
+    errors = []
+    for seed in range(12):
+        sets = [own | {"seed": seed, "rows": rows, "draw": draw} for rows, draw in ((1000, 0), (n, 1))]
+        tree = TREE | {"data": sets[0], "public": sets[1]}
+        problem = resolve(parse(tree | {"problem": TREE["problem"] | {"start": "public"}})).problem
+        optimum = parse(tree).data.open().optimum
+        errors.append(0.25 + ((problem.start(0).numpy() - optimum) ** 2).sum())
+    assert np.mean(errors) == pytest.approx(0.25 * (1 + 100 / (n - 101)), rel=0.05)
+
+
+def test_another_draw_has_other_records_of_the_same_parameters():
+    one, other = (parse(TREE | {"data": DATA | {"draw": draw}}).data.open() for draw in (0, 1))
+    assert np.array_equal(one.optimum, other.optimum)
+    assert not np.intersect1d(one.features, other.features).size
+
+
+def test_normal_features_have_no_range_to_be_mapped_from():
+    with pytest.raises(InputError, match=r"scenario\.data\.scaling: 'declared': none"):
+        fedsim.price(TREE, {"data.normal": True})
+
+
+def test_an_automatic_step_counts_public_records_too():
+    auto = {**TREE["algorithm"], "step_size": "auto"}
+    logistic = {"name": "logistic_regression", "silo_weights": "size"}
+    data = {"data": DATA | {"link": "logistic"}, "public": PUBLIC | {"link": "logistic"}}
+    steps = []
+    for weight in (0.0, 1.0):
+        tree = TREE | data | {"algorithm": auto, "problem": logistic | {"public": {"weight": weight}}}
+        steps.append(resolve(parse(tree | {"privacy": {"mechanism": "none"}})).algorithm.step_size)
+    assert steps[0] == pytest.approx(2 * steps[1], rel=0.05)
+    tree["problem"]["public"]["precondition"] = True
+    with pytest.raises(InputError, match="no rule covers a preconditioner"):
+        resolve(parse(tree))
+
+
+def test_short_names_are_those_of_the_private_records():
+    assert parse(TREE).data.rows == 300
+    assert fedsim.price(TREE, test_fraction=0.5).statement.silos[0].n == 50
