@@ -79,7 +79,7 @@ def one_by_one(resolved: Resolved) -> tuple[Tensor, dict[str, list[str]]]:
 
     public = resolved.public([silo.noise_multiplier for silo in admitted])
     seed = resolved.scenario.seed
-    *_, last = run(resolved.algorithm, resolved.problem, public, seed, Link(), rounds, weighted)
+    *_, last = run(resolved.served, resolved.problem, public, seed, Link(), rounds, weighted)
     stated = [host.statements("private")[0] for host in hosts]
     return last.answer, {said.admitted.terms.name: said.digests for said in stated}
 
@@ -102,6 +102,14 @@ PARITY: dict[str, dict[str, Any]] = {
     "sampled batches": {"algorithm": SAMPLED},
     "held silos": {"algorithm": SVRG, "participation": {"name": "uniform", "num_silos": 2}},
     "float32": {"runtime": {"name": "inprocess", "dtype": "float32"}},
+    "public records": {
+        "public": {"name": "synthetic", "rows": 40, "features": 4, "draw": 1},
+        "problem": {
+            "name": "logistic_regression",
+            "start": "public",
+            "public": {"weight": "optimal", "precondition": True},
+        },
+    },
 }
 
 
