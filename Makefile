@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-com
 COMPILE := $(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true
 
 .DEFAULT_GOAL := help
-.PHONY: help demo check test test-all docs wheel compose-test bench scaling profile sweeps results clean
+.PHONY: help demo check test test-all docs wheel compose-test bench scaling profile sweeps results noise-over-rounds clean
 
 # Processes that tests start read bytecode instead of compiling fedsim, and the second worker the first's.
 unexport PYTHONDONTWRITEBYTECODE
@@ -76,6 +76,9 @@ sweeps: $(VENV)/.installed  ## The shipped sweeps, timed; into docs/performance.
 
 results: $(VENV)/.installed-dev  ## The thesis's experiments, into docs/results.md (FLAGS="--only NAME", "--honest").
 	$(BIN)/python -m benchmarks.thesis $(FLAGS)
+
+noise-over-rounds: $(VENV)/.installed-dev  ## Correlated, independent and falling noise; into docs/noise-over-rounds.md.
+	$(BIN)/python -m benchmarks.correlated_noise
 
 clean:  ## Remove what the other targets made.
 	rm -rf $(VENV) .venv-peers runs build dist *.egg-info

@@ -72,6 +72,7 @@ SHELVES = {
         "docs/secure-aggregation",
         "docs/threat-model",
         "docs/*-noise",
+        "docs/noise-over-rounds",
         "docs/shuffle-curve",
         "docs/thesis-audit",
         "docs/architecture",
