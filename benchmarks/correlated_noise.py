@@ -78,11 +78,13 @@ def optimised(
 
     def loss() -> Tensor:
         step.zero_grad()
-        value = torch.linalg.solve_triangular(strategy().T, workload.T, upper=True).square().sum().log()
+        value: Tensor = (
+            torch.linalg.solve_triangular(strategy().T, workload.T, upper=True).square().sum().log()
+        )
         value.backward()
         return value
 
-    step.step(loss)
+    step.step(loss)  # type: ignore[no-untyped-call]
     return strategy().detach()
 
 

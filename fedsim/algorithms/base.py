@@ -53,12 +53,14 @@ class GradientMessages:
             return
         from fedsim.protocol.limits import LIMITS  # and torch, which a refused scenario does without
 
-        hint = "1 with fresh batches: a record meets one release, so that equal noise costs least"
+        most, hint = LIMITS.max_noise_ratio, ""
         if isinstance(self.batch, Fresh):
+            hint = "1 with fresh batches: a record meets one release, so that equal noise costs least"
+        elif self.noise_ratios[0] > most:
+            least = most ** (-2 / (self.num_rounds - 1))
+            hint = f"at least {least:.4g} for {self.num_rounds} rounds: no noise ratio is above {most:g}"
+        if hint:
             raise InputError("noise_decay", self.noise_decay, hint)
-        if self.noise_ratios[0] > (most := LIMITS.max_noise_ratio):
-            hint = f"at least {most ** (-2 / (self.num_rounds - 1)):.4g} for {self.num_rounds} rounds: "
-            raise InputError("noise_decay", self.noise_decay, f"{hint}no noise ratio is above {most:g}")
 
     @property
     def noise_ratios(self) -> tuple[float, ...]:

@@ -33,37 +33,24 @@ def precision_weights(
     given: Sequence[float] | None,
     chosen: bool,
 ) -> tuple[float, ...]:
-    """p_i, summing to 1.
-
-    Args:
-        scenario: with all numbers of its algorithm.
-        premises: silos, budgets and who takes part.
-        plan: of the run.
-        public: which silos are.
-        given: z_i, where the scenario fixes them.
-        chosen: whether a theorem or `auto` chose a number of the algorithm.
-
-    Raises:
-        InputError: noise or clip is not each silo's own number before the run.
+    """p_i, summing to 1; `given` are z_i that the scenario fixes, `chosen` whether a theorem or `auto` chose
+    numbers. InputError where noise or clip is not each silo's own number before the run.
     """
     clip, mechanism = getattr(scenario.algorithm, "clip_norm", None), MECHANISMS[scenario.privacy.mechanism]
     asked = ((ask.batch, query) for asks in plan.rounds for ask in asks for query in ask.queries)
     gradients = [each for each in asked if each[1].statistic in _MEANS]
-    for hint, wrong in {
-        "equal or size: mechanism none adds no noise": not mechanism.private,
-        "equal or size: sums have one noise for all": mechanism.sums_only,
-        "equal or size: noise for groups alone is not that of a gradient": mechanism.attribute,
-        "equal or size: the algorithm asks for no gradient with one clip_norm": (
-            not isinstance(clip, float | int) or not gradients
-        ),
-        "equal or size: theorems and auto start from weights; give numbers, and calibration accountant": (
-            scenario.privacy.calibration == "theorem" or chosen
-        ),
+    common, theorem = mechanism.sums_only or mechanism.attribute, scenario.privacy.calibration == "theorem"
+    for why, wrong in {
+        "mechanism none adds no noise": not mechanism.private,
+        "noise of sums or for groups alone is not that of a silo's gradient": common,
+        "the algorithm asks for no gradient with a clip_norm": not (gradients and isinstance(clip, float)),
+        "theorems and auto start from weights; give numbers, and calibration accountant": chosen or theorem,
     }.items():
         if wrong:
-            raise InputError("scenario.problem.silo_weights", PRECISION, hint)
-    assert isinstance(clip, float | int)
+            raise InputError("scenario.problem.silo_weights", PRECISION, f"equal or size: {why}")
+    assert isinstance(clip, float)
     batch, query = gradients[0]
+    # of a schedule, that of equal noise at its cost
     ratio = (len(gradients) / sum(each.noise_ratio**-2 for _, each in gradients)) ** 0.5
     V = clip if scenario.assumptions.phi is None else scenario.assumptions.phi
     moved = plan.spread(query) * clip * ratio
@@ -83,7 +70,7 @@ def _multipliers(premises: Premises, plan: Plan, public: Sequence[bool]) -> list
 
 
 def weights_line(names: Sequence[str], weights: Sequence[float]) -> str:
-    """The notice of a report."""
+    """The notice of a report, with the first silos' weights."""
     few = ", ".join(f"{name} {p:.4g}" for name, p in list(zip(names, weights, strict=True))[:8])
-    more = f", and {len(names) - 8:,} more" if len(names) > 8 else ""
+    more = ", .." * (len(names) > 8)
     return f"silos weigh by precision, which changes the objective where they differ: {few}{more}"

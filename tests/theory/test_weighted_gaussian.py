@@ -116,8 +116,8 @@ def test_the_declared_deviation_takes_the_place_of_the_clip() -> None:
 @pytest.mark.parametrize(
     ("changes", "hint"),
     [
-        ({"privacy.mechanism": "none"}, "no noise"),
-        ({"privacy": {"epsilon": 1, "mechanism": "summed_gaussian", "honest_fraction": 1}}, "one noise"),
+        ({"privacy.mechanism": "none"}, "adds no noise"),
+        ({"privacy": {"epsilon": 1, "mechanism": "summed_gaussian", "honest_fraction": 1}}, "of sums"),
         ({"algorithm.num_rounds": "auto"}, "accountant"),
         (
             {
