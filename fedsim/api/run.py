@@ -13,20 +13,13 @@ import numpy as np
 import pyarrow as pa
 
 from fedsim.common.files import atomic_directory, check_free, writing
+from fedsim.report import texts
 from fedsim.report.outcome import Outcome
 from fedsim.report.predictor import Predictor, predictor_of
 from fedsim.report.privacy_statement import PriceStatement
 from fedsim.report.run_directory import RunData, move_scenario, read
 from fedsim.report.summary import Privacy
 from fedsim.report.tables import Table, figure_html, lines_html
-from fedsim.report.texts import (
-    METRICS_TITLE,
-    metrics_table,
-    parameter_lines,
-    remarks,
-    result_line,
-    silo_table,
-)
 from fedsim.report.worth import joining_note
 
 if TYPE_CHECKING:
@@ -177,13 +170,16 @@ class Run:
         return np.stack(models) if models else np.empty((0, self.summary.dimension))
 
     def __repr__(self) -> str:
-        return f"Run({result_line(self.summary)}{joining_note(self.summary.joining)})"
+        return f"Run({texts.result_line(self.summary)}{joining_note(self.summary.joining)})"
 
     def _repr_html_(self) -> str:
-        summary, metrics = self.summary, metrics_table(self.summary)
-        lines = [*summary.privacy.notices, *parameter_lines(summary.parameters)]
-        lines += [*(f"warning: {line}" for line in summary.warnings), result_line(summary), *remarks(summary)]
-        tables = lines_html([f"{METRICS_TITLE}. {metrics.caption}"]) + metrics.html if metrics.rows else ""
+        summary, metrics = self.summary, texts.metrics_table(self.summary)
+        lines = [*summary.privacy.notices, *texts.parameter_lines(summary.parameters)]
+        lines += [f"warning: {line}" for line in summary.warnings]
+        lines += [texts.result_line(summary), *texts.remarks(summary)]
+        tables = (
+            lines_html([f"{texts.METRICS_TITLE}. {metrics.caption}"]) + metrics.html if metrics.rows else ""
+        )
         return figure_html(self.plot) + lines_html(lines) + tables + silos_html(summary.privacy)
 
 
@@ -197,5 +193,5 @@ _MOST_SILOS = 20
 
 def silos_html(privacy: Privacy | PriceStatement) -> str:
     """The cost to each silo as HTML; of many silos, to those with the least slack."""
-    table = silo_table(privacy.silos, _MOST_SILOS, privacy.title, privacy.counted)
+    table = texts.silo_table(privacy.silos, _MOST_SILOS, privacy.title, privacy.counted)
     return lines_html([table.caption]) + table.html

@@ -16,19 +16,10 @@ from matplotlib.figure import Figure
 from fedsim.common.errors import InputError, suggest
 from fedsim.common.files import atomic_directory, check_free
 from fedsim.privacy.rounding import shown_up
+from fedsim.report import sweep_page
 from fedsim.report.page import PAGE, template
 from fedsim.report.summary import FILE, Summary, Values, read_summary
 from fedsim.report.sweep_figure import Point, draw
-from fedsim.report.sweep_page import (
-    CLAIMED,
-    EPSILON,
-    abscissa,
-    broad_and_narrow,
-    interval_note,
-    levels,
-    points_of,
-    x_label,
-)
 from fedsim.report.sweep_summary import CombinationRow, SweepSummary, is_sweep, read_sweep, title
 from fedsim.report.tables import Table, TextTable, capital, figure_html
 from fedsim.scenario.metric import METRICS
@@ -85,7 +76,7 @@ class Comparison:
 
     @property
     def _axis(self) -> str:
-        return x_label(self.against or EPSILON)
+        return sweep_page.x_label(self.against or sweep_page.EPSILON)
 
     def _x(self, row: Point) -> str:
         return shown_up(row.x, 6) if self.against is None else "-" if row.x is None else f"{row.x:.4f}"
@@ -102,8 +93,8 @@ class Comparison:
 
     def plot(self, broad: bool = False) -> Figure:
         """A figure of the metric against epsilon, or the other metric; a `broad` one is as wide as a page."""
-        note, below = interval_note([row.trials for row in self.points if row.trials]), [self._axis]
-        return draw(self.points, below, METRICS[self.metric].title, self.title, note, broad)
+        note = sweep_page.interval_note([row.trials for row in self.points if row.trials])
+        return draw(self.points, [self._axis], METRICS[self.metric].title, self.title, note, broad)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a page, the table as CSV and the figure as PNG and SVG (`FILES`) into a new directory.
@@ -125,18 +116,16 @@ class Comparison:
 
     def _page(self, folder: Path) -> str:
         caption = f"{capital(METRICS[self.metric].title)} against {self._axis}"
-        stated = [source.summary.privacy for source in self.sources]
-        terms = ("unit", "adjacency", "guarantee")
+        stated, terms = [each.summary.privacy for each in self.sources], ("unit", "adjacency", "guarantee")
+        said = {term: "; ".join(_each(getattr(one, term) for one in stated)) for term in terms}
         return template("compare.html").render(
             title=caption,
             sources=[source.name for source in self.sources],
             notices=self.notices,
-            figure=broad_and_narrow(self.plot, folder, "comparison", caption),
+            figure=sweep_page.broad_and_narrow(self.plot, folder, "comparison", caption),
             caption=f"{caption}: {self.title}.",
             errors=self.text,
-            statement=[
-                (term.capitalize(), "; ".join(_each(getattr(one, term) for one in stated))) for term in terms
-            ],
+            statement=[(term.capitalize(), text) for term, text in said.items()],
             not_private=self.not_private,
         )
 
@@ -148,10 +137,8 @@ class Comparison:
 
 
 def _interval(point: Point) -> str:
-    bounds = (
-        f" [{point.low:.4f}, {point.high:.4f}]" if point.low is not None and point.high is not None else ""
-    )
-    return f"{point.value:.4f}{bounds}"
+    known = point.low is not None and point.high is not None
+    return f"{point.value:.4f}" + (f" [{point.low:.4f}, {point.high:.4f}]" if known else "")
 
 
 def _each(lines: Iterable[str]) -> list[str]:
@@ -195,11 +182,11 @@ def compared(
         for name in (metric, against or metric):
             if not any(row.spread(name) for row in found):
                 raise InputError("RUN", source.name, _missing(summary, name))
-        without = [EPSILON, CLAIMED]
+        without = [sweep_page.EPSILON, sweep_page.CLAIMED]
         if against:
-            along = abscissa(summary, against) if isinstance(summary, SweepSummary) else None
+            along = sweep_page.abscissa(summary, against) if isinstance(summary, SweepSummary) else None
             without = [along] if along else []
-        rows += points_of(found, metric, _epsilon, without, source.name, against)
+        rows += sweep_page.points_of(found, metric, _epsilon, without, source.name, against)
         rows += _baselines(source, metric, rows, against)
     rows += _read_points(points, metric, against) if points else []
     return Comparison(tuple(rows), metric, tuple(sources), against)
@@ -232,7 +219,7 @@ def _combinations(summary: Summary | SweepSummary) -> Sequence[CombinationRow]:
     return [
         CombinationRow.model_construct(
             **{name: getattr(values, name) for name in Values.model_fields},
-            varied={"algorithm": summary.algorithm, **({EPSILON: budget} if private else {})},
+            varied={"algorithm": summary.algorithm, **({sweep_page.EPSILON: budget} if private else {})},
             private=private,
             epsilon_budget=budget if private else None,
             epsilon_guaranteed=_largest([silo.epsilon_guaranteed for silo in silos]) if private else None,
@@ -273,7 +260,7 @@ def _baselines(source: Source, metric: str, known: Sequence[Point], against: str
     else:
         labelled, trials = [(one.label, one) for one in summary.baselines], summary.trials.finished
     old = {(row.series, row.value) for row in known}
-    found = levels(labelled, metric, trials, source.name, against)
+    found = sweep_page.levels(labelled, metric, trials, source.name, against)
     return [row for row in found if (row.series, row.value) not in old]
 
 
@@ -308,12 +295,11 @@ def _point(path: Path, line: int, row: dict[str, str | None], metric: str, again
     if epsilon is not None and epsilon <= 0:
         raise InputError(f"{path.name} line {line}, epsilon", epsilon, "above 0, or empty for no privacy")
     if not (low if low is not None else value) <= value <= (high if high is not None else value):
-        raise InputError(
-            f"{path.name} line {line}, {metric}", value, f"between low and high, {low} and {high}"
-        )
+        hint = f"between low and high, {low} and {high}"
+        raise InputError(f"{path.name} line {line}, {metric}", value, hint)
     series, x = row.get("series") or path.stem, epsilon
     if against:
-        varied = {"series": series} | ({} if epsilon is None else {EPSILON: epsilon})
+        varied = {"series": series} | ({} if epsilon is None else {sweep_page.EPSILON: epsilon})
         series, x = title(varied, epsilon is not None), _number(path, line, against, row.get(against))
     return Point(series, x, value, low, high, trials=None, source=path.name)
 

@@ -12,7 +12,7 @@ from markupsafe import Markup, escape
 from matplotlib.figure import Figure
 
 from fedsim.common.files import atomic_directory, atomic_files, writing
-from fedsim.report import plots, style
+from fedsim.report import plots, style, texts
 from fedsim.report.audit import AuditPart, audit_figure, audit_table, read_audit, verdict
 from fedsim.report.curves import MEASURED_FIGURES
 from fedsim.report.outcome import Outcome
@@ -20,17 +20,6 @@ from fedsim.report.released import read_released
 from fedsim.report.run_directory import RunData, data_of, read, write
 from fedsim.report.summary import FEW, Part, Privacy, SiloRow, Spread, Summary, spans
 from fedsim.report.tables import capital
-from fedsim.report.texts import (
-    NONPRIVATE,
-    epsilon_range,
-    groups_table,
-    methods,
-    metrics_table,
-    person_lines,
-    remarks,
-    silo_table,
-    unmeasured,
-)
 from fedsim.scenario.metric import METRICS
 
 PAGE, FIGURES = "report.html", "figures"
@@ -89,9 +78,8 @@ def template(name: str) -> Template:
     )
     environment.filters["count"] = lambda number: f"{number:,}"
     environment.filters |= {"ticks": ticks, "capital": capital}
-    environment.filters["unbroken"] = lambda cell: re.sub(
-        r"(?<=\d)(,?) (?=[%\d-])", "\\1\N{NO-BREAK SPACE}", cell
-    )
+    broken = re.compile(r"(?<=\d)(,?) (?=[%\d-])")
+    environment.filters["unbroken"] = lambda cell: broken.sub("\\1\N{NO-BREAK SPACE}", cell)
     environment.globals |= {"night": Markup(style.NIGHT), "ground": style.GROUND, "ink": style.INK}
     return environment.get_template(name)
 
@@ -107,23 +95,23 @@ def ticks(text: str) -> Markup:
 
 def render(run: RunData, figures: Path) -> str:
     """The page's text; the figures' files go to the folder `figures`."""
-    summary = run.summary
+    summary, privacy = run.summary, run.summary.privacy
     return template(PAGE).render(
         title=summary.scenario,
         run=summary,
-        privacy=summary.privacy,
+        privacy=privacy,
         description=run.description,
         released=read_released(run.directory),
         numbers=_headline(summary),
-        statement=_statement(summary.privacy),
-        mechanism=how_facts(summary.privacy),
-        silos=silo_table(summary.privacy.silos, _MOST_SILOS, summary.privacy.title, summary.privacy.counted),
+        statement=_statement(privacy),
+        mechanism=how_facts(privacy),
+        silos=texts.silo_table(privacy.silos, _MOST_SILOS, privacy.title, privacy.counted),
         audit=_audit(None if run.directory is None else read_audit(run.directory), figures),
-        metrics=metrics_table(summary),
-        groups=groups_table(summary.groups),
-        methods=methods(summary.baselines),
+        metrics=texts.metrics_table(summary),
+        groups=texts.groups_table(summary.groups),
+        methods=texts.methods(summary.baselines),
         spans=spans(summary.trials.finished),
-        remarks=remarks(summary),
+        remarks=texts.remarks(summary),
         drawn=_figures(run, figures),
         environment=[
             ("Wall time", f"{summary.wall_seconds:,.2f} s, runtime {summary.runtime}"),
@@ -141,12 +129,12 @@ def _headline(summary: Summary) -> list[Headline]:
     """The chosen metric of the run and of its non-private baseline, and the guaranteed epsilon."""
     metrics, silos = summary.metrics, summary.privacy.silos
     name = METRICS[metrics.metric].title
-    numbers = [headline(name, metrics.chosen, f"not measured: {unmeasured(summary)}")]
+    numbers = [headline(name, metrics.chosen, f"not measured: {texts.unmeasured(summary)}")]
     if summary.privacy.private:
         if (baseline := metrics.nonprivate.spread(metrics.metric)) is not None:
-            numbers.append(headline(f"{name} {NONPRIVATE}", baseline))
+            numbers.append(headline(f"{name} {texts.NONPRIVATE}", baseline))
         if silos:
-            numbers.append(("guaranteed epsilon", epsilon_range(silos), _budgets(silos)))
+            numbers.append(("guaranteed epsilon", texts.epsilon_range(silos), _budgets(silos)))
     return numbers
 
 
@@ -163,12 +151,12 @@ def _statement(privacy: Privacy) -> list[tuple[str, str]]:
     silos = privacy.silos if privacy.private else []
     claims = _kept(silos, "epsilon_claimed", "at most what is claimed", "above the claim")
     costs = "; ".join(filter(None, [_budgets(silos), claims]))
-    worth = map(capital, person_lines(privacy.persons))
+    worth = map(capital, texts.person_lines(privacy.persons))
     return [
         ("Unit", privacy.unit),
         ("Adjacency", privacy.adjacency),
         ("Guarantee", privacy.guarantee + together),
-        *([("Epsilon", ". ".join([f"{epsilon_range(silos)}: {costs}", *worth]))] if silos else []),
+        *([("Epsilon", ". ".join([f"{texts.epsilon_range(silos)}: {costs}", *worth]))] if silos else []),
         ("Trusted", ". ".join(map(capital, privacy.trusted))),
     ]
 

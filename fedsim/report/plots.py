@@ -12,16 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from fedsim.common.errors import InputError, suggest
-from fedsim.report.curves import (
-    MEASURED_FIGURES,
-    VARIANTS,
-    by_round,
-    curve,
-    draw_baselines,
-    draw_runs,
-    logarithmic,
-    variants_of,
-)
+from fedsim.report import curves
 from fedsim.report.run_directory import RunData
 from fedsim.report.style import (
     GREY,
@@ -46,13 +37,13 @@ Spread = tuple[float, float, float]  # mean, 5th and 95th percentile over trials
 def against_rounds(run: RunData, column: str) -> Figure | None:
     """One of `MEASURED_FIGURES`; None where it was not measured, unless a simulation chose that metric."""
     with styled() as (figure, axes):
-        draw_runs(axes, run, column)
-        axes.set(xlabel="rounds", ylabel=MEASURED_FIGURES[column][1])
+        curves.draw_runs(axes, run, column)
+        axes.set(xlabel="rounds", ylabel=curves.MEASURED_FIGURES[column][1])
         measured = bool(axes.lines)
         if column in OF_TRAINING and measured:
-            logarithmic(axes)
+            curves.logarithmic(axes)
         elif column not in OF_TRAINING:
-            draw_baselines(axes, run.summary, column)
+            curves.draw_baselines(axes, run.summary, column)
             frame_lines(axes)
         legend_below(figure, axes)
         asked = column == run.summary.metrics.metric and run.summary.deployment is None
@@ -64,13 +55,13 @@ def clipping(run: RunData) -> Figure | None:
     if not len(run.table("clipping")):
         return None
     with styled(2.6) as (figure, axes):
-        rounds, shares = by_round(run.table("clipping"), "clipped")
+        rounds, shares = curves.by_round(run.table("clipping"), "clipped")
         kept = thinned(len(rounds))
         low, high = np.percentile(shares[:, kept], [5, 95], axis=0)
         band = (low, high) if len(shares) >= FEW else None
-        curve(axes, rounds[kept], shares[:, kept].mean(0), look(0), "share clipped", band)
-        norms = by_round(run.table("clipping"), "median_norm")[1][:, kept].mean(0)
-        curve(axes, rounds[kept], norms, look(1), "median norm / clip")
+        curves.curve(axes, rounds[kept], shares[:, kept].mean(0), look(0), "share clipped", band)
+        norms = curves.by_round(run.table("clipping"), "median_norm")[1][:, kept].mean(0)
+        curves.curve(axes, rounds[kept], norms, look(1), "median norm / clip")
         axes.axhline(1.0, color=GREY, linewidth=0.9, linestyle=":", label="the clip; all terms")
         axes.set(xlabel="rounds", ylabel="share, or multiple of the clip", ylim=(0, 1.08))
         if norms.max() > _TIMES:
@@ -92,7 +83,7 @@ def round_times(run: RunData) -> Figure | None:
     with styled(2.6) as (figure, axes):
         rounds, seconds = np.array(known).T
         kept = np.union1d(thinned(len(rounds)), seconds.argsort()[-20:])  # the longest among them
-        curve(axes, rounds[kept], seconds[kept], look(0), "")
+        curves.curve(axes, rounds[kept], seconds[kept], look(0), "")
         axes.set(xlabel="rounds", ylabel="seconds of a round")
         from_zero(axes, "y")
         return figure
@@ -103,9 +94,9 @@ _FEWEST_ROUNDS = 5
 
 def figure_of(run: RunData, what: str) -> Figure:
     """The figure of a metric, or of another name in `known`; InputError if it has nothing to show."""
-    column = {short: name for name, (short, _) in MEASURED_FIGURES.items()}.get(what, what)
+    column = {short: name for name, (short, _) in curves.MEASURED_FIGURES.items()}.get(what, what)
     known: dict[str, Callable[[RunData], Figure | None]] = {
-        **{name: partial(against_rounds, column=name) for name in MEASURED_FIGURES},
+        **{name: partial(against_rounds, column=name) for name in curves.MEASURED_FIGURES},
         "calibration": calibration,
         "silos": silo_values,
         "clipping": clipping,
@@ -116,7 +107,7 @@ def figure_of(run: RunData, what: str) -> Figure:
     figure = known[column](run)
     if figure is None:
         table = run.table("metrics")
-        measured = [name for name in MEASURED_FIGURES if table[name].null_count < len(table)]
+        measured = [name for name in curves.MEASURED_FIGURES if table[name].null_count < len(table)]
         hint = f"has nothing to show; measured against rounds: {', '.join(measured) or 'nothing yet'}"
         raise InputError("plot", what, hint)
     return figure
@@ -128,21 +119,21 @@ def silo_values(run: RunData) -> Figure | None:
     None where no trial is complete, or no silo has a value of its own.
     """
     metric = run.summary.metrics.metric
-    spreads = {variant: by_silo(run.table("silos"), variant, metric) for variant in VARIANTS}
+    spreads = {variant: by_silo(run.table("silos"), variant, metric) for variant in curves.VARIANTS}
     title = METRICS[metric].title
     names = list(dict.fromkeys(name for spread in spreads.values() for name in spread))
     if not names:
         return None
     few = len(names) <= _MOST_NAMED
     with styled(1.0 + 0.28 * len(names) if few else 3.0) as (figure, axes):
-        for variant, look_, name in variants_of(run):
+        for variant, look_, name in curves.variants_of(run):
             spread = spreads[variant]
             if spread and few:
                 _rows(axes, names, spread, look_, name)
             elif spread:  # means in ascending order, and the band's edges likewise, each by itself
                 kept = thinned(len(spread))
                 mean, low, high = np.sort(np.array(list(spread.values())), axis=0)[kept].T
-                curve(axes, kept + 1, mean, look_, name, (low, high))
+                curves.curve(axes, kept + 1, mean, look_, name, (low, high))
         if few:
             axes.locator_params("x", nbins=6)
             axes.set_yticks(range(len(names)), [label(name) for name in names])
@@ -163,13 +154,13 @@ def calibration(run: RunData) -> Figure | None:
         return None
     with styled() as (figure, axes):
         axes.plot([0, 1], [0, 1], color=GREY, linewidth=0.9, linestyle=":", label="calibrated")
-        for variant, style, name in variants_of(run):
+        for variant, style, name in curves.variants_of(run):
             own = rows[rows.variant == variant]
             if not own.empty:
                 bins = own.assign(**{at: own[at] * own.records for at in ("predicted", "observed")})
                 sums = bins.groupby("bin")[["records", "predicted", "observed"]].sum()
                 x, y = sums.predicted / sums.records, sums.observed / sums.records
-                curve(axes, x.to_numpy(), y.to_numpy(), style, name, markevery=1)
+                curves.curve(axes, x.to_numpy(), y.to_numpy(), style, name, markevery=1)
         axes.set(xlabel="predicted probability", ylabel="observed share", xlim=(0, 1), ylim=(0, 1))
         legend_below(figure, axes)
         return figure
@@ -193,7 +184,7 @@ def by_silo(silos: pa.Table, variant: str, metric: str) -> dict[str, Spread]:
 
 
 def _rows(axes: Axes, names: list[str], spread: dict[str, Spread], look_: Look, name: str) -> None:
-    private = name != VARIANTS["nonprivate"][1]
+    private = name != curves.VARIANTS["nonprivate"][1]
     rows = [names.index(silo) + (-0.14 if private else 0.14) for silo in spread]
     mean, low, high = np.array(list(spread.values())).T
     axes.hlines(rows, low, high, color=look_.colour, linewidth=1.6, linestyle="-" if private else (0, (2, 1)))
@@ -259,7 +250,7 @@ def _spend_line(axes: Axes, points: Points, index: int, name: str) -> None:
     every = max(1, len(rounds) // 5)
     marked = min(index % every + 1, len(rounds) - 1), every
     steps = "steps-post" if len(rounds) < 8 else "default"
-    curve(axes, rounds, spent, look(index), name, markevery=marked, drawstyle=steps)
+    curves.curve(axes, rounds, spent, look(index), name, markevery=marked, drawstyle=steps)
 
 
 _MOST_BARS = 30

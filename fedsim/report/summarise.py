@@ -17,18 +17,9 @@ from fedsim.common import installed
 from fedsim.common.plugins import short
 from fedsim.common.serialise import finite
 from fedsim.problems.kinds import gives_probabilities
+from fedsim.report import record
 from fedsim.report.outcome import Deployed, HasMetrics, Outcome, Results, interval90, mean, value
 from fedsim.report.privacy_statement import parameters, statement
-from fedsim.report.record import (
-    AskedSilo,
-    BaselineMeasurement,
-    ClippedRound,
-    Evaluated,
-    GroupMeasurement,
-    Measurement,
-    OptimumNote,
-    Warned,
-)
 from fedsim.report.summary import (
     FORMAT,
     MEASURED,
@@ -56,7 +47,7 @@ from fedsim.theory.participants import Available, announced, attendance_law, pul
 def summarise(outcome: Outcome) -> Summary:
     """The summary of a run: metrics, participation, cost of each silo."""
     scenario, metrics = outcome.resolved.scenario, _metrics(outcome)
-    baselines = baselines_of(outcome.results.rows(BaselineMeasurement))
+    baselines = baselines_of(outcome.results.rows(record.BaselineMeasurement))
     parts: dict[str, Any] = {
         "groups": _groups(outcome),
         "baselines": baselines,
@@ -95,8 +86,8 @@ def _evaluation(outcome: Outcome, metrics: Metrics) -> list[Estimated]:
     exact = dict(metrics) | {"accuracy": None if metrics.error is None else 1 - metrics.error}
     if outcome.deployed is not None:  # public records are others
         exact = {}
-    by_metric: dict[str, list[Evaluated]] = {}
-    for row in outcome.results.rows(Evaluated):
+    by_metric: dict[str, list[record.Evaluated]] = {}
+    for row in outcome.results.rows(record.Evaluated):
         by_metric.setdefault(row.metric, []).append(row)
     return [
         Estimated(
@@ -116,7 +107,7 @@ def _evaluation(outcome: Outcome, metrics: Metrics) -> list[Estimated]:
 
 
 def _objective(outcome: Outcome) -> Objective | None:
-    for first in outcome.results.rows(OptimumNote):
+    for first in outcome.results.rows(record.OptimumNote):
         return Objective(**{k: v for k, v in first._asdict().items() if k != "reason" or v})
     return None
 
@@ -124,7 +115,7 @@ def _objective(outcome: Outcome) -> Objective | None:
 def _clipping(outcome: Outcome) -> Clipping | None:
     """Means over the last tenth of the rounds, which tell the clip's effect from the problem's."""
     late = 0.9 * len(outcome.resolved.trace.plan.rounds)
-    rows = [row for row in outcome.results.rows(ClippedRound) if row.round > late]
+    rows = [row for row in outcome.results.rows(record.ClippedRound) if row.round > late]
     if not rows:
         return None
     return Clipping(
@@ -137,7 +128,7 @@ def _clipping(outcome: Outcome) -> Clipping | None:
 
 def _deployment(outcome: Outcome, deployed: Deployed) -> Deployment:
     missed: dict[str, dict[int, str]] = {}
-    for row in outcome.results.rows(AskedSilo):
+    for row in outcome.results.rows(record.AskedSilo):
         if row.left_out is not None:
             missed.setdefault(row.silo, {})[row.round + 1] = row.left_out
     return Deployment(
@@ -173,8 +164,8 @@ def _few(texts: Iterable[str], most: int) -> list[str]:
 
 
 def _groups(outcome: Outcome) -> list[GroupRow]:
-    by_name: dict[str, list[GroupMeasurement]] = {}
-    for row in outcome.results.rows(GroupMeasurement):
+    by_name: dict[str, list[record.GroupMeasurement]] = {}
+    for row in outcome.results.rows(record.GroupMeasurement):
         if row.variant == outcome.main and row.silo is None:
             by_name.setdefault(row.group, []).append(row)
     return [
@@ -191,16 +182,16 @@ def _groups(outcome: Outcome) -> list[GroupRow]:
     ]
 
 
-def baselines_of(rows: Sequence[BaselineMeasurement]) -> list[Baseline]:
+def baselines_of(rows: Sequence[record.BaselineMeasurement]) -> list[Baseline]:
     """One for each kind, in the order in which they come; one that some trial has not has no mean."""
     trials = {row.trial for row in rows}
-    kinds: dict[BaselineName, list[BaselineMeasurement]] = {}
+    kinds: dict[BaselineName, list[record.BaselineMeasurement]] = {}
     for row in rows:
         kinds.setdefault(row.baseline, []).append(row)
     return [_baseline(k, own) for k, own in kinds.items() if {row.trial for row in own} == trials]
 
 
-def _baseline(kind: BaselineName, rows: Sequence[BaselineMeasurement]) -> Baseline:
+def _baseline(kind: BaselineName, rows: Sequence[record.BaselineMeasurement]) -> Baseline:
     by_silo = [row for row in rows if row.silo is not None]
     together = [row for row in rows if row.silo is None]
     fits = by_silo or together
@@ -228,7 +219,7 @@ def _finals(outcome: Outcome, variant: str) -> dict[str, Any]:
     trials = outcome.results.trials
     if any(variant not in trial.models for trial in trials.values()):
         return spreads([])  # a baseline that diverged
-    rows = [row for row in outcome.results.rows(Measurement) if row.variant == variant]
+    rows = [row for row in outcome.results.rows(record.Measurement) if row.variant == variant]
     return spreads(list({row.trial: row for row in rows if row.trial in trials}.values()))  # each one's last
 
 
@@ -279,8 +270,8 @@ def _observed(outcome: Outcome) -> np.ndarray:
 
 def answered(results: Results) -> dict[int, int]:
     """The number of silos whose answers counted, for each round of a deployed run."""
-    counts = Counter({row.round: 0 for row in results.rows(AskedSilo)})
-    counts.update(row.round for row in results.rows(AskedSilo) if row.left_out is None)
+    counts = Counter({row.round: 0 for row in results.rows(record.AskedSilo)})
+    counts.update(row.round for row in results.rows(record.AskedSilo) if row.left_out is None)
     return dict(sorted(counts.items()))
 
 
@@ -295,8 +286,8 @@ def _versions() -> dict[str, str]:
 
 def warnings(outcome: Outcome) -> list[str]:
     """Warnings about the scenario, then about the trials' records; each once."""
-    lines = [*of_scenario(outcome.resolved), *(row.text for row in outcome.results.rows(Warned))]
-    lines += _undefined(outcome.results.rows(Measurement))
+    lines = [*of_scenario(outcome.resolved), *(row.text for row in outcome.results.rows(record.Warned))]
+    lines += _undefined(outcome.results.rows(record.Measurement))
     return list(dict.fromkeys(lines))
 
 
@@ -311,7 +302,7 @@ def of_scenario(resolved: Resolved) -> list[str]:
     return lines
 
 
-def _undefined(measurements: Sequence[Measurement]) -> list[str]:
+def _undefined(measurements: Sequence[record.Measurement]) -> list[str]:
     """Numbers that came to nothing: infinite, or not one at all."""
     lines = []
     for name in ("error", "loss"):

@@ -23,19 +23,9 @@ from fedsim.measure.objective import NOTE, TrainingObjective
 from fedsim.protocol.blame import blaming
 from fedsim.protocol.limits import DIVERGED
 from fedsim.protocol.links import Link, Variant
+from fedsim.report import record
 from fedsim.report.outcome import Observer, Results, TrialResult, measures_costs, measures_objective, variants
-from fedsim.report.record import (
-    BaselineMeasurement,
-    CalibrationBin,
-    ClippedRound,
-    Counted,
-    Evaluated,
-    GroupMeasurement,
-    Measurement,
-    OptimumNote,
-    SiloMeasurement,
-    Warned,
-)
+from fedsim.report.record import Evaluated, Measurement
 from fedsim.scenario.evaluation import evaluation_of
 from fedsim.scenario.resolve import Resolved
 from fedsim.simulation.clipping import median
@@ -105,22 +95,23 @@ class Trial:
         """Measurements of the final models and of the whole trial."""
         trial, measured = self._trial, self._evaluate.objective
         for variant, w in self._models.items():
-            yield from (SiloMeasurement(trial, variant, *row) for row in self._evaluate.by_silo(w))
-            yield from (GroupMeasurement(trial, variant, *row) for row in self._evaluate.by_group(w))
-            yield from (CalibrationBin(trial, variant, *row) for row in self._evaluate.calibration(w))
+            yield from (record.SiloMeasurement(trial, variant, *row) for row in self._evaluate.by_silo(w))
+            yield from (record.GroupMeasurement(trial, variant, *row) for row in self._evaluate.by_group(w))
+            yield from (record.CalibrationBin(trial, variant, *row) for row in self._evaluate.calibration(w))
         for variant, own in self._own.items():
-            yield from (SiloMeasurement(trial, variant, *row) for row in self._evaluate.by_silo(own))
+            yield from (record.SiloMeasurement(trial, variant, *row) for row in self._evaluate.by_silo(own))
         for index, part in self._hosts.clipping().items():
             if part.terms:
-                yield ClippedRound(trial, index + 1, part.terms, part.clipped / part.terms, median(part))
+                share = part.clipped / part.terms
+                yield record.ClippedRound(trial, index + 1, part.terms, share, median(part))
         if measured is not None:
-            yield OptimumNote(trial, measured.least, measured.eta, NOTE, measured.reason)
-        yield from (BaselineMeasurement(trial, *row) for row in self._evaluate.baselines())
-        yield from (BaselineMeasurement(trial, *row) for row in self._clipped)
+            yield record.OptimumNote(trial, measured.least, measured.eta, NOTE, measured.reason)
+        yield from (record.BaselineMeasurement(trial, *row) for row in self._evaluate.baselines())
+        yield from (record.BaselineMeasurement(trial, *row) for row in self._clipped)
         yield from self._estimates
-        yield from (Warned(trial, text) for text in self._warnings)
+        yield from (record.Warned(trial, text) for text in self._warnings)
         if self._most is not None:
-            yield Counted(trial, self._most)
+            yield record.Counted(trial, self._most)
 
     def _run(self) -> Iterator[Measurement]:
         scenario, holds = self._resolved.scenario, self._resolved.trace.holds
@@ -199,17 +190,8 @@ class Trial:
 
     def _measured(self, variant: Variant, progress: Progress, seconds: float, last: bool) -> Measurement:
         tested, risk = self._evaluate(progress.answer, last=last), self._evaluate.risk(progress.answer)
-        return Measurement(
-            self._trial,
-            variant,
-            progress.rounds,
-            tested.error,
-            tested.loss,
-            progress.participants,
-            seconds,
-            *risk,
-            tested.more,
-        )
+        place, spent = (self._trial, variant, progress.rounds), (progress.participants, seconds)
+        return Measurement(*place, tested.error, tested.loss, *spent, *risk, tested.more)
 
 
 def rounds_of(
@@ -259,14 +241,11 @@ def evaluator(resolved: Resolved, data: Federation) -> Evaluator:
     objective = TrainingObjective(resolved, silos) if measures_objective(resolved.scenario) else None
     parts = [baselines] if resolved.scenario.report.baselines else []
     parts += [converged] if measures_costs(resolved) else []
-    return Evaluator(
-        resolved.problem,
-        silos,
-        resolved.dtype,
-        asked_of(resolved, data.fitted.preparation),
-        objective,
+    fitted, asked = (
         [partial(part, resolved, silos) for part in parts],
+        asked_of(resolved, data.fitted.preparation),
     )
+    return Evaluator(resolved.problem, silos, resolved.dtype, asked, objective, fitted)
 
 
 def in_one_process(resolved: Resolved, trial: int, party: Callable[[], Party] = Party) -> Trial:

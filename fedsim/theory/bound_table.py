@@ -12,30 +12,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from fedsim.theory import bounds
+from fedsim.theory import bounds, theorem
 from fedsim.theory.symbols import Symbols
-from fedsim.theory.theorem import (
-    ADVANCED_COMPOSITION,
-    ONE_GAUSSIAN,
-    ORACLE,
-    PROX_SGD,
-    RESTARTS,
-    SHUFFLED,
-    SPIDER,
-    SPIDER_SDP,
-    Check,
-    EpsilonRange,
-    at_least,
-    at_most,
-    delta_below_half,
-)
+from fedsim.theory.theorem import Check, EpsilonRange, at_least, at_most, delta_below_half
 
 Conditions = Callable[[Symbols], tuple[Check, ...]]
 
 
 def one_sum(s: Symbols) -> tuple[Check, ...]:
     """Theorem 39: the range of P_vec."""
-    return (_range(s, ORACLE), delta_below_half(s.delta, "privacy.delta"))
+    return (_range(s, theorem.ORACLE), delta_below_half(s.delta, "privacy.delta"))
 
 
 def sums_of_silos(s: Symbols) -> tuple[Check, ...]:
@@ -47,12 +33,12 @@ def sums_of_silos(s: Symbols) -> tuple[Check, ...]:
 def sums_of_restarts(s: Symbols) -> tuple[Check, ...]:
     """Theorem 42, SDP; its least M where Delta is stated."""
     if s.Delta is None:
-        return (_range(s, RESTARTS),)
+        return (_range(s, theorem.RESTARTS),)
     L, beta, Delta = s.need("Theorem 42", "L", "beta", "Delta")
     private = (s.d * math.log(s.d / s.delta) ** 3 / (beta * Delta)) ** (3 / 8)
     least = min((s.epsilon * s.n * L) ** 0.75 / s.n**0.25 * private, s.N)
     condition = "M >= min((eps n L)^(3/4) (d ln(d/delta)^3/(beta Delta))^(3/8)/n^(1/4), N)"
-    return (_range(s, RESTARTS), at_least(condition, "participation", s.M, least))
+    return (_range(s, theorem.RESTARTS), at_least(condition, "participation", s.M, least))
 
 
 def proximal_pl(s: Symbols) -> tuple[Check, ...]:
@@ -60,7 +46,7 @@ def proximal_pl(s: Symbols) -> tuple[Check, ...]:
     beta, mu = s.need("Theorem 40", "beta", "mu")
     most = max(silo.delta for silo in s.silos)
     return (
-        _range(s, PROX_SGD),
+        _range(s, theorem.PROX_SGD),
         delta_below_half(most, "privacy.delta"),
         at_least("n >= kappa", "partition", s.n, beta / mu),
     )
@@ -70,14 +56,14 @@ def zcdp(s: Symbols) -> tuple[Check, ...]:
     """Theorem 44; q >= 1 says that the noise leaves a step worth taking, else the theorem returns w_0."""
     L, beta, Delta = s.need("Theorem 44", "L", "beta", "Delta")
     period = (L / (8 * math.sqrt(s.d * s.xi * Delta * beta))) ** (2 / 3)
-    return (_range(s, SPIDER), at_least("q >= 1", "privacy.epsilon", period, 1))
+    return (_range(s, theorem.SPIDER), at_least("q >= 1", "privacy.epsilon", period, 1))
 
 
 def shuffled(s: Symbols) -> tuple[Check, ...]:
     """Theorem 38, with the least R that it can have: max(n^2 N^2 eps^2 / M, N / M, ...)."""
     least = max((s.n * s.N * s.epsilon) ** 2 / s.M, s.N / s.M, 1.0)
-    bound = 16 * math.log(18 * least * s.M**2 / (s.N * s.delta))
-    return (_range(s, SHUFFLED), at_least("M >= 16 ln(18 R M^2/(N delta))", "participation", s.M, bound))
+    M = 16 * math.log(18 * least * s.M**2 / (s.N * s.delta))
+    return (_range(s, theorem.SHUFFLED), at_least("M >= 16 ln(18 R M^2/(N delta))", "participation", s.M, M))
 
 
 def reduction(s: Symbols) -> tuple[Check, ...]:
@@ -160,43 +146,38 @@ _heavy_lower = partial(_central_lower, noise=bounds.gaussian_central, asks=many_
 _C, _S, _P, _N = "convex", "strongly convex", "proximal-PL", "non-convex"
 _POP, _ERM, _SQ = "population", "empirical", "squared gradient"
 _LD, _LM, _LDM = ("L", "D"), ("L", "mu"), ("L", "D", "mu")
-_SGD, _PASS, _FULL = (
-    "noisy MB-SGD, Theorem 34",
-    "accelerated one-pass, Theorem 36",
-    "accelerated ERM, Theorem 37",
-)
+_SGD, _PASS = "noisy MB-SGD, Theorem 34", "accelerated one-pass, Theorem 36"
+_FULL = "accelerated ERM, Theorem 37"
 _SHUFFLED, _SUMMED = "shuffled MB-SGD, Theorem 38", "accelerated one-pass, Theorem 39"
 _ISRL, _SDP, _ORACLE, _PASS_ORACLE = bounds.isrl, bounds.sdp, bounds.oracle, bounds.one_pass_oracle
-_FEWEST, _CENTRAL = bounds.isrl_lower, bounds.central_lower
+_COMPOSED, _FEWEST, _CENTRAL = bounds.composed_oracle, bounds.isrl_lower, bounds.central_lower
 _KR = ("moment", "moment_bound")
 _KRD, _KRM = (*_KR, "D"), (*_KR, "mu")
 _KRDB, _KRMB = (*_KRD, "beta"), (*_KRM, "beta")
 _LDB, _LMB, _LBD = (*_LD, "beta"), (*_LM, "beta"), ("L", "beta", "Delta")
 BOUNDS = (
-    _upper(_C, _POP, _SGD, _LD, bounds.convex, _ISRL, _only(ADVANCED_COMPOSITION)),
-    _upper(_C, _POP, _PASS, _LDB, bounds.convex_one_pass, _ISRL, _only(ONE_GAUSSIAN)),
+    _upper(_C, _POP, _SGD, _LD, bounds.convex, _ISRL, _only(theorem.ADVANCED_COMPOSITION)),
+    _upper(_C, _POP, _PASS, _LDB, bounds.convex_one_pass, _ISRL, _only(theorem.ONE_GAUSSIAN)),
     _lower(_C, _POP, "Theorem 35", _LD, bounds.convex_lower, _FEWEST),
-    _upper(_C, _ERM, _FULL, _LD, bounds.convex_erm, _ISRL, _only(ADVANCED_COMPOSITION)),
+    _upper(_C, _ERM, _FULL, _LD, bounds.convex_erm, _ISRL, _only(theorem.ADVANCED_COMPOSITION)),
     _lower(_C, _ERM, "Theorem 133", _LD, bounds.convex_erm_lower, _FEWEST),
     _sdp(_C, _POP, _SHUFFLED, _LD, bounds.convex, _SDP, shuffled),
     _sdp(_C, _POP, _SUMMED, _LDB, bounds.convex_one_pass, _PASS_ORACLE, one_sum),
     _central_lower(_C, _ERM, "Theorems 123, 134", _LD, bounds.convex_erm_lower, _CENTRAL),
-    _upper(_S, _POP, _SGD, _LM, bounds.strongly_convex, _ISRL, _only(ADVANCED_COMPOSITION)),
-    _upper(_S, _POP, _PASS, _LMB, bounds.strongly_convex_one_pass, _ISRL, _only(ONE_GAUSSIAN)),
+    _upper(_S, _POP, _SGD, _LM, bounds.strongly_convex, _ISRL, _only(theorem.ADVANCED_COMPOSITION)),
+    _upper(_S, _POP, _PASS, _LMB, bounds.strongly_convex_one_pass, _ISRL, _only(theorem.ONE_GAUSSIAN)),
     _lower(_S, _POP, "Theorem 35", _LDM, bounds.strongly_convex_lower, _FEWEST),
-    _upper(_S, _ERM, _FULL, _LM, bounds.strongly_convex_erm, _ISRL, _only(ADVANCED_COMPOSITION)),
+    _upper(_S, _ERM, _FULL, _LM, bounds.strongly_convex_erm, _ISRL, _only(theorem.ADVANCED_COMPOSITION)),
     _lower(_S, _ERM, "Theorem 133", _LDM, bounds.strongly_convex_erm_lower, _FEWEST),
     _sdp(_S, _POP, _SHUFFLED, _LM, bounds.strongly_convex, _SDP, shuffled),
     _sdp(_S, _POP, _SUMMED, _LMB, bounds.strongly_convex_one_pass, _PASS_ORACLE, one_sum),
     _central_lower(_S, _ERM, "Theorems 123, 134", _LDM, bounds.strongly_convex_erm_lower, _CENTRAL),
     _upper(_P, _POP, "prox-SGD, Theorem 40", _LMB, bounds.pl, _ISRL, proximal_pl),
-    _upper(_P, _ERM, "prox-PL-SVRG, Theorem 42", _LMB, bounds.pl_erm, _ISRL, _only(RESTARTS)),
+    _upper(_P, _ERM, "prox-PL-SVRG, Theorem 42", _LMB, bounds.pl_erm, _ISRL, _only(theorem.RESTARTS)),
     _sdp(_P, _POP, "prox-SGD, Theorem 40", _LMB, bounds.pl, _ORACLE, sums_of_silos),
     _sdp(_P, _ERM, "prox-PL-SVRG, Theorem 42", _LMB, bounds.pl_erm, _SDP, sums_of_restarts),
     _upper(_N, _SQ, "prox-SPIDER, Theorem 44", _LBD, bounds.nonconvex, _ISRL, zcdp),
-    _sdp(
-        _N, _SQ, "prox-SPIDER, Theorem 45", _LBD, bounds.nonconvex, bounds.composed_oracle, _only(SPIDER_SDP)
-    ),
+    _sdp(_N, _SQ, "prox-SPIDER, Theorem 45", _LBD, bounds.nonconvex, _COMPOSED, _only(theorem.SPIDER_SDP)),
     _lower(_N, _SQ, "Theorem 46", ("L",), bounds.nonconvex_lower, bounds.isrl_lower_log),
     _central_lower(_N, _SQ, "Theorem 46", ("L",), bounds.nonconvex_lower, _SDP),
     _clipped(_C, _POP, "clipped AC-SA, Theorem 59", _KRDB, bounds.clipped_convex, asks=one_step),
@@ -219,9 +200,8 @@ def conditions(bound: Bound, s: Symbols) -> tuple[Check, ...]:
     """
     if s.missing(*bound.symbols):
         return ()
-    drawn = Check(
-        "S_r uniformly random", "participation", "uneven", "even: every silo as likely as another", s.even
-    )
+    even = "even: every silo as likely as another"
+    drawn = Check("S_r uniformly random", "participation", "uneven", even, s.even)
     return (*bound.asks(s), *((drawn,) if s.M < s.N else ()))
 
 

@@ -24,20 +24,8 @@ from functools import partial
 
 from fedsim.privacy.calibrate import Budget
 from fedsim.protocol.batch import FULL, Batch
-from fedsim.theory.theorem import (
-    ADVANCED_COMPOSITION,
-    ONE_GAUSSIAN,
-    PROX_SGD,
-    RESTARTS,
-    SPIDER,
-    Check,
-    NoisyMean,
-    Theorem,
-    at_least,
-    at_most,
-    delta_below_half,
-    sampled_by,
-)
+from fedsim.theory import theorem
+from fedsim.theory.theorem import Check, NoisyMean, Theorem, at_least, at_most, delta_below_half, sampled_by
 
 _REDRAWN = ("with_replacement", "subsample", "full")
 """Samplers under which the amplification lemma holds; a full batch (K = n) is its trivial case."""
@@ -86,7 +74,7 @@ def noisy_minibatch(
     sigma, size = math.sqrt(variance(clip, rounds, rounds, claim)), batch.size(claim.n)
     least = smallest_batch(claim, rounds)
     checks = (
-        ADVANCED_COMPOSITION.check(claim),
+        theorem.ADVANCED_COMPOSITION.check(claim),
         at_least("K >= eps n / (4 sqrt(2 R ln(2/delta)))", "algorithm.batch", size, least),
         *sampled_by([batch], _REDRAWN, "K records drawn anew"),
     )
@@ -129,7 +117,7 @@ def accelerated_one_pass(claim: Budget, clip: float, rounds: int, batch: Batch) 
     Batches are disjoint: each record is used once, and the run costs what one release costs.
     """
     sigma = math.sqrt(one_pass_variance(clip, claim, batch))
-    checks = (ONE_GAUSSIAN.check(claim), *sampled_by([batch], ("fresh",), "disjoint batches"))
+    checks = (theorem.ONE_GAUSSIAN.check(claim), *sampled_by([batch], ("fresh",), "disjoint batches"))
     title = "accelerated MB-SGD, one pass (Theorems 36, 124)"
     return Theorem(title, claim, (NoisyMean(batch, rounds, sigma, clip, claim.n),), checks)
 
@@ -144,7 +132,7 @@ def prox_sgd(claim: Budget, clip: float, rounds: int, batch: Batch, kappa: float
     size = batch.size(claim.n)
     sigma = math.sqrt(8 * clip**2 * math.log(1 / claim.delta) / (claim.epsilon * size) ** 2)
     checks = (
-        PROX_SGD.check(claim),
+        theorem.PROX_SGD.check(claim),
         delta_below_half(claim.delta),
         *sampled_by([batch], ("fresh",), "disjoint batches"),
         *(() if kappa is None else (at_least("n >= kappa", "partition", claim.n, kappa),)),
@@ -184,7 +172,7 @@ def prox_svrg(
     )
     least, useful = smallest_batch(claim, restarts * steps), (claim.n**2 / active) ** (1 / 3)
     checks = (
-        RESTARTS.check(claim),
+        theorem.RESTARTS.check(claim),
         at_least("K >= eps n / (4 sqrt(2 S R ln(2/delta)))", "algorithm.batch", size, least),
         at_least("K >= (n^2 / M)^(1/3)", "algorithm.batch", size, useful),
         *sampled_by([batch], _REDRAWN, "K records drawn anew"),
@@ -236,7 +224,7 @@ def prox_spider(
     if experiments:
         checks = _experiments_batches(claim, rounds, batch, difference_batch)
         return Theorem("prox-SPIDER, the experiments' (Algorithm 4, B.2.4)", claim, releases, checks)
-    checks = (SPIDER.check(claim), *sampled_by([batch, difference_batch], ("full",), "K = n"))
+    checks = (theorem.SPIDER.check(claim), *sampled_by([batch, difference_batch], ("full",), "K = n"))
     return Theorem("prox-SPIDER (Theorems 44, 149)", claim, releases, checks)
 
 

@@ -14,19 +14,8 @@ from typing import Any
 
 from fedsim.common.serialise import finite
 from fedsim.scenario.resolve import Resolved
-from fedsim.testing.attacks import noise, probes, sensitivity, servers
-from fedsim.testing.attacks.estimate import (
-    CONFIDENCE,
-    Bounds,
-    Claim,
-    Effort,
-    bounds,
-    claim_of,
-    effort,
-    is_gaussian,
-    proven,
-    worth,
-)
+from fedsim.testing.attacks import estimate, noise, probes, sensitivity, servers
+from fedsim.testing.attacks.estimate import Bounds, Claim, Effort
 from fedsim.testing.attacks.parties import Party
 from fedsim.testing.attacks.search import Attack, search
 from fedsim.testing.attacks.servers import Samples
@@ -97,22 +86,17 @@ def attack(
     if groups:
         setting = setting.by_groups()
     silos = setting.audited()
-    claims = {silo: claim_of(setting, silo) for silo in silos}
-    planned = effort(setting, silos, claims, share)
+    claims = {silo: estimate.claim_of(setting, silo) for silo in silos}
+    planned = estimate.effort(setting, silos, claims, share)
     attacks = {}
     for place, silo in enumerate(silos):
         observe("looking for the worst records and points", place / len(silos))
         attacks[silo] = search(setting, silo)
     points, records = planned.search
     count = _counted(observe, "exact search", len(attacks) * len(setting.kinds) * points * records)
-    searched = {
-        silo: sensitivity.search(setting, silo, attacks[silo], points, records, count) for silo in silos
-    }
+    searched = {i: sensitivity.search(setting, i, attacks[i], points, records, count) for i in silos}
     samples = _sampled(setting, attacks, planned, observe)
-    found = [
-        _silo(setting, silo, claims[silo], attacks[silo], searched[silo], samples[silo], len(silos))
-        for silo in silos
-    ]
+    found = [_silo(setting, i, claims[i], attacks[i], searched[i], samples[i], len(silos)) for i in silos]
     return Audit(resolved, tuple(found), len(setting.data), share, planned, _unit(setting))
 
 
@@ -175,15 +159,12 @@ def _silo(
     alarm = ALARM / (2 * silos)  # one half for the noise, one for the runs
     measured = noise.measure(setting.as_added(), silo, chosen, alarm)
     claims = _claims(setting, silo, samples)
-    findings = [
-        *_exact_findings(found, _unit(setting)),
-        *probes.probe(setting, silo, chosen),
-        *measured.faults,
-    ]
+    outside = probes.probe(setting, silo, chosen)
+    findings = [*_exact_findings(found, _unit(setting)), *outside, *measured.faults]
     for shared in dict.fromkeys(claims.values()):
         own = [each for name, each in samples.items() if claims[name] == shared]
-        findings += proven(own, shared, alarm * len(own) / len(samples))
-    adversaries = {name: bounds(*each, claims[name]) for name, each in samples.items()}
+        findings += estimate.proven(own, shared, alarm * len(own) / len(samples))
+    adversaries = {name: estimate.bounds(*each, claims[name]) for name, each in samples.items()}
     name, beside = setting.resolved.names[silo], others(setting, silo)
     swapped = setting.swap(silo)
     return SiloAudit(name, claim, claims, found, measured, adversaries, beside, tuple(findings), swapped)
@@ -192,12 +173,13 @@ def _silo(
 def _claims(setting: Setting, silo: int, adversaries: Iterable[str]) -> dict[str, Claim]:
     """The silo's claim against each adversary: of a person who is swapped, what that of a record is worth."""
     if setting.resolved.sums is None:
-        claims = dict.fromkeys(adversaries, claim_of(setting, silo))
+        claims = dict.fromkeys(adversaries, estimate.claim_of(setting, silo))
     else:
-        claims = {ADVERSARY[party]: claim_of(setting.read_by(party), silo) for party in setting.parties}
+        read = {ADVERSARY[party]: setting.read_by(party) for party in setting.parties}
+        claims = {name: estimate.claim_of(own, silo) for name, own in read.items()}
     if setting.swapped == 1:
         return {name: claims[name] for name in adversaries}
-    return {name: worth(claims[name], setting.swap(silo)) for name in adversaries}
+    return {name: estimate.worth(claims[name], setting.swap(silo)) for name in adversaries}
 
 
 def _exact_findings(found: sensitivity.Found, unit: str) -> list[str]:
@@ -213,16 +195,15 @@ def _exact_findings(found: sensitivity.Found, unit: str) -> list[str]:
     return lines
 
 
+_EACH = "of each bound by itself, not of all silos together"
+
+
 def as_json(found: Audit) -> dict[str, Any]:
     """The findings of an audit as plain values; infinity is null."""
     return {
         "scenario": found.resolved.scenario.name,
         "broken": found.broken,
-        "confidence": {
-            "bound": CONFIDENCE,
-            "note": "of each bound by itself, not of all silos together",
-            "false_alarm": ALARM,
-        },
+        "confidence": {"bound": estimate.CONFIDENCE, "note": _EACH, "false_alarm": ALARM},
         "effort": found.share,
         "unit": found.unit,
         "search": found.effort.search._asdict(),
@@ -260,7 +241,7 @@ def _row(silo: SiloAudit) -> dict[str, Any]:
 
 def bounds_row(found: Bounds, claim: Claim) -> dict[str, Any]:
     """Bounds as plain values, and the one to quote."""
-    value, name = found.attained(is_gaussian(claim.census), claim.shaped)
+    value, name = found.attained(estimate.is_gaussian(claim.census), claim.shaped)
     return {
         "attained": value,
         "estimator": name,

@@ -13,18 +13,10 @@ from math import ceil, inf
 from typing import Any
 
 from fedsim.common.errors import InputError
+from fedsim.testing.attacks import estimate
 from fedsim.testing.attacks.audit import ALARM, Observe, bounds_row
 from fedsim.testing.attacks.daemon_pair import OPTION, Openings, Runs, Worlds
-from fedsim.testing.attacks.estimate import (
-    CONFIDENCE,
-    Bounds,
-    Claim,
-    bounds,
-    claim_of,
-    is_gaussian,
-    proven,
-    runs_needed,
-)
+from fedsim.testing.attacks.estimate import Bounds, Claim
 from fedsim.testing.attacks.neighbours import WORLDS, Neighbours, noise, scores
 from fedsim.testing.attacks.noise import Measured, judged
 from fedsim.testing.attacks.probes import outside, probe_daemon
@@ -98,8 +90,8 @@ def attack(
 
 def _wanted(setting: Setting, found: Neighbours, share: float) -> int:
     """Runs in each world: enough to bound 0.9 of the scenario's claim, or as many as fit; `share` of that."""
-    claim = claim_of(setting, found.silo)
-    wanted = max(_WORTH_IT, runs_needed(claim, is_gaussian(claim.census)))
+    claim = estimate.claim_of(setting, found.silo)
+    wanted = max(_WORTH_IT, estimate.runs_needed(claim, estimate.is_gaussian(claim.census)))
     cost = _RUN + len(found.lines) * (_ROUND + _NUMBER * setting.resolved.problem.dimension)
     return max(_LEAST_RUNS, ceil(share * min(wanted, _SECONDS / cost)))
 
@@ -123,8 +115,8 @@ def _judged(found: Neighbours, runs: Runs, claim: Claim, alarm: float) -> tuple[
     samples = tuple(scores(found.lines, answers, n, z) for answers in worlds)
     heard = [answers[:_LISTENED] for answers in worlds[0]]
     measured = judged(*noise(found.lines, heard, n, z), alarm / 2)
-    findings = [*measured.faults, *proven([(samples[0], samples[1])], claim, alarm / 2)]
-    return bounds(samples[0], samples[1], claim), measured, findings
+    findings = [*measured.faults, *estimate.proven([(samples[0], samples[1])], claim, alarm / 2)]
+    return estimate.bounds(samples[0], samples[1], claim), measured, findings
 
 
 def as_json(found: DaemonAudit) -> dict[str, Any]:
@@ -135,7 +127,7 @@ def as_json(found: DaemonAudit) -> dict[str, Any]:
         "scenario": found.setting.resolved.scenario.name,
         "daemons": True,
         "broken": bool(found.findings),
-        "confidence": {"bound": CONFIDENCE, "false_alarm": found.alarm},
+        "confidence": {"bound": estimate.CONFIDENCE, "false_alarm": found.alarm},
         "effort": found.share,
         "silo": found.setting.resolved.names[found.silo],
         "n": found.setting.resolved.sizes[found.silo],
