@@ -111,10 +111,10 @@ class Watched(Records):
 
     def __init__(
         self,
+        recorder: Recorder,
         silos: Sequence[Silo] | Cohort,
         problem: Problem,
         dtype: torch.dtype,
-        recorder: Recorder,
         persons: Persons | None = None,
     ) -> None:
         """As `silos.gate.lay_out`, with a recorder."""

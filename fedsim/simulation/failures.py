@@ -50,9 +50,8 @@ def death(error: Exception) -> Failure:
     """The failure of a worker that ended, from Ray's error."""
     if _of_memory(error) or "OutOfMemory" in type(error).__name__:
         return Failure("out of memory", "Ray ended the worker because memory ran out")
-    return Failure(
-        "worker died", "the process that ran it was ended from outside, perhaps for want of memory"
-    )
+    text = "the process that ran it was ended from outside, perhaps for want of memory"
+    return Failure("worker died", text)
 
 
 def _of_memory(error: Exception) -> bool:

@@ -201,11 +201,8 @@ class SiloHost:
         problem, dtype, recorder = resolved.gate_problem, resolved.dtype, self._recorder
         unit, seeded = resolved.scenario.privacy.unit, (resolved.scenario.seed, trial, self._names)
         persons = Persons.of(unit, (silo.train_persons for silo in data.silos), seeded)
-        self._records = (
-            lay_out(own, problem, dtype, persons)
-            if recorder is None
-            else Watched(own, problem, dtype, recorder, persons)
-        )
+        laid_out = own, problem, dtype, persons
+        self._records = lay_out(*laid_out) if recorder is None else Watched(recorder, *laid_out)
         self._gates: dict[Variant, Gate] = {}
         self._ledgers: dict[Variant, MemoryLedgers] = {}
         self._at_once = DrawnAtOnce() if resolved.scenario.runtime.noise == "aggregate" else None
@@ -222,26 +219,18 @@ class SiloHost:
             return self._open_evaluation(rounds)
         if self._grant is not None and self._gates:
             raise Refused("this run's gate was given its records already; one is paid for")
-        usual = self._at_once or self._resolved.mechanism
+        resolved, names, plan = self._resolved, self._names, self._resolved.trace.plan
+        usual = self._at_once or resolved.mechanism
         mechanism = {"clipped": CLIP_ONLY, "nonprivate": NONE}.get(variant, usual)
-        algorithm, problem = self._resolved.algorithm_of(variant), self._resolved.gate_problem
-        ledgers = self._ledgers[variant] = MemoryLedgers(len(self._names))
-        run = self._run or run_digest(self._resolved, self._data, variant)
-        gate = Gate(
-            self._records,
-            problem,
-            algorithm,
-            self._resolved.trace.plan,
-            self._terms(rounds, mechanism),
-            mechanism,
-            SeededEntropy(self._resolved.scenario.seed, self._trial, self._names, [run] * len(self._names)),
-            ledgers,
-            LIMITS,
-            self._resolved.dtype,
-            self._resolved.trace.broadcasts,
-        )
+        algorithm, problem = resolved.algorithm_of(variant), resolved.gate_problem
+        ledgers = self._ledgers[variant] = MemoryLedgers(len(names))
+        run = self._run or run_digest(resolved, self._data, variant)
+        entropy = SeededEntropy(resolved.scenario.seed, self._trial, names, [run] * len(names))
+        silos = self._terms(rounds, mechanism)
+        asked = LIMITS, resolved.dtype, resolved.trace.broadcasts
+        gate = Gate(self._records, problem, algorithm, plan, silos, mechanism, entropy, ledgers, *asked)
         if self._grant is not None:
-            self._grant.check(self._resolved.trace.plan, gate.admitted)
+            self._grant.check(plan, gate.admitted)
         self._gates[variant] = gate
         return gate.admitted
 
@@ -313,19 +302,13 @@ def terms(
 ) -> list[Terms]:
     """The named silos' terms of admission; `rounds` are theirs, in the same order."""
     position = {name: i for i, name in enumerate(resolved.names)}
-    noise = resolved.noise_multipliers if mechanism.private else None
-    return [
-        Terms(
-            name,
-            resolved.sizes[position[name]],
-            resolved.epsilons[position[name]] if mechanism.private else inf,
-            resolved.deltas[position[name]],
-            own,
-            None if noise is None else noise[position[name]],
-            public=mechanism.private and resolved.public_silos[position[name]],
-        )
-        for name, own in zip(names, rounds, strict=True)
-    ]
+    private, given, found = mechanism.private, resolved.noise_multipliers, []
+    for i, own in zip((position[name] for name in names), rounds, strict=True):
+        epsilon, noise = (resolved.epsilons[i], given[i] if given else None) if private else (inf, None)
+        public = private and resolved.public_silos[i]
+        about = resolved.names[i], resolved.sizes[i], epsilon, resolved.deltas[i]
+        found.append(Terms(*about, own, noise, public=public))
+    return found
 
 
 def agreed_terms(resolved: Resolved, trial: int) -> list[Terms]:

@@ -208,7 +208,7 @@ def run_fold(configs: Sequence[Resolved], trials: Mapping[int, Federation]) -> l
     width = len(attendance[0][0])
     gate = _gate(configs, trials, [admitted_rounds(first.active, own, silos) for own in attendance], width)
     runs = len(configs) * len(trials)
-    server = _with_numbers(first.algorithm, configs, len(trials), first.dtype)
+    server = _with_numbers(configs, len(trials))
     public = replace(first.public(), noise_multipliers=torch.full((silos,), torch.nan, dtype=first.dtype))
     link = _Link(gate, len(configs), attendance, public)
     *_, last = run(server, first.problem, public, seed, link, attendance[0], summed)
@@ -242,32 +242,22 @@ def _gate(
         for trial, own in zip(trials, rounds, strict=True)
         for each in terms(config, config.names, own, config.mechanism)
     ]
-    return Gate(
-        SideBySide(pairs, first.problem, first.dtype, len(configs)),
-        first.problem,
-        _with_numbers(first.algorithm, configs, len(trials) * width, first.dtype),
-        first.trace.plan,
-        members,
-        first.mechanism,
-        SeededEntropy.joined(entropy),
-        [MemoryLedger() for _ in members],
-        LIMITS,
-        first.dtype,
-    )
+    records = SideBySide(pairs, first.problem, first.dtype, len(configs))
+    algorithm, ledgers = _with_numbers(configs, len(trials) * width), [MemoryLedger() for _ in members]
+    silos = members, first.mechanism, SeededEntropy.joined(entropy), ledgers
+    return Gate(records, first.problem, algorithm, first.trace.plan, *silos, LIMITS, first.dtype)
 
 
-def _with_numbers(
-    algorithm: Algorithm, configs: Sequence[Resolved], repeats: int, dtype: torch.dtype
-) -> Algorithm:
-    """The algorithm with a column of numbers for each field that differs, (configs x repeats, 1).
+def _with_numbers(configs: Sequence[Resolved], repeats: int) -> Algorithm:
+    """The first algorithm with a column of numbers for each field that differs, (configs x repeats, 1).
 
     Each config has been checked with its own numbers, which a column could not be.
     """
-    folded = copy.copy(algorithm)
+    folded = copy.copy(configs[0].algorithm)
     for field in FIELDS:
         values = [getattr(config.algorithm, field, None) for config in configs]
         if len(set(values)) > 1:
-            column = torch.tensor(values, dtype=dtype).repeat_interleave(repeats).unsqueeze(1)
+            column = torch.tensor(values, dtype=configs[0].dtype).repeat_interleave(repeats).unsqueeze(1)
             object.__setattr__(folded, field, column)
     return folded
 

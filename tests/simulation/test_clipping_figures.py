@@ -31,7 +31,7 @@ NORMS = [0.5, 1.0, 4.0, 0.0, 2.5]
 def watched(norms: list[float], clip: float | torch.Tensor) -> Part:
     recorder = Recorder()
     x = np.tile([1.0, 0.0], (len(norms), 1))
-    records = Watched([(x, np.array(norms))], LinearRegression(2), torch.float64, recorder)
+    records = Watched(recorder, [(x, np.array(norms))], LinearRegression(2), torch.float64)
     recorder.begin(3)
     records.clipped_sum(LinearRegression(2), records.full([0])[0], [torch.zeros(2).double()], clip)
     return recorder.rounds()[3]

@@ -126,12 +126,9 @@ _DATA: TypeAdapter[Dataset] = TypeAdapter(DataConfig)
 
 def _files(scenario: Mapping[str, Any]) -> list[str]:
     data, public = _DATA.validate_python(scenario["data"]), scenario.get("public")
-    attendance = scenario.get("participation", {}).get("path")
-    return list(
-        digests(
-            data, Path(attendance) if attendance else None, public and _DATA.validate_python(public)
-        ).values()
-    )
+    path = scenario.get("participation", {}).get("path")
+    known = public and _DATA.validate_python(public)
+    return list(digests(data, Path(path) if path else None, known).values())
 
 
 @lru_cache(maxsize=1)

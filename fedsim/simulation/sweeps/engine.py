@@ -83,12 +83,8 @@ class Engine:
             self.results.scores[event.place] = measure(self._criterion, self._metric, event.outcome)
             observe(event)
         self._choose()
-        places = [
-            Place(number, chosen, trial)
-            for number, chosen in self.results.chosen.items()
-            if chosen is not None
-            for trial in self._job.reported_trials
-        ]
+        chosen = [(number, at) for number, at in self.results.chosen.items() if at is not None]
+        places = [Place(*each, trial) for each in chosen for trial in self._job.reported_trials]
         for event in self._events(runner, places, self._granted_cell):
             if isinstance(event.outcome, CellResult):
                 row = ReportedTrial(event.place, event.key, event.outcome, event.cached)
@@ -210,10 +206,8 @@ def _grids(cells: list[Cell], most: int) -> list[list[Cell]]:
     for settings, trials in same.items():
         for some in _pieces(settings, most):
             together = max(1, min(_TRIALS, most // len(some)))
-            result += [
-                [by_trial[trial][setting] for setting in some for trial in few]
-                for few in _pieces(trials, together)
-            ]
+            parts = _pieces(trials, together)
+            result += [[by_trial[trial][setting] for setting in some for trial in few] for few in parts]
     return result
 
 

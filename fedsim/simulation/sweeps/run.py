@@ -90,10 +90,8 @@ class Sweep:
         return f"Sweep({self._line()})"
 
     def _repr_html_(self) -> str:
-        failed = [
-            f"{why.kind}: {self.job.title(event.place)}: {why.message}"
-            for event, why in self.results.failures
-        ]
+        named = [(self.job.title(event.place), why) for event, why in self.results.failures]
+        failed = [f"{why.kind}: {title}: {why.message}" for title, why in named]
         lines = [*true_epsilons(self.summary), self._line(), *self.notes, *failed]
         return figure_html(self.plot) + lines_html(lines) + errors(self.summary).html
 
@@ -186,9 +184,8 @@ def write_failure(event: Event, failure: Failure, title: str, directory: Path) -
     path.parent.mkdir(exist_ok=True)
     head = f"# Trial {cell.trial} failed ({failure.kind}).\n# " + "\n# ".join(failure.message.splitlines())
     if not cell.repeated_by_simulate:
-        head += (
-            "\n# In the sweep its noise had another key: simulate draws noise of its own, and may not fail."
-        )
+        other = "In the sweep its noise had another key: simulate draws noise of its own, and may not fail."
+        head += f"\n# {other}"
     seed = "" if cell.scenario["privacy"].get("mechanism") == NONE.name else SECRET
     text = f"{head}\n# fedsim simulate {path.name}\n{seed}{to_yaml(relative(tree, path.parent))}"
     with atomic_file(path) as draft:
@@ -242,14 +239,12 @@ def measured(job: Job, results: SweepResults, record: Record, runner: Runner) ->
     if not job.scenario.report.baselines:
         return []
     alike: dict[str, list[int]] = {}
+    chosen: dict[int, Scenario] = {}
     came = {row.place.combination for row in results.rows}  # where all failed, the records may be at fault
-    chosen = {
-        number: job.combinations[number].candidates[at].scenario
-        for number, at in results.chosen.items()
-        if at is not None and number in came
-    }
-    for number, scenario in chosen.items():
-        alike.setdefault(canonical(_depends_on(scenario)), []).append(number)
+    for number, at in results.chosen.items():
+        if at is not None and number in came:
+            chosen[number] = job.combinations[number].candidates[at].scenario
+            alike.setdefault(canonical(_depends_on(chosen[number])), []).append(number)
     result = []
     for numbers in alike.values():
         rows = _rows(chosen[numbers[0]], job.reported_trials, record, runner)
@@ -271,10 +266,8 @@ def _depends_on(scenario: Scenario) -> Mapping[str, Any]:
 def _rows(
     scenario: Scenario, trials: Sequence[int], record: Record, runner: Runner
 ) -> list[BaselineMeasurement]:
-    cells = {
-        baselines_key(cell, _depends_on(scenario)): cell
-        for cell in (cell_of(scenario, trial, False) for trial in trials)
-    }
+    depends_on, every = _depends_on(scenario), [cell_of(scenario, trial, False) for trial in trials]
+    cells = {baselines_key(cell, depends_on): cell for cell in every}
     missing = record.missing(cells)
     for key, rows in zip(missing, runner.each(of_trial, [cells[key] for key in missing]), strict=True):
         record.append(key, rows)

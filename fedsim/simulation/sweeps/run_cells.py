@@ -139,17 +139,9 @@ def _result(
     error, loss, more = measured
     priced = [each for each in outcome.admitted if not each.terms.public]
     worst = max(priced, key=lambda admitted: admitted.epsilon_guaranteed)
-    return CellResult(
-        error,
-        loss,
-        train_loss(resolved, data.silos, outcome.model) if cell.train_loss else None,
-        worst.epsilon_guaranteed,
-        worst.terms.name,
-        worst.noise_multiplier,
-        resolved.problem.error_name,
-        seconds,
-        more,
-    )
+    trained = train_loss(resolved, data.silos, outcome.model) if cell.train_loss else None
+    cost = worst.epsilon_guaranteed, worst.terms.name, worst.noise_multiplier
+    return CellResult(error, loss, trained, *cost, resolved.problem.error_name, seconds, more)
 
 
 def on_test_records(evaluate: Evaluator, model: Tensor, all_metrics: bool) -> Tested:
@@ -182,18 +174,11 @@ def private_score(
     reserve = resolved.scenario.data.reserve
     if reserve is None or reserve.use != "reserved":
         raise ValueError("scores are of records put aside")
-    scorer = Scorer(
-        [(silo.test_features, silo.test_target) for silo in data.silos],
-        resolved.problem,
-        grant.score_noise,
-        SeededEntropy(resolved.scenario.seed, trial, resolved.names, [run] * len(resolved.names)),
-        LIMITS,
-        resolved.dtype,
-        grant.score,
-        Persons.of(
-            resolved.scenario.privacy.unit,
-            [silo.test_persons for silo in data.silos],
-            (resolved.scenario.seed, trial, [silo.name for silo in data.silos]),
-        ),
-    )
+    problem, names, seed = resolved.problem, resolved.names, resolved.scenario.seed
+    held = [(silo.test_features, silo.test_target) for silo in data.silos]
+    entropy = SeededEntropy(seed, trial, names, [run] * len(names))
+    whose, seeded = [silo.test_persons for silo in data.silos], (seed, trial, [s.name for s in data.silos])
+    persons = Persons.of(resolved.scenario.privacy.unit, whose, seeded)
+    how = entropy, LIMITS, resolved.dtype, grant.score
+    scorer = Scorer(held, problem, grant.score_noise, *how, persons)
     return grant.score.value(np.dot(resolved.weights, scorer.answer(model)), resolved.outline.num_classes)
