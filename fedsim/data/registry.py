@@ -24,6 +24,7 @@ from fedsim.data.by_label import (
 from fedsim.data.csv_table import Csv
 from fedsim.data.dataset import Dataset, Elsewhere
 from fedsim.data.frame import HuggingFace
+from fedsim.data.heavy_tails import HeavyTails
 from fedsim.data.images import Cifar10, Mnist
 from fedsim.data.partition import IidPartition, Partition, SizePartition, SortedPartition
 from fedsim.data.schools import Schools
@@ -38,7 +39,18 @@ def _by_name(*kinds: type[S]) -> dict[str, type[S]]:
 
 
 OWN: dict[str, type[Dataset]] = _by_name(
-    BreastCancer, Digits, Mnist, Cifar10, Synthetic, Visits, Schools, Csv, Npz, HuggingFace, Elsewhere
+    BreastCancer,
+    Digits,
+    Mnist,
+    Cifar10,
+    Synthetic,
+    HeavyTails,
+    Visits,
+    Schools,
+    Csv,
+    Npz,
+    HuggingFace,
+    Elsewhere,
 )
 PARTITIONS: dict[str, type[Partition]] = _by_name(
     IidPartition,

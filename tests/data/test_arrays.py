@@ -248,6 +248,7 @@ def test_every_data_set_and_partition_has_its_line() -> None:
         "digits",
         "mnist",
         "synthetic",
+        "heavy_tails",
         "visits",
         "schools",
         "csv",
