@@ -26,13 +26,15 @@ Aggregate = Callable[[Mapping[str, Tensor], Public, Sequence[int]], Mapping[str,
 class Progress(NamedTuple):
     """The model that the server would return after `rounds` rounds, (d,).
 
-    `participants` silos are asked next, or were last; `last` is the round that came before.
+    `participants` silos are asked next, or were last; `last` is the round that came before. `clip` is that of
+    the round that comes, where it is chosen as the run goes.
     """
 
     rounds: int
     answer: Tensor
     participants: int
     last: Kept | None = None
+    clip: float | None = None
 
 
 class Kept(NamedTuple):
@@ -104,7 +106,7 @@ def run(
             )
         hold = step.participants == "hold" and r > 0
         members = rounds[r] if held is None or not hold else [m for m in rounds[r] if m in held]
-        yield Progress(r, step.answer, len(members), kept)
+        yield Progress(r, step.answer, len(members), kept, step.clip)
         kept = _round(r, step.broadcast, members, public, link, aggregate, journal)
         if not hold:
             held = frozenset(kept.members) if len(kept.members) < len(members) else None

@@ -48,9 +48,9 @@ def network_sum(
 ) -> Tensor:
     """Sum over the records of clip(term); arguments and result as in `silos.records.clipped_sum`."""
     total = torch.zeros(len(block.members), problem.dimension, dtype=torch.float64)
+    whole = block.whole
     for silos, _, mask, found in _terms(problem, block, points):
-        bound = _own(clip, silos, problem.device)
-        total[silos] += _sum(found, problem, mask, bound, seen, block.whole).cpu()
+        total[silos] += _sum(found, problem, mask, _own(clip, silos, problem.device), seen, whole).cpu()
     return total
 
 

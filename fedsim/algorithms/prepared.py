@@ -185,7 +185,7 @@ class Prepared:
                 return _original(stop.value, transform)
             broadcast, answer = step.broadcast, _original(step.answer, transform)
             broadcast = {**broadcast, **asked, "prepared by": transform.flatten()}
-            sent = yield Round(broadcast, answer, step.participants)
+            sent = yield replace(step, broadcast=broadcast, answer=answer)
 
     def silo(self, problem: Any, broadcast: Message, ask: Asker, memory: Memory) -> Message:
         """{"h": answers of a stage's queries, side by side}, or the algorithm's message on features T x."""

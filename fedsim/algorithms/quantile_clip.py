@@ -32,7 +32,6 @@ from fedsim.protocol.contract import (
     Public,
     PublicProblem,
     Query,
-    Round,
     ServerHalf,
 )
 from fedsim.protocol.plan import Ask, Plan
@@ -106,7 +105,8 @@ class QuantileClipped:
 
     def server(self, w: Tensor, problem: PublicProblem, public: Public, rng: Generator) -> ServerHalf:
         """The algorithm's rounds, each sent the clip too."""
-        rule, clip, factor, rose = self.rule, self.rule.start, 2.0, None
+        rule, clip = self.rule, w.new_tensor([self.rule.start])
+        factor, last = clip.new_full((1,), 2.0), clip.new_zeros(1)
         rounds, sent, r = self.inner.server(w, problem, public, rng), cast(Any, None), 0
         while True:
             try:
@@ -116,16 +116,16 @@ class QuantileClipped:
                     hint = f"at most the run's {r} rounds"
                     raise Refused(f"clip_norm.rounds is {rule.rounds}; {hint}") from None
                 return cast("Tensor", stop.value)
-            name = COUNTED if r < rule.rounds else CLIP
-            broadcast = {**step.broadcast, name: w.new_tensor([clip])}
-            sums = yield Round(broadcast, step.answer, step.participants)
+            broadcast = {**step.broadcast, COUNTED if r < rule.rounds else CLIP: clip}
+            told = float(clip) if clip.numel() == 1 else None  # of runs side by side there are several
+            sums = yield replace(step, broadcast=broadcast, clip=told)
             if r < rule.rounds:
-                above = float(sums[LONGER]) - (1 - rule.quantile)
+                above = sums[LONGER] - (1 - rule.quantile)
                 noise = self._ratio * public.mean_noise / math.sqrt(sums.share)
-                if abs(above) > noise:
-                    factor = factor if rose in (None, above > 0) else math.sqrt(factor)
-                    rose = above > 0
-                    clip = min(max(clip * (factor if rose else 1 / factor), _LEAST), _MOST)
+                way = (above.sign() * (above.abs() > noise)).nan_to_num(0.0)  # 1 up, -1 down, 0 neither
+                factor = factor.where(way * last >= 0, factor.sqrt())
+                last = last.where(way == 0, way)
+                clip = (clip * factor**way).clamp(_LEAST, _MOST)
             sent = Combined({key: value for key, value in sums.items() if key != LONGER}, sums.share)
             r += 1
 
@@ -150,7 +150,8 @@ class QuantileClipped:
             counts.append(first)
             return tuple(answers) if len(answers) > 1 else answers[0]
 
-        inner = cast(Algorithm, replace(cast(Any, self.inner), clip_norm=float(clip)))
+        own_clip = float(clip) if clip.numel() == 1 else clip
+        inner = cast(Algorithm, replace(cast(Any, self.inner), clip_norm=own_clip))
         message = inner.silo(problem, rest, cast(Asker, asked), memory)
         if counted is None:
             return message

@@ -23,7 +23,7 @@ from fedsim.measure.evaluator import Evaluator
 from fedsim.measure.metrics import asked_of
 from fedsim.protocol.plan import Admitted, Statement, Terms
 from fedsim.report.outcome import Deployed, Outcome, Results, TrialResult, value
-from fedsim.report.record import AskedSilo, BaselineMeasurement, Evaluated, Measurement
+from fedsim.report.record import AskedSilo, BaselineMeasurement, ChosenClip, Evaluated, Measurement
 from fedsim.scenario.metric import METRICS
 from fedsim.scenario.resolve import Resolved
 from fedsim.wire.messages import Admission, Closed, Offer
@@ -105,6 +105,7 @@ class History:
         self._admitted = {n: admitted_of(resolved, offers[n], admissions[n]) for n in resolved.names}
         self._total, self._start = len(resolved.trace.plan.rounds), time.perf_counter()
         self._asked: list[AskedSilo] = []
+        self._clips: list[ChosenClip] = []
         self._seconds: list[float | None] = []
         self._results, self.model = Results(), Tensor()
 
@@ -117,6 +118,8 @@ class History:
             why = dict.fromkeys(names[m] for m in last.members) | left_out
             asked = (AskedSilo(0, name, progress.rounds - 1, last.broadcast, why[name]) for name in why)
             self._asked.extend(asked)
+        if progress.clip is not None:
+            self._clips.append(ChosenClip(0, progress.rounds + 1, progress.clip))
         count = progress.participants if last is None else len(last.members)
         measurement = self._measured(progress.rounds, progress.answer, count)
         if measurement is not None:
@@ -153,7 +156,7 @@ class History:
         described = self._test if self._test is not None and isinstance(data, Elsewhere) else data
         made = declared_recipe(described, outline.num_features, outline.num_classes)
         fitted = None if made is None else Fitted(made)
-        rows = [*self._asked, *self._naive(), *evaluation.rows]
+        rows = [*self._asked, *self._clips, *self._naive(), *evaluation.rows]
         self._results.finish(TrialResult(0, {"private": self.model}, statements, rows, fitted))
         receipts = {name: each.receipt for name, each in closed.items()} | dict(evaluation.receipts)
         said = [*self._versions(), *remarks, *evaluation.remarks]

@@ -74,11 +74,13 @@ class Round:
         broadcast: what every participating silo receives; each tensor (d,).
         answer: the model that the server would return now, (d,): evaluated, never sent.
         participants: "resample" draws the participating silos anew, "hold" keeps the last ones.
+        clip: the round's clip where it is chosen as the run goes: reported, never sent as such.
     """
 
     broadcast: Message
     answer: Tensor
     participants: Literal["resample", "hold"] = "resample"
+    clip: float | None = None
 
 
 @dataclass(frozen=True)

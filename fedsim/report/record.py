@@ -124,6 +124,14 @@ class ClippedRound(NamedTuple):
     median_norm: float
 
 
+class ChosenClip(NamedTuple):
+    """The clip of a round, made of noisy answers: public."""
+
+    trial: int
+    round: int
+    clip: float
+
+
 class SiloSpend(NamedTuple):
     """Epsilon of a silo's answers up to and including a round, counted from 1; None is infinite."""
 
@@ -234,6 +242,7 @@ TABLES: dict[str, type[Any]] = {
     "evaluation": Evaluated,
     "ledger": LedgerRow,
     "clipping": ClippedRound,
+    "clips": ChosenClip,
     "spend": SiloSpend,
     "statements": SiloStatement,
     "asked": AskedSilo,

@@ -59,6 +59,7 @@ def summarise(outcome: Outcome) -> Summary:
         "heterogeneity": outcome.heterogeneity and Heterogeneity(**outcome.heterogeneity),
         "objective": _objective(outcome),
         "clipping": _clipping(outcome),
+        "chosen_clips": _chosen_clips(outcome),
     }
     return Summary(
         format=FORMAT,
@@ -124,6 +125,15 @@ def _clipping(outcome: Outcome) -> Clipping | None:
         note="made of training records without noise, in simulation only: a federation would have to query "
         "for it",
     )
+
+
+def _chosen_clips(outcome: Outcome) -> list[float]:
+    rule = outcome.resolved.scenario.algorithm.private_clip
+    by_round: dict[int, list[float]] = {}
+    for row in outcome.results.rows(record.ChosenClip):
+        if rule is not None and row.round <= rule.rounds + 1:
+            by_round.setdefault(row.round, []).append(row.clip)
+    return [fmean(clips) for _, clips in sorted(by_round.items())]
 
 
 def _deployment(outcome: Outcome, deployed: Deployed) -> Deployment:

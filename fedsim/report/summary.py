@@ -426,6 +426,7 @@ class Summary(Part):
     heterogeneity: Heterogeneity | None = None
     objective: Objective | None = None
     clipping: Clipping | None = None
+    chosen_clips: list[float] = []  # by round, means of trials, until they stay as they are
     deployment: Deployment | None = None
     parameters: Parameters | None = None
     privacy: Privacy

@@ -329,6 +329,7 @@ def remarks(summary: Summary) -> list[str]:
         + costs_lines(summary.costs, automatic)
         + (objective(summary, summary.objective) if summary.objective else [])
         + (_clipping(summary.clipping) if summary.clipping else [])
+        + (_chosen(summary.chosen_clips) if summary.chosen_clips else [])
         + _participation(summary.participation)
         + (_deployment(summary.deployment, summary.rounds) if summary.deployment else [])
         + (_heterogeneity(summary.heterogeneity) if summary.heterogeneity else [])
@@ -374,6 +375,15 @@ def _clipping(part: Clipping) -> list[str]:
         f"the clip shortens {part.clipped:.0%} of the terms in the last tenth of the rounds; {norm} "
         "(simulation only, not private)"
     ]
+
+
+_MOST_CLIPS = 20
+
+
+def _chosen(clips: list[float]) -> list[str]:
+    shown = [f"{clip:.3g}" for clip in clips[:_MOST_CLIPS]]
+    rest = [f"... {clips[-1]:.3g}"] if len(clips) > _MOST_CLIPS else []
+    return [f"clip by round, chosen privately: {', '.join([*shown, *rest])}; it stays at the last"]
 
 
 def _participation(part: Participation) -> list[str]:

@@ -290,6 +290,11 @@ def _with_count_noise(resolved: Resolved, rule: QuantileClip) -> Resolved:
         field = "sigma" if privacy.sigma is not None else "calibration"
         hint = "calibration accountant or a noise_multiplier: clip_norm changes as the run goes"
         raise InputError(f"scenario.privacy.{field}", getattr(privacy, field), hint)
+    if MECHANISMS[privacy.mechanism].sums_only:
+        hint = (
+            "gaussian: secure aggregation adds up answers of one size, and clip_norm counts beside gradients"
+        )
+        raise InputError("scenario.privacy.mechanism", privacy.mechanism, hint)
     unit = privacy.unit
     if isinstance(unit, Person) and not unit.weighted:
         hint = f"limit or smooth: clip_norm counts records' gradients, and bound {unit.bound} clips persons'"

@@ -71,6 +71,7 @@ class Trial:
         self._models: dict[Variant, Tensor] = {}
         self._own: dict[Variant, Tensor] = {}  # own models, (silos, d)
         self._clipped: list[Alternative] = []
+        self._clips: list[record.ChosenClip] = []
         self._estimates: list[Evaluated] = []
         self._events = self._run()
         self.finished = False
@@ -183,6 +184,8 @@ class Trial:
         spent, start = 0.0, time.perf_counter()
         for progress in going:
             self._models[variant] = progress.answer
+            if progress.clip is not None and variant != "nonprivate":
+                self._clips.append(record.ChosenClip(self._trial, progress.rounds + 1, progress.clip))
             if progress.rounds % every == 0 or progress.rounds == last:
                 spent += time.perf_counter() - start
                 yield self._measured(variant, progress, spent, progress.rounds == last)

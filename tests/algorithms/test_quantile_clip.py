@@ -19,6 +19,12 @@ from fedsim.protocol.batch import FULL, Fresh, Subsample
 from fedsim.protocol.contract import Combined
 from fedsim.protocol.dryrun import dry_run
 from fedsim.protocol.limits import LIMITS
+from fedsim.report.outcome import Results
+from fedsim.report.record import ChosenClip
+from fedsim.report.texts import remarks
+from fedsim.scenario.load import parse
+from fedsim.scenario.resolve import resolve
+from fedsim.simulation.trial import execute
 
 SGD = NoisyMinibatchSGD(num_rounds=20, step_size=0.5, clip_norm=1.0)
 RULE = QuantileClip(quantile=0.75, rounds=8, share=0.1)
@@ -126,6 +132,9 @@ def scenario(clip_norm, **more):
 
 
 CHOSEN = {"quantile": 0.75, "rounds": 6, "share": 0.1}
+PUBLIC = {"name": "linear_regression", "public": {"weight": 0.1, "precondition": True}}
+VISITS = {"data": {"name": "visits"}, "problem": "logistic_regression", "privacy__epsilon": 8}
+PUBLIC_DATA = {"name": "synthetic", "link": "linear", "rows": 200, "features": 3, "seed": 1}
 
 
 def test_a_run_costs_its_budget_and_no_more():
@@ -160,12 +169,45 @@ def test_bad_fields_are_named(clip, field, right):
     ("more", "why"),
     [
         ({"algorithm__parameters": "theorem"}, "algorithm.parameters: 'theorem': given"),
+        (
+            {"privacy": {"mechanism": "summed_gaussian", "honest_fraction": 1.0, "epsilon": 8}},
+            "privacy.mechanism: 'summed_gaussian'",
+        ),
+        ({**VISITS, "privacy__unit": "person"}, "privacy.unit.bound: 'clip': limit or smooth"),
+        ({"problem": PUBLIC, "public": PUBLIC_DATA}, "clip_norm: .*a number where the server weighs public"),
         ({"privacy": {"calibration": "sigma", "sigma": 1.0, "epsilon": 8}}, "privacy.sigma: 1"),
     ],
 )
 def test_what_is_made_for_one_clip_is_refused(more, why):
     with pytest.raises(InputError, match=why):
         fedsim.price(scenario(CHOSEN, **more))
+
+
+def test_the_report_has_the_clip_of_each_round():
+    results = Results()
+    execute(resolve(parse(scenario(CHOSEN, trials=2))), results, lambda measurement: None)
+    rows = results.rows(ChosenClip)
+    assert [(row.trial, row.round) for row in rows] == [(t, r) for t in (0, 1) for r in range(1, 13)]
+    by_round = np.array([row.clip for row in rows]).reshape(2, 12)
+    assert (by_round[:, 6:] == by_round[:, 6:7]).all()
+    run = fedsim.simulate(scenario(CHOSEN, trials=2), progress=False)
+    assert run.summary.chosen_clips == pytest.approx(by_round.mean(0)[:7].tolist())
+    (line,) = [line for line in remarks(run.summary) if line.startswith("clip by round")]
+    assert f"{run.summary.chosen_clips[-1]:.3g}; it stays at the last" in line
+    assert not fedsim.simulate(scenario(1.0), progress=False).summary.chosen_clips
+
+
+def test_a_kept_scenario_is_the_same_run(tmp_path):
+    run = fedsim.simulate(scenario(CHOSEN), progress=False)
+    run.save(tmp_path / "run")
+    again = fedsim.simulate(tmp_path / "run" / "scenario.yaml", progress=False)
+    assert np.array_equal(run.model, again.model)
+
+
+def test_stages_of_preparation_may_come_first():
+    prepare = [{"name": "standardise", "share": 0.1, "clip": 4.0}]
+    run = fedsim.simulate(scenario(CHOSEN, prepare=prepare), progress=False)
+    assert len(set(run.summary.chosen_clips)) > 2
 
 
 def test_algorithms_without_a_gradients_clip_are_refused():

@@ -81,6 +81,25 @@ def test_a_worst_pair_attains_most_of_the_epsilon(name):
     assert 0.7 * EPSILON <= max(row["attained"] for row in found.silos) <= EPSILON
 
 
+@pytest.mark.slow
+def test_a_run_that_finds_its_clip_attains_its_epsilon_and_no_more():
+    clip = {"quantile": 0.75, "rounds": 6, "share": 0.3}
+    scenario = {
+        "name": "audited",
+        "seed": 3,
+        "data": {"name": "synthetic", "link": "linear", "rows": 600, "features": 3},
+        "partition": {"name": "iid", "num_partitions": 3},
+        "problem": "linear_regression",
+        "algorithm": {"name": "noisy_minibatch_sgd", "num_rounds": 12, "step_size": 0.3, "clip_norm": clip},
+        "privacy": {"epsilon": [1, 3, 8]},
+    }
+    found = fedsim.audit(scenario)
+    assert not found.broken
+    for row, epsilon in zip(found.silos, (1, 3, 8), strict=True):
+        assert row["sensitivity_ratio"] <= 1 + 1e-6
+        assert 0.7 * epsilon <= row["attained"] <= epsilon
+
+
 DRAWS, DELTA = 20_000, 1e-5
 
 

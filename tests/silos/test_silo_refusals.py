@@ -99,6 +99,7 @@ def test_malformed_offers_leave_nothing_in_memory():
     assert refused_offer("one") == refused_offer("another")
 
 
+QUANTILE = {"quantile": 0.9, "rounds": 3, "share": 0.1}
 OFFERS: dict[str, tuple[str, Any, str]] = {
     "an unlimited budget": ("epsilon", "unlimited", "offer.epsilon: 'unlimited': "),
     "no budget": ("epsilon", 0.0, "offer.epsilon: 0.0: "),
@@ -119,6 +120,13 @@ OFFERS: dict[str, tuple[str, Any, str]] = {
         "algorithm",
         {"name": "noisy_minibatch_sgd", "parameters": "theorem"},
         "the theorem does not set it",
+    ),
+    "a quantile of one": ("algorithm.clip_norm", QUANTILE | {"quantile": 1.0}, "clip_norm.quantile: 1.0: "),
+    "half and more for a clip": ("algorithm.clip_norm", QUANTILE | {"share": 0.6}, "clip_norm.share: 0.6: "),
+    "a clip sought for too long": (
+        "algorithm.clip_norm",
+        QUANTILE | {"rounds": 7},
+        "offer: algorithm.clip_norm.rounds: 7: at most the algorithm's 6 rounds",
     ),
     "a problem that is not listed": ("problem.name", "linear_regression", "does not allow problem"),
     "a network of a million by a million": ("problem", MLP, "dimension 1000009000002 exceeds"),
