@@ -3,9 +3,10 @@
 In each of the first r rounds silos also answer how many of their records have a gradient longer than the
 clip C, at the round's first gradient's point and on its batch. Of the noisy share the server makes the next
 C: one number for all silos, public, made of noisy answers, so that it costs nothing more. A bisection of
-log C: it goes up where more than 1 - q are longer, and down where fewer are, by a factor of 2 until it turns,
-and by the root of the last factor after each turn; where the share is within its noise's deviation of
-1 - q it stays. Only the sign of what is measured counts, so that no noise moves C by more than that factor.
+log C: it goes down where fewer than 1 - q are longer, and up where more are by two deviations of the noise,
+since a clip that is too large costs noise in proportion, and one that is too small little; else it stays. The
+factor is 2 until it turns, and the root of the last one after each turn. Only the sign of what is measured
+counts, so that no answer moves C by more.
 
 Counts of +-1 with steps in proportion: Andrew, Thakkar, McMahan and Ramaswamy, Differentially Private
 Learning with Adaptive Clipping, NeurIPS 2021. With few rounds a bisection is there sooner.
@@ -42,6 +43,7 @@ if TYPE_CHECKING:  # a refused scenario does without
 
 CLIP, COUNTED = "clip", "clip that is counted against"  # names of broadcasts' arrays
 _LEAST, _MOST = 1e-6, 1e6  # silos' limits
+_SURE = 2.0  # deviations of the noise
 Number = Annotated[float, Field(ge=_LEAST, le=_MOST)]
 
 
@@ -122,7 +124,7 @@ class QuantileClipped:
             if r < rule.rounds:
                 above = sums[LONGER] - (1 - rule.quantile)
                 noise = self._ratio * public.mean_noise / math.sqrt(sums.share)
-                way = (above.sign() * (above.abs() > noise)).nan_to_num(0.0)  # 1 up, -1 down, 0 neither
+                way = (above > _SURE * noise).to(w.dtype) - (above < 0).to(w.dtype)  # up 1, down -1, or 0
                 factor = factor.where(way * last >= 0, factor.sqrt())
                 last = last.where(way == 0, way)
                 clip = (clip * factor**way).clamp(_LEAST, _MOST)

@@ -75,7 +75,7 @@ def test_no_answer_moves_it_by_more_than_a_factor_of_two(said):
 def test_a_share_within_its_noise_leaves_it():
     noise = replace(public_of(SIZES), noise_multipliers=torch.full((3,), 5.0, dtype=torch.float64)).mean_noise
     rule = replace(RULE, noise_ratio=2.0)
-    for above, moved in ((0.9, False), (1.1, True), (-0.9, False), (-1.1, True)):
+    for above, moved in ((0.1, False), (1.9, False), (2.1, True), (-0.1, True)):
         clips = searched(rule, lambda clip, above=above: 0.25 + above * 2.0 * noise, noise=5.0)
         assert (clips[-1] != 1.0) == moved
 
