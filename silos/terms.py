@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from math import inf
 
 import numpy as np
 import torch
@@ -222,13 +223,15 @@ def _longer(options: Options, problem: Problem, block: Block, points: Points, cl
         scores = block.scores(problem, w, keep=True)
         slope = coefficient(problem, scores, block.target, block.inverse_norm)
         length = slope.abs() if slope.dim() == 2 else slope.square().sum(-1).sqrt()
-        long = (length > most * block.inverse_norm) & length.isfinite() & (block.inverse_norm > 0)
+        long = (length > most * block.inverse_norm) & (length < inf) & (block.inverse_norm > 0)
         long = long if block.mask is None else long & (block.mask > 0)
     else:
         from silos.network import lengths
 
         length = lengths(problem, block, w)
-        long = (length > most) & length.isfinite()
+        long = (length > most) & (length < inf)
+    if block.person is None:
+        return torch.count_nonzero(long, 1).double().unsqueeze(1)
     return (long * block.part).sum(1, keepdim=True)
 
 
