@@ -97,7 +97,7 @@ def main(out: Path) -> None:
                 "strong_convexity": 0.0,
                 "batch": {"sampler": "fresh", "fraction": 1 / R},
             }
-            for R, step in product((5, 10, 20), (0.1, 0.3, 0.6))
+            for R, step in product((2, 5, 10), (0.02, 0.05, 0.1, 0.3))
         ]
         moment = {"assumptions": {"moment": 2, "moment_bound": 10}}
         add({"what": "theorem, one pass", "epsilon": epsilon, **tuned(one_pass, epsilon, **moment)})

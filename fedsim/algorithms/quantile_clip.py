@@ -119,8 +119,8 @@ class QuantileClipped:
                     raise Refused(f"clip_norm.rounds is {rule.rounds}; {hint}") from None
                 return cast("Tensor", stop.value)
             broadcast = {**step.broadcast, COUNTED if r < rule.rounds else CLIP: clip}
-            told = float(clip) if clip.numel() == 1 else None  # of runs side by side there are several
-            sums = yield replace(step, broadcast=broadcast, clip=told)
+            shown = float(clip) if clip.numel() == 1 else None  # of runs side by side there are several
+            sums = yield replace(step, broadcast=broadcast, clip=shown)
             if r < rule.rounds:
                 above = sums[LONGER] - (1 - rule.quantile)
                 noise = self._ratio * public.mean_noise / math.sqrt(sums.share)
