@@ -110,6 +110,7 @@ class Trial:
         yield from (record.BaselineMeasurement(trial, *row) for row in self._evaluate.baselines())
         yield from (record.BaselineMeasurement(trial, *row) for row in self._clipped)
         yield from self._estimates
+        yield from self._clips
         yield from (record.Warned(trial, text) for text in self._warnings)
         if self._most is not None:
             yield record.Counted(trial, self._most)
