@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from math import inf
 from typing import Any
 
+from fedsim.common.serialise import finite
 from fedsim.privacy.registry import MECHANISMS, NONE
 from fedsim.privacy.rounding import shown_down, shown_up
 from fedsim.problems.network import NeuralNetwork
@@ -280,7 +281,7 @@ def price(
     evaluated: Sequence[Admitted] = (),
 ) -> PriceStatement:
     """The cost of an admitted plan, with dp-accounting's `verified` epsilons and `evaluated` admissions."""
-    more = [{"epsilon_dp_accounting": each} for each in verified]
+    more = [{"epsilon_dp_accounting": finite(each)} for each in verified]
     silos, parts = admitted_rows(resolved, admitted, more, evaluated), how(resolved)
     return PriceStatement(
         scenario=resolved.scenario.name,

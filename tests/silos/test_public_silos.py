@@ -1,5 +1,6 @@
 """Silos whose records are public, beside private ones: neither clip nor noise, price nor guarantee."""
 
+import json
 import math
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ from silos.admission import admit, price
 from silos.entropy import SeededEntropy
 from silos.gate import Gate, lay_out
 from tests.support.helpers import DELTA, LIMITS, drive, plan_of, public_of, silos_of
-from tests.support.scenarios import BASE, changed
+from tests.support.scenarios import BASE, changed, run, write
 
 SIZES = (12, 9, 15)
 PUBLIC = (True, False, False)
@@ -117,19 +118,29 @@ def with_public(**changes: Any) -> dict[str, Any]:
 
 
 def test_the_report_says_that_nothing_is_guaranteed_to_a_public_silo(tmp_path: Path) -> None:
-    run = fedsim.simulate(with_public(), progress=False)
+    found = fedsim.simulate(with_public(), progress=False)
     before = fedsim.simulate(changed(BASE, {"trials": 1}), progress=False).summary.privacy
-    own, *others = run.summary.privacy.silos
+    own, *others = found.summary.privacy.silos
     assert own.guarantee == "no guarantee: public"
     assert (own.epsilon_guaranteed, own.epsilon_budget, own.noise_multiplier) == (None, None, 0.0)
     assert [each.tree() for each in others] == [each.tree() for each in before.silos[1:]]
-    assert any(NAMES[0] in line for line in run.summary.privacy.notices)
-    assert run.summary.privacy.persons is not None
-    assert run.summary.privacy.persons.rows == before.persons.rows  # type: ignore[union-attr]
-    assert "no guarantee: public" in str(silo_table(run.summary.privacy.silos, 50).rows[0])
-    run.save(tmp_path / "run")
+    assert any(NAMES[0] in line for line in found.summary.privacy.notices)
+    assert found.summary.privacy.persons is not None
+    assert found.summary.privacy.persons.rows == before.persons.rows  # type: ignore[union-attr]
+    assert "no guarantee: public" in str(silo_table(found.summary.privacy.silos, 50).rows[0])
+    found.save(tmp_path / "run")
     assert "no guarantee: public" in (tmp_path / "run" / "report.html").read_text()
     assert '"guarantee": "no guarantee: public"' in (tmp_path / "run" / "summary.json").read_text()
+
+
+def test_a_price_is_verified_and_converted_beside_a_public_silo(tmp_path: Path) -> None:
+    path = write(tmp_path, with_public())
+    found = json.loads(run("privacy", path, "--verify", "--conversions", "--json").stdout)
+    own, other, _ = found["silos"]
+    assert own["guarantee"] == "no guarantee: public"
+    assert own["epsilon_dp_accounting"] is None
+    assert other["epsilon_dp_accounting"] == pytest.approx(other["epsilon_guaranteed"], rel=1e-3)
+    assert [each["name"] for each in found["conversions"]["silos"]] == NAMES[1:]
 
 
 def test_terms_of_a_public_silo_are_not_counted_as_clipped() -> None:
