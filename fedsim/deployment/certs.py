@@ -37,9 +37,8 @@ AUTHORITY_DAYS, SERVER_DAYS = 3650, 397
 SECRET, SHARED = 0o600, 0o444
 LOCAL = ("localhost", "127.0.0.1", "::1")
 _NAME = re.compile(r"(?=.{1,64}$)[A-Za-z0-9]([A-Za-z0-9 .,&'()+_-]*[A-Za-z0-9._)-])?")
-_HOST = re.compile(
-    r"(?=.{1,253}$)[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?)*"
-)
+_LABEL = "[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?"
+_HOST = re.compile(rf"(?=.{{1,253}}$){_LABEL}(\.{_LABEL})*")
 _TAKEN = ("authority", "server", "shuffler", "run", "README")
 _A_FOLDER = f"at most 64 letters, digits, spaces and .,&'()+_-, and none of {', '.join(_TAKEN)}"
 _SKEW = timedelta(hours=1)  # clocks that are behind accept a certificate that was made just now
@@ -143,7 +142,7 @@ def _authority(directory: Path) -> tuple[Key, x509.Certificate]:
     made = (
         _blank(name, name, key, AUTHORITY_DAYS)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(_usage(signs_certificates=True), critical=True)
+        .add_extension(_usage(signs=True), critical=True)
         .sign(key, hashes.SHA256())
     )
     _write(key_file, _private_pem(key), SECRET)
@@ -175,7 +174,7 @@ def _server(
     made = (
         _blank(name, issuer.subject, key, days)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(_usage(signs_certificates=False), critical=True)
+        .add_extension(_usage(signs=False), critical=True)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
         .add_extension(x509.SubjectAlternativeName(names), critical=False)
         .add_extension(authority_id, critical=False)
@@ -194,12 +193,10 @@ def _blank(subject: x509.Name, issuer: x509.Name, key: Key, days: int) -> x509.C
     )
 
 
-def _usage(signs_certificates: bool) -> x509.KeyUsage:
+def _usage(signs: bool) -> x509.KeyUsage:
     others = "content_commitment key_encipherment data_encipherment key_agreement encipher_only decipher_only"
-    signs = {"key_cert_sign": signs_certificates, "crl_sign": signs_certificates}
-    return x509.KeyUsage(
-        digital_signature=not signs_certificates, **signs, **dict.fromkeys(others.split(), False)
-    )
+    unused = dict.fromkeys(others.split(), False)
+    return x509.KeyUsage(digital_signature=not signs, key_cert_sign=signs, crl_sign=signs, **unused)
 
 
 def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
@@ -264,10 +261,8 @@ def _write(file: Path, data: bytes, mode: int, replace: bool = False) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
     if file.exists() and not replace:
         return
-    with (
-        atomic_file(file) as draft,
-        os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as out,
-    ):
+    new = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+    with atomic_file(file) as draft, os.fdopen(os.open(draft, new, mode), "wb") as out:
         os.fchmod(out.fileno(), mode)  # whatever the umask
         out.write(data)
 

@@ -148,9 +148,8 @@ class History:
         """The run's results; `unstated` says why the silos that are not in `closed` gave no statement."""
         odd = {name: why for name, each in closed.items() if (why := self._odd(name, each))}
         reasons = {**unstated, **odd}
-        statements = [
-            self._statement(name, None if name in reasons else closed[name]) for name in self._resolved.names
-        ]
+        said = {name: each for name, each in closed.items() if name not in reasons}
+        statements = [self._statement(name, said.get(name)) for name in self._resolved.names]
         # The preparation that scenario or test records declare: public, all that the server knows.
         outline, data = self._resolved.outline, self._resolved.scenario.data
         described = self._test if self._test is not None and isinstance(data, Elsewhere) else data
@@ -159,11 +158,10 @@ class History:
         rows = [*self._asked, *self._clips, *self._naive(), *evaluation.rows]
         self._results.finish(TrialResult(0, {"private": self.model}, statements, rows, fitted))
         receipts = {name: each.receipt for name, each in closed.items()} | dict(evaluation.receipts)
-        said = [*self._versions(), *remarks, *evaluation.remarks]
-        deployed, admitted = self._deployed(reasons, receipts, said), tuple(self._admitted.values())
-        return Outcome(
-            self._resolved, self._results, seconds, False, None, admitted, deployed, evaluation.admitted
-        )
+        lines = [*self._versions(), *remarks, *evaluation.remarks]
+        deployed, admitted = self._deployed(reasons, receipts, lines), tuple(self._admitted.values())
+        ended = seconds, False, None, admitted, deployed, evaluation.admitted
+        return Outcome(self._resolved, self._results, *ended)
 
     def _naive(self) -> list[BaselineMeasurement]:
         """The majority class or the mean of the public test records: the best model without features."""
@@ -195,9 +193,7 @@ class History:
     def _asked_of(self, name: str) -> dict[int, AskedSilo]:
         return {row.round: row for row in self._asked if row.silo == name and row.left_out != NOT_ASKED}
 
-    def _deployed(
-        self, unstated: Mapping[str, str], receipts: Mapping[str, str], remarks: Sequence[str]
-    ) -> Deployed:
+    def _deployed(self, why: Mapping[str, str], receipts: Mapping[str, str], said: Sequence[str]) -> Deployed:
         admissions = self._admissions
         notices = [
             f"silo {name}: {shown(line)}"
@@ -210,11 +206,11 @@ class History:
             min_silos=self._silos.least,
             round_seconds=tuple(self._seconds),
             absent=self._absent,
-            unstated=unstated,
+            unstated=why,
             receipts=receipts,
             identities={name: key.hex() for name, key in self._silos.identities.items()},
             measured=self._evaluate is not None,
-            remarks=tuple(remarks),
+            remarks=tuple(said),
             unmeasured=UNMEASURED if self._evaluate else (NO_TEST, *UNMEASURED),
         )
 
@@ -264,10 +260,8 @@ def public_evaluator(test: Dataset, resolved: Resolved) -> Evaluator:
     if features.shape[1] != outline.num_features:
         hint = f"{outline.num_features} prepared features, as the silos have, the intercept included"
         raise InputError("federation.test", f"{features.shape[1]} features", hint)
-    if (
-        bool(outline.num_classes) != np.issubdtype(target.dtype, np.integer)
-        or source.num_classes > outline.num_classes
-    ):
+    of_classes = np.issubdtype(target.dtype, np.integer)
+    if bool(outline.num_classes) != of_classes or source.num_classes > outline.num_classes:
         hint = f"a target of {outline.num_classes} classes" if outline.num_classes else "a target of numbers"
         raise InputError("federation.test", f"{source.num_classes} classes", hint)
     if source.groups not in ((), outline.groups):

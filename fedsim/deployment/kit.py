@@ -59,10 +59,8 @@ def _records(known: Federation) -> str:
     """The draft of the section `records`: as the public test records, where they are a table."""
     if not isinstance(known.test, TableData):
         return _TABLE
-    tree = known.test.model_dump(mode="json", by_alias=True, exclude_defaults=True) | {
-        "name": known.test.name,
-        "path": "<records.csv>",
-    }
+    tree = known.test.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+    tree |= {"name": known.test.name, "path": "<records.csv>"}
     if isinstance(known.test.columns, Path):
         tree["schema"] = "schema.yaml"
     return "".join(f"  {line}\n" for line in to_yaml(tree).splitlines()).rstrip()

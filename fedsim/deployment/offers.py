@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 
 from fedsim.common.errors import InputError, Refused
 from fedsim.common.plugins import short
@@ -68,12 +69,8 @@ def offers_of(
     run needs secure aggregation, and there is no roster; Refused if a silo cannot afford such a run.
     """
     scenario, outline = resolved.scenario, resolved.outline
-    shape = Shape(
-        sizes=outline.sizes,
-        num_features=outline.num_features,
-        num_classes=outline.num_classes,
-        num_groups=len(outline.groups),
-    )
+    told = {name: getattr(outline, name) for name in ("sizes", "num_features", "num_classes")}
+    shape = Shape(**told, num_groups=len(outline.groups))
     # A theorem's numbers are filled in, and are given from here on.
     algorithm = scenario.algorithm.model_dump(mode="json", exclude_none=True) | {"parameters": "given"}
     problem = scenario.problem.model_dump(mode="json", exclude_none=True)
@@ -118,34 +115,23 @@ def _noise(
     resolved: Resolved, own: Sequence[Sequence[int]], roster: Roster | None
 ) -> list[tuple[float | None, Pooled | None]]:
     """Each silo's noise multiplier, where it is given, and its part in sums."""
-    given, sums = resolved.noise_multipliers, resolved.sums
+    given, sums, privacy = resolved.noise_multipliers, resolved.sums, resolved.scenario.privacy
     if sums is None:
         return [(None if given is None else given[i], None) for i in range(len(own))]
     if roster is None:
-        name = resolved.scenario.privacy.mechanism
-        raise InputError("scenario.privacy.mechanism", name, "one with which a silo answers for itself")
+        hint = "one with which a silo answers for itself"
+        raise InputError("scenario.privacy.mechanism", privacy.mechanism, hint)
     public = zip(resolved.names, resolved.sizes, resolved.epsilons, resolved.deltas, own, strict=True)
     terms = [Terms(*each) for each in public]
     agreed = sums.agreed(resolved.trace.plan, terms, None if given is None else given[0])
-    return [
-        (
-            each.noise_multiplier,
-            Pooled(
-                mechanism=sums.mechanism.name,
-                roster=roster.digest,
-                steps=resolved.scenario.privacy.steps,
-                clip=1.0 if each.share is None else each.share.clip,
-            ),
-        )
-        for each in agreed
-    ]
+    pooled = partial(Pooled, mechanism=sums.mechanism.name, roster=roster.digest, steps=privacy.steps)
+    clips = [1.0 if each.share is None else each.share.clip for each in agreed]
+    return [(own.noise_multiplier, pooled(clip=clip)) for own, clip in zip(agreed, clips, strict=True)]
 
 
 def digest_of(offers: Mapping[str, Offer], rounds: Schedule, evaluate: EvaluateSection | None) -> str:
     """SHA-256 of all that a run depends on, but for its session: 64 hexadecimal digits."""
-    named = {
-        name: offer.model_dump(mode="json", exclude={"session", "head"}) for name, offer in offers.items()
-    }
+    named = {name: own.model_dump(mode="json", exclude={"session", "head"}) for name, own in offers.items()}
     asked = [] if evaluate is None else [evaluate.model_dump(mode="json")]
     return hashlib.sha256(canonical([named, rounds, *asked]).encode()).hexdigest()
 

@@ -79,14 +79,10 @@ class Processes:
     ) -> Child:
         """Start a process that appends what it prints to `log`; Ctrl-C at the terminal does not reach it."""
         mark = _mark(self.mark)
+        own, nothing = {**os.environ, **(environment or {}), FAMILY: mark}, subprocess.DEVNULL
         with log.open("ab") as out:
             process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=out,
-                env={**os.environ, **(environment or {}), FAMILY: mark},
-                start_new_session=True,
+                command, stdin=nothing, stdout=out, stderr=out, env=own, start_new_session=True
             )
         self._children.append(Child(name, log, process, mark))
         return self._children[-1]

@@ -40,10 +40,8 @@ def write_roster(file: Path, shuffler: Path, socket: Path, out: Path, terms: Map
     with writing(out), atomic_file(out) as draft:
         draft.write_text(to_yaml(made.model_dump(mode="json")), encoding="utf-8")
     with writing(file, "FEDERATION"), atomic_file(file) as draft:
-        text = file.read_text(encoding="utf-8")
-        draft.write_text(
-            text.rstrip("\n") + "\n" + to_yaml({"shuffler": relative_to(file, line)}), encoding="utf-8"
-        )
+        text, more = file.read_text(encoding="utf-8"), to_yaml({"shuffler": relative_to(file, line)})
+        draft.write_text(text.rstrip("\n") + "\n" + more, encoding="utf-8")
         load_federation(draft)
     return made
 

@@ -109,15 +109,8 @@ def deploy(
         stack.callback(write_heads, federation.heads, heads)
         gauges = Gauges()
         stack.enter_context(exposed(federation.metrics, f"{ROOT}.metrics", gauges.read))
-        silos = RemoteSilos(
-            channel,
-            federation.identities,
-            federation.deadline,
-            federation.min_silos,
-            federation.patience,
-            heads,
-            say,
-        )
+        known = federation.identities, federation.deadline, federation.min_silos, federation.patience
+        silos = RemoteSilos(channel, *known, heads, say)
         plan, checkpoint = _joined(scenario, federation, roster, silos, old, path, say)
         stack.callback(checkpoint.close)
         record, ended = checkpoint.run, checkpoint.rounds
@@ -299,15 +292,13 @@ def _say_absent(absent: Mapping[str, str], say: Say) -> None:
         say(f"silo {name} takes no part in this run: {reason}")
 
 
-def _rounds(
-    plan: _Plan, history: History, way: tuple[Link, Aggregate], checkpoint: Checkpoint
-) -> Iterator[Step]:
+def _rounds(plan: _Plan, history: History, way: tuple[Link, Aggregate], kept: Checkpoint) -> Iterator[Step]:
     resolved, (link, aggregate) = plan.resolved, way
-    public = resolved.public([checkpoint.admissions[name].noise_multiplier for name in resolved.names])
+    public = resolved.public([kept.admissions[name].noise_multiplier for name in resolved.names])
     seed, problem = resolved.scenario.seed, resolved.problem
     with _resumable():
         asked = resolved.served, problem, public, seed
-        for progress in run(*asked, link, plan.rounds, aggregate, checkpoint):
+        for progress in run(*asked, link, plan.rounds, aggregate, kept):
             yield history.add(progress)
 
 

@@ -141,11 +141,8 @@ def _lifetime(files: Iterable[Path]) -> Lifetime | None:
     own = [each for each in receipts.values() if each.public_key == newest.public_key]
     parts = [[each.charged for each in own if each.part == part] for part in get_args(Part)]
     caps = newest.lifetime.total
-    return Lifetime(
-        dict(caps),
-        {name: max(sum(getattr(each, name) for each in part) for part in parts) for name, _ in caps},
-        len(own),
-    )
+    charged = {name: max(sum(getattr(each, name) for each in part) for part in parts) for name, _ in caps}
+    return Lifetime(dict(caps), charged, len(own))
 
 
 def standing(place: Place, folders: Iterable[Path]) -> dict[str, Any]:

@@ -195,13 +195,10 @@ def _write_prepared(
     own = [each for each in records if each.name in silos]
     named = [labels for each in own if (labels := (each.train_groups, each.test_groups)[part])]
     groups = Labels(np.concatenate([each.codes for each in named]), named[0].names) if named else None
-    write_records(
-        stem.with_suffix(".npz"),
-        np.concatenate([(each.train_features, each.test_features)[part] for each in own]),
-        np.concatenate([(each.train_target, each.test_target)[part] for each in own]),
-        own[0].train_persons if part == 0 else None,
-        groups,
-    )
+    features = np.concatenate([(each.train_features, each.test_features)[part] for each in own])
+    target = np.concatenate([(each.train_target, each.test_target)[part] for each in own])
+    persons = own[0].train_persons if part == 0 else None
+    write_records(stem.with_suffix(".npz"), features, target, persons, groups)
     told = {"name": "npz", "path": f"{stem.name}.npz", "intercept": False}
     told |= {} if groups is None else {"groups": list(groups.names)}
     return told | ({"classes": classes} if classes else {})

@@ -87,7 +87,7 @@ def _start_superlink(processes: Processes, topology: Topology, port: int) -> Chi
 
 def _start_daemons(processes: Processes, topology: Topology, tell: Tell) -> None:
     """A silo that has no ledger yet is enrolled first."""
-    new = [name for name in topology.silos if not topology.ledger(name).exists()]
+    new = _not_enrolled(topology)
     tell(of_words(f"starting {len(topology.silos)} silos, a daemon and a node each; {len(new)} enrol first"))
     enrols = ["--enrol", "--serve"]
     given = {name: [*_daemon(topology, name), *(enrols if name in new else [])] for name in topology.silos}
@@ -109,6 +109,10 @@ def _start(
     each = [json.dumps([f"the {what} of {name}", logs[name], words]) for name, words in given.items()]
     command = [sys.executable, "-m", "fedsim.deployment.forked", modules, *each]
     processes.start(f"the {what}s", command, topology.directory / f"{what}s.log")
+
+
+def _not_enrolled(topology: Topology) -> list[str]:
+    return [name for name in topology.silos if not topology.ledger(name).exists()]
 
 
 def _daemon(topology: Topology, name: str) -> list[str]:
@@ -142,14 +146,10 @@ def enrol_and_pin(topology: Topology) -> None:
     """Enrol the parties that are not enrolled yet, and write the roster into every party's folder. Ended if a
     party could not enrol; with the end of its log.
     """
-    enrolments = {
-        f"the enrolment of {name}": (
-            [sys.executable, "-m", "silos", *_daemon(topology, name), "--enrol"],
-            topology.silo(name) / "daemon.log",
-        )
-        for name in topology.silos
-        if not topology.ledger(name).exists()
-    }
+    enrolments = {}
+    for name in _not_enrolled(topology):
+        command = [sys.executable, "-m", "silos", *_daemon(topology, name), "--enrol"]
+        enrolments[f"the enrolment of {name}"] = command, topology.silo(name) / "daemon.log"
     if not (topology.shuffler / "state" / "released.sqlite").exists():
         command = [*topology.shuffler_command, "--enrol"]
         enrolments["the enrolment of the shuffler"] = command, topology.shuffler / "shuffler.log"

@@ -51,15 +51,8 @@ def main(grid: Grid, context: Context) -> None:
         if step.rounds < step.of and file is not None and stop_of(file).exists():
             raise Refused(f"stopped by its operator after round {step.rounds} of {step.of}")
 
-    deploy(
-        scenario,
-        federation,
-        OnGrid(grid, node_keys(federation)),
-        out,
-        resume=context.run_config.get("resume") is True,
-        observe=observe,
-        say=lambda words: tell(of_words(words)),
-    )
+    channel, resume = OnGrid(grid, node_keys(federation)), context.run_config.get("resume") is True
+    deploy(scenario, federation, channel, out, resume, observe, lambda words: tell(of_words(words)))
 
 
 def _overrides(text: str) -> list[str]:

@@ -126,9 +126,8 @@ class Control:
             roots = root_certificates.read_bytes()
         except OSError as error:
             raise InputError("root_certificates", str(root_certificates), str(error.strerror)) from None
-        self._client = ControlHttpClient.from_server_address(
-            address, False, roots, [RuntimeVersionHttpInterceptor(component_name="flwr CLI")]
-        )
+        named = RuntimeVersionHttpInterceptor(component_name="flwr CLI")
+        self._client = ControlHttpClient.from_server_address(address, False, roots, [named])
 
     def answers(self) -> bool:
         """Whether the SuperLink answers a request."""
