@@ -38,10 +38,8 @@ def ledger_is_plan(example: Example, batch: Batch) -> None:
     releases = plan.num_queries(range(len(plan.rounds)))
     for statement in statements:
         _check(statement, range(len(plan.rounds)))
-        require(
-            statement.admitted.releases == releases,
-            f"{statement.admitted.releases} releases are priced, and the plan has {releases}",
-        )
+        priced = statement.admitted.releases
+        require(priced == releases, f"{priced} releases are priced, and the plan has {releases}")
 
 
 def pays_for_its_own_rounds(example: Example) -> None:
@@ -54,10 +52,8 @@ def pays_for_its_own_rounds(example: Example) -> None:
 
 def _check(statement: Statement, rounds: Sequence[int]) -> None:
     """The silo was debited for these rounds, and they use up its budget."""
-    require(
-        statement.rounds == list(rounds),
-        f"a silo is debited for rounds {statement.rounds}, and takes part in {list(rounds)}",
-    )
+    paid, own = statement.rounds, list(rounds)
+    require(paid == own, f"a silo is debited for rounds {paid}, and takes part in {own}")
     spent, guaranteed = statement.epsilon_spent, statement.admitted.epsilon_guaranteed
     require(spent == guaranteed, f"a silo spends {spent:.6g} of the {guaranteed:.6g} that it guarantees")
     require(0.999 <= spent <= 1.0 or not rounds, f"a silo of budget 1 spends {spent:.6g}")
@@ -72,10 +68,8 @@ def missed_rounds_are_not_spent(example: Example) -> None:
     one, two = gate.statements()
     _check(two, range(len(plan.rounds)))
     require(len(one.rounds) == len(plan.rounds) - 1, "a missed round is debited")
-    require(
-        one.epsilon_spent < two.epsilon_spent,
-        f"a silo that missed a round spends {one.epsilon_spent:.6g}, another {two.epsilon_spent:.6g}",
-    )
+    less, more = one.epsilon_spent, two.epsilon_spent
+    require(less < more, f"a silo that missed a round spends {less:.6g}, another {more:.6g}")
 
 
 def asks_what_it_planned(example: Example) -> None:

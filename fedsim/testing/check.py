@@ -52,9 +52,7 @@ def examples(
         child = new_child()
         short, convergent = confined(each.short, child), confined(each.convergent, child)
         found[title] = replace(each, short=short, convergent=convergent)
-    return {
-        title: replace(example, left_out={**example.left_out, **left_out}) for title, example in found.items()
-    }
+    return {title: replace(each, left_out={**each.left_out, **left_out}) for title, each in found.items()}
 
 
 def _things(named: str) -> dict[str, Any]:

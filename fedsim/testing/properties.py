@@ -72,8 +72,5 @@ def _test(check: Property) -> Any:
 
 
 for _property in PROPERTIES:
-    setattr(
-        AlgorithmTests,
-        "test_" + "_".join(_property.name.replace(":", "").replace(",", "").split()),
-        _test(_property),
-    )
+    _name = "_".join(_property.name.replace(":", "").replace(",", "").split())
+    setattr(AlgorithmTests, f"test_{_name}", _test(_property))

@@ -74,13 +74,11 @@ def cohort(
         choices = [np.random.default_rng(resolved.scenario.seed) for _ in data]
         persons = Persons(plan.unit, [own.units for own in data], choices)
     if copies is None:
-        records = lay_out(brought, problem, dtype, persons)
+        laid = lay_out(brought, problem, dtype, persons)
     else:
-        records = SideBySide(brought, problem, dtype, copies, persons)
+        laid = SideBySide(brought, problem, dtype, copies, persons)
     ledgers = [MemoryLedger() for _ in taken]
-    return Gate(
-        records, problem, algorithm, plan, taken, mechanism, entropy, ledgers, LIMITS, dtype, broadcasts
-    )
+    return Gate(laid, problem, algorithm, plan, taken, mechanism, entropy, ledgers, LIMITS, dtype, broadcasts)
 
 
 def randomness(seed: int, streams: Sequence[str]) -> SeededEntropy:

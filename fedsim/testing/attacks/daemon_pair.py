@@ -201,11 +201,8 @@ def _started(configs: list[Path]) -> Iterator[Worlds]:
 
 @contextmanager
 def _process(config: Path) -> Iterator[subprocess.Popen[bytes]]:
-    command = [*COMMAND, "--config", str(config)]
-    with (
-        (config.parent / "log").open("wb") as log,
-        subprocess.Popen(command, stdout=log, stderr=log) as process,
-    ):
+    line = [*COMMAND, "--config", str(config)]
+    with (config.parent / "log").open("wb") as log, subprocess.Popen(line, stdout=log, stderr=log) as process:
         try:
             yield process
         finally:

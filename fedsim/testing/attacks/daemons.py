@@ -83,9 +83,8 @@ def attack(
     claim = Claim(setting.census(found.silo), n, admission.epsilon_guaranteed or inf, admission.delta)
     worst, measured, more = _judged(found, runs, claim, alarm)
     findings += more
-    return DaemonAudit(
-        setting, found.silo, admission, claim, worst, measured, tuple(findings), alarm, share, seconds / 60
-    )
+    judged_so = claim, worst, measured, tuple(findings)
+    return DaemonAudit(setting, found.silo, admission, *judged_so, alarm, share, seconds / 60)
 
 
 def _wanted(setting: Setting, found: Neighbours, share: float) -> int:

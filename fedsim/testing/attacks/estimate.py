@@ -106,13 +106,9 @@ def bounds(first: np.ndarray, second: np.ndarray, claim: Claim, confidence: floa
     Each bound holds by itself at `confidence`.
     """
     alpha, beta = rates(first, second, confidence)
-    return Bounds(
-        (len(first), len(second)),
-        mean_difference(first, second, claim.delta, confidence),
-        curve(alpha, beta, claim),
-        assumption_free(alpha, beta, claim.delta),
-        normality(first, second),
-    )
+    runs, moved = (len(first), len(second)), mean_difference(first, second, claim.delta, confidence)
+    free = assumption_free(alpha, beta, claim.delta)
+    return Bounds(runs, moved, curve(alpha, beta, claim), free, normality(first, second))
 
 
 def rates(first: np.ndarray, second: np.ndarray, confidence: float) -> tuple[float, float]:
@@ -252,17 +248,13 @@ def effort(setting: Setting, silos: Sequence[int], claims: dict[int, Claim], sha
     points = round(min(10.0, max(3.0, math.sqrt(answers / 4))))
     wanted = {i: max(_WORTH_IT, runs_needed(claims[i], is_gaussian(claims[i].census))) for i in silos}
     asked = {i: sum(queries[r] for r in setting.rounds(i)) for i in every}
-    beside = setting.together - 1  # silos that answer with the one that is attacked
-    costs = {
-        i: 2 * (asked[i] * (_MEMBER + _work(setting, i)) * (1 + beside) + _ADMITTED * beside) for i in silos
-    }
+    more = setting.together - 1  # silos that answer with the one that is attacked
+    costs = {i: 2 * (asked[i] * (_MEMBER + _work(setting, i)) * (1 + more) + _ADMITTED * more) for i in silos}
     fits = share * min(1.0, _WORST / sum(wanted[i] * costs[i] for i in silos))
     honest = 2 * sum(asked[i] * (4 * _MEMBER + 3 * _work(setting, i, alone=True)) for i in every)
-    return Effort(
-        Search(points, round(min(120.0, max(12.0, answers / points)))),
-        {i: max(_LEAST_RUNS, math.ceil(fits * wanted[i])) for i in silos},
-        max(_LEAST_RUNS, int(share * min(_MOST_HONEST, _HONEST / honest))),
-    )
+    search = Search(points, round(min(120.0, max(12.0, answers / points))))
+    worst = {i: max(_LEAST_RUNS, math.ceil(fits * wanted[i])) for i in silos}
+    return Effort(search, worst, max(_LEAST_RUNS, int(share * min(_MOST_HONEST, _HONEST / honest))))
 
 
 def _work(setting: Setting, silo: int, alone: bool = False) -> float:

@@ -271,8 +271,6 @@ class InRuns:
             shapes = self._knowledge.shapes()
             self._means = self._knowledge.clipped_means(self._runs, list(shapes.values()))
             self._index = {where: place for place, where in enumerate(shapes)}
-        means = [
-            self._means.means(narrowed(query), self._index[(*at, place)])
-            for place, query in enumerate(heard.queries)
-        ]
+        pairs = [(narrowed(query), self._index[(*at, q)]) for q, query in enumerate(heard.queries)]
+        means = [self._means.means(*each) for each in pairs]
         return self._knowledge.places(means, heard.queries[0].batch)

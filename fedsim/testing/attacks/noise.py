@@ -84,12 +84,9 @@ def judged(noise: np.ndarray, step: float, alarm: float) -> Measured:
         "between answers": _correlation(own),
         "between clones": _correlation(noise.transpose(1, 0, 2).reshape(clones, -1)),
     }
-    return Measured(
-        tests["size"].seen,
-        max(tests["between answers"].seen, tests["between clones"].seen),
-        tuple(test.fault for test in tests.values() if test.p < alarm / len(tests)),
-        {name: test.p for name, test in tests.items()},
-    )
+    repeated = max(tests["between answers"].seen, tests["between clones"].seen)
+    faults = tuple(test.fault for test in tests.values() if test.p < alarm / len(tests))
+    return Measured(tests["size"].seen, repeated, faults, {name: test.p for name, test in tests.items()})
 
 
 def _of_all(p: float, count: int) -> float:

@@ -138,12 +138,9 @@ class PartyGate:
 
     def _mean(self, query: Query, read: Tensor, heard: Tensor) -> tuple[Query, Tensor]:
         clip, batch = float(query.clip), query.batch
-        weights = [share.weight(batch) for share, _ in self.about]
-        reach = [
-            self.mechanism.reach(w * share.clip) for w, (share, _) in zip(weights, self.about, strict=True)
-        ]
+        reach = [self.mechanism.reach(share.weight(batch) * share.clip) for share, _ in self.about]
         sizes = torch.tensor([batch.size(n) for _, n in self.about], dtype=torch.float64)
-        w = torch.tensor(weights, dtype=torch.float64)
+        w = torch.tensor([share.weight(batch) for share, _ in self.about], dtype=torch.float64)
         worth = self.mechanism.step(clip) / (w * sizes)
         means = read * worth.reshape(-1, *[1] * (read.dim() - 1))
         half = clip * torch.tensor(reach, dtype=torch.float64) / (self.spread * w)

@@ -79,10 +79,8 @@ def _changed(gate: Answering, round_index: int, broadcast: Broadcast, first: dic
     return not all(torch.equal(reply[name], value) for name, value in first.items())
 
 
-def probe_daemon(
-    daemon: Worlds, offer: Offer, lines: Sequence[Line], outside: Iterable[int]
-) -> Iterator[str]:
-    """Answers of a daemon to what is not in a plan, as the rounds `outside`, in words; uses one run."""
+def probe_daemon(daemon: Worlds, offer: Offer, lines: Sequence[Line], beyond: Iterable[int]) -> Iterator[str]:
+    """Answers of a daemon to what is not in a plan, as the rounds `beyond`, in words; uses one run."""
     (admission,) = daemon.offer(offer)
     run, line = admission.run, lines[0]
 
@@ -96,7 +94,7 @@ def probe_daemon(
         yield f"round {line.round}: the same broadcast was answered with other bytes"
     if ask(line.round, other(line.broadcast)) is not None:
         yield f"round {line.round}: a second broadcast was answered"
-    for absent in outside:
+    for absent in beyond:
         if ask(absent, line.broadcast) is not None:
             yield f"round {absent}, which is not in the silo's plan, was answered"
     if ask(line.round, line.broadcast, "0" * 64) is not None:

@@ -314,9 +314,7 @@ def _hear(
     """
     asks = tuple(replace(ask, batch=FULL) for ask in kind.asks)
     rng = generator("audit path", setting.resolved.scenario.seed, silo, path)
-    tap = Tap(
-        full=True, tell=lambda ask, heard: _noise_alone(setting, silo, kind.asks[ask].batch, heard, rng)
-    )
+    tap = Tap(full=True, tell=lambda k, heard: _noise_alone(setting, silo, kind.asks[k].batch, heard, rng))
     plan, arrays = Plan((asks,) * len(points), setting.unit), [kind.arrays] * len(points)
     wiretap = Wiretap(setting.resolved.gate_algorithm, tap)
     gate = cohort(setting.resolved, wiretap, plan, tried, broadcasts=arrays)

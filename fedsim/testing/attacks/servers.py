@@ -149,10 +149,7 @@ def honest_but_curious(
     models, seed = [], setting.resolved.scenario.seed
     for chunk in _chunks(2 * runs, sum(data[0].size for data in setting.data), 512):
         names = [f"honest/{run}" for run in chunk]
-        coins = {
-            silo: np.array([digest128("audit coin", seed, name, silo) % 2 for name in names])
-            for silo in pairs
-        }
+        coins = {i: np.array([digest128("audit coin", seed, name, i) % 2 for name in names]) for i in pairs}
         heard, hear = _reading(setting, pairs, len(names))
         models.append(_runs(setting, pairs, coins, names, hear))
         for silo in pairs:

@@ -242,24 +242,16 @@ class Setting:
         noise. All take part in the rounds of the silo `like`, or in their own.
         """
         wiretap, own = Wiretap(self.resolved.gate_algorithm, tap), [self.admitted[i] for i in silos]
-        terms = [
-            each.terms if like is None else replace(each.terms, rounds=self.rounds(like)) for each in own
-        ]
+        terms = [one.terms if like is None else replace(one.terms, rounds=self.rounds(like)) for one in own]
         if self.resolved.sums is not None:
             party: Party = self.party if noisy else "both"
             return party_gate(self.resolved, wiretap, terms, data, streams, party, noisy, self.crowd)
-        return cohort(
-            self.resolved,
-            wiretap,
-            self.resolved.trace.plan,
-            data,
-            [each.noise_multiplier if noisy else 0.0 for each in own],
-            streams,
-            terms=terms,
-            copies=copies,
-            mechanism=self.resolved.mechanism,
-            broadcasts=self.resolved.trace.broadcasts,
+        run, trace = self.resolved, self.resolved.trace
+        made = partial(
+            cohort, terms=terms, copies=copies, mechanism=run.mechanism, broadcasts=trace.broadcasts
         )
+        noise = [each.noise_multiplier if noisy else 0.0 for each in own]
+        return made(run, wiretap, trace.plan, data, noise, streams)
 
     def audited(self) -> list[int]:
         """All silos of a small federation; of a large one some, evenly in order of what is claimed."""
