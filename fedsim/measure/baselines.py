@@ -81,17 +81,19 @@ def converged(resolved: Resolved, silos: Sequence[SiloSplit], evaluate: Evaluato
 
 
 def _throw_away(resolved: Resolved, evaluate: Evaluator) -> list[Alternative]:
-    """The model of the public records alone, whose loss on them stands beside that on silos' records: where
-    it is much smaller they may be few, or of another law.
+    """The model of public records alone, with its loss on them: far below that on silos' records where they
+    are few, or of another law.
     """
-    if (records := resolved.problem.composite.records) is None:
+    problem, records = resolved.problem, resolved.problem.composite.records
+    if records is None:
         return []
-    alone = _fitted(resolved, "throw_away", [records.pair], [1.0], evaluate)
-    problem, w = resolved.problem, _fit(resolved, [records.pair], [1.0]).w
-    if w is None:
-        return [alone]
-    loss = problem.losses(problem.scores(records.pair[0], w), records.pair[1]).mean()
-    return [alone._replace(method=f"{alone.method}; mean loss {float(loss):.4g} on the public records")]
+    found, (x, y) = _fit(resolved, [records.pair], [1.0]), records.pair
+    if found.w is None:
+        return [Alternative("throw_away", None, len(y), found.method, None, None, {})]
+    loss = float(problem.losses(problem.scores(x, found.w), y).mean())
+    method = f"{found.method}; mean loss {loss:.4g} on the public records"
+    tested = evaluate(found.w.to(resolved.dtype), last=True)
+    return [Alternative("throw_away", None, len(y), method, *tested)]
 
 
 def _some(silos: Sequence[SiloSplit]) -> list[SiloSplit]:
