@@ -19,14 +19,12 @@ import torch
 from fedsim.algorithms.registry import EVALUATION, shipped_names
 from fedsim.algorithms.section import algorithm_of
 from fedsim.common.errors import InputError, Refused
-from fedsim.data.public import Published
 from fedsim.privacy.mechanism import Mechanism
 from fedsim.privacy.registry import NONE
 from fedsim.problems.answerable import check_answerable
 from fedsim.problems.kinds import PROBLEMS, Problem
 from fedsim.problems.network import NeuralNetwork
 from fedsim.problems.network_models import Imported
-from fedsim.problems.public_records import PublicRecords
 from fedsim.problems.section import ProblemSection, problem_of, problem_section
 from fedsim.protocol.contract import Algorithm, Public
 from fedsim.protocol.dryrun import F1, Arrays, Trace, dry_run
@@ -39,6 +37,7 @@ from silos.admission import admit, silo_mechanism
 from silos.config import Policy
 
 if TYPE_CHECKING:  # loaded where a roster is pinned, or a plug-in is listed
+    from fedsim.data.public import Published
     from fedsim.isolated.confine import Child
     from fedsim.isolated.parts import Isolated
     from silos.pooled import Pinned, SumPart
@@ -283,6 +282,8 @@ def _problem(offer: Offer, policy: Policy, published: Published | None) -> Probl
     problem = problem_of(section, features, classes, dtype, offer.shape.num_groups)
     if section.public is None:
         return problem
+    from fedsim.problems.public_records import PublicRecords  # where an offer has some
+
     x, y = torch.zeros(0, features), torch.zeros(0)
     if published is not None and published.digest == section.public.sha256:
         x, y = (torch.as_tensor(each) for each in published[:2])

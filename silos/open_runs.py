@@ -14,7 +14,6 @@ from torch import Tensor
 
 from fedsim.common.errors import Busy, Refused
 from fedsim.common.serialise import finite
-from fedsim.data.public import Published
 from fedsim.data.source import laid
 from fedsim.protocol.copies import digest
 from fedsim.protocol.unit import RECORD, Person, Record
@@ -28,6 +27,7 @@ from silos.offers import Admissible, Own, admissible, proposal_of
 from silos.own_records import OwnRecords
 
 if TYPE_CHECKING:  # loaded where a plug-in is listed, a roster pinned, or persons are the unit
+    from fedsim.data.public import Published
     from fedsim.isolated.confine import Child
     from silos.persons import Persons
     from silos.pooled import Pinned

@@ -13,6 +13,7 @@ import os
 import subprocess
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,10 +22,12 @@ from fedsim.common.errors import InputError
 from fedsim.common.files import atomic_file, remove_drafts
 from fedsim.common.identity import Identity
 from fedsim.data.prepare import prepare
-from fedsim.data.public import Published, read_public
 from fedsim.data.source import Floats, Ints, Labels, Source, Target, alike, numbered, require_labels
 from fedsim.protocol.unit import RECORD, Person, PersonAccount, Record
 from silos.config import ROOT, Config
+
+if TYPE_CHECKING:
+    from fedsim.data.public import Published
 
 _Unit = Record | Person | PersonAccount
 
@@ -160,6 +163,8 @@ def read_published(config: Config) -> Published | None:
     """
     if config.public is None:
         return None
+    from fedsim.data.public import read_public  # where they are named
+
     unnamed = {name: None for name in ("person_column", "attribute") if hasattr(config.records, name)}
     return read_public(config.records.model_copy(update={"path": config.public, **unnamed}), f"{ROOT}.public")
 

@@ -34,6 +34,8 @@ ON_DEMAND = {
     "silos.group_terms": "another statistic than a gradient is asked for",
     "silos.selections": "another statistic than a gradient is asked for",
     "silos.scores": "another statistic than a gradient is asked for",
+    "fedsim.data.public": "public records are named",
+    "fedsim.problems.public_records": "an offer has public records",
     "fedsim.data.csv_table": "records are a table",
     "fedsim.data.arrays": "records are an npz file",
 }
