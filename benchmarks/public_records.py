@@ -21,13 +21,14 @@ import pyarrow.parquet as pq
 
 from benchmarks.document import table, write
 from benchmarks.thesis import runs, tables
-from benchmarks.thesis.trials import Curve, paired
+from benchmarks.thesis.trials import ByTrial, Curve, paired
 from benchmarks.thesis.verdicts import Claim, Verdict, judge
 from fedsim.report.sweep_summary import read_sweep
 
 SCENARIO = runs.SCENARIOS / "semi_dp_regression.yaml"
 REPORTED, TUNED = range(10), range(10, 15)  # data.seed of data sets
 PAGES = runs.ROOT / "docs" / "public-records.md", runs.ROOT / "docs" / "results.md"
+DIVERGED = 10.0  # about the error of predicting 0
 ALONE, NOISED = "public records alone", "all noised"
 TITLES = {
     ALONE: ALONE,
@@ -64,15 +65,16 @@ def curves(place: Path) -> dict[tuple[int, str], Curve]:
     for seed in (*REPORTED, *TUNED):
         for row in pq.read_table(place / str(seed) / "cells.parquet").to_pylist():
             key = row["partition.num_partitions"], row["problem"], row["privacy.epsilon"]
-            errors[key][row["algorithm.step_size"]][seed] = inf if row["loss"] is None else 2 * row["loss"]
+            if row["loss"] is not None:  # else it diverged
+                errors[key][row["algorithm.step_size"]][seed] = 2 * row["loss"]
         groups = read_sweep(place / str(seed)).baselines
         losses = [one.loss for group in groups for one in group.baselines if one.name == "throw_away"]
         alone[seed] = 2 * float(np.mean([loss for loss in losses if loss is not None]))
     found: dict[tuple[int, str], Curve] = {}
     for (silos, name, epsilon), steps in errors.items():
-        best = min(steps.values(), key=lambda own: np.mean([own[seed] for seed in TUNED]))
+        best = min(steps.values(), key=lambda own: np.mean([own.get(seed, inf) for seed in TUNED]))
         curve = found.setdefault((silos, name), Curve(f"{silos} silos", name, True))
-        curve.at[epsilon] = {seed: best[seed] for seed in REPORTED}
+        curve.at[epsilon] = {seed: best[seed] for seed in REPORTED if seed in best}
         level = found.setdefault((silos, ALONE), Curve(f"{silos} silos", ALONE, True))
         level.at[None] = {seed: alone[seed] for seed in REPORTED}
     return found
@@ -85,12 +87,15 @@ def measured(found: dict[tuple[int, str], Curve]) -> str:
     for silos in sorted({silos for silos, _ in found}):
         for name, title in TITLES.items():
             at = found[silos, name].at
-            cells = [
-                tables.with_interval(own, False) if (own := at.get(e, at.get(None))) else "-"
-                for e in epsilons
-            ]
+            cells = [_cell(at.get(epsilon, at.get(None, {}))) for epsilon in epsilons]
             rows.append([f"{silos} silo{'s' * (silos > 1)}, {title}", *cells])
     return table(["mean squared error", *(f"{e:g}" for e in epsilons)], rows)
+
+
+def _cell(own: ByTrial) -> str:
+    if len(own) < len(REPORTED) or max(own.values()) > DIVERGED:
+        return "diverges"
+    return tables.with_interval(own, False)
 
 
 def claims(found: dict[tuple[int, str], Curve]) -> list[tuple[Claim, Verdict]]:
@@ -122,7 +127,8 @@ def main() -> None:
     for seed in () if asked.write else (*REPORTED, *TUNED):
         sweep(asked.out, seed, asked.set)
     found = curves(asked.out)
-    shown = f"{measured(found)}\n\nMean of {len(REPORTED)} data sets and half its 95 % interval, by epsilon."
+    made = f"Mean of {len(REPORTED)} data sets and half its 95 % interval, by epsilon"
+    shown = f"{measured(found)}\n\n{made}; made by `python -m benchmarks.public_records`."
     write("semi-DP", shown, PAGES[0])
     write(SCENARIO.stem, f"{shown}\n\n{tables.verdicts(claims(found))}", PAGES[1])
 
