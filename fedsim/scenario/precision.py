@@ -43,7 +43,7 @@ def precision_weights(
     for why, wrong in {
         "mechanism none adds no noise": not mechanism.private,
         "noise of sums or for groups alone is not that of a silo's gradient": common,
-        "the algorithm asks for no gradient with a clip_norm": not (gradients and isinstance(clip, float)),
+        "the algorithm asks for no gradient with one clip_norm": not (gradients and isinstance(clip, float)),
         "theorems and auto start from weights; give numbers, and calibration accountant": chosen or theorem,
     }.items():
         if wrong:
