@@ -93,23 +93,16 @@ def _scenario_or(option: str) -> Any:
 
 ScenarioOrResume = Annotated[Path | None, _scenario_or("--resume")]
 ScenarioOrRun = Annotated[Path | None, _scenario_or("--run")]
-Overrides = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set", metavar="PATH=VALUE", help="Override a field, e.g. algorithm.step_size=0.5; may be repeated."
-    ),
-]
+_SET = "Override a field, e.g. algorithm.step_size=0.5; may be repeated."
+Overrides = Annotated[list[str] | None, typer.Option("--set", metavar="PATH=VALUE", help=_SET)]
 Address = Annotated[
     str | None, typer.Option(metavar="HOST:PORT", help="An existing Ray cluster instead of a local one.")
 ]
-DataDir = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="DIR",
-        help="Folder of data files that are not beside the scenario, and of downloads; "
-        "default FEDSIM_DATA, else a cache folder.",
-    ),
-]
+_DATA_DIR = (
+    "Folder of data files that are not beside the scenario, and of downloads; "
+    "default FEDSIM_DATA, else a cache folder."
+)
+DataDir = Annotated[Path | None, typer.Option(metavar="DIR", help=_DATA_DIR)]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 SummaryAsJson = Annotated[

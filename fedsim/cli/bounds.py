@@ -47,6 +47,7 @@ MOMENTS = (
     "Theorems 57 to 63 bound a moment of gradients in place of their norm: a lower one among them says "
     "nothing of bounds that rest on L, and is for algorithms that are zCDP, as those with Gaussian noise are"
 )
+_RUN = "Run directory: draw the bounds over what it measured, as figures/bounds."
 Found = Sequence[tuple["Bound", float | None, str]]
 
 
@@ -56,10 +57,7 @@ def bounds(
     overrides: Overrides = None,
     data_dir: DataDir = None,
     as_json: AsJson = False,
-    run: Annotated[
-        Path | None,
-        typer.Option(help="Run directory: draw the bounds over what it measured, as figures/bounds."),
-    ] = None,
+    run: Annotated[Path | None, typer.Option(help=_RUN)] = None,
 ) -> None:
     """Show the theory's upper and lower bounds on the run's excess risk, constants set to one."""
     with data_from(data_dir):

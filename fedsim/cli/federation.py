@@ -11,18 +11,14 @@ from rich.console import Console
 from fedsim.cli.app import DEPLOYMENT, app
 from fedsim.cli.output import titled
 
-federation = typer.Typer(
-    help="Add, remove and list the silos of a federation.yaml; comments and other lines stay.",
-    no_args_is_help=True,
-)
+_HELP = "Add, remove and list the silos of a federation.yaml; comments and other lines stay."
+federation = typer.Typer(help=_HELP, no_args_is_help=True)
 app.add_typer(federation, name="federation", rich_help_panel=DEPLOYMENT)
 File = Annotated[Path, typer.Argument(metavar="FEDERATION", help="federation.yaml.")]
 Name = Annotated[str, typer.Argument(metavar="NAME", help="What the federation calls the silo.")]
 Node = Annotated[Path, typer.Option(help="Its node's public key, node.pub.")]
-Running = Annotated[
-    str | None,
-    typer.Option(metavar="HOST:PORT", help="A SuperLink that keeps running, to forget the old node."),
-]
+_RUNNING = "A SuperLink that keeps running, to forget the old node."
+Running = Annotated[str | None, typer.Option(metavar="HOST:PORT", help=_RUNNING)]
 
 
 @federation.command("add")

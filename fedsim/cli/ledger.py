@@ -239,16 +239,13 @@ def _runs(book: Book) -> Table:
     table = titled("Runs", padding=0, whole=("run", "opened", "state"), numbers=numbers, rest="study")
     for run in book.runs.values():
         terms = run.terms
-        figures = [terms.get("epsilon_guaranteed"), terms.get("delta")]
-        figures += [(run.charged or run.price.whole).mu_sq]
+        costs = [terms.get("epsilon_guaranteed"), terms.get("delta"), (run.charged or run.price.whole).mu_sq]
         if pooled:  # a run without others' noise has the one epsilon
-            figures.insert(1, terms.get("epsilon_colluding", terms.get("epsilon_guaranteed")))
+            costs.insert(1, terms.get("epsilon_colluding", terms.get("epsilon_guaranteed")))
         rounds = f"{len(run.rounds)} of {len(run.price.rounds)}"
         state = ("open" if run.open else "closed") + ", held out" * (run.records == "holdout")
         study = Text(printable(run.study.get("name", "")))
-        table.add_row(
-            run.run[:_SHORT], time_of(run.opened)[:10], state, rounds, *map(shown_up, figures), study
-        )
+        table.add_row(run.run[:_SHORT], time_of(run.opened)[:10], state, rounds, *map(shown_up, costs), study)
     return table
 
 

@@ -29,10 +29,8 @@ _LEAST = 8
 _SILOS = 12  # that are named
 _REASON = 200
 
-offers = typer.Typer(
-    help="Runs that wait for a silo's operator (`policy.approve: ask`), beside its daemon.",
-    no_args_is_help=True,
-)
+_HELP = "Runs that wait for a silo's operator (`policy.approve: ask`), beside its daemon."
+offers = typer.Typer(help=_HELP, no_args_is_help=True)
 app.add_typer(offers, name="offers", rich_help_panel=DEPLOYMENT)
 Which = Annotated[str, typer.Argument(metavar="OFFER", help="First digits of an offer's digest, 8 or more.")]
 
@@ -62,11 +60,9 @@ def offers_show(state: State, offer: Which) -> None:
     decision = folder.decision(found.digest)[0] or "not decided"
     last = folder.place(found.digest).stat().st_mtime_ns // 1000
     line = f"Offer {found.digest[:_ID]} to silo {book.enrolment.silo}: {decision}."
-    rows = [
-        ("Asked", f"first {time_of(found.asked)}, last {time_of(last)}"),
-        ("Lapses", time_of(found.lapses)),
-    ]
-    print_facts(Console(), [line], [*_facts(found, book), *rows])
+    asked = f"first {time_of(found.asked)}, last {time_of(last)}"
+    rows = [*_facts(found, book), ("Asked", asked), ("Lapses", time_of(found.lapses))]
+    print_facts(Console(), [line], rows)
 
 
 @offers.command("approve")
@@ -189,9 +185,8 @@ def _facts(offer: Pending, book: Book) -> list[tuple[str, str]]:
 
 def _terms_of(unit: Mapping[str, Any]) -> str:
     """How a person's records become one term, and how many silos a person may be in."""
-    return ", ".join(
-        f"{name} {unit[name]}" for name in ("bound", "h", "silos_per_person") if unit[name] is not None
-    )
+    stated = [name for name in ("bound", "h", "silos_per_person") if unit[name] is not None]
+    return ", ".join(f"{name} {unit[name]}" for name in stated)
 
 
 def _account(cost: Mapping[str, float], book: Book, part: Part) -> list[str]:
@@ -208,6 +203,5 @@ def _account(cost: Mapping[str, float], book: Book, part: Part) -> list[str]:
 def _sizes(sizes: Mapping[str, int], own: str, units: str) -> str:
     first = ", ".join(f"{name} {sizes[name]:,}" for name in sorted(sizes)[:_SILOS])
     more = f" and {len(sizes) - _SILOS:,} more" if len(sizes) > _SILOS else ""
-    return (
-        f"{first}{more}: {sum(sizes.values()):,} {units}, as the server says; {sizes[own]:,} are this silo's"
-    )
+    said = f"{sum(sizes.values()):,} {units}, as the server says"
+    return f"{first}{more}: {said}; {sizes[own]:,} are this silo's"

@@ -80,26 +80,20 @@ def _lines(parts: Mapping[str, object]) -> dict[str, str]:
     return {name: (inspect.getdoc(part) or "").partition("\n")[0] for name, part in parts.items()}
 
 
+_NAMED = "A name of `fedsim list`, module:Class, file.py or file.py:Class."
+_LEFT_OUT = "A property that need not hold; may be repeated."
 _STYLES = {"passed": "green", "failed": "bold red", "left out": "yellow", "not tried": "dim"}
 
 
 @app.command(rich_help_panel=SCENARIOS)
 def check(
-    algorithm: Annotated[
-        str,
-        typer.Argument(
-            metavar="ALGORITHM", help="A name of `fedsim list`, module:Class, file.py or file.py:Class."
-        ),
-    ],
+    algorithm: Annotated[str, typer.Argument(metavar="ALGORITHM", help=_NAMED)],
     numbers: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="FIELD=VALUE", help="A number of the algorithm; may be repeated."),
     ] = None,
     left_out: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--leave-out", metavar="PROPERTY=REASON", help="A property that need not hold; may be repeated."
-        ),
+        list[str] | None, typer.Option("--leave-out", metavar="PROPERTY=REASON", help=_LEFT_OUT)
     ] = None,
     isolated: Annotated[
         bool, typer.Option("--isolated", help="Run the algorithm in a confined process.")

@@ -119,6 +119,14 @@ def _cell(guarantee: Guarantee | None) -> str:
     return f"({shown_up(guarantee.epsilon)}, {shown_up(guarantee.delta, 2)})" if guarantee else "no guarantee"
 
 
+_EFFORT = "Share of the default work: 0.1 for a first look, 10 for more."
+_DAEMONS = "Attack two real daemons of a silo over sockets in DIR; started there unless they run."
+_UNIT = (
+    "person: swap a person of --records, whatever the plan protects, to see what one loses. "
+    "group: change the group of one record alone, and compare with the claim about that."
+)
+
+
 @app.command(rich_help_panel=PRIVACY)
 def audit(
     scenario: shared.ScenarioOrRun = None,
@@ -127,26 +135,9 @@ def audit(
     run: Annotated[
         Path | None, typer.Option(help="A run directory: audit its scenario and put the result on its page.")
     ] = None,
-    effort: Annotated[
-        float,
-        typer.Option(
-            min=0.001, max=1000, help="Share of the default work: 0.1 for a first look, 10 for more."
-        ),
-    ] = 1.0,
-    daemons: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="DIR",
-            help="Attack two real daemons of a silo over sockets in DIR; started there unless they run.",
-        ),
-    ] = None,
-    unit: Annotated[
-        str | None,
-        typer.Option(
-            help="person: swap a person of --records, whatever the plan protects, to see what one loses. "
-            "group: change the group of one record alone, and compare with the claim about that."
-        ),
-    ] = None,
+    effort: Annotated[float, typer.Option(min=0.001, max=1000, help=_EFFORT)] = 1.0,
+    daemons: Annotated[Path | None, typer.Option(metavar="DIR", help=_DAEMONS)] = None,
+    unit: Annotated[str | None, typer.Option(help=_UNIT)] = None,
     records: Annotated[
         int, typer.Option(min=2, help="With --unit person: the aligned records of a person.")
     ] = 100,

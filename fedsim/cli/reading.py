@@ -41,6 +41,9 @@ def with_reading(command: Callable[..., None]) -> Callable[..., None]:
     return wrapped
 
 
+_MARKER = "Missing-value marker; may be repeated; replaces NA, N/A, null, NaN, -, . and ?"
+
+
 def _reading(
     delimiter: Annotated[
         str | None, typer.Option(help="Delimiter of a CSV file; default: detected among , ; tab and |.")
@@ -52,13 +55,7 @@ def _reading(
     multiline: Annotated[
         bool, typer.Option("--multiline", help="A CSV file's cells may hold line breaks.")
     ] = False,
-    missing: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="TEXT",
-            help="Missing-value marker; may be repeated; replaces NA, N/A, null, NaN, -, . and ?",
-        ),
-    ] = None,
+    missing: Annotated[list[str] | None, typer.Option(metavar="TEXT", help=_MARKER)] = None,
 ) -> GivenReading:
     """The options as a scenario's data section has them; InputError names the option."""
     from fedsim.common.section import arguments

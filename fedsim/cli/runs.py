@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
@@ -72,13 +72,8 @@ def report(directory: Annotated[Path, typer.Argument(metavar="RUN", help="Run di
 
 
 Trial = Annotated[int | None, typer.Option(min=0, help="Whose model; default: the first finished trial's.")]
-NonPrivate = Annotated[
-    bool,
-    typer.Option(
-        "--nonprivate",
-        help="Take a model without privacy: the non-private baseline, or that of a run without privacy.",
-    ),
-]
+_NONPRIVATE = "Take a model without privacy: the non-private baseline, or that of a run without privacy."
+NonPrivate = Annotated[bool, typer.Option("--nonprivate", help=_NONPRIVATE)]
 _SPOKEN = {"table": "TABLE", "trial": "--trial", "nonprivate": "--nonprivate", "model": "RUN"}
 _UNSAFE = "Loading it runs code that is in it: load only files from yourself or people you trust."
 
@@ -129,10 +124,7 @@ class Library(StrEnum):
     TORCH = "torch"
 
 
-_SUFFIXES: Mapping[Library, Sequence[str]] = {
-    Library.SKLEARN: (".joblib",),
-    Library.TORCH: (".safetensors", ".pt"),
-}
+_SUFFIXES = {Library.SKLEARN: [".joblib"], Library.TORCH: [".safetensors", ".pt"]}
 
 
 @app.command(rich_help_panel=RUNS)

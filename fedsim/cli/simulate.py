@@ -86,11 +86,9 @@ def _run(scenario: Scenario, out: Path | None, resume: Path | None, output: Outp
     resolved = resolved_of(with_seed(scenario if resume is None else with_drawn(scenario, resume)))
     directory = resume or out or taken(dated(resolved.scenario.name))
     print_parameters(output.results, parameters(resolved).get("parameters"))
-    complain = partial(output.errors.print, markup=False)
+    warn = partial(output.errors.print, markup=False)
     try:
-        done = follow(
-            resolved, partial(run_display, output.progress), directory, complain, resume is not None
-        )
+        done = follow(resolved, partial(run_display, output.progress), directory, warn, resume is not None)
     except KeyboardInterrupt:
         return _nothing(output, INTERRUPTED)
     except WorkerLost as error:
@@ -126,15 +124,15 @@ def _nothing(output: Output, code: int) -> int:
     return code
 
 
+_OUT = "Sweep directory; finished cells in it are used again. Default runs/NAME."
+
+
 @app.command(rich_help_panel=RUNS)
 def sweep(
     scenario: shared.ScenarioFile,
     overrides: shared.Overrides = None,
     data_dir: shared.DataDir = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(help="Sweep directory; finished cells in it are used again. Default runs/NAME."),
-    ] = None,
+    out: Annotated[Path | None, typer.Option(help=_OUT)] = None,
     workers: Annotated[
         int | None, typer.Option(min=0, help="Ray workers; default one per CPU; 0: in this process.")
     ] = None,
@@ -223,9 +221,8 @@ def sweep_table(sweep: SweepSummary) -> Table:
     for row in sweep.combinations:
         cells = [_value(row.varied.get(name, "-")) for name in sweep.varied]
         cells += [_chosen(row.chosen or {}, name) for name in chosen]
-        table.add_row(
-            *cells, value_text(row.spread(sweep.metric)) or "failed", shown_up(row.epsilon_guaranteed)
-        )
+        cells += [value_text(row.spread(sweep.metric)) or "failed", shown_up(row.epsilon_guaranteed)]
+        table.add_row(*cells)
     if sweep.baselines:
         table.add_section()
     for label, one in sweep.levels():
