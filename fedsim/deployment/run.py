@@ -14,18 +14,11 @@ from typing import Any, NamedTuple, TypeVar
 from fedsim.common.errors import InputError, Refused
 from fedsim.common.files import atomic_directory, check_free
 from fedsim.common.process import one_thread
+from fedsim.deployment import secure_aggregation as sums
 from fedsim.deployment.evaluation import evaluated
 from fedsim.deployment.federation_file import ROOT, Federation, read_heads, write_heads
 from fedsim.deployment.history import Evaluation, Gauges, History, Step, public_evaluator
 from fedsim.deployment.offers import deployable, digest_of, identities_digest, of_those, offers_of, outline_of
-from fedsim.deployment.secure_aggregation import (
-    contexts_of,
-    link_to,
-    remarks_of,
-    reports_of,
-    shuffler_client,
-    with_roster,
-)
 from fedsim.measure.evaluator import Evaluator
 from fedsim.protocol.links import Link
 from fedsim.report.outcome import Outcome
@@ -95,7 +88,7 @@ def deploy(
     began, place = time.perf_counter(), check_free(out)
     path = checkpoint_of(place)
     scenario, remarks = deployable(scenario)
-    scenario, roster = with_roster(scenario, federation)
+    scenario, roster = sums.with_roster(scenario, federation)
     trackers = open_trackers(scenario.report.trackers, False, say)
     with one_thread(), ExitStack() as stack:
         old = stack.enter_context(closing(Checkpoint.open(path))) if resume else None
@@ -105,7 +98,7 @@ def deploy(
         if old is not None:
             old.heads.update(heads | old.heads)  # its own are newer, and it may lack those of other silos
             heads = old.heads
-        other = stack.enter_context(shuffler_client(federation, roster, heads, shuffler))
+        other = stack.enter_context(sums.shuffler_client(federation, roster, heads, shuffler))
         stack.callback(write_heads, federation.heads, heads)
         gauges = Gauges()
         stack.enter_context(exposed(federation.metrics, f"{ROOT}.metrics", gauges.read))
@@ -118,7 +111,7 @@ def deploy(
             plan.resolved, plan.offers, record, checkpoint.admissions, plan.evaluate, silos, federation.test
         )
         trackers.start(plan.resolved)
-        way = link_to(silos, plan.resolved, plan.contexts, other, KeptRequest(checkpoint.log))
+        way = sums.link_to(silos, plan.resolved, plan.contexts, other, KeptRequest(checkpoint.log))
         for step in _rounds(plan, history, way, checkpoint):
             gauges.add(step)
             if step.rounds >= ended:
@@ -126,7 +119,7 @@ def deploy(
             if step.measurement is not None:
                 trackers.measured(step.measurement)
         closed, unstated = silos.close()
-        remarks += remarks_of(roster)
+        remarks += sums.remarks_of(roster)
         evaluation = Evaluation()
         if scenario.evaluate is not None:
             with _resumable():
@@ -172,7 +165,7 @@ def _plan(
         absent=dict(absent),
     )
     evaluate = None if federation.test is None else public_evaluator(federation.test, resolved)
-    return _Plan(resolved, rounds, offers, record, contexts_of(resolved, offers), evaluate)
+    return _Plan(resolved, rounds, offers, record, sums.contexts_of(resolved, offers), evaluate)
 
 
 def _joined(
@@ -231,7 +224,7 @@ def _joined(
         if not refused:
             if checkpoint.rounds == 0:
                 say(f"checkpoint {path}: at most about {_size(expected_bytes(form))}")
-            looks = form if plan.contexts is None else reports_of(plan.contexts)
+            looks = form if plan.contexts is None else sums.reports_of(plan.contexts)
             silos.begin({name: said.run for name, said in checkpoint.admissions.items()}, looks)
             return plan, checkpoint
         _say_absent(refused, say)

@@ -25,14 +25,7 @@ from typing import Any, Self
 import httpx
 from flwr.common.constant import HEARTBEAT_PATIENCE
 from flwr.common.serde import fab_to_proto, run_from_proto, user_config_to_proto
-from flwr.proto.control_pb2 import (
-    ListNodesRequest,
-    ListRunsRequest,
-    RegisterNodeRequest,
-    StartRunRequest,
-    StopRunRequest,
-    UnregisterNodeRequest,
-)
+from flwr.proto import control_pb2
 from flwr.supercore.control import ControlHttpClient
 from flwr.supercore.fab import Fab
 from flwr.supercore.interceptors.http.runtime_version import RuntimeVersionHttpInterceptor
@@ -143,7 +136,7 @@ class Control:
 
     def seen(self) -> dict[bytes, Node]:
         """Every node that is let in, by its public key."""
-        found = self._ask(self._client.ListNodes, ListNodesRequest()).nodes_info
+        found = self._ask(self._client.ListNodes, control_pb2.ListNodesRequest()).nodes_info
         return {normal(node.public_key): Node(node.status, _contact(node)) for node in found}
 
     def register(self, key: bytes, name: str) -> None:
@@ -151,14 +144,14 @@ class Control:
         already stays. Flower's own tools show the `name`.
         """
         if key not in self.nodes():
-            self._ask(self._client.RegisterNode, RegisterNodeRequest(public_key=key, name=name))
+            self._ask(self._client.RegisterNode, control_pb2.RegisterNodeRequest(public_key=key, name=name))
 
     def unregister(self, key: bytes) -> bool:
         """Let a node in no more; whether it was known by this key (PEM)."""
-        nodes = self._ask(self._client.ListNodes, ListNodesRequest()).nodes_info
+        nodes = self._ask(self._client.ListNodes, control_pb2.ListNodesRequest()).nodes_info
         found = [node.node_id for node in nodes if normal(node.public_key) == key]
         for node in found:
-            self._ask(self._client.UnregisterNode, UnregisterNodeRequest(node_id=node))
+            self._ask(self._client.UnregisterNode, control_pb2.UnregisterNodeRequest(node_id=node))
         return bool(found)
 
     def start(self, config: Config, serverapp: str = "fedsim.deployment.flower.app:app") -> int:
@@ -169,22 +162,22 @@ class Control:
         bundle = fab_to_proto(_bundle(serverapp, config))
         # again, since the SuperLink lists these and no bundle's
         settings = user_config_to_proto(dict(config))
-        request = StartRunRequest(fab=bundle, override_config=settings, federation="")
+        request = control_pb2.StartRunRequest(fab=bundle, override_config=settings, federation="")
         return int(self._ask(self._client.StartRun, request).run_id)
 
     def status(self, run: int) -> Status:
         """How a run is."""
-        found = self._ask(self._client.ListRuns, ListRunsRequest(run_id=run)).run_dict[run]
+        found = self._ask(self._client.ListRuns, control_pb2.ListRunsRequest(run_id=run)).run_dict[run]
         return _submitted(found).status
 
     def runs(self) -> list[Submitted]:
         """The last runs, newest first."""
-        found = self._ask(self._client.ListRuns, ListRunsRequest()).run_dict.values()
+        found = self._ask(self._client.ListRuns, control_pb2.ListRunsRequest()).run_dict.values()
         return [_submitted(run) for run in sorted(found, key=lambda run: run.pending_at, reverse=True)]
 
     def stop(self, run: int) -> None:
         """End a run."""
-        self._ask(self._client.StopRun, StopRunRequest(run_id=run))
+        self._ask(self._client.StopRun, control_pb2.StopRunRequest(run_id=run))
 
     def close(self) -> None:
         """Hang up."""

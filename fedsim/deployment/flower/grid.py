@@ -15,13 +15,8 @@ from functools import partial
 from pathlib import Path
 
 from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
-from cryptography.hazmat.primitives.serialization import (
-    Encoding,
-    PublicFormat,
-    load_pem_public_key,
-    load_ssh_public_key,
-)
 from flwr.app import Array, Message, RecordDict
 from flwr.serverapp import Grid
 from flwr.supercore.inflatable import inflatable_utils
@@ -37,6 +32,7 @@ _LOOK_AROUND = 2.0  # seconds between two looks at which nodes are there
 _AGAIN = 1.0  # seconds before a silo that could not answer is asked again
 _PATIENCE = 30.0  # seconds for a reply that has been announced to be there; one silo's must not cost others
 _GRACE = 10.0  # seconds that clocks may differ by, before a node takes a message for too old
+_PEM = serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
 _log = logging.getLogger("fedsim.server")
 
 _pull_objects = inflatable_utils.pull_objects
@@ -159,19 +155,19 @@ def node_key(file: Path) -> bytes:
     or holds no such key.
     """
     try:
-        key = load_ssh_public_key(file.read_bytes())
+        key = serialization.load_ssh_public_key(file.read_bytes())
     except (OSError, ValueError, UnsupportedAlgorithm) as error:
         what = f"a node's public key, as `fedsim certs` makes it ({type(error).__name__})"
         raise InputError("node", str(file), what) from None
     if not isinstance(key, EllipticCurvePublicKey):
         raise InputError("node", str(file), "a key on a NIST curve")
-    return key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    return key.public_bytes(*_PEM)
 
 
 def normal(pem: bytes) -> bytes:
     """A public key as `node_key` has it; what is none stays as it is, and equals none."""
     try:
-        return load_pem_public_key(pem).public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+        return serialization.load_pem_public_key(pem).public_bytes(*_PEM)
     except (ValueError, UnsupportedAlgorithm):
         return pem
 

@@ -16,26 +16,13 @@ from fedsim.privacy import attainable
 from fedsim.privacy.registry import GAUSSIAN, MECHANISMS
 from fedsim.protocol.limits import LIMITS
 from fedsim.protocol.unit import RECORD
+from fedsim.report import sweep_summary
 from fedsim.report.outcome import mean
 from fedsim.report.privacy_statement import CHOICE, how, not_private, words_of
 from fedsim.report.record import CellResult
 from fedsim.report.silo_rows import has_gap
 from fedsim.report.summarise import spreads
-from fedsim.report.sweep_summary import (
-    FORMAT,
-    SHARED,
-    BaselineGroup,
-    CandidateRow,
-    CombinationRow,
-    FailureRow,
-    Runs,
-    SweepPrivacy,
-    SweepSummary,
-    TunedCombination,
-    TunedSilo,
-    Tuning,
-    TuningLedger,
-)
+from fedsim.report.sweep_summary import BaselineGroup, CombinationRow, FailureRow, SweepSummary, TuningLedger
 from fedsim.report.unit_words import guaranteed, words
 from fedsim.scenario.resolve import Resolved
 from fedsim.simulation.failures import Failure
@@ -55,11 +42,11 @@ def summarise(
     report = job.scenario.report
     ended = "finished with failures" if results.failures else "finished"
     return SweepSummary(
-        format=FORMAT,
+        format=sweep_summary.FORMAT,
         scenario=job.scenario.name,
         status="interrupted" if interrupted else ended,
         trials=job.scenario.trials,
-        runs=Runs(made=results.ran, from_cache=results.cached, failed=len(results.failures)),
+        runs=sweep_summary.Runs(made=results.ran, from_cache=results.cached, failed=len(results.failures)),
         wall_seconds=round(wall_seconds, 3),
         metric=report.metric,
         **({"against": report.against} if report.against else {}),
@@ -136,14 +123,14 @@ def _failure(job: Job, place: Place, failure: Failure) -> FailureRow:
     return FailureRow(varied=combination.varied, chosen=chosen, trial=place.trial, **asdict(failure))
 
 
-def _tuning(job: Job, results: SweepResults) -> Tuning | None:
+def _tuning(job: Job, results: SweepResults) -> sweep_summary.Tuning | None:
     if job.tune is None:
         return None
     rows = []
     for (number, candidate), values in results.criterion.items():
         combination = job.combinations[number]
         rows.append(
-            CandidateRow(
+            sweep_summary.CandidateRow(
                 varied=combination.varied,
                 private=combination.private,
                 candidate=combination.candidates[candidate].chosen,
@@ -152,7 +139,7 @@ def _tuning(job: Job, results: SweepResults) -> Tuning | None:
                 **{str(job.tune.criterion): mean(values)},
             )
         )
-    return Tuning(
+    return sweep_summary.Tuning(
         criterion=job.tune.criterion or "final_train_loss",
         repetitions=job.tune.repetitions,
         private=job.tune.private is not None,
@@ -164,7 +151,7 @@ def _tuning(job: Job, results: SweepResults) -> Tuning | None:
 CHOICE_BUT = "the choice of all that was not tuned, candidate values included, where data was looked at"
 
 
-def statement(job: Job, chosen: Mapping[int, int | None]) -> SweepPrivacy:
+def statement(job: Job, chosen: Mapping[int, int | None]) -> sweep_summary.SweepPrivacy:
     """The `privacy` part of a summary; `chosen`: each combination's candidate, None where all failed."""
     tuned = ledger(job, chosen)
     alone = " or, where it was tuned, with its tuning (see tuning)" if tuned else ""
@@ -176,7 +163,7 @@ def statement(job: Job, chosen: Mapping[int, int | None]) -> SweepPrivacy:
         f"{mechanism.name}: " * (len(names) > 1) + guaranteed(mechanism.guarantee, said)
         for mechanism, said in used
     )
-    return SweepPrivacy(
+    return sweep_summary.SweepPrivacy(
         unit=", ".join(dict.fromkeys(said.one for _, said in used)),
         adjacency="; or ".join(dict.fromkeys(said.adjacency for _, said in used)),
         title=" or ".join(dict.fromkeys(said.title for _, said in used)),
@@ -235,7 +222,7 @@ def _together(job: Job) -> list[str]:
     shared = any(cell_of(scenario, 0, False).fold_key is not None for scenario in private)
     fields = {field for c in job.combinations for field in (*c.varied, *job.tuned)}
     seeds = "the noise of runs whose seed is varied: the seeds stand here"
-    return [whole + tuned, *[SHARED] * shared, *[seeds] * ("seed" in fields)]
+    return [whole + tuned, *[sweep_summary.SHARED] * shared, *[seeds] * ("seed" in fields)]
 
 
 GUARANTEE = (
@@ -272,10 +259,10 @@ def ledger(job: Job, chosen: Mapping[int, int | None]) -> TuningLedger | None:
 
 def _row(
     combination: Combination, selection: Selection, chosen: int | None, trials: Sequence[int]
-) -> TunedCombination:
+) -> sweep_summary.TunedCombination:
     run = resolved_of(combination.candidates[chosen or 0].scenario)
     costs = [None] * len(run.names) if chosen is None else _run_epsilons(run, trials)
-    return TunedCombination(
+    return sweep_summary.TunedCombination(
         varied=combination.varied,
         runs=len(selection.scenarios) * selection.repetitions,
         silos=[_silo(*each) for each in zip(selection.silos, run.sizes, costs, strict=True)],
@@ -295,9 +282,9 @@ def _run_epsilons(run: Resolved, trials: Sequence[int]) -> list[float]:
     return largest
 
 
-def _silo(silo: AdmittedSelection, n_run: int, run: float | None) -> TunedSilo:
+def _silo(silo: AdmittedSelection, n_run: int, run: float | None) -> sweep_summary.TunedSilo:
     """`run` is None where nothing was reported."""
-    return TunedSilo(
+    return sweep_summary.TunedSilo(
         name=silo.terms.name,
         n_tune=2 * silo.terms.half,
         n_run=n_run,

@@ -246,12 +246,10 @@ class Setting:
         if self.resolved.sums is not None:
             party: Party = self.party if noisy else "both"
             return party_gate(self.resolved, wiretap, terms, data, streams, party, noisy, self.crowd)
-        run, trace = self.resolved, self.resolved.trace
-        made = partial(
-            cohort, terms=terms, copies=copies, mechanism=run.mechanism, broadcasts=trace.broadcasts
-        )
+        run, sent = self.resolved, self.resolved.trace.broadcasts
+        made = partial(cohort, terms=terms, copies=copies, mechanism=run.mechanism, broadcasts=sent)
         noise = [each.noise_multiplier if noisy else 0.0 for each in own]
-        return made(run, wiretap, trace.plan, data, noise, streams)
+        return made(run, wiretap, run.trace.plan, data, noise, streams)
 
     def audited(self) -> list[int]:
         """All silos of a small federation; of a large one some, evenly in order of what is claimed."""
