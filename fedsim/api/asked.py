@@ -278,11 +278,8 @@ class Components(Asked):
 
 def _moment(name: str, columns: Sequence[str], known: Known) -> tuple[Item, list[str]]:
     """The second moment of mapped columns and the constant one, and the features' names."""
-    chosen = [
-        known.column(each)
-        for each in columns or known.columns
-        if columns or known.columns[each].first != TARGET
-    ]
+    features = [each for each, column in known.columns.items() if column.first != TARGET]
+    chosen = [known.column(each) for each in columns or features]
     mapped: list[tuple[int, float, float]] = []
     for column in chosen:
         if column.first == TARGET:

@@ -38,9 +38,7 @@ def compare(
     """
     if isinstance(runs, Run | Sweep | str | os.PathLike) or not isinstance(runs, Iterable):
         raise InputError("runs", runs, "must be a list of runs, or {name: run}")
-    named: Iterable[tuple[str, Any]] = (
-        runs.items() if isinstance(runs, Mapping) else (("", run) for run in runs)
-    )
+    named: Iterable[Any] = runs.items() if isinstance(runs, Mapping) else (("", run) for run in runs)
     sources = [_source(name, run) for name, run in named]
     return compared(sources, None if points is None else Path(points), metric, against)
 

@@ -204,9 +204,8 @@ def kept(
             stack.callback(_tidy, record, folder, missing)
             results = _results(record, folder, resolved, resume, complain)
         except (FileExistsError, BlockingIOError):
-            raise InputError(
-                "--out", str(out), "another run is at work in it; name another directory"
-            ) from None
+            hint = "another run is at work in it; name another directory"
+            raise InputError("--out", str(out), hint) from None
         except OSError as error:
             if not resume:
                 _remove(folder, missing)

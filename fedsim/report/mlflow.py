@@ -31,11 +31,8 @@ class MLflow:
 
     def log(self, round_index: int, values: Mapping[str, float]) -> None:
         """Log each number as a metric; letters that MLflow takes in no name become underscores."""
-        now, metric = int(time.time() * 1000), self._mlflow.entities.Metric
-        metrics = [
-            metric(re.sub(r"[^\w\-./ ]", "_", name), value, now, round_index)
-            for name, value in values.items()
-        ]
+        when, metric = (int(time.time() * 1000), round_index), self._mlflow.entities.Metric
+        metrics = [metric(re.sub(r"[^\w\-./ ]", "_", name), value, *when) for name, value in values.items()]
         for start in range(0, len(metrics), _MOST):
             self._client.log_batch(self._run, metrics=metrics[start : start + _MOST])
 

@@ -61,11 +61,9 @@ def write_trained(trained: Trained, folder: Path) -> None:
         (folder / Path(file).name).write_bytes(source(file, "scenario.problem.name"))
         text = text.replace(json.dumps(name), json.dumps(short(name)))
     (folder / FILE).write_text(text + "\n", encoding="utf-8")
-    arrays = {
-        f"trial-{trial}.{name}": value
-        for trial, each in fitted.items()
-        for name, value in _arrays(each).items()
-    }
+    arrays: dict[str, np.ndarray] = {}
+    for trial, each in fitted.items():
+        arrays |= {f"trial-{trial}.{name}": value for name, value in _arrays(each).items()}
     if arrays:
         save_file(arrays, folder / FITTED)
 
@@ -102,11 +100,8 @@ def _fitted(recipe: Recipe, arrays: Mapping[str, Any], prefix: str) -> Fitted:
     def part(kind: Any) -> Any:
         return kind(*(arrays[prefix + name] for name in kind._fields))
 
-    return Fitted(
-        recipe,
-        part(Standard) if recipe.scaling == "training_statistics" else None,
-        part(Components) if recipe.pca is not None else None,
-    )
+    standard = part(Standard) if recipe.scaling == "training_statistics" else None
+    return Fitted(recipe, standard, part(Components) if recipe.pca is not None else None)
 
 
 _PREPARED = "prepared."

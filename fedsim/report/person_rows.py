@@ -148,12 +148,10 @@ class _Silos(NamedTuple):
             mechanism = GridGaussian(plan.extent(problem.dimension, problem.num_features))
         parts = [(run, admitted), *([(evaluation_of(run), evaluated)] if evaluated else [])]
         silos = list(zip(*(own for _, own in parts), strict=True))
-        return cls(
-            mechanism,
-            [max(each.epsilon_guaranteed for each in own) for own in silos],
-            [max(each.terms.delta for each in own) for own in silos],
-            list(zip(*(_plans(part, own) for part, own in parts), strict=True)),
-        )
+        epsilons = [max(each.epsilon_guaranteed for each in own) for own in silos]
+        deltas = [max(each.terms.delta for each in own) for own in silos]
+        plans = zip(*(_plans(part, own) for part, own in parts), strict=True)
+        return cls(mechanism, epsilons, deltas, list(plans))
 
     @property
     def mus(self) -> list[float]:

@@ -188,14 +188,8 @@ def _rows(axes: Axes, names: list[str], spread: dict[str, Spread], look_: Look, 
     rows = [names.index(silo) + (-0.14 if private else 0.14) for silo in spread]
     mean, low, high = np.array(list(spread.values())).T
     axes.hlines(rows, low, high, color=look_.colour, linewidth=1.6, linestyle="-" if private else (0, (2, 1)))
-    inside = look_.colour if private else "white"
-    points: dict[str, Any] = {
-        "color": look_.colour,
-        "markerfacecolor": inside,
-        "markersize": 5.5,
-        "clip_on": False,
-    }
-    axes.plot(mean, rows, look_.marker, label=name, **points)
+    colours: dict[str, Any] = {"color": look_.colour, "markerfacecolor": look_.colour if private else "white"}
+    axes.plot(mean, rows, look_.marker, label=name, markersize=5.5, clip_on=False, **colours)
 
 
 def spend(run: RunData) -> Figure | None:

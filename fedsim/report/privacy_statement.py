@@ -114,9 +114,8 @@ def _notices(resolved: Resolved) -> list[str]:
     lines = [*resolved.mechanism.notices, *resolved.scenario.data.notices]
     public, records = resolved.scenario.public, resolved.problem.composite.records
     if public is not None and records is not None:
-        lines.append(
-            f"{len(records):,} public records ({public.name}, SHA-256 {records.digest}) are not protected"
-        )
+        source = f"{public.name}, SHA-256 {records.digest}"
+        lines.append(f"{len(records):,} public records ({source}) are not protected")
     pairs = zip(resolved.names, resolved.public_silos, strict=True)
     if names := [name for name, its in pairs if its and resolved.mechanism.private]:
         lines.append(f"public, without clip, noise or guarantee: {_named(names)}")
@@ -127,9 +126,8 @@ def _notices(resolved: Resolved) -> list[str]:
     if resolved.scenario.runtime.noise == "aggregate":
         lines.append("noise of the sum, drawn at once: no deployed silo has this transcript")
     if resolved.mechanism.private and privacy.epsilon == "unlimited":
-        lines.append(
-            "epsilon is unlimited: no budget bounds what this run costs, which only a simulation allows"
-        )
+        why = "no budget bounds what this run costs, which only a simulation allows"
+        lines.append(f"epsilon is unlimited: {why}")
     float32 = resolved.scenario.runtime.dtype == "float32"
     if resolved.mechanism.private and float32 and resolved.trace.plan.sampled:
         # Rounding may exceed the part of the clipping norm that is reserved for it (`silos.sums`).

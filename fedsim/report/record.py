@@ -317,10 +317,8 @@ class Record:
             try:
                 if _digest(key, text) != digest:
                     raise ValueError
-                self._entries[key] = {
-                    name: [TABLES[name](*values) for values in rows]
-                    for name, rows in json.loads(text).items()
-                }
+                read = json.loads(text).items()
+                self._entries[key] = {name: [TABLES[name](*values) for values in rows] for name, rows in read}
             except (ValueError, TypeError, KeyError, AttributeError):
                 self.damaged.append(key)
                 tell(f"{self._file}: entry {key} {DAMAGED}")

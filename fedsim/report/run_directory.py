@@ -144,7 +144,7 @@ def scenario_tree(outcome: Outcome, folder: Path) -> dict[str, Any]:
 
     File names are relative to `folder`. Of a deployed run it lacks what that did not use.
     """
-    unused = {"files"} if outcome.deployed is None else _SIMULATED
+    unused = {"files"} if outcome.deployed is None else _WHERE
     scenario = outcome.resolved.scenario
     tree = relative(scenario.model_dump(mode="json", exclude_none=True, exclude=unused), folder)
     return tree | ({"files": dict(outcome.files)} if outcome.files else {})
@@ -152,12 +152,7 @@ def scenario_tree(outcome: Outcome, folder: Path) -> dict[str, Any]:
 
 SECRETS = {"seed", "nonce", "files"}  # sections that are as secret as the records
 
-_SIMULATED: Any = {
-    "data": True,
-    "partition": True,
-    "files": True,
-    "runtime": {"name", "silo_hosts", "address"},
-}
+_WHERE: Any = {"data": True, "partition": True, "files": True, "runtime": {"name", "silo_hosts", "address"}}
 """Where the records of a simulation are, and where it happens."""
 
 

@@ -268,9 +268,8 @@ def frame_lines(axes: Axes) -> None:
     late = [y[x >= _EARLY * last] for x, y, level in lines if not level]
     far = 2 * max(_finite(late), default=np.inf)
     levels = [y for _, y, level in lines if level and y[0] <= far]
-    note = frame(
-        axes, "y", _finite([*(y for _, y, level in lines if not level), *levels]), _finite([*late, *levels])
-    )
+    every = [y for _, y, level in lines if not level]
+    note = frame(axes, "y", _finite([*every, *levels]), _finite([*late, *levels]))
     if note:
         axes.set_ylabel(f"{axes.get_ylabel()}\n({note})")
 

@@ -17,26 +17,9 @@ from fedsim.common import installed
 from fedsim.common.plugins import short
 from fedsim.common.serialise import finite
 from fedsim.problems.kinds import gives_probabilities
-from fedsim.report import record
+from fedsim.report import record, summary
 from fedsim.report.outcome import Deployed, HasMetrics, Outcome, Results, interval90, mean, value
 from fedsim.report.privacy_statement import parameters, statement
-from fedsim.report.summary import (
-    FORMAT,
-    MEASURED,
-    Baseline,
-    Clipping,
-    Deployment,
-    Estimated,
-    GroupRow,
-    Heterogeneity,
-    LeftOut,
-    Metrics,
-    Objective,
-    Participation,
-    Summary,
-    Trials,
-    Values,
-)
 from fedsim.report.texts import no_better
 from fedsim.report.worth import costs, joining, own_models
 from fedsim.scenario.metric import BaselineName
@@ -44,7 +27,7 @@ from fedsim.scenario.resolve import Resolved
 from fedsim.theory.participants import Available, announced, attendance_law, pull
 
 
-def summarise(outcome: Outcome) -> Summary:
+def summarise(outcome: Outcome) -> summary.Summary:
     """The summary of a run: metrics, participation, cost of each silo."""
     scenario, metrics = outcome.resolved.scenario, _metrics(outcome)
     baselines = baselines_of(outcome.results.rows(record.BaselineMeasurement))
@@ -56,19 +39,19 @@ def summarise(outcome: Outcome) -> Summary:
         "costs": costs(outcome),
         "evaluation": _evaluation(outcome, metrics),
         "deployment": outcome.deployed and _deployment(outcome, outcome.deployed),
-        "heterogeneity": outcome.heterogeneity and Heterogeneity(**outcome.heterogeneity),
+        "heterogeneity": outcome.heterogeneity and summary.Heterogeneity(**outcome.heterogeneity),
         "objective": _objective(outcome),
         "clipping": _clipping(outcome),
         "chosen_clips": _chosen_clips(outcome),
     }
-    return Summary(
-        format=FORMAT,
+    return summary.Summary(
+        format=summary.FORMAT,
         scenario=scenario.name,
         status="interrupted" if outcome.interrupted else "finished",
         algorithm=short(scenario.algorithm.name),
         problem=short(scenario.problem.name),
         runtime=scenario.runtime.name if outcome.deployed is None else "deployed",
-        trials=Trials(asked=scenario.trials, finished=len(outcome.results.trials)),
+        trials=summary.Trials(asked=scenario.trials, finished=len(outcome.results.trials)),
         rounds=len(outcome.resolved.trace.plan.rounds),
         dimension=outcome.resolved.problem.dimension,
         wall_seconds=round(outcome.wall_seconds, 3),
@@ -83,7 +66,7 @@ def summarise(outcome: Outcome) -> Summary:
     )
 
 
-def _evaluation(outcome: Outcome, metrics: Metrics) -> list[Estimated]:
+def _evaluation(outcome: Outcome, metrics: summary.Metrics) -> list[summary.Estimated]:
     exact = dict(metrics) | {"accuracy": None if metrics.error is None else 1 - metrics.error}
     if outcome.deployed is not None:  # public records are others
         exact = {}
@@ -91,35 +74,31 @@ def _evaluation(outcome: Outcome, metrics: Metrics) -> list[Estimated]:
     for row in outcome.results.rows(record.Evaluated):
         by_metric.setdefault(row.metric, []).append(row)
     return [
-        Estimated(
+        summary.Estimated(
             metric=name,
             value=finite(fmean(row.value for row in rows)),
             standard_error=finite(fmean(row.standard_error for row in rows)),
             too_few=any(row.too_few for row in rows),
             exact=exact.get(name),
-            **(
-                {"reason": reason}
-                if (reason := next((row.reason for row in rows if row.reason), None))
-                else {}
-            ),
+            **next(({"reason": row.reason} for row in rows if row.reason), {}),
         )
         for name, rows in by_metric.items()
     ]
 
 
-def _objective(outcome: Outcome) -> Objective | None:
+def _objective(outcome: Outcome) -> summary.Objective | None:
     for first in outcome.results.rows(record.OptimumNote):
-        return Objective(**{k: v for k, v in first._asdict().items() if k != "reason" or v})
+        return summary.Objective(**{k: v for k, v in first._asdict().items() if k != "reason" or v})
     return None
 
 
-def _clipping(outcome: Outcome) -> Clipping | None:
+def _clipping(outcome: Outcome) -> summary.Clipping | None:
     """Means over the last tenth of the rounds, which tell the clip's effect from the problem's."""
     late = 0.9 * len(outcome.resolved.trace.plan.rounds)
     rows = [row for row in outcome.results.rows(record.ClippedRound) if row.round > late]
     if not rows:
         return None
-    return Clipping(
+    return summary.Clipping(
         clipped=float(np.mean([row.clipped for row in rows])),
         median_norm=float(np.mean([row.median_norm for row in rows])),
         note="made of training records without noise, in simulation only: a federation would have to query "
@@ -136,16 +115,18 @@ def _chosen_clips(outcome: Outcome) -> list[float]:
     return [fmean(clips) for _, clips in sorted(by_round.items())]
 
 
-def _deployment(outcome: Outcome, deployed: Deployed) -> Deployment:
+def _deployment(outcome: Outcome, deployed: Deployed) -> summary.Deployment:
     missed: dict[str, dict[int, str]] = {}
     for row in outcome.results.rows(record.AskedSilo):
         if row.left_out is not None:
             missed.setdefault(row.silo, {})[row.round + 1] = row.left_out
-    return Deployment(
+    return summary.Deployment(
         min_silos=deployed.min_silos,
         absent=dict(deployed.absent),
         left_out=[
-            LeftOut(name=name, rounds=len(why), which=_stretches(list(why)), reasons=_few(why.values(), 3))
+            summary.LeftOut(
+                name=name, rounds=len(why), which=_stretches(list(why)), reasons=_few(why.values(), 3)
+            )
             for name, why in sorted(missed.items())
         ],
         round_seconds=[each if each is None else round(each, 3) for each in deployed.round_seconds],
@@ -173,13 +154,13 @@ def _few(texts: Iterable[str], most: int) -> list[str]:
     return [*different[:most], *["..."] * (len(different) > most)]
 
 
-def _groups(outcome: Outcome) -> list[GroupRow]:
+def _groups(outcome: Outcome) -> list[summary.GroupRow]:
     by_name: dict[str, list[record.GroupMeasurement]] = {}
     for row in outcome.results.rows(record.GroupMeasurement):
         if row.variant == outcome.main and row.silo is None:
             by_name.setdefault(row.group, []).append(row)
     return [
-        GroupRow(
+        summary.GroupRow(
             name=name,
             test_records=fmean(row.test_records for row in rows),
             rates={
@@ -192,7 +173,7 @@ def _groups(outcome: Outcome) -> list[GroupRow]:
     ]
 
 
-def baselines_of(rows: Sequence[record.BaselineMeasurement]) -> list[Baseline]:
+def baselines_of(rows: Sequence[record.BaselineMeasurement]) -> list[summary.Baseline]:
     """One for each kind, in the order in which they come; one that some trial has not has no mean."""
     trials = {row.trial for row in rows}
     kinds: dict[BaselineName, list[record.BaselineMeasurement]] = {}
@@ -201,12 +182,12 @@ def baselines_of(rows: Sequence[record.BaselineMeasurement]) -> list[Baseline]:
     return [_baseline(k, own) for k, own in kinds.items() if {row.trial for row in own} == trials]
 
 
-def _baseline(kind: BaselineName, rows: Sequence[record.BaselineMeasurement]) -> Baseline:
+def _baseline(kind: BaselineName, rows: Sequence[record.BaselineMeasurement]) -> summary.Baseline:
     by_silo = [row for row in rows if row.silo is not None]
     together = [row for row in rows if row.silo is None]
     fits = by_silo or together
     sizes = [row.train_records for row in fits]
-    return Baseline(
+    return summary.Baseline(
         name=kind,
         **({"silos": len({row.silo for row in by_silo})} if by_silo else {}),
         train_records=(min(sizes), max(sizes)),
@@ -215,13 +196,13 @@ def _baseline(kind: BaselineName, rows: Sequence[record.BaselineMeasurement]) ->
     )
 
 
-def _metrics(outcome: Outcome) -> Metrics:
+def _metrics(outcome: Outcome) -> summary.Metrics:
     resolved, report = outcome.resolved, outcome.resolved.scenario.report
     own: dict[str, Any] = {"error_name": resolved.problem.error_name, "metric": report.metric}
     if resolved.outline.num_classes == 2 and gives_probabilities(resolved.problem):
         own["threshold"] = report.threshold
-    baseline = Values(**_finals(outcome, "nonprivate"))
-    return Metrics(**_finals(outcome, outcome.main), **own, nonprivate=baseline)
+    baseline = summary.Values(**_finals(outcome, "nonprivate"))
+    return summary.Metrics(**_finals(outcome, outcome.main), **own, nonprivate=baseline)
 
 
 def _finals(outcome: Outcome, variant: str) -> dict[str, Any]:
@@ -236,7 +217,7 @@ def _finals(outcome: Outcome, variant: str) -> dict[str, Any]:
 def spreads(rows: Sequence[HasMetrics]) -> dict[str, Any]:
     """Fields of `Values`: of every metric that some row has, and of `error` and `loss`."""
     result: dict[str, Any] = {}
-    for name in MEASURED:
+    for name in summary.MEASURED:
         values = np.array([each for row in rows if (each := value(row, name)) is not None])
         if len(values) or name in ("error", "loss"):
             known = values if np.isfinite(values).all() else values[:0]  # a run that diverged has no mean
@@ -245,14 +226,14 @@ def spreads(rows: Sequence[HasMetrics]) -> dict[str, Any]:
     return result
 
 
-def _participation(outcome: Outcome) -> Participation:
+def _participation(outcome: Outcome) -> summary.Participation:
     resolved = outcome.resolved
     counts, sizes = pull(resolved.active, len(resolved.names)), _observed(outcome)
     empty = {}
     if isinstance(resolved.active, Available):
         # The server asks again after such a round; no silo has paid for it.
         empty["empty_round_probability"] = float(attendance_law(resolved.active.probabilities)[0])
-    return Participation(
+    return summary.Participation(
         name=resolved.scenario.participation.name,
         num_silos=len(resolved.names),
         effective_m=resolved.effective_m,

@@ -156,11 +156,8 @@ if TYPE_CHECKING:
         def __getattr__(self, name: str) -> Any: ...
 else:
     _KINDS = {"": float | None, "_interval90": Interval | None}
-    _Fields = create_model(
-        "_Fields",
-        __base__=Part,
-        **{f"{name}{end}": (kind, None) for name in MEASURED for end, kind in _KINDS.items()},
-    )
+    _OWN = {f"{name}{end}": (kind, None) for name in MEASURED for end, kind in _KINDS.items()}
+    _Fields = create_model("_Fields", __base__=Part, **_OWN)
 
 
 class Values(_Fields):

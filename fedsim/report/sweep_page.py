@@ -11,22 +11,14 @@ from typing import NamedTuple
 from matplotlib.figure import Figure
 
 from fedsim.privacy.rounding import shown_down, shown_up
+from fedsim.report import sweep_summary
 from fedsim.report.curves import LEVELS
 from fedsim.report.page import PAGE, Headline, how_facts, named, publish, template
 from fedsim.report.run_directory import scenario_of
 from fedsim.report.style import markup, save
 from fedsim.report.summary import Baseline, Values, spans
 from fedsim.report.sweep_figure import Point, draw, lines
-from fedsim.report.sweep_summary import (
-    CombinationRow,
-    SweepSummary,
-    TunedCombination,
-    Tuning,
-    TuningLedger,
-    last_part,
-    read_sweep,
-    title,
-)
+from fedsim.report.sweep_summary import CombinationRow, SweepSummary, last_part, title
 from fedsim.report.tables import TextTable, capital
 from fedsim.report.texts import budget_text, captioned, distinct, mean_text, number_text, value_text
 from fedsim.scenario.metric import METRICS
@@ -39,7 +31,7 @@ def write_page(directory: Path) -> Path:
 
     InputError if it is no finished sweep of this version, or cannot be written.
     """
-    sweep = read_sweep(directory)
+    sweep = sweep_summary.read_sweep(directory)
     scenario, description = scenario_of(directory / "scenario.yaml")
 
     def fill(folder: Path) -> None:
@@ -58,10 +50,7 @@ def _render(sweep: SweepSummary, scenario: str, description: str, folder: Path) 
     what, x = METRICS[sweep.metric].title, sweep.against or abscissa(sweep)
     theorem = [("Theorem", ", ".join(sweep.privacy.theorem))] * bool(sweep.privacy.theorem)
     caption, runs = capital(what) + (f" against {x_label(x)}" if x else ""), sweep.runs
-    failures = [
-        [title(row.varied | row.chosen, True), str(row.trial), row.kind, row.message]
-        for row in sweep.failures
-    ]
+    failures = [[title(f.varied | f.chosen, True), str(f.trial), f.kind, f.message] for f in sweep.failures]
     return template("sweep.html").render(
         title=sweep.scenario,
         description=description,
@@ -158,12 +147,12 @@ def _least(row: CombinationRow) -> str:
     return "" if row.epsilon_attainable is None else shown_down(row.epsilon_attainable)
 
 
-def _ledger(tuning: TuningLedger | None) -> TextTable:
+def _ledger(tuning: sweep_summary.TuningLedger | None) -> TextTable:
     """Epsilon of private tuning and of the reported run, each at the silo where it is largest."""
     if tuning is None:
         return _NOTHING
     parts = {"tuning": "epsilon_tuning", "reported run": "epsilon_run", "together": "epsilon_total"}
-    columns: dict[str, Callable[[TunedCombination], str]] = {
+    columns: dict[str, Callable[[sweep_summary.TunedCombination], str]] = {
         "combination": lambda one: title(one.varied, True),
         **{name: partial(_largest, part) for name, part in parts.items()},
     }
@@ -171,7 +160,7 @@ def _ledger(tuning: TuningLedger | None) -> TextTable:
     return TextTable.of(caption, tuning.combinations, columns)
 
 
-def _largest(part: str, one: TunedCombination) -> str:
+def _largest(part: str, one: sweep_summary.TunedCombination) -> str:
     """The largest of the silos'; None, which is infinity or nothing reported, where one is None."""
     values = [getattr(silo, part) for silo in one.silos]
     return shown_up(None if None in values else max(values))
@@ -197,19 +186,12 @@ def errors(sweep: SweepSummary) -> TextTable:
     columns += [*(METRICS[name].short for name in others), "trials"]
     rows = []
     for row in sweep.combinations:
-        values = [str((row.chosen or {}).get(field, "-")) for field in chosen]
-        rows.append(
-            [
-                title(row.varied, row.private),
-                *values,
-                *_values(row, metric, others, "failed"),
-                str(row.trials),
-            ]
-        )
+        picked = [str((row.chosen or {}).get(field, "-")) for field in chosen]
+        values = _values(row, metric, others, "failed")
+        rows.append([title(row.varied, row.private), *picked, *values, str(row.trials)])
     for name, one in sweep.levels():
-        rows.append(
-            [name, *["-"] * len(chosen), *_values(one, metric, others, "not fitted"), str(sweep.trials)]
-        )
+        values = _values(one, metric, others, "not fitted")
+        rows.append([name, *["-"] * len(chosen), *values, str(sweep.trials)])
     return TextTable("", columns, rows)
 
 
@@ -227,7 +209,7 @@ CRITERIA = {
 """Criteria in words, or how the metric is named that they are."""
 
 
-def _candidates(tuning: Tuning | None, metric: str) -> TextTable:
+def _candidates(tuning: sweep_summary.Tuning | None, metric: str) -> TextTable:
     if tuning is None:
         return _NOTHING
     what = CRITERIA[tuning.criterion]
@@ -278,22 +260,12 @@ def points_of(
     """
     if against:
         rows = sorted(rows, key=lambda row: [_number(row.varied.get(f or "")) or 0.0 for f in without])
-    found = [
-        _placed(
-            Point(
-                title(row.varied, row.private, without),
-                at(row),
-                *spread,
-                row.trials,
-                title(row.varied, True, without),
-                source,
-            ),
-            row,
-            against,
-        )
-        for row in rows
-        if (spread := row.spread(metric)) is not None
-    ]
+    found = []
+    for row in rows:
+        if (spread := row.spread(metric)) is not None:
+            series, family = (title(row.varied, private, without) for private in (row.private, True))
+            point = Point(series, at(row), *spread, row.trials, family, source)
+            found.append(_placed(point, row, against))
     return [point for line in lines(found).values() for point in line] if against else found
 
 

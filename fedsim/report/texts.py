@@ -33,7 +33,7 @@ from fedsim.report.unit_words import words
 from fedsim.report.worth import costs_lines, joining_lines, own_models_lines
 from fedsim.scenario.metric import BY_GROUP, METRICS, better
 
-_TIGHTEST = 20
+_TIGHTEST, _RECORDS = 20, words(RECORD)
 
 
 class _Column(NamedTuple):
@@ -79,10 +79,7 @@ def captioned(title: str) -> str:
 
 
 def silo_table(
-    silos: Sequence[SiloRow],
-    most: int,
-    title: str = words(RECORD).title,
-    counted: str = words(RECORD).counted,
+    silos: Sequence[SiloRow], most: int, title: str = _RECORDS.title, counted: str = _RECORDS.counted
 ) -> TextTable:
     """Up to `most` silos as they are; of more, the 20 with the least slack and the range of all of them."""
     said = captioned(title)

@@ -120,11 +120,9 @@ class PrepareColumns(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         return np.array(recipe.names[: len(recipe.names) - recipe.intercept], dtype=object)
 
     def _fitted(self) -> Fitted:
-        return Fitted(
-            Recipe.model_validate_json(self.recipe),
-            None if self.standard is None else Standard(*self.standard),
-            None if self.components is None else Components(*self.components),
-        )
+        standard = None if self.standard is None else Standard(*self.standard)
+        components = None if self.components is None else Components(*self.components)
+        return Fitted(Recipe.model_validate_json(self.recipe), standard, components)
 
     def __sklearn_is_fitted__(self) -> bool:
         return True

@@ -44,10 +44,8 @@ class Tracker(Protocol):
 class Trackers:
     """A scenario's trackers. One that fails is reported and dropped, and the run goes on."""
 
-    def __init__(
-        self, trackers: Mapping[str, Tracker], simulation: bool, complain: Callable[[str], None]
-    ) -> None:
-        self._trackers, self._simulation, self._complain = dict(trackers), simulation, complain
+    def __init__(self, own: Mapping[str, Tracker], simulation: bool, complain: Callable[[str], None]) -> None:
+        self._trackers, self._simulation, self._complain = dict(own), simulation, complain
 
     def start(self, resolved: Resolved) -> None:
         """Pass on the run's name and scenario, before anything is measured."""

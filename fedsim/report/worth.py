@@ -204,11 +204,7 @@ def costs_lines(part: Costs | None, automatic: bool) -> list[str]:
     return [f"{_MOST[part.most]} most: {what} (cost: {parts}); try {hint}"]
 
 
-_MOST: dict[CostOf, str] = {
-    "noise": "the noise costs",
-    "clip": "the clip costs",
-    "rounds": "too few rounds cost",
-}
+_MOST = {"noise": "the noise costs", "clip": "the clip costs", "rounds": "too few rounds cost"}
 _TRY: dict[CostOf, str] = {
     "noise": "a larger epsilon, more records or more silos",
     "clip": "a larger clip_norm",

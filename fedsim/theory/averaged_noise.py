@@ -92,11 +92,8 @@ def averaged_noise(premises: Premises) -> AveragedNoise:
     """The noise of silos that calibrate it to their budgets."""
     participants, num_silos = premises.participants, len(premises.claims)
     weights, seen = premises.relative_weights, mean_shares(participants, num_silos)
-    return AveragedNoise(
-        premises.claims,
-        tuple(share * weight**2 for share, weight in zip(seen, weights, strict=True)),
-        tuple(planned_share(participants, num_silos)),
-    )
+    factors = tuple(share * weight**2 for share, weight in zip(seen, weights, strict=True))
+    return AveragedNoise(premises.claims, factors, tuple(planned_share(participants, num_silos)))
 
 
 @dataclass(frozen=True)

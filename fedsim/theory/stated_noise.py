@@ -55,13 +55,10 @@ def stated_noise(
     title = theorems[0].title
     if violations and not allow_violations:
         raise _refusal(*violations[0], title)
-    prescribed = Prescribed(
-        tuple(theorem.multiplier for theorem in theorems),
-        title,
-        tuple(claim.epsilon for claim in premises.claims),
-        tuple(claim.delta for claim in premises.claims),
-        tuple(_line(check, silos) for check, silos in violations),
-    )
+    noise, lines = tuple(one.multiplier for one in theorems), tuple(_line(*each) for each in violations)
+    epsilons = tuple(claim.epsilon for claim in premises.claims)
+    deltas = tuple(claim.delta for claim in premises.claims)
+    prescribed = Prescribed(noise, title, epsilons, deltas, lines)
     return prescribed, max(theorem.difference_ratio for theorem in theorems)
 
 
