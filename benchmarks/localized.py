@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import sys
-import warnings
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,15 @@ import numpy as np
 from scipy.optimize import minimize
 from scipy.special import expit
 
-import fedsim
+from fedsim.algorithms.section import algorithm_of
+from fedsim.privacy.registry import GAUSSIAN
+from fedsim.problems.glm import LogisticRegression
+from fedsim.protocol.limits import LIMITS
+from fedsim.protocol.plan import Terms
+from fedsim.simulation.host import MemoryLedger
+from fedsim.testing.federations import all_take_part, drive, plan_of, public_of
+from silos.entropy import SeededEntropy
+from silos.gate import Gate, lay_out
 
 SILOS, N, D = 10, 1024, 20
 TUNING, TRIALS = 3, 12
@@ -57,11 +64,11 @@ def methods() -> dict[str, list[dict[str, Any]]]:
     steps = (1.0, 2.0, 4.0, 8.0)
     one_pass = [
         {"num_rounds": R, "step_size": step, "clip_norm": 1.0, "batch": FRESH | {"fraction": 1 / R}}
-        for R, step in product((2, 4, 8, 16, 32), (0.5, *steps, 16.0))
+        for R, step in product((2, 4, 8, 16, 32), (*steps, 16.0, 32.0))
     ]
     full = [
         {"num_rounds": R, "step_size": s, "clip_norm": 1.0, "last_iterate": True}
-        for R, s in product((10, 20, 40, 80), steps)
+        for R, s in product((5, 10, 20, 40, 80), steps)
     ]
     localized = [
         {
@@ -73,7 +80,7 @@ def methods() -> dict[str, list[dict[str, Any]]]:
             "clip_norm": 1.0,
         }
         for phases, R, step, (weight, growth) in product(
-            (2, 3), (5, 10, 20, 40), steps[1:], ((0.003, 2.0), (0.03, 1.0))
+            (2, 3, 4), (2, 5, 10, 20), (2.0, 4.0, 8.0, 16.0), ((0.003, 2.0), (0.03, 1.0))
         )
     ]
     return {
@@ -84,28 +91,22 @@ def methods() -> dict[str, list[dict[str, Any]]]:
 
 
 def excess(algorithm: dict[str, Any], epsilon: float, apart: float, seed: int, measure: Any) -> float:
-    """Of one run on the records of a seed."""
-    x, y, silo = worlds(apart, seed, N * 5 // 4)  # a fifth is held out, as a run asks for
-    run = fedsim.simulate(
-        {
-            "name": "localized",
-            "seed": seed,
-            "data": fedsim.Arrays(x, y, silo, scaling="none", test_fraction=0.2),
-            "partition": "natural_id",
-            "problem": "logistic_regression",
-            "algorithm": algorithm,
-            "privacy": {"epsilon": epsilon},
-            "runtime": "inprocess",
-            "report": {
-                "evaluate_every": 1000,
-                "baselines": False,
-                "nonprivate_baseline": False,
-                "clipping": False,
-            },
-        },
-        progress=False,
+    """Of one run on the records of a seed, without what a whole simulation measures besides."""
+    x, y, _ = worlds(apart, seed, N)
+    x = np.hstack([x, np.ones((len(x), 1))]).reshape(SILOS, N, D + 1)
+    data, sizes = list(zip(x, y.reshape(SILOS, N).astype(float), strict=True)), (N,) * SILOS
+    made, problem, public = algorithm_of(algorithm), LogisticRegression(D + 1), public_of(sizes)
+    plan = plan_of(made, problem, sizes)
+    names = [f"silo{i}" for i in range(SILOS)]
+    terms = [Terms(name, N, epsilon, N**-2.0, range(len(plan.rounds))) for name in names]
+    entropy, records = (
+        SeededEntropy(seed, 0, names, ["localized"] * SILOS),
+        lay_out(data, problem, public.weights.dtype),
     )
-    return float(measure(np.asarray(run.model)[0]))
+    ledgers = [MemoryLedger() for _ in names]
+    gate = Gate(records, problem, made, plan, terms, GAUSSIAN, entropy, ledgers, LIMITS, public.weights.dtype)
+    rounds = drive(gate, made, problem, public, all_take_part(plan, SILOS))
+    return float(measure(rounds[-1].answer.numpy()))
 
 
 def several(algorithm: dict[str, Any], epsilon: float, apart: float, risks: dict[int, Any]) -> list[float]:
@@ -115,7 +116,6 @@ def several(algorithm: dict[str, Any], epsilon: float, apart: float, risks: dict
 
 def main(out: Path) -> None:
     """Measure, and write JSON."""
-    warnings.simplefilter("ignore", UserWarning)  # of steps above 2 / beta
     found = []
     for apart in (0.5, 1.5):
         held_back = {seed: risk(apart, seed) for seed in range(100, 100 + TUNING)}
