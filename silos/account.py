@@ -142,10 +142,8 @@ def total(costs: Iterable[Cost]) -> Cost:
     return Cost(**{name: up(value) for name, value in sums.items()})
 
 
-class Disjoint(NamedTuple):
-    """What a round costs the units between two places of the silo's order, and no others; (0, 0) stands for
-    Fresh batches, of which no other round has the same units.
-    """
+class OnPart(NamedTuple):
+    """What a round costs the units between two places of the silo's order, and no others."""
 
     start: float
     stop: float
@@ -153,13 +151,14 @@ class Disjoint(NamedTuple):
 
 
 class Stretch(NamedTuple):
-    """Rounds first, first + 1, ... of equal price: mu^2 of FULL, of what is disjoint, and distance."""
+    """Rounds first, first + 1, ... of equal price: mu^2 of FULL, largest mu^2 of Fresh, distance, parts."""
 
     first: int
     length: int
     full: float
-    disjoint: tuple[Disjoint, ...] = ()
-    distance: float = 0.0
+    fresh: float
+    distance: float
+    parts: tuple[OnPart, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -186,14 +185,14 @@ class Price:
         chosen = Counter(self.stretch(r)[2:] for r in set(rounds))
         if not chosen or self.sampled != FREE:
             return self.sampled if chosen else FREE
-        full = sum((count * Fraction(own) for (own, _, _), count in chosen.items()), Fraction(0))
-        disjoint: defaultdict[tuple[float, float], Fraction] = defaultdict(Fraction)
-        for (_, apart, _), count in chosen.items():
-            for start, stop, mu_sq in apart:
-                known, own = disjoint[start, stop], Fraction(mu_sq)
-                disjoint[start, stop] = known + count * own if stop else max(known, own)
-        distance = sum((count * Fraction(own) for (_, _, own), count in chosen.items()), Fraction(0))
-        return Cost(mu_sq=up(full + max(disjoint.values(), default=Fraction(0))), distance=up(distance))
+        full = sum((count * Fraction(each[0]) for each, count in chosen.items()), Fraction(0))
+        fresh = max(Fraction(each[1]) for each in chosen)
+        parts: defaultdict[tuple[float, float], Fraction] = defaultdict(Fraction)
+        for (*_, own), count in chosen.items():
+            for start, stop, mu_sq in own:
+                parts[start, stop] += count * Fraction(mu_sq)
+        distance = sum((count * Fraction(each[2]) for each, count in chosen.items()), Fraction(0))
+        return Cost(mu_sq=up(full + max(fresh, *parts.values(), Fraction(0))), distance=up(distance))
 
     def stretch(self, round_index: int) -> Stretch:
         """The stretch that a round is in; Refused if it is not in the plan."""
@@ -206,14 +205,18 @@ class Price:
 
     def tree(self) -> dict[str, Any]:
         """Plain values, for `from_tree`."""
-        return {"stretches": [list(each) for each in self.stretches], "sampled": self.sampled.tree()}
+        # without parts the five numbers that ledgers before parts hold
+        stretches = [[*each[:5], *([each.parts] if each.parts else [])] for each in self.stretches]
+        return {"stretches": stretches, "sampled": self.sampled.tree()}
 
     @classmethod
     def from_tree(cls, tree: Mapping[str, Any]) -> Price:
         """The inverse of `tree`."""
         stretches = (
-            Stretch(first, length, full, tuple(Disjoint(*each) for each in disjoint), distance)
-            for first, length, full, disjoint, distance in tree["stretches"]
+            Stretch(
+                first, length, full, fresh, distance, tuple(OnPart(*part) for each in parts for part in each)
+            )
+            for first, length, full, fresh, distance, *parts in tree["stretches"]
         )
         return cls(tuple(stretches), Cost(**tree["sampled"]))
 

@@ -18,16 +18,16 @@ from fedsim.privacy.grid import GridGaussian
 from fedsim.privacy.mechanism import Mechanism, check_unit
 from fedsim.privacy.rounding import shown_up
 from fedsim.privacy.silo_gaussian import SiloGaussian
-from fedsim.protocol.batch import Batch, Fresh, Part
+from fedsim.protocol.batch import Fresh, Part
 from fedsim.protocol.limits import Limits
 from fedsim.protocol.plan import Admitted, Census, Plan, Release, Terms
 from fedsim.protocol.statistics import GRADIENT, GRADIENT_DIFFERENCE, Extent, statistic
-from silos.account import Cost, Disjoint, Price, Stretch, up
+from silos.account import Cost, OnPart, Price, Stretch, up
 
 if TYPE_CHECKING:
     from fedsim.privacy.sum_mechanism import SumMechanism
 
-_Numbers = tuple[float, tuple[Disjoint, ...], float]  # of a round: those of a `Stretch`
+_Numbers = tuple[float, float, float, tuple[OnPart, ...]]  # of a round: those of a `Stretch`
 _MARGIN = 1 + Fraction(1, 10**12)
 """Above the rounding errors of a weight, which are a few units in its last place."""
 
@@ -171,35 +171,32 @@ def price(plan: Plan, admitted: Admitted, mechanism: Mechanism) -> Price:
     nothing, or the plan has no finite price; a public silo pays nothing.
     """
     if admitted.terms.public:
-        return Price(_stretches((r, (0.0, (), 0.0)) for r in admitted.terms.rounds))
+        return Price(_stretches((r, (0.0, 0.0, 0.0, ())) for r in admitted.terms.rounds))
     if not mechanism.private or not admitted.noise_multiplier > 0:
         raise Refused("a run without noise has no price")
     terms, z = admitted.terms, admitted.noise_multiplier
     if compose(plan.census(terms.rounds), terms.n).sampled or not mechanism.squares_add:
         own = Cost(epsilon=float(admitted.epsilon_guaranteed), delta=float(terms.delta))
-        return Price(_stretches((r, (0.0, (), 0.0)) for r in terms.rounds), own)
+        return Price(_stretches((r, (0.0, 0.0, 0.0, ())) for r in terms.rounds), own)
 
     def numbers(census: Census) -> _Numbers:
-        places: dict[tuple[float, float] | None, list[tuple[Release, int]]] = defaultdict(list)
-        for release, count in census:
-            places[_place(release.batch)].append((release, count))
-        full = _mu_sq(places.pop(None, []), terms.n, z)
-        disjoint = (Disjoint(*place, _mu_sq(some, terms.n, z)) for place, some in places.items() if place)
-        return full, tuple(disjoint), _distance(mechanism, census, z)
+        parts: dict[Part, list[tuple[Release, int]]] = defaultdict(list)
+        fresh, full = list[tuple[Release, int]](), list[tuple[Release, int]]()
+        for entry in census:
+            match entry[0].batch:
+                case Part() as part:
+                    parts[part].append(entry)
+                case Fresh():
+                    fresh.append(entry)
+                case _:
+                    full.append(entry)
+        of_parts = (OnPart(part.start, part.stop, _mu_sq(some, terms.n, z)) for part, some in parts.items())
+        squares = _mu_sq(full, terms.n, z), _mu_sq(fresh, terms.n, z)
+        return *squares, _distance(mechanism, census, z), tuple(of_parts)
 
     first = {id(plan.rounds[r]): r for r in terms.rounds}  # rounds that are alike are one object as a rule
     known = {asks: numbers(plan.census([r])) for asks, r in first.items()}
     return Price(_stretches((r, known[id(plan.rounds[r])]) for r in terms.rounds))
-
-
-def _place(batch: Batch) -> tuple[float, float] | None:
-    """`Disjoint`'s; None for a batch of all units."""
-    match batch:
-        case Part(start=start, stop=stop):
-            return start, stop
-        case Fresh():
-            return 0.0, 0.0
-    return None
 
 
 def _mu_sq(part: Sequence[tuple[Release, int]], n: int, z: float) -> float:

@@ -22,7 +22,7 @@ from support.ledgers import (
 )
 
 from fedsim.common.errors import Refused
-from silos.account import Disjoint, Price, Stretch, total
+from silos.account import Price, Stretch, total
 from silos.book import read
 from silos.ledger_file import LedgerFile
 
@@ -156,7 +156,7 @@ def test_a_session_is_one_run(path):
 
 def test_two_runs_fit_and_a_third_is_refused_until_one_returns_what_it_did_not_use(path):
     most = CAPS.total.mu_sq
-    price = Price((Stretch(0, 4, most / 10),))
+    price = Price((Stretch(0, 4, most / 10, 0.0, 0.0),))
     with LedgerFile.open(path) as file:
         first, _ = open_run(file, 1, price), open_run(file, 2, price)
         length = file.book.length
@@ -199,11 +199,7 @@ def test_whatever_happens_all_that_was_paid_for_fits_the_caps(tmp_path_factory, 
     """Runs opened, asked, closed and restarts in any order: against brute force over all debits."""
     path = enrolled(tmp_path_factory.mktemp("any"))[0]
     unit = CAPS.total.mu_sq / 7.5
-    prices = [
-        gaussian(4, unit),
-        Price((Stretch(0, 4, unit / 2, (Disjoint(0.0, 0.0, unit),)),)),
-        sampled(4, 0.4, 4e-7),
-    ]
+    prices = [gaussian(4, unit), Price((Stretch(0, 4, unit / 2, unit, 0.0),)), sampled(4, 0.4, 4e-7)]
     file, paid = LedgerFile.open(path), {}
     for step, number, index in steps:
         price = prices[number % 3]

@@ -116,7 +116,7 @@ def test_too_many_fresh_records_have_no_price():
 
 
 def test_a_round_outside_the_plan_has_no_price():
-    found = Price((Stretch(2, 3, 0.1), Stretch(7, 1, 0.2)))
+    found = Price((Stretch(2, 3, 0.1, 0.0, 0.0), Stretch(7, 1, 0.2, 0.0, 0.0)))
     assert found.rounds == [2, 3, 4, 7]
     for outside in (-1, 0, 1, 5, 6, 8):
         with pytest.raises(Refused, match="not in the run's plan"):

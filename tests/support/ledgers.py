@@ -46,11 +46,11 @@ def broadcast(number: int) -> bytes:
 
 
 def gaussian(rounds: int, mu_sq: float = 1e-3) -> Price:
-    return Price((Stretch(0, rounds, mu_sq),))
+    return Price((Stretch(0, rounds, mu_sq, 0.0, 0.0),))
 
 
 def sampled(rounds: int, epsilon: float = 0.1, delta: float = 1e-7) -> Price:
-    return Price((Stretch(0, rounds, 0.0),), Cost(epsilon=epsilon, delta=delta))
+    return Price((Stretch(0, rounds, 0.0, 0.0, 0.0),), Cost(epsilon=epsilon, delta=delta))
 
 
 def open_run(file: LedgerFile, number: int = 1, price: Price | None = None, **changes: Any) -> RunLedger:
