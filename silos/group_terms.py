@@ -72,7 +72,9 @@ def _known(block: Block, cells: Cells) -> Tensor:
 
 def _shares(problem: Problem, block: Block, point: Tensor, classes: int) -> Tensor:
     """F(w, x) of every row, (silos, rows, classes), float64: of at least 0, sum at most 1; zeros for NaN."""
-    if isinstance(problem, GeneralisedLinear):
+    if block.alone:
+        scores = block.scores_alone(problem, point)
+    elif isinstance(problem, GeneralisedLinear):
         scores = block.scores(problem, point, keep=True)
     else:
         scores = problem.scores(block.features, point)

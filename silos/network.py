@@ -54,17 +54,19 @@ def network_sum(
     return total
 
 
-def lengths(problem: NeuralNetwork, block: Block, point: Tensor) -> Tensor:
-    """Length of every record's gradient, (silos, rows), float64; 0 for a row that adds nothing."""
+def lengths(problem: NeuralNetwork, block: Block, point: Tensor, alone: bool) -> Tensor:
+    """Length of every record's gradient, (silos, rows), float64; 0 for a row that adds nothing. `alone`: one
+    record at a time, since what is computed together is rounded by place.
+    """
     norms = torch.zeros_like(block.target, dtype=torch.float64)
-    for silos, rows, mask, found in _terms(problem, block, [point]):
+    for silos, rows, mask, found in _terms(problem, block, [point], alone):
         norm = _square(found).sqrt().view(mask.shape)
         norms[silos, rows] = torch.where(mask > 0, norm, 0.0).cpu()
     return norms
 
 
 def _terms(
-    problem: NeuralNetwork, block: Block, points: Sequence[Tensor]
+    problem: NeuralNetwork, block: Block, points: Sequence[Tensor], alone: bool = False
 ) -> Iterator[tuple[slice, slice, Tensor, list[tuple[str, Term]]]]:
     """The records' terms, a chunk at a time: its silos and rows, their mask, and terms by name prefix."""
     if block.mask is None:
@@ -73,7 +75,7 @@ def _terms(
     silo_count, row_count = block.mask.shape
     each, device = any(point.dim() == 2 for point in points), problem.device
     features, target = block.on(device)
-    for silos, rows in _chunks(silo_count, row_count, width, each):
+    for silos, rows in _chunks(silo_count, row_count, 1 if alone else width, each):
         x, y = features[silos, rows].flatten(0, 1), target[silos, rows].flatten()
         at = [(point if point.dim() == 1 else point[silos][0]).to(device) for point in points]
         yield silos, rows, block.mask[silos, rows].to(device), terms(problem, x, y, at)

@@ -58,6 +58,7 @@ class People:
 
     def labelled(self, block: Block) -> Block:
         """A block of whole silos with each record's person, and its weight, or standing if h is asked for."""
+        block = replace(block, alone=True)
         if self._standing is None and not self.summed:
             return block  # persons are records
         rows = block.target.shape[1]
@@ -77,6 +78,7 @@ class People:
 
     def numbered(self, block: Block, persons: Sequence[np.ndarray]) -> Block:
         """A batch with each record's choice, as `rows` gives them."""
+        block = replace(block, alone=True)
         if self._standing is None and not self.summed:
             return block
         return replace(block, person=padded(persons, block.target.shape[1]))

@@ -25,7 +25,7 @@ from torch.nn.functional import pad
 
 from fedsim.common.errors import Refused
 from fedsim.problems.glm import GeneralisedLinear
-from fedsim.problems.kinds import coefficient
+from fedsim.problems.kinds import Problem, coefficient, scores_of_records
 
 
 @dataclass(frozen=True)
@@ -46,6 +46,9 @@ class Block:
     person: Tensor | None = None
     share: Tensor | None = None
     group: Tensor | None = None  # of a record, (silos, rows); -1 where there is none
+    # whether persons are units, whose records shift those of others: then scores are compared with thresholds
+    # only where each is of its own record to the last bit
+    alone: bool = False
     mean: bool = False  # whether the mean of a person's terms is clipped, not their sum
     # whether a sum with a term that is not finite is to be no number; else the term counts as zero
     whole: bool = False
@@ -73,6 +76,12 @@ class Block:
         if keep:
             self.kept.extend((self.features, point, found))
         return found
+
+    def scores_alone(self, problem: Problem, point: Tensor) -> Tensor:
+        """`scores`, each of its own record to the last bit (`scores_of_records`)."""
+        points = [point] * len(self.target) if point.dim() == 1 else list(point)
+        rows = zip(self.features, points, strict=True)
+        return torch.stack([scores_of_records(problem, x, w, alone=True) for x, w in rows])
 
     @property
     def records(self) -> Tensor:

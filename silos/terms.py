@@ -157,15 +157,15 @@ def _scored(
     """Sums of the numbers in [0, 1] that records say of a model (`silos.scores`)."""
     from silos import scores
 
-    found = []
+    found, alone = [], block.alone
     for i, x, y, part in _by_silo(block):
         w = _own(points[0], i)
         if name == "mistakes":
-            own = scores.mistakes(scores_of_records(problem, x, w), y)
+            own = scores.mistakes(scores_of_records(problem, x, w, alone), y)
         elif name == "log_loss":
-            own = scores.bounded_log_loss(problem, x, y, w, options[0])
+            own = scores.bounded_log_loss(problem, x, y, w, options[0], alone)
         else:
-            own = scores.squared_distance(problem, x, y, w)
+            own = scores.squared_distance(problem, x, y, w, alone)
         found.append((own.double() if part is None else own.double() * part).sum())
     return torch.stack(found).unsqueeze(-1)
 
@@ -173,8 +173,11 @@ def _scored(
 def _score_histogram(options: Options, problem: Problem, block: Block, points: Points, clip: Clip) -> Tensor:
     from silos.scores import score_bins
 
-    bins = int(options[0])
-    cells = [(score_bins(problem, x, y, _own(points[0], i), bins), part) for i, x, y, part in _by_silo(block)]
+    bins, alone = int(options[0]), block.alone
+    cells = [
+        (score_bins(problem, x, y, _own(points[0], i), bins, alone), part)
+        for i, x, y, part in _by_silo(block)
+    ]
     return torch.stack([torch.bincount(own, part, minlength=2 * bins) for own, part in cells]).double()
 
 
@@ -185,7 +188,8 @@ def _choice(options: Options, problem: Problem, block: Block, points: Points, cl
         sums = []
         for i, x, y, part in _by_silo(block):
             own = clip[i] if isinstance(clip, Tensor) and clip.dim() == 2 else 1e6 if clip is None else clip
-            losses = head(problem).losses(scores_of_records(problem, x, _own(point, i)), y).double()
+            scores = scores_of_records(problem, x, _own(point, i), block.alone)
+            losses = head(problem).losses(scores, y).double()
             share = (losses / own).nan_to_num(nan=1.0, posinf=1.0)
             share = share.clamp(0.0, 1.0) * PER_ONE
             sums.append(-(share if part is None else share * part).long().sum())
@@ -220,7 +224,7 @@ def _longer(options: Options, problem: Problem, block: Block, points: Points, cl
     """
     w, most = points
     if isinstance(problem, GeneralisedLinear):
-        scores = block.scores(problem, w, keep=True)
+        scores = block.scores_alone(problem, w) if block.alone else block.scores(problem, w, keep=True)
         slope = coefficient(problem, scores, block.target, block.inverse_norm)
         length = slope.abs() if slope.dim() == 2 else slope.square().sum(-1).sqrt()
         long = (length > most * block.inverse_norm) & (length < inf) & (block.inverse_norm > 0)
@@ -228,7 +232,7 @@ def _longer(options: Options, problem: Problem, block: Block, points: Points, cl
     else:
         from silos.network import lengths
 
-        length = lengths(problem, block, w)
+        length = lengths(problem, block, w, block.alone)
         long = (length > most) & (length < inf)
     if block.person is None:
         return torch.count_nonzero(long, 1).double().unsqueeze(1)

@@ -11,7 +11,8 @@ from support.statistic_records import FEATURES, OPTIONS, groups_of, hostile, poi
 from fedsim.common.errors import InputError, Refused
 from fedsim.privacy.mechanism import check_unit
 from fedsim.privacy.registry import GAUSSIAN, MECHANISMS
-from fedsim.problems.glm import LinearRegression, SoftmaxRegression
+from fedsim.problems.composite import Composite
+from fedsim.problems.glm import LinearRegression, LogisticRegression, SoftmaxRegression
 from fedsim.problems.network import NeuralNetwork
 from fedsim.problems.network_models import Imported, Mlp
 from fedsim.protocol.batch import FULL, Fresh, Poisson, Subsample
@@ -24,6 +25,7 @@ from fedsim.simulation.host import MemoryLedger
 from silos.batches import Batches
 from silos.entropy import SeededEntropy
 from silos.gate import Gate
+from silos.network import lengths
 from silos.persons import Order, Persons
 from silos.records import Records, clipped_sum
 from silos.selections import PER_ONE
@@ -467,3 +469,46 @@ def test_h_belongs_to_limit_and_smooth():
         with pytest.raises(InputError, match=r"^h: "):
             Person(*wrong)
     assert Plan((), RECORD).digest != Plan((), Person()).digest != Plan((), Person("mean")).digest
+
+
+@pytest.mark.parametrize(
+    "problem", [LogisticRegression(20), NeuralNetwork(20, 2, Composite(), Mlp(hidden=(4,)))]
+)
+@pytest.mark.parametrize("name", ["longer", "mistakes", "score_histogram", "joint"])
+def test_a_threshold_turns_with_no_others_number_of_records(name, problem):
+    """62 persons with one and the same record, at points where that record is on the threshold but for
+    rounding: products of matrices round rows by their place, which another person's second record shifts.
+    """
+    rng = np.random.default_rng(5)
+    linear = isinstance(problem, LogisticRegression)
+    for _ in range(40 if linear else 6):
+        x = rng.normal(size=20)
+        w = rng.normal(size=problem.dimension)
+        if linear:
+            w -= x * (x @ w) / (x @ x)  # the score is 0, but for rounding
+        length = abs(0.5 - 1) * np.linalg.norm(x)
+        options = (2.0, 2.0, 1.0, 0.5) if name == "joint" else OPTIONS.get(name, ())
+        shape = QueryShape(name, statistic(name).points, 1.0, options)
+        found = []
+        for own in (1, 2, 5):
+            features = np.vstack([np.zeros((own, 20)), np.tile(x, (62, 1))])
+            codes = np.append(np.full(own, 62), np.arange(62))
+            persons = Persons(Person("mean"), [codes], [np.random.default_rng(3)])
+            silo = features, np.append(np.zeros(own), np.ones(62)), np.zeros(own + 62, int)
+            records = Records([silo], problem, torch.float64, persons)
+            point = torch.as_tensor(w)
+            if name == "longer":
+                (block,) = records.full([0])
+                if not linear:
+                    length = float(lengths(problem, block, point, True)[0, -1])
+                points = [point, torch.tensor([length], dtype=torch.float64)]
+            else:
+                points = [point]
+            total = sum(
+                summed(records.clipped_sum, shape, problem, b, points, 1.0) for b in records.full([0])
+            )
+            found.append(total)
+        for other in found[1:]:
+            assert (
+                torch.linalg.vector_norm(found[0] - other) <= statistic(name).spread_of(shape.options) + 1e-9
+            )
