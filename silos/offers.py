@@ -148,7 +148,7 @@ def proposal_of(
                 raise Refused(f"offer: roster {offer.pooled.roster} {hint}")
             part = pinned.part(offer, own.name, problem.dimension, algorithm)
     except InputError as error:
-        raise Refused(str(error).replace("scenario.", "offer: ", 1)) from None
+        raise _refusal(error) from None
     dtype, shape = DTYPES[offer.dtype], offer.shape
     weights = torch.tensor(offer.weights, dtype=dtype)
     public = Public(tuple(shape.sizes), torch.tensor(list(shape.sizes.values())), weights, weights * 0)
@@ -168,10 +168,13 @@ def admissible(proposal: Proposal, policy: Policy, own: Own, seeded: bool = Fals
         Refused: the plan breaks a limit, costs more than the budget, or has too little noise.
     """
     offer, limits, part = proposal.offer, policy.limits, proposal.part
-    if proposal.isolated is not None:
-        trace = proposal.isolated.dry_run(proposal.public, offer.seed, limits, proposal.problem)
-    else:
-        trace = dry_run(proposal.algorithm, proposal.problem, proposal.public, offer.seed, limits)
+    try:
+        if proposal.isolated is not None:
+            trace = proposal.isolated.dry_run(proposal.public, offer.seed, limits, proposal.problem)
+        else:
+            trace = dry_run(proposal.algorithm, proposal.problem, proposal.public, offer.seed, limits)
+    except InputError as error:
+        raise _refusal(error) from None
     plan = trace.of(offer.unit).plan
     for query in plan.queries:
         if query.statistic in BY_GROUP and Cells.of(query.options).groups != len(own.groups):
@@ -212,6 +215,10 @@ def admissible(proposal: Proposal, policy: Policy, own: Own, seeded: bool = Fals
         _check_noise(plan, admitted, policy)
     colluding = None if part is None else part.colluding_cost(plan, admitted, policy.max_epsilon_colluding)
     return Admissible(proposal, plan, trace.broadcasts, terms, mechanism, notices, admitted, colluding)
+
+
+def _refusal(error: InputError) -> Refused:
+    return Refused(str(error).replace("scenario.", "offer: ", 1))
 
 
 def largest_dimension(policy: Policy, own: Own) -> int:

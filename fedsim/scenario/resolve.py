@@ -376,6 +376,7 @@ def _check_public(resolved: Resolved) -> None:
     if not (by_server or by_silo):
         raise InputError(f"{FIELD}.weight", asked.weight, f"0: {name} takes no gradient of f1; {SERVES} do")
     gradients = {("g", resolved.problem.dimension)} == {each for sent in trace.messages for each in sent}
+    gradients &= not hasattr(resolved.algorithm, "phases")  # which adds a regulariser of its own to them
     if records.by_server and (by_silo or trace.remembers or not gradients):
         field = "precondition" if asked.precondition else "weight"
         hint = f"is for algorithms whose silos send a gradient alone, as noisy_minibatch_sgd, not for {name}"

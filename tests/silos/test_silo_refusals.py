@@ -41,7 +41,12 @@ STRICT = {
     "min_noise_multiplier": 1.5,
     "max_clip": 10.0,
     "max_point": 1000.0,
-    "algorithms": ["noisy_minibatch_sgd", "local_sgd", "multi_stage_accelerated_minibatch_sgd"],
+    "algorithms": [
+        "noisy_minibatch_sgd",
+        "local_sgd",
+        "localized_accelerated_sgd",
+        "multi_stage_accelerated_minibatch_sgd",
+    ],
     "problems": ["logistic_regression", "neural_network"],
 }
 
@@ -77,6 +82,15 @@ def changed(path: str, value: Any, offer: Mapping[str, Any] = OFFER) -> dict[str
 
 MLP = {"name": "neural_network", "model": {"name": "mlp", "hidden": [1_000_000, 1_000_000]}}
 LOCAL = {"name": "local_sgd", "num_rounds": 2, "local_steps": 11, "step_size": 0.1, "clip_norm": 1.0}
+PHASES = {
+    "name": "localized_accelerated_sgd",
+    "phases": 9,
+    "phase_rounds": 1,
+    "step_size": 1.0,
+    "regularisation": 0.1,
+    "growth": 1.0,
+    "clip_norm": 1.0,
+}
 STAGES = {
     "name": "multi_stage_accelerated_minibatch_sgd",
     "num_rounds": 10**9,
@@ -142,6 +156,12 @@ OFFERS: dict[str, tuple[str, Any, str]] = {
         "algorithm",
         {**LOCAL, "num_rounds": 10, "local_steps": 9},
         "limit of 100000 numbers",
+    ),
+    "too many phases": ("algorithm", PHASES, "offer: algorithm.phases: 9: at most "),
+    "a part of no units": (
+        "algorithm.batch",
+        {"sampler": "part", "start": 0.5, "stop": 0.5 + 1e-6},
+        "the part from 0.5 to 0.500001 holds none of the silo's",
     ),
     "a clip above the policy's": ("algorithm.clip_norm", 100.0, "clip is neither 0 nor within [1e-06, 10]"),
     "rounds out of order": ("rounds", [1, 0], "not ascending rounds of the plan"),
