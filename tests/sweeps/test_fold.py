@@ -24,6 +24,8 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
     "accelerated_minibatch_sgd": ROUNDS,
     "multi_stage_accelerated_minibatch_sgd": {"num_rounds": 12, "smoothness": 1.0, "strong_convexity": 1.0}
     | {"initial_excess": 1.0, "noise": 0.0, "clip_norm": 0.5},
+    "localized_accelerated_sgd": {"phases": 1, "phase_rounds": 5, "step_size": 0.1, "clip_norm": 0.5}
+    | {"regularisation": 0.1, "growth": 1.0},
     "prox_sgd": ROUNDS,
     "prox_svrg": SVRG | {"epochs": 2},
     "prox_pl_svrg": SVRG | {"restarts": 2, "epochs": 1},
@@ -64,6 +66,7 @@ BATCHES: dict[str, dict[str, Any]] = {
     "poisson": {"sampler": "poisson", "fraction": 0.3},
     "fresh": {"sampler": "fresh", "fraction": 0.2},
     "with_replacement": {"sampler": "with_replacement", "fraction": 0.3},
+    "part": {"sampler": "part", "start": 0.2, "stop": 0.6},
 }
 TRIALS = (0, 3)
 
