@@ -64,13 +64,8 @@ class _Stream(io.TextIOWrapper):
 
     def __init__(self, stream: io.TextIOWrapper) -> None:
         self._replaced = stream  # to be kept: it closes the file when it goes
-        super().__init__(
-            stream.buffer,
-            encoding=stream.encoding,
-            errors=stream.errors,
-            line_buffering=stream.line_buffering,
-            write_through=stream.write_through,
-        )
+        names = ("encoding", "errors", "line_buffering", "write_through")
+        super().__init__(stream.buffer, **{name: getattr(stream, name) for name in names})
 
     def write(self, text: str) -> int:
         with self._dropping():

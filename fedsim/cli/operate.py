@@ -178,17 +178,19 @@ def _how_to_resume(place: Place, job: Job | None, superlink: str | None, console
 
 
 @app.command(rich_help_panel=DEPLOYMENT)
-def down(place: Annotated[Path, typer.Argument(metavar="DIR", help="A directory of `fedsim up`.")]) -> None:
+def down(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="A directory of `fedsim up`.")],
+) -> None:
     """End what runs in a directory of `fedsim up`: an `up` in another terminal, or what one left behind."""
     from fedsim.deployment.running import FILE, running
     from fedsim.deployment.topology import made
 
-    topology, console = made(place.absolute(), "DIR"), Console()
+    topology, console = made(directory.absolute(), "DIR"), Console()
     there = running(topology.directory)
     count = 0 if there is None else there.end()
     (topology.directory / FILE).unlink(missing_ok=True)
     if not count:
-        say(console, f"Nothing of `fedsim up` runs in {shown(place)}/.")
+        say(console, f"Nothing of `fedsim up` runs in {shown(directory)}/.")
         return
     say(console, f"Ended {count} processes.")
     if not topology.run.exists():
