@@ -33,7 +33,7 @@ from fedsim.common.files import atomic_file, files_below
 from fedsim.common.notices import ending
 from fedsim.secagg.envelopes import KEY_FILE, PUBLIC_FILE, EnvelopeKey
 
-AUTHORITY_DAYS, SERVER_DAYS = 3650, 397
+AUTHORITY_DAYS, DAYS = 3650, 397
 SECRET, SHARED = 0o600, 0o444
 LOCAL = ("localhost", "127.0.0.1", "::1")
 _NAME = re.compile(r"(?=.{1,64}$)[A-Za-z0-9]([A-Za-z0-9 .,&'()+_-]*[A-Za-z0-9._)-])?")
@@ -47,11 +47,7 @@ Key = ec.EllipticCurvePrivateKey
 
 
 def make(
-    directory: Path,
-    silos: Sequence[str],
-    hosts: Sequence[str] = (),
-    days: int = SERVER_DAYS,
-    renew: bool = False,
+    directory: Path, silos: Sequence[str], hosts: Sequence[str] = (), days: int = DAYS, renew: bool = False
 ) -> list[Path]:
     """Make what is missing of a deployment's keys and certificates; the files that were made.
 

@@ -24,6 +24,7 @@ from fedsim.wire.dial import Address, read_token
 from fedsim.wire.messages import Echo, SiloName
 
 ROOT = "federation"  # the first part of a field name in errors about the file
+_DAY = 86400  # seconds
 
 
 class _Party(Section):
@@ -73,15 +74,12 @@ class Federation(Section):
     """Who takes part, and how patient the server is."""
 
     silos: dict[SiloName, SiloEntry] = Field(description="the silos, by name")
-    deadline: float = Field(60.0, gt=0, le=86400, description="seconds that silos have for a round")
+    deadline: float = Field(60.0, gt=0, le=_DAY, description="seconds that silos have for a round")
     min_silos: int | None = Field(
         None, ge=1, description="answers that a round needs, where so many are asked; default: all"
     )
     patience: float = Field(
-        600.0,
-        gt=0,
-        le=30 * 86400,
-        description="seconds after which a round with too few answers ends the run",
+        600.0, gt=0, le=30 * _DAY, description="seconds after which a round with too few answers ends the run"
     )
     test: DataConfig | None = Field(
         None,

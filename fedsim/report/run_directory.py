@@ -59,14 +59,9 @@ class RunData:
 def data_of(outcome: Outcome, folder: Path | None = None) -> RunData:
     """The results of a run that has ended; file names are relative to `folder`, else the current one."""
     scenario = scenario_tree(outcome, folder or Path.cwd())
-    return RunData(
-        summarise(outcome),
-        without_seed(scenario),
-        str(scenario.get("description", "")),
-        table=cache(partial(_table_of, outcome)),
-        load_models=partial(_models_of, outcome),
-        load_trained=partial(_trained_of, outcome),
-    )
+    about = summarise(outcome), without_seed(scenario), str(scenario.get("description", ""))
+    table, models = cache(partial(_table_of, outcome)), partial(_models_of, outcome)
+    return RunData(*about, table, models, partial(_trained_of, outcome))
 
 
 _TYPES: dict[Any, pa.DataType] = {int: pa.int64(), float: pa.float64(), float | None: pa.float64()}

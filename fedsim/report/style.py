@@ -145,9 +145,8 @@ def legend_below(figure: Figure, axes: Axes, by_height: bool = False) -> None:
     if by_height:
         _, handles, labels = map(list, zip(*reversed(_ends(axes)), strict=True))
         order = list(range(len(labels)))
-    columns = next(
-        (c for n in (3, 2) if _width(c := _columns(order, n), labels) <= _LETTERS), _columns(order, 1)
-    )
+    divided = (_columns(order, count) for count in (3, 2))
+    columns = next((each for each in divided if _width(each, labels) <= _LETTERS), _columns(order, 1))
     order = [at for column in columns for at in column]
     figure.set_figheight(figure.get_figheight() + _LINE * len(columns[0]))
     figure.legend(

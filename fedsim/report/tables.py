@@ -55,15 +55,8 @@ class TextTable:
 
 
 _SHOWN = 10
-_UP = (
-    "delta",
-    "epsilon",
-    "epsilon_guaranteed",
-    "epsilon_claimed",
-    "epsilon_dp_accounting",
-    "epsilon_spent",
-    "claimed",
-)
+_KINDS = ("guaranteed", "claimed", "dp_accounting", "spent")
+_UP = ("delta", "epsilon", "claimed", *(f"epsilon_{kind}" for kind in _KINDS))
 _DOWN = ("epsilon_attainable", "attained", "worst_server", "honest_server", "model")
 _BOUNDS = {**dict.fromkeys(_UP, shown_up), **dict.fromkeys(_DOWN, shown_down)}
 """How columns of privacy figures are rounded; all others to the nearest."""

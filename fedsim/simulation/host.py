@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from math import inf
@@ -19,6 +19,7 @@ from fedsim.privacy.mechanism import Mechanism
 from fedsim.privacy.registry import CLIP_ONLY, NONE
 from fedsim.privacy.silo_gaussian import DrawnAtOnce
 from fedsim.protocol.blame import Blame, is_theirs, named, raised
+from fedsim.protocol.contract import Message
 from fedsim.protocol.limits import LIMITS
 from fedsim.protocol.links import Answered, Variant
 from fedsim.protocol.plan import Admitted, Statement, Terms
@@ -127,7 +128,7 @@ class Answering(Protocol):
     """Anything that answers as a gate does."""
 
     def answer(
-        self, round_index: int, broadcast: Mapping[str, Tensor], members: Sequence[int] | None = None
+        self, round_index: int, broadcast: Message, members: Sequence[int] | None = None
     ) -> dict[str, Tensor]:
         """See `silos.gate.Gate.answer`."""
         ...
@@ -137,9 +138,9 @@ class Answering(Protocol):
 class DirectLink:
     """The server loop's link to silos that all answer: `ask` is a gate's `answer`, or that of several."""
 
-    ask: Callable[[int, Mapping[str, Tensor], Sequence[int]], Mapping[str, Tensor]]
+    ask: Callable[[int, Message, Sequence[int]], Message]
 
-    def answer(self, round_index: int, broadcast: Mapping[str, Tensor], members: Sequence[int]) -> Answered:
+    def answer(self, round_index: int, broadcast: Message, members: Sequence[int]) -> Answered:
         """See `fedsim.protocol.links.Link`."""
         return Answered(members, self.ask(round_index, broadcast, members))
 
@@ -154,8 +155,8 @@ class Hosts(Protocol):
         ...
 
     def answer(
-        self, variant: Variant, round_index: int, broadcast: Mapping[str, Tensor], members: Sequence[int]
-    ) -> Mapping[str, Tensor]:
+        self, variant: Variant, round_index: int, broadcast: Message, members: Sequence[int]
+    ) -> Message:
         """The members' messages, as `Link.answer`."""
         ...
 
@@ -249,11 +250,7 @@ class SiloHost:
         return [everyone[name] for name in self._names]
 
     def answer(
-        self,
-        variant: Variant,
-        round_index: int,
-        broadcast: Mapping[str, Tensor],
-        members: Sequence[int] | None,
+        self, variant: Variant, round_index: int, broadcast: Message, members: Sequence[int] | None
     ) -> dict[str, Tensor]:
         """The members' messages, {name: (members, d)}. Refused as `Gate.answer`; PluginError if another
         package's algorithm or problem raised; a simulation may name it.

@@ -245,11 +245,9 @@ def evaluator(resolved: Resolved, data: Federation) -> Evaluator:
     objective = TrainingObjective(resolved, silos) if measures_objective(resolved.scenario) else None
     parts = [baselines] if resolved.scenario.report.baselines else []
     parts += [converged] if measures_costs(resolved) else []
-    fitted, asked = (
-        [partial(part, resolved, silos) for part in parts],
-        asked_of(resolved, data.fitted.preparation),
-    )
-    return Evaluator(resolved.problem, silos, resolved.dtype, asked, objective, fitted)
+    fits = [partial(part, resolved, silos) for part in parts]
+    asked = asked_of(resolved, data.fitted.preparation)
+    return Evaluator(resolved.problem, silos, resolved.dtype, asked, objective, fits)
 
 
 def in_one_process(resolved: Resolved, trial: int, party: Callable[[], Party] = Party) -> Trial:

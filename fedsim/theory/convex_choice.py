@@ -67,13 +67,8 @@ def _strongly_convex(case: Case) -> Derived:
         R = _rounds(case, errors, math.ceil(2 * beta / mu), stability)
         squared = max(case.squared(batch, R), 1e-300)
     step = min(1 / (2 * beta), math.log(max(2.0, (mu * R * D) ** 2 / squared)) / (mu * R))
-    values = {
-        "num_rounds": R,
-        "step_size": step,
-        "clip_norm": case.clip,
-        "strong_convexity": mu,
-        "batch": _least(case, R),
-    }
+    values: dict[str, Any] = {"num_rounds": R, "step_size": step, "clip_norm": case.clip}
+    values |= {"strong_convexity": mu, "batch": _least(case, R)}
     name, notes = "noisy MB-SGD, strongly convex (Theorem 34)", {"gamma_r ratio": 1 / (1 - mu * step)}
     return case.derived(name, values, _predicted(case, batch, R, errors), notes)
 

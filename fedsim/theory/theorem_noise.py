@@ -62,14 +62,10 @@ def _experiments_sigma(claim: Budget, clip: float, count: int, log: float) -> fl
     return clip * math.sqrt(8 * count * log) / (claim.n * claim.epsilon)
 
 
-def noisy_minibatch(
-    claim: Budget,
-    clip: float,
-    rounds: int,
-    batch: Batch,
-    *,
-    title: str = "noisy MB-SGD (Theorems 34, 104, 140)",
-) -> Theorem:
+_NOISY = "noisy MB-SGD (Theorems 34, 104, 140)"
+
+
+def noisy_minibatch(claim: Budget, clip: float, rounds: int, batch: Batch, *, title: str = _NOISY) -> Theorem:
     """Theorems 34, 104 and 140, see the module."""
     sigma, size = math.sqrt(variance(clip, rounds, rounds, claim)), batch.size(claim.n)
     least = smallest_batch(claim, rounds)
@@ -217,10 +213,8 @@ def prox_spider(
     else:
         bound = 2 * clip if difference_clip is None else difference_clip
         second = 2 * unit * clip * math.sqrt(rounds)
-    releases = (
-        NoisyMean(batch, fresh, first, clip, n),
-        NoisyMean(difference_batch, rounds - fresh, second, bound, n),
-    )
+    changes = NoisyMean(difference_batch, rounds - fresh, second, bound, n)
+    releases = (NoisyMean(batch, fresh, first, clip, n), changes)
     if experiments:
         checks = _experiments_batches(claim, rounds, batch, difference_batch)
         return Theorem("prox-SPIDER, the experiments' (Algorithm 4, B.2.4)", claim, releases, checks)
@@ -248,9 +242,7 @@ def alternate_spider(
     fresh, n = (rounds + 1) // 2, claim.n
     first = _experiments_sigma(claim, clip, rounds, math.log(2 / claim.delta))
     bound = 2 * clip if difference_clip is None else difference_clip
-    releases = (
-        NoisyMean(batch, fresh, first, clip, n),
-        NoisyMean(difference_batch, rounds - fresh, 2 * first, bound, n),
-    )
+    changes = NoisyMean(difference_batch, rounds - fresh, 2 * first, bound, n)
+    releases = (NoisyMean(batch, fresh, first, clip, n), changes)
     checks = _experiments_batches(claim, rounds, batch, difference_batch)
     return Theorem("alternate SPIDER (Algorithm 25, B.2.4)", claim, releases, checks)

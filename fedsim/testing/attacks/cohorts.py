@@ -5,7 +5,7 @@ A message is made of answers; a tap hears each by itself, and can keep a silo me
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import product
@@ -19,7 +19,16 @@ from torch import Tensor
 from fedsim.privacy.mechanism import Mechanism
 from fedsim.privacy.registry import GAUSSIAN
 from fedsim.protocol.batch import FULL
-from fedsim.protocol.contract import Algorithm, Asker, Memory, Public, PublicProblem, Query, ServerHalf
+from fedsim.protocol.contract import (
+    Algorithm,
+    Asker,
+    Memory,
+    Message,
+    Public,
+    PublicProblem,
+    Query,
+    ServerHalf,
+)
 from fedsim.protocol.dryrun import Arrays
 from fedsim.protocol.limits import LIMITS
 from fedsim.protocol.plan import Plan, QueryShape, Terms
@@ -159,9 +168,7 @@ class Wiretap:
         """The algorithm's own."""
         return self.inner.server(w, problem, public, rng)
 
-    def silo(
-        self, problem: PublicProblem, broadcast: Mapping[str, Tensor], ask: Asker, memory: Memory
-    ) -> Mapping[str, Tensor]:
+    def silo(self, problem: PublicProblem, broadcast: Message, ask: Asker, memory: Memory) -> Message:
         """The algorithm's own message, overheard."""
 
         def tapped(*queries: Query) -> Tensor | tuple[Tensor, ...]:
