@@ -23,7 +23,7 @@ import fedsim
 from fedsim.data.heavy_tails import HeavyTails
 
 SCENARIO = Path(__file__).parent.parent / "scenarios" / "heavy_tails.yaml"
-TUNING, TRIALS = range(100, 103), range(12)
+TUNING, TRIALS = range(100, 103), range(300, 312)
 EPSILONS = (1, 3, 10)
 QUIET = {"evaluate_every": 1000, "baselines": False, "nonprivate_baseline": False, "clipping": False}
 STARTS = (0.1, 1.0, 10.0, 100.0)
