@@ -148,6 +148,7 @@ def arguments(prefix: str = "") -> Iterator[None]:
 Path = list[str | int]
 
 _UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")
+_WORD, _NO_NUMBER = "literal_error", ("float_type", "float_parsing")
 _WANTED = {
     "tuple_type": "must be a list",
     "path_type": "must be a file name",
@@ -163,19 +164,21 @@ def complaint(
 
     It is what pydantic says of the `tree` of a file, called `root`, of a `model`, or of its part at `prefix`.
     """
-    first = min(error.errors(include_url=False), key=_irrelevance)
-    kind, path = first["type"], _path((*prefix, *first["loc"]), tree, first["type"])
+    errors = error.errors(include_url=False)
+    paths = [_path((*prefix, *each["loc"]), tree, each["type"]) for each in errors]
+    place = min(range(len(errors)), key=lambda i: (_irrelevance(errors[i]), -len(paths[i])))
+    first, path, kind = errors[place], paths[place], errors[place]["type"]
     field, context = ".".join(map(str, [root, *path])), first.get("ctx", {})
     if kind.startswith("union_tag"):
         key = context["discriminator"].strip("'")
         return _unknown_name(f"{field}.{key}", first["input"], key, names(path, key, tree, model))
     if kind == "value_error" and isinstance(found := context["error"], InputError):
         return InputError(f"{field}.{found.field}", found.value, found.hint)
-    return InputError(
-        field,
-        None if kind == "missing" else first["input"],
-        _hint(first, path, lambda place: keys(place, tree, model)),
-    )
+    hint = _hint(first, path, lambda place: keys(place, tree, model))
+    pairs = zip(errors, paths, strict=True) if kind in _NO_NUMBER else ()
+    words = [each["ctx"]["expected"] for each, its in pairs if its == path and each["type"] == _WORD]
+    given = None if kind == "missing" else first["input"]
+    return InputError(field, given, ", or ".join([hint, *words]))
 
 
 MANY = 1_000
@@ -236,7 +239,7 @@ def _irrelevance(error: ErrorDetails) -> int:
     """Unknown keys first, then wrong values; a wrong type may only mean another branch of a union."""
     if error["type"] in _UNKNOWN:
         return 0
-    return 2 if error["type"].endswith("_type") or error["type"] in ("literal_error", "float_parsing") else 1
+    return 2 if error["type"].endswith("_type") or error["type"] in (_WORD, "float_parsing") else 1
 
 
 def _path(loc: tuple[str | int, ...], tree: Any, kind: str) -> Path:
