@@ -126,8 +126,8 @@ class Part:
 
     def __post_init__(self) -> None:
         if not 0 <= self.start < self.stop <= 1:
-            hint = f"above batch.start, which is {self.start:g} and at least 0, and at most 1"
-            raise InputError("batch.stop", self.stop, hint)
+            hint = f"above start, which is {self.start:g} and at least 0, and at most 1"
+            raise InputError("stop", self.stop, hint)
 
     def bounds(self, n: int) -> tuple[int, int]:
         """Where it begins and ends among n units."""
