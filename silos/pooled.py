@@ -27,7 +27,7 @@ from fedsim.problems.kinds import Problem
 from fedsim.protocol.contract import Algorithm
 from fedsim.protocol.plan import Admitted, Plan
 from fedsim.protocol.pool import Pool, Share
-from fedsim.protocol.statistics import Extent
+from fedsim.protocol.statistics import LONGER, Extent
 from fedsim.secagg.agreement import ReportContexts
 from fedsim.secagg.reports import seal_report
 from fedsim.secagg.roster import Roster, load_roster
@@ -52,6 +52,8 @@ class SumPart:
         """
         if plan.sampled:
             raise Refused("offer: sampled batches with secure aggregation; use full or fresh ones")
+        if LONGER in {query.statistic for query in plan.queries}:
+            raise Refused(f"offer: {LONGER} has no sums in secure aggregation; give clip_norm a number")
         if remembers:
             hint = "and in sums it has no answers to keep"
             raise Refused(f"offer: the algorithm's silo method keeps memory, {hint}")

@@ -15,6 +15,7 @@ Learning with Adaptive Clipping, NeurIPS 2021. With few rounds a bisection is th
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, cast
@@ -60,26 +61,23 @@ class QuantileClip:
     ] = None
 
     def around(self, algorithm: Algorithm) -> Algorithm:
-        """The algorithm, whose own clip is the first one, with this rule; InputError for too few rounds."""
-        known = getattr(algorithm, "num_rounds", self.rounds)
-        if self.rounds > known:
-            raise InputError("clip_norm.rounds", self.rounds, f"at most the algorithm's {known} rounds")
+        """The algorithm, whose own clip is the first one, with this rule."""
         return cast(Algorithm, QuantileClipped(self, algorithm))
 
     def priced(self, plan: Plan) -> QuantileClip:
         """With the noise ratio at which counts take the share of mu^2 in a plan that has them.
 
-        Where batches are sampled that is of asks on such batches, whose mu^2 is taken to add up; of `fresh`
-        ones each record is in one.
+        Where batches are sampled that is of asks on such batches, whose mu^2 is taken to add up. A record is
+        in one part, and in one of `fresh` batches: the share is of the one that costs most.
         """
         asks = [ask for asks in plan.rounds for ask in asks]
         counted = [ask for ask in asks if any(query.statistic == LONGER for query in ask.queries)]
-        batch = counted[0].batch
-        if isinstance(batch, Fresh):
-            times, rest = 1, max(map(_besides, counted))
-        else:
-            times, rest = len(counted), sum(_besides(ask) for ask in asks if ask.batch == batch)
-        return replace(self, noise_ratio=math.sqrt(times * (1 - self.share) / (self.share * rest)))
+        costs = [(1, _besides(ask)) for ask in counted]  # counts, and the rest, that one record meets
+        if not isinstance(counted[0].batch, Fresh):
+            times = Counter(ask.batch for ask in counted)
+            costs = [(n, sum(_besides(ask) for ask in asks if ask.batch == own)) for own, n in times.items()]
+        most = max(rest for _, rest in costs) / (1 - self.share)
+        return replace(self, noise_ratio=math.sqrt(max(n / (most - rest) for n, rest in costs)))
 
 
 def _besides(ask: Ask) -> float:
@@ -115,8 +113,8 @@ class QuantileClipped:
                 step = rounds.send(sent)
             except StopIteration as stop:
                 if r < rule.rounds:
-                    hint = f"at most the run's {r} rounds"
-                    raise Refused(f"clip_norm.rounds is {rule.rounds}; {hint}") from None
+                    hint = f"at most the algorithm's {r} rounds"
+                    raise InputError("scenario.algorithm.clip_norm.rounds", rule.rounds, hint) from None
                 return cast("Tensor", stop.value)
             broadcast = {**step.broadcast, COUNTED if r < rule.rounds else CLIP: clip}
             shown = float(clip) if clip.numel() == 1 else None  # of runs side by side there are several

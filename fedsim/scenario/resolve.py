@@ -36,6 +36,7 @@ from fedsim.problems.kinds import PROBLEMS, Problem, gives_probabilities, is_shi
 from fedsim.problems.network import NeuralNetwork
 from fedsim.problems.network_models import Imported
 from fedsim.problems.section import ProblemSection, problem_of
+from fedsim.protocol.batch import Poisson
 from fedsim.protocol.blame import blaming
 from fedsim.protocol.contract import Algorithm, Public
 from fedsim.protocol.dryrun import F1, Trace
@@ -290,19 +291,21 @@ def _with_count_noise(resolved: Resolved, rule: QuantileClip) -> Resolved:
         field = "sigma" if privacy.sigma is not None else "calibration"
         hint = "calibration accountant or a noise_multiplier: clip_norm changes as the run goes"
         raise InputError(f"scenario.privacy.{field}", getattr(privacy, field), hint)
-    if MECHANISMS[privacy.mechanism].sums_only:
-        hint = (
-            "gaussian: secure aggregation adds up answers of one size, and clip_norm counts beside gradients"
-        )
-        raise InputError("scenario.privacy.mechanism", privacy.mechanism, hint)
-    unit = privacy.unit
+    unit, batch = privacy.unit, getattr(resolved.algorithm, "batch", None)
     if isinstance(unit, Person) and not unit.weighted:
         hint = f"limit or smooth: clip_norm counts records' gradients, and bound {unit.bound} clips persons'"
         raise InputError("scenario.privacy.unit.bound", unit.bound, hint)
     records = resolved.problem.composite.records
-    if records is not None and records.by_server:
-        hint = "a number where the server weighs public records or preconditions by them"
-        raise InputError("scenario.algorithm.clip_norm", {"quantile": rule.quantile}, hint)
+    known, sums = records is not None and records.by_server, MECHANISMS[privacy.mechanism].sums_only
+    unpriced = isinstance(batch, Poisson) and not unit.one_sided
+    for where, wrong in {
+        "the server weighs public records or preconditions by them": known,
+        f"mechanism is {privacy.mechanism}: answers to longer have not the size of gradients": sums,
+        "batches are poisson, for which longer has no price": unpriced,
+    }.items():
+        if wrong:
+            given = {"quantile": rule.quantile}
+            raise InputError("scenario.algorithm.clip_norm", given, f"a number where {where}")
     if rule.noise_ratio is not None:
         return resolved
     section = resolved.scenario.algorithm.having(clip_norm=rule.priced(resolved.trace.plan))

@@ -10,6 +10,7 @@ from support.algorithm_table import ROWS
 from support.helpers import DELTA, public_of
 
 import fedsim
+from fedsim.algorithms.localized_accelerated_sgd import LocalizedAcceleratedSGD
 from fedsim.algorithms.noisy_minibatch_sgd import NoisyMinibatchSGD
 from fedsim.algorithms.quantile_clip import COUNTED, QuantileClip
 from fedsim.common.errors import InputError, Refused
@@ -97,6 +98,19 @@ def test_counts_take_their_share_of_mu_squared(batch, share):
     assert without**2 / total**2 == pytest.approx(1 - share)
 
 
+@pytest.mark.parametrize("rounds", [2, 4, 6])
+def test_of_parts_the_share_is_of_the_one_that_costs_most(rounds):
+    algorithm, rule = LocalizedAcceleratedSGD(2, 3, 0.5, 0.1, 1.0, 1.0), replace(RULE, rounds=rounds)
+
+    def weight(own):
+        plan = dry_run(own, LinearRegression(3), public_of((100,)), 0, LIMITS).plan
+        return plan, cost.compose(plan.census(), 100).weight
+
+    plan, _ = weight(rule.around(algorithm))
+    found = weight(rule.priced(plan).around(algorithm))[1]
+    assert weight(algorithm)[1] ** 2 / found**2 == pytest.approx(1 - rule.share)
+
+
 def test_of_sampled_batches_they_take_about_their_share():
     algorithm, epsilons = replace(SGD, batch=Subsample(0.1)), []
     plan = dry_run(RULE.around(algorithm), LinearRegression(3), public_of((200,)), 0, LIMITS).plan
@@ -149,6 +163,7 @@ def test_a_run_costs_its_budget_and_no_more():
     [
         ({**CHOSEN, "quantile": 1.0}, "quantile: 1", "less than 1"),
         ({**CHOSEN, "quantile": 0.0}, "quantile: 0", "greater than 0"),
+        ({**CHOSEN, "quantile": "a"}, "quantile: 'a'", "a valid number"),
         ({**CHOSEN, "rounds": 13}, "rounds: 13", "at most the algorithm's 12 rounds"),
         ({**CHOSEN, "rounds": 0}, "rounds: 0", "greater than or equal to 1"),
         ({**CHOSEN, "share": 0.0}, "share: 0", "greater than 0"),
@@ -171,7 +186,11 @@ def test_bad_fields_are_named(clip, field, right):
         ({"algorithm__parameters": "theorem"}, "algorithm.parameters: 'theorem': given"),
         (
             {"privacy": {"mechanism": "summed_gaussian", "honest_fraction": 1.0, "epsilon": 8}},
-            "privacy.mechanism: 'summed_gaussian'",
+            r"algorithm.clip_norm: \{'quantile': 0.75\}: a number where mechanism is summed_gaussian.*longer",
+        ),
+        (
+            {"algorithm__batch": {"sampler": "poisson", "fraction": 0.1}},
+            r"algorithm.clip_norm: \{'quantile': 0.75\}: a number where .*poisson.*longer",
         ),
         ({**VISITS, "privacy__unit": "person"}, "privacy.unit.bound: 'clip': limit or smooth"),
         ({"problem": PUBLIC, "public": PUBLIC_DATA}, "clip_norm: .*a number where the server weighs public"),
@@ -217,8 +236,13 @@ def test_algorithms_without_a_gradients_clip_are_refused():
     fedsim.price(scenario(1.0, algorithm={**spider, "clip_norm": {**CHOSEN, "rounds": 1}}))
     with pytest.raises(Refused, match=r"round 1: clip_norm is .* this round asks for none"):
         fedsim.price(scenario(1.0, algorithm={**spider, "clip_norm": {**CHOSEN, "rounds": 2}}))
-    with pytest.raises(InputError, match=r"clip_norm.rounds: 30: at most the algorithm's 8 rounds"):
-        fedsim.price(scenario(1.0, algorithm={**spider, "clip_norm": {**CHOSEN, "rounds": 30}}))
+    svrg = {**spider, "clip_norm": {**CHOSEN, "rounds": 30}}
+    with pytest.raises(Refused, match=r"round 1: clip_norm is .* this round asks for none"):
+        fedsim.price(scenario(1.0, algorithm=svrg))
+    local = {"name": "localized_accelerated_sgd", "phases": 2, "phase_rounds": 4, "step_size": 0.1}
+    local |= {"regularisation": 0.1, "growth": 1.0, "clip_norm": {**CHOSEN, "rounds": 30}}
+    with pytest.raises(InputError, match=r"algorithm.clip_norm.rounds: 30: at most the algorithm's 8 rounds"):
+        fedsim.price(scenario(1.0, algorithm=local))
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
