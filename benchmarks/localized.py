@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import sys
+from functools import cache
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from fedsim.algorithms.section import algorithm_of
 from fedsim.privacy.registry import GAUSSIAN
 from fedsim.problems.glm import LogisticRegression
 from fedsim.protocol.limits import LIMITS
-from fedsim.protocol.plan import Terms
+from fedsim.protocol.plan import Plan, Terms
 from fedsim.simulation.host import MemoryLedger
 from fedsim.testing.federations import all_take_part, drive, plan_of, public_of
 from silos.entropy import SeededEntropy
@@ -90,13 +91,19 @@ def methods() -> dict[str, list[dict[str, Any]]]:
     }
 
 
+@cache
+def planned(algorithm: str) -> Plan:
+    """The plan of an algorithm's numbers, whatever the records and the budget."""
+    return plan_of(algorithm_of(json.loads(algorithm)), LogisticRegression(D + 1), (N,) * SILOS)
+
+
 def excess(algorithm: dict[str, Any], epsilon: float, apart: float, seed: int, measure: Any) -> float:
     """Of one run on the records of a seed, without what a whole simulation measures besides."""
     x, y, _ = worlds(apart, seed, N)
     x = np.hstack([x, np.ones((len(x), 1))]).reshape(SILOS, N, D + 1)
     data, sizes = list(zip(x, y.reshape(SILOS, N).astype(float), strict=True)), (N,) * SILOS
     made, problem, public = algorithm_of(algorithm), LogisticRegression(D + 1), public_of(sizes)
-    plan = plan_of(made, problem, sizes)
+    plan = planned(json.dumps(algorithm))
     names = [f"silo{i}" for i in range(SILOS)]
     terms = [Terms(name, N, epsilon, N**-2.0, range(len(plan.rounds))) for name in names]
     entropy, records = (

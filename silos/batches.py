@@ -48,6 +48,9 @@ class Batches:
         cut = list(self._bounds)
         streams = entropy.streams(cut, 0, Purpose.PERMUTATION)
         self._order = {m: s.permutation(records.sizes[m]) for m, s in zip(cut, streams, strict=True)}
+        # the last part's blocks: it is asked for in round after round, and gathering takes most of a round
+        self._last: tuple[Part, Sequence[int]] | None = None
+        self._blocks: list[Block] = []
         self._divisors: dict[Batch, Tensor] = {}
         self._singles: dict[Batch, bool] = {}
 
@@ -93,10 +96,15 @@ class RoundBatches:
         records, divisors = self._all._records, self._all._divisor(batch, self._members)
         if isinstance(batch, Full):
             return records.full(self._members), divisors
+        if isinstance(batch, Part) and self._all._last == (batch, self._own):
+            return self._all._blocks, divisors
         if isinstance(batch, Fresh | Part):
             position = (self._round, self._ask)
             chosen = [self._all._cut(member, position) for member in self._own]
-            return records.batch(self._own, chosen), divisors
+            blocks = records.batch(self._own, chosen)
+            if isinstance(batch, Part):
+                self._all._last, self._all._blocks = (batch, self._own), blocks
+            return blocks, divisors
         return records.batch(self._own, self._drawn(batch)), divisors
 
     def _drawn(self, batch: Subsample | WithReplacement | Poisson) -> Sequence[np.ndarray] | np.ndarray:
