@@ -12,7 +12,7 @@ import numpy as np
 from torch import Tensor
 
 from fedsim.common import installed
-from fedsim.common.errors import InputError
+from fedsim.common.errors import InputError, Refused
 from fedsim.data.dataset import Dataset, Elsewhere
 from fedsim.data.federation import SiloSplit
 from fedsim.data.prepare import prepare
@@ -233,11 +233,14 @@ def release(version: str) -> str:
 
 
 def admitted_of(resolved: Resolved, offer: Offer, admission: Admission) -> Admitted:
-    """What a silo has admitted, by its own words."""
+    """What a silo has admitted, by its own words. Refused if it guarantees nothing, and is not public."""
     rounds = range(len(resolved.trace.plan.rounds)) if offer.rounds is None else offer.rounds
     n = offer.shape.sizes[offer.silo]
+    public = resolved.public_silos[resolved.names.index(offer.silo)]
+    if not public and None in (admission.epsilon, admission.epsilon_guaranteed):
+        raise Refused(f"silo {offer.silo!r} guarantees nothing, and did not greet as a public one")
     epsilon, cost = (inf if e is None else e for e in (admission.epsilon, admission.epsilon_guaranteed))
-    terms = Terms(offer.silo, n, epsilon, admission.delta, rounds, offer.noise_multiplier, public=cost == inf)
+    terms = Terms(offer.silo, n, epsilon, admission.delta, rounds, offer.noise_multiplier, public=public)
     return Admitted(terms, admission.noise_multiplier, cost, admission.releases)
 
 

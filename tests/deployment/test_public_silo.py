@@ -11,11 +11,13 @@ from support.deployed import SCENARIO, calling, enrolled, offer_of, resolved_of,
 from support.scenarios import invoke
 
 from fedsim.api.run import load_run
-from fedsim.common.errors import InputError
+from fedsim.common.errors import InputError, Refused
+from fedsim.deployment.history import admitted_of
 from fedsim.deployment.run import deploy
 from fedsim.problems.glm import LogisticRegression
 from fedsim.scenario.load import parse
 from fedsim.scenario.resolve import resolve
+from fedsim.wire.messages import Admission, Offer
 from silos.config import load_config
 from silos.silo import Silo
 
@@ -44,6 +46,20 @@ def test_a_run_with_one_is_the_simulated_one(tmp_path):
     assert receipt["charged"] == {"mu_sq": 0.0, "epsilon": 0.0, "delta": 0.0, "distance": 0.0}
     assert "no guarantee: public" in (tmp_path / "run" / "report.html").read_text()
     assert "nothing is guaranteed: public" in invoke("ledger", "verify", written, "--key", key)
+
+
+def test_a_silo_that_guarantees_nothing_must_have_greeted_as_public(tmp_path):
+    budgets = {"silo-00": "public", "silo-01": 2.0, "silo-02": 2.0}
+    resolved = resolved_of(privacy={"epsilon": budgets, "delta": 1e-6})
+    said = {"epsilon": None, "delta": 1e-6, "noise_multiplier": 0.0, "epsilon_guaranteed": None}
+    hexes = dict.fromkeys(("session", "run", "head"), "0" * 64)
+    admission = Admission(**said, **hexes, releases=6, accountant="none", notices=())
+    offers = {name: Offer(**offer_of(resolved, name) | {"epsilon": 2.0}) for name in resolved.names}
+    assert admitted_of(resolved, offers["silo-00"], admission).terms.public
+    with pytest.raises(Refused, match="silo 'silo-01' guarantees nothing, and did not greet as a public one"):
+        admitted_of(resolved, offers["silo-01"], admission)
+    some = admission.model_copy(update={"epsilon": 2.0, "epsilon_guaranteed": 1.9})
+    assert not admitted_of(resolved, offers["silo-01"], some).terms.public
 
 
 def test_it_answers_without_clip_and_noise_whatever_is_offered_and_pays_nothing(tmp_path):
