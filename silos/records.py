@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from math import inf
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -252,6 +253,8 @@ def clipped_sum(
         return network_sum(problem, block, points, clip, seen)
     slope = slopes(problem, block, points)
     bound = None if clip is None else clip * KEPT[slope.dtype] * block.inverse_norm
+    if bound is not None and isinstance(clip, Tensor):  # infinite for a public silo
+        bound = bound.nan_to_num(0.0, inf)  # of its zero records 0
     slope = bounded(slope, bound, block.mask, seen)
     by_output = slope.unsqueeze(1) if slope.dim() == 2 else slope.transpose(1, 2)
     total = weighted_sum(by_output, block.features)  # (silos, outputs, features)

@@ -172,15 +172,12 @@ class RoundReleases:
         return total.detach()
 
     def _clip(self, clip: float | Tensor) -> float | Tensor:
-        """The query's clip, (members, 1) where a silo is public: its own is out of reach.
-
-        No infinity: its product with a record of norm 0 would be no number.
-        """
+        """The query's clip, (members, 1) where a silo is public: its own is infinite."""
         run = self._run
         if run.public is None:
             return clip
         own = torch.as_tensor(clip, dtype=run.dtype)
-        return torch.where(run.public[self._members], torch.finfo(run.dtype).max, own)
+        return torch.where(run.public[self._members], inf, own)
 
     def _perturb(self, total: Tensor, query: CopiedQuery, noise_ratio: float, clip: float | Tensor) -> None:
         spread = self._run.spread(query.shape)

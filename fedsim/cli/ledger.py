@@ -170,9 +170,9 @@ def study_rows(study: Mapping[str, str]) -> list[tuple[str, str]]:
 
 def cost_rows(terms: Mapping[str, Any], unit: Mapping[str, Any]) -> list[tuple[str, str]]:
     """What a run costs at most by the silo's terms, for a unit as it is stated, not at all for a record."""
-    delta, change = shown_up(terms["delta"]), _change(unit.get("relation"))
-    bound = f"({shown_up(terms['epsilon_guaranteed'])}, {delta})-DP for {change}"
-    rows = [("Run's cost", "none, as nothing is guaranteed: public" if bound.startswith("(none") else bound)]
+    delta, epsilon = shown_up(terms["delta"]), terms["epsilon_guaranteed"]
+    bound = f"({shown_up(epsilon)}, {delta})-DP for {_change(unit.get('relation'))}"
+    rows = [("Run's cost", "none, as nothing is guaranteed: public" if epsilon is None else bound)]
     if "epsilon_colluding" in terms:
         colluding = terms["epsilon_colluding"]
         bound = "no guarantee" if colluding is None else f"({shown_up(colluding)}, {delta})-DP"

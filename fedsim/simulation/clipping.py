@@ -21,7 +21,6 @@ from silos.records import Records, clipped_sum
 from silos.sums import Block, Seen
 
 MOST = 500  # terms that a round's median is taken of at most: evenly among the rows of all of them
-_NONE = 1e25  # a bound above it is a public silo's, which has no clip (`silos.releases`)
 _HELD = 2**20  # terms that wait to be counted at most
 
 
@@ -52,7 +51,7 @@ class Recorder:
         if self._round is None:
             return
         bound = bounds.numpy().ravel()  # NumPy's small steps take a quarter of torch's time
-        counts = (bound > 0) & (bound < _NONE)  # a zero record's term has no length, a public silo no clip
+        counts = (bound > 0) & (bound < np.inf)  # a zero record's term has no length, a public silo no clip
         if mask is not None:
             counts &= mask.numpy().ravel() > 0
         self._held.append((lengths.numpy().ravel(), bound, counts))
