@@ -80,12 +80,14 @@ def words_of(resolved: Resolved) -> Words:
         return GROUP
     column = getattr(scenario.data, "person_column", None)
     own = words(scenario.privacy.unit, resolved.trace.plan.protects_labels_alone, column)
-    return own if resolved.problem.composite.records is None else own.private
+    shown = resolved.problem.composite.records is not None or any(resolved.public_silos)
+    return own.private if shown else own
 
 
 def guarantee(resolved: Resolved) -> str:
     """The mechanism's guarantee of the run's unit."""
-    return guaranteed(resolved.mechanism.guarantee, words_of(resolved))
+    said, public = guaranteed(resolved.mechanism.guarantee, words_of(resolved)), any(resolved.public_silos)
+    return said.replace("each silo", "each silo that is not public") if public else said
 
 
 def how(resolved: Resolved) -> dict[str, Any]:

@@ -68,7 +68,7 @@ def admitted_rows(
             n=silo.terms.n,
             **({"guarantee": PUBLIC} if silo.terms.public else {}),
             epsilon_budget=finite(silo.terms.epsilon),
-            delta=silo.terms.delta,
+            delta=None if silo.terms.public else silo.terms.delta,
             epsilon_guaranteed=finite(silo.epsilon_guaranteed),
             noise_multiplier=silo.noise_multiplier,
             releases=silo.releases,

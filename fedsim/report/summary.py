@@ -57,7 +57,7 @@ class SiloRow(Part):
     n: int
     guarantee: str | None = None
     epsilon_budget: float | None
-    delta: float
+    delta: float | None
     epsilon_guaranteed: float | None
     noise_multiplier: float
     releases: int

@@ -123,6 +123,12 @@ def test_the_report_says_that_nothing_is_guaranteed_to_a_public_silo(tmp_path: P
     own, *others = found.summary.privacy.silos
     assert own.guarantee == "no guarantee: public"
     assert (own.epsilon_guaranteed, own.epsilon_budget, own.noise_multiplier) == (None, None, 0.0)
+    assert own.delta is None
+    stated = found.summary.privacy
+    assert stated.unit == "one private record of one silo"
+    assert stated.guarantee.startswith("for each silo that is not public, the transcript")
+    assert "replacing one of its private records" in stated.guarantee
+    assert "public" not in before.guarantee + before.unit
     assert [each.tree() for each in others] == [each.tree() for each in before.silos[1:]]
     assert any(NAMES[0] in line for line in found.summary.privacy.notices)
     assert found.summary.privacy.persons is not None
@@ -162,6 +168,7 @@ def test_terms_of_a_public_silo_are_not_counted_as_clipped() -> None:
         ({"privacy.epsilon": ["public"] * 3}, "privacy.epsilon", "mechanism: none"),
         ({"privacy.mechanism": "summed_gaussian", "privacy.honest_fraction": 1}, "privacy.epsilon", "a sum"),
         ({"privacy.calibration": "sigma", "privacy.sigma": 1}, "privacy.epsilon", "accountant"),
+        ({"privacy.epsilon": {NAMES[0]: "publik"}}, f"privacy.epsilon.{NAMES[0]}", "number.*or 'public'"),
         ({"algorithm.num_rounds": "auto"}, "privacy.epsilon", "auto"),
         ({"evaluate": {}}, "evaluate", "nor public"),
     ],
@@ -177,6 +184,12 @@ def test_sweeps_fold_public_silos_too() -> None:
     found = fedsim.sweep(tree, progress=False).summary
     assert all(0 < (row.epsilon_guaranteed or 0) <= 1 for row in found.combinations if row.private)
     assert all(row.epsilon_budget == 1 for row in found.combinations if row.private)
+
+
+def test_private_tuning_beside_a_public_silo_is_refused_by_name() -> None:
+    sweep = {"tune": {"grid": {"algorithm.step_size": [0.1, 0.5]}, "private": {}}}
+    with pytest.raises(InputError, match=r"scenario.privacy.epsilon.*without private tuning"):
+        fedsim.sweep(changed(with_public(), {"sweep": sweep}), progress=False)
 
 
 def test_drives_to_the_end_with_some_members() -> None:
