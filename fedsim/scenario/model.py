@@ -154,8 +154,7 @@ class PrivacySection(Section):
         for hint, wrong in {
             "a number for some silo, or mechanism: none": set(self._epsilons) == {"public"},
             "numbers: in a sum a public silo's records get noise too": MECHANISMS[self.mechanism].sums_only,
-            "numbers: public needs calibration accountant, without private tuning": self.calibration
-            != "accountant",
+            "numbers: public needs the accountant, not private tuning": self.calibration != "accountant",
         }.items():
             if self.some_public and wrong:
                 raise InputError("scenario.privacy.epsilon", self.epsilon, hint)

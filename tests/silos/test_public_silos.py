@@ -188,7 +188,7 @@ def test_sweeps_fold_public_silos_too() -> None:
 
 def test_private_tuning_beside_a_public_silo_is_refused_by_name() -> None:
     sweep = {"tune": {"grid": {"algorithm.step_size": [0.1, 0.5]}, "private": {}}}
-    with pytest.raises(InputError, match=r"scenario.privacy.epsilon.*without private tuning"):
+    with pytest.raises(InputError, match=r"scenario.privacy.epsilon.*not private tuning"):
         fedsim.sweep(changed(with_public(), {"sweep": sweep}), progress=False)
 
 

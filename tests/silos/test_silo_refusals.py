@@ -163,6 +163,16 @@ OFFERS: dict[str, tuple[str, Any, str]] = {
         {"sampler": "part", "start": 0.5, "stop": 0.5 + 1e-6},
         "the part from 0.5 to 0.500001 holds none of the silo's",
     ),
+    "a part that ends before it begins": (
+        "algorithm.batch",
+        {"sampler": "part", "start": 0.5, "stop": 0.2},
+        "offer: algorithm.batch.stop: 0.2: above start, which is 0.5",
+    ),
+    "a quantile that is no number": (
+        "algorithm.clip_norm",
+        QUANTILE | {"quantile": "a"},
+        "offer: algorithm.clip_norm.quantile: 'a': input should be a valid number",
+    ),
     "a clip above the policy's": ("algorithm.clip_norm", 100.0, "clip is neither 0 nor within [1e-06, 10]"),
     "rounds out of order": ("rounds", [1, 0], "not ascending rounds of the plan"),
     "rounds that are not in the plan": ("rounds", [0, 6], "not ascending rounds of the plan"),
