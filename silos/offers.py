@@ -20,7 +20,7 @@ from fedsim.algorithms.registry import EVALUATION, shipped_names
 from fedsim.algorithms.section import algorithm_of
 from fedsim.common.errors import InputError, Refused
 from fedsim.privacy.mechanism import Mechanism
-from fedsim.privacy.registry import NONE
+from fedsim.privacy.silo_gaussian import NoMechanism
 from fedsim.problems.answerable import check_answerable
 from fedsim.problems.kinds import PROBLEMS, Problem
 from fedsim.problems.network import NeuralNetwork
@@ -191,7 +191,7 @@ def admissible(proposal: Proposal, policy: Policy, own: Own, seeded: bool = Fals
     if own.public:
         if part is not None:
             raise Refused(f"offer: silo {own.name!r} is public, and takes part in no sums")
-        mechanism, notices = NONE, PUBLIC
+        mechanism, notices = NoMechanism(), PUBLIC
     elif part is not None:
         part.check_summable(plan, trace.remembers)
         part = part.priced(plan, proposal.problem)

@@ -157,16 +157,21 @@ def read_records(config: Config) -> OwnRecords:
     return replace(found, persons=numbered(ids), tokens=tokens, alike=alike(ids))
 
 
-def read_published(config: Config) -> Published | None:
+def read_published(config: Config, records: OwnRecords) -> Published | None:
     """The silo's copy of public records, prepared as its own; None where it has none. InputError if they
-    cannot be read.
+    cannot be read, or have other features or classes.
     """
     if config.public is None:
         return None
     from fedsim.data.public import read_public  # where they are named
 
     unnamed = {name: None for name in ("person_column", "attribute") if hasattr(config.records, name)}
-    return read_public(config.records.model_copy(update={"path": config.public, **unnamed}), f"{ROOT}.public")
+    data = config.records.model_copy(update={"path": config.public, **unnamed})
+    found = read_public(data, f"{ROOT}.public")
+    right = records.num_features, records.num_classes
+    if (has := (found.features.shape[1], found.source.num_classes)) != right:
+        raise InputError(f"{ROOT}.public", has, f"{right}: features and classes are those of the records")
+    return found
 
 
 def _check_declared(config: Config, source: Source) -> None:

@@ -252,7 +252,7 @@ def parts(config: Config) -> tuple[Own, OwnRecords, Identity, OpenRuns]:
         from silos.pooled import Pinned  # with secure aggregation
 
         pinned = Pinned.load(config.rosters, config.name, identity, f"{ROOT}.rosters")
-    public = read_published(config)
+    public = read_published(config, records)
     runs = OpenRuns(
         by_part, own, config.policy, config.insecure_simulation, pinned, config.start_child, public
     )

@@ -18,6 +18,7 @@ from support.deployed import (
     write_silos,
 )
 
+from fedsim.common.errors import InputError
 from server.aggregate import weighted
 from server.loop import run
 from silos.silo import Silo
@@ -92,6 +93,14 @@ def test_a_silo_with_the_file_takes_the_steps_of_the_simulation(sections, tmp_pa
         asked = resolved.algorithm, resolved.problem, numbers, resolved.scenario.seed
         *_, last = run(*asked, link, everyone, weighted)
     assert torch.allclose(last.answer, simulated(resolved).models["private"], rtol=1e-9, atol=1e-12)
+
+
+def test_a_file_of_other_columns_is_refused_at_the_start(sections, tmp_path):
+    wide = tmp_path / "wide.npz"
+    np.savez(wide, features=np.zeros((30, 7)), target=np.arange(30) % 2)
+    config = silos(tmp_path / "silos", resolved_of(**sections), public=str(wide))[0]
+    with pytest.raises(InputError, match=r"silo\.public: \(7, 2\): \(5, 2\)"):
+        Silo.open(config, True)
 
 
 def test_no_offer_preconditions_or_weighs_a_silos_own_steps(sections, tmp_path):
