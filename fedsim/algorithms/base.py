@@ -107,12 +107,11 @@ def moment_of(answer: torch.Tensor) -> torch.Tensor:
     return from_svec(answer.nan_to_num(0.0, 0.0, 0.0))
 
 
-def spectral_norm(public: Public, noise_ratio: float, clip: float, side: int) -> float:
+def spectral_norm(public: Public, query: Query, side: int) -> float:
     """About the largest absolute eigenvalue of the noise on the silos' weighted second moment, (side, side).
 
     Noise of standard deviation s on a number of `svec` is a matrix with s / sqrt 2 beside its diagonal, whose
     eigenvalues reach to 2 sqrt(side) s / sqrt 2 (Wigner; Dwork, Talwar, Thakurta and Zhang 2014, Section 2).
     At least a millionth of the clip, so that what is divided by it stays finite.
     """
-    s = noise_ratio * public.mean_noise * math.sqrt(2.0) * clip
-    return max(s * math.sqrt(2.0 * side), 1e-6 * clip)
+    return max(public.noise(query) * math.sqrt(2.0 * side), 1e-6 * float(query.clip))

@@ -40,9 +40,10 @@ class PreconditionedSGD:
     any_size: ClassVar[bool] = True
 
     @property
-    def _ratio(self) -> float:
-        """Of the moment's noise: 1 / ratio^2 is its share of the sum of all."""
-        return math.sqrt((1 - self.moment_share) / (self.moment_share * self.num_rounds))
+    def _moment(self) -> Query:
+        """The query for H; 1 / noise_ratio^2 is its share of the sum of all."""
+        ratio = math.sqrt((1 - self.moment_share) / (self.moment_share * self.num_rounds))
+        return Query("second_moment", (), self.moment_clip, FULL, ratio, (0.0,))
 
     def server(self, w: torch.Tensor, problem: PublicProblem, public: Public, rng: Generator) -> ServerHalf:
         """The moment, then preconditioned steps."""
@@ -50,7 +51,7 @@ class PreconditionedSGD:
             hint = "a linear model whose loss has a largest second derivative"
             raise InputError("algorithm.name", "preconditioned_sgd", hint)
         moment = moment_of((yield Round({"start": w}, answer=w))["h"])
-        floor = spectral_norm(public, self._ratio, self.moment_clip, moment.shape[-1])
+        floor = spectral_norm(public, self._moment, moment.shape[-1])
         values, vectors = torch.linalg.eigh(moment)
         inverse = (vectors / (problem.curvature * values.clamp_min(floor)).unsqueeze(-2)) @ vectors.mT
         mean = w
@@ -65,4 +66,4 @@ class PreconditionedSGD:
         """{"h": the noisy second moment} in the first round, then {"g": the noisy mean gradient at w}."""
         if "w" in broadcast:
             return {"g": ask(Query("gradient", (broadcast["w"],), self.clip_norm, FULL))}
-        return {"h": ask(Query("second_moment", (), self.moment_clip, FULL, self._ratio, (0.0,)))}
+        return {"h": ask(self._moment)}

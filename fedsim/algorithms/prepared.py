@@ -43,9 +43,9 @@ class Standardise:
         return [Query("second_moment", (), self.clip, FULL, ratio, (0.0,))]
 
     def map(self, answer: Tensor, features: int, noise: float) -> Tensor:
-        """T from the answers side by side; `noise` is of one query of the ratio, for spread x clip = 1."""
+        """T from the answers side by side; `noise` is the first one's deviation."""
         second, mean = self._moments(answer)
-        least = max(math.sqrt(2.0) * noise, _LEAST_VARIANCE) * self.clip
+        least = max(noise, _LEAST_VARIANCE * self.clip)
         return _affine((second.diagonal() - mean.square()).clamp_min(least).rsqrt().diag(), mean)
 
     def _moments(self, answer: Tensor) -> tuple[Tensor, Tensor]:
@@ -174,7 +174,7 @@ class Prepared:
             if isinstance(stage, Contributions):
                 asked = {_H: w.new_tensor([stage.h(sums["h"])])}
                 continue
-            noise = ratio * public.mean_noise / math.sqrt(sums.share)  # more where fewer silos answer
+            noise = public.noise(stage.queries(len(transform), ratio)[0]) / math.sqrt(sums.share)
             transform = stage.map(sums["h"], len(transform), noise) @ transform
         inner, sent = replace(problem, num_features=len(transform)), cast(Any, None)
         rounds = self.inner.server(inner.project(w.new_zeros(inner.dimension)), inner, public, rng)

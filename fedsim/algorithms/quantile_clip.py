@@ -24,7 +24,7 @@ from numpy.random import Generator
 from pydantic import Field
 
 from fedsim.common.errors import InputError, Refused
-from fedsim.protocol.batch import Fresh
+from fedsim.protocol.batch import FULL, Fresh
 from fedsim.protocol.contract import (
     Algorithm,
     Asker,
@@ -121,7 +121,7 @@ class QuantileClipped:
             sums = yield replace(step, broadcast=broadcast, clip=shown)
             if r < rule.rounds:
                 above = sums[LONGER] - (1 - rule.quantile)
-                noise = self._ratio * public.mean_noise / math.sqrt(sums.share)
+                noise = public.noise(self._count) / math.sqrt(sums.share)
                 way = (above > _SURE * noise).to(w.dtype) - (above < 0).to(w.dtype)  # up 1, down -1, or 0
                 factor = factor.where(way * last >= 0, factor.sqrt())
                 last = last.where(way == 0, way)
@@ -130,8 +130,9 @@ class QuantileClipped:
             r += 1
 
     @property
-    def _ratio(self) -> float:
-        return self.rule.noise_ratio or 1.0  # before it is known
+    def _count(self) -> Query:
+        ratio = self.rule.noise_ratio or 1.0  # before it is known
+        return Query(LONGER, (), 1.0, getattr(self.inner, "batch", FULL), ratio)
 
     def silo(self, problem: PublicProblem, broadcast: Message, ask: Asker, memory: Memory) -> Message:
         """The algorithm's message at this clip, and in the first rounds {"longer": a noisy share}."""
@@ -144,9 +145,8 @@ class QuantileClipped:
             own = next((query for query in queries if query.statistic == GRADIENT.name), None)
             if counted is None or counts or own is None:
                 return cast(Any, ask)(*queries)
-            points, ratio = (own.points[0], counted), self._ratio
-            count = replace(own, statistic=LONGER, points=points, clip=1.0, noise_ratio=ratio)
-            first, *answers = ask(count, *queries)
+            count = replace(self._count, points=(own.points[0], counted), batch=own.batch)
+            first, *answers = ask(replace(count, transform=own.transform, h=own.h), *queries)
             counts.append(first)
             return tuple(answers) if len(answers) > 1 else answers[0]
 

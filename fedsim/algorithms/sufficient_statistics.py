@@ -37,7 +37,7 @@ class SufficientStatistics:
         if not isinstance(problem, LinearRegression):
             raise InputError("algorithm.name", "sufficient_statistics", "problem: linear_regression with it")
         moment = moment_of((yield Round({"start": w}, answer=w))["h"])
-        ridge = spectral_norm(public, 1.0, self.moment_clip, moment.shape[-1])
+        ridge = spectral_norm(public, Query("second_moment", (), self.moment_clip), moment.shape[-1])
         values, vectors = torch.linalg.eigh(moment[..., :-1, :-1])
         along = (vectors.mT @ moment[..., :-1, -1:]).squeeze(-1) / (values + ridge).clamp_min(ridge)
         return problem.project((vectors @ along.unsqueeze(-1)).squeeze(-1))

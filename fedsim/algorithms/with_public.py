@@ -9,7 +9,7 @@ import torch
 from numpy.random import Generator
 
 from fedsim.problems.public_records import PublicRecords
-from fedsim.protocol.contract import Algorithm, Asker, Combined, Memory, Message, Public, ServerHalf
+from fedsim.protocol.contract import Algorithm, Asker, Combined, Memory, Message, Public, Query, ServerHalf
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,9 +31,8 @@ class WithPublic:
 
     def server(self, w: torch.Tensor, problem: Any, public: Public, rng: Generator) -> ServerHalf:
         """The algorithm's rounds."""
-        own = replace(self.records, weight=self.weight(public, len(w)))
-        problem = replace(problem, composite=replace(problem.composite, records=own))
-        rounds, sent, inverse = self.inner.server(w, problem, public, rng), cast(Any, None), own.inverse
+        problem, inverse = self.weighed(problem, public), self.records.inverse
+        rounds, sent = self.inner.server(w, problem, public, rng), cast(Any, None)
         while True:
             try:
                 sums = yield rounds.send(sent)
@@ -47,6 +46,13 @@ class WithPublic:
         """The algorithm's."""
         return self.inner.silo(problem, broadcast, ask, memory)
 
+    def weighed(self, problem: Any, public: Public) -> Any:
+        """The problem with the weight that follows from the noise, which a note tells."""
+        own, kappa = self.records, self.weight(public, problem.dimension)
+        why = f"weight optimal: kappa is {kappa:.4g}; steps must be up to {1 + kappa:.4g} times smaller"
+        own = replace(own, weight=kappa, notes=own.notes + (why,) * (own.variance is not None))
+        return replace(problem, composite=replace(problem.composite, records=own))
+
     def weight(self, public: Public, d: int) -> float:
         """kappa = (1 - alpha) / alpha, alpha = v / (v + u) for u and v the variances of the private and of
         the public mean gradient: of least variance among weights that sum to 1.
@@ -54,13 +60,13 @@ class WithPublic:
             u = V^2 sum_i p_i^2 / K_i + d sigma^2,   v = V^2 / K_pub,
 
         of one silo alpha = 1 / (1 + K_pub / K + d sigma^2 K_pub / V^2) (thesis: Proposition 18, Algorithm
-        11). V^2 is measured on public records, sigma of the plan: no private record is looked at.
+        11). V^2 is measured on public records, sigma of the plan (where noise falls, that of equal
+        noise at its cost): no private record is looked at.
         """
         variance = self.records.variance
         if variance is None:
             return self.records.weight
         inner = cast(Any, self.inner)
-        drawn = torch.tensor([inner.batch.size(n) for n in public.sizes.tolist()])
-        sigma = 2 * float(inner.clip_norm) * replace(public, sizes=drawn).mean_noise
-        sampled = variance * float((public.weights.double().square() / drawn).sum())
+        sigma = public.noise(Query("gradient", (), inner.clip_norm, inner.batch))
+        sampled = variance * float((public.weights.double().square() / public.drawn(inner.batch)).sum())
         return (sampled + d * sigma**2) / self.share * len(self.records) / variance

@@ -105,12 +105,12 @@ def follow(
         complain: called with a line about odd numbers before round 0, about trackers that fail, and about
             kept trials that are damaged.
     """
-    for line in resolved.warnings:
-        complain(line)
     with kept(out, resolved, resume, complain) as results:
         # A refusal should not wait for Ray to start, nor for the last trial; trials differ where silos do.
         trials = range(resolved.scenario.trials if resolved.active else 1)
         admitted = [each for trial in trials for each in preview(resolved, trial)]
+        for line in resolved.warnings(admitted[: len(resolved.names)]):
+            complain(line)
         return _followed(resolved, admitted, results, watch, out, complain)
 
 

@@ -115,14 +115,14 @@ def trace_in(head: Mapping[str, Any], arrays: Mapping[str, Tensor]) -> Trace:
 def public_out(public: Public) -> tuple[dict[str, Any], Arrays]:
     """The federation's public numbers."""
     numbers = {"sizes": public.sizes.double(), "weights": public.weights, "noise": public.noise_multipliers}
-    return {"names": list(public.names), "summed": public.summed}, numbers
+    sides = {"summed": public.summed, "one_sided": public.one_sided}
+    return {"names": list(public.names), **sides}, numbers
 
 
 def public_in(head: Mapping[str, Any], arrays: Mapping[str, Tensor]) -> Public:
     """The public numbers of a frame."""
-    return Public(
-        tuple(head["names"]), arrays["sizes"].long(), arrays["weights"], arrays["noise"], bool(head["summed"])
-    )
+    numbers = arrays["sizes"].long(), arrays["weights"], arrays["noise"]
+    return Public(tuple(head["names"]), *numbers, bool(head["summed"]), bool(head["one_sided"]))
 
 
 def constants_out(tree: dict[str, Any], arrays: Mapping[str, Tensor]) -> tuple[dict[str, Any], Arrays]:

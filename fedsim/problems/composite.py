@@ -229,7 +229,8 @@ class HasComposite(ABC):
         records = self.composite.records
         if records is not None and records.in_f1:
             hint = f"takes proximal steps, and public records have no closed form of them: use {SERVES}"
-            raise InputError("scenario.problem.public", records.weight, f"the algorithm {hint}")
+            weight = records.weight if records.variance is None else "optimal"
+            raise InputError("scenario.problem.public.weight", weight, f"the algorithm {hint}")
         return self.composite.prox(v, step)
 
     def public_gradient(self, w: Tensor) -> Tensor:

@@ -23,6 +23,7 @@ class PublicRecords:
     weight: float = 0.0  # kappa
     start: Tensor | None = field(default=None, repr=False)  # their own minimiser, where a run begins; (d,)
     inverse: Tensor | None = field(default=None, repr=False)  # preconditioner, (d, d), symmetric
+    notes: tuple[str, ...] = ()  # for a report
     variance: float | None = None  # V^2 of their gradients at the start, where the weight is to be optimal
 
     def __len__(self) -> int:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, overload
 from numpy.random import Generator
 
 from fedsim.protocol.batch import FULL, Batch
+from fedsim.protocol.statistics import statistic
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -86,7 +87,7 @@ class Round:
 @dataclass(frozen=True)
 class Public:
     """What is public about the federation: names, n_i, weights p_i (summing to 1), noise multipliers z_i; and
-    whether the noise is that of a sum over silos (secure aggregation), or each silo's.
+    whether noise is that of a sum over silos (secure aggregation), and covers one term (`add_remove`).
     """
 
     names: tuple[str, ...]
@@ -94,17 +95,20 @@ class Public:
     weights: Tensor
     noise_multipliers: Tensor
     summed: bool = False
+    one_sided: bool = False
 
-    @property
-    def mean_noise(self) -> float:
-        """Standard deviation of the noise on the silos' weighted mean of full batches, for a query of noise
-        ratio 1 and spread x clip = 1. A sum has the noise of the silo whose records weigh most.
+    def drawn(self, batch: Batch) -> Tensor:
+        """K_i of such a batch, float64."""
+        return self.sizes.double().new_tensor([batch.size(n) for n in self.sizes.tolist()])
+
+    def noise(self, query: Query) -> float:
+        """Standard deviation of the noise on the silos' weighted mean answer to a query. A sum has the noise
+        of the silo whose records weigh most.
         """
-        rates = self.weights.double() / self.sizes.double()
-        z = self.noise_multipliers.double()
-        if self.summed:
-            return float(z.min() * rates.max())
-        return float((rates * z).norm())
+        spread = 1.0 if self.one_sided else statistic(query.statistic).spread_of(query.options)
+        moved = query.noise_ratio * spread * float(query.clip)
+        rates, z = self.weights.double() / self.drawn(query.batch), self.noise_multipliers.double()
+        return moved * float(z.min() * rates.max() if self.summed else (rates * z).norm())
 
 
 class PublicProblem(Protocol):

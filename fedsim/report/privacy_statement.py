@@ -42,7 +42,7 @@ def statement(outcome: Outcome) -> Privacy:
     scenario, mechanism = resolved.scenario, resolved.mechanism
     gap = {"epsilon_attainable_note": ATTAINABLE} if mechanism.private and has_gap(resolved) else {}
     costs, most = admitted_of(outcome), max((row.most for row in outcome.results.rows(Counted)), default=None)
-    silos, parts, deployed = silo_rows(outcome), how(resolved), outcome.deployed
+    silos, parts, deployed = silo_rows(outcome), how(resolved, costs), outcome.deployed
     if deployed is not None:  # silos' own notices and accountants
         parts["notices"] = [*deployed.notices, *parts["notices"]]
         parts["accountant"] = "; ".join(deployed.accountants)
@@ -90,7 +90,7 @@ def guarantee(resolved: Resolved) -> str:
     return said.replace("each silo", "each silo that is not public") if public else said
 
 
-def how(resolved: Resolved) -> dict[str, Any]:
+def how(resolved: Resolved, admitted: Sequence[Admitted] = ()) -> dict[str, Any]:
     """Mechanism, sampler and accountant of a statement, and the theorem that set the noise, if one did."""
     mechanism, sampler, prescribed = resolved.mechanism, samplers(resolved), resolved.prescribed
     claimed, said = dict[str, Any](), words_of(resolved)
@@ -100,7 +100,7 @@ def how(resolved: Resolved) -> dict[str, Any]:
     if prescribed is not None and prescribed.theorem is not None:
         claimed |= {"theorem": prescribed.theorem, "violations": list(prescribed.violations)}
     return {
-        "notices": _notices(resolved),
+        "notices": _notices(resolved, admitted),
         **{name: getattr(said, name) for name in ("adjacency", "title", "counted")},
         "unit": said.one if mechanism.private else NONE.name,
         "mechanism": mechanism.name,
@@ -110,14 +110,14 @@ def how(resolved: Resolved) -> dict[str, Any]:
     }
 
 
-def _notices(resolved: Resolved) -> list[str]:
+def _notices(resolved: Resolved, admitted: Sequence[Admitted]) -> list[str]:
     """Notices that stand before any number; empty for a run within a budget."""
     privacy, prescribed = resolved.scenario.privacy, resolved.prescribed
     lines = [*resolved.mechanism.notices, *resolved.scenario.data.notices]
-    public, records = resolved.scenario.public, resolved.problem.composite.records
+    public, records = resolved.scenario.public, resolved.weighed(admitted).composite.records
     if public is not None and records is not None:
         source = f"{public.name}, SHA-256 {records.digest}"
-        lines.append(f"{len(records):,} public records ({source}) are not protected")
+        lines += [f"{len(records):,} public records ({source}) are not protected", *records.notes]
     pairs = zip(resolved.names, resolved.public_silos, strict=True)
     if names := [name for name, its in pairs if its and resolved.mechanism.private]:
         lines.append(f"public, without clip, noise or guarantee: {_named(names)}")
@@ -282,7 +282,7 @@ def price(
 ) -> PriceStatement:
     """The cost of an admitted plan, with dp-accounting's `verified` epsilons and `evaluated` admissions."""
     more = [{"epsilon_dp_accounting": finite(each)} for each in verified]
-    silos, parts = admitted_rows(resolved, admitted, more, evaluated), how(resolved)
+    silos, parts = admitted_rows(resolved, admitted, more, evaluated), how(resolved, admitted)
     return PriceStatement(
         scenario=resolved.scenario.name,
         rounds=len(resolved.trace.plan.rounds),

@@ -20,6 +20,7 @@ from fedsim.problems.kinds import gives_probabilities
 from fedsim.report import record, summary
 from fedsim.report.outcome import Deployed, HasMetrics, Outcome, Results, interval90, mean, value
 from fedsim.report.privacy_statement import parameters, statement
+from fedsim.report.silo_rows import admitted_of
 from fedsim.report.texts import no_better
 from fedsim.report.worth import costs, joining, own_models
 from fedsim.scenario.metric import BaselineName
@@ -55,7 +56,7 @@ def summarise(outcome: Outcome) -> summary.Summary:
         rounds=len(outcome.resolved.trace.plan.rounds),
         dimension=outcome.resolved.problem.dimension,
         wall_seconds=round(outcome.wall_seconds, 3),
-        warnings=[*outcome.resolved.warnings, *warnings(outcome), *no_better(metrics, baselines)],
+        warnings=[*warnings(outcome), *no_better(metrics, baselines)],
         metrics=metrics,
         participation=_participation(outcome),
         privacy=statement(outcome),
@@ -277,7 +278,8 @@ def _versions() -> dict[str, str]:
 
 def warnings(outcome: Outcome) -> list[str]:
     """Warnings about the scenario, then about the trials' records; each once."""
-    lines = [*of_scenario(outcome.resolved), *(row.text for row in outcome.results.rows(record.Warned))]
+    lines = [*outcome.resolved.warnings(admitted_of(outcome)), *of_scenario(outcome.resolved)]
+    lines += [row.text for row in outcome.results.rows(record.Warned)]
     lines += _undefined(outcome.results.rows(record.Measurement))
     return list(dict.fromkeys(lines))
 

@@ -86,7 +86,7 @@ class Bounds:
             raise InputError(field, AUTO, hint)
         curvature = inf if curvature is None else curvature
         public, records = problem.composite.l2 + problem.composite.ridge.weight, problem.composite.records
-        if records is not None and records.by_server:
+        if records is not None and records.by_server and not (records.weight and records.inverse is None):
             raise InputError(field, AUTO, "a number: no rule covers a preconditioner or weight optimal")
         weight = 1.0 if records is None else 1.0 + records.weight  # of the silos' losses, and of public ones
         return cls(curvature, kind.typical_slope, sqrt(typical), curvature * largest * weight + public)
@@ -198,6 +198,6 @@ def step_warning(
             return [
                 f"step_size {step:g} is above 2 / beta = {limit:.2g}: in the worst case that the declared "
                 f"ranges allow, a run with it {'oscillates' if bounded else 'diverges'}; step_size: auto "
-                "takes one that does not"
+                "takes one that does not, where a rule covers the run"
             ]
     return []

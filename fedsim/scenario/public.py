@@ -4,26 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from fedsim.common.errors import InputError
 from fedsim.data.dataset import Dataset, Elsewhere
-from fedsim.data.fetch import obtain
+from fedsim.data.fetch import content, obtain
 from fedsim.data.public import Published, read_public
 from fedsim.data.recipe import declared_recipe, recipe_of
 from fedsim.data.source import Outline
 from fedsim.problems.composite import WholeSpace
 from fedsim.problems.glm import GeneralisedLinear
 from fedsim.problems.kinds import Problem, accepts, is_shipped
-from fedsim.problems.minimise import NoOptimumError, convex, hessian_of, smooth
+from fedsim.problems.minimise import LIKE_SKLEARN, Fit, NoOptimumError, convex, hessian_of, smooth
 from fedsim.problems.public_records import PublicRecords
 from fedsim.problems.section import PublicSection
 from fedsim.scenario.model import Scenario
 
 FIELD = "scenario.problem.public"
+_SAME = "the public records are the private ones, so that these are published too"
 _DAMPING = 0.05  # of the preconditioner: so much of H's mean eigenvalue is added to each
 _PREPARATION = ("scaling", "intercept", "transform", "record_norm")
 
@@ -39,10 +40,10 @@ def with_public(
     if scenario.public is None:
         for field, value in (("public", section.public), ("start", section.start)):
             if value not in (None, "default"):
-                raise InputError(
-                    f"scenario.problem.{field}", _told(value), "needs the section public: records"
-                )
+                raise InputError(f"scenario.problem.{field}", _told(value), "needs the section public")
         return scenario, problem
+    if section.public is None and section.start == "default":
+        raise InputError(FIELD, None, "a weight or precondition, or start: public; else no section public")
     data = _prepared_alike(scenario.public, scenario.data)
     obtain(data.downloads)
     found = read_public(data, "scenario.public")
@@ -54,9 +55,13 @@ def with_public(
     if not bool(accepts(problem, target).all()):
         raise InputError("scenario.public", data.name, f"targets that {section.name} is defined for")
     records, start = PublicRecords(features, target, found.digest), torch.zeros(problem.dimension).double()
+    private = [content(path, "scenario.data", unpack=False) for path in scenario.data.files.values()]
+    notes = [_SAME] * (data == scenario.data or found.digest in private)
     if section.start == "public":
-        start = _minimiser(problem, records, data.intercept)
+        found_start, method = _minimiser(problem, records, data.intercept)
+        start = cast(Tensor, found_start)
         records = replace(records, start=start.to(dtype))
+        notes += [f"start: public records alone determine none; {LIKE_SKLEARN}"] * (LIKE_SKLEARN in method)
     start = problem.project(start)
     if asked.precondition:
         records = replace(records, inverse=_inverse(problem, records, start).to(dtype))
@@ -64,10 +69,10 @@ def with_public(
         records = replace(records, variance=_variance(scenario, problem, records, start))
     else:
         records = replace(records, weight=asked.weight)
-    records = replace(records, features=features.to(dtype), target=target.to(dtype))
+    records = replace(records, features=features.to(dtype), target=target.to(dtype), notes=tuple(notes))
     hashed = section.model_copy(update={"public": asked.model_copy(update={"sha256": found.digest})})
     problem = replace(problem, composite=replace(problem.composite, records=records))
-    return scenario.model_copy(update={"problem": hashed}), problem
+    return scenario.model_copy(update={"problem": hashed, "public": data}), problem
 
 
 def _told(value: Any) -> Any:
@@ -75,13 +80,13 @@ def _told(value: Any) -> Any:
 
 
 def _prepared_alike(public: Dataset, data: Dataset) -> Dataset:
-    """Public records that are prepared as the private ones are, unless they say so themselves."""
+    """Public records that are prepared as the private ones are; other settings than defaults are refused."""
     if isinstance(data, Elsewhere):
         return public
     own = {field: getattr(data, field) for field in _PREPARATION}
-    for field in public.model_fields_set & own.keys():
-        if (given := getattr(public, field)) != own[field]:
-            raise InputError(f"scenario.public.{field}", given, f"{own[field]}, as of the private records")
+    for field, right in own.items():
+        if (given := getattr(public, field)) not in (right, type(public).model_fields[field].default):
+            raise InputError(f"scenario.public.{field}", given, f"{right}, as of the private records")
     return public.model_copy(update=own)
 
 
@@ -118,13 +123,11 @@ def _check_use(scenario: Scenario, asked: PublicSection, problem: Problem) -> No
             raise InputError(f"scenario.{field}", value, right)
 
 
-def _minimiser(problem: Problem, records: PublicRecords, intercept: bool) -> Tensor:
+def _minimiser(problem: Problem, records: PublicRecords, intercept: bool) -> Fit:
     try:
-        found = convex(problem, [records.pair], [1.0], intercept).w
+        return convex(problem, [records.pair], [1.0], intercept)
     except NoOptimumError as reason:
         raise InputError("scenario.problem.start", "public", f"default: {reason}") from None
-    assert found is not None
-    return found
 
 
 def _inverse(problem: Problem, records: PublicRecords, start: Tensor) -> Tensor:

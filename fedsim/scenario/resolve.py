@@ -42,6 +42,7 @@ from fedsim.protocol.contract import Algorithm, Public
 from fedsim.protocol.dryrun import F1, Trace
 from fedsim.protocol.limits import LIMITS
 from fedsim.protocol.links import Variant
+from fedsim.protocol.plan import Admitted
 from fedsim.protocol.statistics import COSTED_GRADIENT, statistic
 from fedsim.protocol.unit import RECORD, Person
 from fedsim.scenario.algorithm import GivenAlgorithm
@@ -121,8 +122,8 @@ class Resolved:
         """The federation's public numbers; noise is unknown (zero) before admission."""
         noise = noise_multipliers or [0.0] * len(self.names)
         sizes, weights = torch.tensor(self.sizes), torch.tensor(self.weights, dtype=self.dtype)
-        summed = MECHANISMS[self.scenario.privacy.mechanism].sums_only
-        return Public(self.names, sizes, weights, torch.tensor(noise, dtype=self.dtype), summed)
+        sides = MECHANISMS[self.scenario.privacy.mechanism].sums_only, self.scenario.privacy.unit.one_sided
+        return Public(self.names, sizes, weights, torch.tensor(noise, dtype=self.dtype), *sides)
 
     @cached_property
     def trace(self) -> Trace:
@@ -131,10 +132,17 @@ class Resolved:
         trace = trace_of(algorithm, problem, self.public(), self.scenario.seed, LIMITS)
         return trace.of(self.scenario.privacy.unit)
 
-    @property
-    def warnings(self) -> list[str]:
+    def warnings(self, admitted: Sequence[Admitted]) -> list[str]:
         """Lines on numbers that are allowed and hardly intended."""
-        return [] if self.stages else step_warning(self.algorithm, self.problem, self.outline.squared_norms)
+        problem = self.weighed(admitted)
+        return [] if self.stages else step_warning(self.algorithm, problem, self.outline.squared_norms)
+
+    def weighed(self, admitted: Sequence[Admitted]) -> Problem:
+        """The problem, with the weight of public records that follows from the silos' noise."""
+        if not admitted or not isinstance(served := self.served, WithPublic):
+            return self.problem
+        found = served.weighed(self.problem, self.public([silo.noise_multiplier for silo in admitted]))
+        return cast(Problem, found)
 
     @property
     def gate_algorithm(self) -> Algorithm:

@@ -19,6 +19,7 @@ from fedsim.common.errors import Refused
 from fedsim.privacy.registry import MECHANISMS
 from fedsim.problems.composite import Composite, L2Ball
 from fedsim.problems.glm import GeneralisedLinear, LogisticRegression, SoftmaxRegression
+from fedsim.protocol.batch import FULL
 from fedsim.protocol.contract import Algorithm, Asker, Combined, Memory, Message, PublicProblem, Query
 from fedsim.protocol.copies import CohortMemory
 from fedsim.protocol.dryrun import dry_run
@@ -166,7 +167,7 @@ def test_ranges_are_between_quantiles_to_a_bin() -> None:
 def test_noise_makes_no_feature_large() -> None:
     """A variance below the noise's standard deviation counts as that; a range has four bins at least."""
     moment = torch.zeros(10).double()
-    transform = Standardise(share=0.1, clip=2.0).map(moment, 4, 0.5)
+    transform = Standardise(share=0.1, clip=2.0).map(moment, 4, 2**0.5 * 0.5 * 2.0)
     assert float(transform.diagonal()[:3].max()) == pytest.approx((2**0.5 * 0.5 * 2.0) ** -0.5)
     narrow = torch.zeros(3, 64).double()
     narrow[:, 20] = 1.0
@@ -218,7 +219,8 @@ def test_noise_counts_for_more_where_fewer_silos_answer() -> None:
         next(server)
         step = server.send(Combined({"h": torch.zeros(10).double()}, share))
         found.append(float(step.broadcast["prepared by"][0]) ** -2)
-    assert found == pytest.approx([2**0.5 * 2.0 * 3.0 * public.mean_noise * times for times in (1, 2)])
+    noise = public.noise(Query("second_moment", (), 2.0, FULL, 3.0))
+    assert found == pytest.approx([noise * times for times in (1, 2)])
 
 
 def test_an_algorithms_own_transform_is_of_prepared_features() -> None:

@@ -32,10 +32,10 @@ RULE = QuantileClip(quantile=0.75, rounds=8, share=0.1)
 SIZES = (40, 60, 50)
 
 
-def searched(rule, share_longer, noise=0.0, rounds=20):
+def searched(rule, share_longer, noise=0.0, rounds=20, batch=FULL):
     """The clip of each round, where `share_longer` says how many gradients are longer than it."""
     public = replace(public_of(SIZES), noise_multipliers=torch.full((3,), noise, dtype=torch.float64))
-    algorithm = rule.around(replace(SGD, num_rounds=rounds))
+    algorithm = rule.around(replace(SGD, num_rounds=rounds, batch=batch))
     run = algorithm.server(torch.zeros(2, dtype=torch.float64), LinearRegression(2), public, None)
     step, clips = next(run), []
     while True:
@@ -73,11 +73,13 @@ def test_no_answer_moves_it_by_more_than_a_factor_of_two(said):
     assert max(searched(limits, lambda clip: said, rounds=30)) <= LIMITS.max_clip
 
 
-def test_a_share_within_its_noise_leaves_it():
-    noise = replace(public_of(SIZES), noise_multipliers=torch.full((3,), 5.0, dtype=torch.float64)).mean_noise
-    rule = replace(RULE, noise_ratio=2.0)
+@pytest.mark.parametrize("batch", [FULL, Fresh(0.25), Subsample(0.1)], ids=str)
+def test_a_share_within_its_noise_leaves_it(batch):
+    """Of a batch of K records the noise on a share is 2 z / K a silo; silos weigh by their sizes."""
+    rule, p = replace(RULE, noise_ratio=2.0), np.array(SIZES) / sum(SIZES)
+    noise = 2.0 * 5.0 * np.linalg.norm(p / [batch.size(n) for n in SIZES])
     for above, moved in ((0.1, False), (1.9, False), (2.1, True), (-0.1, True)):
-        clips = searched(rule, lambda clip, above=above: 0.25 + above * 2.0 * noise, noise=5.0)
+        clips = searched(rule, lambda clip, above=above: 0.25 + above * noise, noise=5.0, batch=batch)
         assert (clips[-1] != 1.0) == moved
 
 

@@ -13,7 +13,8 @@ from fedsim.algorithms.sufficient_statistics import SufficientStatistics
 from fedsim.common.errors import InputError, PluginError
 from fedsim.privacy.registry import NONE
 from fedsim.problems.glm import AbsoluteError, LinearRegression, LogisticRegression, SoftmaxRegression
-from fedsim.protocol.contract import Public
+from fedsim.protocol.batch import FULL
+from fedsim.protocol.contract import Public, Query
 from fedsim.protocol.dryrun import dry_run
 from fedsim.protocol.limits import LIMITS
 from fedsim.testing.federations import all_take_part
@@ -61,11 +62,12 @@ def test_the_spectral_norm_is_that_of_the_noise(summed):
     weights = torch.tensor([0.25, 0.75], dtype=torch.float64)
     public = Public(("a", "b"), sizes, weights, z, summed)
     per_unit = 1.0 * 0.0025 if summed else math.hypot(2.0 * 0.0025, 1.0 * 0.0025)
-    assert public.mean_noise == pytest.approx(per_unit)
+    query = Query("second_moment", (), clip, FULL, 1.5)
     sigma = 1.5 * per_unit * math.sqrt(2) * clip
+    assert public.noise(query) == pytest.approx(sigma)
     noise = moment_of(torch.as_tensor(sigma * rng.standard_normal(side * (side + 1) // 2)))
     largest = float(torch.linalg.eigvalsh(noise).abs().max())
-    assert largest == pytest.approx(spectral_norm(public, 1.5, clip, side), rel=0.15)
+    assert largest == pytest.approx(spectral_norm(public, query, side), rel=0.15)
 
 
 @pytest.mark.parametrize(

@@ -200,7 +200,7 @@ def test_a_smoothed_kink_and_a_network_have_rules() -> None:
 @pytest.mark.parametrize(("step", "warned"), [(2.5, False), (2.6, True)])
 def test_a_step_that_oscillates_is_warned_of(step: float, warned: bool) -> None:
     """beta = 31 / 4 with 30 features in [-1, 1] and the constant one; the slope is bounded."""
-    assert bool(resolved(algorithm={"step_size": step, "num_rounds": 3}).warnings) is warned
+    assert bool(resolved(algorithm={"step_size": step, "num_rounds": 3}).warnings(())) is warned
 
 
 @pytest.mark.parametrize(("step", "warned"), [(0.66, False), (0.67, True)])

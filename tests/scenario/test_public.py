@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from support.scenarios import changed
 
 import fedsim
 from fedsim.algorithms.registry import shipped
@@ -25,7 +26,7 @@ TREE = {
     "data": DATA,
     "public": PUBLIC,
     "partition": {"name": "iid", "num_partitions": 3},
-    "problem": {"name": "linear_regression", "silo_weights": "size"},
+    "problem": {"name": "linear_regression", "silo_weights": "size", "public": {"weight": 0}},
     "algorithm": {
         "name": "noisy_minibatch_sgd",
         "num_rounds": 3,
@@ -80,9 +81,8 @@ def test_f1_has_kappa_times_the_gradient_of_the_public_mean_loss(problem):
 
 
 def test_a_weight_of_zero_is_the_run_without_public_records_bit_for_bit():
-    without = run({key: value for key, value in TREE.items() if key != "public"})
-    for public in ({"weight": 0}, None):
-        assert np.array_equal(run(**{"problem.public": public}).model, without.model)
+    without = run({key: value for key, value in TREE.items() if key != "public"}, **{"problem.public": None})
+    assert np.array_equal(run().model, without.model)
     assert not np.array_equal(run(**{"problem.public": {"weight": 0.1}}).model, without.model)
 
 
@@ -119,8 +119,9 @@ def test_the_preconditioner_leaves_the_fixed_point_where_it_is():
         )
     )
     model = fedsim.simulate(resolved.scenario, progress=False).model
+    weightless = resolved.scenario.problem.public.model_copy(update={"weight": 0.0, "precondition": False})
     plain = resolved.scenario.model_copy(
-        update={"problem": resolved.scenario.problem.model_copy(update={"public": None})}
+        update={"problem": resolved.scenario.problem.model_copy(update={"public": weightless})}
     )
     assert not np.allclose(model, fedsim.simulate(plain, progress=False).model, atol=1e-3)
     same = fedsim.simulate(
@@ -151,6 +152,81 @@ def test_the_optimal_weight_is_that_of_one_silo_by_the_thesis():
     gradients = records.features * (records.features @ torch.zeros(5).double() - records.target)[:, None]
     spread = (gradients - gradients.mean(0)).square().sum(-1).mean()
     assert records.variance == pytest.approx(float(spread), rel=1e-9)
+
+
+WEIGHED = {"problem.public": {"weight": "optimal"}}
+
+
+@pytest.mark.parametrize("one_sided", [False, True])
+@pytest.mark.parametrize("batch", ["full", {"sampler": "subsample", "fraction": 0.1}])
+def test_the_optimal_weight_has_the_noise_of_batch_and_unit(batch, one_sided):
+    """By hand: a silo's noise is 2 z C / K, z C / K where a unit is added or removed."""
+    resolved = resolve(parse(changed(TREE, {**WEIGHED, "algorithm.batch": batch})))
+    public = replace(resolved.public([3.0, 2.0, 1.0]), one_sided=one_sided)
+    K, p = np.array([resolved.algorithm.batch.size(n) for n in resolved.sizes]), np.array(resolved.weights)
+    variance, k_pub = resolved.problem.composite.records.variance, 60
+    moved = np.array([3.0, 2.0, 1.0]) * (1 if one_sided else 2)
+    error = variance * (p**2 / K).sum() + 5 * (p**2 * moved**2 / K**2).sum()
+    assert resolved.served.weight(public, 5) == pytest.approx(error * k_pub / variance, rel=1e-9)
+
+
+def test_falling_noise_weighs_public_records_as_equal_noise_at_its_cost_does():
+    lines = []
+    for decay in (1.0, 0.8):
+        found = fedsim.price(changed(TREE, {**WEIGHED, "algorithm.noise_decay": decay})).statement.notices
+        lines.append([line for line in found if "kappa is" in line])
+    assert len(lines[0]) == 1
+    assert lines[0] == lines[1]
+
+
+def test_the_optimal_weight_is_reported_and_counted_in_the_step():
+    data = {"data": DATA | {"link": "logistic"}, "public": PUBLIC | {"link": "logistic"}}
+    tree = changed(TREE | data, {**WEIGHED, "problem.name": "logistic_regression", "privacy.epsilon": 0.05})
+    with pytest.warns(UserWarning, match="2 / beta"):
+        found = fedsim.simulate(tree, progress=False).summary
+    assert sum("kappa is" in line for line in found.privacy.notices) == 1
+    assert sum("2 / beta" in line for line in found.warnings) == 1
+    found = fedsim.simulate(changed(tree, {"problem.public.weight": 0}), progress=False).summary
+    assert not [
+        line for line in (*found.privacy.notices, *found.warnings) if "kappa" in line or "beta" in line
+    ]
+
+
+@pytest.mark.parametrize("name", ["intercept", "scaling"])
+def test_a_run_whose_public_records_say_nothing_of_preparation_can_be_repeated(name, tmp_path):
+    value = {"intercept": False, "scaling": "none"}[name]
+    tree = changed(TREE, {f"data.{name}": value, "problem.public": {"weight": 0.5}})
+    first = fedsim.simulate(tree, progress=False)
+    first.save(tmp_path / "run")
+    again = fedsim.simulate(tmp_path / "run" / "scenario.yaml", progress=False)
+    assert np.array_equal(first.model, again.model)
+    swept = fedsim.sweep(tree | {"sweep": {"grid": {"problem.public.weight": [0.5]}}}, progress=False)
+    assert swept.summary.runs.failed == 0
+    with pytest.raises(InputError, match=r"scenario\.public\.scaling: 'none': declared"):
+        fedsim.price(changed(TREE, {"public.scaling": "none"}))
+
+
+def noticed(tree):
+    return " ".join(fedsim.price(tree).statement.notices)
+
+
+def test_a_start_that_public_records_do_not_determine_is_noticed():
+    start = {"problem.start": "public"}
+    assert "alone determine none" not in noticed(changed(TREE, start))
+    assert "alone determine none" in noticed(changed(TREE, {**start, "public.rows": 3}))
+
+
+def test_private_records_that_are_the_public_ones_are_noticed(tmp_path):
+    rng, own = np.random.default_rng(0), {"name": "npz", "intercept": False, "scaling": "none"}
+    for name in ("one", "other", "copy"):
+        x = rng.normal(size=(60, 2))
+        np.savez(tmp_path / f"{name}.npz", features=x, target=x[:, 0])
+    (tmp_path / "copy.npz").write_bytes((tmp_path / "one.npz").read_bytes())
+    for public, noted in (("one", True), ("copy", True), ("other", False)):
+        sets = {"data": "one", "public": public}
+        tree = TREE | {key: {**own, "path": str(tmp_path / f"{name}.npz")} for key, name in sets.items()}
+        assert ("the public records are the private ones" in noticed(tree)) == noted
+    assert "the public records are the private ones" in noticed(TREE | {"public": DATA})
 
 
 def test_public_records_beside_private_ones_of_unlimited_budget_are_a_silo_more():
@@ -191,6 +267,9 @@ def test_algorithms_that_take_proximal_steps_are_refused():
         tree = TREE | {"algorithm": algorithm, "problem": TREE["problem"] | {"public": {"weight": 0.5}}}
         with pytest.raises(InputError, match="no closed form of them: use noisy_minibatch_sgd"):
             resolve(parse(tree))
+        tree["problem"] = TREE["problem"] | {"public": {"weight": "optimal"}}
+        with pytest.raises(InputError, match=r"scenario\.problem\.public\.weight: 'optimal': the algorithm"):
+            resolve(parse(tree))
 
 
 def test_the_algorithms_that_serve_are_those_that_take_gradients_of_f1():
@@ -204,7 +283,8 @@ def test_the_algorithms_that_serve_are_those_that_take_gradients_of_f1():
 REFUSED = [
     ({"problem.public": {"weight": -1}}, "problem.public.weight"),
     ({"public": None, "problem.public": {"weight": 1}}, "scenario.problem.public"),
-    ({"public": None, "problem.start": "public"}, "scenario.problem.start"),
+    ({"public": None, "problem.public": None, "problem.start": "public"}, "scenario.problem.start"),
+    ({"problem.public": None}, "scenario.problem.public: None: a weight"),
     ({"public.features": 3}, "the schema of the private records"),
     ({"public.link": "logistic"}, "the schema of the private records"),
     ({"public.record_norm": 2}, "scenario.public.record_norm: 2.*None"),
