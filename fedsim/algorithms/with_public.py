@@ -35,12 +35,11 @@ class WithPublic:
         rounds, sent = self.inner.server(w, problem, public, rng), cast(Any, None)
         while True:
             try:
-                sums = yield rounds.send(sent)
+                sent = yield rounds.send(sent)
             except StopIteration as stop:
                 return cast(torch.Tensor, stop.value)
-            sent = sums
-            if inverse is not None and "g" in sums:
-                sent = Combined({**sums, "g": sums["g"] @ inverse}, sums.share)
+            if inverse is not None and "g" in sent:
+                sent = Combined({**sent, "g": sent["g"] @ inverse}, sent.share)
 
     def silo(self, problem: Any, broadcast: Message, ask: Asker, memory: Memory) -> Message:
         """The algorithm's."""

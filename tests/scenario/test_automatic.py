@@ -216,7 +216,7 @@ def test_a_step_that_diverges_is_warned_of(tmp_path: Path, step: float, warned: 
     given["last_iterate"] = True
     made = tree(algorithm=given, data=data, partition="natural_id", problem="linear_regression")
     run = resolve(parse(made | {"privacy": {"mechanism": "none"}}))
-    assert bool(run.warnings) is warned
+    assert bool(run.warnings(())) is warned
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         result = fedsim.simulate(run.scenario, progress=False)
