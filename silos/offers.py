@@ -302,12 +302,12 @@ def _problem(offer: Offer, policy: Policy, published: Published | None) -> Probl
 def _check_public(proposal: Proposal, trace: Trace) -> None:
     """Refuse steps on public records that the silo does not have; the server's own steps need none here."""
     records = proposal.problem.composite.records
-    section = problem_section(proposal.offer.problem)
-    if section.public is not None and proposal.isolated is not None:
+    if proposal.isolated is not None and proposal.offer.problem.get("public") is not None:
         raise Refused("offer: public records are not for code in a confined process")
     if records is None or not records.weight or not trace.asked[1] & F1:
         return
-    if section.public is None or section.public.weight == "optimal" or section.public.precondition:
+    asked = problem_section(proposal.offer.problem).public
+    if asked is None or asked.weight == "optimal" or asked.precondition:
         raise Refused("offer: public records with weight optimal or precondition are for the server's steps")
     if not len(records):
         hint = f"its steps in the silo need the public records of SHA-256 {records.digest}"
