@@ -35,7 +35,7 @@ def order(gate, member, n):
 
 
 def test_without_noise_each_phase_ends_at_the_minimiser_of_its_part_and_regulariser():
-    problem, weight, phases, rounds = LinearRegression(D), 0.5, 2, 4_000
+    problem, weight, phases, rounds = LinearRegression(D), 0.5, 2, 1_200
     data = silos_of(problem, SIZES, seed=3)
     algorithm = LocalizedAcceleratedSGD(phases, rounds, 0.1, weight, 1.0, 1e6)
     gate, answers = run(algorithm, problem, data)
