@@ -50,6 +50,7 @@ SHELVES = {
         "docs/memory",
         "docs/own-models",
         "docs/clips",
+        "docs/public-records",
         "docs/fairness",
         "docs/audit",
         "docs/deployment",
