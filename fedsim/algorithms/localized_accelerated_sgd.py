@@ -11,8 +11,9 @@ Phases have parts of the records, each half as many as the one before, so that a
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, cast
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Annotated, ClassVar, cast
 
 import torch
 from numpy.random import Generator
@@ -22,7 +23,17 @@ from fedsim.algorithms.accelerated_minibatch_sgd import AcceleratedMinibatchSGD
 from fedsim.algorithms.base import Clip, Rounds, Scalar, StepSize
 from fedsim.common.errors import InputError
 from fedsim.protocol.batch import Part
-from fedsim.protocol.contract import Asker, Memory, Message, Public, PublicProblem, Query, Round, ServerHalf
+from fedsim.protocol.contract import (
+    Asker,
+    Memory,
+    Message,
+    Public,
+    PublicProblem,
+    Query,
+    Round,
+    ServerHalf,
+    relayed,
+)
 
 _LEAST = 16  # units in a part: fewer are noise alone
 
@@ -47,7 +58,7 @@ class LocalizedAcceleratedSGD:
 
     @property
     def parts(self) -> list[Part]:
-        """Of each phase."""
+        """The part of the records that each phase uses, in the order of the phases."""
         return [Part(1 - 2.0 ** (1 - i), 1 - 2.0**-i) for i in range(1, self.phases + 1)]
 
     def server(self, w: torch.Tensor, problem: PublicProblem, public: Public, rng: Generator) -> ServerHalf:
@@ -58,7 +69,8 @@ class LocalizedAcceleratedSGD:
             step = self.step_size / (1 + 2 * self.step_size * weight)
             phase = AcceleratedMinibatchSGD(self.phase_rounds, step, self.clip_norm, weight)
             near = _Near(problem, w, weight, 2 * self.clip_norm / weight)
-            w = yield from _renamed(phase.server(w, cast(PublicProblem, near), public, rng), f"phase {i + 1}")
+            rounds = phase.server(w, cast(PublicProblem, near), public, rng)
+            w = yield from relayed(rounds, partial(_named, f"phase {i + 1}"))
         return w
 
     def silo(self, problem: PublicProblem, broadcast: Message, ask: Asker, memory: Memory) -> Message:
@@ -70,10 +82,8 @@ class LocalizedAcceleratedSGD:
         least, last = int(public.sizes.min()), self.parts[-1]
         start, stop = last.bounds(least)
         if (size := stop - start) < _LEAST:
-            name, most = (
-                public.names[int(public.sizes.argmin())],
-                math.floor(math.log2(max(1, least / _LEAST))),
-            )
+            name = public.names[int(public.sizes.argmin())]
+            most = math.floor(math.log2(max(1, least / _LEAST)))
             hint = f"at most {most}: the last part of silo {name!r}, of {least} units, would hold {size}; "
             raise InputError("scenario.algorithm.phases", self.phases, f"{hint}it needs {_LEAST}")
 
@@ -100,12 +110,6 @@ class _Near:
         return self.problem.project(self.centre + away * (self.radius / norm).clamp_max(1.0))
 
 
-def _renamed(rounds: ServerHalf, name: str) -> ServerHalf:
-    """The same rounds, whose broadcast w has this name."""
-    sent = cast(Any, None)
-    while True:
-        try:
-            step = rounds.send(sent)
-        except StopIteration as stop:
-            return cast(torch.Tensor, stop.value)
-        sent = yield Round({name: step.broadcast["w"]}, step.answer, step.participants)
+def _named(phase: str, step: Round) -> Round:
+    """The round, whose broadcast w has the phase's name: by it a silo knows the part."""
+    return replace(step, broadcast={phase: step.broadcast["w"]})

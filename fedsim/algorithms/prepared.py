@@ -17,7 +17,17 @@ from pydantic import Field
 
 from fedsim.algorithms.base import FULL, moment_of
 from fedsim.common.section import Choice
-from fedsim.protocol.contract import Algorithm, Asker, Memory, Message, Public, Query, Round, ServerHalf
+from fedsim.protocol.contract import (
+    Algorithm,
+    Asker,
+    Memory,
+    Message,
+    Public,
+    Query,
+    Round,
+    ServerHalf,
+    relayed,
+)
 from fedsim.protocol.contributions import tradeoff
 
 if TYPE_CHECKING:  # a refused scenario does without
@@ -176,16 +186,14 @@ class Prepared:
                 continue
             noise = public.noise(stage.queries(len(transform), ratio)[0]) / math.sqrt(sums.share)
             transform = stage.map(sums["h"], len(transform), noise) @ transform
-        inner, sent = replace(problem, num_features=len(transform)), cast(Any, None)
+        inner = replace(problem, num_features=len(transform))
         rounds = self.inner.server(inner.project(w.new_zeros(inner.dimension)), inner, public, rng)
-        while True:
-            try:
-                step = rounds.send(sent)
-            except StopIteration as stop:
-                return _original(stop.value, transform)
-            broadcast, answer = step.broadcast, _original(step.answer, transform)
-            broadcast = {**broadcast, **asked, "prepared by": transform.flatten()}
-            sent = yield replace(step, broadcast=broadcast, answer=answer)
+
+        def sent(step: Round) -> Round:
+            broadcast = {**step.broadcast, **asked, "prepared by": transform.flatten()}
+            return replace(step, broadcast=broadcast, answer=_original(step.answer, transform))
+
+        return _original((yield from relayed(rounds, sent)), transform)
 
     def silo(self, problem: Any, broadcast: Message, ask: Asker, memory: Memory) -> Message:
         """{"h": answers of a stage's queries, side by side}, or the algorithm's message on features T x."""

@@ -34,7 +34,9 @@ from fedsim.protocol.contract import (
     Public,
     PublicProblem,
     Query,
+    Round,
     ServerHalf,
+    relayed,
 )
 from fedsim.protocol.plan import Ask, Plan
 from fedsim.protocol.statistics import GRADIENT, LONGER
@@ -107,18 +109,15 @@ class QuantileClipped:
         """The algorithm's rounds, each sent the clip too."""
         rule, clip = self.rule, w.new_tensor([self.rule.start])
         factor, last = clip.new_full((1,), 2.0), clip.new_zeros(1)
-        rounds, sent, r = self.inner.server(w, problem, public, rng), cast(Any, None), 0
-        while True:
-            try:
-                step = rounds.send(sent)
-            except StopIteration as stop:
-                if r < rule.rounds:
-                    hint = f"at most the algorithm's {r} rounds"
-                    raise InputError("scenario.algorithm.clip_norm.rounds", rule.rounds, hint) from None
-                return cast("Tensor", stop.value)
+        r = 0
+
+        def sent(step: Round) -> Round:
             broadcast = {**step.broadcast, COUNTED if r < rule.rounds else CLIP: clip}
-            shown = float(clip) if clip.numel() == 1 else None  # of runs side by side there are several
-            sums = yield replace(step, broadcast=broadcast, clip=shown)
+            # of runs side by side there are several
+            return replace(step, broadcast=broadcast, clip=float(clip) if clip.numel() == 1 else None)
+
+        def heard(sums: Combined) -> Combined:
+            nonlocal clip, factor, last, r
             if r < rule.rounds:
                 above = sums[LONGER] - (1 - rule.quantile)
                 noise = public.noise(self._count) / math.sqrt(sums.share)
@@ -126,8 +125,14 @@ class QuantileClipped:
                 factor = factor.where(way * last >= 0, factor.sqrt())
                 last = last.where(way == 0, way)
                 clip = (clip * factor**way).clamp(_LEAST, _MOST)
-            sent = Combined({key: value for key, value in sums.items() if key != LONGER}, sums.share)
             r += 1
+            return Combined({key: value for key, value in sums.items() if key != LONGER}, sums.share)
+
+        model = yield from relayed(self.inner.server(w, problem, public, rng), sent, heard)
+        if r < rule.rounds:
+            hint = f"at most the algorithm's {r} rounds"
+            raise InputError("scenario.algorithm.clip_norm.rounds", rule.rounds, hint)
+        return model
 
     @property
     def _count(self) -> Query:

@@ -9,7 +9,17 @@ import torch
 from numpy.random import Generator
 
 from fedsim.problems.public_records import PublicRecords
-from fedsim.protocol.contract import Algorithm, Asker, Combined, Memory, Message, Public, Query, ServerHalf
+from fedsim.protocol.contract import (
+    Algorithm,
+    Asker,
+    Combined,
+    Memory,
+    Message,
+    Public,
+    Query,
+    ServerHalf,
+    relayed,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,14 +42,13 @@ class WithPublic:
     def server(self, w: torch.Tensor, problem: Any, public: Public, rng: Generator) -> ServerHalf:
         """The algorithm's rounds."""
         problem, inverse = self.weighed(problem, public), self.records.inverse
-        rounds, sent = self.inner.server(w, problem, public, rng), cast(Any, None)
-        while True:
-            try:
-                sent = yield rounds.send(sent)
-            except StopIteration as stop:
-                return cast(torch.Tensor, stop.value)
-            if inverse is not None and "g" in sent:
-                sent = Combined({**sent, "g": sent["g"] @ inverse}, sent.share)
+
+        def heard(sums: Combined) -> Combined:
+            if inverse is None or "g" not in sums:
+                return sums
+            return Combined({**sums, "g": sums["g"] @ inverse}, sums.share)
+
+        return (yield from relayed(self.inner.server(w, problem, public, rng), heard=heard))
 
     def silo(self, problem: Any, broadcast: Message, ask: Asker, memory: Memory) -> Message:
         """The algorithm's."""

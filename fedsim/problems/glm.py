@@ -49,12 +49,8 @@ class GeneralisedLinear(HasComposite, ABC):
     def mean_gradient(self, records: PublicRecords, w: Tensor) -> Tensor:
         """Gradient of the records' mean loss at w, (..., d)."""
         if self.num_outputs == 1:
-            scores = w @ records.features.T
-            return (
-                self.coefficient(scores, records.target, records.inverse_norm)
-                @ records.features
-                / len(records)
-            )
+            slope = self.coefficient(w @ records.features.T, records.target, records.inverse_norm)
+            return slope @ records.features / len(records)
         if w.dim() > 1:
             return torch.stack([self.mean_gradient(records, each) for each in w])
         scores = self.scores(records.features, w)

@@ -30,10 +30,9 @@ def is_shipped(problem: Problem) -> bool:
 
 def without_public(problem: Problem) -> Problem:
     """The problem of the silos' records alone: f1 is norms and the constraint."""
-    composite = problem.composite
-    return (
-        problem if composite.records is None else replace(problem, composite=replace(composite, records=None))
-    )
+    if problem.composite.records is None:
+        return problem
+    return replace(problem, composite=replace(problem.composite, records=None))
 
 
 def check(problem: Problem, dtype: torch.dtype) -> None:

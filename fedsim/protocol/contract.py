@@ -11,15 +11,15 @@ of co-hosted silos, shape (silos, d).
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, MutableMapping
 from collections.abc import Generator as Coroutine
-from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, overload
+from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, cast, overload
 
 from numpy.random import Generator
 
 from fedsim.protocol.batch import FULL, Batch
-from fedsim.protocol.statistics import statistic
+from fedsim.protocol.statistics import spread_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -105,7 +105,7 @@ class Public:
         """Standard deviation of the noise on the silos' weighted mean answer to a query. A sum has the noise
         of the silo whose records weigh most.
         """
-        spread = 1.0 if self.one_sided else statistic(query.statistic).spread_of(query.options)
+        spread = spread_of(query.statistic, query.options, self.one_sided)
         moved = query.noise_ratio * spread * float(query.clip)
         rates, z = self.weights.double() / self.drawn(query.batch), self.noise_multipliers.double()
         return moved * float(z.min() * rates.max() if self.summed else (rates * z).norm())
@@ -165,6 +165,25 @@ class Combined(dict[str, "Tensor"]):
 
 
 ServerHalf = Coroutine[Round, Combined, "Tensor"]
+
+
+def relayed(
+    rounds: ServerHalf,
+    sent: Callable[[Round], Round] = lambda step: step,
+    heard: Callable[[Combined], Combined] = lambda sums: sums,
+) -> ServerHalf:
+    """Yield the rounds of another server method, each changed by `sent`, send it what they give, changed by
+    `heard`, and return its model: what an algorithm around another one does, by `yield from`.
+    """
+    sums: Combined | None = None
+    while True:
+        try:
+            step = next(rounds) if sums is None else rounds.send(sums)
+        except StopIteration as stop:
+            return cast("Tensor", stop.value)
+        sums = heard((yield sent(step)))
+
+
 Memory = MutableMapping[str, "Tensor"]
 
 

@@ -16,7 +16,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from fedsim.protocol.batch import Batch, Poisson
-from fedsim.protocol.statistics import Extent, extent, statistic
+from fedsim.protocol.statistics import Extent, extent, spread_of, statistic
 from fedsim.protocol.statistics import QueryShape as QueryShape
 from fedsim.protocol.unit import RECORD, Person, Record
 
@@ -110,10 +110,8 @@ class Plan:
         return Release(ask.batch, ask.weight, self.unit.one_sided and isinstance(ask.batch, Poisson))
 
     def spread(self, query: QueryShape) -> float:
-        """How far a unit moves the sum of a query's terms, over the clip: two terms' largest distance, and
-        under `add_remove` one term's norm.
-        """
-        return 1.0 if self.unit.one_sided else statistic(query.statistic).spread_of(query.options)
+        """`fedsim.protocol.statistics.spread_of` a query, for the plan's unit."""
+        return spread_of(query.statistic, query.options, self.unit.one_sided)
 
     def extent(self, dimension: int, features: int) -> Extent:
         """What noise on a grid is priced by, for a model of d numbers on so many features."""

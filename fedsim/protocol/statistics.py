@@ -346,3 +346,10 @@ def statistic(name: str) -> Statistic:
     if name not in STATISTICS:
         raise Refused(f"statistic {name[:40]!r} is not one of {', '.join(STATISTICS)}")
     return STATISTICS[name]
+
+
+def spread_of(name: str, options: tuple[float, ...], one_sided: bool) -> float:
+    """How far a unit moves the sum of a statistic's terms, over the clip: two terms' largest distance, or one
+    term's norm where a unit is added or removed (`one_sided`).
+    """
+    return 1.0 if one_sided else statistic(name).spread_of(options)
