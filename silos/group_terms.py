@@ -15,8 +15,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
+from fedsim.problems.exact import total
 from fedsim.problems.glm import GeneralisedLinear
-from fedsim.problems.kinds import Problem, probabilities
+from fedsim.problems.kinds import Problem, probabilities, scores_of_records
 from fedsim.problems.network import NeuralNetwork
 from fedsim.protocol.groups import Cells
 from silos.sums import Block
@@ -53,7 +54,7 @@ def joint(options: Sequence[float], problem: Problem, block: Block, points: Poin
     share = _shares(problem, block, points[0], cells.classes)
     if threshold:
         chosen = share[..., 1] > threshold if cells.classes == 2 else share.argmax(-1)
-        share = one_hot(chosen.long(), cells.classes) * (share.sum(-1, keepdim=True) > 0)
+        share = one_hot(chosen.long(), cells.classes) * (share > 0).any(-1, keepdim=True)
     groups, labels, classes = cells.shape
     group, silos = _known(block, cells), len(block.target)
     row = group * labels + (block.target.long().clamp(0, labels - 1) if cells.by_label else 0)
@@ -72,17 +73,15 @@ def _known(block: Block, cells: Cells) -> Tensor:
 
 def _shares(problem: Problem, block: Block, point: Tensor, classes: int) -> Tensor:
     """F(w, x) of every row, (silos, rows, classes), float64: of at least 0, sum at most 1; zeros for NaN."""
-    if block.alone:
-        scores = block.scores_alone(problem, point)
-    elif isinstance(problem, GeneralisedLinear):
+    if isinstance(problem, GeneralisedLinear):
         scores = block.scores(problem, point, keep=True)
     else:
-        scores = problem.scores(block.features, point)
+        scores = scores_of_records(problem, block.features, point)
     known = probabilities(problem, scores.flatten(0, 1))
     assert known is not None  # see `fedsim.problems.answerable`
     share = known.double().clamp(0.0, 1.0)
     if classes == 2:  # which add up to 1, without a division
         share = torch.stack([1 - share[..., 1], share[..., 1]], -1)
     else:
-        share = share[..., :classes] / share.sum(-1, keepdim=True).clamp_min_(1.0)
+        share = share[..., :classes] / total(share).unsqueeze(-1).clamp_min_(1.0)
     return share.nan_to_num_(0.0).view(*block.target.shape, -1)

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedsim.problems.exact import sums
 from fedsim.problems.kinds import Problem, accepts
 from fedsim.problems.network import NeuralNetwork
 from silos.sums import Block, padded_rows
@@ -88,7 +89,8 @@ def sanitised(block: Block, problem: Problem) -> Block:
     A label that the loss is not defined for leaves a record's features as they are, since some terms are to
     depend on labels alone; the mask takes its gradient away.
     """
-    norm = torch.linalg.vector_norm(block.features, dim=-1, dtype=torch.float64)
+    wide = block.features.double()
+    norm = sums(wide, wide).sqrt_()
     labelled = accepts(problem, block.target) & (block.target.abs() <= MAX_NORM)
     long = (norm <= MAX_NORM) & (norm >= MIN_NORM)
     mask = block.mask

@@ -11,7 +11,7 @@ so memory is bounded.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from math import ceil
 
@@ -19,17 +19,19 @@ import torch
 from torch import Tensor
 from torch.func import grad
 
-from fedsim.problems.capture import each
+from fedsim.problems.capture import each, made_up, tile_of
 from fedsim.problems.network import NeuralNetwork
 from fedsim.problems.network_form import Graph
 from fedsim.problems.network_layers import Layers
-from silos.layers import Capture, Matrix, Term, Whole
+from fedsim.problems.network_pass import Chain
+from silos.layers import PLACES, Term, Whole, elements, term_of
 from silos.sums import Block, Seen
 
 CHUNK = 2**22  # bytes that a chunk of records holds at a time, about
 
-_LARGER, _ENOUGH = 4, 100
-"""How many times more where records are large, since the calls of a chunk below so many records count too."""
+_LARGER, _ENOUGH, _GROWN = 4, 100, 1024
+"""How many times more where records are large, since the calls of a chunk below so many records count too; or
+as many numbers as d so many times, up to so many records: a chunk reads and writes all matrices and sums."""
 
 _ON_DEVICE = 128
 """How many times more on a device other than the CPU, where calls take long and memory is fast: 512 MB."""
@@ -39,49 +41,56 @@ _MARGIN = 1e-6
 
 Clip = float | Tensor | None
 
-Terms = Callable[[NeuralNetwork, Tensor, Tensor, Sequence[Tensor]], list[tuple[str, Term]]]
-"""(problem, features (records, d), target (records,), points (d,) each) to terms by name prefix."""
+Found = Sequence[tuple[str, Term]]  # by name prefix
+Terms = Callable[[Tensor, Tensor], Found]
+"""Terms of records by features (records, d) and target (records,)."""
+
+Make = Callable[[NeuralNetwork, torch.dtype, Sequence[Tensor]], Terms]
+"""What makes them at points (d,) each, once for all chunks."""
 
 
 def network_sum(
     problem: NeuralNetwork, block: Block, points: Sequence[Tensor], clip: Clip, seen: Seen | None = None
 ) -> Tensor:
     """Sum over the records of clip(term); arguments and result as in `silos.records.clipped_sum`."""
-    total = torch.zeros(len(block.members), problem.dimension, dtype=torch.float64)
-    whole = block.whole
+    sizes = [shape.numel() for shape in problem.shapes.values()]
+    total = torch.zeros(len(block.members), sum(sizes), dtype=torch.float64, device=problem.device)
     for silos, _, mask, found in _terms(problem, block, points):
-        total[silos] += _sum(found, problem, mask, _own(clip, silos, problem.device), seen, whole).cpu()
-    return total
+        into = dict(zip(problem.shapes, torch.split(total[silos], sizes, dim=1), strict=True))
+        _add(found, into, mask, _own(clip, silos, problem.device), seen, block.whole)
+    return total.cpu()
 
 
-def lengths(problem: NeuralNetwork, block: Block, point: Tensor, alone: bool) -> Tensor:
-    """Length of every record's gradient, (silos, rows), float64; 0 for a row that adds nothing. `alone`: one
-    record at a time, since what is computed together is rounded by place.
-    """
+def lengths(problem: NeuralNetwork, block: Block, point: Tensor) -> Tensor:
+    """Length of every record's gradient, (silos, rows), float64; 0 for a row that adds nothing."""
     norms = torch.zeros_like(block.target, dtype=torch.float64)
-    for silos, rows, mask, found in _terms(problem, block, [point], alone):
+    for silos, rows, mask, found in _terms(problem, block, [point]):
         norm = _square(found).sqrt().view(mask.shape)
         norms[silos, rows] = torch.where(mask > 0, norm, 0.0).cpu()
     return norms
 
 
 def _terms(
-    problem: NeuralNetwork, block: Block, points: Sequence[Tensor], alone: bool = False
-) -> Iterator[tuple[slice, slice, Tensor, list[tuple[str, Term]]]]:
+    problem: NeuralNetwork, block: Block, points: Sequence[Tensor]
+) -> Iterator[tuple[slice, slice, Tensor, Found]]:
     """The records' terms, a chunk at a time: its silos and rows, their mask, and terms by name prefix."""
     if block.mask is None:
         raise ValueError("a network's records need a mask: a row of zeros has a gradient")
-    terms, width = strategy(problem, block.features.dtype)
-    silo_count, row_count = block.mask.shape
-    each, device = any(point.dim() == 2 for point in points), problem.device
+    device, dtype = problem.device, block.features.dtype
+    make, width = strategy(problem, dtype)
+    each = any(point.dim() == 2 for point in points)
+    points = [point.detach().to(device) for point in points]
     features, target = block.on(device)
-    for silos, rows in _chunks(silo_count, row_count, 1 if alone else width, each):
+    terms, last = None, None
+    for silos, rows in _chunks(len(block.mask), block.mask.shape[1], width, each):
+        if terms is None or (each and silos != last):
+            at = [point if point.dim() == 1 else point[silos][0] for point in points]
+            terms, last = make(problem, dtype, at), silos
         x, y = features[silos, rows].flatten(0, 1), target[silos, rows].flatten()
-        at = [(point if point.dim() == 1 else point[silos][0]).to(device) for point in points]
-        yield silos, rows, block.mask[silos, rows].to(device), terms(problem, x, y, at)
+        yield silos, rows, block.mask[silos, rows].to(device), terms(x, y)
 
 
-def _square(found: Sequence[tuple[str, Term]]) -> Tensor:
+def _square(found: Found) -> Tensor:
     return sum((term.square for _, term in found), start=torch.zeros((), dtype=torch.float64))
 
 
@@ -98,17 +107,11 @@ def _own(clip: Clip, silos: slice, device: str) -> Clip:
     return clip[silos].to(device) if isinstance(clip, Tensor) and clip.dim() > 0 else clip
 
 
-def _sum(
-    found: Sequence[tuple[str, Term]],
-    problem: NeuralNetwork,
-    mask: Tensor,
-    bound: Clip,
-    seen: Seen | None,
-    whole: bool,
-) -> Tensor:
-    """Sum over rows of clip(term), (silos, d); `mask` (silos, rows) is 0 for a row that adds nothing.
-
-    `whole`: a term that is not finite makes its sum NaN, where it else counts as zero.
+def _add(
+    found: Found, into: Mapping[str, Tensor], mask: Tensor, bound: Clip, seen: Seen | None, whole: bool
+) -> None:
+    """Add the sum over rows of clip(term) to {parameter: (silos, size)}; `mask` (silos, rows) is 0 for a row
+    that adds nothing. `whole`: a term that is not finite makes its sum NaN, where it else counts as zero.
     """
     norm = _square(found).sqrt()
     bad = ~norm.isfinite()
@@ -122,53 +125,71 @@ def _sum(
         if seen is not None:
             seen(length.cpu(), (torch.ones_like(length) * clip).cpu(), weight.cpu())
         weight = weight * (clip / length).clamp_max(1.0)
-    sums = {f"{prefix}{name}": value for prefix, term in found for name, value in term.sums(weight).items()}
-    total = torch.cat([sums[name] for name in problem.shapes], dim=1)
+    for prefix, term in found:
+        term.add(weight, into, prefix)
     if whole and bool(bad.any()):
-        total[(bad.view(mask.shape) & (mask > 0)).any(1)] = torch.nan
-    return total
+        for own in into.values():
+            own[(bad.view(mask.shape) & (mask > 0)).any(1)] = torch.nan
 
 
 @lru_cache(maxsize=16)
-def strategy(problem: NeuralNetwork, dtype: torch.dtype) -> tuple[Terms, int]:
-    """The function that computes terms, and the number of records for each call."""
+def strategy(problem: NeuralNetwork, dtype: torch.dtype) -> tuple[Make, int]:
+    """What makes terms at points, and the number of records for each call."""
     form = problem.form(dtype)
-    if isinstance(form, Layers):
-        terms, record = layerwise, _layer_numbers(problem, dtype)
-    else:
-        terms, record = together, problem.dimension + form.record.numbers
     chunk = CHUNK if problem.device == "cpu" else _ON_DEVICE * CHUNK
+    if not isinstance(form, Layers):
+        return together, max(1, chunk // (problem.dimension + form.record.numbers) // dtype.itemsize)
+    record, most = _layer_numbers(problem, dtype)
     fit = chunk // (record * dtype.itemsize)
-    return terms, max(1, fit, min(_ENOUGH, _LARGER * fit))
+    grown = min(_GROWN, _LARGER * problem.dimension // record)
+    return layerwise, max(1, min(most, max(fit, grown, min(_ENOUGH, _LARGER * fit))))
 
 
-def _layer_numbers(problem: NeuralNetwork, dtype: torch.dtype) -> int:
-    """Numbers that a record's captures and terms take, from a made-up one."""
+def _layer_numbers(problem: NeuralNetwork, dtype: torch.dtype) -> tuple[int, int]:
+    """Numbers that a record's captures and terms take, from a made-up one, and how many records may be added
+    at once.
+    """
     features = torch.zeros(1, problem.num_features, dtype=dtype)
-    found = _captured(problem, features, torch.zeros(1, dtype=dtype), problem.start(0).to(dtype))
-    return sum(matrix.elements(capture) for matrix, capture in found.values())
+    chain = Chain(problem, problem.start(0).to(dtype))
+    found = zip(chain.matrices, chain.captured(features, torch.zeros(1, dtype=dtype)), strict=True)
+    numbers, places = zip(*(elements(matrix, capture) for matrix, capture in found), strict=True)
+    return sum(numbers), PLACES // max(places)
 
 
-def layerwise(
-    problem: NeuralNetwork, features: Tensor, target: Tensor, points: Sequence[Tensor]
-) -> list[tuple[str, Term]]:
+def layerwise(problem: NeuralNetwork, dtype: torch.dtype, points: Sequence[Tensor]) -> Terms:
     """Terms of every layer with parameters, from one forward and backward pass a point."""
-    found = [_captured(problem, features, target, point) for point in points]
-    return [
-        (prefix, matrix.term([captures[prefix][1] for captures in found]))
-        for prefix, (matrix, _) in found[0].items()
-    ]
+    chains = [Chain(problem, point) for point in points]
+
+    def terms(features: Tensor, target: Tensor) -> Found:
+        found = [chain.captured(features, target) for chain in chains]
+        matrices = chains[0].matrices
+        return [
+            (matrix.layer.prefix, term_of(matrix, captures))
+            for matrix, *captures in zip(matrices, *found, strict=True)
+        ]
+
+    return terms
 
 
-def together(
-    problem: NeuralNetwork, features: Tensor, target: Tensor, points: Sequence[Tensor]
-) -> list[tuple[str, Term]]:
-    """One term, of the whole module: every record's gradient by itself."""
-    form = problem.form(features.dtype)
+def together(problem: NeuralNetwork, dtype: torch.dtype, points: Sequence[Tensor]) -> Terms:
+    """One term, of the whole module: every record's gradient by itself, a tile of them at a time."""
+    term, tile = _gradient(problem, dtype, points), _tile(problem, dtype)
+    sizes = [shape.numel() for shape in problem.shapes.values()]
+
+    def terms(features: Tensor, target: Tensor) -> Found:
+        found = each(term, (problem.dimension,), torch.float64, features, target, tile=tile)
+        return [("", Whole(dict(zip(problem.shapes, torch.split(found, sizes, dim=1), strict=True))))]
+
+    return terms
+
+
+def _gradient(problem: NeuralNetwork, dtype: torch.dtype, points: Sequence[Tensor]) -> Callable[..., Tensor]:
+    """The gradient of one record at the first point, less those at others."""
+    form = problem.form(dtype)
     assert isinstance(form, Graph)
 
     def loss(w: Tensor, x: Tensor, y: Tensor) -> Tensor:
-        scores = form.one(problem.parameters(w), x)
+        scores = form.one(problem.parameters(w), x, exact=True)
         return problem.losses(scores if problem.num_outputs > 1 else scores.squeeze(0), y)
 
     def term(x: Tensor, y: Tensor) -> Tensor:
@@ -178,37 +199,14 @@ def together(
             total = total - other
         return total
 
-    terms = each(term, (problem.dimension,), torch.float64, features, target)
-    parts = torch.split(terms, [shape.numel() for shape in problem.shapes.values()], dim=1)
-    return [("", Whole(dict(zip(problem.shapes, parts, strict=True))))]
+    return term
 
 
-def _captured(
-    problem: NeuralNetwork, features: Tensor, target: Tensor, point: Tensor
-) -> dict[str, tuple[Matrix, Capture]]:
-    """Inputs and output gradients of every layer with parameters, by the prefix of their names.
-
-    Parameters need no gradient, so neither does anything before the first layer's output: the backward
-    pass ends there, and computes no layer's parameter gradients.
-    """
-    parameters, x = problem.parameters(point.detach()), features
-    form = problem.form(features.dtype)
-    assert isinstance(form, Layers)
-    matrices: list[Matrix] = []
-    inputs: list[Tensor] = []
-    outputs: list[Tensor] = []
-    for layer in form.chain:
-        if not layer.names:
-            x = layer(x, parameters)
-            continue
-        matrices.append(Matrix(layer, **{name: parameters[layer.prefix + name] for name in layer.names}))
-        inputs.append(matrices[-1].inputs(x.detach()))
-        x = layer(x, parameters) if outputs else matrices[-1].outputs(inputs[-1]).requires_grad_()
-        outputs.append(x)
-    scores = x.squeeze(1) if problem.num_outputs == 1 else x
-    coefficient = problem.head.coefficient(scores.detach(), target, torch.ones_like(target))
-    slopes = torch.autograd.grad(scores, outputs, coefficient, materialize_grads=True)
-    return {
-        matrix.layer.prefix: (matrix, Capture(seen, slope))
-        for matrix, seen, slope in zip(matrices, inputs, slopes, strict=True)
-    }
+@lru_cache(maxsize=16)
+def _tile(problem: NeuralNetwork, dtype: torch.dtype) -> int:
+    """Records whose gradients are taken at a time (`tile_of`)."""
+    form = problem.form(dtype)
+    assert isinstance(form, Graph)
+    point, *rows = made_up((problem.dimension,), (problem.num_features,), (), dtype=dtype)
+    term = _gradient(problem, dtype, [point[0]])
+    return tile_of(term, rows[0], torch.zeros_like(rows[1]), numbers=problem.dimension + form.record.numbers)

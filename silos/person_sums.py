@@ -18,6 +18,7 @@ import torch
 from scipy.sparse import csr_matrix
 from torch import Tensor
 
+from fedsim.problems.exact import sums
 from fedsim.problems.glm import GeneralisedLinear
 from fedsim.problems.kinds import Problem
 from fedsim.problems.network import NeuralNetwork
@@ -58,7 +59,6 @@ class People:
 
     def labelled(self, block: Block) -> Block:
         """A block of whole silos with each record's person, and its weight, or standing if h is asked for."""
-        block = replace(block, alone=True)
         if self._standing is None and not self.summed:
             return block  # persons are records
         rows = block.target.shape[1]
@@ -78,7 +78,6 @@ class People:
 
     def numbered(self, block: Block, persons: Sequence[np.ndarray]) -> Block:
         """A batch with each record's choice, as `rows` gives them."""
-        block = replace(block, alone=True)
         if self._standing is None and not self.summed:
             return block
         return replace(block, person=padded(persons, block.target.shape[1]))
@@ -154,7 +153,7 @@ def by_person(
         if block.mean:
             counts = np.diff(places.starts[some.start : some.stop + 1])
             found = found / torch.from_numpy(counts).clamp_min(1)[:, None]
-        norm = torch.linalg.vector_norm(found, dim=1, keepdim=True)
+        norm = sums(found, found).sqrt_().unsqueeze(1)
         finite = norm.isfinite()
         if not bool(finite.all()):
             found, norm = torch.where(finite, found, 0.0), torch.where(finite, norm, 0.0)

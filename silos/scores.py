@@ -4,7 +4,7 @@ A term is made of its record and the public model alone. A record whose score is
 none, has the worst term there is and counts like any other, so that it decides nothing but its own term.
 Replacing a record moves the sum of `mistakes`, `bounded_log_loss` and `squared_distance` by at most 1, and a
 histogram of `score_bins` by at most 1 in each of at most two cells, so by at most sqrt(2) in the 2-norm
-(Dwork and Roth 2014, section 3.3). `alone` is `scores_of_records`'.
+(Dwork and Roth 2014, section 3.3).
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from fedsim.problems.exact import log, total
 from fedsim.problems.kinds import Problem, probabilities, scores_of_records
 
 if TYPE_CHECKING:
@@ -31,9 +32,7 @@ def mistakes(scores: Tensor, target: Tensor) -> Tensor:
     return (predicted != target) | unknown
 
 
-def score_bins(
-    problem: Problem, features: Tensor, target: Tensor, w: Tensor, bins: int, alone: bool = False
-) -> Tensor:
+def score_bins(problem: Problem, features: Tensor, target: Tensor, w: Tensor, bins: int) -> Tensor:
     """Each record's cell of the histogram of scores, (records,) in 0..2B-1: B class + bin.
 
     Bin k holds predicted probabilities of class 1 in (k / B, (k + 1) / B], the first one 0 too: with B even,
@@ -42,7 +41,7 @@ def score_bins(
     The problem has two classes, with probabilities; every other label than 1 counts as class 0. Features are
     (records, features), target is (records,), the model w (d,), bins is B >= 1.
     """
-    known = _probabilities(problem, features, w, alone)
+    known = _probabilities(problem, features, w)
     if known.shape[-1] != 2:
         raise ValueError(f"a histogram of scores is of two classes, not {known.shape[-1]}")
     edges = torch.linspace(0, 1, bins + 1, dtype=torch.float64)[1:-1]
@@ -52,18 +51,16 @@ def score_bins(
     return found + bins * one
 
 
-def bounded_log_loss(
-    problem: Problem, features: Tensor, target: Tensor, w: Tensor, bound: float, alone: bool = False
-) -> Tensor:
+def bounded_log_loss(problem: Problem, features: Tensor, target: Tensor, w: Tensor, bound: float) -> Tensor:
     """Each record's log loss as a share, (records,) in [0, 1]: see `log_loss_range`.
 
     The probability of the record's class is held to [b, 1 - b], b in (0, 1/2). The problem has two classes or
     more, with probabilities. Features are (records, features), target's classes (records,), the model w (d,).
     """
-    known = _probabilities(problem, features, w, alone)
+    known = _probabilities(problem, features, w)
     own = known.gather(-1, _labels(known, target)[0].unsqueeze(-1)).squeeze(-1)
     least, most = log_loss_range(bound)
-    share = (-own.clamp(bound, 1 - bound).log() - least) / (most - least)
+    share = (-log(own.clamp(bound, 1 - bound)) - least) / (most - least)
     return _or_worst(share.clamp(0, 1), known, target)
 
 
@@ -72,20 +69,18 @@ def log_loss_range(bound: float) -> tuple[float, float]:
     return -math.log1p(-bound), -math.log(bound)
 
 
-def squared_distance(
-    problem: Problem, features: Tensor, target: Tensor, w: Tensor, alone: bool = False
-) -> Tensor:
+def squared_distance(problem: Problem, features: Tensor, target: Tensor, w: Tensor) -> Tensor:
     """Each record's Brier score as a share, (records,) in [0, 1]: half the squared distance between predicted
     probabilities and the class, which is (p - y)^2 where there are two. Arguments as `bounded_log_loss`.
     """
-    known = _probabilities(problem, features, w, alone)
+    known = _probabilities(problem, features, w)
     exact = torch.nn.functional.one_hot(_labels(known, target)[0], known.shape[-1])
-    return _or_worst(((known - exact).square().sum(-1) / 2).clamp(0, 1), known, target)
+    return _or_worst((total((known - exact).square()) / 2).clamp(0, 1), known, target)
 
 
-def _probabilities(problem: Problem, features: Tensor, w: Tensor, alone: bool) -> Tensor:
+def _probabilities(problem: Problem, features: Tensor, w: Tensor) -> Tensor:
     """(records, classes), float64."""
-    known = probabilities(problem, scores_of_records(problem, features, w, alone))
+    known = probabilities(problem, scores_of_records(problem, features, w))
     if known is None:
         raise ValueError(f"{type(problem).__name__} gives no probabilities")
     return known.double()

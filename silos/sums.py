@@ -24,8 +24,9 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from fedsim.common.errors import Refused
+from fedsim.problems.exact import product, total
 from fedsim.problems.glm import GeneralisedLinear
-from fedsim.problems.kinds import Problem, coefficient, scores_of_records
+from fedsim.problems.kinds import coefficient, scores_of_records
 
 
 @dataclass(frozen=True)
@@ -46,9 +47,6 @@ class Block:
     person: Tensor | None = None
     share: Tensor | None = None
     group: Tensor | None = None  # of a record, (silos, rows); -1 where there is none
-    # whether persons are units, whose records shift those of others: then scores are compared with thresholds
-    # only where each is of its own record to the last bit
-    alone: bool = False
     mean: bool = False  # whether the mean of a person's terms is clipped, not their sum
     # whether a sum with a term that is not finite is to be no number; else the term counts as zero
     whole: bool = False
@@ -70,18 +68,10 @@ class Block:
         self.kept.clear()
         if kept and kept[0] is self.features and torch.equal(kept[1], point):
             return kept[2]
-        shape = *point.shape[:-1], problem.num_features, problem.num_outputs
-        found = product(self.features, point.reshape(shape))
-        found = found.squeeze(-1) if problem.num_outputs == 1 else found
+        found = scores_of_records(problem, self.features, point)
         if keep:
             self.kept.extend((self.features, point, found))
         return found
-
-    def scores_alone(self, problem: Problem, point: Tensor) -> Tensor:
-        """`scores`, each of its own record to the last bit (`scores_of_records`)."""
-        points = [point] * len(self.target) if point.dim() == 1 else list(point)
-        rows = zip(self.features, points, strict=True)
-        return torch.stack([scores_of_records(problem, x, w, alone=True) for x, w in rows])
 
     @property
     def records(self) -> Tensor:
@@ -107,16 +97,6 @@ class Block:
         held = {name: own for name in tensors if (own := getattr(self, name)) is not None}
         made: dict[str, Any] = {name: each(own) for name, own in held.items()}
         return replace(self, members=members, **made)
-
-
-def product(left: Tensor, right: Tensor) -> Tensor:
-    """left @ right, (.., a, b) and (.., b, c), each matrix by itself; on a CPU by NumPy's BLAS: torch's takes
-    up to seven times as long for batches of few columns.
-    """
-    if left.device.type != "cpu":
-        return left @ right
-    with np.errstate(all="ignore"):  # what is not finite is looked at later
-        return torch.from_numpy(np.matmul(left.detach().numpy(), right.detach().numpy()))
 
 
 def padded(values: Sequence[np.ndarray], rows: int, beyond: float = 0) -> Tensor:
@@ -173,7 +153,7 @@ def _shortened(coefficient: Tensor, bound: Tensor, mask: Tensor | None, seen: Se
         if seen is not None:
             seen(coefficient.abs(), bound, mask)
         return torch.clamp(coefficient, -bound, bound, out=coefficient)
-    length = coefficient.square().sum(-1).sqrt()  # `norm` takes ten times longer where outputs are far apart
+    length = total(coefficient.square()).sqrt()
     if seen is not None:
         seen(length, bound, mask)
     # The floor serves vectors so short that their norm underflows: with clip 0 nothing of them may stay.

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from fedsim.privacy.exponential import rank_scores
+from fedsim.problems.exact import sums, total, transformed
 from fedsim.problems.glm import GeneralisedLinear
 from fedsim.problems.kinds import Problem, coefficient, head, scores_of_records
 from fedsim.protocol.moments import svec
@@ -66,7 +67,7 @@ class Transformed:
         before, by, found = self._last
         same = len(before) == len(blocks) and all(a is b for a, b in zip(before, blocks, strict=True))
         if not same or not torch.equal(by, transform):
-            made = [replace(block, features=block.features @ transform.T) for block in blocks]
+            made = [replace(block, features=transformed(block.features, transform)) for block in blocks]
             found = [sanitised(block, problem) for block in made]
             self._last = list(blocks), transform, found
         return found
@@ -94,7 +95,7 @@ def _second_moment(options: Options, problem: Problem, block: Block, points: Poi
     v = block.features.double()
     if options[0]:
         v = torch.cat([v, block.target.double().unsqueeze(-1)], -1)
-    square = v.square().sum(-1)
+    square = sums(v, v)
     weight = block.records if block.share is None else block.records * block.share.double()
     if clip is not None:
         weight = weight * (clip / square).nan_to_num(nan=1.0, posinf=1.0).clamp_max(1.0)
@@ -157,15 +158,15 @@ def _scored(
     """Sums of the numbers in [0, 1] that records say of a model (`silos.scores`)."""
     from silos import scores
 
-    found, alone = [], block.alone
+    found = []
     for i, x, y, part in _by_silo(block):
         w = _own(points[0], i)
         if name == "mistakes":
-            own = scores.mistakes(scores_of_records(problem, x, w, alone), y)
+            own = scores.mistakes(scores_of_records(problem, x, w), y)
         elif name == "log_loss":
-            own = scores.bounded_log_loss(problem, x, y, w, options[0], alone)
+            own = scores.bounded_log_loss(problem, x, y, w, options[0])
         else:
-            own = scores.squared_distance(problem, x, y, w, alone)
+            own = scores.squared_distance(problem, x, y, w)
         found.append((own.double() if part is None else own.double() * part).sum())
     return torch.stack(found).unsqueeze(-1)
 
@@ -173,11 +174,8 @@ def _scored(
 def _score_histogram(options: Options, problem: Problem, block: Block, points: Points, clip: Clip) -> Tensor:
     from silos.scores import score_bins
 
-    bins, alone = int(options[0]), block.alone
-    cells = [
-        (score_bins(problem, x, y, _own(points[0], i), bins, alone), part)
-        for i, x, y, part in _by_silo(block)
-    ]
+    bins = int(options[0])
+    cells = [(score_bins(problem, x, y, _own(points[0], i), bins), part) for i, x, y, part in _by_silo(block)]
     return torch.stack([torch.bincount(own, part, minlength=2 * bins) for own, part in cells]).double()
 
 
@@ -188,7 +186,7 @@ def _choice(options: Options, problem: Problem, block: Block, points: Points, cl
         sums = []
         for i, x, y, part in _by_silo(block):
             own = clip[i] if isinstance(clip, Tensor) and clip.dim() == 2 else 1e6 if clip is None else clip
-            scores = scores_of_records(problem, x, _own(point, i), block.alone)
+            scores = scores_of_records(problem, x, _own(point, i))
             losses = head(problem).losses(scores, y).double()
             share = (losses / own).nan_to_num(nan=1.0, posinf=1.0)
             share = share.clamp(0.0, 1.0) * PER_ONE
@@ -224,15 +222,15 @@ def _longer(options: Options, problem: Problem, block: Block, points: Points, cl
     """
     w, most = points
     if isinstance(problem, GeneralisedLinear):
-        scores = block.scores_alone(problem, w) if block.alone else block.scores(problem, w, keep=True)
+        scores = block.scores(problem, w, keep=True)
         slope = coefficient(problem, scores, block.target, block.inverse_norm)
-        length = slope.abs() if slope.dim() == 2 else slope.square().sum(-1).sqrt()
+        length = slope.abs() if slope.dim() == 2 else total(slope.square()).sqrt()
         long = (length > most * block.inverse_norm) & (length < inf) & (block.inverse_norm > 0)
         long = long if block.mask is None else long & (block.mask > 0)
     else:
         from silos.network import lengths
 
-        length = lengths(problem, block, w, block.alone)
+        length = lengths(problem, block, w)
         long = (length > most) & (length < inf)
     if block.person is None:
         return torch.count_nonzero(long, 1).double().unsqueeze(1)
@@ -250,7 +248,7 @@ def _minimiser(gradients: ClippedSum, options: Options, problem: Problem, block:
     regularisation, steps, radius = options
     assert isinstance(problem, GeneralisedLinear) and problem.curvature is not None  # noqa: PT018  see `check`
     features = block.features.double()
-    norm = features.norm(dim=-1, keepdim=True)
+    norm = sums(features, features).sqrt_().unsqueeze(-1)
     features = features * (radius / norm).nan_to_num(1.0, 1.0).clamp_max(1.0)
     mask, real = (None if each is None else each.double() for each in (block.mask, block.real))
     target = block.target.double()

@@ -135,33 +135,70 @@ class FunctionModule(nn.Module):
         return self._function(*record)
 
 
-def each(function: Function, shape: tuple[int, ...], dtype: torch.dtype, *rows: Tensor) -> Tensor:
+def each(function: Function, shape: tuple[int, ...], dtype: torch.dtype, *rows: Tensor, tile: int) -> Tensor:
     """The function's value for every row; (rows, *shape) of the floating-point `dtype`, NaN where it raises.
 
     It takes one row's tensors to a tensor of the given shape; there is at least one row, and rows are first.
+    They are computed `tile` at a time in the same buffers, which copies of a row fill up: so what a row is
+    computed with depends on its place in the tile alone, and by `tile_of` not on that.
 
-    A row that makes it raise (an index out of range, a singular matrix) must not decide whether there is an
-    answer. Another row is used in its place: a batch of another size could round the other rows differently.
+    A row that makes it raise (an index out of range, a singular matrix) decides nothing but its own value: the
+    others of its tile are computed again at their places, by bisection.
     RecursionError and MemoryError: the process is exhausted, which is no record's doing.
     """
     mapped, count = vmap(lambda *row: function(*row).to(dtype)), len(rows[0])
-    good, parts = torch.ones(count, dtype=torch.bool), [(0, count)]
+    result = torch.full((count, *shape), torch.nan, dtype=dtype)
+    buffers = [row.new_empty(tile, *row.shape[1:]) for row in rows]
+    parts = [(first, min(first + tile, count)) for first in range(0, count, tile)]
     while parts:  # bisection without recursion: a deeper stack could fail where `mapped` does not
         first, last = parts.pop()
+        places = slice(first % tile, first % tile + last - first)
+        for buffer, row in zip(buffers, rows, strict=True):
+            if last - first < tile:
+                buffer.copy_(row[first].expand_as(buffer))
+            buffer[places] = row[first:last]
         try:
-            found = mapped(*(row[first:last] for row in rows))
+            found = mapped(*buffers)
         except (RecursionError, MemoryError):
             raise
         except Exception:
             middle = (first + last) // 2
-            good[first:last] = last - first > 1
             parts += [(first, middle), (middle, last)] if last - first > 1 else []
         else:
-            if last - first == count:
-                return found.clone()  # never the caller's own tensor
-    if not bool(good.any()):
-        return torch.full((count, *shape), torch.nan, dtype=dtype)
-    stand_in = torch.where(good, torch.arange(count), good.long().argmax())
-    result: Tensor = mapped(*(row[stand_in] for row in rows)).clone()
-    result[~good] = torch.nan
+            result[first:last] = found[places]
     return result
+
+
+_MADE_UP = 8  # rows that a tile is tried with
+_LARGEST_TILE, _TILE_NUMBERS = 2048, 2**19
+
+
+def made_up(*shapes: tuple[int, ...], dtype: torch.dtype) -> list[Tensor]:
+    """Made-up rows, the same each time, of tensors of these shapes; (8, *shape) each."""
+    rng = torch.Generator().manual_seed(0)
+    return [torch.randn(_MADE_UP, *shape, dtype=dtype, generator=rng) for shape in shapes]
+
+
+def largest_tile(numbers: int) -> int:
+    """A power of two of rows that hold so many numbers each."""
+    return 1 << (min(_LARGEST_TILE, max(1, _TILE_NUMBERS // numbers)).bit_length() - 1)
+
+
+def tile_of(function: Function, *rows: Tensor, numbers: int) -> int:
+    """How many rows `each` may compute at a time, a power of two: as many as fit, if each of these made-up rows
+    has the same bits at every place of a tile, else one. `numbers`: that a row's values hold on the way.
+    """
+    tile = largest_tile(numbers)
+    finite = tile == 1
+    for row in zip(*rows, strict=True):
+        try:
+            found = vmap(function)(*(own.expand(tile, *own.shape).contiguous() for own in row))
+        except (RecursionError, MemoryError):
+            raise
+        except Exception:  # as a record may
+            continue
+        bits = found.detach().reshape(tile, -1).contiguous().view(torch.uint8)
+        if not bool((bits == bits[0]).all()):
+            return 1
+        finite = finite or bool(found.isfinite().all())
+    return tile if finite else 1

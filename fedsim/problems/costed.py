@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from fedsim.problems import exact
 from fedsim.problems.glm import GeneralisedLinear
 from fedsim.problems.network import NeuralNetwork
 
@@ -42,12 +43,12 @@ class Costed(GeneralisedLinear):
         """l'(s, y) + J c, J = diag(F) - F F^T; of one score F (1 - F) (c_1 - c_0)."""
         slope = self.base.coefficient(scores, target % self.rows.shape[-1], inverse_norm)
         if self.num_outputs == 1:
-            share = scores.sigmoid()
+            share = exact.sigmoid(scores)
             apart = self._of(self.rows[..., 1] - self.rows[..., 0], target)
-            return slope.addcmul_(share - share.square(), apart)
+            return slope.add_((share - share.square()).mul_(apart))
         costs = self._of(self.rows, target)
-        share = scores.transpose(-1, -2).softmax(-2).transpose(-1, -2)
-        return slope.add_(share * (costs - (share * costs).sum(-1, keepdim=True)))
+        share = exact.softmax(scores)
+        return slope.add_(share * (costs - exact.total(share * costs).unsqueeze(-1)))
 
     def losses(self, scores: Tensor, target: Tensor) -> Tensor:
         """l(s, y) + sum_j c_j F_j."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import torch
 
+from fedsim.problems import exact
 from fedsim.problems.composite import Composite, HasComposite
 
 if TYPE_CHECKING:
@@ -160,15 +161,15 @@ class LogisticRegression(TwoClasses):
 
     def coefficient(self, scores: Tensor, target: Tensor, inverse_norm: Tensor) -> Tensor:
         """sigmoid(s) - y."""
-        return scores.sigmoid().sub_(target)
+        return exact.sigmoid(scores).sub_(target)
 
     def losses(self, scores: Tensor, target: Tensor) -> Tensor:
         """log(1 + e^s) - y s."""
-        return torch.nn.functional.softplus(scores) - target * scores
+        return exact.softplus(scores) - target * scores
 
     def probabilities(self, scores: Tensor) -> Tensor:
         """1 - sigmoid(s) and sigmoid(s)."""
-        return torch.stack([(-scores).sigmoid(), scores.sigmoid()], dim=-1)
+        return torch.stack([exact.sigmoid(-scores), exact.sigmoid(scores)], dim=-1)
 
 
 @dataclass(frozen=True)
@@ -195,18 +196,17 @@ class SoftmaxRegression(GeneralisedLinear):
     def coefficient(self, scores: Tensor, target: Tensor, inverse_norm: Tensor) -> Tensor:
         """softmax(s) - onehot(y)."""
         label = target.long().expand(scores.shape[:-1]).unsqueeze(-1)
-        # Over an inner axis, of records side by side: ten times faster for few outputs.
-        probability = scores.transpose(-1, -2).softmax(-2).transpose(-1, -2)
+        probability = exact.softmax(scores)
         return probability.scatter_add_(-1, label, scores.new_tensor(-1.0).expand(label.shape))
 
     def losses(self, scores: Tensor, target: Tensor) -> Tensor:
         """log sum_j e^(s_j) - s_y."""
         chosen = scores.gather(-1, target.long().unsqueeze(-1)).squeeze(-1)
-        return scores.logsumexp(-1) - chosen
+        return exact.logsumexp(scores) - chosen
 
     def probabilities(self, scores: Tensor) -> Tensor:
         """softmax(s)."""
-        return scores.softmax(-1)
+        return exact.softmax(scores)
 
     def error(self, scores: Tensor, target: Tensor) -> Tensor:
         """Share of records whose largest score is another class's."""

@@ -7,10 +7,10 @@ from functools import cache
 from inspect import isabstract
 from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
 
 from fedsim.common.plugins import class_of, extended, file_of, named
+from fedsim.problems import exact
 from fedsim.problems.glm import BUILT_IN, OWN, GeneralisedLinear
 from fedsim.problems.network import NeuralNetwork
 from fedsim.problems.network_models import Lenet, Mlp, PairedMlp
@@ -71,21 +71,15 @@ def coefficient(problem: GeneralisedLinear, scores: Tensor, target: Tensor, inve
     return linear_records.coefficient(problem, scores, target, inverse_norm)
 
 
-def scores_of_records(problem: Problem, features: Tensor, w: Tensor, alone: bool = False) -> Tensor:
-    """Scores at w (d,), each made of its record alone; (records,) for one output, (records, outputs) else.
-
-    `alone`: to the last bit, whatever the record's place is and however many there are. A product of matrices
-    rounds rows by their place, and a person's records shift others': a threshold must not turn with that.
+def scores_of_records(problem: Problem, features: Tensor, w: Tensor) -> Tensor:
+    """Scores at w, (d,) or (silos, d), each made of its record alone, in float64 to the last bit
+    (`fedsim.problems.exact`); (..., records) for one output, (..., records, outputs) else.
     """
     if isinstance(problem, NeuralNetwork):
-        if not alone:
-            return problem.scores(features, w)
-        return torch.cat([problem.scores(each, w) for each in torch.split(features, 1)])
-    if alone:
-        x, columns = features.numpy(), w.view(problem.num_features, -1).numpy().T
-        found = torch.from_numpy(np.stack([(x * column).sum(-1) for column in columns], -1))
-        return found.squeeze(-1) if problem.num_outputs == 1 else found
-    return GeneralisedLinear.scores(problem, features, w)  # whatever the problem makes of `scores`
+        from fedsim.problems import network_pass  # layers are loaded where there is a network
+
+        return network_pass.scores(problem, features, w)
+    return exact.scores(features, w, problem.num_outputs)  # whatever the problem makes of `scores`
 
 
 def probabilities(problem: Problem, scores: Tensor) -> Tensor | None:

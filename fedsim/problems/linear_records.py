@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from fedsim.common.errors import InputError
-from fedsim.problems.capture import FunctionModule, NotCapturedError, capture, each
+from fedsim.problems.capture import FunctionModule, NotCapturedError, capture, each, made_up, tile_of
 from fedsim.problems.glm import GeneralisedLinear
 from fedsim.problems.program import Program
 
@@ -30,22 +30,36 @@ def coefficient(problem: GeneralisedLinear, scores: Tensor, target: Tensor, inve
     one = one_record(problem, scores.dtype)["coefficient"]
     rows = [scores.reshape(-1, 1, *own)]
     rows += [value.expand(shape).reshape(-1, 1) for value in (target, inverse_norm)]
-    result = each(lambda *record: one({}, *record).reshape(own), tuple(own), scores.dtype, *rows)
-    return result.view(scores.shape)
+    return _applied(one, tuple(own), *rows).view(scores.shape)
 
 
 def accepts(problem: GeneralisedLinear, target: Tensor) -> Tensor:
     """Which targets the loss is defined for, a mask in the shape of `target`."""
     one = one_record(problem, target.dtype)["accepts"]
-    values = each(lambda y: one({}, y).reshape(()), (), target.dtype, target.reshape(-1, 1))
-    return values.view(target.shape) == 1  # NaN is not
+    return _applied(one, (), target.reshape(-1, 1)).view(target.shape) == 1  # NaN is not
 
 
 def probabilities(problem: GeneralisedLinear, scores: Tensor) -> Tensor:
     """As `fedsim.problems.kinds.probabilities`, of a problem that is not built in and gives some."""
     one = _probabilities_of_one(problem, scores.dtype)
-    classes = tuple(one.shape[1:])
-    return each(lambda score: one({}, score).reshape(classes), classes, scores.dtype, scores.unsqueeze(1))
+    return _applied(one, tuple(one.shape[1:]), scores.unsqueeze(1))
+
+
+def _applied(one: Program, shape: tuple[int, ...], *rows: Tensor) -> Tensor:
+    """(rows, *shape)."""
+
+    def value(*record: Tensor) -> Tensor:
+        return one({}, *record, exact=True).reshape(shape)
+
+    return each(value, shape, rows[0].dtype, *rows, tile=_tile(one))
+
+
+@lru_cache(maxsize=64)
+def _tile(one: Program) -> int:
+    """Records at a time (`tile_of`)."""
+    (_, dtype), *_ = one.record
+    made = made_up(*(shape for shape, _ in one.record), dtype=dtype)
+    return tile_of(lambda *record: one({}, *record, exact=True).to(dtype), *made, numbers=one.numbers)
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from fedsim.problems.network_form import Form
     from fedsim.problems.public_records import PublicRecords
 
-_ROWS = 4096  # records that are scored at once
+ROWS = 4096  # records that are scored at once
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ class NeuralNetwork(HasComposite):
             points = w if w.dim() == 2 else w.expand(len(features), -1)
             return torch.stack([self.scores(x, point) for x, point in zip(features, points, strict=True)])
         with torch.no_grad():
-            return torch.cat([self.slope_scores(x, w) for x in torch.split(features, _ROWS)])
+            return torch.cat([self.slope_scores(x, w) for x in torch.split(features, ROWS)])
 
     def slope_scores(self, features: Tensor, w: Tensor) -> Tensor:
         """Scores of features (records, features) at w (d,), as `scores` but with a gradient in w."""
@@ -115,7 +115,7 @@ class NeuralNetwork(HasComposite):
         total = torch.zeros_like(w)
         with torch.enable_grad():
             point = w.detach().requires_grad_()
-            parts = (torch.split(each, _ROWS) for each in (records.features, records.target))
+            parts = (torch.split(each, ROWS) for each in (records.features, records.target))
             for x, y in zip(*parts, strict=True):
                 loss = self.losses(self.slope_scores(x, point), y).sum() / len(records)
                 total += torch.autograd.grad(loss, point)[0]

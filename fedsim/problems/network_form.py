@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 import torch
@@ -18,14 +18,13 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
 from fedsim.common.errors import InputError
-from fedsim.problems.capture import NotCapturedError, capture, each
+from fedsim.problems.capture import NotCapturedError, capture, each, largest_tile, made_up, tile_of
 from fedsim.problems.network_layers import Layers, plain_layers
 from fedsim.problems.network_models import FIELD
 from fedsim.problems.program import Program
 
 Parameters = Mapping[str, Tensor]
 _RECORDS = 3  # made-up ones that a module is tried on
-_NUMBERS = 2**22  # held at a time while records are scored, about: 32 MB in float64
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,18 +34,31 @@ class Graph:
     record: Program
     num_outputs: int
 
-    def one(self, parameters: Parameters, features: Tensor) -> Tensor:
+    def one(self, parameters: Parameters, features: Tensor, exact: bool = False) -> Tensor:
         """Scores of one record, (features,) to (outputs,)."""
-        return self.record(parameters, features.unsqueeze(0)).reshape(self.num_outputs)
+        return self.record(parameters, features.unsqueeze(0), exact=exact).reshape(self.num_outputs)
 
-    def scores(self, parameters: Parameters, features: Tensor) -> Tensor:
-        """(records, features) to (records, outputs); NaN for a record that it cannot be applied to."""
-        rows = max(1, _NUMBERS // self.record.numbers)
-        parts = [
-            each(lambda x: self.one(parameters, x), (self.num_outputs,), part.dtype, part)
-            for part in torch.split(features, rows)
-        ]
-        return torch.cat(parts)
+    def scores(self, parameters: Parameters, features: Tensor, exact: bool = False) -> Tensor:
+        """(records, features) to (records, outputs); NaN for a record that it cannot be applied to. `exact`:
+        each made of its record alone to the last bit (`fedsim.problems.exact`).
+        """
+        return each(
+            lambda x: self.one(parameters, x, exact),
+            (self.num_outputs,),
+            features.dtype,
+            features,
+            tile=self.tile if exact else largest_tile(self.record.numbers),
+        )
+
+    @cached_property
+    def tile(self) -> int:
+        """Records that are scored at a time (`tile_of`)."""
+        (shape, dtype), *_ = self.record.record
+        sizes = {name: size for name, size, _ in self.record.parameters}
+        x, *values = made_up(shape[1:], *sizes.values(), dtype=dtype)
+        parameters = {name: value[0] for name, value in zip(sizes, values, strict=True)}
+        with torch.no_grad():
+            return tile_of(lambda row: self.one(parameters, row, True), x, numbers=self.record.numbers)
 
 
 Form = Layers | Graph

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedsim.problems.exact_operations import EXACT
 from fedsim.problems.operations import DTYPES, LARGEST, TABLE, NotAllowedError, Values, outcome
 
 MAX_STEPS = 20_000
@@ -61,13 +62,16 @@ class Program:
         object.__setattr__(self, "shape", shape)
         object.__setattr__(self, "numbers", numbers)
 
-    def __call__(self, parameters: Mapping[str, Tensor], *record: Tensor) -> Tensor:
-        """The function's value; `record` in the declared shapes and types."""
+    def __call__(self, parameters: Mapping[str, Tensor], *record: Tensor, exact: bool = False) -> Tensor:
+        """The function's value; `record` in the declared shapes and types. `exact`: with products as
+        `fedsim.problems.exact` has them.
+        """
         values: list[Any] = [parameters[name] for name, _, _ in self.parameters]
         values += [*record, *self.constants]
         for step in self.steps:
             arguments = [_filled(each, values) for each in step.arguments]
-            values.append(TABLE[step.operation].operation(*arguments, **step.options))
+            operation = (exact and EXACT.get(step.operation)) or TABLE[step.operation].operation
+            values.append(operation(*arguments, **step.options))
         result: Tensor = values[self.output]
         return result
 

@@ -25,6 +25,7 @@ from fedsim.algorithms.section import AUTO
 from fedsim.common.errors import Refused
 from fedsim.data.federation import Federation
 from fedsim.privacy.registry import GAUSSIAN, MECHANISMS
+from fedsim.problems import exact
 from fedsim.problems.glm import GeneralisedLinear
 from fedsim.problems.kinds import Problem, check, coefficient
 from fedsim.protocol.contract import Algorithm, Public
@@ -41,7 +42,7 @@ from silos.entropy import SeededEntropy
 from silos.gate import Gate, Silo
 from silos.persons import Persons
 from silos.records import Part, Records, clipped_sum
-from silos.sums import KEPT, Block, bounded, product, weighted_sum
+from silos.sums import KEPT, Block, bounded, weighted_sum
 
 
 def shared_sum(
@@ -79,8 +80,8 @@ def _coefficient(problem: GeneralisedLinear, block: Block, point: Tensor) -> Ten
     silos, rows = block.target.shape
     copies = len(block.members) // silos
     runs = point.expand(len(block.members), -1).view(copies, silos, problem.num_features, -1)
-    columns = runs.permute(1, 2, 0, 3).flatten(2)
-    scores = product(block.features, columns.contiguous())
+    columns = runs.permute(1, 2, 0, 3).flatten(1)
+    scores = exact.scores(block.features, columns, copies * problem.num_outputs)
     if problem.num_outputs > 1:
         scores = scores.view(silos, rows, copies, problem.num_outputs)
     target, inverse_norm = block.target.unsqueeze(-1), block.inverse_norm.unsqueeze(-1)

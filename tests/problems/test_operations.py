@@ -406,12 +406,12 @@ def run(name: str, case: Case, own: tuple[bool, ...], dtype: torch.dtype) -> Non
 
     records = [value for o, value in zip(own, made, strict=True) if o]
     first = evaluated(*(value[0] for value in records))
-    before = each(evaluated, tuple(first.shape), torch.float64, *records)
+    before = each(evaluated, tuple(first.shape), torch.float64, *records, tile=8)
     assert torch.allclose(before[0], first, rtol=1e-3, atol=1e-3, equal_nan=True), "not the operation itself"
     changed = [value.clone() for value in records]
     for value in changed:
         value[CHANGED] = _wild(value[CHANGED])
-    after = each(evaluated, tuple(first.shape), torch.float64, *changed)
+    after = each(evaluated, tuple(first.shape), torch.float64, *changed, tile=8)
     others = torch.arange(ROWS) != CHANGED
     assert torch.allclose(before[others], after[others], rtol=0, atol=0, equal_nan=True), (
         "a row reached another"

@@ -1,6 +1,6 @@
 """Clipped sums of networks: against a plain loop over records, and what one record can do to them."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 import pytest
@@ -16,10 +16,11 @@ from fedsim.problems.composite import Composite
 from fedsim.problems.network import NeuralNetwork
 from fedsim.problems.network_layers import Layer
 from fedsim.problems.network_models import Imported, Lenet, Mlp, PairedMlp
+from fedsim.problems.network_pass import Capture, Matrix
 from fedsim.protocol.batch import Full, Poisson, Subsample
 from fedsim.protocol.contract import Query
 from server.participation import schedule
-from silos.layers import Capture, Ghost, Matrix, Term, Whole
+from silos.layers import Ghost, Term, Whole, _direct, term_of
 from silos.records import Records, clipped_sum
 
 SIZES = [2, 7, 6]
@@ -123,11 +124,13 @@ def test_the_clipped_sum_is_that_of_a_loop_over_records(name, num_points):
 
 
 @pytest.mark.parametrize("name", ["mlp", "cnn", "tied layers"])
-def test_without_clipping_the_sum_is_exact(name):
+def test_without_clipping_the_sum_is_that_of_gradients(name):
+    """To the precision of the factors of exact products, float32's about."""
     problem = NETWORKS[name]
     data, points = silos_for(problem, SIZES), points_of(problem, 1)
     expected = torch.stack([terms_by_loop(problem, silo, points).sum(0) for silo in data])
-    torch.testing.assert_close(sums(problem, data, points, None), expected, rtol=1e-10, atol=1e-10)
+    atol = 1e-6 * float(expected.abs().max())
+    torch.testing.assert_close(sums(problem, data, points, None), expected, rtol=1e-6, atol=atol)
 
 
 @every_network
@@ -199,7 +202,8 @@ def test_the_quicker_norm_is_chosen():
 
     def kinds(problem):
         x, y = (torch.as_tensor(values) for values in silos_for(problem, [2])[0])
-        return [type(term) for _, term in network.layerwise(problem, x, y, points_of(problem, 1))]
+        terms = network.layerwise(problem, torch.float64, points_of(problem, 1))
+        return [type(term) for _, term in terms(x, y)]
 
     assert kinds(NeuralNetwork(784, 10, model=Lenet((1, 28, 28)))) == [Whole, Whole, Ghost, Ghost, Ghost]
     assert kinds(NETWORKS["places"]) == [Whole, Ghost, Ghost]  # 6^2 (p + q) against 10 p q
@@ -230,22 +234,30 @@ def test_a_layers_norms_are_those_of_each_records_own_gradient(name, num_points)
         x = torch.randn(8, *shape, dtype=torch.float64, generator=rng)
         matrix = Matrix(layer, *own.values())
         outputs = layer(x, own)
-        torch.testing.assert_close(matrix.outputs(matrix.inputs(x)), outputs, rtol=1e-12, atol=1e-12)
+        seen = matrix.rounded(x)
+        torch.testing.assert_close(matrix.outputs(seen, matrix.inputs(seen)), outputs, rtol=1e-6, atol=1e-5)
         slopes = torch.randn(outputs.shape, dtype=torch.float64, generator=rng)
-        captures.append(Capture(matrix.inputs(x), slopes))
+        captures.append(Capture(matrix.inputs(seen), matrix.rounded(slopes)))
         wanted = [value.requires_grad_() for value in own.values()]
         rows = [
             torch.autograd.grad(layer(x[i : i + 1], own), wanted, slopes[i : i + 1]) for i in range(len(x))
         ]
         terms.append(torch.stack([torch.cat([part.flatten() for part in row]) for row in rows]))
-    term = matrix.term(captures)
+    term = term_of(matrix, captures)
     assert type(term) is way
     expected = terms[0] if num_points == 1 else terms[0] - terms[1]
-    torch.testing.assert_close(term.square.sqrt(), expected.norm(dim=1), rtol=1e-10, atol=0)
+    torch.testing.assert_close(term.square.sqrt(), expected.norm(dim=1), rtol=1e-6, atol=0)
     weight = torch.linspace(0, 1, 8, dtype=torch.float64).view(2, 4)
-    summed = torch.cat(list(term.sums(weight).values()), 1)
+    summed = torch.cat(list(added(term, weight, own).values()), 1)
     by_hand = (weight[:, :, None] * expected.view(2, 4, -1)).sum(1)
-    torch.testing.assert_close(summed, by_hand, rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(summed, by_hand, rtol=1e-6, atol=1e-5)
+
+
+def added(term: Term, weight: Tensor, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The weighted sums of a term, (silos, size) each."""
+    found = {k: torch.zeros(len(weight), own.numel(), dtype=torch.float64) for k, own in parameters.items()}
+    term.add(weight, found, "")
+    return found
 
 
 @pytest.mark.parametrize("way", ["ghost", "direct", "direct, float32"])
@@ -258,12 +270,12 @@ def test_a_gradient_whose_places_cancel_is_never_taken_for_shorter_than_it_is(wa
     a = 1e8 * torch.randn(50, 1, 12, dtype=torch.float64, generator=rng)
     b = torch.randn(50, 1, 9, dtype=torch.float64, generator=rng)
     a, b = torch.cat([a, a * (1 + gap)], 1), torch.cat([b, -b], 1)
-    matrix = Matrix(Layer(nn.Linear, "", ("weight",), {}), torch.zeros(9, 12))
     made = (a.float(), b.float()) if way.endswith("float32") else (a, b)
-    term = Ghost(a, b, None) if way == "ghost" else matrix._direct([made])
+    term = Ghost([(a, b)], None) if way == "ghost" else _direct([made], bias=False)
     bound = term.square.sqrt()
     one_each = torch.eye(50, dtype=torch.float64)
-    summed = torch.cat([term.sums(row.view(1, 50))["weight"] for row in one_each])
+    shapes = {"weight": torch.zeros(9, 12)}
+    summed = torch.cat([added(term, row.view(1, 50), shapes)["weight"] for row in one_each])
     assert bool((summed.norm(dim=1) <= bound * (1 + 1e-9)).all())
 
 
@@ -400,12 +412,17 @@ def test_chunks_change_nothing(name, monkeypatch):
     problem = NETWORKS[name]
     data, points = silos_for(problem, [11, 10, 9]), points_of(problem, 2)
     expected = sums(problem, data, points, 0.3)
-    terms, _ = network.strategy(problem, torch.float64)
+    make, _ = network.strategy(problem, torch.float64)
     largest = []
 
-    def recorded(p, x, y, w):
-        largest.append(len(x))
-        return terms(p, x, y, w)
+    def recorded(*given):
+        terms = make(*given)
+
+        def counted(x, y):
+            largest.append(len(x))
+            return terms(x, y)
+
+        return counted
 
     for width in (1, 4, 25):
         monkeypatch.setattr(network, "strategy", lambda *_: (recorded, width))  # noqa: B023

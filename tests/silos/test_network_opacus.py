@@ -10,8 +10,8 @@ from torch.nn.functional import cross_entropy, unfold
 
 from fedsim.problems.network import NeuralNetwork
 from fedsim.problems.network_models import Imported, Lenet, Mlp
+from fedsim.problems.network_pass import _patches
 from silos import network
-from silos.layers import _patches
 from silos.records import Records, clipped_sum
 
 with warnings.catch_warnings():
@@ -45,8 +45,8 @@ def test_norms_and_clipped_sums_are_those_of_opacus(name):
     terms = torch.cat([p.grad_sample.flatten(1) for p in module.parameters()], dim=1)
     expected = terms.norm(dim=1)
 
-    terms_of, _ = network.strategy(problem, torch.float64)
-    found = terms_of(problem, features, target, [w])
+    make, _ = network.strategy(problem, torch.float64)
+    found = make(problem, torch.float64, [w])(features, target)
     norms = sum((term.square for _, term in found), start=torch.zeros(6)).sqrt()
     torch.testing.assert_close(norms, expected, rtol=1e-6, atol=1e-9)
 

@@ -500,7 +500,7 @@ def test_a_threshold_turns_with_no_others_number_of_records(name, problem):
             if name == "longer":
                 (block,) = records.full([0])
                 if not linear:
-                    length = float(lengths(problem, block, point, True)[0, -1])
+                    length = float(lengths(problem, block, point)[0, -1])
                 points = [point, torch.tensor([length], dtype=torch.float64)]
             else:
                 points = [point]

@@ -195,14 +195,13 @@ def test_each_gives_nan_where_the_function_raises_and_the_same_bits_elsewhere():
         return torch.exp(table[row.long()])
 
     rows = torch.tensor([0.0, 2.0, 9.0, 1.0, -7.0], dtype=torch.float64)
-    found = each(look_up, (), torch.float64, rows)
+    found = each(look_up, (), torch.float64, rows, tile=4)
     assert found.isnan().tolist() == [False, False, True, False, True]
-    assert torch.equal(
-        found[[0, 1, 3]], each(look_up, (), torch.float64, torch.tensor([0.0, 2.0, 1.0], dtype=torch.float64))
-    )
-    assert each(look_up, (), torch.float64, rows[[2, 4]]).isnan().all()
+    good = torch.tensor([0.0, 2.0, 1.0], dtype=torch.float64)
+    assert torch.equal(found[[0, 1, 3]], each(look_up, (), torch.float64, good, tile=4))
+    assert each(look_up, (), torch.float64, rows[[2, 4]], tile=4).isnan().all()
     kept = torch.ones(3)
-    assert each(lambda row: row, (), torch.float32, kept).data_ptr() != kept.data_ptr()
+    assert each(lambda row: row, (), torch.float32, kept, tile=4).data_ptr() != kept.data_ptr()
 
 
 @pytest.mark.parametrize("error", [RecursionError, MemoryError])
@@ -211,7 +210,7 @@ def test_an_exhausted_process_is_no_fault_of_a_record(error):
         raise error
 
     with pytest.raises(error):
-        each(exhausted, (), torch.float64, torch.zeros(4))
+        each(exhausted, (), torch.float64, torch.zeros(4), tile=4)
 
 
 def test_a_raising_record_is_found_at_the_depth_at_which_the_others_are_computed():
@@ -221,7 +220,7 @@ def test_a_raising_record_is_found_at_the_depth_at_which_the_others_are_computed
         depths.append(len(inspect.stack(0)))
         return torch.tensor([0.1])[row.long()]
 
-    each(look_up, (), torch.float64, torch.tensor([0.0] * 7 + [9.0] + [0.0] * 8))
+    each(look_up, (), torch.float64, torch.tensor([0.0] * 7 + [9.0] + [0.0] * 8), tile=16)
     assert len(depths) > 5
     assert len(set(depths)) == 1
 

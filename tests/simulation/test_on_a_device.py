@@ -47,12 +47,11 @@ def test_every_tensor_of_a_pass_is_on_the_device(name, num_points):
     x, y = torch.zeros(count, problem.num_features, device="meta"), torch.zeros(count, device="meta")
     points = [problem.start(k).to("meta") for k in range(num_points)]
     weight = torch.zeros(2, 3, dtype=torch.float64, device="meta")
-    found = layerwise(problem, x, y, points)
-    sums = {f"{prefix}{key}": value for prefix, term in found for key, value in term.sums(weight).items()}
-    assert {key: value.shape for key, value in sums.items()} == {
-        key: (2, shape.numel()) for key, shape in problem.shapes.items()
-    }
-    for _, term in found:
+    found = layerwise(problem, torch.float32, points)(x, y)
+    sizes = {key: (2, shape.numel()) for key, shape in problem.shapes.items()}
+    into = {key: torch.zeros(size, dtype=torch.float64, device="meta") for key, size in sizes.items()}
+    for prefix, term in found:
+        term.add(weight, into, prefix)
         assert (term.square.shape, term.square.device.type) == ((count,), "meta")
         term.clear(torch.zeros(count, dtype=torch.bool, device="meta"))
 
