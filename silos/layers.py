@@ -89,9 +89,8 @@ class Ghost(Term):
         if self._placed:
             a, b = (torch.cat(own, 1) for own in zip(*pairs, strict=True))
             grams = (product(own, own.transpose(1, 2)).flatten(1) for own in (a, b))
-            parts = (
-                sum((size_a * size_b).sqrt() for size_a, size_b in sizes) ** 2
-            )  # at least the norms of places
+            norms = [(size_a * size_b).sqrt() for size_a, size_b in sizes]
+            parts = total(torch.stack(norms, -1)).square()  # at least the sum of the norms of places
             rounding = 4 * _EPS * (a.shape[2] + b.shape[2] + a.shape[1] ** 2)
             self.square = torch.maximum(sums(*grams) + rounding * parts, _CANCELLED * parts)
         if bias is not None:  # of one place it is b

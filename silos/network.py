@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.func import grad
 
-from fedsim.problems.capture import each, made_up, tile_of
+from fedsim.problems.capture import each, largest_tile, made_up, tile_of
 from fedsim.problems.network import NeuralNetwork
 from fedsim.problems.network_form import Graph
 from fedsim.problems.network_layers import Layers
@@ -138,7 +138,7 @@ def strategy(problem: NeuralNetwork, dtype: torch.dtype) -> tuple[Make, int]:
     form = problem.form(dtype)
     chunk = CHUNK if problem.device == "cpu" else _ON_DEVICE * CHUNK
     if not isinstance(form, Layers):
-        return together, max(1, chunk // (problem.dimension + form.record.numbers) // dtype.itemsize)
+        return together, max(1, chunk // _numbers(problem, form) // dtype.itemsize)
     record, most = _layer_numbers(problem, dtype)
     fit = chunk // (record * dtype.itemsize)
     grown = min(_GROWN, _LARGER * problem.dimension // record)
@@ -202,6 +202,17 @@ def _gradient(problem: NeuralNetwork, dtype: torch.dtype, points: Sequence[Tenso
     return term
 
 
+def falls_back(problem: NeuralNetwork, dtype: torch.dtype) -> bool:
+    """Whether gradients of a graph are taken one record at a time, since places in a tile would differ."""
+    form = problem.form(dtype)
+    return isinstance(form, Graph) and _tile(problem, dtype) < largest_tile(_numbers(problem, form))
+
+
+def _numbers(problem: NeuralNetwork, form: Graph) -> int:
+    """That a record's gradient holds on the way."""
+    return problem.dimension + form.record.numbers
+
+
 @lru_cache(maxsize=16)
 def _tile(problem: NeuralNetwork, dtype: torch.dtype) -> int:
     """Records whose gradients are taken at a time (`tile_of`)."""
@@ -209,4 +220,4 @@ def _tile(problem: NeuralNetwork, dtype: torch.dtype) -> int:
     assert isinstance(form, Graph)
     point, *rows = made_up((problem.dimension,), (problem.num_features,), (), dtype=dtype)
     term = _gradient(problem, dtype, [point[0]])
-    return tile_of(term, rows[0], torch.zeros_like(rows[1]), numbers=problem.dimension + form.record.numbers)
+    return tile_of(term, rows[0], torch.zeros_like(rows[1]), numbers=_numbers(problem, form))

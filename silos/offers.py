@@ -35,6 +35,7 @@ from fedsim.protocol.unit import RECORD, PersonAccount, Record
 from fedsim.wire.messages import Offer, Part
 from silos.admission import admit, silo_mechanism
 from silos.config import Policy
+from silos.self_test import check_problem, one_at_a_time
 
 if TYPE_CHECKING:  # loaded where a roster is pinned, or a plug-in is listed
     from fedsim.data.public import Published
@@ -187,6 +188,7 @@ def admissible(proposal: Proposal, policy: Policy, own: Own, seeded: bool = Fals
     moves = "sampled batches" if plan.sampled else "persons" if plan.unit != RECORD else None
     if moves and proposal.dtype == torch.float32:  # see `silos.sums`
         raise Refused(f"offer: float32 with {moves}; rounding of such sums is bounded in float64 only")
+    check_problem(proposal.problem, proposal.dtype)
     mechanism: Mechanism
     if own.public:
         if part is not None:
@@ -214,6 +216,7 @@ def admissible(proposal: Proposal, policy: Policy, own: Own, seeded: bool = Fals
     if not own.public:
         _check_noise(plan, admitted, policy)
     colluding = None if part is None else part.colluding_cost(plan, admitted, policy.max_epsilon_colluding)
+    notices = (*notices, *one_at_a_time(proposal.problem, proposal.dtype))
     return Admissible(proposal, plan, trace.broadcasts, terms, mechanism, notices, admitted, colluding)
 
 

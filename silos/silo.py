@@ -48,6 +48,7 @@ from silos.ledger_file import LedgerFile, signed_receipt
 from silos.offers import Own, largest_dimension
 from silos.open_runs import OpenRuns
 from silos.own_records import OwnRecords, read_published, read_records
+from silos.self_test import check_machine
 
 if TYPE_CHECKING:  # loaded where the operator decides
     from silos.pending import PendingOffers
@@ -93,6 +94,7 @@ class Silo:
         if (simulation is not None) != insecure_simulation:
             hint = "needs --insecure-simulation, and that needs it: noise from a seed keeps nothing private"
             raise InputError(f"{ROOT}.insecure_simulation", simulation and simulation.model_dump(), hint)
+        check_machine()
         own, records, identity, runs = parts(config)
         pending = None
         ledger = LedgerFile.open(config.ledger, {"notices": list(runs.notices)})

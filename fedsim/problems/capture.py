@@ -142,8 +142,8 @@ def each(function: Function, shape: tuple[int, ...], dtype: torch.dtype, *rows: 
     They are computed `tile` at a time in the same buffers, which copies of a row fill up: so what a row is
     computed with depends on its place in the tile alone, and by `tile_of` not on that.
 
-    A row that makes it raise (an index out of range, a singular matrix) decides nothing but its own value: the
-    others of its tile are computed again at their places, by bisection.
+    A row that makes it raise (an index out of range, a singular matrix) decides nothing but its own value:
+    the others of its tile are computed again at their places, by bisection.
     RecursionError and MemoryError: the process is exhausted, which is no record's doing.
     """
     mapped, count = vmap(lambda *row: function(*row).to(dtype)), len(rows[0])
@@ -181,12 +181,12 @@ def made_up(*shapes: tuple[int, ...], dtype: torch.dtype) -> list[Tensor]:
 
 def largest_tile(numbers: int) -> int:
     """A power of two of rows that hold so many numbers each."""
-    return 1 << (min(_LARGEST_TILE, max(1, _TILE_NUMBERS // numbers)).bit_length() - 1)
+    return 1 << (min(_LARGEST_TILE, max(1, _TILE_NUMBERS // max(1, numbers))).bit_length() - 1)
 
 
 def tile_of(function: Function, *rows: Tensor, numbers: int) -> int:
-    """How many rows `each` may compute at a time, a power of two: as many as fit, if each of these made-up rows
-    has the same bits at every place of a tile, else one. `numbers`: that a row's values hold on the way.
+    """How many rows `each` may compute at a time, a power of two: as many as fit, if each of these made-up
+    rows has the same bits at every place of a tile, else one. `numbers`: that a row holds on the way.
     """
     tile = largest_tile(numbers)
     finite = tile == 1

@@ -22,8 +22,8 @@ def _plain(x: Tensor) -> bool:
 
 
 def _rounded(x: Tensor, axes: Sequence[int], count: int) -> Tensor:
-    """`rounded`, those along the axes by one step, for sums of at most `count` products. The largest number is
-    the same in any order, where a norm is not.
+    """`rounded`, those along the axes by one step, for sums of at most `count` products. The largest number
+    is the same in any order, where a norm is not.
     """
     return x if _plain(x) else rounded(x, x.abs().amax(tuple(axes), keepdim=True) * count**0.5)
 
