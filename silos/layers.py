@@ -38,7 +38,7 @@ a record whose places cancel would else be added in parts far longer than its cl
 n records, P of T places at a time, are summed to within n P T u / sqrt(_CANCELLED) of the clip."""
 
 
-PLACES = 2**12  # P T at most, half of it at two points: 1e-4 of the clip for a million records
+PLACES = 1_800  # P T at most, and twice that at two points: docs/grid-noise.md has the sum
 _HELD = 10
 """How many multiplications take as long as one number of a gradient that is held, measured on layers of 2 to
 576 places, where it errs by at most a third of the time."""
