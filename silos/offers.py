@@ -21,7 +21,7 @@ from fedsim.algorithms.section import algorithm_of
 from fedsim.common.errors import InputError, Refused
 from fedsim.privacy.mechanism import Mechanism
 from fedsim.privacy.silo_gaussian import NoMechanism
-from fedsim.problems.answerable import check_answerable
+from fedsim.problems.answerable import check_answerable, shifts
 from fedsim.problems.kinds import PROBLEMS, Problem
 from fedsim.problems.network import NeuralNetwork
 from fedsim.problems.network_models import Imported
@@ -185,9 +185,8 @@ def admissible(proposal: Proposal, policy: Policy, own: Own, seeded: bool = Fals
     _check_public(proposal, trace)
     if offer.records == "holdout" and not {query.statistic for query in plan.queries} <= set(_COUNTS):
         raise Refused(f"offer: held-out records answer {' and '.join(_COUNTS)} alone")
-    moves = "sampled batches" if plan.sampled else "persons" if plan.unit != RECORD else None
-    if moves and proposal.dtype == torch.float32:  # see `silos.sums`
-        raise Refused(f"offer: float32 with {moves}; rounding of such sums is bounded in float64 only")
+    if proposal.dtype == torch.float32 and (reasons := shifts(proposal.problem, plan)):
+        raise Refused(f"offer: float32 with {reasons}, where its terms are not exact; give float64")
     check_problem(proposal.problem, proposal.dtype)
     mechanism: Mechanism
     if own.public:

@@ -6,12 +6,15 @@ import hashlib
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 
+import torch
+
 from fedsim.common.errors import InputError, Refused
 from fedsim.common.plugins import short
 from fedsim.common.section import arguments
 from fedsim.common.serialise import canonical
 from fedsim.data.source import Outline
 from fedsim.privacy.registry import MECHANISMS
+from fedsim.problems.answerable import shifts
 from fedsim.protocol.plan import Terms
 from fedsim.scenario.algorithm import GivenAlgorithm
 from fedsim.scenario.contributions import asked
@@ -59,6 +62,13 @@ def of_those(scenario: Scenario, names: Sequence[str], chosen: Collection[str]) 
     return scenario.model_copy(update=update)
 
 
+def check_precision(resolved: Resolved) -> None:
+    """InputError if silos refuse the plan in its precision."""
+    if resolved.dtype == torch.float32 and (reasons := shifts(resolved.problem, resolved.trace.plan)):
+        hint = f"float64: silos refuse float32 with {reasons}"
+        raise InputError("scenario.runtime.dtype", resolved.scenario.runtime.dtype, hint)
+
+
 _MOST = 1e6  # what a public silo is offered, which asks for no budget
 
 
@@ -66,8 +76,10 @@ def offers_of(
     resolved: Resolved, session: str, rounds: Schedule, roster: Roster | None = None
 ) -> dict[str, Offer]:
     """What each silo is offered: names and numbers; `session` has 64 hexadecimal digits. InputError if the
-    run needs secure aggregation, and there is no roster; Refused if a silo cannot afford such a run.
+    run needs secure aggregation, and there is no roster, or silos refuse its precision; Refused if a silo
+    cannot afford such a run.
     """
+    check_precision(resolved)
     scenario, outline = resolved.scenario, resolved.outline
     told = {name: getattr(outline, name) for name in ("sizes", "num_features", "num_classes")}
     shape = Shape(**told, num_groups=len(outline.groups))

@@ -1,4 +1,4 @@
-"""Which statistics a problem has terms for, known before records are read.
+"""Which statistics a problem has terms for, and in which precision, known before records are read.
 
 The terms of `choice` and `minimiser` rest on what fedsim's own losses are: functions of one record's score,
 convex and of a known curvature. A plug-in's word for that is no guarantee.
@@ -10,9 +10,11 @@ from collections.abc import Iterable
 
 from fedsim.common.errors import Refused
 from fedsim.problems.glm import OWN, GeneralisedLinear
-from fedsim.problems.kinds import Problem, gives_probabilities, head
+from fedsim.problems.kinds import Problem, gives_probabilities, head, is_shipped
 from fedsim.protocol.groups import Cells
+from fedsim.protocol.plan import Plan
 from fedsim.protocol.statistics import BY_GROUP, QueryShape
+from fedsim.protocol.unit import RECORD
 
 
 def check_answerable(problem: Problem, queries: Iterable[QueryShape]) -> None:
@@ -24,6 +26,20 @@ def check_answerable(problem: Problem, queries: Iterable[QueryShape]) -> None:
             raise Refused(f"{query.statistic} is for other classes than the model's {problem.num_outputs}")
         if wanted := _wanted(problem, query.statistic):
             raise Refused(f"{query.statistic} is for {wanted}, not for {type(problem).__name__}")
+
+
+def shifts(problem: Problem, plan: Plan) -> str:
+    """What of a plan moves records of other units to other places, by name; "" where nothing does.
+
+    In float32 a term rounds by its record's place, and a sum by its terms' places, so that a silo refuses it
+    there, and a report says so. In float64 on a CPU no term does, and rounding of the sum is bounded.
+    """
+    reasons = {
+        "sampled batches": plan.sampled,
+        "persons": plan.unit != RECORD,
+        "a plug-in's graph": not is_shipped(problem),  # a record that raises moves those beside it
+    }
+    return " and ".join(reason for reason, applies in reasons.items() if applies)
 
 
 def _wanted(problem: Problem, name: str) -> str:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from math import inf
 from typing import Any
+
+import torch
 
 from fedsim.common.serialise import finite
 from fedsim.privacy.registry import MECHANISMS, NONE
 from fedsim.privacy.rounding import shown_down, shown_up
+from fedsim.problems.answerable import shifts
 from fedsim.problems.network import NeuralNetwork
 from fedsim.problems.network_models import Imported
 from fedsim.protocol.plan import Admitted
@@ -130,17 +133,24 @@ def _notices(resolved: Resolved, admitted: Sequence[Admitted]) -> list[str]:
     if resolved.mechanism.private and privacy.epsilon == "unlimited":
         why = "no budget bounds what this run costs, which only a simulation allows"
         lines.append(f"epsilon is unlimited: {why}")
-    float32 = resolved.scenario.runtime.dtype == "float32"
-    if resolved.mechanism.private and float32 and resolved.trace.plan.sampled:
-        # Rounding may exceed the part of the clipping norm that is reserved for it (`silos.sums`).
-        lines.append(
-            "float32 with sampled batches: rounding of a sum may tell more than the accountant says; float64 "
-            "does not"
-        )
+    if resolved.mechanism.private:
+        lines += _inexact(resolved)
     if prescribed is not None and prescribed.violations:
         lines.append(f"outside the conditions of {prescribed.theorem}, so that its claim does not apply:")
         lines += [f"  {violation}" for violation in prescribed.violations]
     return lines
+
+
+def _inexact(resolved: Resolved) -> Iterator[str]:
+    """Notices of terms that rounding makes depend on more than their own unit, the worst last."""
+    if resolved.scenario.runtime.device != "cpu":
+        yield "cuda: no term is exact, in float64 neither; deployed silos compute on their CPUs"
+    if resolved.dtype == torch.float32:
+        yield "float32: terms are not exact; in float64 they are"
+        if reasons := shifts(resolved.problem, resolved.trace.plan):
+            yield (
+                f"float32 with {reasons}: rounding may tell more than the accountant says; a silo refuses it"
+            )
 
 
 def parameters(resolved: Resolved) -> dict[str, Parameters]:

@@ -152,6 +152,19 @@ def test_what_only_a_simulation_can_do_is_refused(override, field, place):
     assert not (place / "refused").exists()
 
 
+def test_a_precision_that_silos_refuse_is_refused_before_they_are_asked(place):
+    def offered(resolved):
+        return offers_of(resolved, "0" * 64, [list(range(5))] * len(resolved.trace.plan.rounds))
+
+    single, sampled = "runtime.dtype=float32", "algorithm.batch={sampler: poisson, fraction: 0.5}"
+    both = _resolved(single, sampled)
+    for ask in (offered, lambda resolved: prepare(resolved, place / "float32")):
+        with refused("scenario.runtime.dtype", "float32", "float64", "sampled batches"):
+            ask(both)
+    assert offered(_resolved(single))
+    assert offered(_resolved(sampled))
+
+
 def test_a_path_too_long_for_sockets_is_refused(resolved, place):
     with refused("--out"):
         prepare(resolved, place / ("long" * 25))

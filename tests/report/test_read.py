@@ -228,15 +228,43 @@ def test_a_module_of_others_is_named() -> None:
     assert "support.network_modules:Wide" in trusted(resolved)[1]
 
 
-def test_float32_sums_of_sampled_batches_come_with_a_line() -> None:
-    def notices(dtype: str, sampler: str) -> list[str]:
-        batch = {"sampler": sampler} | ({} if sampler == "full" else {"fraction": 0.5})
-        algorithm, runtime = TREE["algorithm"] | {"batch": batch}, {"name": "inprocess", "dtype": dtype}
-        found: list[str] = how(resolve(parse(TREE | {"algorithm": algorithm, "runtime": runtime})))["notices"]
-        return found
+POISSON = {"algorithm": TREE["algorithm"] | {"batch": {"sampler": "poisson", "fraction": 0.5}}}
+PART = {"algorithm": TREE["algorithm"] | {"batch": {"sampler": "part", "start": 0, "stop": 0.5}}}
+PERSONS: dict[str, Any] = {
+    "data": {"name": "visits", "num_silos": 3, "persons_per_silo": 30},
+    "partition": {"name": "natural_id"},
+    "privacy": TREE["privacy"] | {"unit": {"name": "person"}},
+}
+THEIRS = {
+    "problem": {
+        "name": "neural_network",
+        "model": {"name": "module", "path": "support.network_modules:Wide"},
+    }
+}
 
-    assert any("float32 with sampled batches" in line for line in notices("float32", "poisson"))
-    assert not any("float32" in line for line in notices("float64", "poisson") + notices("float32", "full"))
+
+@pytest.mark.parametrize(
+    ("changes", "reasons"),
+    [
+        ({}, ""),
+        (PART, ""),
+        (POISSON, "sampled batches"),
+        (PERSONS, "persons"),
+        (THEIRS, "a plug-in's graph"),
+        (POISSON | THEIRS, "sampled batches and a plug-in's graph"),
+    ],
+)
+def test_a_statement_says_where_float32_is_not_exact(changes: dict[str, Any], reasons: str) -> None:
+    def notices(dtype: str, **more: Any) -> list[str]:
+        resolved = resolve(parse(TREE | changes | {"runtime": {"name": "inprocess", "dtype": dtype}} | more))
+        return [line for line in how(resolved)["notices"] if "float" in line]
+
+    found = notices("float32")
+    assert found[0] == "float32: terms are not exact; in float64 they are"
+    assert [line.partition(":")[0] for line in found[1:]] == [f"float32 with {reasons}"] * bool(reasons)
+    assert notices("float64") == []
+    without = {"mechanism": "none"} | ({"unit": {"name": "person"}} if changes is PERSONS else {})
+    assert notices("float32", privacy=without) == []
 
 
 # What is allowed and hardly meant is said: in the summary, in the terminal once, on the page.

@@ -12,6 +12,7 @@ import fedsim
 from fedsim.deployment.offers import deployable
 from fedsim.problems.network import NeuralNetwork
 from fedsim.problems.network_models import Lenet, Mlp
+from fedsim.report.privacy_statement import how
 from fedsim.scenario.load import parse
 from fedsim.scenario.resolve import Resolved, resolve
 from fedsim.simulation import host
@@ -123,6 +124,13 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 def test_what_a_device_is_not_for_is_refused(changes, word):
     with refused("scenario.runtime.device", "cuda", "cpu", word):
         resolve(parse(BASE | changes))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_statement_says_that_a_devices_terms_are_not_exact(dtype):
+    resolved = resolve(parse(BASE | {"runtime": BASE["runtime"] | {"dtype": dtype}}))
+    lines = how(resolved)["notices"]
+    assert [line.partition(":")[0] for line in lines] == ["cuda", "float32"][: 1 + (dtype == "float32")]
 
 
 def test_deployed_silos_and_audits_refuse_a_device():
