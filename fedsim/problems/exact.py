@@ -95,8 +95,8 @@ def transformed(features: Tensor, matrix: Tensor) -> Tensor:
     return sums(features.unsqueeze(-2), matrix) if holds(features) else features @ matrix.T
 
 
-def rounded(x: Tensor, norm: Tensor | None = None) -> Tensor:
-    """x in whole numbers of steps, at most 2^26 of them in norm; NaN where a norm is not finite, or beyond
+def rounded(x: Tensor, norm: Tensor | None = None, own: bool = False) -> Tensor:
+    """x, overwritten if it is the caller's `own`, in whole numbers of steps, at most 2^26 of them in norm; NaN where a norm is not finite, or beyond
     2^480.
 
     `norm`: at least that of the numbers that meet in one sum, in the axes of x; by default of all numbers of
@@ -108,7 +108,7 @@ def rounded(x: Tensor, norm: Tensor | None = None) -> Tensor:
         norm = sums(flat, flat).sqrt_().view(-1, *[1] * (x.dim() - 1))
     power = (norm.clamp_min(_LEAST).view(torch.int64) & _EXPONENT).view(torch.float64)
     shift = torch.where(norm <= _MOST, power * _SHIFT, torch.nan)
-    return (x + shift).sub_(shift)
+    return (x.add_(shift) if own else x + shift).sub_(shift)
 
 
 def rounded_weight(weight: Tensor) -> Tensor:

@@ -44,9 +44,9 @@ class Matrix:
         self._weight = exact.rounded_weight(weight) if self._exact else weight
         self._linear = layer.kind is nn.Linear
 
-    def rounded(self, x: Tensor) -> Tensor:
-        """Inputs or slopes of records as they are multiplied."""
-        return exact.rounded(x) if self._exact else x
+    def rounded(self, x: Tensor, own: bool = False) -> Tensor:
+        """Inputs or slopes of records as they are multiplied; x is overwritten if it is the caller's `own`."""
+        return exact.rounded(x, own=own) if self._exact else x
 
     def inputs(self, x: Tensor) -> Tensor:
         """What the matrix is applied to, of the layer's rounded input."""
@@ -107,7 +107,7 @@ class Chain:
                 slopes = step(slopes)
                 continue
             matrix, shape = step
-            slopes = matrix.rounded(slopes)
+            slopes = matrix.rounded(slopes, own=True)
             found.append(Capture(inputs.pop(), slopes))
             if inputs:
                 slopes = matrix.slopes(slopes, shape)
@@ -121,7 +121,7 @@ class Chain:
         back: list[Backward | tuple[Matrix, Sequence[int]]] = []
         for part in self._parts:
             if isinstance(part, Matrix):
-                x = part.rounded(x)
+                x = part.rounded(x, own=bool(inputs))
                 inputs.append(part.inputs(x))
                 back.append((part, x.shape))
                 x = part.outputs(x, inputs[-1])
@@ -149,7 +149,8 @@ def scores(problem: NeuralNetwork, features: Tensor, w: Tensor) -> Tensor:
 
 
 _Function = Callable[[Tensor], tuple[Tensor, Backward]]
-"""A layer without parameters: the output of an input, and how slopes go back."""
+"""A layer without parameters: the output of an input, which is overwritten by its rounding, and how slopes go
+back, which are overwritten."""
 
 
 def _part(layer: Layer, parameters: Mapping[str, Tensor]) -> Matrix | _Function:
@@ -166,9 +167,12 @@ def _recorded(layer: Layer, x: Tensor) -> tuple[Tensor, Backward]:
     return found.detach(), lambda slopes: torch.autograd.grad(found, given, slopes)[0]
 
 
+_threshold = torch.ops.aten.threshold_backward.grad_input
+
+
 def _relu(x: Tensor) -> tuple[Tensor, Backward]:
     found = x.relu()
-    return found, lambda slopes: torch.ops.aten.threshold_backward(slopes, found, 0)
+    return found, lambda slopes: _threshold(slopes, found, 0, grad_input=slopes)
 
 
 def _squared_relu(x: Tensor) -> tuple[Tensor, Backward]:
