@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -76,10 +77,12 @@ class RunLedger:
 
     Attributes:
         resumes: whether rounds of an earlier process may be answered.
+        answering: is held while a round of the run is answered.
     """
 
     def __init__(self, file: Journal, record: Run) -> None:
         self._file, self.record, self.resumes = file, record, True
+        self.answering = threading.Lock()
 
     @property
     def run(self) -> str:

@@ -9,7 +9,6 @@ than so much time, whatever the machine. Nothing here reads a record.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from math import inf
 from typing import TYPE_CHECKING, cast
@@ -45,7 +44,6 @@ if TYPE_CHECKING:  # loaded where a roster is pinned, or a plug-in is listed
 
 DTYPES = {"float64": torch.float64, "float32": torch.float32}
 _LARGEST = 2**53
-_NO_LOCK = nullcontext()
 PUBLIC: tuple[str, ...] = ("its records are public: nothing is guaranteed to them",)
 _COUNTS = ("score_histogram", "joint")  # of held-out records
 
@@ -114,7 +112,6 @@ def proposal_of(
     own: Own,
     pinned: Pinned | None = None,
     start: Callable[[], Child] | None = None,
-    alone: AbstractContextManager[object] = _NO_LOCK,
     published: Published | None = None,
 ) -> Proposal:
     """Make what the offer names.
@@ -125,7 +122,6 @@ def proposal_of(
         own: its public numbers.
         pinned: rosters that its operator has agreed to.
         start: starts a confined process for parts that fedsim does not ship.
-        alone: is held while a problem is made here, and not while that process makes one.
         published: the silo's copy of public records, if it has one.
 
     Raises:
@@ -136,9 +132,8 @@ def proposal_of(
         theirs, isolated = _theirs(offer, policy), None
         if theirs or offer.algorithm["name"] not in (*shipped_names(), EVALUATION):
             isolated = _isolated(offer, theirs, start)
-        with alone:
-            problem = isolated.problem if isolated and theirs else _problem(offer, policy, published)
-            algorithm = cast(Algorithm, isolated) if isolated else algorithm_of(offer.algorithm)
+        problem = isolated.problem if isolated and theirs else _problem(offer, policy, published)
+        algorithm = cast(Algorithm, isolated) if isolated else algorithm_of(offer.algorithm)
         if problem.num_features != offer.shape.num_features:
             raise Refused("offer: the plug-in's problem is for another number of features")
         _check_dimension(problem.dimension, policy)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -36,7 +37,8 @@ GATES = 4  # gates in memory at once; each has its own copy of the records, in i
 PLANS = 2**24
 """Numbers, about, that all plans in memory hold, beyond the last `GATES`; these are not tried out anew."""
 _QUERY = 25  # numbers that a query takes in a plan
-_CLOSING = 5.0  # seconds that a run which is being closed waits for another one to be tried out
+_CLOSING = 5.0  # seconds that a run which is being closed waits for its round, or for another's trial
+_WAIT = 1.0  # seconds that a request waits for another one of its run; it keeps a place from others
 
 SEEDED = "Noise comes from a seed (--insecure-simulation), which can draw it again: nothing is private"
 
@@ -46,6 +48,7 @@ class _Held:
     plan: Admissible
     gate: Gate | None = None
     ledger: RunLedger | None = None
+    answering: bool = False
 
     @cached_property
     def size(self) -> int:
@@ -55,9 +58,10 @@ class _Held:
 
 
 class OpenRuns:
-    """Answers rounds of admitted runs, one at a time.
+    """Answers rounds of admitted runs: of one run one at a time, of several side by side.
 
-    One at a time, since what problems and networks do to torch while they are made is not made for threads.
+    What problems and networks do to torch while they are made is of the thread that makes them, or is used by
+    no round: one offer at a time is tried out, and a deployed silo traces no code of others.
     """
 
     def __init__(
@@ -74,7 +78,7 @@ class OpenRuns:
         self._records, self._own, self._policy, self._simulation = records, own, policy, simulation
         self._pinned, self._start, self._public = pinned, start, public
         self._held: OrderedDict[str, _Held] = OrderedDict()
-        self._work, self._trying = threading.Lock(), threading.Lock()
+        self._lock, self._trying = threading.Lock(), threading.Lock()
 
     @property
     def notices(self) -> tuple[str, ...]:
@@ -90,7 +94,7 @@ class OpenRuns:
         try:
             own = self._own.of(offer.records)
             pinned, start, public = self._pinned, self._start, self._public
-            made = proposal_of(offer, self._policy, own, pinned, start, self._work, public)
+            made = proposal_of(offer, self._policy, own, pinned, start, public)
             return admissible(made, self._policy, own, self._simulation is not None)
         finally:
             self._trying.release()
@@ -122,16 +126,14 @@ class OpenRuns:
             mark: the shuffler's, for secure aggregation.
 
         Raises:
-            Busy: the run's plan is not in memory, and another one is being tried out.
+            Busy: the run is at a round, or its plan is not in memory and another one is being tried out.
             Refused: see `silos.gate`.
         """
         found = self._found(run)
-        with self._work:
-            held = self._held.get(run.run, found)
+        with _alone(run, _WAIT), self._kept(run.run, found) as held:
             if held.gate is None:
                 held.ledger = self._ledger(run, held.plan)
                 held.gate = self._gate(run, held.plan, held.ledger)
-            self._hold(run.run, held)
             assert held.ledger is not None
             held.ledger.begin(mark)
             try:
@@ -145,17 +147,30 @@ class OpenRuns:
                 return dict(run.find(round_index, digest(broadcast)) or {})
         return {name: value[0] for name, value in reply.items()}
 
+    @contextmanager
+    def _kept(self, run: str, found: _Held) -> Iterator[_Held]:
+        """The run, which makes no room for others within the block."""
+        with self._lock:
+            held = self._held.get(run, found)
+            held.answering = True
+            self._hold(run, held)
+        try:
+            yield held
+        finally:
+            held.answering = False
+
     def admitted(self, run: str, plan: Admissible) -> None:
         """Keep a plan that the ledger has admitted, so that it is not tried out again."""
-        with self._work:
+        with self._lock:
             self._hold(run, _Held(plan))
 
     def close(self, run: RunLedger, close: Callable[[float | None], object]) -> None:
-        """Call `close` with `spent`, while no round is answered."""
+        """Call `close` with `spent`, while no round of the run is answered."""
         plan = self._plan(run)
-        with self._work:
+        with _alone(run, _CLOSING):
             close(_spent(run, plan))
-            self._held.pop(run.run, None)
+            with self._lock:
+                self._held.pop(run.run, None)
 
     def spent(self, run: RunLedger) -> float | None:
         """Epsilon of the rounds that were paid for; of the whole plan, where it cannot be made any more."""
@@ -172,15 +187,15 @@ class OpenRuns:
             return None
 
     def _found(self, run: RunLedger, wait: float = 0.0) -> _Held:
-        with self._work:
+        with self._lock:
             held = self._held.get(run.run)
         return held or _Held(self._again(run, wait))
 
     def _hold(self, run: str, held: _Held) -> None:
-        """Keep the runs that were asked for last."""
+        """Keep the runs that were asked for last, and those that are at a round."""
         self._held[run] = held
         self._held.move_to_end(run)
-        for old in list(self._held.values())[:-GATES]:
+        for old in [each for each in list(self._held.values())[:-GATES] if not each.answering]:
             old.gate = None
             if old.plan.proposal.isolated is not None:
                 old.plan.proposal.isolated.close()  # its child starts again when it is asked
@@ -236,6 +251,17 @@ class OpenRuns:
             return SystemEntropy(run.secret)
         key = self._simulation
         return SeededEntropy(key.seed, key.trial, [self._own.name], [key.run])
+
+
+@contextmanager
+def _alone(run: RunLedger, wait: float) -> Iterator[None]:
+    """No round of the run is answered within the block; Busy if one is for `wait` seconds."""
+    if not run.answering.acquire(timeout=wait):
+        raise Busy("a round of this run is being answered; ask again")
+    try:
+        yield
+    finally:
+        run.answering.release()
 
 
 def _spent(run: RunLedger, plan: Admissible | None) -> float | None:

@@ -69,7 +69,7 @@ def _serve(config: Config, insecure_simulation: bool) -> int:
         raise no_ledger(config)
     log_to(config.log, "silos", "fedsim.wire")
     with closing(Silo.open(config, insecure_simulation)) as silo, listening(config.listen) as listener:
-        daemon = Daemon(silo, listener, Bounds(silo.frame_bytes), token)
+        daemon = Daemon(silo, listener, Bounds(silo.frame_bytes, answers=4, drain=4.0), token)
         with _exposed(config.metrics, silo, daemon):
             log.info("silo %s listens", config.name)
             finished = service.serve(daemon)

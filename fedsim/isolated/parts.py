@@ -48,7 +48,7 @@ from fedsim.wire.frames import MAX_HEAD, Frame
 T = TypeVar("T")
 
 SECONDS = 120.0  # that a child may take for one frame; a dry run is one
-ROUND_SECONDS = 60.0  # that a child may take for all of a round: no other round is answered meanwhile
+ROUND_SECONDS = 60.0  # that a child may take for all of a round, beside the silo's own
 _ARRAYS = 2 * MAX_ARRAYS  # of the largest size in a frame: a message, and memory
 _PROBLEM = 1 << 28  # bytes of a problem's constants
 _ENDED, _SLOW = "the plug-in's process has ended", "the plug-in's process takes too long"
