@@ -123,6 +123,11 @@ class Policy(Section):
         description="numbers in all answers of a plan, one of fewer than 5,000 counted as 5,000: bounds "
         "the time that trying a plan out takes",
     )
+    max_records: Count = Field(
+        100_000,
+        description="with persons, whose number of records is private: a public number, not below it, that "
+        "the 60 s of a round are counted for",
+    )
     min_clip: float = Field(1e-6, ge=1e-6, description="least clip, but for 0")
     max_clip: float = Field(1e6, gt=0, le=1e6, description="largest clip")
     max_point: float = Field(1e6, gt=0, le=1e6, description="largest entry of a point")

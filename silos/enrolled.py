@@ -64,13 +64,17 @@ def own_of(config: Config, records: OwnRecords) -> Own:
 
 def for_the_owner(config: Config, records: OwnRecords) -> list[str]:
     """Lines that follow from private numbers, and are shown to the owner alone; none tells such a number."""
+    lines, most = records.warnings, config.policy.max_records
+    if config.unit != RECORD and records.n > most:
+        hint = "the silo holds more records, so that a round may take longer than 60 s; privacy is the same"
+        lines = [*lines, f"policy.max_records {most:,}: {hint}"]
     count = records.units(config.unit)
     expected = getattr(config.unit, "expected_persons", None) or count
     if count < 2 * expected and expected < 2 * count:
-        return records.warnings
+        return lines
     far = "half or less" if 2 * count <= expected else "twice or more"
     hint = f"the true number is {far}, so that sums and weights are far off; the noise is right"
-    return [*records.warnings, f"unit.expected_persons {expected:,}: {hint}"]
+    return [*lines, f"unit.expected_persons {expected:,}: {hint}"]
 
 
 def check_enrolment(config: Config, enrolled: Enrolment, records: OwnRecords, identity: Identity) -> None:

@@ -195,13 +195,14 @@ def admissible(proposal: Proposal, policy: Policy, own: Own, seeded: bool = Fals
     else:
         answers = plan.extent(proposal.problem.dimension, own.num_features)
         mechanism, notices = silo_mechanism(answers, policy.exact_noise_dimension, seeded)
+    rounds = range(len(plan.rounds)) if offer.rounds is None else offer.rounds
     epsilon, delta = policy.run_budget
     terms = Terms(
         own.name,
         own.n,
         inf if own.public else min(offer.epsilon, epsilon),
         min(offer.delta, delta),
-        range(len(plan.rounds)) if offer.rounds is None else offer.rounds,
+        rounds,
         offer.noise_multiplier,
         None if part is None else part.share,
         own.public,
@@ -209,6 +210,10 @@ def admissible(proposal: Proposal, policy: Policy, own: Own, seeded: bool = Fals
     (admitted,) = admit(plan, [terms], mechanism, limits)
     if not own.public:
         _check_noise(plan, admitted, policy)
+    from silos.workload import check_time  # loaded where an offer is tried out
+
+    records = own.n if plan.unit == RECORD else policy.max_records
+    check_time(plan, rounds, proposal.problem, records, mechanism, proposal.dtype)
     colluding = None if part is None else part.colluding_cost(plan, admitted, policy.max_epsilon_colluding)
     notices = (*notices, *one_at_a_time(proposal.problem, proposal.dtype))
     return Admissible(proposal, plan, trace.broadcasts, terms, mechanism, notices, admitted, colluding)

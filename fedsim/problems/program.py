@@ -18,6 +18,7 @@ from torch import Tensor
 
 from fedsim.problems.exact_operations import EXACT
 from fedsim.problems.operations import DTYPES, LARGEST, TABLE, NotAllowedError, Values, outcome
+from fedsim.problems.work import tensors, work
 
 MAX_STEPS = 20_000
 MAX_NUMBERS = 2**26  # limit of the numbers that all steps give for one record: 512 MiB in float64
@@ -56,11 +57,11 @@ class Program:
     output: int  # which value is the result
     shape: Shape = field(init=False)  # the result's
     numbers: int = field(init=False)  # how many numbers the steps give in all
+    nanoseconds: int = field(init=False)  # at most, about, with a gradient, beside those of starting a step
 
     def __post_init__(self) -> None:
-        shape, numbers = check(self)
-        object.__setattr__(self, "shape", shape)
-        object.__setattr__(self, "numbers", numbers)
+        for name, value in zip(("shape", "numbers", "nanoseconds"), check(self), strict=True):
+            object.__setattr__(self, name, value)
 
     def __call__(self, parameters: Mapping[str, Tensor], *record: Tensor, exact: bool = False) -> Tensor:
         """The function's value; `record` in the declared shapes and types. `exact`: with products as
@@ -111,10 +112,10 @@ class Program:
         return cls(parameters, record, constants, steps, output)
 
 
-def check(program: Program) -> tuple[Shape, int]:
-    """The shape of the result and the count of numbers that the steps give, without values. NotAllowedError:
-    an operation without an entry in the table, or outside its form; a reference to what is not there; more
-    steps, numbers or work than are allowed.
+def check(program: Program) -> tuple[Shape, int, int]:
+    """The shape of the result, the count of numbers that the steps give, and nanoseconds (`Program`), without
+    values. NotAllowedError: an operation without an entry in the table, or outside its form; a reference to
+    what is not there; more steps, numbers or work than are allowed.
     """
     names = [name for name, _, _ in program.parameters]
     given = [
@@ -130,7 +131,7 @@ def check(program: Program) -> tuple[Shape, int]:
     if sum(constant.numel() for constant in program.constants) > LARGEST:
         raise NotAllowedError(f"its constants must hold at most {LARGEST:,} numbers")
     values: list[Values] = [torch.empty(shape, dtype=dtype, device="meta") for shape, dtype in given]
-    numbers = work = 0
+    numbers = done = nanoseconds = 0
     for step in program.steps:
         try:
             arguments = [_filled(each, values) for each in step.arguments]
@@ -140,32 +141,15 @@ def check(program: Program) -> tuple[Shape, int]:
         values.append(value)
         if step.operation == "getitem":
             continue
-        numbers += sum(each.numel() for each in _each(value))
-        work += _work(step.operation, arguments, value)
-        if numbers > MAX_NUMBERS or work > MAX_WORK:
+        numbers += sum(each.numel() for each in tensors(value))
+        own, time = work(step.operation, arguments, value)
+        done, nanoseconds = done + own, nanoseconds + time
+        if numbers > MAX_NUMBERS or done > MAX_WORK:
             most = f"{MAX_NUMBERS:,} numbers on the way and take at most {MAX_WORK:,} multiplications"
             raise NotAllowedError(f"for one record it must give at most {most}")
     if not 0 <= program.output < len(values) or not isinstance(values[program.output], Tensor):
         raise NotAllowedError("its result must be one tensor")
-    return tuple(values[program.output].shape), numbers  # type: ignore[union-attr]
-
-
-def _work(operation: str, a: Sequence[Any], value: Values) -> int:
-    """About how many multiplications and additions it takes: at least the numbers that it touches."""
-    touched = [*_each(value), *(each for each in a if isinstance(each, Tensor))]
-    given = _each(value)[0].numel()
-    if operation in ("mm.default", "bmm.default", "addmm.default"):
-        given *= a[-1].shape[-2]  # the last matrix has a row for each term of a sum
-    elif operation == "convolution.default":
-        image, kernels = a[:2]
-        given = max(given, image.numel()) * kernels[0].numel()
-    elif "pool" in operation and "adaptive" not in operation:
-        given *= prod(a[1])  # the window
-    return int(given + sum(each.numel() for each in touched))
-
-
-def _each(value: Values) -> tuple[Tensor, ...]:
-    return (value,) if isinstance(value, Tensor) else value
+    return tuple(values[program.output].shape), numbers, nanoseconds  # type: ignore[union-attr]
 
 
 def _filled(argument: Any, values: Sequence[Any]) -> Any:

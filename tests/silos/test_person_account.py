@@ -312,6 +312,23 @@ def test_a_number_far_from_the_true_one_is_told_to_the_owner_alone(tmp_path, cap
         assert b"warning" not in caller.sent[0]
 
 
+@pytest.mark.parametrize("most", [89, 90, 10**12])
+def test_the_time_of_a_round_is_counted_for_the_declared_number_of_records(tmp_path, capsys, most):
+    """Of records whose number is private, 90 here: the owner is told, and an offer meets the same answer."""
+    file = write(tmp_path / SILO, policy=POLICY | {"max_records": most})
+    config = load_config(file)
+    assert (most < 90) == any("max_records" in line for line in Proposed.of(config).warnings)
+    enrol(config)
+    with calling(config) as caller:
+        assert (most < 90) == ("policy.max_records 89" in capsys.readouterr().err)
+        if most < 1_000:
+            caller.asked(caller.admitted(offer())["run"], 0, w=POINT)
+        else:
+            reason = refused(caller, offer())
+            assert f"for {most:,} records (policy.max_records), at most 60" in reason
+            assert not caller.silo.ledger.book.runs
+
+
 def test_ids_written_in_two_ways_are_told_to_the_owner_alone(tmp_path, capsys):
     file = write(tmp_path / SILO)
     table = tmp_path / SILO / "visits.csv"

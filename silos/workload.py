@@ -1,0 +1,164 @@
+"""How long a round may take: bounded at admission by the plan and public numbers, whatever the records are.
+
+Seconds are counted, not timed, so that an offer is admitted alike at every start: operations of a record,
+times records, passes and queries, each at the speed of the slowest that there are (`fedsim.problems.work`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import ceil, log2, prod
+from typing import TYPE_CHECKING
+
+import torch
+from torch import dtype as DType  # noqa: N812
+
+from fedsim.common.errors import Refused
+from fedsim.privacy.silo_gaussian import NoMechanism, SiloGaussian
+from fedsim.problems.glm import OWN
+from fedsim.problems.network import NeuralNetwork
+from fedsim.protocol.batch import Poisson
+from fedsim.protocol.statistics import passes, shapes_of, size_of
+from fedsim.protocol.unit import RECORD
+
+if TYPE_CHECKING:
+    from fedsim.privacy.mechanism import Mechanism
+    from fedsim.problems.kinds import Problem
+    from fedsim.problems.network_layers import Layers
+    from fedsim.problems.program import Program
+    from fedsim.protocol.batch import Batch
+    from fedsim.protocol.plan import Ask, Plan, QueryShape
+
+SECONDS = 60.0
+_STEP = 4e-4  # of starting an operation with its gradient, for however many records
+_NUMBER, _PRODUCT = 1e-8, 5e-10  # of reading and writing a number, of a multiplication in a dense product
+_EXACT, _INEXACT = 2e-5, 1e-7  # of a number of noise
+_TILE, _HELD = 2048, 2**18  # records that a graph is applied to at a time, and numbers that they hold
+_LOOK_UPS = ("index_select.default", "gather.default", "index.Tensor")
+
+
+@dataclass(frozen=True)
+class _Pass:
+    """Seconds of the records' gradients at one point."""
+
+    record: float  # of each
+    call: float = 1e-3  # of each call
+    width: int = 2**53  # records of a call
+    raises: bool = False  # whether a record can make its call raise
+
+    def seconds(self, records: int) -> float:
+        """Of so many; where all make their calls raise, `each` halves these until they are of one."""
+        if self.raises:
+            return records * (2 * self.call + (2 + log2(self.width)) * self.record)
+        return records * self.record + ceil(records / self.width) * self.call
+
+
+def check_time(
+    plan: Plan, rounds: Sequence[int], problem: Problem, records: int, mechanism: Mechanism, dtype: DType
+) -> None:
+    """Refuse a plan with a round that may take too long in a silo of so many records, a public number."""
+    most = seconds(plan, rounds, problem, records, mechanism, dtype)
+    if most > SECONDS:
+        of = f"{records:,} records{'' if plan.unit == RECORD else ' (policy.max_records)'}"
+        hint = "take smaller batches, fewer queries a round or a smaller model"
+        raise Refused(f"offer: a round may take {ceil(most):,} s for {of}, at most {SECONDS:g}: {hint}")
+
+
+def seconds(
+    plan: Plan, rounds: Sequence[int], problem: Problem, records: int, mechanism: Mechanism, dtype: DType
+) -> float:
+    """Of the longest of these rounds, at most."""
+    one = _pass(problem, dtype)
+    if plan.unit != RECORD:  # whose terms are held before they are clipped
+        one = replace(one, record=one.record + problem.dimension * _NUMBER)
+    noise = _INEXACT if isinstance(mechanism, SiloGaussian | NoMechanism) else _EXACT
+
+    def asked(ask: Ask) -> float:
+        size = _size(ask.batch, records) if plan.unit == RECORD else records  # a person has any number
+        return sum(_query(query, size, one, problem, noise) for query in ask.queries)
+
+    different = {id(plan.rounds[r]): plan.rounds[r] for r in rounds}  # rounds that are alike are one object
+    return max((sum(map(asked, asks)) for asks in different.values()), default=0.0)
+
+
+def _size(batch: Batch, records: int) -> int:
+    """Records of a batch at most; of a Poisson batch but once in 10^6."""
+    size = batch.size(records)
+    return min(records, ceil(2 * size + 50)) if isinstance(batch, Poisson) else int(size)
+
+
+def _query(query: QueryShape, records: int, one: _Pass, problem: Problem, noise: float) -> float:
+    shapes = shapes_of(query, problem.dimension, problem.num_features)
+    products = problem.num_features * query.transform
+    if query.statistic in ("second_moment", "label_projection"):
+        products += 20 * shapes.features**2
+    own = records * (100 * _NUMBER + products * _PRODUCT)
+    taken = max(query.points, passes(query)) * one.seconds(records)
+    return own + taken + noise * size_of(query, problem.dimension, problem.num_features)
+
+
+def _pass(problem: Problem, dtype: DType) -> _Pass:
+    if isinstance(problem, NeuralNetwork):
+        return _network(problem, dtype)
+    outputs = problem.num_outputs
+    record = problem.num_features * (2 * outputs * _PRODUCT + 2 * _NUMBER) + 20 * outputs * _NUMBER
+    if type(problem) in OWN:
+        return _Pass(record)
+    from fedsim.problems.linear_records import one_record  # with graphs of records, as below
+
+    graph = one_record(problem, dtype)["coefficient"]
+    return _Pass(record + graph.nanoseconds / 1e9, len(graph.steps) * _STEP, _TILE, _raises(graph))
+
+
+def _network(problem: NeuralNetwork, dtype: DType) -> _Pass:
+    from fedsim.problems.network_layers import Layers  # loaded where there is a network
+
+    form, own = problem.form(dtype), problem.dimension * _NUMBER
+    if isinstance(form, Layers):
+        numbers, products = _layers(problem, form, dtype)
+        record, call = numbers * _NUMBER + products * _PRODUCT, len(form.chain) * _STEP + own
+        return _Pass(record, call, _width(numbers))
+    graph = form.record
+    record, call = own + graph.nanoseconds / 1e9, (len(graph.steps) + 4) * _STEP
+    return _Pass(record, call, _width(problem.dimension + graph.numbers), _raises(graph))
+
+
+def _width(numbers: int) -> int:
+    """How many records of so many numbers are computed at a time, at least."""
+    return min(_TILE, max(1, _HELD // numbers))
+
+
+def _layers(problem: NeuralNetwork, form: Layers, dtype: DType) -> tuple[int, int]:
+    """Numbers and multiplications of a record: three products a layer, and a norm by the quicker of two ways
+    (`silos.layers`).
+    """
+    parameters = problem.parameters(problem.start(0).to(dtype))
+    x = torch.zeros(1, problem.num_features, dtype=dtype)
+    numbers = products = 0
+    for layer in form.chain:
+        numbers, x = numbers + x.numel(), layer(x, parameters)
+        numbers += x.numel()
+        window = layer.numbers.get("kernel_size")
+        if window is not None and not layer.names:
+            products += 6 * x.numel() * (prod(window) if isinstance(window, tuple) else window**2)
+        if layer.names:
+            q, p = (weight := parameters[f"{layer.prefix}weight"]).shape[0], weight[0].numel()
+            places = x.numel() // q
+            numbers += places * (p + q)
+            products += 3 * places * p * q + min(places**2 * (p + q), (places + 10) * p * q)
+    return numbers, products
+
+
+def _raises(graph: Program) -> bool:
+    """Whether a record can make it raise: by looking up a place that is not there."""
+    from fedsim.problems.program import Value
+
+    first = len(graph.parameters) + len(graph.record)
+    constants = range(first, first + len(graph.constants))
+    for step in graph.steps:
+        if step.operation in _LOOK_UPS:
+            given = (each if isinstance(each, tuple) else (each,) for each in step.arguments[1:])
+            if any(isinstance(at, Value) and at.number not in constants for own in given for at in own):
+                return True
+    return False
