@@ -112,3 +112,15 @@ def slow_answers() -> None:
         return real(*given)
 
     Gate.answer = slow
+
+
+def unbounded_rounds() -> None:
+    """A round may take any time; the daemon says when it is at one."""
+    import logging
+    from math import inf
+
+    import silos.workload
+    from silos.gate import Gate
+
+    silos.workload.SECONDS = inf
+    around(Gate, "_reply", before=lambda *_: logging.getLogger("silos").info("at a round"))
