@@ -138,7 +138,8 @@ def strategy(problem: NeuralNetwork, dtype: torch.dtype) -> tuple[Make, int]:
     form = problem.form(dtype)
     chunk = CHUNK if problem.device == "cpu" else _ON_DEVICE * CHUNK
     if not isinstance(form, Layers):
-        return together, max(1, chunk // _numbers(problem, form) // dtype.itemsize)
+        rows = _largest(problem, form)
+        return together, rows * max(1, chunk // dtype.itemsize // _numbers(problem, form) // rows)
     record, most = _layer_numbers(problem, dtype)
     fit = chunk // (record * dtype.itemsize)
     grown = min(_GROWN, _LARGER * problem.dimension // record)
@@ -173,11 +174,11 @@ def layerwise(problem: NeuralNetwork, dtype: torch.dtype, points: Sequence[Tenso
 
 def together(problem: NeuralNetwork, dtype: torch.dtype, points: Sequence[Tensor]) -> Terms:
     """One term, of the whole module: every record's gradient by itself, a tile of them at a time."""
-    term, tile = _gradient(problem, dtype, points), _tile(problem, dtype)
+    term, rows = _gradient(problem, dtype, points), tile(problem, dtype)
     sizes = [shape.numel() for shape in problem.shapes.values()]
 
     def terms(features: Tensor, target: Tensor) -> Found:
-        found = each(term, (problem.dimension,), torch.float64, features, target, tile=tile)
+        found = each(term, (problem.dimension,), torch.float64, features, target, tile=rows)
         return [("", Whole(dict(zip(problem.shapes, torch.split(found, sizes, dim=1), strict=True))))]
 
     return terms
@@ -205,7 +206,7 @@ def _gradient(problem: NeuralNetwork, dtype: torch.dtype, points: Sequence[Tenso
 def falls_back(problem: NeuralNetwork, dtype: torch.dtype) -> bool:
     """Whether gradients of a graph are taken one record at a time, since places in a tile would differ."""
     form = problem.form(dtype)
-    return isinstance(form, Graph) and _tile(problem, dtype) < largest_tile(_numbers(problem, form))
+    return isinstance(form, Graph) and tile(problem, dtype) < _largest(problem, form)
 
 
 def _numbers(problem: NeuralNetwork, form: Graph) -> int:
@@ -213,11 +214,15 @@ def _numbers(problem: NeuralNetwork, form: Graph) -> int:
     return problem.dimension + form.record.numbers
 
 
+def _largest(problem: NeuralNetwork, form: Graph) -> int:
+    return largest_tile(_numbers(problem, form), form.record.raises)
+
+
 @lru_cache(maxsize=16)
-def _tile(problem: NeuralNetwork, dtype: torch.dtype) -> int:
+def tile(problem: NeuralNetwork, dtype: torch.dtype) -> int:
     """Records whose gradients are taken at a time (`tile_of`)."""
     form = problem.form(dtype)
     assert isinstance(form, Graph)
     point, *rows = made_up((problem.dimension,), (problem.num_features,), (), dtype=dtype)
     term = _gradient(problem, dtype, [point[0]])
-    return tile_of(term, rows[0], torch.zeros_like(rows[1]), numbers=_numbers(problem, form))
+    return tile_of(term, rows[0], torch.zeros_like(rows[1]), tile=_largest(problem, form))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import ceil, log2, prod
+from math import ceil, prod
 from typing import TYPE_CHECKING
 
 import torch
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from fedsim.privacy.mechanism import Mechanism
     from fedsim.problems.kinds import Problem
     from fedsim.problems.network_layers import Layers
-    from fedsim.problems.program import Program
     from fedsim.protocol.batch import Batch
     from fedsim.protocol.plan import Ask, Plan, QueryShape
 
@@ -34,8 +33,7 @@ SECONDS = 60.0
 _STEP = 4e-4  # of starting an operation with its gradient, for however many records
 _NUMBER, _PRODUCT = 1e-8, 5e-10  # of reading and writing a number, of a multiplication in a dense product
 _EXACT, _INEXACT = 2e-5, 1e-7  # of a number of noise
-_TILE, _HELD = 2048, 2**18  # records that a graph is applied to at a time, and numbers that they hold
-_LOOK_UPS = ("index_select.default", "gather.default", "index.Tensor")
+_MOST, _HELD = 2048, 2**18  # records of a chain of layers at a time, and numbers that they hold
 
 
 @dataclass(frozen=True)
@@ -50,7 +48,7 @@ class _Pass:
     def seconds(self, records: int) -> float:
         """Of so many; where all make their calls raise, `each` halves these until they are of one."""
         if self.raises:
-            return records * (2 * self.call + (2 + log2(self.width)) * self.record)
+            return 2 * records * (self.width * self.record + self.call)
         return records * self.record + ceil(records / self.width) * self.call
 
 
@@ -105,14 +103,16 @@ def _pass(problem: Problem, dtype: DType) -> _Pass:
     record = problem.num_features * (2 * outputs * _PRODUCT + 2 * _NUMBER) + 20 * outputs * _NUMBER
     if type(problem) in OWN:
         return _Pass(record)
-    from fedsim.problems.linear_records import one_record  # with graphs of records, as below
+    from fedsim.problems import linear_records  # with graphs of records, as below
 
-    graph = one_record(problem, dtype)["coefficient"]
-    return _Pass(record + graph.nanoseconds / 1e9, len(graph.steps) * _STEP, _TILE, _raises(graph))
+    graph = linear_records.one_record(problem, dtype)["coefficient"]
+    tile = linear_records.tile(graph)
+    return _Pass(record + graph.nanoseconds / 1e9, len(graph.steps) * _STEP, tile, graph.raises)
 
 
 def _network(problem: NeuralNetwork, dtype: DType) -> _Pass:
     from fedsim.problems.network_layers import Layers  # loaded where there is a network
+    from silos.network import tile
 
     form, own = problem.form(dtype), problem.dimension * _NUMBER
     if isinstance(form, Layers):
@@ -121,12 +121,12 @@ def _network(problem: NeuralNetwork, dtype: DType) -> _Pass:
         return _Pass(record, call, _width(numbers))
     graph = form.record
     record, call = own + graph.nanoseconds / 1e9, (len(graph.steps) + 4) * _STEP
-    return _Pass(record, call, _width(problem.dimension + graph.numbers), _raises(graph))
+    return _Pass(record, call, tile(problem, dtype), graph.raises)
 
 
 def _width(numbers: int) -> int:
     """How many records of so many numbers are computed at a time, at least."""
-    return min(_TILE, max(1, _HELD // numbers))
+    return min(_MOST, max(1, _HELD // numbers))
 
 
 def _layers(problem: NeuralNetwork, form: Layers, dtype: DType) -> tuple[int, int]:
@@ -148,17 +148,3 @@ def _layers(problem: NeuralNetwork, form: Layers, dtype: DType) -> tuple[int, in
             numbers += places * (p + q)
             products += 3 * places * p * q + min(places**2 * (p + q), (places + 10) * p * q)
     return numbers, products
-
-
-def _raises(graph: Program) -> bool:
-    """Whether a record can make it raise: by looking up a place that is not there."""
-    from fedsim.problems.program import Value
-
-    first = len(graph.parameters) + len(graph.record)
-    constants = range(first, first + len(graph.constants))
-    for step in graph.steps:
-        if step.operation in _LOOK_UPS:
-            given = (each if isinstance(each, tuple) else (each,) for each in step.arguments[1:])
-            if any(isinstance(at, Value) and at.number not in constants for own in given for at in own):
-                return True
-    return False

@@ -171,6 +171,7 @@ def each(function: Function, shape: tuple[int, ...], dtype: torch.dtype, *rows: 
 
 _MADE_UP = 8  # rows that a tile is tried with
 _LARGEST_TILE, _TILE_NUMBERS = 2048, 2**19
+_RAISING = 32  # a row that raises is found by computing its whole tile again, twice for each row at worst
 
 
 def made_up(*shapes: tuple[int, ...], dtype: torch.dtype) -> list[Tensor]:
@@ -179,16 +180,16 @@ def made_up(*shapes: tuple[int, ...], dtype: torch.dtype) -> list[Tensor]:
     return [torch.randn(_MADE_UP, *shape, dtype=dtype, generator=rng) for shape in shapes]
 
 
-def largest_tile(numbers: int) -> int:
-    """A power of two of rows that hold so many numbers each."""
-    return 1 << (min(_LARGEST_TILE, max(1, _TILE_NUMBERS // max(1, numbers))).bit_length() - 1)
+def largest_tile(numbers: int, raises: bool) -> int:
+    """A power of two of rows that hold so many numbers each, and may make a program raise."""
+    most = _RAISING if raises else _LARGEST_TILE
+    return 1 << (min(most, max(1, _TILE_NUMBERS // max(1, numbers))).bit_length() - 1)
 
 
-def tile_of(function: Function, *rows: Tensor, numbers: int) -> int:
-    """How many rows `each` may compute at a time, a power of two: as many as fit, if each of these made-up
-    rows has the same bits at every place of a tile, else one. `numbers`: that a row holds on the way.
+def tile_of(function: Function, *rows: Tensor, tile: int) -> int:
+    """How many rows `each` may compute at a time: `tile`, if each of these made-up rows has the same bits at
+    every place of one, else one.
     """
-    tile = largest_tile(numbers)
     finite = tile == 1
     for row in zip(*rows, strict=True):
         try:

@@ -96,10 +96,9 @@ def transformed(features: Tensor, matrix: Tensor) -> Tensor:
 
 
 def rounded(x: Tensor, norm: Tensor | None = None, own: bool = False) -> Tensor:
-    """x, overwritten if it is the caller's `own`, in whole numbers of steps, at most 2^26 of them in norm; NaN where a norm is not finite, or beyond
-    2^480.
+    """x in whole numbers of steps, at most 2^26 of them in norm; NaN where a norm is beyond 2^480, or none.
 
-    `norm`: at least that of the numbers that meet in one sum, in the axes of x; by default of all numbers of
+    `own`: x may be overwritten. `norm`: at least that of the numbers that meet in one sum, in the axes of x; by default of all numbers of
     a record, x[i]. Steps are 2^-25 of a power of two between half the norm and the norm, so that a vector
     rounds to within sqrt(m) 2^-26 of its norm.
     """

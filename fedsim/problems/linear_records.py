@@ -16,7 +16,15 @@ from typing import TYPE_CHECKING
 import torch
 
 from fedsim.common.errors import InputError
-from fedsim.problems.capture import FunctionModule, NotCapturedError, capture, each, made_up, tile_of
+from fedsim.problems.capture import (
+    FunctionModule,
+    NotCapturedError,
+    capture,
+    each,
+    largest_tile,
+    made_up,
+    tile_of,
+)
 from fedsim.problems.glm import GeneralisedLinear
 from fedsim.problems.program import Program
 
@@ -51,15 +59,16 @@ def _applied(one: Program, shape: tuple[int, ...], *rows: Tensor) -> Tensor:
     def value(*record: Tensor) -> Tensor:
         return one({}, *record, exact=True).reshape(shape)
 
-    return each(value, shape, rows[0].dtype, *rows, tile=_tile(one))
+    return each(value, shape, rows[0].dtype, *rows, tile=tile(one))
 
 
 @lru_cache(maxsize=64)
-def _tile(one: Program) -> int:
+def tile(one: Program) -> int:
     """Records at a time (`tile_of`)."""
     (_, dtype), *_ = one.record
+    most = largest_tile(one.numbers, one.raises)
     made = made_up(*(shape for shape, _ in one.record), dtype=dtype)
-    return tile_of(lambda *record: one({}, *record, exact=True).to(dtype), *made, numbers=one.numbers)
+    return tile_of(lambda *record: one({}, *record, exact=True).to(dtype), *made, tile=most)
 
 
 @dataclass(frozen=True)

@@ -47,8 +47,12 @@ class Graph:
             (self.num_outputs,),
             features.dtype,
             features,
-            tile=self.tile if exact else largest_tile(self.record.numbers),
+            tile=self.tile if exact else self._largest,
         )
+
+    @property
+    def _largest(self) -> int:
+        return largest_tile(self.record.numbers, self.record.raises)
 
     @cached_property
     def tile(self) -> int:
@@ -58,7 +62,7 @@ class Graph:
         x, *values = made_up(shape[1:], *sizes.values(), dtype=dtype)
         parameters = {name: value[0] for name, value in zip(sizes, values, strict=True)}
         with torch.no_grad():
-            return tile_of(lambda row: self.one(parameters, row, True), x, numbers=self.record.numbers)
+            return tile_of(lambda row: self.one(parameters, row, True), x, tile=self._largest)
 
 
 Form = Layers | Graph

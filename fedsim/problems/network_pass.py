@@ -45,7 +45,7 @@ class Matrix:
         self._linear = layer.kind is nn.Linear
 
     def rounded(self, x: Tensor, own: bool = False) -> Tensor:
-        """Inputs or slopes of records as they are multiplied; x is overwritten if it is the caller's `own`."""
+        """Inputs or slopes of records as they are multiplied; `own`: x may be overwritten."""
         return exact.rounded(x, own=own) if self._exact else x
 
     def inputs(self, x: Tensor) -> Tensor:

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "int64": torch.int64, "bool": torch.bool}
+LOOK_UPS = ("index_select.default", "gather.default", "index.Tensor")  # which raise for a place outside
 LARGEST = 10**8  # numbers that one tensor may hold
 
 Arguments = Mapping[str, Any]

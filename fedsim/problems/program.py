@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from fedsim.problems.exact_operations import EXACT
-from fedsim.problems.operations import DTYPES, LARGEST, TABLE, NotAllowedError, Values, outcome
+from fedsim.problems.operations import DTYPES, LARGEST, LOOK_UPS, TABLE, NotAllowedError, Values, outcome
 from fedsim.problems.work import tensors, work
 
 MAX_STEPS = 20_000
@@ -62,6 +62,18 @@ class Program:
     def __post_init__(self) -> None:
         for name, value in zip(("shape", "numbers", "nanoseconds"), check(self), strict=True):
             object.__setattr__(self, name, value)
+
+    @property
+    def raises(self) -> bool:
+        """Whether a record can make it raise: by looking up a place that is not there."""
+        first = len(self.parameters) + len(self.record)
+        constants = range(first, first + len(self.constants))
+        for step in self.steps:
+            if step.operation in LOOK_UPS:
+                given = (each if isinstance(each, tuple) else (each,) for each in step.arguments[1:])
+                if any(isinstance(at, Value) and at.number not in constants for own in given for at in own):
+                    return True
+        return False
 
     def __call__(self, parameters: Mapping[str, Tensor], *record: Tensor, exact: bool = False) -> Tensor:
         """The function's value; `record` in the declared shapes and types. `exact`: with products as
