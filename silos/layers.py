@@ -54,9 +54,10 @@ class Term(ABC):
         """Set the records of the mask `bad` to zero: a weight of 0 does not remove what is not finite."""
 
     @abstractmethod
-    def add(self, weight: Tensor, into: Mapping[str, Tensor], prefix: str) -> None:
+    def add(self, weight: Tensor, into: Mapping[str, Tensor], prefix: str, first: bool = False) -> None:
         """Add the sum over rows of weight times the part, for weights (silos, rows), in place to {prefix +
-        parameter: (silos, size)}: vectors of d numbers are not made for every chunk.
+        parameter: (silos, size)}, or overwrite it if it is the first: vectors of d numbers are not made for
+        every chunk.
         """
 
 
@@ -73,10 +74,12 @@ class Whole(Term):
         for value in self._gradients.values():
             value[bad] = 0
 
-    def add(self, weight: Tensor, into: Mapping[str, Tensor], prefix: str) -> None:
+    def add(self, weight: Tensor, into: Mapping[str, Tensor], prefix: str, first: bool = False) -> None:
         """One row of weights a silo times its gradients."""
         for name, value in self._gradients.items():
-            _add(into[prefix + name].unsqueeze(1), weight.unsqueeze(1), value.reshape(*weight.shape, -1))
+            _add(
+                into[prefix + name].unsqueeze(1), weight.unsqueeze(1), value.reshape(*weight.shape, -1), first
+            )
 
 
 class Ghost(Term):
@@ -110,23 +113,27 @@ class Ghost(Term):
         if self._bias is not None:
             self._bias = self._bias.masked_fill(bad[:, None], 0)
 
-    def add(self, weight: Tensor, into: Mapping[str, Tensor], prefix: str) -> None:
+    def add(self, weight: Tensor, into: Mapping[str, Tensor], prefix: str, first: bool = False) -> None:
         """(weight B)^T A over all rows and places of a silo at once."""
         silos, rows = weight.shape
-        for a, b in self._pairs:
+        for i, (a, b) in enumerate(self._pairs):
             left = (b * weight.view(-1, 1, 1)).reshape(silos, -1, b.shape[2]).transpose(1, 2)
             right = a.reshape(silos, -1, a.shape[2])
-            _add(into[prefix + "weight"].view(silos, b.shape[2], a.shape[2]), left, right, apart=self._placed)
+            total = into[prefix + "weight"].view(silos, b.shape[2], a.shape[2])
+            _add(total, left, right, first and i == 0, apart=self._placed)
         if self._bias is not None:
-            _add(into[prefix + "bias"].unsqueeze(1), weight.unsqueeze(1), self._bias.view(silos, rows, -1))
+            bias = self._bias.view(silos, rows, -1)
+            _add(into[prefix + "bias"].unsqueeze(1), weight.unsqueeze(1), bias, first)
 
 
-def _add(total: Tensor, left: Tensor, right: Tensor, apart: bool = False) -> None:
-    """total += left @ right, (silos, .., ..) each; `apart`: rounded as a sum of its own first."""
-    if apart:
+def _add(total: Tensor, left: Tensor, right: Tensor, first: bool, apart: bool = False) -> None:
+    """total += left @ right, (silos, .., ..) each, or = if it is the first; `apart`: rounded as a sum of its
+    own before it is added.
+    """
+    if apart and not first:
         total += product(left, right)
     else:
-        total.baddbmm_(left, right)
+        total.baddbmm_(left, right, beta=0 if first else 1)
 
 
 def _square(x: Tensor) -> Tensor:
@@ -159,12 +166,11 @@ def _held(a: Tensor, b: Tensor, points: int) -> bool:
 
 def _direct(pairs: Sequence[tuple[Tensor, Tensor]], bias: bool) -> Term:
     (a, b), *others = pairs
-    weight, slopes = product(a.transpose(1, 2), b), b.sum(1)
+    weight, slopes = product(b.transpose(1, 2), a), b.sum(1)
     for a1, b1 in others:
-        weight -= product(a1.transpose(1, 2), b1)
+        weight -= product(b1.transpose(1, 2), a1)
         slopes = slopes - b1.sum(1)
-    found = {"weight": weight.transpose(1, 2).flatten(1)}
-    return Whole(found | ({"bias": slopes} if bias else {}))
+    return Whole({"weight": weight.flatten(1)} | ({"bias": slopes} if bias else {}))
 
 
 def _by_place(captured: Tensor, matrix: Matrix) -> Tensor:

@@ -54,10 +54,11 @@ def network_sum(
 ) -> Tensor:
     """Sum over the records of clip(term); arguments and result as in `silos.records.clipped_sum`."""
     sizes = [shape.numel() for shape in problem.shapes.values()]
-    total = torch.zeros(len(block.members), sum(sizes), dtype=torch.float64, device=problem.device)
-    for silos, _, mask, found in _terms(problem, block, points):
+    total = torch.empty(len(block.members), sum(sizes), dtype=torch.float64, device=problem.device)
+    for silos, rows, mask, found in _terms(problem, block, points):
         into = dict(zip(problem.shapes, torch.split(total[silos], sizes, dim=1), strict=True))
-        _add(found, into, mask, _own(clip, silos, problem.device), seen, block.whole)
+        bound = _own(clip, silos, problem.device)
+        _add(found, into, mask, bound, seen, whole=block.whole, first=rows.start == 0)
     return total.cpu()
 
 
@@ -108,10 +109,17 @@ def _own(clip: Clip, silos: slice, device: str) -> Clip:
 
 
 def _add(
-    found: Found, into: Mapping[str, Tensor], mask: Tensor, bound: Clip, seen: Seen | None, whole: bool
+    found: Found,
+    into: Mapping[str, Tensor],
+    mask: Tensor,
+    bound: Clip,
+    seen: Seen | None,
+    *,
+    whole: bool,
+    first: bool,
 ) -> None:
-    """Add the sum over rows of clip(term) to {parameter: (silos, size)}; `mask` (silos, rows) is 0 for a row
-    that adds nothing. `whole`: a term that is not finite makes its sum NaN, where it else counts as zero.
+    """Add the sum over rows of clip(term) to {parameter: (silos, size)}, which the first overwrites; `mask`
+    (silos, rows) is 0 for a row that adds nothing. `whole`: a term that is not finite makes its sum NaN, where it else counts as zero.
     """
     norm = _square(found).sqrt()
     bad = ~norm.isfinite()
@@ -126,7 +134,7 @@ def _add(
             seen(length.cpu(), (torch.ones_like(length) * clip).cpu(), weight.cpu())
         weight = weight * (clip / length).clamp_max(1.0)
     for prefix, term in found:
-        term.add(weight, into, prefix)
+        term.add(weight, into, prefix, first)
     if whole and bool(bad.any()):
         for own in into.values():
             own[(bad.view(mask.shape) & (mask > 0)).any(1)] = torch.nan

@@ -98,9 +98,9 @@ def transformed(features: Tensor, matrix: Tensor) -> Tensor:
 def rounded(x: Tensor, norm: Tensor | None = None, own: bool = False) -> Tensor:
     """x in whole numbers of steps, at most 2^26 of them in norm; NaN where a norm is beyond 2^480, or none.
 
-    `own`: x may be overwritten. `norm`: at least that of the numbers that meet in one sum, in the axes of x; by default of all numbers of
-    a record, x[i]. Steps are 2^-25 of a power of two between half the norm and the norm, so that a vector
-    rounds to within sqrt(m) 2^-26 of its norm.
+    `own`: x may be overwritten. `norm`: at least that of the numbers that meet in one sum, in the axes of x;
+    by default of all numbers of a record, x[i]. Steps are 2^-25 of a power of two between half the norm and
+    the norm, so that a vector of m numbers rounds to within sqrt(m) 2^-26 of its norm.
     """
     if norm is None:
         flat = x.reshape(len(x), -1)
@@ -112,9 +112,10 @@ def rounded(x: Tensor, norm: Tensor | None = None, own: bool = False) -> Tensor:
 
 def rounded_weight(weight: Tensor) -> Tensor:
     """A matrix (outputs, inputs), or kernels (outputs, inputs, ..), for sums over all but one of the two."""
-    flat, across = weight.flatten(1), weight.transpose(0, 1).flatten(1)
-    norms = [sums(each, each).amax().sqrt() for each in (flat, across)]
-    return rounded(weight, torch.maximum(*norms).view([1] * weight.dim()))
+    rows = weight.flatten(1)
+    across = by_numpy(lambda x: np.einsum("qp,qp->p", x, x), rows).view(weight.shape[1], -1)
+    norm = torch.maximum(sums(rows, rows).amax(), total(across).amax()).sqrt()
+    return rounded(weight, norm.view([1] * weight.dim()))
 
 
 def _elementwise(function: Callable[[Tensor], Tensor], ufunc: np.ufunc) -> Callable[[Tensor], Tensor]:
