@@ -14,7 +14,7 @@ from silos.chain import FILE
 from silos.config import ROOT, Config
 from silos.journal import SECOND
 from silos.offers import Own
-from silos.own_records import OwnRecords, check_held_out
+from silos.own_records import OwnRecords
 
 
 def no_ledger(config: Config) -> InputError:
@@ -42,21 +42,24 @@ def check_modes(state: Path) -> None:
 def own_of(config: Config, records: OwnRecords) -> Own:
     """The silo's public numbers, of its unit; under `add_remove` none is made of records.
 
-    InputError where nothing says whose a record is, or all are one person's, for a holdout of fewer than 2
-    units, or all but one, and for persons of more records than exact noise covers.
+    InputError where nothing says whose a record is, for persons of more records than exact noise covers, and
+    by the number of units that is public: where all records are one person's, and for a holdout that leaves
+    fewer than 2 units in a part.
     """
     unit, units = config.unit, records.units(config.unit)
-    if unit != RECORD and units < 2:
+    expected = getattr(unit, "expected_persons", None)
+    if unit != RECORD and units < 2 and expected is None:
         hint = "all records are one person's, so that everything that is sent would be about that person"
         raise InputError(f"{ROOT}.records.person_column", units, hint)
     if unit != RECORD and config.policy.exact_noise_dimension and records.n > MAX_RECORDS:
         hint = f"exact noise covers the rounding of sums over {MAX_RECORDS:,} records, and there are more; "
         hint += "take fewer, or set policy.exact_noise_dimension: 0"
         raise InputError(f"{ROOT}.records", config.records.name, hint)
-    count, fraction = getattr(unit, "expected_persons", None) or units, config.holdout or 0.0
-    for each in {count, units} if fraction else ():
-        check_held_out(fraction, round(fraction * each), each, unit)
-    held_out = round(fraction * count)
+    count = expected or units
+    held_out = round((config.holdout or 0.0) * count)
+    if config.holdout is not None and not 2 <= held_out <= count - 2:
+        hint = f"holds out {held_out} of {count} {unit.name}s; at least 2, and 2 must be left to train"
+        raise InputError(f"{ROOT}.holdout", config.holdout, hint)
     groups, kinds = records.groups, (records.num_features, records.num_classes)
     named = groups.names if groups else ()
     return Own(config.name, count - held_out, *kinds, held_out, unit, named, config.public_silo)

@@ -89,9 +89,9 @@ class OwnRecords:
 
         Which ones follows from the silo's key, n and the fraction, so that it is the same at every start and
         no one else knows it, and from no value. Under `add_remove` it follows, person by person, from the key
-        and the own id alone, so that one more person moves no one else; n is about right then. Otherwise a
-        person is a place in the list of persons, by first records, which a neighbour keeps. InputError as
-        `check_held_out`.
+        and the own id alone, so that one more person moves no one else; n is about right then, and a part may
+        be empty. Otherwise a person is a place in the list of persons, by first records, which a neighbour
+        keeps.
         """
         if unit.relation != "add_remove":
             key = identity.sign(b"fedsim holdout 1\n")  # which is signed nowhere else; 1 is this rule
@@ -101,8 +101,7 @@ class OwnRecords:
         else:
             key = identity.sign(b"fedsim persons 1\n")  # likewise
             drawn_by_id = [hmac.digest(key, token, "sha256") for token in self.tokens]
-            chosen = np.array([int.from_bytes(each[:6]) < fraction * 2**48 for each in drawn_by_id])
-        check_held_out(fraction, int(chosen.sum()), len(chosen), unit)
+            chosen = np.array([int.from_bytes(each[:6]) < fraction * 2**48 for each in drawn_by_id], bool)
         mine = chosen if isinstance(unit, Record) else chosen[self._whose]
         return self._of(~mine), self._of(mine)
 
@@ -126,13 +125,6 @@ class OwnRecords:
             found.update(f"{array.dtype.str}{array.shape}".encode())
             found.update(np.ascontiguousarray(array).data)
         return found.hexdigest()
-
-
-def check_held_out(fraction: float, count: int, units: int, unit: _Unit) -> None:
-    """InputError for fewer than 2 units that are held out, or left to train."""
-    if not 2 <= count <= units - 2:
-        hint = f"holds out {count} of {units} {unit.name}s; at least 2, and 2 must be left to train"
-        raise InputError(f"{ROOT}.holdout", fraction, hint)
 
 
 def read_records(config: Config) -> OwnRecords:

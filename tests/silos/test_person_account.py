@@ -21,6 +21,7 @@ from fedsim.common.errors import InputError
 from fedsim.common.identity import Identity
 from fedsim.common.seeds import generator
 from fedsim.protocol.unit import RECORD, Person, PersonAccount, Rule, Unit
+from fedsim.scenario.evaluation import evaluation_of
 from fedsim.wire.messages import Greeting, Offer
 from silos import gate as gates
 from silos.book import read
@@ -38,7 +39,7 @@ PERSONS, SILO = 30, "silo-00"
 BARE = {"name": "person", "relation": "add_remove"}
 POINT = torch.zeros(3, dtype=torch.float64)
 ADD_REMOVE = BARE | {"expected_persons": 40}
-RESOLVED = resolved_of(data={"name": "synthetic", "rows": 120, "features": 2})
+RESOLVED = resolved_of(data={"name": "synthetic", "rows": 120, "features": 2}, evaluate={"bins": 4})
 
 
 def write(folder: Path, unit: object = "person", persons: int = PERSONS, **more: Any) -> Path:
@@ -356,6 +357,32 @@ def test_what_stands_for_the_numbers_of_both_parts_is_declared(tmp_path):
     with calling(config) as caller:
         head = caller.send("hello").head
     assert (head["n"], head["held_out"]) == (32, 8)
+
+
+@pytest.mark.parametrize("true", [1, 2, 3, 20])
+@pytest.mark.parametrize("batch", [{}, {"sampler": "poisson", "fraction": 0.25}], ids=["full", "poisson"])
+def test_whether_a_silo_enrols_starts_and_answers_is_no_matter_of_its_true_number(tmp_path, true, batch):
+    """Of one person a part is empty, and by the key a part of few may be."""
+    unit = {"unit": ADD_REMOVE | {"expected_persons": 20}, "holdout": 0.2}
+    config = load_config(write(tmp_path / SILO, persons=true, **unit))
+    enrol(config)
+    algorithm = RESOLVED.scenario.algorithm.model_dump(mode="json") | ({"batch": batch} if batch else {})
+    with calling(config) as caller:
+        head = caller.send("hello").head
+        assert (head["n"], head["held_out"]) == (16, 4)
+        run = caller.admitted(offer(16, unit=BARE, algorithm=algorithm))["run"]
+        assert [caller.asked(run, r, w=POINT)["g"].isfinite().all() for r in range(6)] == [True] * 6
+        held = offer_of(evaluation_of(RESOLVED), SILO, session=f"{2:064x}", unit=BARE, records="holdout")
+        held["shape"]["sizes"][SILO] = 4
+        run = caller.admitted(held)["run"]
+        assert all(each.isfinite().all() for each in caller.asked(run, 0, w=POINT).values())
+
+
+def test_a_holdout_is_of_the_number_that_is_declared(tmp_path):
+    unit = ADD_REMOVE | {"expected_persons": 5}
+    config = load_config(write(tmp_path / SILO, unit=unit, persons=20, holdout=0.2))
+    with pytest.raises(InputError, match=r"silo\.holdout: 0\.2: holds out 1 of 5 persons"):
+        enrol(config)
 
 
 def test_a_silo_of_one_person_is_refused_to_the_owner(tmp_path):

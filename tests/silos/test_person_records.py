@@ -98,13 +98,14 @@ def test_the_share_that_is_held_out_is_right_and_differs_by_key(tmp_path) -> Non
 
 
 def test_few_persons_cannot_be_held_out(identity, tmp_path) -> None:
-    records = read(tmp_path, [f"p{k % 5}" for k in range(100)])
+    ids = [f"p{k % 5}" for k in range(100)]
     with refused("silo.holdout", 0.2, "holds out 1 of 5 persons"):
-        records.divided(0.2, identity, PERSON)
+        enrol(load_config(write(tmp_path / "few", ids, unit="person", holdout=0.2)))
+    records = read(tmp_path, ids)
     assert records.divided(0.2, identity)[1].n == 20
-    for unit in (PERSON, OPEN):
-        with refused("silo.holdout", 0.9999, "of 5 persons"):  # by ids: 3 or fewer in 1 of 10^7 tests
-            records.divided(0.9999, identity, unit)
+    with refused("silo.holdout", 0.9999, "holds out 5 of 5 persons"):
+        enrol(load_config(write(tmp_path / "all", ids, unit="person", holdout=0.9999)))
+    assert records.divided(1e-9, identity, OPEN)[1].n == 0  # which one person decides: it is no error
 
 
 def test_a_person_unit_needs_ids(identity, tmp_path) -> None:
