@@ -37,6 +37,7 @@ _SMALLEST_DELTA = 1e-150  # squares and shares of it are still numbers
 _NEGLIGIBLE = 1e-6  # truncations may cost this share of delta
 _ROUNDING = 1e-9
 _DEGENERATE = 1e-20  # variance of losses that stand in one cell, which cannot be tilted
+_ONE_CELL = 0.01  # least tilted variance, in squared steps
 _WIDTH = 6.0  # of the first window, in tilted standard deviations to either side
 _MAX_CELLS = 2**20
 
@@ -132,28 +133,31 @@ class _Tilt:
     epsilon: float
 
 
-def _best_tilt(parts: Sequence[Losses], delta: float, start: float | None) -> _Tilt:
+def _best_tilt(parts: Sequence[Losses], delta: float, start: float | None, ends: bool = False) -> _Tilt:
     """Minimise Chernoff's eps (K(s) + ln 1/delta) / s: solve s K' - K = ln 1/delta, which grows with s.
 
-    Newton in a bracket. Any s > 0 is sound; this one is accurate.
+    Newton in a bracket. Any s > 0 is sound; this one is accurate. Losses that end (`ends`) need large s, and
+    1 - e^(eps - l) is far below 1 there, at most e^(s (l - eps)) / (1 + s): ln(1 + s) less is solved for.
+    Where more than delta lies in their last cell there is no such s: it ends with the variance of a cell.
     """
-    target = max(1.0, -math.log(delta))
+    least = _ONE_CELL * min(part.step for part in parts) ** 2
     # For a Gaussian of variance v, s K' - K = s^2 v / 2.
-    s = start or math.sqrt(2 * target / _cumulants(parts, 0.0)[2])
+    s = start or math.sqrt(2 * max(1.0, -math.log(delta)) / _cumulants(parts, 0.0)[2])
     low, high = 0.0, math.inf
     for _ in range(40):
         value, mean, variance = _cumulants(parts, s)
+        target = max(1.0, -math.log(delta) - ends * math.log1p(s))
         excess = s * mean - value - target
         low, high = (low, s) if excess > 0 else (s, high)
         step = excess / (s * max(variance, 1e-300))  # d/ds (s K' - K) = s K''
-        if abs(excess) < 0.02 * target:
+        if abs(excess) < 0.02 * target or (excess < 0 and variance < least):
             break
         # Newton's step, damped to a factor 4; where it leaves the bracket, bisection in ln s.
         proposal = min(max(s - step, s / 4), 4 * s)
         s = proposal if low < proposal < high else math.sqrt(max(low, s / 4) * min(high, 4 * s))
     else:
         value, mean, variance = _cumulants(parts, s)
-    return _Tilt(s, value, mean, variance, (value + target) / s)
+    return _Tilt(s, value, mean, max(variance, least), (value + target) / s)
 
 
 def _wanted_step(tilt: _Tilt, copies: int, widest: float) -> float:
@@ -172,13 +176,13 @@ def _refine(pairs: Sequence[tuple[Pair, int]], delta: float) -> tuple[list[Losse
     copies = sum(count for _, count in pairs)
     reaches = [pair.reach(_NEGLIGIBLE * delta / copies) for pair, _ in pairs]
     steps, fine = [reach / 64 for reach in reaches], False
-    start: float | None = None
+    start, ends = None, all(getattr(pair, "largest", math.inf) < math.inf for pair, _ in pairs)
     while True:
         parts = [
             _discretise(pair, step, max(1, math.ceil(reach / step)), count)
             for (pair, count), reach, step in zip(pairs, reaches, steps, strict=True)
         ]
-        tilt = _best_tilt(parts, delta, start)
+        tilt = _best_tilt(parts, delta, start, ends)
         wanted = _wanted_step(tilt, copies, max(reaches))
         if fine and steps[0] <= 1.25 * wanted:
             return parts, tilt
@@ -270,7 +274,11 @@ def epsilon(pairs: Sequence[tuple[Pair, int]], delta: float) -> float:
     """
     check_delta(delta)
     delta *= 1 - _ROUNDING
-    return max(_epsilon(each, delta) for each in orders(pairs))
+    found, apart = 0.0, sum(count * float(pair.profile(np.zeros(1))[0]) for pair, count in pairs)
+    for each in orders(pairs) if apart > delta else ():
+        if found < sum(count * getattr(pair, "largest", math.inf) for pair, count in each):
+            found = max(found, _epsilon(each, delta))
+    return found
 
 
 def orders(pairs: Sequence[tuple[P, int]]) -> list[Sequence[tuple[P, int]]]:
@@ -299,7 +307,7 @@ def epsilon_below(parts: Sequence[Losses], delta: float) -> float:
     if _cumulants(parts, 0.0)[2] < _DEGENERATE:
         return -math.inf
     tilt = _best_tilt(parts, delta, None)
-    if tilt.variance < _DEGENERATE:
+    if tilt.variance <= _ONE_CELL * parts[0].step ** 2:
         return -math.inf
     return _spent(parts, tilt, _window(parts, tilt, delta), delta, 0.0)
 

@@ -163,6 +163,11 @@ class AddRemovePair(SubsampledPair):
         """The pair in the other order."""
         return replace(self, added=not self.added)
 
+    @property
+    def largest(self) -> float:
+        """The largest loss that there is."""
+        return -math.log1p(-self.q) if self.added else math.inf
+
     def profile(self, epsilon: Array) -> Array:
         """Return the profile above for eps' = epsilon >= 0, shape as epsilon."""
         if not self.added:

@@ -3,13 +3,16 @@
 import math
 
 import dp_accounting as dp
+import numpy as np
 import pytest
 from dp_accounting.pld import PLDAccountant
+from scipy.stats import norm
 
 from fedsim.common.errors import Refused
-from fedsim.privacy import calibrate, cost, verify
+from fedsim.privacy import calibrate, cost, loss, verify
 from fedsim.privacy.calibrate import Budget
 from fedsim.privacy.mechanism import check_unit
+from fedsim.privacy.pairs import AddRemovePair
 from fedsim.privacy.registry import GAUSSIAN
 from fedsim.protocol.batch import FULL, Poisson
 from fedsim.protocol.limits import LIMITS
@@ -45,6 +48,51 @@ def test_the_price_is_that_of_the_librarys_accountant(q, z, count, full):
     replaced = cost.epsilon(of_rounds(q, count, Person(), full), N, z, DELTA)
     assert abs(replaced - expected) > 0.01 * expected
     assert cost.epsilon(of_rounds(1.0, count, full=full), N, z, DELTA) > 1.1 * expected
+
+
+def alone(loss: np.ndarray, q: float, mu: float, added: bool) -> np.ndarray:
+    """The hockey-stick divergence of one round at losses of either sign, in closed form."""
+    sign = -1 if added else 1
+    above = np.expm1(sign * loss) + q  # of the ratio over 1 - q, which ends where this is 0
+    t = np.full_like(loss, -np.inf)
+    t[above > 0] = np.log(above[above > 0] / q) / mu + mu / 2
+    mixed, plain = (1 - q) * norm.cdf(-sign * t) + q * norm.cdf(sign * (mu - t)), norm.cdf(-sign * t)
+    return plain - np.exp(loss) * mixed if added else mixed - np.exp(loss) * plain
+
+
+def divergence(epsilon: float, q: float, mu: float, count: int, added: bool) -> float:
+    """The same of one round or two, the first by the midpoint rule."""
+    if count == 1:
+        return float(alone(np.array([epsilon]), q, mu, added)[0])
+    x = np.linspace(-10, 10 + mu, 20_001)
+    ratio, mass = np.log(1 - q + q * np.exp(mu * x - mu**2 / 2)), norm.pdf(x) * (x[1] - x[0])
+    if added:
+        return float((mass * alone(epsilon + ratio, q, mu, True)).sum())
+    return float((mass * np.exp(ratio) * alone(epsilon - ratio, q, mu, False)).sum())
+
+
+@pytest.mark.parametrize("delta", [1e-7, DELTA, 1e-2])
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize(
+    ("q", "z"), [(0.01, 1.0), (0.07, 0.36), (0.1, 0.4), (0.1, 1.0), (0.1, 3.0), (0.5, 0.8), (0.9, 0.4)]
+)
+def test_the_price_of_one_round_or_two_is_never_below_the_truth_and_close(q, z, count, delta):
+    """There the losses of an added unit, which end at -ln(1 - q) a round, mostly stand at their end."""
+
+    def true(epsilon: float) -> float:
+        return max(divergence(epsilon, q, 1 / z, count, added) for added in (False, True))
+
+    price = cost.epsilon(of_rounds(q, count), N, z, delta)
+    assert true(price) <= delta * (1 + 1e-9)
+    assert price == 0 or true(0.998 * price - 1e-4) > delta
+
+
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize(("q", "mu", "delta"), [(0.07, 2.0, 0.01), (0.1, 2.0, 1e-5), (0.5, 1.0, 1e-3)])
+def test_an_added_unit_by_itself_is_priced_where_its_losses_end(q, mu, delta, count):
+    found = loss._epsilon([(AddRemovePair(mu, q, added=True), count)], delta)
+    assert divergence(found, q, mu, count, True) <= delta * (1 + 1e-9)
+    assert found == 0 or divergence(0.998 * found - 1e-4, q, mu, count, True) > delta
 
 
 def test_only_poisson_batches_tell_and_full_ones_cost_as_ever():
@@ -86,9 +134,6 @@ def test_poisson_has_a_price_for_every_gaussian_statistic_of_added_units(name):
 
 def test_a_unit_that_is_likely_drawn_tells_by_its_absence():
     """At a high rate the other order, an added unit, is the dearer one."""
-    from fedsim.privacy import loss
-    from fedsim.privacy.pairs import AddRemovePair
-
     removed = loss._epsilon([(AddRemovePair(0.5, 0.95), 40)], 1e-3)
     added = loss._epsilon([(AddRemovePair(0.5, 0.95, added=True), 40)], 1e-3)
     assert loss.epsilon([(AddRemovePair(0.5, 0.95), 40)], 1e-3) == pytest.approx(max(removed, added))
