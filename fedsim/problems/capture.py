@@ -94,6 +94,7 @@ def _decompositions() -> dict[Any, Any]:
 
 _KEPT = ("detach", "softplus", "mish", "celu", "std")
 _WHOLE = [entry.operation for name, entry in TABLE.items() if name.split(".")[0] in _KEPT]
+_WHOLE += [torch.ops.aten.eye.default, torch.ops.aten.eye.m]  # whose parts are of bytes
 
 
 def _embedding(weight: Tensor, indices: Tensor, *_: object) -> Tensor:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.fx import Node
 
-from fedsim.problems.operations import LARGEST, TABLE, NotAllowedError, Values, outcome
+from fedsim.problems.operations import TABLE, NotAllowedError, Values, check_result, outcome
 from fedsim.problems.program import Program, Step, Value
 
 Bound = dict[str, Any]  # an operation's arguments by name, with defaults; values in place of nodes
@@ -33,7 +33,13 @@ def converted(nodes: Sequence[Node], inputs: Sequence[str | Tensor | None]) -> P
         if node.op == "placeholder":
             values[node] = writer.hold(next(pending), _meta(node.meta["val"]))
         elif node.op == "call_function":
-            values[node] = _added(writer, node, values)
+            try:
+                values[node] = _added(writer, node, values)
+            except NotAllowedError:
+                raise
+            except Exception as error:  # what torch, or a rewrite, says to arguments that none expects
+                hint = f"its operation {node.target} cannot be applied: {type(error).__name__}"
+                raise NotAllowedError(hint) from None
         elif node.op == "output":
             (output,) = _filled(node.args[0], values)
             if isinstance(output, Value):
@@ -202,15 +208,20 @@ def _to_one_type(writer: _Writer, a: Bound, given: Any) -> None:
 
 
 def _full(writer: _Writer, a: Bound, given: Any) -> Any:
+    check_result("full.default", given)
     value: Any = a.get("fill_value", a.get("s", 0))
     number = torch.full((), value, dtype=given.dtype)
     return writer.spread(writer.constant(number), given.shape)
 
 
 def _arange(writer: _Writer, a: Bound, given: Any) -> Any:
-    if given.numel() > LARGEST:
-        raise NotAllowedError(f"it counts to more than {LARGEST:,}")
+    check_result("arange.start_step", given)
     return writer.constant(torch.arange(a["start"], a["end"], a["step"], dtype=given.dtype))
+
+
+def _eye(writer: _Writer, a: Bound, given: Any) -> Any:
+    check_result("eye.default", given)
+    return writer.constant(torch.eye(*given.shape, dtype=given.dtype))
 
 
 def _named(name: str) -> Rewrite:
@@ -289,6 +300,7 @@ _REWRITES: dict[Any, Rewrite] = {
         ),
         ("full.default full_like.default scalar_tensor.default empty.memory_format", _full),
         ("arange.start_step", _arange),
+        ("eye.default eye.m", _eye),
         ("_to_copy.default", lambda w, a, given: w.cast(a["self"], given.dtype)),
         ("copy.default", lambda w, a, given: w.spread(w.cast(a["src"], given.dtype), given.shape)),
         *((f"{name}.Scalar", _named(f"{name}.Tensor")) for name in ("add", "sub", "mul", "div")),

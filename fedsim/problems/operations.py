@@ -289,10 +289,15 @@ def outcome(name: str, arguments: Sequence[Any], options: Arguments) -> Values:
         raise NotAllowedError(f"its operation {name} cannot be applied: {type(error).__name__}") from None
     found: Values = made if isinstance(made, Tensor) else tuple(made)
     for each in (found,) if isinstance(found, Tensor) else found:
-        if each.dtype not in DTYPES.values() or not 1 <= each.numel() <= LARGEST:
-            hint = f"tensors must be of {', '.join(DTYPES)} and hold 1 to {LARGEST:,} numbers"
-            raise NotAllowedError(f"its operation {name} gives {tuple(each.shape)} of {each.dtype}; {hint}")
+        check_result(name, each)
     return found
+
+
+def check_result(name: str, result: Tensor) -> None:
+    """NotAllowedError where the operation gives a tensor of another type or size than a program may hold."""
+    if result.dtype not in DTYPES.values() or not 1 <= result.numel() <= LARGEST:
+        hint = f"tensors must be of {', '.join(DTYPES)} and hold 1 to {LARGEST:,} numbers"
+        raise NotAllowedError(f"its operation {name} gives {tuple(result.shape)} of {result.dtype}; {hint}")
 
 
 def _outside(name: str, entry: Entry, arguments: Sequence[Any]) -> NotAllowedError:
