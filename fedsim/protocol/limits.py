@@ -109,9 +109,9 @@ class Limits:
         most = MOST_MODELS if known.name == "choice" else known.points
         if not known.points <= shape.points <= most:
             raise Refused(f"{shape.statistic} takes {known.points} point(s), got {shape.points}")
-        if shape.transform > features or (shape.transform and dimension % features):
-            limit = f"of {features} of a linear model at most"
-            raise Refused(f"a transform to {shape.transform} features, {limit}")
+        if shape.transform not in range(features + 1) or (shape.transform and dimension % features):
+            limit = f"a whole number from 0 to {features}, and 0 where the model is not linear"
+            raise Refused(f"{shape.statistic}: transform {shape.transform} must be {limit}")
         known.check(shapes_of(shape, dimension, features))
         self._check_dimension(size_of(shape, dimension, features), f"{shape.statistic} of dimension")
         if not self.min_noise_ratio <= shape.noise_ratio <= self.max_noise_ratio:

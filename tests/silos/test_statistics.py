@@ -9,11 +9,13 @@ import torch
 from support.statistic_records import FEATURES, OPTIONS, groups_of, hostile, points_of, problem_of, shape_of
 
 from fedsim.common.errors import Refused
+from fedsim.isolated.data import trace_in, trace_out
 from fedsim.privacy.mechanism import check_unit
 from fedsim.privacy.registry import GAUSSIAN
 from fedsim.problems.answerable import check_answerable
 from fedsim.problems.glm import AbsoluteError, LinearRegression, LogisticRegression, SoftmaxRegression
 from fedsim.protocol.batch import FULL, Poisson
+from fedsim.protocol.dryrun import Trace
 from fedsim.protocol.limits import LIMITS
 from fedsim.protocol.moments import from_svec, svec
 from fedsim.protocol.plan import Ask, Plan, QueryShape
@@ -196,13 +198,27 @@ def test_what_a_problem_has_no_terms_for_is_refused_before_records_are_read():
 
 
 def test_queries_that_take_long_or_much_memory_are_refused():
-    with pytest.raises(Refused, match="of 3 of a linear model"):
-        LIMITS.check_ask(Ask(FULL, (replace(shape_of("sum"), transform=10**9),)), 3, 3)
     with pytest.raises(Refused, match="takes 2 point"):
         LIMITS.check_ask(Ask(FULL, (QueryShape("choice", 101, 1.0),)), 3, 3)
     slow = Plan(((Ask(FULL, (QueryShape("minimiser", 0, 1.0, (0.1, 1000.0, 1.0)),)),),) * 100)
     with pytest.raises(Refused, match="answers hold more"):
         replace(LIMITS, max_planned_numbers=100_000_000).check_plan(slow, 3, 3)
+
+
+@pytest.mark.parametrize("transform", [-1, -(10**9), 1.5, 4, 10**9])
+def test_a_plan_states_a_transform_to_some_of_the_features(transform):
+    asks = (Ask(FULL, (replace(shape_of("sum"), transform=transform),)),)
+    named = f"sum: transform {transform} must be a whole number from 0 to 3"
+    with pytest.raises(Refused, match=named):
+        LIMITS.check_ask(*asks, 3, 3)
+    if isinstance(transform, int):  # as a plug-in's process sends it
+        trace = trace_in(*trace_out(Trace(Plan((asks,)), (False,), ((),), ((),))))
+        with pytest.raises(Refused, match=named):
+            LIMITS.check_plan(trace.plan, 3, 3)
+    for fits in range(4):
+        LIMITS.check_ask(Ask(FULL, (replace(shape_of("gradient"), transform=fits),)), 6, 3)
+    with pytest.raises(Refused, match="gradient: transform 1 must be"):
+        LIMITS.check_ask(Ask(FULL, (replace(shape_of("gradient"), transform=1),)), 7, 3)
 
 
 def test_a_second_moment_beyond_the_dimension_that_a_silo_allows_is_refused():
