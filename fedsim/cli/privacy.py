@@ -65,7 +65,7 @@ def privacy(
 def show_conversions(console: Console, values: Conversions) -> None:
     """Print (epsilon, delta) in other units of the silos of largest epsilon, and of the federation.
 
-    "no guarantee" stands where delta would reach 1.
+    "no guarantee" stands where delta would reach 0.1 (`fedsim.report.person_rows`).
     """
     console.print(f"Central DP of {values.central_of}: {_cell(values.central)}", highlight=False)
     if not values.silos:

@@ -73,7 +73,7 @@ Plain = Annotated[Guarantee, PlainSerializer(Guarantee._asdict)]  # {"epsilon": 
 
 
 class GroupPrivacy(Part):
-    """For replacing so many records; None where nothing is guaranteed (delta would reach 1)."""
+    """For replacing so many records; None where nothing is guaranteed (`NO_DELTA`)."""
 
     records: int
     guarantee: Plain | None
@@ -127,8 +127,12 @@ def _converted(resolved: Resolved, silo: Admitted) -> SiloConversions:
 Cost = tuple[float, float]
 
 
+NO_DELTA = 0.1
+"""The delta from which on a guarantee to a person is none: it may give one person in ten away."""
+
+
 def _guarantee(cost: Cost) -> Guarantee | None:
-    return Guarantee(*cost) if cost[0] < math.inf and cost[1] < 1 else None
+    return Guarantee(*cost) if cost[0] < math.inf and cost[1] < NO_DELTA else None
 
 
 class _Silos(NamedTuple):
@@ -177,7 +181,7 @@ class _Silos(NamedTuple):
         return sum(sorted(self.epsilons)[-k:]), sum(sorted(self.deltas)[-k:])
 
     def row(self, cost: Cost, **of: int) -> PersonRow:
-        """A cost as a row; one without a finite epsilon, or whose delta reaches 1, is no guarantee."""
+        """A cost as a row; one without a finite epsilon, or of a delta of `NO_DELTA`, is no guarantee."""
         epsilon, delta = _guarantee(cost) or (None, None)
         return PersonRow(**of, epsilon=epsilon, delta=delta)
 

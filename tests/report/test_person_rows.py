@@ -1,5 +1,6 @@
 """What a guarantee is worth to a person: of several records, and in several silos."""
 
+import json
 import math
 from dataclasses import replace
 from itertools import combinations
@@ -62,13 +63,27 @@ def test_of_different_deltas_the_largest_counts() -> None:
     assert found.rows[0].delta == 1 / 50**2
 
 
-def test_sampled_plans_have_the_generic_rule_and_none_where_delta_is_1() -> None:
+def test_sampled_plans_have_the_generic_rule_and_none_where_delta_would_be_above_1() -> None:
     run = resolved(FOUR, {"algorithm.batch": POISSON})
     epsilon = preview(run)[0].epsilon_guaranteed
     two, *_, fifty = worth(run).rows
     assert two.epsilon == 2 * epsilon
     assert two.delta == pytest.approx(2 * math.exp(epsilon) * DELTA)
     assert (fifty.epsilon, fifty.delta) == (None, None)
+
+
+@pytest.mark.parametrize(("delta", "last"), [(1e-6, None), (1e-7, 10.0)])  # at delta 0.9, at 0.09
+def test_a_delta_that_covers_a_tenth_of_all_persons_or_more_is_no_guarantee(delta, last) -> None:
+    run = resolved(FOUR, {"algorithm.batch": POISSON}, epsilon=0.2, delta=delta)
+    shown = stated(run, preview(run))
+    *_, ten, fifty = json.loads(shown.json_text())["persons"]["rows"]
+    assert ten["delta"] < 1e-3
+    assert fifty["epsilon"] == (last and pytest.approx(last, rel=1e-2))
+    assert (fifty["delta"] is None) == (last is None)
+    (line,) = person_lines(shown.persons)
+    costs, deltas = line.split("; ")[0].split(" at delta ")
+    assert (costs.endswith(" / none"), "none" in deltas) == (last is None, False)
+    assert len(deltas.split(" / ")) == (3 if last is None else 4)
 
 
 @pytest.mark.parametrize("epsilon", [[1.0, 1.0, 1.0, 1.0], [0.5, 1.0, 2.0, 3.0]])
