@@ -119,8 +119,8 @@ def _add(
     first: bool,
 ) -> None:
     """Add the sum over rows of clip(term) to {parameter: (silos, size)}, which the first overwrites; `mask`
-    (silos, rows) is 0 for a row that adds nothing. `whole`: a term that is not finite makes its sum NaN, where
-    it else counts as zero.
+    (silos, rows) is 0 for a row that adds nothing. `whole`: a term that is not finite makes its sum NaN; it
+    else counts as zero.
     """
     norm = _square(found).sqrt()
     bad = ~norm.isfinite()
