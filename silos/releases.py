@@ -217,7 +217,7 @@ class RoundReleases:
             own = clip[rows] if isinstance(clip, Tensor) and clip.dim() == 2 else clip
             found = clipped_sum(problem, block, points, own)
             if total is None:
-                total = torch.empty(len(self._members), size, dtype=found.dtype)
+                total = torch.empty(len(self._members), found.shape[1], dtype=found.dtype)
             total[rows] = found
         assert total is not None
         return total
