@@ -451,6 +451,7 @@ class Case:
             alone = self.answer(Place(), number)
             assert bool(alone.isfinite().all())
             different += [where for where in places if not torch.equal(self.answer(where, number), alone)]
+        self._laid_out.clear()  # a case stays as long as all tests
         return different
 
 
