@@ -473,14 +473,13 @@ def _chunks_of(records: int | None) -> Iterator[None]:
     usual = silos.network.strategy
 
     def strategy(problem, dtype):
-        terms, _, *more = usual(problem, dtype)
-        return (terms, records, *more)
+        return usual(problem, dtype)[0], records
 
     with ExitStack() as stack:
         for what, value in (
             ("silos.network.strategy", strategy),
             ("silos.person_sums.NUMBERS", records),
-            ("fedsim.problems.network._ROWS", records),
+            ("fedsim.problems.network_pass.ROWS", records),
         ):
             stack.enter_context(patch(what, value))
         yield
