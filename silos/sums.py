@@ -159,7 +159,7 @@ def _shortened(coefficient: Tensor, bound: Tensor, mask: Tensor | None, seen: Se
     # The floor serves vectors so short that their norm underflows: with clip 0 nothing of them may stay.
     norm = length.clamp_min(torch.finfo(coefficient.dtype).tiny)
     factor: Tensor = (bound / norm).clamp_max(1.0)
-    return coefficient * factor.unsqueeze(-1)
+    return coefficient.mul_(factor.unsqueeze(-1))
 
 
 def padded_rows(rows: int, dtype: torch.dtype) -> int:

@@ -171,7 +171,7 @@ def each(function: Function, shape: tuple[int, ...], dtype: torch.dtype, *rows: 
 
 
 _MADE_UP = 8  # rows that a tile is tried with
-_LARGEST_TILE, _TILE_NUMBERS = 2048, 2**19
+_LARGEST_TILE, _TILE_NUMBERS = 8192, 2**19
 _RAISING = 32  # a row that raises is found by computing its whole tile again, twice for each row at worst
 
 

@@ -50,11 +50,10 @@ def holds(x: Tensor) -> bool:
     )
 
 
-def by_numpy(function: Callable[..., Any], *given: Tensor, **options: Any) -> Tensor:
+def by_numpy(function: Callable[..., Any], *given: Tensor) -> Tensor:
     """A function of NumPy's of contiguous tensors on the CPU; what is not finite is looked at later."""
     with np.errstate(all="ignore"):
-        found = function(*(each.detach().contiguous().numpy() for each in given), **options)
-        return torch.from_numpy(np.asarray(found))
+        return torch.from_numpy(np.asarray(function(*(each.detach().contiguous().numpy() for each in given))))
 
 
 def product(left: Tensor, right: Tensor) -> Tensor:
@@ -85,8 +84,7 @@ def scores(features: Tensor, w: Tensor, outputs: int) -> Tensor:
         found = product(features, columns)
         return found.squeeze(-1) if outputs == 1 else found
     rows = columns.transpose(-1, -2).unsqueeze(-3) if w.dim() > 1 else columns.T
-    found = torch.empty(outputs, *features.shape[:-1], dtype=torch.float64).movedim(0, -1)  # class by class
-    by_numpy(np.vecdot, features.unsqueeze(-2), rows, out=found.numpy())
+    found = sums(features.unsqueeze(-2), rows)
     return found.squeeze(-1) if outputs == 1 else found
 
 
@@ -143,7 +141,8 @@ def softmax(x: Tensor) -> Tensor:
     columns = x.movedim(-1, 0)
     if not holds(x):
         return columns.softmax(0).movedim(0, -1)
-    found = exp(columns - columns.amax(0)).movedim(0, -1)
+    columns = columns.contiguous()
+    found = exp(columns.sub(columns.amax(0))).movedim(0, -1)
     return found.div_(total(found).unsqueeze(-1))
 
 
