@@ -183,7 +183,7 @@ def _claims(setting: Setting, silo: int, adversaries: Iterable[str]) -> dict[str
 
 
 def _exact_findings(found: sensitivity.Found, unit: str) -> list[str]:
-    lines = []
+    lines = [found.repeated] if found.repeated else []
     if found.sensitivity > 1 + sensitivity.TOLERANCE:
         ratio = f"{found.sensitivity:.4g} times its sensitivity"
         lines.append(f"one {unit} moves an answer by {ratio} ({found.where['sensitivity']})")

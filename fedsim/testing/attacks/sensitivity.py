@@ -7,14 +7,16 @@ same batches in every world; asks of a round that follow from earlier answers ar
 largest movement over the sensitivity is reported. A ratio above 1 is proof of a fault; none above 1 is no
 proof of the opposite, since the search is finite.
 
-Which record is in which batch is seen from outside, on silos whose other records all count as zero.
+Beside the silo's own units, data sets are tried whose units lie at a kink (`kinks`). Which record is in which
+batch is seen from outside, on silos whose other records all count as zero.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import cycle
+from itertools import cycle, product
 from math import inf
 from typing import Literal
 
@@ -22,8 +24,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedsim.protocol.batch import WithReplacement
+from fedsim.protocol.batch import Fresh, Part, WithReplacement
 from fedsim.simulation.host import Answering
+from fedsim.testing.attacks import kinks
 from fedsim.testing.attacks.canaries import Data, replaced
 from fedsim.testing.attacks.cohorts import Heard, Tap, Tell
 from fedsim.testing.attacks.likelihood import single, term
@@ -32,6 +35,7 @@ from fedsim.testing.attacks.servers import Done
 from fedsim.testing.attacks.setting import Broadcast, Setting, beside
 
 _TOGETHER, _ROUNDS, _ENOUGH = 64, 64, 12
+_LOOKED_FOR = 256  # units of a silo at most that are looked for in disjoint batches
 
 
 @dataclass(frozen=True)
@@ -57,6 +61,23 @@ def find_drawn(setting: Setting, silo: int, kind: int, chosen: Attack, stream: s
             if len(best.draws) >= min(_ENOUGH, len(rounds)):
                 return best
     return best
+
+
+def repeated(setting: Setting, silo: int, chosen: Attack, stream: str) -> str:
+    """In words, a unit that is in two batches that may share none: fresh ones, or different parts."""
+    seen, places = defaultdict[int, set[Hashable]](set), setting.places(silo)[:_LOOKED_FOR]
+    for (k, kind), marker in product(enumerate(setting.kinds), (chosen.first, chosen.second)):
+        apart = {a: ask.batch for a, ask in enumerate(kind.asks) if isinstance(ask.batch, Fresh | Part)}
+        rounds = [r for r in kind.rounds if r in set(setting.rounds(silo))][:_ROUNDS]
+        for first in range(0, len(places) if apart else 0, _TOGETHER):
+            some = places[first : first + _TOGETHER]
+            for found in _draws(setting, silo, chosen.broadcasts[k], marker, stream, some, rounds):
+                for (r, counts), (a, batch) in product(found.draws.items(), apart.items()):
+                    seen[found.place] |= (
+                        {batch if isinstance(batch, Part) else (r, a)} if counts[a] else set()
+                    )
+    most = max(seen.values(), key=len, default=set())
+    return f"one {setting.unit.name} is in {len(most)} batches that share none" if len(most) > 1 else ""
 
 
 def _draws(
@@ -107,6 +128,7 @@ class Found:
     cross: float = 0.0  # movement of another silo's answer over that silo's sensitivity
     asked: int = 0  # how often the gate answered
     where: dict[str, str] = field(default_factory=dict)  # of each ratio, in words
+    repeated: str = ""  # `repeated`
 
     def add(self, kind: Literal["sensitivity", "cross"], ratio: float, where: str) -> None:
         """Another movement."""
@@ -130,9 +152,13 @@ Reply = list[Heard] | Exception  # a cohort's answers in a round, or the error t
 def search(
     setting: Setting, silo: int, chosen: Attack, points: int, records: int, done: Done = lambda _: None
 ) -> Found:
-    """Replace one record of a silo by the first `records` candidates, at the first `points` of each kind."""
-    found = Found()
+    """Replace one record of a silo by the first `records` candidates, at the first `points` of each kind; and
+    ask about half as often at kinks.
+    """
+    found = Found(repeated=repeated(setting, silo, chosen, f"{_STREAM}/{silo}"))
     for kind in range(len(setting.kinds)):
+        for ratio, where in kinks.search(setting, silo, setting.kinds[kind], chosen, points * records // 2):
+            found.add("sensitivity", ratio, where)
         drawn = find_drawn(setting, silo, kind, chosen, f"{_STREAM}/{silo}")
         if not drawn.draws:
             continue

@@ -1,0 +1,124 @@
+"""Kernels that round a row by its place: a last bit by address, or among the last rows.
+
+How a processor's libraries round is its own affair, so bits are moved here where those of some processors
+were seen to move: MKL's products by whether a row begins at 16 bytes, OpenBLAS's matrix-vector product in the
+rows that four do not divide, torch's sigmoid and softplus in the last numbers, a chunk of records by address.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.func import vmap
+from torch.nn import functional
+
+from fedsim.problems import network_layers
+
+_UP, _DOWN = 1 + 2.0**-52, 1 - 2.0**-52
+_SIGMOID, _SOFTPLUS = torch.Tensor.sigmoid, functional.softplus
+
+
+def _by_address(x: Tensor) -> Tensor:
+    """Rows (rows, features), every other number a bit larger where the row does not begin at 16 bytes."""
+    shifted = (x.data_ptr() // 8 + torch.arange(len(x)) * x.stride(0)) % 2 == 1
+    return torch.where(shifted[:, None] & (torch.arange(x.shape[1]) % 2 == 0), x * _UP, x)
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Torch's, by address."""
+    return functional.linear(_by_address(x), weight, bias)
+
+
+def scores(features: Tensor, w: Tensor, outputs: int = 1) -> Tensor:
+    """x W by BLAS; of one output the rows that are left over by four are rounded otherwise."""
+    weights = w.reshape(*w.shape[:-1], features.shape[-1], outputs)
+    found = torch.from_numpy(np.matmul(features.numpy(), weights.numpy()))
+    if outputs > 1:
+        return found
+    if rest := found.shape[-2] % 4:
+        found[..., -rest:, :] *= _UP
+    return found.squeeze(-1)
+
+
+def _block_scores(block: Any, problem: Any, point: Tensor, keep: bool = False) -> Tensor:
+    return scores(block.features, point, problem.num_outputs)
+
+
+def _last_numbers(function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    def rounded(x: Tensor, *given: Any) -> Tensor:
+        found = function(x, *given).contiguous()
+        if rest := x.numel() % 16:
+            found.view(-1)[-rest:] *= _DOWN
+        return found
+
+    return rounded
+
+
+def each(
+    function: Callable[..., Tensor], shape: tuple[int, ...], dtype: torch.dtype, *rows: Tensor, **_: Any
+) -> Tensor:
+    """All rows at once, by address; where one raises, all of them in copies, another in its place."""
+
+    def mapped(*some: Tensor) -> Tensor:
+        found: Tensor = vmap(lambda *row: function(*row).to(dtype))(_by_address(some[0]), *some[1:])
+        return found
+
+    count = len(rows[0])
+    good, parts = torch.ones(count, dtype=torch.bool), [(0, count)]
+    while parts:
+        first, last = parts.pop()
+        try:
+            found = mapped(*(row[first:last] for row in rows))
+        except Exception:
+            middle = (first + last) // 2
+            good[first:last] = last - first > 1
+            parts += [(first, middle), (middle, last)] if last - first > 1 else []
+        else:
+            if last - first == count:
+                return found.clone()
+    if not bool(good.any()):
+        return torch.full((count, *shape), torch.nan, dtype=dtype)
+    chosen = torch.where(good, torch.arange(count), good.long().argmax())
+    found = mapped(*(row[chosen] for row in rows)).clone()
+    found[~good] = torch.nan
+    return found
+
+
+_KERNELS: dict[str, dict[str, Any]] = {
+    "linear": {"silos.layers.linear": linear, "fedsim.problems.exact.linear": linear},
+    "scores": {"silos.sums.Block.scores": _block_scores, "fedsim.problems.exact.scores": scores},
+    "elementwise": {
+        "torch.Tensor.sigmoid": _last_numbers(_SIGMOID),
+        "fedsim.problems.exact.sigmoid": _last_numbers(_SIGMOID),
+        "fedsim.problems.exact.softplus": _last_numbers(_SOFTPLUS),
+    },
+    "each": {"silos.network.each": each},
+}
+
+
+def put_back(monkeypatch: pytest.MonkeyPatch, kernel: str) -> None:
+    """The old kernel in every place that there is for it."""
+    for target, old in _KERNELS[kernel].items():
+        owner, name = _owner(target)
+        if hasattr(owner, name):
+            monkeypatch.setattr(owner, name, old)
+    if kernel == "linear":
+        monkeypatch.setitem(
+            network_layers._APPLY, nn.Linear, lambda x, own, _: linear(x, own["weight"], own.get("bias"))
+        )
+
+
+def _owner(target: str) -> tuple[Any, str]:
+    """The module or class that a dotted name is in, None if there is none; and its last part."""
+    owner, name = target.rsplit(".", 1)
+    try:
+        return import_module(owner), name
+    except ModuleNotFoundError:
+        outer, inner = owner.rsplit(".", 1)
+        return getattr(import_module(outer), inner, None), name
