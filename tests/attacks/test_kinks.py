@@ -28,6 +28,7 @@ SETTINGS = {  # kernel, problem, unit, statistic
     "persons who are added": ("linear", MLP, Person(relation="add_remove"), None),
     "a record that raises": ("each", RAISING, "record", None),
     **{name: ("elementwise", "logistic_regression", Person(), name) for name in ("score_histogram", "joint")},
+    "mistakes": ("scores", "logistic_regression", Person(), "mistakes"),
     "longer": ("elementwise", "logistic_regression", Person(), "longer"),
     "absolute error": ("scores", "absolute_error", Person(), None),
     "hinge loss": ("scores", "hinge_loss", Person(), None),

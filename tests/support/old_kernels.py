@@ -36,18 +36,21 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 def scores(features: Tensor, w: Tensor, outputs: int = 1) -> Tensor:
-    """x W by BLAS; of one output the rows that are left over by four are rounded otherwise."""
+    """x W by BLAS; of one output, the rows that are left over by four have other last bits."""
     weights = w.reshape(*w.shape[:-1], features.shape[-1], outputs)
+    if outputs == 1 and (rest := features.shape[-2] % 4):
+        features = features.clone()
+        features[..., -rest:, ::2] *= _UP
     found = torch.from_numpy(np.matmul(features.numpy(), weights.numpy()))
-    if outputs > 1:
-        return found
-    if rest := found.shape[-2] % 4:
-        found[..., -rest:, :] *= _UP
-    return found.squeeze(-1)
+    return found.squeeze(-1) if outputs == 1 else found
 
 
 def _block_scores(block: Any, problem: Any, point: Tensor, keep: bool = False) -> Tensor:
     return scores(block.features, point, problem.num_outputs)
+
+
+def _record_scores(problem: Any, features: Tensor, w: Tensor, alone: bool = False) -> Tensor:
+    return scores(features, w, problem.num_outputs)
 
 
 def _last_numbers(function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
@@ -92,7 +95,11 @@ def each(
 
 _KERNELS: dict[str, dict[str, Any]] = {
     "linear": {"silos.layers.linear": linear, "fedsim.problems.exact.linear": linear},
-    "scores": {"silos.sums.Block.scores": _block_scores, "fedsim.problems.exact.scores": scores},
+    "scores": {
+        "silos.sums.Block.scores": _block_scores,
+        "silos.terms.scores_of_records": _record_scores,
+        "fedsim.problems.exact.scores": scores,
+    },
     "elementwise": {
         "torch.Tensor.sigmoid": _last_numbers(_SIGMOID),
         "fedsim.problems.exact.sigmoid": _last_numbers(_SIGMOID),
