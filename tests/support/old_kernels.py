@@ -8,20 +8,18 @@ rows that four do not divide, torch's sigmoid and softplus in the last numbers, 
 from __future__ import annotations
 
 from collections.abc import Callable
-from importlib import import_module
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.func import vmap
 from torch.nn import functional
 
-from fedsim.problems import network_layers
+from fedsim.problems.network_pass import Matrix
 
 _UP, _DOWN = 1 + 2.0**-52, 1 - 2.0**-52
-_SIGMOID, _SOFTPLUS = torch.Tensor.sigmoid, functional.softplus
 
 
 def _by_address(x: Tensor) -> Tensor:
@@ -45,12 +43,12 @@ def scores(features: Tensor, w: Tensor, outputs: int = 1) -> Tensor:
     return found.squeeze(-1) if outputs == 1 else found
 
 
-def _block_scores(block: Any, problem: Any, point: Tensor, keep: bool = False) -> Tensor:
-    return scores(block.features, point, problem.num_outputs)
+def _outputs(matrix: Matrix, x: Tensor, inputs: Tensor) -> Tensor:
+    return linear(inputs, matrix._weight, matrix.bias)
 
 
-def _record_scores(problem: Any, features: Tensor, w: Tensor, alone: bool = False) -> Tensor:
-    return scores(features, w, problem.num_outputs)
+def _unrounded(matrix: Matrix, x: Tensor, own: bool = False) -> Tensor:
+    return x
 
 
 def _last_numbers(function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
@@ -94,38 +92,20 @@ def each(
 
 
 _KERNELS: dict[str, dict[str, Any]] = {
-    "linear": {"silos.layers.linear": linear, "fedsim.problems.exact.linear": linear},
-    "scores": {
-        "silos.sums.Block.scores": _block_scores,
-        "silos.terms.scores_of_records": _record_scores,
-        "fedsim.problems.exact.scores": scores,
+    "linear": {
+        "fedsim.problems.network_pass.Matrix.outputs": _outputs,
+        "fedsim.problems.network_pass.Matrix.rounded": _unrounded,
     },
+    "scores": {"fedsim.problems.exact.scores": scores},
     "elementwise": {
-        "torch.Tensor.sigmoid": _last_numbers(_SIGMOID),
-        "fedsim.problems.exact.sigmoid": _last_numbers(_SIGMOID),
-        "fedsim.problems.exact.softplus": _last_numbers(_SOFTPLUS),
+        "fedsim.problems.exact.sigmoid": _last_numbers(torch.sigmoid),
+        "fedsim.problems.exact.softplus": _last_numbers(functional.softplus),
     },
     "each": {"silos.network.each": each},
 }
 
 
 def put_back(monkeypatch: pytest.MonkeyPatch, kernel: str) -> None:
-    """The old kernel in every place that there is for it."""
+    """The old kernel in place of the exact one; of networks, linear layers'."""
     for target, old in _KERNELS[kernel].items():
-        owner, name = _owner(target)
-        if hasattr(owner, name):
-            monkeypatch.setattr(owner, name, old)
-    if kernel == "linear":
-        monkeypatch.setitem(
-            network_layers._APPLY, nn.Linear, lambda x, own, _: linear(x, own["weight"], own.get("bias"))
-        )
-
-
-def _owner(target: str) -> tuple[Any, str]:
-    """The module or class that a dotted name is in, None if there is none; and its last part."""
-    owner, name = target.rsplit(".", 1)
-    try:
-        return import_module(owner), name
-    except ModuleNotFoundError:
-        outer, inner = owner.rsplit(".", 1)
-        return getattr(import_module(outer), inner, None), name
+        monkeypatch.setattr(target, old)
