@@ -213,9 +213,9 @@ def _gradient(problem: NeuralNetwork, dtype: torch.dtype, points: Sequence[Tenso
 
 
 def falls_back(problem: NeuralNetwork, dtype: torch.dtype) -> bool:
-    """Whether gradients of a graph are taken one record at a time, since places in a tile would differ."""
+    """Whether gradients of a graph are taken one record at a time: it is large, or places in a tile differ."""
     form = problem.form(dtype)
-    return isinstance(form, Graph) and tile(problem, dtype) < _largest(problem, form)
+    return isinstance(form, Graph) and tile(problem, dtype) == 1
 
 
 def _numbers(problem: NeuralNetwork, form: Graph) -> int:

@@ -97,4 +97,4 @@ def one_at_a_time(problem: Problem, dtype: torch.dtype) -> tuple[str, ...]:
 
     if not falls_back(problem, dtype):
         return ()
-    return ("records are computed one at a time: several at once would be rounded by their places",)
+    return ("records are computed one at a time: together they are too large, or are rounded by place",)

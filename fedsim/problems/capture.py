@@ -171,7 +171,8 @@ def each(function: Function, shape: tuple[int, ...], dtype: torch.dtype, *rows: 
 
 
 _MADE_UP = 8  # rows that a tile is tried with
-_LARGEST_TILE, _TILE_NUMBERS = 8192, 2**19
+_LEAST_TILE, _LARGEST_TILE = 16, 8192
+_TILE_NUMBERS, _MOST_NUMBERS = 2**19, 2**24  # that a tile holds: of many rows, and of the fewest
 _RAISING = 32  # a row that raises is found by computing its whole tile again, twice for each row at worst
 
 
@@ -182,9 +183,16 @@ def made_up(*shapes: tuple[int, ...], dtype: torch.dtype) -> list[Tensor]:
 
 
 def largest_tile(numbers: int, raises: bool) -> int:
-    """A power of two of rows that hold so many numbers each, and may make a program raise."""
-    most = _RAISING if raises else _LARGEST_TILE
-    return 1 << (min(most, max(1, _TILE_NUMBERS // max(1, numbers))).bit_length() - 1)
+    """How many rows that hold so many numbers each, and may make a program raise, are computed at a time: a
+    power of two from 16 on, or one.
+
+    torch treats 16 numbers at a time, and those left over otherwise. In tiles of fewer rows they would be the
+    last row's, and made-up rows need not show it, of which a function may make nothing.
+    """
+    fit = min(_RAISING if raises else _LARGEST_TILE, _TILE_NUMBERS // max(1, numbers))
+    if fit >= _LEAST_TILE:
+        return 1 << (fit.bit_length() - 1)
+    return _LEAST_TILE if _LEAST_TILE * numbers <= _MOST_NUMBERS else 1
 
 
 def tile_of(function: Function, *rows: Tensor, tile: int) -> int:

@@ -15,7 +15,7 @@ from support.refusals import refused
 from torch import nn
 
 from fedsim.common.errors import InputError
-from fedsim.problems.capture import each
+from fedsim.problems.capture import each, largest_tile
 from fedsim.problems.glm import LogisticRegression
 from fedsim.problems.kinds import Problem, check
 from fedsim.problems.network import NeuralNetwork
@@ -202,6 +202,13 @@ def test_each_gives_nan_where_the_function_raises_and_the_same_bits_elsewhere():
     assert each(look_up, (), torch.float64, rows[[2, 4]], tile=4).isnan().all()
     kept = torch.ones(3)
     assert each(lambda row: row, (), torch.float32, kept, tile=4).data_ptr() != kept.data_ptr()
+
+
+def test_fewer_rows_than_a_vector_has_numbers_are_computed_one_by_one():
+    """Made-up rows would not show it: what a program makes of them may be the same at every place."""
+    sizes = {2**20: 16, 2**20 + 1: 1, 2**15: 16, 2**14: 32, 1: 8192}
+    assert {numbers: largest_tile(numbers, raises=False) for numbers in sizes} == sizes
+    assert [largest_tile(numbers, raises=True) for numbers in (1, 2**15, 2**20 + 1)] == [32, 16, 1]
 
 
 @pytest.mark.parametrize("error", [RecursionError, MemoryError])
