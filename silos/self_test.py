@@ -74,8 +74,7 @@ def check_problem(problem: Problem, dtype: torch.dtype) -> None:
         return
     made = torch.Generator().manual_seed(0)
     record = torch.rand(problem.num_features, dtype=dtype, generator=made)
-    point = problem.start(0).to(dtype)
-    point = point + 0.1 * torch.randn(len(point), dtype=dtype, generator=made)
+    point = 0.1 * torch.randn(problem.dimension, dtype=dtype, generator=made)
     found = set()
     for count in (1, 2, 3, 7):
         for place in {0, count - 1}:

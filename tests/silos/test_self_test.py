@@ -9,6 +9,7 @@ import torch
 
 from fedsim.common.errors import Refused
 from fedsim.problems import exact
+from fedsim.problems.given import described, given
 from fedsim.problems.glm import LogisticRegression, SoftmaxRegression
 from fedsim.problems.network import NeuralNetwork
 from fedsim.problems.network_models import Imported, Lenet, Mlp
@@ -40,6 +41,10 @@ def test_this_machine_passes():
     for problem in PROBLEMS.values():
         check_problem(problem, torch.float64)
         assert not one_at_a_time(problem, torch.float64)
+
+
+def test_a_network_that_another_process_captured_passes():
+    check_problem(given(*described(PROBLEMS["graph"], torch.float64), torch.float64), torch.float64)
 
 
 @pytest.mark.parametrize("name", ["tanh", "e^x", "log", "log1p"])
