@@ -213,5 +213,6 @@ def of_norm(values: Floats, norm: float) -> Floats:
     """
     largest = np.abs(values).max(axis=1, keepdims=True)  # first, since a square may overflow
     shrunk = values / np.where(largest > 0, largest, 1.0)
-    length = np.linalg.norm(shrunk, axis=1, keepdims=True)
+    rows = np.ascontiguousarray(shrunk)  # else a row's sum depends on how many there are
+    length = np.sqrt(np.vecdot(rows, rows))[:, None]
     return shrunk * (norm / np.where(length > 0, length, 1.0))

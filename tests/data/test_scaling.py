@@ -80,6 +80,14 @@ def test_records_of_one_norm_are_a_function_of_each_alone(options) -> None:
     assert (after[:, -1] == 1).all()
 
 
+def test_a_norm_has_the_same_bits_in_either_order_of_memory_and_at_any_count() -> None:
+    values = np.random.default_rng(0).standard_normal((33, 13))
+    alone = np.vstack([of_norm(row[None], 3.0) for row in values])
+    for count in (2, 33):
+        np.testing.assert_array_equal(of_norm(np.asfortranarray(values[:count]), 3.0), alone[:count])
+    np.testing.assert_array_equal(of_norm(np.asfortranarray(values)[32:], 3.0), alone[32:])
+
+
 def test_a_record_of_any_size_gets_the_norm_and_does_not_touch_others() -> None:
     values = np.array([[0.0, 0.0], [3.0, 4.0], [1e308, 1e308], [5e-324, 0.0]])
     found = of_norm(values, 5.0)
