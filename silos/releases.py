@@ -81,7 +81,7 @@ class Releases:
         longest = inf if isinstance(self.problem, NeuralNetwork) else self.records.longest
         costed = query.shape.statistic == COSTED_GRADIENT.name
         reach = Cells.of(query.shape.options).reach(query.points[1]) if costed else inf
-        clip = float(torch.as_tensor(query.clip).max())
+        clip = float(torch.as_tensor(query.clip, dtype=torch.float64).max())
         return distance(query.shape, reach, clip, longest, self.problem.num_outputs)
 
     def round(self, members: list[int], round_index: int) -> RoundReleases:
