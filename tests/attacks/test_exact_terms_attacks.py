@@ -4,7 +4,9 @@ A constructed case gives a problem, queries at hostile points, and worlds that d
 """
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
+from itertools import product
 
 import numpy as np
 import pytest
@@ -27,6 +29,7 @@ from fedsim.problems.network import NeuralNetwork
 from fedsim.problems.network_models import Imported, Lenet, Mlp, PairedMlp
 from fedsim.protocol.batch import FULL, Poisson, Subsample
 from fedsim.protocol.contract import Query
+from fedsim.protocol.statistics import GRADIENTS
 from fedsim.protocol.unit import RECORD, Person
 from fedsim.simulation.side_by_side import SideBySide
 from silos.network import layerwise
@@ -515,16 +518,19 @@ def one_thread():
 
 
 def largest(name, n=65, seeds=(0,), units=UNITS, batch=FULL, most=None):
+    """The furthest that a silo's sum moves over its price, and that another silo's does. From a batch that
+    is no full one gradients alone; and not by a unit more or less, which draws other batches.
+    """
     found, other = 0.0, 0.0
-    for seed in seeds:
-        for unit in units:
-            b = Build(n, seed)
-            problem, queries, x, y = CASES[name](b)
-            for front in fronts(b, x, y, unit):
-                made = worlds(x, y, front)
-                for query in queries[:most]:
-                    share, beside = moved(problem, made, unit, query, batch, _others(b, x, y))
-                    found, other = max(found, share), max(other, beside)
+    for seed, unit in product(seeds, units):
+        b = Build(n, seed)
+        problem, queries, x, y = CASES[name](b)
+        if batch != FULL:
+            queries = [replace(each, batch=batch) for each in queries if each.statistic in GRADIENTS]
+        for front, query in product(fronts(b, x, y, unit), queries[:most]):
+            if batch == FULL or not getattr(unit, "one_sided", False):
+                share, beside = moved(problem, worlds(x, y, front), unit, query, batch, _others(b, x, y))
+                found, other = max(found, share), max(other, beside)
     return found, other
 
 
@@ -543,7 +549,7 @@ def test_a_unit_moves_an_answer_by_its_price_and_other_silos_by_nothing(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("batch", [FULL, Poisson(0.5), Subsample(0.5)], ids=lambda batch: batch.sampler)
+@pytest.mark.parametrize("batch", [FULL, Poisson(0.5), Subsample(0.9)], ids=lambda batch: batch.sampler)
 @pytest.mark.parametrize("name", CASES)
 def test_no_construction_moves_it_further(name, batch):
     share, other = largest(name, seeds=range(3), batch=batch)
