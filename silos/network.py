@@ -213,7 +213,7 @@ def _gradient(problem: NeuralNetwork, dtype: torch.dtype, points: Sequence[Tenso
 
 
 def falls_back(problem: NeuralNetwork, dtype: torch.dtype) -> bool:
-    """Whether gradients of a graph are taken one record at a time: it is large, or places in a tile differ."""
+    """Whether a graph takes one record at a time: it is large, or places in a tile differ."""
     form = problem.form(dtype)
     return isinstance(form, Graph) and tile(problem, dtype) == 1
 
