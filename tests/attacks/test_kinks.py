@@ -96,7 +96,9 @@ def test_a_kernel_that_rounds_by_place_is_found_at_a_kink(monkeypatch, name):
 SOUND = [(MLP, "record"), (MLP, Person()), ("hinge_loss", Person()), ("absolute_error", Person())]
 
 
-@pytest.mark.parametrize(("problem", "unit"), SOUND, ids=["network", "persons of one", "hinge loss", "absolute error"])
+@pytest.mark.parametrize(
+    ("problem", "unit"), SOUND, ids=["network", "persons of one", "hinge loss", "absolute error"]
+)
 def test_terms_of_their_own_units_are_not_flagged_at_a_kink(problem, unit):
     assert broken_at(problem, unit, answers=300) is None
 
