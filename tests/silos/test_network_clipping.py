@@ -133,6 +133,19 @@ def test_without_clipping_the_sum_is_that_of_gradients(name):
     torch.testing.assert_close(sums(problem, data, points, None), expected, rtol=1e-6, atol=atol)
 
 
+@pytest.mark.parametrize("name", ["mlp", "pairs", "cnn", "embedding and layer norm"])
+@pytest.mark.parametrize("gap", [1e-1, 1e-3])
+def test_a_difference_of_two_points_has_float32s_precision(name, gap):
+    """Of what is left of two gradients at points that are near: as much as float32 would keep of it."""
+    problem = NETWORKS[name]
+    data, (point,) = silos_for(problem, [20]), points_of(problem, 1)
+    way = torch.randn(len(point), generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    points = [point + gap * way / way.norm(), point]
+    expected = terms_by_loop(problem, data[0], points).sum(0)
+    error = (sums(problem, data, points, None)[0] - expected).norm() / expected.norm()
+    assert float(error) < 5e-6 / gap
+
+
 @every_network
 @every_statistic
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
