@@ -12,7 +12,7 @@ LOADED = {
     "fedsim.algorithms": "quantile_clip registry section",
     "fedsim.data": "dataset prepare source transform",
     "fedsim.privacy": "calibrate cost discrete_noise gaussian grid mechanism rounding silo_gaussian",
-    "fedsim.problems": "answerable composite fairness glm kinds network network_models section",
+    "fedsim.problems": "answerable composite exact fairness glm kinds network network_models section",
     "fedsim.protocol": "batch blame contract copies dryrun groups limits passes plan statistics unit",
     "fedsim.wire": "connections daemon dial frames health logs messages service",
 }
