@@ -173,6 +173,8 @@ class _ArraysSource(Matrix):
         if data.silo is not None:
             self.silo_column = SILO
             self.columns += (SILO,)
+            names, self._silos = np.unique(data.silo, return_inverse=True)
+            self.silos = tuple(map(str, names))
         if data.person is not None:
             self.person_column = PERSON
         self._groups = data.labels()
@@ -185,22 +187,13 @@ class _ArraysSource(Matrix):
         return self._data.features
 
     def other(self, column: str) -> Target:
-        return self._data.target if column == TARGET else self._silos.codes
-
-    def labels(self, column: str, field: str) -> Labels:
-        return self._silos if column == SILO else super().labels(column, field)
+        return self._data.target if column == TARGET else self._silos
 
     def ids(self) -> list[str] | None:
         return None if self._data.person is None else self._data.person.tolist()
 
     def design(self, rows: Ints) -> Design:
         return replace(super().design(rows), groups=self._groups and self._groups[rows])
-
-    @property
-    def _silos(self) -> Labels:
-        assert self._data.silo is not None
-        names, codes = np.unique(self._data.silo, return_inverse=True)
-        return Labels(codes.astype(np.int64), tuple(map(str, names)))
 
 
 def _features(given: ArrayLike) -> Floats:

@@ -234,8 +234,5 @@ def features_of(columns: Mapping[str, Input], cells: Mapping[str, Cells]) -> Flo
 def _block(cells: Cells, column: Input) -> Floats:
     """A column's features, (n, width)."""
     if isinstance(column, CategoryColumn):
-        codes = cells.codes(column)
-        block = np.zeros((len(codes), column.width))
-        block[np.arange(len(codes)), codes] = 1.0
-        return block
+        return np.eye(column.width)[cells.codes(column)]
     return cells.numbers(column)[:, None]  # type: ignore[arg-type]  # uses only its fill

@@ -15,7 +15,7 @@ from pydantic import Discriminator, Field, Tag
 from fedsim.common.errors import InputError, suggest
 from fedsim.common.files import data_folder
 from fedsim.common.section import Section
-from fedsim.data.column_values import Cells, features_of
+from fedsim.data.column_values import Cells, features_of, is_number
 from fedsim.data.dataset import Dataset, Download
 from fedsim.data.schema import (
     SCHEMA,
@@ -313,8 +313,5 @@ def _labels(texts: Sequence[str | None]) -> Labels:
 
 def _numbers(texts: Sequence[str]) -> Floats | None:
     """The texts as numbers, if all of them are."""
-    try:
-        numbers = np.array([float(text) for text in texts])
-    except ValueError:
-        return None
+    numbers = np.array([float(text) if is_number(text) else np.nan for text in texts])
     return numbers if np.isfinite(numbers).all() else None

@@ -15,6 +15,7 @@ import numpy as np
 
 from fedsim.common.errors import InputError
 from fedsim.common.serialise import to_yaml
+from fedsim.data.column_values import is_number
 from fedsim.data.inspection import Survey, no_feature, no_silo, no_target, surveyed
 from fedsim.data.schema import Reading
 from fedsim.data.source import Floats
@@ -80,7 +81,8 @@ def _entry(column: Survey) -> tuple[Entry, str | None]:
 
 
 def _category(column: Survey) -> Entry:
-    found = sorted(column.counts, key=_by_number)
+    # '2' before '10', numbers before words
+    found = sorted(column.counts, key=lambda text: (float(text) if is_number(text) else math.inf, text))
     if not column.missing:
         return {"kind": "category", "categories": found}
     return {"kind": "category", "categories": list(dict.fromkeys([*found, MISSING])), "fill": MISSING}
@@ -193,14 +195,6 @@ def _line(name: str, entry: Entry, remark: str | None) -> str:
     first, *rest = text.strip()[1:-1].splitlines()  # without the braces of the outer mapping
     comment = [f"# {name!r}: {remark}"] if remark else []
     return "".join(f"{line}\n" for line in [*comment, first, *(f"  {line.strip()}" for line in rest)])
-
-
-def _by_number(text: str) -> tuple[float, str]:
-    """'2' before '10', numbers before words."""
-    try:
-        return float(text), text
-    except ValueError:
-        return float("inf"), text
 
 
 def problem_of(target: Survey) -> str:

@@ -32,7 +32,8 @@ from fedsim.common.files import HOW, data_folder
 from fedsim.common.seeds import generator
 from fedsim.data.dataset import Dataset, Download
 from fedsim.data.fetch import MOST
-from fedsim.data.source import Design, Floats, Ints, Labels, Matrix, Ranges
+from fedsim.data.source import Design, Floats, Ints, Matrix, Ranges
+from fedsim.data.transform import COLOURS
 
 FIELD = "scenario.data"
 BRIGHTEST = 255.0
@@ -181,7 +182,7 @@ class _MnistSource(ImageSource):
         self.columns = (*MNIST_PIXELS, "digit", "parity")
         if data.draw == "published":
             self.columns += (PAIR,)
-            self.silo_column = PAIR
+            self.silo_column, self.silos = PAIR, tuple(f"{a}+{b}" for a, b in PAIRS)
         self._images, self._labels = data.files.values()
 
     @cached_property
@@ -228,11 +229,6 @@ class _MnistSource(ImageSource):
         digits = self._digits[self._drawn[0]]
         return digits % 2 if column == "parity" else digits
 
-    def labels(self, column: str, field: str) -> Labels:
-        if column == PAIR:
-            return Labels(self._drawn[1], tuple(f"{a}+{b}" for a, b in PAIRS))
-        return super().labels(column, field)
-
 
 Bytes = NDArray[np.uint8]
 _IDX_BYTES = 8  # the format's code for numbers of one byte
@@ -270,10 +266,7 @@ def _read(path: Path, axes: int, field: str, changed: int, size: int) -> Bytes:
 
 
 CIFAR_PIXELS = tuple(
-    f"{colour}_{row}_{column}"
-    for colour in ("red", "green", "blue")
-    for row in range(32)
-    for column in range(32)
+    f"{colour}_{row}_{column}" for colour in COLOURS for row in range(32) for column in range(32)
 )
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 CIFAR_POOL = 1000  # images of a class in the published draw: a fifth of the training part's

@@ -19,7 +19,7 @@ from pydantic import Field
 from fedsim.common.seeds import generator
 from fedsim.data.dataset import Dataset
 from fedsim.data.partition import silo_names
-from fedsim.data.source import Floats, Labels, Matrix, Ranges, Target
+from fedsim.data.source import Floats, Matrix, Ranges, Target
 
 SCHOOLS = 139
 SHARES = ("free_meals", "first_band")
@@ -47,7 +47,7 @@ class _SchoolsSource(Matrix):
     target, silo_column, num_classes = "score", "school", 0
     names = (*SHARES, *(f"{name}={level}" for name, count in CATEGORIES.items() for level in range(count)))
     columns = (*names, target, silo_column)
-    num_features = len(names)
+    num_features, silos = len(names), silo_names(SCHOOLS)
     ranges = Ranges(np.zeros(27), np.ones(27), np.zeros(27, dtype=bool), numeric=np.arange(27) < len(SHARES))
 
     def __init__(self, data: Schools) -> None:
@@ -73,7 +73,3 @@ class _SchoolsSource(Matrix):
         w, b = rng.normal(0, 0.07, 27), rng.normal(0, self._data.own, (SCHOOLS, 27))
         scores = 0.3 + (self.features * (w + b[self._schools])).sum(axis=1)
         return np.asarray(np.clip(scores + rng.normal(0, 0.14, self.num_rows), 0, 1))
-
-    def labels(self, column: str, field: str) -> Labels:
-        named = Labels(self._schools, silo_names(SCHOOLS))
-        return named if column == self.silo_column else super().labels(column, field)

@@ -152,6 +152,7 @@ class Matrix(Source):
 
     names: tuple[str, ...]  # of the features, in the order of the matrix's columns
     ranges: Ranges  # declared
+    silos: tuple[str, ...] = ()  # names of the silos, whose numbers `silo_column` holds
 
     @property
     @abstractmethod
@@ -180,9 +181,9 @@ class Matrix(Source):
         return self.other(column).astype(np.float64)
 
     def labels(self, column: str, field: str) -> Labels:
-        """The target's classes; another column's whole numbers."""
-        if column == self.target and self.num_classes:
-            return Labels(self.other(column).astype(np.int64), self.classes)
+        """The target's classes and the silos' names; another column's whole numbers."""
+        if names := {self.silo_column: self.silos, self.target: self.classes}.get(column):
+            return Labels(self.other(column).astype(np.int64), names)
         return whole_numbers(self.keys(column, field), column, field)
 
     def design(self, rows: Ints) -> Design:

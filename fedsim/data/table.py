@@ -112,10 +112,8 @@ class FileTable(_Named):
         """
         assert self.csv is not None
         if line := self.csv.broken():
-            hint = (
-                "a cell goes on in the next line, as after a quote that nothing closes; mend it, or if cells"
-            )
-            hint = f"line {line}: {hint} may hold line breaks say `multiline: true`"
+            hint = f"line {line}: a cell goes on in the next line, as after a quote that nothing closes; "
+            hint += "mend it, or if cells may hold line breaks say `multiline: true`"
             raise InputError(self.field, str(self.path), hint)
         return self.csv
 

@@ -22,7 +22,7 @@ from pydantic import Field
 from fedsim.common.seeds import generator
 from fedsim.data.dataset import Dataset
 from fedsim.data.partition import silo_names
-from fedsim.data.source import Floats, Ints, Labels, Matrix, Ranges
+from fedsim.data.source import Floats, Ints, Matrix, Ranges
 
 TAIL, MOST, FEATURES = 1.2, 200, 10
 MEAN_LOG = 0.61  # E log s
@@ -58,7 +58,7 @@ class _VisitsSource(Matrix):
     ranges = Ranges.linear(-np.ones(FEATURES), np.ones(FEATURES))
 
     def __init__(self, data: Visits) -> None:
-        self._data = data
+        self._data, self.silos = data, silo_names(data.num_silos)
         self._num_persons = data.num_silos * data.persons_per_silo
         uniform = 1 - generator("stays contributions", data.seed).random(self._num_persons)
         self._visits = np.minimum(uniform ** (-1 / TAIL), MOST).astype(np.int64)
@@ -87,12 +87,6 @@ class _VisitsSource(Matrix):
         w, v = rng.choice([-1.0, 1.0], (2, FEATURES)) / np.sqrt(FEATURES)
         effect = EFFECT * rng.normal(size=self._num_persons)
         more = self._data.by_contribution * (np.log(self._visits) - MEAN_LOG)
-        odds = (
-            self.features @ (STRENGTH * w) + effect[self._persons] + more[self._persons] * (self.features @ v)
-        )
+        x, whose = self.features, self._persons
+        odds = x @ (STRENGTH * w) + effect[whose] + more[whose] * (x @ v)
         return np.asarray(rng.logistic(size=len(odds)) < odds, dtype=np.int64)
-
-    def labels(self, column: str, field: str) -> Labels:
-        if column != self.silo_column:
-            return super().labels(column, field)
-        return Labels(self.other(column), silo_names(self._data.num_silos))
