@@ -212,9 +212,7 @@ class RemoteSilos:
         taken, wrong = self._once(frames, closed, self._deadline)
         return taken, {name: error.reason for name, error in wrong.items()}
 
-    def _sealed(
-        self, name: str, message: Message, arrays: Mapping[str, Tensor] = MappingProxyType({})
-    ) -> bytes:
+    def _sealed(self, name: str, message: Message, arrays: Mapping[str, Tensor] = NO_ARRAYS) -> bytes:
         return sealed(message.model_copy(update={"head": self.heads.get(name, "")}).body(arrays))
 
     def _greeting(self, name: str, data: bytes) -> Greeting:

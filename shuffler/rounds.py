@@ -25,12 +25,7 @@ from fedsim.wire.messages import Mark
 from shuffler.keys import Keys
 from shuffler.store import Note, Store, released
 
-_OTHER_START = (
-    "its reports are for another process of the shuffler, which may have released the round: it is lost"
-)
-_NONE_COUNTS = (
-    "; silos repeat those for the shuffler's process of then, so if it has ended, the round is lost"
-)
+_NONE_COUNTS = "silos repeat those for the shuffler's process of then, so if it has ended, the round is lost"
 log = logging.getLogger("shuffler")
 
 
@@ -56,7 +51,8 @@ class Shuffler:
             if noted is not None:
                 return _again(noted, request)
             if request.context.start != self._store.start:
-                raise Refused(_OTHER_START)
+                why = "its reports are for another process of the shuffler, which may have released the round"
+                raise Refused(f"{why}: it is lost")
             body = self._released(request).body()
             frame = sealed(body, self.keys.identity.sign(body))
             self._store.note(request.context.run, request.context.round, request.digest, frame)
@@ -77,7 +73,7 @@ class Shuffler:
         _check_form(context.form, roster)
         counted = self._counted(request, roster)
         if len(counted) < roster.min_silos:
-            why = "" if counted else _NONE_COUNTS
+            why = "" if counted else f"; {_NONE_COUNTS}"
             raise Refused(f"{len(counted)} reports count, and the roster needs {roster.min_silos}{why}")
         inner = [report.inner for report in counted.values()]
         SystemRandom().shuffle(inner)

@@ -161,8 +161,10 @@ class Evaluator:
         """The silo (None: all of them) and a row of `ByGroup.rows`, of the model w, (d,); none where groups
         are not known, or scores are of no class or not finite.
         """
+        if self._asked is None or not self._asked.classes:
+            return []
         scores = self._problem.scores(self.features, w)
-        if self._asked is None or not self._asked.classes or not bool(scores.isfinite().all()):
+        if not bool(scores.isfinite().all()):
             return []
         parts = (torch.split(tensor, self._counts) for tensor in (scores, self.target))
         silos = list(zip(self._names, *parts, self._groups, strict=True))
@@ -200,19 +202,11 @@ class Unseen(Evaluator):
 
     def __init__(self) -> None:
         """Takes no records."""
-        self.objective, self._baselines = None, ()
+        self.objective, self._baselines, self._asked = None, (), None
 
     def __call__(self, w: Tensor, last: bool = False) -> Tested:
         """Nothing."""
         return Tested(math.nan, math.nan, {})
-
-    def calibration(self, w: Tensor) -> list[Bin]:
-        """Nothing."""
-        return []
-
-    def by_group(self, w: Tensor) -> list[tuple[Any, ...]]:
-        """Nothing."""
-        return []
 
     def by_silo(self, w: Tensor) -> list[SiloTest]:
         """Nothing."""
