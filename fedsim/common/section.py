@@ -21,10 +21,11 @@ from pydantic import (
     ValidationError,
     create_model,
 )
-from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, ErrorDetails, core_schema
 
 from fedsim.common.errors import InputError, Refused, nearest, suggest
+
+Node = dict[str, Any]  # of a JSON schema
 
 
 @dataclass(frozen=True)
@@ -50,9 +51,7 @@ class Choice:
             serialization=core_schema.wrap_serializer_function_ser_schema(self._named),
         )
 
-    def __get_pydantic_json_schema__(
-        self, schema: CoreSchema, handler: GetJsonSchemaHandler
-    ) -> JsonSchemaValue:
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> Node:
         """The members' schemas, each with its name among the properties."""
         made = handler(schema)
         for name, reference in made["discriminator"]["mapping"].items():
@@ -84,9 +83,7 @@ class Shorthand:
         """Expand the text, then validate as before."""
         return core_schema.no_info_before_validator_function(self._expand, handler(source))
 
-    def __get_pydantic_json_schema__(
-        self, schema: CoreSchema, handler: GetJsonSchemaHandler
-    ) -> JsonSchemaValue:
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> Node:
         """The mapping's schema, or a text; which texts suffice is left to validation."""
         return {"anyOf": [{"type": "string"}, handler(schema)]}
 
@@ -122,9 +119,7 @@ class Section(BaseModel):
     )
 
     @classmethod
-    def __get_pydantic_json_schema__(
-        cls, schema: CoreSchema, handler: GetJsonSchemaHandler
-    ) -> JsonSchemaValue:
+    def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> Node:
         """The default of a choice, as a person would write it."""
         made = handler(schema)
         properties = handler.resolve_ref_schema(made)["properties"]
@@ -177,8 +172,7 @@ def complaint(
     hint = _hint(first, path, lambda place: keys(place, tree, model))
     pairs = zip(errors, paths, strict=True) if kind in _NO_NUMBER else ()
     words = [each["ctx"]["expected"] for each, its in pairs if its == path and each["type"] == _WORD]
-    given = None if kind == "missing" else first["input"]
-    return InputError(field, given, ", or ".join([hint, *words]))
+    return InputError(field, None if kind == "missing" else first["input"], ", or ".join([hint, *words]))
 
 
 MANY = 1_000
@@ -275,9 +269,6 @@ def _hint(error: ErrorDetails, path: Path, known_at: Callable[[Path], Sequence[s
     # pydantic writes all zeros
     message = re.sub(r"0\.0{8,}\d+", lambda found: f"{float(found[0]):g}", message)
     return _WANTED.get(kind, message[:1].lower() + message[1:])
-
-
-Node = dict[str, Any]
 
 
 def fields(tree: Any, model: type[BaseModel]) -> list[str]:

@@ -18,12 +18,12 @@ from pydantic import ValidationError
 from fedsim.common.errors import InputError, suggest
 from fedsim.common.files import placed
 from fedsim.common.plugins import digest, file_of
-from fedsim.common.section import check_flags, fields
+from fedsim.common.section import complaint, fields, settings
 from fedsim.common.serialise import from_yaml, mapping
 from fedsim.data.dataset import Dataset
 from fedsim.data.fetch import content, obtain
 from fedsim.scenario.catalogue import find
-from fedsim.scenario.model import ROOT, Scenario, SweepSection, complaint
+from fedsim.scenario.model import ROOT, Scenario, SweepSection
 
 
 def load(path: Path, overrides: Sequence[str] = ()) -> Scenario:
@@ -51,14 +51,10 @@ def read(path: Path) -> dict[str, Any]:
 
 def parse(tree: Any) -> Scenario:
     """Validate plain mappings whose variant is chosen; InputError names the first wrong field."""
-    try:
-        scenario = Scenario.model_validate(tree)
-    except ValidationError as error:
-        raise complaint(error, tree) from None
+    scenario = settings(Scenario, tree, ROOT)
     if scenario.variants is not None:
         hint = "choose one of them first: fedsim.scenario.load.completed"
         raise InputError("scenario.variants", sorted(scenario.variants), hint)
-    check_flags(tree, scenario.model_dump(), ROOT)
     return scenario
 
 
@@ -67,7 +63,7 @@ def parse_sweep(section: Any) -> SweepSection:
     try:
         return SweepSection.model_validate(section)
     except ValidationError as error:
-        raise complaint(error, {"sweep": section}, ("sweep",)) from None
+        raise complaint(error, {"sweep": section}, ROOT, Scenario, ("sweep",)) from None
 
 
 def _change(override: str) -> tuple[str, Any]:

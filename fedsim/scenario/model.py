@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, model_validator
 
 from fedsim.algorithms.prepared import Stage
-from fedsim.common import section as sections
 from fedsim.common.errors import InputError
 from fedsim.common.section import Section, Shorthand
 from fedsim.data.by_label import NaturalIdPartition
@@ -113,10 +112,8 @@ class PrivacySection(Section):
     def check(self) -> None:
         """Check that it has the fields of its mechanism and calibration, and no others."""
         if self.unit.one_sided == (self.expected_persons is None):
-            required = (
-                "is required with relation add_remove: the public number that stands for a silo's persons"
-            )
-            hint = required if self.unit.one_sided else "only with unit person and relation add_remove"
+            hint = "is required with relation add_remove: the public number that stands for a silo's persons"
+            hint = hint if self.unit.one_sided else "only with unit person and relation add_remove"
             raise InputError("scenario.privacy.expected_persons", self.expected_persons, hint)
         if not MECHANISMS[self.mechanism].private:
             return
@@ -479,8 +476,3 @@ class Scenario(Section):
 
 
 ROOT = "scenario"  # the first part of a field name in errors about the file
-
-
-def complaint(error: ValidationError, tree: Any, prefix: tuple[str, ...] = ()) -> InputError:
-    """The first error of a scenario's `tree`, or of its part at `prefix` (`fedsim.common.section`)."""
-    return sections.complaint(error, tree, ROOT, Scenario, prefix)
