@@ -168,8 +168,7 @@ def _checked(connection: sqlite3.Connection, name: str) -> tuple[bytes, Head]:
     is not, or of another version; sqlite3.DatabaseError if it cannot be read.
     """
     damage = connection.execute("PRAGMA integrity_check").fetchone()
-    version = connection.execute("PRAGMA user_version").fetchone()
-    if damage != ("ok",) or version != (_VERSION,):
+    if damage != ("ok",) or connection.execute("PRAGMA user_version").fetchone() != (_VERSION,):
         raise Refused(f"{name} is damaged, or of another version of fedsim")
     before, newest = b"", _GENESIS
     for number, key, body, found in connection.execute("SELECT * FROM entries ORDER BY number"):

@@ -208,9 +208,8 @@ def pin() -> None:
     for name in _NAMES:
         place = getattr(sys.modules.get(name), "__file__", None)
         if place is not None and _ROOT not in Path(place).resolve().parents:
-            raise ImportError(
-                f"{place} was imported as {name!r}, which is the name of a package of fedsim: rename it"
-            )
+            named = f"{place} was imported as {name!r}"
+            raise ImportError(f"{named}, which is the name of a package of fedsim: rename it")
     if not any(type(finder).__name__ == _Beside.__name__ for finder in sys.meta_path):
         sys.meta_path.insert(0, _Beside())
 

@@ -24,9 +24,8 @@ class _Loader(yaml.SafeLoader):
         seen: set[Any] = set()
         for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
             if key.value in seen:
-                raise yaml.constructor.ConstructorError(
-                    None, None, f"the key {key.value!r} stands twice", key.start_mark
-                )
+                problem = f"the key {key.value!r} stands twice"
+                raise yaml.constructor.ConstructorError(None, None, problem, key.start_mark)
             seen.add(key.value)
         return super().construct_mapping(node, deep)
 

@@ -203,9 +203,8 @@ class Synthetic(Dataset):
         """As of every data set; normal features have no range to be mapped from."""
         super().check()
         if self.normal and self.scaling == "declared":
-            raise InputError(
-                "scenario.data.scaling", self.scaling, "none, since normal features have no range"
-            )
+            hint = "none, since normal features have no range"
+            raise InputError("scenario.data.scaling", self.scaling, hint)
 
 
 class SyntheticSource(Matrix):
@@ -239,9 +238,8 @@ class SyntheticSource(Matrix):
         return rng.standard_normal(shape) if self._data.normal else rng.uniform(-1.0, 1.0, shape)
 
     def _generator(self, what: str) -> np.random.Generator:
-        return generator(
-            f"synthetic {what}", self._data.seed, *([self._data.draw] if self._data.draw else [])
-        )
+        draw = [self._data.draw] if self._data.draw else []
+        return generator(f"synthetic {what}", self._data.seed, *draw)
 
     @property
     def optimum(self) -> Floats:

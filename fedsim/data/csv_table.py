@@ -307,8 +307,7 @@ def _labels(texts: Sequence[str | None]) -> Labels:
     numeric = _numbers(tuple(present)) is not None
     found = sorted(present, key=lambda text: (float(text) if numeric else 0.0, text))
     place: dict[str | None, int] = {text: code for code, text in enumerate(found)}
-    codes = [place.get(text, NO_LABEL) for text in texts]
-    return Labels(np.array(codes, dtype=np.int64), tuple(found))
+    return Labels(np.array([place.get(text, NO_LABEL) for text in texts], dtype=np.int64), tuple(found))
 
 
 def _numbers(texts: Sequence[str]) -> Floats | None:

@@ -19,10 +19,10 @@ from fedsim.data.persons import People, dealt, require_several
 from fedsim.data.prepare import Prepared, num_kept, prepare, squared_norms
 from fedsim.data.recipe import Fitted, feature_names, recipe_of
 from fedsim.data.source import NO_LABEL, Design, Floats, Ints, Labels, Outline, Ranges, Source, Target
-from fedsim.protocol.unit import RECORD, Person, Record
+from fedsim.protocol.unit import RECORD, Unit
 
 
-def outline(data: Dataset, partition: Partition, seed: int, unit: Record | Person = RECORD) -> Outline:
+def outline(data: Dataset, partition: Partition, seed: int, unit: Unit = RECORD) -> Outline:
     """Sizes of what `load` returns, without reading feature values; labels and ids only where needed. Files
     that are missing are downloaded now, once, before a run has processes.
     """
@@ -159,9 +159,7 @@ class Federation(Hosted):
         return sum(part.features.nbytes + part.target.nbytes for part in (self.silos.train, self.silos.test))
 
 
-def load(
-    data: Dataset, partition: Partition, seed: int, trial: int, unit: Record | Person = RECORD
-) -> Federation:
+def load(data: Dataset, partition: Partition, seed: int, trial: int, unit: Unit = RECORD) -> Federation:
     """Read the records of all silos; InputError if they cannot be read or divided as asked, or a value is not
     finite.
 
@@ -189,12 +187,7 @@ def load(
 
 
 def load_silos(
-    data: Dataset,
-    partition: Partition,
-    seed: int,
-    trial: int,
-    names: Collection[str],
-    unit: Record | Person = RECORD,
+    data: Dataset, partition: Partition, seed: int, trial: int, names: Collection[str], unit: Unit = RECORD
 ) -> Silos:
     """Read the records of the named silos, sorted by name: the same arrays as `load` gives them. InputError
     as `load`, or there is no such silo.
@@ -220,7 +213,7 @@ def load_silos(
 
 
 def divided(
-    data: Dataset, partition: Partition, seed: int, trial: int, unit: Record | Person = RECORD
+    data: Dataset, partition: Partition, seed: int, trial: int, unit: Unit = RECORD
 ) -> dict[str, tuple[Ints, Ints]]:
     """Numbers of each silo's training and test records in the data set, in the order of `load`."""
     train, test = _splits(data, dealt(data.open(), partition, unit), partition, seed, trial)
@@ -276,8 +269,7 @@ def odd_ranges(data: Dataset, source: Source, design: Design) -> tuple[str, ...]
     if data.scaling == "declared":
         found = _missed(design.features, design.ranges, feature_names(source, design.features.shape[1]))
     if design.target_range is not None and data.scaling != "none":
-        target = design.target.astype(np.float64)[:, None]
-        found += _missed(target, design.target_range, [source.target])
+        found += _missed(design.target.astype(np.float64)[:, None], design.target_range, [source.target])
     return tuple(found)
 
 

@@ -225,9 +225,8 @@ def content(path: Path, field: str, place: Path | None = None, unpack: bool = Tr
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise InputError(field, str(place), f"is damaged, or cut short? ({error})") from None
     except _TooLong:
-        raise InputError(
-            field, str(place), f"unpacks to more than {MOST:,} bytes, the most allowed"
-        ) from None
+        hint = f"unpacks to more than {MOST:,} bytes, the most allowed"
+        raise InputError(field, str(place), hint) from None
     except OSError as error:
         raise InputError(field, str(place), f"cannot be read ({error.strerror})") from None
 

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field, PlainSerializer
 
 from fedsim.common.errors import InputError, suggest
+from fedsim.common.files import files_below
 from fedsim.common.section import arguments
 from fedsim.data.csv_table import DATA, TableData
 from fedsim.data.dataset import InMemory
@@ -52,8 +53,7 @@ def arrow_column(values: Any) -> Any:
     try:
         made = pa.array(values, from_pandas=True)
     except (pa.ArrowException, TypeError):
-        missing = pd.isna(values)
-        texts = [None if gone else str(value) for value, gone in zip(values, missing, strict=True)]
+        texts = [None if gone else str(value) for value, gone in zip(values, pd.isna(values), strict=True)]
         made = pa.array(texts, pa.string())
     return made if isinstance(made, pa.ChunkedArray) else pa.chunked_array([made])
 
@@ -159,7 +159,7 @@ class HuggingFace(TableData):
     def files(self) -> dict[str, Path]:
         """The files of a local folder, beside a schema's."""
         folder = Path(self.path)
-        found = sorted(file for file in folder.rglob("*") if file.is_file()) if folder.is_dir() else []
+        found = files_below(folder) if folder.is_dir() else []
         return {**super().files, **{f"path.{file.relative_to(folder)}": file for file in found}}
 
 
@@ -187,5 +187,4 @@ def _named(codes: Any, names: list[str]) -> Any:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    places = pc.if_else(pc.less(codes, 0), None, codes)
-    return pc.take(pa.array(names, pa.string()), places)
+    return pc.take(pa.array(names, pa.string()), pc.if_else(pc.less(codes, 0), None, codes))

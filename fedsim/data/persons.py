@@ -21,12 +21,12 @@ from fedsim.data.by_label import BY, NaturalIdPartition
 from fedsim.data.division import Rows
 from fedsim.data.partition import UNUSED, Partition
 from fedsim.data.source import Design, Floats, Ints, Labels, Source, numbered, require_labels
-from fedsim.protocol.unit import Person, Record
+from fedsim.protocol.unit import Record, Unit
 
 FIELD = "scenario.data.person_column"
 
 
-def dealt(source: Source, partition: Partition, unit: Record | Person) -> Source:
+def dealt(source: Source, partition: Partition, unit: Unit) -> Source:
     """What a partition divides: the records, or the persons; InputError where nothing says whose they are."""
     if isinstance(unit, Record):
         return source

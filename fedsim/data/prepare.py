@@ -152,8 +152,7 @@ def prepare(
         if data.pca is not None:
             from fedsim.data.fitted import principal_components, training_moments
 
-            found = principal_components(training_moments(scaled, training), data.pca)
-            by = replace(by, components=found)
+            by = replace(by, components=principal_components(training_moments(scaled, training), data.pca))
         features[few] = by.finished(scaled)
     target = by.target(design.target)
     _require_finite(target, "target", data, rows)

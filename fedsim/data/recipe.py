@@ -130,8 +130,7 @@ def declared_recipe(data: Dataset, num_features: int, num_classes: int) -> Recip
         made = _declared(data)
     except InputError:  # the schema's file is elsewhere; no recipe is needed then
         return None
-    fits = made and (made.num_features, len(made.classes)) == (num_features, num_classes)
-    return made if fits else None
+    return made if made and (made.num_features, len(made.classes)) == (num_features, num_classes) else None
 
 
 def _declared(data: Dataset) -> Recipe | None:

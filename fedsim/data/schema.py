@@ -39,9 +39,8 @@ DELIMITERS = (",", ";", "\t", "|")
 def as_text(value: Any) -> Any:
     """Refuse YAML's yes, null, true and 1.0 as labels: YAML loses the text that the table has."""
     if value is None or isinstance(value, bool | float):
-        raise ValueError(
-            f"write this label in quotes: YAML reads it as {value!r}, which is not the table's text"
-        )
+        read = f"YAML reads it as {value!r}, which is not the table's text"
+        raise ValueError(f"write this label in quotes: {read}")
     return str(value) if isinstance(value, int) else value
 
 

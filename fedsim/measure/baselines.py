@@ -92,8 +92,7 @@ def _throw_away(resolved: Resolved, evaluate: Evaluator) -> list[Alternative]:
         return [Alternative("throw_away", None, len(y), found.method, None, None, {})]
     loss = float(problem.losses(problem.scores(x, found.w), y).mean())
     method = f"{found.method}; mean loss {loss:.4g} on the public records"
-    tested = evaluate(found.w.to(resolved.dtype), last=True)
-    return [Alternative("throw_away", None, len(y), method, *tested)]
+    return [Alternative("throw_away", None, len(y), method, *evaluate(found.w.to(resolved.dtype), last=True))]
 
 
 def _some(silos: Sequence[SiloSplit]) -> list[SiloSplit]:

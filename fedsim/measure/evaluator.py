@@ -92,8 +92,7 @@ class Evaluator:
         """The result of the call, for scores of the pooled test records."""
         error = self._problem.error(scores, self.target)
         losses = self._problem.losses(scores, self.target)
-        names = BY_SKLEARN if last else self._chosen
-        more = self._more(scores, self.target, self._every_group, names)
+        more = self._more(scores, self.target, self._every_group, BY_SKLEARN if last else self._chosen)
         if last and self._weights is not None:
             more |= {"person_loss": _defined(float(losses.double() @ self._weights))}
         return Tested(float(error), float(losses.mean()), more)
@@ -248,9 +247,8 @@ def _alike(silos: Sequence[SiloSplit]) -> list[str]:
     train = np.concatenate([silo.train_target for silo in silos])
     test = np.concatenate([silo.test_target for silo in silos])
     meanings = {"training": "there is nothing to learn", "test": "any model that says so is never wrong"}
-    parts = zip(meanings.items(), (train, test), strict=True)
     return [
         f"all {len(target):,} {part} records have one and the same target: {means}"
-        for (part, means), target in parts
+        for (part, means), target in zip(meanings.items(), (train, test), strict=True)
         if len(target) and (target == target[0]).all()
     ]

@@ -69,8 +69,7 @@ def metrics(counts: npt.ArrayLike, noise: float, records: float, bound: float = 
         for name, (values, limits) in means.items()
         for g in [values.mean(axis=2) / records]
     }
-    error = _calibration_error(table, noise, records)
-    return {**found, "auc": auc(table, noise), "calibration_error": error}
+    return {**found, "auc": auc(table, noise), "calibration_error": _calibration_error(table, noise, records)}
 
 
 def auc(table: Array, noise: float) -> Estimate:

@@ -60,10 +60,9 @@ class ByGroup:
     def rows(self, names: Sequence[str]) -> list[tuple[str, int, int, float | None, float | None]]:
         """(group, class of the rate, records, rate, error), of every group and class that `rates` have."""
         classes = self.counts.shape[1]
-        each = zip(names, self.records, self.rates, self.errors, strict=True)
         return [
             (name, label, int(records), finite(rate), finite(error))
-            for name, records, rates, error in each
+            for name, records, rates, error in zip(names, self.records, self.rates, self.errors, strict=True)
             for label, rate in zip(range(classes == 2, classes), rates.tolist(), strict=True)
         ]
 
@@ -81,8 +80,7 @@ class ByGroup:
     @property
     def opportunity_gap(self) -> float:
         """The gap of true positive rates (equal opportunity; Hardt, Price and Srebro, 2016)."""
-        hits = np.diagonal(self.counts, axis1=1, axis2=2)
-        return _gap(_asked(_share(hits, self.counts.sum(axis=2))))
+        return _gap(_asked(_share(np.diagonal(self.counts, axis1=1, axis2=2), self.counts.sum(axis=2))))
 
     @property
     def odds_gap(self) -> float:

@@ -104,9 +104,8 @@ def with_automatic(
     if not asked:
         return scenario, clipped
     need_equal_noise(scenario)
-    field = f"scenario.algorithm.{asked[-1]}"
     if isinstance(problem, GeneralisedLinear):
-        bounds = Bounds.of(problem, squared_norms, field)
+        bounds = Bounds.of(problem, squared_norms, f"scenario.algorithm.{asked[-1]}")
         found, reasons = _linear(scenario, premises, bounds, asked)
     else:
         if "num_rounds" in asked:

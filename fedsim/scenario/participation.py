@@ -140,10 +140,9 @@ def _flags(table: FileTable, names: Sequence[str]) -> list[tuple[int, ...]]:
         for line, when in enumerate(_texts(table, ["round"])[0], 1):
             if _round(when, line, table) != line - 1:
                 raise InputError(FIELD, when, f"row {line} of {table.title}: rounds must be 0, 1, 2, ...")
-    rows = zip(*_texts(table, list(names)), strict=True)
     return [
         tuple(i for i, cell in enumerate(cells) if _flag(cell, line, names[i], table))
-        for line, cells in enumerate(rows, 1)
+        for line, cells in enumerate(zip(*_texts(table, list(names)), strict=True), 1)
     ]
 
 

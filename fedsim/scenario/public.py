@@ -106,7 +106,6 @@ def _check_kind(scenario: Scenario, data: Dataset, found: Published, shape: Outl
 
 def _check_use(scenario: Scenario, asked: PublicSection, problem: Problem) -> None:
     section, isolated = scenario.problem, scenario.runtime.plug_ins == "isolated"
-    bounded = asked.precondition and not isinstance(section.constraint, WholeSpace)
     for field, value, wrong, right in (
         ("problem.name", section.name, not is_shipped(problem), "a problem that fedsim ships"),
         ("problem.fairness", "...", section.fairness, "left out: public records bear no costs"),
@@ -115,7 +114,7 @@ def _check_use(scenario: Scenario, asked: PublicSection, problem: Problem) -> No
         (
             "problem.public.precondition",
             True,
-            bounded,
+            asked.precondition and not isinstance(section.constraint, WholeSpace),
             "false, or constraint none: a projection would differ",
         ),
     ):

@@ -224,8 +224,7 @@ def resolve(scenario: Scenario, known: Outline | None = None) -> Resolved:
     report = scenario.report
     for field, metric in (("metric", report.metric), ("against", report.against or report.metric)):
         check_metric(metric, report.threshold, problem, shape.num_classes, shape.groups, field)
-    unlimited = not mechanism.private or privacy.epsilon == "unlimited"
-    given: Any = inf if unlimited else privacy.epsilon
+    given: Any = inf if not mechanism.private or privacy.epsilon == "unlimited" else privacy.epsilon
     budgets: tuple[Any, ...] = per_silo("scenario.privacy.epsilon", given, names)
     public_silos = tuple(each == "public" for each in budgets)
     epsilons = tuple(inf if each == "public" else each for each in budgets)
@@ -280,8 +279,7 @@ def resolve(scenario: Scenario, known: Outline | None = None) -> Resolved:
     fairness = scenario.problem.fairness
     if fairness and COSTED_GRADIENT.name not in {query.statistic for query in resolved.trace.plan.queries}:
         hint = "asks for no costs of groups: use fair_minibatch_sgd, or leave it out"
-        name = scenario.algorithm.name
-        raise InputError("scenario.problem.fairness", fairness.notion, f"{name} {hint}")
+        raise InputError("scenario.problem.fairness", fairness.notion, f"{scenario.algorithm.name} {hint}")
     _check_public(resolved)
     _check_sums(resolved)
     _check_evaluation(resolved)
