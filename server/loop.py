@@ -101,9 +101,8 @@ def run(
             yield Progress(r, stop.value, len(rounds[-1]) if rounds else 0, kept)
             return
         except Exception as error:
-            Blame(algorithm).failed(
-                f"server method, before round {r}", error, tuple(kept.aggregate if kept else ())
-            )
+            sent = tuple(kept.aggregate if kept else ())
+            Blame(algorithm).failed(f"server method, before round {r}", error, sent)
         hold = step.participants == "hold" and r > 0
         members = rounds[r] if held is None or not hold else [m for m in rounds[r] if m in held]
         yield Progress(r, step.answer, len(members), kept, step.clip)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 from pydantic import ValidationError
@@ -94,9 +94,8 @@ def _signed(data: bytes, identity: bytes) -> Frame:
 def _head(frame: Frame, kind: type[Kind]) -> Kind:
     if frame.kind != kind.kind:
         raise WrongReply(f"it answered with another kind of message than {kind.kind}", final=False)
-    head: Any = dict(frame.head)
     try:
-        return kind.model_validate(head)
+        return kind.model_validate(dict(frame.head))
     except ValidationError:
         raise WrongReply(f"its {kind.kind} is malformed", final=True) from None
 

@@ -126,9 +126,8 @@ class SummedSilos:
                 f"the sum has an entry that is not finite or above {LIMITS.max_point:g}: some silo sent "
                 "something else than its contribution, and it is not known which; the round is lost"
             )
-        return Answered(
-            there, {name: value.unsqueeze(0) for name, value in message.items()}, {**asked.left_out, **lost}
-        )
+        rows = {name: value.unsqueeze(0) for name, value in message.items()}
+        return Answered(there, rows, {**asked.left_out, **lost})
 
     def _asked(
         self, round_index: int, broadcast: Mapping[str, Tensor], members: Sequence[int], sent: str

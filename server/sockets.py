@@ -8,8 +8,7 @@ import threading
 import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import suppress
-from typing import Self
+from contextlib import AbstractContextManager, suppress
 
 from fedsim.common.errors import Refused
 from fedsim.wire.dial import Address, dial
@@ -20,7 +19,7 @@ MAX_REPLY = 1 << 30  # bytes; memory grows with what is sent, not with what is a
 _PAUSE, _LONGEST_PAUSE = 0.01, 0.5  # seconds between two attempts
 
 
-class Sockets:
+class Sockets(AbstractContextManager["Sockets"]):
     """A `Channel`: one lasting connection and one thread a silo; a reply has at most `limit` bytes."""
 
     def __init__(self, addresses: Mapping[str, Address], limit: int = MAX_REPLY) -> None:
@@ -49,9 +48,6 @@ class Sockets:
         for line in self._lines.values():
             line.close()
         self._pool.shutdown()
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

@@ -143,8 +143,7 @@ def _outline(body: bytes) -> tuple[str, dict[str, Any], dict[str, Any]]:
         if header > MAX_HEAD:
             raise Refused(f"a frame's head has {header} bytes, more than {MAX_HEAD}")
         described = _parsed(body[_HEADER.size : _HEADER.size + header])
-        metadata = described.pop("__metadata__")
-        kind, head = _parsed(metadata["message"])
+        kind, head = _parsed(described.pop("__metadata__")["message"])
     except (struct.error, ValueError, LookupError, TypeError, AttributeError, RecursionError):
         raise Refused(MALFORMED) from None
     if type(kind) is not str or type(head) is not dict:
