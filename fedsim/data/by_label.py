@@ -22,6 +22,7 @@ from fedsim.data.source import NO_LABEL, Floats, Ints, Labels, Source, require_l
 
 BY = f"{PARTITION}.partition_by"
 ATTEMPTS = 200
+Sides = tuple[tuple[str, ...], tuple[str, ...]]  # the labels a and b of pairs (a, b)
 _WHERE_TO = (
     "complete them, or say in the partition section where they go: `without_silo: drop`, or "
     "`without_silo: NAME` for a silo of that name"
@@ -166,9 +167,7 @@ class LabelPairsPartition(Partition):
         holders = [np.array(each, dtype=np.int64) for each in held]
         return _share_out(labels, holders, tuple(f"{a}+{b}" for a, b in pairs), rng)
 
-    def _sides(
-        self, default: tuple[tuple[str, ...], tuple[str, ...]]
-    ) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    def _sides(self, default: Sides) -> Sides:
         first, second = self.first or default[0], self.second or default[1]
         for side, labels in (("first", first), ("second", second)):
             if not labels:

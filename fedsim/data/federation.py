@@ -29,7 +29,11 @@ def outline(data: Dataset, partition: Partition, seed: int, unit: Unit = RECORD)
     obtain(data.downloads)
     source = data.open()
     units = dealt(source, partition, unit)
-    names, counts = _counts(units, partition, seed)
+    if (known := partition.counts(units)) is not None:
+        names, counts = silo_names(len(known)), np.array(known)
+    else:
+        rows = partition.assign(units, seed).rows()
+        names, counts = rows.names, rows.counts
     if isinstance(units, People):
         require_several(names, counts)
     train = training_records(names, counts, data.test_fraction, data.reserve)
@@ -39,15 +43,6 @@ def outline(data: Dataset, partition: Partition, seed: int, unit: Unit = RECORD)
     sizes, held_out = (dict(zip(names, own.tolist(), strict=True)) for own in (train, counts - train))
     classes = source.num_classes
     return Outline(sizes, features, classes, units.num_rows, unused, norms, held_out, source.groups)
-
-
-def _counts(source: Source, partition: Partition, seed: int) -> tuple[tuple[str, ...], Ints]:
-    """The silos' names, sorted, and their records, training and test together."""
-    counts = partition.counts(source)
-    if counts is not None:
-        return silo_names(len(counts)), np.array(counts)
-    rows = partition.assign(source, seed).rows()
-    return rows.names, rows.counts
 
 
 @dataclass(frozen=True, eq=False)

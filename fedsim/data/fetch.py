@@ -16,7 +16,7 @@ import tempfile
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from functools import lru_cache
 from math import inf
@@ -50,12 +50,7 @@ Show = Callable[[str, int | None], AbstractContextManager[Callable[[int], None]]
 """A progress display: opened with a title and the total bytes, if known; called with each block's bytes."""
 
 
-@contextmanager
-def _silently(title: str, total: int | None) -> Iterator[Callable[[int], None]]:
-    yield lambda count: None
-
-
-SHOW: ContextVar[Show] = ContextVar("SHOW", default=_silently)
+SHOW: ContextVar[Show] = ContextVar("SHOW", default=lambda title, total: nullcontext(lambda count: None))
 
 
 def obtain(wanted: Sequence[Download]) -> None:

@@ -64,10 +64,8 @@ class Images(Dataset):
         """Also which images the published draw repeats."""
         if self.draw == "distinct":
             return super().not_private
-        notice = (
-            f"{self.repeated}, and in training and test records alike (draw: published): the guarantee "
-            "is for a record, not for an image, and test errors are near training errors"
-        )
+        notice = f"{self.repeated}, and in training and test records alike (draw: published): the guarantee "
+        notice += "is for a record, not for an image, and test errors are near training errors"
         return [notice, *super().not_private]
 
 

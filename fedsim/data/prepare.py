@@ -134,14 +134,11 @@ def prepare(
     if transform is not None and not np.isfinite(ranges.lower).all():
         hint = "is a part of the declared range, and none is declared: give ranges"
         raise InputError(f"{FIELD}.subtract", transform.subtract, hint)
-    standard = None
+    by = Preparation(data.scaling, data.intercept, ranges, design.target_range, data.record_norm, transform)
     if data.scaling == "training_statistics":
         from fedsim.data.fitted import standard_of
 
-        standard = standard_of(design.features[training])
-    by = Preparation(
-        data.scaling, data.intercept, ranges, design.target_range, data.record_norm, transform, standard
-    )
+        by = replace(by, standard=standard_of(design.features[training]))
     features = np.empty((len(rows), width))
     alone = transform is None and data.pca is None and data.scaling != "silo_statistics"
     step = _AT_ONCE if alone else max(1, len(rows))
