@@ -80,7 +80,8 @@ class ByGroup:
     @property
     def opportunity_gap(self) -> float:
         """The gap of true positive rates (equal opportunity; Hardt, Price and Srebro, 2016)."""
-        return _gap(_asked(_share(np.diagonal(self.counts, axis1=1, axis2=2), self.counts.sum(axis=2))))
+        hits = np.diagonal(self.counts, axis1=1, axis2=2)
+        return _gap(_asked(_share(hits, self.counts.sum(axis=2))))
 
     @property
     def odds_gap(self) -> float:

@@ -61,22 +61,18 @@ class TrainingObjective:
 
     def __call__(self, w: Tensor) -> Risk:
         """Measure the parameters w, (d,); values that are not finite count as not measured."""
-        w = w.double()
-        excess = None
+        problem, w = self._problem, w.double()
+        excess = mapping_sq = None
         if self.least is not None:
-            excess = finite(self._value(smooth(self._problem), w) - self.least)
-        return Risk(excess, finite(self._mapping_sq(w)))
+            excess = finite(self._value(smooth(problem), w) - self.least)
+        if not isinstance(problem, KinkedLoss) or problem.smoothing is not None:
+            moved = problem.prox(w - self.eta * self._slope(w), self.eta)
+            mapping_sq = finite(float(((w - moved) / self.eta).square().sum()))
+        return Risk(excess, mapping_sq)
 
     def _value(self, problem: GeneralisedLinear, w: Tensor) -> float:
         losses = problem.losses(problem.scores(self._features, w), self._target)
         return float(self._share @ losses + problem.composite.value(w))
-
-    def _mapping_sq(self, w: Tensor) -> float | None:
-        problem = self._problem
-        if isinstance(problem, KinkedLoss) and problem.smoothing is None:
-            return None
-        slope = self._slope(w)
-        return float(((w - problem.prox(w - self.eta * slope, self.eta)) / self.eta).square().sum())
 
     def _slope(self, w: Tensor) -> Tensor:
         """grad F0(w), (d,)."""
