@@ -72,10 +72,8 @@ def _recorded(record: Recorded, holds: Sequence[bool]) -> Schedule:
         kept = ([member for member in members if keep is None or member in keep] for members in sets)
         there = next(filter(None, kept), None)
         if there is None:
-            hint = (
-                f"is too short: its {len(record.attendance)} rounds with a silo in them serve {len(rounds)} "
-                f"of the run's {len(holds)} rounds; give a longer one or set repeat: true"
-            )
+            hint = f"is too short: its {len(record.attendance)} rounds with a silo in them serve "
+            hint += f"{len(rounds)} of the run's {len(holds)} rounds; give a longer one or set repeat: true"
             raise InputError("scenario.participation.path", record.source, hint)
         held = held if keep is not None else set(there)
         rounds.append(there)

@@ -122,10 +122,9 @@ class SummedSilos:
         lost = {m: "the shuffler did not count its report" for m in asked.members if m not in there}
         message = self.totals.message(round_index, broadcast, self._sums(release), there)
         if not all(float(value.abs().max()) <= LIMITS.max_point for value in message.values()):  # or NaN
-            raise Refused(
-                f"the sum has an entry that is not finite or above {LIMITS.max_point:g}: some silo sent "
-                "something else than its contribution, and it is not known which; the round is lost"
-            )
+            why = f"the sum has an entry that is not finite or above {LIMITS.max_point:g}: some silo sent "
+            why += "something else than its contribution, and it is not known which; the round is lost"
+            raise Refused(why)
         rows = {name: value.unsqueeze(0) for name, value in message.items()}
         return Answered(there, rows, {**asked.left_out, **lost})
 

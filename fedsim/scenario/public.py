@@ -106,17 +106,14 @@ def _check_kind(scenario: Scenario, data: Dataset, found: Published, shape: Outl
 
 def _check_use(scenario: Scenario, asked: PublicSection, problem: Problem) -> None:
     section, isolated = scenario.problem, scenario.runtime.plug_ins == "isolated"
+    bounded = asked.precondition and not isinstance(section.constraint, WholeSpace)
+    unbounded = "false, or constraint none: a projection would differ"
     for field, value, wrong, right in (
         ("problem.name", section.name, not is_shipped(problem), "a problem that fedsim ships"),
         ("problem.fairness", "...", section.fairness, "left out: public records bear no costs"),
         ("prepare", len(scenario.prepare), scenario.prepare, "left out: public records are not mapped"),
         ("runtime.plug_ins", "isolated", isolated, "in_process: a confined process has no public records"),
-        (
-            "problem.public.precondition",
-            True,
-            asked.precondition and not isinstance(section.constraint, WholeSpace),
-            "false, or constraint none: a projection would differ",
-        ),
+        ("problem.public.precondition", True, bounded, unbounded),
     ):
         if wrong:
             raise InputError(f"scenario.{field}", value, right)
