@@ -82,7 +82,8 @@ def check_problem(problem: Problem, dtype: torch.dtype) -> None:
             features[:, 0] = 10 * MAX_NORM  # counts as the zero vector
             features[place] = record
             records = Records([(features.numpy(), np.zeros(count))], problem, dtype)
-            found.add(clipped_sum(problem, records.full([0])[0], [point], None).numpy().tobytes())
+            total = clipped_sum(problem, records.full([0])[0], [point], None)
+            found.add((total + 0.0).numpy().tobytes())  # 0 has one sign
     if len(found) > 1:
         hint = "this machine computes a record's gradient otherwise beside other records"
         raise Refused(f"offer: problem {type(problem).__name__}: {hint}; another model may do")
