@@ -17,7 +17,7 @@ from fedsim.problems.network_models import Imported
 from fedsim.protocol.plan import Admitted
 from fedsim.report.outcome import Deployed, Outcome, measures_objective
 from fedsim.report.person_rows import Conversions, conversions, persons
-from fedsim.report.record import Counted
+from fedsim.report.record import Counted, grouped
 from fedsim.report.silo_rows import admitted_of, admitted_rows, has_gap, samplers, silo_rows
 from fedsim.report.summary import Parameters, Part, Persons, Privacy, SiloRow
 from fedsim.report.unit_words import GROUP, Words, guaranteed, words
@@ -73,9 +73,6 @@ def _uncovered(deployed: Deployed) -> list[str]:
     ]
 
 
-_LABELS = "Labels alone are protected: what is released may reveal features"
-
-
 def words_of(resolved: Resolved) -> Words:
     """The words of a run's unit."""
     scenario = resolved.scenario
@@ -127,7 +124,7 @@ def _notices(resolved: Resolved, admitted: Sequence[Admitted]) -> list[str]:
     if resolved.scenario.problem.silo_weights == PRECISION:
         lines.append(weights_line(resolved.names, resolved.weights))
     if resolved.trace.plan.protects_labels_alone:
-        lines.append(_LABELS)
+        lines.append("Labels alone are protected: what is released may reveal features")
     if resolved.scenario.runtime.noise == "aggregate":
         lines.append("noise of the sum, drawn at once: no deployed silo has this transcript")
     if resolved.mechanism.private and privacy.epsilon == "unlimited":
@@ -220,16 +217,12 @@ def plug_ins(resolved: Resolved) -> list[str]:
 
 
 _MOST_GROUPS, _MOST_NAMES = 5, 4
-_Group = tuple[float | None, float | None]
 
 
 def true_epsilons(silos: Sequence[SiloRow]) -> list[str]:
     """One line for each claimed epsilon; none where nothing is claimed."""
-    claims: dict[float, list[SiloRow]] = {}
-    for silo in silos:
-        if silo.epsilon_claimed is not None:
-            claims.setdefault(silo.epsilon_claimed, []).append(silo)
-    return [f"claimed epsilon {claim:g}, true epsilon {_of(each)}" for claim, each in claims.items()]
+    claims = grouped(silos, lambda silo: silo.epsilon_claimed).items()
+    return [f"claimed epsilon {each:g}, true epsilon {_of(own)}" for each, own in claims if each is not None]
 
 
 def true_epsilon(least: float | None, most: float | None) -> str:
@@ -244,13 +237,12 @@ def true_epsilon(least: float | None, most: float | None) -> str:
 
 
 def _of(silos: Sequence[SiloRow]) -> str:
-    groups: dict[_Group, list[str]] = {}
-    for silo in silos:
-        groups.setdefault((silo.epsilon_attainable, silo.epsilon_guaranteed), []).append(silo.name)
+    groups = grouped(silos, lambda silo: (silo.epsilon_attainable, silo.epsilon_guaranteed))
     if len(groups) > _MOST_GROUPS:
         most = max(inf if silo.epsilon_guaranteed is None else silo.epsilon_guaranteed for silo in silos)
         return f"up to {shown_up(most)} in {len(silos)} silos"
-    return "; ".join(f"{true_epsilon(*group)} ({_named(names)})" for group, names in groups.items())
+    named = {bounds: _named([silo.name for silo in own]) for bounds, own in groups.items()}
+    return "; ".join(f"{true_epsilon(*bounds)} ({names})" for bounds, names in named.items())
 
 
 def _named(names: Sequence[str]) -> str:

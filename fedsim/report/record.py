@@ -267,7 +267,16 @@ EXPORTED = ("metrics", "silos", "groups", "baselines", "calibration", "ledger", 
 
 _NAMES = {row: name for name, row in TABLES.items()}
 Row = TypeVar("Row", bound=tuple[Any, ...])
+T = TypeVar("T")
 Key = TypeVar("Key")
+
+
+def grouped(rows: Iterable[T], key: Callable[[T], Key]) -> dict[Key, list[T]]:
+    """Rows by their keys; keys, and the rows of each, in the order in which they come."""
+    result: dict[Key, list[T]] = {}
+    for row in rows:
+        result.setdefault(key(row), []).append(row)
+    return result
 
 
 class Record:
@@ -328,9 +337,7 @@ class Record:
 
         OSError if it cannot be written; the record is as it was.
         """
-        entry: dict[str, list[Any]] = {}
-        for row in rows:
-            entry.setdefault(_NAMES[type(row)], []).append(row)
+        entry = grouped(rows, lambda row: _NAMES[type(row)])
         if self._log is not None:
             text = json.dumps(entry)
             with _errors(self._file):

@@ -71,9 +71,7 @@ def _evaluation(outcome: Outcome, metrics: summary.Metrics) -> list[summary.Esti
     exact = dict(metrics) | {"accuracy": None if metrics.error is None else 1 - metrics.error}
     if outcome.deployed is not None:  # public records are others
         exact = {}
-    by_metric: dict[str, list[record.Evaluated]] = {}
-    for row in outcome.results.rows(record.Evaluated):
-        by_metric.setdefault(row.metric, []).append(row)
+    by_metric = record.grouped(outcome.results.rows(record.Evaluated), lambda row: row.metric)
     return [
         summary.Estimated(
             metric=name,
@@ -109,11 +107,9 @@ def _clipping(outcome: Outcome) -> summary.Clipping | None:
 
 def _chosen_clips(outcome: Outcome) -> list[float]:
     rule = outcome.resolved.scenario.algorithm.private_clip
-    by_round: dict[int, list[float]] = {}
-    for row in outcome.results.rows(record.ChosenClip):
-        if rule is not None and row.round <= rule.rounds + 1:
-            by_round.setdefault(row.round, []).append(row.clip)
-    return [fmean(clips) for _, clips in sorted(by_round.items())]
+    rows = [row for row in outcome.results.rows(record.ChosenClip) if rule and row.round <= rule.rounds + 1]
+    by_round = record.grouped(rows, lambda row: row.round)
+    return [fmean(row.clip for row in own) for _, own in sorted(by_round.items())]
 
 
 def _deployment(outcome: Outcome, deployed: Deployed) -> summary.Deployment:
@@ -121,9 +117,8 @@ def _deployment(outcome: Outcome, deployed: Deployed) -> summary.Deployment:
     for row in outcome.results.rows(record.AskedSilo):
         if row.left_out is not None:
             missed.setdefault(row.silo, {})[row.round + 1] = row.left_out
+    same = ("min_silos", "absent", "remarks", "unmeasured", "measured")
     return summary.Deployment(
-        min_silos=deployed.min_silos,
-        absent=dict(deployed.absent),
         left_out=[
             summary.LeftOut(
                 name=name, rounds=len(why), which=_stretches(list(why)), reasons=_few(why.values(), 3)
@@ -132,9 +127,7 @@ def _deployment(outcome: Outcome, deployed: Deployed) -> summary.Deployment:
         ],
         round_seconds=[each if each is None else round(each, 3) for each in deployed.round_seconds],
         without_statement=dict(deployed.unstated),
-        remarks=list(deployed.remarks),
-        unmeasured=list(deployed.unmeasured),
-        measured=deployed.measured,
+        **{name: getattr(deployed, name) for name in same},
     )
 
 
@@ -156,30 +149,26 @@ def _few(texts: Iterable[str], most: int) -> list[str]:
 
 
 def _groups(outcome: Outcome) -> list[summary.GroupRow]:
-    by_name: dict[str, list[record.GroupMeasurement]] = {}
-    for row in outcome.results.rows(record.GroupMeasurement):
-        if row.variant == outcome.main and row.silo is None:
-            by_name.setdefault(row.group, []).append(row)
+    rows = outcome.results.rows(record.GroupMeasurement)
+    of_all = [row for row in rows if row.variant == outcome.main and row.silo is None]
     return [
         summary.GroupRow(
             name=name,
-            test_records=fmean(row.test_records for row in rows),
+            test_records=fmean(row.test_records for row in own),
             rates={
-                str(k): mean([row.rate for row in rows if row.label == k])
-                for k in sorted({row.label for row in rows})
+                str(label): mean([row.rate for row in of_label])
+                for label, of_label in sorted(record.grouped(own, lambda row: row.label).items())
             },
-            error=mean([row.error for row in rows]),
+            error=mean([row.error for row in own]),
         )
-        for name, rows in by_name.items()
+        for name, own in record.grouped(of_all, lambda row: row.group).items()
     ]
 
 
 def baselines_of(rows: Sequence[record.BaselineMeasurement]) -> list[summary.Baseline]:
     """One for each kind, in the order in which they come; one that some trial has not has no mean."""
     trials = {row.trial for row in rows}
-    kinds: dict[BaselineName, list[record.BaselineMeasurement]] = {}
-    for row in rows:
-        kinds.setdefault(row.baseline, []).append(row)
+    kinds = record.grouped(rows, lambda row: row.baseline)
     return [_baseline(k, own) for k, own in kinds.items() if {row.trial for row in own} == trials]
 
 

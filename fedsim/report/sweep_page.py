@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from math import inf
 from pathlib import Path
@@ -14,6 +14,7 @@ from fedsim.privacy.rounding import shown_down, shown_up
 from fedsim.report import sweep_summary
 from fedsim.report.curves import LEVELS
 from fedsim.report.page import PAGE, Headline, how_facts, named, publish, template
+from fedsim.report.record import grouped
 from fedsim.report.run_directory import scenario_of
 from fedsim.report.style import markup, save
 from fedsim.report.summary import Baseline, Values, spans
@@ -333,7 +334,7 @@ def true_epsilons(sweep: SweepSummary) -> list[str]:
 
 def under_the_axis(sweep: SweepSummary) -> list[str]:
     """The same for a figure, whose axis has the claims: a number for each, where there is one."""
-    lines = list(_lines(sweep))
+    lines = _lines(sweep)
     claims = sorted({_claimed(row) for _, rows in lines for row in rows})
     result = []
     for name, rows in lines:
@@ -342,13 +343,10 @@ def under_the_axis(sweep: SweepSummary) -> list[str]:
     return result
 
 
-def _lines(sweep: SweepSummary) -> Iterator[tuple[str, list[CombinationRow]]]:
-    lines: dict[str, list[CombinationRow]] = {}
-    for row in sweep.combinations:
-        if row.epsilon_claimed is not None:
-            lines.setdefault(title(row.varied, True, without=[CLAIMED]), []).append(row)
-    for name, rows in lines.items():
-        yield name, sorted(rows, key=_claimed)
+def _lines(sweep: SweepSummary) -> list[tuple[str, list[CombinationRow]]]:
+    claimed = [row for row in sweep.combinations if row.epsilon_claimed is not None]
+    lines = grouped(claimed, lambda row: title(row.varied, True, without=[CLAIMED]))
+    return [(name, sorted(rows, key=_claimed)) for name, rows in lines.items()]
 
 
 def _claimed(row: CombinationRow) -> float:
@@ -361,5 +359,4 @@ def _at_most(row: CombinationRow) -> float:
 
 
 def _short(row: CombinationRow) -> str:
-    cost = row.epsilon_guaranteed
-    return shown_up(_at_most(row), 4 if cost is not None and cost > 999 else 3)
+    return shown_up(_at_most(row), 4 if (row.epsilon_guaranteed or 0) > 999 else 3)
