@@ -12,7 +12,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from fedsim.privacy.rounding import shown_down, shown_up
-from fedsim.report.style import GREY, from_zero, label, legend_below, look, styled
+from fedsim.report.style import GREY, from_zero, label, look, styled
 from fedsim.report.summary import Part, read_json, validated
 from fedsim.report.tables import TextTable
 
@@ -22,6 +22,8 @@ ADVERSARIES = {
     "model": "model alone",
 }
 _SHORT, _MOVED = ["malicious\nserver", "curious\nserver", "model\nalone"], ["moved", "others\nmoved"]
+FILE = "audit.json"
+_AGAIN = "not an audit; write it again by `fedsim audit --run`, or remove it"
 PARTIES = {"worst_server": "server", "shuffler": "shuffler", "both": "both together"}  # who reads sums
 
 
@@ -120,12 +122,7 @@ def audit_figure(audit: AuditPart) -> Figure:
         axes.set(xlabel="epsilon", ylim=(len(silos) - 0.45, -0.55))
         axes.grid(visible=False, axis="y")
         from_zero(axes, "x")
-        legend_below(figure, axes)
         return figure
-
-
-FILE = "audit.json"
-_AGAIN = "not an audit; write it again by `fedsim audit --run`, or remove it"
 
 
 class AttainedPart(Part):

@@ -15,7 +15,7 @@ from matplotlib.ticker import LogFormatter
 from fedsim.common.errors import InputError
 from fedsim.common.files import atomic_files
 from fedsim.report.run_directory import RunData
-from fedsim.report.style import GREY, Look, label, legend_below, look, save, styled, thinned
+from fedsim.report.style import GREY, Look, label, look, save, styled, thinned
 from fedsim.report.summary import FEW, OF_TRAINING, Summary
 from fedsim.report.texts import NONPRIVATE
 from fedsim.scenario.metric import METRICS
@@ -110,7 +110,6 @@ def logarithmic(axes: Axes) -> None:
 
 
 _MOST, _LEAST = "\N{LESS-THAN OR EQUAL TO}", "\N{GREATER-THAN OR EQUAL TO}"
-_FIRST = 2  # looks 0 and 1 are the run's and its non-private baseline's
 
 
 class Line(NamedTuple):
@@ -150,12 +149,11 @@ def _stem(column: str) -> str:
 def _draw(run: RunData, column: str, lines: Sequence[Line], folder: Path) -> None:
     with styled(3.4) as (figure, axes):
         draw_runs(axes, run, column)
-        for i, line in enumerate(lines):  # about the model that is returned: a level
+        # Levels, about the model that is returned; looks 0 and 1 are the run's and its baseline's.
+        for i, line in enumerate(lines, 2):
             side, dash = (_MOST, (7, 2)) if line.side == "upper" else (_LEAST, (1.2, 1.4))
             said = label(f"{side} {line.value:.2g}: {line.name}", 54)
-            colour = look(_FIRST + i).colour
-            axes.axhline(line.value, color=colour, linestyle=(0, dash), linewidth=1.4, label=said)
+            axes.axhline(line.value, color=look(i).colour, linestyle=(0, dash), linewidth=1.4, label=said)
         axes.set(xlabel="rounds", ylabel=MEASURED_FIGURES[column][1])
         logarithmic(axes)
-        legend_below(figure, axes)
-        save(figure, folder, _stem(column))
+    save(figure, folder, _stem(column))

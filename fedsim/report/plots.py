@@ -14,24 +14,14 @@ from matplotlib.figure import Figure
 from fedsim.common.errors import InputError, suggest
 from fedsim.report import curves
 from fedsim.report.run_directory import RunData
-from fedsim.report.style import (
-    GREY,
-    Look,
-    frame,
-    frame_lines,
-    from_zero,
-    label,
-    legend_below,
-    look,
-    styled,
-    thinned,
-)
+from fedsim.report.style import GREY, Look, frame, frame_lines, from_zero, label, look, styled, thinned
 from fedsim.report.summary import FEW, OF_TRAINING, SiloRow
 from fedsim.scenario.metric import METRICS
 
-_MOST_NAMED = 30  # silos get a row of their own
+_MOST_NAMED = 30  # silos that get a row of their own
 
 Spread = tuple[float, float, float]  # mean, 5th and 95th percentile over trials
+Points = list[tuple[int, float | None, float | None]]  # (round, epsilon spent, budget)
 
 
 def against_rounds(run: RunData, column: str) -> Figure | None:
@@ -45,7 +35,6 @@ def against_rounds(run: RunData, column: str) -> Figure | None:
         elif column not in OF_TRAINING:
             curves.draw_baselines(axes, run.summary, column)
             frame_lines(axes)
-        legend_below(figure, axes)
         asked = column == run.summary.metrics.metric and run.summary.deployment is None
         return figure if asked or measured else None
 
@@ -63,22 +52,18 @@ def clipping(run: RunData) -> Figure | None:
         norms = curves.by_round(run.table("clipping"), "median_norm")[1][:, kept].mean(0)
         curves.curve(axes, rounds[kept], norms, look(1), "median norm / clip")
         axes.axhline(1.0, color=GREY, linewidth=0.9, linestyle=":", label="the clip; all terms")
-        axes.set(xlabel="rounds", ylabel="share, or multiple of the clip", ylim=(0, 1.08))
-        if norms.max() > _TIMES:
+        axes.set(xlabel="rounds", ylabel="share, or multiple of the clip")
+        if norms.max() > 3:  # the shares would not be seen on a linear axis
             axes.set_yscale("symlog", linthresh=1.0)
         axes.set_ylim(0, 1.08 * max(1.0, norms.max()))
-        legend_below(figure, axes)
         return figure
-
-
-_TIMES = 3.0  # a median above so many clips needs a logarithmic axis for the shares to be seen
 
 
 def round_times(run: RunData) -> Figure | None:
     """What each round of a deployed run took; None where it is not known."""
     part = run.summary.deployment
     known = [(r, each) for r, each in enumerate(part.round_seconds if part else (), 1) if each is not None]
-    if len(known) < _FEWEST_ROUNDS:
+    if len(known) < 5:  # too few for a curve
         return None
     with styled(2.6) as (figure, axes):
         rounds, seconds = np.array(known).T
@@ -87,9 +72,6 @@ def round_times(run: RunData) -> Figure | None:
         axes.set(xlabel="rounds", ylabel="seconds of a round")
         from_zero(axes, "y")
         return figure
-
-
-_FEWEST_ROUNDS = 5
 
 
 def figure_of(run: RunData, what: str) -> Figure:
@@ -143,7 +125,6 @@ def silo_values(run: RunData) -> Figure | None:
         else:
             axes.set(xlabel=f"silos, in order of {title}", ylabel=f"{title} on its own records")
             frame_lines(axes)
-        legend_below(figure, axes)
         return figure
 
 
@@ -162,7 +143,6 @@ def calibration(run: RunData) -> Figure | None:
                 x, y = sums.predicted / sums.records, sums.observed / sums.records
                 curves.curve(axes, x.to_numpy(), y.to_numpy(), style, name, markevery=1)
         axes.set(xlabel="predicted probability", ylabel="observed share", xlim=(0, 1), ylim=(0, 1))
-        legend_below(figure, axes)
         return figure
 
 
@@ -209,27 +189,21 @@ def spend(run: RunData) -> Figure | None:
             axes.axhline(budget, color=GREY, linewidth=0.9, linestyle=":", label=name)
         axes.set(xlabel="rounds", ylabel="epsilon spent")
         from_zero(axes, "x", "y")
-        legend_below(figure, axes)
         return figure
-
-
-Points = list[tuple[int, float | None, float | None]]  # (round, epsilon spent, budget)
 
 
 def _alike(lines: dict[str, Points]) -> list[list[str]]:
     """The silos, those together whose curves and budgets no eye could tell apart."""
     top = max((value for points in lines.values() for _, value, _ in points if value), default=1.0)
+    width = 0.01 * top  # of a line
     groups: list[list[str]] = []
     for silo, points in lines.items():
-        known = next((group for group in groups if _close(lines[group[0]], points, _WIDTH * top)), None)
+        known = next((group for group in groups if _close(lines[group[0]], points, width)), None)
         if known is None:
             groups.append([silo])
         else:
             known.append(silo)
     return groups
-
-
-_WIDTH = 0.01  # of a line, as a share of the axis
 
 
 def _close(one: Points, other: Points, least: float) -> bool:
@@ -247,12 +221,9 @@ def _spend_line(axes: Axes, points: Points, index: int, name: str) -> None:
     curves.curve(axes, rounds, spent, look(index), name, markevery=marked, drawstyle=steps)
 
 
-_MOST_BARS = 30
-
-
 def budgets(silos: Sequence[SiloRow]) -> Figure:
     """For each of the first silos its budget, hatched, and the plan's cost within it, solid."""
-    shown = silos[:_MOST_BARS]
+    shown = silos[:_MOST_NAMED]
     with styled(0.8 + 0.28 * len(shown)) as (figure, axes):
         rows, limits = np.arange(len(shown)), [silo.epsilon_budget or 0 for silo in shown]
         axes.barh(rows, limits, color="white", edgecolor=GREY, hatch="///")

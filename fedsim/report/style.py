@@ -73,13 +73,15 @@ WIDE = 9.2  # inches of a figure that takes a large screen's width at the same s
 
 
 @contextmanager
-def styled(height: float = 3.0, width: float = 4.4) -> Iterator[tuple[Figure, Axes]]:
-    """A figure with one set of axes, to be drawn within."""
+def styled(height: float = 3.0, width: float = 4.4, legend: bool = True) -> Iterator[tuple[Figure, Axes]]:
+    """A figure with one set of axes, to be drawn within; at the end it gets its legend (`legend_below`)."""
     with _style():
         figure = Picture(figsize=(width, height), layout="constrained")
         axes = figure.subplots()
         axes.grid(alpha=0.3, linewidth=0.6)
         yield figure, axes
+        if legend:
+            legend_below(figure, axes)
 
 
 def label(text: str, most: int = 22) -> str:

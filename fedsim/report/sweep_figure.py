@@ -88,7 +88,7 @@ def draw(
     xs = sorted({point.x for point in points if point.x is not None})
     height = _HEIGHT + _LINE * (len(below) - 1) if xs else 1.5 + 0.4 * len(series)
     size = {"width": WIDE, "height": max(height, _NAMED * len(series))} if broad else {"height": height}
-    with styled(**size) as (figure, axes):
+    with styled(**size, legend=False) as (figure, axes):
         if xs:
             _draw_lines(axes, series, [] if against else xs)
             from_zero(axes, "x") if against else _scale(axes, xs)
