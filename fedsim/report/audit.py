@@ -57,12 +57,12 @@ def audit_table(audit: AuditPart) -> TextTable:
         "claimed epsilon": lambda silo: shown_up(silo.claimed, 3),
         **({"worth to a person (records)": _worth} if audit.swaps else {}),
         **{f"attained by {name}": partial(_attained, adversary=key) for key, name in ADVERSARIES.items()},
-        "answer moved, of sensitivity": lambda silo: _ratio(silo.sensitivity_ratio, 4),
-        "other silos' answers moved": lambda silo: _ratio(silo.cross_silo_ratio, 2),
     }
-    short = ["silo", "claimed", *["to a person\n(records)"] * audit.swaps, *_SHORT, *_MOVED]
-    if audit.swaps:  # how far one record moves an answer was not tried
-        by_silo, short = dict(list(by_silo.items())[:-2]), short[:-2]
+    short = ["silo", "claimed", *["to a person\n(records)"] * audit.swaps, *_SHORT]
+    if not audit.swaps:  # else how far one record moves an answer was not tried
+        by_silo["answer moved, of sensitivity"] = lambda silo: _ratio(silo.sensitivity_ratio, 4)
+        by_silo["other silos' answers moved"] = lambda silo: _ratio(silo.cross_silo_ratio, 2)
+        short += _MOVED
     return TextTable.of(f"{some}; lower bounds on epsilon.", audit.silos, by_silo, short)
 
 

@@ -24,7 +24,6 @@ from fedsim.report.sweep_summary import CombinationRow, SweepSummary, is_sweep, 
 from fedsim.report.tables import Table, TextTable, capital, figure_html
 from fedsim.scenario.metric import METRICS
 
-_REQUIRED, _OPTIONAL = ("series", "epsilon"), ("low", "high")
 _COLUMNS = ("source", "series", "x", "value", "low", "high", "trials")
 FILES = ("comparison.csv", "comparison.png", "comparison.svg", PAGE)
 
@@ -241,15 +240,12 @@ def _epsilon(row: CombinationRow) -> float | None:
 
 def _missing(summary: Summary | SweepSummary, metric: str) -> str:
     """Why a source has no value of the metric."""
-    if isinstance(summary, SweepSummary) or (summary.trials.finished and not _unmeasured(summary)):
-        return f"has no {METRICS[metric].title}"
-    if _unmeasured(summary):
-        return f"has no {METRICS[metric].title}: it was deployed without public test records"
-    return "no trial of it is complete; run its scenario.yaml to the end"
-
-
-def _unmeasured(run: Summary) -> bool:
-    return run.deployment is not None and not run.deployment.measured
+    hint = f"has no {METRICS[metric].title}"
+    if isinstance(summary, SweepSummary):
+        return hint
+    if summary.deployment is not None and not summary.deployment.measured:
+        return f"{hint}: it was deployed without public test records"
+    return hint if summary.trials.finished else "no trial of it is complete; run its scenario.yaml to the end"
 
 
 def _baselines(source: Source, metric: str, known: Sequence[Point], against: str | None) -> list[Point]:
@@ -266,13 +262,13 @@ def _baselines(source: Source, metric: str, known: Sequence[Point], against: str
 
 def _read_points(path: Path, metric: str, against: str | None) -> list[Point]:
     """The rows of a CSV file of published points; an empty epsilon means without privacy."""
-    required = (*_REQUIRED, metric, *([against] if against else []))
+    required = ("series", "epsilon", metric, *([against] if against else []))
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             reader = csv.DictReader(file)
             for name in required:
                 if name not in (reader.fieldnames or []):
-                    columns = f"columns are {', '.join((*required, *_OPTIONAL))}"
+                    columns = f"columns are {', '.join((*required, 'low', 'high'))}"
                     raise InputError("--points", str(path), f"has no column {name!r}; {columns}")
             rows = [
                 _point(path, reader.line_num, row, metric, against)

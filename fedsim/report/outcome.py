@@ -22,6 +22,7 @@ from fedsim.scenario.model import Scenario
 from fedsim.scenario.resolve import Resolved
 
 Row = TypeVar("Row", bound=tuple[Any, ...])
+Observer = Callable[[Measurement], None]
 
 
 class HasMetrics(Protocol):
@@ -170,9 +171,6 @@ def _statement(row: SiloStatement) -> Statement:
         terms = replace(terms, rounds=gapless)
     admitted = Admitted(**{**row.fields["admitted"], "terms": terms})
     return Statement(**{**row.fields, "admitted": admitted})
-
-
-Observer = Callable[[Measurement], None]
 
 
 @dataclass(frozen=True)

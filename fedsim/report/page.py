@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup, escape
@@ -26,8 +26,7 @@ PAGE, FIGURES = "report.html", "figures"
 _MOST_SILOS = 60
 
 
-@dataclass(frozen=True)
-class PageFigure:
+class PageFigure(NamedTuple):
     """A figure as markup made by us, and its caption."""
 
     svg: str
@@ -220,7 +219,12 @@ def _figures(run: RunData, folder: Path) -> list[PageFigure]:
             plots.round_times(run),
             "What each round took, as the server saw it: from its question to the aggregate.",
         ),
-        "calibration": (plots.calibration(run), f"{_CALIBRATION} Simulation only."),
+        "calibration": (
+            plots.calibration(run),
+            "Calibration of the final model: of test records to which it gives about this probability (of "
+            "class 1, or among more than two classes of the one that it predicts), the share of which it is "
+            "so. Simulation only.",
+        ),
         "spend-over-rounds": (
             plots.spend(run),
             f"Epsilon spent by the rounds gone by, dotted: budgets{_priced(run)}. Equal curves are drawn "
@@ -228,12 +232,6 @@ def _figures(run: RunData, folder: Path) -> list[PageFigure]:
         ),
     }
     return [_saved(figure, folder, stem, caption) for stem, (figure, caption) in drawn.items() if figure]
-
-
-_CALIBRATION = (
-    "Calibration of the final model: of test records to which it gives about this probability (of class 1, "
-    "or among more than two classes of the one that it predicts), the share of which it is so."
-)
 
 
 def _saved(figure: Figure, folder: Path, stem: str, caption: str) -> PageFigure:

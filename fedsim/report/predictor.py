@@ -137,13 +137,7 @@ class Predictor:
 
 
 def predictor_of(run: RunData, trial: int | None = None, nonprivate: bool = False) -> Predictor:
-    """A run's model.
-
-    Args:
-        trial: which; None: the first that is finished. InputError if there is no such trial.
-        nonprivate: whether to take a model without guarantee: the non-private baseline, or that of a run
-            without privacy. InputError if the model is not private, and this does not say so.
-    """
+    """A run's model; arguments and errors as of `fedsim.Run.predictor`."""
     if not (run.summary.privacy.private or nonprivate):
         hint = "this run's model is not private; nonprivate=True (--nonprivate) takes it all the same"
         raise InputError("nonprivate", False, hint)

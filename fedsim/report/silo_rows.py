@@ -160,8 +160,6 @@ def has_gap(resolved: Resolved) -> bool:
 MOST_SILOS = 10
 _POINTS = {True: 12, False: 40}  # by whether the plan samples: such a price takes ms, and not microseconds
 
-PriceOf = Callable[[Census, int, float, float], float]
-
 
 def spend(outcome: Outcome) -> list[SiloSpend]:
     """The ledger priced on its prefixes: some points of each silo.
@@ -185,7 +183,7 @@ def spend(outcome: Outcome) -> list[SiloSpend]:
     return rows
 
 
-def _price(outcome: Outcome, admitted: Admitted) -> PriceOf | None:
+def _price(outcome: Outcome, admitted: Admitted) -> Callable[[Census, int, float, float], float] | None:
     """The price of exact noise, where a deployed silo priced its plan by it; else None."""
     if outcome.deployed is None:
         return None

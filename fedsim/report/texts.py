@@ -172,13 +172,10 @@ def no_better(metrics: Metrics, baselines: list[Baseline]) -> list[str]:
     return [line] if beaten else []
 
 
-_RAISED = 0.02  # what balanced accuracy must be above the majority's
-
-
 def _beats_no(name: str, own: Spread, naive: float, in_all: bool) -> bool:
     """Whether a metric is no better than the naive one: in the mean or, with `in_all`, in 5 % of trials."""
     if name == "balanced_accuracy":
-        return own.mean < naive + _RAISED
+        return own.mean < naive + 0.02  # hardly better is no better
     worst = own.low if METRICS[name].higher else own.high
     return not better(name, worst if in_all else own.mean, naive)
 
@@ -189,11 +186,10 @@ def methods(baselines: list[Baseline]) -> list[str]:
 
 
 def _records(one: Baseline) -> str:
-    low, high = one.train_records
-    return f"{low:,} training records" if low == high else f"{low:,} to {high:,} training records"
+    return f"{' to '.join(dict.fromkeys(f'{count:,}' for count in one.train_records))} training records"
 
 
-METRICS_TITLE = "On the same test records"
+METRICS_TITLE, GROUPS_TITLE = "On the same test records", "By group"
 NONPRIVATE = "without noise and clipping"
 _CAPTION = "Means. All but a private run's own model is without privacy, and all is simulation only."
 
@@ -216,20 +212,15 @@ def metrics_table(summary: Summary) -> TextTable:
     return TextTable(caption, ["", *titles], cells, short=short)
 
 
-_GAPS = ("parity_gap", "odds_gap")  # what a table has of the metrics of groups, beside the chosen one
-
-
 def distinct(names: Sequence[str], rows: Sequence[Values], metric: str) -> list[str]:
     """The chosen `metric` and its kind first, and `loss` only where it is chosen or not the log loss."""
     pairs = [(row.loss, row.log_loss) for row in rows if row.loss is not None]
     alike = all(log is not None and math.isclose(loss, log, rel_tol=1e-5) for loss, log in pairs)
     dropped = "log_loss" if metric == "loss" else "loss"
-    kept = [name for name in names if name not in BY_GROUP or name in (*_GAPS, metric)]
+    gaps = ("parity_gap", "odds_gap")  # a table has these of the metrics of groups, and the chosen one
+    kept = [name for name in names if name not in BY_GROUP or name in (*gaps, metric)]
     kept.sort(key=lambda name: (name != metric, (name in BY_GROUP) != (metric in BY_GROUP)))
     return [name for name in kept if name != dropped or not alike]
-
-
-GROUPS_TITLE = "By group"
 
 
 def groups_table(groups: Sequence[GroupRow]) -> TextTable:
@@ -361,11 +352,8 @@ def objective(summary: Summary, part: Objective) -> list[str]:
     return lines + ([f"excess risk: not measured, {part.reason}"] if part.reason else [])
 
 
-_MATTERS = 0.1  # the share of terms above which the clip is worth a line
-
-
 def _clipping(part: Clipping) -> list[str]:
-    if part.clipped < _MATTERS:
+    if part.clipped < 0.1:  # not worth a line
         return []
     norm = f"the median norm of a term is {part.median_norm:.3g} times the clip"
     return [
@@ -374,13 +362,10 @@ def _clipping(part: Clipping) -> list[str]:
     ]
 
 
-_MOST_CLIPS = 20
-
-
 def _chosen(clips: list[float]) -> list[str]:
-    shown = [f"{clip:.3g}" for clip in clips[:_MOST_CLIPS]]
-    rest = [f"... {clips[-1]:.3g}"] if len(clips) > _MOST_CLIPS else []
-    return [f"clip by round, chosen privately: {', '.join([*shown, *rest])}; it stays at the last"]
+    first = [f"{clip:.3g}" for clip in clips[:20]]
+    rest = [f"... {clips[-1]:.3g}"] * (len(clips) > len(first))
+    return [f"clip by round, chosen privately: {', '.join([*first, *rest])}; it stays at the last"]
 
 
 def _participation(part: Participation) -> list[str]:
