@@ -177,9 +177,8 @@ class Run:
         lines = [*summary.privacy.notices, *texts.parameter_lines(summary.parameters)]
         lines += [f"warning: {line}" for line in summary.warnings]
         lines += [texts.result_line(summary), *texts.remarks(summary)]
-        tables = (
-            lines_html([f"{texts.METRICS_TITLE}. {metrics.caption}"]) + metrics.html if metrics.rows else ""
-        )
+        heading = lines_html([f"{texts.METRICS_TITLE}. {metrics.caption}"])
+        tables = heading + metrics.html if metrics.rows else ""
         return figure_html(self.plot) + lines_html(lines) + tables + silos_html(summary.privacy)
 
 
@@ -188,10 +187,7 @@ def load_run(path: str | os.PathLike[str]) -> Run:
     return Run(read(Path(path)), Path(path))
 
 
-_MOST_SILOS = 20
-
-
 def silos_html(privacy: Privacy | PriceStatement) -> str:
     """The cost to each silo as HTML; of many silos, to those with the least slack."""
-    table = texts.silo_table(privacy.silos, _MOST_SILOS, privacy.title, privacy.counted)
+    table = texts.silo_table(privacy.silos, 20, privacy.title, privacy.counted)
     return lines_html([table.caption]) + table.html

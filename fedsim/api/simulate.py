@@ -39,6 +39,8 @@ from fedsim.simulation.run_digest import run_digest
 from fedsim.simulation.sweeps.cell import code_version
 from fedsim.simulation.trial import read
 
+_RECORD, _SCENARIO, _BEGUN = "record.sqlite", "scenario.yaml", "begun"
+
 
 def simulate(
     scenario: ScenarioLike,
@@ -175,9 +177,6 @@ def _execute(resolved: Resolved, results: Results, observe: Observer) -> None:
     else:
         from fedsim.simulation.trial import execute
     execute(resolved, results, observe)
-
-
-_RECORD, _SCENARIO, _BEGUN = "record.sqlite", "scenario.yaml", "begun"
 
 
 @contextmanager

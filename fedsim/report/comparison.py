@@ -152,19 +152,7 @@ def compared(
     metric: str | None = None,
     against: str | None = None,
 ) -> Comparison:
-    """Compare finished runs and sweeps.
-
-    Args:
-        sources: at least one.
-        points: a CSV file of published points: series, epsilon, error (or another metric)[, low, high], and a
-            column of the metric `against`; rows without a value there are left out.
-        metric: what is compared; None: what the first source's scenario chose.
-        against: the metric that it is drawn against, a line for each epsilon; None: epsilon.
-
-    Raises:
-        InputError: a run was left unfinished, the file of points cannot be used, or two sources measure
-            different errors.
-    """
+    """Compare finished runs and sweeps, at least one; arguments and errors as of `fedsim.compare`."""
     if not sources:
         raise InputError("RUN", [], "name at least one run or sweep")
     rows, first = list[Point](), sources[0]

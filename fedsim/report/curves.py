@@ -27,8 +27,10 @@ MEASURED_FIGURES = {
 }
 """What is measured round by round: a file's name, and an axis's."""
 
+_MOST, _LEAST = "\N{LESS-THAN OR EQUAL TO}", "\N{GREATER-THAN OR EQUAL TO}"
 VARIANTS = {"private": (0, "private"), "nonprivate": (1, NONPRIVATE)}
-_ROUNDING = 1e-14
+LEVELS = {"pooled": "-.", "silo_alone": "--", "majority": ":", "mean": ":"}
+"""The baselines that figures have, and the line of each."""
 
 
 def curve(
@@ -73,10 +75,6 @@ def draw_runs(axes: Axes, run: RunData, column: str) -> None:
             axes.plot(rounds[::every], row[::every], ".", color=style.colour, markersize=3, alpha=0.6)
 
 
-LEVELS = {"pooled": "-.", "silo_alone": "--", "majority": ":", "mean": ":"}
-"""The baselines that figures have, and the line of each."""
-
-
 def draw_baselines(axes: Axes, summary: Summary, column: str) -> None:
     """Draw the mean of each baseline without the federation as a level."""
     for one in summary.baselines:
@@ -104,12 +102,9 @@ def variants_of(run: RunData) -> Iterator[tuple[str, Look, str]]:
 def logarithmic(axes: Axes) -> None:
     """A logarithmic y axis that ends at rounding error, below which nothing is measured."""
     axes.set_yscale("log", nonpositive="mask")
-    axes.set_ylim(bottom=max(axes.get_ylim()[0], _ROUNDING))
+    axes.set_ylim(bottom=max(axes.get_ylim()[0], 1e-14))
     axes.yaxis.set_major_formatter(LogFormatter())  # the usual one writes mathematics
     axes.yaxis.set_minor_formatter(LogFormatter(minor_thresholds=(1.2, 0.5)))
-
-
-_MOST, _LEAST = "\N{LESS-THAN OR EQUAL TO}", "\N{GREATER-THAN OR EQUAL TO}"
 
 
 class Line(NamedTuple):

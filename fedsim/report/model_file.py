@@ -29,6 +29,7 @@ from fedsim.problems.section import ProblemSection, problem_of
 from fedsim.report.summary import AGAIN, opened, read_json, validated
 
 FILE, FITTED = "model.json", "nonprivate_preparation.safetensors"
+_PREPARED = "prepared."  # before the names of arrays that are no models
 
 _PUBLIC_PART = set(ProblemSection.model_fields) - {"name", "model"}
 """What shaped the training and does not matter to predictions."""
@@ -102,9 +103,6 @@ def _fitted(recipe: Recipe, arrays: Mapping[str, Any], prefix: str) -> Fitted:
 
     standard = part(Standard) if recipe.scaling == "training_statistics" else None
     return Fitted(recipe, standard, part(Components) if recipe.pca is not None else None)
-
-
-_PREPARED = "prepared."
 
 
 def write_models(models: Mapping[Any, Tensor], fitted: Fitted | None, file: Path) -> str:

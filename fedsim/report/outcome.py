@@ -212,10 +212,9 @@ class Outcome:
 
 def variants(resolved: Resolved) -> list[Variant]:
     """The run's variant, and the non-private baseline where the scenario asks for it."""
-    scenario = resolved.scenario
     if not resolved.mechanism.private:
         return ["nonprivate"]
-    return ["private", "nonprivate"] if scenario.report.nonprivate_baseline else ["private"]
+    return ["private", "nonprivate"] if resolved.scenario.report.nonprivate_baseline else ["private"]
 
 
 def measures_costs(resolved: Resolved) -> bool:

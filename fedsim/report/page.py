@@ -75,8 +75,7 @@ def template(name: str) -> Template:
     environment = Environment(
         loader=PackageLoader("fedsim.report"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
-    environment.filters["count"] = lambda number: f"{number:,}"
-    environment.filters |= {"ticks": ticks, "capital": capital}
+    environment.filters |= {"count": "{:,}".format, "ticks": ticks, "capital": capital}
     broken = re.compile(r"(?<=\d)(,?) (?=[%\d-])")
     environment.filters["unbroken"] = lambda cell: broken.sub("\\1\N{NO-BREAK SPACE}", cell)
     environment.globals |= {"night": Markup(style.NIGHT), "ground": style.GROUND, "ink": style.INK}

@@ -125,8 +125,6 @@ def _converted(resolved: Resolved, silo: Admitted) -> SiloConversions:
 
 
 Cost = tuple[float, float]
-
-
 NO_DELTA = 0.1
 """The delta from which on a guarantee to a person is none: it may give one person in ten away."""
 

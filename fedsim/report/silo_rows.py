@@ -26,6 +26,8 @@ from fedsim.scenario.evaluation import evaluation_of
 from fedsim.scenario.resolve import Resolved
 
 PUBLIC = "no guarantee: public"
+MOST_SILOS = 10
+_POINTS = {True: 12, False: 40}  # by whether the plan samples: such a price takes ms, and not microseconds
 
 
 def costliest(outcome: Outcome) -> list[Statement]:
@@ -155,10 +157,6 @@ def samplers(resolved: Resolved) -> list[str]:
 def has_gap(resolved: Resolved) -> bool:
     """Whether the plan uses a sampler whose proven bound is not known to be attained."""
     return WithReplacement.sampler in samplers(resolved)
-
-
-MOST_SILOS = 10
-_POINTS = {True: 12, False: 40}  # by whether the plan samples: such a price takes ms, and not microseconds
 
 
 def spend(outcome: Outcome) -> list[SiloSpend]:

@@ -18,6 +18,7 @@ from fedsim.scenario.metric import METRICS, BaselineName
 
 FORMAT = 3  # of the run directory; a reader refuses any other
 FILE = "summary.json"
+FEW = 10  # trials below which there are no percentiles to speak of
 AGAIN = "a run directory is what `fedsim simulate` writes; run the scenario again"
 
 OF_TRAINING = ("excess_risk", "gradient_mapping_sq")
@@ -128,9 +129,6 @@ class Privacy(Part):
     def private(self) -> bool:
         """Whether anything is guaranteed."""
         return self.mechanism != NONE.name
-
-
-FEW = 10  # trials below which there are no percentiles to speak of
 
 
 def spans(trials: int) -> str:

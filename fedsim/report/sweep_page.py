@@ -24,6 +24,7 @@ from fedsim.report.tables import TextTable, capital
 from fedsim.report.texts import budget_text, captioned, distinct, mean_text, number_text, value_text
 from fedsim.scenario.metric import METRICS
 
+EPSILON, CLAIMED = "privacy.epsilon", "privacy.claimed_epsilon"
 _NOTHING = TextTable("", [], [])
 
 
@@ -223,9 +224,6 @@ def _candidates(tuning: sweep_summary.Tuning | None, metric: str) -> TextTable:
         "": lambda row: "chosen" if row.selected else "",
     }
     return TextTable.of(f"Mean {what} over {tuning.repetitions} runs.", tuning.candidates, columns)
-
-
-EPSILON, CLAIMED = "privacy.epsilon", "privacy.claimed_epsilon"
 
 
 def abscissa(summary: SweepSummary, against: str | None = None) -> str | None:

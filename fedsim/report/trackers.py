@@ -61,8 +61,7 @@ class Trackers:
         """Pass on one evaluation of one trial."""
         values: dict[str, float] = {"participants": m.participants, "seconds": m.seconds}
         if self._simulation:
-            measured = {name: value(m, name) for name in MEASURED}
-            values |= {name: number for name, number in measured.items() if number is not None}
+            values |= {name: number for name in MEASURED if (number := value(m, name)) is not None}
         prefix = f"trial-{m.trial}/{m.variant}"
         named = {f"{prefix}/{name}": value for name, value in values.items()}
         self._each(lambda tracker: tracker.log(m.round, named))

@@ -8,7 +8,7 @@ from typing import NamedTuple, get_args
 import numpy as np
 
 from fedsim.report.outcome import HasMetrics, Outcome, interval90, measures_costs, penalised, value
-from fedsim.report.record import BaselineMeasurement, Measurement, SiloMeasurement
+from fedsim.report.record import BaselineMeasurement, Measurement, SiloMeasurement, grouped
 from fedsim.report.summary import Cost, CostOf, Costs, Joining, JoiningSilo, OwnModel, OwnModels
 from fedsim.scenario.metric import METRICS, better
 
@@ -43,12 +43,10 @@ def joining(outcome: Outcome) -> Joining | None:
     ]
     if not pairs or penalised(outcome.resolved):
         return None
-    means = np.array([_mean([pair for pair in pairs if pair.trial == k]) for k in {p.trial for p in pairs}])
+    means = np.array([_mean(own) for own in grouped(pairs, lambda pair: pair.trial).values()])
     gains = interval90(_sign(metric) * (means[:, 0] - means[:, 1]))
-    silos = []
-    for name in sorted({pair.silo for pair in pairs}):
-        own, joined = _mean([pair for pair in pairs if pair.silo == name])
-        silos.append(JoiningSilo(name=name, alone=own, joined=joined))
+    by_silo = {name: _mean(own) for name, own in sorted(grouped(pairs, lambda pair: pair.silo).items())}
+    silos = [JoiningSilo(name=name, alone=own, joined=joined) for name, (own, joined) in by_silo.items()]
     own, joined = means.mean(0)
     return Joining(metric=metric, alone=own, joined=joined, gain_interval90=gains, silos=silos)
 
