@@ -6,7 +6,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import partial
 from html import escape
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -31,8 +30,6 @@ Watch = Callable[[Resolved], AbstractContextManager[Observer]]
 """Opened when a run begins; it gets every measurement until the run ends."""
 Observing = TypeVar("Observing", bound=Callable[..., None])
 
-_BLINK = 0.2  # seconds between two states of a notebook's bar
-
 
 def watching(
     asked: bool | Observing | None, show: Callable[[Console | None], AbstractContextManager[Observing]]
@@ -48,11 +45,6 @@ def watching(
     console = Console(stderr=True)
     wanted = asked or (asked is None and console.is_terminal)
     return show(console) if wanted else nullcontext(cast(Observing, lambda *_: None))
-
-
-def watcher(progress: bool | Observer | None) -> Watch:
-    """The display of a run that `progress` asks for."""
-    return lambda resolved: watching(progress, partial(run_display, resolved=resolved))
 
 
 @contextmanager
@@ -122,7 +114,7 @@ def _cell() -> Iterator[Callable[[float, str], None]]:
     """A bar of HTML in a notebook's cell, gone at the end; that of rich needs ipywidgets."""
     from IPython.display import HTML, display
 
-    handle, due = display(HTML("starting"), display_id=True), _due(_BLINK, 0.0)
+    handle, due = display(HTML("starting"), display_id=True), _due(0.2, 0.0)  # it does not flicker
 
     def update(share: float, text: str) -> None:
         if due():

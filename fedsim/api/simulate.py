@@ -10,11 +10,12 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from fedsim.api.given import ScenarioLike, changes_of, one_run, resolved_of
-from fedsim.api.progress import Watch, watcher
+from fedsim.api.progress import Watch, run_display, watching
 from fedsim.api.run import Run
 from fedsim.common.errors import InputError
 from fedsim.common.files import UNFINISHED, check_free, remove_drafts, unwritable
@@ -91,7 +92,8 @@ def simulate(
             raise InputError("resume", resume, "needs out: the directory of the run that is to go on")
         single = with_drawn(single, place)
     resolved = resolved_of(with_seed(single), algorithm, data, changes)
-    run = follow(resolved, watcher(progress), place, warnings.warn, resume)
+    show = partial(run_display, resolved=resolved)
+    run = follow(resolved, lambda _: watching(progress, show), place, warnings.warn, resume)
     if run.failure:
         warnings.warn(run.failure, stacklevel=2)
     return run

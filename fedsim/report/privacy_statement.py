@@ -30,6 +30,7 @@ ATTAINABLE = (
     "the true epsilon lies between it and epsilon_guaranteed"
 )
 CHOICE = "the choice of algorithm, step size, clip norm and rounds, where data was looked at"
+_MOST_GROUPS, _MOST_NAMES = 5, 4
 SPENT = "epsilon_spent is valid if participation did not depend on answers"
 
 EVALUATION = (
@@ -214,9 +215,6 @@ def plug_ins(resolved: Resolved) -> list[str]:
     if isinstance(problem, NeuralNetwork) and isinstance(problem.model, Imported):
         result.append(f"module {problem.model.path}")
     return result
-
-
-_MOST_GROUPS, _MOST_NAMES = 5, 4
 
 
 def true_epsilons(silos: Sequence[SiloRow]) -> list[str]:

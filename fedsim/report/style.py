@@ -23,6 +23,9 @@ GREY = "#666666"
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#000000", "#CC79A7", "#56B4E9", "#E69F00")
 _DASHES = ("-", "--", "-.", ":", (0, (6, 1, 1, 1, 1, 1)), (0, (8, 2)), (0, (3, 1)))
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<", ">")
+_UPPER = 0.5  # values that all lie above this share of the largest leave the axis's lower part empty
+_EARLY = 0.1  # the share of the rounds after which a run has begun in earnest
+_FLAT = 0.25  # later values that take less than this share of an axis cannot be read on it
 _SETTINGS: dict[Any, Any] = {
     "font.size": 10,
     "axes.titlesize": 10,
@@ -233,11 +236,6 @@ _RULES = "".join(
 )
 NIGHT = f"@media screen and (prefers-color-scheme: dark) {{\nsvg text {{ fill: {INK}; }}\n{_RULES}}}\n"
 """These rules stand in the page or the file that a figure is in."""
-
-
-_UPPER = 0.5  # values that all lie above this share of the largest leave the axis's lower part empty
-_EARLY = 0.1  # the share of the rounds after which a run has begun in earnest
-_FLAT = 0.25  # later values that take less than this share of an axis cannot be read on it
 
 
 def frame(axes: Axes, direction: str, values: Sequence[float], late: Sequence[float] = ()) -> str:

@@ -51,7 +51,8 @@ def pipeline_of(problem: Problem, weights: Floats, bias: Floats, fitted: Fitted)
         last = _classifier(_CLASSIFIERS[kind](), weights, bias, np.array(recipe.classes))
     else:
         last = _regressor(weights[0], bias[0], recipe.predicts, recipe.scaling != "none")
-    return Pipeline([("prepare", PrepareColumns.of(fitted)), ("model", last)])
+    prepare = PrepareColumns(recipe.model_dump_json(), fitted.standard, fitted.components)
+    return Pipeline([("prepare", prepare), ("model", last)])
 
 
 def _classifier(made: Any, weights: Floats, bias: Floats, classes: Any) -> Any:
@@ -98,11 +99,6 @@ class PrepareColumns(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         self, recipe: str, standard: tuple[Any, Any] | None = None, components: tuple[Any, Any] | None = None
     ) -> None:
         self.recipe, self.standard, self.components = recipe, standard, components
-
-    @classmethod
-    def of(cls, fitted: Fitted) -> Self:
-        """The step that prepares as `fitted` does."""
-        return cls(fitted.recipe.model_dump_json(), fitted.standard, fitted.components)
 
     def fit(self, X: Any, y: Any = None) -> Self:
         """Nothing to learn."""
