@@ -34,7 +34,8 @@ def compare(
             other number that a sweep varied; None: epsilon.
 
     Raises:
-        InputError: something is neither, was left unfinished, or measures another error than the rest.
+        InputError: something is neither, was left unfinished, or measures another error than the rest; or
+            the file of points cannot be used.
     """
     if isinstance(runs, Run | Sweep | str | os.PathLike) or not isinstance(runs, Iterable):
         raise InputError("runs", runs, "must be a list of runs, or {name: run}")

@@ -30,7 +30,7 @@ ATTAINABLE = (
     "the true epsilon lies between it and epsilon_guaranteed"
 )
 CHOICE = "the choice of algorithm, step size, clip norm and rounds, where data was looked at"
-_MOST_GROUPS, _MOST_NAMES = 5, 4
+_MOST_GROUPS, _MOST_NAMES = 5, 4  # in a line of true epsilons
 SPENT = "epsilon_spent is valid if participation did not depend on answers"
 
 EVALUATION = (
