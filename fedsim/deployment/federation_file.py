@@ -163,15 +163,12 @@ def parse_federation(tree: Any, begun: bool = False) -> Federation:
     return made
 
 
-_HEADS: TypeAdapter[dict[str, str]] = TypeAdapter(dict[str, Echo])
-
-
 def read_heads(path: Path | None) -> dict[str, str]:
     """The heads in the file, or none if there is no file yet; InputError if it is damaged."""
     if path is None or not path.exists():
         return {}
     try:
-        return _HEADS.validate_json(path.read_bytes())
+        return TypeAdapter(dict[str, Echo]).validate_json(path.read_bytes())
     except (OSError, ValidationError):
         hint = "is damaged; without it, lost ledger entries are noticed within a run only: remove it to go on"
         raise InputError("federation.heads", str(path), hint) from None

@@ -68,9 +68,8 @@ class Processes:
     def __exit__(self, *_: object) -> None:
         """End all that were started, and what they started; another Ctrl-C does not cut it short."""
         with undisturbed():
-            first, rest = self._children[:1], self._children[1:]
-            for children in (rest, first):
-                _end(*children)
+            _end(*self._children[1:])
+            _end(*self._children[:1])
             with self._watch:
                 self._watch.kill()
 

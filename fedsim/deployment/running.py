@@ -59,9 +59,6 @@ class Running:
         return count + end_family(self.mark)
 
 
-_RUNNING = TypeAdapter(Running)
-
-
 @contextmanager
 def recorded(directory: Path, mark: str, superlink: str) -> Iterator[None]:
     """While the block lasts, the directory says what runs in it; after a kill it still does."""
@@ -77,7 +74,7 @@ def recorded(directory: Path, mark: str, superlink: str) -> Iterator[None]:
 def running(directory: Path) -> Running | None:
     """What runs there; None if nothing was left running."""
     try:
-        return _RUNNING.validate_json((directory / FILE).read_bytes(), strict=True)
+        return TypeAdapter(Running).validate_json((directory / FILE).read_bytes(), strict=True)
     except FileNotFoundError:
         return None
     except (OSError, ValueError):

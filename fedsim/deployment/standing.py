@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, get_args
 
-from pydantic import AfterValidator, BaseModel, Json, NonNegativeFloat
+from pydantic import AfterValidator, AliasPath, BaseModel, Field, Json, NonNegativeFloat
 
 from fedsim.common.errors import InputError
 from fedsim.deployment.certs import notices
@@ -97,10 +97,6 @@ class _Cost(BaseModel, allow_inf_nan=False):
     distance: NonNegativeFloat
 
 
-class _Caps(BaseModel):
-    total: _Cost
-
-
 class _Receipt(BaseModel):
     """What is needed of a receipt, which is a silo's word."""
 
@@ -109,7 +105,7 @@ class _Receipt(BaseModel):
     public_key: str
     charged: _Cost
     part: Part = "training"
-    lifetime: _Caps
+    caps: _Cost = Field(validation_alias=AliasPath("lifetime", "total"))
 
 
 class Lifetime(NamedTuple):
@@ -140,9 +136,9 @@ def _lifetime(files: Iterable[Path]) -> Lifetime | None:
     newest = max(receipts.values(), key=lambda each: each.closed)
     own = [each for each in receipts.values() if each.public_key == newest.public_key]
     parts = [[each.charged for each in own if each.part == part] for part in get_args(Part)]
-    caps = newest.lifetime.total
-    charged = {name: max(sum(getattr(each, name) for each in part) for part in parts) for name, _ in caps}
-    return Lifetime(dict(caps), charged, len(own))
+    caps = dict(newest.caps)
+    charged = {name: max(sum(getattr(each, name) for each in part) for part in parts) for name in caps}
+    return Lifetime(caps, charged, len(own))
 
 
 def standing(place: Place, folders: Iterable[Path]) -> dict[str, Any]:

@@ -80,10 +80,6 @@ class Topology:
         """A silo's configuration."""
         return self.silo(name) / "silo.yaml"
 
-    def ledger(self, name: str) -> Path:
-        """A silo's ledger; there once the silo is enrolled."""
-        return self.silo(name) / "state" / "ledger.sqlite"
-
     def socket(self, name: str) -> Path:
         """Where a silo's daemon listens."""
         return self.silo(name) / "silo.sock"
@@ -275,18 +271,17 @@ def lifetime(epsilon: float, delta: float, sampled: bool) -> dict[str, Any]:
 
 def _one_by_one(resolved: Resolved) -> bool:
     """Whether an account adds the prices of whole runs, because their squares do not add."""
-    releases = resolved.trace.plan.census()
-    sampled = any(release.batch.random for release, _ in releases)
+    sampled = any(release.batch.random for release, _ in resolved.trace.plan.census())
     return sampled or not resolved.mechanism.squares_add
 
 
 def _federation(topology: Topology, test: Mapping[str, Any]) -> dict[str, Any]:
-    silos = {
-        name: {"identity": f"../{folder}/state/identity.pub", "node": f"../{folder}/node.pub"}
-        for name, folder in zip(topology.silos, map(certs.folder_of, topology.silos), strict=True)
-    }
+    folders = {name: f"../{certs.folder_of(name)}" for name in topology.silos}
     told = {
-        "silos": silos,
+        "silos": {
+            name: {"identity": f"{folder}/state/identity.pub", "node": f"{folder}/node.pub"}
+            for name, folder in folders.items()
+        },
         "test": test if test["name"] == "csv" or "groups" in test else test["path"],
         "heads": "heads.json",
         "root_certificates": "ca.crt",

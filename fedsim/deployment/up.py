@@ -14,7 +14,6 @@ import socket
 import sys
 import time
 from collections.abc import Callable
-from contextlib import closing
 from functools import partial
 
 from fedsim.deployment.federation_file import load_federation
@@ -22,7 +21,7 @@ from fedsim.deployment.flower import superlink
 from fedsim.deployment.flower.control import Status, enroll
 from fedsim.deployment.flower.grid import node_keys
 from fedsim.deployment.flower.submit import Job, Tell, Waiting, of_words, submit
-from fedsim.deployment.processes import Child, Ended, Processes, finish
+from fedsim.deployment.processes import Ended, Processes, finish
 from fedsim.deployment.roster_file import keys_of
 from fedsim.deployment.run import checkpoint_of
 from fedsim.deployment.running import check_alone, recorded
@@ -58,7 +57,8 @@ def run_all(topology: Topology, port: int, resume: bool, tell: Tell) -> Status:
         enrol_and_pin(topology)
     processes, address = Processes(), f"{LOOPBACK}:{port}"
     with recorded(topology.directory, processes.mark, address), processes:
-        server = _start_superlink(processes, topology, port)
+        papers = superlink.Credentials.of(topology.server)
+        server = superlink.start(processes, papers, topology.server, LOOPBACK, port)
 
         def check() -> None:
             processes.check()
@@ -68,7 +68,7 @@ def run_all(topology: Topology, port: int, resume: bool, tell: Tell) -> Status:
             log = topology.shuffler / "shuffler.log"
             processes.start("the shuffler", topology.shuffler_command, log)
         _start_daemons(processes, topology, tell)
-        with closing(superlink.Watched(address, topology.server / "ca.crt", check)) as control:
+        with superlink.Watched(address, papers.root_certificates, check) as control:
             _wait(control.answers, processes, "the SuperLink")
             enroll(control, keys)
             _start_nodes(processes, topology, address)
@@ -76,13 +76,6 @@ def run_all(topology: Topology, port: int, resume: bool, tell: Tell) -> Status:
                 _wait(partial(listens, topology.shuffler_socket, 1), processes, "the shuffler")
             job = Job(str(topology.scenario), (), topology.federation, topology.run, resume)
             return submit(control, job, keys, Waiting(START_SECONDS), tell)
-
-
-def _start_superlink(processes: Processes, topology: Topology, port: int) -> Child:
-    credentials = superlink.Credentials.of(topology.server)
-    command = superlink.command(credentials, LOOPBACK, port, database=None)
-    environment = superlink.environment(topology.server / "flwr")
-    return processes.start("the SuperLink", command, topology.server / "superlink.log", environment)
 
 
 def _start_daemons(processes: Processes, topology: Topology, tell: Tell) -> None:
@@ -96,7 +89,14 @@ def _start_daemons(processes: Processes, topology: Topology, tell: Tell) -> None
 
 def _start_nodes(processes: Processes, topology: Topology, address: str) -> None:
     """The other half of each silo; there when all daemons listen."""
-    given = {name: _node(topology, name, address) for name in topology.silos}
+    given = {
+        name: [
+            *("--superlink", address, "--socket", str(topology.socket(name))),
+            *("--root-certificates", str(topology.silo(name) / "ca.crt")),
+            *("--key", str(topology.silo(name) / "node.key")),
+        ]
+        for name in topology.silos
+    }
     _start(processes, topology, "node", "silos.shim.__main__", given)
     for name in topology.silos:
         _wait(partial(listens, topology.socket(name), 1), processes, f"the daemon of {name}")
@@ -112,19 +112,12 @@ def _start(
 
 
 def _not_enrolled(topology: Topology) -> list[str]:
-    return [name for name in topology.silos if not topology.ledger(name).exists()]
+    ledgers = {name: topology.silo(name) / "state" / "ledger.sqlite" for name in topology.silos}
+    return [name for name, ledger in ledgers.items() if not ledger.exists()]
 
 
 def _daemon(topology: Topology, name: str) -> list[str]:
     return ["--config", str(topology.config(name))]
-
-
-def _node(topology: Topology, name: str, address: str) -> list[str]:
-    folder = topology.silo(name)
-    return [
-        *("--superlink", address, "--socket", str(topology.socket(name))),
-        *("--root-certificates", str(folder / "ca.crt"), "--key", str(folder / "node.key")),
-    ]
 
 
 def _wait(there: Callable[[], bool], processes: Processes, name: str) -> None:
@@ -137,8 +130,7 @@ def _wait(there: Callable[[], bool], processes: Processes, name: str) -> None:
 
 
 def _free_port() -> int:
-    with socket.socket() as any_port:
-        any_port.bind((LOOPBACK, 0))
+    with socket.create_server((LOOPBACK, 0)) as any_port:
         return int(any_port.getsockname()[1])
 
 

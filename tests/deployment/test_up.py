@@ -186,7 +186,8 @@ def test_what_no_silo_has_admitted_begins_anew(place, admitted, monkeypatch):
     topology = prepare(resolve(load(Path("breast_cancer"), TWO_SILOS)), place / "all")
     if admitted:
         checkpoint_of(topology.run).touch()
-    for name in ("_start_superlink", "_start_daemons", "_wait", "enroll", "_start_nodes", "load_federation"):
+    monkeypatch.setattr(up.superlink, "start", lambda *given: None)
+    for name in ("_start_daemons", "_wait", "enroll", "_start_nodes", "load_federation"):
         monkeypatch.setattr(up, name, lambda *given: "127.0.0.1:1")
     monkeypatch.setattr(up, "node_keys", lambda federation: {})
     monkeypatch.setattr(up, "submit", lambda control, job, *more: job.resume)

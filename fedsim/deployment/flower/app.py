@@ -8,12 +8,12 @@ besides, `overrides` (a JSON list of PATH=VALUE) and `resume`. A run that fails 
 
 from __future__ import annotations
 
-import json
 import logging
 from pathlib import Path
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
+from pydantic import TypeAdapter
 
 from fedsim.common.errors import InputError, Refused
 from fedsim.deployment.federation_file import load_federation
@@ -57,12 +57,9 @@ def main(grid: Grid, context: Context) -> None:
 
 def _overrides(text: str) -> list[str]:
     try:
-        changes = json.loads(text)
+        return TypeAdapter(list[str]).validate_json(text)
     except ValueError:
-        changes = None
-    if not isinstance(changes, list) or not all(isinstance(change, str) for change in changes):
-        raise InputError("overrides", text, 'a JSON list of PATH=VALUE, as ["seed=7"]')
-    return changes
+        raise InputError("overrides", text, 'a JSON list of PATH=VALUE, as ["seed=7"]') from None
 
 
 def _file(name: str, settings: dict[str, str]) -> Path:

@@ -16,11 +16,12 @@ import json
 import sys
 import zipfile
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import httpx
 from flwr.common.constant import HEARTBEAT_PATIENCE
@@ -108,7 +109,7 @@ class Submitted:
     settings: Config  # it was started with these (`fedsim.deployment.flower.app`)
 
 
-class Control:
+class Control(AbstractContextManager["Control"]):
     """Requests to the SuperLink at HOST:PORT, whose certificate `root_certificates` (a file) vouches for.
     InputError from every method but `answers` if it cannot be reached, or says no.
     """
@@ -179,10 +180,6 @@ class Control:
         """End a run."""
         self._ask(self._client.StopRun, control_pb2.StopRunRequest(run_id=run))
 
-    def close(self) -> None:
-        """Hang up."""
-        self._client.close()
-
     def _ask(self, call: Any, request: object) -> Any:
         try:
             return call(request)
@@ -192,11 +189,9 @@ class Control:
             said = f"a SuperLink of flwr {version('flwr')} (it answers {error.response.status_code})"
             raise InputError("superlink", self.address, said) from None
 
-    def __enter__(self) -> Self:
-        return self
-
     def __exit__(self, *_: object) -> None:
-        self.close()
+        """Hang up."""
+        self._client.close()
 
 
 def _submitted(proto: Any) -> Submitted:

@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
 from flwr.app import Array, Message, RecordDict
 from flwr.serverapp import Grid
-from flwr.supercore.inflatable import inflatable_utils
+from flwr.supercore.inflatable.inflatable_utils import pull_objects
 from flwr.superlink.grid import http_grid
 
 from fedsim.common.errors import InputError
@@ -34,8 +34,6 @@ _PATIENCE = 30.0  # seconds for a reply that has been announced to be there; one
 _GRACE = 10.0  # seconds that clocks may differ by, before a node takes a message for too old
 _PEM = serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
 _log = logging.getLogger("fedsim.server")
-
-_pull_objects = inflatable_utils.pull_objects
 
 
 @dataclass
@@ -61,12 +59,9 @@ class OnGrid:
 
     def online(self) -> dict[str, tuple[int, str]]:
         """The node of every silo that is there, and when it came online."""
-        nodes = {}
-        for node in self._grid.get_nodes():
-            name = self._names.get(normal(node.public_key))
-            if name is not None and node.status == "online":
-                nodes[name] = (node.node_id, node.last_activated_at)
-        return nodes
+        there = [node for node in self._grid.get_nodes() if node.status == "online"]
+        keys = {normal(node.public_key): (node.node_id, node.last_activated_at) for node in there}
+        return {name: keys[key] for key, name in self._names.items() if key in keys}
 
     def exchange(self, frames: Frames, deadline: float, knocks: Frames = NO_FRAMES) -> Frames:
         """See `server.federation.Channel`; replies to earlier exchanges are never looked for."""
@@ -122,7 +117,7 @@ class OnGrid:
 
 def _shorten(patience: float) -> None:
     """Flower waits 1, 2, 4 .. 10 s, up to forever, for a reply whose parts are still on their way up."""
-    quicker = partial(_pull_objects, initial_backoff=0.05, backoff_cap=0.5, max_time=patience)
+    quicker = partial(pull_objects, initial_backoff=0.05, backoff_cap=0.5, max_time=patience)
     http_grid.__dict__["pull_objects"] = quicker
 
 

@@ -21,6 +21,7 @@ from fedsim.deployment.flower.control import Control, Status
 from fedsim.deployment.processes import Child, Ended, Processes, over
 
 START_SECONDS = 60.0
+_LOG = "superlink.log"
 _LAST_LINES, _LAST = 4, 200  # of a log; characters of an error
 _EXEC, _APP = "flower-superexe", "flwr-serverapp"  # names of processes have 15 characters
 
@@ -36,11 +37,11 @@ class Credentials:
     @classmethod
     def of(cls, folder: Path) -> Credentials:
         """Those of the folder `server`; InputError if one is missing."""
-        credentials = cls(folder / "ca.crt", folder / "server.crt", folder / "server.key")
-        for file in (credentials.root_certificates, credentials.certificate, credentials.key):
+        files = [folder / name for name in ("ca.crt", "server.crt", "server.key")]
+        for file in files:
             if not file.is_file():
                 raise InputError("certificates", str(file), "a file; `fedsim certs` makes it")
-        return credentials
+        return cls(*files)
 
 
 def environment(home: Path) -> dict[str, str]:
@@ -56,13 +57,13 @@ def environment(home: Path) -> dict[str, str]:
     }
 
 
-def command(credentials: Credentials, host: str, port: int, database: Path | None = None) -> list[str]:
-    """The command that starts it; runs are its child processes, and install nothing.
+def start(processes: Processes, credentials: Credentials, folder: Path, host: str, port: int) -> Child:
+    """Start one among `processes`; `folder` has its log, and what Flower keeps of runs.
 
-    Without a `database` it forgets its nodes when it ends, and carries a round in half the time. (Its runs
-    end with it in either case, and are taken up by a new one.)
+    Runs are its child processes, and install nothing. Without a database it forgets its nodes when it ends,
+    and carries a round in half the time. (Its runs end with it in either case, and a new one takes them up.)
     """
-    return [
+    command = [
         str(Path(sys.executable).with_name("flower-superlink")),
         *("--host", host, "--port", str(port)),
         *("--ssl-ca-certfile", str(credentials.root_certificates.resolve())),
@@ -71,8 +72,9 @@ def command(credentials: Credentials, host: str, port: int, database: Path | Non
         "--enable-supernode-auth",
         *("--isolation", "subprocess"),
         "--disable-runtime-dependency-installation",
-        *("--database", ":flwr-in-memory:" if database is None else str(database.resolve())),
+        *("--database", ":flwr-in-memory:"),
     ]
+    return processes.start("the SuperLink", command, folder / _LOG, environment(folder / "flwr"))
 
 
 class Watched(Control):
@@ -156,10 +158,10 @@ class SuperLink:
     `folder`, made if need be, has its log, and what Flower keeps of runs.
     """
 
+    _child: Child
+
     def __init__(self, credentials: Credentials, folder: Path, port: int, host: str = "127.0.0.1") -> None:
         self._papers, self._folder, self._host, self._port = credentials, folder, host, port
-        self._child: Child | None = None
-        self._stack = ExitStack()
 
     @property
     def address(self) -> str:
@@ -169,7 +171,7 @@ class SuperLink:
     @property
     def log(self) -> Path:
         """The log file of the SuperLink and of its runs."""
-        return self._folder / "superlink.log"
+        return self._folder / _LOG
 
     def control(self) -> Control:
         """A line to it."""
@@ -177,7 +179,6 @@ class SuperLink:
 
     def watched(self) -> Watched:
         """A line to it for its one run."""
-        assert self._child is not None
         return Watched(self.address, self._papers.root_certificates, partial(check_helpers, self._child))
 
     def __enter__(self) -> Self:
@@ -186,19 +187,14 @@ class SuperLink:
         """
         check_port(self._host, self._port)
         self._folder.mkdir(parents=True, exist_ok=True)
-        environ = environment(self._folder / "flwr")
-        processes = self._stack.enter_context(Processes())
-        line = command(self._papers, self._host, self._port)
-        self._child = processes.start("the SuperLink", line, self.log, environ)
-        try:
+        with ExitStack() as stack:
+            processes = stack.enter_context(Processes())
+            self._child = start(processes, self._papers, self._folder, self._host, self._port)
             self._wait()
-        except BaseException:
-            self._stack.close()
-            raise
+            self._stack = stack.pop_all()
         return self
 
     def _wait(self) -> None:
-        assert self._child is not None
         deadline = time.monotonic() + START_SECONDS
         with self.control() as control:
             while not (self._listens() and control.answers()):
@@ -210,7 +206,6 @@ class SuperLink:
 
     def _listens(self) -> bool:
         """Whether it is this one that has the port, and no other's SuperLink."""
-        assert self._child is not None
         with suppress(psutil.Error):
             found = psutil.Process(self._child.process.pid).net_connections("tcp")
             return any(each.status == psutil.CONN_LISTEN and each.laddr.port == self._port for each in found)
