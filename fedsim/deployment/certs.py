@@ -134,13 +134,7 @@ def _authority(directory: Path) -> tuple[Key, x509.Certificate]:
     if _pair(key_file, certificate_file):
         return _read_key(key_file), x509.load_pem_x509_certificate(certificate_file.read_bytes())
     key = ec.generate_private_key(ec.SECP384R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "fedsim deployment authority")])
-    made = (
-        _blank(name, name, key, AUTHORITY_DAYS)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(_usage(signs=True), critical=True)
-        .sign(key, hashes.SHA256())
-    )
+    made = _blank("fedsim deployment authority", None, key, AUTHORITY_DAYS).sign(key, hashes.SHA256())
     _write(key_file, _private_pem(key), SECRET)
     _write(certificate_file, _pem(made), SHARED)
     return key, made
@@ -164,35 +158,32 @@ def _server(
     else:
         key = ec.generate_private_key(ec.SECP256R1())
         _write(key_file, _private_pem(key), SECRET)
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "fedsim server")])
-    names = list(dict.fromkeys(names))
     authority_id = x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.public_key())
     made = (
-        _blank(name, issuer.subject, key, days)
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(_usage(signs=False), critical=True)
+        _blank("fedsim server", issuer.subject, key, days)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-        .add_extension(x509.SubjectAlternativeName(names), critical=False)
+        .add_extension(x509.SubjectAlternativeName(dict.fromkeys(names)), critical=False)
         .add_extension(authority_id, critical=False)
         .sign(authority, hashes.SHA256())
     )
     _write(certificate_file, _pem(made), SHARED, replace=True)
 
 
-def _blank(subject: x509.Name, issuer: x509.Name, key: Key, days: int) -> x509.CertificateBuilder:
-    now = datetime.now(UTC)
+def _blank(subject: str, issuer: x509.Name | None, key: Key, days: int) -> x509.CertificateBuilder:
+    """A certificate to be signed; without an issuer that of an authority, which is its own."""
+    name, now = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, subject)]), datetime.now(UTC)
+    signs = issuer is None
+    others = "content_commitment key_encipherment data_encipherment key_agreement encipher_only decipher_only"
+    unused = dict.fromkeys(others.split(), False)
+    usage = x509.KeyUsage(digital_signature=not signs, key_cert_sign=signs, crl_sign=signs, **unused)
     return (
-        x509.CertificateBuilder(issuer, subject, key.public_key(), x509.random_serial_number())
+        x509.CertificateBuilder(issuer or name, name, key.public_key(), x509.random_serial_number())
         .not_valid_before(now - _SKEW)
         .not_valid_after(now + timedelta(days=days))
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .add_extension(x509.BasicConstraints(ca=signs, path_length=0 if signs else None), critical=True)
+        .add_extension(usage, critical=True)
     )
-
-
-def _usage(signs: bool) -> x509.KeyUsage:
-    others = "content_commitment key_encipherment data_encipherment key_agreement encipher_only decipher_only"
-    unused = dict.fromkeys(others.split(), False)
-    return x509.KeyUsage(digital_signature=not signs, key_cert_sign=signs, crl_sign=signs, **unused)
 
 
 def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
