@@ -28,7 +28,7 @@ from fedsim.scenario.metric import METRICS
 from fedsim.scenario.resolve import Resolved
 from fedsim.wire.messages import Admission, Closed, Offer
 from fedsim.wire.metrics import Metric, info, single
-from server.checkpoint import RunRecord
+from server.checkpoint import Checkpoint
 from server.federation import NOT_ASKED, RemoteSilos
 from server.loop import Progress
 from server.replies import shown
@@ -93,16 +93,15 @@ class History:
         self,
         resolved: Resolved,
         offers: Mapping[str, Offer],
-        record: RunRecord,
-        admissions: Mapping[str, Admission],
+        checkpoint: Checkpoint,
         evaluate: Evaluator | None,
         silos: RemoteSilos,
-        test: Dataset | None = None,
+        test: Dataset | None,
     ) -> None:
-        self._resolved, self._admissions, self._test = resolved, admissions, test
-        self._greetings, self._absent = record.greetings, record.absent
-        self._evaluate, self._silos = evaluate, silos
-        self._admitted = {n: admitted_of(resolved, offers[n], admissions[n]) for n in resolved.names}
+        self._resolved, self._evaluate, self._silos, self._test = resolved, evaluate, silos, test
+        self._greetings, self._absent = checkpoint.run.greetings, checkpoint.run.absent
+        self._admissions = said = checkpoint.admissions
+        self._admitted = {name: admitted_of(resolved, offers[name], said[name]) for name in resolved.names}
         self._total, self._start = len(resolved.trace.plan.rounds), time.perf_counter()
         self._asked: list[AskedSilo] = []
         self._clips: list[ChosenClip] = []
@@ -116,8 +115,9 @@ class History:
         if last is not None:
             self._seconds.append(last.seconds)
             why = dict.fromkeys(names[m] for m in last.members) | left_out
-            asked = (AskedSilo(0, name, progress.rounds - 1, last.broadcast, why[name]) for name in why)
-            self._asked.extend(asked)
+            self._asked += [
+                AskedSilo(0, name, progress.rounds - 1, last.broadcast, why[name]) for name in why
+            ]
         if progress.clip is not None:
             self._clips.append(ChosenClip(0, progress.rounds + 1, progress.clip))
         count = progress.participants if last is None else len(last.members)
@@ -132,9 +132,8 @@ class History:
         every = self._resolved.scenario.report.evaluate_every
         if self._evaluate is None or (rounds % every and rounds != self._total):
             return None
-        tested = self._evaluate(model, last=rounds == self._total)
+        error, loss, more = self._evaluate(model, last=rounds == self._total)
         elapsed = time.perf_counter() - self._start
-        error, loss, more = tested
         return Measurement(0, "private", rounds, error, loss, participants, elapsed, more=more)
 
     def outcome(

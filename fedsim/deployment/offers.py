@@ -41,8 +41,7 @@ def outline_of(greetings: Mapping[str, Greeting]) -> Outline:
     first = next(iter(greetings.values()))
     sizes = {name: greetings[name].n for name in sorted(greetings)}
     held_out = {name: said.held_out for name, said in greetings.items()}
-    shape = sizes, first.num_features, first.num_classes
-    return Outline(*shape, held_out=held_out, groups=first.groups)
+    return Outline(sizes, first.num_features, first.num_classes, held_out=held_out, groups=first.groups)
 
 
 _PER_SILO = ("epsilon", "delta", "claimed_epsilon", "claimed_delta", "sigma", "noise_multiplier")

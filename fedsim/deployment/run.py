@@ -106,10 +106,8 @@ def deploy(
         silos = RemoteSilos(channel, *known, heads, say)
         plan, checkpoint = _joined(scenario, federation, roster, silos, old, path, say)
         stack.callback(checkpoint.close)
-        record, ended = checkpoint.run, checkpoint.rounds
-        history = History(
-            plan.resolved, plan.offers, record, checkpoint.admissions, plan.evaluate, silos, federation.test
-        )
+        ended = checkpoint.rounds
+        history = History(plan.resolved, plan.offers, checkpoint, plan.evaluate, silos, federation.test)
         trackers.start(plan.resolved)
         way = sums.link_to(silos, plan.resolved, plan.contexts, other, KeptRequest(checkpoint.log))
         for step in _rounds(plan, history, way, checkpoint):
@@ -288,9 +286,8 @@ def _say_absent(absent: Mapping[str, str], say: Say) -> None:
 def _rounds(plan: _Plan, history: History, way: tuple[Link, Aggregate], kept: Checkpoint) -> Iterator[Step]:
     resolved, (link, aggregate) = plan.resolved, way
     public = resolved.public([kept.admissions[name].noise_multiplier for name in resolved.names])
-    seed, problem = resolved.scenario.seed, resolved.problem
+    asked = resolved.served, resolved.problem, public, resolved.scenario.seed
     with _resumable():
-        asked = resolved.served, problem, public, seed
         for progress in run(*asked, link, plan.rounds, aggregate, kept):
             yield history.add(progress)
 
