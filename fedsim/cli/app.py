@@ -181,17 +181,16 @@ def data_from(folder: Path | None) -> Iterator[None]:
 
     if folder is not None and not folder.is_dir():
         raise InputError("--data-dir", str(folder), "is no folder; make it first")
-    before, shown = os.environ.get(VARIABLE), SHOW.set(_download)
+    before = {VARIABLE: os.environ[VARIABLE]} if VARIABLE in os.environ else {}
+    shown = SHOW.set(_download)
     if folder is not None:
         os.environ[VARIABLE] = str(folder.resolve())
     try:
         yield
     finally:
         SHOW.reset(shown)
-        if before is None:
-            os.environ.pop(VARIABLE, None)
-        else:
-            os.environ[VARIABLE] = before
+        os.environ.pop(VARIABLE, None)
+        os.environ.update(before)
 
 
 @contextmanager

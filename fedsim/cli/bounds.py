@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from fedsim.cli.app import PRIVACY, AsJson, DataDir, Overrides, ScenarioOrRun, app, data_from, fail, ready
 from fedsim.cli.output import print_json, print_notices, say, shown, titled
@@ -94,11 +94,10 @@ def _show(scenario: Scenario | None, overrides: Sequence[str], as_json: bool, ru
         say(console, f"{', '.join(symbols.differ)} differ: {UNEQUAL}")
     _table(console, found, symbols)
     if content is not None and content.summary.objective:
-        for line in objective(content.summary, content.summary.objective):
-            say(console, line)
+        say(console, *objective(content.summary, content.summary.objective))
     moments = [] if symbols.moment is None else [MOMENTS]
-    for note in (NOTE, CLASS, *moments, *([] if resolved.sums is None else [SUMS])):
-        say(console, f"Note: {note}.")
+    notes = (NOTE, CLASS, *moments, *([] if resolved.sums is None else [SUMS]))
+    say(console, *(f"Note: {note}." for note in notes))
     if drawn:
         say(console, f"Wrote {', '.join(map(shown, drawn))}")
 
@@ -291,18 +290,13 @@ def _print_entries(entries: Sequence[Entry]) -> None:
     console = Console()
     for entry in entries:
         console.print(f"{entry['theorem']}\n{entry['setting']}", style="italic", highlight=False)
-        table = Table(box=SIMPLE_HEAD)
-        for column in _cells(entry["rows"][0]):
-            table.add_column(column, justify="right")
+        columns = (Column(name, justify="right") for name in _cells(entry["rows"][0]))
+        table = Table(*columns, box=SIMPLE_HEAD)
         for row in entry["rows"]:
             *numbers, claim = _cells(row).values()
             short = claim[:5] + (" *" if row["outside"] else "")
             table.add_row(*numbers, short, style="bold" if row["fails"] else "")
         console.print(table)
-        if any(row["outside"] for row in entry["rows"]):
-            console.print("* outside a condition", highlight=False)
-        console.print(_met(entry), highlight=False)
-        console.print(entry["verdict"], highlight=False)
-        if entry["slip"]:
-            console.print(entry["slip"], highlight=False)
-        console.print()
+        outside = "* outside a condition" if any(row["outside"] for row in entry["rows"]) else None
+        notes = filter(None, (outside, _met(entry), entry["verdict"], entry["slip"]))
+        console.print(*notes, "", sep="\n", highlight=False)

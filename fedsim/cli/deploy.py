@@ -17,7 +17,7 @@ from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
 
 from fedsim.cli import app as shared
 from fedsim.cli.app import DEPLOYMENT, DONE, FAILED, INTERRUPTED, app, ready
-from fedsim.cli.output import dated, print_failure, print_run, print_warnings, say, shown
+from fedsim.cli.output import dated, print_run, print_warnings, say, shown
 from fedsim.common.errors import InputError
 from fedsim.common.files import check_free
 
@@ -58,7 +58,13 @@ def _run_here(
     code = _followed(console, run, "Interrupted; every process has ended.")
     if code == DONE:
         print_run(console, load_run(topology.run), topology.run)
-        _print_places(console, topology)
+        silo = topology.silo(topology.silos[0])
+        say(console, f"The page: {shown(topology.run / 'report.html')}")
+        say(console, f"What only {topology.silos[0]} would have: {shown(silo)}/; its ledger:")
+        say(console, f"  fedsim ledger show {shlex.quote(shown(silo / 'state'))}")
+        say(
+            console, "The silos' test records served as the server's public ones: in this demonstration only."
+        )
     else:
         print_resume(console, topology)
     return code
@@ -77,11 +83,11 @@ def _followed(console: Console, run: Callable[[Tell], Status], interrupted: str)
         say(console, interrupted)
         return INTERRUPTED
     except Ended as error:
-        print_failure(console, str(error))
+        say(console, f"failed: {error}", style="red")
         return FAILED
     if status.word == "completed":
         return DONE
-    print_failure(console, f"{status.word}: {status.details}")
+    say(console, f"failed: {status.word}: {status.details}", style="red")
     return FAILED
 
 
@@ -109,18 +115,8 @@ def _topology(
 
 def print_resume(console: Console, topology: Topology) -> None:
     """Print how to go on."""
-    command = shlex.join(["fedsim", "up", "--resume", "--out", str(topology.directory)])
     say(console, f"What there is stays in {shown(topology.directory)}/. To go on:")
-    console.print(f"  {command}", markup=False, highlight=False, soft_wrap=True)
-
-
-def _print_places(console: Console, topology: Topology) -> None:
-    first = topology.silos[0]
-    say(console, f"The page: {shown(topology.run / 'report.html')}")
-    say(console, f"What only {first} would have: {shown(topology.silo(first))}/; its ledger:")
-    state = shown(topology.silo(first) / "state")
-    console.print(f"  fedsim ledger show {shlex.quote(str(state))}", highlight=False, soft_wrap=True)
-    say(console, "The silos' test records served as the server's public ones: in this demonstration only.")
+    say(console, f"  {shlex.join(['fedsim', 'up', '--resume', '--out', str(topology.directory)])}")
 
 
 @app.command(rich_help_panel=DEPLOYMENT)
@@ -224,7 +220,7 @@ def telling(console: Console) -> Iterator[Tell]:
 
         def tell(line: Line) -> None:
             if line.words:
-                console.print(line.text, markup=False, highlight=False, soft_wrap=True)
+                say(console, line.text)
             else:
                 draw(line.rounds / line.of, line.text, line.text)
 
@@ -245,4 +241,4 @@ def print_kept(console: Console, job: Job, running: str | None) -> None:
     command += ["--superlink", running] if running else []
     where = "" if there else ", if there are any, on the SuperLink's machine"
     say(console, f"The rounds so far are kept{where}. To go on:")
-    console.print(f"  {shlex.join([*command, '--resume'])}", markup=False, highlight=False, soft_wrap=True)
+    say(console, f"  {shlex.join([*command, '--resume'])}")

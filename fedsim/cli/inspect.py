@@ -50,23 +50,18 @@ def _print(found: Inspection) -> None:
     console = Console()
     typer.echo(found.not_private)
     typer.echo(f"{', '.join(found.tables)}: {found.records:,} records, {len(found.columns)} columns\n")
-    _print_columns(console, found)
-    if found.target is not None:
-        _print_target(found.target)
-    if found.silos is not None:
-        _print_silos(console, found.silos)
-
-
-def _print_columns(console: Console, found: Inspection) -> None:
     table = _table("Columns", "column", "kind", "missing", "values")
     for column in found.columns:
-        share = f" ({column.missing / found.records:.0%})" if column.missing else ""
-        missing = f"{column.missing:,}{share}" if column.missing else ""
+        missing = f"{column.missing:,} ({column.missing / found.records:.0%})" if column.missing else ""
         table.add_row(escape(column.name), column.kind, missing, escape(_values(column)))
     console.print(table, highlight=False)
     for column in found.columns:
         if column.remark:
             typer.echo(f"{column.name!r} is no feature as it is: {column.remark}")
+    if found.target is not None:
+        _print_target(found.target)
+    if found.silos is not None:
+        _print_silos(console, found.silos)
 
 
 def _table(title: str, *columns: str) -> Table:

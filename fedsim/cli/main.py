@@ -17,22 +17,10 @@ from fedsim.cli.app import app
 from fedsim.common.process import HEAVY, lazily
 
 COMMANDS = (
-    "simulate",
-    "release",
-    "runs",
-    "privacy",
-    "bounds",
-    "deploy",
-    "federation",
-    "operate",
-    "parties",
-    "ledger",
-    "offers",
-    "parts",
-    "init",
-    "inspect",
-    "contributions",
-    "new",
+    *("simulate", "release", "runs"),
+    *("privacy", "bounds"),
+    *("deploy", "federation", "operate", "parties", "ledger", "offers"),
+    *("parts", "init", "inspect", "contributions", "new"),
 )
 """Modules of `fedsim.cli`, each of which registers with `app`, as `fedsim --help` lists them."""
 

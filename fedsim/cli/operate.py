@@ -128,6 +128,7 @@ def stop(
 ) -> None:
     """End a run after the round in hand, and say how to resume it; within the round where that takes longer
     than 30 s, another machine has the run, or it is one of another federation.yaml."""
+    from fedsim.deployment.run import checkpoint_of
     from fedsim.deployment.standing import Place
 
     place, console = Place.of(federation, superlink), Console()
@@ -135,13 +136,17 @@ def stop(
         found = _chosen(control, run)
         job = place.job(found)
         _stop(control, found, job, console)
-    _how_to_resume(place, job, superlink, console)
+    if place.topology is not None:
+        if not place.topology.run.exists():
+            print_resume(console, place.topology)
+    elif job is not None and not job.out.exists():
+        there = checkpoint_of(job.out).exists()
+        print_kept(console, job, superlink if there else superlink or place.address)
 
 
 def _chosen(control: Control, number: str | None) -> Submitted:
-    found = [run for run in control.runs() if not run.status.over]
-    if number is not None:
-        found = [run for run in found if str(run.number) == number]
+    open_runs = [run for run in control.runs() if not run.status.over]
+    found = [run for run in open_runs if number in (None, str(run.number))]
     if len(found) != 1:
         there = ", ".join(str(run.number) for run in found) or "none"
         raise InputError("RUN", number, f"one run at {control.address} that has not ended; there is {there}")
@@ -164,17 +169,6 @@ def _stop(control: Control, run: Submitted, job: Job | None, console: Console) -
             control.stop(run.number)
             now = control.status(run.number)
     say(console, f"Run {run.number}: {now.word}{f': {printable(now.details)}' if now.details else ''}")
-
-
-def _how_to_resume(place: Place, job: Job | None, superlink: str | None, console: Console) -> None:
-    from fedsim.deployment.run import checkpoint_of
-
-    if place.topology is not None:
-        if not place.topology.run.exists():
-            print_resume(console, place.topology)
-    elif job is not None and not job.out.exists():
-        there = checkpoint_of(job.out).exists()
-        print_kept(console, job, superlink if there else superlink or place.address)
 
 
 @app.command(rich_help_panel=DEPLOYMENT)

@@ -54,29 +54,27 @@ def shown(path: Path) -> str:
     return str(place.relative_to(here) if place.is_relative_to(here) else path)
 
 
-def say(console: Console, line: str, style: str = "") -> None:
-    """Print a line of plain text without markup; the terminal wraps it."""
-    console.print(line, style=style, markup=False, highlight=False, soft_wrap=True)
+def say(console: Console, *lines: str, style: str = "") -> None:
+    """Print lines of plain text without markup; the terminal wraps them."""
+    for line in lines:
+        console.print(line, style=style, markup=False, highlight=False, soft_wrap=True)
 
 
 def print_notices(console: Console, lines: Sequence[str]) -> None:
     """Print notices in bold, before any number."""
-    for line in lines:
-        say(console, line, "bold")
+    say(console, *lines, style="bold")
 
 
 def print_warnings(console: Console, lines: Sequence[str]) -> None:
     """Print warnings: allowed settings that are hardly intended."""
-    for line in lines:
-        say(console, f"warning: {line}", "yellow")
+    say(console, *(f"warning: {line}" for line in lines), style="yellow")
 
 
 def print_parameters(console: Console, chosen: Parameters | None) -> None:
     """Print the numbers that a theorem or `auto` chose; nothing where all are given."""
     from fedsim.report.texts import parameter_lines
 
-    for line in parameter_lines(chosen):
-        say(console, line)
+    say(console, *parameter_lines(chosen))
 
 
 def rendered(table: TextTable, title: str) -> RichTable:
@@ -103,8 +101,7 @@ def print_silos(console: Console, privacy: Privacy | PriceStatement) -> None:
 
     table = silo_table(privacy.silos, 20, privacy.title, privacy.counted)
     console.print(rendered(table, f"Epsilon per silo ({privacy.title})"))
-    for line in person_lines(privacy.persons):
-        say(console, capital(line))
+    say(console, *map(capital, person_lines(privacy.persons)))
 
 
 def titled(
@@ -153,11 +150,6 @@ def slug(name: str) -> str:
 def dated(name: str) -> Path:
     """Where results go by default: runs/NAME-TIME."""
     return Path("runs") / f"{slug(name)}-{datetime.now():%Y%m%d-%H%M%S}"
-
-
-def print_failure(console: Console, failure: str) -> None:
-    """Print why a run failed."""
-    say(console, f"failed: {failure}", "red")
 
 
 def print_run(console: Console, done: Run, directory: Path) -> None:

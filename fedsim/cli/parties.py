@@ -36,15 +36,14 @@ def certs(
         made = make(directory, silo or [], host or [], days, renew)
     if renew:
         typer.echo(f"{directory / 'server' / 'server.crt'} is valid for {days} days from now.")
-    if not made:
-        if not renew:
-            typer.echo("All of it is there already; nothing was changed.")
-        return
+    elif not made:
+        typer.echo("All of it is there already; nothing was changed.")
     for file in made:
         secret = "  secret" if file.stat().st_mode & 0o044 == 0 else ""
         typer.echo(f"{file.relative_to(directory)}{secret}")
-    readme = directory / "README"
-    typer.echo(f"\n{readme} says who gets what: a folder for each party; `authority` stays with you.")
+    if made:
+        readme = directory / "README"
+        typer.echo(f"\n{readme} says who gets what: a folder for each party; `authority` stays with you.")
 
 
 @app.command(rich_help_panel=DEPLOYMENT)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 import yaml
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from fedsim.cli.app import DONE, FAILED, SCENARIOS, app
@@ -116,10 +116,8 @@ def check(
 
 
 def _table(title: str, checked: Sequence[Checked]) -> Table:
-    table = Table(title=title, title_justify="left")
-    table.add_column("property", no_wrap=True)
-    table.add_column("outcome", no_wrap=True)
-    table.add_column("reason")
+    whole = (Column(name, no_wrap=True) for name in ("property", "outcome"))
+    table = Table(*whole, "reason", title=title, title_justify="left")
     for each in checked:
         table.add_row(each.name, Text(each.outcome, _STYLES[each.outcome]), Text(each.reason))
     return table

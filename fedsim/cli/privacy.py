@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from fedsim.cli import app as shared
 from fedsim.cli.app import DONE, FAILED, PRIVACY, app, data_from, fail, ready
@@ -92,10 +92,8 @@ def _print_fitting(
     console: Console, heads: Sequence[str], rows: Mapping[str, Sequence[str]], caption: str
 ) -> None:
     """A table, or on a terminal too narrow for it a line a number: half a number is a wrong one."""
-    table = Table(title="(epsilon, delta) in other units", box=SIMPLE_HEAD, caption=caption)
-    table.add_column("silo")
-    for head in heads:
-        table.add_column(head.replace("for user", "for\nuser"), justify="right", no_wrap=True)
+    columns = [Column(head.replace("for user", "for\nuser"), justify="right", no_wrap=True) for head in heads]
+    table = Table("silo", *columns, title="(epsilon, delta) in other units", box=SIMPLE_HEAD, caption=caption)
     for name, cells in rows.items():
         table.add_row(name, *cells)
     unbounded = console.options.update(max_width=_WIDE)
@@ -105,9 +103,7 @@ def _print_fitting(
     console.print(f"(epsilon, delta) in other units ({caption}):", markup=False)
     for name, cells in rows.items():
         say(console, f"{name}:")
-        for head, cell in zip(heads, cells, strict=True):
-            if cell:
-                say(console, f"  {head}: {cell}")
+        say(console, *(f"  {head}: {cell}" for head, cell in zip(heads, cells, strict=True) if cell))
 
 
 def _weakest_first(silo: SiloConversions) -> float:
@@ -214,10 +210,8 @@ def _print(
 
     console = Console()
     console.print(rendered(table, title), "", sep="\n")
-    for line in lines:
-        say(console, line)
-    for line in found.verdict:
-        say(console, capital(line), "bold red" if found.broken else "bold")
+    say(console, *lines)
+    say(console, *map(capital, found.verdict), style="bold red" if found.broken else "bold")
 
 
 def _lines(audited: Audit, seconds: float) -> Iterator[str]:

@@ -31,8 +31,7 @@ def with_reading(command: Callable[..., None]) -> Callable[..., None]:
     @wraps(command)
     def wrapped(**given: Any) -> None:
         options = {name: given.pop(name) for name in added.parameters}
-        reading = _reading(**options)
-        command(**given, reading=reading)
+        command(**given, reading=_reading(**options))
 
     parameters = [each for each in own.parameters.values() if each.name != "reading"]
     keywords = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in added.parameters.values()]
@@ -61,7 +60,6 @@ def _reading(
     from fedsim.common.section import arguments
     from fedsim.data.schema import Reading
 
-    given: dict[str, Any] = {"delimiter": delimiter, "encoding": encoding, "decimal": decimal}
-    given["multiline"] = multiline
+    own: dict[str, Any] = {"missing": tuple(missing)} if missing else {}
     with arguments("--"):
-        return Reading(**given, **({"missing": tuple(missing)} if missing else {}))
+        return Reading(delimiter=delimiter, encoding=encoding, decimal=decimal, multiline=multiline, **own)

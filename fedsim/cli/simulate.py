@@ -18,7 +18,6 @@ from fedsim.cli.app import DONE, FAILED, INTERRUPTED, RUNS, app, data_from, fail
 from fedsim.cli.output import (
     Output,
     dated,
-    print_failure,
     print_notices,
     print_parameters,
     print_run,
@@ -92,7 +91,7 @@ def _run(scenario: Scenario, out: Path | None, resume: Path | None, output: Outp
     except KeyboardInterrupt:
         return _nothing(output, INTERRUPTED)
     except WorkerLost as error:
-        print_failure(output.errors, str(error))
+        say(output.errors, f"failed: {error}", style="red")
         return _nothing(output, FAILED)
     return _print_outcome(done, directory, output)
 
@@ -101,7 +100,7 @@ def _print_outcome(done: Run, directory: Path, output: Output) -> int:
     from fedsim.report.summary import FILE
 
     if done.failure:
-        print_failure(output.errors, f"{done.failure}; {_kept(done, directory)}")
+        say(output.errors, f"failed: {done.failure}; {_kept(done, directory)}", style="red")
     elif done.interrupted:
         say(output.errors, f"Interrupted: {_kept(done, directory)}")
     if (directory / FILE).exists():
@@ -163,7 +162,7 @@ def sweep(
 
 def _print_sweep(sweep: Sweep, directory: Path, output: Output) -> int:
     if sweep.lost:
-        print_failure(output.errors, sweep.lost)
+        say(output.errors, f"failed: {sweep.lost}", style="red")
     if sweep.interrupted:
         again = f"the same command with --out {directory} goes on from there"
         say(output.errors, f"Interrupted: {sweep.kept} finished cells are kept; {again}.")
@@ -184,7 +183,7 @@ def _failures(console: Console, sweep: Sweep, directory: Path) -> None:
         name, trial = sweep.job.title(event.place), event.cell.trial
         file = failure_file(event, directory).relative_to(directory)
         text = f"{failure.kind}: {name}, trial {trial}: {failure.message}; see {file}"
-        say(console, text, "red")
+        say(console, text, style="red")
 
 
 def _report(console: Console, sweep: Sweep, directory: Path) -> None:
@@ -193,8 +192,7 @@ def _report(console: Console, sweep: Sweep, directory: Path) -> None:
     summary = sweep.summary
     print_notices(console, [*summary.privacy.notices, *true_epsilons(summary)])
     console.print(sweep_table(summary))
-    for line in sweep.notes:
-        say(console, line)
+    say(console, *sweep.notes)
     runs = summary.runs
     counts = f"{runs.made} cells run, {runs.from_cache} from the cache, {runs.failed} failed"
     say(console, f"{counts}, in {summary.wall_seconds:.1f} s")
