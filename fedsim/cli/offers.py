@@ -39,8 +39,7 @@ Which = Annotated[str, typer.Argument(metavar="OFFER", help="First digits of an 
 def offers_list(state: State) -> None:
     """Show the offers that wait or were decided, and have not been admitted."""
     book, folder, now = _opened(state)
-    columns = ("offer", "asked", "lapses", "decision", "epsilon")
-    table = titled(padding=0, whole=columns, rest="study")
+    table = titled(padding=0, whole=("offer", "asked", "lapses", "decision", "epsilon"), rest="study")
     for each in _waiting(book, folder, now):
         days = [time_of(moment)[:10] for moment in (each.asked, each.lapses)]
         epsilon = shown_up(each.terms["epsilon_guaranteed"])
@@ -144,8 +143,7 @@ def _one(state: Path, digits: str) -> tuple[Book, PendingOffers, Pending]:
         hint = f"the first digits, {_LEAST} or more, of one offer that waits; {len(found)} begin so"
         raise InputError("OFFER", digits, hint)
     if found[0].lapses <= now:
-        lapsed = f"lapsed on {time_of(found[0].lapses)}; its server may ask anew"
-        raise InputError("OFFER", digits, lapsed)
+        raise InputError("OFFER", digits, f"lapsed on {time_of(found[0].lapses)}; its server may ask anew")
     return book, folder, found[0]
 
 

@@ -141,8 +141,7 @@ def export(
     from fedsim.api.run import load_run
 
     with _new_file(out, _SUFFIXES[to]) as draft:
-        model = load_run(directory).predictor(trial, nonprivate=nonprivate)
-        _save(model, to, draft)
+        _save(load_run(directory).predictor(trial, nonprivate=nonprivate), to, draft)
     typer.echo(f"Wrote {shown(out)}")
     if to is Library.SKLEARN:
         typer.echo(_UNSAFE)

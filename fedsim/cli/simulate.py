@@ -59,8 +59,7 @@ def simulate(
             fail("error: SCENARIO: name one, or --resume RUN")
         if resume is not None and out is not None:
             fail("error: --out: --resume RUN goes on in RUN: leave --out out")
-        loaded = ready(path, changes, out)
-        raise typer.Exit(_run(loaded, out, resume, Output(quiet, as_json)))
+        raise typer.Exit(_run(ready(path, changes, out), out, resume, Output(quiet, as_json)))
 
 
 def _unfinished(run: Path) -> Path:
@@ -177,13 +176,11 @@ def _failures(console: Console, sweep: Sweep, directory: Path) -> None:
     from fedsim.simulation.sweeps.run import failure_file
 
     for title, runs in Counter(sweep.job.title(event.place) for event, _ in sweep.results.diverged).items():
-        text = f"{title}: diverged in {runs} tuning runs, and counts as the worst candidate"
-        say(console, f"warning: {text}")
+        say(console, f"warning: {title}: diverged in {runs} tuning runs, and counts as the worst candidate")
     for event, failure in sweep.results.failures:
         name, trial = sweep.job.title(event.place), event.cell.trial
         file = failure_file(event, directory).relative_to(directory)
-        text = f"{failure.kind}: {name}, trial {trial}: {failure.message}; see {file}"
-        say(console, text, style="red")
+        say(console, f"{failure.kind}: {name}, trial {trial}: {failure.message}; see {file}", style="red")
 
 
 def _report(console: Console, sweep: Sweep, directory: Path) -> None:

@@ -124,8 +124,7 @@ class Federation(Section):
     def authority(self) -> Path:
         """The file `root_certificates`; InputError if there is none."""
         if self.root_certificates is None:
-            hint = "the file ca.crt, as `fedsim certs` makes it"
-            raise InputError(f"{ROOT}.root_certificates", None, hint)
+            raise InputError(f"{ROOT}.root_certificates", None, "the file ca.crt, as `fedsim certs` makes it")
         return self.root_certificates
 
 

@@ -268,6 +268,5 @@ def public_evaluator(test: Dataset, resolved: Resolved) -> Evaluator:
         raise InputError("federation.test", f"{source.num_classes} classes", hint)
     if source.groups not in ((), outline.groups):
         raise InputError("federation.test", source.groups, f"groups of the silos' names: {outline.groups}")
-    nothing = features[:0], target[:0]
-    silo = SiloSplit(NAME, *nothing, features, target, test_groups=design.groups)
+    silo = SiloSplit(NAME, features[:0], target[:0], features, target, test_groups=design.groups)
     return Evaluator(resolved.problem, [silo], resolved.dtype, asked_of(resolved, by))

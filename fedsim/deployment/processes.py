@@ -144,10 +144,9 @@ def marked(*marks: str) -> Iterator[psutil.Process]:
 
 def over(process: psutil.Process) -> bool:
     """True of a zombie too: the process that inherits it may never reap it."""
-    try:
+    with suppress(psutil.NoSuchProcess):
         return bool(process.status() == psutil.STATUS_ZOMBIE)
-    except psutil.NoSuchProcess:
-        return True
+    return True
 
 
 def _mark(family: str) -> str:

@@ -65,8 +65,7 @@ def run_all(topology: Topology, port: int, resume: bool, tell: Tell) -> Status:
             superlink.check_helpers(server)
 
         if topology.sums:
-            log = topology.shuffler / "shuffler.log"
-            processes.start("the shuffler", topology.shuffler_command, log)
+            processes.start("the shuffler", topology.shuffler_command, topology.shuffler / "shuffler.log")
         _start_daemons(processes, topology, tell)
         with superlink.Watched(address, papers.root_certificates, check) as control:
             _wait(control.answers, processes, "the SuperLink")

@@ -16,7 +16,7 @@ import json
 import sys
 import zipfile
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -125,11 +125,10 @@ class Control(AbstractContextManager["Control"]):
 
     def answers(self) -> bool:
         """Whether the SuperLink answers a request."""
-        try:
+        with suppress(InputError):
             self.nodes()
-        except InputError:
-            return False
-        return True
+            return True
+        return False
 
     def nodes(self) -> dict[bytes, str]:
         """The status of every node that is let in ("registered", "online", "offline"), by its public key."""
