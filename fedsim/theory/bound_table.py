@@ -82,7 +82,7 @@ def reduction(s: Symbols) -> tuple[Check, ...]:
 def one_step(s: Symbols) -> tuple[Check, ...]:
     """Theorem 59: its T is at most n."""
     k, r, beta, D = s.need("Theorem 59", "moment", "moment_bound", "beta", "D")
-    p, gain = math.sqrt(s.d * bounds.gaussian_isrl(s)), beta * D / r
+    p, gain = math.sqrt(s.d * bounds.XI["gaussian isrl"](s)), beta * D / r
     noisy = math.pow(gain, 2 * k / (5 * k - 1)) * math.pow(p, -(2 * k - 2) / (5 * k - 1))
     rounds = min(noisy, math.sqrt(gain) * math.pow(s.n * s.N, 0.25))
     return (at_most("T <= n", "assumptions.beta", rounds, s.n),)
@@ -96,7 +96,7 @@ def well_conditioned(s: Symbols) -> tuple[Check, ...]:
 
 def many_features(s: Symbols) -> tuple[Check, ...]:
     """Theorems 57 and 58: d >= 40 and rho <= d, rho = mu^2 / 2."""
-    rho = 1 / (2 * bounds.gaussian_central(s) * (s.n * s.N) ** 2)
+    rho = 1 / (2 * bounds.XI["gaussian central"](s) * (s.n * s.N) ** 2)
     return (at_least("d >= 40", "data", s.d, 40), at_most("rho <= d", "privacy.epsilon", rho, s.d))
 
 
@@ -123,8 +123,8 @@ class Bound:
     risk: str  # "population", "empirical" or "squared gradient"
     source: str  # algorithm and theorem
     symbols: tuple[str, ...]  # constants that it needs
-    formula: Callable[[Symbols, float], float]  # of the symbols and xi
-    noise: Callable[[Symbols], float]  # xi
+    formula: Callable[..., float]  # of a setting, xi and these constants
+    noise: str  # xi, as `bounds.XI` names it
     asks: Conditions  # what else its theorem requires of a setting
     trust: str  # ISRL, SDP or central
     side: str  # upper or lower
@@ -133,53 +133,51 @@ class Bound:
 
     def value(self, s: Symbols) -> float:
         """The bound; InputError where a constant is not stated or epsilon is unlimited."""
-        s.need(self.source, *self.symbols)
-        return self.formula(s, self.noise(s))
+        constants = s.need(self.source, *self.symbols)
+        return self.formula(s, bounds.XI[self.noise](s), *constants)
 
 
 _upper = partial(Bound, trust="ISRL", side="upper")
 _lower = partial(Bound, trust="ISRL", side="lower", asks=reduction, everyone=True, alike=True)
 _sdp = partial(Bound, trust="SDP", side="upper", alike=True)
 _central_lower = partial(Bound, trust="central", side="lower", asks=lambda s: (_small_delta(s),), alike=True)
-_clipped = partial(_upper, noise=bounds.gaussian_isrl, everyone=True)
-_heavy_lower = partial(_central_lower, noise=bounds.gaussian_central, asks=many_features)
+_clipped = partial(_upper, noise="gaussian isrl", everyone=True)
+_heavy_lower = partial(_central_lower, noise="gaussian central", asks=many_features)
 _C, _S, _P, _N = "convex", "strongly convex", "proximal-PL", "non-convex"
 _POP, _ERM, _SQ = "population", "empirical", "squared gradient"
 _LD, _LM, _LDM = ("L", "D"), ("L", "mu"), ("L", "D", "mu")
 _SGD, _PASS = "noisy MB-SGD, Theorem 34", "accelerated one-pass, Theorem 36"
 _FULL = "accelerated ERM, Theorem 37"
 _SHUFFLED, _SUMMED = "shuffled MB-SGD, Theorem 38", "accelerated one-pass, Theorem 39"
-_ISRL, _SDP, _ORACLE, _PASS_ORACLE = bounds.isrl, bounds.sdp, bounds.oracle, bounds.one_pass_oracle
-_COMPOSED, _FEWEST, _CENTRAL = bounds.composed_oracle, bounds.isrl_lower, bounds.central_lower
 _KR = ("moment", "moment_bound")
 _KRD, _KRM = (*_KR, "D"), (*_KR, "mu")
 _KRDB, _KRMB = (*_KRD, "beta"), (*_KRM, "beta")
 _LDB, _LMB, _LBD = (*_LD, "beta"), (*_LM, "beta"), ("L", "beta", "Delta")
 BOUNDS = (
-    _upper(_C, _POP, _SGD, _LD, bounds.convex, _ISRL, _only(theorem.ADVANCED_COMPOSITION)),
-    _upper(_C, _POP, _PASS, _LDB, bounds.convex_one_pass, _ISRL, _only(theorem.ONE_GAUSSIAN)),
-    _lower(_C, _POP, "Theorem 35", _LD, bounds.convex_lower, _FEWEST),
-    _upper(_C, _ERM, _FULL, _LD, bounds.convex_erm, _ISRL, _only(theorem.ADVANCED_COMPOSITION)),
-    _lower(_C, _ERM, "Theorem 133", _LD, bounds.convex_erm_lower, _FEWEST),
-    _sdp(_C, _POP, _SHUFFLED, _LD, bounds.convex, _SDP, shuffled),
-    _sdp(_C, _POP, _SUMMED, _LDB, bounds.convex_one_pass, _PASS_ORACLE, one_sum),
-    _central_lower(_C, _ERM, "Theorems 123, 134", _LD, bounds.convex_erm_lower, _CENTRAL),
-    _upper(_S, _POP, _SGD, _LM, bounds.strongly_convex, _ISRL, _only(theorem.ADVANCED_COMPOSITION)),
-    _upper(_S, _POP, _PASS, _LMB, bounds.strongly_convex_one_pass, _ISRL, _only(theorem.ONE_GAUSSIAN)),
-    _lower(_S, _POP, "Theorem 35", _LDM, bounds.strongly_convex_lower, _FEWEST),
-    _upper(_S, _ERM, _FULL, _LM, bounds.strongly_convex_erm, _ISRL, _only(theorem.ADVANCED_COMPOSITION)),
-    _lower(_S, _ERM, "Theorem 133", _LDM, bounds.strongly_convex_erm_lower, _FEWEST),
-    _sdp(_S, _POP, _SHUFFLED, _LM, bounds.strongly_convex, _SDP, shuffled),
-    _sdp(_S, _POP, _SUMMED, _LMB, bounds.strongly_convex_one_pass, _PASS_ORACLE, one_sum),
-    _central_lower(_S, _ERM, "Theorems 123, 134", _LDM, bounds.strongly_convex_erm_lower, _CENTRAL),
-    _upper(_P, _POP, "prox-SGD, Theorem 40", _LMB, bounds.pl, _ISRL, proximal_pl),
-    _upper(_P, _ERM, "prox-PL-SVRG, Theorem 42", _LMB, bounds.pl_erm, _ISRL, _only(theorem.RESTARTS)),
-    _sdp(_P, _POP, "prox-SGD, Theorem 40", _LMB, bounds.pl, _ORACLE, sums_of_silos),
-    _sdp(_P, _ERM, "prox-PL-SVRG, Theorem 42", _LMB, bounds.pl_erm, _SDP, sums_of_restarts),
-    _upper(_N, _SQ, "prox-SPIDER, Theorem 44", _LBD, bounds.nonconvex, _ISRL, zcdp),
-    _sdp(_N, _SQ, "prox-SPIDER, Theorem 45", _LBD, bounds.nonconvex, _COMPOSED, _only(theorem.SPIDER_SDP)),
-    _lower(_N, _SQ, "Theorem 46", ("L",), bounds.nonconvex_lower, bounds.isrl_lower_log),
-    _central_lower(_N, _SQ, "Theorem 46", ("L",), bounds.nonconvex_lower, _SDP),
+    _upper(_C, _POP, _SGD, _LD, bounds.convex, "isrl", _only(theorem.ADVANCED_COMPOSITION)),
+    _upper(_C, _POP, _PASS, _LDB, bounds.convex_one_pass, "isrl", _only(theorem.ONE_GAUSSIAN)),
+    _lower(_C, _POP, "Theorem 35", _LD, bounds.convex_lower, "isrl lower"),
+    _upper(_C, _ERM, _FULL, _LD, bounds.convex_erm, "isrl", _only(theorem.ADVANCED_COMPOSITION)),
+    _lower(_C, _ERM, "Theorem 133", _LD, bounds.convex_erm_lower, "isrl lower"),
+    _sdp(_C, _POP, _SHUFFLED, _LD, bounds.convex, "sdp", shuffled),
+    _sdp(_C, _POP, _SUMMED, _LDB, bounds.convex_one_pass, "one pass", one_sum),
+    _central_lower(_C, _ERM, "Theorems 123, 134", _LD, bounds.convex_erm_lower, "central lower"),
+    _upper(_S, _POP, _SGD, _LM, bounds.strongly_convex, "isrl", _only(theorem.ADVANCED_COMPOSITION)),
+    _upper(_S, _POP, _PASS, _LMB, bounds.strongly_convex_one_pass, "isrl", _only(theorem.ONE_GAUSSIAN)),
+    _lower(_S, _POP, "Theorem 35", _LDM, bounds.strongly_convex_lower, "isrl lower"),
+    _upper(_S, _ERM, _FULL, _LM, bounds.strongly_convex_erm, "isrl", _only(theorem.ADVANCED_COMPOSITION)),
+    _lower(_S, _ERM, "Theorem 133", _LDM, bounds.strongly_convex_erm_lower, "isrl lower"),
+    _sdp(_S, _POP, _SHUFFLED, _LM, bounds.strongly_convex, "sdp", shuffled),
+    _sdp(_S, _POP, _SUMMED, _LMB, bounds.strongly_convex_one_pass, "one pass", one_sum),
+    _central_lower(_S, _ERM, "Theorems 123, 134", _LDM, bounds.strongly_convex_erm_lower, "central lower"),
+    _upper(_P, _POP, "prox-SGD, Theorem 40", _LMB, bounds.pl, "isrl", proximal_pl),
+    _upper(_P, _ERM, "prox-PL-SVRG, Theorem 42", _LMB, bounds.pl_erm, "isrl", _only(theorem.RESTARTS)),
+    _sdp(_P, _POP, "prox-SGD, Theorem 40", _LMB, bounds.pl, "oracle", sums_of_silos),
+    _sdp(_P, _ERM, "prox-PL-SVRG, Theorem 42", _LMB, bounds.pl_erm, "sdp", sums_of_restarts),
+    _upper(_N, _SQ, "prox-SPIDER, Theorem 44", _LBD, bounds.nonconvex, "isrl", zcdp),
+    _sdp(_N, _SQ, "prox-SPIDER, Theorem 45", _LBD, bounds.nonconvex, "composed", _only(theorem.SPIDER_SDP)),
+    _lower(_N, _SQ, "Theorem 46", ("L",), bounds.nonconvex_lower, "isrl lower log"),
+    _central_lower(_N, _SQ, "Theorem 46", ("L",), bounds.nonconvex_lower, "sdp"),
     _clipped(_C, _POP, "clipped AC-SA, Theorem 59", _KRDB, bounds.clipped_convex, asks=one_step),
     _heavy_lower(_C, _POP, "Theorem 57", _KRD, bounds.heavy_lower),
     _clipped(_S, _POP, "clipped SGD, Theorem 61", _KRMB, bounds.clipped_curved, asks=well_conditioned),

@@ -3,6 +3,7 @@
 import json
 import math
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -120,19 +121,20 @@ def test_slopes_of_the_rates_where_noise_rules() -> None:
     def xi(s: Symbols) -> float:
         return 1 / (float(gaussian.mu(s.epsilon, s.delta)) * s.n) ** 2 / s.N
 
-    for bound, slope in (
-        (clipped_convex, -4 / 7),  # 4 (k-1) / (5k-1), the larger of the two at p < 1
-        (clipped_curved, -4 / 3),
-        (clipped_pl, -4 / 3),
+    for formula, third, slope in (
+        (clipped_convex, "D", -4 / 7),  # 4 (k-1) / (5k-1), the larger of the two at p < 1
+        (clipped_curved, "mu", -4 / 3),
+        (clipped_pl, "mu", -4 / 3),
     ):
+        bound = partial(formula, **{third: getattr(base, third)}, k=3.0, r=4.0, beta=8.0)
         free = bound(base, 0.0)  # of drawn records alone
         private = math.log(
             (bound(richer := replace(base, epsilon=2.0), xi(richer)) - free) / (bound(base, xi(base)) - free)
         )
-        assert private / log_mu == pytest.approx(slope), bound.__name__
+        assert private / log_mu == pytest.approx(slope), formula.__name__
         more = replace(base, n=4 * 10**6)
         gained = (bound(more, xi(more)) - bound(more, 0.0)) / (bound(base, xi(base)) - free)
-        assert math.log(gained) / math.log(4) == pytest.approx(slope), bound.__name__
+        assert math.log(gained) / math.log(4) == pytest.approx(slope), formula.__name__
 
 
 def test_it_is_stated_with_its_reason_and_beside_what_another_theorem_chose(tmp_path: Path) -> None:

@@ -122,7 +122,7 @@ def test_the_smallest_number_and_budget_alone_would_be_worse() -> None:
     uneven = setting(privacy={"epsilon": [0.1, 8.0, 8.0, 8.0], "delta": 1e-5})
     worst = setting(privacy={"epsilon": 0.1, "delta": 1e-5})
     assert uneven.xi < worst.xi / 3.9
-    assert bounds.convex_erm(uneven, uneven.xi) < bounds.convex_erm(worst, worst.xi) / 1.9
+    assert bounds.convex_erm(uneven, uneven.xi, 2.0, 3.0) < bounds.convex_erm(worst, worst.xi, 2.0, 3.0) / 1.9
 
 
 def test_weights_scale_the_constants() -> None:
