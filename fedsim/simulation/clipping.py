@@ -91,11 +91,6 @@ def joined(parts: Sequence[Part]) -> Part:
     return Part(sum(part.terms for part in parts), sum(part.clipped for part in parts), ratios)
 
 
-def median(part: Part) -> float:
-    """The median of the norms over the clipping norm."""
-    return float(np.median(part.ratios))
-
-
 def together(hosts: Iterable[dict[int, Part]]) -> dict[int, Part]:
     """The rounds of several hosts, whose silos took part in them or not."""
     found: dict[int, list[Part]] = {}

@@ -308,18 +308,22 @@ def terms(
     return found
 
 
+def silos_rounds(run: Resolved, trial: int) -> list[Sequence[int]]:
+    """The rounds that each silo is admitted for in one run."""
+    rounds = schedule(len(run.names), run.active, run.trace.holds, run.scenario.seed, trial)
+    own = admitted_rounds(run.active, rounds, len(run.names))
+    return [rounds if isinstance(rounds, range) else tuple(rounds) for rounds in own]
+
+
 def agreed_terms(resolved: Resolved, trial: int) -> list[Terms]:
     """All silos' terms of a trial, in canonical order; under secure aggregation with the agreed noise.
     Refused if a silo cannot afford the plan.
     """
-    trace, seed = resolved.trace, resolved.scenario.seed
-    rounds = schedule(len(resolved.names), resolved.active, trace.holds, seed, trial)
-    own = admitted_rounds(resolved.active, rounds, len(resolved.names))
-    offered = terms(resolved, resolved.names, own, resolved.mechanism)
+    offered = terms(resolved, resolved.names, silos_rounds(resolved, trial), resolved.mechanism)
     if resolved.sums is None:
         return offered
     given = resolved.noise_multipliers
-    return resolved.sums.agreed(trace.plan, offered, None if given is None else given[0])
+    return resolved.sums.agreed(resolved.trace.plan, offered, None if given is None else given[0])
 
 
 def preview(resolved: Resolved, trial: int = 0) -> list[Admitted]:

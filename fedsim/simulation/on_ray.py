@@ -18,8 +18,7 @@ import torch
 from torch import Tensor
 
 from fedsim.common.process import keep_to_one_thread
-from fedsim.data.federation import Hosted, load_silos
-from fedsim.measure.evaluator import odd_records
+from fedsim.data.federation import Federation, Hosted, load_silos
 from fedsim.protocol.links import Variant
 from fedsim.protocol.plan import Admitted, Statement
 from fedsim.report.outcome import Observer, Results, TrialResult
@@ -34,7 +33,7 @@ from fedsim.simulation.cluster import ray
 from fedsim.simulation.failures import WorkerLost, death
 from fedsim.simulation.host import SiloHost
 from fedsim.simulation.secure_aggregation import Party
-from fedsim.simulation.trial import Trial, evaluator, in_one_process, read
+from fedsim.simulation.trial import Trial, trial_of
 
 _SLICE = 0.25  # seconds of work between two reports to the driver
 _LOST = (
@@ -175,20 +174,11 @@ class TrialWorker:
     def advance(self, start: int | None, seconds: float) -> tuple[list[Measurement], TrialResult | None]:
         """Begin trial `start` if given; work; return what was measured, and the result once finished."""
         if start is not None:
-            self._trial = self._begin(start)
+            hosts = _RemoteHosts if self._resolved.scenario.runtime.silo_hosts else SiloHost
+            self._trial = trial_of(self._resolved, start, _RemoteParty, hosts)
         assert self._trial is not None
         measured = self._trial.advance(seconds)
         return measured, self._trial.result() if self._trial.finished else None
-
-    def _begin(self, trial: int) -> Trial:
-        hosts = self._resolved.scenario.runtime.silo_hosts
-        if hosts == 0:
-            return in_one_process(self._resolved, trial, _RemoteParty)
-        data = read(self._resolved, trial)
-        remote = _RemoteHosts(self._resolved, trial, data.digest, hosts)
-        measures = evaluator(self._resolved, data)
-        told = odd_records(data), data.fitted, data.most_records
-        return Trial(self._resolved, trial, remote, measures, data.digest, _RemoteParty, *told)
 
 
 class HostWorker(SiloHost):
@@ -243,13 +233,14 @@ class _RemoteParty(Party):
 class _RemoteHosts:
     """A trial's silos on k silo-host actors, in consecutive runs of the canonical order."""
 
-    def __init__(self, resolved: Resolved, trial: int, digest: str, hosts: int) -> None:
-        total, count = len(resolved.names), min(hosts, len(resolved.names))
+    def __init__(self, resolved: Resolved, trial: int, data: Federation) -> None:
+        total = len(resolved.names)
+        count = min(resolved.scenario.runtime.silo_hosts, total)
         bounds = [total * k // count for k in range(count + 1)]
         self._ranges = [range(a, b) for a, b in pairwise(bounds)]
         with cluster.by_value(isinstance(resolved.scenario.algorithm, GivenAlgorithm)):
             own = [list(resolved.names[each.start : each.stop]) for each in self._ranges]
-            self._actors = [_HostActor.remote(resolved.scenario, trial, names, digest) for names in own]
+            self._actors = [_HostActor.remote(resolved.scenario, trial, each, data.digest) for each in own]
 
     def open(self, variant: Variant, rounds: Sequence[Sequence[int]]) -> list[Admitted]:
         futures = [

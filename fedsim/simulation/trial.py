@@ -8,6 +8,7 @@ from functools import partial
 from math import isfinite
 from typing import Any
 
+import numpy as np
 from torch import Tensor
 
 from fedsim.common.errors import InputError, Refused
@@ -28,7 +29,6 @@ from fedsim.report.outcome import Observer, Results, TrialResult, measures_costs
 from fedsim.report.record import Evaluated, Measurement
 from fedsim.scenario.evaluation import evaluation_of
 from fedsim.scenario.resolve import Resolved
-from fedsim.simulation.clipping import median
 from fedsim.simulation.host import DirectLink, Hosts, SiloHost, preview
 from fedsim.simulation.run_digest import run_digest
 from fedsim.simulation.secure_aggregation import Party, Summed, TrialSums, adder
@@ -103,8 +103,8 @@ class Trial:
             yield from (record.SiloMeasurement(trial, variant, *row) for row in self._evaluate.by_silo(own))
         for index, part in self._hosts.clipping().items():
             if part.terms:
-                share = part.clipped / part.terms
-                yield record.ClippedRound(trial, index + 1, part.terms, share, median(part))
+                share, median = part.clipped / part.terms, float(np.median(part.ratios))
+                yield record.ClippedRound(trial, index + 1, part.terms, share, median)
         if measured is not None:
             yield record.OptimumNote(trial, measured.least, measured.eta, NOTE, measured.reason)
         yield from (record.BaselineMeasurement(trial, *row) for row in self._evaluate.baselines())
@@ -250,12 +250,17 @@ def evaluator(resolved: Resolved, data: Federation) -> Evaluator:
     return Evaluator(resolved.problem, silos, resolved.dtype, asked, objective, fits)
 
 
-def in_one_process(resolved: Resolved, trial: int, party: Callable[[], Party] = Party) -> Trial:
-    """A trial whose silos all live in this process, as one cohort; of `party` see `Trial`."""
+def trial_of(
+    resolved: Resolved,
+    trial: int,
+    party: Callable[[], Party] = Party,
+    hosts: Callable[[Resolved, int, Federation], Hosts] = SiloHost,
+) -> Trial:
+    """A trial whose silos `hosts` holds, by default in this process as one cohort; of `party` see `Trial`."""
     data = read(resolved, trial)
-    hosts, measures = SiloHost(resolved, trial, data), evaluator(resolved, data)
     told = odd_records(data), data.fitted, data.most_records
-    return Trial(resolved, trial, hosts, measures, data.digest, party, *told)
+    silos, measures = hosts(resolved, trial, data), evaluator(resolved, data)
+    return Trial(resolved, trial, silos, measures, data.digest, party, *told)
 
 
 def execute(resolved: Resolved, results: Results, observe: Observer) -> None:
@@ -265,7 +270,7 @@ def execute(resolved: Resolved, results: Results, observe: Observer) -> None:
     """
     with one_thread():
         for number in results.left(resolved.scenario.trials):
-            trial = in_one_process(resolved, number)
+            trial = trial_of(resolved, number)
             while not trial.finished:
                 for measurement in trial.advance(_SLICE):
                     results.add(measurement)

@@ -97,11 +97,9 @@ def pull(participants: Participants, num_silos: int) -> np.ndarray:
     match participants:
         case Available(probabilities) if len(set(probabilities)) > 1:
             return _available_pull(np.array(probabilities))
-        case Recorded(attendance):
-            found = np.zeros(num_silos)
-            for members in attendance:
-                found[list(members)] += num_silos / len(members)
-            return found / len(attendance)
+        case Recorded():
+            present = _incidence(participants, num_silos)
+            return np.asarray((present * (num_silos / present.sum(axis=1, keepdims=True))).mean(axis=0))
     return np.ones(num_silos)
 
 

@@ -113,8 +113,8 @@ def test_objects_are_resumed_where_they_are_the_same(tmp_path: Path) -> None:
 
 def test_a_finished_trial_is_not_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     simulate(tmp_path / "run", progress=stop_in(2))
-    ran, real = list[int](), trial.in_one_process
-    monkeypatch.setattr(trial, "in_one_process", lambda *given: (ran.append(given[1]), real(*given))[1])
+    ran, real = list[int](), trial.trial_of
+    monkeypatch.setattr(trial, "trial_of", lambda *given: (ran.append(given[1]), real(*given))[1])
     simulate(tmp_path / "run", resume=True)
     assert ran == [2]
 
@@ -290,7 +290,7 @@ def test_a_disk_too_full_for_the_results_keeps_every_trial(
 
 
 def test_what_nothing_was_kept_of_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trial, "in_one_process", interrupted)
+    monkeypatch.setattr(trial, "trial_of", interrupted)
     with pytest.raises(KeyboardInterrupt):
         simulate(tmp_path / "run")
     assert not (tmp_path / "run").exists()

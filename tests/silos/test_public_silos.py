@@ -22,7 +22,7 @@ from fedsim.report.texts import silo_table
 from fedsim.scenario.load import parse
 from fedsim.scenario.resolve import resolve
 from fedsim.simulation.host import MemoryLedger
-from fedsim.simulation.trial import in_one_process
+from fedsim.simulation.trial import trial_of
 from silos.admission import admit, price
 from silos.entropy import SeededEntropy
 from silos.gate import Gate, lay_out
@@ -152,7 +152,7 @@ def test_a_price_is_verified_and_converted_beside_a_public_silo(tmp_path: Path) 
 def test_terms_of_a_public_silo_are_not_counted_as_clipped() -> None:
     terms = []
     for tree in (changed(BASE, {"trials": 1}), with_public()):
-        trial = in_one_process(resolve(parse(tree)), 0)
+        trial = trial_of(resolve(parse(tree)), 0)
         while not trial.finished:
             trial.advance(1.0)
         terms.append(next(row.terms for row in trial.result().rows if isinstance(row, ClippedRound)))

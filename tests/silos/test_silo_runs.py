@@ -18,7 +18,7 @@ from fedsim.common.identity import is_signed, public_key
 from fedsim.protocol.batch import Fresh
 from fedsim.protocol.contract import Query, Round
 from fedsim.scenario.resolve import Resolved
-from fedsim.simulation.trial import in_one_process
+from fedsim.simulation.trial import trial_of
 from fedsim.wire.frames import Frame, decode, encode, opened, sealed
 from server.aggregate import weighted
 from server.loop import run
@@ -138,7 +138,7 @@ def test_a_seeded_run_is_the_simulated_one(federate, sections):
     resolved, _, callers = federate(seeded=True, report={"baselines": False}, **sections)
     admitted = admit_all(resolved, callers)
     model = trained(resolved, SilosLink(callers, [each["run"] for each in admitted]), admitted)
-    simulated = in_one_process(resolved, 0)
+    simulated = trial_of(resolved, 0)
     while not simulated.finished:
         simulated.advance(10)
     expected = simulated.result()

@@ -32,14 +32,11 @@ class Event(NamedTuple):
     outcome: CellOutcome
     cached: bool
 
-
-class ReportedTrial(NamedTuple):
-    """A reported trial."""
-
-    place: Place
-    key: str
-    result: CellResult
-    cached: bool
+    @property
+    def result(self) -> CellResult:
+        """The outcome of a cell that did not fail."""
+        assert isinstance(self.outcome, CellResult)
+        return self.outcome
 
 
 @dataclass
@@ -48,7 +45,7 @@ class SweepResults:
 
     scores: dict[Place, float | None] = field(default_factory=dict)  # by tuning run; None: failed
     chosen: dict[int, int | None] = field(default_factory=dict)  # candidates; None: all failed
-    rows: list[ReportedTrial] = field(default_factory=list)  # reported trials, in order of place
+    rows: list[Event] = field(default_factory=list)  # reported trials, in order of place
     # cells that came to nothing, each at the first place that it was for
     failures: list[tuple[Event, Failure]] = field(default_factory=list)
     # candidates' cells that diverged, where every combination has another candidate to choose
@@ -87,8 +84,7 @@ class Engine:
         places = [Place(*each, trial) for each in chosen for trial in self._job.reported_trials]
         for event in self._events(runner, places, self._granted_cell):
             if isinstance(event.outcome, CellResult):
-                row = ReportedTrial(event.place, event.key, event.outcome, event.cached)
-                insort(self.results.rows, row, key=lambda row: row.place)
+                insort(self.results.rows, event, key=lambda row: row.place)
             observe(event)
         return self.results
 

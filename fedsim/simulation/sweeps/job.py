@@ -20,11 +20,11 @@ from fedsim.report.sweep_summary import CELLS
 from fedsim.scenario.metric import applicable
 from fedsim.scenario.model import PrivateSection, Scenario, TuneSection
 from fedsim.scenario.resolve import Resolved, is_known, with_nonce
+from fedsim.simulation.host import silos_rounds
 from fedsim.simulation.selection import MISTAKES, AdmittedSelection, Parts, Score, SelectionTerms
 from fedsim.simulation.sweeps.cell import resolved_of
 from fedsim.simulation.sweeps.combinations import Combination, base_and_section, combinations
 from fedsim.simulation.sweeps.section import TUNE, where_fraction_is_given
-from server.participation import admitted_rounds, schedule
 
 
 class Place(NamedTuple):
@@ -270,10 +270,3 @@ def _on_reserve(scenario: Scenario, deltas: Sequence[float], noise: Sequence[flo
         given = {"delta": tuple(deltas), "calibration": "sigma", "noise_multiplier": tuple(noise)}
         privacy = privacy.model_copy(update=given)
     return scenario.model_copy(update={"data": data, "privacy": privacy})
-
-
-def silos_rounds(run: Resolved, trial: int) -> list[Sequence[int]]:
-    """The rounds that each silo is admitted for in one run."""
-    rounds = schedule(len(run.names), run.active, run.trace.holds, run.scenario.seed, trial)
-    own = admitted_rounds(run.active, rounds, len(run.names))
-    return [rounds if isinstance(rounds, range) else tuple(rounds) for rounds in own]

@@ -166,11 +166,10 @@ class Workers(AbstractContextManager["Workers"]):
         is left.
         """
         from fedsim.simulation import cluster
-        from fedsim.simulation.cluster import ray
 
         left = cluster.after_loss()
         if place.node in left:
-            ray.kill(place.actor)  # one that is not to be reached would hold the CPU
+            cluster.ray.kill(place.actor)  # one that is not to be reached would hold the CPU
             place.actor = _actor(place.node)
             return False
         if place in self._places:
@@ -212,8 +211,7 @@ class CellWorker:
 
 def _actor(node: str) -> Any:
     from fedsim.simulation import cluster
-    from fedsim.simulation.cluster import ray
 
-    remote: Any = ray.remote(num_cpus=1, max_restarts=0, max_task_retries=0)(CellWorker)
+    remote: Any = cluster.ray.remote(num_cpus=1, max_restarts=0, max_task_retries=0)(CellWorker)
     with cluster.by_value(True):
         return remote.options(**cluster.on(node)).remote(all_standing())

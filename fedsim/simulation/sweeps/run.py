@@ -32,7 +32,7 @@ from fedsim.scenario.metric import BY_SKLEARN
 from fedsim.scenario.model import Scenario
 from fedsim.simulation.failures import Failure, WorkerLost
 from fedsim.simulation.sweeps.cell import Cell, baselines_key, cell_of, records_of, resolved_of
-from fedsim.simulation.sweeps.engine import Engine, Event, ReportedTrial, SweepResults
+from fedsim.simulation.sweeps.engine import Engine, Event, SweepResults
 from fedsim.simulation.sweeps.job import Job
 from fedsim.simulation.sweeps.pool import Local, Runner, Workers
 from fedsim.simulation.sweeps.run_cells import evaluator_of
@@ -204,7 +204,7 @@ def cells_table(job: Job, results: SweepResults) -> pa.Table:
     return pa.table({name: _column([row[name] for row in rows]) for name in names})
 
 
-def _row(job: Job, row: ReportedTrial) -> dict[str, Any]:
+def _row(job: Job, row: Event) -> dict[str, Any]:
     combination, result = job.combinations[row.place.combination], row.result
     picked = combination.candidates[row.place.candidate].chosen
     return {

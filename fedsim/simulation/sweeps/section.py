@@ -245,13 +245,10 @@ def labels(section: SweepSection) -> dict[str, dict[str, Label]]:
     """For each varied field {canonical value: label}; labels of one field are distinct. InputError if two
     values were given one label.
     """
-    values: dict[str, list[Any]] = {field: list(listed) for field, listed in section.grid.items()}
-    for cell in section.cells:
-        for field, value in cell.items():
-            known = {canonical(v) for v in values.setdefault(field, [])}
-            if canonical(value) not in known:
-                values[field].append(value)
-    return {field: of_field(field, listed) for field, listed in values.items()}
+    values: dict[str, dict[str, Any]] = {}
+    for _, field, value in _varied(section):
+        values.setdefault(field, {}).setdefault(canonical(value), value)
+    return {field: of_field(field, list(each.values())) for field, each in values.items()}
 
 
 def of_field(field: str, values: Sequence[Any]) -> dict[str, Label]:

@@ -26,12 +26,12 @@ from fedsim.report.sweep_summary import BaselineGroup, CombinationRow, FailureRo
 from fedsim.report.unit_words import guaranteed, words
 from fedsim.scenario.resolve import Resolved
 from fedsim.simulation.failures import Failure
-from fedsim.simulation.host import terms
+from fedsim.simulation.host import silos_rounds, terms
 from fedsim.simulation.selection import AdmittedSelection
 from fedsim.simulation.sweeps.cell import cell_of, code_version, resolved_of
 from fedsim.simulation.sweeps.combinations import Combination
-from fedsim.simulation.sweeps.engine import ReportedTrial, SweepResults
-from fedsim.simulation.sweeps.job import Job, Place, Selection, silos_rounds
+from fedsim.simulation.sweeps.engine import Event, SweepResults
+from fedsim.simulation.sweeps.job import Job, Place, Selection
 from silos.admission import admit
 
 
@@ -82,7 +82,7 @@ def _combination(job: Job, results: SweepResults, number: int) -> CombinationRow
     )
 
 
-def _claim(job: Job, row: ReportedTrial) -> dict[str, float]:
+def _claim(job: Job, row: Event) -> dict[str, float]:
     """Claimed and attainable epsilon of a run's costliest silo; {} without a claim."""
     combination = job.combinations[row.place.combination]
     resolved = resolved_of(combination.candidates[row.place.candidate].scenario)
@@ -126,19 +126,17 @@ def _failure(job: Job, place: Place, failure: Failure) -> FailureRow:
 def _tuning(job: Job, results: SweepResults) -> sweep_summary.Tuning | None:
     if job.tune is None:
         return None
-    rows = []
-    for (number, candidate), values in results.criterion.items():
-        combination = job.combinations[number]
-        rows.append(
-            sweep_summary.CandidateRow(
-                varied=combination.varied,
-                private=combination.private,
-                candidate=combination.candidates[candidate].chosen,
-                values=values,
-                selected=results.chosen.get(number) == candidate,
-                **{str(job.tune.criterion): mean(values)},
-            )
+    rows = [
+        sweep_summary.CandidateRow(
+            varied=job.combinations[number].varied,
+            private=job.combinations[number].private,
+            candidate=job.combinations[number].candidates[candidate].chosen,
+            values=values,
+            selected=results.chosen.get(number) == candidate,
+            **{str(job.tune.criterion): mean(values)},
         )
+        for (number, candidate), values in results.criterion.items()
+    ]
     return sweep_summary.Tuning(
         criterion=job.tune.criterion or "final_train_loss",
         repetitions=job.tune.repetitions,

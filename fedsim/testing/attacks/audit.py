@@ -119,32 +119,30 @@ def _counted(observe: Observe, stage: str, total: int) -> servers.Done:
 def _sampled(
     setting: Setting, attacks: dict[int, Attack], planned: Effort, observe: Observe
 ) -> dict[int, dict[str, Samples]]:
-    if setting.resolved.sums is not None:
-        return _read_by_parties(setting, attacks, planned, observe)
-    count = _counted(observe, "malicious server", 2 * sum(planned.worst.values()))
+    """Scores of the malicious parties, and without secure aggregation of the honest-but-curious server."""
+    readers, sums = _readers(setting), setting.resolved.sums
+    stage = "malicious server" if sums is None else "server, shuffler and both"
+    count = _counted(observe, stage, 2 * len(readers) * sum(planned.worst.values()))
     samples = {
-        silo: {"worst_server": servers.malicious(setting, silo, chosen, planned.worst[silo], count)}
+        silo: {
+            name: servers.malicious(own, silo, chosen, planned.worst[silo], count)
+            for name, own in readers.items()
+            if isfinite(own.admitted[silo].epsilon_guaranteed)
+        }
         for silo, chosen in attacks.items()
     }
+    if sums is not None:
+        return samples
     count = _counted(observe, "honest-but-curious server", 2 * planned.honest)
     read = servers.honest_but_curious(setting, servers.choose_pairs(setting, attacks), planned.honest, count)
     return {silo: samples[silo] | read.get(silo, {}) for silo in samples}
 
 
-def _read_by_parties(
-    setting: Setting, attacks: dict[int, Attack], planned: Effort, observe: Observe
-) -> dict[int, dict[str, Samples]]:
-    """Under secure aggregation: scores of the server, of the second party, and of both together."""
-    parties = {ADVERSARY[party]: setting.read_by(party) for party in setting.parties}
-    count = _counted(observe, "server, shuffler and both", 2 * len(parties) * sum(planned.worst.values()))
-    return {
-        silo: {
-            name: servers.malicious(own, silo, chosen, planned.worst[silo], count)
-            for name, own in parties.items()
-            if isfinite(own.admitted[silo].epsilon_guaranteed)
-        }
-        for silo, chosen in attacks.items()
-    }
+def _readers(setting: Setting) -> dict[str, Setting]:
+    """By malicious adversary: the server alone, or the parties under secure aggregation."""
+    if setting.resolved.sums is None:
+        return {"worst_server": setting}
+    return {ADVERSARY[party]: setting.read_by(party) for party in setting.parties}
 
 
 def _silo(
@@ -172,14 +170,11 @@ def _silo(
 
 def _claims(setting: Setting, silo: int, adversaries: Iterable[str]) -> dict[str, Claim]:
     """The silo's claim against each adversary: of a person who is swapped, what that of a record is worth."""
-    if setting.resolved.sums is None:
-        claims = dict.fromkeys(adversaries, estimate.claim_of(setting, silo))
-    else:
-        read = {ADVERSARY[party]: setting.read_by(party) for party in setting.parties}
-        claims = {name: estimate.claim_of(own, silo) for name, own in read.items()}
+    read = {name: estimate.claim_of(own, silo) for name, own in _readers(setting).items()}
+    claims = {name: read.get(name, read["worst_server"]) for name in adversaries}
     if setting.swapped == 1:
-        return {name: claims[name] for name in adversaries}
-    return {name: estimate.worth(claims[name], setting.swap(silo)) for name in adversaries}
+        return claims
+    return {name: estimate.worth(claim, setting.swap(silo)) for name, claim in claims.items()}
 
 
 def _exact_findings(found: sensitivity.Found, unit: str) -> list[str]:

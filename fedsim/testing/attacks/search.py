@@ -67,15 +67,10 @@ def _vectors(x: np.ndarray, clip: float, seed: int) -> Iterator[np.ndarray]:
     yield from (4 * clip * spread, -4 * clip * spread, np.ones_like(x), -np.ones_like(x))
     yield from (np.full_like(x, float("inf")), _with(x, 0, -float("inf")), 1e300 * x)
     for length in (2 * clip, 16 * clip, 64 * clip, 1e3 * max(1.0, clip)):
-        for direction in (last, spread):
-            yield length * direction
-            yield -length * direction
-    for length in (1e3, 30.0):
-        yield length * first + last
-        yield -length * first + last
+        yield from (length * direction for direction in (last, -last, spread, -spread))
+    yield from (length * first + last for length in (1e3, -1e3, 30.0, -30.0))
     for size in _HUGE:
-        yield x * size
-        yield np.full_like(x, -size)
+        yield from (x * size, np.full_like(x, -size))
     yield from (np.full_like(x, float("nan")), _with(x, -1, float("inf")), 1e-300 * x)
 
 
