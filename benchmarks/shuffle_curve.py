@@ -26,7 +26,7 @@ from fedsim.common.process import one_thread
 from fedsim.report.style import GREY, look
 from fedsim.scenario.load import parse
 from fedsim.scenario.resolve import resolve
-from fedsim.simulation.trial import in_one_process
+from fedsim.simulation.trial import trial_of
 
 DOCS = Path(__file__).parents[1] / "docs"
 EPSILONS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
@@ -78,7 +78,7 @@ def measured(tree: dict[str, Any], trials: int) -> Point:
     resolved = resolve(parse(tree))
     found = []
     for number in range(trials):
-        trial = in_one_process(resolved, number)
+        trial = trial_of(resolved, number)
         measurements = []
         while not trial.finished:
             measurements += trial.advance(60)

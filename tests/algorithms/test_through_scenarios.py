@@ -18,7 +18,7 @@ from fedsim.protocol.batch import FULL, Full
 from fedsim.report.outcome import TrialResult
 from fedsim.scenario.load import parse
 from fedsim.scenario.resolve import resolve
-from fedsim.simulation.trial import in_one_process
+from fedsim.simulation.trial import trial_of
 
 every_algorithm = pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
 
@@ -41,7 +41,7 @@ def played(algorithm: dict[str, Any], privacy: dict[str, Any], trial: int = 0, *
         "runtime": "inprocess",
         "report": {"baselines": False},
     }
-    running = in_one_process(resolve(parse(tree | more)), trial)
+    running = trial_of(resolve(parse(tree | more)), trial)
     while not running.finished:
         running.advance(1.0)
     return running.result()

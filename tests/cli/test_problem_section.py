@@ -13,7 +13,7 @@ from fedsim.problems.composite import GroupLasso, L2Ball, Ridge
 from fedsim.problems.glm import GeneralisedLinear, HingeLoss, SoftmaxRegression
 from fedsim.scenario.load import load, parse
 from fedsim.scenario.resolve import resolve
-from fedsim.simulation.trial import in_one_process
+from fedsim.simulation.trial import trial_of
 
 GOOD = changed(BASE, {"algorithm.name": "prox_sgd", "problem": {"name": "logistic_regression"}})
 GROUPS = "regulariser={group_lasso: {weight: 0.1, groups: %s}}"
@@ -136,7 +136,7 @@ def test_the_dry_run_and_the_run_begin_at_the_same_public_point() -> None:
 def test_a_regression_network_runs() -> None:
     data = {"name": "synthetic", "link": "linear", "rows": 80, "features": 3}
     resolved = resolve(scenario({"name": "neural_network", "model": {"name": "mlp", "hidden": [4]}}, data))
-    trial = in_one_process(resolved, 0)
+    trial = trial_of(resolved, 0)
     errors = [m.error for m in trial.advance(60)]
     assert trial.finished
     assert len(errors) == 8
@@ -144,7 +144,7 @@ def test_a_regression_network_runs() -> None:
 
 def test_the_shipped_scenario_learns_the_digits() -> None:
     resolved = resolve(load(SHIPPED, ["trials=1", "report.evaluate_every=80"]))
-    trial = in_one_process(resolved, 0)
+    trial = trial_of(resolved, 0)
     last = {m.variant: m.error for m in trial.advance(120)}
     assert trial.finished
     assert last["private"] < 0.15

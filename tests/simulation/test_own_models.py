@@ -14,7 +14,7 @@ from fedsim.data.federation import Hosted
 from fedsim.scenario.load import parse
 from fedsim.scenario.resolve import resolve
 from fedsim.simulation.host import SiloHost
-from fedsim.simulation.trial import in_one_process, read
+from fedsim.simulation.trial import read, trial_of
 
 ALGORITHM = {"name": "mean_regularised", "num_rounds": 4, "step_size": 0.5, "clip_norm": 1.0}
 SCENARIO: dict[str, Any] = BASE | {
@@ -26,7 +26,7 @@ SCENARIO: dict[str, Any] = BASE | {
 
 def finished(tree: dict[str, Any]) -> tuple[Any, Any]:
     resolved = resolve(parse(tree))
-    trial = in_one_process(resolved, 0)
+    trial = trial_of(resolved, 0)
     while not trial.finished:
         trial.advance(10)
     return resolved, trial

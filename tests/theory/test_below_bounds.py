@@ -20,7 +20,7 @@ from fedsim.protocol.plan import Terms
 from fedsim.scenario.load import parse
 from fedsim.scenario.resolve import Resolved, resolve
 from fedsim.simulation.host import MemoryLedger
-from fedsim.simulation.trial import in_one_process, read
+from fedsim.simulation.trial import read, trial_of
 from fedsim.theory import theorem_noise
 from fedsim.theory.choice import Case as Choice
 from fedsim.theory.proximal_choice import prox_spider
@@ -149,7 +149,7 @@ def _excess(resolved: Resolved, trial: int) -> float:
     def risk(w: torch.Tensor) -> torch.Tensor:
         return resolved.problem.losses(resolved.problem.scores(x, w), y).mean() + l2 / 2 * (w @ w)
 
-    run = in_one_process(resolved, trial)
+    run = trial_of(resolved, trial)
     while not run.finished:
         run.advance(60)
     (model,) = run.result().models.values()

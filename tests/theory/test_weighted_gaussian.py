@@ -15,7 +15,7 @@ from fedsim.protocol.plan import Release
 from fedsim.scenario.load import parse
 from fedsim.scenario.resolve import Resolved, resolve
 from fedsim.simulation.host import preview
-from fedsim.simulation.trial import in_one_process
+from fedsim.simulation.trial import trial_of
 from fedsim.theory.weighted_gaussian import best, error, shares
 from tests.support.scenarios import BASE, changed
 
@@ -73,7 +73,7 @@ def one_round(seed: int, weights: Any = "precision", epsilon: Any = BUDGETS, **a
 
 
 def squared_error(run: Resolved) -> float:
-    trial = in_one_process(run, 0)
+    trial = trial_of(run, 0)
     while not trial.finished:
         trial.advance(1.0)
     return float(trial.result().models["private"].square().sum())

@@ -145,19 +145,17 @@ def honest_but_curious(
     """By audited silo, scores of transcripts and final models of so many runs in each world, or one less."""
     directions = _directions(setting, pairs)
     scores: dict[int, list[np.ndarray]] = {silo: [] for silo in pairs}
-    tosses: dict[int, list[np.ndarray]] = {silo: [] for silo in pairs}
-    models, seed = [], setting.resolved.scenario.seed
-    for chunk in _chunks(2 * runs, sum(data[0].size for data in setting.data), 512):
-        names = [f"honest/{run}" for run in chunk]
-        coins = {i: np.array([digest128("audit coin", seed, name, i) % 2 for name in names]) for i in pairs}
-        heard, hear = _reading(setting, pairs, len(names))
-        models.append(_runs(setting, pairs, coins, names, hear))
+    models, seed, names = [], setting.resolved.scenario.seed, [f"honest/{run}" for run in range(2 * runs)]
+    coins = {i: np.array([digest128("audit coin", seed, name, i) % 2 for name in names]) for i in pairs}
+    for chunk in _chunks(len(names), sum(data[0].size for data in setting.data), 512):
+        some = slice(chunk.start, chunk.stop)
+        heard, hear = _reading(setting, pairs, len(chunk))
+        own = {silo: tossed[some] for silo, tossed in coins.items()}
+        models.append(_runs(setting, pairs, own, names[some], hear))
         for silo in pairs:
             scores[silo].append(heard[silo].ratios())
-            tosses[silo].append(coins[silo])
-        done(len(names))
+        done(len(chunk))
     final = torch.cat(models).double().numpy()
-    coins = {silo: np.concatenate(parts) for silo, parts in tosses.items()}
     return {
         silo: {
             "honest_server": _split(np.concatenate(scores[silo]), coins[silo]),
