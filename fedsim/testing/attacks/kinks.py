@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from heapq import heappop, heappush
 from itertools import pairwise
 from math import inf
@@ -24,14 +23,13 @@ from torch import Tensor
 from fedsim.common.seeds import generator
 from fedsim.data.source import NO_LABEL
 from fedsim.problems.network import NeuralNetwork
-from fedsim.protocol.batch import FULL
-from fedsim.protocol.plan import Plan, Terms
+from fedsim.protocol.plan import Terms
 from fedsim.protocol.statistics import statistic
 from fedsim.protocol.unit import RECORD, Person
 from fedsim.testing.attacks.canaries import Data, person
-from fedsim.testing.attacks.cohorts import Tap, Wiretap, cohort
+from fedsim.testing.attacks.cohorts import Tap
 from fedsim.testing.attacks.likelihood import single
-from fedsim.testing.attacks.search import Attack, held, targets
+from fedsim.testing.attacks.search import Attack, held, in_full, targets
 from fedsim.testing.attacks.setting import Kind, Setting
 
 _PARTS = 8  # that a part of a line is cut into
@@ -135,13 +133,10 @@ class _Line:
     def _sums(self, data: Sequence[Data], n: int | None = None) -> list[Sums]:
         """Of each data set, for full batches and at the same points in all of them."""
         self.asked += 1
-        run, unit = self._setting.resolved, self._setting.unit
-        plan = Plan((tuple(replace(ask, batch=FULL) for ask in self._kind.asks),), unit)
-        tap = Tap(full=True, tell=lambda _, heard: tuple(map(torch.zeros_like, heard.answers)))
         n = n or self._n
         terms = [Terms(f"{i}", n, inf, 1e-5, range(1)) for i in range(len(data))]
-        arrays, wiretap = [self._kind.arrays], Wiretap(run.gate_algorithm, tap)
-        cohort(run, wiretap, plan, data, terms=terms, broadcasts=arrays).answer(0, self._broadcast)
+        tap = Tap(full=True, tell=lambda _, heard: tuple(map(torch.zeros_like, heard.answers)))
+        in_full(self._setting, self._kind, tap, data, 1, terms).answer(0, self._broadcast)
         heard = [own for each in tap.take() for own in zip(each.queries, each.answers, strict=True)]
         sums = [rows.double() * (n / float(self._setting.scale(single(query)))) for query, rows in heard]
         return [[rows[i] for rows in sums] for i in range(len(data))]
@@ -153,9 +148,7 @@ class _Line:
 
     def _jump(self) -> np.ndarray | None:
         """The features before the largest jump; None if there is none."""
-        unit, ends = person((self._start, self._target, self._group), 1), (0, self._last)
-        known = dict(zip(ends, self._sums([self._data(unit, self._at(end)) for end in ends]), strict=True))
-        parts = [(-inf, *ends)]
+        unit, parts = person((self._start, self._target, self._group), 1), [(-inf, 0, self._last)]
         while parts and self.asked < _MOST:
             change, low, high = heappop(parts)
             wide = high - low > _NARROW * self._last
@@ -164,12 +157,10 @@ class _Line:
             if high - low == 1:
                 return self._at(low)
             places = sorted({low + (high - low) * k // _PARTS for k in range(_PARTS + 1)})
-            known |= zip(
-                places, self._sums([self._data(unit, self._at(each)) for each in places]), strict=True
-            )
+            sums = self._sums([self._data(unit, self._at(each)) for each in places])
             parts = parts if wide else []  # the largest part of a jump is all of it
-            for a, b in pairwise(places):
-                heappush(parts, (-self._moved(known[a], known[b]), a, b))
+            for (a, one), (b, other) in pairwise(zip(places, sums, strict=True)):
+                heappush(parts, (-self._moved(one, other), a, b))
         return None
 
     def _units(self, chosen: Attack, x: np.ndarray) -> list[Data]:

@@ -23,8 +23,9 @@ from fedsim.problems.kinds import Problem
 from fedsim.problems.network import NeuralNetwork
 from fedsim.protocol.batch import FULL, Batch
 from fedsim.protocol.groups import Cells
-from fedsim.protocol.plan import Plan, QueryShape
+from fedsim.protocol.plan import Plan, QueryShape, Terms
 from fedsim.protocol.statistics import COSTED_GRADIENT
+from fedsim.simulation.host import Answering
 from fedsim.testing.attacks.canaries import Data, Record, person, replaced
 from fedsim.testing.attacks.cohorts import Heard, Tap, Wiretap, cohort
 from fedsim.testing.attacks.setting import Broadcast, Kind, Setting, beside, others
@@ -307,13 +308,9 @@ def _hear(
 
     In a round of several asks the silo method goes on from noise of its size, the same for all records.
     """
-    asks = tuple(replace(ask, batch=FULL) for ask in kind.asks)
     rng = generator("audit path", setting.resolved.scenario.seed, silo, path)
     tap = Tap(full=True, tell=lambda k, heard: _noise_alone(setting, silo, kind.asks[k].batch, heard, rng))
-    plan, arrays = Plan((asks,) * len(points), setting.unit), [kind.arrays] * len(points)
-    wiretap = Wiretap(setting.resolved.gate_algorithm, tap)
-    gate = cohort(setting.resolved, wiretap, plan, tried, broadcasts=arrays)
-    found = []
+    gate, found = in_full(setting, kind, tap, tried, len(points)), []
     for place, broadcast in enumerate(points):
         try:
             gate.answer(place, broadcast)
@@ -322,6 +319,15 @@ def _hear(
             continue
         found.append((place, tap.take()))
     return found
+
+
+def in_full(
+    setting: Setting, kind: Kind, tap: Tap, data: Sequence[Data], rounds: int, terms: Sequence[Terms] = ()
+) -> Answering:
+    """A gate without noise over silos with these data, for so many rounds of the kind in full batches."""
+    plan = Plan((tuple(replace(ask, batch=FULL) for ask in kind.asks),) * rounds, setting.unit)
+    wiretap, arrays = Wiretap(setting.resolved.gate_algorithm, tap), [kind.arrays] * rounds
+    return cohort(setting.resolved, wiretap, plan, data, terms=terms, broadcasts=arrays)
 
 
 def _noise_alone(
