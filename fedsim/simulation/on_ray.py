@@ -253,11 +253,11 @@ class _RemoteHosts:
         self, variant: Variant, round_index: int, broadcast: Mapping[str, Tensor], members: Sequence[int]
     ) -> dict[str, Tensor]:
         arrays = {name: value.numpy() for name, value in broadcast.items()}
-        futures = []
-        for actor, own in zip(self._actors, self._ranges, strict=True):
-            local = [member - own.start for member in members if member in own]
-            if local:
-                futures.append(actor.answer.remote(variant, round_index, arrays, local))
+        futures = [
+            actor.answer.remote(variant, round_index, arrays, local)
+            for actor, own in zip(self._actors, self._ranges, strict=True)
+            if (local := [member - own.start for member in members if member in own])
+        ]
         parts = ray.get(futures)
         return {name: torch.cat([torch.from_numpy(part[name].copy()) for part in parts]) for name in parts[0]}
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import partial
 from math import isfinite
 from typing import Any
@@ -14,7 +14,6 @@ from torch import Tensor
 from fedsim.common.errors import InputError, Refused
 from fedsim.common.process import one_thread
 from fedsim.data.federation import Federation, load
-from fedsim.data.recipe import Fitted
 from fedsim.measure.baselines import baselines, converged
 from fedsim.measure.estimates import estimates
 from fedsim.measure.evaluator import Alternative, Evaluator, odd_records
@@ -48,25 +47,18 @@ class Trial:
         trial: int,
         hosts: Hosts,
         evaluate: Evaluator,
-        digest: str,
+        data: Federation,
         party: Callable[[], Party] = Party,
-        warnings: Sequence[str] = (),
-        fitted: Fitted | None = None,
-        most_records: int | None = None,
     ) -> None:
         """A trial that has not begun.
 
         Args:
             hosts: its silos.
             evaluate: measures models.
-            digest: of the trial's records (`Federation.digest`).
+            data: the trial's records, and how they were prepared.
             party: makes the second aggregator, where silos are added up.
-            warnings: what is odd about its records.
-            fitted: how its records were prepared.
-            most_records: that one person has in one silo, where the data say whose they are.
         """
-        self._digest, self._party, self._warnings = digest, party, list(warnings)
-        self._fitted, self._most = fitted, most_records
+        self._data, self._party, self._warnings = data, party, odd_records(data)
         self._resolved, self._trial, self._hosts, self._evaluate = resolved, trial, hosts, evaluate
         self._models: dict[Variant, Tensor] = {}
         self._own: dict[Variant, Tensor] = {}  # own models, (silos, d)
@@ -90,7 +82,7 @@ class Trial:
     def result(self) -> TrialResult:
         """The finished trial."""
         statements = self._hosts.statements(variants(self._resolved)[0])
-        return TrialResult(self._trial, self._models, statements, list(self._rows()), self._fitted)
+        return TrialResult(self._trial, self._models, statements, list(self._rows()), self._data.fitted)
 
     def _rows(self) -> Iterator[Any]:
         """Measurements of the final models and of the whole trial."""
@@ -112,8 +104,8 @@ class Trial:
         yield from self._estimates
         yield from self._clips
         yield from (record.Warned(trial, text) for text in self._warnings)
-        if self._most is not None:
-            yield record.Counted(trial, self._most)
+        if (most := self._data.most_records) is not None:
+            yield record.Counted(trial, most)
 
     def _run(self) -> Iterator[Measurement]:
         scenario, holds = self._resolved.scenario, self._resolved.trace.holds
@@ -176,7 +168,7 @@ class Trial:
         return estimates(evaluation, preview(evaluation), last.answer, sum(evaluation.sizes))
 
     def _rounds(self, variant: Variant, rounds: Schedule, start: Tensor | None = None) -> Iterator[Progress]:
-        own = self._resolved, self._trial, self._hosts, self._digest
+        own = self._resolved, self._trial, self._hosts, self._data.digest
         return rounds_of(*own, variant, rounds, self._party, start)
 
     def _variant(self, variant: Variant, rounds: Schedule) -> Iterator[Measurement]:
@@ -258,9 +250,7 @@ def trial_of(
 ) -> Trial:
     """A trial whose silos `hosts` holds, by default in this process as one cohort; of `party` see `Trial`."""
     data = read(resolved, trial)
-    told = odd_records(data), data.fitted, data.most_records
-    silos, measures = hosts(resolved, trial, data), evaluator(resolved, data)
-    return Trial(resolved, trial, silos, measures, data.digest, party, *told)
+    return Trial(resolved, trial, hosts(resolved, trial, data), evaluator(resolved, data), data, party)
 
 
 def execute(resolved: Resolved, results: Results, observe: Observer) -> None:

@@ -86,8 +86,7 @@ def _linear_optimum(x: np.ndarray, y: np.ndarray, share: np.ndarray, radius: flo
     gram, moment = x.T @ (share[:, None] * x), x.T @ (share * y)
 
     def solution(multiplier: float) -> np.ndarray:
-        solved: np.ndarray = np.linalg.solve(gram + multiplier * np.eye(len(gram)), moment)
-        return solved
+        return np.asarray(np.linalg.solve(gram + multiplier * np.eye(len(gram)), moment))
 
     if np.linalg.norm(solution(0)) <= radius:
         return solution(0)
@@ -100,14 +99,7 @@ def _entropy_optimum(x: np.ndarray, y: np.ndarray, share: np.ndarray, l2: float)
     from sklearn.linear_model import LogisticRegression as SkLogisticRegression  # audits do without
 
     fitted = SkLogisticRegression(C=1 / l2, fit_intercept=False, solver="newton-cholesky", tol=1e-13)
-    solved: np.ndarray = fitted.fit(x, y, sample_weight=share).coef_.T.ravel()
-    return solved
-
-
-_MOVED = (
-    "it has moved by {:.3g} though every gradient is 0: a message is scaled by N p_i / M, so it must be a "
-    "gradient or a step, and never a model"
-)
+    return np.asarray(fitted.fit(x, y, sample_weight=share).coef_.T.ravel())
 
 
 def reaches(example: Example, name: str) -> None:
@@ -160,7 +152,11 @@ def may_be_scaled(example: Example) -> None:
     coroutine = algorithm.server(torch.from_numpy(truth), problem, public, server_rng(0))
     for where, answer in _run(coroutine, gate, public, lambda r: [r % 4]):
         moved = float(np.abs(answer.numpy() - truth).max())
-        require(moved <= 1e-12, f"{where} {_MOVED.format(moved)}")
+        require(
+            moved <= 1e-12,
+            f"{where} it has moved by {moved:.3g} though every gradient is 0: a message is scaled by "
+            "N p_i / M, so it must be a gradient or a step, and never a model",
+        )
 
 
 def answers_of(case: Case, algorithm: Algorithm) -> list[Tensor]:

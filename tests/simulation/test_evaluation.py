@@ -61,7 +61,7 @@ def estimates(resolved: Resolved, repetitions: int) -> tuple[dict[str, np.ndarra
     found: dict[str, list[tuple[float, float]]] = {name: [] for name in exact}
     test = Evaluator(resolved.problem, data.silos, resolved.dtype)
     for number in range(repetitions):
-        trial = Trial(resolved, number, SiloHost(resolved, number, data), test, data.digest)
+        trial = Trial(resolved, number, SiloHost(resolved, number, data), test, data)
         one = trial.estimates(model)
         for name, rows in found.items():
             rows.append(one[name][:2])

@@ -192,7 +192,7 @@ def test_a_cell_is_the_trial_whatever_ran_before_it_in_the_process(base: dict[st
         data = read(resolved, cell.trial)
         hosts = SiloHost(resolved, cell.trial, data, shared_key(resolved, data))
         trial = Trial(
-            resolved, cell.trial, hosts, Evaluator(resolved.problem, data.silos, resolved.dtype), data.digest
+            resolved, cell.trial, hosts, Evaluator(resolved.problem, data.silos, resolved.dtype), data
         )
         last = trial.advance(1e9)[-1]
         assert found.error == last.error

@@ -102,7 +102,7 @@ def check(tree: Mapping[str, Any]) -> None:
                 trial,
                 SiloHost(config, trial, data[trial], shared_key(config, data[trial])),
                 Evaluator(config.problem, data[trial].silos, config.dtype),
-                data[trial].digest,
+                data[trial],
             )
             alone.advance(1e9)
             result = alone.result()

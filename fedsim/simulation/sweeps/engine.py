@@ -182,8 +182,7 @@ def batches(cells: Iterable[Cell], most: int = TOGETHER) -> list[list[Cell]]:
     alike: dict[str, list[Cell]] = defaultdict(list)
     alone = []
     for cell in sorted(cells, key=lambda cell: (data_key(cell.scenario), cell.trial)):
-        key = cell.fold_key
-        if key is None:
+        if (key := cell.fold_key) is None:
             alone.append([cell])
         else:
             alike[f"{key} {cell.train_loss}"].append(cell)

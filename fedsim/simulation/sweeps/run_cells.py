@@ -62,7 +62,7 @@ def _run_alone(cell: Cell) -> CellResult:
         run = shared_key(resolved, data)
     grant = _granted(cell)
     hosts = SiloHost(resolved, cell.trial, data, run, grant)
-    trial = Trial(resolved, cell.trial, hosts, Unseen(), data.digest)
+    trial = Trial(resolved, cell.trial, hosts, Unseen(), data)
     trial.advance(_FOREVER)
     result = trial.result()
     (model,) = result.models.values()

@@ -19,7 +19,6 @@ from fedsim.protocol.unit import RECORD
 from fedsim.report import sweep_summary
 from fedsim.report.outcome import mean
 from fedsim.report.privacy_statement import CHOICE, how, not_private, words_of
-from fedsim.report.record import CellResult
 from fedsim.report.silo_rows import has_gap
 from fedsim.report.summarise import spreads
 from fedsim.report.sweep_summary import BaselineGroup, CombinationRow, FailureRow, SweepSummary, TuningLedger
@@ -66,13 +65,14 @@ def _combination(job: Job, results: SweepResults, number: int) -> CombinationRow
     rows = [row for row in results.rows if row.place.combination == number]
     finished = [row.result for row in rows]
     costliest = max(rows, key=attrgetter("result.epsilon"), default=None)
-    worst = costliest and costliest.result
+    worst, selection = costliest and costliest.result, job.selections.get(number)
+    tuning = [silo.epsilon for silo in selection.silos] if selection else []
     return CombinationRow(
         varied=combination.varied,
         private=combination.private,
         chosen=combination.candidates[chosen].chosen if chosen is not None else None,
         epsilon_budget=_budget(combination),
-        epsilon_guaranteed=_guaranteed(worst, job.selections.get(number)),
+        epsilon_guaranteed=None if worst is None else finite(max([worst.epsilon, *tuning])),  # together
         costliest_silo=None if worst is None or not combination.private else worst.silo,
         noise_multiplier=None if worst is None else worst.noise_multiplier,
         **({} if costliest is None else _claim(job, costliest)),
@@ -96,14 +96,6 @@ def _claim(job: Job, row: Event) -> dict[str, float]:
         case = resolved.sizes[silo], row.result.noise_multiplier, resolved.deltas[silo]
         result["epsilon_attainable"] = attainable.epsilon(census, *case)
     return result
-
-
-def _guaranteed(worst: CellResult | None, selection: Selection | None) -> float | None:
-    """Epsilon of tuning and run together; None if nothing was reported, or it is infinite."""
-    if worst is None:
-        return None
-    tuning = [silo.epsilon for silo in selection.silos] if selection else []
-    return finite(max([worst.epsilon, *tuning]))
 
 
 def _budget(combination: Combination) -> float | None:

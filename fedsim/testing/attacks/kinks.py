@@ -103,7 +103,10 @@ class _Line:
             return
         units = self._units(chosen, jump)
         pairs = np.argwhere(np.triu(self._setting.related(units), 1)).tolist()
-        for near in self._around(jump):
+        eps = torch.finfo(self._setting.resolved.dtype).eps
+        steps = np.arange(-_AROUND, _AROUND + 1)[:, None] * eps / 4 * np.abs(jump).max()
+        # the records around it differ by fractions of the largest feature's last bit, in the smallest one
+        for near in jump + steps * (np.arange(len(jump)) == np.abs(jump).argmin()):
             sums = [self._sums([self._data(unit, near)])[0] for unit in units]
             for a, b in pairs:
                 sizes = f"{len(units[a].target)} against {len(units[b].target)} records"
@@ -113,14 +116,7 @@ class _Line:
         """The features at a place: from one to the next, one of them changes by a bit or two."""
         step, ahead = divmod(place, len(self._start))
         steps = step + (np.arange(len(self._start)) < ahead)
-        found: np.ndarray = self._start + steps / self._steps * self._way
-        return found
-
-    def _around(self, x: np.ndarray) -> list[np.ndarray]:
-        """Features that differ from these by fractions of the largest one's last bit, in the smallest one."""
-        eps = torch.finfo(self._setting.resolved.dtype).eps
-        steps = np.arange(-_AROUND, _AROUND + 1)[:, None] * eps / 4 * np.abs(x).max()
-        return list(x + steps * (np.arange(len(x)) == np.abs(x).argmin()))
+        return np.asarray(self._start + steps / self._steps * self._way)
 
     def _data(self, unit: Data, x: np.ndarray) -> Data:
         """The unit in front of the others where it can shift them, else behind."""

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
-from typing import cast
+from typing import TypeGuard, cast
 
 import numpy as np
 import torch
@@ -72,16 +72,15 @@ class ClippedMeans:
         points = tuple(broadcast[name] for name in sorted(broadcast))
         return {"g": ask(replace(self._query, points=points))}
 
-    def _each(self, value: Tensor | float) -> Tensor:
+    def _each(self, value: Tensor) -> Tensor:
         """A row for every member."""
-        assert isinstance(value, Tensor)
         if value.dim() < 2:
             return value
         rows = value.expand(self._runs, -1)
         return rows.repeat_interleave(self._silos, 0).contiguous()
 
 
-def _rows(clip: Tensor | float) -> bool:
+def _rows(clip: Tensor | float) -> TypeGuard[Tensor]:
     return isinstance(clip, Tensor) and clip.dim() == 2
 
 
@@ -92,7 +91,7 @@ def shared(query: Query) -> bool:
 
 def narrowed(query: Query) -> Query:
     """The query with one number as its clip, where all members share points and the clip is a column."""
-    if isinstance(query.clip, Tensor) and query.clip.dim() == 2 and all(p.dim() == 1 for p in query.points):
+    if _rows(query.clip) and all(point.dim() == 1 for point in query.points):
         return replace(query, clip=float(query.clip[0, 0]))
     return query
 
@@ -100,7 +99,7 @@ def narrowed(query: Query) -> Query:
 def single(query: Query, row: int = 0) -> Query:
     """The query of one member."""
     clip = query.clip
-    if isinstance(clip, Tensor) and clip.dim() == 2:
+    if _rows(clip):
         clip = float(clip[row if len(clip) > 1 else 0, 0])
     points = tuple(point if point.dim() == 1 else point[row] for point in query.points)
     return replace(query, points=points, clip=clip)

@@ -73,9 +73,8 @@ def repeated(setting: Setting, silo: int, chosen: Attack, stream: str) -> str:
             some = places[first : first + _TOGETHER]
             for found in _draws(setting, silo, chosen.broadcasts[k], marker, stream, some, rounds):
                 for (r, counts), (a, batch) in product(found.draws.items(), apart.items()):
-                    seen[found.place] |= (
-                        {batch if isinstance(batch, Part) else (r, a)} if counts[a] else set()
-                    )
+                    if counts[a]:
+                        seen[found.place].add(batch if isinstance(batch, Part) else (r, a))
     most = max(seen.values(), key=len, default=set())
     return f"one {setting.unit.name} is in {len(most)} batches that share none" if len(most) > 1 else ""
 
