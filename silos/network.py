@@ -58,7 +58,7 @@ def network_sum(
     for silos, rows, mask, found in _terms(problem, block, points):
         into = dict(zip(problem.shapes, torch.split(total[silos], sizes, dim=1), strict=True))
         bound = _own(clip, silos, problem.device)
-        _add(found, into, mask, bound, seen, whole=block.whole, first=rows.start == 0)
+        _add_clipped(found, into, mask, bound, seen, whole=block.whole, first=rows.start == 0)
     return total.cpu()
 
 
@@ -108,7 +108,7 @@ def _own(clip: Clip, silos: slice, device: str) -> Clip:
     return clip[silos].to(device) if isinstance(clip, Tensor) and clip.dim() > 0 else clip
 
 
-def _add(
+def _add_clipped(
     found: Found,
     into: Mapping[str, Tensor],
     mask: Tensor,

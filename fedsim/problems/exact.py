@@ -25,12 +25,14 @@ float32 and other devices compute as torch does, and are not exact.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch import Tensor
-from torch.nn.functional import softplus as torch_softplus
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _EXPONENT = 0x7FF0000000000000  # of a float64
 _LEAST, _MOST = 2.0**-480, 2.0**480
@@ -43,7 +45,7 @@ def holds(x: Tensor) -> bool:
     """
     return (
         x.dtype == torch.float64
-        and type(x) is Tensor
+        and type(x) is torch.Tensor
         and x.device.type == "cpu"
         and not (x.requires_grad and torch.is_grad_enabled())
         and not torch._C._functorch.is_functorch_wrapped_tensor(x)
@@ -116,14 +118,13 @@ def rounded_weight(weight: Tensor) -> Tensor:
     return rounded(weight, norm.view([1] * weight.dim()))
 
 
-def _elementwise(function: Callable[[Tensor], Tensor], ufunc: np.ufunc) -> Callable[[Tensor], Tensor]:
-    return lambda x: by_numpy(ufunc, x) if holds(x) else function(x)
+def _elementwise(name: str, x: Tensor) -> Tensor:
+    found: Tensor = by_numpy(getattr(np, name), x) if holds(x) else getattr(x, name)()
+    return found
 
 
-exp = _elementwise(torch.exp, np.exp)
-log = _elementwise(torch.log, np.log)
-log1p = _elementwise(torch.log1p, np.log1p)
-tanh = _elementwise(torch.tanh, np.tanh)
+exp, log = partial(_elementwise, "exp"), partial(_elementwise, "log")
+log1p, tanh = partial(_elementwise, "log1p"), partial(_elementwise, "tanh")
 
 
 def sigmoid(x: Tensor) -> Tensor:
@@ -133,7 +134,7 @@ def sigmoid(x: Tensor) -> Tensor:
 
 def softplus(x: Tensor) -> Tensor:
     """log(1 + e^x)."""
-    return log1p(exp(-x.abs())) + x.clamp_min(0) if holds(x) else torch_softplus(x)
+    return log1p(exp(-x.abs())) + x.clamp_min(0) if holds(x) else torch.nn.functional.softplus(x)
 
 
 def softmax(x: Tensor) -> Tensor:
