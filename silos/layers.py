@@ -87,6 +87,7 @@ class Ghost(Term):
 
     def __init__(self, pairs: Sequence[tuple[Tensor, Tensor]], bias: Tensor | None) -> None:
         self._pairs, self._bias = list(pairs), bias
+        self._placed = len(pairs) > 1 or pairs[0][0].shape[1] > 1  # a sum over places
         sizes = [(_square(a), _square(b)) for a, b in pairs]
         self.square = sizes[0][0] * sizes[0][1]
         if self._placed:
@@ -100,11 +101,6 @@ class Ghost(Term):
             self.square = self.square + (_square(bias) if self._placed else sizes[0][1])
         held = torch.stack([size for pair in sizes for size in pair]).amax(0) <= _LARGEST**2
         self.square = torch.where(held, self.square, torch.nan)
-
-    @property
-    def _placed(self) -> bool:
-        """Whether a record's part is a sum over places."""
-        return len(self._pairs) > 1 or self._pairs[0][0].shape[1] > 1
 
     def clear(self, bad: Tensor) -> None:
         """Zero rows, in copies: a captured input may be the records themselves."""

@@ -212,12 +212,6 @@ def _gradient(problem: NeuralNetwork, dtype: torch.dtype, points: Sequence[Tenso
     return term
 
 
-def falls_back(problem: NeuralNetwork, dtype: torch.dtype) -> bool:
-    """Whether a graph takes one record at a time: it is large, or places in a tile differ."""
-    form = problem.form(dtype)
-    return isinstance(form, Graph) and tile(problem, dtype) == 1
-
-
 def _numbers(problem: NeuralNetwork, form: Graph) -> int:
     """That a record's gradient holds on the way."""
     return problem.dimension + form.record.numbers

@@ -93,8 +93,8 @@ def one_at_a_time(problem: Problem, dtype: torch.dtype) -> tuple[str, ...]:
     """A line for the report where a network's graph is computed for one record after the other."""
     if not isinstance(problem, NeuralNetwork):
         return ()
-    from silos.network import falls_back  # where there is a network
+    from silos.network import layerwise, strategy, tile  # where there is a network
 
-    if not falls_back(problem, dtype):
+    if strategy(problem, dtype)[0] is layerwise or tile(problem, dtype) > 1:
         return ()
     return ("records are computed one at a time: together they are too large, or are rounded by place",)

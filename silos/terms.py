@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from fedsim.privacy.exponential import rank_scores
-from fedsim.problems.exact import sums, total, transformed
+from fedsim.problems.exact import scores, sums, total
 from fedsim.problems.glm import GeneralisedLinear
 from fedsim.problems.kinds import Problem, coefficient, head, scores_of_records
 from fedsim.protocol.moments import svec
@@ -67,7 +67,9 @@ class Transformed:
         before, by, found = self._last
         same = len(before) == len(blocks) and all(a is b for a, b in zip(before, blocks, strict=True))
         if not same or not torch.equal(by, transform):
-            made = [replace(block, features=transformed(block.features, transform)) for block in blocks]
+            columns, k = transform.T.flatten(), len(transform)
+            features = (scores(own.features, columns, k).view(*own.target.shape, k) for own in blocks)
+            made = [replace(own, features=x) for own, x in zip(blocks, features, strict=True)]
             found = [sanitised(block, problem) for block in made]
             self._last = list(blocks), transform, found
         return found

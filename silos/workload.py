@@ -118,15 +118,10 @@ def _network(problem: NeuralNetwork, dtype: DType) -> _Pass:
     if isinstance(form, Layers):
         numbers, products = _layers(problem, form, dtype)
         record, call = numbers * _NUMBER + products * _PRODUCT, len(form.chain) * _STEP + own
-        return _Pass(record, call, _width(numbers))
+        return _Pass(record, call, min(_MOST, max(1, _HELD // numbers)))
     graph = form.record
     record, call = own + graph.nanoseconds / 1e9, (len(graph.steps) + 4) * _STEP
     return _Pass(record, call, tile(problem, dtype), graph.raises)
-
-
-def _width(numbers: int) -> int:
-    """How many records of so many numbers are computed at a time, at least."""
-    return min(_MOST, max(1, _HELD // numbers))
 
 
 def _layers(problem: NeuralNetwork, form: Layers, dtype: DType) -> tuple[int, int]:

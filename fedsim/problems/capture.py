@@ -148,7 +148,7 @@ def each(function: Function, shape: tuple[int, ...], dtype: torch.dtype, *rows: 
     RecursionError and MemoryError: the process is exhausted, which is no record's doing.
     """
     mapped, count = vmap(lambda *row: function(*row).to(dtype)), len(rows[0])
-    result = torch.full((count, *shape), torch.nan, dtype=dtype)
+    result = rows[0].new_full((count, *shape), torch.nan, dtype=dtype)
     buffers = [row.new_empty(tile, *row.shape[1:]) for row in rows]
     parts = [(first, min(first + tile, count)) for first in range(0, count, tile)]
     while parts:  # bisection without recursion: a deeper stack could fail where `mapped` does not

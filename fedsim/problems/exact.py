@@ -75,8 +75,7 @@ def sums(left: Tensor, right: Tensor) -> Tensor:
 
 def total(x: Tensor) -> Tensor:
     """Sum over the last axis, of few numbers, one after the other."""
-    first, *others = x.unbind(-1)
-    return sum(others, start=first)
+    return sum(x.unbind(-1)[1:], start=x[..., 0])
 
 
 def scores(features: Tensor, w: Tensor, outputs: int) -> Tensor:
@@ -88,11 +87,6 @@ def scores(features: Tensor, w: Tensor, outputs: int) -> Tensor:
     rows = columns.transpose(-1, -2).unsqueeze(-3) if w.dim() > 1 else columns.T
     found = sums(features.unsqueeze(-2), rows)
     return found.squeeze(-1) if outputs == 1 else found
-
-
-def transformed(features: Tensor, matrix: Tensor) -> Tensor:
-    """Every record x as matrix x, (.., k), for a matrix (k, features)."""
-    return sums(features.unsqueeze(-2), matrix) if holds(features) else features @ matrix.T
 
 
 def rounded(x: Tensor, norm: Tensor | None = None, own: bool = False) -> Tensor:

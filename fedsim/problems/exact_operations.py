@@ -33,16 +33,10 @@ def _product(left: Tensor, right: Tensor) -> Tensor:
     return _rounded(left, [-1], count) @ _rounded(right, [-2], count)
 
 
-def _apply(function: type[torch.autograd.Function], *given: Any) -> Tensor:
-    return function.apply(*given)  # type: ignore[no-untyped-call, no-any-return]
-
-
 class _Mm(torch.autograd.Function):
     """left @ right of matrices; its gradients round both of their factors anew."""
 
-    @staticmethod
-    def forward(left: Tensor, right: Tensor) -> Tensor:
-        return _product(left, right)
+    forward = staticmethod(_product)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
@@ -57,11 +51,11 @@ class _Mm(torch.autograd.Function):
     def vmap(info: Any, axes: Any, left: Tensor, right: Tensor) -> Any:
         """Records first; a factor that all have, and those of each, multiply as torch's do."""
         pairs = zip((left, right), axes, strict=True)
-        return _apply(_Mm, *(x if axis is None else x.movedim(axis, 0) for x, axis in pairs)), 0
+        return _Mm.apply(*(x if axis is None else x.movedim(axis, 0) for x, axis in pairs)), 0  # type: ignore[no-untyped-call]
 
 
 def _mm(left: Tensor, right: Tensor) -> Tensor:
-    return _apply(_Mm, left, right)
+    return _Mm.apply(left, right)  # type: ignore[no-untyped-call, no-any-return]
 
 
 def _addmm(bias: Tensor, left: Tensor, right: Tensor, beta: float = 1, alpha: float = 1) -> Tensor:
@@ -103,7 +97,7 @@ class _Convolution(torch.autograd.Function):
 
 
 def _convolution(x: Tensor, weight: Tensor, bias: Tensor | None, *numbers: Any) -> Tensor:
-    found = _apply(_Convolution, x, weight, numbers)
+    found: Tensor = _Convolution.apply(x, weight, numbers)  # type: ignore[no-untyped-call]
     return found if bias is None else found + bias.view(-1, *[1] * (x.dim() - 2))
 
 

@@ -9,7 +9,7 @@ Scores are always x W, whatever a problem makes of `scores`. A subclass of a bui
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from inspect import getattr_static
 from typing import TYPE_CHECKING
 
@@ -55,11 +55,8 @@ def probabilities(problem: GeneralisedLinear, scores: Tensor) -> Tensor:
 
 def _applied(one: Program, shape: tuple[int, ...], *rows: Tensor) -> Tensor:
     """(rows, *shape)."""
-
-    def value(*record: Tensor) -> Tensor:
-        return one({}, *record, exact=True).reshape(shape)
-
-    return each(value, shape, rows[0].dtype, *rows, tile=tile(one))
+    value = partial(one, {}, exact=True)
+    return each(lambda *row: value(*row).reshape(shape), shape, rows[0].dtype, *rows, tile=tile(one))
 
 
 @lru_cache(maxsize=64)

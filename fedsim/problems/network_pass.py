@@ -78,6 +78,9 @@ class Matrix:
         return found
 
 
+_Back = Backward | tuple[Matrix, Sequence[int]]  # with the shape of its input
+
+
 class Chain:
     """A chain of layers at a point."""
 
@@ -113,12 +116,10 @@ class Chain:
                 slopes = matrix.slopes(slopes, shape)
         return found[::-1]
 
-    def _forward(
-        self, x: Tensor
-    ) -> tuple[Tensor, list[Tensor], list[Backward | tuple[Matrix, Sequence[int]]]]:
+    def _forward(self, x: Tensor) -> tuple[Tensor, list[Tensor], list[_Back]]:
         """Scores, what every matrix saw, and the way back; before the first matrix there is none."""
         inputs: list[Tensor] = []
-        back: list[Backward | tuple[Matrix, Sequence[int]]] = []
+        back: list[_Back] = []
         for part in self._parts:
             if isinstance(part, Matrix):
                 x = part.rounded(x, own=bool(inputs))
