@@ -170,7 +170,6 @@ def each(function: Function, shape: tuple[int, ...], dtype: torch.dtype, *rows: 
     return result
 
 
-_MADE_UP = 8  # rows that a tile is tried with
 _LEAST_TILE, _LARGEST_TILE = 16, 8192
 _TILE_NUMBERS, _MOST_NUMBERS = 2**19, 2**24  # that a tile holds: of many rows, and of the fewest
 _RAISING = 32  # a row that raises is found by computing its whole tile again, twice for each row at worst
@@ -179,7 +178,7 @@ _RAISING = 32  # a row that raises is found by computing its whole tile again, t
 def made_up(*shapes: tuple[int, ...], dtype: torch.dtype) -> list[Tensor]:
     """Made-up rows, the same each time, of tensors of these shapes; (8, *shape) each."""
     rng = torch.Generator().manual_seed(0)
-    return [torch.randn(_MADE_UP, *shape, dtype=dtype, generator=rng) for shape in shapes]
+    return [torch.randn(8, *shape, dtype=dtype, generator=rng) for shape in shapes]
 
 
 def largest_tile(numbers: int, raises: bool) -> int:

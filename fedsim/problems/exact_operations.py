@@ -14,8 +14,6 @@ from torch import Tensor
 
 from fedsim.problems.exact import rounded
 
-_aten = torch.ops.aten
-
 
 def _plain(x: Tensor) -> bool:
     return x.dtype != torch.float64 or x.device.type != "cpu"
@@ -80,7 +78,7 @@ class _Convolution(torch.autograd.Function):
 
     @staticmethod
     def forward(x: Tensor, weight: Tensor, numbers: Any) -> Tensor:
-        found: Tensor = _aten.convolution.default(_record(x), _kernels(weight), None, *numbers)
+        found: Tensor = torch.ops.aten.convolution.default(_record(x), _kernels(weight), None, *numbers)
         return found
 
     @staticmethod
@@ -92,7 +90,7 @@ class _Convolution(torch.autograd.Function):
     def backward(ctx: Any, slope: Tensor) -> Any:
         x, weight = ctx.saved_tensors
         given = _record(slope), _record(x), _kernels(weight)
-        found = _aten.convolution_backward.default(*given, None, *ctx.numbers, [True, True, False])
+        found = torch.ops.aten.convolution_backward.default(*given, None, *ctx.numbers, [True, True, False])
         return found[0], found[1], None
 
 
