@@ -14,9 +14,11 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
+
 from fedsim.data.federation import load as load_records
 from fedsim.deployment import certs
-from fedsim.deployment.topology import pooled_tests, write_records
+from fedsim.deployment.topology import write_records
 from fedsim.scenario.load import load
 from fedsim.secagg.envelopes import KEY_FILE, PUBLIC_FILE, EnvelopeKey
 
@@ -39,7 +41,8 @@ def main(scenario: Path, volumes: Path) -> None:
     for name, silo in zip(SILOS, data.silos, strict=True):
         own = (silo.train_features, silo.train_target, silo.train_persons)
         write_records(volumes / name / "records" / "records.npz", *own)
-    write_records(volumes / "server" / "test.npz", *pooled_tests(data.silos))
+    tests = zip(*((silo.test_features, silo.test_target) for silo in data.silos), strict=True)
+    write_records(volumes / "server" / "test.npz", *map(np.concatenate, tests))
     for silo, name in enumerate(SILOS):
         daemon, node = FIRST_SILO + silo, FIRST_NODE + silo
         _share(volumes / name / "socket", daemon, node)
