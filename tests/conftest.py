@@ -1,6 +1,8 @@
 """Settings and run directories that tests of several rooms share."""
 
+import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,6 +24,14 @@ settings.load_profile("patient")
 def plug_ins_load(monkeypatch: pytest.MonkeyPatch) -> None:
     """A command that loads no plug-ins says so for its process, which is also that of later tests."""
     monkeypatch.setattr("fedsim.common.plugins._loads", True)
+
+
+@pytest.fixture(autouse=True)
+def files_are_readable() -> Iterator[None]:
+    """A command that runs a daemon hides its process's new files from others, and those of later tests."""
+    before = os.umask(0o022)
+    yield
+    os.umask(before)
 
 
 @pytest.fixture(scope="session")
