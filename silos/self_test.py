@@ -8,6 +8,7 @@ it is admitted, on made-up numbers.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import cache
 
 import numpy as np
 import torch
@@ -24,8 +25,9 @@ _COUNTS, _OFFSETS, _WIDTHS = (1, 2, 3, 5, 7, 8, 17, 33), (0, 1, 2, 5), (1, 3, 13
 _FUNCTIONS = {"e^x": exact.exp, "log": exact.log, "log1p": exact.log1p, "tanh": exact.tanh}
 
 
+@cache
 def check_machine() -> None:
-    """Refused if this processor fails; 50 ms."""
+    """Refused if this processor fails; 50 ms, once a process."""
     for what in (*_inexact(), *_by_place()):
         raise Refused(
             f"this machine rounds {what}: a record's gradient would depend on the records beside it"

@@ -168,12 +168,9 @@ def _recorded(layer: Layer, x: Tensor) -> tuple[Tensor, Backward]:
     return found.detach(), lambda slopes: torch.autograd.grad(found, given, slopes)[0]
 
 
-_threshold = torch.ops.aten.threshold_backward.grad_input
-
-
 def _relu(x: Tensor) -> tuple[Tensor, Backward]:
     found = x.relu()
-    return found, lambda slopes: _threshold(slopes, found, 0, grad_input=slopes)
+    return found, lambda s: torch.ops.aten.threshold_backward.grad_input(s, found, 0, grad_input=s)
 
 
 def _squared_relu(x: Tensor) -> tuple[Tensor, Backward]:

@@ -86,7 +86,10 @@ def broken_at(problem, unit, statistic=None, seed=1, silos=(0,), answers=600):
     return None
 
 
-@pytest.mark.parametrize("name", SETTINGS)
+LONG = ("persons who are added", "a record that raises")
+
+
+@pytest.mark.parametrize("name", [pytest.param(k, marks=[pytest.mark.slow] * (k in LONG)) for k in SETTINGS])
 def test_a_kernel_that_rounds_by_place_is_found_at_a_kink(monkeypatch, name):
     kernel, *asked = SETTINGS[name]
     put_back(monkeypatch, kernel)
