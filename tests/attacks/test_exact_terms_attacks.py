@@ -17,7 +17,6 @@ from torch import Tensor
 
 from fedsim.common import process
 from fedsim.problems import exact, kinds
-from fedsim.problems.exact import transformed
 from fedsim.problems.glm import (
     AbsoluteError,
     HingeLoss,
@@ -144,6 +143,11 @@ def hinge_smoothed(b):
     p = HingeLoss(b.d, smoothing=1e15)
     x = tuned(b.x, b.w, lambda x: scores(p, x, b.w), 1.0)
     return p, [gradient(b.w)], x, np.ones(b.n)
+
+
+def transformed(features, matrix):
+    """As a silo transforms its records (`silos.terms.Transformed`)."""
+    return exact.scores(features, matrix.T.flatten(), len(matrix)).view(len(features), -1)
 
 
 @case
