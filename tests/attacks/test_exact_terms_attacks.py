@@ -150,20 +150,22 @@ def transformed(features, matrix):
     return exact.scores(features, matrix.T.flatten(), len(matrix)).view(len(features), -1)
 
 
+def kink_of_transformed(b, k):
+    """Records whose k transformed features are at the kink."""
+    m = tensor(b.rng.normal(size=(k, b.d)))
+    p, w = AbsoluteError(b.d), tensor(b.rng.normal(size=k))
+    inner = torch.cat([transformed(tensor(row[None]), m) for row in b.x]).numpy()
+    return p, [gradient(w, transform=m)], b.x, spread(scores(AbsoluteError(k), inner, w))
+
+
 @case
 def transformed_kink(b):
-    m = tensor(b.rng.normal(size=(5, b.d)))
-    p, w = AbsoluteError(b.d), tensor(b.rng.normal(size=5))
-    inner = torch.cat([transformed(tensor(row[None]), m) for row in b.x]).numpy()
-    return p, [gradient(w, transform=m)], b.x, spread(scores(AbsoluteError(5), inner, w))
+    return kink_of_transformed(b, 5)
 
 
 @case
 def transformed_to_one_feature(b):
-    m = tensor(b.rng.normal(size=(1, b.d)))
-    p, w = AbsoluteError(b.d), tensor(b.rng.normal(size=1))
-    inner = torch.cat([transformed(tensor(row[None]), m) for row in b.x]).numpy()
-    return p, [gradient(w, transform=m)], b.x, spread(scores(AbsoluteError(1), inner, w))
+    return kink_of_transformed(b, 1)
 
 
 @case
@@ -475,7 +477,7 @@ for _name in ("Wide", "Shared", "Own", "StepsFirst", "places"):
 @case
 def raising_module(b):
     """One that looks up a feature; the first unit's, where it has 9, is beyond the table."""
-    p = NeuralNetwork(b.d, 1, model=Imported("support.kinked_modules:raising"))
+    p = NeuralNetwork(b.d, 1, model=Imported("support.network_modules:Looked"))
     b.x[:, 0] = 1.0
     return network(b, p)
 

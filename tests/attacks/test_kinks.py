@@ -20,7 +20,7 @@ FEATURES = 12  # with the constant one an odd number: every other row begins at 
 MLP = {"name": "neural_network", "model": {"name": "mlp", "hidden": [64]}}
 RAISING = {
     "name": "neural_network",
-    "model": {"name": "module", "path": "support.raising_network:Raising"},
+    "model": {"name": "module", "path": "support.network_modules:Looked"},
 }
 ASKED = {"score_histogram": (10.0,), "mistakes": (), "longer": (), "joint": (2.0, 2.0, 1.0, 0.5)}
 SETTINGS = {  # kernel, problem, unit, statistic

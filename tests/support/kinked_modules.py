@@ -8,20 +8,6 @@ from torch import Tensor, nn
 from fedsim.problems.glm import AbsoluteError, HingeLoss, LogisticRegression
 
 
-class Raising(nn.Module):
-    """A layer of ReLU, and a table of a feature's value, which raises for a value beyond it."""
-
-    def __init__(self, num_features: int, num_outputs: int) -> None:
-        super().__init__()
-        self.first, self.last = nn.Linear(num_features, 64), nn.Linear(64, num_outputs)
-        self.register_buffer("table", torch.zeros(4, dtype=torch.float64))
-
-    def forward(self, x: Tensor) -> Tensor:
-        known = self.table.to(x.dtype)[x[:, 0].long().clamp(min=0)]
-        out: Tensor = self.last(torch.relu(self.first(x))) + known.unsqueeze(-1)
-        return out
-
-
 class Median(AbsoluteError):
     """Another's by its class alone: it is captured."""
 
@@ -42,9 +28,6 @@ class Table(HingeLoss):
     def coefficient(self, scores: Tensor, target: Tensor, inverse_norm: Tensor) -> Tensor:
         signs = torch.tensor([-1.0, 1.0], dtype=scores.dtype)[target.long()]
         return -signs * torch.sign(torch.relu(1 - signs * scores))
-
-
-raising = Raising
 
 
 class Switched(nn.Module):
