@@ -182,7 +182,6 @@ def admissible(proposal: Proposal, policy: Policy, own: Own, seeded: bool = Fals
         raise Refused(f"offer: held-out records answer {' and '.join(_COUNTS)} alone")
     if proposal.dtype == torch.float32 and (reasons := shifts(proposal.problem, plan)):
         raise Refused(f"offer: float32 with {reasons}, where its terms are not exact; give float64")
-    check_problem(proposal.problem, proposal.dtype)
     mechanism: Mechanism
     if own.public:
         if part is not None:
@@ -214,6 +213,7 @@ def admissible(proposal: Proposal, policy: Policy, own: Own, seeded: bool = Fals
 
     records = own.n if plan.unit == RECORD else policy.max_records
     check_time(plan, rounds, proposal.problem, records, mechanism, proposal.dtype)
+    check_problem(proposal.problem, proposal.dtype)  # which takes records' gradients: not before that
     colluding = None if part is None else part.colluding_cost(plan, admitted, policy.max_epsilon_colluding)
     notices = (*notices, *one_at_a_time(proposal.problem, proposal.dtype))
     return Admissible(proposal, plan, trace.broadcasts, terms, mechanism, notices, admitted, colluding)

@@ -1,7 +1,7 @@
 """How much work an operation is: about how many multiplications, and at most how long with its gradient.
 
 Nanoseconds are an upper envelope of what every operation of the table took for tensors of 60 to 10^6 numbers,
-for one record and several, on one core of an AMD EPYC: dense products take a tenth of it, kernels that loop
+for one record and several, on one core of an Intel Xeon: dense products take a tenth of it, kernels that loop
 over groups, images or single numbers nearly all.
 """
 
