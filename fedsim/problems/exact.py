@@ -39,14 +39,16 @@ _LEAST, _MOST = 2.0**-480, 2.0**480
 _SHIFT = 1.5 * 2.0**52 * 2.0**-25  # of a norm's power of two: the sum's last bit is then one step
 
 
+def suits(x: Tensor) -> bool:
+    """Whether exact numbers are made of such: float64 on a CPU."""
+    return x.dtype == torch.float64 and x.device.type == "cpu"
+
+
 def holds(x: Tensor) -> bool:
-    """Whether numbers of x are made exactly: float64 in memory, neither a record's under `vmap` nor with a
-    gradient.
-    """
+    """Whether numbers of x are made exactly here: neither a record's under `vmap` nor with a gradient."""
     return (
-        x.dtype == torch.float64
+        suits(x)
         and type(x) is torch.Tensor
-        and x.device.type == "cpu"
         and not (x.requires_grad and torch.is_grad_enabled())
         and not torch._C._functorch.is_functorch_wrapped_tensor(x)
     )

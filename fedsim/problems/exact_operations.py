@@ -12,18 +12,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedsim.problems.exact import rounded
-
-
-def _plain(x: Tensor) -> bool:
-    return x.dtype != torch.float64 or x.device.type != "cpu"
+from fedsim.problems.exact import rounded, suits
 
 
 def _rounded(x: Tensor, axes: Sequence[int], count: int) -> Tensor:
     """`rounded`, those along the axes by one step, for sums of at most `count` products. The largest number
     is the same in any order, where a norm is not.
     """
-    return x if _plain(x) else rounded(x, x.abs().amax(tuple(axes), keepdim=True) * count**0.5)
+    return rounded(x, x.abs().amax(tuple(axes), keepdim=True) * count**0.5) if suits(x) else x
 
 
 def _product(left: Tensor, right: Tensor) -> Tensor:
