@@ -15,13 +15,13 @@ from fedsim.common.errors import Refused
 from fedsim.privacy.calibrate import Budget, over_budget
 from fedsim.privacy.cost import compose, together
 from fedsim.privacy.grid import GridGaussian
-from fedsim.privacy.mechanism import Mechanism, check_unit
+from fedsim.privacy.mechanism import FLOATING_POINT, Mechanism, check_unit
 from fedsim.privacy.rounding import shown_up
 from fedsim.privacy.silo_gaussian import SiloGaussian
 from fedsim.protocol.batch import Fresh, Part
 from fedsim.protocol.limits import Limits
 from fedsim.protocol.plan import Admitted, Census, Plan, Release, Terms
-from fedsim.protocol.statistics import GRADIENT, GRADIENT_DIFFERENCE, Extent, statistic
+from fedsim.protocol.statistics import Extent
 from silos.account import Cost, OnPart, Price, Stretch, up
 
 if TYPE_CHECKING:
@@ -41,10 +41,8 @@ def admit(plan: Plan, silos: Sequence[Terms], mechanism: Mechanism, limits: Limi
     sensitivity. Refused if a silo cannot afford the plan, at the given noise or at the largest it allows, or
     has a budget that the mechanism cannot keep.
     """
-    check_unit(plan, mechanism)
+    check_unit(plan, mechanism, next((repr(terms.name) for terms in silos if terms.public), False))
     for terms in silos:
-        if terms.public and any(statistic(query.statistic).noise == "exponential" for query in plan.queries):
-            raise Refused(f"silo {terms.name!r} is public, and the plan's draws are all noise: give a budget")
         if not mechanism.private and terms.epsilon < inf:
             hint = f"mechanism {mechanism.name} cannot keep a budget of {terms.epsilon:g}"
             raise Refused(f"silo {terms.name!r}: {hint}")
@@ -76,12 +74,6 @@ def admit(plan: Plan, silos: Sequence[Terms], mechanism: Mechanism, limits: Limi
 def _own_noise(plan: Plan, terms: Terms, mechanism: Mechanism) -> Terms:
     """The terms with the noise of secure aggregation as a multiple of this silo's sensitivity."""
     share, z = terms.share, terms.noise_multiplier
-    others = sorted({query.statistic for query in plan.queries} - {GRADIENT.name, GRADIENT_DIFFERENCE.name})
-    for name in others:
-        if statistic(name).noise == "exponential":
-            raise Refused(f"{name} draws from a silo's own records, and sums have no place for that")
-        if mechanism.name != "summed_gaussian":
-            raise Refused(f"{mechanism.name} serves gradients alone, not {name}; use summed_gaussian")
     if share is None or z is None:
         raise Refused(f"silo {terms.name!r}: noise and pool of secure aggregation are not given")
     sums = cast("SumMechanism", mechanism)
@@ -229,12 +221,6 @@ def spent(plan: Plan, admitted: Admitted, debited: Iterable[int], mechanism: Mec
         return admitted.epsilon_guaranteed
     case = admitted.terms.n, admitted.noise_multiplier, admitted.terms.delta
     return mechanism.epsilons(plan.census(rounds), [case])[0]
-
-
-FLOATING_POINT = (
-    "Noise is Gaussian in floating point: the low-order bits of an answer are not covered by the guarantee"
-)
-"""The line of a report for noise that is not exact."""
 
 
 def silo_mechanism(

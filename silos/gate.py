@@ -53,7 +53,7 @@ from fedsim.protocol.copies import CohortMemory, CopiedQuery, copied_arrays, cop
 from fedsim.protocol.dryrun import Arrays
 from fedsim.protocol.limits import Limits, check_table, check_transform
 from fedsim.protocol.plan import Ask, Plan, Statement, Terms
-from fedsim.protocol.statistics import BY_GROUP, point_sizes, statistic
+from fedsim.protocol.statistics import groups_asked, point_sizes, statistic
 from fedsim.protocol.unit import check_h
 from silos.admission import admit, spent
 from silos.entropy import Entropy
@@ -129,7 +129,7 @@ class Gate:
         self._features = problem.num_features
         limits.check_plan(plan, self._dimension, self._features)
         check_answerable(problem, plan.queries)
-        if not records.grouped and any(query.statistic in BY_GROUP for query in plan.queries):
+        if not records.grouped and groups_asked(plan.queries):
             raise Refused("the plan asks by group, and the records have no attribute: name data.attribute")
         self._plan = plan
         self.admitted = admit(plan, silos, mechanism, limits)

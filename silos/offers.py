@@ -19,17 +19,18 @@ from fedsim.algorithms.registry import EVALUATION, shipped_names
 from fedsim.algorithms.section import algorithm_of
 from fedsim.common.errors import InputError, Refused
 from fedsim.privacy.mechanism import Mechanism
-from fedsim.privacy.silo_gaussian import NoMechanism
-from fedsim.problems.answerable import check_answerable, shifts
-from fedsim.problems.kinds import PROBLEMS, Problem
+from fedsim.privacy.silo_gaussian import NoMechanism, SiloGaussian
+from fedsim.problems.answerable import check_answerable
+from fedsim.problems.kinds import PROBLEMS, Problem, is_shipped
 from fedsim.problems.network import NeuralNetwork
 from fedsim.problems.network_models import Imported
 from fedsim.problems.section import ProblemSection, problem_of, problem_section
+from fedsim.protocol.clashes import Facts, check
 from fedsim.protocol.contract import Algorithm, Public
 from fedsim.protocol.dryrun import F1, Arrays, Trace, dry_run
 from fedsim.protocol.groups import Cells
 from fedsim.protocol.plan import Admitted, Plan, Terms
-from fedsim.protocol.statistics import BY_GROUP
+from fedsim.protocol.statistics import statistic
 from fedsim.protocol.unit import RECORD, PersonAccount, Record
 from fedsim.wire.messages import Offer, Part
 from silos.admission import admit, silo_mechanism
@@ -45,7 +46,6 @@ if TYPE_CHECKING:  # loaded where a roster is pinned, or a plug-in is listed
 DTYPES = {"float64": torch.float64, "float32": torch.float32}
 _LARGEST = 2**53
 PUBLIC: tuple[str, ...] = ("its records are public: nothing is guaranteed to them",)
-_COUNTS = ("score_histogram", "joint")  # of held-out records
 
 
 @dataclass(frozen=True)
@@ -173,24 +173,26 @@ def admissible(proposal: Proposal, policy: Policy, own: Own, seeded: bool = Fals
         raise _refusal(error) from None
     plan = trace.of(offer.unit).plan
     for query in plan.queries:
-        if query.statistic in BY_GROUP and Cells.of(query.options).groups != len(own.groups):
+        if statistic(query.statistic).by_group and Cells.of(query.options).groups != len(own.groups):
             held = f"silo {own.name!r} has {len(own.groups)} groups"
             raise Refused(f"offer: {held}, {query.statistic} asks of others")
     check_answerable(proposal.problem, plan.queries)
     _check_public(proposal, trace)
-    if offer.records == "holdout" and not {query.statistic for query in plan.queries} <= set(_COUNTS):
-        raise Refused(f"offer: held-out records answer {' and '.join(_COUNTS)} alone")
-    if proposal.dtype == torch.float32 and (reasons := shifts(proposal.problem, plan)):
-        raise Refused(f"offer: float32 with {reasons}, where its terms are not exact; give float64")
+    known = {
+        "held-out records": offer.records == "holdout",
+        "float32": proposal.dtype == torch.float32,
+        "a plug-in's problem": not is_shipped(proposal.problem),
+        "public silo": own.public and repr(own.name),
+        "memory": trace.remembers,
+    }
+    check(Facts(plan, (SiloGaussian() if part is None else part.mechanism).facts | known), "offer")
     mechanism: Mechanism
     if own.public:
-        if part is not None:
-            raise Refused(f"offer: silo {own.name!r} is public, and takes part in no sums")
         mechanism, notices = NoMechanism(), PUBLIC
     elif part is not None:
-        part.check_summable(plan, trace.remembers)
         part = part.priced(plan, proposal.problem)
-        mechanism, notices = part.exact_mechanism(policy.exact_noise_dimension, seeded)
+        most = policy.exact_noise_dimension
+        mechanism, notices = (part.mechanism, ()) if seeded else part.mechanism.exactly(most)
     else:
         answers = plan.extent(proposal.problem.dimension, own.num_features)
         mechanism, notices = silo_mechanism(answers, policy.exact_noise_dimension, seeded)

@@ -20,20 +20,17 @@ from fedsim.common.errors import InputError, Refused
 from fedsim.common.identity import Identity
 from fedsim.privacy.registry import MECHANISMS, check_serves, sum_mechanism
 from fedsim.privacy.rounding import shown_up
-from fedsim.privacy.shuffled_binomial import ShuffledBinomial
 from fedsim.privacy.sum_mechanism import SumMechanism
-from fedsim.privacy.summed_gaussian import SummedGaussian
 from fedsim.problems.kinds import Problem
 from fedsim.protocol.contract import Algorithm
 from fedsim.protocol.plan import Admitted, Plan
 from fedsim.protocol.pool import Pool, Share
-from fedsim.protocol.statistics import LONGER, Extent
+from fedsim.protocol.statistics import Extent
 from fedsim.secagg.agreement import ReportContexts
 from fedsim.secagg.reports import seal_report
 from fedsim.secagg.roster import Roster, load_roster
 from fedsim.secagg.shuffling import check_follows, check_marked
 from fedsim.wire.messages import Mark, Offer
-from silos.admission import FLOATING_POINT
 from silos.ledger import Reply, RunLedger
 
 
@@ -45,40 +42,10 @@ class SumPart:
     share: Share
     mechanism: SumMechanism
 
-    @staticmethod
-    def check_summable(plan: Plan, remembers: bool) -> None:
-        """Refuse what a silo that answers only in sums cannot do, such as a silo method that `remembers`
-        between rounds, and what its account cannot price.
-        """
-        if plan.sampled:
-            raise Refused("offer: sampled batches with secure aggregation; use full or fresh ones")
-        if LONGER in {query.statistic for query in plan.queries}:
-            raise Refused(f"offer: {LONGER} has no sums in secure aggregation; give clip_norm a number")
-        if remembers:
-            hint = "and in sums it has no answers to keep"
-            raise Refused(f"offer: the algorithm's silo method keeps memory, {hint}")
-
     def priced(self, plan: Plan, problem: Problem) -> SumPart:
         """The part with its mechanism for the answers of this plan."""
-        if not isinstance(self.mechanism, SummedGaussian):
-            return self
         answers = plan.extent(problem.dimension, problem.num_features)
-        return replace(self, mechanism=replace(self.mechanism, extent=answers))
-
-    def exact_mechanism(
-        self, exact_noise_dimension: int, seeded: bool
-    ) -> tuple[SumMechanism, tuple[str, ...]]:
-        """The mechanism that adds the silo's noise, and what a reader must know of it (`silo_mechanism`).
-
-        Where aggregators add the noise, the silo draws none.
-        """
-        mechanism = self.mechanism
-        if seeded or isinstance(mechanism, ShuffledBinomial):
-            return mechanism, ()  # the latter's are integers, of fair bits
-        if not isinstance(mechanism, SummedGaussian):
-            return mechanism, (FLOATING_POINT,)
-        exact = mechanism.noise_by == "aggregators" or mechanism.extent.largest <= exact_noise_dimension
-        return replace(mechanism, exact=exact), () if exact else (FLOATING_POINT,)
+        return replace(self, mechanism=self.mechanism.priced_for(answers))
 
     def colluding_cost(self, plan: Plan, admitted: Admitted, most: float | None) -> float:
         """Epsilon of an admitted plan if server and shuffler collude; Refused above `most`, by the policy."""

@@ -11,14 +11,14 @@ import torch
 from torch import Tensor
 
 from fedsim.common.errors import Refused
-from fedsim.privacy.mechanism import Mechanism
+from fedsim.privacy.mechanism import About, Mechanism
 from fedsim.problems.kinds import Problem
 from fedsim.problems.network import NeuralNetwork
 from fedsim.protocol.batch import Batch
 from fedsim.protocol.copies import CopiedQuery
 from fedsim.protocol.groups import Cells
 from fedsim.protocol.plan import Admitted, Ask, Plan
-from fedsim.protocol.statistics import COSTED_GRADIENT, GRADIENTS, size_of, statistic
+from fedsim.protocol.statistics import COSTED_GRADIENT, size_of, statistic
 from silos.batches import Batches
 from silos.entropy import Entropy, Noise
 from silos.records import Records
@@ -70,19 +70,16 @@ class Releases:
             self._transformed = self._transformed or Transformed()
             problem = narrowed(problem, query.shape.transform)
             blocks = self._transformed.blocks(problem, blocks, query.transform)
-        if query.shape.statistic in GRADIENTS:
+        if statistic(query.shape.statistic).gradient:
             return problem, blocks, clipped_sum
         return problem, blocks, partial(summed, clipped_sum, query.shape)
 
-    def moved_by_group(self, query: CopiedQuery) -> float:
-        """The distance that `attribute_gaussian`'s noise covers; features are published, lengths too."""
-        from fedsim.privacy.attribute import distance  # of simulations
-
+    def about(self, query: CopiedQuery) -> About:
+        """What is published where a mechanism protects less than a record: a simulation's alone."""
         longest = inf if isinstance(self.problem, NeuralNetwork) else self.records.longest
         costed = query.shape.statistic == COSTED_GRADIENT.name
         reach = Cells.of(query.shape.options).reach(query.points[1]) if costed else inf
-        clip = float(torch.as_tensor(query.clip, dtype=torch.float64).max())
-        return distance(query.shape, reach, clip, longest, self.problem.num_outputs)
+        return About(longest, reach, self.problem.num_outputs)
 
     def round(self, members: list[int], round_index: int) -> RoundReleases:
         """The releases of one round."""
@@ -180,10 +177,9 @@ class RoundReleases:
         return torch.where(run.public[self._members], inf, own)
 
     def _perturb(self, total: Tensor, query: CopiedQuery, noise_ratio: float, clip: float | Tensor) -> None:
-        spread = self._run.spread(query.shape)
-        if self._run.mechanism.attribute:
-            clip = self._run.moved_by_group(query) / spread
-        self._run.mechanism.perturb(total, noise_ratio, self._multipliers, spread, clip, self._noise.next)
+        spread, mechanism = self._run.spread(query.shape), self._run.mechanism
+        moved = mechanism.moved(query.shape, spread, clip, partial(self._run.about, query))
+        mechanism.perturb(total, noise_ratio, self._multipliers, spread, moved, self._noise.next)
 
     def _weights(self, batch: Batch) -> Tensor:
         """w_i of the members, (members, 1)."""
@@ -193,9 +189,9 @@ class RoundReleases:
     def _sum(self, query: CopiedQuery, blocks: Sequence[Block]) -> Tensor:
         """The sums of the blocks' terms in the order of the members, (members, size)."""
         run, known = self._run, statistic(query.shape.statistic)
-        problem, clip = run.problem, self._clip(query.clip) if run.mechanism.clips else None
+        problem, clip = run.problem, run.mechanism.applied(self._clip(query.clip))
         clipped_sum: ClippedSum = run.records.clipped_sum
-        gradients = known.name in GRADIENTS
+        gradients = known.gradient
         if query.transform is not None or not gradients:
             problem, blocks, clipped_sum = run.other(query, blocks)
         if query.h is not None:

@@ -8,13 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import numpy as np
 import torch
-from scipy.special import ndtr
 from torch import Tensor
 
-from fedsim.privacy.exponential import Scores, chosen, chosen_exactly, epsilon_of
-from fedsim.privacy.grid import GridGaussian
+from fedsim.privacy.exponential import Scores
 from fedsim.privacy.mechanism import Mechanism
 
 PER_ONE = 10**4 * 2**20
@@ -27,14 +24,6 @@ def drawn(scores: Tensor, multipliers: Tensor, mechanism: Mechanism, noise: Call
     Multipliers are z ratio, (silos, 1), and `noise` gives a standard normal number for each silo, (silos, 1).
     Of a mechanism with exact noise the draw is exact; without privacy the best candidate is taken.
     """
-    parts = scores.numpy()
-    if not mechanism.private:
-        return torch.from_numpy(parts.argmax(1).astype(np.float64)).unsqueeze(-1)
-    epsilons = [float(epsilon_of(1 / z)) for z in multipliers.flatten().tolist()]
-    own = [Scores(row, PER_ONE) for row in parts]
-    if isinstance(mechanism, GridGaussian):
-        found = [chosen_exactly(each, epsilon) for each, epsilon in zip(own, epsilons, strict=True)]
-    else:
-        uniform = ndtr(noise().double().flatten().numpy())
-        found = [chosen(*each) for each in zip(own, epsilons, uniform, strict=True)]
+    own = [Scores(row, PER_ONE) for row in scores.numpy()]
+    found = mechanism.choose(own, multipliers.flatten().tolist(), noise)
     return torch.tensor(found, dtype=torch.float64).unsqueeze(-1)

@@ -49,10 +49,8 @@ def summed(
     """
     if (copies := len(block.members) // len(block.target)) > 1:  # of runs that share records
         block = block.mapped(block.members, lambda each: torch.cat([each] * copies))
-    if shape.statistic == "costed_gradient":
-        return costed_sum(gradients, shape.options, problem, block, points, clip)
-    if shape.statistic == "minimiser":
-        return _minimiser(gradients, shape.options, problem, block, clip)
+    if (own := _OF_GRADIENTS.get(shape.statistic)) is not None:
+        return own(gradients, shape.options, problem, block, points, clip)
     return _SUMS[shape.statistic](shape.options, problem, block, points, clip)
 
 
@@ -239,7 +237,9 @@ def _longer(options: Options, problem: Problem, block: Block, points: Points, cl
     return (long * block.part).sum(1, keepdim=True)
 
 
-def _minimiser(gradients: ClippedSum, options: Options, problem: Problem, block: Block, clip: Clip) -> Tensor:
+def _minimiser(
+    gradients: ClippedSum, options: Options, problem: Problem, block: Block, points: Points, clip: Clip
+) -> Tensor:
     """n times the model after T steps from 0 of w - eta (mean clipped gradient + lambda w).
 
     Records are shortened to `radius`, so that the clipped loss is convex and h radius^2-smooth: with eta =
@@ -265,6 +265,7 @@ def _minimiser(gradients: ClippedSum, options: Options, problem: Problem, block:
 
 _Sum = Callable[[Options, Problem, Block, Points, Clip], Tensor]
 
+_OF_GRADIENTS = {"costed_gradient": costed_sum, "minimiser": _minimiser}  # made of clipped sums of gradients
 _SUMS: dict[str, _Sum] = {
     "joint": joint,
     "longer": _longer,

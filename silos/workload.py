@@ -19,7 +19,7 @@ from fedsim.privacy.silo_gaussian import NoMechanism, SiloGaussian
 from fedsim.problems.glm import OWN
 from fedsim.problems.network import NeuralNetwork
 from fedsim.protocol.batch import Poisson
-from fedsim.protocol.statistics import passes, shapes_of, size_of
+from fedsim.protocol.statistics import shapes_of, size_of, statistic
 from fedsim.protocol.unit import RECORD
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def _query(query: QueryShape, records: int, one: _Pass, problem: Problem, noise:
     if query.statistic in ("second_moment", "label_projection"):
         products += 20 * shapes.features**2
     own = records * (100 * _NUMBER + products * _PRODUCT)
-    taken = max(query.points, passes(query)) * one.seconds(records)
+    taken = max(query.points, statistic(query.statistic).work(query)) * one.seconds(records)
     return own + taken + noise * size_of(query, problem.dimension, problem.num_features)
 
 

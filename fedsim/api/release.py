@@ -26,6 +26,7 @@ from fedsim.data.recipe import recipe_of
 from fedsim.data.schema import NumberColumn
 from fedsim.privacy.registry import MECHANISMS
 from fedsim.problems.section import problem_section
+from fedsim.protocol.clashes import check
 from fedsim.protocol.statistics import TARGET
 from fedsim.report import page
 from fedsim.report.outcome import Outcome, Results, TrialResult
@@ -33,6 +34,7 @@ from fedsim.report.released import FILE, released_table
 from fedsim.report.run_directory import data_of
 from fedsim.scenario.algorithm import SECTIONS
 from fedsim.scenario.evaluation import sum_noise
+from fedsim.scenario.facts import facts_of
 from fedsim.scenario.load import check_unchanged, digests_of
 from fedsim.scenario.model import ReportSection, RuntimeSection, Scenario
 from fedsim.scenario.participation import AllSilos
@@ -134,7 +136,7 @@ def _planned(given: Scenario, request: Mapping[str, Asked | Sequence[Asked]]) ->
     if not (mechanism := MECHANISMS[given.privacy.mechanism]).private:
         hint = "one with noise: values leave the silos"
         raise InputError("scenario.privacy.mechanism", mechanism.name, hint)
-    given.runtime.each_silo("runs that train a model")
+    check(facts_of(given), "release", given.value)
     lists = {name: own if isinstance(own, Sequence) else [own] for name, own in request.items()}
     asked = [(name, each) for name, own in lists.items() for each in own]
     wrong = [each for _, each in asked if not isinstance(each, Asked)]

@@ -6,18 +6,15 @@ import hashlib
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 
-import torch
-
 from fedsim.common.errors import InputError, Refused
 from fedsim.common.plugins import short
 from fedsim.common.section import arguments
 from fedsim.common.serialise import canonical
 from fedsim.data.source import Outline
-from fedsim.privacy.registry import MECHANISMS
-from fedsim.problems.answerable import shifts
+from fedsim.protocol.clashes import check
 from fedsim.protocol.plan import Terms
 from fedsim.scenario.algorithm import GivenAlgorithm
-from fedsim.scenario.contributions import asked
+from fedsim.scenario.facts import facts_of
 from fedsim.scenario.model import EvaluateSection, Scenario
 from fedsim.scenario.participation import AvailableSilos, for_some
 from fedsim.scenario.resolve import Resolved
@@ -61,11 +58,9 @@ def of_those(scenario: Scenario, names: Sequence[str], chosen: Collection[str]) 
     return scenario.model_copy(update=update)
 
 
-def check_precision(resolved: Resolved) -> None:
-    """InputError if silos refuse the plan in its precision."""
-    if resolved.dtype == torch.float32 and (reasons := shifts(resolved.problem, resolved.trace.plan)):
-        hint = f"float64: silos refuse float32 with {reasons}"
-        raise InputError("scenario.runtime.dtype", resolved.scenario.runtime.dtype, hint)
+def check_offer(resolved: Resolved) -> None:
+    """InputError if silos refuse the run (`fedsim.protocol.clashes`), whatever their budgets are."""
+    check(resolved.facts, "offer", resolved.scenario.value)
 
 
 _MOST = 1e6  # what a public silo is offered, which asks for no budget
@@ -75,10 +70,10 @@ def offers_of(
     resolved: Resolved, session: str, rounds: Schedule, roster: Roster | None = None
 ) -> dict[str, Offer]:
     """What each silo is offered: names and numbers; `session` has 64 hexadecimal digits. InputError if the
-    run needs secure aggregation, and there is no roster, or silos refuse its precision; Refused if a silo
-    cannot afford such a run.
+    run needs secure aggregation, and there is no roster, or silos refuse it whatever it costs; Refused
+    if a silo cannot afford such a run.
     """
-    check_precision(resolved)
+    check_offer(resolved)
     scenario, outline = resolved.scenario, resolved.outline
     told = {name: getattr(outline, name) for name in ("sizes", "num_features", "num_classes")}
     shape = Shape(**told, num_groups=len(outline.groups))
@@ -186,19 +181,10 @@ def _check(scenario: Scenario) -> None:
     if isinstance(scenario.algorithm, GivenAlgorithm):
         hint = "is an object: silos run algorithms of their own installation only, by name"
         raise InputError("scenario.algorithm", scenario.algorithm.name, hint)
-    if not MECHANISMS[privacy.mechanism].private or MECHANISMS[privacy.mechanism].attribute:
-        raise InputError("scenario.privacy.mechanism", privacy.mechanism, "exists in simulation only")
-    if privacy.epsilon == "unlimited":
-        hint = "exists in simulation only; give a number"
-        raise InputError("scenario.privacy.epsilon", privacy.epsilon, hint)
     if privacy.some_public:
         hint = "numbers: that a silo is public its own operator says, at enrolment (public_silo: true)"
         raise InputError("scenario.privacy.epsilon", privacy.epsilon, hint)
-    if names := [stage.name for stage in scenario.prepare]:
-        raise InputError("scenario.prepare", names, "exists in simulation only: leave it out")
-    if (rule := asked(privacy.unit)) is not None:
-        raise InputError("scenario.privacy.unit.h", rule.choose, "exists in simulation only: give a number")
-    scenario.runtime.each_silo("simulations")
+    check(facts_of(scenario), "deployment", scenario.value)
     scenario.runtime.on_host("simulations")
     data.check_alone("scenario.data")
     if data.reserve is not None:

@@ -30,7 +30,7 @@ from fedsim.data.schema import read_schema
 from fedsim.data.source import Floats, Ints, Labels, Target
 from fedsim.deployment import certs
 from fedsim.deployment.federation_file import load_federation
-from fedsim.deployment.offers import check_precision, deployable
+from fedsim.deployment.offers import check_offer, deployable
 from fedsim.protocol.unit import PersonAccount, Record, stated
 from fedsim.scenario.load import code_of, relative
 from fedsim.scenario.model import Scenario
@@ -90,7 +90,7 @@ def check(resolved: Resolved, directory: Path) -> None:
     or more of this machine than it should.
     """
     deployable(resolved.scenario)
-    check_precision(resolved)
+    check_offer(resolved)
     if len(resolved.names) > MOST_SILOS:
         hint = f"at most {MOST_SILOS} on one machine, each being two processes; simulate more"
         raise InputError("silos", len(resolved.names), hint)

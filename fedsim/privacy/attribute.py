@@ -10,14 +10,18 @@ Definition 72 and Theorem 75, has the distance of one table.)
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import chain
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
+from fedsim.privacy.mechanism import About
 from fedsim.privacy.silo_gaussian import SiloGaussian
 from fedsim.protocol.plan import Census, Plan, QueryShape
-from fedsim.protocol.statistics import BY_GROUP, COSTED_GRADIENT, statistic
+from fedsim.protocol.statistics import COSTED_GRADIENT, statistic
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class AttributeGaussian(SiloGaussian):
@@ -28,14 +32,23 @@ class AttributeGaussian(SiloGaussian):
     """
 
     name: ClassVar[str] = "attribute_gaussian"
-    attribute: ClassVar[bool] = True
+    simulated: ClassVar[bool] = True
+    of_groups: ClassVar[bool] = True
     guarantee: ClassVar[str] = (
-        "for each silo, the transcript of all messages it sends is (epsilon_guaranteed, delta)-DP with "
-        "respect to changing the group of one of its records; features and labels are published"
+        "for each {silo}, the transcript of all messages it sends is (epsilon_guaranteed, delta)-DP with "
+        "respect to {change}; features and labels are published"
     )
     notices: ClassVar[tuple[str, ...]] = (
         "features and labels are published: epsilon is for a record's group alone",
     )
+
+    def moved(
+        self, query: QueryShape, spread: float, clip: float | Tensor, about: Callable[[], About]
+    ) -> float | Tensor:
+        """See `Mechanism`; features are published, lengths too."""
+        most = clip if isinstance(clip, int | float) else float(clip.max())
+        known = about()
+        return distance(query, known.reach, most, known.longest, known.outputs) / spread
 
 
 def distance(query: QueryShape, reach: float, clip: float, norm: float, outputs: int) -> float:
@@ -48,7 +61,7 @@ def distance(query: QueryShape, reach: float, clip: float, norm: float, outputs:
         norm: the largest |x|; infinity for a network.
         outputs: scores of a record.
     """
-    if query.statistic not in BY_GROUP:
+    if not statistic(query.statistic).by_group:
         return 0.0
     most = statistic(query.statistic).spread_of(query.options) * clip
     if query.statistic != COSTED_GRADIENT.name or not max(reach, norm) < math.inf:
@@ -65,7 +78,9 @@ def census(plan: Plan, rounds: Sequence[int], clip: float, norm: float, outputs:
 
     def seen(query: QueryShape) -> list[QueryShape]:
         bound = clip if statistic(query.statistic).clipped else 1.0
-        own = distance(query, query.options[3] if query.statistic in BY_GROUP else 0.0, bound, norm, outputs)
+        own = distance(
+            query, query.options[3] if statistic(query.statistic).by_group else 0.0, bound, norm, outputs
+        )
         ratio = query.noise_ratio * plan.spread(query) * bound
         return [replace(query, noise_ratio=ratio / own)] if own > 0 else []
 

@@ -39,7 +39,8 @@ from fedsim.common.errors import Refused
 from fedsim.privacy import calibrate, cost
 from fedsim.privacy.calibrate import Budget
 from fedsim.privacy.discrete_noise import Integers, with_noise
-from fedsim.privacy.mechanism import Mechanism, Noise
+from fedsim.privacy.exponential import Scores, chosen_exactly
+from fedsim.privacy.mechanism import Mechanism, Noise, as_exponential
 from fedsim.privacy.silo_gaussian import SiloGaussian
 from fedsim.protocol.plan import Census
 from fedsim.protocol.statistics import Extent
@@ -190,6 +191,10 @@ class GridGaussian(GridPricing, Mechanism):
         moved = checked_sensitivity(self.extent, total, spread)
         scales = (noise_ratio * z.double() * moved).flatten().tolist()
         total.copy_(torch.from_numpy(noisy(on_grid(total, clip), scales))).mul_(clip / STEPS)
+
+    def choose(self, scores: Sequence[Scores], z: Sequence[float], noise: Noise) -> list[int]:
+        """See `Mechanism`; exact, and of no stream."""
+        return [chosen_exactly(*each) for each in zip(scores, map(as_exponential, z), strict=True)]
 
     def distance(self, census: Census, z: float) -> float:
         """T: total variation between the noise of a whole census and rounded Gaussian noise.

@@ -87,11 +87,11 @@ class ShuffledBinomial(SharedNoise, SumMechanism):
     steps: int  # g, to the clip; more cost bits, fewer cost accuracy (`advised_steps`)
     least: float = 2.0**-4
     name: ClassVar[str] = "shuffled_binomial"
-    one_replaced: ClassVar[bool] = True
+    gradients_alone: ClassVar[bool] = True
     squares_add: ClassVar[bool] = False
     guarantee: ClassVar[str] = (
-        "for each silo, everything that the server sees of it, which are shuffled bits of all silos, is "
-        "(epsilon_guaranteed, delta)-DP with respect to replacing one of its records, as long as shuffler "
+        "for each {silo}, everything that the server sees of it, which are shuffled bits of all silos, is "
+        "(epsilon_guaranteed, delta)-DP with respect to {change}, as long as shuffler "
         "and server do not collude and honest_fraction of min_silos silos in every sum add their bits"
     )
     guarantee_colluding: ClassVar[str] = (
@@ -110,6 +110,10 @@ class ShuffledBinomial(SharedNoise, SumMechanism):
     def sensitivity(self, r: float = 1.0) -> float:
         """D = 2 g r + sqrt(d) of a silo whose terms have norm <= r clip, in steps; g r raised for float64."""
         return 2 * self.steps * r * (1 + grid.ROUNDING) + math.sqrt(self.dimension)
+
+    def exactly(self, most: int) -> tuple[SumMechanism, tuple[str, ...]]:
+        """See `SumMechanism`: integers, of fair bits."""
+        return self, ()
 
     def step(self, clip: float) -> float:
         """The value of one unit of a contribution, in the unit of the sums."""

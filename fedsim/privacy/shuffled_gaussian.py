@@ -55,12 +55,12 @@ class ShuffledGaussian(SumMechanism):
     honest_fraction: float = 1.0  # gamma in (0, 1]: share of M_min that adds noise and keeps it secret
     single_records: bool = False  # whether every silo of the federation is one record, and all weigh the same
     name: ClassVar[str] = "shuffled_gaussian"
-    one_replaced: ClassVar[bool] = True
+    gradients_alone: ClassVar[bool] = True
     transport: ClassVar[Literal["shares", "messages"]] = "messages"
     guarantee: ClassVar[str] = (
-        "for each silo, everything that the server sees of it, which are messages in random order, is "
-        "(epsilon_guaranteed, delta)-DP with respect to replacing one of its records; where silos have more "
-        "than one record, the order adds nothing to the silo's own noise"
+        "for each {silo}, everything that the server sees of it, which are messages in random order, is "
+        "(epsilon_guaranteed, delta)-DP with respect to {change}; where silos have more "
+        "than one {unit}, the order adds nothing to the silo's own noise"
     )
     guarantee_colluding: ClassVar[str] = (
         "if shuffler and server collude, each silo has its own noise: (epsilon_colluding, delta)-DP, "

@@ -11,6 +11,7 @@ import numpy as np
 
 from fedsim.privacy import calibrate, cost
 from fedsim.privacy.calibrate import Budget
+from fedsim.privacy.exponential import Scores
 from fedsim.privacy.mechanism import Mechanism, Noise
 from fedsim.protocol.batch import KINDS
 from fedsim.protocol.plan import Ask, Census
@@ -36,8 +37,8 @@ class SiloGaussian(Mechanism):
 
     name: ClassVar[str] = "gaussian"
     guarantee: ClassVar[str] = (
-        "for each silo, the transcript of all messages it sends is (epsilon_guaranteed, delta)-DP with "
-        "respect to replacing one of its records, whatever the server and the other silos do"
+        "for each {silo}, the transcript of all messages it sends is (epsilon_guaranteed, delta)-DP with "
+        "respect to {change}, whatever the server and the other silos do"
     )
 
     def sigma(self, noise_ratio: float, z: Tensor, spread: float, clip: float | Tensor) -> Tensor:
@@ -97,13 +98,21 @@ class NoMechanism(Mechanism):
 
     name: ClassVar[str] = "none"
     private: ClassVar[bool] = False
-    clips: ClassVar[bool] = False
+    simulated: ClassVar[bool] = True
     squares_add: ClassVar[bool] = False
     guarantee: ClassVar[str] = "none: mechanism none neither clips nor adds noise"
     notices: ClassVar[tuple[str, ...]] = ("No privacy: mechanism none neither clips nor adds noise",)
 
     def fill(self, streams: Iterable[np.random.Generator], rows: Iterable[np.ndarray]) -> None:
         """Draw nothing."""
+
+    def applied(self, clip: float | Tensor) -> float | Tensor | None:
+        """None: terms stay as long as they are."""
+        return None
+
+    def choose(self, scores: Sequence[Scores], z: Sequence[float], noise: Noise) -> list[int]:
+        """The best."""
+        return [int(each.parts.argmax()) for each in scores]
 
     def perturb(
         self, total: Tensor, noise_ratio: float, z: Tensor, spread: float, clip: float | Tensor, noise: Noise
@@ -126,7 +135,9 @@ class NoMechanism(Mechanism):
 class ClipOnly(NoMechanism):
     """Clip and add no noise: a baseline, in simulation only, that tells the clip's cost from the noise's."""
 
-    clips: ClassVar[bool] = True
+    def applied(self, clip: float | Tensor) -> float | Tensor | None:
+        """The clip."""
+        return clip
 
 
 class DrawnAtOnce(SiloGaussian):

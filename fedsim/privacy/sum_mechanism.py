@@ -8,8 +8,10 @@ from collections.abc import Sequence
 from typing import ClassVar, Literal, Protocol
 
 from fedsim.common.errors import InputError
-from fedsim.privacy.mechanism import Mechanism
+from fedsim.privacy.mechanism import FLOATING_POINT, Mechanism
+from fedsim.protocol.clashes import Told
 from fedsim.protocol.plan import Census
+from fedsim.protocol.statistics import Extent
 
 
 class SumMechanism(Mechanism, Protocol):
@@ -21,12 +23,26 @@ class SumMechanism(Mechanism, Protocol):
     """
 
     sums_only: ClassVar[bool] = True
+    gradients_alone: ClassVar[bool] = False  # whether it has a price for those of a person in one silo alone
     # "shares" (two aggregators add up) or "messages" (a shuffler passes whole ones on)
     transport: ClassVar[Literal["shares", "messages"]] = "shares"
     guarantee_colluding: ClassVar[str]  # what holds if server and other party collude, in one sentence
 
+    @property
+    def facts(self) -> dict[str, Told]:
+        """See `Mechanism`."""
+        return super().facts | {"shuffled messages": self.gradients_alone and self.name}
+
     def step(self, clip: float) -> float:
         """The value of one unit of a contribution, in the unit of the sums."""
+
+    def exactly(self, most: int) -> tuple[SumMechanism, tuple[str, ...]]:
+        """It, with exact noise on answers of at most so many numbers; and what a reader must know of it."""
+        return self, (FLOATING_POINT,)
+
+    def priced_for(self, extent: Extent) -> SumMechanism:
+        """It, for the answers of a plan."""
+        return self
 
     def reach(self, r: float) -> float:
         """The most that a record moves a contribution by, over the clip, if terms are <= r clip."""

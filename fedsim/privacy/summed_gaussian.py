@@ -32,7 +32,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
@@ -41,7 +41,7 @@ import torch
 from fedsim.common.errors import Refused
 from fedsim.privacy import cost, gaussian, grid
 from fedsim.privacy.grid import STEPS, GridPricing
-from fedsim.privacy.mechanism import Noise
+from fedsim.privacy.mechanism import FLOATING_POINT, Noise
 from fedsim.privacy.silo_gaussian import SiloGaussian
 from fedsim.privacy.sum_mechanism import SharedNoise, SumMechanism
 from fedsim.protocol.plan import Census
@@ -76,8 +76,8 @@ class SummedGaussian(GridPricing, SharedNoise, SumMechanism):
     least: float = 2.0**-4
     name: ClassVar[str] = "summed_gaussian"
     guarantee: ClassVar[str] = (
-        "for each silo, everything that the server sees of it, which are sums of silos' answers, is "
-        "(epsilon_guaranteed, delta)-DP with respect to replacing one of its records, as long as the two "
+        "for each {silo}, everything that the server sees of it, which are sums of silos' answers, is "
+        "(epsilon_guaranteed, delta)-DP with respect to {change}, as long as the two "
         "aggregators do not collude and, where silos add the noise, honest_fraction of min_silos silos in "
         "every sum add theirs and keep it to themselves"
     )
@@ -96,6 +96,15 @@ class SummedGaussian(GridPricing, SharedNoise, SumMechanism):
         if self.noise_by == "aggregators":
             return 1.0
         return super().sharers
+
+    def exactly(self, most: int) -> tuple[SumMechanism, tuple[str, ...]]:
+        """See `SumMechanism`. Where aggregators add the noise, the silo draws none."""
+        exact = self.noise_by == "aggregators" or self.extent.largest <= most
+        return replace(self, exact=exact), () if exact else (FLOATING_POINT,)
+
+    def priced_for(self, extent: Extent) -> SumMechanism:
+        """See `SumMechanism`."""
+        return replace(self, extent=extent)
 
     def step(self, clip: float) -> float:
         """The value of one unit of a contribution, in the unit of the sums."""

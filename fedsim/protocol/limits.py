@@ -11,7 +11,7 @@ import torch
 from fedsim.common.errors import Refused
 from fedsim.protocol.groups import Cells
 from fedsim.protocol.plan import Ask, Plan, QueryShape
-from fedsim.protocol.statistics import COSTED_GRADIENT, MOST_MODELS, passes, shapes_of, size_of, statistic
+from fedsim.protocol.statistics import COSTED_GRADIENT, shapes_of, size_of, statistic
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -102,11 +102,12 @@ class Limits:
                 hint = "it has no price for such batches; use full or fresh ones"
                 raise Refused(f"{query.statistic} on {ask.batch}: {hint}")
         sizes = [max(_LEAST_NUMBERS, size_of(query, dimension, features)) for query in ask.queries]
-        return max(size * passes(query) for size, query in zip(sizes, ask.queries, strict=True))
+        work = (statistic(query.statistic).work(query) for query in ask.queries)
+        return max(size * each for size, each in zip(sizes, work, strict=True))
 
     def _check_shape(self, shape: QueryShape, dimension: int, features: int) -> None:
         known = statistic(shape.statistic)
-        most = MOST_MODELS if known.name == "choice" else known.points
+        most = known.most_points or known.points
         if not known.points <= shape.points <= most:
             raise Refused(f"{shape.statistic} takes {known.points} point(s), got {shape.points}")
         if shape.transform not in range(features + 1) or (shape.transform and dimension % features):
@@ -149,7 +150,7 @@ def check_transform(transform: Tensor | None, features: int, dtype: torch.dtype)
 
 def check_table(query: CopiedQuery) -> None:
     """Refuse costs by group beyond the reach that the plan states for them."""
-    if query.shape.statistic == COSTED_GRADIENT.name:
+    if query.shape.statistic == COSTED_GRADIENT.name:  # its table
         reach, stated = Cells.of(query.shape.options).reach(query.points[1]), query.shape.options[3]
         if not reach <= stated:
             raise Refused(f"a table of costs has reach {reach:.6g}, and the plan states {stated:.6g}")

@@ -76,7 +76,7 @@ class Plan:
         """The distinct queries."""
         return {query for ask in self.asks for query in ask.queries}
 
-    @property
+    @cached_property
     def asks(self) -> set[Ask]:
         """The distinct asks; rounds that are alike are one object as a rule."""
         return {ask for asks in {id(asks): asks for asks in self.rounds}.values() for ask in asks}

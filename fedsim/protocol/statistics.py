@@ -78,6 +78,12 @@ class Statistic:
     sampled: bool = True  # whether batches may be drawn at random
     # whose replacement moves it by the spread: a record, or its label alone, its features being known
     unit: Literal["record", "label"] = "record"
+    needs: frozenset[str] = frozenset()  # of a problem, as `fedsim.problems.answerable` reads them off
+    most_points: int = 0  # where a query may name more points than `points`
+    second: Callable[[Shapes], int] = lambda shapes: shapes.dimension  # numbers of its second point
+    work: Callable[[QueryShape], int] = lambda shape: 1  # gradients that take as long as an answer, about
+    by_group: bool = False  # whether it asks for a record's group
+    gradient: bool = False  # whether terms are gradients, of records as they are
 
     def spread_of(self, options: tuple[float, ...]) -> float:
         """The spread of a query with these options."""
@@ -216,16 +222,29 @@ def _moments(shapes: Shapes) -> int:
 
 
 _ROOT2 = math.sqrt(2.0)
+_OWN, _PROBABILITIES = frozenset({"fedsim's loss"}), frozenset({"classes", "probabilities"})
+_TWO = _PROBABILITIES | {"two classes"}
 
-GRADIENT = Statistic("gradient", 1, _of_model, OPPOSITE)
-GRADIENT_DIFFERENCE = Statistic("gradient_difference", 2, _of_model, OPPOSITE)  # first point minus second
+GRADIENT = Statistic("gradient", 1, _of_model, OPPOSITE, gradient=True)
+GRADIENT_DIFFERENCE = Statistic(
+    "gradient_difference", 2, _of_model, OPPOSITE, gradient=True
+)  # first - second
 # of loss + sum_j table[group, j] F_j at (w, table), F the predicted probabilities; nothing where there is no
 # group. `reach` bounds the table (`Cells.reach`)
 _TABLE = ("groups", "classes", "by_label")
-COSTED_GRADIENT = Statistic("costed_gradient", 2, _of_model, OPPOSITE, (*_TABLE, "reach"), _costed)
-BY_GROUP = ("costed_gradient", "joint")
+COSTED_GRADIENT = Statistic(
+    "costed_gradient",
+    2,
+    _of_model,
+    OPPOSITE,
+    (*_TABLE, "reach"),
+    _costed,
+    needs=_OWN | _PROBABILITIES,
+    second=lambda s: Cells.of(s.options).size,
+    by_group=True,
+    gradient=True,
+)
 LONGER = "longer"
-GRADIENTS = frozenset({GRADIENT.name, GRADIENT_DIFFERENCE.name, COSTED_GRADIENT.name})
 
 STATISTICS = {
     each.name: each
@@ -236,10 +255,18 @@ STATISTICS = {
         # F in the row of the record's group, or of its group and label; 0 where there is no group. With a
         # threshold t the predicted class, which of two is class 1 where its probability is above t
         Statistic(
-            "joint", 1, lambda s: Cells.of(s.options).size, _ROOT2, (*_TABLE, "threshold"), _joint, False
+            "joint",
+            1,
+            lambda s: Cells.of(s.options).size,
+            _ROOT2,
+            (*_TABLE, "threshold"),
+            _joint,
+            False,
+            needs=_PROBABILITIES,
+            by_group=True,
         ),
         # whether the gradient at the first point is longer than the second, which is one number
-        Statistic(LONGER, 2, _one, 1.0, clipped=False),
+        Statistic(LONGER, 2, _one, 1.0, clipped=False, second=_one),
         # v v^T of v = x, or (x, y), |v|^2 <= clip: the upper triangle, off-diagonals times sqrt 2
         Statistic("second_moment", 0, _moments, _ROOT2, ("with_target",), _second_moment),
         # a column held to [low, high], as a number in [0, 1]
@@ -258,11 +285,15 @@ STATISTICS = {
         # the cell of a person's number of records, each cell up to its end; the last has all who have more
         Statistic("contributions", 0, lambda s: len(s.options), _ROOT2, ("end", "end.."), _ends, False),
         # the cell of (class, bin of the probability of class 1), two classes
-        Statistic("score_histogram", 1, lambda s: 2 * int(s.options[0]), _ROOT2, ("bins",), _bins, False),
-        Statistic("mistakes", 1, _one, 1.0, clipped=False),
+        Statistic(
+            "score_histogram", 1, lambda s: 2 * int(s.options[0]), _ROOT2, ("bins",), _bins, False, needs=_TWO
+        ),
+        Statistic("mistakes", 1, _one, 1.0, clipped=False, needs=frozenset({"classes"})),
         # of a probability held to [bound, 1 - bound], over its largest value
-        Statistic("log_loss", 1, _one, 1.0, ("bound",), _bound, clipped=False),
-        Statistic("brier", 1, _one, 1.0, clipped=False),  # half the squared distance to the class
+        Statistic("log_loss", 1, _one, 1.0, ("bound",), _bound, clipped=False, needs=_PROBABILITIES),
+        Statistic(
+            "brier", 1, _one, 1.0, clipped=False, needs=_PROBABILITIES
+        ),  # half the squared distance to the class
         # the index on a grid of equal steps from low to high
         Statistic(
             "quantile",
@@ -276,7 +307,17 @@ STATISTICS = {
             sampled=False,
         ),
         # which of the models has the smallest sum of losses, each held to [0, clip]
-        Statistic("choice", 2, _one, 1.0, noise="exponential", sampled=False),
+        Statistic(
+            "choice",
+            2,
+            _one,
+            1.0,
+            noise="exponential",
+            sampled=False,
+            needs=_OWN,
+            most_points=MOST_MODELS,
+            work=lambda shape: shape.points,
+        ),
         Statistic(
             "minimiser",
             0,
@@ -285,9 +326,19 @@ STATISTICS = {
             ("regularisation", "steps", "radius"),
             _minimiser,
             sampled=False,
+            needs=_OWN | {"one linear output", "a known curvature"},
+            work=lambda shape: int(shape.options[1]),
         ),
         # n times the row of X^+ of a record, of norm <= clip, times its target, held to [-1, 1]
-        Statistic("label_projection", 0, _of_model, OPPOSITE, sampled=False, unit="label"),
+        Statistic(
+            "label_projection",
+            0,
+            _of_model,
+            OPPOSITE,
+            sampled=False,
+            unit="label",
+            needs=frozenset({"one linear output", "a number as target"}),
+        ),
     )
 }
 
@@ -309,13 +360,8 @@ def size_of(shape: QueryShape, dimension: int, features: int) -> int:
 
 def point_sizes(shape: QueryShape, dimension: int, features: int) -> list[int]:
     """How many numbers each of a query's points holds."""
-    shapes = shapes_of(shape, dimension, features)
-    sizes = [shapes.dimension] * shape.points
-    if shape.statistic == COSTED_GRADIENT.name:
-        sizes[1] = Cells.of(shape.options).size
-    if shape.statistic == LONGER:
-        sizes[1] = 1
-    return sizes
+    shapes, known = shapes_of(shape, dimension, features), statistic(shape.statistic)
+    return [known.second(shapes) if i == 1 else shapes.dimension for i in range(shape.points)]
 
 
 class Extent(NamedTuple):
@@ -334,11 +380,9 @@ def extent(shapes: Iterable[QueryShape], dimension: int, features: int) -> Exten
     return Extent(max(sizes), min(sizes), min(spreads))
 
 
-def passes(shape: QueryShape) -> int:
-    """About how many times as long an answer takes as a gradient of so many numbers."""
-    if shape.statistic == "minimiser":
-        return int(shape.options[1])
-    return shape.points if shape.statistic == "choice" else 1
+def groups_asked(shapes: Iterable[QueryShape]) -> list[str]:
+    """The statistics among them that ask for records' groups, sorted."""
+    return sorted({each.statistic for each in shapes if statistic(each.statistic).by_group})
 
 
 def statistic(name: str) -> Statistic:

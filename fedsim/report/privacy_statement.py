@@ -11,9 +11,9 @@ import torch
 from fedsim.common.serialise import finite
 from fedsim.privacy.registry import MECHANISMS, NONE
 from fedsim.privacy.rounding import shown_down, shown_up
-from fedsim.problems.answerable import shifts
 from fedsim.problems.network import NeuralNetwork
 from fedsim.problems.network_models import Imported
+from fedsim.protocol.clashes import clashes
 from fedsim.protocol.plan import Admitted
 from fedsim.report.outcome import Deployed, Outcome, measures_objective
 from fedsim.report.person_rows import Conversions, conversions, persons
@@ -77,7 +77,7 @@ def _uncovered(deployed: Deployed) -> list[str]:
 def words_of(resolved: Resolved) -> Words:
     """The words of a run's unit."""
     scenario = resolved.scenario
-    if resolved.mechanism.attribute:
+    if resolved.mechanism.of_groups:
         return GROUP
     column = getattr(scenario.data, "person_column", None)
     own = words(scenario.privacy.unit, resolved.trace.plan.protects_labels_alone, column)
@@ -87,8 +87,8 @@ def words_of(resolved: Resolved) -> Words:
 
 def guarantee(resolved: Resolved) -> str:
     """The mechanism's guarantee of the run's unit."""
-    said, public = guaranteed(resolved.mechanism.guarantee, words_of(resolved)), any(resolved.public_silos)
-    return said.replace("each silo", "each silo that is not public") if public else said
+    silo = "silo that is not public" if any(resolved.public_silos) else "silo"
+    return guaranteed(resolved.mechanism.guarantee, words_of(resolved), silo)
 
 
 def how(resolved: Resolved, admitted: Sequence[Admitted] = ()) -> dict[str, Any]:
@@ -140,15 +140,13 @@ def _notices(resolved: Resolved, admitted: Sequence[Admitted]) -> list[str]:
 
 
 def _inexact(resolved: Resolved) -> Iterator[str]:
-    """Notices of terms that rounding makes depend on more than their own unit, the worst last."""
+    """Notices of terms that rounding makes depend on more than their own unit, and of what silos refuse."""
     if resolved.scenario.runtime.device != "cpu":
         yield "cuda: no term is exact, in float64 neither; deployed silos compute on their CPUs"
     if resolved.dtype == torch.float32:
         yield "float32: terms are not exact; in float64 they are"
-        if reasons := shifts(resolved.problem, resolved.trace.plan):
-            yield (
-                f"float32 with {reasons}: rounding may tell more than the accountant says; a silo refuses it"
-            )
+    known = resolved.facts
+    yield from (f"a silo refuses this run: {words}" for _, words in clashes(known, "offer"))
 
 
 def parameters(resolved: Resolved) -> dict[str, Parameters]:

@@ -101,7 +101,7 @@ def _known(resolved: Resolved) -> Callable[[Admitted], dict[str, float | None]]:
     """A function that computes a silo's optional fields; equal cases are priced once."""
     sums, gap, claims = resolved.sums, has_gap(resolved), _claimed(resolved)
     census, attainable = cache(resolved.trace.plan.census), cache(attainable_epsilon)
-    apart = None if resolved.mechanism.attribute else group_apart(resolved)
+    apart = None if resolved.mechanism.of_groups else group_apart(resolved)
     together = None if sums is None else cache(sums.mechanism.colluding_epsilons)
 
     def known(silo: Admitted) -> dict[str, float | None]:

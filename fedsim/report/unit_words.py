@@ -78,6 +78,6 @@ def words(unit: Record | Person, labels: bool = False, column: str | None = None
     return Words(one, title + _ADJACENCY[unit.relation], change + hidden, title, "persons")
 
 
-def guaranteed(text: str, own: Words) -> str:
-    """A mechanism's guarantee, which is written for records, in the words of another unit."""
-    return text.replace(_RECORD.change, own.change).replace("one record", f"one {own.counted[:-1]}")
+def guaranteed(text: str, own: Words, silo: str = "silo") -> str:
+    """A mechanism's guarantee, a template, in the words of a unit and of the silos that it is for."""
+    return text.format(change=own.change, unit=own.counted[:-1], silo=silo)

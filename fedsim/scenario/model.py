@@ -238,11 +238,6 @@ class RuntimeSection(Section):
                 raise InputError(f"scenario.runtime.{field}", value, "needs runtime ray, not inprocess")
         self.on_host("runtime inprocess", self.name == "inprocess")
 
-    def each_silo(self, what: str, fits: bool = False) -> None:
-        """InputError where noise of the sum, which is for `what` alone, is drawn at once and does not fit."""
-        if self.noise == "aggregate" and not fits:
-            raise InputError("scenario.runtime.noise", self.noise, f"silos: aggregate is for {what}")
-
     def on_host(self, what: str, fits: bool = False) -> None:
         """InputError where gradients are made on a device, which is for `what` alone, and it does not fit."""
         if self.device != "cpu" and not fits:
@@ -457,6 +452,13 @@ class Scenario(Section):
         if "partition" not in self.model_fields_set and not isinstance(self.data, Elsewhere):
             raise InputError("partition", None, "is required")
         return self
+
+    def value(self, field: str) -> Any:
+        """The plain value of a dotted field."""
+        found: Any = self.model_dump()
+        for part in field.split("."):
+            found = found[part]
+        return found
 
     def check(self) -> None:
         """Check, without reading records, that each section is complete and that they fit together."""

@@ -39,7 +39,8 @@ def precision_weights(
     clip, mechanism = getattr(scenario.algorithm, "clip_norm", None), MECHANISMS[scenario.privacy.mechanism]
     asked = ((ask.batch, query) for asks in plan.rounds for ask in asks for query in ask.queries)
     gradients = [each for each in asked if each[1].statistic in _MEANS]
-    common, theorem = mechanism.sums_only or mechanism.attribute, scenario.privacy.calibration == "theorem"
+    common = mechanism.sums_only or mechanism.of_groups
+    theorem = scenario.privacy.calibration == "theorem"
     for why, wrong in {
         "mechanism none adds no noise": not mechanism.private,
         "noise of sums or for groups alone is not that of a silo's gradient": common,

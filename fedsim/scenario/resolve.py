@@ -20,7 +20,7 @@ from fedsim.algorithms.prepared import Contributions, Prepared, StageKind
 from fedsim.algorithms.quantile_clip import QuantileClip
 from fedsim.algorithms.registry import shipped, shipped_names
 from fedsim.algorithms.with_public import WithPublic
-from fedsim.common.errors import InputError, Refused
+from fedsim.common.errors import InputError
 from fedsim.common.plugins import file_of
 from fedsim.data.arrays import Arrays
 from fedsim.data.federation import outline
@@ -29,26 +29,26 @@ from fedsim.data.registry import OWN
 from fedsim.data.source import Outline
 from fedsim.isolated.parts import Isolated, of_objects, recipe_of, trace_of
 from fedsim.privacy.calibrate import noise_ratios
-from fedsim.privacy.mechanism import Mechanism, check_unit
+from fedsim.privacy.mechanism import Mechanism
 from fedsim.privacy.registry import GAUSSIAN, MECHANISMS
 from fedsim.problems.composite import SERVES
 from fedsim.problems.kinds import PROBLEMS, Problem, gives_probabilities, is_shipped, problem_class
 from fedsim.problems.network import NeuralNetwork
 from fedsim.problems.network_models import Imported
 from fedsim.problems.section import ProblemSection, problem_of
-from fedsim.protocol.batch import Poisson
 from fedsim.protocol.blame import blaming
+from fedsim.protocol.clashes import Facts, check
 from fedsim.protocol.contract import Algorithm, Public
 from fedsim.protocol.dryrun import F1, Trace
 from fedsim.protocol.limits import LIMITS
 from fedsim.protocol.links import Variant
 from fedsim.protocol.plan import Admitted
-from fedsim.protocol.statistics import COSTED_GRADIENT, statistic
-from fedsim.protocol.unit import RECORD, Person
+from fedsim.protocol.statistics import COSTED_GRADIENT
 from fedsim.scenario.algorithm import GivenAlgorithm
 from fedsim.scenario.automatic import step_warning, with_automatic
 from fedsim.scenario.by_theorem import claims, constants, need_privacy, with_numbers, with_stated_noise
 from fedsim.scenario.contributions import with_h
+from fedsim.scenario.facts import facts_of
 from fedsim.scenario.metric import NO_GROUPS, check_metric
 from fedsim.scenario.model import PrivacySection, Scenario
 from fedsim.scenario.participation import participants, per_silo
@@ -124,6 +124,23 @@ class Resolved:
         sizes, weights = torch.tensor(self.sizes), torch.tensor(self.weights, dtype=self.dtype)
         sides = MECHANISMS[self.scenario.privacy.mechanism].sums_only, self.scenario.privacy.unit.one_sided
         return Public(self.names, sizes, weights, torch.tensor(noise, dtype=self.dtype), *sides)
+
+    @property
+    def facts(self) -> Facts:
+        """What is known of the run to the table of clashes."""
+        trace = self.trace
+        known = facts_of(
+            self.scenario,
+            **{
+                "noise that is not Gaussian": self.mechanism != GAUSSIAN,
+                "an algorithm that is not linear or has memory": trace.remembers or not self.algorithm.linear,
+                "memory": trace.remembers,
+                "no budget": self.mechanism.private and inf in self.epsilons,
+                "a plug-in's problem": not is_shipped(self.problem),
+                "held-out records": False,
+            },
+        )
+        return Facts(trace.plan, known.more)
 
     @cached_property
     def trace(self) -> Trace:
@@ -267,15 +284,11 @@ def resolve(scenario: Scenario, known: Outline | None = None) -> Resolved:
         fixed = public_silos, resolved.noise_multipliers, resolved.derived is not None
         weights = precision_weights(scenario, premises, resolved.trace.plan, *fixed)
         resolved = replace(resolved, weights=weights, premises=replace(premises, weights=weights))
-    if mechanism.attribute and (not shape.groups or getattr(scenario.data, "attribute_is_feature", False)):
+    alone = mechanism.of_groups
+    if alone and (not shape.groups or getattr(scenario.data, "attribute_is_feature", False)):
         hint = "publishes features, and protects groups that are none: name data.attribute, and set "
         raise InputError("scenario.privacy.mechanism", mechanism.name, hint + "attribute_is_feature: false")
-    if privacy.unit != RECORD or mechanism.attribute:
-        try:
-            check_unit(resolved.trace.plan, mechanism)
-        except Refused as refusal:
-            field = "mechanism" if mechanism.attribute else "unit"
-            raise InputError(f"scenario.privacy.{field}", privacy.model_dump()[field], str(refusal)) from None
+    check(resolved.facts, "scenario", scenario.value)
     fairness = scenario.problem.fairness
     if fairness and COSTED_GRADIENT.name not in {query.statistic for query in resolved.trace.plan.queries}:
         hint = "asks for no costs of groups: use fair_minibatch_sgd, or leave it out"
@@ -283,7 +296,6 @@ def resolve(scenario: Scenario, known: Outline | None = None) -> Resolved:
     _check_public(resolved)
     _check_sums(resolved)
     _check_evaluation(resolved)
-    _check_noise(resolved)
     if scenario.report.own_models and resolved.own is None:
         hint = "needs an algorithm that has own models, as mean_regularised, and no `prepare`"
         raise InputError("scenario.report.own_models", True, hint)
@@ -297,21 +309,10 @@ def _with_count_noise(resolved: Resolved, rule: QuantileClip) -> Resolved:
         field = "sigma" if privacy.sigma is not None else "calibration"
         hint = "calibration accountant or a noise_multiplier: clip_norm changes as the run goes"
         raise InputError(f"scenario.privacy.{field}", getattr(privacy, field), hint)
-    unit, batch = privacy.unit, getattr(resolved.algorithm, "batch", None)
-    if isinstance(unit, Person) and not unit.weighted:
-        hint = f"limit or smooth: clip_norm counts records' gradients, and bound {unit.bound} clips persons'"
-        raise InputError("scenario.privacy.unit.bound", unit.bound, hint)
     records = resolved.problem.composite.records
-    known, sums = records is not None and records.by_server, MECHANISMS[privacy.mechanism].sums_only
-    unpriced = isinstance(batch, Poisson) and not unit.one_sided
-    for where, wrong in {
-        "the server weighs public records or preconditions by them": known,
-        f"mechanism is {privacy.mechanism}: answers to longer have not the size of gradients": sums,
-        "batches are poisson, for which longer has no price": unpriced,
-    }.items():
-        if wrong:
-            given = {"quantile": rule.quantile}
-            raise InputError("scenario.algorithm.clip_norm", given, f"a number where {where}")
+    if records is not None and records.by_server:
+        hint = "a number where the server weighs public records or preconditions by them"
+        raise InputError("scenario.algorithm.clip_norm", {"quantile": rule.quantile}, hint)
     if rule.noise_ratio is not None:
         return resolved
     section = resolved.scenario.algorithm.having(clip_norm=rule.priced(resolved.trace.plan))
@@ -356,21 +357,6 @@ def _on_device(scenario: Scenario, problem: Problem) -> Problem:
     return replace(problem, device=runtime.device)
 
 
-def _check_noise(resolved: Resolved) -> None:
-    """Check that nothing needs single silos' messages, where the noise of their sum is drawn at once."""
-    scenario, trace = resolved.scenario, resolved.trace
-    for what, fits in {
-        "mechanism gaussian": resolved.mechanism == GAUSSIAN,
-        "linear algorithms without memory": resolved.algorithm.linear and not trace.remembers,
-        "Gaussian noise": all(statistic(each.statistic).noise == "gaussian" for each in trace.plan.queries),
-        "runs without prepare": not scenario.prepare,
-        "runs without evaluate": scenario.evaluate is None,
-        "report.clipping false": not scenario.report.clipping,
-        "silo_hosts 0": not scenario.runtime.silo_hosts,
-    }.items():
-        scenario.runtime.each_silo(what, fits)
-
-
 def _check_public(resolved: Resolved) -> None:
     """Check that the algorithm takes gradients of public records, and where the server alone has to."""
     records, trace = resolved.problem.composite.records, resolved.trace
@@ -395,20 +381,13 @@ def _check_public(resolved: Resolved) -> None:
 def _check_evaluation(resolved: Resolved) -> None:
     """Check that the model can be evaluated on held-out records, and within a budget."""
     evaluate, classes = resolved.scenario.evaluate, resolved.outline.num_classes
-    one_sided = resolved.scenario.privacy.unit.one_sided
     if evaluate is None:
         return
     kinds, fit = ("two classes", classes == 2) if evaluate.asked_bins else ("classes", classes > 0)
-    budgeted = not resolved.mechanism.private or inf not in resolved.epsilons
     needs = {
         f"a target of {kinds}, not {classes or 'a number'}": fit,
         "problems that give probabilities, as logistic_regression": gives_probabilities(resolved.problem),
-        "numbers of persons that are public, not relation add_remove": not one_sided,
-        "silos with a budget, neither unlimited nor public": budgeted,
     }
-    if resolved.sums is not None:
-        one = not (evaluate.by_group and evaluate.asked_bins)
-        needs["either bins or by_group, since secure aggregation adds up answers of one size"] = one
     for what, fits in needs.items():
         if not fits:
             raise InputError("scenario.evaluate", evaluate.model_dump(), f"is for {what}")

@@ -28,6 +28,7 @@ from fedsim.privacy.registry import GAUSSIAN, MECHANISMS
 from fedsim.problems import exact
 from fedsim.problems.glm import GeneralisedLinear
 from fedsim.problems.kinds import Problem, check, coefficient
+from fedsim.protocol.clashes import Facts, Told, clashes
 from fedsim.protocol.contract import Algorithm, Public
 from fedsim.protocol.limits import LIMITS
 from fedsim.protocol.links import Answered
@@ -164,20 +165,23 @@ def fold_key(scenario: Mapping[str, Any]) -> str | None:
     """
     tree = copy.deepcopy(dict(scenario))
     algorithm, privacy = tree["algorithm"], tree["privacy"]
-    if (
-        tree["problem"]["name"] == "neural_network"
-        or tree.get("participation", {}).get("name", "all") not in ("all", "uniform")
-        or privacy.get("calibration", "accountant") not in ("accountant", "theorem")
-        or MECHANISMS[privacy.get("mechanism", GAUSSIAN.name)].sums_only
-        or algorithm.get("parameters", "given") != "given"
-        or algorithm["name"] not in shipped()
-        or getattr(shipped()[algorithm["name"]], "any_size", False)  # it looks at the noise
-        or tree["problem"].get("silo_weights") == "precision"  # it follows from epsilon and clip
-        or tree.get("prepare")  # broadcasts of other sizes
-        or isinstance(algorithm.get("clip_norm"), Mapping)  # and here
-        or privacy.get("unit")  # laid out by person
-        or tree.get("public")
-    ):
+    code = shipped().get(algorithm["name"])
+    facts: dict[str, Told] = {
+        "a network": tree["problem"]["name"] == "neural_network",
+        "other silos in every round": tree.get("participation", {}).get("name", "all")
+        not in ("all", "uniform"),
+        "noise that is given": privacy.get("calibration") == "sigma",
+        "secure aggregation": MECHANISMS[privacy.get("mechanism", GAUSSIAN.name)].sums_only,
+        "parameters by a theorem": algorithm.get("parameters", "given") != "given",
+        "a plug-in": code is None,
+        "answers of any size": getattr(code, "any_size", False),  # it looks at the noise
+        "weights by precision": tree["problem"].get("silo_weights") == "precision",  # of epsilon and clip
+        "prepare": bool(tree.get("prepare")),  # broadcasts of other sizes
+        "a private clip": isinstance(algorithm.get("clip_norm"), Mapping),  # and here
+        "a unit of persons": bool(privacy.get("unit")),  # laid out by person
+        "public records": bool(tree.get("public")),
+    }
+    if any(clashes(Facts(None, facts), "fold")):
         return None
     if algorithm.get("num_rounds") == AUTO:
         return json.dumps(tree, sort_keys=True, default=str)

@@ -19,7 +19,7 @@ from fedsim.protocol.batch import FULL, Fresh, Poisson, Subsample
 from fedsim.protocol.contract import Query
 from fedsim.protocol.limits import LIMITS
 from fedsim.protocol.plan import Ask, Plan, QueryShape, Terms
-from fedsim.protocol.statistics import GRADIENTS, STATISTICS, statistic
+from fedsim.protocol.statistics import STATISTICS, statistic
 from fedsim.protocol.unit import RECORD, Person, Rule
 from fedsim.simulation.host import MemoryLedger
 from silos.batches import Batches
@@ -51,10 +51,10 @@ def sums(name, persons, unit, clip, common=1):
     total = None
     for block in records.full(range(len(silos))):
         own = records.clipped_sum
-        if name not in GRADIENTS:
+        if not statistic(name).gradient:
             own = partial(summed, own, shape_of(name))
         if known.clipped and known.noise == "gaussian" and records.sums_persons:
-            own = partial(records.person_sum, None if name in GRADIENTS else own, size=_size(name))
+            own = partial(records.person_sum, None if statistic(name).gradient else own, size=_size(name))
         if name == "costed_gradient":
             own = partial(summed, own, shape_of(name))
         found = own(problem, block, points, clip)

@@ -17,6 +17,7 @@ from fedsim.cli.main import app
 from fedsim.common.errors import InputError, Refused
 from fedsim.deployment.offers import offers_of
 from fedsim.protocol.batch import FULL
+from fedsim.protocol.clashes import Facts, check
 from fedsim.protocol.plan import Ask, Plan, QueryShape
 from fedsim.protocol.statistics import Extent
 from fedsim.scenario.resolve import Resolved, resolve
@@ -32,7 +33,6 @@ from server.participation import schedule
 from shuffler.keys import Keys
 from silos.config import load_config
 from silos.pending import PendingOffers
-from silos.pooled import SumPart
 from silos.silo import Silo
 
 SCENARIO = pooled_scenario()
@@ -88,7 +88,7 @@ def callers(made):
         ),
         ({"algorithm": LOCAL}, "computes with each silo's own noisy answers"),
         ({"algorithm__batch": {"sampler": "subsample", "fraction": 0.5}}, "sampled batches with secure"),
-        ({"algorithm__clip_norm": QUANTILE}, "longer has no sums in secure aggregation"),
+        ({"algorithm__clip_norm": QUANTILE}, "answers to longer have not the size of gradients"),
     ],
 )
 def test_an_offer_that_the_roster_does_not_cover_is_refused_and_costs_nothing(made, callers, changes, said):
@@ -174,7 +174,7 @@ def test_where_aggregators_add_the_noise_nothing_is_left_if_they_collude(tmp_pat
 
 def test_memory_is_refused_before_anything_is_paid_for():
     with pytest.raises(Refused, match="keeps memory"):
-        SumPart.check_summable(Plan(()), remembers=True)
+        check(Facts(Plan(()), {"sums": "summed_gaussian", "memory": True}), "offer")
 
 
 def test_a_report_is_all_that_leaves_and_the_same_bytes_whenever_it_is_asked_for(made, callers):

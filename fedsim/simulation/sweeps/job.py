@@ -14,9 +14,11 @@ from typing import Any, NamedTuple
 from fedsim.common.errors import InputError, Refused
 from fedsim.privacy.registry import MECHANISMS
 from fedsim.problems.kinds import gives_probabilities
+from fedsim.protocol.clashes import check
 from fedsim.protocol.limits import LIMITS
 from fedsim.report.record import CellSource, Record
 from fedsim.report.sweep_summary import CELLS
+from fedsim.scenario.facts import facts_of
 from fedsim.scenario.metric import applicable
 from fedsim.scenario.model import PrivateSection, Scenario, TuneSection
 from fedsim.scenario.resolve import Resolved, is_known, with_nonce
@@ -133,7 +135,8 @@ def _job_of(tree: Mapping[str, Any], drawn: Mapping[str, Any]) -> Job:
         known = all(is_known(one.scenario) for c in points for one in c.candidates)
         return _job_of({**tree, "nonce": (drawn.get("nonce") if known else None) or nonce}, drawn)
     for combination in points:
-        combination.scenario.runtime.each_silo("single runs, not sweeps and their tuning")
+        own = combination.scenario
+        check(facts_of(own), "sweep", own.value)
         for number, candidate in enumerate(combination.candidates):
             try:
                 resolved_of(candidate.scenario)
@@ -186,17 +189,11 @@ def selections(items: Sequence[Combination], tune: TuneSection | None) -> dict[i
 
 
 def _selection(combination: Combination, tune: TuneSection) -> Selection:
-    calibration, name = combination.scenario.privacy.calibration, combination.title()
-    if MECHANISMS[combination.scenario.privacy.mechanism].sums_only:
-        hint = f"private tuning needs a mechanism that protects each silo's own scores (in {name})"
-        raise InputError("scenario.privacy.mechanism", combination.scenario.privacy.mechanism, hint)
-    unit = combination.scenario.privacy.unit
-    if unit.one_sided or unit.silos_per_person > 1:
-        hint = f"private tuning is for persons of one silo each, whose number is public (in {name})"
-        raise InputError("scenario.privacy.unit", combination.scenario.privacy.model_dump()["unit"], hint)
-    if combination.private and calibration != "accountant":
-        hint = f"private tuning needs calibration accountant, which finds the noise for a budget (in {name})"
-        raise InputError("scenario.privacy.calibration", calibration, hint)
+    scenario, name = combination.scenario, combination.title()
+    try:
+        check(facts_of(scenario, **{"private tuning": combination.private}), "tuning", scenario.value)
+    except InputError as error:
+        raise InputError(error.field, error.value, f"{error.hint} (in {name})") from None
     try:
         return _agreed([candidate.scenario for candidate in combination.candidates], tune)
     except InputError as error:  # the candidates are right on the rest of the records

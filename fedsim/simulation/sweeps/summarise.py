@@ -216,8 +216,8 @@ def _together(job: Job) -> list[str]:
 
 
 GUARANTEE = (
-    "for each silo, all that it releases to tune one combination and one reported run with what was chosen "
-    "are together (epsilon_total, delta)-DP with respect to replacing one of its records: a {} trains "
+    "for each {silo}, all that it releases to tune one combination and one reported run with what was chosen "
+    "are together (epsilon_total, delta)-DP with respect to {change}: a {unit} trains "
     "candidates, scores them or is in the reported run, never two of these, so that epsilon_total is the "
     "largest of the three"
 )
@@ -240,7 +240,7 @@ def ledger(job: Job, chosen: Mapping[int, int | None]) -> TuningLedger | None:
     unit = job.scenario.privacy.unit
     return TuningLedger(
         note=job.tuning_note,
-        guarantee=guaranteed(GUARANTEE.format(unit.name), words(unit)),
+        guarantee=guaranteed(GUARANTEE, words(unit)),
         mechanism=f"gaussian: every candidate's run, and its {_SCORES[job.tune.private.metric]}",
         fraction=job.tune.private.fraction,
         combinations=rows,

@@ -23,6 +23,7 @@ from fedsim.privacy import attribute
 from fedsim.privacy.registry import GAUSSIAN
 from fedsim.privacy.sum_mechanism import SumMechanism
 from fedsim.problems.network import NeuralNetwork
+from fedsim.protocol.clashes import check
 from fedsim.protocol.contract import Query
 from fedsim.protocol.dryrun import Arrays
 from fedsim.protocol.groups import Cells
@@ -31,6 +32,7 @@ from fedsim.protocol.plan import Admitted, Ask, Census
 from fedsim.protocol.statistics import COSTED_GRADIENT
 from fedsim.protocol.unit import RECORD, Person
 from fedsim.report.silo_rows import admitted_rows, group_apart
+from fedsim.scenario.facts import facts_of
 from fedsim.scenario.resolve import Resolved
 from fedsim.simulation.host import Answering, DirectLink, preview
 from fedsim.simulation.secure_aggregation import Summed, TrialSums, at_once
@@ -112,7 +114,7 @@ class Setting:
 
     def by_groups(self) -> Setting:
         """One record's group is all that differs; InputError where `epsilon_attribute` is not claimed."""
-        claim = "epsilon_guaranteed" if self.resolved.mechanism.attribute else "epsilon_attribute"
+        claim = "epsilon_guaranteed" if self.resolved.mechanism.of_groups else "epsilon_attribute"
         claims = [getattr(row, claim) for row in admitted_rows(self.resolved, self.admitted)]
         if self.resolved.sums is not None or not all(claims):
             hint = "needs answers by group, an attribute that is no feature, and neither persons nor sums"
@@ -149,7 +151,7 @@ class Setting:
 
     def sensitivity(self, query: Query) -> Tensor:
         """What noise is scaled to: `cohorts.sensitivity` to a unit of the plan, or to a record's group."""
-        return self._by_group(query) if self.resolved.mechanism.attribute else sensitivity(query, self.unit)
+        return self._by_group(query) if self.resolved.mechanism.of_groups else sensitivity(query, self.unit)
 
     def scale(self, query: Query) -> Tensor:
         """The same to weigh answers by; where there is no noise, a millionth of the clip stands for it."""
@@ -214,7 +216,7 @@ class Setting:
         own = self.rounds(silo)
         own = own if isinstance(own, range) else tuple(own)
         plan, apart = self.resolved.trace.plan, group_apart(self.resolved)
-        if self.groups_alone and apart and not self.resolved.mechanism.attribute:
+        if self.groups_alone and apart and not self.resolved.mechanism.of_groups:
             return attribute.census(plan, own, *apart)
         return plan.census(own)
 
@@ -302,9 +304,7 @@ def prepare(resolved: Resolved) -> Setting:
     nothing, or its data cannot be read, Refused if a silo does not accept the plan.
     """
     privacy, mechanism = resolved.scenario.privacy, resolved.mechanism
-    if resolved.stages:
-        raise InputError("scenario.prepare", len(resolved.stages), "left out: the audit has no stages yet")
-    resolved.scenario.runtime.each_silo("runs, and an audit looks at single silos")
+    check(facts_of(resolved.scenario), "audit", resolved.scenario.value)
     resolved.scenario.runtime.on_host("runs, not audits")
     if not mechanism.private:
         hint = f"claims nothing, so there is nothing to audit; use {GAUSSIAN.name}"
@@ -375,6 +375,6 @@ def beside(setting: Setting, silo: int, kind: Others, first: Data) -> Data:
         features, target = np.tile(first.features, (n, 1)), np.tile(first.target, n)
         return Data(features, target, np.tile(first.groups, n), np.repeat(np.arange(n), records))
     found = silent(own)
-    if setting.resolved.mechanism.attribute and isfinite(setting.longest):  # which its noise goes by
+    if setting.resolved.mechanism.of_groups and isfinite(setting.longest):  # which its noise goes by
         found.features[:, :-1], found.features[:, -1] = 0.0, setting.longest
     return found

@@ -1,0 +1,29 @@
+"""What a scenario says of itself to the table of clashes (`fedsim.protocol.clashes`)."""
+
+from __future__ import annotations
+
+from fedsim.privacy.registry import MECHANISMS
+from fedsim.protocol.clashes import Facts, Told
+from fedsim.scenario.contributions import asked
+from fedsim.scenario.model import Scenario
+
+
+def facts_of(scenario: Scenario, **more: Told) -> Facts:
+    """What is known of a scenario before its plan is, and `more` by name."""
+    privacy, runtime, evaluate = scenario.privacy, scenario.runtime, scenario.evaluate
+    known: dict[str, Told] = {
+        "float32": runtime.dtype == "float32",
+        "noise drawn at once": runtime.noise == "aggregate",
+        "hosts of silos": runtime.silo_hosts > 0,
+        "a stage for h": asked(privacy.unit) is not None,
+        "add_remove": privacy.unit.one_sided,
+        "silos_per_person above 1": privacy.unit.silos_per_person > 1,
+        "unlimited": privacy.epsilon == "unlimited",
+        "a calibration beside accountant": privacy.calibration != "accountant",
+        "prepare": bool(scenario.prepare),
+        "evaluate": evaluate is not None,
+        "evaluate by bins and group": evaluate is not None and evaluate.by_group and evaluate.asked_bins > 0,
+        "counts of clipped terms": scenario.report.clipping,
+        "public silo": False,
+    }
+    return Facts(None, MECHANISMS[privacy.mechanism].facts | known | more)
