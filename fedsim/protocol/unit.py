@@ -33,6 +33,7 @@ from fedsim.common.section import Choice, Shorthand
 
 Bound = Literal["clip", "mean", "limit", "smooth"]
 Relation = Literal["replace_person", "replace_values", "add_remove"]
+Protects = Literal["record", "label", "group"]  # of a record: all, or its label or group alone
 Count = Annotated[int, Field(ge=1, le=10_000)]
 Share = Annotated[float, Field(gt=0, le=1)]
 

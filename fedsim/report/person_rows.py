@@ -29,13 +29,18 @@ from fedsim.privacy.mechanism import Mechanism
 from fedsim.privacy.registry import GAUSSIAN
 from fedsim.protocol.batch import FULL
 from fedsim.protocol.plan import Admitted, Release
-from fedsim.protocol.unit import RECORD
+from fedsim.protocol.unit import RECORD, Protects
 from fedsim.report.summary import Part, PersonRow, Persons
+from fedsim.report.unit_words import words
 from fedsim.scenario.evaluation import evaluation_of
 from fedsim.scenario.resolve import Resolved
 
 RECORDS, SILOS = (2, 5, 10, 50), (1, 2, 3)
-SWAP = "for a swap with a person of as many records only; unit person protects all of them"
+SWAP: dict[Protects, str] = {
+    "record": "for a swap with a person of as many records only; unit person protects all of them",
+    "label": "for other labels of as many records only, whose features are not protected",
+    "group": "for other groups of as many records only, whose features and labels are published",
+}
 IN_SILOS = "of the silos that cost most; what a person costs who is in one silo stands in that silo's row"
 
 
@@ -64,7 +69,7 @@ def persons(
     seen = {} if most is None else {"most_records": most}
     counts = sorted({*RECORDS, *seen.values()})
     rows = [silos.row(silos.replaced(s), records=s) for s in counts]
-    return {"persons": Persons(note=SWAP, rows=rows, **seen)}
+    return {"persons": Persons(note=SWAP[resolved.protects], rows=rows, **seen)}
 
 
 GROUPS = (2, 5, 10)
@@ -93,7 +98,7 @@ class SiloConversions(Part):
 class Conversions(Part):
     """`central` is of one unit, in as many silos as one may be in; `silos` of records, where they are it."""
 
-    central_of: str = "one record, which lies in one silo"
+    central_of: str
     central: Plain | None
     silos: list[SiloConversions]
 
@@ -106,8 +111,11 @@ def conversions(resolved: Resolved, silos: Sequence[Admitted]) -> Conversions:
         found = _guarantee(_Silos.of(resolved, silos, (), False).together(most))
         of = f"one person, who is in {most} silo{'s' * (most > 1)} at most"
         return Conversions(central_of=of, central=found, silos=[])
+    of = f"{words(unit, resolved.protects).one}, which lies in no other"
     pairs = [(silo.epsilon_guaranteed, silo.terms.delta) for silo in silos]
-    return Conversions(central=convert.central(pairs), silos=[_converted(resolved, each) for each in silos])
+    return Conversions(
+        central_of=of, central=convert.central(pairs), silos=[_converted(resolved, each) for each in silos]
+    )
 
 
 def _converted(resolved: Resolved, silo: Admitted) -> SiloConversions:

@@ -20,7 +20,7 @@ from fedsim.report.person_rows import Conversions, conversions, persons
 from fedsim.report.record import Counted, grouped
 from fedsim.report.silo_rows import admitted_of, admitted_rows, has_gap, samplers, silo_rows
 from fedsim.report.summary import Parameters, Part, Persons, Privacy, SiloRow
-from fedsim.report.unit_words import GROUP, Words, guaranteed, words
+from fedsim.report.unit_words import Words, guaranteed, words
 from fedsim.scenario.model import Scenario
 from fedsim.scenario.precision import PRECISION, weights_line
 from fedsim.scenario.resolve import Resolved
@@ -77,10 +77,8 @@ def _uncovered(deployed: Deployed) -> list[str]:
 def words_of(resolved: Resolved) -> Words:
     """The words of a run's unit."""
     scenario = resolved.scenario
-    if resolved.mechanism.of_groups:
-        return GROUP
     column = getattr(scenario.data, "person_column", None)
-    own = words(scenario.privacy.unit, resolved.trace.plan.protects_labels_alone, column)
+    own = words(scenario.privacy.unit, resolved.protects, column)
     shown = resolved.problem.composite.records is not None or any(resolved.public_silos)
     return own.private if shown else own
 
@@ -124,7 +122,7 @@ def _notices(resolved: Resolved, admitted: Sequence[Admitted]) -> list[str]:
         lines.append(f"public, without clip, noise or guarantee: {_named(names)}")
     if resolved.scenario.problem.silo_weights == PRECISION:
         lines.append(weights_line(resolved.names, resolved.weights))
-    if resolved.trace.plan.protects_labels_alone:
+    if resolved.protects == "label":
         lines.append("Labels alone are protected: what is released may reveal features")
     if resolved.scenario.runtime.noise == "aggregate":
         lines.append("noise of the sum, drawn at once: no deployed silo has this transcript")

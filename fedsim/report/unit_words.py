@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from fedsim.protocol.unit import Person, Record
+from fedsim.protocol.unit import Person, Protects, Record
 
 
 class Words(NamedTuple):
@@ -35,11 +35,18 @@ _RECORD = Words(
     "replace one record",
     "records",
 )
-GROUP = Words(
+_GROUP = Words(
     "the group of one record of one silo; features and labels are published",
     "change the group of one record, or whether it has one",
     "changing the group of one of its records",
     "change the group of one record",
+    "records",
+)
+_LABEL = Words(
+    "the label of one record of one silo; features are not protected",
+    "replace the label of one record; features are not protected",
+    "replacing the label of one of its records, whose features are not protected",
+    "replace the label of one record",
     "records",
 )
 _TITLE = dict.fromkeys(("replace_person", "replace_values"), "replace one person's records by another's")
@@ -57,25 +64,26 @@ _CHANGE = {
 _HIDDEN = "features are not protected"
 
 
-def words(unit: Record | Person, labels: bool = False, column: str | None = None) -> Words:
-    """The words for a unit. With `labels` those of its records alone are protected; a `column` says whose a
-    record is, where that is known.
+def words(unit: Record | Person, protects: Protects = "record", column: str | None = None) -> Words:
+    """The words for a unit, and for what of its records is protected; a `column` says whose a record is,
+    where that is known.
 
     >>> from fedsim.protocol.unit import RECORD
     >>> words(RECORD).one, words(Person()).one
     ('one record of one silo', 'all records of one person in one silo')
     """
+    if protects == "group":
+        return _GROUP
+    labels = protects == "label"
     if isinstance(unit, Record):
-        if not labels:
-            return _RECORD
-        change = "replacing the label of one of its records, whose features are not protected"
-        return _RECORD._replace(one=f"the label of {_RECORD.one}; {_HIDDEN}", change=change)
+        return _LABEL if labels else _RECORD
     value = f" (one value of `{column}`)" if column else ""
     of = "the labels of all records" if labels else "all records"
     hidden = f"; {_HIDDEN}" if labels else ""
     change = _CHANGE[unit.relation].format(f"{of} of one person in that silo{value}")
     one, title = f"{of} of one person in one silo{value}{hidden}", _TITLE[unit.relation]
-    return Words(one, title + _ADJACENCY[unit.relation], change + hidden, title, "persons")
+    title = title.replace("records", "labels") if labels else title
+    return Words(one, title + _ADJACENCY[unit.relation] + hidden, change + hidden, title, "persons")
 
 
 def guaranteed(text: str, own: Words, silo: str = "silo") -> str:

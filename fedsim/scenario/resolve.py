@@ -44,6 +44,7 @@ from fedsim.protocol.limits import LIMITS
 from fedsim.protocol.links import Variant
 from fedsim.protocol.plan import Admitted
 from fedsim.protocol.statistics import COSTED_GRADIENT
+from fedsim.protocol.unit import Protects
 from fedsim.scenario.algorithm import GivenAlgorithm
 from fedsim.scenario.automatic import step_warning, with_automatic
 from fedsim.scenario.by_theorem import claims, constants, need_privacy, with_numbers, with_stated_noise
@@ -124,6 +125,13 @@ class Resolved:
         sizes, weights = torch.tensor(self.sizes), torch.tensor(self.weights, dtype=self.dtype)
         sides = MECHANISMS[self.scenario.privacy.mechanism].sums_only, self.scenario.privacy.unit.one_sided
         return Public(self.names, sizes, weights, torch.tensor(noise, dtype=self.dtype), *sides)
+
+    @property
+    def protects(self) -> Protects:
+        """What of a unit's records the guarantee is about."""
+        if self.mechanism.of_groups:
+            return "group"
+        return "label" if self.trace.plan.protects_labels_alone else "record"
 
     @property
     def facts(self) -> Facts:

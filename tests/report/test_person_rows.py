@@ -210,3 +210,17 @@ def test_a_simulation_counts_the_most_records_of_a_person_and_a_price_does_not()
         ).statement.persons.most_records
         is None
     )
+
+
+def test_what_is_stated_of_several_records_is_of_what_is_protected() -> None:
+    """Of labels, or groups, alone: nothing covers a swap with another person's features."""
+    rng = np.random.default_rng(0)
+    x, y = rng.uniform(-1, 1, (60, 2)), rng.normal(size=60)
+    data = Arrays(x, y.clip(-1, 1), np.repeat(["a", "b", "c"], 20), ranges=(-1.0, 1.0))
+    own = {"name": "labels", "problem": "linear_regression", "partition": "natural_id"}
+    tree = own | {"algorithm": {"name": "label_regression"}, "privacy": {"epsilon": 1.0}}
+    found = price(tree, data=data, conversions=True)
+    said = found.statement
+    assert said.title == "replace the label of one record"
+    assert "for other labels of as many records only" in said.persons.note
+    assert said.conversions.central_of.startswith("the label of one record of one silo; features are not")

@@ -5,9 +5,9 @@ from itertools import product
 import pytest
 
 from fedsim.privacy.registry import MECHANISMS
-from fedsim.protocol.unit import RECORD, Person
+from fedsim.protocol.unit import RECORD, Person, Record
 from fedsim.report.texts import captioned, silo_table
-from fedsim.report.unit_words import GROUP, guaranteed, words
+from fedsim.report.unit_words import guaranteed, words
 from fedsim.simulation.sweeps.summarise import GUARANTEE
 
 RELATIONS = ("replace_person", "replace_values", "add_remove")
@@ -18,19 +18,27 @@ PRIVATE = [own for own in MECHANISMS.values() if own.private and not own.of_grou
 def test_every_guarantee_takes_the_words_of_its_unit(text: str) -> None:
     assert "{change}" in text
     assert "replacing one of its records" in guaranteed(text, words(RECORD))
-    assert "replacing the label of one of its records, whose" in guaranteed(text, words(RECORD, labels=True))
-    for relation, labels in product(RELATIONS, (False, True)):
-        said = guaranteed(text, words(Person(relation=relation), labels))
+    assert "replacing the label of one of its records, whose" in guaranteed(text, words(RECORD, "label"))
+    for relation, protects in product(RELATIONS, ("record", "label")):
+        said = guaranteed(text, words(Person(relation=relation), protects))
         assert "one of its records" not in said
         assert "one record" not in said
         assert "one person in that silo" in said
-        assert ("features are not protected" in said) == labels
+        assert ("features are not protected" in said) == (protects == "label")
 
 
 def test_a_guarantee_of_groups_alone_says_so_whatever_the_words() -> None:
-    text = guaranteed(MECHANISMS["attribute_gaussian"].guarantee, GROUP)
+    said = words(RECORD, "group")
+    text = guaranteed(MECHANISMS["attribute_gaussian"].guarantee, said)
     assert "changing the group of one of its records; features and labels are published" in text
-    assert "features and labels are published" in GROUP.one
+    assert "features and labels are published" in said.one
+
+
+@pytest.mark.parametrize("unit", [RECORD, *(Person(relation=each) for each in RELATIONS)])
+def test_titles_and_adjacency_say_what_is_protected(unit: Record | Person) -> None:
+    for protects in ("label", "group"):
+        said = words(unit, protects)
+        assert all(protects in each for each in (said.one, said.adjacency, said.change, said.title))
 
 
 @pytest.mark.parametrize(

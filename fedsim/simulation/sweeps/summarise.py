@@ -237,10 +237,10 @@ def ledger(job: Job, chosen: Mapping[int, int | None]) -> TuningLedger | None:
         return None
     private = {n: s for n, s in job.selections.items() if job.combinations[n].private}
     rows = [_row(job.combinations[n], s, chosen.get(n), job.reported_trials) for n, s in private.items()]
-    unit = job.scenario.privacy.unit
+    told = dict.fromkeys(words_of(resolved_of(job.combinations[n].scenario)) for n in private)
     return TuningLedger(
         note=job.tuning_note,
-        guarantee=guaranteed(GUARANTEE, words(unit)),
+        guarantee="; or ".join(guaranteed(GUARANTEE, each) for each in told),
         mechanism=f"gaussian: every candidate's run, and its {_SCORES[job.tune.private.metric]}",
         fraction=job.tune.private.fraction,
         combinations=rows,

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import Any
 
+from fedsim.common.errors import InputError
 from fedsim.common.serialise import finite
 from fedsim.scenario.resolve import Resolved
 from fedsim.testing.attacks import estimate, noise, probes, sensitivity, servers
@@ -82,6 +83,9 @@ def attack(
     """
     setting = prepare(resolved)
     if person is not None:
+        if setting.groups_alone:
+            hint = "left out: the mechanism protects records' groups alone"
+            raise InputError("person", person, hint)
         setting = setting.by_persons(person)
     if groups:
         setting = setting.by_groups()

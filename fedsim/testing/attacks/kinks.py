@@ -51,7 +51,7 @@ def search(
     """
     known = [statistic(query.statistic) for ask in kind.asks for query in ask.queries]
     summed = all(each.noise == "gaussian" and each.unit == "record" for each in known)
-    if not summed or setting.groups_alone or setting.swapped > 1 or setting.resolved.mechanism.of_groups:
+    if not summed or setting.groups_alone or setting.swapped > 1:
         return
     number, smooth = silo, 0  # each of many silos, with a line or two, begins with another
     while answers > 0 and smooth < _SMOOTH:

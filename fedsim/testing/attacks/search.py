@@ -200,7 +200,7 @@ def search(setting: Setting, silo: int, allowed: Callable[[Record], bool] = lamb
     pair_records, pair_points = balanced(setting, own)
     clip = _largest_clip(setting, (*own, int(groups[first])))
     pairs = [*pair_records, *records(setting, own, clip)]
-    if setting.groups_alone or setting.resolved.mechanism.of_groups:  # a claim about records as they are
+    if setting.groups_alone:  # a claim about records as they are
         allowed = held(setting)
         pairs = [(_shortened(x, setting.longest), y) for x, y in pairs]
     codes = (0, 1, NO_LABEL) if setting.resolved.outline.groups else (NO_LABEL,)

@@ -317,7 +317,8 @@ def prepare(resolved: Resolved) -> Setting:
     data = tuple(_by_unit(silo, resolved.trace.plan.unit) for silo in silos)
     rounds = schedule(len(silos), resolved.active, resolved.trace.holds, resolved.scenario.seed, 0)
     setting = Setting(resolved, data, admitted, rounds)
-    return Setting(resolved, data, admitted, rounds, _kinds(setting))
+    setting = replace(setting, kinds=_kinds(setting))
+    return setting.by_groups() if resolved.protects == "group" else setting
 
 
 def _by_unit(silo: SiloSplit, unit: Unit) -> Data:
