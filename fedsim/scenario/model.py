@@ -454,10 +454,10 @@ class Scenario(Section):
         return self
 
     def value(self, field: str) -> Any:
-        """The plain value of a dotted field."""
+        """The plain value of a dotted field; None where that is left out."""
         found: Any = self.model_dump()
         for part in field.split("."):
-            found = found[part]
+            found = found.get(part)
         return found
 
     def check(self) -> None:

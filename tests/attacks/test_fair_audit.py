@@ -1,12 +1,14 @@
 """Fair runs are attacked by records that differ in features, label and group, and by groups alone."""
 
 import math
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
 import pytest
 import torch
 from support.audit_settings import assert_sums_not_flagged
+from support.refusals import refused
 
 import fedsim
 import silos.terms
@@ -113,15 +115,19 @@ def test_the_claim_for_a_group_alone_is_that_of_the_table_of_silos():
     assert found.verdict[-1] == "claimed and attained is epsilon_attribute: of a record's group alone"
 
 
-def test_noise_for_the_group_alone_publishes_features_at_once():
-    setting, chosen = attacked(weight=0.05, mechanism="attribute_gaussian")
+def test_noise_for_the_group_alone_publishes_features_and_the_audit_is_of_the_group():
+    setting, _ = attacked(weight=0.05, mechanism="attribute_gaussian")
+    assert setting.groups_alone
+    setting = replace(setting, groups_alone=False)
+    chosen = search(setting, SILO)
     assert sensitivity.search(setting, SILO, chosen, 1, 4).sensitivity == math.inf
     samples = servers.malicious(setting, SILO, chosen, 50)
     assert all(map(math.isfinite, np.concatenate(samples)))
     assert estimate.violated([samples], estimate.claim_of(setting, SILO), ALARM) > 3
     found = fedsim.audit(fair(mechanism="attribute_gaussian"), data=people(), effort=0.01)
-    assert found.broken
-    assert "times its sensitivity" in found.verdict[1]
+    assert (found.tree["unit"], found.broken) == ("group", False)
+    with refused("person", 5, "protects records' groups alone"):
+        fedsim.audit(fair(mechanism="attribute_gaussian"), data=people(), person=5)
 
 
 def test_records_that_may_change_places_by_groups_alone():
@@ -167,7 +173,7 @@ def test_costs_that_are_added_after_the_clip_are_found(monkeypatch):
         plain = [gradients(problem, block, points[:1], bound) for bound in (clip, None)]
         return plain[0] + real(gradients, options, problem, block, points, None) - plain[1]
 
-    monkeypatch.setattr(silos.terms, "costed_sum", after)
+    monkeypatch.setitem(silos.terms._OF_GRADIENTS, "costed_gradient", after)
     chosen = search(setting, SILO)
     assert sensitivity.search(setting, SILO, chosen, 5, 40).sensitivity > 1.2
 
