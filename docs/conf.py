@@ -59,6 +59,7 @@ SHELVES = {
     ],
     "Reference": [
         "docs/scenario-parts",
+        "docs/clashes",
         "scenarios/README",
         "docs/metrics",
         "docs/reference",

@@ -68,7 +68,7 @@ class Mechanism(Protocol):
         sums: Told = self.name if self.sums_only else False
         return {
             "a simulation's mechanism": self.simulated,
-            "groups alone": self.of_groups,
+            "protection of groups alone": self.of_groups,
             "secure aggregation": sums,
             "shuffled messages": False,
         }

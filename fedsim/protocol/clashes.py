@@ -72,7 +72,7 @@ OF_PLANS: dict[str, Callable[[Plan], Told]] = {
     "h to be chosen": lambda plan: isinstance(plan.unit, Person) and isinstance(plan.unit.h, Rule),
     "no histogram of records": lambda plan: not OF_PLANS["contributions"](plan),
     "contributions": _of_asked("contributions".__eq__),
-    "no sum of persons' terms": _of_asked(("minimiser", "label_projection").__contains__),
+    "minimiser or label_projection": _of_asked(("minimiser", "label_projection").__contains__),
     "an exponential mechanism": _of_asked(lambda name: statistic(name).noise == "exponential"),
     "a private clip": _of_asked(LONGER.__eq__),
     "statistics beside gradients": _other_than(_HEADS),
@@ -139,11 +139,12 @@ CLASHES: tuple[Clash, ...] = (
             ("h to be chosen", "no histogram of records"): (
                 "h is to be chosen, and the plan releases no contributions; give a number"
             ),
-            ("bound clip or mean", "no sum of persons' terms"): (
+            ("bound clip or mean", "minimiser or label_projection"): (
                 "{1} with bound {0}: it is no function of clipped sums of a person's terms; use bound limit "
                 "or smooth"
             ),
-            ("add_remove", "no sum of persons' terms"): "{1} divides by the number of persons, " + _PERSONS,
+            ("add_remove", "minimiser or label_projection"): "{1} divides by the number of persons, "
+            + _PERSONS,
             ("add_remove", "batches of a fixed size"): (
                 "relation add_remove with {1} batches: one person more shifts every draw; use full or poisson"
             ),
@@ -171,9 +172,9 @@ CLASHES: tuple[Clash, ...] = (
         _PRICED,
         _MECHANISM,
         {
-            ("groups alone", "statistics that ask no group"): "{1}",
-            ("groups alone", "batches drawn at random"): "batches drawn at random",
-            ("groups alone", "unit person"): "person",
+            ("protection of groups alone", "statistics that ask no group"): "{1}",
+            ("protection of groups alone", "batches drawn at random"): "batches drawn at random",
+            ("protection of groups alone", "unit person"): "person",
         },
         "it has no price for {}; use fair_minibatch_sgd, full batches and unit record",
     ),
@@ -303,7 +304,7 @@ CLASHES: tuple[Clash, ...] = (
             ("private tuning", "secure aggregation"): (
                 "private tuning needs a mechanism that protects each silo's own scores"
             ),
-            ("private tuning", "groups alone"): (
+            ("private tuning", "protection of groups alone"): (
                 "private tuning counts records' mistakes, and this protects groups alone; use gaussian"
             ),
         },
