@@ -11,7 +11,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from fedsim.privacy.exponential import Scores
+from fedsim.privacy.exponential import Scores, epsilon_of
 from fedsim.privacy.mechanism import Mechanism
 
 PER_ONE = 10**4 * 2**20
@@ -25,5 +25,7 @@ def drawn(scores: Tensor, multipliers: Tensor, mechanism: Mechanism, noise: Call
     Of a mechanism with exact noise the draw is exact; without privacy the best candidate is taken.
     """
     own = [Scores(row, PER_ONE) for row in scores.numpy()]
-    found = mechanism.choose(own, multipliers.flatten().tolist(), noise)
+    prices = multipliers.flatten().tolist() if mechanism.private else []
+    epsilons = [float(epsilon_of(1 / z)) for z in prices]
+    found = mechanism.choose(own, epsilons, noise)
     return torch.tensor(found, dtype=torch.float64).unsqueeze(-1)

@@ -39,14 +39,15 @@ from fedsim.common.errors import Refused
 from fedsim.privacy import calibrate, cost
 from fedsim.privacy.calibrate import Budget
 from fedsim.privacy.discrete_noise import Integers, with_noise
-from fedsim.privacy.exponential import Scores, chosen_exactly
-from fedsim.privacy.mechanism import Mechanism, Noise, as_exponential
+from fedsim.privacy.mechanism import Mechanism, Noise
 from fedsim.privacy.silo_gaussian import SiloGaussian
 from fedsim.protocol.plan import Census
 from fedsim.protocol.statistics import Extent
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from fedsim.privacy.exponential import Scores
 
 STEPS = 2**20  # steps of the grid to the clip
 
@@ -192,9 +193,11 @@ class GridGaussian(GridPricing, Mechanism):
         scales = (noise_ratio * z.double() * moved).flatten().tolist()
         total.copy_(torch.from_numpy(noisy(on_grid(total, clip), scales))).mul_(clip / STEPS)
 
-    def choose(self, scores: Sequence[Scores], z: Sequence[float], noise: Noise) -> list[int]:
+    def choose(self, scores: Sequence[Scores], epsilons: Sequence[float], noise: Noise) -> list[int]:
         """See `Mechanism`; exact, and of no stream."""
-        return [chosen_exactly(*each) for each in zip(scores, map(as_exponential, z), strict=True)]
+        from fedsim.privacy.exponential import chosen_exactly
+
+        return [chosen_exactly(*each) for each in zip(scores, epsilons, strict=True)]
 
     def distance(self, census: Census, z: float) -> float:
         """T: total variation between the noise of a whole census and rounded Gaussian noise.

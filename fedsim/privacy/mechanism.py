@@ -9,12 +9,13 @@ import numpy as np
 from scipy.special import ndtr
 
 from fedsim.privacy.calibrate import Budget
-from fedsim.privacy.exponential import Scores, chosen, epsilon_of
 from fedsim.protocol.clashes import Facts, Told, check
 from fedsim.protocol.plan import Census, Plan, QueryShape
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from fedsim.privacy.exponential import Scores
 
 Noise = Callable[[], "Tensor"]
 FLOATING_POINT = (
@@ -83,10 +84,12 @@ class Mechanism(Protocol):
         """The distance that a release's noise covers, over the spread."""
         return clip
 
-    def choose(self, scores: Sequence[Scores], z: Sequence[float], noise: Noise) -> list[int]:
-        """An index for each silo, by the exponential mechanism at the price of mu = 1 / z."""
+    def choose(self, scores: Sequence[Scores], epsilons: Sequence[float], noise: Noise) -> list[int]:
+        """An index for each silo, by the exponential mechanism."""
+        from fedsim.privacy.exponential import chosen  # loaded where a choice is asked for
+
         uniform = ndtr(noise().double().flatten().numpy())
-        return [chosen(*each) for each in zip(scores, map(as_exponential, z), uniform, strict=True)]
+        return [chosen(*each) for each in zip(scores, epsilons, uniform, strict=True)]
 
     def fill(self, streams: Iterable[np.random.Generator], rows: Iterable[np.ndarray]) -> None:
         """Draw noise of scale 1 into each row, float64, from the stream of the silo that it is for."""
@@ -118,11 +121,6 @@ class Mechanism(Protocol):
 
     def accountant(self, samplers: Iterable[str]) -> str:
         """A description of the accountant for a plan with these samplers."""
-
-
-def as_exponential(z: float) -> float:
-    """The exponential mechanism's epsilon at the price of mu = 1 / z."""
-    return float(epsilon_of(1 / z))
 
 
 def check_unit(plan: Plan, mechanism: Mechanism, public: Told = False) -> None:

@@ -11,13 +11,14 @@ import numpy as np
 
 from fedsim.privacy import calibrate, cost
 from fedsim.privacy.calibrate import Budget
-from fedsim.privacy.exponential import Scores
 from fedsim.privacy.mechanism import Mechanism, Noise
 from fedsim.protocol.batch import KINDS
 from fedsim.protocol.plan import Ask, Census
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from fedsim.privacy.exponential import Scores
 
 _UNSAMPLED = {kind.sampler for kind in KINDS if not kind.random}
 
@@ -110,7 +111,7 @@ class NoMechanism(Mechanism):
         """None: terms stay as long as they are."""
         return None
 
-    def choose(self, scores: Sequence[Scores], z: Sequence[float], noise: Noise) -> list[int]:
+    def choose(self, scores: Sequence[Scores], epsilons: Sequence[float], noise: Noise) -> list[int]:
         """The best."""
         return [int(each.parts.argmax()) for each in scores]
 

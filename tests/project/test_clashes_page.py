@@ -1,5 +1,4 @@
-"""The page of what does not go with what has the rows of the table; `python tests/project/test_clashes_page.py`
-writes it."""
+"""The page of what does not go with what has the rows of the table; as a program, this file writes it."""
 
 from pathlib import Path
 
@@ -8,14 +7,14 @@ from fedsim.protocol.clashes import CLASHES, FOLD
 PAGE = Path(__file__).parents[2] / "docs" / "clashes.md"
 HEAD = """# What does not go with what
 
-Two features go together, or a row below says why not and what to use instead. `fedsim/protocol/clashes.py` has
-these rows, every door asks it, and this page is made from it. A run is refused before anything is spent, with
+Two features go together, or a row below says why not and what to use instead. The rows are those of
+`fedsim/protocol/clashes.py`, which every door asks. A run is refused before anything is spent, with
 the row's words (`...` stands for a name) and the field to mend. The doors:
 
 - *scenario*: every command and function that makes a run of a scenario, `fedsim price` too;
 - *deployment*: `fedsim deploy` and `fedsim up`, before any silo is asked;
-- *offer*: the server before it sends an offer, and the silo that gets one; a simulation that silos would refuse
-  here runs, and its report says so;
+- *offer*: the server before it sends an offer, and the silo that gets one; a simulation that silos would
+  refuse here runs, and its report says so;
 - *gate*: the silo, whatever it was sent, and every simulated silo;
 - *sweep*, *tuning*, *audit*, *release*: these commands.
 
@@ -23,8 +22,8 @@ the row's words (`...` stands for a name) and the field to mend. The doors:
 |---|---|---|---|---|
 """
 FOLDS = """
-A sweep makes runs together that differ in epsilon, step size and clip alone (`fedsim/simulation/side_by_side.py`).
-Not with: {}. Such runs work, each by itself.
+A sweep makes runs at once that differ in epsilon, step size and clip alone, but not with: {}. Such runs
+work, each by itself.
 """
 
 

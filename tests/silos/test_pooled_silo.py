@@ -17,7 +17,6 @@ from fedsim.cli.main import app
 from fedsim.common.errors import InputError, Refused
 from fedsim.deployment.offers import offers_of
 from fedsim.protocol.batch import FULL
-from fedsim.protocol.clashes import Facts, check
 from fedsim.protocol.plan import Ask, Plan, QueryShape
 from fedsim.protocol.statistics import Extent
 from fedsim.scenario.resolve import Resolved, resolve
@@ -170,11 +169,6 @@ def test_where_aggregators_add_the_noise_nothing_is_left_if_they_collude(tmp_pat
         admission = caller.admitted(told(offers(made, resolve(scenario))[FIRST]))
     assert admission["epsilon_colluding"] is None
     assert admission["epsilon_guaranteed"] <= 2.0
-
-
-def test_memory_is_refused_before_anything_is_paid_for():
-    with pytest.raises(Refused, match="keeps memory"):
-        check(Facts(Plan(()), {"sums": "summed_gaussian", "memory": True}), "offer")
 
 
 def test_a_report_is_all_that_leaves_and_the_same_bytes_whenever_it_is_asked_for(made, callers):
