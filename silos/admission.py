@@ -160,9 +160,9 @@ def price(plan: Plan, admitted: Admitted, mechanism: Mechanism) -> Price:
 
     A plan whose batches are not drawn at random, with Gaussian noise, costs mu^2; any other costs what its
     accountant found, (epsilon_guaranteed, delta), and as a whole. Refused if the mechanism guarantees
-    nothing, or the plan has no finite price; a public silo pays nothing.
+    nothing, or the plan has no finite price; a public silo, or one of no rounds, pays nothing.
     """
-    if admitted.terms.public:
+    if admitted.terms.public or not admitted.terms.rounds:
         return Price(_stretches((r, (0.0, 0.0, 0.0, ())) for r in admitted.terms.rounds))
     if not mechanism.private or not admitted.noise_multiplier > 0:
         raise Refused("a run without noise has no price")

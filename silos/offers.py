@@ -344,6 +344,6 @@ def _check_noise(plan: Plan, admitted: Admitted, policy: Policy) -> None:
     asks = {ask for r in admitted.terms.rounds for ask in plan.rounds[r]}
     ratio = min((query.noise_ratio for ask in asks for query in ask.queries), default=1.0)
     least = ratio * admitted.noise_multiplier
-    if not least >= policy.min_noise_multiplier:
+    if asks and not least >= policy.min_noise_multiplier:
         asked = f"the silo's policy asks for {policy.min_noise_multiplier:g}"
         raise Refused(f"the plan has releases of noise multiplier {least:.6g}, {asked}")

@@ -65,6 +65,22 @@ def trained(resolved: Resolved, link: SilosLink, admitted: Sequence[Mapping[str,
     return last.answer
 
 
+@pytest.mark.parametrize("algorithm", ["noisy_minibatch_sgd", "preconditioned_sgd"])
+def test_a_silo_that_is_drawn_for_no_round_accepts_and_answers_nothing(federate, algorithm):
+    section = {"name": algorithm, "num_rounds": 1, "clip_norm": 1.0}
+    section |= {"step_size": 0.5} if algorithm == "noisy_minibatch_sgd" else {}
+    resolved, _, (silo, *_) = federate(algorithm=section, policy={"min_noise_multiplier": 0.1})
+    before = silo.silo.ledger.account.left
+    admission = silo.admitted(offer_of(resolved, resolved.names[0], rounds=()))
+    assert (admission["releases"], admission["epsilon_guaranteed"]) == (0, 0.0)
+    assert "round 0 is not in its plan" in silo.refused(
+        "ask", {"w": POINT}, run=admission["run"], round=0, mark=None
+    )
+    closed = silo.closed(admission["run"])
+    assert (closed["rounds"], closed["epsilon_spent"]) == ([], 0.0)
+    assert silo.silo.ledger.account.left == before
+
+
 def restarted(caller: Caller, config: Config, seeded: bool = False) -> None:
     """The silo's process ends, and another one takes its place."""
     caller.silo.close()
