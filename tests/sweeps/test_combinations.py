@@ -149,6 +149,17 @@ def test_a_twin_has_the_candidates_of_its_algorithm(base: dict[str, Any]) -> Non
         assert {c.scenario.privacy.mechanism for c in baseline.candidates} == {"none"}
 
 
+def test_a_twin_is_of_its_unit(base: dict[str, Any]) -> None:
+    base |= {"data": {"name": "visits"}, "partition": "natural_id"}
+    units = ["record", {"name": "person", "bound": "mean"}, {"name": "person", "bound": "limit", "h": 2}]
+    found = swept(base, grid={"privacy.unit": units, "privacy.epsilon": [1, 2]})
+    private, baselines = found[:6], found[6:]
+    assert [each.scenario.privacy.unit for each in baselines] == [
+        each.scenario.privacy.unit for each in private[::2]
+    ]
+    assert [set(each.varied) for each in baselines] == [{"privacy.unit"}] * 3
+
+
 def test_what_is_not_named_is_called_by_its_alternatives(base: dict[str, Any]) -> None:
     bare = {key: value for key, value in SPIDER.items() if key != "label"}
     (found, _) = swept(base, grid={"algorithm": [bare]})

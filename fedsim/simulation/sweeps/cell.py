@@ -27,6 +27,7 @@ from fedsim.scenario.resolve import Resolved, resolve
 from fedsim.simulation.failures import Failure
 from fedsim.simulation.selection import Grant, RunId
 from fedsim.simulation.side_by_side import fold_key
+from fedsim.simulation.sweeps.section import UNIT
 from fedsim.simulation.trial import read
 
 
@@ -80,7 +81,7 @@ def cell_of(scenario: Scenario, trial: int, train_loss: bool) -> Cell:
     threshold = scenario.report.threshold
     report = {"nonprivate_baseline": False} | ({"threshold": threshold} if threshold != 0.5 else {})
     privacy = tree["privacy"] if private else {"mechanism": NONE.name}
-    persons = {key: tree["privacy"][key] for key in ("unit", "expected_persons") if key in tree["privacy"]}
+    persons = {key: tree["privacy"][key] for key in UNIT if key in tree["privacy"]}
     # Not its defaults: a theorem chooses what is not given, in the cell as in the scenario.
     tree["algorithm"] = scenario.algorithm.model_dump(mode="json", exclude_none=True, exclude_unset=True)
     for key in ("description", "purpose", "trials", "sweep"):

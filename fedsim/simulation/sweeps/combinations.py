@@ -16,6 +16,7 @@ from fedsim.scenario.load import parse, parse_sweep, place
 from fedsim.scenario.model import Scenario, SweepSection, TuneSection, with_criterion
 from fedsim.simulation.sweeps.section import (
     SWEEP,
+    UNIT,
     check_distinct,
     check_section,
     has_candidates,
@@ -146,8 +147,8 @@ def _within(field: str, parent: str) -> bool:
 
 
 def _without_privacy(combination: Combination) -> Combination:
-    """The same with neither clipping nor noise; it depends on no field of the privacy section. InputError if
-    a theorem chooses numbers by epsilon.
+    """The same with neither clipping nor noise, of the same units; of the privacy section it depends on no
+    other field. InputError if a theorem chooses numbers by epsilon.
     """
     used = (candidate.scenario.algorithm for candidate in combination.candidates)
     if any("theorem" in (each.parameters, getattr(each, "clip_norm", None)) for each in used):
@@ -155,9 +156,16 @@ def _without_privacy(combination: Combination) -> Combination:
         raise InputError("scenario.report.nonprivate_baseline", True, hint)
     candidates = []
     for candidate in combination.candidates:
-        chosen = {field: value for field, value in candidate.chosen.items() if not _within(field, "privacy")}
-        scenario = parse(candidate.scenario.model_dump(mode="json") | {"privacy": {"mechanism": NONE.name}})
+        tree = candidate.scenario.model_dump(mode="json")
+        unit = {field: tree["privacy"][field] for field in UNIT if field in tree["privacy"]}
+        scenario = parse(tree | {"privacy": {"mechanism": NONE.name, **unit}})
+        chosen = {field: value for field, value in candidate.chosen.items() if not _is_noise(field)}
         candidates.append(Candidate(chosen, scenario))
-    varied = {field: v for field, v in combination.varied.items() if not _within(field, "privacy")}
+    varied = {field: v for field, v in combination.varied.items() if not _is_noise(field)}
     unique = {canonical([c.chosen, c.scenario.model_dump(mode="json")]): c for c in candidates}
     return Combination(varied, False, tuple(unique.values()))
+
+
+def _is_noise(field: str) -> bool:
+    """Whether a run without privacy does without it: all of its section but the units."""
+    return _within(field, "privacy") and not any(_within(field, f"privacy.{own}") for own in UNIT)

@@ -28,6 +28,8 @@ _WORDS = ("name", "description", "purpose")
 _NEVER_VARIED = (*_WORDS, "variant", "variants", "trials", "report", "runtime", "sweep")
 _NEVER_TUNED = ("data", "partition", "privacy", "seed")
 """Sections that say which records there are and what they may cost: the same for all private candidates."""
+UNIT = ("unit", "expected_persons")
+"""Of the privacy section, what says whose records count as one: a run without noise has it too."""
 
 
 def check_section(section: SweepSection, trials: object) -> None:
