@@ -198,15 +198,15 @@ def _choice(options: Options, problem: Problem, block: Block, points: Points, cl
 def _label_projection(options: Options, problem: Problem, block: Block, points: Points, clip: Clip) -> Tensor:
     """Sum of n c_j y_j, c_j the columns of (X^T X)^-1 X^T shortened to clip / n: (silos, d).
 
-    Where none is too long, the mean is the least-squares solution (Epasto et al. 2020, Algorithm 3). n is the
-    number of units; what a record of a person weighs is made up for, but for those that do not count.
+    X has the rows that count: which ones no label decides. Where no column is too long, the mean is their
+    least-squares solution (Epasto et al. 2020, Algorithm 3). n is the number of units; what a record of a
+    person weighs is made up for.
     """
     found, n = [], _units(block)
     for i, x, y, _ in _by_silo(block):
-        columns, share = n[i] * torch.linalg.pinv(x.double()).nan_to_num(0.0), torch.ones(len(x))
-        if block.share is not None:
-            share = block.share[i][block.records[i] > 0].double()
-            columns = (columns / share).nan_to_num(0.0, 0.0, 0.0)
+        share = torch.ones(len(x)) if block.share is None else block.share[i][block.records[i] > 0].double()
+        x, y, share = x[share > 0], y[share > 0], share[share > 0]
+        columns = n[i] * torch.linalg.pinv(x.double()).nan_to_num(0.0) / share
         if clip is not None:
             most = clip[i] if isinstance(clip, Tensor) and clip.dim() == 2 else clip
             columns = columns * (most / columns.norm(dim=0)).nan_to_num(1.0, 1.0).clamp_max(1.0)

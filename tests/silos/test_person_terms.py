@@ -264,6 +264,37 @@ def test_limit_is_smooth_on_average():
     assert found.std(0).max() > 0.01
 
 
+@pytest.mark.parametrize("unit", [Person("limit", 1), Person("limit", 3), Person("smooth", 1)])
+def test_labels_of_persons_are_projected_by_the_rows_that_count(unit):
+    """Labels that are linear in the features give the coefficients at any h; a person moves them
+    by 2 C / n at most.
+    """
+    rng, true, clip = np.random.default_rng(1), np.array([0.3, -0.2, 0.1]), 8.0
+    codes = np.repeat(np.arange(40), rng.integers(1, 9, 40))
+    x = rng.uniform(-1, 1, (len(codes), 3))
+
+    def mean(y, clip):
+        records = Records(
+            [(x, y)], LinearRegression(3), torch.float64, Persons(unit, [codes], [np.random.default_rng(5)])
+        )
+        (block,) = records.full([0])
+        shape = QueryShape("label_projection", 0, 1.0)
+        found = summed(records.clipped_sum, shape, LinearRegression(3), block, (), clip)
+        return found[0].numpy() / 40
+
+    assert mean(x @ true, None) == pytest.approx(true, abs=1e-12)
+    assert mean(x @ true, clip) == pytest.approx(true, abs=0.1)
+    signs = np.sign(rng.normal(size=len(codes)))
+    moved = [
+        np.linalg.norm(
+            mean(np.where(codes == own, 1.0, signs), clip) - mean(np.where(codes == own, -1.0, signs), clip)
+        )
+        for own in range(40)
+    ]
+    assert max(moved) <= 2 * clip / 40 * (1 + 1e-9)
+    assert max(moved) >= 0.6 * clip / 40
+
+
 def test_limit_takes_h_records_of_each_and_no_more():
     codes = np.array([5, 5, 5, 5, 9, 5, 2, 2])
     order, data = Order.of(codes), [(np.ones((8, FEATURES)), np.ones(8))]
