@@ -16,6 +16,7 @@ from typing import Any, cast
 
 import torch
 
+from fedsim.algorithms.preconditioned_sgd import PreconditionedSGD
 from fedsim.algorithms.prepared import Contributions, Prepared, StageKind
 from fedsim.algorithms.quantile_clip import QuantileClip
 from fedsim.algorithms.registry import shipped, shipped_names
@@ -301,6 +302,10 @@ def resolve(scenario: Scenario, known: Outline | None = None) -> Resolved:
     if fairness and COSTED_GRADIENT.name not in {query.statistic for query in resolved.trace.plan.queries}:
         hint = "asks for no costs of groups: use fair_minibatch_sgd, or leave it out"
         raise InputError("scenario.problem.fairness", fairness.notion, f"{scenario.algorithm.name} {hint}")
+    preconditioned = mechanism.private and isinstance(resolved.algorithm, PreconditionedSGD)
+    if preconditioned and getattr(privacy.unit, "bound", "") == "clip":
+        hint = "mean, limit or smooth: by clip a person's records weigh less in preconditioned_sgd's moment "
+        raise InputError("scenario.privacy.unit.bound", "clip", hint + "than in the gradients it divides")
     _check_public(resolved)
     _check_sums(resolved)
     _check_evaluation(resolved)

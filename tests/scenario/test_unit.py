@@ -113,6 +113,22 @@ def test_a_plan_without_a_price_for_persons_is_refused_in_the_scenario(
     assert "'name': 'person'" in str(error.value)
 
 
+def test_a_moment_and_the_gradients_that_it_divides_weigh_a_persons_records_alike() -> None:
+    algorithm = {"algorithm": {"name": "preconditioned_sgd"}}
+    for unit in ("person", person(bound="clip", relation="replace_values")):
+        with refused(
+            "scenario.privacy.unit.bound", "clip", "mean, limit or smooth: by clip a person's records"
+        ):
+            resolved(unit, algorithm)
+    units = "record", person(bound="mean"), person(bound="limit", h=2), person(bound="smooth", h=2)
+    for unit in units:
+        assert (
+            resolved(unit, algorithm).trace.plan.unit
+            == parse(changed(BASE, {"privacy.unit": unit})).privacy.unit
+        )
+    resolved("person", algorithm, mechanism="none", epsilon=None)
+
+
 def test_an_expected_number_stands_for_the_private_one_everywhere() -> None:
     """The outline's 40 and 60 are private: neither size, weight nor delta may follow them."""
     sized = {"problem": {"name": "logistic_regression", "silo_weights": "size"}}
