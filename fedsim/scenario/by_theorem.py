@@ -13,7 +13,7 @@ from fedsim.privacy.calibrate import Budget
 from fedsim.privacy.registry import MECHANISMS
 from fedsim.problems.composite import L2Ball
 from fedsim.protocol.batch import Fresh
-from fedsim.protocol.statistics import Extent
+from fedsim.protocol.statistics import GRADIENT, Extent, spread_of
 from fedsim.scenario.model import PrivacySection, Scenario
 from fedsim.scenario.participation import per_silo
 from fedsim.theory import convex_choice, proximal_choice
@@ -66,13 +66,18 @@ def constants(scenario: Scenario) -> Constants:
 
 def need_privacy(privacy: PrivacySection) -> None:
     """Refuse a scenario without noise, or of units that are added or removed: no theorem covers it."""
+    if privacy.unit.one_sided:
+        hint = "one that replaces: theorems and bounds take a sum to move by 2 clip; give numbers, or auto"
+        raise InputError("scenario.privacy.unit.relation", privacy.unit.relation, hint)
+    _need_noise(privacy)
+
+
+def _need_noise(privacy: PrivacySection) -> None:
+    """Refuse a scenario of which some silo adds no noise."""
     name = privacy.mechanism
     if privacy.some_public:
         hint = "numbers: theorems, bounds and auto take every silo to add noise; or give the algorithm's"
         raise InputError("scenario.privacy.epsilon", privacy.epsilon, hint)
-    if privacy.unit.one_sided:
-        hint = "one that replaces: theorems, bounds and auto take a sum to move by 2 clip; give numbers"
-        raise InputError("scenario.privacy.unit.relation", privacy.unit.relation, hint)
     if not MECHANISMS[name].private:
         private = ", ".join(other for other, mechanism in MECHANISMS.items() if mechanism.private)
         raise InputError("scenario.privacy.mechanism", name, f"theorems and bounds need noise: {private}")
@@ -162,12 +167,13 @@ def with_clip(scenario: Scenario, premises: Premises) -> tuple[Scenario, Derived
 
 def noise_of(privacy: PrivacySection, premises: Premises) -> Noise:
     """The noise of a round's mean: each silo's own, or the common noise of secure aggregation."""
-    need_privacy(privacy)
+    _need_noise(privacy)
     own = averaged_noise(premises)
     if not MECHANISMS[privacy.mechanism].sums_only:
         return own
     sizes, d = [claim.n for claim in premises.claims], premises.dimension
-    sums = privacy.sums(Extent(d, d), sizes, premises.weights, premises.participants)
+    extent = Extent(d, d, spread_of(GRADIENT.name, (), premises.one_sided))
+    sums = privacy.sums(extent, sizes, premises.weights, premises.participants)
     share = 0.0 if privacy.noise_by == "aggregators" else sums.mechanism.colluding(1.0) ** 2
     turnout = law(premises.participants, len(sizes))
     return SummedNoise(own, sums.mechanism, sums.pool, turnout, share, 0.0 if share else 2.0)

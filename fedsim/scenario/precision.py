@@ -65,7 +65,8 @@ def _multipliers(premises: Premises, plan: Plan, public: Sequence[bool]) -> list
     kinds = [Kind(release.batch, count, 1 / release.weight) for release, count in plan.census()]
     planned, claims = planned_share(premises.participants, len(premises.names)), premises.claims
     private = [i for i, each in enumerate(public) if not each]
-    own = AveragedNoise(tuple(claims[i] for i in private), (), tuple(planned[i] for i in private))
+    budgets, parts = tuple(claims[i] for i in private), tuple(planned[i] for i in private)
+    own = AveragedNoise(budgets, (), parts, premises.one_sided)
     found = dict(zip(private, own.multipliers(kinds), strict=True))
     return [found.get(i, 0.0) for i in range(len(claims))]
 

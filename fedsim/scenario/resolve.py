@@ -259,7 +259,8 @@ def resolve(scenario: Scenario, known: Outline | None = None) -> Resolved:
     active = participants(scenario.participation, names)
     claimed = claims(privacy, names, sizes, epsilons, deltas)
     scenario, stages = with_h(scenario, stages, problem.dimension, claimed)
-    premises = Premises(names, claimed, weights, active, problem.dimension, constants(scenario))
+    sides = privacy.unit.one_sided
+    premises = Premises(names, claimed, weights, active, problem.dimension, constants(scenario), sides)
     scenario, automatic = with_automatic(scenario, premises, problem, norms)
     premises = replace(premises, constants=constants(scenario))
     scenario, derived = with_numbers(scenario, premises)

@@ -18,9 +18,9 @@ from fedsim.privacy.calibrate import Budget, noise_multipliers
 from fedsim.privacy.cost import compose
 from fedsim.privacy.sum_mechanism import SumMechanism
 from fedsim.protocol.batch import FULL, Batch
-from fedsim.protocol.plan import Census, Release
+from fedsim.protocol.plan import Census, Release, release_of
 from fedsim.protocol.pool import Pool
-from fedsim.protocol.statistics import GRADIENT
+from fedsim.protocol.statistics import GRADIENT, spread_of
 from fedsim.theory.participants import Law, mean_shares, planned_share
 from fedsim.theory.symbols import Premises
 
@@ -49,20 +49,23 @@ class AveragedNoise:
     budgets: tuple[Budget, ...]  # (n_i, eps_i, delta_i)
     factors: tuple[float, ...]  # E[1{i in S_r} / M_r^2] (N p_i)^2, by which a silo's variance is multiplied
     shares: tuple[float, ...]  # parts of all rounds that silos plan for; a silo's first is one of them
+    one_sided: bool = False  # see `Premises`
 
     def variance(self, clip: float, kind: Kind, plan: Sequence[Kind]) -> float:
-        """Per coordinate of the mean: sum_i factor_i (z_i ratio 2 clip / K_i)^2, z_i calibrated to `plan`.
+        """Per coordinate of the mean: sum_i factor_i (z_i ratio 2 clip / K_i)^2, z_i calibrated to `plan`;
+        with one clip in the place of two where units are added or removed.
 
         `kind` is the release in question, one of `plan`; `clip` bounds a record's term of it.
         """
+        moved = spread_of(GRADIENT.name, (), self.one_sided) * clip
         return sum(
-            factor * (z * kind.ratio * GRADIENT.sensitivity(clip) / kind.batch.size(budget.n)) ** 2
+            factor * (z * kind.ratio * moved / kind.batch.size(budget.n)) ** 2
             for factor, z, budget in zip(self.factors, self.multipliers(plan), self.budgets, strict=True)
         )
 
     def multipliers(self, plan: Sequence[Kind]) -> list[float]:
         """z_i of each silo; one that is in a round is in 1 + (R - 1) share_i of the R rounds on average."""
-        plans = {share: _census(plan, share) for share in set(self.shares)}
+        plans = {share: _census(plan, share, self.one_sided) for share in set(self.shares)}
         silos = list(zip(self.budgets, self.shares, strict=True))
         if any(kind.batch.random for kind in plan):
             return [_calibrated(budget, plans[share]) for budget, share in silos]
@@ -72,9 +75,9 @@ class AveragedNoise:
         return [weights[share] * _calibrated(budget, _ONE) for budget, share in silos]
 
 
-def _census(plan: Sequence[Kind], share: float) -> Census:
+def _census(plan: Sequence[Kind], share: float, one_sided: bool) -> Census:
     return tuple(
-        (Release(kind.batch, 1 / kind.ratio), ceil(1 + (kind.count - 1) * share - 1e-9))
+        (release_of(kind.batch, 1 / kind.ratio, one_sided), ceil(1 + (kind.count - 1) * share - 1e-9))
         for kind in plan
         if kind.count > 0
     )
@@ -93,7 +96,8 @@ def averaged_noise(premises: Premises) -> AveragedNoise:
     participants, num_silos = premises.participants, len(premises.claims)
     weights, seen = premises.relative_weights, mean_shares(participants, num_silos)
     factors = tuple(share * weight**2 for share, weight in zip(seen, weights, strict=True))
-    return AveragedNoise(premises.claims, factors, tuple(planned_share(participants, num_silos)))
+    shares = tuple(planned_share(participants, num_silos))
+    return AveragedNoise(premises.claims, factors, shares, premises.one_sided)
 
 
 @dataclass(frozen=True)

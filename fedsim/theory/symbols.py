@@ -73,6 +73,7 @@ class Premises:
     participants: Participants  # who takes part in a round
     dimension: int  # d, parameters
     constants: Constants  # of f
+    one_sided: bool = False  # whether a unit is added or removed: a sum moves by one clip, not two
 
     @property
     def relative_weights(self) -> tuple[float, ...]:

@@ -26,6 +26,7 @@ from fedsim.scenario.contributions import sweet_spot
 from fedsim.scenario.load import parse
 from fedsim.scenario.resolve import Resolved, resolve
 from fedsim.simulation.host import preview
+from fedsim.theory.averaged_noise import Kind
 
 SHAPE = Outline(
     sizes={"a": 40, "b": 60}, num_features=4, num_classes=2, num_records=150, held_out={"a": 20, "b": 30}
@@ -322,8 +323,32 @@ def test_what_takes_sums_to_move_by_two_clips_is_refused_for_persons_more_or_few
         resolved(ADDED, {"algorithm.parameters": "theorem"}, expected_persons=50)
     with refusal():
         resolved(ADDED, calibration="theorem", claimed_epsilon=1.0, expected_persons=50)
-    run = resolved(ADDED, expected_persons=50)
     with refusal():
-        _ = run.symbols
-    with refusal():  # of `auto`
-        noise_of(run.scenario.privacy, run.premises)
+        _ = resolved(ADDED, expected_persons=50).symbols
+
+
+FULL, POISSON = {"sampler": "full"}, {"sampler": "poisson", "fraction": 0.25}
+
+
+@pytest.mark.parametrize(("batch", "sums"), [(FULL, {}), (POISSON, {}), (FULL, SUMS)])
+def test_auto_takes_the_noise_of_persons_more_or_fewer(batch: Any, sums: Any) -> None:
+    algorithm = {"algorithm.batch": batch, "algorithm.step_size": "auto", "algorithm.clip_norm": 0.5}
+    known = replace(SHAPE, squared_norms=(4.0, 2.0))
+    tree = {
+        "privacy": {"epsilon": [1.0, 2.0], "unit": ADDED, "expected_persons": [80, 50], "delta": 1e-5} | sums
+    }
+    run = resolve(parse(changed(BASE, tree | algorithm)), known)
+    admitted = preview(run)
+    kind = Kind(run.algorithm.batch, len(run.trace.plan.rounds))
+    found = noise_of(run.scenario.privacy, run.premises).variance(0.5, kind, [kind])
+    if sums:
+        assert run.sums is not None
+        multiplier = admitted[0].terms.noise_multiplier
+        assert multiplier is not None
+        expected = (run.sums.mechanism.reach(1.0) * 0.5 * multiplier * run.sums.pool.unit(kind.batch)) ** 2
+    else:
+        sizes = [kind.batch.size(n) for n in (80, 50)]
+        deviations = [each.noise_multiplier * 0.5 / K / 2 for each, K in zip(admitted, sizes, strict=True)]
+        expected = sum(own**2 for own in deviations)
+    assert found == pytest.approx(expected, rel=1e-3)
+    assert run.algorithm.step_size < 1.9
