@@ -22,7 +22,7 @@ from fedsim.common.errors import InputError
 from fedsim.common.files import atomic_file, remove_drafts
 from fedsim.common.identity import Identity
 from fedsim.data.prepare import prepare
-from fedsim.data.source import Floats, Ints, Labels, Source, Target, alike, numbered, require_labels
+from fedsim.data.source import ALIKE, Floats, Ints, Labels, Source, Target, alike, numbered, require_labels
 from fedsim.protocol.unit import RECORD, Person, PersonAccount, Record
 from silos.config import ROOT, Config
 
@@ -64,10 +64,7 @@ class OwnRecords:
     @property
     def warnings(self) -> list[str]:
         """What the owner should mend in the ids; for the owner alone, and without an id."""
-        if not self.alike:
-            return []
-        differ = "some ids differ from others in spaces, case or leading zeros only"
-        return [f"{differ}: each counts as a person of its own, so write a person's id in one way"]
+        return [f"some {ALIKE}"] if self.alike else []
 
     @property
     def _whose(self) -> Ints:

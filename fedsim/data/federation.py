@@ -42,7 +42,8 @@ def outline(data: Dataset, partition: Partition, seed: int, unit: Unit = RECORD)
     norms = squared_norms(data, source)
     sizes, held_out = (dict(zip(names, own.tolist(), strict=True)) for own in (train, counts - train))
     classes = source.num_classes
-    return Outline(sizes, features, classes, units.num_rows, unused, norms, held_out, source.groups)
+    odd = units.odd_ids if isinstance(units, People) else ""
+    return Outline(sizes, features, classes, units.num_rows, unused, norms, held_out, source.groups, odd)
 
 
 @dataclass(frozen=True, eq=False)

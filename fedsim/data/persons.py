@@ -20,7 +20,7 @@ from fedsim.common.errors import InputError
 from fedsim.data.by_label import BY, NaturalIdPartition
 from fedsim.data.division import Rows
 from fedsim.data.partition import UNUSED, Partition
-from fedsim.data.source import Design, Floats, Ints, Labels, Source, numbered, require_labels
+from fedsim.data.source import ALIKE, Design, Floats, Ints, Labels, Source, alike, numbered, require_labels
 from fedsim.protocol.unit import Record, Unit
 
 FIELD = "scenario.data.person_column"
@@ -61,6 +61,12 @@ class People(Source):
     def persons(self) -> Ints:
         """Of the source's records; one id is one number, whatever silos have it."""
         return self._ids
+
+    @property
+    def odd_ids(self) -> str:
+        """A line on ids that hardly differ, without one of them; or nothing."""
+        count = alike(self._source.ids() or ())
+        return f"not private: in column {self._source.person_column} {count:,} {ALIKE}" if count else ""
 
     def keys(self, column: str, field: str) -> Floats:
         """The mean over a person's records."""

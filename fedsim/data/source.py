@@ -74,7 +74,7 @@ class Outline:
     a bound on the squared L2 norm of a prepared record, and what it is for values spread evenly over their
     ranges; None where nothing public bounds it, or the numbers to predict.
     `held_out` maps silo names to numbers of the other records. `groups` are the declared values of the
-    attribute, () without one.
+    attribute, () without one. `alike` says, of a simulation's records, which ids hardly differ; or nothing.
     """
 
     sizes: dict[str, int]
@@ -85,6 +85,7 @@ class Outline:
     squared_norms: tuple[float, float] | None = None
     held_out: dict[str, int] = field(default_factory=dict)
     groups: tuple[str, ...] = ()
+    alike: str = ""
 
 
 class Source(ABC):
@@ -234,6 +235,10 @@ def alike(ids: Iterable[str]) -> int:
     return len(exact) - len({_ZEROS.sub("", "".join(each.split()).casefold()) for each in exact})
 
 
+ALIKE = (
+    "ids differ from others in spaces, case or leading zeros only: each counts as a person of its own, so "
+    "write a person's id in one way"
+)
 _ZEROS = re.compile(r"(?<!\d)0+(?=\d)")
 
 

@@ -78,7 +78,7 @@ def gaps(counts: ArrayLike, noise: float, names: Sequence[str]) -> dict[str, Est
     for name, kinds in _KINDS.items():
         few, values, errors = zip(*(largest[kind] for kind in kinds), strict=True)
         unknown = ", ".join(np.array(names)[np.any(few, axis=0)])
-        reason = f"too few records of {unknown} for the noise" if unknown else None
+        reason = f"too few of {unknown} for the noise" if unknown else None
         m = math.comb(len(names), 2) * (1 if classes == 2 else classes) * len(kinds)
         error = max(errors) * float(special.ndtri(0.025 / m) / special.ndtri(0.025))
         found[name] = Estimate(math.nan if unknown else max(values), error, reason)

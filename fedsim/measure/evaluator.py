@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedsim.data.federation import Federation, SiloSplit
 from fedsim.data.source import Ints, Labels
-from fedsim.measure.metrics import Asked, Bin, Values, calibration, classified, values_of
+from fedsim.measure.metrics import Asked, Bin, Values, calibration, classified, exact, values_of
 from fedsim.measure.objective import Risk, TrainingObjective
 from fedsim.problems.kinds import Problem
 from fedsim.scenario.metric import BY_GROUP, BY_SKLEARN, BaselineName
@@ -128,6 +128,13 @@ class Evaluator:
         if self._asked is None:
             return []
         return calibration(self._problem, self._problem.scores(self.features, w), self.target, self._asked)
+
+    def exact(self, w: Tensor, by_person: bool) -> Values:
+        """What an evaluation of w, (d,), estimates; persons weigh the same, or records."""
+        assert self._asked is not None
+        weight = None if self._weights is None or not by_person else self._weights.numpy()
+        scores = self._problem.scores(self.features, w)
+        return exact(self._problem, scores, self.target, self._asked, self._every_group, weight)
 
     def baselines(self) -> list[Alternative]:
         """Baselines without the federation; none where the scenario does not ask for them."""

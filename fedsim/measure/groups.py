@@ -21,24 +21,31 @@ from fedsim.data.source import Floats, Ints
 
 @dataclass(frozen=True, eq=False)
 class ByGroup:
-    """Sums over the records of R groups, of C classes."""
+    """Sums over the records of R groups, of C classes, each with its weight."""
 
-    counts: Floats  # records by [group, label, predicted class], (R, C, C)
+    counts: Floats  # weights of records by [group, label, predicted class], (R, C, C)
     probabilities: Floats | None  # predicted, by [group, class], (R, C); None where the problem gives none
 
     @classmethod
     def of(
-        cls, groups: Ints, target: Ints, predicted: Ints, probability: Floats | None, shape: tuple[int, int]
+        cls,
+        groups: Ints,
+        target: Ints,
+        predicted: Ints,
+        probability: Floats | None,
+        shape: tuple[int, int],
+        weight: Floats | None = None,
     ) -> ByGroup:
-        """From codes (n,), -1 for no group, and probabilities (n, C); `shape` is (R, C)."""
+        """From codes (n,), -1 for no group, probabilities (n, C) and weights (n,); `shape` is (R, C)."""
         known, (count, classes) = groups >= 0, shape
         cell = ((groups * classes + target) * classes + predicted)[known]
-        counts = np.bincount(cell, None, count * classes**2).reshape(count, classes, classes)
+        own = np.ones(len(cell)) if weight is None else weight[known]
+        counts = np.bincount(cell, own, count * classes**2).reshape(count, classes, classes)
         sums = None
         if probability is not None:
             sums = np.zeros((count, classes))
             for k in range(classes):
-                sums[:, k] = np.bincount(groups[known], probability[known, k], count)
+                sums[:, k] = np.bincount(groups[known], probability[known, k] * own, count)
         return cls(counts.astype(np.float64), sums)
 
     @property

@@ -57,6 +57,7 @@ class Classified:
     probability: Floats | None  # (n, classes); None where the problem gives none
     threshold: float  # of class 1's probability
     groups: Labels | None = None  # codes (n,)
+    weight: Floats | None = None  # of each record, (n,); None: the same
 
     @property
     def classes(self) -> int:
@@ -83,15 +84,18 @@ class Classified:
         """What the records say of their groups, which are known."""
         assert self.groups is not None
         shape = len(self.groups.names), self.classes
-        return ByGroup.of(self.groups.codes, self.target, self.predicted, self.probability, shape)
+        return ByGroup.of(
+            self.groups.codes, self.target, self.predicted, self.probability, shape, self.weight
+        )
 
     def recalls(self, of_class: int) -> Floats:
         """Recall of each class (1), or of the rest against it (0), (classes,); NaN where there are none."""
         one = np.zeros_like(self.target)
-        counts = ByGroup.of(one, self.target, self.predicted, None, (1, self.classes)).counts[0]
+        counts = ByGroup.of(one, self.target, self.predicted, None, (1, self.classes), self.weight).counts[0]
         hits, label = counts.diagonal(), counts.sum(axis=1)
         if not of_class:
-            hits, label = len(self.target) - label - counts.sum(axis=0) + hits, len(self.target) - label
+            total = counts.sum()
+            hits, label = total - label - counts.sum(axis=0) + hits, total - label
         shares: Floats = hits / label
         return shares
 
@@ -103,6 +107,7 @@ def values_of(
     target: Tensor,
     asked: Asked,
     groups: Labels | None = None,
+    weight: Floats | None = None,
 ) -> Values:
     """Metrics beside error and loss; None where one is not defined, NaN where scores are not finite.
 
@@ -113,6 +118,7 @@ def values_of(
         target: (n,).
         asked: says how.
         groups: of the records, codes (n,), where they are known.
+        weight: of each record, (n,), where the target has classes; None: the same.
     """
     kinds = ["classes", *["groups"] * (groups is not None)] if asked.classes else ["numbers"]
     result: Values = dict.fromkeys(name for name in names if METRICS[name].of in kinds)
@@ -121,8 +127,25 @@ def values_of(
     if not bool(scores.isfinite().all()):
         return dict.fromkeys(result, nan)
     given = scores, target, asked
-    records = classified(problem, *given, groups) if asked.classes else _numbers(*given)
+    records = classified(problem, *given, groups, weight) if asked.classes else _numbers(*given)
     return result if records is None else {name: _value(name, records) for name in result}
+
+
+def exact(
+    problem: Problem,
+    scores: Tensor,
+    target: Tensor,
+    asked: Asked,
+    groups: Labels | None,
+    weight: Floats | None,
+) -> Values:
+    """What an evaluation estimates, without its noise and bins; arguments as of `values_of`."""
+    given = problem, scores, target, asked, groups, weight
+    c, names = classified(*given), ("auc", "brier", *BY_GROUP)
+    if c is None:
+        return {}
+    right = np.average(c.rank.argmax(axis=1) == c.target, weights=weight)
+    return {"accuracy": float(right)} | values_of(names, *given)
 
 
 def _value(name: str, records: Any) -> float | None:
@@ -135,7 +158,12 @@ def _value(name: str, records: Any) -> float | None:
 
 
 def classified(
-    problem: Problem, scores: Tensor, target: Tensor, asked: Asked, groups: Labels | None = None
+    problem: Problem,
+    scores: Tensor,
+    target: Tensor,
+    asked: Asked,
+    groups: Labels | None = None,
+    weight: Floats | None = None,
 ) -> Classified | None:
     """None for scores that belong to no class."""
     scores = scores.double()
@@ -151,7 +179,7 @@ def classified(
         elif asked.classes == 2:
             rank = rank - rank[:, ::-1]
     known = None if probability is None else probability.numpy()
-    return Classified(target.numpy().astype(np.int64), rank, known, asked.threshold, groups)
+    return Classified(target.numpy().astype(np.int64), rank, known, asked.threshold, groups, weight)
 
 
 class _Pairs(NamedTuple):
@@ -170,25 +198,30 @@ def _numbers(scores: Tensor, target: Tensor, asked: Asked) -> _Pairs | None:
 
 def _log_loss(c: Any) -> Any:
     least = np.finfo(np.float64).eps
-    return -np.log(c.probability[np.arange(len(c.target)), c.target].clip(least, 1 - least)).mean()
+    own = c.probability[np.arange(len(c.target)), c.target].clip(least, 1 - least)
+    return -np.average(np.log(own), weights=c.weight)
 
 
 def _brier(c: Any) -> Any:
-    return ((c.probability - np.eye(c.classes)[c.target]) ** 2).sum(axis=1).mean() / (1 + (c.classes == 2))
+    squares = ((c.probability - np.eye(c.classes)[c.target]) ** 2).sum(axis=1)
+    return np.average(squares, weights=c.weight) / (1 + (c.classes == 2))
 
 
 def _of_ranks(score: Callable[[Floats, Floats], Any]) -> Callable[[Classified], Any]:
-    """The mean over the decided classes, each against the rest, of a `score` of (k,) counts: of the records
+    """The mean over the decided classes, each against the rest, of a `score` of (k,) weights: of the records
     with the k highest ranks that are of the class, and that are not; equal ranks are taken together.
     """
 
-    def one(so: Any, rank: Floats) -> Any:
+    def one(so: Any, rank: Floats, weight: Any) -> Any:
         order = np.argsort(-rank)
         ends = np.flatnonzero(np.append(np.diff(rank[order]), 1))
-        hits = np.cumsum(so[order])[ends]
-        return score(hits, ends + 1 - hits)
+        return score(*(np.cumsum((each * weight)[order])[ends] for each in (so, ~so)))
 
-    return lambda c: np.mean([one(c.target == k, c.rank[:, k]) for k in c.decided]) if c.decided else None
+    def value(c: Classified) -> Any:
+        weight = 1 if c.weight is None else c.weight
+        return np.mean([one(c.target == k, c.rank[:, k], weight) for k in c.decided]) if c.decided else None
+
+    return value
 
 
 def _auc(hits: Floats, alarms: Floats) -> Any:

@@ -112,7 +112,7 @@ def how(resolved: Resolved, admitted: Sequence[Admitted] = ()) -> dict[str, Any]
 def _notices(resolved: Resolved, admitted: Sequence[Admitted]) -> list[str]:
     """Notices that stand before any number; empty for a run within a budget."""
     privacy, prescribed = resolved.scenario.privacy, resolved.prescribed
-    lines = [*resolved.mechanism.notices, *resolved.scenario.data.notices]
+    lines = [*resolved.mechanism.notices, *resolved.scenario.data.notices, *resolved.of_unit]
     public, records = resolved.scenario.public, resolved.weighed(admitted).composite.records
     if public is not None and records is not None:
         source = f"{public.name}, SHA-256 {records.digest}"

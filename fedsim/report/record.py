@@ -104,7 +104,9 @@ class CalibrationBin(NamedTuple):
 
 
 class Evaluated(NamedTuple):
-    """A metric of a trial's final model by `evaluate`, and the standard error that the noise gives it."""
+    """A metric of a trial's final model by `evaluate`, and the standard error that the noise gives it; in a
+    simulation what it estimates, with the same weighing.
+    """
 
     trial: int
     metric: str
@@ -112,6 +114,7 @@ class Evaluated(NamedTuple):
     standard_error: float
     reason: str | None
     too_few: bool
+    exact: float | None = None
 
 
 class ClippedRound(NamedTuple):
@@ -130,6 +133,13 @@ class ChosenClip(NamedTuple):
     trial: int
     round: int
     clip: float
+
+
+class ChosenH(NamedTuple):
+    """h, made of a noisy histogram of records per person: public."""
+
+    trial: int
+    h: int
 
 
 class SiloSpend(NamedTuple):
@@ -243,6 +253,7 @@ TABLES: dict[str, type[Any]] = {
     "ledger": LedgerRow,
     "clipping": ClippedRound,
     "clips": ChosenClip,
+    "h": ChosenH,
     "spend": SiloSpend,
     "statements": SiloStatement,
     "asked": AskedSilo,

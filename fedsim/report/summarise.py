@@ -23,7 +23,7 @@ from fedsim.report.privacy_statement import parameters, statement
 from fedsim.report.silo_rows import admitted_of
 from fedsim.report.texts import no_better
 from fedsim.report.worth import costs, joining, own_models
-from fedsim.scenario.metric import BaselineName
+from fedsim.scenario.metric import BaselineName, weighing
 from fedsim.scenario.resolve import Resolved
 from fedsim.theory.participants import Available, announced, attendance_law, pull
 
@@ -38,12 +38,13 @@ def summarise(outcome: Outcome) -> summary.Summary:
         "joining": joining(outcome),
         "own_models": own_models(outcome),
         "costs": costs(outcome),
-        "evaluation": _evaluation(outcome, metrics),
+        "evaluation": _evaluation(outcome),
         "deployment": outcome.deployed and _deployment(outcome, outcome.deployed),
         "heterogeneity": outcome.heterogeneity and summary.Heterogeneity(**outcome.heterogeneity),
         "objective": _objective(outcome),
         "clipping": _clipping(outcome),
         "chosen_clips": _chosen_clips(outcome),
+        "chosen_h": [row.h for row in outcome.results.rows(record.ChosenH)],
     }
     return summary.Summary(
         format=summary.FORMAT,
@@ -67,18 +68,17 @@ def summarise(outcome: Outcome) -> summary.Summary:
     )
 
 
-def _evaluation(outcome: Outcome, metrics: summary.Metrics) -> list[summary.Estimated]:
-    exact = dict(metrics) | {"accuracy": None if metrics.error is None else 1 - metrics.error}
-    if outcome.deployed is not None:  # public records are others
-        exact = {}
+def _evaluation(outcome: Outcome) -> list[summary.Estimated]:
+    weighs = weighing(outcome.resolved.scenario.privacy.unit)
     by_metric = record.grouped(outcome.results.rows(record.Evaluated), lambda row: row.metric)
     return [
         summary.Estimated(
             metric=name,
+            weighing=weighs,
             value=finite(fmean(row.value for row in rows)),
             standard_error=finite(fmean(row.standard_error for row in rows)),
             too_few=any(row.too_few for row in rows),
-            exact=exact.get(name),
+            exact=None if any(row.exact is None for row in rows) else fmean(row.exact or 0 for row in rows),
             **next(({"reason": row.reason} for row in rows if row.reason), {}),
         )
         for name, rows in by_metric.items()

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
 from fedsim.common.errors import InputError
 from fedsim.privacy.registry import NONE
-from fedsim.scenario.metric import METRICS, BaselineName
+from fedsim.scenario.metric import METRICS, RECORDS, BaselineName
 
 FORMAT = 3  # of the run directory; a reader refuses any other
 FILE = "summary.json"
@@ -179,6 +179,7 @@ class Metrics(Values):
 
     error_name: str
     metric: str = "error"
+    weighing: str = RECORDS  # of all but person_loss
     threshold: float | None = None
     nonprivate: Values = Values()
 
@@ -335,10 +336,11 @@ class Objective(Part):
 
 class Estimated(Part):
     """A metric of private counts of held-out records: means over trials; `reason`: why it is unknown.
-    `exact` is known in simulation only.
+    `exact`, of the same weighing, is known in simulation only.
     """
 
     metric: str
+    weighing: str
     value: float | None
     standard_error: float | None
     too_few: bool
@@ -422,6 +424,7 @@ class Summary(Part):
     objective: Objective | None = None
     clipping: Clipping | None = None
     chosen_clips: list[float] = []  # by round, means of trials, until they stay as they are
+    chosen_h: list[int] = []  # by trial, where a noisy histogram of records per person decides
     deployment: Deployment | None = None
     parameters: Parameters | None = None
     privacy: Privacy

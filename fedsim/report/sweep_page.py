@@ -223,7 +223,8 @@ def _candidates(tuning: sweep_summary.Tuning | None, metric: str) -> TextTable:
         what: lambda row: "failed" if (mean := tuning.mean(row)) is None else f"{mean:.5g}",
         "": lambda row: "chosen" if row.selected else "",
     }
-    return TextTable.of(f"Mean {what} over {tuning.repetitions} runs.", tuning.candidates, columns)
+    weighs = f"; weighing: {tuning.weighing}" if tuning.weighing else ""
+    return TextTable.of(f"Mean {what} over {tuning.repetitions} runs{weighs}.", tuning.candidates, columns)
 
 
 def abscissa(summary: SweepSummary, against: str | None = None) -> str | None:

@@ -90,6 +90,7 @@ class Tuning(Part):
     repetitions: int
     private: bool
     scored_by: str | None = None  # the metric of private scores
+    weighing: str | None = None  # of these scores
     candidates: list[CandidateRow]
 
     def mean(self, candidate: CandidateRow) -> float | None:

@@ -191,7 +191,8 @@ def _records(one: Baseline) -> str:
 
 METRICS_TITLE, GROUPS_TITLE = "On the same test records", "By group"
 NONPRIVATE = "without noise and clipping"
-_CAPTION = "Means. All but a private run's own model is without privacy, and all is simulation only."
+_MEANS = "Means; weighing: records."
+_CAPTION = f"{_MEANS} All but a private run's own model is without privacy, and all is simulation only."
 
 
 def metrics_table(summary: Summary) -> TextTable:
@@ -207,7 +208,7 @@ def metrics_table(summary: Summary) -> TextTable:
     names = distinct(names, [values for _, values in rows], summary.metrics.metric)
     titles = [METRICS[name].short for name in names]
     cells = [[label, *(mean_text(values, name) for name in names)] for label, values in rows]
-    caption = "Means." if summary.deployment is not None else _CAPTION
+    caption = _MEANS if summary.deployment is not None else _CAPTION
     short = ["", *(title.replace(" ", "\n") for title in titles)]
     return TextTable(caption, ["", *titles], cells, short=short)
 
@@ -232,7 +233,7 @@ def groups_table(groups: Sequence[GroupRow]) -> TextTable:
         [row.name, f"{row.test_records:,.0f}", *("-" if each is None else f"{each:.4f}" for each in own)]
         for row, own in zip(groups, shares, strict=True)
     ]
-    caption = "Means. Measured in simulation; no silo releases it."
+    caption = f"{_MEANS} Measured in simulation; no silo releases it."
     return TextTable(caption, ["group", "test records", *titles, "error"], rows)
 
 
@@ -318,6 +319,7 @@ def remarks(summary: Summary) -> list[str]:
         + (objective(summary, summary.objective) if summary.objective else [])
         + (_clipping(summary.clipping) if summary.clipping else [])
         + (_chosen(summary.chosen_clips) if summary.chosen_clips else [])
+        + [f"chosen privately, by trial: h = {', '.join(map(str, own))}" for own in [summary.chosen_h] if own]
         + _participation(summary.participation)
         + (_deployment(summary.deployment, summary.rounds) if summary.deployment else [])
         + (_heterogeneity(summary.heterogeneity) if summary.heterogeneity else [])
@@ -326,8 +328,9 @@ def remarks(summary: Summary) -> list[str]:
 
 def _estimate(one: Estimated) -> str:
     title = METRICS[one.metric].title if one.metric in METRICS else one.metric.replace("_", " ")
-    title += " of held-out records" if one.metric in BY_GROUP else ""
+    title += " among those held out" if one.metric in BY_GROUP else ""
     exact = "" if one.exact is None else f"; exact, in simulation only: {one.exact:.3f}"
+    exact += f"; weighing: {one.weighing}"
     if one.too_few or one.interval is None:
         return f"evaluation, {title}: {one.reason or 'too few to say'}{exact}"
     low, high = one.interval

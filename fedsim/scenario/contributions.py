@@ -15,6 +15,7 @@ from functools import partial
 
 from fedsim.algorithms.prepared import Contributions, StageKind
 from fedsim.common.errors import InputError
+from fedsim.data.source import Outline
 from fedsim.privacy import gaussian
 from fedsim.privacy.calibrate import Budget
 from fedsim.protocol.contributions import Profile, tradeoff
@@ -48,6 +49,23 @@ def asked(unit: Record | Person) -> Rule | None:
         hint = "shares of persons, by records of each, that sum to 1"
         raise InputError("scenario.privacy.unit.h.profile", rule.profile, hint)
     return rule if needed == "share" else None
+
+
+def lines(
+    given: Record | Person, used: Record | Person, shape: Outline, sizes: Sequence[int]
+) -> tuple[str, ...]:
+    """What a report says of the unit: an h that was not given, and what a simulation's records tell."""
+    found, rule = [shape.alike], getattr(given, "h", None)
+    if isinstance(rule, Rule) and isinstance(used, Person):
+        by = f"quantile {rule.q:g}" if rule.choose == "quantile" else rule.choose
+        asks = f"a noisy histogram of records per person, for {rule.share or 0:g} of mu^2"
+        declared = f"h = {used.h}, by {by} of the declared profile: the smallest of the silos'"
+        found.append(declared if rule.profile else f"h, at most {rule.largest}, is chosen by {by} of {asks}")
+    odd = [own for (own, n), said in zip(shape.sizes.items(), sizes, strict=True) if abs(said - n) > 0.2 * n]
+    if odd:  # without the relation add_remove what is said is n
+        what = "not private: privacy.expected_persons is more than 20 % off the persons who train"
+        found.append(f"{what} in silo {', '.join(odd)}")
+    return tuple(filter(None, found))
 
 
 def with_h(scenario: Scenario, stages: Stages, d: int, budgets: Sequence[Budget]) -> tuple[Scenario, Stages]:

@@ -33,6 +33,7 @@ from fedsim.algorithms.section import section_of
 from fedsim.privacy.summed_gaussian import SummedGaussian
 from fedsim.problems.kinds import without_public
 from fedsim.protocol.plan import Admitted
+from fedsim.protocol.unit import Person, Rule
 from fedsim.scenario.resolve import Resolved
 
 
@@ -46,15 +47,19 @@ def evaluation_of(resolved: Resolved) -> Resolved:
     assert scenario.evaluate is not None
     sizes = tuple(outline.held_out[name] for name in resolved.names)
     report = scenario.report.model_copy(update={"clipping": False})
+    privacy, unit = scenario.privacy, scenario.privacy.unit
+    if isinstance(unit, Person) and isinstance(unit.h, Rule):  # counts take a person's mean at any bound
+        privacy = privacy.model_copy(update={"unit": replace(unit, bound="mean", h=None)})
     asked: dict[str, object] = {"name": EVALUATION, "bins": scenario.evaluate.asked_bins}
     if scenario.evaluate.by_group:
         asked |= {"groups": len(outline.groups), "classes": outline.num_classes}
         asked |= {"threshold": scenario.report.threshold}
     section = section_of(EVALUATION).model_validate(asked)
+    parts = {"privacy": privacy, "evaluate": None, "report": report, "algorithm": section}
     smallest = (min(resolved.epsilons),) * len(sizes)
     return replace(
         resolved,
-        scenario=scenario.model_copy(update={"evaluate": None, "report": report, "algorithm": section}),
+        scenario=scenario.model_copy(update=parts),
         outline=replace(outline, sizes=dict(zip(resolved.names, sizes, strict=True))),
         algorithm=section.build(),
         problem=without_public(resolved.problem),

@@ -49,7 +49,7 @@ from fedsim.protocol.unit import Protects
 from fedsim.scenario.algorithm import GivenAlgorithm
 from fedsim.scenario.automatic import step_warning, with_automatic
 from fedsim.scenario.by_theorem import claims, constants, need_privacy, with_numbers, with_stated_noise
-from fedsim.scenario.contributions import with_h
+from fedsim.scenario.contributions import lines, with_h
 from fedsim.scenario.facts import facts_of
 from fedsim.scenario.metric import NO_GROUPS, check_metric
 from fedsim.scenario.model import PrivacySection, Scenario
@@ -84,6 +84,7 @@ class Resolved:
     stages: tuple[StageKind | Contributions, ...]  # of private preparation, with their clips
     inner: Problem  # the problem on the features that these make
     public_silos: tuple[bool, ...]  # whether a silo's records are public
+    of_unit: tuple[str, ...]  # what a report says of the unit
 
     @property
     def mechanism(self) -> Mechanism:
@@ -257,7 +258,7 @@ def resolve(scenario: Scenario, known: Outline | None = None) -> Resolved:
     deltas = _deltas(privacy, names, sizes)
     weights = _weights(scenario.problem, names, sizes)
     active = participants(scenario.participation, names)
-    claimed = claims(privacy, names, sizes, epsilons, deltas)
+    claimed, given_unit = claims(privacy, names, sizes, epsilons, deltas), privacy.unit
     scenario, stages = with_h(scenario, stages, problem.dimension, claimed)
     sides = privacy.unit.one_sided
     premises = Premises(names, claimed, weights, active, problem.dimension, constants(scenario), sides)
@@ -284,6 +285,7 @@ def resolve(scenario: Scenario, known: Outline | None = None) -> Resolved:
         stages=stages,
         inner=inner,
         public_silos=public_silos,
+        of_unit=lines(given_unit, scenario.privacy.unit, shape, sizes),
     )
     if (rule := scenario.algorithm.private_clip) is not None:
         resolved = _with_count_noise(resolved, rule)

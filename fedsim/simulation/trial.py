@@ -11,8 +11,10 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from fedsim.algorithms.prepared import Contributions
 from fedsim.common.errors import InputError, Refused
 from fedsim.common.process import one_thread
+from fedsim.common.serialise import finite
 from fedsim.data.federation import Federation, load
 from fedsim.measure.baselines import baselines, converged
 from fedsim.measure.estimates import estimates
@@ -23,6 +25,7 @@ from fedsim.measure.objective import NOTE, TrainingObjective
 from fedsim.protocol.blame import blaming
 from fedsim.protocol.limits import DIVERGED
 from fedsim.protocol.links import Link, Variant
+from fedsim.protocol.unit import Person
 from fedsim.report import record
 from fedsim.report.outcome import Observer, Results, TrialResult, measures_costs, measures_objective, variants
 from fedsim.report.record import Evaluated, Measurement
@@ -63,7 +66,7 @@ class Trial:
         self._models: dict[Variant, Tensor] = {}
         self._own: dict[Variant, Tensor] = {}  # own models, (silos, d)
         self._clipped: list[Alternative] = []
-        self._clips: list[record.ChosenClip] = []
+        self._chosen: list[record.ChosenClip | record.ChosenH] = []
         self._estimates: list[Evaluated] = []
         self._events = self._run()
         self.finished = False
@@ -102,7 +105,7 @@ class Trial:
         yield from (record.BaselineMeasurement(trial, *row) for row in self._evaluate.baselines())
         yield from (record.BaselineMeasurement(trial, *row) for row in self._clipped)
         yield from self._estimates
-        yield from self._clips
+        yield from self._chosen
         yield from (record.Warned(trial, text) for text in self._warnings)
         if (most := self._data.most_records) is not None:
             yield record.Counted(trial, most)
@@ -116,8 +119,7 @@ class Trial:
             self._add_own_models(main, rounds)
         if scenario.evaluate is not None:
             try:
-                found = self.estimates(self._models[main]).items()
-                self._estimates = [Evaluated(self._trial, name, *one, one.too_few) for name, one in found]
+                self._estimates = self._evaluated(self._models[main])
             except Refused as refusal:  # of a model that no silo takes
                 self._warnings.append(f"the evaluation was refused: trial {self._trial}, {refusal}")
         if measures_costs(self._resolved):
@@ -130,6 +132,13 @@ class Trial:
             except Refused as refusal:
                 self._models.pop(baseline)
                 self._lost("the non-private baseline", refusal)
+
+    def _evaluated(self, model: Tensor) -> list[Evaluated]:
+        exact = self._evaluate.exact(model, isinstance(self._resolved.scenario.privacy.unit, Person))
+        return [
+            Evaluated(self._trial, name, *one, one.too_few, finite(exact.get(name)))
+            for name, one in self.estimates(model).items()
+        ]
 
     def _add_own_models(self, main: Variant, rounds: Schedule) -> None:
         """Each silo's own model, and those that the algorithm compares it with."""
@@ -173,12 +182,15 @@ class Trial:
 
     def _variant(self, variant: Variant, rounds: Schedule) -> Iterator[Measurement]:
         every, last = self._resolved.scenario.report.evaluate_every, len(rounds)
-        going = self._rounds(variant, rounds)
+        going, main = self._rounds(variant, rounds), variants(self._resolved)[0]
+        first = next(iter(self._resolved.stages), None)
         spent, start = 0.0, time.perf_counter()
         for progress in going:
             self._models[variant] = progress.answer
             if progress.clip is not None and variant != "nonprivate":
-                self._clips.append(record.ChosenClip(self._trial, progress.rounds + 1, progress.clip))
+                self._chosen.append(record.ChosenClip(self._trial, progress.rounds + 1, progress.clip))
+            if progress.last and isinstance(first, Contributions) and (progress.rounds, variant) == (1, main):
+                self._chosen.append(record.ChosenH(self._trial, int(first.h(progress.last.aggregate["h"]))))
             if progress.rounds % every == 0 or progress.rounds == last:
                 spent += time.perf_counter() - start
                 yield self._measured(variant, progress, spent, progress.rounds == last)

@@ -47,7 +47,7 @@ def test_gaps_are_estimated_on_records_that_silos_hold_out(tmp_path) -> None:
     for row in summary.evaluation:
         assert row.exact is None
         assert abs(row.value - getattr(ByGroup(table, None), row.metric)) <= 4 * row.standard_error < 0.4
-    assert "parity gap of held-out records" in "".join(remarks(summary))
+    assert "parity gap among those held out" in "".join(remarks(summary))
     for row in summary.privacy.silos:
         assert row.epsilon_guaranteed == max(row.epsilon_training, row.epsilon_evaluation) <= 4.0
         runs = read(silos.configs[row.name].ledger).runs.values()

@@ -104,11 +104,9 @@ def test_a_group_of_mostly_noise_leaves_its_gaps_unknown_and_is_named() -> None:
     for name in ("odds_gap", "opportunity_gap"):
         assert math.isnan(found[name].value)
         assert found[name].too_few
-        assert found[name].reason == "too few records of women for the noise"
+        assert found[name].reason == "too few of women for the noise"
     table[1] = 0.0
-    assert {one.reason for one in gaps(table, 0.0, NAMES).values()} == {
-        "too few records of women for the noise"
-    }
+    assert {one.reason for one in gaps(table, 0.0, NAMES).values()} == {"too few of women for the noise"}
 
 
 def test_what_is_just_known_is_covered() -> None:

@@ -48,7 +48,7 @@ def test_of_five_silos_at_half_an_epsilon_the_gaps_are_known_to_a_point_and_a_ha
         assert abs(row.value - row.exact) <= 2.5 * row.standard_error
     lines = [line for line in remarks(run.summary) if line.startswith("evaluation, ")]
     assert lines[0].startswith(
-        f"evaluation, parity gap of held-out records: {found['parity_gap'].value:.3f}, "
+        f"evaluation, parity gap among those held out: {found['parity_gap'].value:.3f}, "
     )
     assert f"{low:.3f} to {high:.3f}" in lines[0]
     for silo in run.summary.privacy.silos:
@@ -120,8 +120,8 @@ def test_a_gap_of_too_few_records_is_none_and_says_why(tmp_path) -> None:
     assert fedsim.load_run(tmp_path / "run").summary == run.summary
     (parity, *_) = run.summary.evaluation
     assert (parity.value, parity.standard_error, parity.interval) == (None, None, None)
-    assert parity.reason.startswith("too few records of ")
-    line = f"evaluation, parity gap of held-out records: {parity.reason}"
+    assert parity.reason.startswith("too few of ")
+    line = f"evaluation, parity gap among those held out: {parity.reason}"
     assert any(each.startswith(line) for each in remarks(run.summary))
 
 

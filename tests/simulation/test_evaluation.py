@@ -242,6 +242,72 @@ def test_what_it_shows(tmp_path):
     assert remarks(run.summary)[0].startswith("evaluation, accuracy: 0.")
 
 
+def unlike() -> fedsim.Arrays:
+    """60 persons with 40 records each, whom no model tells apart, and 540 with one."""
+    rng, heavy = np.random.default_rng(1), np.arange(600) % 10 == 0
+    who = np.repeat(np.arange(600), np.where(heavy, 40, 1))
+    x = rng.uniform(-1, 1, (len(who), 2))
+    y = np.where(heavy[who], rng.random(len(who)) < 0.5, x[:, 0] > 0).astype(int)
+    group = np.where(rng.random(len(who)) < np.where(x[:, 0] > 0, 0.7, 0.3), "a", "b")
+    silo = np.array(["A", "B"])[who % 2]
+    return fedsim.Arrays(x, y, silo, ranges=(-1.0, 1.0), person=who, test_fraction=0.5, group=group)
+
+
+UNLIKE = changed(
+    {key: value for key, value in SMALL.items() if key not in ("data", "partition")},
+    {"evaluate": {"bins": 40, "by_group": True}, "privacy.epsilon": 100.0, "algorithm.step_size": 4.0},
+)
+RULE = {"name": "person", "bound": "limit", "h": {"choose": "quantile", "share": 0.1}}
+BOTH = {"name": "person", "bound": "smooth", "h": {"choose": "tradeoff", "profile": {1: 1.0}}}
+
+
+@pytest.mark.parametrize(
+    "unit", ["record", "person", {"name": "person", "bound": "limit", "h": 3}, RULE, BOTH]
+)
+def test_what_stands_beside_an_estimate_has_its_weighing(unit, tmp_path):
+    """Whether persons weigh the same or records: by scikit-learn, and within the noise."""
+    data = unlike()
+    tree = changed(UNLIKE, {"privacy": {"epsilon": 100.0, "unit": unit}})
+    run = fedsim.simulate(tree, data=data, out=tmp_path / "run", progress=False)
+    silos = read(run.source.resolved, 0).silos
+    x, y = (
+        np.concatenate([getattr(own, f"test_{name}") for own in silos]) for name in ("features", "target")
+    )
+    whose = np.concatenate([own.test_persons for own in silos])  # none is in two silos
+    group = np.concatenate([own.test_groups.codes for own in silos])
+    p = 1 / (1 + np.exp(-(x @ run.model.ravel())))
+    by_person = unit != "record"
+    weight = 1 / np.bincount(whose)[whose] if by_person else np.ones(len(y))
+
+    def rate(kept):
+        return [np.average(p[kept & (group == g)] > 0.5, weights=weight[kept & (group == g)]) for g in (0, 1)]
+
+    exact = {
+        "accuracy": np.average((p > 0.5) == y, weights=weight),
+        "auc": roc_auc_score(y, p, sample_weight=weight),
+        "brier": np.average((p - y) ** 2, weights=weight),
+        "parity_gap": np.ptp(rate(y >= 0)),
+        "opportunity_gap": np.ptp(rate(y == 1)),
+        "odds_gap": max(np.ptp(rate(y == 1)), np.ptp(rate(y == 0))),
+    }
+    found = {one.metric: one for one in run.summary.evaluation}
+    assert {name: found[name].exact for name in exact} == pytest.approx(exact, rel=1e-9)
+    for name, value in exact.items():
+        assert abs(found[name].value - value) <= 5 * found[name].standard_error + 0.003, name
+    words = "persons, each weighs the same" if by_person else "records"
+    assert {one.weighing for one in found.values()} == {words}
+    lines = [line for line in remarks(run.summary) if line.startswith("evaluation, ")]
+    assert len(lines) == len(found) == 7
+    assert all(line.endswith(f"; weighing: {words}") for line in lines)
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert page.count(f"; weighing: {words}") >= 7
+    assert run.summary.metrics.weighing == "records"
+    other = abs(
+        np.average((p > 0.5) == y) - np.average((p > 0.5) == y, weights=1 / np.bincount(whose)[whose])
+    )
+    assert other > 0.2
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [

@@ -29,6 +29,75 @@ def privacy(**more: Any) -> dict[str, Any]:
     return VISITS | {"privacy": VISITS["privacy"] | more}
 
 
+def shown(tree: dict[str, Any], data: Any = None) -> list[str]:
+    """What text, page and JSON of price and simulation say first."""
+    run = fedsim.simulate(tree, data=data, progress=False)
+    notices = run.summary.privacy.notices
+    assert fedsim.price(tree, data=data).statement.notices == notices
+    assert all(line in str(run.summary.tree()) for line in notices)
+    return notices
+
+
+@pytest.mark.parametrize("choose", ["quantile", "private_root"])
+def test_an_h_that_was_chosen_is_shown_with_its_rule_and_its_share(choose: str, tmp_path: Any) -> None:
+    unit = {"name": "person", "bound": "limit", "h": {"choose": choose, "share": 0.2, "largest": 20}}
+    run = fedsim.simulate(privacy(unit=unit), trials=2, out=tmp_path / "run", progress=False)
+    (line,) = shown(privacy(unit=unit))
+    assert line.startswith(f"h, at most 20, is chosen by {choose}")
+    assert line.endswith("for 0.2 of mu^2")
+    assert len(run.summary.chosen_h) == 2
+    assert all(1 <= h <= 20 for h in run.summary.chosen_h)
+    said = f"Chosen privately, by trial: h = {', '.join(map(str, run.summary.chosen_h))}"
+    assert said in (tmp_path / "run" / "report.html").read_text()
+    assert fedsim.simulate(privacy(), progress=False).summary.chosen_h == []
+
+
+def test_the_h_that_is_shown_is_the_one_that_silos_are_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    unit = {"name": "person", "bound": "limit", "h": {"choose": "quantile", "share": 0.2}}
+    sent, answer = set[float](), SiloHost.answer
+
+    def heard(self: SiloHost, variant: Any, r: int, broadcast: Any, members: Any) -> Any:
+        if variant == "private" and "records of a person" in broadcast:
+            sent.add(float(broadcast["records of a person"]))
+        return answer(self, variant, r, broadcast, members)
+
+    monkeypatch.setattr(SiloHost, "answer", heard)
+    (h,) = fedsim.simulate(privacy(unit=unit), progress=False).summary.chosen_h
+    assert sent == {h}
+
+
+def test_an_h_of_a_declared_profile_is_shown_with_its_rule() -> None:
+    rule = {"choose": "tradeoff", "profile": {1: 0.5, 4: 0.5}}
+    tree = privacy(unit={"name": "person", "bound": "smooth", "h": rule})
+    (line,) = shown(tree)
+    unit = resolve(parse(tree)).scenario.privacy.unit
+    assert (
+        line
+        == f"h = {getattr(unit, 'h', 0)}, by tradeoff of the declared profile: the smallest of the silos'"
+    )
+
+
+def test_ids_that_hardly_differ_are_counted_and_not_shown() -> None:
+    spellings = np.array(["A{}", "a{} ", "A{} "])[np.arange(180) // 60]
+    who = [text.format(i % 60) for i, text in enumerate(spellings)]
+    features = np.random.default_rng(0).uniform(-1, 1, (180, 2))
+    target, silo = (features[:, 0] > 0).astype(int), np.array(["a", "b"])[np.arange(180) % 2]
+    tree = {key: value for key, value in VISITS.items() if key != "data"}
+    (line,) = shown(tree, Arrays(features, target, silo, person=who))
+    assert line.startswith("not private: in column person 120 ids differ from others in spaces, case")
+    assert "a1" not in line.lower()
+    clean = [f"A{i % 60}" for i in range(180)]
+    assert shown(tree, Arrays(features, target, silo, person=clean)) == []
+
+
+def test_an_expected_number_of_persons_that_is_far_off_is_told_by_silo() -> None:
+    added = {"name": "person", "relation": "add_remove"}
+    near = privacy(unit=added, expected_persons=[20, 24, 28], delta=1e-4)
+    assert shown(near) == []
+    (line,) = shown(privacy(unit=added, expected_persons=[24, 12, 30], delta=1e-4))
+    assert line.endswith("more than 20 % off the persons who train in silo silo-01, silo-02")
+
+
 def test_everything_public_counts_persons() -> None:
     resolved = resolve(parse(VISITS))
     assert resolved.sizes == (24, 24, 24)
