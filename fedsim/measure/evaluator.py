@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -132,9 +133,10 @@ class Evaluator:
     def exact(self, w: Tensor, by_person: bool) -> Values:
         """What an evaluation of w, (d,), estimates; persons weigh the same, or records."""
         assert self._asked is not None
-        weight = None if self._weights is None or not by_person else self._weights.numpy()
-        scores = self._problem.scores(self.features, w)
-        return exact(self._problem, scores, self.target, self._asked, self._every_group, weight)
+        scores, weights = self._problem.scores(self.features, w), self._weights
+        known = classified(self._problem, scores, self.target, self._asked, self._every_group)
+        weight = weights.numpy() if weights is not None and by_person else None
+        return {} if known is None else exact(replace(known, weight=weight))
 
     def baselines(self) -> list[Alternative]:
         """Baselines without the federation; none where the scenario does not ask for them."""

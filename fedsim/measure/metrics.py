@@ -92,9 +92,8 @@ class Classified:
         """Recall of each class (1), or of the rest against it (0), (classes,); NaN where there are none."""
         one = np.zeros_like(self.target)
         counts = ByGroup.of(one, self.target, self.predicted, None, (1, self.classes), self.weight).counts[0]
-        hits, label = counts.diagonal(), counts.sum(axis=1)
+        hits, label, total = counts.diagonal(), counts.sum(axis=1), counts.sum()
         if not of_class:
-            total = counts.sum()
             hits, label = total - label - counts.sum(axis=0) + hits, total - label
         shares: Floats = hits / label
         return shares
@@ -107,7 +106,6 @@ def values_of(
     target: Tensor,
     asked: Asked,
     groups: Labels | None = None,
-    weight: Floats | None = None,
 ) -> Values:
     """Metrics beside error and loss; None where one is not defined, NaN where scores are not finite.
 
@@ -118,7 +116,6 @@ def values_of(
         target: (n,).
         asked: says how.
         groups: of the records, codes (n,), where they are known.
-        weight: of each record, (n,), where the target has classes; None: the same.
     """
     kinds = ["classes", *["groups"] * (groups is not None)] if asked.classes else ["numbers"]
     result: Values = dict.fromkeys(name for name in names if METRICS[name].of in kinds)
@@ -127,25 +124,15 @@ def values_of(
     if not bool(scores.isfinite().all()):
         return dict.fromkeys(result, nan)
     given = scores, target, asked
-    records = classified(problem, *given, groups, weight) if asked.classes else _numbers(*given)
+    records = classified(problem, *given, groups) if asked.classes else _numbers(*given)
     return result if records is None else {name: _value(name, records) for name in result}
 
 
-def exact(
-    problem: Problem,
-    scores: Tensor,
-    target: Tensor,
-    asked: Asked,
-    groups: Labels | None,
-    weight: Floats | None,
-) -> Values:
-    """What an evaluation estimates, without its noise and bins; arguments as of `values_of`."""
-    given = problem, scores, target, asked, groups, weight
-    c, names = classified(*given), ("auc", "brier", *BY_GROUP)
-    if c is None:
-        return {}
-    right = np.average(c.rank.argmax(axis=1) == c.target, weights=weight)
-    return {"accuracy": float(right)} | values_of(names, *given)
+def exact(c: Classified) -> Values:
+    """What an evaluation of these records estimates, without its noise and bins."""
+    names = ("auc", "brier", *(() if c.groups is None else BY_GROUP))
+    right = np.average(c.rank.argmax(axis=1) == c.target, weights=c.weight)
+    return {"accuracy": float(right)} | {name: _value(name, c) for name in names}
 
 
 def _value(name: str, records: Any) -> float | None:
@@ -158,12 +145,7 @@ def _value(name: str, records: Any) -> float | None:
 
 
 def classified(
-    problem: Problem,
-    scores: Tensor,
-    target: Tensor,
-    asked: Asked,
-    groups: Labels | None = None,
-    weight: Floats | None = None,
+    problem: Problem, scores: Tensor, target: Tensor, asked: Asked, groups: Labels | None = None
 ) -> Classified | None:
     """None for scores that belong to no class."""
     scores = scores.double()
@@ -179,7 +161,7 @@ def classified(
         elif asked.classes == 2:
             rank = rank - rank[:, ::-1]
     known = None if probability is None else probability.numpy()
-    return Classified(target.numpy().astype(np.int64), rank, known, asked.threshold, groups, weight)
+    return Classified(target.numpy().astype(np.int64), rank, known, asked.threshold, groups)
 
 
 class _Pairs(NamedTuple):
@@ -212,16 +194,13 @@ def _of_ranks(score: Callable[[Floats, Floats], Any]) -> Callable[[Classified], 
     with the k highest ranks that are of the class, and that are not; equal ranks are taken together.
     """
 
-    def one(so: Any, rank: Floats, weight: Any) -> Any:
+    def one(c: Classified, k: int) -> Any:
+        rank, so, weight = c.rank[:, k], c.target == k, 1 if c.weight is None else c.weight
         order = np.argsort(-rank)
         ends = np.flatnonzero(np.append(np.diff(rank[order]), 1))
         return score(*(np.cumsum((each * weight)[order])[ends] for each in (so, ~so)))
 
-    def value(c: Classified) -> Any:
-        weight = 1 if c.weight is None else c.weight
-        return np.mean([one(c.target == k, c.rank[:, k], weight) for k in c.decided]) if c.decided else None
-
-    return value
+    return lambda c: np.mean([one(c, k) for k in c.decided]) if c.decided else None
 
 
 def _auc(hits: Floats, alarms: Floats) -> Any:

@@ -55,11 +55,6 @@ class Release:
     one_sided: bool = False  # whether a neighbour's batch lacks the unit; only sampled batches tell
 
 
-def release_of(batch: Batch, weight: float, one_sided: bool) -> Release:
-    """A release whose unit is added or removed, or is replaced."""
-    return Release(batch, weight, one_sided and isinstance(batch, Poisson))
-
-
 Census = tuple[tuple[Release, int], ...]
 """How often each distinct release happens; hashable, in canonical order."""
 
@@ -108,10 +103,11 @@ class Plan:
     def census(self, rounds: Iterable[int] | None = None) -> Census:
         """Count the distinct releases of `rounds` (all of them by default)."""
         chosen = self.rounds if rounds is None else [self.rounds[r] for r in rounds]
-        counts = Counter(
-            release_of(ask.batch, ask.weight, self.unit.one_sided) for asks in chosen for ask in asks
-        )
+        counts = Counter(self._release(ask) for asks in chosen for ask in asks)
         return tuple(sorted(counts.items(), key=repr))
+
+    def _release(self, ask: Ask) -> Release:
+        return Release(ask.batch, ask.weight, self.unit.one_sided and isinstance(ask.batch, Poisson))
 
     def spread(self, query: QueryShape) -> float:
         """`fedsim.protocol.statistics.spread_of` a query, for the plan's unit."""

@@ -43,6 +43,7 @@ class Record:
     """One record; neighbours replace it."""
 
     name: ClassVar[str] = "record"
+    weighing: ClassVar[str] = "records"  # what private counts and scores weigh
     relation: ClassVar[str] = "replace_record"
     one_sided: ClassVar[bool] = False
     silos_per_person: ClassVar[int] = 1
@@ -76,6 +77,7 @@ class Person:
     """
 
     name: ClassVar[str] = "person"
+    weighing: ClassVar[str] = "persons, each weighs the same"
     bound: Annotated[Bound, Field(description="how a person's records become one term")] = "clip"
     h: Annotated[
         Annotated[

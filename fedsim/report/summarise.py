@@ -23,7 +23,7 @@ from fedsim.report.privacy_statement import parameters, statement
 from fedsim.report.silo_rows import admitted_of
 from fedsim.report.texts import no_better
 from fedsim.report.worth import costs, joining, own_models
-from fedsim.scenario.metric import BaselineName, weighing
+from fedsim.scenario.metric import BaselineName
 from fedsim.scenario.resolve import Resolved
 from fedsim.theory.participants import Available, announced, attendance_law, pull
 
@@ -69,12 +69,11 @@ def summarise(outcome: Outcome) -> summary.Summary:
 
 
 def _evaluation(outcome: Outcome) -> list[summary.Estimated]:
-    weighs = weighing(outcome.resolved.scenario.privacy.unit)
     by_metric = record.grouped(outcome.results.rows(record.Evaluated), lambda row: row.metric)
     return [
         summary.Estimated(
             metric=name,
-            weighing=weighs,
+            weighing=outcome.resolved.scenario.privacy.unit.weighing,
             value=finite(fmean(row.value for row in rows)),
             standard_error=finite(fmean(row.standard_error for row in rows)),
             too_few=any(row.too_few for row in rows),

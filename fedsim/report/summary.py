@@ -14,7 +14,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
 from fedsim.common.errors import InputError
 from fedsim.privacy.registry import NONE
-from fedsim.scenario.metric import METRICS, RECORDS, BaselineName
+from fedsim.protocol.unit import RECORD
+from fedsim.scenario.metric import METRICS, BaselineName
 
 FORMAT = 3  # of the run directory; a reader refuses any other
 FILE = "summary.json"
@@ -179,7 +180,7 @@ class Metrics(Values):
 
     error_name: str
     metric: str = "error"
-    weighing: str = RECORDS  # of all but person_loss
+    weighing: str = RECORD.weighing  # of all but person_loss
     threshold: float | None = None
     nonprivate: Values = Values()
 

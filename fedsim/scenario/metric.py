@@ -1,4 +1,4 @@
-"""Metrics of a model on test records: names, titles, which direction is better, and what weighs the same.
+"""Metrics of a model on test records: names, titles, and which direction is better.
 
 `error` and `loss` are the problem's own, means over records; `person_loss` is the mean over persons, of each
 one's mean over the test records, where the data say whose they are. `fedsim.measure.groups` compares groups
@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from fedsim.common.errors import InputError
 from fedsim.problems.kinds import Problem, gives_probabilities
-from fedsim.protocol.unit import Person, Record
 
 
 class Metric(NamedTuple):
@@ -48,15 +47,6 @@ METRICS = {
 }
 BY_SKLEARN = tuple(name for name, metric in METRICS.items() if metric.of != "all")
 BY_GROUP = tuple(name for name, metric in METRICS.items() if metric.of == "groups")
-
-PERSONS, RECORDS = "persons, each weighs the same", "records"
-"""What a number weighs: a person's records share one weight, or each record has one."""
-
-
-def weighing(unit: Record | Person) -> str:
-    """What the private counts and scores of this unit weigh."""
-    return PERSONS if isinstance(unit, Person) else RECORDS
-
 
 BaselineName = Literal[
     "majority", "mean", "silo_alone_on_all", "silo_alone", "pooled", "throw_away", "converged", "clipped"

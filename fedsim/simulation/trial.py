@@ -25,7 +25,7 @@ from fedsim.measure.objective import NOTE, TrainingObjective
 from fedsim.protocol.blame import blaming
 from fedsim.protocol.limits import DIVERGED
 from fedsim.protocol.links import Link, Variant
-from fedsim.protocol.unit import Person
+from fedsim.protocol.unit import RECORD
 from fedsim.report import record
 from fedsim.report.outcome import Observer, Results, TrialResult, measures_costs, measures_objective, variants
 from fedsim.report.record import Evaluated, Measurement
@@ -119,7 +119,11 @@ class Trial:
             self._add_own_models(main, rounds)
         if scenario.evaluate is not None:
             try:
-                self._estimates = self._evaluated(self._models[main])
+                exact = self._evaluate.exact(self._models[main], scenario.privacy.unit != RECORD)
+                self._estimates = [
+                    Evaluated(self._trial, name, *one, one.too_few, finite(exact.get(name)))
+                    for name, one in self.estimates(self._models[main]).items()
+                ]
             except Refused as refusal:  # of a model that no silo takes
                 self._warnings.append(f"the evaluation was refused: trial {self._trial}, {refusal}")
         if measures_costs(self._resolved):
@@ -132,13 +136,6 @@ class Trial:
             except Refused as refusal:
                 self._models.pop(baseline)
                 self._lost("the non-private baseline", refusal)
-
-    def _evaluated(self, model: Tensor) -> list[Evaluated]:
-        exact = self._evaluate.exact(model, isinstance(self._resolved.scenario.privacy.unit, Person))
-        return [
-            Evaluated(self._trial, name, *one, one.too_few, finite(exact.get(name)))
-            for name, one in self.estimates(model).items()
-        ]
 
     def _add_own_models(self, main: Variant, rounds: Schedule) -> None:
         """Each silo's own model, and those that the algorithm compares it with."""

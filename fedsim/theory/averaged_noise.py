@@ -17,8 +17,8 @@ from typing import Protocol
 from fedsim.privacy.calibrate import Budget, noise_multipliers
 from fedsim.privacy.cost import compose
 from fedsim.privacy.sum_mechanism import SumMechanism
-from fedsim.protocol.batch import FULL, Batch
-from fedsim.protocol.plan import Census, Release, release_of
+from fedsim.protocol.batch import FULL, Batch, Poisson
+from fedsim.protocol.plan import Census, Release
 from fedsim.protocol.pool import Pool
 from fedsim.protocol.statistics import GRADIENT, spread_of
 from fedsim.theory.participants import Law, mean_shares, planned_share
@@ -76,10 +76,10 @@ class AveragedNoise:
 
 
 def _census(plan: Sequence[Kind], share: float, one_sided: bool) -> Census:
+    counts = ((kind, ceil(1 + (kind.count - 1) * share - 1e-9)) for kind in plan if kind.count > 0)
     return tuple(
-        (release_of(kind.batch, 1 / kind.ratio, one_sided), ceil(1 + (kind.count - 1) * share - 1e-9))
-        for kind in plan
-        if kind.count > 0
+        (Release(kind.batch, 1 / kind.ratio, one_sided and isinstance(kind.batch, Poisson)), count)
+        for kind, count in counts
     )
 
 

@@ -60,7 +60,7 @@ def test_the_metric_chooses_in_its_direction_and_is_named(
     assert all(cell.grant.score.metric == metric for cell in runner.cells if cell.scored)
     invoke("sweep", write(tmp_path, tree(private={"metric": metric})), "--out", tmp_path / "out", code=0)
     found = json.loads((tmp_path / "out" / "summary.json").read_text())
-    assert found["tuning"]["scored_by"] == metric
+    assert (found["tuning"]["scored_by"], found["tuning"]["weighing"]) == (metric, "records")
     criterion = "private_error" if metric == "error" else "private_metric"
     assert found["tuning"]["criterion"] == criterion
     assert all(isinstance(one[criterion], float) for one in found["tuning"]["candidates"])
@@ -68,6 +68,7 @@ def test_the_metric_chooses_in_its_direction_and_is_named(
     page = (tmp_path / "out" / "report.html").read_text()
     words = {"error": "noisy share of mistakes", "auc": "noisy ROC AUC", "log_loss": "noisy log loss"}
     assert words.get(metric, "noisy Brier score") in page
+    assert "over 2 runs; weighing: records." in page
 
 
 def test_the_price_is_the_same_and_no_two_metrics_share_noise() -> None:

@@ -23,7 +23,6 @@ from fedsim.report.silo_rows import has_gap
 from fedsim.report.summarise import spreads
 from fedsim.report.sweep_summary import BaselineGroup, CombinationRow, FailureRow, SweepSummary, TuningLedger
 from fedsim.report.unit_words import guaranteed, words
-from fedsim.scenario.metric import weighing
 from fedsim.scenario.resolve import Resolved
 from fedsim.simulation.failures import Failure
 from fedsim.simulation.host import silos_rounds, terms
@@ -135,7 +134,7 @@ def _tuning(job: Job, results: SweepResults) -> sweep_summary.Tuning | None:
         repetitions=job.tune.repetitions,
         private=job.tune.private is not None,
         scored_by=job.tune.private.metric if job.tune.private else None,
-        weighing=weighing(job.scenario.privacy.unit) if job.tune.private else None,
+        weighing=job.scenario.privacy.unit.weighing if job.tune.private else None,
         candidates=rows,
     )
 
