@@ -104,9 +104,7 @@ class CalibrationBin(NamedTuple):
 
 
 class Evaluated(NamedTuple):
-    """A metric of a trial's final model by `evaluate`, and the standard error that the noise gives it; in a
-    simulation what it estimates, with the same weighing.
-    """
+    """A metric of a final model by `evaluate`, the standard error of its noise, and what it estimates."""
 
     trial: int
     metric: str

@@ -64,17 +64,12 @@ def constants(scenario: Scenario) -> Constants:
     return stated.model_copy(update=missing)
 
 
-def need_privacy(privacy: PrivacySection) -> None:
-    """Refuse a scenario without noise, or of units that are added or removed: no theorem covers it."""
-    if privacy.unit.one_sided:
+def need_privacy(privacy: PrivacySection, theorem: bool = True) -> None:
+    """Refuse a scenario without noise; and of units that are added or removed, which no `theorem` covers."""
+    name = privacy.mechanism
+    if theorem and privacy.unit.one_sided:
         hint = "one that replaces: theorems and bounds take a sum to move by 2 clip; give numbers, or auto"
         raise InputError("scenario.privacy.unit.relation", privacy.unit.relation, hint)
-    _need_noise(privacy)
-
-
-def _need_noise(privacy: PrivacySection) -> None:
-    """Refuse a scenario of which some silo adds no noise."""
-    name = privacy.mechanism
     if privacy.some_public:
         hint = "numbers: theorems, bounds and auto take every silo to add noise; or give the algorithm's"
         raise InputError("scenario.privacy.epsilon", privacy.epsilon, hint)
@@ -167,7 +162,7 @@ def with_clip(scenario: Scenario, premises: Premises) -> tuple[Scenario, Derived
 
 def noise_of(privacy: PrivacySection, premises: Premises) -> Noise:
     """The noise of a round's mean: each silo's own, or the common noise of secure aggregation."""
-    _need_noise(privacy)
+    need_privacy(privacy, theorem=False)
     own = averaged_noise(premises)
     if not MECHANISMS[privacy.mechanism].sums_only:
         return own

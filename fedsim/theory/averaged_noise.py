@@ -52,8 +52,7 @@ class AveragedNoise:
     one_sided: bool = False  # see `Premises`
 
     def variance(self, clip: float, kind: Kind, plan: Sequence[Kind]) -> float:
-        """Per coordinate of the mean: sum_i factor_i (z_i ratio 2 clip / K_i)^2, z_i calibrated to `plan`;
-        with one clip in the place of two where units are added or removed.
+        """Per coordinate of the mean: sum_i factor_i (z_i ratio spread clip / K_i)^2, z_i for `plan`.
 
         `kind` is the release in question, one of `plan`; `clip` bounds a record's term of it.
         """
