@@ -12,7 +12,7 @@ least-squares estimate under that constraint. Cells may be negative and stay so,
 move every sum upwards; a metric is cut to the range that it can have.
 
 Binning is an error of its own, which more bins lessen: a bin's records count as spread evenly over it, and as
-tied where they are ordered.
+tied where they are ordered. By how much the same counts may truly have another metric is its bound.
 """
 
 from __future__ import annotations
@@ -32,12 +32,13 @@ _POINTS = 64  # of a bin, at which a record's value is averaged
 class Estimate(NamedTuple):
     """A metric, and the standard error that the noise gives it: not that of having few records.
 
-    NaN and infinity where it is unknown for a `reason`.
+    NaN and infinity where it is unknown for a `reason`. `binning`: how far bins may move it at most.
     """
 
     value: float
     standard_error: float
     reason: str | None = None
+    binning: float = 0.0
 
     @property
     def too_few(self) -> bool:
@@ -65,9 +66,10 @@ def metrics(counts: npt.ArrayLike, noise: float, records: float, bound: float = 
         "log_loss": (-np.log(of_label.clip(bound, 1 - bound)), (lowest, highest)),
     }
     found = {
-        name: _estimate(float(np.sum(g * table)), g, noise, *limits)
+        name: _estimate(float(np.sum(g * table)) / records, g / records, noise, *limits, hidden)
         for name, (values, limits) in means.items()
-        for g in [values.mean(axis=2) / records]
+        for g in [values.mean(axis=2)]
+        for hidden in [np.abs(values - g[..., None]).max(axis=2).ravel() @ table.clip(0).ravel() / records]
     }
     return {**found, "auc": auc(table, noise), "calibration_error": _calibration_error(table, noise, records)}
 
@@ -84,7 +86,8 @@ def auc(table: Array, noise: float) -> Estimate:
     above = (totals[1] - np.cumsum(ones) + ones / 2) / totals[1]
     value = float(below @ ones / totals[1])
     gradient = np.stack([(above - value) / totals[0], (below - value) / totals[1]])
-    return _estimate(value, gradient, noise, 0.0, 1.0)
+    tied = float(zeros.clip(0) @ ones.clip(0) / totals.prod())
+    return _estimate(value, gradient, noise, 0.0, 1.0, tied / 2)
 
 
 def _calibration_error(table: Array, noise: float, records: float) -> Estimate:
@@ -103,6 +106,8 @@ def _calibration_error(table: Array, noise: float, records: float) -> Estimate:
     return Estimate(min(max(float(np.sum(lengths)) / records, 0.0), 1.0), error / records)
 
 
-def _estimate(value: float, gradient: Array, noise: float, lowest: float, highest: float) -> Estimate:
+def _estimate(
+    value: float, gradient: Array, noise: float, lowest: float, highest: float, binning: float
+) -> Estimate:
     spread = noise * float(np.linalg.norm(gradient - gradient.mean()))
-    return Estimate(min(max(value, lowest), highest), spread)
+    return Estimate(min(max(value, lowest), highest), spread, binning=float(binning))

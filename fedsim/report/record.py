@@ -111,6 +111,7 @@ class Evaluated(NamedTuple):
     value: float
     standard_error: float
     reason: str | None
+    binning: float
     too_few: bool
     exact: float | None = None
 

@@ -76,6 +76,7 @@ def _evaluation(outcome: Outcome) -> list[summary.Estimated]:
             weighing=outcome.resolved.scenario.privacy.unit.weighing,
             value=finite(fmean(row.value for row in rows)),
             standard_error=finite(fmean(row.standard_error for row in rows)),
+            binning=fmean(row.binning for row in rows),
             too_few=any(row.too_few for row in rows),
             exact=None if any(row.exact is None for row in rows) else fmean(row.exact or 0 for row in rows),
             **next(({"reason": row.reason} for row in rows if row.reason), {}),

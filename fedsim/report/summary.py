@@ -337,13 +337,14 @@ class Objective(Part):
 
 class Estimated(Part):
     """A metric of private counts of held-out records: means over trials; `reason`: why it is unknown.
-    `exact`, of the same weighing, is known in simulation only.
+    `exact`, of the same weighing, is known in simulation only. Bins move `value` by `binning` at most.
     """
 
     metric: str
     weighing: str
     value: float | None
     standard_error: float | None
+    binning: float = 0.0
     too_few: bool
     exact: float | None
     reason: str | None = None

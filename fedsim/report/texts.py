@@ -334,7 +334,8 @@ def _estimate(one: Estimated) -> str:
     if one.too_few or one.interval is None:
         return f"evaluation, {title}: {one.reason or 'too few to say'}{exact}"
     low, high = one.interval
-    error = f"standard error {one.standard_error:.3f}"
+    bins = f", bins move it by {one.binning:.3f} at most" if one.binning >= 0.0005 else ""
+    error = f"standard error {one.standard_error:.3f}{bins}"
     if one.metric in BY_GROUP:
         error = f"95 % interval by the noise {low:.3f} to {high:.3f}"
     return f"evaluation, {title}: {one.value:.3f}, {error}{exact}"

@@ -151,3 +151,21 @@ def test_values_stay_in_their_range_whatever_the_noise() -> None:
         for name in NAMES:
             highest = -math.log(BOUND) if name == "log_loss" else 1.0
             assert 0 <= found[name].value <= highest
+
+
+@pytest.mark.parametrize("bins", [2, 10, 40])
+def test_bins_move_a_metric_by_what_is_stated_at_most(bins: int) -> None:
+    """Scores anywhere; where a bin hides all of an order, by all of it."""
+    rng, reached = np.random.default_rng(bins), 0.0
+    for width in (1.0, 0.2, 0.01):
+        for sharp in (0.0, 1.0, 50.0, 1e6):
+            p = 0.5 + width * (rng.random(400) - 0.5) + (width < 1 and 0.5 / bins)
+            middle = 0.5 if width == 1 else 0.5 + 0.5 / bins
+            y = (rng.random(400) < expit(sharp * (p - middle) / width)).astype(float)
+            found, truth = metrics(histogram(p, y, bins), 0.0, 400), exact(p, y, bins)
+            for name in ("accuracy", "auc", "brier", "log_loss"):
+                assert abs(found[name].value - truth[name]) <= found[name].binning + 0.02 / bins + 1e-12, name
+            assert found["accuracy"].binning == 0.0
+            if found["auc"].binning:
+                reached = max(reached, abs(found["auc"].value - truth["auc"]) / found["auc"].binning)
+    assert reached > 0.99
