@@ -65,6 +65,7 @@ OF_PLANS: dict[str, Callable[[Plan], Told]] = {
     "bound clip or mean": lambda plan: (
         isinstance(plan.unit, Person) and not plan.unit.weighted and plan.unit.bound
     ),
+    "bound clip": lambda plan: isinstance(plan.unit, Person) and plan.unit.bound == "clip",
     "add_remove": lambda plan: plan.unit.one_sided,
     "a unit is replaced": lambda plan: not plan.unit.one_sided,
     "replace_values": lambda plan: plan.unit.relation == "replace_values",
@@ -205,7 +206,11 @@ CLASHES: tuple[Clash, ...] = (
         {
             ("bound clip or mean", "a private clip"): (
                 "limit or smooth: clip_norm counts records' gradients, and bound {0} clips persons'"
-            )
+            ),
+            ("bound clip", "preconditioned_sgd"): (
+                "mean, limit or smooth: by clip a person's records weigh less in the moment than in the "
+                "gradients that it divides"
+            ),
         },
     ),
     *_rows(

@@ -138,14 +138,15 @@ class Resolved:
     @property
     def facts(self) -> Facts:
         """What is known of the run to the table of clashes."""
-        trace = self.trace
+        trace, mechanism = self.trace, self.mechanism
         known = facts_of(
             self.scenario,
             **{
-                "noise that is not Gaussian": self.mechanism != GAUSSIAN,
+                "noise that is not Gaussian": mechanism != GAUSSIAN,
                 "an algorithm that is not linear or has memory": trace.remembers or not self.algorithm.linear,
                 "memory": trace.remembers,
-                "no budget": self.mechanism.private and inf in self.epsilons,
+                "preconditioned_sgd": mechanism.private and isinstance(self.algorithm, PreconditionedSGD),
+                "no budget": mechanism.private and inf in self.epsilons,
                 "a plug-in's problem": not is_shipped(self.problem),
                 "held-out records": False,
             },
@@ -305,10 +306,6 @@ def resolve(scenario: Scenario, known: Outline | None = None) -> Resolved:
     if fairness and COSTED_GRADIENT.name not in {query.statistic for query in resolved.trace.plan.queries}:
         hint = "asks for no costs of groups: use fair_minibatch_sgd, or leave it out"
         raise InputError("scenario.problem.fairness", fairness.notion, f"{scenario.algorithm.name} {hint}")
-    preconditioned = mechanism.private and isinstance(resolved.algorithm, PreconditionedSGD)
-    if preconditioned and getattr(privacy.unit, "bound", "") == "clip":
-        hint = "mean, limit or smooth: by clip a person's records weigh less in preconditioned_sgd's moment "
-        raise InputError("scenario.privacy.unit.bound", "clip", hint + "than in the gradients it divides")
     _check_public(resolved)
     _check_sums(resolved)
     _check_evaluation(resolved)

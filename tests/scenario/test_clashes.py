@@ -109,6 +109,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "unit record": {},
     "unit person": unit(),
     "bound clip or mean": unit(),
+    "bound clip": unit(),
+    "preconditioned_sgd": {"algorithm": {"name": "preconditioned_sgd", "num_rounds": 2}},
     "add_remove": ADDED,
     "a unit is replaced": {},
     "replace_values": unit(relation="replace_values"),
@@ -173,8 +175,9 @@ def setting(row: Clash, door: str) -> tuple[dict[str, Any], dict[str, Any]]:
         branch = tree
         for parent in parents:
             branch = branch.setdefault(parent, {})
-        both = isinstance(value, dict) and isinstance(branch.get(last), dict)
-        branch[last] = branch[last] | value if both else copy.deepcopy(value)
+        own = branch.get(last)
+        both = isinstance(value, dict) and isinstance(own, dict) and own.get("name") == value.get("name")
+        branch[last] = own | value if both else copy.deepcopy(value)
     return tree, beside
 
 
