@@ -12,7 +12,7 @@ least-squares estimate under that constraint. Cells may be negative and stay so,
 move every sum upwards; a metric is cut to the range that it can have.
 
 Binning is an error of its own, which more bins lessen: a bin's records count as spread evenly over it, and as
-tied where they are ordered. By how much the same counts may truly have another metric is its bound.
+tied where they are ordered. Records that are elsewhere in their bins move a metric by `binning` at most.
 """
 
 from __future__ import annotations
@@ -65,12 +65,11 @@ def metrics(counts: npt.ArrayLike, noise: float, records: float, bound: float = 
         "brier": ((1 - of_label) ** 2, (0.0, 1.0)),
         "log_loss": (-np.log(of_label.clip(bound, 1 - bound)), (lowest, highest)),
     }
-    found = {
-        name: _estimate(float(np.sum(g * table)) / records, g / records, noise, *limits, hidden)
-        for name, (values, limits) in means.items()
-        for g in [values.mean(axis=2)]
-        for hidden in [np.abs(values - g[..., None]).max(axis=2).ravel() @ table.clip(0).ravel() / records]
-    }
+    found = dict[str, Estimate]()
+    for name, (values, limits) in means.items():
+        g = values.mean(axis=2) / records
+        hidden = np.abs(values / records - g[..., None]).max(axis=2) * table.clip(0)
+        found[name] = _estimate(float(np.sum(g * table)), g, noise, *limits, float(np.sum(hidden)))
     return {**found, "auc": auc(table, noise), "calibration_error": _calibration_error(table, noise, records)}
 
 
@@ -106,8 +105,6 @@ def _calibration_error(table: Array, noise: float, records: float) -> Estimate:
     return Estimate(min(max(float(np.sum(lengths)) / records, 0.0), 1.0), error / records)
 
 
-def _estimate(
-    value: float, gradient: Array, noise: float, lowest: float, highest: float, binning: float
-) -> Estimate:
+def _estimate(value: float, gradient: Array, noise: float, low: float, high: float, bins: float) -> Estimate:
     spread = noise * float(np.linalg.norm(gradient - gradient.mean()))
-    return Estimate(min(max(value, lowest), highest), spread, binning=float(binning))
+    return Estimate(min(max(value, low), high), spread, binning=bins)

@@ -28,16 +28,11 @@ class ByGroup:
 
     @classmethod
     def of(
-        cls,
-        groups: Ints,
-        target: Ints,
-        predicted: Ints,
-        probability: Floats | None,
-        shape: tuple[int, int],
-        weight: Floats | None = None,
+        cls, codes: Sequence[Ints], probability: Floats | None, shape: Sequence[int], weight: Floats | None
     ) -> ByGroup:
-        """From codes (n,), -1 for no group, probabilities (n, C) and weights (n,); `shape` is (R, C)."""
-        known, (count, classes) = groups >= 0, shape
+        """From groups (-1: none), targets and predictions (n,), probabilities (n, C); `shape` is (R, C)."""
+        (groups, target, predicted), (count, classes) = codes, shape
+        known = groups >= 0
         cell = ((groups * classes + target) * classes + predicted)[known]
         own = np.ones(len(cell)) if weight is None else weight[known]
         counts = np.bincount(cell, own, count * classes**2).reshape(count, classes, classes)

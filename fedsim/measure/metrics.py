@@ -83,15 +83,16 @@ class Classified:
     def by_group(self) -> ByGroup:
         """What the records say of their groups, which are known."""
         assert self.groups is not None
-        shape = len(self.groups.names), self.classes
-        return ByGroup.of(
-            self.groups.codes, self.target, self.predicted, self.probability, shape, self.weight
+        codes, shape = (
+            (self.groups.codes, self.target, self.predicted),
+            (len(self.groups.names), self.classes),
         )
+        return ByGroup.of(codes, self.probability, shape, self.weight)
 
     def recalls(self, of_class: int) -> Floats:
         """Recall of each class (1), or of the rest against it (0), (classes,); NaN where there are none."""
-        one = np.zeros_like(self.target)
-        counts = ByGroup.of(one, self.target, self.predicted, None, (1, self.classes), self.weight).counts[0]
+        codes = np.zeros_like(self.target), self.target, self.predicted
+        counts = ByGroup.of(codes, None, (1, self.classes), self.weight).counts[0]
         hits, label, total = counts.diagonal(), counts.sum(axis=1), counts.sum()
         if not of_class:
             hits, label = total - label - counts.sum(axis=0) + hits, total - label

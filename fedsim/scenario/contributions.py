@@ -51,9 +51,7 @@ def asked(unit: Record | Person) -> Rule | None:
     return rule if needed == "share" else None
 
 
-def lines(
-    given: Record | Person, used: Record | Person, shape: Outline, sizes: Sequence[int]
-) -> tuple[str, ...]:
+def lines(given: Record | Person, used: Record | Person, shape: Outline, sizes: Sequence[int]) -> list[str]:
     """What a report says of the unit: an h that was not given, and what a simulation's records tell."""
     found, rule = [shape.alike], getattr(given, "h", None)
     if isinstance(rule, Rule) and isinstance(used, Person):
@@ -65,7 +63,7 @@ def lines(
     if odd:  # without the relation add_remove what is said is n
         what = "not private: privacy.expected_persons is more than 20 % off the persons who train"
         found.append(f"{what} in silo {', '.join(odd)}")
-    return tuple(filter(None, found))
+    return [line for line in found if line]
 
 
 def with_h(scenario: Scenario, stages: Stages, d: int, budgets: Sequence[Budget]) -> tuple[Scenario, Stages]:

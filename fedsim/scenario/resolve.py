@@ -84,7 +84,7 @@ class Resolved:
     stages: tuple[StageKind | Contributions, ...]  # of private preparation, with their clips
     inner: Problem  # the problem on the features that these make
     public_silos: tuple[bool, ...]  # whether a silo's records are public
-    of_unit: tuple[str, ...]  # what a report says of the unit
+    of_unit: Sequence[str]  # what a report says of the unit
 
     @property
     def mechanism(self) -> Mechanism:

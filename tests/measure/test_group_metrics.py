@@ -213,5 +213,5 @@ def test_a_metric_of_groups_needs_an_attribute() -> None:
 
 def test_every_metric_of_sixteen_thousand_records_is_finite() -> None:
     codes, target, scores = drawn(1, 2, 2, 16_281)
-    found = ByGroup.of(codes, target, scores.argmax(1), np.exp(scores), (2, 2))
+    found = ByGroup.of((codes, target, scores.argmax(1)), np.exp(scores), (2, 2), None)
     assert all(math.isfinite(getattr(found, name)) for name in BY_GROUP)
