@@ -41,7 +41,7 @@ OPTIONS: dict[str, tuple[float, ...]] = {
     "mistakes": (),
     "longer": (),
     "log_loss": (0.01,),
-    "quantile": (0.0, 0.5, -1.0, 1.0, 101.0),
+    "quantile": (0.0, 0.5, *(k / 50 - 1 for k in range(101))),
     "choice": (),
     "minimiser": (0.1, 50.0, 2.0),
 }

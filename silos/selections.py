@@ -14,7 +14,7 @@ from torch import Tensor
 from fedsim.privacy.exponential import Scores, epsilon_of
 from fedsim.privacy.mechanism import Mechanism
 
-PER_ONE = 10**4 * 2**20
+PER_ONE = 10**6 * 2**16
 """Parts of a score that are worth 1: scores are whole numbers of them, so that a draw can be exact."""
 
 

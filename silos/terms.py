@@ -108,6 +108,26 @@ def _sum(options: Options, problem: Problem, block: Block, points: Points, clip:
     return (shares * block.part).sum(1, keepdim=True)
 
 
+def _capped_sum(options: Options, problem: Problem, block: Block, points: Points, clip: Clip) -> Tensor:
+    column, low, high, cap = options
+    return _held(block, _column(block, column).clamp(low, high), cap)
+
+
+def _presence(options: Options, problem: Problem, block: Block, points: Points, clip: Clip) -> Tensor:
+    column, low, high = options
+    values = _column(block, column)
+    return _held(block, ((values >= low) & (values <= high)).double(), 1.0)
+
+
+def _held(block: Block, values: Tensor, cap: float) -> Tensor:
+    """Sum over units of min(1, the sum of a unit's values over the cap), (silos, 1); values are 0 or more."""
+    own = values * block.records
+    if block.person is not None:
+        persons = torch.zeros(len(own), int(block.person.max()) + 1, dtype=torch.float64)
+        own = persons.scatter_add_(1, block.person, own)
+    return (own / cap).clamp_max(1.0).sum(1, keepdim=True)
+
+
 def _histogram(options: Options, problem: Problem, block: Block, points: Points, clip: Clip) -> Tensor:
     columns, edges = options[1 : 1 + int(options[0])], histogram_edges(tuple(options))
     value = torch.zeros_like(block.target, dtype=torch.float64)
@@ -129,11 +149,10 @@ def _counted(cells: Tensor, part: Tensor, size: int) -> Tensor:
 
 
 def _quantile(options: Options, problem: Problem, block: Block, points: Points, clip: Clip) -> Tensor:
-    column, q, low, high, count = options
+    column, q, *edges = options
     values, real = _column(block, column).numpy(), block.records.numpy() > 0
-    grid = list(np.linspace(low, high, int(count)))
     found = [
-        rank_scores(own[kept], grid, q, None if block.person is None else block.person[i].numpy()[kept])
+        rank_scores(own[kept], edges, q, None if block.person is None else block.person[i].numpy()[kept])
         for i, (own, kept) in enumerate(zip(values, real, strict=True))
     ]
     return torch.from_numpy(np.stack([own.parts * (PER_ONE // own.per_one) for own in found]))
@@ -271,6 +290,8 @@ _SUMS: dict[str, _Sum] = {
     "longer": _longer,
     "second_moment": _second_moment,
     "sum": _sum,
+    "capped_sum": _capped_sum,
+    "presence": _presence,
     "histogram": _histogram,
     "contributions": _contributions,
     "mistakes": partial(_scored, "mistakes"),

@@ -35,7 +35,8 @@ if TYPE_CHECKING:  # a refused scenario does without
 
 Share = Annotated[float, Field(gt=0, lt=1, description="share of mu^2; training has what stages leave")]
 Bound = Field(ge=0, le=1e6, description="bound on a record's squared norm, with its 1; 0: the declared one")
-_LEAST = 0.25  # of the constant feature's moment and a histogram's sum, 1 without noise and clipping
+_LEAST = 0.25  # of a histogram's sum, 1 without noise
+_LEAST_WEIGHT = 1e-9  # of the constant feature's moment, where it has no noise
 _H = "records of a person"
 _LEAST_VARIANCE = 1e-4  # over the clip, where noise is less: what is divided by it stays small
 
@@ -54,15 +55,20 @@ class Standardise:
 
     def map(self, answer: Tensor, features: int, noise: float) -> Tensor:
         """T from the answers side by side; `noise` is the first one's deviation."""
-        second, mean = self._moments(answer)
-        least = max(noise, _LEAST_VARIANCE * self.clip)
+        second, mean, weight = self._moments(answer, noise)
+        least = max(noise / min(weight, 1.0), _LEAST_VARIANCE * self.clip)
         return _affine((second.diagonal() - mean.square()).clamp_min(least).rsqrt().diag(), mean)
 
-    def _moments(self, answer: Tensor) -> tuple[Tensor, Tensor]:
-        """Second moment (f, f) and mean (f,), by the constant feature's moment: a record's mean weight."""
-        moment, bound = moment_of(answer), math.sqrt(self.clip)
-        moment = moment / moment[-1, -1].clamp_min(_LEAST)
-        return moment[:-1, :-1], moment[:-1, -1].clamp(-bound, bound)
+    def _moments(self, answer: Tensor, noise: float) -> tuple[Tensor, Tensor, float]:
+        """Second moment (f, f) and mean (f,) over the constant feature's moment, and that moment.
+
+        Clip and bound give a record's whole v v^T one weight, and the constant's moment is the mean weight:
+        so these are moments of weighed records. No entry of a term is above the clip, no mean above `bound`.
+        """
+        moment = moment_of(answer)
+        weight = max(float(moment[-1, -1]), noise, _LEAST_WEIGHT)
+        moment, bound = moment / weight, math.sqrt(self.clip / weight)
+        return moment[:-1, :-1], moment[:-1, -1].clamp(-bound, bound), weight
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +82,7 @@ class PrincipalComponents(Standardise):
 
     def map(self, answer: Tensor, features: int, noise: float) -> Tensor:
         """As `Standardise.map`."""
-        second, mean = self._moments(answer)
+        second, mean, _ = self._moments(answer, noise)
         return _affine(torch.linalg.eigh(second).eigenvectors.flip(1)[:, : self.components].T, mean)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from fedsim.algorithms.release import Item, Release
-from fedsim.api.asked import Asked, Column, Known, Read, Value
+from fedsim.api.asked import Asked, Asking, Column, Known, Read, Units, Value, number_of_persons
 from fedsim.api.given import ScenarioLike, changes_of, objects, one_run
 from fedsim.api.run import Run, silos_html
 from fedsim.common.errors import InputError
@@ -28,10 +28,12 @@ from fedsim.privacy.registry import MECHANISMS
 from fedsim.problems.section import problem_section
 from fedsim.protocol.clashes import check
 from fedsim.protocol.statistics import TARGET
+from fedsim.protocol.unit import Person
 from fedsim.report import page
 from fedsim.report.outcome import Outcome, Results, TrialResult
-from fedsim.report.released import FILE, released_table
+from fedsim.report.released import FILE, WEIGHING, released_table
 from fedsim.report.run_directory import data_of
+from fedsim.report.tables import lines_html
 from fedsim.scenario.algorithm import SECTIONS
 from fedsim.scenario.evaluation import sum_noise
 from fedsim.scenario.facts import facts_of
@@ -51,10 +53,16 @@ class Released:
     Attributes:
         found: {name: values, with their standard errors}.
         run: what it cost each silo, in `summary.privacy.silos` and `ledger`; it has no model.
+        unit: `record` or `person`, each of which weighs the same.
+        spent: {what was asked: its share of mu^2}.
+        notices: that `expected_persons` stands for another number than that of persons.
     """
 
     found: dict[str, list[Value]]
     run: Run
+    unit: str
+    spent: dict[str, float]
+    notices: list[str]
 
     @property
     def values(self) -> dict[str, dict[str, float]]:
@@ -67,22 +75,25 @@ class Released:
         return {name: {each.what: each.standard_error for each in own} for name, own in self.found.items()}
 
     @property
-    def rows(self) -> list[dict[str, Any]]:
+    def tree(self) -> dict[str, Any]:
         """All of it, as `release.json` has it."""
-        return [{"of": name, **each._asdict()} for name, own in self.found.items() for each in own]
+        word = {"weighing": WEIGHING[self.unit]}
+        values = [{"of": name, **each._asdict(), **word} for name, own in self.found.items() for each in own]
+        return {"unit": self.unit, **word, "spent": self.spent, "notices": self.notices, "values": values}
 
     def save(self, path: str | os.PathLike[str]) -> list[str]:
         """Write a run directory with `release.json` and a page; result and errors as of `Run.save`."""
         self.run.save(path)
-        (Path(path) / FILE).write_text(json.dumps(self.rows, indent=2) + "\n", encoding="utf-8")
+        (Path(path) / FILE).write_text(json.dumps(self.tree, indent=2) + "\n", encoding="utf-8")
         page.write_page(Path(path))
         return page.listing(Path(path))
 
     def __repr__(self) -> str:
-        return f"Released({len(self.rows)} values of {self.run.summary.scenario})"
+        return f"Released({sum(map(len, self.found.values()))} values of {self.run.summary.scenario})"
 
     def _repr_html_(self) -> str:
-        return released_table(self.rows).html + silos_html(self.run.summary.privacy)
+        table = released_table(self.tree)
+        return lines_html([table.caption]) + table.html + silos_html(self.run.summary.privacy)
 
 
 def release(
@@ -102,12 +113,14 @@ def release(
     >>> max(silo.epsilon_guaranteed for silo in found.run.summary.privacy.silos) <= 0.5
     True
 
-    The scenario's data, partition and privacy count; its model and how records are prepared for it do not.
+    The scenario's data, partition and privacy count; its model and how records are prepared for it do not,
+    nor does the bound of unit person: every person weighs the same. Under relation `add_remove` the number of
+    persons is released too.
 
     Args:
         scenario: see `fedsim.simulate`, as for `overrides`, `data` and `short`.
         request: {column: what is asked of it}; `Moments` and `Components` have any name. All
-            that is asked costs the same mu^2.
+            that is asked costs the same mu^2, a private number of persons too.
         epsilon: each silo's budget for all of it; default: the scenario's.
         out: a new directory for the run.
 
@@ -128,15 +141,19 @@ def release(
 
 
 _NOTHING: Any = dict.fromkeys(("nonprivate_baseline", "baselines", "clipping", "excess_risk"), False)
-Readers = list[tuple[str, slice, Read]]
+Readers = list[tuple[str, str, slice, Read]]
+"""Of what is asked its name, its kind, the places of its items and what reads their answers."""
 
 
 def _planned(given: Scenario, request: Mapping[str, Asked | Sequence[Asked]]) -> tuple[Resolved, Readers]:
-    """The run, and for all that is asked its name, the places of its items and what reads their answers."""
+    """The run, and all that is asked; last, where it is private, the number of persons."""
     if not (mechanism := MECHANISMS[given.privacy.mechanism]).private:
         hint = "one with noise: values leave the silos"
         raise InputError("scenario.privacy.mechanism", mechanism.name, hint)
     check(facts_of(given), "release", given.value)
+    privacy, unit = given.privacy, given.privacy.unit
+    if isinstance(unit, Person):
+        privacy = privacy.model_copy(update={"unit": replace(unit, bound="mean", h=None)})
     lists = {name: own if isinstance(own, Sequence) else [own] for name, own in request.items()}
     asked = [(name, each) for name, own in lists.items() for each in own]
     wrong = [each for _, each in asked if not isinstance(each, Asked)]
@@ -147,18 +164,23 @@ def _planned(given: Scenario, request: Mapping[str, Asked | Sequence[Asked]]) ->
     data = given.data.model_copy(update=plain | dict.fromkeys(fitted))
     shape = outline(data, given.partition, given.seed, given.privacy.unit)
     alone = len(shape.sizes) == 1 and not mechanism.sums_only
-    known = Known(_columns(data), sum(sizes_of(given.privacy, shape)), alone)
-    items, readers = list[Item](), Readers()
+    known = Known(_columns(data), sum(sizes_of(privacy, shape)), alone, isinstance(unit, Person))
+    asking, items, readers = list[tuple[str, str, Asking]](), list[Item](), Readers()
     for name, each in asked:
         try:
-            own, read = each.ask(name, known)
+            asking.append((name, type(each).__name__.lower(), each.ask(name, known)))
         except TypeError:  # a text for a number
             raise InputError(f"release.{name}", vars(each), "has options that it cannot have") from None
-        readers.append((name, slice(len(items), len(items) + len(own)), read))
-        items += [item._replace(noise_ratio=math.sqrt(len(asked) * len(own))) for item in own]
+    if unit.one_sided:
+        asking.append(("persons", "number", number_of_persons(known.n)))
+    for name, kind, (own, read) in asking:
+        readers.append((name, kind, slice(len(items), len(items) + len(own)), read))
+        items += [item._replace(noise_ratio=math.sqrt(len(asking) * len(own))) for item in own]
     problem = {0: "linear_regression", 2: "logistic_regression"}.get(shape.num_classes, "softmax_regression")
     sections = {
         "data": data,
+        "privacy": privacy,
+        "public": None,
         "problem": problem_section({"name": problem, "silo_weights": "size"}),
         "algorithm": SECTIONS["release"].model_validate({"name": "release", "items": items}),
         "participation": AllSilos(),
@@ -213,10 +235,18 @@ def _released(resolved: Resolved, readers: Readers) -> Released:
     ]
     sizes = [size for ((_, size),) in resolved.trace.messages]
     answers = np.split(last.answer.numpy(), np.cumsum(sizes)[:-1])
-    found = dict[str, list[Value]]()
-    for name, own, read in readers:
-        found.setdefault(name, []).extend(read(answers[own], noise[own]))
+    found, spent, units = dict[str, list[Value]](), dict[str, float](), Units()
+    if one_sided := scenario.privacy.unit.one_sided:
+        (share,), error = answers[-1].tolist(), noise[-1]
+        units = Units(max(share, error), error)
+    for name, kind, own, read in readers:
+        found.setdefault(name, []).extend(read(answers[own], noise[own], units))
+        spent[f"{name} {kind}"] = spent.get(f"{name} {kind}", 0.0) + 1 / len(readers)
     results, seconds = Results(), time.perf_counter() - start
     results.finish(TrialResult(0, {}, hosts.statements("private")))
     outcome = Outcome(resolved, results, seconds, admitted=admitted, files=digests_of(scenario))
-    return Released(found, Run(data_of(outcome), outcome))
+    notices, n = list[str](), sum(resolved.sizes)
+    if one_sided and abs(share - 1) > max(3 * error, 0.05):
+        number = f"The released number of persons is {n * share:,.0f}, standard error {n * error:,.0f}"
+        notices.append(f"{number}; expected_persons add up to {n:,}: declare about as many as there are")
+    return Released(found, Run(data_of(outcome), outcome), scenario.privacy.unit.name, spent, notices)

@@ -43,10 +43,12 @@ def release(
         found = released(given, asked, epsilon, out=directory)
         privacy = found.run.summary.privacy
         print_notices(output.results, privacy.notices)
-        output.results.print(rendered(released_table(found.rows), given.name))
+        table = released_table(found.tree)
+        output.results.print(rendered(table, given.name))
+        say(output.results, table.caption)
         print_silos(output.results, privacy)
         say(output.results, f"Wrote {shown(directory)}/")
-        output.summary({"values": found.rows, "silos": [silo.tree() for silo in privacy.silos]})
+        output.summary({**found.tree, "silos": [silo.tree() for silo in privacy.silos]})
 
 
 def _asked(request: Sequence[str]) -> dict[str, list[Asked]]:

@@ -32,7 +32,7 @@ Array = npt.NDArray[np.float64]
 
 _MARGIN = 2.0**-44  # relative: far more than the functions of scipy are wrong by
 _SMALL = 2.0  # below it, 1 / (1 + e^-x) - 1/2 keeps its digits; above it, logarithms keep those of the tail
-_SHARE = 1 << 20
+_SHARE = 1 << 16
 
 
 def mu_of(epsilon: npt.ArrayLike) -> Array:
@@ -65,25 +65,28 @@ class Scores(NamedTuple):
     per_one: int  # parts in 1, the most by which replacing one unit moves a score
 
 
-def rank_scores(values: Array, grid: Sequence[float], q: float, persons: Integers | None = None) -> Scores:
-    """Scores for a q-quantile: -|sum over units of (share of the unit's values <= y, less q)|, y in `grid`.
+def rank_scores(values: Array, edges: Sequence[float], q: float, persons: Integers | None = None) -> Scores:
+    """Scores for the cell that has the q-quantile: by how many units it is missed, less than 0 or 0.
 
-    A share is in [0, 1], so that replacing a unit moves every score by at most 1, however many values it has.
-    It is rounded down to parts of 2^-20, still in [0, 1]; then sums are exact. NaN is above every candidate.
+    Where b(e) is the sum over units of the share of its values < e, less q, a cell from a to e scores
+    -max(0, b(a), -b(e)); the first cell begins below all values, the last ends above them. A share is in
+    [0, 1], so that replacing a unit moves every b, and so every score, by at most 1, however many values it
+    has. It is rounded down to parts of 2^-16, still in [0, 1]; then sums are exact. NaN is in the last cell.
 
     Args:
         values: (n,).
-        grid: (k,) public candidates, increasing, k >= 2; else InputError.
-        q: in (0, 1), the decimal number that is written, of at most four digits; else InputError.
+        edges: (k + 1,) of public cells, increasing, k >= 2; else InputError.
+        q: in (0, 1), the decimal number that is written, of at most six digits; else InputError.
         persons: (n,), whose each value is; None where a record is the unit.
 
-    Source: Epasto et al. 2020, Algorithm 4, a person's s values weighing 1 / s each, without its normaliser.
+    Source: Epasto et al. 2020, Algorithm 4, a person's s values weighing 1 / s each, without its normaliser,
+    and of cells in place of points: many equal values are in one cell, which then has the quantile.
     """
-    points = np.asarray(grid, float)
-    if points.size < 2 or not np.isfinite(points).all() or not (np.diff(points) > 0).all():
-        raise InputError("grid", grid, "at least two finite numbers, increasing")
+    ends = np.asarray(edges, float)
+    if ends.size < 3 or not np.isfinite(ends).all() or not (np.diff(ends) > 0).all():
+        raise InputError("edges", edges, "at least three finite numbers, increasing")
     if not is_level(q):
-        raise InputError("q", q, "between 0 and 1, of at most four digits after the point")
+        raise InputError("q", q, "between 0 and 1, of at most six digits after the point")
     level = Fraction(repr(float(q)))
     order = np.argsort(values)  # NaN last
     owners = (np.arange(len(values)) if persons is None else persons)[order]
@@ -92,9 +95,10 @@ def rank_scores(values: Array, grid: Sequence[float], q: float, persons: Integer
     first = np.repeat(sizes.cumsum() - sizes, sizes)
     earlier[np.argsort(owner, kind="stable")] = np.arange(len(values)) - first
     added = (earlier + 1) * _SHARE // sizes[owner] - earlier * _SHARE // sizes[owner]
-    sums = np.append(0, added.cumsum())[np.searchsorted(values[order], points, side="right")]
-    parts = -np.abs(level.denominator * sums - level.numerator * _SHARE * len(sizes))
-    return Scores(parts, level.denominator * _SHARE)
+    sums = np.append(0, added.cumsum())[np.searchsorted(values[order], ends[1:-1])]
+    sums = np.concatenate([[0], sums, [_SHARE * len(sizes)]])
+    over = level.denominator * sums - level.numerator * _SHARE * len(sizes)
+    return Scores(-np.maximum(0, np.maximum(over[:-1], -over[1:])), level.denominator * _SHARE)
 
 
 def chosen(scores: Scores, epsilon: float, uniform: float) -> int:

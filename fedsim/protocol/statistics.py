@@ -135,14 +135,23 @@ def _sum(shapes: Shapes) -> str:
     return _column(shapes, column) or _range(low, high)
 
 
+def _capped_sum(shapes: Shapes) -> str:
+    column, low, high, cap = shapes.options
+    held = "" if low >= 0 and cap > 0 else f"low is {low:g}, cap {cap:g}; low is at least 0, cap above it"
+    return held or _column(shapes, column) or _range(low, high)
+
+
+def _edges(edges: tuple[float, ...]) -> str:
+    ascend = len(edges) - 1 <= MOST_CELLS and all(a < b for a, b in pairwise(edges))
+    return "" if ascend else f"edges must ascend, of at most {MOST_CELLS} cells"
+
+
 def _histogram(shapes: Shapes) -> str:
     count, edges = shapes.options[0], histogram_edges(shapes.options)
     if not (count == int(count) and count >= 1) or len(edges) < 3:
         return "it takes a number of columns, those columns, and the edges of two cells or more"
-    if len(edges) - 1 > MOST_CELLS or any(a >= b for a, b in pairwise(edges)):
-        return f"edges must ascend, of at most {MOST_CELLS} cells"
     columns = shapes.options[1 : 1 + int(count)]
-    return next(filter(None, (_column(shapes, column) for column in columns)), "")
+    return _edges(edges) or next(filter(None, (_column(shapes, column) for column in columns)), "")
 
 
 def histogram_edges(options: tuple[float, ...]) -> tuple[float, ...]:
@@ -166,19 +175,15 @@ def _bound(shapes: Shapes) -> str:
 
 
 def is_level(q: float) -> bool:
-    """Whether it is between 0 and 1 and has at most four digits, so that ranks are whole numbers of parts."""
-    return 0 < q < 1 and 10**4 % Fraction(repr(float(q))).denominator == 0
+    """Whether it is between 0 and 1 and has at most six digits, so that ranks are whole numbers of parts."""
+    return 0 < q < 1 and 10**6 % Fraction(repr(float(q))).denominator == 0
 
 
 def _quantile(shapes: Shapes) -> str:
-    column, q, low, high, points = shapes.options
+    column, q, *edges = shapes.options
     if not is_level(q):
-        return f"q is {q:g}; a quantile lies between 0 and 1, and has at most four digits"
-    if not (points == int(points) and 2 <= points <= MOST_CELLS):
-        return f"a grid of {points:g} points; it has from 2 to {MOST_CELLS}"
-    if not (high - low) / points > 1e-12 * max(abs(low), abs(high)):
-        return f"the range from {low:g} to {high:g} is too narrow for {points:g} points"
-    return _column(shapes, column)
+        return f"q is {q:g}; a quantile lies between 0 and 1, and has at most six digits"
+    return _edges(tuple(edges)) or _column(shapes, column)
 
 
 def _minimiser(shapes: Shapes) -> str:
@@ -271,6 +276,10 @@ STATISTICS = {
         Statistic("second_moment", 0, _moments, _ROOT2, ("with_target",), _second_moment),
         # a column held to [low, high], as a number in [0, 1]
         Statistic("sum", 0, _one, 1.0, ("column", "low", "high"), _sum, clipped=False),
+        # the sum of a unit's records, held to [low, high] from 0 on, and to at most the cap, over it
+        Statistic("capped_sum", 0, _one, 1.0, ("column", "low", "high", "cap"), _capped_sum, clipped=False),
+        # whether a unit has a record from low to high, as 0 or 1
+        Statistic("presence", 0, _one, 1.0, ("column", "low", "high"), _sum, clipped=False),
         # the cell of x_1 + 2 x_2 + .. over the columns: one number, or a category of indicators; what lies
         # beyond the edges is in the first or last cell
         Statistic(
@@ -291,16 +300,15 @@ STATISTICS = {
         Statistic("mistakes", 1, _one, 1.0, clipped=False, needs=frozenset({"classes"})),
         # of a probability held to [bound, 1 - bound], over its largest value
         Statistic("log_loss", 1, _one, 1.0, ("bound",), _bound, clipped=False, needs=_PROBABILITIES),
-        Statistic(
-            "brier", 1, _one, 1.0, clipped=False, needs=_PROBABILITIES
-        ),  # half the squared distance to the class
-        # the index on a grid of equal steps from low to high
+        # half the squared distance to the class
+        Statistic("brier", 1, _one, 1.0, clipped=False, needs=_PROBABILITIES),
+        # the cell between edges that has the quantile; what lies beyond them is in the first or last cell
         Statistic(
             "quantile",
             0,
             _one,
             1.0,
-            ("column", "q", "low", "high", "points"),
+            ("column", "q", "edge", "edge", "edge.."),
             _quantile,
             clipped=False,
             noise="exponential",

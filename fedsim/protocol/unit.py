@@ -15,7 +15,8 @@ Each has norm <= clip: the first two by the clip; the others are at most h and s
 1 / h and at most 1 / s. So sensitivity, noise and price are those of n persons, and no number of records
 enters them or a divisor. A statistic that no clip bounds, and a choice by scores, takes the mean over a
 person's records, whatever the bound is: a mean of numbers in [0, 1], or of one-hot vectors, is within the
-same convex set. A minimiser and a label projection need a sum of clipped terms: `limit` or `smooth`.
+same convex set. `presence` and `capped_sum` are one number in [0, 1] of all of them. A minimiser and a label
+projection need a sum of clipped terms: `limit` or `smooth`.
 
 Sources: Amin et al. 2019, Algorithm 1 (`limit`); Epasto et al. 2020, Section 4 (`smooth`).
 """

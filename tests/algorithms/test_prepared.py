@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import cast
 
 import numpy as np
@@ -24,11 +25,16 @@ from fedsim.protocol.contract import Algorithm, Asker, Combined, Memory, Message
 from fedsim.protocol.copies import CohortMemory
 from fedsim.protocol.dryrun import dry_run
 from fedsim.protocol.limits import LIMITS, Limits
-from fedsim.protocol.plan import Terms
+from fedsim.protocol.moments import svec
+from fedsim.protocol.plan import QueryShape, Terms
+from fedsim.protocol.unit import Person
 from fedsim.simulation.host import MemoryLedger
 from fedsim.testing.federations import Silo
 from silos.entropy import SeededEntropy
 from silos.gate import Gate, lay_out
+from silos.persons import Persons
+from silos.records import Records
+from silos.terms import summed
 
 SIZES = (40, 60, 50)
 FEATURES = 6
@@ -101,6 +107,62 @@ def trained(algorithm: Algorithm, problem: GeneralisedLinear, data: Sequence[Sil
     gate = open_gate(data, problem, algorithm)
     rounds = [range(len(data))] * len(dry_run(algorithm, problem, public_of(sizes), 0, LIMITS).plan.rounds)
     return [event.answer for event in drive(gate, algorithm, problem, public_of(sizes), rounds)]
+
+
+BOUNDS = [Person("clip"), Person("mean"), Person("limit", 9), Person("smooth", 9)]
+
+
+def weighed(x: np.ndarray, who: np.ndarray, unit: Person, clip: float) -> np.ndarray:
+    """What a record's v v^T counts by a unit's bound, by definition, if no person has more than h records."""
+    length, weight = (x**2).sum(1), np.zeros(len(x))
+    for person in np.unique(who):
+        own = np.flatnonzero(who == person)
+        if unit.weighted:
+            shares = np.minimum(1, clip / length[own]) / max(cast(int, unit.h), len(own))
+        else:
+            shares = np.full(len(own), 1 / len(own) if unit.bound == "mean" else 1.0)
+            together = np.linalg.norm((x[own] * shares[:, None]).T @ x[own])
+            shares = shares * min(1, clip / together)
+        weight[own] = shares
+    return weight
+
+
+@pytest.mark.parametrize("clip", [3.0, 600.0])  # 3 shortens every record and is below a mean's square
+@pytest.mark.parametrize("unit", BOUNDS, ids=lambda unit: unit.bound)
+def test_features_of_persons_are_standardised_by_the_moments_of_weighed_records(
+    unit: Person, clip: float
+) -> None:
+    """One feature is constant: its mean is itself and its variance none, however records are weighed."""
+    rng = np.random.default_rng(6)
+    counts = rng.choice([1, 1, 2, 6], 80)
+    who = np.repeat(np.arange(80), counts)
+    x = np.column_stack([rng.normal(counts[who], 0.5), np.full(len(who), 3.0), np.ones(len(who))])
+    problem, stage = LogisticRegression(3), Standardise(share=0.1, clip=clip)
+    records = Records([(x, np.zeros(len(x)))], problem, torch.float64, Persons.of(unit, [who], (0, 0, ["s"])))
+    ((block,), (query,)) = records.full([0]), stage.queries(3, 1.0)
+    shape = QueryShape(query.statistic, 0, 1.0, query.options)
+    terms = partial(summed, records.clipped_sum, shape)
+    if records.sums_persons:
+        terms = partial(records.person_sum, terms, size=6)
+    answer = terms(problem, block, (), clip)[0] / 80
+    weight = weighed(x, who, unit, clip)
+    mean = weight @ x / weight.sum()
+    variance = weight @ (x - mean) ** 2 / weight.sum()
+    made = stage.map(answer, 3, 0.0)
+    centre = torch.linalg.solve(made[:2, :2], -made[:2, 2])
+    assert centre.numpy() == pytest.approx(mean[:2])
+    assert 1 / made[0, 0] ** 2 == pytest.approx(variance[0])
+    assert 1 / made[1, 1] ** 2 == pytest.approx(1e-4 * clip)  # the least
+
+
+def test_a_deviation_is_at_least_that_of_the_noise_on_a_variance() -> None:
+    """Which is the noise on the sum over what records weigh, here a tenth."""
+    rng, stage, noise, weight = np.random.default_rng(2), Standardise(share=0.1, clip=4.0), 0.01, 0.1
+    v = np.array([0.5, 1.0])
+    for _ in range(400):
+        drawn = torch.from_numpy(rng.standard_normal(3) * noise)
+        made = stage.map(svec(torch.from_numpy(weight * np.outer(v, v))) + drawn, 2, noise)
+        assert 1 / made[0, 0] ** 2 >= noise / weight / 1.5
 
 
 @pytest.mark.parametrize("stages", [(STANDARDISE,), (PCA,), (STANDARDISE, PCA), (PCA, STANDARDISE)])
@@ -217,7 +279,7 @@ def test_noise_counts_for_more_where_fewer_silos_answer() -> None:
         algorithm = Prepared((stage,), (3.0,), SGD)
         server = algorithm.server(torch.zeros(4).double(), problem, public, np.random.default_rng(0))
         next(server)
-        step = server.send(Combined({"h": torch.zeros(10).double()}, share))
+        step = server.send(Combined({"h": torch.tensor([0.0] * 9 + [1.0]).double()}, share))
         found.append(float(step.broadcast["prepared by"][0]) ** -2)
     noise = public.noise(Query("second_moment", (), 2.0, FULL, 3.0))
     assert found == pytest.approx([noise * times for times in (1, 2)])

@@ -50,6 +50,8 @@ class AskOnce:
 CASES = {
     "second_moment": ((1.0,), 2.0),
     "sum": ((0.0, -1.0, 1.0), 1.0),
+    "capped_sum": ((0.0, 0.0, 1.0, 1.0), 1.0),
+    "presence": ((0.0, 0.0, 2.0), 1.0),
     "histogram": ((1.0, 0.0, -1.0, -0.5, 0.0, 0.5, 1.0), 1.0),
     "score_histogram": ((10.0,), 1.0),
     "mistakes": ((), 1.0),
@@ -100,7 +102,7 @@ def test_a_run_that_finds_its_clip_attains_its_epsilon_and_no_more():
         assert 0.7 * epsilon <= row["attained"] <= epsilon
 
 
-DRAWS, DELTA = 20_000, 1e-5
+DRAWS, DELTA = 30_000, 1e-5
 
 
 def drawn(name: str, options: tuple[float, ...], data: Any, clip: float) -> tuple[np.ndarray, float]:
@@ -128,9 +130,9 @@ def drawn(name: str, options: tuple[float, ...], data: Any, clip: float) -> tupl
 
 
 HALVES = [[0.5], [0.5]]
-PAIRS = {  # the first record differs: it moves the scores of two candidates by 1 each, oppositely
+PAIRS = {  # the first record differs: it moves the scores of the first and the last by 1 each, oppositely
     "quantile": (
-        (0.0, 0.5, 0.0, 1.0, 2.0),
+        (0.0, 0.5, -1.0, 0.4, 0.6, 3.0),
         [[0.0], [0.5], [0.5]],
         [0, 0, 0],
         [[2.0], [0.5], [0.5]],
@@ -147,8 +149,8 @@ def test_the_exponential_mechanism_attains_its_price_and_no_more(name):
     odds, error = [], 0.0
     for world in ((x, y), (other_x, other_y)):
         share, mu = drawn(name, options, tuple(map(np.array, world)), 25.0 if name == "choice" else 1.0)
-        odds.append(math.log(share[0] / share[1]))
-        error += 5 / math.sqrt(DRAWS * share[0] * share[1])
+        odds.append(math.log(share[0] / share[-1]))
+        error += 5 * math.sqrt((1 / share[0] + 1 / share[-1]) / DRAWS)
     allowed = float(epsilon_of(mu))
     assert abs(odds[0] - odds[1]) == pytest.approx(allowed, abs=error)
     assert error < allowed / 5

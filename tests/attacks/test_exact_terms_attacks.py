@@ -344,7 +344,7 @@ def quantile(b):
     x[:, 1] = np.resize([own for each in np.linspace(-1, 1, 9) for own in near(each)], b.n)
     return (
         LogisticRegression(b.d),
-        [Query("quantile", (), 1.0, options=(1.0, 0.25, -1.0, 1.0, 9.0))],
+        [Query("quantile", (), 1.0, options=(1.0, 0.25, *np.linspace(-1, 1, 9)))],
         x,
         np.ones(b.n),
     )

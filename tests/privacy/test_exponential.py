@@ -118,9 +118,11 @@ def test_the_worst_pair_of_two_candidates_attains_the_price(epsilon):
 
 @pytest.mark.parametrize("epsilon", EPSILONS)
 def test_a_quantile_attains_the_price(epsilon):
-    """Of three records two lie between the candidates, and the third moves from above both to below both."""
-    before, after = (rank_scores(np.array(v), [0.0, 1.0], 0.5) for v in ([0.5, 0.5, 2.0], [0.5, 0.5, -1.0]))
-    assert needed_mu(law_of(before, epsilon), law_of(after, epsilon)) == pytest.approx(mu_of(epsilon), 1e-6)
+    """Two of three records are in one cell among many, and the third moves from above it to below it."""
+    edges = np.append(np.linspace(-1, 0, 10_001), np.linspace(1, 2, 10_001))
+    before, after = (rank_scores(np.array(v), edges, 0.5) for v in ([0.5, 0.5, 3.0], [0.5, 0.5, -2.0]))
+    needed = needed_mu(law_of(before, epsilon), law_of(after, epsilon))
+    assert 0.99 * mu_of(epsilon) < needed <= mu_of(epsilon) * (1 + 1e-9)
 
 
 def random_pairs(rng, pairs, k):
@@ -155,9 +157,10 @@ OWNERS = np.array([0] * 5 + [1, 2, 3, 4, 5])
 
 
 def test_the_ten_values_of_six_persons():
-    grid = 0.25 + 0.5 * np.arange(20)  # one point below all values, two between neighbours, one above all
-    p = law_of(rank_scores(TEN, grid, 0.5, OWNERS), 1.0)
-    intervals = np.add.reduceat(p, [0, *range(1, 20, 2)])
+    edges = [0.0, *(x + side for x in TEN for side in (-0.1, 0.1)), 11.0]
+    p = law_of(rank_scores(TEN, edges, 0.5, OWNERS), 1.0)
+    p = p[::2] * [1, *[2] * 9, 1]  # of the empty cells, those between values counting twice as in the source
+    intervals = p / p.sum()
     known = [0.0258, 0.0570, 0.0630, 0.0696, 0.0770, 0.0851, 0.1402, 0.2312, 0.1402, 0.0851, 0.0258]
     assert intervals == pytest.approx(known, abs=5e-5)
 
@@ -166,16 +169,25 @@ def test_scores_of_records_are_rank_errors_exactly():
     values = np.array([3.0, -np.inf, 1.0, 1.0, np.nan, np.inf])
     scores = rank_scores(values, [0.0, 1.0, 2.0, 5.0], 0.35)
     assert [Fraction(int(part), scores.per_one) for part in scores.parts] == [
-        -abs(Fraction(count) - Fraction(35, 100) * 6) for count in (1, 3, 3, 4)
+        Fraction(-11, 10),  # one is below 1, where 2.1 are to be
+        0,
+        Fraction(-9, 10),  # three are below 2
     ]
+
+
+def test_the_cell_of_many_equal_values_has_their_quantile():
+    values = np.repeat([2.0, 3.0, 4.0], [450, 150, 400])
+    scores = rank_scores(values, np.linspace(0, 30, 1025).tolist(), 0.5)
+    best = np.flatnonzero(scores.parts == 0)
+    assert best.tolist() == [int(3 / 30 * 1024)]
 
 
 def test_scores_do_not_depend_on_order_nor_on_names():
     rng = np.random.default_rng(3)
     values, persons = rng.integers(5, size=30) / 2.0, rng.integers(6, size=30)
-    expected = rank_scores(values, [0, 1, 2], 0.25, persons)
+    expected = rank_scores(values, [0, 1, 2, 3], 0.25, persons)
     shuffled = rng.permutation(30)
-    other = rank_scores(values[shuffled], [0, 1, 2], 0.25, 1000 - 7 * persons[shuffled])
+    other = rank_scores(values[shuffled], [0, 1, 2, 3], 0.25, 1000 - 7 * persons[shuffled])
     assert other.parts.tolist() == expected.parts.tolist()
 
 
@@ -222,16 +234,16 @@ def test_replacing_a_person_of_any_number_of_values_moves_a_score_by_1_at_most(q
     assert largest_move(lambda units: rank_scores(flat(units)[0], GRID, q), data) > 2  # records as units
 
 
-@pytest.mark.parametrize("grid", [[], [1.0], [1.0, 1.0], [2.0, 1.0], [0.0, math.nan], [0.0, math.inf]])
-def test_a_grid_is_at_least_two_increasing_numbers(grid):
-    with pytest.raises(InputError, match=r"^grid: .*at least two finite numbers, increasing"):
-        rank_scores(TEN, grid, 0.5)
+@pytest.mark.parametrize("last", [[], [1.0], [1.0, 1.0], [2.0, 1.0], [1.0, math.nan], [1.0, math.inf]])
+def test_edges_are_at_least_three_increasing_numbers(last):
+    with pytest.raises(InputError, match=r"^edges: .*at least three finite numbers, increasing"):
+        rank_scores(TEN, [0.0, *last], 0.5)
 
 
-@pytest.mark.parametrize("q", [0.0, 1.0, -0.1, 1.5, math.nan, 1 / 3, 0.12345])
+@pytest.mark.parametrize("q", [0.0, 1.0, -0.1, 1.5, math.nan, 1 / 3, 0.1234567])
 def test_q_is_a_decimal_number_between_0_and_1(q):
-    with pytest.raises(InputError, match=r"^q: .*between 0 and 1, of at most four digits"):
-        rank_scores(TEN, [0, 1], q)
+    with pytest.raises(InputError, match=r"^q: .*between 0 and 1, of at most six digits"):
+        rank_scores(TEN, [0, 1, 2], q)
 
 
 # the samplers

@@ -120,7 +120,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "no histogram of records": {"without stages": True},
     "contributions": asks("contributions", 1, 2, 4),
     "minimiser or label_projection": asks("minimiser", 0.5, 8, 1),
-    "an exponential mechanism": asks("quantile", 0, 0.5, -1, 1, 9),
+    "an exponential mechanism": asks("quantile", 0, 0.5, -1, 0, 1),
     "a private clip": {"algorithm.clip_norm": {"quantile": 0.5, "rounds": 1, "share": 0.1}},
     "statistics beside gradients": asks("histogram", 1, 0, -1, 0, 0.4, 1),
     "statistics that ask no group": asks("gradient") | {"problem.fairness": None},

@@ -11,7 +11,7 @@ from support.refusals import ANY, refused
 from support.scenarios import BASE, changed
 
 from fedsim.api.asked import Histogram
-from fedsim.api.release import release
+from fedsim.api.release import Released, release
 from fedsim.api.sweep import sweep
 from fedsim.common.errors import InputError
 from fedsim.data.arrays import Arrays
@@ -168,20 +168,31 @@ def visits(persons: int) -> Arrays:
     return Arrays(x, target.astype(int), np.zeros(2 * persons, int), ranges=(0.0, 1.0), person=whose)
 
 
-def released(persons: int, **privacy: Any) -> tuple[float, float]:
-    """A count of persons by a range that holds them all, and its standard error."""
+def released(persons: int, **privacy: Any) -> Released:
+    """A histogram over a range that holds everybody."""
     own = {"epsilon": 1.0, "delta": 1e-6} | privacy
     tree = changed(BASE, {"privacy": own, "data": "synthetic", "partition": "natural_id"})
-    found = release(tree, {"x0": Histogram(2)}, data=visits(persons))
-    return sum(found.values["x0"].values()), next(iter(found.errors["x0"].values()))
+    return release(tree, {"x0": Histogram(2)}, data=visits(persons))
 
 
-def test_a_release_by_an_expected_number_of_persons_has_half_the_noise_and_follows_no_true_number() -> None:
-    one, error = released(60, unit=ADDED, expected_persons=60)
-    assert released(80, unit=ADDED, expected_persons=60) == pytest.approx((60, error))
-    replaced = released(60, unit="person")[1]
-    assert replaced == pytest.approx(error * 2**0.5, rel=1e-6)  # of one cell: spread sqrt 2 against 1
-    assert one == pytest.approx(60)  # counts add up to the public number
+def test_a_release_by_an_expected_number_of_persons_finds_the_true_one_and_its_noise_does_not_follow_it() -> (
+    None
+):
+    few, many = (released(n, unit=ADDED, expected_persons=60, epsilon=100.0) for n in (60, 300))
+    for found, n in ((few, 60), (many, 300)):
+        number, cells = found.found["persons"][0], found.found["x0"]
+        assert number.value == pytest.approx(n, abs=4 * number.standard_error)
+        assert sum(cell.value for cell in cells) == pytest.approx(n, abs=6 * number.standard_error)
+        assert found.spent == {"x0 histogram": 0.5, "persons number": 0.5}
+        assert {cell.standard_error for cell in cells} == {number.standard_error}  # a term's norm is 1
+    assert few.errors == many.errors
+    replaced = released(60, unit="person", epsilon=100.0)
+    assert sum(cell.value for cell in replaced.found["x0"]) == pytest.approx(60)  # which is public
+    # spread sqrt 2 against 1; half of the variance, as two cells are forced to their sum; and one entry less
+    alone, own = replaced.found["x0"][0].standard_error, few.found["x0"][0].standard_error
+    assert alone == pytest.approx(own / 2**0.5, rel=1e-6)
+    assert not few.notices
+    assert many.notices[0].endswith("; expected_persons add up to 60: declare about as many as there are")
 
 
 def test_private_tuning_of_persons_whose_number_or_silos_it_cannot_price_is_refused() -> None:

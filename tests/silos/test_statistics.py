@@ -130,9 +130,12 @@ def test_a_minimiser_is_the_minimum_where_nothing_is_clipped():
 
 WRONG = [
     ("quantile", (0.0, 1.0, -1.0, 1.0, 9.0), "quantile lies between 0 and 1"),
-    ("quantile", (0.0, 0.5, -1.0, 1.0, 1.0), "a grid of 1 points"),
-    ("quantile", (0.0, 0.5, 1.0, 1.0, 5.0), "is too narrow"),
+    ("quantile", (0.0, 0.5, -1.0, 1.0), r"takes the options \(column, q, edge, edge, edge..\), got 4"),
+    ("quantile", (0.0, 0.5, 1.0, 1.0, 5.0), "edges must ascend"),
     ("quantile", (7.0, 0.5, 0.0, 1.0, 5.0), "column 7 is none of 3"),
+    ("capped_sum", (0.0, -1.0, 1.0, 5.0), "low is at least 0"),
+    ("capped_sum", (0.0, 0.0, 1.0, 0.0), "cap above it"),
+    ("presence", (3.0, 0.0, 1.0), "column 3 is none of 3"),
     ("histogram", (1.0, 0.0, 1.0, 1.0, 2.0), "edges must ascend"),
     ("sum", (0.0, math.nan, 1.0), "not finite"),
     ("sum", (0.0, 1.0), r"takes the options \(column, low, high\), got 2"),
