@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, cast
 
 from fedsim.common.errors import Refused
 from fedsim.privacy.calibrate import Budget, over_budget
-from fedsim.privacy.cost import compose, together
+from fedsim.privacy.cost import as_gaussian, compose, together
 from fedsim.privacy.grid import GridGaussian
 from fedsim.privacy.mechanism import FLOATING_POINT, Mechanism, check_unit
 from fedsim.privacy.rounding import shown_up
@@ -158,16 +158,17 @@ def _named(
 def price(plan: Plan, admitted: Admitted, mechanism: Mechanism) -> Price:
     """Cost of an admitted plan, round by round, at the silo's noise.
 
-    A plan whose batches are not drawn at random, with Gaussian noise, costs mu^2; any other costs what its
-    accountant found, (epsilon_guaranteed, delta), and as a whole. Refused if the mechanism guarantees
-    nothing, or the plan has no finite price; a public silo, or one of no rounds, pays nothing.
+    A plan whose batches are not drawn at random, with Gaussian noise, costs mu^2, its choices as Gaussian
+    releases; any other costs what its accountant found, (epsilon_guaranteed, delta), and as a whole. Refused
+    if the mechanism guarantees nothing, or the plan has no finite price; a public silo, or one of no rounds,
+    pays nothing.
     """
     if admitted.terms.public or not admitted.terms.rounds:
         return Price(_stretches((r, (0.0, 0.0, 0.0, ())) for r in admitted.terms.rounds))
     if not mechanism.private or not admitted.noise_multiplier > 0:
         raise Refused("a run without noise has no price")
     terms, z = admitted.terms, admitted.noise_multiplier
-    if compose(plan.census(terms.rounds), terms.n).sampled or not mechanism.squares_add:
+    if compose(as_gaussian(plan.census(terms.rounds)), terms.n).sampled or not mechanism.squares_add:
         own = Cost(epsilon=float(admitted.epsilon_guaranteed), delta=float(terms.delta))
         return Price(_stretches((r, (0.0, 0.0, 0.0, ())) for r in terms.rounds), own)
 
@@ -187,7 +188,7 @@ def price(plan: Plan, admitted: Admitted, mechanism: Mechanism) -> Price:
         return *squares, _distance(mechanism, census, z), tuple(of_parts)
 
     first = {id(plan.rounds[r]): r for r in terms.rounds}  # rounds that are alike are one object as a rule
-    known = {asks: numbers(plan.census([r])) for asks, r in first.items()}
+    known = {asks: numbers(as_gaussian(plan.census([r]))) for asks, r in first.items()}
     return Price(_stretches((r, known[id(plan.rounds[r])]) for r in terms.rounds))
 
 

@@ -102,7 +102,7 @@ class OpenRuns:
     def terms(self, plan: Admissible) -> dict[str, object]:
         """The silo's terms for a plan, plain values."""
         admitted = plan.admitted
-        samplers = {ask.batch.sampler for r in plan.terms.rounds for ask in plan.plan.rounds[r]}
+        kinds = {release.kind for release, _ in plan.plan.census(plan.terms.rounds)}
         return {
             "epsilon": finite(plan.terms.epsilon),
             "delta": plan.terms.delta,
@@ -110,7 +110,7 @@ class OpenRuns:
             "epsilon_guaranteed": finite(admitted.epsilon_guaranteed),
             **({} if plan.colluding is None else {"epsilon_colluding": finite(plan.colluding)}),
             "releases": admitted.releases,
-            "accountant": plan.mechanism.accountant(sorted(samplers)),
+            "accountant": plan.mechanism.accountant(sorted(kinds)),
             "notices": [*self.notices, *plan.mechanism.notices, *plan.notices],
         }
 

@@ -18,7 +18,7 @@ from fedsim.protocol.batch import Batch
 from fedsim.protocol.copies import CopiedQuery
 from fedsim.protocol.groups import Cells
 from fedsim.protocol.plan import Admitted, Ask, Plan
-from fedsim.protocol.statistics import COSTED_GRADIENT, size_of, statistic
+from fedsim.protocol.statistics import COSTED_GRADIENT, half_range, is_drawn, size_of, statistic
 from silos.batches import Batches
 from silos.entropy import Entropy, Noise
 from silos.records import Records
@@ -48,7 +48,7 @@ class Releases:
         self._transformed: Transformed | None = None
         silos = [own.terms for own in admitted]
         names, rounds = [own.name for own in silos], [own.rounds for own in silos]
-        self.spread = plan.spread
+        self.spread, self.one_sided = plan.spread, plan.unit.one_sided
         self.batches = Batches(records, plan, rounds, names, entropy, [own.n for own in silos])
         multipliers = [_base(own, mechanism) for own in admitted]
         self.multipliers = torch.tensor(multipliers, dtype=torch.float64).unsqueeze(-1)
@@ -138,10 +138,11 @@ class RoundReleases:
         by the public K is post-processing.
         """
         total = self._sum(query, blocks)
-        if statistic(query.shape.statistic).noise == "exponential":
+        if is_drawn(query.shape.statistic):
             from silos.selections import drawn  # loaded where one is asked for
 
-            return drawn(total, noise_ratio * self._multipliers, self._run.mechanism, self._noise.next)
+            half = half_range(query.shape.statistic, query.shape.options, self._run.one_sided)
+            return drawn(total, noise_ratio * self._multipliers, half, self._run.mechanism, self._noise.next)
         self._perturb(total, query, noise_ratio, query.clip)
         return (total if divisors is None else total.div_(divisors)).to(self._run.dtype)
 

@@ -27,7 +27,7 @@ from fedsim.data.source import Floats
 from fedsim.privacy.exponential import epsilon_of
 from fedsim.protocol.groups import MOST_CELLS
 from fedsim.protocol.moments import from_svec
-from fedsim.protocol.statistics import TARGET, is_level
+from fedsim.protocol.statistics import TARGET, half_range, is_level
 
 
 class Value(NamedTuple):
@@ -242,12 +242,14 @@ class Quantiles(Asked):
             # Chances fall by exp(-epsilon / 2) a rank: of evenly spread values 39 in 40 are within 2.
             rank = math.log(40) / float(epsilon_of(1 / (n * noise[0]))) / (n * units.share)
             ends = [edges[int(index[0]) :][:2] for index in answers]
+            halves = [half_range("quantile", item.options, units.error > 0) for item in items]
             return [
-                Value(f"quantile {q:g}", float(own.mean()), None, rank, float(own[1] - own[0]) / 2)
-                for q, own in zip(self.q, ends, strict=True)
+                Value(f"quantile {q:g}", float(own.mean()), None, rank * half, float(own[1] - own[0]) / 2)
+                for q, own, half in zip(self.q, ends, halves, strict=True)
             ]
 
-        return [Item("quantile", (column.first, q, *edges.tolist())) for q in self.q], read
+        items = [Item("quantile", (column.first, q, *edges.tolist())) for q in self.q]
+        return items, read
 
 
 def _inverted(q: float, edges: Floats, cells: Floats, noise: float, units: Units) -> Value:

@@ -27,6 +27,9 @@ other silos (each release may depend on all earlier ones).
   (`pairs.WithReplacementPair`). `attainable` has a lower bound for comparison.
 * *Poisson.* (1-q) N(0) + q N(C) against (1-q) N(0) + q N(-C) (`pairs.PoissonPair`). Where a unit is added
   or removed: (1-q) N(0) + q N(C) against N(0), in both orders (`pairs.AddRemovePair`).
+* *Choices* by the exponential mechanism, of every record (`exponential.ChoicePair`). The commonest are
+  composed in turn, as if after all else, and others one by one: a release of which a pair is known costs no
+  less before a choice that may depend on it.
 * *Mixed.* mu^2 = sum over Full + max over Fresh batches or parts is one Gaussian pair, composed with the
   others.
 
@@ -161,9 +164,15 @@ class Composition:
 
     def pairs(self, z: float) -> list[tuple[Pair, int]]:
         """Return the dominating pairs at noise multiplier z > 0, with their counts."""
+        from fedsim.privacy.exponential import ChoicePair
         from fedsim.privacy.pairs import GaussianPair
 
         pairs: list[tuple[Pair, int]] = [(replace(p, mu=p.mu / z), count) for p, count in self.sampled]
+        choices = [(pair, count) for pair, count in pairs if isinstance(pair, ChoicePair)]
+        if choices:
+            most = max(choices, key=lambda each: each[1])
+            pairs.remove(most)
+            pairs += most[0].blocks(most[1])
         if self.weight > 0:
             pairs.append((GaussianPair(self.weight / z), 1))
         return pairs
@@ -215,8 +224,17 @@ def _distinct(census: Census, n: int) -> list[tuple[Release, int]]:
     return [(release, count) for release, count in counts.items() if count > 0 and release.weight > 0]
 
 
+def as_gaussian(census: Census) -> Census:
+    """The census with choices as the Gaussian releases that cost no less, for accounts of mu^2."""
+    return tuple((replace(release, drawn=False), count) for release, count in census)
+
+
 def _sampled(release: Release, n: int) -> SampledPair | None:
     """Return the pair of `release` at z = 1; None where every record, or each record once, is used."""
+    if release.drawn:
+        from fedsim.privacy.exponential import ChoicePair
+
+        return ChoicePair(release.weight)
     if not release.batch.random:
         return None
     from fedsim.privacy.pairs import AddRemovePair, PoissonPair, SubsampledPair, WithReplacementPair

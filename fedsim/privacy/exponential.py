@@ -11,14 +11,25 @@ Durfee and Rogers 2020 (arXiv 1909.13830). So a test of level a and power p has 
 (1 - p) / (1 - a) >= e^(t - epsilon), hence logit(p) <= logit(a) + epsilon. mu-GDP asks for
 Phi^-1(p) <= Phi^-1(a) + mu (Dong, Roth and Su 2022). The slope of Phi^-1(1 / (1 + e^-x)) is even in x and
 falls with |x|: it rises most from x = -epsilon / 2 to epsilon / 2. Scores (1, 0) and (0, 1) attain it.
+
+By its own profile a choice costs less (`ChoicePair`). For given t the worst is two outcomes of loss t and
+t - epsilon, the first with P[1] = (1 - e^(t - epsilon)) / (1 - e^-epsilon). With y = e^eps, a profile H of
+what follows, and H_0(y) = max(0, 1 - y), one choice before it makes
+
+    (T H)(y) = max over t in [0, epsilon] of P[1] H(y e^-t) + (1 - P[1]) H(y e^(epsilon - t)),
+
+t being free to depend on all that came before. So T^k H_0 is that of k choices, by whatever rule each
+is made from those before it, and T H_0(e^eps) = (1 - e^((eps - epsilon) / 2))^2 / (1 - e^-epsilon).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from fractions import Fraction
-from typing import NamedTuple
+from functools import lru_cache
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -33,6 +44,9 @@ Array = npt.NDArray[np.float64]
 _MARGIN = 2.0**-44  # relative: far more than the functions of scipy are wrong by
 _SMALL = 2.0  # below it, 1 / (1 + e^-x) - 1/2 keeps its digits; above it, logarithms keep those of the tail
 _SHARE = 1 << 16
+_BLOCK = 32  # choices that are composed at once
+_CELLS = 200  # of the grid of losses to the epsilon of one choice; for k choices over sqrt(k)
+_LARGEST = 16.0  # epsilon of a choice up to which they are
 
 
 def mu_of(epsilon: npt.ArrayLike) -> Array:
@@ -56,6 +70,97 @@ def epsilon_of(mu: npt.ArrayLike) -> Array:
     # epsilon grows at most as mu^2: two margins for that of `mu_of`, two for these functions
     afforded: Array = np.where(half < 1, small, large) * (1 - 4 * _MARGIN)
     return afforded
+
+
+@dataclass(frozen=True, slots=True)
+class ChoicePair:
+    """`times` choices in turn, of `mu` each as a Gaussian release: T^times H_0 of the module docstring.
+
+    It is convex in e^eps, hence the profile of a pair, which dominates; alike in either order, since
+    neighbours are. Source: the range of Dong, Durfee and Rogers 2020, whose Section 4 has T.
+    """
+
+    mu: float  # > 0
+    times: int = 1
+    q: ClassVar[float] = 1.0  # every unit takes part
+
+    @property
+    def epsilon(self) -> float:
+        """Of one choice, rounded up."""
+        return float(epsilon_of(self.mu)) * (1 + 16 * _MARGIN)
+
+    @property
+    def largest(self) -> float:
+        """The largest loss that there is."""
+        return self.times * self.epsilon
+
+    def most(self, tail: float) -> tuple[int, float]:
+        """(1, 0): a unit counts once."""
+        return 1, 0.0
+
+    def blocks(self, count: int) -> list[tuple[ChoicePair, int]]:
+        """Pairs with counts of `count` such choices, in turn: a block is as private after any other."""
+        if self.epsilon > _LARGEST:
+            return [(self, count)]
+        whole, rest = divmod(count, _BLOCK)
+        each = ((ChoicePair(self.mu, _BLOCK), whole), (ChoicePair(self.mu, rest), min(rest, 1)))
+        return [(pair, copies) for pair, copies in each if copies]
+
+    def profile(self, epsilon: Array) -> Array:
+        """Return T^times H_0 at losses >= 0, shape as epsilon; above one choice interpolated, upwards."""
+        if self.times == 1:
+            return _once(epsilon, self.epsilon)
+        step, table = _in_turn(self.epsilon, self.times)
+        cell = np.minimum(epsilon / step, len(table) - 2).astype(int)
+        share = np.minimum(1.0, np.expm1(epsilon - cell * step) / math.expm1(step))
+        found: Array = table[cell] + share * (table[cell + 1] - table[cell])
+        return found
+
+    def reach(self, tail: float) -> float:
+        """Return a loss beyond which the profile is at most `tail`."""
+        return self.largest
+
+
+def _once(at: Array, epsilon: float) -> Array:
+    """T H_0 at losses of either sign."""
+    inside: Array = np.expm1((np.clip(at, -epsilon, epsilon) - epsilon) / 2) ** 2 / -math.expm1(-epsilon)
+    return np.where(at < -epsilon, -np.expm1(np.minimum(at, 0.0)), inside)
+
+
+@lru_cache(maxsize=256)
+def _in_turn(epsilon: float, times: int) -> tuple[float, Array]:
+    """A step, and T^times H_0 at the losses 0, step, ..., times epsilon, rounded up."""
+    cells = math.ceil(_CELLS / math.sqrt(times))
+    step, reach = epsilon / cells, (times + 1) * cells
+    loss = step * np.arange(-reach, reach + 1, dtype=np.float64)
+    profile = _once(loss, epsilon)
+    for _ in range(times - 1):
+        profile[cells:-cells] = _one_more(profile, epsilon, cells)
+    return step, profile[reach : reach + times * cells + 1]
+
+
+def _one_more(profile: Array, epsilon: float, cells: int) -> Array:
+    """T of a profile on a grid of `cells` steps to epsilon, linear in y between points; all but the outer.
+
+    For t in one cell it is a constant less A s + B / s with s = e^t, of which the largest is taken exactly.
+    """
+    step, size = epsilon / cells, len(profile) - 2 * cells
+    grow, width, least = math.exp(step), math.expm1(step), math.exp(-epsilon)
+    drop = profile[:-1] - profile[1:]
+    zero = profile[:-1] + drop / width  # of each piece, continued to y = 0
+    best = np.zeros(size)
+    for j in range(cells):
+        near = slice(cells - j - 1, cells - j - 1 + size)
+        far = slice(near.start + cells, near.stop + cells)
+        a = least * (zero[near] - zero[far]) * width
+        b = (drop[near] - least * drop[far]) * math.exp((1 - j) * step)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            s = np.clip(np.nan_to_num(np.sqrt(np.maximum(b, 0.0) / a), nan=1.0), 1.0, grow)
+        share = (grow / s - 1) / width
+        second = (s * math.exp(j * step - epsilon) - least) / -math.expm1(-epsilon)
+        here = (1 - second) * (profile[:-1][near] - share * drop[near])
+        best = np.maximum(best, here + second * (profile[:-1][far] - share * drop[far]))
+    return best
 
 
 class Scores(NamedTuple):

@@ -40,6 +40,7 @@ _DEGENERATE = 1e-20  # variance of losses that stand in one cell, which cannot b
 _ONE_CELL = 0.01  # least tilted variance, in squared steps
 _WIDTH = 6.0  # of the first window, in tilted standard deviations to either side
 _MAX_CELLS = 2**20
+_HALVINGS = 60
 
 
 class Pair(Protocol):
@@ -268,9 +269,12 @@ def _sums_above(values: Array) -> Array:
 def epsilon(pairs: Sequence[tuple[Pair, int]], delta: float) -> float:
     """Return an eps >= 0 at which `pairs`, each composed its number of times, is (eps, delta)-DP.
 
-    It is an upper bound of the composed pairs' epsilon (module docstring), by about 1e-4: of the larger one,
-    where some pairs are not alike in either order and all are composed in one and in the other. There is at
-    least one pair, equal ones in one entry; InputError for a delta outside (1e-150, 1).
+    It is an upper bound of the composed pairs' epsilon (module docstring), by about 1e-4; exact for one pair.
+    Where some pairs are not alike in either order, all are composed in one and in the other, and the larger
+    one counts. There is at least one pair, equal ones in one entry.
+
+    Raises:
+        InputError: delta is not in (1e-150, 1).
     """
     check_delta(delta)
     delta *= 1 - _ROUNDING
@@ -288,11 +292,25 @@ def orders(pairs: Sequence[tuple[P, int]]) -> list[Sequence[tuple[P, int]]]:
 
 
 def _epsilon(pairs: Sequence[tuple[Pair, int]], delta: float) -> float:
+    if len(pairs) == 1 and pairs[0][1] == 1:
+        return _alone(pairs[0][0], delta)
     parts, tilt = _refine(pairs, delta)
     window = _window(parts, tilt, delta)
     infinite = sum(part.count * part.infinite for part in parts) / delta
     infinite += math.exp(min(600.0, window.log_above - math.log(delta)))
     return max(0.0, _spent(parts, tilt, window, delta, infinite))
+
+
+def _alone(pair: Pair, delta: float) -> float:
+    """The least epsilon with a profile of at most delta, by halving; infinity if there is none."""
+    low, high = 0.0, pair.reach(delta / 2)
+    if pair.profile(np.array([high]))[0] > delta:
+        return math.inf
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        enough = pair.profile(np.array([middle]))[0] <= delta
+        low, high = (low, middle) if enough else (middle, high)
+    return high
 
 
 def epsilon_below(parts: Sequence[Losses], delta: float) -> float:

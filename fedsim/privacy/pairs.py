@@ -31,6 +31,7 @@ import numpy.typing as npt
 from scipy import special
 
 from fedsim.privacy import gaussian
+from fedsim.privacy.exponential import ChoicePair
 
 Array = npt.NDArray[np.float64]
 
@@ -261,7 +262,7 @@ def _mixed(base: float, chance: Array, means: Array) -> float:
     return float(chance @ gaussian.profile(base, means))
 
 
-SampledPair = SubsampledPair | PoissonPair | AddRemovePair | WithReplacementPair
+SampledPair = SubsampledPair | PoissonPair | AddRemovePair | WithReplacementPair | ChoicePair
 Pair = GaussianPair | SampledPair
 
 

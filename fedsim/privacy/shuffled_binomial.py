@@ -14,7 +14,8 @@ divergence of order alpha is at most alpha mu^2 / 2 + sum e sqrt(d) D with mu of
 lemma of `excess`; what lies outside its windows is a hundredth of delta. Sampled batches are
 priced as if they held the record (divergence is quasi-convex): no amplification.
 
-If shuffler and server collude, silo i has its own b bits alone: z_i / sqrt(gamma M_min), next to nothing.
+If shuffler and server collude, silo i has its own b bits alone: z_i / sqrt(H), H = ceil(gamma M_min), next to
+nothing.
 """
 
 from __future__ import annotations

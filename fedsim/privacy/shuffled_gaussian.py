@@ -32,7 +32,7 @@ from fedsim.privacy.calibrate import Budget, over_budget
 from fedsim.privacy.grid import weights
 from fedsim.privacy.mechanism import Noise
 from fedsim.privacy.silo_gaussian import SiloGaussian
-from fedsim.privacy.sum_mechanism import SumMechanism, check_sharers
+from fedsim.privacy.sum_mechanism import SumMechanism, check_sharers, honest_silos
 from fedsim.protocol.plan import Census
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ class ShuffledGaussian(SumMechanism):
         """Epsilon by amplification by shuffling; infinity where nothing is claimed."""
         if not self.single_records or n != 1 or not 0 < own < inf or delta < _SMALLEST_DELTA:
             return inf
-        honest = math.ceil(self.honest_fraction * self.pool_min)
+        honest = honest_silos(self.pool_min, self.honest_fraction)
         found = (_hidden(tuple(weights(census)), honest, z, delta, most) for most in _UP_TO)
         return next((epsilon for epsilon in found if epsilon < inf), inf)
 

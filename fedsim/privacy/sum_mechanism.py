@@ -76,6 +76,17 @@ def check_sharers(pool_min: int, honest_fraction: float) -> None:
         raise InputError("honest_fraction", honest_fraction, "in (0, 1]")
 
 
+def honest_silos(pool_min: int, honest_fraction: float) -> int:
+    """ceil(gamma M_min), at least the silo itself: how many of a sum add their share and keep it secret.
+
+    A product that floating point has just above a whole number is that number, 0.07 of 100 silos is 7.
+
+    >>> honest_silos(100, 0.07), honest_silos(100, 0.071), honest_silos(2, 0.1)
+    (7, 8, 1)
+    """
+    return max(1, math.ceil(honest_fraction * pool_min * (1 - 2**-40)))
+
+
 class SharedNoise(ABC):
     """Noise on a grid of which every silo adds a share: silos' multipliers and shares, from D(r)."""
 
@@ -91,9 +102,9 @@ class SharedNoise(ABC):
         """D(r), in steps: the sensitivity of a silo whose terms have norm <= r clip."""
 
     @property
-    def sharers(self) -> float:
-        """The number that the variance is divided by: gamma M_min, at least the silo itself."""
-        return max(1.0, self.honest_fraction * self.pool_min)
+    def sharers(self) -> int:
+        """H, the number that the variance is divided by."""
+        return honest_silos(self.pool_min, self.honest_fraction)
 
     def effective(self, z: float, r: float) -> float:
         """z_i of a silo whose terms have norm <= r clip, r in [0, 1], where the common multiplier is z."""

@@ -3,7 +3,7 @@
 Two aggregators that do not collude, the server and a second one, get additive shares modulo 2^64 of every
 silo's integers; together they learn the total over a whole roster and nothing else. In steps of clip / 2^20:
 
-    contribution_i = round(w_i S_i / step) + discrete Gaussian of variance sigma^2 / (gamma M_min).
+    contribution_i = round(w_i S_i / step) + discrete Gaussian of variance sigma^2 / H, H = ceil(gamma M_min).
 
 S_i is the silo's clipped sum, w_i its public weight (`fedsim.protocol.pool`), sigma = ratio z D(1), z common
 to all silos, and D(r) = 2 (2^20 r (1 + e) + sqrt(d)) the sensitivity of a silo whose terms have
@@ -14,14 +14,14 @@ of `fedsim.privacy.cost` at z_i = z D(1) / D(r_i) and delta less (1 + e^eps) T, 
 least gamma M_min silos (silo i among them) that add their noise and keep it to themselves. T is what
 separates the total's noise from rounded Gaussian noise, over all coordinates and releases:
 
-* *A sum of H = ceil(gamma M_min) discrete Gaussians* of variance s^2 = sigma^2 / (gamma M_min) is within
-  e^(+-tau) of one, tau = 2 (H - 1) artanh(2 x / (1 - x)), x = exp(-pi^2 s^2): zero to any number of digits.
+* *A sum of H discrete Gaussians* of variance s^2 = sigma^2 / H is within e^(+-tau) of one, tau = 2 (H - 1)
+  artanh(2 x / (1 - x)), x = exp(-pi^2 s^2): zero to any number of digits.
 * *One discrete Gaussian* is within 5e-4 / sigma^4 of a rounded one (docs/grid-noise.md).
 * *Floating point.* Contributions and their sums are integers below 2^53 but for a chance below 1e-200 each.
   That totals are taken modulo 2^64 is post-processing, and never happens outside that chance.
 
 The second aggregator alone sees uniform words. If both collude, silo i has its own share of the noise alone:
-z_i / sqrt(gamma M_min) (`colluding`, `colluding_epsilons`).
+z_i / sqrt(H) (`colluding`, `colluding_epsilons`).
 
 `noise_by` "aggregators": silos add none, each aggregator adds a full share of variance sigma^2. The other
 one's share suffices against either, whatever silos do: no honest fraction, 1.41 times the noise, and nothing
@@ -91,11 +91,9 @@ class SummedGaussian(GridPricing, SharedNoise, SumMechanism):
         return grid.sensitivity(self.extent.largest, self.extent.spread, r)
 
     @property
-    def sharers(self) -> float:
-        """The number that the variance is divided by: gamma M_min, at least the silo; 1 for aggregators."""
-        if self.noise_by == "aggregators":
-            return 1.0
-        return super().sharers
+    def sharers(self) -> int:
+        """H; 1 for aggregators."""
+        return 1 if self.noise_by == "aggregators" else super().sharers
 
     def exactly(self, most: int) -> tuple[SumMechanism, tuple[str, ...]]:
         """See `SumMechanism`. Where aggregators add the noise, the silo draws none."""
@@ -174,7 +172,7 @@ class SummedGaussian(GridPricing, SharedNoise, SumMechanism):
 
     def _sums(self, sigma: float) -> float:
         """Distance of a sum of the silos' discrete Gaussians from one of scale sigma, a coordinate."""
-        return sum_distance(sigma / math.sqrt(self.sharers), math.ceil(self.sharers))
+        return sum_distance(sigma / math.sqrt(self.sharers), self.sharers)
 
 
 def sum_distance(scale: float, count: int) -> float:

@@ -10,13 +10,13 @@ from __future__ import annotations
 import hashlib
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from fedsim.protocol.batch import Batch, Poisson
-from fedsim.protocol.statistics import Extent, extent, spread_of, statistic
+from fedsim.protocol.batch import FULL, Batch, Poisson
+from fedsim.protocol.statistics import Extent, extent, is_drawn, spread_of, statistic
 from fedsim.protocol.statistics import QueryShape as QueryShape
 from fedsim.protocol.unit import RECORD, Person, Record
 
@@ -53,6 +53,12 @@ class Release:
     batch: Batch
     weight: float
     one_sided: bool = False  # whether a neighbour's batch lacks the unit; only sampled batches tell
+    drawn: bool = False  # whether it is a choice by the exponential mechanism, which costs less than that mu
+
+    @property
+    def kind(self) -> str:
+        """Its sampler; "choice" where it is one."""
+        return "choice" if self.drawn else self.batch.sampler
 
 
 Census = tuple[tuple[Release, int], ...]
@@ -103,11 +109,17 @@ class Plan:
     def census(self, rounds: Iterable[int] | None = None) -> Census:
         """Count the distinct releases of `rounds` (all of them by default)."""
         chosen = self.rounds if rounds is None else [self.rounds[r] for r in rounds]
-        counts = Counter(self._release(ask) for asks in chosen for ask in asks)
+        counts = Counter(release for asks in chosen for ask in asks for release in self._releases(ask))
         return tuple(sorted(counts.items(), key=repr))
 
-    def _release(self, ask: Ask) -> Release:
-        return Release(ask.batch, ask.weight, self.unit.one_sided and isinstance(ask.batch, Poisson))
+    def _releases(self, ask: Ask) -> Iterator[Release]:
+        """One of the ask's noisy sums, and its choices; all together on batches of which one counts."""
+        drawn = [query for query in ask.queries if ask.batch == FULL and is_drawn(query.statistic)]
+        sums = replace(ask, queries=tuple(query for query in ask.queries if query not in drawn))
+        if sums.queries or not drawn:
+            yield Release(ask.batch, sums.weight, self.unit.one_sided and isinstance(ask.batch, Poisson))
+        for query in drawn:
+            yield Release(ask.batch, 1 / query.noise_ratio, drawn=True)
 
     def spread(self, query: QueryShape) -> float:
         """`fedsim.protocol.statistics.spread_of` a query, for the plan's unit."""

@@ -6,7 +6,8 @@ an inner product of at least 0 (sqrt 2), or be numbers in [0, clip] (1). The noi
 x clip, so that every release costs mu = 1 / (noise_ratio z), whatever the statistic is.
 
 Two kinds are no noisy sums. `quantile` and `choice` draw an index by the exponential mechanism from scores
-that a record moves by at most 1; at mu it is as private as a Gaussian release (`fedsim.privacy.exponential`).
+that a record moves by at most 1; at mu it is as private as a Gaussian release, and by its own price more so
+(`fedsim.privacy.exponential`). A unit that is added moves scores less far apart (`half_range`).
 `minimiser` is output perturbation: n times the result of T contractive steps on the clipped loss, which a
 record moves by at most 2 clip / lambda (`silos.terms`).
 """
@@ -75,6 +76,8 @@ class Statistic:
     wrong: Callable[[Shapes], str] = lambda shapes: ""  # what is wrong with options, if anything
     clipped: bool = True  # whether queries choose a clip; else a term is bounded by itself and the clip is 1
     noise: Literal["gaussian", "exponential"] = "gaussian"
+    # of a choice: half of how far apart a unit that is added moves two scores; one that is replaced, 1
+    added: Callable[[tuple[float, ...]], float] = lambda options: 1.0
     sampled: bool = True  # whether batches may be drawn at random
     # whose replacement moves it by the spread: a record, or its label alone, its features being known
     unit: Literal["record", "label"] = "record"
@@ -312,15 +315,18 @@ STATISTICS = {
             _quantile,
             clipped=False,
             noise="exponential",
+            # a rank moves by the unit's share less q: by q or 1 - q, up on one side and down on the other
+            added=lambda options: max(options[1], 1 - options[1]),
             sampled=False,
         ),
-        # which of the models has the smallest sum of losses, each held to [0, clip]
+        # which of the models has the smallest sum of losses, each held to [0, clip]; a unit lowers all scores
         Statistic(
             "choice",
             2,
             _one,
             1.0,
             noise="exponential",
+            added=lambda options: 0.5,
             sampled=False,
             needs=_OWN,
             most_points=MOST_MODELS,
@@ -400,8 +406,18 @@ def statistic(name: str) -> Statistic:
     return STATISTICS[name]
 
 
+def is_drawn(name: str) -> bool:
+    """Whether it is a choice by the exponential mechanism."""
+    return statistic(name).noise == "exponential"
+
+
 def spread_of(name: str, options: tuple[float, ...], one_sided: bool) -> float:
     """How far a unit moves the sum of a statistic's terms, over the clip: two terms' largest distance, or one
     term's norm where a unit is added or removed (`one_sided`).
     """
     return 1.0 if one_sided else statistic(name).spread_of(options)
+
+
+def half_range(name: str, options: tuple[float, ...], one_sided: bool) -> float:
+    """Half of how far apart a unit moves two scores of a choice: the epsilon drawn with is over this."""
+    return statistic(name).added(options) if one_sided else 1.0

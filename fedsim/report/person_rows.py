@@ -23,7 +23,7 @@ from pydantic import PlainSerializer
 
 from fedsim.privacy import convert
 from fedsim.privacy.convert import Guarantee
-from fedsim.privacy.cost import Composition, compose, joint
+from fedsim.privacy.cost import Composition, as_gaussian, compose, joint
 from fedsim.privacy.grid import GridGaussian
 from fedsim.privacy.mechanism import Mechanism
 from fedsim.privacy.registry import GAUSSIAN
@@ -213,6 +213,8 @@ def _plans(run: Resolved, admitted: Sequence[Admitted]) -> list[Composition]:
     plans = []
     for silo in admitted:
         rounds, z = silo.terms.rounds, silo.noise_multiplier
-        plan = composed(census(rounds if isinstance(rounds, range) else tuple(rounds)), silo.terms.n)
+        plan = composed(
+            as_gaussian(census(rounds if isinstance(rounds, range) else tuple(rounds))), silo.terms.n
+        )
         plans.append(joint([(plan, z)]) if z > 0 else Composition(0.0 if plan.silent else math.inf, ()))
     return plans

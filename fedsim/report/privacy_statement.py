@@ -93,6 +93,7 @@ def how(resolved: Resolved, admitted: Sequence[Admitted] = ()) -> dict[str, Any]
     """Mechanism, sampler and accountant of a statement, and the theorem that set the noise, if one did."""
     mechanism, sampler, prescribed = resolved.mechanism, samplers(resolved), resolved.prescribed
     claimed, said = dict[str, Any](), words_of(resolved)
+    kinds = {release.kind for release, _ in resolved.trace.plan.census()}
     shares = "".join(f" {stage.name} {stage.share:g}," for stage in resolved.stages)
     if resolved.sums is not None:
         claimed["guarantee_colluding"] = resolved.sums.mechanism.guarantee_colluding
@@ -104,7 +105,7 @@ def how(resolved: Resolved, admitted: Sequence[Admitted] = ()) -> dict[str, Any]
         "unit": said.one if mechanism.private else NONE.name,
         "mechanism": mechanism.name,
         "sampler": sampler,
-        "accountant": mechanism.accountant(sampler) + (shares and f"; of mu^2{shares} training the rest"),
+        "accountant": mechanism.accountant(kinds) + (shares and f"; of mu^2{shares} training the rest"),
         **claimed,
     }
 

@@ -123,3 +123,10 @@ def test_a_claim_is_called_broken_where_it_is_and_not_where_it_is_just_kept():
     broken = estimate.violated([_scores(rng, mu, 5000), _scores(rng, 2 * mu, 5000)], claim, 1e-4)
     assert broken is not None
     assert claim.epsilon < broken <= float(gaussian.epsilon(2 * mu, DELTA))
+
+
+def test_of_a_plan_with_a_choice_nothing_is_claimed_for_several_records():
+    """Its epsilon is not that of a Gaussian release whose mu k records would multiply."""
+    claims = [Claim(((Release(FULL, 1.0, drawn=drawn), 1),), 100, 1.0, DELTA) for drawn in (False, True)]
+    gaussian_plan, choice = (estimate.worth(claim, 5).epsilon for claim in claims)
+    assert gaussian_plan < math.inf == choice

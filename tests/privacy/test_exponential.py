@@ -4,17 +4,35 @@ import itertools
 import math
 import subprocess
 import sys
+from collections import Counter
 from fractions import Fraction
+from functools import partial
 
 import mpmath
 import numpy as np
 import pytest
-from scipy import special, stats
+import torch
+from scipy import optimize, special, stats
 from support.helpers import FALSE_ALARM
 
 from fedsim.common.errors import InputError
-from fedsim.privacy import gaussian
-from fedsim.privacy.exponential import Scores, chosen, chosen_exactly, epsilon_of, mu_of, rank_scores
+from fedsim.privacy import cost, gaussian
+from fedsim.privacy.calibrate import Budget, noise_multipliers
+from fedsim.privacy.exponential import (
+    ChoicePair,
+    Scores,
+    chosen,
+    chosen_exactly,
+    epsilon_of,
+    mu_of,
+    rank_scores,
+)
+from fedsim.privacy.pairs import profile
+from fedsim.privacy.silo_gaussian import SiloGaussian
+from fedsim.protocol.batch import FULL, Fresh, Part
+from fedsim.protocol.plan import Ask, Plan, QueryShape, Release
+from fedsim.protocol.statistics import half_range, statistic
+from silos.selections import PER_ONE, drawn
 
 EPSILONS = [0.05, 0.5, 1.0, 2.0, 6.0]
 
@@ -143,11 +161,125 @@ def test_no_mechanism_of_100_000_exceeds_the_price(epsilon):
         p, q = (law(s, epsilon) for s in random_pairs(rng, 10_000, k))
         needed.append(needed_mu(p, q))
         for at in (-epsilon / 2, 0.0, epsilon / 4, epsilon / 2, 0.9 * epsilon):
-            assert np.all(hockey_stick(p, q, at) <= gaussian.profile(at, mu) + 1e-12)
+            assert np.all(hockey_stick(p, q, at) <= profile(ChoicePair(mu), at) + 1e-12)
+            assert profile(ChoicePair(mu), at) <= gaussian.profile(at, mu) + 1e-12
     needed = np.concatenate(needed)
     assert len(needed) == 100_000
     assert needed.max() <= mu * (1 + 1e-9)
     assert needed.max() > 0.99 * mu  # so that a price of 1 % less would have failed
+
+
+# the price by its own profile
+
+
+def closed_form(epsilon, delta):
+    """At which one choice has hockey-stick divergence delta."""
+    return max(0.0, epsilon + 2 * math.log1p(-math.sqrt(delta * -math.expm1(-epsilon))))
+
+
+def choices(*epsilons, z=3.0):
+    return tuple((Release(FULL, z * float(mu_of(e)), drawn=True), k) for e, k in Counter(epsilons).items())
+
+
+def two_outcomes(epsilon, t):
+    """P and the losses of the worst choice for given t, shape as t."""
+    first = np.expm1(t - epsilon) / np.expm1(-epsilon)
+    return np.stack([first, 1 - first]), np.stack([t, t - epsilon])
+
+
+@pytest.mark.parametrize("delta", [1e-9, 1e-5, 0.01])
+@pytest.mark.parametrize("epsilon", [0.01, *EPSILONS, 60.0])
+def test_one_choice_costs_what_its_worst_pair_does(epsilon, delta):
+    spent, exact = cost.epsilon(choices(epsilon), 10, 3.0, delta), closed_form(epsilon, delta)
+    assert exact <= spent <= exact * 1.001 + 1e-12
+    if exact:
+        gap = np.linspace(-16, epsilon, 4_001)[:, None] * [
+            1,
+            0,
+        ]  # of the candidates' scores, times epsilon / 2
+        p, q = special.softmax(gap, -1), special.softmax(gap - [epsilon, 0], -1)
+        assert hockey_stick(p, q, exact).max() == pytest.approx(delta, rel=1e-3)
+
+
+def test_a_budget_is_spent_on_the_draw():
+    """As a Gaussian release the choice would be drawn at .378."""
+    (z,) = noise_multipliers(choices(1.0, z=1.0), [Budget(10, 1.0, 1e-5)], 1e6)
+    assert 1.003 < epsilon_of(mu_of(1.0) / z) < 1.0051
+
+
+def best(epsilon, following, at, points=1500):
+    """The most that one choice makes of the profile of what follows, t being one of so many."""
+    p, loss = two_outcomes(epsilon, np.linspace(0, epsilon, points))
+    return (p[..., None] * following(at - loss[..., None])).sum(0).max(0)
+
+
+@pytest.mark.parametrize("epsilon", [0.2, 1.0, 4.0])
+def test_choices_in_turn_cost_what_the_worst_choice_after_each_answer_does(epsilon):
+    one, two, three = (ChoicePair(float(mu_of(epsilon)), k) for k in (1, 2, 3))
+    last = partial(best, epsilon, lambda at: np.maximum(0, -np.expm1(at)))
+    at = np.linspace(0.02, 0.85, 7) * epsilon
+    assert last(at) == pytest.approx(one.profile(at), rel=1e-3)
+    for pair, following in ((two, one), (three, two)):
+        exact = best(epsilon, partial(profile, following), pair.times * at)
+        found = pair.profile(pair.times * at)
+        assert np.all(exact <= found * (1 + 1e-6))
+        assert found == pytest.approx(exact, rel=6e-3)
+
+
+def attained(epsilon, count, delta):
+    """By as many choices of one t: a binomial number of them has the larger loss."""
+    found, k = 0.0, np.arange(count + 1)
+    for t in np.linspace(0.4, 0.7, 13) * epsilon:
+        first = two_outcomes(epsilon, t)[0][0]
+        weight, loss = stats.binom.pmf(k, count, first), k * t + (count - k) * (t - epsilon)
+
+        def excess(at, weight=weight, loss=loss):
+            return weight @ np.maximum(0, -np.expm1(at - loss)) - delta
+
+        found = max(found, optimize.brentq(excess, 0, count * epsilon))
+    return found
+
+
+@pytest.mark.parametrize(("epsilon", "count"), [(0.3, 10), (0.2, 32), (0.1, 100)])
+def test_many_choices_cost_hardly_more_than_those_of_one_kind(epsilon, count):
+    """Before, .313 mu-GDP for each: 1.3 times as much."""
+    spent, least = cost.epsilon(choices(*[epsilon] * count), 10, 3.0, 1e-5), attained(epsilon, count, 1e-5)
+    assert least <= spent <= 1.04 * least
+    assert float(gaussian.epsilon(mu_of(epsilon) * math.sqrt(count), 1e-5)) > 1.25 * least
+
+
+def test_choices_of_two_kinds_beside_gaussian_releases():
+    """Attained: a Gaussian profile shifted by the losses of three choices, of t that are fixed in advance."""
+    kinds, z, delta = (0.4, 0.4, 1.0), 3.0, 1e-4
+
+    def excess(at, apart, shares):
+        return shares @ gaussian.profile(at - apart, 0.5) - delta
+
+    spent = cost.epsilon((*choices(*kinds), (Release(FULL, 1.5), 1)), 10, z, delta)
+    least = 0.0
+    for a, b in itertools.product(np.linspace(0.4, 0.95, 12), repeat=2):
+        apart, shares = np.zeros(1), np.ones(1)
+        for epsilon, t in zip(kinds, (0.4 * a, 0.4 * a, b), strict=True):
+            p, loss = two_outcomes(epsilon, t)
+            apart, shares = np.add.outer(apart, loss).ravel(), np.outer(shares, p).ravel()
+        if shares @ gaussian.profile(least - apart, 0.5) > delta:
+            least = optimize.brentq(excess, least, 9, (apart, shares))
+    assert least <= spent <= 1.04 * least
+    assert spent < cost.epsilon((*cost.as_gaussian(choices(*kinds)), (Release(FULL, 1.5), 1)), 10, z, delta)
+
+
+def test_a_plan_tells_choices_from_sums_where_all_records_are_asked():
+    asks = (
+        QueryShape("sum", 0, 0.5, (0.0, -1.0, 1.0)),
+        QueryShape("quantile", 0, 0.25, (0.0, 0.5, -1.0, 1.0, 9.0)),
+    )
+    full = Plan(((Ask(FULL, asks),),)).census()
+    assert set(full) == {(Release(FULL, 2.0), 1), (Release(FULL, 4.0, drawn=True), 1)}
+    weight = cost.compose(cost.as_gaussian(full), 10).weight
+    assert weight == pytest.approx(math.hypot(2, 4))
+    # of several releases on a batch that one in its place would have been, the largest alone would count
+    for batch in (Fresh(0.5), Part(0.0, 0.5)):
+        assert cost.compose(Plan(((Ask(batch, asks),),)).census(), 10).weight == pytest.approx(weight)
 
 
 # the scores
@@ -212,6 +344,41 @@ def test_replacing_a_record_moves_a_score_by_1_at_most(q):
     assert largest_move(lambda units: rank_scores(np.array(units), GRID, q), data) == 1
     half = largest_move(lambda units: _twice_as_fine(rank_scores(np.array(units), GRID, q)), data)
     assert half == 2  # the test sees a factor that is wrong
+
+
+@pytest.mark.parametrize("q", [0.05, 0.5, 0.9])
+def test_one_unit_more_moves_scores_less_far_apart(q):
+    """By 2 max(q, 1 - q), where a replaced one moves them by 2."""
+    values = [(-0.5,), (3.0,), (0.5, 3.0), (-0.5, 0.5, 1.0), (0.5,) * 2]
+    apart, others = [], ([], [(1.5,)] * 39, [(0.5,), (1.5,)] * 20)
+    for units in ((*few, *many) for few in itertools.product(values, repeat=3) for many in others):
+        owners = np.repeat(np.arange(len(units)), [len(unit) for unit in units])
+        flat, kept = np.concatenate(units), owners > 0
+        more, fewer = (
+            rank_scores(*each) for each in ((flat, GRID, q, owners), (flat[kept], GRID, q, owners[kept]))
+        )
+        apart.append(np.ptp(more.parts - fewer.parts) / more.per_one)
+    half = statistic("quantile").added((0.0, q, -1.0, 1.0, 9.0))
+    assert max(apart) == pytest.approx(2 * half, abs=1e-12)
+    assert half == max(q, 1 - q)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "half"), [("choice", (), 0.5), ("quantile", (0.0, 0.9, -1.0, 1.0, 9.0), 0.9)]
+)
+def test_where_units_are_added_the_draw_is_as_much_sharper(name, options, half):
+    assert half_range(name, options, one_sided=True) == half
+    assert half_range(name, options, one_sided=False) == 1
+    scores, z = torch.tensor([[-2 * PER_ONE, -PER_ONE]]).repeat(20_000, 1), torch.full((20_000, 1), 2.0)
+    noise = torch.from_numpy(np.random.default_rng(5).standard_normal((20_000, 1)))
+    found = drawn(scores, z, half, SiloGaussian(), lambda: noise)
+    expected = special.expit(float(epsilon_of(0.5)) / half / 2)
+    assert stats.binomtest(int(found.sum()), 20_000, expected).pvalue > FALSE_ALARM
+    assert (
+        stats.binomtest(int(found.sum()), 20_000, special.expit(float(epsilon_of(0.5)) / 2)).pvalue
+        < FALSE_ALARM
+        or half > 0.8
+    )
 
 
 def _twice_as_fine(scores):

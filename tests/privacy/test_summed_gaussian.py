@@ -1,5 +1,6 @@
 """Noise shares of a sum: what is drawn, how far sums of it are from Gaussian, and what it costs."""
 
+import itertools
 from math import ceil, exp, inf, pi, sqrt
 
 import numpy as np
@@ -14,6 +15,7 @@ from fedsim.common.errors import Refused
 from fedsim.privacy import cost, gaussian, grid
 from fedsim.privacy.calibrate import Budget
 from fedsim.privacy.grid import MAX_RECORDS, STEPS
+from fedsim.privacy.sum_mechanism import honest_silos
 from fedsim.privacy.summed_gaussian import LARGEST_NOISE, SummedGaussian, sum_distance
 from fedsim.protocol.batch import FULL, Subsample
 from fedsim.protocol.plan import Census, Release
@@ -46,7 +48,7 @@ def is_gaussian(values: np.ndarray, sigma: float) -> bool:
 
 
 @pytest.mark.parametrize(("exact", "d", "wrong"), [(True, 2_000, 0.2), (False, 40_000, 0.03)])
-@pytest.mark.parametrize("honest", [1.0, 0.5])
+@pytest.mark.parametrize("honest", [1.0, 0.5, 0.3])
 def test_a_sum_of_the_least_honest_silos_has_the_noise_that_was_priced(
     exact: bool, d: int, wrong: float, honest: float
 ) -> None:
@@ -77,7 +79,14 @@ def test_aggregators_add_a_full_share_each_and_silos_none() -> None:
 def test_noise_is_no_function_of_who_else_sends() -> None:
     """A lone silo is not honest in fractions: it has all of the noise."""
     assert SummedGaussian(Extent(3, 3), 2, 0.1).sharers == 1
-    assert SummedGaussian(Extent(3, 3), 10, 0.25).sharers == 2.5
+    assert SummedGaussian(Extent(3, 3), 10, 0.25).sharers == 3
+
+
+def test_no_more_silos_are_honest_than_is_said_and_none_fewer() -> None:
+    """Of every share of up to four digits, written as a decimal number, of every pool up to 300."""
+    for share, silos in itertools.product(range(1, 10_001, 7), range(1, 301)):
+        assert honest_silos(silos, share / 10_000) == -(-share * silos // 10_000)
+    assert ceil(0.07 * 100) == 8  # what floating point makes of 7
 
 
 def rounding_dimension(share: float) -> int:

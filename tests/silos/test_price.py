@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from fedsim.common.errors import Refused
 from fedsim.privacy.cost import compose, compose_runs
+from fedsim.privacy.exponential import epsilon_of, mu_of
 from fedsim.privacy.registry import GAUSSIAN
 from fedsim.privacy.shuffled_binomial import ShuffledBinomial
 from fedsim.privacy.silo_gaussian import NoMechanism
@@ -38,6 +39,16 @@ PLAN = st.sampled_from([ASK, ON_PARTS]).flatmap(
 def admitted(plan: Plan, z: float, rounds: list[int] | None = None, epsilon: float = 0.5) -> Admitted:
     own = list(range(len(plan.rounds))) if rounds is None else rounds
     return Admitted(Terms("silo", N, 1.0, DELTA, own), z, epsilon, plan.num_queries(own))
+
+
+def test_a_choice_costs_an_account_the_mu_squared_that_its_draw_is_worth():
+    """Though the plan's own epsilon is that of its profile, which is less."""
+    z, query = 2.0, QueryShape("quantile", 0, 0.5, (0.0, 0.5, -1.0, 1.0, 9.0))
+    plan = Plan(((Ask(FULL, (query, QueryShape("gradient", 1, 0.25))),),) * 3)
+    found = price(plan, admitted(plan, z), GAUSSIAN).of([0, 2])
+    drawn = float(mu_of(epsilon_of(1 / (z * 0.5))))
+    assert found.mu_sq == pytest.approx(2 * (drawn**2 + (1 / (z * 0.25)) ** 2), rel=1e-9)
+    assert found == Cost(mu_sq=found.mu_sq)
 
 
 @settings(max_examples=30)

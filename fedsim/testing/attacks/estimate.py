@@ -190,8 +190,8 @@ def runs_needed(claim: Claim, gaussian_plan: bool, share: float = 0.92) -> int:
 
 
 def is_gaussian(census: Census) -> bool:
-    """Whether the plan is one Gaussian release: every batch full."""
-    return all(release.batch.sampler == "full" for release, _ in census)
+    """Whether the plan is one Gaussian release: every batch full, and no choice."""
+    return all(release.kind == "full" for release, _ in census)
 
 
 def proven(samples: Sequence[tuple[np.ndarray, np.ndarray]], claim: Claim, alarm: float) -> list[str]:

@@ -219,8 +219,8 @@ def _quiet(setting: Setting, silo: int, query: Query) -> Tensor | float:
 def _stated(setting: Setting, silo: int, query: Query) -> tuple[float, float]:
     """The multiplier of a query's noise, as priced, and its step on a grid.
 
-    With secure aggregation the price is that of the silo's heaviest batch, and of exactly gamma M_min silos:
-    as every silo of a sum is whole, and every bit, there is more noise than that, by a known factor.
+    With secure aggregation the price is that of the silo's heaviest batch; as every bit is whole, there is
+    more noise than that, by a known factor.
     """
     admitted, sums = setting.admitted[silo], setting.resolved.sums
     z, share = query.noise_ratio * admitted.noise_multiplier, admitted.terms.share
@@ -232,10 +232,8 @@ def _stated(setting: Setting, silo: int, query: Query) -> tuple[float, float]:
     z = max(z, common * mechanism.reach(1.0) / reach)
     if mechanism.transport == "messages":
         return z, 0.0
-    step, together = mechanism.step(1.0) / (z * reach), setting.together
-    sharers = sums.pool.honest_fraction * sums.pool.min_silos if together > 1 else 1.0
-    excess = together / sharers
+    step, excess = mechanism.step(1.0) / (z * reach), 1.0
     if isinstance(mechanism, ShuffledBinomial):
-        halves = 2 / (step**2 * sharers)  # half of a silo's bits, which are even
-        excess *= math.ceil(halves) / halves
+        halves = 2 / (step**2 * setting.together)  # half of a silo's bits, which are even
+        excess = math.ceil(halves) / halves
     return z * math.sqrt(excess), step

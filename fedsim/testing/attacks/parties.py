@@ -15,7 +15,6 @@ not), rounding included, so that everything that judges a silo's own answers jud
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -25,7 +24,7 @@ import torch
 from torch import Tensor
 
 from fedsim.privacy.shuffled_gaussian import ShuffledGaussian
-from fedsim.privacy.sum_mechanism import SumMechanism
+from fedsim.privacy.sum_mechanism import SumMechanism, honest_silos
 from fedsim.protocol.contract import Query
 from fedsim.protocol.plan import Terms
 from fedsim.protocol.pool import Share
@@ -54,7 +53,7 @@ def together(resolved: Resolved, sums: Sums, party: Party) -> int:
     linked = sums.mechanism.transport == "messages" and not anonymous(sums)
     if party != "server" or resolved.scenario.privacy.noise_by != "silos" or linked:
         return 1
-    return max(1, math.ceil(sums.pool.honest_fraction * sums.pool.min_silos))
+    return honest_silos(sums.pool.min_silos, sums.pool.honest_fraction)
 
 
 def _reader(resolved: Resolved, sums: Sums, party: Party, z: float, runs: Sequence[str]) -> Read:
