@@ -350,12 +350,13 @@ def test_replacing_a_record_moves_a_score_by_1_at_most(q):
 def test_one_unit_more_moves_scores_less_far_apart(q):
     """By 2 max(q, 1 - q), where a replaced one moves them by 2."""
     values = [(-0.5,), (3.0,), (0.5, 3.0), (-0.5, 0.5, 1.0), (0.5,) * 2]
-    apart, others = [], ([], [(1.5,)] * 39, [(0.5,), (1.5,)] * 20)
+    apart, others = [], ([], [(1.5,)] * 79, [(0.5,), (1.5,)] * 20, [(-0.5,)] * 39 + [(1.5,)] * 3)
+    edges = (-1.0, 0.0, 1.0, 2.0, 3.0)
     for units in ((*few, *many) for few in itertools.product(values, repeat=3) for many in others):
         owners = np.repeat(np.arange(len(units)), [len(unit) for unit in units])
         flat, kept = np.concatenate(units), owners > 0
         more, fewer = (
-            rank_scores(*each) for each in ((flat, GRID, q, owners), (flat[kept], GRID, q, owners[kept]))
+            rank_scores(*each) for each in ((flat, edges, q, owners), (flat[kept], edges, q, owners[kept]))
         )
         apart.append(np.ptp(more.parts - fewer.parts) / more.per_one)
     half = statistic("quantile").added((0.0, q, -1.0, 1.0, 9.0))
