@@ -199,21 +199,19 @@ class Histogram(Asked):
             digits = 6 if len({f"{edge:g}" for edge in edges}) == len(edges) else 15
             labels = [f"{a:.{digits}g} to {b:.{digits}g}" for a, b in pairwise(edges)]
         word = "persons' shares" if known.persons else "count"
+        labels = [f"{word} {label}" for label in labels]
 
         def read(answers: list[Floats], noise: list[float], units: Units) -> list[Value]:
-            counts, error = known.n * answers[0], known.n * noise[0]
-            if not units.error:
-                counts, error = known.n * _of_all(answers[0]), error * math.sqrt(1 - 1 / len(labels))
-            return [
-                Value(f"{word} {label}", float(k), error) for label, k in zip(labels, counts, strict=True)
-            ]
+            counts = known.n * _of_all(answers[0], units)
+            error = known.n * noise[0] * (1 if units.error else math.sqrt(1 - 1 / len(labels)))
+            return [Value(what, float(k), error) for what, k in zip(labels, counts, strict=True)]
 
         return [Item("histogram", (len(features), *features, *edges.tolist()))], read
 
 
-def _of_all(cells: Floats) -> Floats:
-    """Shares of cells that add up to 1, which is public: what is missing is divided equally."""
-    made: Floats = cells + (1 - cells.sum()) / len(cells)
+def _of_all(cells: Floats, units: Units) -> Floats:
+    """Shares of cells that add up to 1 where that is public: what is missing is divided equally."""
+    made: Floats = cells if units.error else cells + (1 - cells.sum()) / len(cells)
     return made
 
 
@@ -257,9 +255,8 @@ def _inverted(q: float, edges: Floats, cells: Floats, noise: float, units: Units
     noise of a Brownian bridge where the sum is public; the error is half of how far, on the wider side, it is
     within two deviations of 0, with half a bin, where all of its values may be equal.
     """
-    bins, k = len(cells), np.arange(len(edges))
-    variance = k * (bins - k) / bins if not units.error else k * (1 - q) ** 2 + (bins - k) * q**2
-    cells = cells if units.error else _of_all(cells)
+    cells, bins, k = _of_all(cells, units), len(cells), np.arange(len(edges))
+    variance = k * (1 - q) ** 2 + (bins - k) * q**2 if units.error else k * (bins - k) / bins
     below, deviation = np.append(0, cells.cumsum()) - q * cells.sum(), noise * np.sqrt(variance)
     so_far = np.maximum.accumulate
     value = float(np.interp(0, (so_far(below) - so_far(-below[::-1])[::-1]) / 2, edges))

@@ -113,14 +113,13 @@ def release(
     >>> max(silo.epsilon_guaranteed for silo in found.run.summary.privacy.silos) <= 0.5
     True
 
-    The scenario's data, partition and privacy count; its model and how records are prepared for it do not,
-    nor does the bound of unit person: every person weighs the same. Under relation `add_remove` the number of
-    persons is released too.
+    The scenario's data, partition and privacy count; its model, how records are prepared for it and the bound
+    of unit person do not: every person weighs the same. Relation `add_remove` releases their number too.
 
     Args:
         scenario: see `fedsim.simulate`, as for `overrides`, `data` and `short`.
         request: {column: what is asked of it}; `Moments` and `Components` have any name. All
-            that is asked costs the same mu^2, a private number of persons too.
+            that is asked costs the same mu^2.
         epsilon: each silo's budget for all of it; default: the scenario's.
         out: a new directory for the run.
 

@@ -40,8 +40,7 @@ def _texts(row: Mapping[str, Any]) -> tuple[str, str]:
 
 def read_released(directory: Path | None) -> TextTable | None:
     """The table of a run directory; None where it is of another run, InputError of an earlier version."""
-    there = directory is not None and (directory / FILE).exists()
-    if directory is None or not there:
+    if directory is None or not (directory / FILE).exists():
         return None
     found = read_json(directory / FILE, AGAIN)
     if not isinstance(found, dict):
