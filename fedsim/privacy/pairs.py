@@ -179,8 +179,8 @@ class AddRemovePair(SubsampledPair):
 
 
 @lru_cache(maxsize=4096)
-def multiplicities(n: int, draws: int) -> tuple[Array, Array]:
-    """P(j) and P(more than j) for j = 0, 1, ...: how often one of n >= 2 records is among `draws` <= n.
+def multiplicities(n: float, draws: int) -> tuple[Array, Array]:
+    """P(j) and P(more than j) for j = 0, 1, ...: how often a record of chance 1 / n is among `draws`.
 
     By the ratio of neighbours, which keeps relative accuracy; at most some 170 entries.
     """
@@ -206,7 +206,7 @@ class WithReplacementPair:
     """
 
     mu: float  # sensitivity / noise standard deviation of a record drawn once, > 0
-    n: int  # number of records, >= 2
+    n: float  # number of records, >= 2; in groups of k (`fedsim.privacy.groups`) over k, > 1
     draws: int  # K, from 1 to n
 
     @property

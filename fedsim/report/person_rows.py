@@ -2,7 +2,8 @@
 
 * *Several records* (unit record). By group privacy a person with s records is covered for a swap with
   a person of as many: at s mu, mu and delta being the largest of the silos, where plans are one Gaussian
-  release (exactly, as `convert.group_gaussian`); else by `convert.group` of the largest epsilon and delta.
+  release (exactly, as `convert.group_gaussian`); where they are sampled, and silos of few kinds, by
+  `groups.epsilon`; else by `convert.group` of the largest epsilon and delta.
 * *Several silos* (unit person). Of the k silos of the largest cost: mu^2 adds, at the largest delta, where
   plans are one Gaussian release; sampled releases are composed with all others (`cost.joint`). Silos that are
   summed under one noise move the sum together, so that mu adds and not its square, or by `convert.group`.
@@ -21,7 +22,7 @@ from typing import Annotated, NamedTuple
 
 from pydantic import PlainSerializer
 
-from fedsim.privacy import convert
+from fedsim.privacy import convert, groups
 from fedsim.privacy.convert import Guarantee
 from fedsim.privacy.cost import Composition, as_gaussian, compose, joint
 from fedsim.privacy.grid import GridGaussian
@@ -74,6 +75,8 @@ def persons(
 
 GROUPS = (2, 5, 10)
 EXACT, GENERIC = "exact Gaussian, k mu", "(k epsilon, k e^((k-1) epsilon) delta)"
+SAMPLED = "releases for k records, composed"
+_KINDS = 8  # of silos, whose sampled plans are composed for groups one by one
 Plain = Annotated[Guarantee, PlainSerializer(Guarantee._asdict)]  # {"epsilon": ..., "delta": ...} in JSON
 
 
@@ -125,7 +128,7 @@ def _converted(resolved: Resolved, silo: Admitted) -> SiloConversions:
     return SiloConversions(
         name=terms.name,
         n=terms.n,
-        group_rule=EXACT if own.mus else GENERIC,
+        group_rule=EXACT if own.mus else SAMPLED if own.kinds else GENERIC,
         group=[GroupPrivacy(records=k, guarantee=found) for k, found in groups[:-1]],
         user_level=groups[-1][1],
         record_level_for_user_level_budget=recipe,
@@ -148,6 +151,7 @@ class _Silos(NamedTuple):
     epsilons: list[float]
     deltas: list[float]
     plans: list[tuple[Composition, ...]]
+    sizes: list[int]
 
     @classmethod
     def of(
@@ -161,7 +165,7 @@ class _Silos(NamedTuple):
         epsilons = [max(each.epsilon_guaranteed for each in own) for own in silos]
         deltas = [max(each.terms.delta for each in own) for own in silos]
         plans = zip(*(_plans(part, own) for part, own in parts), strict=True)
-        return cls(mechanism, epsilons, deltas, list(plans))
+        return cls(mechanism, epsilons, deltas, list(plans), [each.terms.n for each in admitted])
 
     @property
     def mus(self) -> list[float]:
@@ -170,9 +174,20 @@ class _Silos(NamedTuple):
         found = sorted(max(plan.weight for plan in own) for own in self.plans)
         return found if gaussian and self.mechanism.squares_add else []
 
+    @property
+    def kinds(self) -> set[tuple[Composition, int]]:
+        """The silos that differ, by plan and size; none where their groups are not composed."""
+        found = {(plan, n) for (plan, *_), n in zip(self.plans, self.sizes, strict=True)}
+        few = self.mechanism == GAUSSIAN and len(self.plans[0]) == 1 and len(found) <= _KINDS
+        return found if few and all(math.isfinite(plan.weight) for plan, _ in found) else set()
+
     def replaced(self, count: int) -> Cost:
         """The cost of so many records replaced in one silo."""
-        return self._of(count * self.mus[-1]) if self.mus else self._group(count)
+        if self.mus:
+            return self._of(count * self.mus[-1])
+        delta = max(self.deltas)
+        found = max((groups.epsilon(*kind, count, delta) for kind in self.kinds), default=math.inf)
+        return (found, delta) if found < math.inf else self._group(count)
 
     def together(self, k: int) -> Cost:
         """The cost of one person's data in k silos."""

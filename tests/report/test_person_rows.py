@@ -14,7 +14,9 @@ from fedsim.api.price import price
 from fedsim.api.simulate import simulate
 from fedsim.data.arrays import Arrays
 from fedsim.data.source import Outline
-from fedsim.privacy import cost, gaussian
+from fedsim.privacy import cost, gaussian, groups
+from fedsim.privacy.cost import compose, joint
+from fedsim.report import person_rows
 from fedsim.report.person_rows import persons
 from fedsim.report.privacy_statement import price as stated
 from fedsim.report.summary import Persons
@@ -63,9 +65,17 @@ def test_of_different_deltas_the_largest_counts() -> None:
     assert found.rows[0].delta == 1 / 50**2
 
 
-def test_sampled_plans_have_the_generic_rule_and_none_where_delta_would_be_above_1() -> None:
+def test_sampled_plans_of_few_kinds_are_composed_for_groups_and_others_have_the_generic_rule(
+    monkeypatch,
+) -> None:
     run = resolved(FOUR, {"algorithm.batch": POISSON})
-    epsilon = preview(run)[0].epsilon_guaranteed
+    silo = preview(run)[0]
+    plan = joint([(compose(run.trace.plan.census(silo.terms.rounds), silo.terms.n), silo.noise_multiplier)])
+    for row, k in zip(worth(run).rows[:3], (2, 5, 10), strict=True):
+        assert row.epsilon == groups.epsilon(plan, silo.terms.n, k, DELTA)
+        assert row.delta == DELTA
+    monkeypatch.setattr(person_rows, "_KINDS", 0)
+    epsilon = silo.epsilon_guaranteed
     two, *_, fifty = worth(run).rows
     assert two.epsilon == 2 * epsilon
     assert two.delta == pytest.approx(2 * math.exp(epsilon) * DELTA)
@@ -73,7 +83,8 @@ def test_sampled_plans_have_the_generic_rule_and_none_where_delta_would_be_above
 
 
 @pytest.mark.parametrize(("delta", "last"), [(1e-6, None), (1e-7, 10.0)])  # at delta 0.9, at 0.09
-def test_a_delta_that_covers_a_tenth_of_all_persons_or_more_is_no_guarantee(delta, last) -> None:
+def test_a_delta_that_covers_a_tenth_of_all_persons_or_more_is_no_guarantee(monkeypatch, delta, last) -> None:
+    monkeypatch.setattr(person_rows, "_KINDS", 0)
     run = resolved(FOUR, {"algorithm.batch": POISSON}, epsilon=0.2, delta=delta)
     shown = stated(run, preview(run))
     *_, ten, fifty = json.loads(shown.json_text())["persons"]["rows"]

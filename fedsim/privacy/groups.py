@@ -1,0 +1,132 @@
+"""Groups: a dominating pair of a release on a sampled batch where k of a silo's n records are replaced.
+
+j of the k records are in the batch with probability p_j, j = 0, ..., k, and move its sum by up to j mu: by
+coupling batches that hold none of them, and the first 1, 2, ... in an order, the release is a mixture of
+N(a_j, I) on one data set and of N(b_j, I) on the other, a_0 = b_0, over couplings.
+
+**Lemma.** Of sum_i pi_i N(a_i, I) against c N(b, I) no hockey-stick is larger than where all a_i are on one
+ray from b, as far away as they may be. (With g_i = <a_i - b, z> it is E F(sum_i pi_i e^(g_i - E g_i^2 / 2)),
+F(x) = (x - c)_+ convex: Kahane's inequality, covariances grow entry by entry.) Hockey-sticks of sums are at
+most the sums of theirs. So sum_i p_i N(a_i) - y sum_l p_l N(b_l) is divided into pieces, one for each l,
+so that all have their threshold at one t; then the sum of pieces is that of the mixtures on a line.
+
+* *Poisson*, where |a_i - b_l| <= (i + l) mu / 2: always possible. The pair is sum_j p_j N(j mu / 2) against
+  sum_j p_j N(-j mu / 2), p binomial.
+* *Fixed size*, |a_i - b_l| <= max(i, l) mu: possible where every i meets l <= i only. With L_j(t) the
+  likelihood ratio of N(j mu) and N(0) at t that is so (Hall's condition for nested sets) where
+
+      y >= max over s >= 1 of E[L_j(t) | j <= s], p hypergeometric,
+
+  and then sum_j p_j h(ln L_j(t); j mu) bounds the hockey-stick at y, h of `fedsim.privacy.gaussian`. Where
+  s = k is the largest, that is sum_j p_j N(j mu) against N(0), which some data sets attain.
+* *With replacement*: a draw is of the group with probability k / n (`pairs.WithReplacementPair`).
+
+The bounds are made at points t, and interpolated in y, in which a hockey-stick is convex.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+from scipy import special
+
+from fedsim.privacy import gaussian, loss
+from fedsim.privacy.cost import Composition
+from fedsim.privacy.pairs import GaussianPair, Pair, PoissonPair, SubsampledPair, WithReplacementPair
+
+Array = npt.NDArray[np.float64]
+
+_RAREST = 1e-250  # chance of a number of records in the batch that is counted as infinite loss
+_FAR, _APART = 38.0, 0.02  # how far t goes beyond the last mean, and its step
+_LARGEST = 60.0  # k mu of one release up to which anything is claimed
+
+
+@dataclass(frozen=True, slots=True)
+class GroupPair:
+    """The bounds of the module docstring for Poisson batches, or of fixed size; alike in either order."""
+
+    mu: float  # of one record, > 0
+    chance: tuple[float, ...]  # p_j for j = 0, 1, ..., at least two
+    poisson: bool
+
+    def profile(self, epsilon: Array) -> Array:
+        """An upper bound of the hockey-stick divergence at eps >= 0, shape as epsilon."""
+        at, found = _table(self)
+        cell = np.clip(np.searchsorted(at, epsilon, side="right") - 1, 0, len(at) - 2)
+        left, right = at[cell], at[cell + 1]
+        share = np.expm1(np.minimum(epsilon, right) - left) / np.expm1(right - left)
+        return np.asarray(found[cell] + share * (found[cell + 1] - found[cell]))
+
+    def reach(self, tail: float) -> float:
+        """A loss beyond which the profile is at most `tail`, or all that it falls to."""
+        at, found = _table(self)
+        return float(at[np.argmax(found <= max(tail, found[-1]))])
+
+
+@lru_cache(maxsize=256)
+def _table(pair: GroupPair) -> tuple[Array, Array]:
+    """Losses, ascending from at most 0, and the bound at each."""
+    chance = np.array(pair.chance)
+    j = np.arange(len(chance), dtype=np.float64)
+    means = j * (pair.mu / 2 if pair.poisson else pair.mu)
+    t = np.arange(0.0, means[-1] + _FAR, _APART)[:, None]
+    if pair.poisson:
+        sides = [special.logsumexp(-((t - sign * means) ** 2) / 2, b=chance, axis=1) for sign in (1, -1)]
+        at = sides[0] - sides[1]
+        below = special.logsumexp(special.log_ndtr(-means - t), b=chance, axis=1)
+        found = np.exp(special.log_ndtr(means - t)) @ chance - np.exp(at + below)
+    else:
+        losses = means * t - means**2 / 2
+        shift = losses.max(axis=1, keepdims=True)
+        conditional = np.cumsum(chance * np.exp(losses - shift), axis=1)[:, 1:] / np.cumsum(chance)[1:]
+        at = np.log(conditional.max(axis=1)) + shift[:, 0]
+        found = gaussian.profile(losses[:, 1:], means[1:]) @ chance[1:]
+    rest = 0.0 if chance[-1] > _RAREST else len(chance) * _RAREST
+    return at, np.minimum.accumulate(np.maximum(found, 0.0)) + rest
+
+
+def _chances(none: float, ratios: Iterator[float]) -> tuple[float, ...]:
+    """p_0 and those that follow by the ratios of neighbours."""
+    found = [none]
+    for ratio in ratios:
+        found.append(found[-1] * ratio)
+        if ratio < 0.5 and found[-1] < _RAREST:
+            break
+    return tuple(found)
+
+
+def grouped(pair: Pair, n: int, k: int) -> Pair | GroupPair | None:
+    """The pair of a release for k of n records, given that for one; None where none is known."""
+    match pair:
+        case GaussianPair():
+            return GaussianPair(k * pair.mu)
+        case PoissonPair(mu, q):
+            odds = ((k - j) / (j + 1) * q / (1 - q) for j in range(k))
+            return GroupPair(mu, _chances(math.exp(k * math.log1p(-q)), odds), poisson=True)
+        case WithReplacementPair() if k < n:
+            return replace(pair, n=n / k)
+        case SubsampledPair(mu, q) if type(pair) is SubsampledPair:
+            size = round(q * n)
+            if k > n - size:  # no batch is without all of them
+                return GaussianPair(min(k, size) * mu)
+            none = math.exp(math.fsum(math.log1p(-size / (n - i)) for i in range(k)))
+            odds = ((k - j) * (size - j) / ((j + 1) * (n - k - size + j + 1)) for j in range(min(k, size)))
+            return GroupPair(mu, _chances(none, odds), poisson=False)
+    return None
+
+
+def epsilon(plan: Composition, n: int, k: int, delta: float) -> float:
+    """Return eps of a composition at noise multiplier 1 under replacing k of n records; infinity for none.
+
+    **Guarantee.** Answers are (eps, delta)-DP with respect to any k of the silo's records: the pairs above
+    compose adaptively, and with k mu for what is not sampled (`convert.group_gaussian`).
+    """
+    pairs = [(pair, count) for one, count in plan.pairs(1.0) if (pair := grouped(one, n, k)) is not None]
+    if len(pairs) < len(plan.pairs(1.0)) or k * max(pair.mu for pair, _ in plan.pairs(1.0)) > _LARGEST:
+        return math.inf
+    return loss.epsilon(pairs, delta)
