@@ -12,16 +12,19 @@ so that all have their threshold at one t; then the sum of pieces is that of the
 
 * *Poisson*, where |a_i - b_l| <= (i + l) mu / 2: always possible. The pair is sum_j p_j N(j mu / 2) against
   sum_j p_j N(-j mu / 2), p binomial.
-* *Fixed size*, |a_i - b_l| <= max(i, l) mu: possible where every i meets l <= i only. With L_j(t) the
-  likelihood ratio of N(j mu) and N(0) at t that is so (Hall's condition for nested sets) where
+* *Fixed size*, |a_i - b_l| <= max(i, l) mu: possible where every i meets l <= i only, and parts of N(b_l)
+  may be left out. A part of p_i may count as farther away; so let q be p, hypergeometric, or in part the law
+  of the larger of two such i, l. With L_j(t) the likelihood ratio of N(j mu) and N(0) at t, it is possible
+  (Hall's condition for nested sets) for every y >= 1 with
 
-      y >= max over s >= 1 of E[L_j(t) | j <= s], p hypergeometric,
+      y >= sum over j <= s of q_j L_j(t) / sum over j <= s of p_j for all s >= 1, where q_0 = p_0,
 
-  and then sum_j p_j h(ln L_j(t); j mu) bounds the hockey-stick at y, h of `fedsim.privacy.gaussian`. Where
-  s = k is the largest, that is sum_j p_j N(j mu) against N(0), which some data sets attain.
+  and then sum_j q_j h(ln L_j(t); j mu) bounds the hockey-stick at y, h of `fedsim.privacy.gaussian`. With
+  q = p and s = k this is sum_j p_j N(j mu) against N(0), which some data sets attain.
 * *With replacement*: a draw is of the group with probability k / n (`pairs.WithReplacementPair`).
 
-The bounds are made at points t, and interpolated in y, in which a hockey-stick is convex.
+The bounds are made at points t. They hold in either order, hence for y < 1 too (`pairs`), and a hockey-stick
+is convex in y: it is at most their lower convex hull.
 """
 
 from __future__ import annotations
@@ -43,6 +46,8 @@ Array = npt.NDArray[np.float64]
 
 _RAREST = 1e-250  # chance of a number of records in the batch that is counted as infinite loss
 _FAR, _APART = 38.0, 0.02  # how far t goes beyond the last mean, and its step
+_PARTS = (0.0, 0.2, 0.5, 1.0)  # of p that counts as farther away
+_HALVINGS = 60
 _LARGEST = 60.0  # k mu of one release up to which anything is claimed
 
 
@@ -58,8 +63,7 @@ class GroupPair:
         """An upper bound of the hockey-stick divergence at eps >= 0, shape as epsilon."""
         at, found = _table(self)
         cell = np.clip(np.searchsorted(at, epsilon, side="right") - 1, 0, len(at) - 2)
-        left, right = at[cell], at[cell + 1]
-        share = np.expm1(np.minimum(epsilon, right) - left) / np.expm1(right - left)
+        share = _share(np.minimum(epsilon, at[cell + 1]), at[cell], at[cell + 1])
         return np.asarray(found[cell] + share * (found[cell + 1] - found[cell]))
 
     def reach(self, tail: float) -> float:
@@ -70,24 +74,64 @@ class GroupPair:
 
 @lru_cache(maxsize=256)
 def _table(pair: GroupPair) -> tuple[Array, Array]:
-    """Losses, ascending from at most 0, and the bound at each."""
+    """Losses, ascending from 0, and the bound at each."""
     chance = np.array(pair.chance)
     j = np.arange(len(chance), dtype=np.float64)
     means = j * (pair.mu / 2 if pair.poisson else pair.mu)
     t = np.arange(0.0, means[-1] + _FAR, _APART)[:, None]
+    rest = 0.0 if chance[-1] > _RAREST else len(chance) * _RAREST
     if pair.poisson:
         sides = [special.logsumexp(-((t - sign * means) ** 2) / 2, b=chance, axis=1) for sign in (1, -1)]
         at = sides[0] - sides[1]
         below = special.logsumexp(special.log_ndtr(-means - t), b=chance, axis=1)
         found = np.exp(special.log_ndtr(means - t)) @ chance - np.exp(at + below)
-    else:
-        losses = means * t - means**2 / 2
-        shift = losses.max(axis=1, keepdims=True)
-        conditional = np.cumsum(chance * np.exp(losses - shift), axis=1)[:, 1:] / np.cumsum(chance)[1:]
-        at = np.log(conditional.max(axis=1)) + shift[:, 0]
-        found = gaussian.profile(losses[:, 1:], means[1:]) @ chance[1:]
-    rest = 0.0 if chance[-1] > _RAREST else len(chance) * _RAREST
-    return at, np.minimum.accumulate(np.maximum(found, 0.0)) + rest
+        return _hull(at, np.maximum(found, 0.0) + rest)
+    larger = np.diff(np.cumsum(chance) ** 2, prepend=0.0) - chance * chance[0]  # of i >= 1 and any l
+    bounds = []
+    for part in _PARTS:
+        q = np.append(chance[0], ((1 - part) * chance + part * larger)[1:])
+        low, high = 0.0, means[-1] + _FAR  # the first is where y = 1
+        for _ in range(_HALVINGS):
+            middle = (low + high) / 2
+            above = _fixed(np.full((1, 1), middle), means, chance, q)[0][0] > 0
+            low, high = (low, middle) if above else (middle, high)
+        bounds.append(_fixed(low + t, means, chance, q))
+    at, found = np.concatenate(bounds, axis=1)
+    return _hull(np.maximum(at, 0.0), found + rest)
+
+
+def _fixed(t: Array, means: Array, chance: Array, q: Array) -> tuple[Array, Array]:
+    """ln of the least y, and the bound, of the module docstring for a fixed size; t is (points, 1)."""
+    losses = means * t - means**2 / 2
+    shift = losses.max(axis=1, keepdims=True)
+    least = np.cumsum(q * np.exp(losses - shift), axis=1)[:, 1:] / np.cumsum(chance)[1:]
+    return np.log(least.max(axis=1)) + shift[:, 0], gaussian.profile(losses[:, 1:], means[1:]) @ q[1:]
+
+
+def _share(at: Array, left: Array | float, right: Array | float) -> Array:
+    """Where e^at is between e^left and e^right, from 0 to 1."""
+    return np.asarray((np.exp(at - right) - np.exp(left - right)) / -np.expm1(left - right))
+
+
+def _hull(at: Array, found: Array) -> tuple[Array, Array]:
+    """The points from 0 on of the lower convex hull in e^at of a profile that is alike in either order."""
+    at, found = np.append(-at, at), np.append(-np.expm1(-at) + np.exp(-at) * found, found)
+    kept: list[tuple[float, float]] = []
+    for place in np.lexsort((found, at)).tolist():
+        x, y = float(at[place]), float(found[place])
+        if kept and (x == kept[-1][0] or y >= kept[-1][1]):
+            continue
+        while len(kept) > 1:
+            (a, first), (b, middle) = kept[-2:]
+            if middle < first + (math.exp(b - x) - math.exp(a - x)) / -math.expm1(a - x) * (y - first):
+                break
+            kept.pop()
+        kept.append((x, y))
+    loss, bound = np.array(kept).T
+    right = int(np.searchsorted(loss, 0.0, side="right"))
+    share = _share(np.zeros(1), loss[right - 1], loss[right])
+    zero = bound[right - 1] + share * (bound[right] - bound[right - 1])
+    return np.append(0.0, loss[right:]), np.append(zero, bound[right:])
 
 
 def _chances(none: float, ratios: Iterator[float]) -> tuple[float, ...]:
