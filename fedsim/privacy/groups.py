@@ -110,7 +110,7 @@ def _fixed(t: Array, means: Array, chance: Array, q: Array) -> tuple[Array, Arra
 
 def _share(at: Array, left: Array | float, right: Array | float) -> Array:
     """Where e^at is between e^left and e^right, from 0 to 1."""
-    return np.asarray((np.exp(at - right) - np.exp(left - right)) / -np.expm1(left - right))
+    return np.asarray(np.exp(at - right) * np.expm1(left - at) / np.expm1(left - right))
 
 
 def _hull(at: Array, found: Array) -> tuple[Array, Array]:
@@ -123,7 +123,7 @@ def _hull(at: Array, found: Array) -> tuple[Array, Array]:
             continue
         while len(kept) > 1:
             (a, first), (b, middle) = kept[-2:]
-            if middle < first + (math.exp(b - x) - math.exp(a - x)) / -math.expm1(a - x) * (y - first):
+            if middle < first + math.exp(b - x) * math.expm1(a - b) / math.expm1(a - x) * (y - first):
                 break
             kept.pop()
         kept.append((x, y))
