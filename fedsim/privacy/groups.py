@@ -86,7 +86,7 @@ def _table(pair: GroupPair) -> tuple[Array, Array]:
         below = special.logsumexp(special.log_ndtr(-means - t), b=chance, axis=1)
         found = np.exp(special.log_ndtr(means - t)) @ chance - np.exp(at + below)
         return _hull(at, np.maximum(found, 0.0) + rest)
-    larger = np.diff(np.cumsum(chance) ** 2, prepend=0.0) - chance * chance[0]  # of i >= 1 and any l
+    larger = chance * (2 * np.cumsum(chance) - chance - chance[0])  # of i >= 1 and any l
     bounds = []
     for part in _PARTS:
         q = np.append(chance[0], ((1 - part) * chance + part * larger)[1:])

@@ -146,3 +146,10 @@ def test_what_is_not_sampled_or_hardly_costs_k_mu():
     assert groups.epsilon(plan, 10, 3, 1e-5) == pytest.approx(float(gaussian.epsilon(1.5, 1e-5)), rel=1e-3)
     assert grouped(SubsampledPair(MU, 0.5), 10, 6) == GaussianPair(5 * MU)  # no batch is without all six
     assert groups.epsilon(cost.Composition(40.0, ()), 10, 2, 1e-5) == math.inf
+
+
+@pytest.mark.parametrize("one", [SubsampledPair(0.7, 0.1), PoissonPair(0.7, 0.1)])
+def test_fifty_records_cost_more_than_ten_and_less_than_if_all_were_in_every_batch(one):
+    plan = cost.Composition(0.0, ((one, 20),))
+    ten, fifty = (groups.epsilon(plan, 1000, k, 1e-5) for k in (10, 50))
+    assert 5 * ten < fifty < 0.1 * float(gaussian.epsilon(50 * 0.7 * math.sqrt(20), 1e-5))
