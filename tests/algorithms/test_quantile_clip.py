@@ -149,7 +149,6 @@ def scenario(clip_norm, **more):
 
 CHOSEN = {"quantile": 0.75, "rounds": 6, "share": 0.1}
 PUBLIC = {"name": "linear_regression", "public": {"weight": 0.1, "precondition": True}}
-VISITS = {"data": {"name": "visits"}, "problem": "logistic_regression", "privacy__epsilon": 8}
 PUBLIC_DATA = {"name": "synthetic", "link": "linear", "rows": 200, "features": 3, "seed": 1}
 
 
@@ -187,14 +186,9 @@ def test_bad_fields_are_named(clip, field, right):
     [
         ({"algorithm__parameters": "theorem"}, "algorithm.parameters: 'theorem': given"),
         (
-            {"privacy": {"mechanism": "summed_gaussian", "honest_fraction": 1.0, "epsilon": 8}},
-            r"algorithm.clip_norm: \{'quantile': 0.75\}: a number where mechanism is summed_gaussian.*longer",
-        ),
-        (
             {"algorithm__batch": {"sampler": "poisson", "fraction": 0.1}},
             r"algorithm.clip_norm: \{'quantile': 0.75\}: a number where .*poisson.*longer",
         ),
-        ({**VISITS, "privacy__unit": "person"}, "privacy.unit.bound: 'clip': limit or smooth"),
         ({"problem": PUBLIC, "public": PUBLIC_DATA}, "clip_norm: .*a number where the server weighs public"),
         ({"privacy": {"calibration": "sigma", "sigma": 1.0, "epsilon": 8}}, "privacy.sigma: 1"),
     ],

@@ -141,19 +141,14 @@ def test_a_private_number_of_persons_is_in_no_greeting_and_weighs_nothing(table,
 
 def test_sums_of_persons_are_agreed_on_by_all_parties(table, tmp_path):
     """Silos, server and shuffler bind the same plan, whose unit is in it."""
-    sections = {"data": scenario_of(table)["data"], "privacy": {"unit": "person", "delta": 1e-4}}
-    scenario = pooled_scenario(**sections)
+    privacy = {"unit": "person", "delta": 1e-4}
+    scenario = pooled_scenario(data=scenario_of(table)["data"], privacy=privacy)
     pooled = pooled_federation(tmp_path, scenario, seeded=False, policy={"per_run": None})
     with pooled.silos(seeded=False) as silos, pooled.channel() as shuffler:
         deploy(scenario, pooled.federation, silos, tmp_path / "run", shuffler=shuffler)
     summary = load_run(tmp_path / "run").summary
     assert summary.status == "finished"
     assert sum(row.n for row in summary.privacy.silos) < PERSONS  # others test
-    values = pooled_scenario(
-        **sections | {"privacy": {"unit": {"name": "person", "relation": "replace_values"}}}
-    )
-    with pytest.raises(InputError, match="replace_values with sums"):
-        resolve(values)
 
 
 def test_a_table_without_ids_is_no_table_of_persons(table, tmp_path):

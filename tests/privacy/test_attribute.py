@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from support.refusals import refused
 from support.scenarios import FAIR, changed
 
 import fedsim
 import silos.group_terms
 from fedsim.algorithms.fair_minibatch_sgd import FairMinibatchSGD
 from fedsim.algorithms.noisy_minibatch_sgd import NoisyMinibatchSGD
-from fedsim.common.errors import InputError, Refused
 from fedsim.privacy import attribute, gaussian
 from fedsim.privacy.registry import GAUSSIAN, MECHANISMS
 from fedsim.problems.composite import Composite
@@ -93,14 +93,6 @@ def test_noise_for_the_group_covers_what_it_moves_and_no_more(table, clip, moved
     assert float(joint.std()) == pytest.approx(2 * z * math.sqrt(2), rel=0.07)
 
 
-def test_groups_alone_are_protected_in_answers_that_depend_on_them_only():
-    plan = plan_of(NoisyMinibatchSGD(2, 0.5, 1.0), LogisticRegression(D), [N])
-    with pytest.raises(Refused, match="no price for gradient; use fair_minibatch_sgd"):
-        open_gate(
-            [records()], LogisticRegression(D), NoisyMinibatchSGD(2, 0.5, 1.0), mechanism=GROUP, plan=plan
-        )
-
-
 def test_no_other_module_of_the_gate_reads_a_group():
     files = Path(silos.group_terms.__file__).parent.glob("*.py")
     users = [file.name for file in files if re.search(r"\bblock\.group\b", file.read_text())]
@@ -124,20 +116,7 @@ def test_epsilon_of_the_group_is_stated_where_it_is_known_and_bounds_every_case(
     assert stated(**{f"privacy__{name}": value for name, value in sums.items()}) == {None}
 
 
-def test_the_mechanism_for_groups_needs_groups_that_are_no_feature_and_whole_batches():
-    def refused(field, value, **changes):
-        named = {name.replace("__", "."): own for name, own in changes.items()}
-        tree = changed(FAIR, {"privacy.mechanism": "attribute_gaussian", **named})
-        with pytest.raises(InputError) as error:
-            resolve(parse(tree))
-        assert (error.value.field, error.value.value) == (field, value)
-        return error.value.hint
-
-    mechanism = "scenario.privacy.mechanism", "attribute_gaussian"
-    assert "name data.attribute" in refused(*mechanism, data__groups=False, problem__fairness=None)
-    batch = {"sampler": "subsample", "fraction": 0.1}
-    assert "batches drawn at random" in refused(*mechanism, algorithm__batch=batch)
-    plain = {"name": "noisy_minibatch_sgd", "num_rounds": 5, "step_size": 1, "clip_norm": 1}
-    tree = changed(FAIR, {"algorithm": plain, "privacy.mechanism": "attribute_gaussian"})
-    with pytest.raises(InputError, match="no price for gradient"):
-        resolve(parse(tree))
+def test_the_mechanism_for_groups_needs_groups_that_are_no_feature():
+    tree = {"privacy.mechanism": "attribute_gaussian", "data.groups": False, "problem.fairness": None}
+    with refused("scenario.privacy.mechanism", "attribute_gaussian", "name data.attribute"):
+        resolve(parse(changed(FAIR, tree)))

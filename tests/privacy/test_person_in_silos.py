@@ -7,8 +7,6 @@ import pytest
 from fedsim.common.errors import Refused
 from fedsim.privacy import cost, gaussian
 from fedsim.privacy.grid import GridGaussian
-from fedsim.privacy.mechanism import check_unit
-from fedsim.privacy.registry import MECHANISMS
 from fedsim.privacy.silo_gaussian import SiloGaussian
 from fedsim.privacy.summed_gaussian import SummedGaussian
 from fedsim.protocol.batch import FULL, Fresh, Poisson, Subsample, WithReplacement
@@ -86,21 +84,3 @@ def test_under_a_common_noise_a_person_in_k_silos_moves_a_sum_k_times(k):
     silos = admit(plan, Sums(mechanism, pool).agreed(plan, terms), mechanism, LIMITS)
     mu = [math.sqrt(6) / silo.noise_multiplier for silo in silos]
     assert float(gaussian.epsilon(sum(mu[:k]), DELTA)) == pytest.approx(1.0, abs=5e-3)
-
-
-@pytest.mark.parametrize(
-    ("unit", "name", "batch", "why"),
-    [
-        (Person(silos_per_person=2), "shuffled_binomial", FULL, "silos_per_person above 1 with mechanism"),
-        (Person(silos_per_person=2), "shuffled_gaussian", FULL, "use gaussian or summed_gaussian"),
-        (Person(relation="add_remove"), "shuffled_gaussian", FULL, "relation add_remove with mechanism"),
-        (Person(silos_per_person=2), "summed_gaussian", Poisson(0.1), "use full or fresh batches"),
-        (Person(relation="replace_values"), "summed_gaussian", FULL, "use replace_person"),
-        (Person(relation="add_remove"), "gaussian", Fresh(0.1), "use full or poisson"),
-    ],
-)
-def test_what_has_no_price_for_persons_is_refused_by_name(unit, name, batch, why):
-    with pytest.raises(Refused, match=why):
-        check_unit(plan_of(batch, unit), MECHANISMS[name])
-    check_unit(plan_of(batch, Person()), MECHANISMS[name])
-    check_unit(plan_of(batch, RECORD), MECHANISMS[name])

@@ -105,6 +105,21 @@ ALONE |= {"problem.fairness": {"notion": "demographic_parity", "weight": 1.0}, "
 SAMPLED = {"algorithm.batch": {"sampler": "subsample", "fraction": 0.5}}
 TUNED = {"grid": {"algorithm.step_size": [0.3, 0.5]}, "repetitions": 1, "private": {"fraction": 0.4}}
 
+ITS_OTHERS: dict[str, tuple[dict[str, Any], ...]] = {
+    "minimiser or label_projection": (asks("label_projection"),),
+    "statistics with a small spread on Poisson batches": tuple(
+        asks(what, *options, batch=Poisson(0.5))
+        for what, *options in (("sum", 0, -1, 1), ("histogram", 1, 0, -1, 0, 0.4, 1), ("second_moment", 1))
+    ),
+    "noise that is not Gaussian": ({"privacy.mechanism": "none"},),
+    "an algorithm that is not linear or has memory": (
+        {"algorithm.name": "local_sgd", "algorithm.local_steps": 2},
+    ),
+    "no budget": ({"privacy.epsilon": "unlimited"} | GIVEN,),
+    "shuffled messages": (SUMS | {"privacy.mechanism": "shuffled_gaussian"},),
+}
+"""Other ways to the same fact."""
+
 SETTINGS: dict[str, dict[str, Any]] = {
     "unit record": {},
     "unit person": unit(),
@@ -263,14 +278,21 @@ def tried(row: Clash, door: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ca
 
 DOORS = [(row, door) for row in CLASHES for door in row.doors if door != "fold"]
 FOLDS = [row for row in CLASHES if "fold" in row.doors]
+WAYS = [
+    (row, door, way)
+    for row, door in DOORS
+    for way in ({}, *({fact: own} for fact in row.facts for own in ITS_OTHERS.get(fact, ())))
+]
 
 
 @pytest.mark.parametrize(
-    ("row", "door"), DOORS, ids=[f"{door}: {' x '.join(row.facts)}" for row, door in DOORS]
+    ("row", "door", "way"), WAYS, ids=[f"{door}: {' x '.join(row.facts)}" for row, door, _ in WAYS]
 )
 def test_a_row_is_refused_at_each_of_its_doors_by_its_words(
-    row: Clash, door: str, monkeypatch: pytest.MonkeyPatch
+    row: Clash, door: str, way: dict[str, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    for fact, own in way.items():
+        monkeypatch.setitem(SETTINGS, fact, own)
     words = [word for part in row.words.split("{0}") for word in part.split("{1}")]
     for refused in tried(row, door, monkeypatch):
         with pytest.raises((InputError, Refused)) as caught:

@@ -6,12 +6,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support.refusals import ANY, refused
+from support.refusals import refused
 from support.scenarios import changed
 
 import fedsim
 from fedsim.common.errors import InputError
-from fedsim.deployment.offers import deployable
 from fedsim.privacy import gaussian
 from fedsim.privacy.calibrate import Budget, noise_ratios
 from fedsim.protocol.batch import Poisson
@@ -22,7 +21,6 @@ from fedsim.scenario.load import parse
 from fedsim.scenario.resolve import Resolved, resolve
 from fedsim.simulation.host import preview
 from fedsim.simulation.run_digest import run_digest
-from fedsim.simulation.side_by_side import fold_key
 from fedsim.simulation.trial import execute
 
 STAGES = [
@@ -150,8 +148,6 @@ def test_sums_have_the_same_shares() -> None:
     resolved = made(privacy={"epsilon": 1.0, "mechanism": "summed_gaussian", "honest_fraction": 1.0})
     found, budget = squares(resolved)[0], allowed(resolved)[0]
     np.testing.assert_allclose(found[:3], [stage["share"] * budget for stage in STAGES], rtol=1e-3)
-    with refused("scenario.privacy.mechanism", ANY, "serves gradients alone, not histogram"):
-        made(privacy={"epsilon": 1.0, "mechanism": "shuffled_binomial", "honest_fraction": 1.0})
 
 
 def test_a_clip_is_the_declared_norm_then_the_number_of_features() -> None:
@@ -227,17 +223,6 @@ def test_what_does_not_fit_is_refused_before_records_are_read(
         resolve(parse(changed(BASE, changes)))
     assert str(caught.value).startswith(f"scenario.{field}")
     assert hint in str(caught.value)
-
-
-def test_a_deployed_run_has_no_stages_yet() -> None:
-    with pytest.raises(InputError, match="exists in simulation only"):
-        deployable(parse(BASE))
-
-
-def test_runs_with_stages_do_not_run_side_by_side() -> None:
-    tree = parse(BASE).model_dump(mode="json")
-    assert fold_key(tree) is None
-    assert fold_key(tree | {"prepare": []}) is not None
 
 
 def test_a_stage_keys_the_noise() -> None:

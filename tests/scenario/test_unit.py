@@ -7,16 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.refusals import ANY, refused
+from support.refusals import refused
 from support.scenarios import BASE, changed
 
 from fedsim.api.asked import Histogram
 from fedsim.api.release import Released, release
-from fedsim.api.sweep import sweep
 from fedsim.common.errors import InputError
 from fedsim.data.arrays import Arrays
 from fedsim.data.source import Outline
-from fedsim.deployment.offers import deployable
 from fedsim.privacy import gaussian
 from fedsim.protocol.contributions import tradeoff
 from fedsim.protocol.unit import Person
@@ -73,61 +71,6 @@ def test_expected_persons_are_for_units_that_are_added_or_removed() -> None:
             resolved(unit, expected_persons=50)
     with refused("scenario.privacy.expected_persons", [50], "one value a silo: 2"):
         resolved(ADDED, expected_persons=[50])
-
-
-@pytest.mark.parametrize(
-    ("unit", "privacy", "more", "why"),
-    [
-        (person(relation="replace_values"), SUMS, {}, "use replace_person"),
-        (
-            ADDED,
-            {"expected_persons": 50},
-            {"algorithm.batch": {"sampler": "subsample", "fraction": 0.1}},
-            "use full or poisson",
-        ),
-        (
-            ADDED,
-            {"expected_persons": 50, "mechanism": "shuffled_gaussian"},
-            {},
-            "use gaussian or summed_gaussian",
-        ),
-        (
-            person(silos_per_person=2),
-            {"mechanism": "shuffled_binomial", "honest_fraction": 1.0},
-            {},
-            "gaussian or",
-        ),
-        (
-            person(),
-            {},
-            {"problem": "linear_regression", "algorithm": {"name": "label_regression"}},
-            "use bound limit or smooth",
-        ),
-    ],
-)
-def test_a_plan_without_a_price_for_persons_is_refused_in_the_scenario(
-    unit: Any, privacy: dict[str, Any], more: dict[str, Any], why: str
-) -> None:
-    with pytest.raises(InputError, match=r"scenario\.privacy\.unit") as error:
-        resolved(unit, more, **privacy)
-    assert why in str(error.value)
-    assert "'name': 'person'" in str(error.value)
-
-
-def test_a_moment_and_the_gradients_that_it_divides_weigh_a_persons_records_alike() -> None:
-    algorithm = {"algorithm": {"name": "preconditioned_sgd"}}
-    for unit in ("person", person(bound="clip", relation="replace_values")):
-        with refused(
-            "scenario.privacy.unit.bound", "clip", "mean, limit or smooth: by clip a person's records"
-        ):
-            resolved(unit, algorithm)
-    units = "record", person(bound="mean"), person(bound="limit", h=2), person(bound="smooth", h=2)
-    for unit in units:
-        assert (
-            resolved(unit, algorithm).trace.plan.unit
-            == parse(changed(BASE, {"privacy.unit": unit})).privacy.unit
-        )
-    resolved("person", algorithm, mechanism="none", epsilon=None)
 
 
 def test_an_expected_number_stands_for_the_private_one_everywhere() -> None:
@@ -193,15 +136,6 @@ def test_a_release_by_an_expected_number_of_persons_finds_the_true_one_and_its_n
     assert alone == pytest.approx(own / 2**0.5, rel=1e-6)
     assert not few.notices
     assert many.notices[0].endswith("; expected_persons add up to 60: declare about as many as there are")
-
-
-def test_private_tuning_of_persons_whose_number_or_silos_it_cannot_price_is_refused() -> None:
-    tune = {"grid": {"algorithm.step_size": [0.1, 0.5]}, "private": {"fraction": 0.4}}
-    for unit, more in ((ADDED, {"expected_persons": 30}), (person(silos_per_person=2), {})):
-        tree = changed(BASE, {"privacy": {"epsilon": 1.0, "unit": unit} | more, "sweep": {"tune": tune}})
-        scenario = parse(tree | {"data": "synthetic", "partition": "natural_id"})
-        with refused("scenario.privacy.unit", ANY, "private tuning is for persons of one silo each"):
-            sweep(scenario, data=visits(60))
 
 
 PROFILE = {1: 0.6, 2: 0.2, 5: 0.15, 50: 0.05}
@@ -297,12 +231,6 @@ def test_a_quantile_is_composed_with_other_stages() -> None:
     assert [square / sum(squares) for square in squares[:2]] == pytest.approx([0.1, 0.2])
     with pytest.raises(InputError, match=r"scenario\.prepare.*sum to less than 1"):
         chosen({"choose": "quantile", "share": 0.8}, "smooth", more)
-
-
-def test_what_asks_for_h_is_not_deployed() -> None:
-    found = chosen(QUANTILE)
-    with refused("scenario.privacy.unit.h", ANY, "exists in simulation only"):
-        deployable(found.scenario)
 
 
 def test_noise_that_is_given_as_sigma_is_over_what_a_person_moves_a_mean_by() -> None:

@@ -237,11 +237,6 @@ def test_no_person_is_in_both_parts(tmp_path):
     assert (head["n"], head["held_out"]) == (len(training), len(holdout)) == (24, 6)
 
 
-def test_float32_is_refused_with_persons(config):
-    with calling(config) as caller:
-        assert "float32 with persons" in refused(caller, offer(dtype="float32"))
-
-
 def test_a_silo_calibrates_to_its_own_share_of_a_person_in_several(config):
     """k silos of a quarter of mu^2 each cost what one would; the account is charged its own quarter."""
     own = []

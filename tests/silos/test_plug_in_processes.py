@@ -305,8 +305,6 @@ LOGISTIC = {"name": "theirs_loss"}
 )
 def test_records_meet_operations_that_this_process_rebuilt(tmp_path, problem, listed, dimension):
     caller, offer = _with_problem(tmp_path, problem, listed)
-    single = offer | {"dtype": "float32", "head": caller.head}
-    assert "float32 with a plug-in's graph" in caller.refused("offer", **single)
     run = caller.admitted(offer)["run"]
     point = torch.full((dimension,), 0.1, dtype=torch.float64)
     assert caller.asked(run, 0, w=point)["g"].shape == point.shape

@@ -58,9 +58,6 @@ def made(tmp_path):
     return pooled_federation(tmp_path, SCENARIO, seeded=False)
 
 
-QUANTILE = {"quantile": 0.9, "rounds": 1, "share": 0.1, "noise_ratio": 2.0}
-
-
 @pytest.fixture
 def callers(made):
     mark = made.mark()
@@ -86,8 +83,6 @@ def callers(made):
             "not those of the roster",
         ),
         ({"algorithm": LOCAL}, "computes with each silo's own noisy answers"),
-        ({"algorithm__batch": {"sampler": "subsample", "fraction": 0.5}}, "sampled batches with secure"),
-        ({"algorithm__clip_norm": QUANTILE}, "answers to longer have not the size of gradients"),
     ],
 )
 def test_an_offer_that_the_roster_does_not_cover_is_refused_and_costs_nothing(made, callers, changes, said):

@@ -11,19 +11,18 @@ import torch
 
 import fedsim
 from fedsim.algorithms.noisy_minibatch_sgd import NoisyMinibatchSGD
-from fedsim.common.errors import InputError, Refused
+from fedsim.common.errors import InputError
 from fedsim.privacy.registry import CLIP_ONLY, GAUSSIAN, NONE
 from fedsim.problems.glm import LinearRegression, SoftmaxRegression
 from fedsim.problems.network import NeuralNetwork
-from fedsim.protocol.batch import FULL
-from fedsim.protocol.plan import Ask, Plan, QueryShape, Terms
+from fedsim.protocol.plan import Terms
 from fedsim.report.record import ClippedRound
 from fedsim.report.texts import silo_table
 from fedsim.scenario.load import parse
 from fedsim.scenario.resolve import resolve
 from fedsim.simulation.host import MemoryLedger
 from fedsim.simulation.trial import trial_of
-from silos.admission import admit, price
+from silos.admission import price
 from silos.entropy import SeededEntropy
 from silos.gate import Gate, lay_out
 from tests.support.helpers import DELTA, LIMITS, drive, plan_of, public_of, silos_of
@@ -102,13 +101,6 @@ def test_a_public_silo_changes_neither_noise_nor_price_of_the_others() -> None:
     assert price(plan_of(NoisyMinibatchSGD(4, 0.5, 0.3), problem, SIZES), own, GAUSSIAN).whole.mu_sq == 0
 
 
-def test_what_is_drawn_from_records_has_no_noiseless_form() -> None:
-    options = (0.0, 0.5, 0.0, 1.0, 4.0)
-    plan = Plan(((Ask(FULL, (QueryShape("quantile", 0, 1.0, options),)),),))
-    with pytest.raises(Refused, match="'a' is public"):
-        admit(plan, [Terms("a", 9, math.inf, DELTA, range(1), public=True)], GAUSSIAN, LIMITS)
-
-
 NAMES = ["silo-00", "silo-01", "silo-02"]
 
 
@@ -170,7 +162,6 @@ def test_terms_of_a_public_silo_are_not_counted_as_clipped() -> None:
         ({"privacy.calibration": "sigma", "privacy.sigma": 1}, "privacy.epsilon", "accountant"),
         ({"privacy.epsilon": {NAMES[0]: "publik"}}, f"privacy.epsilon.{NAMES[0]}", "number.*or 'public'"),
         ({"algorithm.num_rounds": "auto"}, "privacy.epsilon", "auto"),
-        ({"evaluate": {}}, "evaluate", "nor public"),
     ],
 )
 def test_what_a_public_silo_cannot_have_is_named(changes: dict[str, Any], field: str, hint: str) -> None:

@@ -227,13 +227,9 @@ def test_a_thousand_mistakes_are_counted_and_not_listed(caller, path, value, sai
     assert said in caller.refused("offer", **changed(path, value))
 
 
-def test_float32_sums_of_sampled_batches_are_refused(caller):
-    sampled = changed(
-        "algorithm.batch", {"sampler": "poisson", "fraction": 0.5}, {**OFFER, "dtype": "float32"}
-    )
-    assert "float32 with sampled batches" in caller.refused("offer", **sampled)
-    without_noise = {**sampled, "dtype": "float64", "noise_multiplier": 0.0}
-    assert "its budget is 2" in caller.refused("offer", **without_noise)  # whatever the batch is
+def test_no_noise_is_refused_of_sampled_batches_too(caller):
+    sampled = changed("algorithm.batch", {"sampler": "poisson", "fraction": 0.5})
+    assert "its budget is 2" in caller.refused("offer", **sampled | {"noise_multiplier": 0.0})
 
 
 def test_less_noise_than_the_policys_is_refused_though_the_budget_has_room(caller):

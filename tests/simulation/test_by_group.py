@@ -131,12 +131,7 @@ def test_a_gap_of_too_few_records_is_none_and_says_why(tmp_path) -> None:
         ({"data": BASE["data"], "partition": BASE["partition"]}, r"evaluate\.by_group.*data\.attribute"),
         ({"problem": "linear_regression"}, "evaluate.*a target of classes, not a number"),
         ({"problem": "hinge_loss"}, "evaluate.*probabilities"),
-        ({"privacy": {"epsilon": "unlimited", "calibration": "sigma", "sigma": 1.0}}, "evaluate.*budget"),
         ({"evaluate": {"by_group": True, "share": 0.1}}, "evaluate.share"),
-        (
-            {"evaluate": {"by_group": True, "bins": 4}, "privacy": {"epsilon": 1.0, **SUMMED}},
-            "evaluate.*either bins or by_group, since secure aggregation",
-        ),
     ],
 )
 def test_what_cannot_be_measured_is_refused_before_records_are_read(changes, words) -> None:

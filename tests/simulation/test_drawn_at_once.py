@@ -8,11 +8,9 @@ import numpy as np
 import pytest
 import torch
 from scipy.stats import ks_2samp, kstest
-from support.refusals import refused
 
 import fedsim
 from fedsim.algorithms.noisy_minibatch_sgd import NoisyMinibatchSGD
-from fedsim.deployment.offers import deployable
 from fedsim.protocol.batch import FULL
 from fedsim.protocol.contract import Query
 from fedsim.report.privacy_statement import how
@@ -22,7 +20,6 @@ from fedsim.scenario.model import Scenario
 from fedsim.scenario.resolve import resolve
 from fedsim.simulation.host import SiloHost, preview
 from fedsim.simulation.trial import read
-from fedsim.testing.attacks.setting import prepare
 from server.aggregate import weighted
 from server.participation import admitted_rounds, schedule
 
@@ -130,60 +127,6 @@ def test_it_shares_no_number_with_noise_of_silos_and_costs_the_same():
     assert abs(np.corrcoef(once, apart)[0, 1]) < 5.1 / len(once) ** 0.5
     assert np.array_equal(noise(parse(BASE)), once)
     assert preview(resolve(parse(BASE))) == preview(resolve(parse(BASE | SILOS)))
-
-
-LOCAL = {"name": "local_sgd", "num_rounds": 2, "local_steps": 2, "step_size": 0.1, "clip_norm": 1.0}
-OWN = {
-    "name": "mean_regularised",
-    "num_rounds": 2,
-    "step_size": 0.1,
-    "clip_norm": 1.0,
-    "pull": 1.0,
-    "own_step_size": 0.1,
-}
-SUMS = {"mechanism": "summed_gaussian", "honest_fraction": 1.0, "epsilon": 1.0, "delta": 1e-5}
-REFUSED: dict[str, tuple[dict[str, Any], str]] = {
-    "sums": ({"privacy": SUMS}, "mechanism gaussian"),
-    "no noise": ({"privacy": {"mechanism": "none"}}, "mechanism gaussian"),
-    "not linear": ({"algorithm": LOCAL}, "linear"),
-    "own models": ({"algorithm": OWN}, "linear"),
-    "preparation": ({"prepare": [{"name": "standardise", "share": 0.1}]}, "prepare"),
-    "evaluation": ({"evaluate": {"bins": 4}}, "evaluate"),
-    "counts of clipped terms": ({"report": {"clipping": True}}, "report.clipping false"),
-    "silo hosts": ({"runtime": {"name": "ray", "silo_hosts": 2, "noise": "aggregate"}}, "silo_hosts"),
-}
-
-
-@pytest.mark.parametrize(("changes", "word"), REFUSED.values(), ids=REFUSED)
-def test_what_needs_single_silos_is_refused(changes, word):
-    with refused("scenario.runtime.noise", "aggregate", "silos", word):
-        resolve(parse(BASE | changes))
-
-
-def test_memory_is_refused():
-    """A silo method that keeps something, whatever it says of itself."""
-
-    @dataclass(frozen=True)
-    class Keeping(NoisyMinibatchSGD):
-        def silo(self, problem, broadcast, ask, memory):
-            memory["kept"] = memory["kept"] + 1
-            return super().silo(problem, broadcast, ask, memory)
-
-    given = GivenAlgorithm.of(Keeping(num_rounds=2, step_size=0.5, clip_norm=1.0))
-    with refused("scenario.runtime.noise", "aggregate", "silos", "memory"):
-        resolve(parse(BASE).model_copy(update={"algorithm": given}))
-
-
-def test_deployed_silos_audits_sweeps_and_releases_are_refused():
-    few = BASE | {"algorithm": SGD | {"num_rounds": 2}}
-    with refused("scenario.runtime.noise", "aggregate", "silos"):
-        deployable(parse(few))
-    with refused("scenario.runtime.noise", "aggregate", "silos"):
-        prepare(resolve(parse(few)))
-    with refused("scenario.runtime.noise", "aggregate", "silos"):
-        fedsim.sweep(few | {"sweep": {"grid": {"privacy.epsilon": [1, 2]}}}, workers=0)
-    with refused("scenario.runtime.noise", "aggregate", "silos"):
-        fedsim.release(few, {"x0": fedsim.Mean()})
 
 
 def test_price_page_and_summary_say_so(tmp_path):

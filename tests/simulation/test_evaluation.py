@@ -318,11 +318,6 @@ def test_what_stands_beside_an_estimate_has_its_weighing(unit, tmp_path):
         ({"problem": "hinge_loss"}, "evaluate.*probabilities"),
         ({"problem": "softmax_regression", "data.link": "softmax"}, "evaluate.*target of two classes, not 3"),
         ({"evaluate": {"bins": 7}}, "evaluate.bins"),
-        ({"privacy": {"epsilon": "unlimited", "calibration": "sigma", "sigma": 1.0}}, "evaluate.*budget"),
-        (
-            {"privacy": SUMMED | {"mechanism": "shuffled_binomial"}},
-            "not score_histogram; use summed_gaussian",
-        ),
         ({"data.test_fraction": 0.01}, "evaluate.*needs 2 held-out records a silo, and silo 'silo-0.' has 1"),
     ],
 )
