@@ -463,11 +463,6 @@ FITTED = {**SCENARIO["data"], "preprocessing_cost": "ignored"}
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a long name": ({"name": "a" * 101}, "scenario.name"),
     "a purpose that moves the cursor": ({"purpose": "a\x1b[2J"}, "scenario.purpose"),
-    "no mechanism": ({"privacy": {"mechanism": "none"}}, "scenario.privacy.mechanism"),
-    "no limit": (
-        {"privacy": {"epsilon": "unlimited", "calibration": "sigma", "noise_multiplier": 1.0}},
-        "scenario.privacy.epsilon",
-    ),
     "pooled scaling": ({"data": {**FITTED, "scaling": "training_statistics"}}, "scenario.data.scaling"),
     "pooled components": ({"data": {**FITTED, "pca": 2}}, "scenario.data.pca"),
     "a draw": ({"data": {"name": "mnist", "draw": "published"}}, "scenario.data.name"),

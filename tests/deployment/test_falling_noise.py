@@ -23,7 +23,6 @@ def test_a_deployed_run_is_the_simulated_one(tmp_path):
     ("changes", "hint"),
     [
         ({"noise_decay": 1.5}, "noise_decay"),
-        ({"noise_decay": 0.0}, "noise_decay"),
         ({"noise_decay": 0.1, "num_rounds": 100}, "at least 0.756"),
         ({"batch": {"sampler": "fresh", "fraction": 0.1}}, "fresh"),
         ({"noise_decay": 0.05}, "noise multiplier"),  # the policy's least

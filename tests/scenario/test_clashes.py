@@ -117,6 +117,7 @@ ITS_OTHERS: dict[str, tuple[dict[str, Any], ...]] = {
     ),
     "no budget": ({"privacy.epsilon": "unlimited"} | GIVEN,),
     "shuffled messages": (SUMS | {"privacy.mechanism": "shuffled_gaussian"},),
+    "a simulation's mechanism": ({"privacy.mechanism": "none"},),
 }
 """Other ways to the same fact."""
 

@@ -202,12 +202,6 @@ def test_a_rule_for_h_that_is_none_is_refused_by_its_field(rule: Any, field: str
         chosen(rule)
 
 
-def test_bound_clip_has_no_h_to_be_chosen() -> None:
-    for rule in (QUANTILE, {"choose": "sweet_spot", "profile": PROFILE}):
-        with pytest.raises(InputError, match="h is for limit and smooth"):
-            chosen(rule, "clip")
-
-
 def test_a_quantile_is_paid_for_within_the_budget() -> None:
     """The plan's price is its census's, in which the histogram has its share of mu^2, whatever h is."""
     found = chosen(QUANTILE, more={"algorithm.num_rounds": 3}, epsilon=[0.5, 2.0])

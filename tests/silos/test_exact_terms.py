@@ -548,6 +548,7 @@ hinge-record-gradient at a kink  hinge-clip, 4-gradient at a kink
 hinge-smooth, 1-gradient at a kink  hinge, smoothed-record-gradient
 absolute-record-gradient at a kink  absolute-clip, 1-gradient at a kink
 mlp-record-gradient at a kink  mlp-clip, 4-gradient at a kink  mlp-clip, 1-score_histogram
+mlp-mean, 4-mistakes  mlp-mean, 1-longer  mlp-clip, 1-joint, classes  logistic-mean, 1-mistakes
 mlp, deep-smooth, 1-gradient_difference  paired mlp-mean, 4-gradient  paired mlp-record-brier
 lenet-clip, 1-gradient  plug-in's graph-record-gradient at a kink
 plug-in's graph, classes-clip, 4-gradient  plug-in's loss-record-gradient

@@ -16,7 +16,6 @@ from support.ledgers import CAPS, gaussian, open_run
 from support.ledgers import enrolled as new_ledger
 from support.scenarios import invoke
 
-from fedsim.algorithms.section import algorithm_of
 from fedsim.common.errors import InputError, Refused
 from fedsim.common.identity import KEY_FILE, Identity
 from fedsim.scenario.evaluation import evaluation_of
@@ -256,13 +255,6 @@ def test_a_run_is_charged_to_its_own_part_alone():
     account.charge("d", Cost())
     assert account.column("training").charged == Cost()
     assert account.reserved == account.column("holdout").reserved
-
-
-def test_held_out_records_answer_no_other_statistic(caller, monkeypatch):
-    """Whatever algorithm has the name of the evaluation."""
-    other = algorithm_of(training()["algorithm"])
-    monkeypatch.setattr("silos.offers.algorithm_of", lambda _: other)
-    assert "held-out records answer score_histogram and joint alone" in refused(caller, evaluation())
 
 
 def test_changed_records_have_their_own_message(config):

@@ -1,6 +1,6 @@
 """Persons as units: brute force over persons swapped, added and removed, for every statistic and bound."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -11,8 +11,7 @@ from support.statistic_records import FEATURES, OPTIONS, groups_of, hostile, poi
 from fedsim.common.errors import InputError, Refused
 from fedsim.privacy.mechanism import check_unit
 from fedsim.privacy.registry import GAUSSIAN, MECHANISMS
-from fedsim.problems.composite import Composite
-from fedsim.problems.glm import LinearRegression, LogisticRegression, SoftmaxRegression
+from fedsim.problems.glm import LinearRegression, SoftmaxRegression
 from fedsim.problems.network import NeuralNetwork
 from fedsim.problems.network_models import Imported, Mlp
 from fedsim.protocol.batch import FULL, Fresh, Poisson, Subsample
@@ -25,7 +24,6 @@ from fedsim.simulation.host import MemoryLedger
 from silos.batches import Batches
 from silos.entropy import SeededEntropy
 from silos.gate import Gate
-from silos.network import lengths
 from silos.persons import Order, Persons
 from silos.records import Records, clipped_sum
 from silos.selections import PER_ONE
@@ -115,46 +113,6 @@ def test_a_person_more_moves_a_sum_by_the_clip_at_most(name, unit):
         return
     apart = (moved - without).norm(dim=1).max().item()
     assert clip * (1 - 1e-6) <= apart <= clip * (1 + 1e-9)
-
-
-@dataclass(frozen=True)
-class Counts(LinearRegression):
-    """Counts with log link: slopes overflow."""
-
-    def coefficient(self, scores, target, inverse_norm):
-        return scores.exp() - target
-
-
-NETWORK = NeuralNetwork(FEATURES, 1, Mlp(hidden=(3,)))
-
-
-@pytest.mark.parametrize("bound", ["clip", "mean"])
-@pytest.mark.parametrize(
-    ("problem", "point", "own"),  # how far the own term moves, in clips: if at all, it counts as zero
-    [
-        (Counts(FEATURES), 30.0, 0),
-        (Counts(FEATURES), 400.0, 1),  # whose square overflows
-        (Counts(FEATURES), 800.0, 1),
-        (NETWORK, NETWORK.start(0).double(), 0),
-    ],
-    ids=["counts", "large", "infinite", "network"],
-)
-def test_whether_anybody_has_several_records_moves_no_other_persons_term(bound, problem, point, own):
-    others, clip, x = 3_000, 1e-3, np.eye(FEATURES)[0]
-    point = torch.from_numpy(point * x) if isinstance(point, float) else point
-    found = []
-    for first in (1, 2):  # records of the first person
-        codes = np.repeat(np.arange(1 + others), [first] + [1] * others)
-        data = np.tile(x, (len(codes), 1)), np.ones(len(codes))
-        records = Records([data], problem, torch.float64, Persons(Person(bound), [codes]))
-        (block,) = records.full([0])
-        assert records.sums_persons == (first > 1)
-        if records.sums_persons:
-            found.append(records.person_sum(None, problem, block, [point], clip, size=problem.dimension))
-        else:
-            found.append(records.clipped_sum(problem, block, [point], clip))
-    assert found[0].norm() > 0.99 * others * clip
-    assert (found[0] - found[1]).norm() <= (own + 1e-5) * clip
 
 
 def test_clipped_terms_of_a_person_added_up_are_no_bound():
@@ -488,46 +446,3 @@ def test_h_belongs_to_limit_and_smooth():
         with pytest.raises(InputError, match=r"^h: "):
             Person(*wrong)
     assert Plan((), RECORD).digest != Plan((), Person()).digest != Plan((), Person("mean")).digest
-
-
-@pytest.mark.parametrize(
-    "problem", [LogisticRegression(20), NeuralNetwork(20, 2, Composite(), Mlp(hidden=(4,)))]
-)
-@pytest.mark.parametrize("name", ["longer", "mistakes", "score_histogram", "joint"])
-def test_a_threshold_turns_with_no_others_number_of_records(name, problem):
-    """62 persons with one and the same record, at points where that record is on the threshold but for
-    rounding: products of matrices round rows by their place, which another person's second record shifts.
-    """
-    rng = np.random.default_rng(5)
-    linear = isinstance(problem, LogisticRegression)
-    for _ in range(40 if linear else 6):
-        x = rng.normal(size=20)
-        w = rng.normal(size=problem.dimension)
-        if linear:
-            w -= x * (x @ w) / (x @ x)  # the score is 0, but for rounding
-        length = abs(0.5 - 1) * np.linalg.norm(x)
-        options = (2.0, 2.0, 1.0, 0.5) if name == "joint" else OPTIONS.get(name, ())
-        shape = QueryShape(name, statistic(name).points, 1.0, options)
-        found = []
-        for own in (1, 2, 5):
-            features = np.vstack([np.zeros((own, 20)), np.tile(x, (62, 1))])
-            codes = np.append(np.full(own, 62), np.arange(62))
-            persons = Persons(Person("mean"), [codes], [np.random.default_rng(3)])
-            silo = features, np.append(np.zeros(own), np.ones(62)), np.zeros(own + 62, int)
-            records = Records([silo], problem, torch.float64, persons)
-            point = torch.as_tensor(w)
-            if name == "longer":
-                (block,) = records.full([0])
-                if not linear:
-                    length = float(lengths(problem, block, point)[0, -1])
-                points = [point, torch.tensor([length], dtype=torch.float64)]
-            else:
-                points = [point]
-            total = sum(
-                summed(records.clipped_sum, shape, problem, b, points, 1.0) for b in records.full([0])
-            )
-            found.append(total)
-        for other in found[1:]:
-            assert (
-                torch.linalg.vector_norm(found[0] - other) <= statistic(name).spread_of(shape.options) + 1e-9
-            )

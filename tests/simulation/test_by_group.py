@@ -130,7 +130,6 @@ def test_a_gap_of_too_few_records_is_none_and_says_why(tmp_path) -> None:
     [
         ({"data": BASE["data"], "partition": BASE["partition"]}, r"evaluate\.by_group.*data\.attribute"),
         ({"problem": "linear_regression"}, "evaluate.*a target of classes, not a number"),
-        ({"problem": "hinge_loss"}, "evaluate.*probabilities"),
         ({"evaluate": {"by_group": True, "share": 0.1}}, "evaluate.share"),
     ],
 )

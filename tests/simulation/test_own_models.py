@@ -147,8 +147,3 @@ def test_own_models_are_for_algorithms_that_have_them(changes: dict[str, Any]) -
     with pytest.raises(InputError, match="own models") as refused:
         resolve(parse(SCENARIO | changes))
     assert refused.value.field == "scenario.report.own_models"
-
-
-def test_not_under_sums() -> None:
-    with pytest.raises(InputError, match="mean_regularised"):
-        resolve(parse(SCENARIO | {"privacy": {"epsilon": 1, "mechanism": "shuffled_gaussian"}}))

@@ -357,12 +357,6 @@ BAD: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
         "'fraction': 0.4 | give mechanism gaussian",
     ),
     (
-        "privacy.calibration",
-        {"privacy": {"calibration": "sigma", "noise_multiplier": 9.0}},
-        {},
-        "needs calibration accountant | epsilon=0.5",
-    ),
-    (
         "tune.private",
         {"privacy": {"delta": 1e-9}, "sweep": {"grid": {"privacy.epsilon": [6, 0.01]}}},
         {"repetitions": 500},

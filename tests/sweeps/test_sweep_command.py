@@ -174,8 +174,6 @@ def test_a_sweep_of_which_everything_fails_says_so(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("override", "expected"),
     [
-        ("sweep.grid.privacy.epsilon=[]", "scenario.sweep.grid.privacy.epsilon | empty"),
-        ("sweep.grid.algorithm.step_sise=[1]", "scenario.sweep.grid.algorithm.step_sise | step_size"),
         ("sweep.tune.criterion=luck", "scenario.sweep.tune.criterion | luck | final_train_loss"),
         ("sweep.grid.privacy.epsilon=[[1, 2], 3]", "privacy.epsilon | one value a silo: 3"),
         ("sweep=null", "scenario.sweep | give a grid"),

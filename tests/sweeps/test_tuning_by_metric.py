@@ -97,7 +97,6 @@ def test_the_metric_that_is_meant() -> None:
 
 
 THREE = {"data": {"name": "digits"}, "problem": "softmax_regression"}
-NUMBER = {"data": TREE["data"] | {"link": "linear"}, "problem": "linear_regression"}
 BAD: list[tuple[str, dict[str, Any], str]] = [
     ("scenario.sweep.tune.private.metric", {"private": {"metric": "rmse"}}, "auc"),
     (
@@ -110,8 +109,6 @@ BAD: list[tuple[str, dict[str, Any], str]] = [
         {"private": {"metric": "brier"}, "problem": "hinge_loss"},
         "HingeLoss | all but error probabilities",
     ),
-    ("scenario.sweep.tune.private.metric", {"private": {"metric": "auc"}, "problem": "hinge_loss"}, "'auc'"),
-    ("scenario.problem.name", {"private": {"metric": "auc"}, **NUMBER}, "must be a class, not a number"),
     ("scenario.sweep.tune.private.bins", {"private": {"metric": "auc", "bins": 1}}, "2"),
     ("scenario.sweep.tune.private.bound", {"private": {"metric": "log_loss", "bound": 0.5}}, "0.5"),
     (
