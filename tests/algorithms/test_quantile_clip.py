@@ -185,10 +185,6 @@ def test_bad_fields_are_named(clip, field, right):
     ("more", "why"),
     [
         ({"algorithm__parameters": "theorem"}, "algorithm.parameters: 'theorem': given"),
-        (
-            {"algorithm__batch": {"sampler": "poisson", "fraction": 0.1}},
-            r"algorithm.clip_norm: \{'quantile': 0.75\}: a number where .*poisson.*longer",
-        ),
         ({"problem": PUBLIC, "public": PUBLIC_DATA}, "clip_norm: .*a number where the server weighs public"),
         ({"privacy": {"calibration": "sigma", "sigma": 1.0, "epsilon": 8}}, "privacy.sigma: 1"),
     ],
