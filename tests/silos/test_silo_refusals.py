@@ -135,8 +135,6 @@ OFFERS: dict[str, tuple[str, Any, str]] = {
         {"name": "noisy_minibatch_sgd", "parameters": "theorem"},
         "the theorem does not set it",
     ),
-    "a quantile of one": ("algorithm.clip_norm", QUANTILE | {"quantile": 1.0}, "clip_norm.quantile: 1.0: "),
-    "half and more for a clip": ("algorithm.clip_norm", QUANTILE | {"share": 0.6}, "clip_norm.share: 0.6: "),
     "a clip sought for too long": (
         "algorithm.clip_norm",
         QUANTILE | {"rounds": 7},
