@@ -134,9 +134,6 @@ CLASHES: tuple[Clash, ...] = (
         _UNIT,
         {
             ("unit record", "contributions"): "contributions are records of persons; use unit person",
-            ("a unit is replaced", "statistics with a small spread on Poisson batches"): (
-                "{1}: it has no price for such batches; use full or fresh ones"
-            ),
             ("h to be chosen", "no histogram of records"): (
                 "h is to be chosen, and the plan releases no contributions; give a number"
             ),
@@ -219,6 +216,15 @@ CLASHES: tuple[Clash, ...] = (
         {
             ("secure aggregation", "a private clip"): (
                 "a number where mechanism is {0}: answers to longer have not the size of gradients"
+            )
+        },
+    ),
+    *_rows(
+        _PRICED,
+        "algorithm.batch",
+        {
+            ("a unit is replaced", "statistics with a small spread on Poisson batches"): (
+                "{1}: it has no price for such batches; use full or fresh ones"
             )
         },
     ),
