@@ -44,11 +44,8 @@ def following(newest: Head, key: str | None, body: bytes) -> Head:
 
 
 class AppendLog:
-    """A log that this process holds. It may be used by one thread at a time.
-
-    Attributes:
-        newest: the last entry.
-        before: the hash of the entry before that one, 32 bytes.
+    """A log that this process holds, for one thread at a time. `newest` is the last entry; `before` is the
+    hash of the one before it, 32 bytes.
     """
 
     def __init__(self, connection: sqlite3.Connection, name: str) -> None:

@@ -11,19 +11,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    GetCoreSchemaHandler,
-    GetJsonSchemaHandler,
-    ValidationError,
-    create_model,
-)
-from pydantic_core import CoreSchema, ErrorDetails, core_schema
+from pydantic import BaseModel, ConfigDict, ValidationError, create_model
+from pydantic_core import core_schema
 
 from fedsim.common.errors import InputError, Refused, nearest, suggest
+
+if TYPE_CHECKING:
+    from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
+    from pydantic_core import CoreSchema, ErrorDetails
 
 Node = dict[str, Any]  # of a JSON schema
 
