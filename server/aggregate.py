@@ -35,10 +35,7 @@ def coefficients(weights: Tensor, members: Sequence[int], num_silos: int) -> Ten
 
     Args:
         weights: of all silos, (num_silos,), to be scaled to p_i, which sum to 1.
-        members: positions of the silos that take part, ascending.
-
-    Returns:
-        (members,), in the order of `members`.
+        members: positions of the silos that take part, ascending; the result is (members,), in this order.
     """
     present = weights if len(members) == num_silos else weights[list(members)]
     return present / weights.sum() * (num_silos / len(members))
@@ -118,7 +115,7 @@ class Totals:
         asker = _OnSums(self, asks, values, members)
         memory = CohortMemory(1, self.problem.dimension, self.dtype)
         message = self.algorithm.silo(self.problem, broadcast, cast(Asker, asker), memory)
-        if asker.left or memory:
+        if asker.asks or memory:
             raise Refused("the silo method asks less than its plan, or keeps memory between rounds")
         flat = copied_arrays(message, "a message")
         return {name: value.reshape(-1) for name, value in flat.items()}, asker.queries
@@ -130,16 +127,13 @@ class _OnSums:
     def __init__(
         self, run: Totals, asks: Sequence[Ask], values: Iterator[Tensor] | None, members: int
     ) -> None:
-        self._run, self._asks, self._values, self._members = run, list(asks), values, members
+        self._run, self._values, self._members = run, values, members
+        self.asks = list(asks)  # that are to come
         self.queries: list[CopiedQuery] = []
-
-    @property
-    def left(self) -> bool:
-        return bool(self._asks)
 
     def __call__(self, *queries: Query) -> Tensor | tuple[Tensor, ...]:
         asked, taken = copied_queries(queries)
-        if not self._asks or asked != self._asks.pop(0):
+        if not self.asks or asked != self.asks.pop(0):
             raise Refused(f"the silo method asks {asked}, which its plan does not have there")
         self.queries += taken
         answers = tuple(self._answer(query, asked) for query in taken)

@@ -37,18 +37,15 @@ class Channel(Protocol):
     """A way to silos, by name. Nothing rests on it: replies are signed, and every frame may be sent twice."""
 
     def exchange(self, frames: Frames, deadline: float, knocks: Frames = NO_FRAMES) -> Frames:
-        """Send each silo its frame, all at once, and wait for the replies.
+        """Send each silo its frame, all at once, and wait for the replies; returns those of the silos that
+        answered in time, which may be any bytes.
 
         Args:
             deadline: seconds from now after which replies count as not given. A silo that cannot be reached
                 is tried again until then, since its process may be being restarted.
             knocks: frames for other silos, whose replies are waited for until `KNOCK` seconds have passed or
                 `frames` have their replies, whichever is later.
-
-        Returns:
-            The replies of those that answered in time; they may be any bytes.
         """
-        ...
 
 
 _PAUSE, _LONGEST_PAUSE = 0.1, 5.0  # seconds before those that are missing are asked again
@@ -129,8 +126,7 @@ class RemoteSilos:
         """The public numbers of the silos that greeted within the deadline, and the reasons of the others.
         Refused if fewer than `least` (default: all) greet while patience lasts.
         """
-        frames = {name: self._sealed(name, Hello()) for name in self.names}
-        return self._joined(frames, self._greeting, least)
+        return self._joined({name: self._sealed(name, Hello()) for name in self.names}, self._greeting, least)
 
     def keep(self, names: Collection[str]) -> None:
         """From here on the run is of these silos alone; positions are among their names, ascending."""

@@ -52,11 +52,9 @@ class Journal(Protocol):
 
     def next(self) -> Kept | None:
         """The next round that ended in an earlier process; None where there is no more."""
-        ...
 
     def append(self, kept: Kept) -> None:
         """Keep a round for good, before the next one is asked for."""
-        ...
 
 
 def run(
@@ -74,18 +72,15 @@ def run(
 
     Where an algorithm holds its silos over an epoch, those are asked that answered the epoch's first round,
     and those of them that answer count, as with a record of attendance (`server.participation`): a silo that
-    missed the first round has no part in the anchor, and waits for the next epoch.
+    missed the first round has no part in the anchor, and waits for the next epoch. Refused if a silo refused
+    a request, too few answered, or the journal is another run's.
 
     Args:
-        public: the federation's public numbers.
         seed: public seed of the server method, the one that silos saw at admission.
         rounds: who is asked in each round.
         aggregate: combines the messages of the silos that answered (`server.aggregate.weighted`).
         journal: rounds in it are not asked for again; the others are added to it.
         start: the model that the server method begins with, (d,); by default the problem's for this seed.
-
-    Raises:
-        Refused: a silo refused a request, too few answered, or the journal is another run's.
     """
     if start is None:
         start = problem.project(problem.start(seed).to(public.weights.dtype))

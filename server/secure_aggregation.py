@@ -29,7 +29,7 @@ from fedsim.secagg.reports import aggregators_noise
 from fedsim.secagg.roster import Roster
 from fedsim.secagg.shuffling import Release, Request
 from fedsim.wire.frames import sealed
-from fedsim.wire.messages import Mark
+from fedsim.wire.messages import Hello, Mark
 from server.aggregate import Totals
 from server.federation import Channel, RemoteSilos
 
@@ -56,7 +56,7 @@ class ShufflerClient:
         """Where the shuffler's chain stands, for silos to seal their reports for. NotReleased if it has lost
         entries that this server has seen, or is not the roster's; Refused if it does not answer.
         """
-        body = shuffling.hello(self.heads.get(self._name, ""))
+        body = Hello(head=self.heads.get(self._name, "")).body()
         return self._seen(self._exchanged(body, lambda data: shuffling.greeting(data, self._identity)))
 
     def released(self, request: Request) -> Release:

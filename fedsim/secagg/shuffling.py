@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from typing import Annotated, Any, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -26,20 +26,13 @@ from fedsim.common.errors import InputError, Refused
 from fedsim.common.head_file import Head
 from fedsim.common.identity import Identity, is_signed, public_key
 from fedsim.secagg.envelopes import EnvelopeKey
-from fedsim.secagg.reports import (
-    Counts,
-    Form,
-    Numbers,
-    ReportContext,
-    Words,
-    add,
-    open_inner,
-    open_share,
-    total,
-)
+from fedsim.secagg.reports import Form, ReportContext, Words, add, open_inner, open_share, total
 from fedsim.secagg.roster import Roster
 from fedsim.wire.frames import Frame, decode_words, opened
-from fedsim.wire.messages import Hello, Hex32, Mark, Message, Refusal
+from fedsim.wire.messages import Hex32, Mark, Message, Refusal
+
+if TYPE_CHECKING:
+    from fedsim.secagg.reports import Counts, Numbers
 
 
 class ShufflerGreeting(Message, kind="standing"):
@@ -68,9 +61,7 @@ class Shuffle(Message):
 
 
 class Shuffled(Message):
-    """What the shuffler releases of a round: envelopes for the server as the rows of `inner`, permuted; its
-    own sum of shares, `sum`, where there are shares; and `silos`, the positions in the roster of those whose
-    reports counted. `request` is the digest of what it answers; `mark` ends with this release."""
+    """The head of a `Release`; arrays are `inner`, envelopes as rows, and `sum`, where there are shares."""
 
     run: Hex32
     round: int
@@ -103,8 +94,7 @@ class Request:
     def body(self) -> bytes:
         """Its frame's body; reports must be of the size that the form says, and at least one."""
         told = {"start": self.context.start, **asdict(self.context.form)}
-        head = Shuffle(**_place(self.context), **told)
-        return head.body({"reports": _rows(self.reports)})
+        return Shuffle(**_place(self.context), **told).body({"reports": _rows(self.reports)})
 
     @classmethod
     def read(cls, body: bytes) -> Self:
@@ -157,13 +147,8 @@ class Release:
         return cls(context, request.digest, head.silos, inner, summed, head.mark)
 
 
-def hello(head: str) -> bytes:
-    """The body of a frame that asks for a `ShufflerGreeting`; `head` is the last one seen, or ""."""
-    return Hello(head=head).body()
-
-
 def greeting(data: bytes, identity: bytes) -> Mark:
-    """The mark in a shuffler's reply to `hello`; see `Release.read`."""
+    """The mark in a shuffler's reply to a `Hello`; see `Release.read`."""
     return _said(data, identity, ShufflerGreeting)[0].mark
 
 
@@ -179,8 +164,7 @@ def totals(release: Release, roster: Roster, key: EnvelopeKey, noise: Words) -> 
     shares = dict(open_share(each, release.context, roster, key) for each in release.inner)
     if sorted(shares) != list(release.silos) or len(shares) < len(release.inner):
         raise Refused("the shuffler's shares are not one of each silo that it says it has counted")
-    mine = add(list(shares.values())) + noise
-    return total(mine, release.sum).reshape(len(form.scales), form.dimension)
+    return total(add(list(shares.values())) + noise, release.sum).reshape(len(form.scales), form.dimension)
 
 
 def messages(release: Release, key: EnvelopeKey) -> Numbers:

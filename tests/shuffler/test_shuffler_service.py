@@ -23,9 +23,10 @@ from typer.testing import CliRunner
 
 from fedsim.cli.main import app
 from fedsim.common.errors import InputError, Refused
-from fedsim.secagg.shuffling import Request, greeting, hello
+from fedsim.secagg.shuffling import Request, greeting
 from fedsim.wire.dial import dial
 from fedsim.wire.frames import receive, sealed, send
+from fedsim.wire.messages import Hello
 from shuffler.__main__ import main
 from shuffler.config import load_config
 from shuffler.keys import Keys
@@ -104,15 +105,15 @@ def test_enrol_serve_release_and_stop(folder):
             assert "listens" in process.stderr.readline()
             assert command("--config", str(file), "--health") == (0, "")
             identity = bytes.fromhex(made.keys.identity.public)
-            start = greeting(_said(folder, hello("")), identity).start
+            start = greeting(_said(folder, Hello().body()), identity).start
             made.context = replace(made.context, start=start)
             made.reports = [made.parties.report(i, row, made.context) for i, row in enumerate(made.numbers)]
             frame = exchange(folder, made.request())
-            mark = greeting(_said(folder, hello("")), identity)
+            mark = greeting(_said(folder, Hello().body()), identity)
             assert made.read(frame, made.request()).mark == mark
-            assert greeting(_said(folder, hello(mark.head)), identity) == mark
+            assert greeting(_said(folder, Hello(head=mark.head).body()), identity) == mark
             with pytest.raises(Refused, match="an older copy"):
-                greeting(_said(folder, hello("ab" * 32)), identity)
+                greeting(_said(folder, Hello(head="ab" * 32).body()), identity)
             assert (made.total(made.read(frame, made.request())) == made.numbers.sum(axis=0)).all()
             assert exchange(folder, made.request()) == frame
             with pytest.raises(Refused, match="released to another request"):
