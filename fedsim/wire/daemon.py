@@ -34,7 +34,6 @@ class Answers(Protocol):
 
     def answer(self, frame: bytes) -> bytes:
         """The frame that answers a frame; whatever is wrong with that one is a refusal in this one."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -214,17 +214,11 @@ def send(connection: socket.socket, data: bytes) -> None:
 
 
 def receive(connection: socket.socket, limit: int, seconds: float | None = None) -> bytes | None:
-    """The next frame of a stream; None at its end.
+    """The next frame of a stream, of `limit` bytes at most; None at its end.
 
-    Args:
-        connection: its own timeout holds for every piece, if `seconds` is None.
-        limit: bytes of a frame at most.
-        seconds: for its length, and again for the frame.
-
-    Raises:
-        Refused: it is longer than `limit` bytes; nothing of it has been read.
-        ConnectionError: the stream ended within a frame.
-        TimeoutError: it took too long.
+    It has so many `seconds` for its length, and again for the rest; None: the connection's own timeout holds
+    for every piece. Refused if it is longer, of which nothing has been read; ConnectionError if the stream
+    ended within it; TimeoutError if it took too long.
     """
     length = announced(reader(connection, seconds), limit)
     return None if length is None else awaited(reader(connection, seconds), length)
