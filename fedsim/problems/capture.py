@@ -24,14 +24,10 @@ from torch.func import vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from fedsim.problems.conversion import converted
-from fedsim.problems.operations import TABLE, NotAllowedError
+from fedsim.problems.operations import TABLE, NotCapturedError
 from fedsim.problems.program import Program
 
 Function = Callable[..., Tensor]
-
-
-class NotCapturedError(ValueError):
-    """Why a function has no graph."""
 
 
 def capture(module: nn.Module, *record: Tensor) -> Program:
@@ -64,10 +60,7 @@ def capture(module: nn.Module, *record: Tensor) -> Program:
             inputs.append(names[id(aliases[spec.target])])
         else:
             inputs.append(_constant(values[spec.target]))
-    try:
-        return converted(list(exported.graph_module.graph.nodes), inputs)
-    except NotAllowedError as error:
-        raise NotCapturedError(str(error)) from None
+    return converted(list(exported.graph_module.graph.nodes), inputs)
 
 
 def _constant(value: object) -> Tensor:

@@ -210,8 +210,7 @@ def _to_one_type(writer: _Writer, a: Bound, given: Any) -> None:
 def _full(writer: _Writer, a: Bound, given: Any) -> Any:
     check_result("full.default", given)
     value: Any = a.get("fill_value", a.get("s", 0))
-    number = torch.full((), value, dtype=given.dtype)
-    return writer.spread(writer.constant(number), given.shape)
+    return writer.spread(writer.constant(torch.full((), value, dtype=given.dtype)), given.shape)
 
 
 def _arange(writer: _Writer, a: Bound, given: Any) -> Any:

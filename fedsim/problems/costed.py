@@ -19,15 +19,10 @@ from fedsim.problems.network import NeuralNetwork
 
 @dataclass(frozen=True, eq=False)
 class Costed(GeneralisedLinear):
-    """A loss of ours that gives probabilities, logistic or softmax, with costs; only gates have one.
+    """A loss of ours that gives probabilities, logistic or softmax, with costs; only gates have one."""
 
-    Args:
-        base: the loss.
-        rows: costs by row and class, (rows, classes), or for each silo, (silos, rows, classes).
-    """
-
-    base: GeneralisedLinear = field(kw_only=True)
-    rows: Tensor = field(kw_only=True)
+    base: GeneralisedLinear = field(kw_only=True)  # the loss
+    rows: Tensor = field(kw_only=True)  # costs by row and class, (rows, classes), or (silos, rows, classes)
     error_name = "none"
 
     @classmethod

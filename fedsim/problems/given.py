@@ -16,11 +16,10 @@ import torch
 from torch import Tensor
 
 from fedsim.common.errors import InputError
-from fedsim.problems.capture import NotCapturedError
 from fedsim.problems.linear_records import GivenLinear, one_record
 from fedsim.problems.network import NeuralNetwork
 from fedsim.problems.network_form import Graph, graph_of, no_graph
-from fedsim.problems.operations import LARGEST, NotAllowedError
+from fedsim.problems.operations import LARGEST, NotAllowedError, NotCapturedError
 from fedsim.problems.program import Program, Shape
 
 if TYPE_CHECKING:

@@ -54,8 +54,7 @@ class GeneralisedLinear(HasComposite, ABC):
             return slope @ records.features / len(records)
         if w.dim() > 1:
             return torch.stack([self.mean_gradient(records, each) for each in w])
-        scores = self.scores(records.features, w)
-        slope = self.coefficient(scores, records.target, records.inverse_norm)
+        slope = self.coefficient(self.scores(records.features, w), records.target, records.inverse_norm)
         return (slope.T @ records.features).T.flatten() / len(records)
 
     def scores(self, features: Tensor, w: Tensor) -> Tensor:

@@ -16,16 +16,9 @@ from typing import TYPE_CHECKING
 import torch
 
 from fedsim.common.errors import InputError
-from fedsim.problems.capture import (
-    FunctionModule,
-    NotCapturedError,
-    capture,
-    each,
-    largest_tile,
-    made_up,
-    tile_of,
-)
+from fedsim.problems.capture import FunctionModule, capture, each, largest_tile, made_up, tile_of
 from fedsim.problems.glm import GeneralisedLinear
+from fedsim.problems.operations import NotCapturedError
 from fedsim.problems.program import Program
 
 if TYPE_CHECKING:

@@ -72,8 +72,7 @@ class NeuralNetwork(HasComposite):
 
     def start(self, seed: int) -> Tensor:
         """The module's random initialisation as (d,) float32; public, and the same for the same seed."""
-        values = [value.detach().reshape(-1) for value in self._built(seed).parameters()]
-        return torch.cat(values)
+        return torch.cat([value.detach().reshape(-1) for value in self._built(seed).parameters()])
 
     def _built(self, seed: int) -> torch.nn.Module:
         import fedsim.problems.operations  # noqa: F401  what torch has, before a module of others runs
@@ -85,9 +84,7 @@ class NeuralNetwork(HasComposite):
     def parameters(self, w: Tensor) -> dict[str, Tensor]:
         """The flat vector (d,) as named parameters, views of it."""
         parts = torch.split(w, [shape.numel() for shape in self.shapes.values()])
-        return {
-            name: part.view(shape) for (name, shape), part in zip(self.shapes.items(), parts, strict=True)
-        }
+        return {name: own.view(shape) for (name, shape), own in zip(self.shapes.items(), parts, strict=True)}
 
     def form(self, dtype: torch.dtype) -> Form:
         """The form that is applied to records: each record's scores depend on that record alone."""
@@ -141,8 +138,8 @@ class NeuralNetwork(HasComposite):
 
 @lru_cache(maxsize=32)
 def _form(problem: NeuralNetwork, dtype: torch.dtype) -> Form:
-    from fedsim.problems.capture import NotCapturedError
     from fedsim.problems.network_form import form_of, no_graph
+    from fedsim.problems.operations import NotCapturedError
 
     try:
         return form_of(problem.module, problem.num_features, problem.num_outputs, dtype)

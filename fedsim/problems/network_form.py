@@ -18,9 +18,10 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
 from fedsim.common.errors import InputError
-from fedsim.problems.capture import NotCapturedError, capture, each, largest_tile, made_up, tile_of
+from fedsim.problems.capture import capture, each, largest_tile, made_up, tile_of
 from fedsim.problems.network_layers import Layers, plain_layers
 from fedsim.problems.network_models import FIELD
+from fedsim.problems.operations import NotCapturedError
 from fedsim.problems.program import Program
 
 Parameters = Mapping[str, Tensor]
@@ -149,9 +150,8 @@ def _check_form(module: nn.Module, form: Form, features: Tensor, scores: Tensor)
     if bool(found.isnan().any()):
         raise _wrong(module, "cannot be applied to one record at a time (torch.func.vmap)")
     if not torch.allclose(found, scores, rtol=1e-6, atol=1e-9):
-        raise _wrong(
-            module, "mixes the records of a batch: it gives a record other scores than it does alone"
-        )
+        hint = "mixes the records of a batch: it gives a record other scores than it does alone"
+        raise _wrong(module, hint)
     for row in features:
         outputs = module(row.unsqueeze(0)), form.scores(parameters, row.unsqueeze(0))
         own, slope = (_gradient(found, parameters) for found in outputs)
@@ -170,9 +170,8 @@ def _gradient(scores: Tensor, parameters: Mapping[str, Tensor]) -> Tensor:
 
 def no_graph(module: nn.Module, reason: NotCapturedError) -> InputError:
     """Why the module cannot be applied to records one by one."""
-    return _wrong(
-        module, f"must be operations of torch on tensors, whatever a record's values are ({reason})"
-    )
+    hint = "must be operations of torch on tensors, whatever a record's values are"
+    return _wrong(module, f"{hint} ({reason})")
 
 
 def _wrong(module: nn.Module, hint: str) -> InputError:

@@ -27,7 +27,11 @@ Arguments = Mapping[str, Any]
 Values = Tensor | tuple[Tensor, ...]
 
 
-class NotAllowedError(ValueError):
+class NotCapturedError(ValueError):
+    """Why a function has no graph of one record."""
+
+
+class NotAllowedError(NotCapturedError):
     """Why a record must not be given to an operation."""
 
 
