@@ -26,8 +26,6 @@ RoundBatch = Annotated[Batch, Field(description="K: which records a silo uses in
 DifferenceClip = Annotated[float | None, Field(gt=0, description="of a difference; default 2 C")]
 Ratio = Annotated[float, Field(gt=0, description="noise multiplier of a difference relative to a gradient's")]
 RandomIterate = Annotated[bool, Field(description="return w_r, r uniform on 1..R")]
-
-
 NoiseDecay = Annotated[
     float,
     Field(gt=0, le=1, description="rho: noise of round r is proportional to rho^(-(R - r) / 2), at no cost"),

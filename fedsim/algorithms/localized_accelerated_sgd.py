@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Annotated, ClassVar, cast
+from typing import TYPE_CHECKING, Annotated, ClassVar, cast
 
 import torch
 from numpy.random import Generator
@@ -23,17 +23,10 @@ from fedsim.algorithms.accelerated_minibatch_sgd import AcceleratedMinibatchSGD
 from fedsim.algorithms.base import Clip, Rounds, Scalar, StepSize
 from fedsim.common.errors import InputError
 from fedsim.protocol.batch import Part
-from fedsim.protocol.contract import (
-    Asker,
-    Memory,
-    Message,
-    Public,
-    PublicProblem,
-    Query,
-    Round,
-    ServerHalf,
-    relayed,
-)
+from fedsim.protocol.contract import PublicProblem, Query, relayed
+
+if TYPE_CHECKING:
+    from fedsim.protocol.contract import Asker, Memory, Message, Public, Round, ServerHalf
 
 _LEAST = 16  # units in a part: fewer are noise alone
 

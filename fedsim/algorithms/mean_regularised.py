@@ -22,7 +22,7 @@ import torch
 from numpy.random import Generator
 from pydantic import Field
 
-from fedsim.algorithms.base import FULL, Clip, RoundBatch, Rounds, Scalar, StepSize
+from fedsim.algorithms.base import FULL, Clip, RoundBatch, Rounds, StepSize
 from fedsim.common.errors import InputError
 from fedsim.protocol.contract import Asker, Memory, Message, Public, PublicProblem, Query, Round, ServerHalf
 
@@ -75,17 +75,14 @@ class MeanRegularised:
 
     def silo(self, problem: PublicProblem, broadcast: Message, ask: Asker, memory: Memory) -> Message:
         """{"g": the noisy mean gradient at the silo's own model, (silos, d)}."""
-        v, eta = memory["v"], self._own_step
+        v = memory["v"]
+        eta = self.step_size if self.own_step_size is None else self.own_step_size
         if "way" in broadcast:
             v = v - broadcast["way"]
         g = ask(Query("gradient", (broadcast["w"] + v,), self.clip_norm, self.batch))
         memory["v"] = v = (v - eta * g) / (1 + eta * self.pull)
         memory["own"] = memory["own"].lerp(v, 1 - self.averaging)
         return {"g": g}
-
-    @property
-    def _own_step(self) -> Scalar:
-        return self.step_size if self.own_step_size is None else self.own_step_size
 
     def beside(self) -> dict[str, MeanRegularised]:
         """By the same plan one model, and every silo's minibatch SGD by itself: w stays, v_i moves freely."""

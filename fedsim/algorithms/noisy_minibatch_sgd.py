@@ -21,16 +21,7 @@ import torch
 from numpy.random import Generator
 from pydantic import Field
 
-from fedsim.algorithms.base import (
-    FULL,
-    Clip,
-    GradientMessages,
-    NoiseDecay,
-    RoundBatch,
-    Rounds,
-    Scalar,
-    StepSize,
-)
+from fedsim.algorithms.base import FULL, Clip, GradientMessages, NoiseDecay, RoundBatch, Rounds, StepSize
 from fedsim.common.errors import InputError
 from fedsim.protocol.contract import Public, PublicProblem, Round, ServerHalf
 
@@ -63,7 +54,7 @@ class NoisyMinibatchSGD(GradientMessages):
     def server(self, w: torch.Tensor, problem: PublicProblem, public: Public, rng: Generator) -> ServerHalf:
         """Projected SGD; answers with the weighted mean of the iterates so far, or with the last one."""
         mean = w
-        total: Scalar = 0.0  # (gamma_0 + .. + gamma_r) / gamma_r: gamma_r itself would overflow
+        total: float | torch.Tensor = 0.0  # (gamma_0 + .. + gamma_r) / gamma_r: gamma_r itself would overflow
         for r in range(self.num_rounds):
             total = 1 + (1 - self.strong_convexity * self.step_size) * total
             mean = mean + (w - mean) / total

@@ -17,21 +17,13 @@ from pydantic import Field
 
 from fedsim.algorithms.base import FULL, moment_of
 from fedsim.common.section import Choice
-from fedsim.protocol.contract import (
-    Algorithm,
-    Asker,
-    Memory,
-    Message,
-    Public,
-    Query,
-    Round,
-    ServerHalf,
-    relayed,
-)
+from fedsim.protocol.contract import Algorithm, Asker, Query, Round, relayed
 from fedsim.protocol.contributions import tradeoff
 
 if TYPE_CHECKING:  # a refused scenario does without
     from torch import Tensor
+
+    from fedsim.protocol.contract import Memory, Message, Public, ServerHalf
 
 Share = Annotated[float, Field(gt=0, lt=1, description="share of mu^2; training has what stages leave")]
 Bound = Field(ge=0, le=1e6, description="bound on a record's squared norm, with its 1; 0: the declared one")

@@ -65,8 +65,7 @@ class ProxSPIDER:
         clip = self.difference_clip or 2 * self.clip_norm
         if self.smoothness:
             step = (w - broadcast["previous"]).norm(dim=-1, keepdim=True)
-            clip = torch.minimum(
-                (self.smoothness * step).clamp_min(LIMITS.min_clip), torch.as_tensor(clip).to(step)
-            )
+            most = torch.as_tensor(clip).to(step)
+            clip = (self.smoothness * step).clamp_min(LIMITS.min_clip).minimum(most)
         points, ratio = (w, broadcast["previous"]), self.difference_noise_ratio
         return {"h": ask(Query("gradient_difference", points, clip, self.difference_batch, ratio))}

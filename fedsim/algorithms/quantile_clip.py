@@ -25,24 +25,14 @@ from pydantic import Field
 
 from fedsim.common.errors import InputError, Refused
 from fedsim.protocol.batch import FULL, Fresh
-from fedsim.protocol.contract import (
-    Algorithm,
-    Asker,
-    Combined,
-    Memory,
-    Message,
-    Public,
-    PublicProblem,
-    Query,
-    Round,
-    ServerHalf,
-    relayed,
-)
+from fedsim.protocol.contract import Algorithm, Asker, Combined, Query, relayed
 from fedsim.protocol.plan import Ask, Plan
 from fedsim.protocol.statistics import GRADIENT, LONGER
 
 if TYPE_CHECKING:  # a refused scenario does without
     from torch import Tensor
+
+    from fedsim.protocol.contract import Memory, Message, Public, PublicProblem, Round, ServerHalf
 
 CLIP, COUNTED = "clip", "clip that is counted against"  # names of broadcasts' arrays
 _LEAST, _MOST = 1e-6, 1e6  # silos' limits

@@ -28,7 +28,9 @@ def algorithms() -> dict[str, type[Algorithm]]:
         if name in found:
             hint = "another name: fedsim has an algorithm of this one"
             raise InputError(f"entry point {GROUP}:{name}", thing, hint)
-        found[name] = _algorithm(name, thing)
+        if not is_algorithm(thing):
+            raise InputError(f"entry point {GROUP}:{name}", thing, f"a dataclass with {ALGORITHM_HAS}")
+        found[name] = cast(type[Algorithm], thing)
     return dict(sorted(found.items()))
 
 
@@ -55,8 +57,7 @@ def algorithm_class(name: str) -> type[Algorithm]:
     one is loaded. A file's is that of the contents that this process has read.
     """
     if file_of(name):
-        kind = class_of(name, _NAME, is_algorithm, f"dataclass with {ALGORITHM_HAS}")
-        return cast(type[Algorithm], kind)
+        return cast(type[Algorithm], class_of(name, _NAME, is_algorithm, f"dataclass with {ALGORITHM_HAS}"))
     if name in (*shipped_names(), EVALUATION):
         return _shipped(name)
     if name not in (known := algorithms()):
@@ -74,12 +75,6 @@ def _shipped(name: str) -> type[Algorithm]:
         if kind.__module__ == module.__name__ and is_algorithm(kind):
             return cast(type[Algorithm], kind)
     raise TypeError(f"{module.__name__} holds no algorithm")
-
-
-def _algorithm(name: str, thing: object) -> type[Algorithm]:
-    if is_algorithm(thing):
-        return cast(type[Algorithm], thing)
-    raise InputError(f"entry point {GROUP}:{name}", thing, f"a dataclass with {ALGORITHM_HAS}")
 
 
 ALGORITHM_HAS = "methods server and silo and a class attribute linear"

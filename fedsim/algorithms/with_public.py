@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from numpy.random import Generator
 
 from fedsim.problems.public_records import PublicRecords
-from fedsim.protocol.contract import (
-    Algorithm,
-    Asker,
-    Combined,
-    Memory,
-    Message,
-    Public,
-    Query,
-    ServerHalf,
-    relayed,
-)
+from fedsim.protocol.contract import Algorithm, Combined, Query, relayed
+
+if TYPE_CHECKING:
+    from fedsim.protocol.contract import Asker, Memory, Message, Public, ServerHalf
 
 
 @dataclass(frozen=True, eq=False)
