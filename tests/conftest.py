@@ -34,6 +34,15 @@ def files_are_readable() -> Iterator[None]:
     os.umask(before)
 
 
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """One whose sockets have short paths."""
+    from support.daemons import short_folder
+
+    with short_folder() as made:
+        yield made
+
+
 @pytest.fixture(scope="session")
 def small_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Shared: read it, do not change it."""

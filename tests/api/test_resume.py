@@ -1,15 +1,15 @@
 """A run that was cut short goes on with the trials it had not finished, and comes to what it would have."""
 
-import resource
 import sqlite3
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from support.full_disk import full_disk
 from support.refusals import ANY, refused
 
 import fedsim
@@ -244,21 +244,6 @@ def test_two_runs_are_not_at_work_in_one_directory(tmp_path: Path) -> None:
         simulate(tmp_path / "none", resume=True)
     with refused("resume", True, "needs out"):
         simulate(None, resume=True)
-
-
-@contextmanager
-def full_disk(size: int) -> Iterator[Callable[[int], None]]:
-    """The system refuses what is longer than `size`, or than what is told later."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-
-    def refuse(size: int) -> None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
-
-    refuse(size)
-    try:
-        yield refuse
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def test_a_disk_that_fills_during_a_run_costs_the_trial_at_hand(tmp_path: Path) -> None:

@@ -129,7 +129,6 @@ def drawn(name: str, options: tuple[float, ...], data: Any, clip: float) -> tupl
     return np.bincount(answers.flatten().long().numpy(), minlength=2) / DRAWS, 1 / z
 
 
-HALVES = [[0.5], [0.5]]
 PAIRS = {  # the first record differs: it moves the scores of the first and the last by 1 each, oppositely
     "quantile": (
         (0.0, 0.5, -1.0, 0.4, 0.6, 3.0),

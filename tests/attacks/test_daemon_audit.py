@@ -15,7 +15,7 @@ import pytest
 import yaml
 from scipy import stats
 from support.audit_settings import SMALL, power, setting_of
-from support.daemons import daemons, short_folder
+from support.daemons import daemons
 from support.half_noise import halve
 from typer.testing import CliRunner
 
@@ -35,12 +35,6 @@ WIDE: dict[str, Any] = {
     "data": {"name": "synthetic", "rows": 60, "features": 10},
     "algorithm": {"num_rounds": ROUNDS},
 }
-
-
-@pytest.fixture
-def folder():
-    with short_folder() as made:
-        yield made
 
 
 def _audited(folder: Path, before: Callable[[], None] | None = None, **changes: Any) -> DaemonAudit:

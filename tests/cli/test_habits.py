@@ -4,17 +4,15 @@ import io
 import json
 import os
 import re
-import resource
 import subprocess
 import sys
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.full_disk import full_disk
 from support.scenarios import BASE, run
 from typer.main import get_command
 
@@ -183,17 +181,6 @@ def test_a_refused_run_takes_no_directory(place: Path) -> None:
     assert list((place / "runs").iterdir()) == []
 
 
-@contextmanager
-def full_disk(size: int) -> Iterator[None]:
-    """The system refuses longer files."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-
-
 @pytest.mark.parametrize("command", ["simulate", "sweep"])
 def test_a_full_disk_is_one_line(command: str, place: Path) -> None:
     given = QUICK if command == "simulate" else ["sweep", sweep_file(place)]
@@ -227,28 +214,6 @@ def test_a_pipe_that_closes_loses_nothing(tmp_path: Path) -> None:
     assert (process.returncode, said) == (0, b"")
     assert load_run(tmp_path / "run").summary.trials.finished == 2
     assert (tmp_path / "run" / "report.html").exists()
-
-
-@pytest.mark.slow
-def test_a_disk_without_space_keeps_finished_trials(tmp_path: Path) -> None:
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=200k", "tmpfs", str(disk)]
-    if subprocess.run(mount, capture_output=True).returncode:
-        pytest.skip("no file system can be mounted here")
-    try:
-        command = [sys.executable, "-m", "fedsim", "simulate"]
-        given = ["quickstart", *SMALL, "--out", disk / "run"]
-        full = subprocess.run([*command, *given, "-q"], capture_output=True, text=True)
-        assert full.returncode == 1
-        (line,) = full.stderr.splitlines()
-        assert "cannot be written (No space left on device); 2 of 2 trials are complete and saved" in line
-        subprocess.run(["mount", "-o", "remount,size=20m", disk], check=True)
-        again = subprocess.run([*command, "--resume", disk / "run"], capture_output=True, text=True)
-        assert again.returncode == 0, again.stderr
-        assert load_run(disk / "run").summary.trials.finished == 2
-    finally:
-        subprocess.run(["umount", disk], check=True)
 
 
 @pytest.mark.slow

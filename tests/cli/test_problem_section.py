@@ -107,7 +107,6 @@ BAD_NETWORKS = {
     "{name: neural_network}": "scenario.problem.model | required with neural_network",
     "{name: softmax_regression, model: {name: mlp}}": "scenario.problem.model | needs problem.name",
     "{name: neural_network, model: perceptron}": "scenario.problem.model.name | mlp, paired_mlp, lenet",
-    "{name: neural_network, model: {name: mlp, hidden: [0]}}": "scenario.problem.model.hidden.0 | greater",
     "{name: neural_network, model: {name: mlp, widths: [4]}}": "scenario.problem.model.widths | unknown key",
     "{name: neural_network, model: {name: lenet, image: [1, 28, 28]}}": "scenario.problem.model.image | 64",
     "{name: neural_network, model: {name: module, path: 'support.network_modules:batch_norm'}}": (

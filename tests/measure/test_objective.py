@@ -202,7 +202,6 @@ def test_a_run_measures_both_variants_every_round_and_says_so(drawn, tmp_path):
     assert "Excess risk of the training objective" in page
 
 
-SOFT = {"name": "softmax_regression"}
 DIGITS = {"name": "digits", "task": "parity"}
 ASKED: dict[str, tuple[dict[str, Any], bool, bool]] = {
     "synthetic, by default": ({}, True, True),

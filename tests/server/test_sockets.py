@@ -8,7 +8,7 @@ from contextlib import suppress
 
 import psutil
 import pytest
-from support.daemons import Listener, short_folder
+from support.daemons import Listener
 
 from fedsim.wire.frames import receive, send
 from server.sockets import Sockets
@@ -18,12 +18,6 @@ def echo(connection: socket.socket) -> None:
     """Answers every frame with itself and a mark."""
     while (frame := receive(connection, 1 << 20)) is not None:
         send(connection, frame + b"!")
-
-
-@pytest.fixture
-def folder():
-    with short_folder() as made:
-        yield made
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 import yaml
-from support.daemons import PATIENCE, short_folder
+from support.daemons import PATIENCE
 from support.flower import free_port, until
 from support.rosters import Parties
 from support.shufflers import Round
@@ -31,12 +31,6 @@ from shuffler.__main__ import main
 from shuffler.config import load_config
 from shuffler.keys import Keys
 from shuffler.service import enrol
-
-
-@pytest.fixture
-def folder():
-    with short_folder() as made:
-        yield made
 
 
 def write(folder: Path, **fields: Any) -> Path:

@@ -3,7 +3,6 @@
 import socket
 import stat
 import struct
-import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -41,12 +40,6 @@ class Stub:
             self.entered.release()
             assert self.go.wait(PATIENCE)
         return frame()
-
-
-@pytest.fixture
-def folder():
-    with tempfile.TemporaryDirectory(dir="/tmp") as made:
-        yield Path(made)
 
 
 @contextmanager

@@ -84,12 +84,6 @@ def _crashing(honest: SiloHalf, times: int) -> SiloHalf:
     return half
 
 
-def _two_asks(w: Tensor, ask: Asker, memory: Memory) -> Mapping[str, Tensor]:
-    first = ask(Query("gradient", (w,), 1.0, Subsample(0.5)))
-    memory["seen"] = memory["seen"] + 1
-    return {"g": ask(Query("gradient", (first,), 1.0, Subsample(0.5))), "seen": memory["seen"]}
-
-
 @pytest.mark.parametrize("ending", [Crash, KeyboardInterrupt, SystemExit, GeneratorExit, ValueError, Refused])
 def test_a_round_that_ends_by_whatever_exception_is_over(ending):
     """The silo method has seen the answer: one at another point would show what its noise hides."""

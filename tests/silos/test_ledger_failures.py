@@ -1,6 +1,5 @@
 """A disk that is full, read-only or broken: refused, nothing from memory, and right again after a restart."""
 
-import resource
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -9,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from support.full_disk import full_disk
 from support.helpers import LIMITS, Unrepeatable, asking, plan_of, scripted, silos_of
 from support.ledgers import answer, broadcast, enrolled, gaussian, hexed, open_run, reply_of, state
 
@@ -27,16 +27,6 @@ Failure = Callable[[LedgerFile, Path], object]
 
 
 @contextmanager
-def no_file_beyond(size: int) -> Iterator[None]:
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-
-
-@contextmanager
 def full(file: LedgerFile, path: Path) -> Iterator[None]:
     """The database may not have one page more; replies need some."""
     pages = file._connection.execute("PRAGMA page_count").fetchone()[0]
@@ -47,7 +37,7 @@ def full(file: LedgerFile, path: Path) -> Iterator[None]:
 
 @contextmanager
 def limited(file: LedgerFile, path: Path) -> Iterator[None]:
-    with no_file_beyond(path.with_name(f"{path.name}-wal").stat().st_size):
+    with full_disk(path.with_name(f"{path.name}-wal").stat().st_size):
         yield
 
 
@@ -121,14 +111,14 @@ def test_a_write_that_fails_is_refused_and_so_is_everything_until_a_restart(tmp_
 def test_a_full_disk_at_the_start_is_refused(tmp_path):
     path = enrolled(tmp_path)[0]
     before = path.read_bytes()
-    with no_file_beyond(100), pytest.raises(Refused):
+    with full_disk(100), pytest.raises(Refused):
         LedgerFile.open(path)
     assert path.read_bytes() == before
     LedgerFile.open(path).close()  # which no lock is left to forbid
 
 
 def test_a_full_disk_at_enrolment_leaves_nothing(tmp_path):
-    with no_file_beyond(1000), pytest.raises(Refused, match="cannot be created"):
+    with full_disk(1000), pytest.raises(Refused, match="cannot be created"):
         enrolled(tmp_path)
     assert not (tmp_path / "ledger.sqlite").exists()
 

@@ -11,18 +11,12 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from support.daemons import PATIENCE, Silo, enrolled_silo, short_folder
+from support.daemons import PATIENCE, Silo, enrolled_silo
 from support.flower import free_port, until
 from support.one_server import OneServer
 
 from fedsim.deployment import certs
 from fedsim.wire.logs import VARIABLE
-
-
-@pytest.fixture
-def folder():
-    with short_folder() as made:
-        yield made
 
 
 @contextmanager

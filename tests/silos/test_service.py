@@ -14,7 +14,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from support.breaking import slow_answers
-from support.daemons import LIFETIME, PATIENCE, Silo, daemons, enrolled_silo, short_folder, write_silo
+from support.daemons import LIFETIME, PATIENCE, Silo, daemons, enrolled_silo, write_silo
 from support.one_server import OneServer, offer
 from typer.testing import CliRunner
 
@@ -24,12 +24,6 @@ from fedsim.wire.dial import dial
 from fedsim.wire.health import HELLO
 from fedsim.wire.messages import Greeting, Hello
 from silos.__main__ import main
-
-
-@pytest.fixture
-def folder():
-    with short_folder() as made:
-        yield made
 
 
 def command(*options: str) -> tuple[int, str]:

@@ -2,7 +2,6 @@
 
 import math
 import re
-from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -27,13 +26,12 @@ from fedsim.privacy.grid import GridGaussian
 from fedsim.protocol.batch import FULL
 from fedsim.protocol.plan import Release
 from fedsim.protocol.statistics import Extent
-from silos.config import Config, load_config
+from silos.config import load_config
 from silos.enrolment import Proposed, caps_of, enrol
 from silos.own_records import read_records
 from silos.silo import Silo
 
 X, Y = np.arange(8.0).reshape(4, 2), np.array([0, 1, 1, 0])
-Configure = Callable[..., Config]
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
-from support.daemons import PATIENCE, daemons, enrolled_silo, short_folder, write_silo
+from support.daemons import PATIENCE, daemons, enrolled_silo, write_silo
 from support.flower import free_port
 from support.one_server import OneServer, offer
 
@@ -23,12 +23,6 @@ from silos.config import load_config
 from silos.enrolment import enrol
 
 ROUNDS = 3
-
-
-@pytest.fixture
-def folder():
-    with short_folder() as made:
-        yield made
 
 
 def _with_metrics(file: Path, **at: object) -> Path:

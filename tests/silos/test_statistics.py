@@ -24,8 +24,6 @@ from silos.records import Records
 from silos.selections import PER_ONE
 from silos.terms import summed
 
-EYE = torch.eye(FEATURES, dtype=torch.float64)
-
 
 def sums(name, rows, targets, clip, points=None):
     """The sum of each of many silos of two records, the second of which is common to all."""

@@ -1,7 +1,6 @@
 """Small scenarios to attack."""
 
 import copy
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,15 +10,12 @@ from support.scenarios import BASE, changed
 import fedsim
 from fedsim.scenario.load import parse
 from fedsim.scenario.resolve import resolve
-from fedsim.testing.attacks.search import Attack
 from fedsim.testing.attacks.setting import Setting, prepare
 
 SMALL = changed(
     BASE,
     {"data.rows": 60, "algorithm.step_size": 1.0, "privacy": {"epsilon": [1.0, 2.0, 4.0], "delta": 1e-3}},
 )
-
-Attacked = Callable[..., tuple[Setting, Attack]]
 
 
 def setting_of(**changes: Any) -> Setting:
