@@ -23,18 +23,8 @@ from fedsim.algorithms.section import algorithm_of
 from fedsim.common.errors import InputError, PluginError, Refused
 from fedsim.common.plugins import file_of
 from fedsim.common.process import keep_to_one_thread
-from fedsim.isolated.data import (
-    DTYPES,
-    Arrays,
-    Pipes,
-    constants_out,
-    error_out,
-    prefixed,
-    public_in,
-    queries_out,
-    trace_out,
-    without,
-)
+from fedsim.isolated import data
+from fedsim.isolated.data import DTYPES, Arrays, Pipes, prefixed, without
 from fedsim.problems.given import described
 from fedsim.problems.kinds import Problem
 from fedsim.problems.section import problem_of, problem_section
@@ -74,7 +64,7 @@ class Server:
                 self._say(*kinds[frame.kind](frame))
             except Exception as error:
                 known = isinstance(error, InputError | Refused | PluginError)
-                self._say("error", error_out(error if known else PluginError(raised(error))), {})
+                self._say("error", data.error_out(error if known else PluginError(raised(error))), {})
 
     def _say(self, kind: str, head: Mapping[str, Any], arrays: Mapping[str, Tensor]) -> None:
         self._pipes.send(Frame(kind, head, arrays))
@@ -93,18 +83,18 @@ class Server:
         linear = {"linear": bool(self._algorithm.linear)}
         if not head["describe"]:
             return "made", linear, {}
-        told, arrays = constants_out(*described(self._problem, dtype))
+        told, arrays = data.constants_out(*described(self._problem, dtype))
         return "made", linear | {"problem": told}, arrays
 
     def _dry_run(self, frame: Frame) -> Answer:
-        public, head = public_in(frame.head, frame.arrays), frame.head
+        public, head = data.public_in(frame.head, frame.arrays), frame.head
         limits = Limits(**head["limits"])
-        return "trace", *trace_out(dry_run(self._algorithm, self._problem, public, head["seed"], limits))
+        return "trace", *data.trace_out(dry_run(self._algorithm, self._problem, public, head["seed"], limits))
 
     def _server(self, frame: Frame) -> Answer:
         key = np.array(list(map(int, frame.head["key"])), dtype=np.uint64)
         rng = np.random.Generator(np.random.Philox(key=key))
-        public = public_in(frame.head, frame.arrays)
+        public = data.public_in(frame.head, frame.arrays)
         half = self._algorithm.server(frame.arrays["w"], self._problem, public, rng)
         self._halves[frame.head["half"]] = half
         return self._step(frame.head["half"], lambda: next(half))
@@ -120,8 +110,7 @@ class Server:
         except StopIteration as stop:
             del self._halves[number]
             return "end", {}, {"w": copied_tensor(stop.value, "the model that the server method returns")}
-        named = copied_arrays(step.broadcast, "a broadcast")
-        arrays = prefixed("b.", named)
+        arrays = prefixed("b.", copied_arrays(step.broadcast, "a broadcast"))
         holds = step.participants == "hold"
         return "step", {"holds": holds}, arrays | {"answer": copied_tensor(step.answer, "a round's answer")}
 
@@ -138,7 +127,7 @@ class Server:
     def _ask(self, *queries: Query) -> Tensor | tuple[Tensor, ...]:
         """The parent's answers; the queries are checked here first, so that a mistake is named."""
         copied_queries(queries)
-        self._say("ask", *queries_out(queries))
+        self._say("ask", *data.queries_out(queries))
         arrays = self._pipes.receive(_LIMIT).arrays
         answers = tuple(arrays[str(i)] for i in range(len(queries)))
         return answers if len(answers) > 1 else answers[0]

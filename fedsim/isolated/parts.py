@@ -19,23 +19,14 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn, TypeVar, cast
 
-import numpy as np
 import torch
+from numpy.random import Generator
 from torch import Tensor
 
 from fedsim.common.errors import InputError, Refused
+from fedsim.isolated import data
 from fedsim.isolated.confine import CHILD, Child, start
-from fedsim.isolated.data import (
-    DTYPES,
-    Pipes,
-    constants_in,
-    error_in,
-    prefixed,
-    public_out,
-    queries_in,
-    trace_in,
-    without,
-)
+from fedsim.isolated.data import DTYPES, Pipes, prefixed, without
 from fedsim.problems.given import given
 from fedsim.problems.kinds import Problem, is_shipped
 from fedsim.protocol.contract import Algorithm, Asker, Combined, Public, PublicProblem, Round, ServerHalf
@@ -97,7 +88,7 @@ class Isolated:
         """
         head = self.made.head.get("problem")
         head = head if type(head) is dict else {}
-        arrays = constants_in(head, self.made.arrays)
+        arrays = data.constants_in(head, self.made.arrays)
         return given(head.get("tree"), arrays, DTYPES[self._recipe["dtype"]])
 
     def dry_run(self, public: Public, seed: int, limits: Limits, problem: PublicProblem) -> Trace:
@@ -106,19 +97,17 @@ class Isolated:
 
         Whether the child tells the truth does not matter: this plan is priced, and the gate answers no other.
         """
-        head, arrays = public_out(public)
+        head, arrays = data.public_out(public)
         bounds = {name: value for name, value in asdict(limits).items() if value != float("inf")}
         asked, most = head | {"seed": seed, "limits": bounds}, MAX_HEAD + 8 * limits.max_rounds
         found = self._call("dry run", asked, arrays, most, "trace")
-        trace = trace_in(found.head, found.arrays)
+        trace = data.trace_in(found.head, found.arrays)
         limits.check_plan(trace.plan, problem.dimension, features_of(problem))
         return trace
 
-    def server(
-        self, w: Tensor, problem: PublicProblem, public: Public, rng: np.random.Generator
-    ) -> ServerHalf:
+    def server(self, w: Tensor, problem: PublicProblem, public: Public, rng: Generator) -> ServerHalf:
         """The server method, round by round; `problem` is the child's own."""
-        head, arrays = public_out(public)
+        head, arrays = data.public_out(public)
         state = rng.bit_generator.state["state"]  # of `fedsim.common.seeds.server_rng`, which is Philox
         self._halves += 1
         half, most = self._halves, MAX_HEAD + _ARRAYS * w.nbytes
@@ -142,12 +131,11 @@ class Isolated:
         most = MAX_HEAD + _ARRAYS * 8 * memory.silos * problem.dimension
         with self._lock:
             until = time.monotonic() + min(self._seconds, ROUND_SECONDS)
-            head = {"silos": memory.silos}
-            reply = self._call("silo", head, arrays, most, "ask", "message", until=until)
+            reply = self._call("silo", {"silos": memory.silos}, arrays, most, "ask", "message", until=until)
             while reply.kind == "ask":
                 asked = time.monotonic()
                 try:
-                    found = ask(*queries_in(reply.head, reply.arrays))
+                    found = ask(*data.queries_in(reply.head, reply.arrays))
                 except BaseException:  # the silo method stands in the middle of its round
                     self.close()
                     raise
@@ -202,7 +190,7 @@ class Isolated:
 
     def _checked(self, reply: Frame, expected: tuple[str, ...]) -> Frame:
         if reply.kind == "error":
-            raise error_in(reply.head)
+            raise data.error_in(reply.head)
         if reply.kind not in expected:
             raise Refused(f"the plug-in's process sends {reply.kind[:40]!r}, not {' or '.join(expected)}")
         return reply
@@ -259,9 +247,7 @@ class Confined:
         self._child.remake(self._recipes[id(problem), name][1])
         return self._child
 
-    def server(
-        self, w: Tensor, problem: PublicProblem, public: Public, rng: np.random.Generator
-    ) -> ServerHalf:
+    def server(self, w: Tensor, problem: PublicProblem, public: Public, rng: Generator) -> ServerHalf:
         """The server method, in the child."""
         return self.on(problem, w.dtype).server(w, problem, public, rng)
 

@@ -163,7 +163,7 @@ def test_what_a_process_sends_has_bounds_before_it_is_kept(tmp_path):
     assert "17 tensors" in caller.refused("ask", {"w": POINT + 7}, run=run, round=0)
     assert caller.asked(run, 1, w=POINT)["g"].isfinite().all()
     caller.silo.close()
-    longer = _code(before=hidden + "sys.modules['__main__'].queries_out = too_long") + TOO_LONG
+    longer = _code(before=hidden + "sys.modules['__main__'].data.queries_out = too_long") + TOO_LONG
     caller = _sgd(tmp_path / "long", longer)
     run = caller.admitted(sgd_offer())["run"]
     caller.refused("ask", {"w": POINT + 7}, run=run, round=0)
