@@ -24,6 +24,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
@@ -37,17 +38,10 @@ from fedsim.wire.dial import dial, read_token
 from fedsim.wire.frames import receive, send
 from fedsim.wire.logs import log_to
 from fedsim.wire.metrics import Metric, exposed, info, single
-from silos.shim.fleet import (
-    BEAT,
-    FIRST_WAIT,
-    FLWR_VERSION,
-    LAST_WAIT,
-    Delivery,
-    Endpoint,
-    Fleet,
-    Rejected,
-    Unreadable,
-)
+from silos.shim.fleet import BEAT, FIRST_WAIT, FLWR_VERSION, LAST_WAIT, Endpoint, Fleet, Rejected, Unreadable
+
+if TYPE_CHECKING:
+    from silos.shim.fleet import Delivery
 
 Dial = Callable[[], socket.socket]
 PATIENCE = 3600.0  # seconds for one answer: a round of many queries takes its time
@@ -69,14 +63,10 @@ class DaemonAway(Exception):
 
 
 class Caller:
-    """One connection to a daemon, made anew when it broke.
-
-    Args:
-        dial: makes a connection, ready for frames.
-        limit: bytes of a reply at most.
-    """
+    """One connection to a daemon, made anew when it broke."""
 
     def __init__(self, dial: Dial, limit: int) -> None:
+        """`dial` makes a connection, ready for frames; a reply has `limit` bytes at most."""
         self._dial, self._limit = dial, limit
         self._connection: socket.socket | None = None
 
@@ -117,10 +107,7 @@ class NodeFile:
     A SuperLink refuses a key whose node is online, and takes a node that was killed for online for a minute.
     A new process that knows the number can say first that the old one is gone. The file is locked while a
     process lives, so that two processes with one key do not put each other out. A folder that cannot be
-    written remembers nothing.
-
-    Raises:
-        InputError: another process holds it.
+    written remembers nothing. InputError if another process holds it.
     """
 
     def __init__(self, path: Path) -> None:
@@ -254,20 +241,11 @@ def run(
     log: Path | None = None,
     metrics: int | None = None,
 ) -> None:
-    """Be a silo's node until SIGTERM or SIGINT.
+    """Be a silo's node until SIGTERM or SIGINT, by the arguments of the command line. InputError if one of
+    them is wrong, another process is this node, or the port `metrics` is taken.
 
-    Args:
-        superlink: HOST:PORT.
-        root_certificates: file of the authority that signed the SuperLink's certificate (PEM).
-        key: file of the node's private key (OpenSSH's format, NIST P-384).
-        socket: the daemon's Unix socket.
-        port: the daemon's port on this machine's loopback, in place of `socket`.
-        token: with `port`, the file that holds its token.
-        log: a file for its log, beside stderr.
-        metrics: a port of 127.0.0.1 for Prometheus.
-
-    Raises:
-        InputError: one of them is wrong, another process is this node, or `metrics` is taken.
+    Certificates are PEM, of the authority that signed the SuperLink's; the key is in OpenSSH's format, NIST
+    P-384. The daemon is at a Unix `socket`, or at a loopback `port` with the file of its `token`.
     """
     if (found := version("flwr")) != FLWR_VERSION:
         raise InputError("flwr", found, f"version {FLWR_VERSION}, whose internals this uses")

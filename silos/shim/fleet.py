@@ -11,7 +11,7 @@ import json
 import logging
 import ssl
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Self, TypeVar
 
@@ -20,30 +20,12 @@ from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 from flwr.app import Array, ConfigRecord, Error, Message, RecordDict
 from flwr.app.message import remove_content_from_message
 from flwr.app.message.arraychunk import ArrayChunk
-from flwr.common.constant import HEARTBEAT_DEFAULT_INTERVAL
+from flwr.common.constant import HEARTBEAT_DEFAULT_INTERVAL as INTERVAL
 from flwr.common.serde import message_from_proto, message_to_proto
-from flwr.proto.fleet_pb2 import (
-    ActivateNodeRequest,
-    DeactivateNodeRequest,
-    PullMessagesRequest,
-    PushMessagesRequest,
-)
+from flwr.proto import fleet_pb2, message_pb2
 from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
-from flwr.proto.message_pb2 import (
-    ConfirmMessageReceivedRequest,
-    ObjectTree,
-    PullObjectRequest,
-    PushObjectRequest,
-)
 from flwr.proto.node_pb2 import Node
-from flwr.supercore.inflatable.inflatable_object import (
-    get_all_nested_objects,
-    get_object_body,
-    get_object_head_values_from_object_content,
-    get_object_tree,
-    iterate_object_tree,
-    no_object_id_recompute,
-)
+from flwr.supercore.inflatable import inflatable_object as inflatable
 from flwr.supercore.interceptors.http.runtime_version import RuntimeVersionHttpInterceptor
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 from flwr.supernode.fleet_http_client import FleetHttpClient
@@ -52,8 +34,8 @@ from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 from fedsim.wire import flower as carried
 
 FLWR_VERSION = "1.41.0"
-BEAT = HEARTBEAT_DEFAULT_INTERVAL * 0.6
-"""Seconds between two heartbeats; a SuperLink waits for two times `HEARTBEAT_DEFAULT_INTERVAL`."""
+BEAT = INTERVAL * 0.6
+"""Seconds between two heartbeats; a SuperLink waits for two times `INTERVAL`."""
 MAX_RESPONSE = 32 * 2**20  # bytes of one answer of the SuperLink at most; a frame comes in pieces of 5 MiB
 MAX_OBJECTS = 16 + carried.MAX_FRAME // (4 * 2**20)
 FIRST_WAIT, LAST_WAIT = 0.5, 5.0  # seconds between two attempts
@@ -90,10 +72,8 @@ def trust(root_certificates: str) -> ssl.SSLContext:
 class Fleet:
     """One node's requests to its SuperLink; each waits as long as the SuperLink is away.
 
-    Raises, from all but `deactivate` and `beat`:
-        Rejected: the SuperLink does not take this node.
-        httpx.HTTPStatusError: it says no.
-        Unreadable: its answer is not one.
+    From all but `deactivate` and `beat`: Rejected if the SuperLink does not take this node;
+    httpx.HTTPStatusError if it says no; Unreadable if its answer is not one.
     """
 
     def __init__(self, endpoint: Endpoint) -> None:
@@ -110,24 +90,22 @@ class Fleet:
 
     def activate(self) -> int:
         """Come online; the node's number."""
-        request = ActivateNodeRequest(public_key=self._public, heartbeat_interval=HEARTBEAT_DEFAULT_INTERVAL)
+        request = fleet_pb2.ActivateNodeRequest(public_key=self._public, heartbeat_interval=INTERVAL)
         return int(retried(self._client.ActivateNode, request).node_id)
 
     def deactivate(self, node: int) -> None:
         """Go offline, if the SuperLink hears it."""
-        _once(self._client.DeactivateNode, DeactivateNodeRequest(node_id=node))
+        _once(self._client.DeactivateNode, fleet_pb2.DeactivateNodeRequest(node_id=node))
 
     def beat(self, node: int) -> None:
         """Say that the node is alive, if the SuperLink hears it."""
-        request = SendNodeHeartbeatRequest(
-            node=Node(node_id=node), heartbeat_interval=HEARTBEAT_DEFAULT_INTERVAL
-        )
+        request = SendNodeHeartbeatRequest(node=Node(node_id=node), heartbeat_interval=INTERVAL)
         _once(self._client.SendNodeHeartbeat, request)
 
     def deliveries(self, node: int) -> list[Delivery]:
         """The messages that are there for the node; each is handed out once."""
         at = Node(node_id=node)
-        response = retried(self._client.PullMessages, PullMessagesRequest(node=at))
+        response = retried(self._client.PullMessages, fleet_pb2.PullMessagesRequest(node=at))
         pairs = zip(response.messages_list, response.message_object_trees, strict=True)
         return [Delivery(self._client, at, message_from_proto(proto), tree) for proto, tree in pairs]
 
@@ -175,7 +153,9 @@ def _once(call: Callable[[Any], object], request: object) -> None:
 class Delivery:
     """One message to the node: a frame to fetch, and a reply to give."""
 
-    def __init__(self, client: FleetHttpClient, node: Node, message: Message, tree: ObjectTree) -> None:
+    def __init__(
+        self, client: FleetHttpClient, node: Node, message: Message, tree: message_pb2.ObjectTree
+    ) -> None:
         self._client, self._node, self._message, self._tree = client, node, message, tree
         self._run, self._begin = message.metadata.run_id, time.monotonic()
 
@@ -186,7 +166,7 @@ class Delivery:
         if self._message.metadata.message_type != carried.MESSAGE_TYPE:
             raise Unreadable(f"a message of type {self._message.metadata.message_type!r:.40}")
         objects = self._objects()
-        confirm = ConfirmMessageReceivedRequest(
+        confirm = message_pb2.ConfirmMessageReceivedRequest(
             node=self._node, run_id=self._run, message_object_id=self._tree.object_id
         )
         retried(self._client.ConfirmMessageReceived, confirm)
@@ -204,7 +184,7 @@ class Delivery:
         """What the message is made of, {id: content}."""
         objects: dict[str, bytes] = {}
         size = 0
-        for part in iterate_object_tree(self._tree):
+        for part in inflatable.iterate_object_tree(self._tree):
             if part.object_id not in objects:
                 objects[part.object_id] = self._pull(part.object_id)
                 size += len(objects[part.object_id])
@@ -214,43 +194,38 @@ class Delivery:
 
     def _pull(self, object_id: str) -> bytes:
         """One object; it may still be on its way up."""
-        request = PullObjectRequest(node=self._node, run_id=self._run, object_id=object_id)
-        for wait in _waits(_UPLOAD):
+        request = message_pb2.PullObjectRequest(node=self._node, run_id=self._run, object_id=object_id)
+        deadline, wait = time.monotonic() + _UPLOAD, 0.02
+        while time.monotonic() < deadline:
             response = retried(self._client.PullObject, request)
             if not response.object_found:
                 break
             if response.object_available:
                 return bytes(response.object_content)
             time.sleep(wait)
+            wait = min(2 * wait, 0.5)
         raise Unreadable("an object is missing")
 
     def _send(self, reply: Message) -> None:
         reply.metadata.__dict__["_message_id"] = reply.object_id
-        with no_object_id_recompute():
-            head = PushMessagesRequest(
+        with inflatable.no_object_id_recompute():
+            head = fleet_pb2.PushMessagesRequest(
                 node=self._node,
                 messages_list=[message_to_proto(remove_content_from_message(reply))],
-                message_object_trees=[get_object_tree(reply)],
+                message_object_trees=[inflatable.get_object_tree(reply)],
                 clientapp_runtime_list=[time.monotonic() - self._begin],
             )
             response = retried(self._client.PushMessages, head)
-            objects = get_all_nested_objects(reply)
+            objects = inflatable.get_all_nested_objects(reply)
             for i in response.objects_to_push:
                 self._push(response.session_id, i, objects[i].deflate())
 
     def _push(self, session: str, object_id: str, content: bytes) -> None:
-        request = PushObjectRequest(
+        request = message_pb2.PushObjectRequest(
             node=self._node, run_id=self._run, session_id=session, object_id=object_id, object_content=content
         )
         if not retried(self._client.PushObject, request).stored:
             raise Unreadable("the SuperLink takes this reply no more")
-
-
-def _waits(seconds: float) -> Iterator[float]:
-    deadline, wait = time.monotonic() + seconds, 0.02
-    while time.monotonic() < deadline:
-        yield wait
-        wait = min(2 * wait, 0.5)
 
 
 def frame_of(objects: dict[str, bytes]) -> bytes:
@@ -258,7 +233,7 @@ def frame_of(objects: dict[str, bytes]) -> bytes:
     too long.
     """
     try:
-        heads = {i: get_object_head_values_from_object_content(data) for i, data in objects.items()}
+        heads = {i: inflatable.get_object_head_values_from_object_content(o) for i, o in objects.items()}
         (array,) = (i for i, (kind, _, _) in heads.items() if kind in ("Array", "ConfigRecord"))
         if heads[array][0] == "ConfigRecord":
             frame = ConfigRecord.inflate(objects[array])[carried.RECORD]
@@ -266,8 +241,8 @@ def frame_of(objects: dict[str, bytes]) -> bytes:
                 raise TypeError
             return frame
         ids = heads[array][1]
-        pieces = {i: get_object_body(objects[i], ArrayChunk) for i in set(ids)}
-        order = json.loads(get_object_body(objects[array], Array))["arraychunk_ids"]
+        pieces = {i: inflatable.get_object_body(objects[i], ArrayChunk) for i in set(ids)}
+        order = json.loads(inflatable.get_object_body(objects[array], Array))["arraychunk_ids"]
         parts = [pieces[ids[index]] for index in order]
     except Exception as error:  # others' parsers, on whatever a server sends
         raise Unreadable(f"no frame ({type(error).__name__})") from error
