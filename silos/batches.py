@@ -99,8 +99,7 @@ class RoundBatches:
         if isinstance(batch, Part) and self._all._last == (batch, self._own):
             return self._all._blocks, divisors
         if isinstance(batch, Fresh | Part):
-            position = (self._round, self._ask)
-            chosen = [self._all._cut(member, position) for member in self._own]
+            chosen = [self._all._cut(member, (self._round, self._ask)) for member in self._own]
             blocks = records.batch(self._own, chosen)
             if isinstance(batch, Part):
                 self._all._last, self._all._blocks = (batch, self._own), blocks

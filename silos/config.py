@@ -28,7 +28,6 @@ from fedsim.wire.messages import Hex32, SiloName
 
 ROOT = "silo"  # the name of the file in errors
 
-
 if TYPE_CHECKING:  # loaded where a plug-in is listed
     from fedsim.isolated.confine import Child
 
@@ -55,7 +54,6 @@ Records = Annotated[SerializeAsAny[Dataset], BeforeValidator(_data_set)]
 """A silo's records: a table by its schema (csv), or arrays in a file (npz)."""
 Probability = Annotated[float, Field(ge=1e-100, lt=1)]
 FileName = Annotated[str, Field(pattern=r"^[^/]+\.py$")]
-Digest = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 Epsilon = Annotated[float, Field(gt=0, le=500)]
 Count = Annotated[int, Field(ge=1)]
 
@@ -239,7 +237,7 @@ class Config(Section):
         description="where the code that policy.plug_ins lists is installed (pip install --target); only its "
         "confined process has it on its path",
     )
-    plug_in_files: dict[FileName, Digest] = Field(
+    plug_in_files: dict[FileName, Hex32] = Field(
         {},
         description="SHA-256 of each file in plug_in_folder that policy.plug_ins names a class of, as "
         "my.py:MyAlgorithm; with other contents it is not started",

@@ -44,18 +44,13 @@ class Enrolled:
 
 @dataclass(frozen=True, eq=False)
 class Proposed:
-    """An enrolment that is not made yet: what it would fix, checked.
-
-    Attributes:
-        own: public values of the records.
-        warnings: what is allowed, and hardly intended.
-    """
+    """An enrolment that is not made yet: what it would fix, checked."""
 
     config: Config
     records: OwnRecords
-    own: Own
+    own: Own  # public values of the records
     caps: Caps
-    warnings: tuple[str, ...]
+    warnings: tuple[str, ...]  # what is allowed, and hardly intended
 
     @classmethod
     def of(cls, config: Config, write: bool = False) -> Self:

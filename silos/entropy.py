@@ -25,6 +25,7 @@ from typing import Protocol
 
 import numpy as np
 import torch
+from numpy.random import Generator
 from torch import Tensor
 
 from fedsim.common.seeds import digest128
@@ -51,9 +52,7 @@ class Entropy(Protocol):
     made of it, since a reply is stored (`silos.ledger`).
     """
 
-    def streams(
-        self, members: Iterable[int], round_index: int, purpose: Purpose
-    ) -> list[np.random.Generator]:
+    def streams(self, members: Iterable[int], round_index: int, purpose: Purpose) -> list[Generator]:
         """One generator for each member, in their order, to be used before the next call for this purpose.
 
         Those of other purposes are used in between: a round's noise is drawn after its batches.
@@ -74,7 +73,7 @@ class SeededEntropy:
         """`runs`: for each silo the digest of its run; equal in two runs, they share every bit of noise."""
         pairs = zip(names, runs, strict=True)
         self._keys = [digest128("silo", seed, trial, name, run) for name, run in pairs]
-        self._held = {purpose: list[np.random.Generator]() for purpose in Purpose}  # building one costs more
+        self._held = {purpose: list[Generator]() for purpose in Purpose}  # building one costs more
 
     @classmethod
     def joined(cls, parts: Sequence[SeededEntropy]) -> SeededEntropy:
@@ -83,15 +82,13 @@ class SeededEntropy:
         joined._keys = [key for part in parts for key in part._keys]
         return joined
 
-    def streams(
-        self, members: Iterable[int], round_index: int, purpose: Purpose
-    ) -> list[np.random.Generator]:
+    def streams(self, members: Iterable[int], round_index: int, purpose: Purpose) -> list[Generator]:
         """Generators of this purpose, each set to the beginning of a member's stream of the round.
 
         Its state is uniform over 256 bits, so that it needs no rounds of its own to mix.
         """
         keys, held = [self._keys[member] for member in members], self._held[purpose]
-        held += [np.random.Generator(np.random.SFC64(0)) for _ in range(len(keys) - len(held))]
+        held += [Generator(np.random.SFC64(0)) for _ in range(len(keys) - len(held))]
         for begun, key in zip(held, keys, strict=False):
             digest = hashlib.sha256(f"{key} {purpose:d} {round_index}".encode()).digest()
             state, half = {"state": np.frombuffer(digest, dtype="<u8")}, {"has_uint32": 0, "uinteger": 0}
@@ -117,9 +114,7 @@ class SystemEntropy:
             raise ValueError(f"a run's secret has {len(secret)} bytes, not {SECRET_BYTES}")
         self._secret = secret.hex()
 
-    def streams(
-        self, members: Iterable[int], round_index: int, purpose: Purpose
-    ) -> list[np.random.Generator]:
+    def streams(self, members: Iterable[int], round_index: int, purpose: Purpose) -> list[Generator]:
         """New generators; those of PERMUTATION begin with the same numbers whenever they are asked for."""
         if purpose is Purpose.PERMUTATION:
             stored = (digest128("permutation", self._secret, member, round_index) for member in members)
@@ -132,8 +127,8 @@ def new_secret() -> bytes:
     return secrets.token_bytes(SECRET_BYTES)
 
 
-def _stream(key: int) -> np.random.Generator:
-    return np.random.Generator(np.random.Philox(key=key))
+def _stream(key: int) -> Generator:
+    return Generator(np.random.Philox(key=key))
 
 
 _NUMBERS = 1024  # a silo's numbers in a block of several rounds: enough that a call is cheap beside them
@@ -213,7 +208,7 @@ class RoundNoise:
     def __init__(
         self,
         mechanism: Mechanism,
-        streams: Sequence[np.random.Generator],
+        streams: Sequence[Generator],
         sizes: Sequence[int],
         drawn: np.ndarray,
     ) -> None:

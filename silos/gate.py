@@ -126,12 +126,11 @@ class Gate:
         self._records, self._problem, self._algorithm = records, problem, algorithm
         self._dimension, self._dtype = problem.dimension, dtype
         self._limits, self._mechanism, self._broadcasts = limits, mechanism, broadcasts
-        self._features = problem.num_features
+        self._features, self._plan = problem.num_features, plan
         limits.check_plan(plan, self._dimension, self._features)
         check_answerable(problem, plan.queries)
         if not records.grouped and groups_asked(plan.queries):
             raise Refused("the plan asks by group, and the records have no attribute: name data.attribute")
-        self._plan = plan
         self.admitted = admit(plan, silos, mechanism, limits)
         each = (terms.rounds for terms in silos)
         self._rounds = [own if isinstance(own, range) else frozenset(own) for own in each]
@@ -157,16 +156,10 @@ class Gate:
     def answer(
         self, round_index: int, broadcast: Mapping[str, Tensor], members: Sequence[int] | None = None
     ) -> dict[str, Tensor]:
-        """The members' messages of one round, {name: (members, d)}.
+        """The members' messages of one round of the plan, {name: (members, d)}, to public tensors, each (d,).
 
-        Args:
-            round_index: which round of the plan.
-            broadcast: public tensors, each (d,).
-            members: positions in the cohort; all by default.
-
-        Raises:
-            Refused: the request is outside the plan or the limits. Nothing has been released, and a refusal
-                before the debit has cost nothing.
+        Members are positions in the cohort; all by default. Refused if the request is outside the plan or the
+        limits: nothing has been released, and a refusal before the debit has cost nothing.
         """
         with self._lock:
             return self._answer(round_index, broadcast, members)

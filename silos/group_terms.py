@@ -20,9 +20,8 @@ from fedsim.problems.glm import GeneralisedLinear
 from fedsim.problems.kinds import Problem, probabilities, scores_of_records
 from fedsim.problems.network import NeuralNetwork
 from fedsim.protocol.groups import Cells
-from silos.sums import Block
+from silos.sums import Block, Clip
 
-Clip = float | Tensor | None
 Points = Sequence[Tensor]
 Gradients = Callable[[Problem, Block, Points, Clip], Tensor]
 

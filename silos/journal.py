@@ -15,7 +15,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any, Self
@@ -207,8 +207,7 @@ def _commit(connection: sqlite3.Connection, statements: Sequence[Statement]) -> 
 
 def _write_first(draft: Path, enrolment: Enrolment) -> Head:
     os.close(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
-    connection = sqlite3.connect(draft)
-    try:
+    with closing(sqlite3.connect(draft)) as connection:
         connection.execute("PRAGMA journal_mode = WAL")  # here, where a kill leaves a draft
         connection.executescript(SCHEMA)
         payload, time = text(enrolment.tree()), Clock(0).now()
@@ -217,8 +216,6 @@ def _write_first(draft: Path, enrolment: Enrolment) -> Head:
         connection.execute("INSERT INTO entries VALUES (?, ?, ?, ?, ?)", row)
         connection.commit()
         return Head(1, first)
-    finally:
-        connection.close()
 
 
 def _locked(path: Path) -> int:

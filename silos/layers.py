@@ -31,12 +31,10 @@ _LARGEST = 1e60
 """A record with a captured vector longer than this counts as the zero vector: squares then neither
 overflow nor, where they matter beside the smallest clip, underflow."""
 
-
 _CANCELLED = 1e-4
 """A term counts as at least a hundredth of the sum of its places' norms. Places are added one by one, so that
 a record whose places cancel would else be added in parts far longer than its clip, and rounding is of parts:
 n records, P of T places at a time, are summed to within n P T u / sqrt(_CANCELLED) of the clip."""
-
 
 PLACES = 1_800  # P T at most, and twice that at two points: docs/grid-noise.md has the sum
 _HELD = 10
@@ -77,9 +75,8 @@ class Whole(Term):
     def add(self, weight: Tensor, into: Mapping[str, Tensor], prefix: str, first: bool = False) -> None:
         """One row of weights a silo times its gradients."""
         for name, value in self._gradients.items():
-            _add(
-                into[prefix + name].unsqueeze(1), weight.unsqueeze(1), value.reshape(*weight.shape, -1), first
-            )
+            own = into[prefix + name].unsqueeze(1)
+            _add(own, weight.unsqueeze(1), value.reshape(*weight.shape, -1), first)
 
 
 class Ghost(Term):

@@ -88,8 +88,7 @@ class LedgerFile(Journal):
                 "expires": self.now() + int(days * DAY),
                 **({} if records == "training" else {"records": records}),
             }
-            row = ("INSERT INTO runs VALUES (?, ?, ?)", (run, offer, secret))
-            self.note("admitted", payload, row)
+            self.note("admitted", payload, ("INSERT INTO runs VALUES (?, ?, ?)", (run, offer, secret)))
             return self.run(run)
 
     def check_room(self, offer: str, max_runs: int) -> None:

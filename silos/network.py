@@ -12,7 +12,7 @@ so memory is bounded.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, reduce
 from math import ceil
 
 import torch
@@ -25,7 +25,7 @@ from fedsim.problems.network_form import Graph
 from fedsim.problems.network_layers import Layers
 from fedsim.problems.network_pass import Chain
 from silos.layers import PLACES, Term, Whole, elements, term_of
-from silos.sums import Block, Seen
+from silos.sums import Block, Clip, Seen
 
 CHUNK = 2**22  # bytes that a chunk of records holds at a time, about
 
@@ -38,8 +38,6 @@ _ON_DEVICE = 128
 
 _MARGIN = 1e-6
 """Clipped terms are this much shorter than the clip, which is more than rounding in their sum can add."""
-
-Clip = float | Tensor | None
 
 Found = Sequence[tuple[str, Term]]  # by name prefix
 Terms = Callable[[Tensor, Tensor], Found]
@@ -203,11 +201,8 @@ def _gradient(problem: NeuralNetwork, dtype: torch.dtype, points: Sequence[Tenso
         return problem.losses(scores if problem.num_outputs > 1 else scores.squeeze(0), y)
 
     def term(x: Tensor, y: Tensor) -> Tensor:
-        first, *others = [grad(loss)(point, x, y).double() for point in points]
-        total: Tensor = first
-        for other in others:
-            total = total - other
-        return total
+        found: Tensor = reduce(torch.sub, (grad(loss)(point, x, y).double() for point in points))
+        return found
 
     return term
 

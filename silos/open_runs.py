@@ -117,17 +117,9 @@ class OpenRuns:
     def answer(
         self, run: RunLedger, round_index: int, broadcast: Mapping[str, Tensor], mark: Mark | None = None
     ) -> dict[str, Tensor]:
-        """One round's message, {name: (d,)}; with secure aggregation the sealed report, {"report": (bytes,)}.
-
-        Args:
-            run: the run.
-            round_index: which round of its plan.
-            broadcast: what it is asked with.
-            mark: the shuffler's, for secure aggregation.
-
-        Raises:
-            Busy: the run is at a round, or its plan is not in memory and another one is being tried out.
-            Refused: see `silos.gate`.
+        """One round's message, {name: (d,)}; with secure aggregation, for the shuffler's `mark`, the
+        sealed report, {"report": (bytes,)}. Busy if the run is at a round, or its plan is not in memory and
+        another one is being tried out; Refused as in `silos.gate`.
         """
         found = self._found(run)
         with _alone(run, _WAIT), self._kept(run.run, found) as held:

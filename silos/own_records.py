@@ -10,9 +10,10 @@ from __future__ import annotations
 import hashlib
 import hmac
 import os
-import subprocess
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
+from subprocess import DEVNULL, run
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -189,19 +190,13 @@ def write_table(config: Config) -> None:
     if not config.reader or not isinstance(place, Path) or place.exists():
         return
     remove_drafts(place.parent)  # of a command that was killed, with records
-    with atomic_file(place) as draft, open(draft, "xb", opener=_for_the_owner) as table:
+    with atomic_file(place) as draft, open(draft, "xb", opener=partial(os.open, mode=0o600)) as table:
         try:
-            done = subprocess.run(
-                config.reader, stdin=subprocess.DEVNULL, stdout=table, cwd=place.parent, check=False
-            )
+            done = run(config.reader, stdin=DEVNULL, stdout=table, cwd=place.parent, check=False)
         except OSError as error:
             raise _wrong(config, f"cannot be started: {error.strerror}") from None
         if done.returncode:
             raise _wrong(config, f"ended with exit code {done.returncode}, so no table is kept")
-
-
-def _for_the_owner(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
 
 
 def _wrong(config: Config, hint: str) -> InputError:

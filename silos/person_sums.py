@@ -24,11 +24,10 @@ from fedsim.problems.kinds import Problem
 from fedsim.problems.network import NeuralNetwork
 from silos.layout import Cohort
 from silos.persons import Order, Persons
-from silos.sums import KEPT, Block, Seen, padded, slopes
+from silos.sums import KEPT, Block, Clip, Seen, padded, slopes
 
 NUMBERS = 2**22  # that the terms of the persons who are treated at a time hold, about: 32 MB
 
-Clip = float | Tensor | None
 Sums = Callable[[Problem, Block, Sequence[Tensor], Clip], Tensor]
 
 

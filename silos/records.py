@@ -28,7 +28,7 @@ from fedsim.problems.kinds import Problem
 from fedsim.problems.network import NeuralNetwork
 from fedsim.protocol.unit import RECORD, Person, Record
 from silos.layout import Cohort, Silo, groups, laid_out
-from silos.sums import KEPT, Block, Seen, bounded, padded, slopes, weighted_sum
+from silos.sums import KEPT, Block, Clip, Seen, bounded, padded, slopes, weighted_sum
 
 if TYPE_CHECKING:  # loaded where persons are the unit
     from silos.person_sums import Sums
@@ -105,9 +105,7 @@ class Records:
         """Shapes that a broadcast to these members may have."""
         return [(dimension,)]
 
-    def clipped_sum(
-        self, problem: Problem, block: Block, points: Sequence[Tensor], clip: float | Tensor | None
-    ) -> Tensor:
+    def clipped_sum(self, problem: Problem, block: Block, points: Sequence[Tensor], clip: Clip) -> Tensor:
         """The members' clipped sums (`clipped_sum`)."""
         return clipped_sum(problem, block, points, clip)
 
@@ -117,7 +115,7 @@ class Records:
         problem: Problem,
         block: Block,
         points: Sequence[Tensor],
-        clip: float | Tensor | None,
+        clip: Clip,
         *,
         size: int,
         seen: Seen | None = None,
@@ -228,13 +226,10 @@ def _rectangle(chosen: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray | N
 
 
 def clipped_sum(
-    problem: Problem,
-    block: Block,
-    points: Sequence[Tensor],
-    clip: float | Tensor | None,
-    seen: Seen | None = None,
+    problem: Problem, block: Block, points: Sequence[Tensor], clip: Clip, seen: Seen | None = None
 ) -> Tensor:
-    """Sum over the records of clip(term), term = gradient at points[0] minus that at points[1], if given.
+    """Sum over the records of clip(term), term = gradient at points[0] minus that at points[1], if given; of
+    shape (silos, d), float64.
 
     Args:
         problem: a linear model gives a record's coefficient, its term is x outer coefficient; see
@@ -243,9 +238,6 @@ def clipped_sum(
         points: one or two tensors, (d,) or (silos, d).
         clip: bound on a term's norm, a number or (silos, 1); None does not clip (mechanism `none`).
         seen: a simulation's, called with the terms before they are clipped; no gate of a silo has one.
-
-    Returns:
-        (silos, d), float64.
     """
     if isinstance(problem, NeuralNetwork):
         from silos.network import network_sum  # layers are loaded where there is a network

@@ -25,20 +25,7 @@ from fedsim.common.errors import Busy, InputError, Refused
 from fedsim.common.identity import Identity
 from fedsim.common.section import check_few
 from fedsim.wire.frames import MAX_HEAD, Frame, decode, opened, sealed
-from fedsim.wire.messages import (
-    Admission,
-    Ask,
-    Close,
-    Closed,
-    Greeting,
-    Hello,
-    Message,
-    Offer,
-    Part,
-    Refusal,
-    Reply,
-    named,
-)
+from fedsim.wire.messages import Admission, Ask, Close, Closed, Greeting, Hello, Offer, Refusal, Reply, named
 from silos.admission import price
 from silos.config import ROOT, Config, Policy
 from silos.enrolled import check_enrolment, check_modes, for_the_owner, no_ledger, own_of
@@ -50,7 +37,8 @@ from silos.open_runs import OpenRuns
 from silos.own_records import OwnRecords, read_published, read_records
 from silos.self_test import check_machine
 
-if TYPE_CHECKING:  # loaded where the operator decides
+if TYPE_CHECKING:  # the last two are loaded where the operator decides, or rosters are pinned
+    from fedsim.wire.messages import Message, Part
     from silos.pending import PendingOffers
     from silos.pooled import Pinned
 
@@ -58,9 +46,7 @@ log = logging.getLogger("silos.silo")
 
 _ARRAYS = 4  # arrays of the largest dimension in a broadcast; fedsim's own algorithms send two at most
 _BROKEN = "the silo could not answer (see its log)"
-_MODELS: dict[str, type[Hello | Offer | Ask | Close]] = {
-    model.kind: model for model in (Hello, Offer, Ask, Close)
-}
+_MODELS: dict[str, type[Hello | Offer | Ask | Close]] = {m.kind: m for m in (Hello, Offer, Ask, Close)}
 _LONGEST = 2_000  # characters of a reason, which may quote what was asked
 _LOST = (
     "the silo's ledger does not hold what this server has seen of it: it is an older copy, or another silo's"

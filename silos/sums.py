@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -110,18 +111,13 @@ def padded(values: Sequence[np.ndarray], rows: int, beyond: float = 0) -> Tensor
 
 
 PIECE = 32
+Clip = float | Tensor | None  # a bound on terms' norms, one number or (silos, 1); None: they are whole
 
 
 def slopes(problem: GeneralisedLinear, block: Block, points: Sequence[Tensor]) -> Tensor:
     """Each record's coefficient at the first point less that at others, (silos, rows) or (.., outputs)."""
-    found = _slope(problem, block, points[0])
-    for other in points[1:]:
-        found = found - _slope(problem, block, other)
-    return found
-
-
-def _slope(problem: GeneralisedLinear, block: Block, point: Tensor) -> Tensor:
-    return coefficient(problem, block.scores(problem, point), block.target, block.inverse_norm)
+    scores = (block.scores(problem, point) for point in points)
+    return reduce(torch.sub, (coefficient(problem, own, block.target, block.inverse_norm) for own in scores))
 
 
 Seen = Callable[[Tensor, Tensor, Tensor | None], None]
@@ -170,17 +166,9 @@ def padded_rows(rows: int, dtype: torch.dtype) -> int:
 
 
 def weighted_sum(weights: Tensor, features: Tensor) -> Tensor:
-    """Sum over rows of weight times feature vector; a weight that is not finite counts as zero.
-
-    One of those makes the sum not finite in every feature that the row has, so sums are looked at, which are
-    few, and not weights.
-
-    Args:
-        weights: (silos, columns, rows).
-        features: (silos, rows, features), of the same type.
-
-    Returns:
-        (silos, columns, features), float64.
+    """Sum over rows of weight times feature vector, (silos, columns, features), float64; of weights (silos,
+    columns, rows) and features (silos, rows, features) of one type. A weight that is not finite counts as
+    zero: it makes the sum not finite in every feature that the row has, so sums are looked at, which are few.
     """
     total = _weighted_sum(weights, features)
     if bool(total.sum().isfinite()):  # ten times faster than looking at each number
@@ -208,10 +196,7 @@ def check_surroundings(dtype: torch.dtype) -> None:
 
     An author may have switched them on for another purpose. Autocast and reduced precision round a sum by
     more than its bound allows for; under a transform of torch.func one ask would stand for many; anomaly
-    detection raises where one record's gradient is not finite.
-
-    Raises:
-        Refused: names what is switched on.
+    detection raises where one record's gradient is not finite. Refused names what is switched on.
     """
     if found := _switched_on(dtype):
         raise Refused(f"torch has {found} switched on, which would change what is computed from records")
