@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol
 
 import numpy as np
-from scipy.special import ndtr
 
 from fedsim.privacy.calibrate import Budget
 from fedsim.protocol.clashes import Facts, Told, check
@@ -86,7 +85,9 @@ class Mechanism(Protocol):
 
     def choose(self, scores: Sequence[Scores], epsilons: Sequence[float], noise: Noise) -> list[int]:
         """An index for each silo, by the exponential mechanism."""
-        from fedsim.privacy.exponential import chosen  # loaded where a choice is asked for
+        from scipy.special import ndtr  # loaded where a choice is asked for
+
+        from fedsim.privacy.exponential import chosen
 
         uniform = ndtr(noise().double().flatten().numpy())
         return [chosen(*each) for each in zip(scores, epsilons, uniform, strict=True)]
