@@ -15,6 +15,7 @@ from fedsim.problems.network import NeuralNetwork
 from fedsim.problems.network_models import Imported
 from fedsim.protocol.clashes import clashes
 from fedsim.protocol.plan import Admitted
+from fedsim.protocol.unit import Person
 from fedsim.report.outcome import Deployed, Outcome, measures_objective
 from fedsim.report.person_rows import Conversions, conversions, persons
 from fedsim.report.record import Counted, grouped
@@ -94,7 +95,12 @@ def how(resolved: Resolved, admitted: Sequence[Admitted] = ()) -> dict[str, Any]
     mechanism, sampler, prescribed = resolved.mechanism, samplers(resolved), resolved.prescribed
     claimed, said = dict[str, Any](), words_of(resolved)
     kinds = {release.kind for release, _ in resolved.trace.plan.census()}
-    shares = "".join(f" {stage.name} {stage.share:g}," for stage in resolved.stages)
+    unit, rule = resolved.scenario.privacy.unit, resolved.scenario.algorithm.private_clip
+    spent = {stage.name: stage.share for stage in resolved.stages}
+    spent |= {} if rule is None else {"clip_norm": rule.share}
+    shares = "".join(f" {name} {share:g}," for name, share in spent.items())
+    if isinstance(unit, Person):
+        claimed |= {"bound": unit.bound, "h": unit.h if isinstance(unit.h, int) else None}
     if resolved.sums is not None:
         claimed["guarantee_colluding"] = resolved.sums.mechanism.guarantee_colluding
     if prescribed is not None and prescribed.theorem is not None:
@@ -105,6 +111,7 @@ def how(resolved: Resolved, admitted: Sequence[Admitted] = ()) -> dict[str, Any]
         "unit": said.one if mechanism.private else NONE.name,
         "mechanism": mechanism.name,
         "sampler": sampler,
+        "spent": spent,
         "accountant": mechanism.accountant(kinds) + (shares and f"; of mu^2{shares} training the rest"),
         **claimed,
     }
@@ -257,6 +264,9 @@ class PriceStatement(Part):
     mechanism: str
     sampler: list[str]
     accountant: str
+    spent: dict[str, float] = {}
+    bound: str | None = None
+    h: int | None = None
     rounds: int
     theorem: str | None = None
     violations: list[str] | None = None

@@ -117,6 +117,9 @@ class Privacy(Part):
     calibration: str
     sampler: list[str]
     accountant: str
+    spent: dict[str, float] = {}  # shares of mu^2; training has the rest
+    bound: str | None = None  # of unit person
+    h: int | None = None
     epsilon_spent_note: str
     epsilon_attainable_note: str = ""
     trusted: list[str]

@@ -22,6 +22,7 @@ from fedsim.report.summary import (
     Parameters,
     Participation,
     Persons,
+    Privacy,
     SiloRow,
     Spread,
     Summary,
@@ -307,11 +308,20 @@ def value_text(value: Spread | None, form: str = ".4f") -> str:
     return f"{value.mean:{form}}{interval}"
 
 
+def _spent(privacy: Privacy) -> list[str]:
+    """What a person's records become, and what of mu^2 was spent on something else than training."""
+    shares = [f"{name} {share:g}" for name, share in privacy.spent.items()]
+    h = "" if privacy.h is None else f", h = {privacy.h}"
+    bound = [f"a person's records: bound {privacy.bound}{h}"] if privacy.bound else []
+    return bound + ([f"of mu^2: {', '.join(shares)}, training the rest"] if shares else [])
+
+
 def remarks(summary: Summary) -> list[str]:
     """Lines about what joining is worth, what costs most, and what else there is to remark."""
     automatic = summary.parameters is not None and summary.parameters.theorem == "automatic"
     return (
-        _between_groups(summary.metrics)
+        _spent(summary.privacy)
+        + _between_groups(summary.metrics)
         + list(map(_estimate, summary.evaluation))
         + joining_lines(summary.joining, summary.privacy.private)
         + own_models_lines(summary.own_models)
