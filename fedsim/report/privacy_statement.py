@@ -264,7 +264,7 @@ class PriceStatement(Part):
     mechanism: str
     sampler: list[str]
     accountant: str
-    spent: dict[str, float] = {}
+    spent: dict[str, float]
     bound: str | None = None
     h: int | None = None
     rounds: int
