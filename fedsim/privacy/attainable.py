@@ -101,6 +101,8 @@ def _mixtures(census: Census, n: int) -> tuple[list[tuple[Array, Array, int]], f
 
 def _chances(release: Release, n: int) -> Array | None:
     """P(the record is j times in the batch), j = 0, 1, ...; None for a batch that the bound leaves out."""
+    if release.drawn:
+        return None
     match release.batch:
         case Full():
             return np.array([0.0, 1.0])

@@ -68,12 +68,14 @@ OF_PLANS: dict[str, Callable[[Plan], Told]] = {
     "bound clip": lambda plan: isinstance(plan.unit, Person) and plan.unit.bound == "clip",
     "add_remove": lambda plan: plan.unit.one_sided,
     "a unit is replaced": lambda plan: not plan.unit.one_sided,
+    "replace_person": lambda plan: plan.unit.relation == "replace_person",
     "replace_values": lambda plan: plan.unit.relation == "replace_values",
     "silos_per_person above 1": lambda plan: plan.unit.silos_per_person > 1,
     "h to be chosen": lambda plan: isinstance(plan.unit, Person) and isinstance(plan.unit.h, Rule),
     "no histogram of records": lambda plan: not OF_PLANS["contributions"](plan),
     "contributions": _of_asked("contributions".__eq__),
     "minimiser or label_projection": _of_asked(("minimiser", "label_projection").__contains__),
+    "label_projection": _of_asked("label_projection".__eq__),
     "an exponential mechanism": _of_asked(lambda name: statistic(name).noise == "exponential"),
     "a private clip": _of_asked(LONGER.__eq__),
     "statistics beside gradients": _other_than(_HEADS),
@@ -125,7 +127,6 @@ def _at_once(door: Door, what: str) -> Iterator[Clash]:
 
 _UNIT, _MECHANISM, _TYPE = "privacy.unit", "privacy.mechanism", "runtime.dtype"
 _PRICED: tuple[Door, ...] = ("scenario", "gate")
-_PERSONS = "which add_remove keeps private; use replace_person"
 _EVALUATED: tuple[Door, ...] = ("scenario", "deployment")
 
 CLASHES: tuple[Clash, ...] = (
@@ -141,8 +142,12 @@ CLASHES: tuple[Clash, ...] = (
                 "{1} with bound {0}: it is no function of clipped sums of a person's terms; use bound limit "
                 "or smooth"
             ),
-            ("add_remove", "minimiser or label_projection"): "{1} divides by the number of persons, "
-            + _PERSONS,
+            ("add_remove", "minimiser or label_projection"): (
+                "{1} divides by the number of persons, which add_remove keeps private; use replace_values"
+            ),
+            ("replace_person", "label_projection"): (
+                "{1} is of labels alone, whose features and numbers are public; use replace_values"
+            ),
             ("add_remove", "batches of a fixed size"): (
                 "relation add_remove with {1} batches: one person more shifts every draw; use full or poisson"
             ),

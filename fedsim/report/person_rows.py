@@ -32,7 +32,7 @@ from fedsim.protocol.batch import FULL
 from fedsim.protocol.plan import Admitted, Release
 from fedsim.protocol.unit import RECORD, Protects
 from fedsim.report.summary import Part, PersonRow, Persons
-from fedsim.report.unit_words import words
+from fedsim.report.unit_words import words_of
 from fedsim.scenario.evaluation import evaluation_of
 from fedsim.scenario.resolve import Resolved
 
@@ -42,6 +42,7 @@ SWAP: dict[Protects, str] = {
     "label": "for other labels of as many records only, whose features are not protected",
     "group": "for other groups of as many records only, whose features and labels are published",
 }
+_OF_PERSONS = {"record": "", "label": "the labels of ", "group": "the groups of "}
 IN_SILOS = "of the silos that cost most; what a person costs who is in one silo stands in that silo's row"
 
 
@@ -65,8 +66,13 @@ def persons(
         return {}
     silos = _Silos.of(resolved, admitted, evaluated, deployed)
     if resolved.scenario.privacy.unit != RECORD:
+        hidden = "; labels alone are protected" if resolved.protects == "label" else ""
         ks = sorted({*(k for k in SILOS if k < len(admitted)), len(admitted)})
-        return {"persons": Persons(note=IN_SILOS, rows=[silos.row(silos.together(k), silos=k) for k in ks])}
+        return {
+            "persons": Persons(
+                note=IN_SILOS + hidden, rows=[silos.row(silos.together(k), silos=k) for k in ks]
+            )
+        }
     seen = {} if most is None else {"most_records": most}
     counts = sorted({*RECORDS, *seen.values()})
     rows = [silos.row(silos.replaced(s), records=s) for s in counts]
@@ -112,9 +118,9 @@ def conversions(resolved: Resolved, silos: Sequence[Admitted]) -> Conversions:
     if unit != RECORD:
         most = min(unit.silos_per_person, len(silos))
         found = _guarantee(_Silos.of(resolved, silos, (), False).together(most))
-        of = f"one person, who is in {most} silo{'s' * (most > 1)} at most"
+        of = f"{_OF_PERSONS[resolved.protects]}one person, who is in {most} silo{'s' * (most > 1)} at most"
         return Conversions(central_of=of, central=found, silos=[])
-    of = f"{words(unit, resolved.protects).one}, which lies in no other"
+    of = words_of(resolved).one
     pairs = [(silo.epsilon_guaranteed, silo.terms.delta) for silo in silos]
     return Conversions(
         central_of=of, central=convert.central(pairs), silos=[_converted(resolved, each) for each in silos]

@@ -21,7 +21,7 @@ from fedsim.report.person_rows import Conversions, conversions, persons
 from fedsim.report.record import Counted, grouped
 from fedsim.report.silo_rows import admitted_of, admitted_rows, has_gap, samplers, silo_rows
 from fedsim.report.summary import Parameters, Part, Persons, Privacy, SiloRow
-from fedsim.report.unit_words import Words, guaranteed, words
+from fedsim.report.unit_words import guaranteed, words_of
 from fedsim.scenario.model import Scenario
 from fedsim.scenario.precision import PRECISION, weights_line
 from fedsim.scenario.resolve import Resolved
@@ -73,15 +73,6 @@ def _uncovered(deployed: Deployed) -> list[str]:
         "sizes, budgets, noise levels and who took part in which round: they are public",
         CHOICE,
     ]
-
-
-def words_of(resolved: Resolved) -> Words:
-    """The words of a run's unit."""
-    scenario = resolved.scenario
-    column = getattr(scenario.data, "person_column", None)
-    own = words(scenario.privacy.unit, resolved.protects, column)
-    shown = resolved.problem.composite.records is not None or any(resolved.public_silos)
-    return own.private if shown else own
 
 
 def guarantee(resolved: Resolved) -> str:

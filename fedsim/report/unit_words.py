@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from fedsim.protocol.unit import Person, Protects, Record
+
+if TYPE_CHECKING:
+    from fedsim.scenario.resolve import Resolved
 
 
 class Words(NamedTuple):
@@ -84,6 +87,15 @@ def words(unit: Record | Person, protects: Protects = "record", column: str | No
     one, title = f"{of} of one person in one silo{value}{hidden}", _TITLE[unit.relation]
     title = title.replace("records", "labels") if labels else title
     return Words(one, title + _ADJACENCY[unit.relation] + hidden, change + hidden, title, "persons")
+
+
+def words_of(resolved: Resolved) -> Words:
+    """The words of a run's unit."""
+    scenario = resolved.scenario
+    column = getattr(scenario.data, "person_column", None)
+    own = words(scenario.privacy.unit, resolved.protects, column)
+    shown = resolved.problem.composite.records is not None or any(resolved.public_silos)
+    return own.private if shown else own
 
 
 def guaranteed(text: str, own: Words, silo: str = "silo") -> str:

@@ -16,7 +16,7 @@ from scipy import optimize, special, stats
 from support.helpers import FALSE_ALARM
 
 from fedsim.common.errors import InputError
-from fedsim.privacy import cost, gaussian
+from fedsim.privacy import attainable, cost, gaussian
 from fedsim.privacy.calibrate import Budget, noise_multipliers
 from fedsim.privacy.exponential import (
     ChoicePair,
@@ -29,7 +29,7 @@ from fedsim.privacy.exponential import (
 )
 from fedsim.privacy.pairs import profile
 from fedsim.privacy.silo_gaussian import SiloGaussian
-from fedsim.protocol.batch import FULL, Fresh, Part
+from fedsim.protocol.batch import FULL, Fresh, Part, WithReplacement
 from fedsim.protocol.plan import Ask, Plan, QueryShape, Release
 from fedsim.protocol.statistics import half_range, statistic
 from silos.selections import PER_ONE, drawn
@@ -528,3 +528,12 @@ def test_the_weights_of_a_mean_with_least_variance(epsilon, best, variance):
     assert grid[np.argmin(errors)] == pytest.approx(best, abs=1e-3)
     assert error(best) == pytest.approx(variance, abs=1e-6)
     assert balance(best) == pytest.approx(0, abs=1e-5) or (best == 1 and balance(1) < 0)
+
+
+def test_what_some_data_attain_is_below_what_is_guaranteed_beside_choices():
+    """A choice costs less than a Gaussian release of its mu, so that it is left out of the lower bound."""
+    batch = WithReplacement(0.1)
+    census = ((Release(batch, 1.0), 3), (Release(FULL, 1.0, drawn=True), 5))
+    below = attainable.epsilon(census, 100, 2.0, 1e-5)
+    assert 0 < below < cost.compose(census, 100).epsilon(2.0, 1e-5)
+    assert below == attainable.epsilon(census[:1], 100, 2.0, 1e-5)

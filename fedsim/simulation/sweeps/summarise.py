@@ -18,11 +18,11 @@ from fedsim.protocol.limits import LIMITS
 from fedsim.protocol.unit import RECORD
 from fedsim.report import sweep_summary
 from fedsim.report.outcome import mean
-from fedsim.report.privacy_statement import CHOICE, how, not_private, words_of
+from fedsim.report.privacy_statement import CHOICE, how, not_private
 from fedsim.report.silo_rows import has_gap
 from fedsim.report.summarise import spreads
 from fedsim.report.sweep_summary import BaselineGroup, CombinationRow, FailureRow, SweepSummary, TuningLedger
-from fedsim.report.unit_words import guaranteed, words
+from fedsim.report.unit_words import guaranteed, words, words_of
 from fedsim.scenario.resolve import Resolved
 from fedsim.simulation.failures import Failure
 from fedsim.simulation.host import silos_rounds, terms
