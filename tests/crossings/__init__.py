@@ -1,0 +1,1 @@
+"""Every crossing of two features works or is refused: one generated test."""

@@ -1,0 +1,184 @@
+"""What is asked x unit x mechanism x silos: values are what labels say, within their standard errors."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import fedsim
+from crossings.features import Crossing, covering, every, names, overrides, scenario
+from crossings.oracle import weights
+from crossings.walk import judge, state
+from fedsim.api.given import objects, one_run
+from fedsim.api.release import _planned
+from fedsim.report import run_directory
+from fedsim.simulation.host import preview
+
+M, DRAWS = 120, 400  # persons; releases, of which each has its own noise
+ENDS = {"level": (-1.0, 1.0), "share": (0.0, 1.0), "flat": (0.0, 100.0), "cost": (1.0, 1000.0)}
+OF_MOMENTS = ("level", "share", "flat")
+ASKED: dict[str, tuple[str, Any]] = {
+    "mean": ("level", fedsim.Mean()),
+    "sum": ("share", fedsim.Sum(cap=2.0)),
+    "count": ("level", fedsim.Count(0.5)),
+    "histogram": ("level", fedsim.Histogram(4)),
+    "quantile": ("share", fedsim.Quantiles(0.3)),
+    "quantile, log": ("cost", fedsim.Quantiles(0.3)),
+    "moments": ("m", fedsim.Moments(*OF_MOMENTS)),
+    "components": ("m", fedsim.Components(1, *OF_MOMENTS)),
+}
+DIMS = {
+    "asked": list(ASKED),
+    "unit": ["record", "clip/replace_person", "clip/add_remove", "limit/h:quantile"],
+    "mechanism": names("mechanism"),
+    "silos": ["3", "1"],
+    "expected": ["1", "0.8"],  # of the true number of persons, where that is private
+    "wrapper": ["plain", "start_public"],
+}
+
+
+@pytest.fixture(autouse=True)
+def scenarios_are_not_written(monkeypatch):
+    monkeypatch.setattr(run_directory, "without_seed", lambda *given: "")
+
+
+@cache
+def people() -> dict[str, np.ndarray]:
+    """Persons whose number of records goes with their values, so that it shows who weighs what."""
+    rng = np.random.default_rng(3)
+    count = rng.choice([1, 1, 2, 5, 12], M)
+    who = np.repeat(np.arange(M), count)
+    level = np.clip(rng.uniform(-0.3, 0.3, len(who)) + count[who] / 12 - 0.4, -1, 1).round(3)
+    share = np.clip(rng.beta(2, 5, len(who)) + count[who] / 30, 0, 1).round(3)
+    return {"level": level, "share": share, "flat": np.full(len(who), 75.0), "cost": 1000**share, "who": who}
+
+
+@cache
+def table(silos: int) -> fedsim.Frame:
+    data, schema = (
+        people(),
+        {name: {"kind": "number", "lower": a, "upper": b} for name, (a, b) in ENDS.items()},
+    )
+    schema["cost"]["scale"], schema["target"] = "log", {"kind": "category", "categories": ["no", "yes"]}
+    frame = pd.DataFrame({name: data[name] for name in ENDS} | {"id": data["who"].astype(str)})
+    frame["target"] = np.where(data["level"] > 0, "yes", "no")
+    if silos > 1:
+        frame["silo"] = [f"s{i % silos}" for i in data["who"]]
+    return fedsim.Frame(frame, "target", "silo" if silos > 1 else None, schema, person="id")
+
+
+def truth(of: str, what: str, persons: bool) -> float | None:
+    """By the value's label and what weighs the same; None where it is of noise."""
+    data, (kind, _, rest) = people(), what.partition(" ")
+    who, w = data["who"], weights(data["who"] if persons else None, len(data["who"]))
+
+    def among(*columns: str) -> float:
+        return float(w @ np.prod([data[name] - w @ data[name] for name in columns], axis=0))
+
+    if kind == "mean":
+        return float(w @ data[rest or of])
+    if kind == "quantile":
+        order = np.argsort(data[of])
+        return float(data[of][order][np.searchsorted(np.cumsum(w[order]), float(rest))])
+    if kind == "covariance" or (kind == "variance" and not rest.isdigit()):
+        return among(*(rest.split(", ") if kind == "covariance" else [rest] * 2))
+    if kind == "variance":  # of columns mapped to [-1, 1]
+        half = np.array([(ENDS[name][1] - ENDS[name][0]) / 2 for name in OF_MOMENTS])
+        table = np.array([[among(a, b) for a in OF_MOMENTS] for b in OF_MOMENTS])
+        return float(np.linalg.eigvalsh(table / np.outer(half, half))[-int(rest)])
+    if kind == "sum,":  # of a person at most ..
+        return float(np.minimum(np.bincount(who, data[of]), float(what.split()[-1])).sum())
+    if kind == "sum":
+        return float(data[of].sum())
+    if " from " in what:
+        there = data[of] >= float(what.split()[-1])
+        return float(len(np.unique(who[there])) if kind == "persons" else there.sum())
+    if " to " in what:
+        low, high = float(what.split()[-3]), float(what.split()[-1])
+        there = (data[of] >= low) & ((data[of] < high) | (high == ENDS[of][1]))
+        return float(M * (w @ there) if kind == "persons'" else there.sum())
+    return None
+
+
+def given(crossing: Crossing) -> tuple[dict[str, Any], fedsim.Frame]:
+    over = {"privacy.epsilon": 50_000.0, "privacy.delta": 1e-5}
+    if (silos := int(crossing.get("silos", 3))) == 1:
+        over["partition"] = {"name": "iid", "num_partitions": 1}
+    if crossing.get("unit", "").endswith("add_remove"):
+        over["privacy.expected_persons"] = round(M / silos * float(crossing.get("expected", 1)))
+    own = {name: crossing[name] for name in ("unit", "mechanism", "wrapper") if name in crossing}
+    return scenario(overrides(own) | over)[0], table(silos)
+
+
+def request(crossing: Crossing, draws: int) -> dict[str, list[Any]]:
+    name, asked = ASKED[crossing.get("asked", "mean")]
+    return {name: [asked] * draws}
+
+
+def released(crossing: Crossing, draws: int) -> tuple[str, Any]:
+    tree, data = given(crossing)
+    return state(lambda: fedsim.release(tree, request(crossing, draws), data=data))
+
+
+def faults_of(crossing: Crossing) -> list[str]:
+    its, found = released(crossing, DRAWS)
+    if its == "refused" and "wrapper" in crossing:
+        plain = released({name: own for name, own in crossing.items() if name != "wrapper"}, 1)
+        its, found = "fails" if plain[0] == "works" else its, f"refused beside public records: {found}"
+    if its != "works":
+        return [found] if its == "fails" else []
+    persons, of, by_label = crossing.get("unit", "record") != "record", next(iter(found.found)), {}
+    word = getattr(found, "weighing", "")
+    faults = (
+        [] if word == ("persons, each weighs the same" if persons else "records") else [f"weighing: {word!r}"]
+    )
+    for each in found.found[of]:
+        by_label.setdefault(each.what, []).append(each)
+    for what, values in by_label.items():
+        if (true := truth(of, what, persons)) is None:
+            continue
+        inside = np.mean([_within(each, true, of, persons) for each in values])
+        if not 0.9 <= inside <= (1.0 if what.startswith("quantile") else 0.9925):  # which has half a bin more
+            mean = np.mean([each.value for each in values])
+            faults.append(
+                f"{what}: {inside:.1%} of {DRAWS} within two errors, mean {mean:.4g}, truth {true:.4g}"
+            )
+    return faults
+
+
+def _within(each: Any, true: float, of: str, persons: bool) -> bool:
+    """Whether it is within two standard errors; where ranks alone have one, some value within half a step."""
+    if each.standard_error is not None:
+        return abs(each.value - true) <= 2 * each.standard_error
+    data, step, q = people(), getattr(each, "half_step", None) or 0.0, float(each.what.split()[1])
+    w = weights(data["who"] if persons else None, len(data["who"]))
+    below, upto = w @ (data[of] < each.value - step), w @ (data[of] <= each.value + step)
+    return below - 2 * each.rank_error <= q <= upto + 2 * each.rank_error
+
+
+def _sensible(crossing: Crossing) -> bool:
+    own = {"expected": "1", "unit": "clip/add_remove", "silos": "3", "mechanism": "gaussian"} | crossing
+    stated = own["expected"] == "1" or own["unit"].endswith("add_remove")
+    return stated and (own["silos"] == "3" or own["mechanism"] == "gaussian")  # sums are of several
+
+
+def _goes(crossing: Crossing) -> bool:
+    tree, data = given(crossing)
+    read = one_run(tree).model_copy(update=objects(None, data, {}))
+    admitted = state(lambda: preview(_planned(read, request(crossing, 1))[0]))
+    return _sensible(crossing) and admitted[0] == "works"
+
+
+def test_releases_in_a_covering_array():
+    judge("release", faults_of, filter(_sensible, covering(DIMS, _goes)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("asked", ASKED)
+def test_every_release(asked):
+    whole = every(DIMS | {"unit": names("unit", gate=False), "asked": [asked]})
+    judge("release", faults_of, filter(_sensible, whole))
