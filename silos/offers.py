@@ -184,6 +184,7 @@ def admissible(proposal: Proposal, policy: Policy, own: Own, seeded: bool = Fals
         "a plug-in's problem": not is_shipped(proposal.problem),
         "public silo": own.public and repr(own.name),
         "memory": trace.remembers,
+        "messages of several sizes": trace.uneven,
     }
     check(Facts(plan, (SiloGaussian() if part is None else part.mechanism).facts | known), "offer")
     mechanism: Mechanism

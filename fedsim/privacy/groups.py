@@ -30,7 +30,6 @@ is convex in y: it is at most their lower convex hull.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -45,10 +44,11 @@ from fedsim.privacy.pairs import GaussianPair, Pair, PoissonPair, SubsampledPair
 Array = npt.NDArray[np.float64]
 
 _RAREST = 1e-250  # chance of a number of records in the batch that is counted as infinite loss
+_REST = 1e-240  # more than all of those together
 _FAR, _APART = 38.0, 0.02  # how far t goes beyond the last mean, and its step
 _PARTS = (0.0, 0.2, 0.5, 1.0)  # of p that counts as farther away
 _HALVINGS = 60
-_LARGEST = 60.0  # k mu of one release up to which anything is claimed
+_LARGEST, _MOST = 60.0, 1000  # k mu of one release, and k, up to which anything is claimed
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class GroupPair:
     def reach(self, tail: float) -> float:
         """A loss beyond which the profile is at most `tail`, or all that it falls to."""
         at, found = _table(self)
-        return float(at[np.argmax(found <= max(tail, found[-1]))])
+        return float(at[max(1, int(np.argmax(found <= max(tail, found[-1]))))])
 
 
 @lru_cache(maxsize=256)
@@ -79,13 +79,12 @@ def _table(pair: GroupPair) -> tuple[Array, Array]:
     j = np.arange(len(chance), dtype=np.float64)
     means = j * (pair.mu / 2 if pair.poisson else pair.mu)
     t = np.arange(0.0, means[-1] + _FAR, _APART)[:, None]
-    rest = 0.0 if chance[-1] > _RAREST else len(chance) * _RAREST
     if pair.poisson:
         sides = [special.logsumexp(-((t - sign * means) ** 2) / 2, b=chance, axis=1) for sign in (1, -1)]
         at = sides[0] - sides[1]
         below = special.logsumexp(special.log_ndtr(-means - t), b=chance, axis=1)
         found = np.exp(special.log_ndtr(means - t)) @ chance - np.exp(at + below)
-        return _hull(at, np.maximum(found, 0.0) + rest)
+        return _hull(at, np.maximum(found, 0.0) + _REST)
     larger = chance * (2 * np.cumsum(chance) - chance - chance[0])  # of i >= 1 and any l
     bounds = []
     for part in _PARTS:
@@ -97,14 +96,14 @@ def _table(pair: GroupPair) -> tuple[Array, Array]:
             low, high = (low, middle) if above else (middle, high)
         bounds.append(_fixed(low + t, means, chance, q))
     at, found = np.concatenate(bounds, axis=1)
-    return _hull(np.maximum(at, 0.0), found + rest)
+    return _hull(np.maximum(at, 0.0), found + _REST)
 
 
 def _fixed(t: Array, means: Array, chance: Array, q: Array) -> tuple[Array, Array]:
     """ln of the least y, and the bound, of the module docstring for a fixed size; t is (points, 1)."""
     losses = means * t - means**2 / 2
     shift = losses.max(axis=1, keepdims=True)
-    least = np.cumsum(q * np.exp(losses - shift), axis=1)[:, 1:] / np.cumsum(chance)[1:]
+    least = np.cumsum(q * np.exp(losses - shift), axis=1)[:, 1:] / np.maximum(np.cumsum(chance)[1:], _RAREST)
     return np.log(least.max(axis=1)) + shift[:, 0], gaussian.profile(losses[:, 1:], means[1:]) @ q[1:]
 
 
@@ -134,14 +133,11 @@ def _hull(at: Array, found: Array) -> tuple[Array, Array]:
     return np.append(0.0, loss[right:]), np.append(zero, bound[right:])
 
 
-def _chances(none: float, ratios: Iterator[float]) -> tuple[float, ...]:
-    """p_0 and those that follow by the ratios of neighbours."""
-    found = [none]
-    for ratio in ratios:
-        found.append(found[-1] * ratio)
-        if ratio < 0.5 and found[-1] < _RAREST:
-            break
-    return tuple(found)
+def _chances(ratios: list[float]) -> tuple[float, ...]:
+    """p_0, p_1, ... that have these ratios of neighbours; 0 below `_RAREST`."""
+    logs = np.append(0.0, np.cumsum(np.log(ratios)))
+    chance = np.exp(logs - special.logsumexp(logs))
+    return tuple(np.trim_zeros(np.where(chance < _RAREST, 0.0, chance), "b").tolist())
 
 
 def grouped(pair: Pair, n: int, k: int) -> Pair | GroupPair | None:
@@ -150,17 +146,16 @@ def grouped(pair: Pair, n: int, k: int) -> Pair | GroupPair | None:
         case GaussianPair():
             return GaussianPair(k * pair.mu)
         case PoissonPair(mu, q):
-            odds = ((k - j) / (j + 1) * q / (1 - q) for j in range(k))
-            return GroupPair(mu, _chances(math.exp(k * math.log1p(-q)), odds), poisson=True)
-        case WithReplacementPair() if k < n:
+            odds = [(k - j) / (j + 1) * q / (1 - q) for j in range(k)]
+            return GroupPair(mu, _chances(odds), poisson=True)
+        case WithReplacementPair(_, _, draws) if k < n and draws * math.log1p(-k / n) > -600:
             return replace(pair, n=n / k)
         case SubsampledPair(mu, q) if type(pair) is SubsampledPair:
             size = round(q * n)
             if k > n - size:  # no batch is without all of them
                 return GaussianPair(min(k, size) * mu)
-            none = math.exp(math.fsum(math.log1p(-size / (n - i)) for i in range(k)))
-            odds = ((k - j) * (size - j) / ((j + 1) * (n - k - size + j + 1)) for j in range(min(k, size)))
-            return GroupPair(mu, _chances(none, odds), poisson=False)
+            odds = [(k - j) * (size - j) / ((j + 1) * (n - k - size + j + 1)) for j in range(min(k, size))]
+            return GroupPair(mu, _chances(odds), poisson=False)
     return None
 
 
@@ -170,6 +165,10 @@ def epsilon(plan: Composition, n: int, k: int, delta: float) -> float:
     **Guarantee.** Answers are (eps, delta)-DP with respect to any k of the silo's records: the pairs above
     compose adaptively, and with k mu for what is not sampled (`convert.group_gaussian`).
     """
+    if plan.silent:
+        return 0.0
+    if k > _MOST:
+        return math.inf
     pairs = [(pair, count) for one, count in plan.pairs(1.0) if (pair := grouped(one, n, k)) is not None]
     if len(pairs) < len(plan.pairs(1.0)) or k * max(pair.mu for pair, _ in plan.pairs(1.0)) > _LARGEST:
         return math.inf

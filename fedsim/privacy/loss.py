@@ -279,6 +279,8 @@ def epsilon(pairs: Sequence[tuple[Pair, int]], delta: float) -> float:
     check_delta(delta)
     delta *= 1 - _ROUNDING
     found, apart = 0.0, sum(count * float(pair.profile(np.zeros(1))[0]) for pair, count in pairs)
+    if not math.isfinite(apart):
+        raise ArithmeticError(f"the profiles of {pairs} add up to {apart}")
     for each in orders(pairs) if apart > delta else ():
         if found < sum(count * getattr(pair, "largest", math.inf) for pair, count in each):
             found = max(found, _epsilon(each, delta))

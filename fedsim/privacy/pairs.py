@@ -62,7 +62,7 @@ def amplified(epsilon: float, q: float) -> float:
     >>> round(amplified(1.0, q=0.1), 4)
     0.1586
     """
-    return float(np.logaddexp(math.log1p(-q), math.log(q) + epsilon))
+    return float(np.logaddexp(math.log1p(-q) if q < 1 else -math.inf, math.log(q) + epsilon))
 
 
 def unamplified(epsilon: Array, q: float) -> Array:

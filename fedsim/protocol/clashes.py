@@ -225,6 +225,15 @@ CLASHES: tuple[Clash, ...] = (
         },
     ),
     *_rows(
+        ("scenario", "offer"),
+        _MECHANISM,
+        {
+            ("secure aggregation", "messages of several sizes"): (
+                "{0} adds up messages of one size a round, and the algorithm's differ; use gaussian"
+            )
+        },
+    ),
+    *_rows(
         _PRICED,
         "algorithm.batch",
         {

@@ -46,6 +46,11 @@ class Trace:
     remembers: bool = False  # whether the silo method keeps memory, on any answers
     asked: tuple[frozenset[str], frozenset[str]] = (frozenset(), frozenset())  # of the problem, by each half
 
+    @property
+    def uneven(self) -> bool:
+        """Whether some round's messages differ in size."""
+        return any(len({size for _, size in sent}) > 1 for sent in set(self.messages))
+
     def of(self, unit: Record | Person) -> Trace:
         """The requests where this is the unit of privacy."""
         return replace(self, plan=replace(self.plan, unit=unit))

@@ -145,6 +145,7 @@ class Resolved:
                 "noise that is not Gaussian": mechanism != GAUSSIAN,
                 "an algorithm that is not linear or has memory": trace.remembers or not self.algorithm.linear,
                 "memory": trace.remembers,
+                "messages of several sizes": trace.uneven,
                 "preconditioned_sgd": mechanism.private and isinstance(self.algorithm, PreconditionedSGD),
                 "no budget": mechanism.private and inf in self.epsilons,
                 "a plug-in's problem": not is_shipped(self.problem),

@@ -95,8 +95,8 @@ TERMS: dict[str, Callable[[Asked], Array]] = {
 }
 OF_UNITS: dict[str, Callable[[list[Asked]], Array]] = {  # no means over a unit's records
     "contributions": lambda own: one_hot(np.searchsorted(own[0].options[:-1], len(own)), len(own[0].options)),
-    "total": lambda own: np.array([min(1.0, sum(map(_held, own)) / own[0].options[3])]),
-    "any": lambda own: np.array([float(any(a.x[int(a.options[0])] == _held(a) for a in own))]),
+    "capped_sum": lambda own: np.array([min(1.0, sum(map(_held, own)) / own[0].options[3])]),
+    "presence": lambda own: np.array([float(any(a.x[int(a.options[0])] == _held(a) for a in own))]),
 }
 
 

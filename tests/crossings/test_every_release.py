@@ -132,7 +132,7 @@ def faults_of(crossing: Crossing) -> list[str]:
     if its != "works":
         return [found] if its == "fails" else []
     persons, of, by_label = crossing.get("unit", "record") != "record", next(iter(found.found)), {}
-    word = getattr(found, "weighing", "")
+    word = getattr(found, "tree", {}).get("weighing", "")
     faults = (
         [] if word == ("persons, each weighs the same" if persons else "records") else [f"weighing: {word!r}"]
     )

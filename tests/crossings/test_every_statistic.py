@@ -178,7 +178,13 @@ def walked(crossing: Crossing) -> tuple[list[str], float]:
     if not moved <= 1 + 1e-9:
         faults.append(f"one {unit.name} moves it by {moved:.6f} of its price")
     if not (crossing["unit"].startswith("limit") or unit.relation == "replace_values" or name in OF_SUMS):
-        mean = unit != RECORD and name not in ("contributions", "quantile", "choice", "total", "any")
+        mean = unit != RECORD and name not in (
+            "contributions",
+            "quantile",
+            "choice",
+            "capped_sum",
+            "presence",
+        )
         front = [
             (np.full((k, F), np.nan), np.zeros(k), np.full(k, -1), np.full(k, -1)) for k in (1, 1 + mean)
         ]

@@ -27,10 +27,10 @@ def wanted(crossing: Crossing) -> dict[str, str]:
     if crossing["wrapper"] == "evaluate":
         found["weighing"] = "persons, each weighs the same" if persons else "weighing: records|: .records"
     if bound in ("limit", "smooth"):
-        found["h"] = r"\bh\W{1,4}\d"
-    stages = {"standardise": r"standardise 0\.1", "quantile_clip": r"(clip|quantile)[^.]{0,20} 0\.1"}
+        found["h"] = r"h\W{1,4}\d"
+    stages = {"standardise": r"standardise\W{1,2}0\.1", "quantile_clip": r"clip_norm\W{1,2}0\.1"}
     if "h:quantile" in crossing["unit"]:
-        stages["plain"] = stages["evaluate"] = "contributions 0.1"
+        stages["plain"] = stages["evaluate"] = r"contributions\W{1,2}0.1"
     if crossing["wrapper"] in stages:
         found["shares"] = stages[crossing["wrapper"]]
     return found

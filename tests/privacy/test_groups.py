@@ -153,3 +153,30 @@ def test_fifty_records_cost_more_than_ten_and_less_than_if_all_were_in_every_bat
     plan = cost.Composition(0.0, ((one, 20),))
     ten, fifty = (groups.epsilon(plan, 1000, k, 1e-5) for k in (10, 50))
     assert 5 * ten < fifty < 0.1 * float(gaussian.epsilon(50 * 0.7 * math.sqrt(20), 1e-5))
+
+
+@pytest.mark.parametrize(
+    ("pair", "n", "k", "law"),
+    [
+        (PoissonPair(0.02, 0.9), 10_000, 500, stats.binom(500, 0.9)),
+        (PoissonPair(0.02, 0.5), 10_000, 1080, stats.binom(1080, 0.5)),
+        (SubsampledPair(0.01, 0.5), 2000, 900, stats.hypergeom(2000, 900, 1000)),
+    ],
+)
+def test_chances_of_large_groups_are_those_of_their_law(pair, n, k, law):
+    """The chance that none of the group is in the batch is no number in float64."""
+    chance = np.array(grouped(pair, n, k).chance)
+    assert chance.sum() == pytest.approx(1, abs=1e-12)
+    np.testing.assert_allclose(chance, law.pmf(np.arange(len(chance))), atol=1e-11)
+    if k <= 1000:
+        plan = cost.Composition(0.0, ((pair, 1),))
+        assert groups.epsilon(plan, n, k, 1e-5) > groups.epsilon(plan, n, k // 10, 1e-5) > 0
+
+
+def test_larger_groups_and_certain_draws_are_not_claimed_to_be_free():
+    plan = cost.Composition(0.0, ((WithReplacementPair(0.0125, 1000, 500), 1),))
+    assert groups.epsilon(plan, 1000, 800, 1e-5) == math.inf
+    certain = cost.Composition(0.0, ((WithReplacementPair(0.5, 100, 100), 3),))
+    assert 10 < groups.epsilon(certain, 100, 50, 1e-5) < math.inf
+    assert groups.epsilon(cost.Composition(0.0, ()), 100, 2, 1e-5) == 0
+    assert groups.epsilon(cost.Composition(0.0, ((PoissonPair(0.01, 0.5), 1),)), 9000, 2000, 1e-5) == math.inf

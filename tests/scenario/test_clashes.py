@@ -70,13 +70,15 @@ class Asking(NoisyMinibatchSGD):
     options: tuple[float, ...] = ()
     batch: Batch = FULL
     keeps: bool = False
+    twice: bool = False
     any_size: ClassVar[bool] = True
 
     def silo(self, problem, broadcast, ask, memory):
         points = (broadcast["w"],) if self.what in ("gradient", "mistakes") else ()
         if self.keeps:
             memory["kept"] = memory["kept"] + 1
-        return {"g": ask(Query(self.what, points, 1.0, self.batch, 1.0, self.options))}
+        found = {"g": ask(Query(self.what, points, 1.0, self.batch, 1.0, self.options))}
+        return found | ({"h": found["g"][:, :2]} if self.twice else {})
 
     def server(self, w, problem, public, rng):
         for _ in range(self.num_rounds):
@@ -153,6 +155,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "noise that is not Gaussian": SUMS,
     "public silo": {"privacy.epsilon": {"A": 1.0, "B": "public", "C": 1.0}},
     "memory": asks("gradient", keeps=True),
+    "messages of several sizes": asks("gradient", twice=True),
     "an algorithm that is not linear or has memory": asks("gradient", keeps=True),
     "held-out records": {"of the offer": {"records": "holdout"}},
     "float32": {"runtime.dtype": "float32"},
