@@ -76,14 +76,13 @@ def faults_of(crossing: Crossing) -> list[str]:
     cells = np.array([one_hot(g * 4 + y * 2 + c, 8) for g, y, c in rows]).reshape(-1, 2, 2, 2)
     true = truth(w, cells)
     for each in run.summary.evaluation:
-        word = getattr(each, "weighing", "")
-        if word != ("persons, each weighs the same" if persons else "records"):
-            faults.append(f"weighing of {each.metric}: {word!r}")
+        if each.weighing != ("persons, each weighs the same" if persons else "records"):
+            faults.append(f"weighing of {each.metric}: {each.weighing!r}")
         if (exact := true.get(each.metric, each.exact)) is None:
             continue
         if each.exact is not None and abs(each.exact - exact) > 1e-6:
             faults.append(f"exact {each.metric} is {each.exact:.4f}, truth {exact:.4f}")
-        if each.value is not None and abs(each.value - exact) > 0.012 + 6 * each.standard_error:
+        if each.value is not None and abs(each.value - exact) > each.binning + 6 * each.standard_error + 1e-9:
             faults.append(
                 f"{each.metric} is {each.value:.4f}, truth {exact:.4f}, error {each.standard_error:.4f}"
             )

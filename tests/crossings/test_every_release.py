@@ -34,7 +34,7 @@ ASKED: dict[str, tuple[str, Any]] = {
 DIMS = {
     "asked": list(ASKED),
     "unit": ["record", "clip/replace_person", "clip/add_remove", "limit/h:quantile"],
-    "mechanism": names("mechanism"),
+    "mechanism": ["gaussian", "summed/silos"],
     "silos": ["3", "1"],
     "expected": ["1", "0.8"],  # of the true number of persons, where that is private
     "wrapper": ["plain", "start_public"],
@@ -132,7 +132,7 @@ def faults_of(crossing: Crossing) -> list[str]:
     if its != "works":
         return [found] if its == "fails" else []
     persons, of, by_label = crossing.get("unit", "record") != "record", next(iter(found.found)), {}
-    word = getattr(found, "tree", {}).get("weighing", "")
+    word = found.tree["weighing"]
     faults = (
         [] if word == ("persons, each weighs the same" if persons else "records") else [f"weighing: {word!r}"]
     )
@@ -154,7 +154,7 @@ def _within(each: Any, true: float, of: str, persons: bool) -> bool:
     """Whether it is within two standard errors; where ranks alone have one, some value within half a step."""
     if each.standard_error is not None:
         return abs(each.value - true) <= 2 * each.standard_error
-    data, step, q = people(), getattr(each, "half_step", None) or 0.0, float(each.what.split()[1])
+    data, step, q = people(), each.half_step or 0.0, float(each.what.split()[1])
     w = weights(data["who"] if persons else None, len(data["who"]))
     below, upto = w @ (data[of] < each.value - step), w @ (data[of] <= each.value + step)
     return below - 2 * each.rank_error <= q <= upto + 2 * each.rank_error
@@ -180,5 +180,6 @@ def test_releases_in_a_covering_array():
 @pytest.mark.slow
 @pytest.mark.parametrize("asked", ASKED)
 def test_every_release(asked):
-    whole = every(DIMS | {"unit": names("unit", gate=False), "asked": [asked]})
+    more = {"unit": names("unit", gate=False), "mechanism": names("mechanism", gate=False)}
+    whole = every(DIMS | more | {"asked": [asked]})
     judge("release", faults_of, filter(_sensible, whole))

@@ -44,7 +44,7 @@ UNITS = {
 }
 ATTAINED = {"minimiser": 0.94}  # of the price, by some change; else all of it
 OF_SUMS = ("minimiser", "label_projection")  # a unit's part in them depends on the others
-_LINEAR = {"unit": "smooth/replace_person", "problem": "linear"}
+_LINEAR = {"unit": "smooth/replace_values", "problem": "linear"}
 HOMES = {"contributions": {"unit": "clip/replace_person"}, **dict.fromkeys(OF_SUMS, _LINEAR)}
 BY_SAMPLER = {batch.sampler: batch for batch in BATCHES}
 DIMS = {"statistic": STATISTICS, "unit": UNITS, "batch": BY_SAMPLER, "problem": PROBLEMS}

@@ -11,9 +11,11 @@ from typing import Any
 from fedsim.common.errors import InputError
 from fedsim.common.serialise import canonical
 from fedsim.privacy.registry import MECHANISMS, NONE
+from fedsim.protocol.unit import Rule
 from fedsim.report.sweep_summary import Label, Setting, title
 from fedsim.scenario.load import parse, parse_sweep, place
 from fedsim.scenario.model import Scenario, SweepSection, TuneSection, with_criterion
+from fedsim.simulation.sweeps.cell import resolved_of
 from fedsim.simulation.sweeps.section import (
     SWEEP,
     UNIT,
@@ -156,8 +158,11 @@ def _without_privacy(combination: Combination) -> Combination:
         raise InputError("scenario.report.nonprivate_baseline", True, hint)
     candidates = []
     for candidate in combination.candidates:
-        tree = candidate.scenario.model_dump(mode="json")
-        unit = {field: tree["privacy"][field] for field in UNIT if field in tree["privacy"]}
+        known, tree = candidate.scenario, candidate.scenario.model_dump(mode="json")
+        if isinstance(getattr(known.privacy.unit, "h", None), Rule):  # which budgets may decide
+            known = resolved_of(known).scenario
+        own = known.privacy.model_dump(mode="json")
+        unit = {field: own[field] for field in UNIT if field in own}
         scenario = parse(tree | {"privacy": {"mechanism": NONE.name, **unit}})
         chosen = {field: value for field, value in candidate.chosen.items() if not _is_noise(field)}
         candidates.append(Candidate(chosen, scenario))
