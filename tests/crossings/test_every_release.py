@@ -181,5 +181,5 @@ def test_releases_in_a_covering_array():
 @pytest.mark.parametrize("asked", ASKED)
 def test_every_release(asked):
     more = {"unit": names("unit", gate=False), "mechanism": names("mechanism", gate=False)}
-    whole = every(DIMS | more | {"asked": [asked]})
+    whole = every(DIMS | more | {"asked": [asked], "wrapper": ["plain"]})
     judge("release", faults_of, filter(_sensible, whole))

@@ -91,12 +91,9 @@ def test_operations_with_each_feature():
 @pytest.mark.slow
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_every_operation(operation):
-    alone = {"operation": [operation], "unit": names("unit")}
-    both = [
-        unit | own for unit in every(alone) for own in _alone(DIMENSIONS, gate=False) if "unit" not in own
-    ]
+    both = every({"operation": [operation], "unit": names("unit"), "mechanism": names("mechanism")})
     judge(
         "operation",
         faults_of,
-        [*both, *({"operation": operation} | own for own in _alone(["unit"], gate=False))],
+        [*both, *({"operation": operation} | own for own in _alone(DIMENSIONS, gate=False))],
     )
