@@ -21,6 +21,7 @@ def facts_of(scenario: Scenario, **more: Told) -> Facts:
         "unlimited": privacy.epsilon == "unlimited",
         "a calibration beside accountant": privacy.calibration != "accountant",
         "prepare": bool(scenario.prepare),
+        "a private clip": scenario.algorithm.private_clip is not None,
         "evaluate": evaluate is not None,
         "evaluate by bins and group": evaluate is not None and evaluate.by_group and evaluate.asked_bins > 0,
         "counts of clipped terms": scenario.report.clipping,

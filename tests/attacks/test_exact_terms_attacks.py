@@ -28,7 +28,7 @@ from fedsim.problems.network import NeuralNetwork
 from fedsim.problems.network_models import Imported, Lenet, Mlp, PairedMlp
 from fedsim.protocol.batch import FULL, Poisson, Subsample
 from fedsim.protocol.contract import Query
-from fedsim.protocol.statistics import GRADIENTS
+from fedsim.protocol.statistics import statistic
 from fedsim.protocol.unit import RECORD, Person
 from fedsim.simulation.side_by_side import SideBySide
 from silos.network import layerwise
@@ -532,7 +532,7 @@ def largest(name, n=65, seeds=(0,), units=UNITS, batch=FULL, most=None):
         b = Build(n, seed)
         problem, queries, x, y = CASES[name](b)
         if batch != FULL:
-            queries = [replace(each, batch=batch) for each in queries if each.statistic in GRADIENTS]
+            queries = [replace(each, batch=batch) for each in queries if statistic(each.statistic).gradient]
         for front, query in product(fronts(b, x, y, unit), queries[:most]):
             if batch == FULL or not getattr(unit, "one_sided", False):
                 share, beside = moved(problem, worlds(x, y, front), unit, query, batch, _others(b, x, y))

@@ -312,7 +312,7 @@ def test_in_other_units_and_a_budget_to_set_is_rounded_down() -> None:
         user_level=pair,
         record_level_for_user_level_budget=Guarantee(epsilon=LEAST, delta=9.99e-6),
     )
-    found = Conversions(central=pair, silos=[silo])
+    found = Conversions(central_of="one record", central=pair, silos=[silo])
     shown = captured(lambda console: show_conversions(console, found))
     assert shown.count("(1.001, 1.1e-05)") == 3
     assert "(0.9999, 9.9e-06)" in shown
