@@ -17,7 +17,7 @@ from fedsim.privacy.registry import NONE
 from fedsim.protocol.unit import RECORD
 from fedsim.scenario.metric import METRICS, BaselineName
 
-FORMAT = 3  # of the run directory; a reader refuses any other
+FORMAT = 4  # of the run directory; a reader refuses any other
 FILE = "summary.json"
 FEW = 10  # trials below which there are no percentiles to speak of
 AGAIN = "a run directory is what `fedsim simulate` writes; run the scenario again"

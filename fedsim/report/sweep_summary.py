@@ -15,7 +15,7 @@ from fedsim.common.serialise import canonical
 from fedsim.report.summary import FILE, Baseline, Part, Values, of_format, read_json
 from fedsim.scenario.model import Criterion
 
-FORMAT = "fedsim sweep 2"
+FORMAT = "fedsim sweep 3"
 CELLS = "cells.sqlite"  # the record of a sweep's finished cells
 AGAIN = "run the sweep again with this version; its finished cells are kept"
 

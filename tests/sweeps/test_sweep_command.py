@@ -248,11 +248,11 @@ def test_compare_puts_runs_sweeps_and_points_into_one_table_and_figure(
         (None, "no run or sweep directory"),
         ("{", "not valid JSON"),
         ('{"format": "fedsim sweep 0"}', "'fedsim sweep 0'"),
-        ('{"format": "fedsim sweep 2"}', "scenario: field required"),
+        ('{"format": "fedsim sweep 3"}', "scenario: field required"),
         ('{"algorithm": "x"}', "format None"),
         (
             '{"format": 1, "algorithm": "x"}',
-            "format 1, written by fedsim unknown; this version reads format 3",
+            "format 1, written by fedsim unknown; this version reads format 4",
         ),
     ],
 )
