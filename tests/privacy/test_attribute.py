@@ -112,8 +112,6 @@ def test_epsilon_of_the_group_is_stated_where_it_is_known_and_bounds_every_case(
     assert most == pytest.approx(1.0, rel=1e-6)  # the clip's bound
     # Of a sampled batch a record's absence tells as well: features and labels are in it, the group is not.
     assert stated(algorithm__batch={"sampler": "subsample", "fraction": 0.1}) == {None}
-    sums = {"mechanism": "summed_gaussian", "honest_fraction": 1.0, "epsilon": [0.5, 1, 2, 4]}
-    assert stated(**{f"privacy__{name}": value for name, value in sums.items()}) == {None}
 
 
 def test_the_mechanism_for_groups_needs_groups_that_are_no_feature():

@@ -15,7 +15,6 @@ from fedsim.protocol.unit import Rule
 from fedsim.report.sweep_summary import Label, Setting, title
 from fedsim.scenario.load import parse, parse_sweep, place
 from fedsim.scenario.model import Scenario, SweepSection, TuneSection, with_criterion
-from fedsim.simulation.sweeps.cell import resolved_of
 from fedsim.simulation.sweeps.section import (
     SWEEP,
     UNIT,
@@ -160,6 +159,8 @@ def _without_privacy(combination: Combination) -> Combination:
     for candidate in combination.candidates:
         known, tree = candidate.scenario, candidate.scenario.model_dump(mode="json")
         if isinstance(getattr(known.privacy.unit, "h", None), Rule):  # which budgets may decide
+            from fedsim.simulation.sweeps.cell import resolved_of  # loads torch
+
             known = resolved_of(known).scenario
         own = known.privacy.model_dump(mode="json")
         unit = {field: own[field] for field in UNIT if field in own}
