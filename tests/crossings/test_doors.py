@@ -30,6 +30,9 @@ from silos.pooled import Pinned
 SAID = ("unit", "adjacency", "title", "counted", "accountant")  # of a guarantee
 
 
+pytestmark = pytest.mark.filterwarnings("ignore:step_size")
+
+
 @pytest.fixture(autouse=True)
 def versions_are_read_once(monkeypatch):
     monkeypatch.setattr(summarise, "_versions", cache(summarise._versions))

@@ -32,7 +32,13 @@ def tune_by_auc(tree: Tree, data: fedsim.Arrays, crossing: Crossing) -> list[str
 
 
 def sweep(tree: Tree, data: fedsim.Arrays, crossing: Crossing) -> list[str]:
-    """Its runs without privacy are those of `simulate`."""
+    """Its runs without privacy are those of `simulate`, but where batches are drawn, which have streams of
+    their own, and where a number follows from the noise.
+    """
+    drawn = {"batch", "budget"} & {*crossing} or "localized" in crossing.values()
+    if drawn or crossing.get("unit", "").endswith("private_root"):
+        _sweep(tree, data)
+        return []
     if "step_size" not in tree["algorithm"]:
         return []
     tree = tree | {"report": tree["report"] | {"nonprivate_baseline": True}}
