@@ -22,12 +22,12 @@ from fedsim.protocol.statistics import COSTED_GRADIENT, half_range, is_drawn, si
 from silos.batches import Batches
 from silos.entropy import Entropy, Noise
 from silos.records import Records
-from silos.sums import Block
+from silos.sums import Block, Clip
 
 if TYPE_CHECKING:  # loaded where a query asks for them
     from silos.terms import Transformed
 
-ClippedSum = Callable[[Problem, Block, Sequence[Tensor], float | Tensor | None], Tensor]
+ClippedSum = Callable[[Problem, Block, Sequence[Tensor], Clip], Tensor]
 
 
 class Releases:

@@ -27,9 +27,8 @@ from fedsim.protocol.statistics import TARGET, histogram_edges
 from silos.group_terms import costed_sum, joint
 from silos.layout import sanitised
 from silos.selections import PER_ONE
-from silos.sums import Block
+from silos.sums import Block, Clip
 
-Clip = float | Tensor | None
 Points = Sequence[Tensor]
 Options = Sequence[float]
 ClippedSum = Callable[[Problem, Block, Points, Clip], Tensor]

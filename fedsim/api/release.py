@@ -31,7 +31,7 @@ from fedsim.protocol.statistics import TARGET
 from fedsim.protocol.unit import Person
 from fedsim.report import page
 from fedsim.report.outcome import Outcome, Results, TrialResult
-from fedsim.report.released import FILE, WEIGHING, released_table
+from fedsim.report.released import FILE, released_table
 from fedsim.report.run_directory import data_of
 from fedsim.report.tables import lines_html
 from fedsim.scenario.algorithm import SECTIONS
@@ -53,7 +53,8 @@ class Released:
     Attributes:
         found: {name: values, with their standard errors}.
         run: what it cost each silo, in `summary.privacy.silos` and `ledger`; it has no model.
-        unit: `record` or `person`, each of which weighs the same.
+        unit: `record` or `person`.
+        weighing: what weighs the same.
         spent: {what was asked: its share of mu^2}.
         notices: that `expected_persons` stands for another number than that of persons.
     """
@@ -61,6 +62,7 @@ class Released:
     found: dict[str, list[Value]]
     run: Run
     unit: str
+    weighing: str
     spent: dict[str, float]
     notices: list[str]
 
@@ -77,7 +79,7 @@ class Released:
     @property
     def tree(self) -> dict[str, Any]:
         """All of it, as `release.json` has it."""
-        word = {"weighing": WEIGHING[self.unit]}
+        word = {"weighing": self.weighing}
         values = [{"of": name, **each._asdict(), **word} for name, own in self.found.items() for each in own]
         return {"unit": self.unit, **word, "spent": self.spent, "notices": self.notices, "values": values}
 
@@ -248,4 +250,5 @@ def _released(resolved: Resolved, readers: Readers) -> Released:
     if one_sided and abs(share - 1) > max(3 * error, 0.05):
         number = f"The released number of persons is {n * share:,.0f}, standard error {n * error:,.0f}"
         notices.append(f"{number}; expected_persons add up to {n:,}: declare about as many as there are")
-    return Released(found, Run(data_of(outcome), outcome), scenario.privacy.unit.name, spent, notices)
+    of, run = scenario.privacy.unit, Run(data_of(outcome), outcome)
+    return Released(found, run, of.name, of.weighing, spent, notices)

@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple
 from fedsim.common.errors import InputError, Refused
 from fedsim.protocol.batch import Poisson
 from fedsim.protocol.plan import Plan
-from fedsim.protocol.statistics import LONGER, OPPOSITE, statistic
+from fedsim.protocol.statistics import LONGER, OPPOSITE, is_drawn, statistic
 from fedsim.protocol.unit import RECORD, Person, Rule
 
 Door = Literal["scenario", "deployment", "offer", "gate", "sweep", "tuning", "fold", "audit", "release"]
@@ -76,7 +76,7 @@ OF_PLANS: dict[str, Callable[[Plan], Told]] = {
     "contributions": _of_asked("contributions".__eq__),
     "minimiser or label_projection": _of_asked(("minimiser", "label_projection").__contains__),
     "label_projection": _of_asked("label_projection".__eq__),
-    "an exponential mechanism": _of_asked(lambda name: statistic(name).noise == "exponential"),
+    "an exponential mechanism": _of_asked(is_drawn),
     "a private clip": _of_asked(LONGER.__eq__),
     "statistics beside gradients": _other_than(_HEADS),
     "statistics that ask no group": _of_asked(lambda name: not statistic(name).by_group),

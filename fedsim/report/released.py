@@ -12,7 +12,6 @@ from fedsim.report.summary import AGAIN, read_json
 from fedsim.report.tables import TextTable
 
 FILE = "release.json"
-WEIGHING = {"record": "records", "person": "persons, each weighs the same"}  # by the unit of privacy
 _MOST = 200
 
 
