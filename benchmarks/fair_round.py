@@ -29,8 +29,8 @@ from fedsim.protocol.plan import Terms
 from fedsim.scenario.metric import BY_GROUP
 from fedsim.simulation.host import MemoryLedgers
 from fedsim.testing.federations import public_of
-from silos.entropy import SeededEntropy
-from silos.gate import Gate, lay_out
+from silos.vault.entropy import SeededEntropy
+from silos.vault.gate import Gate, lay_out
 
 FEATURES, ROUNDS = 100, 30
 FAIR = Composite(fairness=Fairness("demographic_parity", 1.0, (0.5, 0.5), 2))

@@ -20,11 +20,11 @@ from statistics import median
 
 import torch
 
-from silos.account import Caps, Price, Stretch
-from silos.book import Enrolment
-from silos.chain import connect
-from silos.journal import end_of
-from silos.ledger_file import LedgerFile
+from silos.vault.account import Caps, Price, Stretch
+from silos.vault.book import Enrolment
+from silos.vault.chain import connect
+from silos.vault.journal import end_of
+from silos.vault.ledger_file import LedgerFile
 
 DIMENSIONS = (50, 10_000)
 ROUNDS, REPETITIONS = 300, 5

@@ -26,8 +26,8 @@ from fedsim.protocol.limits import LIMITS
 from fedsim.protocol.plan import Plan, Terms
 from fedsim.simulation.host import MemoryLedger
 from fedsim.testing.federations import all_take_part, drive, plan_of, public_of
-from silos.entropy import SeededEntropy
-from silos.gate import Gate, lay_out
+from silos.vault.entropy import SeededEntropy
+from silos.vault.gate import Gate, lay_out
 
 SILOS, N, D = 10, 1024, 20
 TUNING, TRIALS = 3, 12

@@ -14,7 +14,7 @@ from fedsim.privacy.registry import GAUSSIAN
 from fedsim.protocol.batch import Part
 from fedsim.protocol.limits import LIMITS
 from fedsim.protocol.plan import Ask, Plan, QueryShape, Terms
-from silos.admission import admit, price
+from silos.vault.admission import admit, price
 
 ROUNDS, PARTS, TIMES, LIMIT = 1_000, 10, 20, 5.0
 

@@ -37,7 +37,7 @@ from fedsim.simulation.host import SiloHost
 from fedsim.simulation.sweeps import run, run_cells
 from fedsim.simulation.trial import read
 from server.participation import admitted_rounds, schedule
-from silos import batches, entropy, gate, records, releases, sums
+from silos.vault import batches, entropy, gate, records, releases, sums
 
 ROUNDS = 300
 WORKLOADS = {

@@ -31,9 +31,9 @@ from fedsim.simulation.host import MemoryLedgers
 from server.aggregate import weighted
 from server.loop import run
 from server.participation import schedule
-from silos.entropy import SeededEntropy
-from silos.gate import Gate, lay_out
-from silos.sums import product
+from silos.vault.entropy import SeededEntropy
+from silos.vault.gate import Gate, lay_out
+from silos.vault.sums import product
 
 SILOS, RECORDS, FEATURES, ROUNDS = 25, 1238, 50, 200
 LOCAL_ROUNDS, LOCAL_STEPS = 20, 10

@@ -30,7 +30,7 @@ from fedsim.simulation.trial import read
 from server.aggregate import weighted
 from server.loop import run
 from server.participation import admitted_rounds, schedule
-from silos.admission import admit
+from silos.vault.admission import admit
 
 TEST = 0.2  # share of the records made that are for testing
 

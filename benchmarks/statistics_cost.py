@@ -27,9 +27,9 @@ from fedsim.protocol.plan import Ask, Plan, QueryShape, Terms
 from fedsim.protocol.statistics import statistic
 from fedsim.protocol.unit import Person
 from fedsim.simulation.host import MemoryLedgers
-from silos.entropy import SeededEntropy
-from silos.gate import Gate, lay_out
-from silos.persons import Persons
+from silos.vault.entropy import SeededEntropy
+from silos.vault.gate import Gate, lay_out
+from silos.vault.persons import Persons
 
 ROUNDS = 15
 OPTIONS: dict[str, tuple[float, ...]] = {

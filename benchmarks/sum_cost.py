@@ -33,8 +33,8 @@ from fedsim.problems.kinds import Problem
 from fedsim.problems.network import NeuralNetwork
 from fedsim.problems.network_models import Imported, Lenet, Mlp, Model
 from fedsim.protocol.unit import Person
-from silos.gate import lay_out
-from silos.persons import Persons
+from silos.vault.gate import lay_out
+from silos.vault.persons import Persons
 
 TURNS, LEAST = 10, 0.05  # seconds that the sums of a turn take at least, in both checkouts
 CLIP = 1.0

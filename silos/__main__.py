@@ -44,10 +44,10 @@ def _main() -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from silos.config import load_config
+    from silos.front.config import load_config
 
     load_config(options.file)  # before torch is loaded
-    from silos.service import run
+    from silos.front.service import run
 
     return run(**vars(options))  # each option's `dest` is an argument of `run`
 

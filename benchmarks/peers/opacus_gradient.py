@@ -32,8 +32,8 @@ from torch.profiler import ProfilerActivity, profile
 
 from fedsim.problems.network import NeuralNetwork
 from fedsim.problems.network_models import Imported, Lenet, Mlp
-from silos.records import Records, clipped_sum
-from silos.sums import Block
+from silos.vault.records import Records, clipped_sum
+from silos.vault.sums import Block
 
 CLIP = 1.0
 Step = Callable[[], Tensor]

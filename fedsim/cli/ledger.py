@@ -22,7 +22,7 @@ from fedsim.privacy.rounding import shown_down, shown_up
 
 if TYPE_CHECKING:
     from fedsim.wire.messages import Part
-    from silos.book import Book, Run
+    from silos.vault.book import Book, Run
 
 WORDS = {
     "mu_sq": "mu^2 of Gaussian plans",
@@ -51,7 +51,7 @@ def ledger_show(
     as_json: AsJson = False,
 ) -> None:
     """Check the whole ledger; show its runs, what they cost and what is left."""
-    from silos.book import read
+    from silos.vault.book import read
 
     book = read(ledger_of(state), head)
     change = _change(book.enrolment.tree().get("unit", {}).get("relation"))
@@ -95,8 +95,8 @@ def ledger_receipt(
 ) -> None:
     """Sign a receipt of what a run cost and did, for a reviewer to check elsewhere."""
     from fedsim.common.identity import Identity
-    from silos import ledger_file
-    from silos.book import read
+    from silos.vault import ledger_file
+    from silos.vault.book import read
 
     place = ledger_of(state)
     book = read(place)
@@ -119,7 +119,7 @@ def ledger_verify(
     as_json: Annotated[bool, typer.Option("--json", help="Print the receipt's content as JSON.")] = False,
 ) -> None:
     """Check that a silo signed a receipt as it stands, and show it; needs nothing but its public key."""
-    from silos import ledger_file
+    from silos.vault import ledger_file
 
     key = _text("--key", Path(key)) if Path(key).is_file() else key
     stated = ledger_file.verified_receipt(_text("RECEIPT", receipt), key)
@@ -137,7 +137,7 @@ def ledger_verify(
 
 def _stated(receipt: Mapping[str, Any]) -> tuple[list[str], list[tuple[str, str]]]:
     """A receipt's notices, and {name: what it states}; errors of any kind if it has other content."""
-    from silos.account import Caps, Cost
+    from silos.vault.account import Caps, Cost
 
     terms, lifetime = receipt["terms"], Caps.from_tree(receipt["lifetime"])
     caps, charged = lifetime.total.tree(), Cost(**receipt["charged"]).tree()
@@ -197,14 +197,14 @@ def _text(field: str, file: Path) -> str:
 
 def ledger_of(state: Path) -> Path:
     """The ledger's file."""
-    from silos.chain import FILE
+    from silos.vault.chain import FILE
 
     return state / FILE if state.is_dir() else state
 
 
 def time_of(microseconds: int) -> str:
     """A time of the ledger, to the minute."""
-    from silos.journal import SECOND
+    from silos.vault.journal import SECOND
 
     return datetime.fromtimestamp(microseconds // SECOND, UTC).strftime("%Y-%m-%d %H:%M UTC")
 

@@ -21,8 +21,8 @@ from fedsim.privacy.rounding import shown_down, shown_up
 
 if TYPE_CHECKING:
     from fedsim.wire.messages import Part
-    from silos.book import Book
-    from silos.pending import Pending, PendingOffers
+    from silos.front.pending import Pending, PendingOffers
+    from silos.vault.book import Book
 
 _ID = 16  # digits of a digest that stand for it: a server can find another offer that begins with 8 of them
 _LEAST = 8
@@ -100,9 +100,9 @@ def offers_check(
 ) -> None:
     """Try an offer out: what it would cost, or why it is refused; nothing is stored or spent."""
     load_none()  # as the daemon
-    from silos.book import read
-    from silos.config import load_config
-    from silos.tried_out import tried_out
+    from silos.front.config import load_config
+    from silos.front.tried_out import tried_out
+    from silos.vault.book import read
 
     silo = load_config(config)
     found = tried_out(silo, _head(file))
@@ -120,9 +120,9 @@ def _head(file: Path) -> dict[str, Any]:
 
 def _opened(state: Path) -> tuple[Book, PendingOffers, int]:
     """The silo's ledger, its folder of offers, and the time by the ledger."""
-    from silos.book import read
-    from silos.journal import Clock
-    from silos.pending import PendingOffers
+    from silos.front.pending import PendingOffers
+    from silos.vault.book import read
+    from silos.vault.journal import Clock
 
     file = ledger_of(state)
     book = read(file)
@@ -154,7 +154,7 @@ def _tree(offer: Pending) -> Mapping[str, Any]:
 
 def _facts(offer: Pending, book: Book) -> list[tuple[str, str]]:
     """What an operator reads: what the run is, who takes part, what it costs and what is left then."""
-    from silos.account import Cost
+    from silos.vault.account import Cost
 
     tree, terms = _tree(offer), offer.terms
     part, unit = tree.get("records", "training"), tree.get("unit", {})

@@ -90,10 +90,10 @@ def silo(
         context.obj = config
         return
     load_none()  # before what lists algorithms and data sets is imported
-    from silos.config import load_config
+    from silos.front.config import load_config
 
     load_config(config)  # before torch is loaded
-    from silos.service import run
+    from silos.front.service import run
 
     options = {"enrol_first": enrol, "serve": serve, "health": health, "dry_run": dry_run}
     raise typer.Exit(run(config, insecure_simulation=insecure_simulation, **options))
@@ -107,8 +107,8 @@ def silo_model(
 ) -> None:
     """Write the silo's own model of a run with own models; it never leaves by itself."""
     load_none()
-    from silos.config import load_config
-    from silos.own_model import write_own_model
+    from silos.front.config import load_config
+    from silos.front.own_model import write_own_model
 
     write_own_model(load_config(context.obj), run, out)
     typer.echo(f"Wrote {out}/")
@@ -142,7 +142,7 @@ def preflight(
     key: Annotated[Path | None, typer.Option(help="With --superlink: the node's private key.")] = None,
 ) -> None:
     """Check a silo's machine: files, owners, disk, last day; or with --superlink network, dates and clock."""
-    from silos.preflight import of_daemon, of_node
+    from silos.front.preflight import of_daemon, of_node
 
     if (config is None) == (superlink is None):
         raise InputError("--config", config and str(config), "give it, or --superlink, one of the two")

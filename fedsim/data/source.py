@@ -34,7 +34,7 @@ class Labels:
 def laid(
     features: Floats, target: Target, groups: Labels | None
 ) -> tuple[Floats, Target] | tuple[Floats, Target, Ints]:
-    """A silo's records as its gate takes them (`silos.gate.lay_out`)."""
+    """A silo's records as its gate takes them (`silos.vault.gate.lay_out`)."""
     return (features, target) if groups is None else (features, target, groups.codes)
 
 

@@ -39,7 +39,7 @@ from fedsim.scenario.resolve import Resolved
 from fedsim.secagg.envelopes import KEY_FILE
 
 RUNS = 3  # runs of the scenario that a silo's lifetime budget pays for
-_EXACT = 20.0  # lifetime epsilon up to which exact noise has room in it (`silos.enrolment`)
+_EXACT = 20.0  # lifetime epsilon up to which exact noise has room in it (`silos.front.enrolment`)
 MOST_SILOS = 32  # each is two processes of this machine
 DAYS = 365
 ROSTER = "roster.yaml"

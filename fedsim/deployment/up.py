@@ -83,7 +83,7 @@ def _start_daemons(processes: Processes, topology: Topology, tell: Tell) -> None
     tell(of_words(f"starting {len(topology.silos)} silos, a daemon and a node each; {len(new)} enrol first"))
     enrols = ["--enrol", "--serve"]
     given = {name: [*_daemon(topology, name), *(enrols if name in new else [])] for name in topology.silos}
-    _start(processes, topology, "daemon", "silos.__main__,silos.service,silos.enrolment", given)
+    _start(processes, topology, "daemon", "silos.__main__,silos.front.service,silos.front.enrolment", given)
 
 
 def _start_nodes(processes: Processes, topology: Topology, address: str) -> None:

@@ -20,7 +20,7 @@ noise. In steps of clip / 2^20, for d coordinates:
   releases, on either data set: P(A) <= P_ideal(A) + T <= e^eps (Q(A) + T) + delta' + T.
 
 What leaves is a function of the noisy integers and the public clip. It rests on clipped sums being what
-`silos.records` says.
+`silos.vault.records` says.
 """
 
 from __future__ import annotations

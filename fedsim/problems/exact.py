@@ -9,7 +9,7 @@ numbers, by nothing but
 (2) sums of products whose result is exact (`rounded`): both factors are whole numbers of steps, each step a
     power of two that depends on the record alone or on public numbers alone;
 (3) NumPy's exp, log, log1p and tanh, and `vecdot`, the sum of products of one row by itself: they take the
-    last numbers of a row by the same instructions as the others (`silos.self_test` tries that).
+    last numbers of a row by the same instructions as the others (`silos.front.self_test` tries that).
 
 Proof for (2). Let a and b be vectors of whole numbers of Euclidean norm at most 2^26.5. By Cauchy and Schwarz
 every sum of some of their products, so every partial sum in any order, is a whole number of at most 2^53, and
@@ -17,7 +17,7 @@ so is each product. A float64 holds those, hence no operation on the way rounds,
 result does not depend on order, place, address or the number of threads. Steps are at least 2^-505 and
 norms at most 2^480: nothing under- or overflows. By induction over the operations the record's numbers are
 functions of its own data and public numbers. What is left is the last sum, over records, and the scaling of a
-term to its clip, whose rounding is relative (`silos.sums`, docs/grid-noise.md).
+term to its clip, whose rounding is relative (`silos.vault.sums`, docs/grid-noise.md).
 
 float32 and other devices compute as torch does, and are not exact.
 """

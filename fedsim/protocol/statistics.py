@@ -9,7 +9,7 @@ Two kinds are no noisy sums. `quantile` and `choice` draw an index by the expone
 that a record moves by at most 1; at mu it is as private as a Gaussian release, and by its own price more so
 (`fedsim.privacy.exponential`). A unit that is added moves scores less far apart (`half_range`).
 `minimiser` is output perturbation: n times the result of T contractive steps on the clipped loss, which a
-record moves by at most 2 clip / lambda (`silos.terms`).
+record moves by at most 2 clip / lambda (`silos.vault.terms`).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """How much the clip takes away, round by round. Simulation only: it is made of records, without noise.
 
-A silo's own gate holds `silos.records.Records`, which report nothing. Those here report to a recorder in the
+A silo's own gate holds `silos.vault.records.Records`, which report nothing. Those here report to a recorder in the
 same process the length of every term before it is clipped. A deployed federation would have to query for
 such numbers, and pay.
 """
@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 
 from fedsim.problems.kinds import Problem, check
-from silos.layout import Cohort, Silo
-from silos.persons import Persons
-from silos.records import Records, clipped_sum
-from silos.sums import Block, Seen
+from silos.vault.layout import Cohort, Silo
+from silos.vault.persons import Persons
+from silos.vault.records import Records, clipped_sum
+from silos.vault.sums import Block, Seen
 
 MOST = 500  # terms that a round's median is taken of at most: evenly among the rows of all of them
 _HELD = 2**20  # terms that wait to be counted at most
@@ -47,7 +47,7 @@ class Recorder:
         self._round = round_index
 
     def __call__(self, lengths: Tensor, bounds: Tensor, mask: Tensor | None) -> None:
-        """Terms of one ask; see `silos.sums.Seen`."""
+        """Terms of one ask; see `silos.vault.sums.Seen`."""
         if self._round is None:
             return
         bound = bounds.numpy().ravel()  # NumPy's small steps take a quarter of torch's time
@@ -111,7 +111,7 @@ class Watched(Records):
         dtype: torch.dtype,
         persons: Persons | None = None,
     ) -> None:
-        """As `silos.gate.lay_out`, with a recorder."""
+        """As `silos.vault.gate.lay_out`, with a recorder."""
         check(problem, dtype)
         super().__init__(silos, problem, dtype, persons)
         self._recorder = recorder
@@ -119,9 +119,9 @@ class Watched(Records):
     def clipped_sum(
         self, problem: Problem, block: Block, points: Sequence[Tensor], clip: float | Tensor | None
     ) -> Tensor:
-        """See `silos.records.clipped_sum`."""
+        """See `silos.vault.records.clipped_sum`."""
         return clipped_sum(problem, block, points, clip, self._recorder)
 
     def person_sum(self, *asked: Any, size: int, seen: Seen | None = None) -> Tensor:
-        """See `silos.records.Records.person_sum`."""
+        """See `silos.vault.records.Records.person_sum`."""
         return super().person_sum(*asked, size=size, seen=self._recorder)

@@ -30,15 +30,15 @@ from fedsim.simulation.clipping import Part, Recorder, Watched
 from fedsim.simulation.run_digest import run_digest
 from fedsim.simulation.selection import Grant
 from server.participation import admitted_rounds, schedule
-from silos.admission import admit
-from silos.entropy import SeededEntropy
-from silos.gate import Cohort, Gate, Row, lay_out
-from silos.ledger import Reply
-from silos.persons import Persons
+from silos.vault.admission import admit
+from silos.vault.entropy import SeededEntropy
+from silos.vault.gate import Cohort, Gate, Row, lay_out
+from silos.vault.ledger import Reply
+from silos.vault.persons import Persons
 
 
 class MemoryLedger:
-    """`silos.ledger.Ledger` in memory."""
+    """`silos.vault.ledger.Ledger` in memory."""
 
     __slots__ = ("_digests", "_last", "_memory", "_refused", "_reply")
 
@@ -130,7 +130,7 @@ class Answering(Protocol):
     def answer(
         self, round_index: int, broadcast: Message, members: Sequence[int] | None = None
     ) -> dict[str, Tensor]:
-        """See `silos.gate.Gate.answer`."""
+        """See `silos.vault.gate.Gate.answer`."""
         ...
 
 
@@ -283,7 +283,7 @@ class SiloHost:
 
     def own(self, variant: Variant) -> Tensor:
         """See `Hosts`; 0 before a silo's first reply. No deployed silo has this way out of its memory, which
-        is in its ledger, for its operator alone (`silos.own_model`).
+        is in its ledger, for its operator alone (`silos.front.own_model`).
         """
         name, nothing = self._resolved.own, torch.zeros(self._resolved.problem.dimension)
         rows = [ledger.memory.get(name or "", nothing) for ledger in self._ledgers[variant]]

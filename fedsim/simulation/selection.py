@@ -67,11 +67,11 @@ from fedsim.protocol.copies import copied_tensor
 from fedsim.protocol.limits import Limits
 from fedsim.protocol.plan import Admitted, Census, Plan, QueryShape, Release
 from fedsim.protocol.statistics import size_of, statistic
-from silos.entropy import Entropy, Purpose
-from silos.persons import Persons
-from silos.records import Records
-from silos.scores import log_loss_range
-from silos.terms import summed
+from silos.vault.entropy import Entropy, Purpose
+from silos.vault.persons import Persons
+from silos.vault.records import Records
+from silos.vault.scores import log_loss_range
+from silos.vault.terms import summed
 
 _SCORE: Census = ((Release(FULL, 1.0), 1),)
 
@@ -134,7 +134,7 @@ def _afford(censuses: tuple[Census, ...], budget: Budget, limit: float) -> tuple
 
 
 class Score(NamedTuple):
-    """What a silo releases to score a model: the sum over records of a bounded term (`silos.scores`)."""
+    """What a silo releases to score a model: the sum over records of a bounded term (`silos.vault.scores`)."""
 
     metric: str = "error"  # or log_loss, brier, auc
     bins: int = 10  # B, of the histogram that auc is computed from
@@ -163,7 +163,7 @@ MISTAKES = Score()
 class Scorer:
     """The records that a cohort of silos scores one model with.
 
-    Guarantee: a model's score at a silo is the sum of its units' terms (`silos.terms`) plus N(0, (z s)^2) in
+    Guarantee: a model's score at a silo is the sum of its units' terms (`silos.vault.terms`) plus N(0, (z s)^2) in
     each number, where s is the spread of the statistic. A term is made of its unit and the model alone, so
     that replacing one moves the sum by at most s in the 2-norm: a Gaussian mechanism with noise multiplier z,
     whatever the score. A record whose score is no number has the worst term: it must not decide whether there

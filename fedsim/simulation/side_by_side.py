@@ -39,17 +39,17 @@ from fedsim.simulation.run_digest import shared_digest
 from server.aggregate import coefficients, summed
 from server.loop import run
 from server.participation import Schedule, admitted_rounds, schedule
-from silos.entropy import SeededEntropy
-from silos.gate import Gate, Silo
-from silos.persons import Persons
-from silos.records import Part, Records, clipped_sum
-from silos.sums import KEPT, Block, bounded, weighted_sum
+from silos.vault.entropy import SeededEntropy
+from silos.vault.gate import Gate, Silo
+from silos.vault.persons import Persons
+from silos.vault.records import Part, Records, clipped_sum
+from silos.vault.sums import KEPT, Block, bounded, weighted_sum
 
 
 def shared_sum(
     problem: Problem, block: Block, points: Sequence[Tensor], clip: float | Tensor | None
 ) -> Tensor:
-    """Arguments and result as `silos.records.clipped_sum`, (members, d) in float64, for a block that several
+    """Arguments and result as `silos.vault.records.clipped_sum`, (members, d) in float64, for a block that several
     runs share: its `members` are the silos of the first run, those of the second, and so on. Points are (d,)
     or (members, d), the clip a number or (members, 1).
     """

@@ -32,7 +32,7 @@ from fedsim.testing.federations import (
     silos_of,
 )
 from server.aggregate import coefficients, combine
-from silos.gate import Gate
+from silos.vault.gate import Gate
 
 SIZES = (30, 45, 60)
 WEIGHTS = (0.6, 0.3, 0.1)

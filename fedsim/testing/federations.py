@@ -22,9 +22,9 @@ from fedsim.simulation.host import DirectLink, MemoryLedger
 from server.aggregate import weighted
 from server.loop import Progress, run
 from server.participation import Schedule, schedule
-from silos.entropy import Entropy, SeededEntropy
-from silos.gate import Gate, lay_out
-from silos.gate import Silo as AnySilo
+from silos.vault.entropy import Entropy, SeededEntropy
+from silos.vault.gate import Gate, lay_out
+from silos.vault.gate import Silo as AnySilo
 
 
 def final(answers: Sequence[Tensor]) -> Tensor:

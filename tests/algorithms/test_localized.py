@@ -18,7 +18,7 @@ from fedsim.protocol.dryrun import dry_run
 from fedsim.protocol.limits import LIMITS
 from fedsim.protocol.plan import Release
 from fedsim.testing.federations import all_take_part
-from silos.entropy import Purpose
+from silos.vault.entropy import Purpose
 
 D, SIZES = 4, (64, 128)
 

@@ -30,11 +30,11 @@ from fedsim.protocol.plan import QueryShape, Terms
 from fedsim.protocol.unit import Person
 from fedsim.simulation.host import MemoryLedger
 from fedsim.testing.federations import Silo
-from silos.entropy import SeededEntropy
-from silos.gate import Gate, lay_out
-from silos.persons import Persons
-from silos.records import Records
-from silos.terms import summed
+from silos.vault.entropy import SeededEntropy
+from silos.vault.gate import Gate, lay_out
+from silos.vault.persons import Persons
+from silos.vault.records import Records
+from silos.vault.terms import summed
 
 SIZES = (40, 60, 50)
 FEATURES = 6

@@ -19,8 +19,8 @@ from fedsim.protocol.limits import LIMITS
 from fedsim.protocol.plan import Ask, Plan, QueryShape, Terms
 from fedsim.protocol.statistics import statistic
 from fedsim.simulation.host import MemoryLedger
-from silos.entropy import SeededEntropy
-from silos.gate import Gate, lay_out
+from silos.vault.entropy import SeededEntropy
+from silos.vault.gate import Gate, lay_out
 
 EPSILON = 2.0
 

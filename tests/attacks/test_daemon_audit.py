@@ -27,8 +27,8 @@ from fedsim.testing.attacks import daemon_pair
 from fedsim.testing.attacks.daemons import DaemonAudit, attack
 from fedsim.testing.attacks.neighbours import WORLDS, neighbours, write
 from fedsim.testing.attacks.setting import Setting
-from silos.config import load_config
-from silos.enrolment import enrol
+from silos.front.config import load_config
+from silos.front.enrolment import enrol
 
 SILO, ROUNDS, RUNS, FALSE_ALARM = 2, 2, 25, 1e-6
 WIDE: dict[str, Any] = {
@@ -112,7 +112,7 @@ def test_runs_alone_prove_daemons_of_half_the_noise_broken(folder, monkeypatch):
 
 def _forget() -> None:
     """A ledger that finds nothing: every round is answered, whatever was said before."""
-    from silos.ledger import RunLedger
+    from silos.vault.ledger import RunLedger
 
     RunLedger.find = lambda self, round_index, digest: None
     RunLedger.debit = _unpaid

@@ -31,7 +31,7 @@ from fedsim.protocol.contract import Query
 from fedsim.protocol.statistics import statistic
 from fedsim.protocol.unit import RECORD, Person
 from fedsim.simulation.side_by_side import SideBySide
-from silos.network import layerwise
+from silos.vault.network import layerwise
 
 D = 13  # odd, so that every other row begins at an address that 16 does not divide
 UNITS = [
@@ -146,7 +146,7 @@ def hinge_smoothed(b):
 
 
 def transformed(features, matrix):
-    """As a silo transforms its records (`silos.terms.Transformed`)."""
+    """As a silo transforms its records (`silos.vault.terms.Transformed`)."""
     return exact.scores(features, matrix.T.flatten(), len(matrix)).view(len(features), -1)
 
 

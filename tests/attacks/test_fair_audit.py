@@ -11,7 +11,7 @@ from support.audit_settings import assert_sums_not_flagged
 from support.refusals import refused
 
 import fedsim
-import silos.terms
+import silos.vault.terms
 from fedsim.api.given import one_run, resolved_of
 from fedsim.common.errors import InputError
 from fedsim.privacy import attribute
@@ -167,13 +167,13 @@ def test_groups_alone_are_attacked_where_a_claim_is_made_about_them(changed, pri
 
 def test_costs_that_are_added_after_the_clip_are_found(monkeypatch):
     setting, _ = attacked()
-    real = silos.terms.costed_sum
+    real = silos.vault.terms.costed_sum
 
     def after(gradients, options, problem, block, points, clip):
         plain = [gradients(problem, block, points[:1], bound) for bound in (clip, None)]
         return plain[0] + real(gradients, options, problem, block, points, None) - plain[1]
 
-    monkeypatch.setitem(silos.terms._OF_GRADIENTS, "costed_gradient", after)
+    monkeypatch.setitem(silos.vault.terms._OF_GRADIENTS, "costed_gradient", after)
     chosen = search(setting, SILO)
     assert sensitivity.search(setting, SILO, chosen, 5, 40).sensitivity > 1.2
 

@@ -18,8 +18,8 @@ from scipy import stats
 from support.audit_settings import power
 from torch import Tensor
 
-import silos.entropy
-import silos.releases
+import silos.vault.entropy
+import silos.vault.releases
 from fedsim.privacy import gaussian
 from fedsim.protocol.contract import Algorithm, Asker, Query
 from fedsim.protocol.plan import Plan, Terms
@@ -28,8 +28,8 @@ from fedsim.simulation.side_by_side import SideBySide
 from fedsim.testing.attacks import cohorts, estimate, noise, probes, sensitivity, servers
 from fedsim.testing.attacks.audit import ALARM
 from fedsim.testing.attacks.setting import Setting
-from silos.gate import Gate
-from silos.records import Records, clipped_sum
+from silos.vault.gate import Gate
+from silos.vault.records import Records, clipped_sum
 
 SILO, TESTS = 2, 10  # of the noise
 SAMPLERS: list[Any] = [
@@ -243,7 +243,7 @@ def test_a_sum_in_which_a_record_reaches_others_is_found(attacked, monkeypatch, 
         assert "answer in one world and not in the other" in found.where["sensitivity"]
 
 
-class _Repeated(silos.entropy.Noise):
+class _Repeated(silos.vault.entropy.Noise):
     """Round 1 has the noise of round 0."""
 
     def round(self, members: Sequence[int], round_index: int) -> Any:
@@ -254,13 +254,13 @@ def test_noise_that_is_used_twice_is_found(attacked, monkeypatch):
     """Power 1: the correlation is 1, and chance stays below 0.11 but at rate ALARM."""
     setting, chosen = attacked()
     assert stats.beta.isf(ALARM / TESTS / 6, 0.5, 4095 / 2) < 0.11**2
-    monkeypatch.setattr(silos.releases, "Noise", _Repeated)
+    monkeypatch.setattr(silos.vault.releases, "Noise", _Repeated)
     measured = noise.measure(setting, SILO, chosen, ALARM)
     assert measured.repeated == pytest.approx(1.0)
     assert any("correlation" in fault for fault in measured.faults)
 
 
-class _Missing(silos.entropy.Noise):
+class _Missing(silos.vault.entropy.Noise):
     """Round 2 has none."""
 
     def round(self, members: Sequence[int], round_index: int) -> Any:
@@ -272,7 +272,7 @@ class _Missing(silos.entropy.Noise):
 
 def test_noise_that_is_missing_in_one_round_is_found(attacked, monkeypatch):
     setting, chosen = attacked()
-    monkeypatch.setattr(silos.releases, "Noise", _Missing)
+    monkeypatch.setattr(silos.vault.releases, "Noise", _Missing)
     measured = noise.measure(setting, SILO, chosen, ALARM)
     assert any(fault.startswith("answer 2 has 0 times") for fault in measured.faults)
 

@@ -14,7 +14,7 @@ from fedsim.protocol.unit import Person
 from fedsim.testing.attacks import kinks, sensitivity
 from fedsim.testing.attacks.search import search
 from fedsim.testing.attacks.setting import prepare
-from silos.batches import Batches
+from silos.vault.batches import Batches
 
 FEATURES = 12  # with the constant one an odd number: every other row begins at 16 bytes
 MLP = {"name": "neural_network", "model": {"name": "mlp", "hidden": [64]}}

@@ -24,8 +24,8 @@ from fedsim.testing.attacks.likelihood import draws
 from fedsim.testing.attacks.neighbours import neighbours
 from fedsim.testing.attacks.search import search
 from fedsim.testing.attacks.setting import prepare
-from silos.batches import Batches
-from silos.records import Records
+from silos.vault.batches import Batches
+from silos.vault.records import Records
 
 EXPECTED = 25
 BOUNDS = [Person("clip"), Person("mean"), Person("limit", 3), Person("smooth", 3)]

@@ -29,7 +29,7 @@ from fedsim.testing.attacks.neighbours import neighbours
 from fedsim.testing.attacks.parties import Party
 from fedsim.testing.attacks.search import Attack
 from fedsim.testing.attacks.setting import Setting
-from silos.gate import Gate
+from silos.vault.gate import Gate
 
 LOOSE, STRICT = 2, 0
 """The silo that the attack is made for, which has the whole clip, and one that has a quarter of it."""

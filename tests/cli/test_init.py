@@ -18,7 +18,7 @@ from fedsim.common.serialise import from_yaml
 from fedsim.data.csv_table import DRAFTED
 from fedsim.deployment.offers import deployable
 from fedsim.scenario.load import load
-from silos.config import parse_config
+from silos.front.config import parse_config
 
 
 @pytest.fixture(autouse=True)

@@ -18,8 +18,8 @@ import fedsim
 from fedsim.cli.main import app
 from fedsim.common.identity import Identity
 from fedsim.privacy import gaussian as exact
-from silos.chain import text
-from silos.ledger_file import LedgerFile
+from silos.vault.chain import text
+from silos.vault.ledger_file import LedgerFile
 
 
 @pytest.fixture

@@ -17,9 +17,9 @@ from typer.testing import CliRunner
 import fedsim
 from fedsim.cli.main import app
 from fedsim.wire.messages import Offer, Shape, named
-from silos.book import DAY
-from silos.config import Config, load_config
-from silos.pending import PendingOffers
+from silos.front.config import Config, load_config
+from silos.front.pending import PendingOffers
+from silos.vault.book import DAY
 
 RESOLVED = resolved_of()
 STUDY = {
@@ -145,7 +145,7 @@ def test_what_cannot_be_decided_is_one_line_and_changes_nothing(caller, config):
 
 def test_a_lapsed_offer_is_not_approved(caller, config, monkeypatch):
     now = caller.silo.ledger.now()
-    monkeypatch.setattr("silos.journal.Clock.now", lambda clock: now + 7 * DAY)
+    monkeypatch.setattr("silos.vault.journal.Clock.now", lambda clock: now + 7 * DAY)
     assert "lapsed on" in refused("approve", config.state, FIRST)
     assert _offers("list", config.state).output == "No offer waits.\n"
 

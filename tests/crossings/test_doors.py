@@ -23,9 +23,9 @@ from fedsim.report import summarise
 from fedsim.scenario.resolve import resolve
 from fedsim.simulation.host import preview, preview_evaluation
 from server.participation import schedule
-from silos.config import Policy
-from silos.offers import Admissible, Own, admissible, proposal_of
-from silos.pooled import Pinned
+from silos.front.config import Policy
+from silos.front.offers import Admissible, Own, admissible, proposal_of
+from silos.front.pooled import Pinned
 
 SAID = ("unit", "adjacency", "title", "counted", "accountant")  # of a guarantee
 

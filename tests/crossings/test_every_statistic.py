@@ -25,10 +25,10 @@ from fedsim.protocol.plan import Ask, Plan, QueryShape, Terms
 from fedsim.protocol.statistics import STATISTICS, statistic
 from fedsim.protocol.unit import RECORD, Unit
 from fedsim.simulation.host import MemoryLedger
-from silos import selections
-from silos.entropy import SeededEntropy
-from silos.gate import Gate, lay_out
-from silos.persons import Persons
+from silos.vault import selections
+from silos.vault.entropy import SeededEntropy
+from silos.vault.gate import Gate, lay_out
+from silos.vault.persons import Persons
 
 F = 3
 _NETS = {

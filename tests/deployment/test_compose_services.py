@@ -15,7 +15,7 @@ from fedsim.scenario.load import load
 from fedsim.secagg.envelopes import KEY_FILE, EnvelopeKey
 from fedsim.secagg.roster import load_roster
 from server.sockets import Sockets
-from silos.book import read as read_ledger
+from silos.vault.book import read as read_ledger
 
 pytestmark = pytest.mark.slow
 PATIENCE = 240.0

@@ -22,13 +22,13 @@ from fedsim.deployment.run import checkpoint_of, deploy
 from fedsim.report.record import AskedSilo
 from fedsim.scenario.load import parse
 from server.sockets import Sockets
-from silos.book import read
-from silos.pending import PendingOffers
+from silos.front.pending import PendingOffers
+from silos.vault.book import read
 
 ROUNDS = SCENARIO["algorithm"]["num_rounds"]
 FIRST, SECOND, THIRD = "silo-00", "silo-01", "silo-02"
 _fork = multiprocessing.get_context("forkserver")
-_fork.set_forkserver_preload(["silos.service", "support.daemons", "fedsim.deployment.run"])
+_fork.set_forkserver_preload(["silos.front.service", "support.daemons", "fedsim.deployment.run"])
 
 
 def federated(folder: Path, approve: str = "ask", **more: Any) -> Enrolled:

@@ -11,8 +11,8 @@ from fedsim.deployment.run import deploy
 from fedsim.measure.groups import ByGroup
 from fedsim.report.texts import remarks
 from fedsim.scenario.load import parse
-from silos.book import read
-from silos.own_records import read_records
+from silos.front.own_records import read_records
+from silos.vault.book import read
 
 LARGE = {"lifetime": {**POLICY["lifetime"], "epsilon": 20.0}}
 ASKED = {"evaluate": {"by_group": True}, "privacy": {"epsilon": 4.0, "delta": 1e-6}}

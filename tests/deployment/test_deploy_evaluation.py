@@ -15,10 +15,10 @@ from fedsim.report.texts import remarks
 from fedsim.scenario.load import parse
 from fedsim.wire.frames import decode, opened
 from fedsim.wire.messages import named
-from silos.book import read
-from silos.ledger_file import verified_receipt
-from silos.own_records import read_records
-from silos.records import Records
+from silos.front.own_records import read_records
+from silos.vault.book import read
+from silos.vault.ledger_file import verified_receipt
+from silos.vault.records import Records
 
 HOLDOUT = 0.25
 ROWS = {"data": {"name": "synthetic", "rows": 600, "features": 4}}

@@ -22,7 +22,7 @@ DRAWS = """
 import json, time
 import numpy as np
 from fedsim.privacy.discrete_noise import with_noise
-from silos.entropy import Purpose, SystemEntropy, new_secret
+from silos.vault.entropy import Purpose, SystemEntropy, new_secret
 
 def main():
     stream = SystemEntropy(b"1" * 32).streams([0], 0, Purpose.NOISE)[0]
@@ -67,7 +67,7 @@ def test_the_one_that_ended_is_named_and_the_others_end(tmp_path, monkeypatch):
 def test_no_two_draw_the_same_numbers(tmp_path, monkeypatch):
     """Of the system's secrets, of a stream of floating-point noise, and of exact noise."""
     given, logs = dict.fromkeys("abcd", ()), [tmp_path / name for name in "abcd"]
-    command = _command(tmp_path, monkeypatch, DRAWS, given, "theirs,silos.service")
+    command = _command(tmp_path, monkeypatch, DRAWS, given, "theirs,silos.front.service")
     with Processes() as processes:
         processes.start("all of them", command, tmp_path / "log")
         _until(lambda: all(log.exists() and log.read_text().endswith("\n") for log in logs))

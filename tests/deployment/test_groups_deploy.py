@@ -19,8 +19,8 @@ from fedsim.deployment.offers import offers_of, outline_of
 from fedsim.deployment.topology import prepare
 from fedsim.scenario.resolve import Resolved
 from fedsim.wire.messages import Greeting, Shape
-from silos.config import load_config
-from silos.own_records import OwnRecords, read_records
+from silos.front.config import load_config
+from silos.front.own_records import OwnRecords, read_records
 
 SEXES = ["f", "m", "", "m", "f"] * 24
 SCHEMA: dict[str, Any] = {

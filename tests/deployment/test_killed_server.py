@@ -44,7 +44,7 @@ KILLS = [
 ]
 FEW = [("half asked", 0), ("answered", 3), ("torn", 3), ("closed", ROUNDS - 1)]
 _fork = multiprocessing.get_context("forkserver")
-_fork.set_forkserver_preload(["silos.service", "support.daemons", "fedsim.deployment.run"])
+_fork.set_forkserver_preload(["silos.front.service", "support.daemons", "fedsim.deployment.run"])
 
 
 @pytest.fixture

@@ -31,13 +31,13 @@ from fedsim.report.record import AskedSilo
 from fedsim.scenario.resolve import resolve
 from fedsim.secagg.shuffling import Request
 from server.sockets import Sockets
-from silos.book import read as read_ledger
+from silos.vault.book import read as read_ledger
 
 SCENARIO = pooled_scenario()
 ROUNDS = 6
 _fork = multiprocessing.get_context("forkserver")
 _fork.set_forkserver_preload(
-    ["silos.service", "support.daemons", "support.shuffler_process", "fedsim.deployment.run"]
+    ["silos.front.service", "support.daemons", "support.shuffler_process", "fedsim.deployment.run"]
 )
 
 

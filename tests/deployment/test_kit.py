@@ -7,8 +7,8 @@ from support.refusals import refused
 from fedsim.deployment import certs
 from fedsim.deployment.federation_edit import add
 from fedsim.deployment.kit import write_kit
-from silos.config import load_config
-from silos.preflight import of_daemon
+from silos.front.config import load_config
+from silos.front.preflight import of_daemon
 
 FEDERATION = """superlink: fl.example.org:8000
 root_certificates: keys/server/ca.crt

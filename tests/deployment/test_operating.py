@@ -25,7 +25,7 @@ from fedsim.report.run_directory import RECEIPTS
 from fedsim.scenario.load import load
 from fedsim.scenario.resolve import resolve
 from fedsim.wire.logs import VARIABLE
-from silos.book import read as read_ledger
+from silos.vault.book import read as read_ledger
 
 TWO_SILOS = ("partition.num_partitions=2", "partition.proportions=null", "privacy.epsilon=1")
 ROUNDS = 60

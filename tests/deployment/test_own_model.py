@@ -20,8 +20,8 @@ from fedsim.scenario.load import parse
 from fedsim.simulation.host import SiloHost
 from fedsim.simulation.trial import Trial, evaluator
 from fedsim.wire.frames import decode, opened
-from silos.chain import reading
-from silos.ledger import unpacked
+from silos.vault.chain import reading
+from silos.vault.ledger import unpacked
 
 ALGORITHM = {"name": "mean_regularised", "num_rounds": 5, "step_size": 0.5, "clip_norm": 1.0}
 ALGORITHM |= {"own_step_size": 0.3, "pull": 0.5, "averaging": 0.4}

@@ -18,12 +18,12 @@ from fedsim.deployment.topology import Topology, prepare
 from fedsim.protocol.unit import PersonAccount
 from fedsim.scenario.load import load, parse
 from fedsim.scenario.resolve import resolve
-from silos.book import read
-from silos.config import load_config
-from silos.enrolment import enrol
-from silos.ledger_file import verified_receipt
-from silos.own_records import read_records
-from silos.silo import Silo
+from silos.front.config import load_config
+from silos.front.enrolment import enrol
+from silos.front.own_records import read_records
+from silos.front.silo import Silo
+from silos.vault.book import read
+from silos.vault.ledger_file import verified_receipt
 
 PERSONS = 90
 

@@ -18,8 +18,8 @@ from fedsim.problems.glm import LogisticRegression
 from fedsim.scenario.load import parse
 from fedsim.scenario.resolve import resolve
 from fedsim.wire.messages import Admission, Offer
-from silos.config import load_config
-from silos.silo import Silo
+from silos.front.config import load_config
+from silos.front.silo import Silo
 
 PUBLIC = "silo-01"
 

@@ -23,8 +23,8 @@ from fedsim.scenario.load import load, parse
 from fedsim.scenario.resolve import Resolved, resolve
 from fedsim.wire.connections import AtSocket
 from shuffler.config import load_config as load_shuffler
-from silos.config import Config, load_config
-from silos.own_records import read_records
+from silos.front.config import Config, load_config
+from silos.front.own_records import read_records
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "tables"
 

@@ -24,7 +24,7 @@ from fedsim.deployment.up import run_all
 from fedsim.report.run_directory import read
 from fedsim.scenario.load import load
 from fedsim.scenario.resolve import resolve
-from silos.book import read as read_ledger
+from silos.vault.book import read as read_ledger
 
 SILOS = ("silo-00", "silo-01")
 TWO_SILOS = ("partition.num_partitions=2", "partition.proportions=null", "privacy.epsilon=1")

@@ -29,7 +29,7 @@ from fedsim.common.errors import Refused
 from fedsim.wire.dial import dial
 from fedsim.wire.frames import decode, opened
 from fedsim.wire.messages import Ask, Close, Hello, Offer
-from silos.book import read
+from silos.vault.book import read
 
 ROUNDS = 40
 GROWTH = 64 << 20

@@ -30,10 +30,10 @@ from support.ledgers import broadcast, enrolled, gaussian, open_run  # noqa: E40
 from support.power_loss import after_loss, calls, ends, files_of, made, put_back  # noqa: E402
 
 from fedsim.common.errors import InputError, Refused  # noqa: E402
-from silos.book import read  # noqa: E402
-from silos.chain import entries, reading  # noqa: E402
-from silos.ledger import Reply  # noqa: E402
-from silos.ledger_file import LedgerFile  # noqa: E402
+from silos.vault.book import read  # noqa: E402
+from silos.vault.chain import entries, reading  # noqa: E402
+from silos.vault.ledger import Reply  # noqa: E402
+from silos.vault.ledger_file import LedgerFile  # noqa: E402
 
 LOG, LIBRARY = 900, "LEDGER_WRITE_LOG"
 ROUNDS, KILLS_A_LEDGER = 12, 40

@@ -10,7 +10,7 @@ from support.breaking import obeying_modes
 from support.daemons import Silo, daemons, enrolled_silo, short_folder
 from support.one_server import OneServer, check_transcript, offer
 
-from silos.book import read
+from silos.vault.book import read
 
 ROUNDS = 6
 

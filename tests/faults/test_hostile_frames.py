@@ -14,9 +14,9 @@ from support.one_server import broadcast, frame, offer
 
 from fedsim.wire.frames import decode, opened
 from fedsim.wire.messages import Ask
-from silos.book import Book
-from silos.config import load_config
-from silos.silo import Silo
+from silos.front.config import load_config
+from silos.front.silo import Silo
+from silos.vault.book import Book
 
 ROUNDS = 3
 GROWTH = 64 << 20

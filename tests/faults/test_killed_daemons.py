@@ -11,7 +11,7 @@ from support.breaking import PLACES, kill_at
 from support.daemons import LIFETIME, Silo, daemons, enrolled_silo, running_silos, short_folder
 from support.one_server import OneServer, check_transcript, offer
 
-from silos.book import read
+from silos.vault.book import read
 
 ROUNDS = 5
 

@@ -11,7 +11,7 @@ from support.one_server import OneServer, broadcast, check_transcript, frame, of
 
 from fedsim.wire.frames import decode, opened
 from fedsim.wire.messages import Ask
-from silos.book import read
+from silos.vault.book import read
 
 ROUNDS = 8
 DAY, YEAR = 86_400.0, 365 * 86_400.0

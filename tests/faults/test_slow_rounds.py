@@ -13,9 +13,9 @@ from support.plug_in_folder import plug_in_folder
 
 from fedsim.isolated.confine import unavailable
 from fedsim.wire.messages import Ask
-from silos.book import read
-from silos.config import load_config
-from silos.enrolment import enrol
+from silos.front.config import load_config
+from silos.front.enrolment import enrol
+from silos.vault.book import read
 
 pytestmark = pytest.mark.skipif(unavailable() is not None, reason=str(unavailable()))
 

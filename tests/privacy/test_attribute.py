@@ -12,7 +12,7 @@ from support.refusals import refused
 from support.scenarios import FAIR, changed
 
 import fedsim
-import silos.group_terms
+import silos.vault.group_terms
 from fedsim.algorithms.fair_minibatch_sgd import FairMinibatchSGD
 from fedsim.algorithms.noisy_minibatch_sgd import NoisyMinibatchSGD
 from fedsim.privacy import attribute, gaussian
@@ -94,7 +94,7 @@ def test_noise_for_the_group_covers_what_it_moves_and_no_more(table, clip, moved
 
 
 def test_no_other_module_of_the_gate_reads_a_group():
-    files = Path(silos.group_terms.__file__).parent.glob("*.py")
+    files = Path(silos.vault.group_terms.__file__).parent.glob("*.py")
     users = [file.name for file in files if re.search(r"\bblock\.group\b", file.read_text())]
     assert sorted(users) == ["group_terms.py", "records.py"]  # the latter, whether there are any
 

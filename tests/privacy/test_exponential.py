@@ -32,7 +32,7 @@ from fedsim.privacy.silo_gaussian import SiloGaussian
 from fedsim.protocol.batch import FULL, Fresh, Part, WithReplacement
 from fedsim.protocol.plan import Ask, Plan, QueryShape, Release
 from fedsim.protocol.statistics import half_range, statistic
-from silos.selections import PER_ONE, drawn
+from silos.vault.selections import PER_ONE, drawn
 
 EPSILONS = [0.05, 0.5, 1.0, 2.0, 6.0]
 

@@ -20,8 +20,8 @@ from fedsim.protocol.batch import FULL, Fresh, Poisson, Subsample, WithReplaceme
 from fedsim.protocol.limits import LIMITS
 from fedsim.protocol.plan import Ask, Census, QueryShape, Release
 from fedsim.protocol.statistics import Extent
-from silos.admission import FLOATING_POINT, silo_mechanism
-from silos.entropy import SystemEntropy, new_secret
+from silos.vault.admission import FLOATING_POINT, silo_mechanism
+from silos.vault.entropy import SystemEntropy, new_secret
 
 N, LIMIT = 10_000, LIMITS.max_noise_multiplier
 CENSUSES: dict[str, Census] = {

@@ -16,7 +16,7 @@ from fedsim.protocol.pool import Pool
 from fedsim.protocol.statistics import Extent
 from fedsim.protocol.unit import RECORD, Person
 from fedsim.secagg.agreement import Sums
-from silos.admission import admit
+from silos.vault.admission import admit
 
 N, DELTA = 400, 1e-5
 EXTENT = Extent(5, 5)

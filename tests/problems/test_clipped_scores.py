@@ -13,7 +13,7 @@ from fedsim.problems.minimise import NoOptimumError, smooth
 from fedsim.scenario.load import parse
 from fedsim.scenario.resolve import resolve
 from fedsim.simulation.side_by_side import SideBySide
-from silos.records import Records
+from silos.vault.records import Records
 
 B, CLIP = 2.0, 1.5
 PROBLEM = ClippedLogisticRegression(3, score_bound=B)

@@ -12,8 +12,8 @@ from fedsim.problems.glm import LogisticRegression
 from fedsim.protocol.batch import FULL
 from fedsim.protocol.contract import Query
 from fedsim.protocol.plan import QueryShape
-from silos.records import Records
-from silos.terms import summed
+from silos.vault.records import Records
+from silos.vault.terms import summed
 
 
 def primal(joint, pi):

@@ -18,7 +18,7 @@ from fedsim.problems.given import described, given
 from fedsim.problems.kinds import Problem, accepts
 from fedsim.problems.network import NeuralNetwork
 from fedsim.problems.network_models import Imported, Mlp
-from silos.records import Records, clipped_sum
+from silos.vault.records import Records, clipped_sum
 
 PROBLEMS: dict[str, Problem] = {
     "loss": hostile_modules.Indexing(6),

@@ -19,7 +19,7 @@ NOISE = (
 )
 SIMULATION = "fedsim.scenario fedsim.simulation fedsim.algorithms"
 NOT_LOADED = {
-    "import silos.service, silos.__main__": "ray flwr server fedsim.simulation",
+    "import silos.front.service, silos.__main__": "ray flwr server fedsim.simulation",
     "import shuffler.service, shuffler.__main__": f"ray flwr silos torch opendp server {SIMULATION}",
     "import fedsim, fedsim.secagg.reports": "cryptography torch flwr",
     "import fedsim, fedsim.cli.main": "flwr cryptography torch",

@@ -33,9 +33,9 @@ from fedsim.simulation.host import preview
 from fedsim.simulation.side_by_side import fold_key
 from fedsim.testing.attacks.setting import prepare
 from server.participation import schedule
-from silos.config import Policy
-from silos.offers import Own, admissible, proposal_of
-from silos.pooled import Pinned
+from silos.front.config import Policy
+from silos.front.offers import Own, admissible, proposal_of
+from silos.front.pooled import Pinned
 
 RNG = np.random.default_rng(0)
 X = RNG.uniform(-1, 1, (240, 3)).round(2)

@@ -27,7 +27,7 @@ from support.deployed import enrolled, offer_of, resolved_of, write_silos
 
 from fedsim.privacy import gaussian
 from fedsim.wire.frames import Frame, decode, encode, opened, sealed
-from silos.silo import Silo
+from silos.front.silo import Silo
 
 LIFE = {"epsilon": 1.0, "delta": 1e-4, "expires": "2999-12-31"}
 PER_RUN = {"epsilon": 0.9, "delta": 1e-5}

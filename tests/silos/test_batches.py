@@ -19,8 +19,8 @@ from fedsim.protocol.batch import FULL, Batch, Fresh, Full, Part, Poisson, Subsa
 from fedsim.protocol.contract import Query
 from fedsim.protocol.limits import LIMITS
 from fedsim.protocol.plan import Ask, Plan, QueryShape, Terms
-from silos.admission import admit
-from silos.gate import Gate
+from silos.vault.admission import admit
+from silos.vault.gate import Gate
 
 N = 10
 

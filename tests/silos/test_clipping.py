@@ -23,8 +23,8 @@ from fedsim.problems.glm import (
 from fedsim.protocol.batch import Batch, Fresh, Full, Poisson, Subsample
 from fedsim.protocol.contract import Query
 from fedsim.simulation.side_by_side import SideBySide
-from silos.records import Records, clipped_sum
-from silos.sums import weighted_sum
+from silos.vault.records import Records, clipped_sum
+from silos.vault.sums import weighted_sum
 
 D = 3
 ROUNDING = 1e-9

@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 from support.helpers import FALSE_ALARM
 
-from silos.entropy import Purpose, SeededEntropy, SystemEntropy, new_secret
+from silos.vault.entropy import Purpose, SeededEntropy, SystemEntropy, new_secret
 
 NAMES = ["north", "south", "east"]
 RUNS = ["run"] * 3

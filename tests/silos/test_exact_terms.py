@@ -24,7 +24,7 @@ import torch
 from threadpoolctl import threadpool_limits
 from torch import Tensor
 
-import silos.network
+import silos.vault.network
 from fedsim.privacy.registry import CLIP_ONLY
 from fedsim.problems.given import described, given
 from fedsim.problems.glm import (
@@ -42,10 +42,10 @@ from fedsim.protocol.copies import CopiedQuery, copied_queries
 from fedsim.protocol.statistics import size_of
 from fedsim.protocol.unit import RECORD, Person, Record
 from fedsim.simulation.side_by_side import SideBySide
-from silos.gate import lay_out
-from silos.persons import Persons
-from silos.records import Records
-from silos.releases import Releases, RoundReleases
+from silos.vault.gate import lay_out
+from silos.vault.persons import Persons
+from silos.vault.records import Records
+from silos.vault.releases import Releases, RoundReleases
 
 F64 = torch.float64
 HUGE = 1e13  # longer than any record that counts, and no label
@@ -470,15 +470,15 @@ def _chunks_of(records: int | None) -> Iterator[None]:
         yield
         return
 
-    usual = silos.network.strategy
+    usual = silos.vault.network.strategy
 
     def strategy(problem, dtype):
         return usual(problem, dtype)[0], records
 
     with ExitStack() as stack:
         for what, value in (
-            ("silos.network.strategy", strategy),
-            ("silos.person_sums.NUMBERS", records),
+            ("silos.vault.network.strategy", strategy),
+            ("silos.vault.person_sums.NUMBERS", records),
             ("fedsim.problems.network_pass.ROWS", records),
         ):
             stack.enter_context(patch(what, value))

@@ -38,9 +38,9 @@ from fedsim.protocol.dryrun import dry_run
 from fedsim.protocol.limits import Limits
 from fedsim.protocol.plan import Terms
 from fedsim.simulation.host import MemoryLedger
-from silos.entropy import SeededEntropy
-from silos.gate import Gate, lay_out
-from silos.records import Records
+from silos.vault.entropy import SeededEntropy
+from silos.vault.gate import Gate, lay_out
+from silos.vault.records import Records
 
 D = 3
 PROBLEM = LinearRegression(D)

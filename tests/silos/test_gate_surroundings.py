@@ -19,8 +19,8 @@ from fedsim.common.errors import Refused
 from fedsim.problems.glm import LogisticRegression
 from fedsim.problems.network import NeuralNetwork
 from fedsim.protocol.contract import Query
-from silos.gate import Gate
-from silos.records import Records
+from silos.vault.gate import Gate
+from silos.vault.records import Records
 
 D = 3
 PROBLEM = LogisticRegression(D)

@@ -14,8 +14,8 @@ from fedsim.problems.glm import LinearRegression, LogisticRegression
 from fedsim.protocol.batch import FULL, Poisson, Subsample
 from fedsim.protocol.contract import Query
 from fedsim.protocol.plan import Ask, Plan, QueryShape
-from silos.gate import Gate
-from silos.records import Records
+from silos.vault.gate import Gate
+from silos.vault.records import Records
 
 D = 3
 PROBLEM = LogisticRegression(D)

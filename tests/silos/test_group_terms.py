@@ -23,10 +23,10 @@ from fedsim.protocol.limits import LIMITS, check_table
 from fedsim.protocol.plan import Ask, Plan, QueryShape, Terms
 from fedsim.simulation.host import MemoryLedger
 from fedsim.testing.federations import open_gate, public_of
-from silos.entropy import SeededEntropy
-from silos.gate import Gate, lay_out
-from silos.records import Records
-from silos.terms import summed
+from silos.vault.entropy import SeededEntropy
+from silos.vault.gate import Gate, lay_out
+from silos.vault.records import Records
+from silos.vault.terms import summed
 
 D = 4
 PROBLEMS = {

@@ -21,16 +21,16 @@ from fedsim.common.identity import KEY_FILE, Identity
 from fedsim.scenario.evaluation import evaluation_of
 from fedsim.scenario.resolve import Resolved
 from fedsim.wire.messages import Offer, named
-from silos import gate as gates
-from silos.account import Account, Cost
-from silos.book import read
-from silos.config import Config, load_config
-from silos.enrolment import enrol
-from silos.ledger_file import LedgerFile, verified_receipt
-from silos.own_records import read_records
-from silos.pending import PendingOffers
-from silos.silo import Silo
-from silos.tried_out import tried_out
+from silos.front.config import Config, load_config
+from silos.front.enrolment import enrol
+from silos.front.own_records import read_records
+from silos.front.pending import PendingOffers
+from silos.front.silo import Silo
+from silos.front.tried_out import tried_out
+from silos.vault import gate as gates
+from silos.vault.account import Account, Cost
+from silos.vault.book import read
+from silos.vault.ledger_file import LedgerFile, verified_receipt
 
 N, HELD_OUT = 40, 8
 SILO = "silo-00"
@@ -118,7 +118,7 @@ def laid_out(monkeypatch) -> list[set[int]]:
         seen.append({int(x) for x in silos[0][0][:, 0]})
         return gates.lay_out(silos, problem, dtype, persons)
 
-    monkeypatch.setattr("silos.open_runs.lay_out", lay_out)
+    monkeypatch.setattr("silos.front.open_runs.lay_out", lay_out)
     return seen
 
 

@@ -89,10 +89,10 @@ ATTEMPTS = [
     lambda: BASE in open("/proc/self/mountinfo").read(),
     lambda: bool(os.listdir(f"/proc/{os.getppid()}")),
     lambda: connected(f"{BASE}/silo.sock"),
-    lambda: "silos.records" in sys.modules and any(
-        has(value) for value in gc.get_objects() if type(value).__module__ == "silos.sums"),
+    lambda: "silos.vault.records" in sys.modules and any(
+        has(value) for value in gc.get_objects() if type(value).__module__ == "silos.vault.sums"),
     lambda: any(has(value) for module in list(sys.modules.values()) for value in vars(module).values()),
-    lambda: bool(importlib.import_module("silos.entropy")) and any(
+    lambda: bool(importlib.import_module("silos.vault.entropy")) and any(
         type(each).__name__ == "SystemEntropy" for each in gc.get_objects()),
 ]
 

@@ -17,7 +17,7 @@ from importlinter.cli import lint_imports
 
 sys.exit(lint_imports(limit_to_contracts=tuple(sys.argv[1:]), cache_dir='cache', no_logo=True))
 """
-READS = "from silos.records import Records"
+READS = "from silos.vault.records import Records"
 LATER = "def later():\n    "
 TYPES = "from typing import TYPE_CHECKING\n\nif TYPE_CHECKING:\n    "
 
@@ -43,16 +43,16 @@ def copy(tmp_path_factory):
 @pytest.mark.parametrize(
     ("module", "line", "contract"),
     [
-        ("silos/service.py", READS, "records"),
-        ("silos/service.py", LATER + READS, "records"),
-        ("silos/account.py", TYPES + READS, "records"),
-        ("server/aggregate.py", "import silos.network", "records"),
+        ("silos/front/service.py", READS, "records"),
+        ("silos/front/service.py", LATER + READS, "records"),
+        ("silos/vault/account.py", TYPES + READS, "records"),
+        ("server/aggregate.py", "import silos.vault.network", "records"),
         ("fedsim/simulation/trial.py", READS, "records"),
-        ("silos/offers.py", "from silos.own_records import read_records", "records-file"),
-        ("silos/config.py", LATER + "from fedsim.data import registry", "no-simulation"),
+        ("silos/front/offers.py", "from silos.front.own_records import read_records", "records-file"),
+        ("silos/front/config.py", LATER + "from fedsim.data import registry", "no-simulation"),
         ("fedsim/data/prepare.py", LATER + "from fedsim.data import fetch", "no-simulation"),
-        ("silos/chain.py", LATER + "import silos.service", "acyclic"),
-        ("silos/chain.py", TYPES + "from silos.ledger import RunLedger", "acyclic"),
+        ("silos/vault/chain.py", LATER + "import silos.front.service", "acyclic"),
+        ("silos/vault/chain.py", TYPES + "from silos.vault.ledger import RunLedger", "acyclic"),
         ("fedsim/common/errors.py", LATER + "from fedsim.data import source", "acyclic"),
     ],
 )

@@ -11,9 +11,9 @@ from support.refusals import ANY, refused
 
 from fedsim.common.errors import Refused
 from fedsim.common.head_file import head_path
-from silos.book import read, replayed
-from silos.chain import readable
-from silos.ledger_file import LedgerFile
+from silos.vault.book import read, replayed
+from silos.vault.chain import readable
+from silos.vault.ledger_file import LedgerFile
 
 
 @pytest.fixture(scope="module")

@@ -7,11 +7,11 @@ import pytest
 from support.ledgers import answer, broadcast, enrolled, gaussian, open_run, state
 
 from fedsim.common.errors import Refused
-from silos import journal
-from silos.account import FREE
-from silos.book import read
-from silos.journal import SECOND, Clock
-from silos.ledger_file import LedgerFile
+from silos.vault import journal
+from silos.vault.account import FREE
+from silos.vault.book import read
+from silos.vault.journal import SECOND, Clock
+from silos.vault.ledger_file import LedgerFile
 
 DAY = 86_400
 NOON = int(datetime(2030, 5, 5, 12, tzinfo=UTC).timestamp())

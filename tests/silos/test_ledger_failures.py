@@ -16,12 +16,12 @@ from fedsim.common.errors import Refused
 from fedsim.privacy.registry import GAUSSIAN
 from fedsim.problems.glm import LogisticRegression
 from fedsim.protocol.plan import Terms
-from silos import journal
-from silos.admission import admit, price
-from silos.book import read
-from silos.gate import Gate, lay_out
-from silos.ledger import RunLedger
-from silos.ledger_file import LedgerFile
+from silos.vault import journal
+from silos.vault.admission import admit, price
+from silos.vault.book import read
+from silos.vault.gate import Gate, lay_out
+from silos.vault.ledger import RunLedger
+from silos.vault.ledger_file import LedgerFile
 
 Failure = Callable[[LedgerFile, Path], object]
 

@@ -22,9 +22,9 @@ from support.ledgers import (
 )
 
 from fedsim.common.errors import Refused
-from silos.account import Price, Stretch, total
-from silos.book import read
-from silos.ledger_file import LedgerFile
+from silos.vault.account import Price, Stretch, total
+from silos.vault.book import read
+from silos.vault.ledger_file import LedgerFile
 
 
 @pytest.fixture

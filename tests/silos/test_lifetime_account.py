@@ -14,8 +14,8 @@ from fedsim.privacy.registry import GAUSSIAN
 from fedsim.protocol.batch import FULL, Batch, Fresh, Subsample
 from fedsim.protocol.limits import Limits
 from fedsim.protocol.plan import Ask, Plan, QueryShape, Terms
-from silos.account import Account, Caps, Cost, down, total, up
-from silos.admission import admit
+from silos.vault.account import Account, Caps, Cost, down, total, up
+from silos.vault.admission import admit
 
 SMALL = math.ulp(0.0)
 BAD = [math.nan, math.inf, -math.inf, -1e-300, -1.0, SMALL, 2.2e-308, 1, True, None, "1"]

@@ -17,10 +17,10 @@ from fedsim.protocol.batch import FULL, Fresh, Subsample, WithReplacement
 from fedsim.protocol.contract import Query
 from fedsim.protocol.plan import Ask, Plan, QueryShape
 from fedsim.protocol.unit import Person
-from silos.gate import lay_out
-from silos.persons import Persons
-from silos.records import Records, clipped_sum
-from silos.terms import summed
+from silos.vault.gate import lay_out
+from silos.vault.persons import Persons
+from silos.vault.records import Records, clipped_sum
+from silos.vault.terms import summed
 
 SIZES = (3, 40, 9, 17)
 FEATURES = 4

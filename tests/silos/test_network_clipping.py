@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.profiler import ProfilerActivity, profile
 
-import silos.network as network
+import silos.vault.network as network
 from fedsim.algorithms.prox_sgd import ProxSGD
 from fedsim.problems.composite import Composite
 from fedsim.problems.network import NeuralNetwork
@@ -20,8 +20,8 @@ from fedsim.problems.network_pass import Capture, Matrix
 from fedsim.protocol.batch import Full, Poisson, Subsample
 from fedsim.protocol.contract import Query
 from server.participation import schedule
-from silos.layers import Ghost, Term, Whole, _direct, term_of
-from silos.records import Records, clipped_sum
+from silos.vault.layers import Ghost, Term, Whole, _direct, term_of
+from silos.vault.records import Records, clipped_sum
 
 SIZES = [2, 7, 6]
 

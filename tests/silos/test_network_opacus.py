@@ -11,8 +11,8 @@ from torch.nn.functional import cross_entropy, unfold
 from fedsim.problems.network import NeuralNetwork
 from fedsim.problems.network_models import Imported, Lenet, Mlp
 from fedsim.problems.network_pass import _patches
-from silos import network
-from silos.records import Records, clipped_sum
+from silos.vault import network
+from silos.vault.records import Records, clipped_sum
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")

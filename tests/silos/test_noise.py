@@ -29,7 +29,7 @@ from fedsim.protocol.batch import FULL, Batch, Fresh, Poisson, Subsample, WithRe
 from fedsim.protocol.contract import Asker, Memory, Public, Query, Round, ServerHalf
 from fedsim.protocol.dryrun import dry_run
 from fedsim.protocol.limits import Limits
-from silos.entropy import Noise, SeededEntropy
+from silos.vault.entropy import Noise, SeededEntropy
 
 D = 300
 ROUNDS = 5
@@ -216,7 +216,7 @@ def test_noise_does_not_depend_on_how_far_ahead_it_is_drawn(ahead, dimension, dt
     """Nor on which silos are asked together; float32 numbers are drawn in pairs, here with one to spare."""
     visits = [(r, [0, 1, 2]) for r in range(3)]
     expected = _uneven(visits, dimension, 3, dtype=dtype)
-    monkeypatch.setattr("silos.entropy._AHEAD", ahead)
+    monkeypatch.setattr("silos.vault.entropy._AHEAD", ahead)
     for visited in (visits, [(r, [s]) for r in (2, 0, 1) for s in (1, 2, 0)]):
         found = _uneven(visited, dimension, 3, dtype=dtype)
         assert all(torch.equal(found[place], value) for place, value in expected.items())
@@ -228,8 +228,8 @@ def test_noise_does_not_depend_on_how_much_of_a_block_is_kept(monkeypatch):
     """Blocks of 85 rounds, 12 numbers each, in parts of 22 (the last of 19); out of order, silo by silo."""
     forward = [(r, [0, 1, 2]) for r in range(90)]
     expected = _uneven(forward, 4, 90)
-    monkeypatch.setattr("silos.entropy._KEPT", 1)
-    monkeypatch.setattr("silos.entropy._TOGETHER", 2)
+    monkeypatch.setattr("silos.vault.entropy._KEPT", 1)
+    monkeypatch.setattr("silos.vault.entropy._TOGETHER", 2)
     for visits in (forward, forward[::-1], [(r, [s]) for r in range(90) for s in (2, 0, 1)]):
         found = _uneven(visits, 4, 90)
         assert all(torch.equal(found[place], value) for place, value in expected.items())

@@ -20,15 +20,15 @@ from support.daemons import enrolled_silo, short_folder
 from support.deployed import POLICY, Caller, calling, enrolled, offer_of, resolved_of, write_silos
 from support.one_server import OneServer
 
-import silos.pending
+import silos.front.pending
 from fedsim.common.errors import Busy, InputError, Refused
 from fedsim.wire.frames import decode, opened
 from fedsim.wire.messages import Offer, named
-from silos.book import DAY, read
-from silos.config import Config, PerRun, load_config
-from silos.ledger_file import LedgerFile
-from silos.open_runs import OpenRuns
-from silos.pending import APPROVED, REFUSED, Pending, PendingOffers
+from silos.front.config import Config, PerRun, load_config
+from silos.front.open_runs import OpenRuns
+from silos.front.pending import APPROVED, REFUSED, Pending, PendingOffers
+from silos.vault.book import DAY, read
+from silos.vault.ledger_file import LedgerFile
 
 RESOLVED = resolved_of()
 POINT = torch.zeros(5, dtype=torch.float64)
@@ -63,8 +63,8 @@ def config(tmp_path: Path) -> Config:
 def later(days: float) -> Iterator[None]:
     """So many days from now, by the ledger's clock."""
     with pytest.MonkeyPatch.context() as patch:
-        before = silos.journal.Clock.now
-        patch.setattr("silos.journal.Clock.now", lambda clock: before(clock) + int(days * DAY))
+        before = silos.vault.journal.Clock.now
+        patch.setattr("silos.vault.journal.Clock.now", lambda clock: before(clock) + int(days * DAY))
         yield
 
 
@@ -107,7 +107,7 @@ def test_only_the_owner_may_read_or_write_what_waits(config):
 def test_a_repeated_offer_is_not_tried_out_again(config, monkeypatch):
     with calling(config) as caller:
         caller.refused("offer", **offer())
-        monkeypatch.setattr("silos.open_runs.proposal_of", None)
+        monkeypatch.setattr("silos.front.open_runs.proposal_of", None)
         assert caller.refused("offer", **offer()) == WAITS
 
 
@@ -225,7 +225,7 @@ def test_a_lifetime_that_another_run_has_used_is_not_spent_twice(config):
 
 
 def test_a_flood_of_offers_is_refused_and_moves_none(config, monkeypatch):
-    monkeypatch.setattr(silos.pending, "MOST", 3)
+    monkeypatch.setattr(silos.front.pending, "MOST", 3)
     folder = PendingOffers(config.state)
     with calling(config) as caller:
         first = [offer(number) for number in range(3)]

@@ -23,17 +23,17 @@ from fedsim.common.seeds import generator
 from fedsim.protocol.unit import RECORD, Person, PersonAccount, Rule, Unit
 from fedsim.scenario.evaluation import evaluation_of
 from fedsim.wire.messages import Greeting, Offer
-from silos import gate as gates
-from silos.book import read
-from silos.config import Config, InsecureSimulation, load_config
-from silos.enrolment import Proposed, enrol
-from silos.ledger_file import verified_receipt
-from silos.offers import Own
-from silos.open_runs import OpenRuns
-from silos.own_records import OwnRecords, read_records
-from silos.pending import PendingOffers
-from silos.persons import Persons
-from silos.silo import Silo
+from silos.front.config import Config, InsecureSimulation, load_config
+from silos.front.enrolment import Proposed, enrol
+from silos.front.offers import Own
+from silos.front.open_runs import OpenRuns
+from silos.front.own_records import OwnRecords, read_records
+from silos.front.pending import PendingOffers
+from silos.front.silo import Silo
+from silos.vault import gate as gates
+from silos.vault.book import read
+from silos.vault.ledger_file import verified_receipt
+from silos.vault.persons import Persons
 
 PERSONS, SILO = 30, "silo-00"
 BARE = {"name": "person", "relation": "add_remove"}
@@ -195,7 +195,7 @@ def laid_out(monkeypatch) -> list[list[int]]:
         seen.append(sorted(np.unique(codes, return_counts=True)[1].tolist()))
         return gates.lay_out(silos, problem, dtype, persons)
 
-    monkeypatch.setattr("silos.open_runs.lay_out", lay_out)
+    monkeypatch.setattr("silos.front.open_runs.lay_out", lay_out)
     return seen
 
 
@@ -265,9 +265,9 @@ def test_an_offer_for_fewer_silos_of_a_person_than_the_account_asks_for_is_refus
 def test_persons_of_more_records_than_exact_noise_covers_are_refused_to_the_owner(tmp_path, monkeypatch):
     file = write(tmp_path / SILO)
     records = read_records(load_config(file)).n
-    monkeypatch.setattr("silos.enrolled.MAX_RECORDS", records)
+    monkeypatch.setattr("silos.front.enrolled.MAX_RECORDS", records)
     assert enrol(load_config(file)).n < records - 1
-    monkeypatch.setattr("silos.enrolled.MAX_RECORDS", records - 1)
+    monkeypatch.setattr("silos.front.enrolled.MAX_RECORDS", records - 1)
     with pytest.raises(InputError, match=r"silo\.records: .*exact noise covers"):
         Silo.open(load_config(file))
     policy = yaml.safe_load(file.read_text())["policy"] | {"exact_noise_dimension": 0}
@@ -455,7 +455,7 @@ def test_no_id_leaves_the_silo(tmp_path, capsys, caplog, monkeypatch):
         caller.closed(run)
         caller.send("close", run="ab" * 32)
         with monkeypatch.context() as broken:
-            broken.setattr("silos.gate.Gate.answer", _breaks)
+            broken.setattr("silos.vault.gate.Gate.answer", _breaks)
             run = caller.admitted(offer(24, session=3))["run"]
             assert "see its log" in caller.refused("ask", {"w": POINT}, run=run, round=0)
     assert "RuntimeError" in caplog.text

@@ -17,9 +17,9 @@ from fedsim.common.errors import InputError
 from fedsim.common.identity import Identity
 from fedsim.data.source import numbered
 from fedsim.protocol.unit import RECORD, Person
-from silos.config import load_config
-from silos.enrolment import enrol
-from silos.own_records import OwnRecords, read_records
+from silos.front.config import load_config
+from silos.front.enrolment import enrol
+from silos.front.own_records import OwnRecords, read_records
 
 PERSON, OPEN = Person(), Person(relation="add_remove")
 SCHEMA = {

@@ -21,13 +21,13 @@ from fedsim.protocol.plan import Ask, Plan, QueryShape, Terms
 from fedsim.protocol.statistics import STATISTICS, statistic
 from fedsim.protocol.unit import RECORD, Person, Rule
 from fedsim.simulation.host import MemoryLedger
-from silos.batches import Batches
-from silos.entropy import SeededEntropy
-from silos.gate import Gate
-from silos.persons import Order, Persons
-from silos.records import Records, clipped_sum
-from silos.selections import PER_ONE
-from silos.terms import summed
+from silos.vault.batches import Batches
+from silos.vault.entropy import SeededEntropy
+from silos.vault.gate import Gate
+from silos.vault.persons import Order, Persons
+from silos.vault.records import Records, clipped_sum
+from silos.vault.selections import PER_ONE
+from silos.vault.terms import summed
 
 BOUNDS = [Person("clip"), Person("mean"), Person("limit", 2), Person("smooth", 3)]
 BY_SUM = ("minimiser", "label_projection")
@@ -181,7 +181,7 @@ def test_a_persons_term_is_what_its_bound_says(problem, unit, each):
         expected.append(total)
     records = Records(data, problem, torch.float64, Persons(unit, codes))
     found = full_sum(records, problem, w if each else w[0], clip)
-    kept = 1e-5 if isinstance(problem, NeuralNetwork) else 1e-12  # of the clip, by `silos.network`
+    kept = 1e-5 if isinstance(problem, NeuralNetwork) else 1e-12  # of the clip, by `silos.vault.network`
     assert torch.allclose(found, torch.stack(expected), rtol=0, atol=kept)
 
 

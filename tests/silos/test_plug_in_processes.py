@@ -19,10 +19,10 @@ from support.plug_in_folder import RESOLVED, opened, plug_in_folder, plug_in_sil
 from fedsim.common.errors import InputError
 from fedsim.isolated.confine import unavailable
 from fedsim.isolated.parts import Isolated
-from silos.config import load_config
-from silos.ledger import RunLedger
-from silos.pending import APPROVED, PendingOffers
-from silos.silo import Silo
+from silos.front.config import load_config
+from silos.front.pending import APPROVED, PendingOffers
+from silos.front.silo import Silo
+from silos.vault.ledger import RunLedger
 
 pytestmark = pytest.mark.skipif(unavailable() is not None, reason=str(unavailable()))
 

@@ -30,9 +30,9 @@ from fedsim.wire.frames import sealed
 from fedsim.wire.messages import Mark, Offer
 from server.participation import schedule
 from shuffler.keys import Keys
-from silos.config import load_config
-from silos.pending import PendingOffers
-from silos.silo import Silo
+from silos.front.config import load_config
+from silos.front.pending import PendingOffers
+from silos.front.silo import Silo
 
 SCENARIO = pooled_scenario()
 RESOLVED = resolve(SCENARIO)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from fedsim.deployment import certs
-from silos.preflight import Check, of_daemon, of_node
+from silos.front.preflight import Check, of_daemon, of_node
 
 SILO = """name: north
 records: {name: npz, path: records.npz, classes: 2}

@@ -16,8 +16,8 @@ from fedsim.privacy.summed_gaussian import SummedGaussian
 from fedsim.protocol.batch import FULL, Fresh, Part, Poisson, Subsample, WithReplacement
 from fedsim.protocol.plan import Admitted, Ask, Plan, QueryShape, Terms
 from fedsim.protocol.statistics import Extent
-from silos.account import FREE, Cost, Price, Stretch, total
-from silos.admission import price
+from silos.vault.account import FREE, Cost, Price, Stretch, total
+from silos.vault.admission import price
 
 N, DELTA = 1000, 1e-6
 SHAPE = st.builds(QueryShape, st.just("gradient"), st.just(1), st.floats(0.1, 10))

@@ -21,7 +21,7 @@ from support.deployed import (
 from fedsim.common.errors import InputError
 from server.aggregate import weighted
 from server.loop import run
-from silos.silo import Silo
+from silos.front.silo import Silo
 
 LOCAL = {"name": "local_sgd", "num_rounds": 2, "local_steps": 2, "step_size": 0.5, "clip_norm": 1.0}
 POLICY = {"min_noise_multiplier": 0.1}

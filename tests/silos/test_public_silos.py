@@ -22,9 +22,9 @@ from fedsim.scenario.load import parse
 from fedsim.scenario.resolve import resolve
 from fedsim.simulation.host import MemoryLedger
 from fedsim.simulation.trial import trial_of
-from silos.admission import price
-from silos.entropy import SeededEntropy
-from silos.gate import Gate, lay_out
+from silos.vault.admission import price
+from silos.vault.entropy import SeededEntropy
+from silos.vault.gate import Gate, lay_out
 from tests.support.helpers import DELTA, LIMITS, drive, plan_of, public_of, silos_of
 from tests.support.scenarios import BASE, changed, run, write
 

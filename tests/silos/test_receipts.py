@@ -15,11 +15,11 @@ from support.refusals import ANY, refused
 
 from fedsim.common.errors import InputError, Refused
 from fedsim.common.identity import Identity, is_signed, public_key
-from silos.config import Config, load_config
-from silos.enrolment import enrol
-from silos.ledger_file import LedgerFile, signed_receipt, verified_receipt
-from silos.own_records import read_records
-from silos.silo import Silo
+from silos.front.config import Config, load_config
+from silos.front.enrolment import enrol
+from silos.front.own_records import read_records
+from silos.front.silo import Silo
+from silos.vault.ledger_file import LedgerFile, signed_receipt, verified_receipt
 
 
 def test_a_key_is_its_owners_and_stays(tmp_path):

@@ -25,8 +25,8 @@ from fedsim.protocol.batch import FULL
 from fedsim.protocol.limits import Limits
 from fedsim.protocol.plan import Ask, Plan, QueryShape
 from fedsim.simulation.selection import Scorer
-from silos.entropy import SeededEntropy
-from silos.records import Records
+from silos.vault.entropy import SeededEntropy
+from silos.vault.records import Records
 
 N, CLIP = 40, 0.02
 ROUNDING = 1e-6

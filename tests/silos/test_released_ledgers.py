@@ -18,9 +18,9 @@ from fedsim.common.errors import Refused
 from fedsim.deployment.federation_file import parse_federation
 from fedsim.deployment.run import deploy
 from fedsim.scenario.load import parse
-from silos.book import read
-from silos.config import load_config
-from silos.silo import Silo
+from silos.front.config import load_config
+from silos.front.silo import Silo
+from silos.vault.book import read
 
 RELEASED = sorted(Path(__file__).with_name("ledgers").iterdir())
 

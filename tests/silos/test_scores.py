@@ -14,7 +14,7 @@ from fedsim.problems.glm import HingeLoss, LogisticRegression, SoftmaxRegression
 from fedsim.problems.kinds import Problem, gives_probabilities, probabilities
 from fedsim.problems.network import NeuralNetwork
 from fedsim.problems.network_models import Imported
-from silos.scores import bounded_log_loss, log_loss_range, score_bins, squared_distance
+from silos.vault.scores import bounded_log_loss, log_loss_range, score_bins, squared_distance
 
 BINS, BOUND = 4, 0.05
 N = 30

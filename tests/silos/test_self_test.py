@@ -13,8 +13,8 @@ from fedsim.problems.given import described, given
 from fedsim.problems.glm import LogisticRegression, SoftmaxRegression
 from fedsim.problems.network import NeuralNetwork
 from fedsim.problems.network_models import Imported, Lenet, Mlp
-from silos import self_test
-from silos.self_test import check_machine, check_problem, one_at_a_time
+from silos.front import self_test
+from silos.front.self_test import check_machine, check_problem, one_at_a_time
 
 PROBLEMS = {
     "logistic": LogisticRegression(7),
@@ -57,7 +57,7 @@ def test_a_network_that_another_process_captured_passes():
 @pytest.mark.parametrize("name", ["tanh", "e^x", "log", "log1p"])
 def test_a_function_that_rounds_by_place_is_found(monkeypatch, name):
     functions = self_test._FUNCTIONS
-    monkeypatch.setattr("silos.self_test._FUNCTIONS", functions | {name: by_place(functions[name])})
+    monkeypatch.setattr("silos.front.self_test._FUNCTIONS", functions | {name: by_place(functions[name])})
     with pytest.raises(Refused, match=r"rounds .* by its place"):
         check_machine()
 
@@ -93,7 +93,7 @@ def test_a_problem_whose_records_are_rounded_by_place_is_refused(monkeypatch, na
 def test_a_kernel_that_rounds_by_address_is_found():
     """OpenBLAS's for processors before AVX begins a row at an address that 16 divides."""
     code = (
-        "import sys; from threadpoolctl import threadpool_info; import silos.self_test as s\n"
+        "import sys; from threadpoolctl import threadpool_info; import silos.front.self_test as s\n"
         "kinds = {each.get('architecture') for each in threadpool_info()}\n"
         "sys.exit(3) if not kinds & {'Katmai', 'Prescott'} else s.check_machine()"
     )

@@ -11,8 +11,8 @@ from support.refusals import lacking, refused
 
 from fedsim.algorithms.registry import algorithms
 from fedsim.common.errors import InputError
-from silos.config import AtPort, load_config, parse_config
-from silos.enrolment import caps_of
+from silos.front.config import AtPort, load_config, parse_config
+from silos.front.enrolment import caps_of
 
 GOOD: dict[str, Any] = {
     "name": "silo-1",

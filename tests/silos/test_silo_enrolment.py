@@ -26,10 +26,10 @@ from fedsim.privacy.grid import GridGaussian
 from fedsim.protocol.batch import FULL
 from fedsim.protocol.plan import Release
 from fedsim.protocol.statistics import Extent
-from silos.config import load_config
-from silos.enrolment import Proposed, caps_of, enrol
-from silos.own_records import read_records
-from silos.silo import Silo
+from silos.front.config import load_config
+from silos.front.enrolment import Proposed, caps_of, enrol
+from silos.front.own_records import read_records
+from silos.front.silo import Silo
 
 X, Y = np.arange(8.0).reshape(4, 2), np.array([0, 1, 1, 0])
 

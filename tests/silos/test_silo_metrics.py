@@ -18,9 +18,9 @@ from fedsim.common.errors import InputError
 from fedsim.common.installed import version
 from fedsim.wire.connections import MetricsAt
 from fedsim.wire.metrics import exposed, single
-from silos.book import read
-from silos.config import load_config
-from silos.enrolment import enrol
+from silos.front.config import load_config
+from silos.front.enrolment import enrol
+from silos.vault.book import read
 
 ROUNDS = 3
 

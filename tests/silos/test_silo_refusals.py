@@ -18,14 +18,14 @@ from hypothesis import strategies as st
 from support import scenarios
 from support.deployed import POLICY, Caller, calling, enrolled, offer_of, resolved_of, write_silos
 
-import silos.open_runs
+import silos.front.open_runs
 from fedsim.common import section
 from fedsim.common.errors import InputError
 from fedsim.common.section import validated
 from fedsim.problems.section import ProblemSection
 from fedsim.wire.frames import Frame, decode, encode, opened, sealed
-from silos.config import Policy
-from silos.offers import Own, largest_dimension
+from silos.front.config import Policy
+from silos.front.offers import Own, largest_dimension
 
 RESOLVED = resolved_of()
 OFFER = offer_of(RESOLVED, "silo-00")
@@ -307,7 +307,7 @@ def test_a_broken_round_says_nothing_of_what_broke_it(caller, monkeypatch, caplo
     def broken(*_):
         raise ValueError(f"record 7 has the value {SECRET}")
 
-    monkeypatch.setattr("silos.records.Records.clipped_sum", broken)
+    monkeypatch.setattr("silos.vault.records.Records.clipped_sum", broken)
     with caplog.at_level(logging.DEBUG):
         assert caller.refused("ask", {"w": POINT}, run=found, round=0) == GENERIC
     assert "ValueError" in caplog.text
@@ -333,14 +333,14 @@ def test_a_plug_in_that_raises_in_the_dry_run_is_not_quoted(caller, monkeypatch,
 
 
 def test_an_offer_does_not_wait_for_another_and_rounds_wait_for_neither(caller, run, monkeypatch):
-    entered, go, real = threading.Event(), threading.Event(), silos.open_runs.admissible
+    entered, go, real = threading.Event(), threading.Event(), silos.front.open_runs.admissible
 
     def dear(*given):
         entered.set()
         assert go.wait(60)
         return real(*given)
 
-    monkeypatch.setattr("silos.open_runs.admissible", dear)
+    monkeypatch.setattr("silos.front.open_runs.admissible", dear)
     offer, other = ({**OFFER, "session": name * 32, "epsilon": 0.5} for name in ("88", "99"))
     with ThreadPoolExecutor(1) as first:
         admitted = first.submit(caller.silo.answer, sealed(encode(Frame("offer", offer))))
@@ -407,7 +407,7 @@ def test_a_life_has_so_many_runs(tmp_path):
 def test_offers_at_the_same_time_are_admitted_no_more_often_than_the_policy_says(tmp_path, monkeypatch):
     """Both have been tried out, and found room, before either is in the ledger."""
     both = threading.Barrier(2, timeout=60)
-    monkeypatch.setattr("silos.silo.new_secret", lambda: bytes(32 + 0 * both.wait()))
+    monkeypatch.setattr("silos.front.silo.new_secret", lambda: bytes(32 + 0 * both.wait()))
 
     def offered(session):
         caller = Caller(only.silo)
@@ -423,7 +423,7 @@ def test_offers_at_the_same_time_are_admitted_no_more_often_than_the_policy_says
 
 
 def test_an_offer_that_is_too_long_to_keep_is_refused_before_it_is_tried_out(tmp_path, monkeypatch):
-    monkeypatch.setattr("silos.open_runs.proposal_of", None)
+    monkeypatch.setattr("silos.front.open_runs.proposal_of", None)
     shape = {**OFFER["shape"], "sizes": {f"{name:0100}": 1 for name in range(2_000)}}
     with one(tmp_path) as only:
         assert "a ledger keeps 200,000" in only.refused("offer", **{**OFFER, "shape": shape})
@@ -431,7 +431,9 @@ def test_an_offer_that_is_too_long_to_keep_is_refused_before_it_is_tried_out(tmp
 
 def test_a_silo_releases_nothing_after_its_last_day(tmp_path, monkeypatch):
     clock = {"now": lambda _: datetime(2019, 12, 31, tzinfo=UTC), "fromtimestamp": datetime.fromtimestamp}
-    monkeypatch.setattr("silos.enrolment.datetime", SimpleNamespace(**clock))  # enrolled before that day
+    monkeypatch.setattr(
+        "silos.front.enrolment.datetime", SimpleNamespace(**clock)
+    )  # enrolled before that day
     with one(tmp_path, lifetime={**POLICY["lifetime"], "expires": "2020-01-01"}) as over:
         assert "lifetime budget has expired" in over.refused("offer", **OFFER)
         assert over.send("hello").kind == "greeting"

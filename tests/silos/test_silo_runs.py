@@ -22,11 +22,11 @@ from fedsim.simulation.trial import trial_of
 from fedsim.wire.frames import Frame, decode, encode, opened, sealed
 from server.aggregate import weighted
 from server.loop import run
-from silos import open_runs
-from silos.config import Config, load_config
-from silos.ledger_file import verified_receipt
-from silos.records import Records
-from silos.silo import Silo
+from silos.front import open_runs
+from silos.front.config import Config, load_config
+from silos.front.silo import Silo
+from silos.vault.ledger_file import verified_receipt
+from silos.vault.records import Records
 
 SESSION = "ab" * 32
 POINT = torch.zeros(5, dtype=torch.float64)
@@ -243,7 +243,7 @@ class Momentum:
 
 
 def test_a_restart_in_mid_run_goes_on_with_memory(federate, monkeypatch):
-    monkeypatch.setattr("silos.offers.algorithm_of", lambda *given: Momentum())
+    monkeypatch.setattr("silos.front.offers.algorithm_of", lambda *given: Momentum())
     resolved, configs, callers = federate(seeded=True)
     resolved = replace(resolved, algorithm=Momentum())
     whole = admit_all(resolved, callers)
@@ -262,9 +262,9 @@ def test_a_restart_in_mid_run_goes_on_with_memory(federate, monkeypatch):
 
 
 def test_a_gate_that_had_to_make_room_goes_on_where_it_was(federate, monkeypatch):
-    monkeypatch.setattr("silos.open_runs.GATES", 1)
-    monkeypatch.setattr("silos.open_runs.PLANS", 0)
-    monkeypatch.setattr("silos.offers.algorithm_of", lambda *given: Momentum())
+    monkeypatch.setattr("silos.front.open_runs.GATES", 1)
+    monkeypatch.setattr("silos.front.open_runs.PLANS", 0)
+    monkeypatch.setattr("silos.front.offers.algorithm_of", lambda *given: Momentum())
     resolved, _, (caller, *_) = federate(seeded=True)
     runs = [
         caller.admitted(offer_of(resolved, "silo-00", epsilon=0.5, session=digit * 64))["run"]
@@ -287,8 +287,8 @@ def test_open_runs_are_tried_out_once_although_their_gates_make_room(federate, m
         tried.append(given)
         return real(*given)
 
-    monkeypatch.setattr("silos.open_runs.admissible", counted)
-    monkeypatch.setattr("silos.open_runs.PLANS", room)
+    monkeypatch.setattr("silos.front.open_runs.admissible", counted)
+    monkeypatch.setattr("silos.front.open_runs.PLANS", room)
     resolved, _, (caller, *_) = federate(seeded=True)
     offers = [offer_of(resolved, "silo-00", epsilon=0.3, session=digit * 64) for digit in "123456"]
     runs = [caller.admitted(offer)["run"] for offer in offers]
@@ -384,7 +384,7 @@ def test_a_run_admitted_under_another_policy_is_only_closed(federate, tmp_path):
 
 
 def test_a_run_whose_plan_has_become_another_is_not_gone_on_with(federate, monkeypatch):
-    monkeypatch.setattr("silos.offers.algorithm_of", lambda *given: Momentum())
+    monkeypatch.setattr("silos.front.offers.algorithm_of", lambda *given: Momentum())
     resolved, (config, *_), (caller, *_) = federate()
     own = caller.admitted(offer_of(resolved, "silo-00"))["run"]
 
@@ -394,7 +394,7 @@ def test_a_run_whose_plan_has_become_another_is_not_gone_on_with(federate, monke
         def silo(self, problem, broadcast, ask, memory):
             return {"m": ask(Query("gradient_difference", (broadcast["w"], broadcast["w"]), 1.0))}
 
-    monkeypatch.setattr("silos.offers.algorithm_of", lambda *given: Later())
+    monkeypatch.setattr("silos.front.offers.algorithm_of", lambda *given: Later())
     restarted(caller, config)
     assert "another policy or version" in caller.refused("ask", {"w": POINT}, run=own, round=0)
     assert caller.closed(own)["rounds"] == []

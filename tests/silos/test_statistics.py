@@ -20,9 +20,9 @@ from fedsim.protocol.limits import LIMITS
 from fedsim.protocol.moments import from_svec, svec
 from fedsim.protocol.plan import Ask, Plan, QueryShape
 from fedsim.protocol.statistics import STATISTICS, size_of, statistic
-from silos.records import Records
-from silos.selections import PER_ONE
-from silos.terms import summed
+from silos.vault.records import Records
+from silos.vault.selections import PER_ONE
+from silos.vault.terms import summed
 
 
 def sums(name, rows, targets, clip, points=None):

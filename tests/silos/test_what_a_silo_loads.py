@@ -18,22 +18,22 @@ LOADED = {
 }
 """By package, but for `fedsim.common` and `silos`, of which all modules may be loaded."""
 ON_DEMAND = {
-    "silos.network": "a network is offered",
+    "silos.vault.network": "a network is offered",
     "fedsim.problems.costed": "a gradient with costs by group is asked for",
-    "silos.enrolment": "it enrols",
-    "silos.pending": "the operator decides",
-    "silos.pooled": "a roster is pinned",
-    "silos.metrics": "a port for Prometheus is given",
+    "silos.front.enrolment": "it enrols",
+    "silos.front.pending": "the operator decides",
+    "silos.front.pooled": "a roster is pinned",
+    "silos.front.metrics": "a port for Prometheus is given",
     "fedsim.wire.metrics": "a port for Prometheus is given",
     "fedsim.secagg": "a roster is pinned",
     "fedsim.isolated": "a plug-in is listed",
     "fedsim.privacy.loss": "batches are sampled",
-    "silos.persons": "persons are the unit",
-    "silos.person_sums": "persons are the unit",
-    "silos.terms": "another statistic than a gradient is asked for",
-    "silos.group_terms": "another statistic than a gradient is asked for",
-    "silos.selections": "another statistic than a gradient is asked for",
-    "silos.scores": "another statistic than a gradient is asked for",
+    "silos.vault.persons": "persons are the unit",
+    "silos.vault.person_sums": "persons are the unit",
+    "silos.vault.terms": "another statistic than a gradient is asked for",
+    "silos.vault.group_terms": "another statistic than a gradient is asked for",
+    "silos.vault.selections": "another statistic than a gradient is asked for",
+    "silos.vault.scores": "another statistic than a gradient is asked for",
     "fedsim.data.public": "public records are named",
     "fedsim.problems.public_records": "an offer has public records",
     "fedsim.data.csv_table": "records are a table",
@@ -65,7 +65,7 @@ def allowed(names: set[str]) -> set[str]:
 
 
 def test_the_daemon_loads_these_modules_and_no_more_lines():
-    names, lines = loaded("import silos.service")
+    names, lines = loaded("import silos.front.service")
     assert names <= allowed(names), sorted(names - allowed(names))
     assert lines <= MOST_LINES
 
@@ -73,12 +73,14 @@ def test_the_daemon_loads_these_modules_and_no_more_lines():
 def test_a_silo_that_enrols_and_opens_loads_no_others(tmp_path):
     file = write_silos(tmp_path, resolved_of())[0]
     statements = [
-        "from silos.config import load_config",
-        "from silos.enrolment import enrol",
-        "from silos.silo import Silo",
+        "from silos.front.config import load_config",
+        "from silos.front.enrolment import enrol",
+        "from silos.front.silo import Silo",
         f"config = load_config(Path({str(file)!r}))",
         "enrol(config)",
         "Silo.open(config).close()",
     ]
     names, _ = loaded("\n".join(statements))
-    assert names - {"fedsim.data.arrays", "silos.enrolment"} <= allowed(names), sorted(names - allowed(names))
+    assert names - {"fedsim.data.arrays", "silos.front.enrolment"} <= allowed(names), sorted(
+        names - allowed(names)
+    )

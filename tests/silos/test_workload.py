@@ -15,7 +15,7 @@ from fedsim.protocol.batch import FULL, Fresh, Poisson, Subsample
 from fedsim.protocol.plan import Ask, Plan, QueryShape
 from fedsim.protocol.statistics import Extent
 from fedsim.protocol.unit import RECORD, Person
-from silos import workload
+from silos.front import workload
 
 GRADIENT, DIFFERENCE = QueryShape("gradient", 1, 1.0), QueryShape("gradient_difference", 2, 1.0)
 ONE = Ask(FULL, (GRADIENT,))

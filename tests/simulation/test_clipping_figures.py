@@ -22,7 +22,7 @@ from fedsim.scenario.resolve import resolve
 from fedsim.simulation import trial
 from fedsim.simulation.clipping import MOST, Part, Recorder, Watched, joined, together
 from fedsim.simulation.host import MemoryLedger, SiloHost
-from silos.gate import lay_out
+from silos.vault.gate import lay_out
 
 NORMS = [0.5, 1.0, 4.0, 0.0, 2.5]
 """Of the terms at w = 0 of records x = (1, 0), y = norm."""

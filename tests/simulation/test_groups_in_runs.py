@@ -14,7 +14,7 @@ from fedsim.scenario.load import parse
 from fedsim.scenario.resolve import Resolved, resolve
 from fedsim.simulation.host import SiloHost
 from fedsim.simulation.trial import read
-from silos.records import Records
+from silos.vault.records import Records
 
 TREE: dict[str, Any] = {
     "name": "grouped",

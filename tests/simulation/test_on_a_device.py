@@ -19,8 +19,8 @@ from fedsim.simulation import host
 from fedsim.simulation.trial import read
 from fedsim.testing.attacks.setting import prepare
 from server.participation import admitted_rounds, schedule
-from silos.network import layerwise
-from silos.records import Records, clipped_sum
+from silos.vault.network import layerwise
+from silos.vault.records import Records, clipped_sum
 
 CUDA = {"runtime": {"name": "inprocess", "device": "cuda", "dtype": "float32"}}
 BASE: dict[str, Any] = {

@@ -16,8 +16,8 @@ from fedsim.protocol.batch import FULL, Subsample
 from fedsim.protocol.limits import Limits
 from fedsim.protocol.plan import Release
 from fedsim.simulation.selection import Scorer, SelectionTerms, admit_selection
-from silos.entropy import Purpose, SeededEntropy
-from silos.scores import mistakes
+from silos.vault.entropy import Purpose, SeededEntropy
+from silos.vault.scores import mistakes
 
 SIZES = (40, 5)
 NAMES = ("a", "b")

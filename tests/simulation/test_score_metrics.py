@@ -15,8 +15,8 @@ from fedsim.protocol.limits import Limits
 from fedsim.protocol.statistics import statistic
 from fedsim.protocol.unit import Person
 from fedsim.simulation.selection import Score, Scorer
-from silos.entropy import SeededEntropy
-from silos.persons import Persons
+from silos.vault.entropy import SeededEntropy
+from silos.vault.persons import Persons
 
 Records = tuple[np.ndarray, np.ndarray]
 SIZES, NAMES = (40, 25), ("a", "b")

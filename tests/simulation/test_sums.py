@@ -119,7 +119,7 @@ def test_a_silo_is_given_no_noise_of_its_own():
     resolved = made()
     from fedsim.protocol.limits import LIMITS
     from fedsim.protocol.plan import Terms
-    from silos.admission import admit
+    from silos.vault.admission import admit
 
     with pytest.raises(Refused, match="noise and pool"):
         admit(resolved.trace.plan, [Terms("a", 60, 1.0, 1e-5, range(6))], resolved.mechanism, LIMITS)

@@ -28,9 +28,9 @@ def kill_at(place: str, round_index: int) -> None:
     """Arrange that this process kills itself at a place of a round, as a loss of power would."""
     import fedsim.wire.daemon
     from fedsim.wire.frames import head_of, opened
-    from silos.gate import Gate
-    from silos.ledger import RunLedger
-    from silos.releases import RoundReleases
+    from silos.vault.gate import Gate
+    from silos.vault.ledger import RunLedger
+    from silos.vault.releases import RoundReleases
 
     def die() -> None:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -102,7 +102,7 @@ def slow_answers() -> None:
     import logging
     import time
 
-    from silos.gate import Gate
+    from silos.vault.gate import Gate
 
     real = Gate.answer
 
@@ -119,8 +119,8 @@ def unbounded_rounds() -> None:
     import logging
     from math import inf
 
-    import silos.workload
-    from silos.gate import Gate
+    import silos.front.workload
+    from silos.vault.gate import Gate
 
-    silos.workload.SECONDS = inf
+    silos.front.workload.SECONDS = inf
     around(Gate, "_reply", before=lambda *_: logging.getLogger("silos").info("at a round"))

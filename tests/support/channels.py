@@ -14,8 +14,8 @@ from fedsim.deployment.federation_file import Federation, parse_federation
 from fedsim.scenario.resolve import Resolved
 from fedsim.wire.frames import Frame, decode, encode, opened, sealed
 from server.federation import NO_FRAMES
-from silos.config import Config
-from silos.silo import Silo
+from silos.front.config import Config
+from silos.front.silo import Silo
 
 Answer = Callable[[bytes], bytes | None]
 Fault = Callable[[bytes, Answer], bytes | None]

@@ -25,15 +25,15 @@ from support.breaking import kill_at_write
 
 from fedsim.common.errors import InputError, Refused
 from fedsim.wire.dial import listens
-from silos.config import load_config
-from silos.enrolment import enrol
+from silos.front.config import load_config
+from silos.front.enrolment import enrol
 
 PATIENCE = 60.0
 CLASSES, FEATURES = 2, 3
 LIFETIME = {"epsilon": 8.0, "delta": 1e-5, "expires": "2099-12-31"}
 
 _fork = multiprocessing.get_context("forkserver")
-_fork.set_forkserver_preload(["silos.service", "support.daemons"])
+_fork.set_forkserver_preload(["silos.front.service", "support.daemons"])
 
 
 @contextmanager
@@ -255,7 +255,7 @@ def entered(said: Path, before: Callable[[], None] | None) -> None:
 
 def _serve(file: Path, said: Path, before: Callable[[], None] | None, insecure: bool) -> None:
     entered(said, before)
-    from silos.service import run  # what a warm process has ready, and a test's own has no need of
+    from silos.front.service import run  # what a warm process has ready, and a test's own has no need of
 
     try:
         code = run(file, enrol_first=False, serve=True, health=False, insecure_simulation=insecure)

@@ -22,9 +22,9 @@ from fedsim.scenario.resolve import Resolved, resolve
 from fedsim.simulation.run_digest import run_digest
 from fedsim.simulation.trial import execute
 from fedsim.wire.frames import UNSIGNED, Frame, decode, encode, opened, sealed
-from silos.config import Config, load_config
-from silos.enrolment import enrol
-from silos.silo import Silo
+from silos.front.config import Config, load_config
+from silos.front.enrolment import enrol
+from silos.front.silo import Silo
 
 SCENARIO: dict[str, Any] = {
     "name": "deployed",

@@ -34,7 +34,7 @@ from fedsim.testing.federations import public_of as public_of
 from fedsim.testing.federations import silos_of as silos_of
 from fedsim.testing.federations import target_of as target_of
 from server.participation import rounds_of_silos
-from silos.entropy import SeededEntropy
+from silos.vault.entropy import SeededEntropy
 
 LIMITS = Limits()
 FALSE_ALARM = 1e-6

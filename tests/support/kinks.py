@@ -22,11 +22,11 @@ from fedsim.protocol.plan import Ask, Plan, QueryShape, Terms
 from fedsim.protocol.statistics import statistic
 from fedsim.protocol.unit import RECORD, Person, Record
 from fedsim.simulation.host import MemoryLedger
-from silos.entropy import SeededEntropy
-from silos.gate import Gate, lay_out
-from silos.persons import Persons
-from silos.selections import PER_ONE
-from silos.terms import summed
+from silos.vault.entropy import SeededEntropy
+from silos.vault.gate import Gate, lay_out
+from silos.vault.persons import Persons
+from silos.vault.selections import PER_ONE
+from silos.vault.terms import summed
 
 World = tuple[np.ndarray, np.ndarray, np.ndarray]
 """Features, targets and whose each record is, the one that differs first."""

@@ -9,12 +9,12 @@ from typing import Any
 import torch
 
 from fedsim.common.identity import Identity
-from silos.account import Caps, Cost, Price, Stretch
-from silos.book import Book, Enrolment
-from silos.chain import entries
-from silos.journal import end_of
-from silos.ledger import RunLedger
-from silos.ledger_file import LedgerFile
+from silos.vault.account import Caps, Cost, Price, Stretch
+from silos.vault.book import Book, Enrolment
+from silos.vault.chain import entries
+from silos.vault.journal import end_of
+from silos.vault.ledger import RunLedger
+from silos.vault.ledger_file import LedgerFile
 
 CAPS = Caps.of(4.0, 1e-5, 1.0, 1e-6)
 FAR = date(2999, 12, 31)

@@ -101,7 +101,7 @@ _KERNELS: dict[str, dict[str, Any]] = {
         "fedsim.problems.exact.sigmoid": _last_numbers(torch.sigmoid),
         "fedsim.problems.exact.softplus": _last_numbers(functional.softplus),
     },
-    "each": {"silos.network.each": each, "fedsim.problems.program.EXACT": {}},
+    "each": {"silos.vault.network.each": each, "fedsim.problems.program.EXACT": {}},
 }
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import yaml
 from support.deployed import Caller, enrolled, offer_of, resolved_of, write_silos
 
-from silos.silo import Silo
+from silos.front.silo import Silo
 
 RESOLVED = resolved_of()
 

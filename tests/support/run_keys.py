@@ -16,7 +16,7 @@ from fedsim.simulation import trial as in_process
 from fedsim.simulation.sweeps import run_cells
 from fedsim.simulation.sweeps.cell import Cell
 from fedsim.simulation.sweeps.run_cells import run_batch
-from silos.entropy import SeededEntropy
+from silos.vault.entropy import SeededEntropy
 
 SGD = BASE["algorithm"]
 TREE: dict[str, Any] = BASE | {"trials": 1, "privacy": {"epsilon": 1.0, "delta": 1e-4}}

@@ -16,8 +16,8 @@ from fedsim.protocol.plan import Plan, Terms
 from fedsim.protocol.pool import Pool, Share
 from fedsim.simulation.host import MemoryLedger
 from server.aggregate import Totals
-from silos.entropy import SeededEntropy
-from silos.gate import Gate, lay_out
+from silos.vault.entropy import SeededEntropy
+from silos.vault.gate import Gate, lay_out
 
 
 def sums_gate(

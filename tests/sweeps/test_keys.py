@@ -102,7 +102,7 @@ def test_the_source_covers_what_cells_run_and_not_the_command_line() -> None:
     names = {name for name, _ in cell._sources()}
     for name in (
         "fedsim/algorithms/local_sgd.py",
-        "silos/entropy.py",
+        "silos/vault/entropy.py",
         "server/loop.py",
         "shuffler/rounds.py",
         "fedsim/simulation/sweeps/run_cells.py",

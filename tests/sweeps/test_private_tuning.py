@@ -29,7 +29,7 @@ from fedsim.simulation.sweeps.engine import Engine, Event, batches
 from fedsim.simulation.sweeps.job import job_of
 from fedsim.simulation.sweeps.pool import Local
 from fedsim.simulation.sweeps.run_cells import run_batch
-from silos.gate import Gate
+from silos.vault.gate import Gate
 
 STEPS = [0.05, 1.0]
 TUNE: dict[str, Any] = {

@@ -27,8 +27,8 @@ from fedsim.theory.proximal_choice import prox_spider
 from fedsim.theory.symbols import Symbols
 from server.aggregate import weighted
 from server.loop import run
-from silos.entropy import SeededEntropy
-from silos.gate import Gate, lay_out
+from silos.vault.entropy import SeededEntropy
+from silos.vault.gate import Gate, lay_out
 
 pytestmark = pytest.mark.slow
 

@@ -27,8 +27,8 @@ from fedsim.simulation.selection import Grant, Scorer
 from fedsim.simulation.side_by_side import Folded, run_fold, shared_key
 from fedsim.simulation.sweeps.cell import Cell, CellOutcome, records_of, resolved_of
 from fedsim.simulation.trial import Trial
-from silos.entropy import SeededEntropy
-from silos.persons import Persons
+from silos.vault.entropy import SeededEntropy
+from silos.vault.persons import Persons
 
 Measured = tuple[float, float | None, dict[str, float | None]]
 _FOREVER = 1e9  # seconds

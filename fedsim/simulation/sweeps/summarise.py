@@ -31,7 +31,7 @@ from fedsim.simulation.sweeps.cell import cell_of, code_version, resolved_of
 from fedsim.simulation.sweeps.combinations import Combination
 from fedsim.simulation.sweeps.engine import Event, SweepResults
 from fedsim.simulation.sweeps.job import Job, Place, Selection
-from silos.admission import admit
+from silos.vault.admission import admit
 
 
 def summarise(

@@ -38,9 +38,9 @@ from fedsim.scenario.resolve import Resolved
 from fedsim.simulation.host import MemoryLedger
 from fedsim.simulation.side_by_side import SideBySide
 from fedsim.testing.attacks.canaries import Data, Unit, num_units
-from silos.entropy import SeededEntropy
-from silos.gate import Gate, lay_out
-from silos.persons import Persons
+from silos.vault.entropy import SeededEntropy
+from silos.vault.gate import Gate, lay_out
+from silos.vault.persons import Persons
 
 _DELTA = 1e-5  # of prices that are not used: the plan was priced before the audit
 

@@ -37,8 +37,8 @@ from fedsim.wire.messages import (
 )
 from server.federation import Channel
 from server.sockets import Sockets
-from silos.config import load_config
-from silos.enrolment import enrol
+from silos.front.config import load_config
+from silos.front.enrolment import enrol
 
 _M = TypeVar("_M", bound=Message)
 

@@ -43,7 +43,7 @@ from fedsim.testing.attacks.parties import PARTIES, Party, anonymous, party_gate
 from server.aggregate import summed, weighted
 from server.loop import run
 from server.participation import Schedule, schedule
-from silos.persons import Order
+from silos.vault.persons import Order
 
 Others = Literal["own", "copies", "silent"]
 Broadcast = Mapping[str, Tensor]

@@ -1,0 +1,350 @@
+"""From an offer to a priced plan: what a server proposes is made of names and numbers, within the policy.
+
+What is bounded before anything is made: the frame's own size (`fedsim.wire.frames`), names of algorithm and
+problem, the model's dimension. What is bounded while the plan is tried out: rounds, queries of a round,
+points and clips, and the numbers in all answers (`Policy.max_planned_numbers`), so that no offer takes more
+than so much time, whatever the machine. Nothing here reads a record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from math import inf
+from typing import TYPE_CHECKING, cast
+
+import torch
+
+from fedsim.algorithms.registry import EVALUATION, shipped_names
+from fedsim.algorithms.section import algorithm_of
+from fedsim.common.errors import InputError, Refused
+from fedsim.privacy.mechanism import Mechanism
+from fedsim.privacy.silo_gaussian import NoMechanism, SiloGaussian
+from fedsim.problems.answerable import check_answerable
+from fedsim.problems.kinds import PROBLEMS, Problem, is_shipped
+from fedsim.problems.network import NeuralNetwork
+from fedsim.problems.network_models import Imported
+from fedsim.problems.section import ProblemSection, problem_of, problem_section
+from fedsim.protocol.clashes import Facts, check
+from fedsim.protocol.contract import Algorithm, Public
+from fedsim.protocol.dryrun import F1, Arrays, Trace, dry_run
+from fedsim.protocol.groups import Cells
+from fedsim.protocol.plan import Admitted, Plan, Terms
+from fedsim.protocol.statistics import statistic
+from fedsim.protocol.unit import RECORD, PersonAccount, Record
+from fedsim.wire.messages import Offer, Part
+from silos.front.config import Policy
+from silos.front.self_test import check_problem, one_at_a_time
+from silos.vault.admission import admit, silo_mechanism
+
+if TYPE_CHECKING:  # loaded where a roster is pinned, or a plug-in is listed
+    from fedsim.data.public import Published
+    from fedsim.isolated.confine import Child
+    from fedsim.isolated.parts import Isolated
+    from silos.front.pooled import Pinned, SumPart
+
+DTYPES = {"float64": torch.float64, "float32": torch.float32}
+_LARGEST = 2**53
+PUBLIC: tuple[str, ...] = ("its records are public: nothing is guaranteed to them",)
+
+
+@dataclass(frozen=True)
+class Own:
+    """A silo's public numbers: name, units that train, features with the intercept, classes (0 for a number),
+    units that are held out, and what they are; the names of its records' groups; whether these are public.
+    """
+
+    name: str
+    n: int
+    num_features: int
+    num_classes: int
+    held_out: int = 0
+    unit: Record | PersonAccount = RECORD
+    groups: tuple[str, ...] = ()
+    public: bool = False
+
+    def of(self, part: Part) -> Own:
+        """The same of one part of the records; Refused if it is none."""
+        if part == "training":
+            return self
+        if not self.held_out:
+            raise Refused(f"offer: silo {self.name!r} holds out no {self.unit.name}s to evaluate with")
+        return replace(self, n=self.held_out)
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """What an offer names, made: nothing has been tried out yet.
+
+    `isolated` is the process that runs plug-in code, `part` the silo's part in secure aggregation.
+    """
+
+    offer: Offer
+    algorithm: Algorithm
+    problem: Problem
+    public: Public
+    dtype: torch.dtype
+    isolated: Isolated | None = None
+    part: SumPart | None = None
+
+
+@dataclass(frozen=True)
+class Admissible:
+    """A plan that the silo can afford by itself; whether its account can, the ledger says.
+
+    `broadcasts` are each round's arrays, `notices` lines for the report; `colluding` is the
+    epsilon that is left of secure aggregation if server and shuffler collude.
+    """
+
+    proposal: Proposal
+    plan: Plan
+    broadcasts: tuple[Arrays, ...]
+    terms: Terms
+    mechanism: Mechanism
+    notices: tuple[str, ...]
+    admitted: Admitted
+    colluding: float | None = None
+
+
+def proposal_of(
+    offer: Offer,
+    policy: Policy,
+    own: Own,
+    pinned: Pinned | None = None,
+    start: Callable[[], Child] | None = None,
+    published: Published | None = None,
+) -> Proposal:
+    """Make what the offer names.
+
+    Args:
+        offer: what a server sent.
+        policy: the silo's.
+        own: its public numbers.
+        pinned: rosters that its operator has agreed to.
+        start: starts a confined process for parts that fedsim does not ship.
+        published: the silo's copy of public records, if it has one.
+
+    Raises:
+        Refused: it is not for this silo's records or rosters, or the policy does not allow it.
+    """
+    _check_shape(offer, own)
+    try:
+        theirs, isolated = _theirs(offer, policy), None
+        if theirs or offer.algorithm["name"] not in (*shipped_names(), EVALUATION):
+            isolated = _isolated(offer, theirs, start)
+        problem = isolated.problem if isolated and theirs else _problem(offer, policy, published)
+        algorithm = cast(Algorithm, isolated) if isolated else algorithm_of(offer.algorithm)
+        if problem.num_features != offer.shape.num_features:
+            raise Refused("offer: the plug-in's problem is for another number of features")
+        _check_dimension(problem.dimension, policy)
+        part = None
+        if offer.pooled is not None:
+            if pinned is None:
+                hint = "is none that the silo's operator has pinned"
+                raise Refused(f"offer: roster {offer.pooled.roster} {hint}")
+            part = pinned.part(offer, own.name, problem.dimension, algorithm)
+    except InputError as error:
+        raise _refusal(error) from None
+    dtype, shape = DTYPES[offer.dtype], offer.shape
+    weights = torch.tensor(offer.weights, dtype=dtype)
+    public = Public(tuple(shape.sizes), torch.tensor(list(shape.sizes.values())), weights, weights * 0)
+    return Proposal(offer, algorithm, problem, public, dtype, isolated, part)
+
+
+def admissible(proposal: Proposal, policy: Policy, own: Own, seeded: bool = False) -> Admissible:
+    """Try the plan out without records and price it.
+
+    Args:
+        proposal: what was offered.
+        policy: the silo's.
+        own: its public numbers.
+        seeded: whether noise comes from a seed, and is never exact.
+
+    Raises:
+        Refused: the plan breaks a limit, costs more than the budget, or has too little noise.
+    """
+    offer, limits, part = proposal.offer, policy.limits, proposal.part
+    try:
+        if proposal.isolated is not None:
+            trace = proposal.isolated.dry_run(proposal.public, offer.seed, limits, proposal.problem)
+        else:
+            trace = dry_run(proposal.algorithm, proposal.problem, proposal.public, offer.seed, limits)
+    except InputError as error:
+        raise _refusal(error) from None
+    plan = trace.of(offer.unit).plan
+    for query in plan.queries:
+        if statistic(query.statistic).by_group and Cells.of(query.options).groups != len(own.groups):
+            held = f"silo {own.name!r} has {len(own.groups)} groups"
+            raise Refused(f"offer: {held}, {query.statistic} asks of others")
+    check_answerable(proposal.problem, plan.queries)
+    _check_public(proposal, trace)
+    known = {
+        "held-out records": offer.records == "holdout",
+        "float32": proposal.dtype == torch.float32,
+        "a plug-in's problem": not is_shipped(proposal.problem),
+        "public silo": own.public and repr(own.name),
+        "memory": trace.remembers,
+        "messages of several sizes": trace.uneven,
+    }
+    check(Facts(plan, (SiloGaussian() if part is None else part.mechanism).facts | known), "offer")
+    mechanism: Mechanism
+    if own.public:
+        mechanism, notices = NoMechanism(), PUBLIC
+    elif part is not None:
+        part = part.priced(plan, proposal.problem)
+        most = policy.exact_noise_dimension
+        mechanism, notices = (part.mechanism, ()) if seeded else part.mechanism.exactly(most)
+    else:
+        answers = plan.extent(proposal.problem.dimension, own.num_features)
+        mechanism, notices = silo_mechanism(answers, policy.exact_noise_dimension, seeded)
+    rounds = range(len(plan.rounds)) if offer.rounds is None else offer.rounds
+    epsilon, delta = policy.run_budget
+    terms = Terms(
+        own.name,
+        own.n,
+        inf if own.public else min(offer.epsilon, epsilon),
+        min(offer.delta, delta),
+        rounds,
+        offer.noise_multiplier,
+        None if part is None else part.share,
+        own.public,
+    )
+    (admitted,) = admit(plan, [terms], mechanism, limits)
+    if not own.public:
+        _check_noise(plan, admitted, policy)
+    from silos.front.workload import check_time  # loaded where an offer is tried out
+
+    records = own.n if plan.unit == RECORD else policy.max_records
+    check_time(plan, rounds, proposal.problem, records, mechanism, proposal.dtype)
+    check_problem(proposal.problem, proposal.dtype)  # which takes records' gradients: not before that
+    colluding = None if part is None else part.colluding_cost(plan, admitted, policy.max_epsilon_colluding)
+    notices = (*notices, *one_at_a_time(proposal.problem, proposal.dtype))
+    return Admissible(proposal, plan, trace.broadcasts, terms, mechanism, notices, admitted, colluding)
+
+
+def _refusal(error: InputError) -> Refused:
+    return Refused(str(error).replace("scenario.", "offer: ", 1))
+
+
+def largest_dimension(policy: Policy, own: Own) -> int:
+    """d of the largest model that an offer may name: all but networks' follow from the silo's features."""
+    kinds = [PROBLEMS[name] for name in policy.allowed_problems if name in PROBLEMS]
+    if NeuralNetwork in kinds or policy.plug_ins:
+        return policy.max_dimension
+    outputs = max((kind.outputs(own.num_classes) for kind in kinds), default=1)
+    return min(policy.max_dimension, own.num_features * outputs)
+
+
+def _check_shape(offer: Offer, own: Own) -> None:
+    shape = offer.shape
+    stated = shape.sizes.get(own.name), shape.num_features, shape.num_classes, shape.num_groups
+    held = own.n, own.num_features, own.num_classes, len(own.groups)
+    if offer.unit.relation != own.unit.relation:
+        protects = f"the silo's account protects a {own.unit.name} ({own.unit.relation}), for its whole life"
+        raise Refused(f"offer: it is of unit {offer.unit.name} ({offer.unit.relation}); {protects}")
+    if offer.unit.silos_per_person < own.unit.silos_per_person:
+        hint = f"the silo's account asks for {own.unit.silos_per_person} or more, for its whole life"
+        raise Refused(f"offer: its silos_per_person is {offer.unit.silos_per_person}; {hint}")
+    kinds = f"{own.unit.name}s", "features", "classes", "groups"
+    for what, offered, actual in zip(kinds, stated, held, strict=True):
+        if offered != actual:
+            raise Refused(f"offer: silo {own.name!r} has {actual} {what}, the offer says {offered}")
+    if offer.silo != own.name:
+        raise Refused(f"offer: it is for silo {offer.silo!r}, this is {own.name!r}")
+    if max(shape.sizes.values()) > _LARGEST:
+        raise Refused(f"offer: a silo of more than {_LARGEST} {own.unit.name}s")
+    if len(offer.weights) != len(shape.sizes) or not min(offer.weights) > 0:
+        raise Refused(f"offer: weights must be {len(shape.sizes)} positive numbers, one a silo")
+
+
+def _theirs(offer: Offer, policy: Policy) -> bool:
+    """Whether the problem is one that fedsim does not ship; the policy lists all that is offered."""
+    allowed = (EVALUATION,) if offer.records == "holdout" else policy.allowed_algorithms
+    _check_name("algorithm", offer.algorithm.get("name"), allowed)
+    _check_name("problem", offer.problem.get("name"), policy.allowed_problems)
+    model = offer.problem.get("model")
+    network = model.get("path", "") if isinstance(model, Mapping) and model.get("name") == "module" else None
+    if network is not None and network not in policy.plug_ins:
+        raise Refused(f"offer: the silo's policy does not list the network {str(network)[:100]!r}")
+    return network is not None or offer.problem["name"] not in PROBLEMS
+
+
+def _isolated(offer: Offer, theirs: bool, start: Callable[[], Child] | None) -> Isolated:
+    """A confined process that has made the offer's parts."""
+    from fedsim.isolated.parts import Isolated
+
+    if start is None:
+        raise Refused("offer: no process for plug-ins can be started here")
+    parts = {"algorithm": offer.algorithm, "problem": offer.problem, "shape": offer.shape.model_dump()}
+    isolated = Isolated(start, {**parts, "dtype": offer.dtype, "describe": theirs})
+    isolated.made  # noqa: B018  it is started and waited for
+    return isolated
+
+
+def _problem(offer: Offer, policy: Policy, published: Published | None) -> Problem:
+    """The problem, once its dimension is known to be allowed; with the silo's copy of public records, where
+    it is the one that is offered, else with none of them.
+    """
+    section = problem_section(offer.problem)
+    if isinstance(section.model, Imported):
+        raise Refused("offer: the network is to be given as {name: module, path: ...}")
+    features, classes = offer.shape.num_features, offer.shape.num_classes
+    _check_dimension(_dimension(section, features, classes), policy)
+    dtype = DTYPES[offer.dtype]
+    problem = problem_of(section, features, classes, dtype, offer.shape.num_groups)
+    if section.public is None:
+        return problem
+    from fedsim.problems.public_records import PublicRecords  # where an offer has some
+
+    x, y = torch.zeros(0, features), torch.zeros(0)
+    if published is not None and published.digest == section.public.sha256:
+        x, y = (torch.as_tensor(each) for each in published[:2])
+    weight = 1.0 if section.public.weight == "optimal" else section.public.weight
+    records = PublicRecords(x.to(dtype), y.to(dtype), section.public.sha256 or "", weight)
+    return replace(problem, composite=replace(problem.composite, records=records))
+
+
+def _check_public(proposal: Proposal, trace: Trace) -> None:
+    """Refuse steps on public records that the silo does not have; the server's own steps need none here."""
+    records = proposal.problem.composite.records
+    if proposal.isolated is not None and proposal.offer.problem.get("public") is not None:
+        raise Refused("offer: public records are not for code in a confined process")
+    if records is None or not records.weight or not trace.asked[1] & F1:
+        return
+    asked = problem_section(proposal.offer.problem).public
+    if asked is None or asked.weight == "optimal" or asked.precondition:
+        raise Refused("offer: public records with weight optimal or precondition are for the server's steps")
+    if not len(records):
+        hint = f"its steps in the silo need the public records of SHA-256 {records.digest}"
+        raise Refused(f"offer: {hint}: name them as `public` in the silo's file")
+
+
+def _dimension(section: ProblemSection, features: int, classes: int) -> int:
+    """d, without the memory that a model of that size takes."""
+    kind = PROBLEMS[section.name]
+    outputs = kind.outputs(classes)
+    if kind is not NeuralNetwork or section.model is None:
+        return features * outputs
+    with torch.device("meta"):
+        return sum(value.numel() for value in section.model.build(features, outputs).parameters())
+
+
+def _check_name(what: str, name: object, allowed: tuple[str, ...]) -> None:
+    if name not in allowed:
+        hint = f"it allows {', '.join(allowed)}"
+        raise Refused(f"offer: the silo's policy does not allow {what} {name!r}; {hint}")
+
+
+def _check_dimension(dimension: int, policy: Policy) -> None:
+    if dimension > policy.max_dimension:
+        raise Refused(f"offer: dimension {dimension} exceeds the silo's limit {policy.max_dimension}")
+
+
+def _check_noise(plan: Plan, admitted: Admitted, policy: Policy) -> None:
+    """Refuse a release with less noise than the policy's, whatever it would cost."""
+    asks = {ask for r in admitted.terms.rounds for ask in plan.rounds[r]}
+    ratio = min((query.noise_ratio for ask in asks for query in ask.queries), default=1.0)
+    least = ratio * admitted.noise_multiplier
+    if asks and not least >= policy.min_noise_multiplier:
+        asked = f"the silo's policy asks for {policy.min_noise_multiplier:g}"
+        raise Refused(f"the plan has releases of noise multiplier {least:.6g}, {asked}")

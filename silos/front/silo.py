@@ -1,0 +1,262 @@
+"""A deployed silo: messages in, signed messages out, whatever carries them.
+
+What leaves is what `fedsim.wire.messages` has, and of that only replies are made of records: they are
+what the gate of an admitted run returns (`silos.vault.gate`), each after its round was debited and the reply stored
+on the disk. A refusal says what was asked, what the policy allows, what the ledger holds, or that a run broke
+down, never how: the exception goes into the log, by its type and place. So a server learns from whatever it
+sends nothing that is made of records, but for those replies. How long an answer takes is not covered.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import secrets
+import sys
+import traceback
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Self
+
+from pydantic import ValidationError
+from torch import Tensor
+
+from fedsim.common import installed
+from fedsim.common.errors import Busy, InputError, Refused
+from fedsim.common.identity import Identity
+from fedsim.common.section import check_few
+from fedsim.wire.frames import MAX_HEAD, Frame, decode, opened, sealed
+from fedsim.wire.messages import Admission, Ask, Close, Closed, Greeting, Hello, Offer, Refusal, Reply, named
+from silos.front.config import ROOT, Config, Policy
+from silos.front.enrolled import check_enrolment, check_modes, for_the_owner, no_ledger, own_of
+from silos.front.offers import Own, largest_dimension
+from silos.front.open_runs import OpenRuns
+from silos.front.own_records import OwnRecords, read_published, read_records
+from silos.front.self_test import check_machine
+from silos.vault.admission import price
+from silos.vault.entropy import new_secret
+from silos.vault.ledger import RunLedger
+from silos.vault.ledger_file import LedgerFile, signed_receipt
+
+if TYPE_CHECKING:  # the last two are loaded where the operator decides, or rosters are pinned
+    from fedsim.wire.messages import Message, Part
+    from silos.front.pending import PendingOffers
+    from silos.front.pooled import Pinned
+
+log = logging.getLogger("silos.silo")
+
+_ARRAYS = 4  # arrays of the largest dimension in a broadcast; fedsim's own algorithms send two at most
+_BROKEN = "the silo could not answer (see its log)"
+_MODELS: dict[str, type[Hello | Offer | Ask | Close]] = {m.kind: m for m in (Hello, Offer, Ask, Close)}
+_LONGEST = 2_000  # characters of a reason, which may quote what was asked
+_LOST = (
+    "the silo's ledger does not hold what this server has seen of it: it is an older copy, or another silo's"
+)
+
+
+class Silo:
+    """One silo, for any number of threads."""
+
+    def __init__(
+        self,
+        own: Own,
+        policy: Policy,
+        runs: OpenRuns,
+        ledger: LedgerFile,
+        identity: Identity,
+        pending: PendingOffers | None,
+    ) -> None:
+        self._own, self._policy, self._runs = own, policy, runs
+        self.ledger, self._identity, self._pending = ledger, identity, pending
+        self._told: list[str] = []
+
+    @classmethod
+    def open(cls, config: Config, insecure_simulation: bool = False) -> Self:
+        """Read the records, check them and the policy against the enrolment, and take the ledger; for tests,
+        an `insecure_simulation` draws noise from the seed that the configuration has. InputError if the silo
+        is not enrolled, or is not what was enrolled; Refused if the ledger is damaged, or another process
+        holds it.
+        """
+        simulation = config.insecure_simulation
+        if (simulation is not None) != insecure_simulation:
+            hint = "needs --insecure-simulation, and that needs it: noise from a seed keeps nothing private"
+            raise InputError(f"{ROOT}.insecure_simulation", simulation and simulation.model_dump(), hint)
+        check_machine()
+        own, records, identity, runs = parts(config)
+        pending = None
+        ledger = LedgerFile.open(config.ledger, {"notices": list(runs.notices)})
+        try:
+            check_enrolment(config, ledger.enrolment, records, identity)
+            for line in for_the_owner(config, records):
+                print(f"warning: {line}", file=sys.stderr, flush=True)
+            if config.policy.approve == "ask":
+                from silos.front.pending import PendingOffers
+
+                pending = PendingOffers(config.state, config.policy.approve_days)
+                pending.begin(ledger.now())
+        except BaseException:
+            ledger.close()
+            raise
+        return cls(own, config.policy, runs, ledger, identity, pending)
+
+    @property
+    def frame_bytes(self) -> int:
+        """Length of the longest frame that the protocol needs."""
+        return MAX_HEAD + _ARRAYS * 8 * largest_dimension(self._policy, self._own)
+
+    def close(self) -> None:
+        """Let the ledger go; every further frame is refused."""
+        self.ledger.close()
+
+    def answer(self, data: bytes) -> bytes:
+        """The frame that answers a frame; whatever the bytes are, what is wrong with them is a refusal."""
+        try:
+            return self._signed(*self._answer(data))
+        except Refused as refusal:
+            again = isinstance(refusal, Busy)
+            return self._signed(Refusal(reason=str(refusal)[:_LONGEST], again=again), {})
+        except Exception as error:  # its text may be made of records
+            log.error("%s\n%s", type(error).__name__, "".join(traceback.format_tb(error.__traceback__)))
+            return self._signed(Refusal(reason=_BROKEN), {})
+
+    def _signed(self, message: Message, arrays: Mapping[str, Tensor]) -> bytes:
+        body = message.body(arrays)
+        return sealed(body, self._identity.sign(body))
+
+    def _answer(self, data: bytes) -> tuple[Message, Mapping[str, Tensor]]:
+        frame = decode(opened(data)[0])
+        message = parsed(frame)
+        self.ledger.check_usable()
+        if not self.ledger.knows(message.head):
+            raise Refused(_LOST)
+        if isinstance(message, Ask):
+            return self._ask(message, frame.arrays)
+        if frame.arrays:
+            raise Refused(f"a frame of kind {frame.kind} has no arrays")
+        match message:
+            case Hello():
+                return self._greeting(), {}
+            case Offer():
+                return self._admission(message), {}
+            case Close():
+                return self._closed(message), {}
+
+    def _greeting(self) -> Greeting:
+        own, ending = self._own, self.ledger.enrolment.notices
+        if ending != self._told:  # once a day, with the days that are left
+            log.warning(" ".join(ending))
+            self._told = ending
+        return Greeting(
+            silo=own.name,
+            n=own.n,
+            held_out=own.held_out,
+            unit=own.unit,
+            num_features=own.num_features,
+            num_classes=own.num_classes,
+            groups=own.groups,
+            public=own.public,
+            version=installed.version(),
+            notices=(*self._runs.notices, *ending),
+            head=self.ledger.head,
+        )
+
+    def _admission(self, offer: Offer) -> Admission:
+        """Admit a run, durably, before anything of it is released; once only, however often it is offered."""
+        text = offer.text
+        digest = named(text)
+        run = self.ledger.session(offer.session) or self._opened(offer, text, digest)
+        if run.record.offer != digest:
+            raise Refused("this session is known with another offer")
+        if self._pending is not None:
+            self._pending.remove(digest)
+        return Admission(session=offer.session, run=run.run, **run.record.terms, head=run.record.admitted)
+
+    def _opened(self, offer: Offer, text: str, digest: str) -> RunLedger:
+        self.ledger.check_room(text, self._policy.max_runs)
+        found = None if self._pending is None else self._pending.approved(digest, self.ledger.now())
+        plan = self._runs.considered(offer)
+        cost, terms = price(plan.plan, plan.admitted, plan.mechanism), self._runs.terms(plan)
+        if self._pending is not None:
+            with self.ledger.lock:
+                self.ledger.account.check(cost.whole, offer.records)
+            self._pending.check_approved(found, text, plan, terms, cost, self.ledger.now())
+        nonce = secrets.token_hex(16)
+        run = self.ledger.open_run(
+            offer.session,
+            hashlib.sha256(f"{digest} {nonce}".encode()).hexdigest(),
+            offer_digest=digest,
+            offer=text,
+            secret=new_secret(),
+            plan_digest=plan.plan.digest,
+            terms=terms,
+            study=offer.study.model_dump(),
+            price=cost,
+            days=self._policy.run_days,
+            max_runs=self._policy.max_runs,
+            records=offer.records,
+        )
+        self._runs.admitted(run.run, plan)
+        log.info("admitted run %s of the study %s", run.run, ascii(offer.study.name))
+        return run
+
+    def _ask(self, ask: Ask, broadcast: Mapping[str, Tensor]) -> tuple[Message, Mapping[str, Tensor]]:
+        self.ledger.expire()
+        run = self.ledger.run(ask.run)
+        if not run.open:
+            raise Refused("the run is closed")
+        self.ledger.check_alive()
+        arrays = self._runs.answer(run, ask.round, broadcast, ask.mark)
+        paid, head = run.digest(ask.round), run.head_of(ask.round)
+        return Reply(run=ask.run, round=ask.round, broadcast=paid, head=head), arrays
+
+    def _closed(self, close: Close) -> Closed:
+        self.ledger.expire()
+        run = self.ledger.run(close.run)
+        if run.open:
+            self._runs.close(run, lambda e: self.ledger.close_run(run.run, {"epsilon_spent": e}))
+        record = run.record
+        spent = record.facts.get("epsilon_spent")  # none where its days were over
+        return Closed(
+            run=run.run,
+            epsilon_spent=self._runs.spent(run) if spent is None else spent,
+            rounds=tuple(run.debited),
+            broadcasts=tuple(run.digest(r) for r in run.debited),
+            receipt=signed_receipt(self.ledger.enrolment, record, self._identity),
+            head=record.after,
+        )
+
+
+def parts(config: Config) -> tuple[Own, OwnRecords, Identity, OpenRuns]:
+    """What a silo is made of beside its ledger; errors as of `Silo.open`."""
+    if not config.ledger.is_file():
+        raise no_ledger(config)
+    check_modes(config.state)
+    records, identity = read_records(config), Identity.load(config.state)
+    own = own_of(config, records)
+    by_part: dict[Part, OwnRecords] = {"training": records}
+    if config.holdout is not None:
+        by_part["training"], by_part["holdout"] = records.divided(config.holdout, identity, config.unit)
+    pinned: Pinned | None = None
+    if config.rosters:
+        from silos.front.pooled import Pinned  # with secure aggregation
+
+        pinned = Pinned.load(config.rosters, config.name, identity, f"{ROOT}.rosters")
+    public = read_published(config, records)
+    runs = OpenRuns(
+        by_part, own, config.policy, config.insecure_simulation, pinned, config.start_child, public
+    )
+    return own, records, identity, runs
+
+
+def parsed(frame: Frame) -> Hello | Offer | Ask | Close:
+    """What a frame asks for. Refused if a silo is asked for no such thing, or a field is wrong."""
+    model = _MODELS.get(frame.kind)
+    if model is None:
+        raise Refused(f"a silo is sent one of {', '.join(_MODELS)}, not {frame.kind[:100]!r}")
+    try:
+        return model.model_validate(frame.head)
+    except ValidationError as error:
+        check_few(error, frame.kind)
+        first = error.errors(include_url=False, include_context=False)[0]
+        field = ".".join([frame.kind, *map(str, first["loc"])])
+        given = None if first["type"] == "missing" else first["input"]
+        raise Refused(str(InputError(field, given, first["msg"]))) from None

@@ -1,0 +1,360 @@
+"""The gate: everything that leaves a cohort of co-hosted silos passes here, and nothing else reads records.
+
+Private tuning, in a simulation, releases one more thing: see `fedsim.simulation.selection`.
+
+Guarantee (ISRL-DP, thesis Definitions 32 and 139): for every silo i, the transcript of all messages
+that the gate ever returns for it is (epsilon_i, delta_i)-DP with respect to replacing one of its
+units (a record or a person, `fedsim.protocol.unit`), n_i fixed, for any behaviour of the server and of the
+other silos. (With secure aggregation the gate returns contributions. For one contribution this holds at the
+epsilon of collusion; for the sums, which are all that the server sees, the mechanism states the guarantee.)
+Why:
+
+* Adaptive composition: an answer is a release of the run's mechanism (a Gaussian mechanism, or its
+  subsampled form: `fedsim.privacy.silo_gaussian`) whose points and clip are functions of broadcasts and
+  earlier noisy answers of this silo; its noise scales with the clip, so its cost is the plan's entry
+  whatever the points are.
+* The plan bounds the number and kind of answers: a query that does not match the plan's entry in
+  statistic, options, batch, noise ratio, number of points and size of a transform is refused, as is a round
+  outside the plan.
+* What is checked is what is used: queries, broadcasts, messages and memory are copied first
+  (`fedsim.protocol.copies`), and of a query that matches, the plan's own statistic, batch and noise ratio are
+  used. An ask is not answered under a setting of torch that changes sums (`silos.vault.sums`). One that
+  breaks down after its batch was drawn ends the round, whatever the silo method makes of that: its noise is
+  never used at another point.
+* The whole round is debited before noise is drawn, and a repeated request gets the stored bytes. A lock
+  makes finding, debiting and storing one step, so that requests at the same time are requests in turn. How a
+  round ended is a function of noisy answers too: whatever ended it, an interrupt included, it is over.
+* The algorithm's silo method is given answers only, so its message is post-processing. In this process runs
+  an algorithm that fedsim ships, or one whose author may err and does not mean harm (a simulation's). A
+  deployed silo runs any other in a process that holds no record (`fedsim.isolated`), and what stands here for
+  it asks what that process sends. The server sends names and numbers, no code.
+
+All of it rests on what the gate is given: entropy and ledgers that keep to `silos.vault.entropy` and
+`silos.vault.ledger`, one ledger for each silo. Silos in one cohort share tensor operations, never records, noise or
+ledgers. A gate stays in its process: it cannot be pickled or copied, since a second one would answer beside
+the first, for a ledger of its own.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, NoReturn, cast
+
+import torch
+from torch import Tensor
+
+from fedsim.common.errors import Refused
+from fedsim.privacy.mechanism import Mechanism
+from fedsim.problems.answerable import check_answerable
+from fedsim.problems.kinds import Problem, check
+from fedsim.protocol.contract import Algorithm, Asker, Query
+from fedsim.protocol.copies import CohortMemory, CopiedQuery, copied_arrays, copied_queries, digests
+from fedsim.protocol.dryrun import Arrays
+from fedsim.protocol.limits import Limits, check_table, check_transform
+from fedsim.protocol.plan import Ask, Plan, Statement, Terms
+from fedsim.protocol.statistics import groups_asked, point_sizes, statistic
+from fedsim.protocol.unit import check_h
+from silos.vault.admission import admit, spent
+from silos.vault.entropy import Entropy
+from silos.vault.layout import Cohort as Cohort
+from silos.vault.layout import Silo as Silo
+from silos.vault.ledger import Ledger, Reply
+from silos.vault.records import Records
+from silos.vault.releases import Releases
+from silos.vault.sums import check_surroundings
+
+if TYPE_CHECKING:  # loaded where persons are the unit
+    from silos.vault.persons import Persons
+
+
+def lay_out(
+    silos: Sequence[Silo] | Cohort, problem: Problem, dtype: torch.dtype, persons: Persons | None = None
+) -> Records:
+    """Lay silos' records out for a gate; the caller keeps none.
+
+    `persons`: the unit, and whose the records are, where plans protect persons. InputError if the problem's
+    gradients cannot be taken record by record.
+    """
+    check(problem, dtype)
+    return Records(silos, problem, dtype, persons)
+
+
+class Gate:
+    """A cohort of silos that runs one admitted plan."""
+
+    def __init__(
+        self,
+        records: Records,
+        problem: Problem,
+        algorithm: Algorithm,
+        plan: Plan,
+        silos: Sequence[Terms],
+        mechanism: Mechanism,
+        entropy: Entropy,
+        ledgers: Sequence[Ledger],
+        limits: Limits,
+        dtype: torch.dtype,
+        broadcasts: Sequence[Arrays] | None = None,
+    ) -> None:
+        """Admit the plan for every silo, or raise `Refused`.
+
+        Args:
+            records: of all silos.
+            problem: the public part of the objective, and the per-record losses that silos own.
+            algorithm: its silo method answers the rounds.
+            plan: what will be asked for.
+            silos: what each brings, in the order of the records; names differ.
+            mechanism: prices the plan and adds the noise.
+            entropy: streams of the silos, by their position.
+            ledgers: one for each silo, of no other gate; an attribute `together` is a new one that all share
+                until some are asked apart (`fedsim.simulation.host.MemoryLedgers`).
+            limits: what the silos consider at all.
+            dtype: of parameters and answers.
+            broadcasts: the arrays that each round is asked with; None for any of d numbers, where the one
+                who asks is trusted with what a round costs.
+        """
+        names = [silo.name for silo in silos]
+        if len(set(names)) < len(names):  # equal names would mean equal noise
+            raise Refused("two silos of one cohort have the same name")
+        if plan.unit != records.unit:
+            raise Refused(f"the plan is of unit {plan.unit.name}, the records are laid out for another unit")
+        for silo, n in zip(silos, records.sizes, strict=True):
+            if silo.n != n and not plan.unit.one_sided:  # then the number is private, and stated is another
+                stated = f"{silo.n} {plan.unit.name}s"
+                raise Refused(f"silo {silo.name!r} states {stated} and holds another number")
+        self._records, self._problem, self._algorithm = records, problem, algorithm
+        self._dimension, self._dtype = problem.dimension, dtype
+        self._limits, self._mechanism, self._broadcasts = limits, mechanism, broadcasts
+        self._features, self._plan = problem.num_features, plan
+        limits.check_plan(plan, self._dimension, self._features)
+        check_answerable(problem, plan.queries)
+        if not records.grouped and groups_asked(plan.queries):
+            raise Refused("the plan asks by group, and the records have no attribute: name data.attribute")
+        self.admitted = admit(plan, silos, mechanism, limits)
+        each = (terms.rounds for terms in silos)
+        self._rounds = [own if isinstance(own, range) else frozenset(own) for own in each]
+        self._common = frozenset(range(len(plan.rounds))).intersection(*set(self._rounds))
+        self._releases = Releases(records, problem, mechanism, entropy, plan, self.admitted, dtype)
+        if len(ledgers) != len(silos):
+            raise ValueError(f"{len(ledgers)} ledgers for {len(silos)} silos")
+        self._ledgers, self._everyone = ledgers, list(range(len(silos)))
+        self._memory = CohortMemory(len(silos), self._dimension, dtype)
+        if getattr(ledgers, "together", None) is None:  # else they are new
+            if len({id(ledger) for ledger in ledgers}) < len(silos):
+                raise Refused("two silos of one cohort have the same ledger")
+            for member, ledger in enumerate(ledgers):
+                if kept := ledger.memory:
+                    row = CohortMemory(1, self._dimension, dtype)
+                    row.update({name: value[None] for name, value in kept.items()})
+                    self._memory.commit([member], row)
+        self._lock = threading.Lock()
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a gate stays in its process: a copy would answer for a ledger of its own")
+
+    def answer(
+        self, round_index: int, broadcast: Mapping[str, Tensor], members: Sequence[int] | None = None
+    ) -> dict[str, Tensor]:
+        """The members' messages of one round of the plan, {name: (members, d)}, to public tensors, each (d,).
+
+        Members are positions in the cohort; all by default. Refused if the request is outside the plan or the
+        limits: nothing has been released, and a refusal before the debit has cost nothing.
+        """
+        with self._lock:
+            return self._answer(round_index, broadcast, members)
+
+    def _answer(
+        self, round_index: int, broadcast: Mapping[str, Tensor], members: Sequence[int] | None
+    ) -> dict[str, Tensor]:
+        check_surroundings(self._dtype)
+        members = self._everyone if members is None else list(members)
+        self._check_members(round_index, members)
+        broadcast = copied_arrays(broadcast, "a broadcast")
+        sizes = dict.fromkeys(broadcast, self._dimension)
+        if (
+            self._broadcasts is not None
+            and broadcast.keys() != (sizes := dict(self._broadcasts[round_index])).keys()
+        ):
+            names = ", ".join(sizes)
+            raise Refused(f"round {round_index} is asked for with other arrays than {names}")
+        for name, value in broadcast.items():
+            self.check_point(value, self._records.shapes(members, sizes[name]))
+        keys = digests(broadcast, len(members))
+        one = getattr(self._ledgers, "together", None) if members == self._everyone else None
+        if one is not None and keys.count(keys[0]) == len(keys):
+            if (reply := one.find(round_index, keys[0])) is None:
+                one.debit(round_index, keys[0])
+                reply = self._reply(round_index, broadcast, members, one)
+            return {name: value.clone() for name, value in reply.items()}
+        ledgers = [self._ledgers[member] for member in members]
+        stored = [ledger.find(round_index, key) for ledger, key in zip(ledgers, keys, strict=True)]
+        fresh = [member for member, old in zip(members, stored, strict=True) if old is None]
+        for ledger, key, old in zip(ledgers, keys, stored, strict=True):
+            if old is None:  # debited together, and only if no silo refuses
+                ledger.debit(round_index, key)
+        reply = self._reply(round_index, broadcast, fresh) if fresh else {}
+        if len(fresh) < len(members):
+            return _merged(reply, stored)
+        return {name: value.clone() for name, value in reply.items()}  # the stored bytes stay as they are
+
+    def check_point(self, point: Tensor, shapes: Sequence[tuple[int, ...]]) -> None:
+        """Refuse a plain tensor of another shape or type than the silo computes with, or out of bounds."""
+        if point.dtype != self._dtype or tuple(point.shape) not in shapes:
+            kinds, given = " or ".join(map(str, shapes)), f"{tuple(point.shape)} {point.dtype}"
+            raise Refused(f"a point is {given}; this problem's dimension asks for {kinds} {self._dtype}")
+        self._limits.check_point(point)
+
+    def _check_members(self, round_index: int, members: Sequence[int]) -> None:
+        """Each silo once and in order: a silo named twice would answer twice for one debit."""
+        if members == self._everyone and round_index in self._common:
+            return
+        ascending = list(members) == sorted(set(members))
+        if not members or not ascending or members[0] < 0 or members[-1] >= len(self._ledgers):
+            raise Refused("members must be distinct positions in the cohort, in ascending order")
+        for member in members:
+            if round_index not in self._rounds[member]:
+                name = self.admitted[member].terms.name
+                raise Refused(f"silo {name!r}: round {round_index} is not in its plan")
+
+    def _reply(
+        self, round_index: int, broadcast: Mapping[str, Tensor], members: list[int], one: Ledger | None = None
+    ) -> dict[str, Tensor]:
+        """Answer for silos that have paid for this round, in `one` ledger or each in its own, and not
+        replied; store before returning.
+        """
+        memory = self._memory.select(members)
+        asker = _RoundAsker(self, round_index, members)
+        try:
+            message = self._algorithm.silo(self._problem, broadcast, cast(Asker, asker), memory)
+            asker.finish()
+            if self._mechanism.sums_only:
+                reply = asker._releases.contributions(memory)
+            else:
+                plain = copied_arrays(message, "a message")
+                reply = {name: _widened(plain[name], len(members)) for name in sorted(plain)}
+                self._memory.commit(members, memory)
+        except BaseException as error:  # the ledger holds the round to be over in any case: this says why
+            reason = str(error) if type(error) is Refused else f"round {round_index} failed in the silo"
+            for ledger in [self._ledgers[member] for member in members] if one is None else [one]:
+                ledger.refuse(round_index, reason)
+            raise
+        finally:
+            asker.close()
+        if one is not None:
+            one.store(round_index, reply, self._memory)
+        for row, member in enumerate(members if one is None else ()):
+            self._ledgers[member].store(round_index, Row(reply, row), Row(self._memory, member))
+        return reply
+
+    def statements(self) -> list[Statement]:
+        """Statement of each silo: what it guaranteed, spent and answered."""
+        found = []
+        for admitted, ledger in zip(self.admitted, self._ledgers, strict=True):
+            debited = ledger.debited  # once: another thread may be at a round
+            epsilon = spent(self._plan, admitted, debited, self._mechanism)
+            found.append(Statement(admitted, epsilon, debited, [ledger.digest(r) for r in debited]))
+        return found
+
+
+def _widened(value: Tensor, silos: int) -> Tensor:
+    if not value.dim():
+        raise Refused("an array of a message is one number, not a vector")
+    shape = silos, value.shape[-1]
+    return value if value.shape == shape else value.expand(shape).clone()
+
+
+class Row(Mapping[str, Tensor]):
+    """One silo's row of a cohort's reply {name: (silos, d)}, taken when it is looked at."""
+
+    __slots__ = ("_reply", "_row")
+
+    def __init__(self, reply: Mapping[str, Tensor], row: int) -> None:
+        self._reply, self._row = reply, row
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self._reply[name][self._row]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._reply)
+
+    def __len__(self) -> int:
+        return len(self._reply)
+
+
+def _merged(reply: Mapping[str, Tensor], stored: Sequence[Reply | None]) -> dict[str, Tensor]:
+    """Stored replies, and the rows of `reply` in order where there is none."""
+    new = iter(range(len(stored)))
+    rows = [Row(reply, next(new)) if old is None else old for old in stored]
+    return {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
+
+
+class _RoundAsker:
+    """`ask` for one round of one cohort: match the plan, check the limits, then release."""
+
+    def __init__(self, gate: Gate, round_index: int, members: list[int]) -> None:
+        self._gate, self._members = gate, members
+        self._planned = gate._plan.rounds[round_index]
+        self._position, self._open = 0, True
+        self._releases = gate._releases.round(members, round_index)
+
+    def __call__(self, *queries: Query) -> Tensor | tuple[Tensor, ...]:
+        self._check_open()
+        check_surroundings(self._gate._dtype)
+        planned, taken = self._match(queries)
+        checked = [self._checked(query) for query in taken]
+        # Now only: a refusal that the silo method swallows leaves the next ask this place.
+        self._position += 1
+        self._open = False  # until there are answers: an ask that breaks down ends the round
+        if torch.is_grad_enabled():
+            answers = self._releases.answers(planned, checked)
+        else:  # of the silo method's own; networks need gradients
+            with torch.enable_grad():
+                answers = self._releases.answers(planned, checked)
+        self._open = True
+        return answers if len(answers) > 1 else answers[0]
+
+    def _match(self, queries: tuple[Query, ...]) -> tuple[Ask, list[CopiedQuery]]:
+        """The plan's entry, and the queries, which cost what it says, in plain values."""
+        if self._position >= len(self._planned):
+            raise Refused(f"the plan has {len(self._planned)} ask(s) in this round, this is one more")
+        planned = self._planned[self._position]
+        asked, taken = copied_queries(queries)
+        if asked != planned:
+            raise Refused(f"ask {self._position} of the round is {asked}, the plan has {planned}")
+        return planned, taken
+
+    def _checked(self, query: CopiedQuery) -> CopiedQuery:
+        """The query with its points and clip within the limits, a clip of one number as such."""
+        gate, silos, clip = self._gate, len(self._members), query.clip
+        if isinstance(clip, Tensor):
+            clip = clip.reshape(()) if tuple(clip.shape) == (1,) else clip  # the norm of a shared vector
+            if clip.dtype != gate._dtype or tuple(clip.shape) not in ((), (silos, 1)):
+                given = f"{tuple(clip.shape)} {clip.dtype}"
+                raise Refused(f"clip is {given}, not one number a silo, ({silos}, 1)")
+        gate._limits.check_clip(clip, query.shape.statistic)
+        check_h(gate._plan.unit, query.h, statistic(query.shape.statistic).clipped)
+        sizes = point_sizes(query.shape, gate._dimension, gate._features)
+        for point, size in zip(query.points, sizes, strict=True):
+            gate.check_point(point, [(size,), (silos, size)])
+        check_table(query)
+        if query.transform is not None:
+            check_transform(query.transform, gate._features, gate._dtype)
+            gate._limits.check_point(query.transform)
+        return query._replace(clip=clip)
+
+    def _check_open(self) -> None:
+        if not self._open:
+            raise Refused("the round is over, or an ask of it is under way or broke down")
+
+    def finish(self) -> None:
+        """Close the round: later asks are refused, and so is a message of fewer answers than planned."""
+        self._check_open()
+        self.close()
+        if self._position != len(self._planned):
+            planned = f"{len(self._planned)} ask(s) in this round"
+            raise Refused(f"the plan has {planned}, {self._position} were made")
+
+    def close(self) -> None:
+        """Refuse every later ask on this object."""
+        self._open = False

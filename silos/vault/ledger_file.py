@@ -1,0 +1,201 @@
+"""A silo's ledger on its disk, over all runs and through every crash, and receipts of closed runs.
+
+A receipt is signed, for a reviewer who has only the silo's public key.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Self
+
+from fedsim.common.errors import InputError, Refused
+from fedsim.common.identity import Identity, is_signed, public_key
+from fedsim.protocol.unit import RECORD, stated
+from fedsim.wire.messages import Part
+from silos.vault.account import Account, Cost, Price
+from silos.vault.book import DAY, Enrolment, Run, contents
+from silos.vault.chain import text
+from silos.vault.journal import Journal
+from silos.vault.ledger import RunLedger
+
+
+class LedgerFile(Journal):
+    """A journal of runs, which share one lifetime account."""
+
+    _runs: dict[str, RunLedger]
+
+    @classmethod
+    def open(cls, path: Path, notes: Mapping[str, Any] | None = None) -> Self:
+        """See `Journal`; runs whose days are over are closed."""
+        ledger = super().open(path, notes)
+        ledger._runs = {}
+        ledger.expire()
+        return ledger
+
+    @property
+    def account(self) -> Account:
+        """The lifetime account, to read only."""
+        return self.book.account
+
+    def open_run(
+        self,
+        session: str,
+        run: str,
+        *,
+        offer_digest: str,
+        offer: str,
+        secret: bytes,
+        plan_digest: str,
+        terms: Mapping[str, Any],
+        study: Mapping[str, str],
+        price: Price,
+        days: float,
+        max_runs: int,
+        records: Part = "training",
+    ) -> RunLedger:
+        """Admit a run: its whole price is reserved, on the disk, before anything of it is released.
+
+        The server names it by the `session`, the silo by `run`; after so many days it is closed by itself.
+        The offer is kept as JSON, to rebuild the run after a restart; its digest, hexadecimal, is of what may
+        not change between repetitions. The `secret` is of this run alone and never shown; into the receipt go
+        `terms`, plain values that the silo answered, and the offer's `study`, its name and purpose.
+
+        Returns the run; the one that is there already for a session known with the same offer, open or not.
+        Refused if the session is known with another offer, there is no room for a run (`check_room`), the
+        account cannot carry the price, or the ledger cannot be written.
+        """
+        with self.lock:
+            known = self.session(session)
+            if known is not None:
+                if known.record.offer != offer_digest:
+                    raise Refused("this session is known with another offer")
+                return known
+            if run in self.book.runs:
+                raise Refused("this run's id is taken")
+            self.check_room(offer, max_runs)  # runs may have been opened since it was asked first
+            self.account.check(price.whole, records)
+            payload = {
+                "run": run,
+                "session": session,
+                "offer": offer_digest,
+                "plan": plan_digest,
+                "terms": dict(terms),
+                "study": dict(study),
+                "price": price.tree(),
+                "contents": contents(offer.encode(), secret),
+                "expires": self.now() + int(days * DAY),
+                **({} if records == "training" else {"records": records}),
+            }
+            self.note("admitted", payload, ("INSERT INTO runs VALUES (?, ?, ?)", (run, offer, secret)))
+            return self.run(run)
+
+    def check_room(self, offer: str, max_runs: int) -> None:
+        """Refuse a further run; see `Book`."""
+        with self.lock:
+            self.expire()
+            self.book.check_room(offer, max_runs, self.now())
+
+    def session(self, session: str) -> RunLedger | None:
+        """The run that a server's name stands for."""
+        with self.lock:
+            run = self.book.sessions.get(session)
+            return None if run is None else self.run(run)
+
+    def run(self, run: str) -> RunLedger:
+        """A run, open or closed; always the same object. Refused if there is none of this id."""
+        with self.lock:
+            if run not in self.book.runs:
+                raise Refused("no run of this id")
+            if run not in self._runs:
+                self._runs[run] = RunLedger(self, self.book.runs[run])
+            return self._runs[run]
+
+    def open_runs(self) -> list[RunLedger]:
+        """Runs that hold a reservation, oldest first."""
+        with self.lock:
+            self.expire()
+            return [self.run(run) for run, record in self.book.runs.items() if record.open]
+
+    def close_run(self, run: str, facts: Mapping[str, Any] | None = None) -> Cost:
+        """No round of it is paid for any more; what it did not use returns. Once closed, as it was closed.
+
+        Returns what the account was charged; `facts` are plain values for its receipt. Refused if there is
+        none of this id, or the ledger cannot be written.
+        """
+        with self.lock:
+            record = self.run(run).record
+            if record.open:
+                self.end("closed", record, facts or {})
+            assert record.charged is not None
+            return record.charged
+
+
+RECEIPT_FORMAT = 1
+_PURPOSE = b"fedsim receipt\n"  # no frame's body begins so
+
+
+def _receipt(enrolment: Enrolment, run: Run) -> dict[str, Any]:
+    """Content of a closed run's receipt; the same at every call. Refused if the run is open.
+
+    Times are microseconds since 1970 by the ledger's clock. `head_before` and `head_after` are heads of the
+    silo's chain: the run's entries lie between them.
+    """
+    if run.charged is None:
+        raise Refused("a run has a receipt once it is closed")
+    rounds = sorted(run.rounds)
+    return {
+        "format": RECEIPT_FORMAT,
+        "silo": enrolment.silo,
+        "run": run.run,
+        "session": run.session,
+        "study": run.study,
+        "offer": run.offer,
+        "plan": run.plan,
+        "terms": run.terms,
+        "rounds": rounds,
+        "broadcasts": [run.rounds[r].broadcast for r in rounds],
+        "reserved": run.price.whole.tree(),
+        "charged": run.charged.tree(),
+        "lifetime": enrolment.caps.tree(),
+        "records": enrolment.records,
+        "facts": run.facts,
+        "notices": list(run.notices),
+        "opened": run.opened,
+        "closed": run.closed,
+        "head_before": run.before,
+        "head_after": run.after,
+        "version": run.version,
+        "public_key": enrolment.identity,
+        **({} if run.records == "training" else {"part": run.records}),
+        **({} if enrolment.unit == RECORD else {"unit": stated(enrolment.unit)}),
+    }
+
+
+def signed_receipt(enrolment: Enrolment, run: Run, identity: Identity) -> str:
+    """A closed run's receipt, JSON; byte for byte the same each time. Refused if the run is open, or the key
+    is not the silo's.
+    """
+    if identity.public != enrolment.identity:
+        raise Refused("the key is not the one that the silo enrolled with")
+    content = _receipt(enrolment, run)
+    return text({**content, "signature": identity.sign(_PURPOSE + text(content).encode()).hex()})
+
+
+def verified_receipt(receipt: str, key: str) -> Mapping[str, Any]:
+    """Content of a receipt that the silo of this public key (hexadecimal) has signed. InputError if the key
+    is no key; Refused if it is no receipt, was altered, or is another silo's.
+    """
+    checked = public_key(key, "--key")
+    try:
+        content = json.loads(receipt)
+        signature = bytes.fromhex(content.pop("signature"))
+        whole = _PURPOSE + text(content).encode()
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        raise Refused("this is no receipt of a silo") from None
+    if not is_signed(checked, whole, signature):
+        raise Refused("the receipt was altered, or another silo's key signed it")
+    if content.get("format") != RECEIPT_FORMAT:
+        raise InputError("receipt", content.get("format"), f"of format {RECEIPT_FORMAT}")
+    return dict(content)
