@@ -1,8 +1,8 @@
 """Metrics of a two-class model from a noisy histogram of its scores, each with the noise's standard error.
 
 The histogram counts records by their class and the bin of their predicted probability of class 1
-(`silos.vault.scores.score_bins`), with independent noise of one known standard deviation s in each cell. Every
-metric is a function f of the counts, and with f's gradient g the noise gives it the standard error
+(`silos.vault.scores.score_bins`), with independent noise of one known standard deviation s in each cell.
+Every metric is a function f of the counts, and with f's gradient g the noise gives it the standard error
 
     s |g - mean(g)|
 

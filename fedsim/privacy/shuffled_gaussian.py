@@ -11,8 +11,8 @@ the smaller of two:
   ceil(gamma M_min) senders, the silo among them, add their noise and keep it to themselves. A release of
   weight w has C / s = w / (2 z). Rounds compose as dominating pairs, and (1 + e^eps) times the blankets'
   distance from the truth is a twentieth of delta. A round is one message and one release: a silo
-  refuses a second draw of a batch in it (`silos.vault.admission`). What others send does not depend on the clip:
-  contributions are in units of it.
+  refuses a second draw of a batch in it (`silos.vault.admission`). What others send does not depend on the
+  clip: contributions are in units of it.
 """
 
 from __future__ import annotations

@@ -15,8 +15,8 @@ Why:
   differing record's part releases, at most the larger of the two. Averaging over divisions keeps the bound,
   since the hockey-stick divergence is jointly convex. Both parts are priced at one delta_i, without which a
   maximum of epsilons would mean nothing.
-* *Two gates*: each part has its own (`silos.vault.gate`), which holds no record of the other, and its own noise
-  (`fedsim.simulation.run_digest`). That of the held-out records answers once a run: a
+* *Two gates*: each part has its own (`silos.vault.gate`), which holds no record of the other, and its own
+  noise (`fedsim.simulation.run_digest`). That of the held-out records answers once a run: a
   `score_histogram`, a `joint`, or both, which are then priced as one composition.
 
 It does not hold for groups: of two records one may be in each part, and their costs then add up.

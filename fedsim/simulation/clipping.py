@@ -1,8 +1,8 @@
 """How much the clip takes away, round by round. Simulation only: it is made of records, without noise.
 
-A silo's own gate holds `silos.vault.records.Records`, which report nothing. Those here report to a recorder in the
-same process the length of every term before it is clipped. A deployed federation would have to query for
-such numbers, and pay.
+A silo's own gate holds `silos.vault.records.Records`, which report nothing. Those here report to a recorder
+in the same process the length of every term before it is clipped. A deployed federation would have to query
+for such numbers, and pay.
 """
 
 from __future__ import annotations

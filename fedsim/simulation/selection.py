@@ -134,7 +134,7 @@ def _afford(censuses: tuple[Census, ...], budget: Budget, limit: float) -> tuple
 
 
 class Score(NamedTuple):
-    """What a silo releases to score a model: the sum over records of a bounded term (`silos.vault.scores`)."""
+    """What a silo releases to score a model: a sum of bounded terms (`silos.vault.scores`)."""
 
     metric: str = "error"  # or log_loss, brier, auc
     bins: int = 10  # B, of the histogram that auc is computed from
@@ -163,12 +163,12 @@ MISTAKES = Score()
 class Scorer:
     """The records that a cohort of silos scores one model with.
 
-    Guarantee: a model's score at a silo is the sum of its units' terms (`silos.vault.terms`) plus N(0, (z s)^2) in
-    each number, where s is the spread of the statistic. A term is made of its unit and the model alone, so
-    that replacing one moves the sum by at most s in the 2-norm: a Gaussian mechanism with noise multiplier z,
-    whatever the score. A record whose score is no number has the worst term: it must not decide whether there
-    is a score. The silo divides by its public number of units. A scorer answers one request in its life, so
-    that the price of a plan of scores, one release of weight 1 for each scorer, is what is paid.
+    Guarantee: a model's score at a silo is the sum of its units' terms (`silos.vault.terms`) plus N(0, (z
+    s)^2) in each number, where s is the spread of the statistic. A term is made of its unit and the model
+    alone, so that replacing one moves the sum by at most s in the 2-norm: a Gaussian mechanism with noise
+    multiplier z, whatever the score. A record whose score is no number has the worst term: it must not decide
+    whether there is a score. The silo divides by its public number of units. A scorer answers one request in
+    its life, so that the price of a plan of scores, one release of weight 1 for each scorer, is what is paid.
     """
 
     def __init__(

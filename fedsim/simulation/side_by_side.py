@@ -49,9 +49,9 @@ from silos.vault.sums import KEPT, Block, bounded, weighted_sum
 def shared_sum(
     problem: Problem, block: Block, points: Sequence[Tensor], clip: float | Tensor | None
 ) -> Tensor:
-    """Arguments and result as `silos.vault.records.clipped_sum`, (members, d) in float64, for a block that several
-    runs share: its `members` are the silos of the first run, those of the second, and so on. Points are (d,)
-    or (members, d), the clip a number or (members, 1).
+    """Arguments and result as `silos.vault.records.clipped_sum`, (members, d) in float64, for a block that
+    several runs share: its `members` are the silos of the first run, those of the second, and so on. Points
+    are (d,) or (members, d), the clip a number or (members, 1).
     """
     silos, rows = block.target.shape
     copies = len(block.members) // silos

@@ -1,4 +1,4 @@
-"""Enrolment: what a silo is for its whole life is fixed once; `silos.front.enrolled` checks it at every start."""
+"""Enrolment fixes once what a silo is for its whole life; `silos.front.enrolled` checks it at every start."""
 
 from __future__ import annotations
 

@@ -1,10 +1,11 @@
 """A deployed silo: messages in, signed messages out, whatever carries them.
 
 What leaves is what `fedsim.wire.messages` has, and of that only replies are made of records: they are
-what the gate of an admitted run returns (`silos.vault.gate`), each after its round was debited and the reply stored
-on the disk. A refusal says what was asked, what the policy allows, what the ledger holds, or that a run broke
-down, never how: the exception goes into the log, by its type and place. So a server learns from whatever it
-sends nothing that is made of records, but for those replies. How long an answer takes is not covered.
+what the gate of an admitted run returns (`silos.vault.gate`), each after its round was debited and the reply
+stored on the disk. A refusal says what was asked, what the policy allows, what the ledger holds, or that a
+run broke down, never how: the exception goes into the log, by its type and place. So a server learns from
+whatever it sends nothing that is made of records, but for those replies. How long an answer takes is not
+covered.
 """
 
 from __future__ import annotations

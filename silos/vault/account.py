@@ -3,12 +3,12 @@
 **Guarantee.** Everything that a silo ever releases, over all its runs, is (epsilon, delta)-DP with respect to
 one of its units, where unit and relation (replacing one of its records, n fixed; or a person and how
 neighbours differ in one, `fedsim.protocol.unit`), (epsilon, delta) and the caps below were fixed at
-enrolment, and plans of another unit or relation are refused (`silos.front.offers`). It holds for any behaviour of
-servers and other silos: which runs are offered, when, with what plan and noise, how many at once, which
-rounds are asked for and which runs are broken off may all depend on earlier answers. Runs of secure
-aggregation, in which a silo takes part only where its operator has pinned a roster, are charged what the
-server sees of them (`fedsim.privacy.summed_gaussian`): for those it holds as long as server and shuffler do
-not collude and as many other silos add their noise as the roster says.
+enrolment, and plans of another unit or relation are refused (`silos.front.offers`). It holds for any
+behaviour of servers and other silos: which runs are offered, when, with what plan and noise, how many at
+once, which rounds are asked for and which runs are broken off may all depend on earlier answers. Runs of
+secure aggregation, in which a silo takes part only where its operator has pinned a roster, are charged what
+the server sees of them (`fedsim.privacy.summed_gaussian`): for those it holds as long as server and shuffler
+do not collude and as many other silos add their noise as the roster says.
 
 The caps (`Caps.of`), of lifetime epsilon, delta and a share (epsilon_S, delta_S) for sampled plans, and for
 those whose noise is not Gaussian:
@@ -45,8 +45,8 @@ Why:
   E[sum t_j] <= T, so (epsilon, delta')-DP of the ideal one gives (epsilon, delta' + (1 + e^epsilon) T)-DP. A
   sampled plan's own price has that term in its delta already.
 
-**Two parts.** A silo that holds units out (`silos.front.own_records`) has the caps for each part, and a run is
-charged to the part that it reads. The division is fixed before anything is released, and the unit that
+**Two parts.** A silo that holds units out (`silos.front.own_records`) has the caps for each part, and a run
+is charged to the part that it reads. The division is fixed before anything is released, and the unit that
 differs between neighbouring data sets is in the same part of both. Releases of the other part are functions
 of equal records, of noise that is independent of everything, and of earlier releases: post-processing. So the
 lifetime guarantee is that of the differing unit's part: what counts is the larger cost, not the sum. With

@@ -30,9 +30,9 @@ Why:
   it asks what that process sends. The server sends names and numbers, no code.
 
 All of it rests on what the gate is given: entropy and ledgers that keep to `silos.vault.entropy` and
-`silos.vault.ledger`, one ledger for each silo. Silos in one cohort share tensor operations, never records, noise or
-ledgers. A gate stays in its process: it cannot be pickled or copied, since a second one would answer beside
-the first, for a ledger of its own.
+`silos.vault.ledger`, one ledger for each silo. Silos in one cohort share tensor operations, never records,
+noise or ledgers. A gate stays in its process: it cannot be pickled or copied, since a second one would answer
+beside the first, for a ledger of its own.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The file under a silo's ledger: opened by one process, read and checked as a whole, appended to.
 
-An event is an entry (`silos.vault.chain`), committed with everything that it describes, then noted in the head
-file (`fedsim.common.head_file`); both are on the disk before the call that reports it returns, and what is
-known of it in memory follows. A write that fails, for whatever reason, ends the object: what is on the disk
-is not known then, so that everything is refused until the file is opened, and so read, anew.
+An event is an entry (`silos.vault.chain`), committed with everything that it describes, then noted in the
+head file (`fedsim.common.head_file`); both are on the disk before the call that reports it returns, and what
+is known of it in memory follows. A write that fails, for whatever reason, ends the object: what is on the
+disk is not known then, so that everything is refused until the file is opened, and so read, anew.
 """
 
 from __future__ import annotations

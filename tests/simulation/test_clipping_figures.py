@@ -111,7 +111,7 @@ def test_a_deployed_silo_counts_no_terms():
     (folder,) = silos.__path__
     given = [
         argument
-        for file in Path(folder).glob("*.py")
+        for file in Path(folder).rglob("*.py")
         for call in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
         if isinstance(call, ast.Call) and _name(call) in MAKERS
         for argument in [*call.args[3 + (_name(call) != "bounded") :], *(k.value for k in call.keywords)]
