@@ -28,9 +28,9 @@ def list_parts() -> None:
     from fedsim.common.section import kinds
     from fedsim.data.registry import PARTITIONS, data_sets
     from fedsim.privacy.registry import MECHANISMS
-    from fedsim.problems.composite import Constraint
     from fedsim.problems.kinds import problems
     from fedsim.problems.network_models import Model
+    from fedsim.problems.regularisers import Constraint
     from fedsim.protocol.batch import Batch
     from fedsim.scenario.catalogue import descriptions
     from fedsim.scenario.participation import Participation

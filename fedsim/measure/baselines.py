@@ -31,7 +31,6 @@ from torch import Tensor
 from fedsim.data.federation import SiloSplit
 from fedsim.measure.evaluator import Alternative, Evaluator, Measured
 from fedsim.measure.objective import pair, with_public
-from fedsim.problems.composite import WholeSpace
 from fedsim.problems.glm import KinkedLoss
 from fedsim.problems.kinds import Problem, gives_probabilities, without_public
 from fedsim.problems.minimise import (
@@ -182,7 +181,7 @@ def fit(problem: Problem, pairs: Pairs, weights: Sequence[float], intercept: boo
 
 def _descended(problem: Problem, records: Shared, intercept: bool, seed: int) -> Fit:
     """Fit by L-BFGS with strong Wolfe steps (Liu and Nocedal, 1989)."""
-    if not (is_smooth(problem) and isinstance(problem.composite.constraint, WholeSpace)):
+    if not (is_smooth(problem) and problem.composite.constraint is None):
         return Fit(None, "not fitted: no solver for this loss with a norm or a constraint")
     if isinstance(problem, NeuralNetwork) and problem.dimension * len(records[1]) > _WORK:
         size = f"{len(records[1]):,} records times {problem.dimension:,} parameters"

@@ -10,7 +10,6 @@ from typing import NamedTuple, cast
 import torch
 from torch import Tensor
 
-from fedsim.problems.composite import WholeSpace
 from fedsim.problems.glm import GeneralisedLinear, LinearRegression, LogisticRegression, SoftmaxRegression
 from fedsim.problems.kinds import Problem
 
@@ -38,7 +37,7 @@ def smooth(problem: Problem) -> GeneralisedLinear:
 
 def is_smooth(problem: Problem) -> bool:
     """Whether the public part has a gradient everywhere, the constraint set aside."""
-    return problem.composite.l1 == 0 and problem.composite.group_lasso.weight == 0
+    return problem.composite.l1 == 0 and problem.composite.group_lasso is None
 
 
 def pooled(pairs: Pairs, weights: Sequence[float]) -> tuple[Tensor, Tensor, Tensor]:
@@ -67,7 +66,7 @@ def constrained(
         try:
             return minimiser(problem, pairs, weights, more, largest)
         except NoOptimumError:
-            if isinstance(problem.composite.constraint, WholeSpace):
+            if problem.composite.constraint is None:
                 raise
     return _proximal(problem, pairs, weights, torch.zeros(problem.dimension) if more is None else more)
 
@@ -86,7 +85,7 @@ def minimiser(
     """
     features, target, share = pooled(pairs, weights)
     start = torch.zeros(problem.dimension, dtype=torch.float64)
-    extra, quadratic = start if more is None else more, problem.composite.l2 + problem.composite.ridge.weight
+    extra, quadratic = start if more is None else more, problem.composite.quadratic
     unbounded = quadratic == 0 and more is None and not isinstance(problem, LinearRegression)
 
     def objective(w: Tensor) -> Tensor:
@@ -221,7 +220,7 @@ def convex(problem: Problem, pairs: Pairs, shares: Sequence[float], intercept: b
     """
     linear, target = smooth(problem), torch.cat([y for _, y in pairs])
     method, classes = "converged", max(2, linear.num_outputs)
-    penalised = linear.composite.l2 + linear.composite.ridge.weight > 0
+    penalised = linear.composite.quadratic > 0
     if len(target) > linear.num_features or penalised:
         largest = inf if isinstance(linear, LinearRegression) else _CERTAIN
         with suppress(NoOptimumError):

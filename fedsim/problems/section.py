@@ -12,12 +12,13 @@ from pydantic import Field, WrapValidator
 from fedsim.common.errors import InputError
 from fedsim.common.plugins import file_of
 from fedsim.common.section import Section, validated
-from fedsim.problems.composite import Composite, Constraint, GroupLasso, Ridge, WholeSpace
+from fedsim.problems.composite import Composite
 from fedsim.problems.fairness import Fairness, Notion
 from fedsim.problems.glm import OWN, ClippedLogisticRegression, KinkedLoss, LogisticRegression
 from fedsim.problems.kinds import Problem, check, gives_probabilities, head, problem_class, problems
 from fedsim.problems.network import NeuralNetwork
 from fedsim.problems.network_models import Model
+from fedsim.problems.regularisers import Constraint, GroupLasso, Ridge, WholeSpace
 
 Share = Annotated[float, Field(gt=0)]
 FeatureIndex = Annotated[int, Field(ge=0)]
@@ -150,7 +151,8 @@ def problem_of(
     chosen = section.regulariser
     lasso = _group_lasso(chosen.group_lasso, features, outputs)
     ridge = _ridge(section.ridge, features * outputs)
-    public = Composite(chosen.l1, chosen.l2, section.constraint, lasso, ridge)
+    within = None if isinstance(section.constraint, WholeSpace) else section.constraint
+    public = Composite(chosen.l1, chosen.l2, within, lasso, ridge)
     if kind is NeuralNetwork:
         if section.model is None:
             hint = "is required with neural_network, such as {name: mlp, hidden: [64]}"
@@ -218,10 +220,10 @@ def _clipped(problem: Problem, name: str, bound: float) -> Problem:
     )
 
 
-def _group_lasso(section: GroupLassoSection | None, features: int, outputs: int) -> GroupLasso:
+def _group_lasso(section: GroupLassoSection | None, features: int, outputs: int) -> GroupLasso | None:
     """A group of features holds their rows of W: the coefficients of all outputs."""
     if section is None:
-        return GroupLasso()
+        return None
     if isinstance(section.groups, ContiguousGroups):
         size = section.groups.size
         groups: Sequence[Sequence[int]] = [
@@ -247,10 +249,8 @@ def _check_groups(groups: Sequence[Sequence[int]], features: int) -> None:
             home[j] = i
 
 
-def _ridge(chosen: Ridge | None, dimension: int) -> Ridge:
-    if chosen is None:
-        return Ridge(0.0)
-    if isinstance(chosen.centre, tuple) and len(chosen.centre) != dimension:
+def _ridge(chosen: Ridge | None, dimension: int) -> Ridge | None:
+    if chosen and isinstance(chosen.centre, tuple) and len(chosen.centre) != dimension:
         hint = f"one number, or one for each of the {dimension} parameters, not {len(chosen.centre)}"
         raise InputError("scenario.problem.ridge.centre", list(chosen.centre), hint)
     return chosen

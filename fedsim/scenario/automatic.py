@@ -85,7 +85,7 @@ class Bounds:
                 hint = "a number: the loss has a kink; or give problem.smoothing"
             raise InputError(field, AUTO, hint)
         curvature = inf if curvature is None else curvature
-        public, records = problem.composite.l2 + problem.composite.ridge.weight, problem.composite.records
+        public, records = problem.composite.quadratic, problem.composite.records
         if records is not None and records.by_server and not (records.weight and records.inverse is None):
             raise InputError(field, AUTO, "a number: no rule covers a preconditioner or weight optimal")
         weight = 1.0 if records is None else 1.0 + records.weight  # of the silos' losses, and of public ones

@@ -11,7 +11,7 @@ from fedsim.algorithms.section import THEOREM
 from fedsim.common.errors import InputError
 from fedsim.privacy.calibrate import Budget
 from fedsim.privacy.registry import MECHANISMS
-from fedsim.problems.composite import L2Ball
+from fedsim.problems.regularisers import L2Ball
 from fedsim.protocol.batch import Fresh
 from fedsim.protocol.statistics import GRADIENT, Extent, spread_of
 from fedsim.scenario.model import PrivacySection, Scenario

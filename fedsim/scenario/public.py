@@ -15,11 +15,11 @@ from fedsim.data.fetch import content, obtain
 from fedsim.data.public import Published, read_public
 from fedsim.data.recipe import declared_recipe, recipe_of
 from fedsim.data.source import Outline
-from fedsim.problems.composite import WholeSpace
 from fedsim.problems.glm import GeneralisedLinear
 from fedsim.problems.kinds import Problem, accepts, is_shipped
 from fedsim.problems.minimise import LIKE_SKLEARN, Fit, NoOptimumError, convex, hessian_of, smooth
 from fedsim.problems.public_records import PublicRecords
+from fedsim.problems.regularisers import WholeSpace
 from fedsim.problems.section import PublicSection
 from fedsim.scenario.model import Scenario
 
@@ -129,7 +129,7 @@ def _minimiser(problem: Problem, records: PublicRecords, intercept: bool) -> Fit
 def _inverse(problem: Problem, records: PublicRecords, start: Tensor) -> Tensor:
     """(H + 0.05 tr(H) / d I)^-1, H the Hessian of the public loss and f1's quadratics at the start."""
     field, n, d = f"{FIELD}.precondition", len(records), problem.dimension
-    quadratic = problem.composite.l2 + problem.composite.ridge.weight
+    quadratic = problem.composite.quadratic
     if n < problem.num_features and not quadratic:
         hint = f"false: {n} public records leave the Hessian of {problem.num_features} features singular"
         raise InputError(field, True, f"{hint}; or add a ridge (problem.regulariser.l2)")

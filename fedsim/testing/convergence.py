@@ -16,8 +16,9 @@ from scipy import optimize
 from torch import Tensor
 
 from fedsim.common.seeds import server_rng
-from fedsim.problems.composite import Composite, L2Ball
+from fedsim.problems.composite import Composite
 from fedsim.problems.glm import GeneralisedLinear, LinearRegression, LogisticRegression, SoftmaxRegression
+from fedsim.problems.regularisers import L2Ball
 from fedsim.protocol.batch import FULL
 from fedsim.protocol.contract import Algorithm, Combined, Public, ServerHalf
 from fedsim.testing.federations import (

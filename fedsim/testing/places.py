@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 
 from fedsim.common.seeds import server_rng
-from fedsim.problems.composite import Composite, L2Ball
+from fedsim.problems.composite import Composite
 from fedsim.problems.glm import LinearRegression, LogisticRegression
+from fedsim.problems.regularisers import L2Ball
 from fedsim.protocol.batch import FULL
 from fedsim.protocol.contract import Algorithm, Asker, Combined, Query, Round
 from fedsim.protocol.copies import CohortMemory

@@ -7,8 +7,9 @@ from support.algorithm_table import ROWS, Row
 from support.helpers import silos_of
 
 from fedsim.algorithms.registry import algorithms
-from fedsim.problems.composite import Composite, L2Ball
+from fedsim.problems.composite import Composite
 from fedsim.problems.glm import LinearRegression
+from fedsim.problems.regularisers import L2Ball
 from fedsim.testing import PROPERTIES, Property
 from fedsim.testing.convergence import CASES, SIZES, WEIGHTS, answers_of, case_of, pooled
 

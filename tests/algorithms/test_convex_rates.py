@@ -17,8 +17,9 @@ from support.helpers import DELTA, drive, open_gate, plan_of, public_of
 
 from fedsim.algorithms.accelerated_minibatch_sgd import AcceleratedMinibatchSGD
 from fedsim.privacy import gaussian
-from fedsim.problems.composite import Composite, L2Ball
+from fedsim.problems.composite import Composite
 from fedsim.problems.glm import AbsoluteError
+from fedsim.problems.regularisers import L2Ball
 from server.participation import schedule
 
 D, L, DIMENSION, ROUNDS = 2.0, 1.0, 8, 512

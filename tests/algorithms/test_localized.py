@@ -11,8 +11,9 @@ from fedsim.algorithms.localized_accelerated_sgd import LocalizedAcceleratedSGD
 from fedsim.common.errors import InputError
 from fedsim.privacy.cost import compose
 from fedsim.privacy.registry import NONE
-from fedsim.problems.composite import Box, Composite
+from fedsim.problems.composite import Composite
 from fedsim.problems.glm import LinearRegression
+from fedsim.problems.regularisers import Box
 from fedsim.protocol.batch import FULL
 from fedsim.protocol.dryrun import dry_run
 from fedsim.protocol.limits import LIMITS

@@ -18,8 +18,9 @@ from fedsim.algorithms.prox_svrg import ProxSVRG
 from fedsim.algorithms.scaffold import Scaffold
 from fedsim.common.errors import Refused
 from fedsim.privacy.registry import MECHANISMS
-from fedsim.problems.composite import Composite, L2Ball
+from fedsim.problems.composite import Composite
 from fedsim.problems.glm import GeneralisedLinear, LogisticRegression, SoftmaxRegression
+from fedsim.problems.regularisers import L2Ball
 from fedsim.protocol.batch import FULL
 from fedsim.protocol.contract import Algorithm, Asker, Combined, Memory, Message, PublicProblem, Query
 from fedsim.protocol.copies import CohortMemory

@@ -9,8 +9,8 @@ from support.refusals import lacking
 from support.scenarios import BASE, changed, invoke, refusal, write
 
 from fedsim.common.errors import InputError
-from fedsim.problems.composite import GroupLasso, L2Ball, Ridge
 from fedsim.problems.glm import GeneralisedLinear, HingeLoss, SoftmaxRegression
+from fedsim.problems.regularisers import GroupLasso, L2Ball, Ridge
 from fedsim.scenario.load import load, parse
 from fedsim.scenario.resolve import resolve
 from fedsim.simulation.trial import trial_of

@@ -15,7 +15,7 @@ from sklearn.metrics import log_loss, mean_absolute_error, roc_auc_score
 import fedsim
 from fedsim.measure import baselines as measured
 from fedsim.measure.baselines import fit
-from fedsim.problems.composite import Composite, L2Ball
+from fedsim.problems.composite import Composite
 from fedsim.problems.glm import (
     AbsoluteError,
     HingeLoss,
@@ -25,6 +25,7 @@ from fedsim.problems.glm import (
 )
 from fedsim.problems.network import NeuralNetwork
 from fedsim.problems.network_models import Mlp
+from fedsim.problems.regularisers import L2Ball
 from fedsim.scenario.load import parse
 from fedsim.scenario.resolve import resolve
 from fedsim.simulation.trial import read

@@ -18,9 +18,10 @@ from fedsim.algorithms.multi_stage_accelerated_minibatch_sgd import MultiStageAc
 from fedsim.algorithms.noisy_minibatch_sgd import NoisyMinibatchSGD
 from fedsim.cli.main import app
 from fedsim.measure.objective import TrainingObjective, eta_of
-from fedsim.problems.composite import Box, Composite, GroupLasso, L2Ball, Ridge
+from fedsim.problems.composite import Composite
 from fedsim.problems.glm import GeneralisedLinear, LinearRegression, LogisticRegression, SoftmaxRegression
 from fedsim.problems.minimise import NoOptimumError, constrained
+from fedsim.problems.regularisers import Box, GroupLasso, L2Ball, Ridge
 from fedsim.scenario.load import parse
 from fedsim.scenario.resolve import resolve
 from fedsim.simulation.trial import read
@@ -62,8 +63,9 @@ def _value(problem: GeneralisedLinear, data: list[tuple[np.ndarray, np.ndarray]]
             losses = np.log(np.exp(scores).sum(1)) - scores[np.arange(len(y)), y.astype(int)]
         total += p * losses.mean()
     c = problem.composite
-    public = c.l1 * np.abs(w).sum() + c.l2 / 2 * w @ w + c.ridge.weight / 2 * ((w - 1) ** 2).sum()
-    return float(total + public + c.group_lasso.weight * np.sqrt(2) * np.hypot(w[0], w[1]))
+    ridge, lasso = (part.weight if part else 0.0 for part in (c.ridge, c.group_lasso))
+    public = c.l1 * np.abs(w).sum() + c.l2 / 2 * w @ w + ridge / 2 * ((w - 1) ** 2).sum()
+    return float(total + public + lasso * np.sqrt(2) * np.hypot(w[0], w[1]))
 
 
 def _inside(problem: GeneralisedLinear, w: np.ndarray) -> bool:

@@ -13,7 +13,7 @@ from fedsim.algorithms.accelerated_minibatch_sgd import AcceleratedMinibatchSGD
 from fedsim.algorithms.noisy_minibatch_sgd import NoisyMinibatchSGD
 from fedsim.algorithms.prox_pl_svrg import ProxPLSVRG
 from fedsim.algorithms.prox_sgd import ProxSGD
-from fedsim.problems.composite import Composite, GroupLasso, L2Ball, Ridge
+from fedsim.problems.composite import Composite
 from fedsim.problems.glm import (
     AbsoluteError,
     GeneralisedLinear,
@@ -21,6 +21,7 @@ from fedsim.problems.glm import (
     LinearRegression,
     LogisticRegression,
 )
+from fedsim.problems.regularisers import GroupLasso, L2Ball, Ridge
 from fedsim.protocol.contract import Algorithm
 
 D = 5
@@ -99,9 +100,10 @@ def _radius(f1: Composite) -> float:
 
 
 def _objective(f1: Composite, x: np.ndarray, y: np.ndarray, w: np.ndarray) -> float:
-    groups = sum(len(g) ** 0.5 * np.linalg.norm(w[list(g)]) for g in f1.group_lasso.groups)
-    pull = f1.ridge.weight / 2 * np.sum((w - f1.ridge.centre) ** 2)
-    public = f1.l1 * np.abs(w).sum() + f1.l2 / 2 * (w @ w) + f1.group_lasso.weight * groups + pull
+    lasso, ridge = f1.group_lasso or GroupLasso(0.0, ()), f1.ridge or Ridge(0.0)
+    groups = sum(len(g) ** 0.5 * np.linalg.norm(w[list(g)]) for g in lasso.groups)
+    pull = ridge.weight / 2 * np.sum((w - ridge.centre) ** 2)
+    public = f1.l1 * np.abs(w).sum() + f1.l2 / 2 * (w @ w) + lasso.weight * groups + pull
     return float(np.mean(np.logaddexp(0, x @ w) - y * (x @ w)) + public)
 
 

@@ -9,9 +9,10 @@ from support.refusals import refused
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from fedsim.problems.composite import Composite, L2Ball
+from fedsim.problems.composite import Composite
 from fedsim.problems.network import NeuralNetwork
 from fedsim.problems.network_models import Imported, Lenet, Mlp, PairedMlp
+from fedsim.problems.regularisers import L2Ball
 
 
 def imported(attribute: str, num_features: int = 6, num_outputs: int = 3) -> NeuralNetwork:

@@ -11,10 +11,11 @@ import fedsim
 from fedsim.algorithms.registry import shipped
 from fedsim.common.errors import InputError
 from fedsim.data.federation import load
-from fedsim.problems.composite import SERVES, Composite, L2Ball
+from fedsim.problems.composite import SERVES, Composite
 from fedsim.problems.glm import LinearRegression, LogisticRegression, SoftmaxRegression
 from fedsim.problems.network import NeuralNetwork
 from fedsim.problems.public_records import PublicRecords
+from fedsim.problems.regularisers import L2Ball
 from fedsim.scenario.load import parse
 from fedsim.scenario.resolve import resolve
 

@@ -16,8 +16,8 @@ from fedsim.algorithms.noisy_minibatch_sgd import NoisyMinibatchSGD
 from fedsim.algorithms.prox_spider import ProxSPIDER
 from fedsim.common.errors import InputError
 from fedsim.common.section import fields, kinds
-from fedsim.problems.composite import Box, Constraint, L2Ball, WholeSpace
 from fedsim.problems.network_models import Imported, Lenet, Mlp, Model
+from fedsim.problems.regularisers import Box, Constraint, L2Ball, WholeSpace
 from fedsim.protocol.batch import FULL, Batch, Fresh, Poisson, Subsample, WithReplacement
 from fedsim.protocol.contract import Asker, Memory, Public, PublicProblem, Query, Round, ServerHalf
 from fedsim.scenario.algorithm import GivenAlgorithm

@@ -18,8 +18,9 @@ from fedsim.algorithms.noisy_minibatch_sgd import NoisyMinibatchSGD
 from fedsim.common.errors import InputError, Refused
 from fedsim.privacy.registry import MECHANISMS, check_serves
 from fedsim.privacy.summed_gaussian import SummedGaussian
-from fedsim.problems.composite import Composite, L2Ball
+from fedsim.problems.composite import Composite
 from fedsim.problems.glm import LinearRegression, LogisticRegression
+from fedsim.problems.regularisers import L2Ball
 from fedsim.protocol.batch import FULL, Subsample
 from fedsim.protocol.contract import Algorithm, Query
 from fedsim.protocol.plan import Ask, Plan, QueryShape

@@ -11,8 +11,9 @@ from support.helpers import asking, drive, open_gate, public_of, scripted, silos
 from torch import Tensor
 
 from fedsim.common.errors import Refused
-from fedsim.problems.composite import Box, Composite
+from fedsim.problems.composite import Composite
 from fedsim.problems.glm import LinearRegression
+from fedsim.problems.regularisers import Box
 from fedsim.protocol.contract import Asker, Memory, Public, Round, ServerHalf
 from fedsim.protocol.links import Answered
 from server.aggregate import weighted
