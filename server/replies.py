@@ -11,8 +11,8 @@ from pydantic import ValidationError
 
 from fedsim.common.errors import Refused
 from fedsim.common.identity import is_signed
-from fedsim.protocol.dryrun import Arrays
 from fedsim.protocol.limits import LIMITS
+from fedsim.protocol.plan import Arrays
 from fedsim.wire.frames import Frame, decode, opened
 from fedsim.wire.messages import Message, Refusal
 

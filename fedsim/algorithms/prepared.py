@@ -16,7 +16,7 @@ from numpy.random import Generator
 from pydantic import Field
 
 from fedsim.algorithms.base import FULL, moment_of
-from fedsim.common.section import Choice
+from fedsim.common.choice import Choice
 from fedsim.protocol.contract import Algorithm, Asker, Query, Round, relayed
 from fedsim.protocol.contributions import tradeoff
 

@@ -16,7 +16,7 @@ from fedsim.data.by_label import NaturalIdPartition
 from fedsim.data.dataset import Dataset
 from fedsim.data.registry import plain
 from fedsim.problems.glm import GeneralisedLinear
-from fedsim.problems.kinds import problems
+from fedsim.problems.registry import problems
 from fedsim.protocol.contract import Algorithm
 from fedsim.scenario.algorithm import GivenAlgorithm
 from fedsim.scenario.catalogue import find

@@ -21,7 +21,7 @@ from fedsim.common.files import atomic_file
 from fedsim.privacy.rounding import shown_down, shown_up
 
 if TYPE_CHECKING:
-    from fedsim.wire.messages import Part
+    from fedsim.protocol.plan import Part
     from silos.vault.book import Book, Run
 
 WORDS = {

@@ -20,7 +20,7 @@ from fedsim.common.plugins import load_none
 from fedsim.privacy.rounding import shown_down, shown_up
 
 if TYPE_CHECKING:
-    from fedsim.wire.messages import Part
+    from fedsim.protocol.plan import Part
     from silos.front.pending import Pending, PendingOffers
     from silos.vault.book import Book
 

@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 def list_parts() -> None:
     """List what a scenario can name: algorithms, problems, data sets, partitions, samplers and so on."""
     from fedsim.algorithms.registry import algorithms
-    from fedsim.common.section import kinds
+    from fedsim.common.choice import kinds
     from fedsim.data.registry import PARTITIONS, data_sets
     from fedsim.privacy.registry import MECHANISMS
-    from fedsim.problems.kinds import problems
     from fedsim.problems.network_models import Model
+    from fedsim.problems.registry import problems
     from fedsim.problems.regularisers import Constraint
     from fedsim.protocol.batch import Batch
     from fedsim.scenario.catalogue import descriptions

@@ -1,8 +1,7 @@
 """Parts that other distributions bring, found through their entry points, and those of a user's file.
 
 An entry point runs code of this installation, as any import does; nothing is ever fetched, and no other
-party can name one. Every process of the same environment finds the same ones. `pin` sees to it that the
-packages beside `fedsim` are found where they were installed with it.
+party can name one. Every process of the same environment finds the same ones.
 
 The name `my.py:MyAlgorithm` stands for a class in one file, which imports none of its neighbours: its SHA-256
 says which code ran. A process reads a file once, until `forget_files`, so that an edit does not reach a run
@@ -13,9 +12,8 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import cache
-from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, TypeVar
@@ -195,30 +193,3 @@ def _module(file: str, digest: str) -> ModuleType:
         del sys.modules[module.__name__]
         raise
     return module
-
-
-_ROOT = Path(__file__).parents[2]
-_NAMES = ("server", "shuffler", "silos")
-
-
-def pin() -> None:
-    """Make `import server`, `shuffler` and `silos` find the packages that belong to this `fedsim`.
-    ImportError if another module has one of the names already.
-    """
-    for name in _NAMES:
-        place = getattr(sys.modules.get(name), "__file__", None)
-        if place is not None and _ROOT not in Path(place).resolve().parents:
-            named = f"{place} was imported as {name!r}"
-            raise ImportError(f"{named}, which is the name of a package of fedsim: rename it")
-    if not any(type(finder).__name__ == _Beside.__name__ for finder in sys.meta_path):
-        sys.meta_path.insert(0, _Beside())
-
-
-class _Beside:
-    """Finds what was installed with fedsim, and nothing else."""
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        """None leaves it to the others."""
-        return PathFinder.find_spec(fullname, [str(_ROOT)]) if path is None and fullname in _NAMES else None

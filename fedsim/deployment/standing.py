@@ -21,8 +21,8 @@ from fedsim.deployment.flower.grid import node_keys
 from fedsim.deployment.flower.submit import Job, Reader
 from fedsim.deployment.running import running
 from fedsim.deployment.topology import Topology, made
+from fedsim.protocol.plan import Part
 from fedsim.report.run_directory import RECEIPTS
-from fedsim.wire.messages import Part
 
 DEFAULT_SUPERLINK = "127.0.0.1:8000"
 

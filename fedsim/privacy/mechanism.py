@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol
 import numpy as np
 
 from fedsim.privacy.calibrate import Budget
-from fedsim.protocol.clashes import Facts, Told, check
+from fedsim.protocol.facts import Facts, Told, check_gate
 from fedsim.protocol.plan import Census, Plan, QueryShape
 
 if TYPE_CHECKING:
@@ -126,4 +126,4 @@ class Mechanism(Protocol):
 
 def check_unit(plan: Plan, mechanism: Mechanism, public: Told = False) -> None:
     """Refuse a plan whose unit has no term, or no price with the mechanism; `public` is a silo that is."""
-    check(Facts(plan, {**mechanism.facts, "public silo": public}), "gate")
+    check_gate(Facts(plan, {**mechanism.facts, "public silo": public}))

@@ -9,7 +9,7 @@ from typing import ClassVar, Literal, Protocol
 
 from fedsim.common.errors import InputError
 from fedsim.privacy.mechanism import FLOATING_POINT, Mechanism
-from fedsim.protocol.clashes import Told
+from fedsim.protocol.facts import Told
 from fedsim.protocol.plan import Census
 from fedsim.protocol.statistics import Extent
 

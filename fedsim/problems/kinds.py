@@ -1,31 +1,21 @@
-"""The kinds of problem that a silo can take gradients of, and their names in scenarios."""
+"""The kinds of problem that a silo can take gradients of: linear models, and networks."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cache
-from inspect import isabstract
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import torch
 
-from fedsim.common.plugins import class_of, extended, file_of, named
 from fedsim.problems import exact
-from fedsim.problems.glm import BUILT_IN, OWN, GeneralisedLinear
-from fedsim.problems.network import NeuralNetwork
-from fedsim.problems.network_models import Lenet, Mlp, PairedMlp
+from fedsim.problems.glm import OWN, GeneralisedLinear
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # layers are loaded where there is a network
     from torch import Tensor
 
-Problem = GeneralisedLinear | NeuralNetwork
+    from fedsim.problems.network import NeuralNetwork
 
-
-def is_shipped(problem: Problem) -> bool:
-    """Whether fedsim ships all of its code, by identity with the table of its classes."""
-    if type(problem) is NeuralNetwork:
-        return type(problem.model) in (Mlp, PairedMlp, Lenet)
-    return type(problem) in OWN
+Problem: TypeAlias = "GeneralisedLinear | NeuralNetwork"
 
 
 def without_public(problem: Problem) -> Problem:
@@ -37,7 +27,7 @@ def without_public(problem: Problem) -> Problem:
 
 def check(problem: Problem, dtype: torch.dtype) -> None:
     """Check, without records, that the problem can be applied to each record by itself; InputError if not."""
-    if isinstance(problem, NeuralNetwork):
+    if not isinstance(problem, GeneralisedLinear):
         problem.form(dtype)
     elif type(problem) not in OWN:
         from fedsim.problems import linear_records  # with graphs of records, which take torch a while
@@ -47,7 +37,7 @@ def check(problem: Problem, dtype: torch.dtype) -> None:
 
 def accepts(problem: Problem, target: Tensor) -> Tensor:
     """Which targets the loss is defined for, each decided from itself alone; a mask in their shape."""
-    if isinstance(problem, NeuralNetwork) or type(problem) in OWN:
+    if not isinstance(problem, GeneralisedLinear) or type(problem) in OWN:
         return problem.accepts(target)
     from fedsim.problems import linear_records
 
@@ -75,7 +65,7 @@ def scores_of_records(problem: Problem, features: Tensor, w: Tensor) -> Tensor:
     """Scores at w, (d,) or (silos, d), each made of its record alone, in float64 to the last bit
     (`fedsim.problems.exact`); (..., records) for one output, (..., records, outputs) else.
     """
-    if isinstance(problem, NeuralNetwork):
+    if not isinstance(problem, GeneralisedLinear):
         from fedsim.problems import network_pass  # layers are loaded where there is a network
 
         return network_pass.scores(problem, features, w)
@@ -97,40 +87,10 @@ def probabilities(problem: Problem, scores: Tensor) -> Tensor | None:
 
 def head(problem: Problem) -> GeneralisedLinear:
     """The loss and the predictions as functions of the scores."""
-    return problem.head if isinstance(problem, NeuralNetwork) else problem
+    return problem if isinstance(problem, GeneralisedLinear) else problem.head
 
 
 def gives_probabilities(problem: Problem) -> bool:
     """Whether its scores stand for probabilities of classes."""
     outputs = problem.num_outputs
     return head(problem).probabilities(torch.zeros((1, outputs) if outputs > 1 else 1)) is not None
-
-
-GROUP = "fedsim.problems"
-
-PROBLEMS: dict[str, type[Problem]] = {**BUILT_IN, "neural_network": NeuralNetwork}
-"""{scenario name: dataclass} of the problems that fedsim ships."""
-
-
-@cache
-def problems() -> dict[str, type[Problem]]:
-    """{scenario name: dataclass}; another distribution's class derives from `GeneralisedLinear`. InputError
-    names the distribution whose entry point does not load, or takes a name twice.
-    """
-    if named(GROUP):
-        import fedsim.problems.operations  # noqa: F401  what torch has, before code of others runs
-    linear = extended(GROUP, BUILT_IN, GeneralisedLinear)  # type: ignore[type-abstract]
-    return {**linear, "neural_network": NeuralNetwork}
-
-
-def problem_class(name: str) -> type[Problem]:
-    """The problem of this scenario name; InputError as `problems`, or as `class_of` for a file's."""
-    if file_of(name):
-        what = f"class derived from {GeneralisedLinear.__name__} with all of its methods"
-        kind: type[Problem] = class_of(name, "scenario.problem.name", _is_problem, what)
-        return kind
-    return problems()[name]
-
-
-def _is_problem(thing: object) -> bool:
-    return isinstance(thing, type) and issubclass(thing, GeneralisedLinear) and not isabstract(thing)

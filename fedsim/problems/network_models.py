@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 import torch
 from pydantic import Field
 
+from fedsim.common.choice import Choice, Shorthand
 from fedsim.common.errors import InputError
-from fedsim.common.section import Choice, Shorthand
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

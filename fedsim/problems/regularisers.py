@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 import torch
 from pydantic import Field
 
+from fedsim.common.choice import Choice, Shorthand
 from fedsim.common.errors import InputError
-from fedsim.common.section import Choice, Shorthand
 
 if TYPE_CHECKING:
     from torch import Tensor

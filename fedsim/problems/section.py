@@ -15,9 +15,10 @@ from fedsim.common.section import Section, validated
 from fedsim.problems.composite import Composite
 from fedsim.problems.fairness import Fairness, Notion
 from fedsim.problems.glm import OWN, ClippedLogisticRegression, KinkedLoss, LogisticRegression
-from fedsim.problems.kinds import Problem, check, gives_probabilities, head, problem_class, problems
+from fedsim.problems.kinds import Problem, check, gives_probabilities, head
 from fedsim.problems.network import NeuralNetwork
 from fedsim.problems.network_models import Model
+from fedsim.problems.registry import problem_class, problems
 from fedsim.problems.regularisers import Constraint, GroupLasso, Ridge, WholeSpace
 
 Share = Annotated[float, Field(gt=0)]

@@ -12,13 +12,11 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Annotated, ClassVar, get_args
 
-from pydantic import Field
-
+from fedsim.common.choice import Choice, Setting, Shorthand
 from fedsim.common.errors import InputError, Refused
-from fedsim.common.section import Choice, Shorthand
 
-Fraction = Annotated[float, Field(ge=1e-9, le=1, description="share of the silo's records in a batch")]
-Place = Annotated[float, Field(ge=0, le=1, description="share of the silo's records before it")]
+Fraction = Annotated[float, Setting("Fraction")]
+Place = Annotated[float, Setting("Place")]
 
 
 def _whole(share: float, n: int) -> int:

@@ -21,16 +21,13 @@ from fedsim.protocol.blame import Blame
 from fedsim.protocol.contract import Algorithm, Public, PublicProblem
 from fedsim.protocol.limits import Limits
 from fedsim.protocol.passes import STATE, Pass, Step, UnplannedError, changed, features_of, state_of
-from fedsim.protocol.plan import Ask, Plan
+from fedsim.protocol.plan import Arrays, Ask, Plan
 from fedsim.protocol.unit import Person, Record
 
 _UNSTATED = 5_000  # rounds, and queries in one, that an algorithm may have whatever its numbers are
 
 F1 = {"public_gradient", "descend"}
 """What a problem is asked for its public part's gradient by."""
-
-Arrays = tuple[tuple[str, int], ...]
-"""(name, size) of the arrays of a broadcast or message, sorted; each is (size,)."""
 
 _DEPENDS = "the queries depend on the answers, so the plan cannot be priced"
 

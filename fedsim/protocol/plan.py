@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from fedsim.protocol.batch import FULL, Batch, Poisson
 from fedsim.protocol.statistics import Extent, extent, is_drawn, spread_of, statistic
@@ -22,6 +22,12 @@ from fedsim.protocol.unit import RECORD, Person, Record
 
 if TYPE_CHECKING:  # with secure aggregation
     from fedsim.protocol.pool import Share
+
+
+Arrays = tuple[tuple[str, int], ...]
+"""(name, size) of the arrays of a broadcast or message, sorted; each is (size,)."""
+Part = Literal["training", "holdout"]
+"""Which of a silo's records; no record is in both parts. Frames leave the first one unsaid."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,20 +23,15 @@ Sources: Amin et al. 2019, Algorithm 1 (`limit`); Epasto et al. 2020, Section 4 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Discriminator, Field, Tag
-
+from fedsim.common.choice import Choice, Setting, Shorthand
 from fedsim.common.errors import InputError, Refused
-from fedsim.common.section import Choice, Shorthand
 
 Bound = Literal["clip", "mean", "limit", "smooth"]
 Relation = Literal["replace_person", "replace_values", "add_remove"]
 Protects = Literal["record", "label", "group"]  # of a record: all, or its label or group alone
-Count = Annotated[int, Field(ge=1, le=10_000)]
-Share = Annotated[float, Field(gt=0, le=1)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,17 +50,10 @@ class Rule:
     """h that is chosen (`fedsim.scenario.contributions`), or asked for: then every query names a number."""
 
     choose: Literal["sweet_spot", "tradeoff", "quantile", "private_root"]
-    profile: Annotated[
-        dict[Count, Share] | None, Field(description="declared: share of persons by records")
-    ] = None
-    share: Annotated[Share | None, Field(lt=1, description="of mu^2, for a histogram of records")] = None
-    q: Annotated[Share, Field(description="quantile: share of persons whose records all count")] = 0.9
-    largest: Annotated[Count, Field(ge=2, description="with a histogram: that h may be")] = 50
-
-
-def _kind_of_h(value: Any) -> str:
-    """So that an error is of the one kind that was meant."""
-    return "none" if value is None else "rule" if isinstance(value, Rule | Mapping) else "number"
+    profile: Annotated[dict[int, float] | None, Setting("Profile")] = None
+    share: Annotated[float | None, Setting("Share")] = None
+    q: Annotated[float, Setting("Q")] = 0.9
+    largest: Annotated[int, Setting("Largest")] = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,22 +67,10 @@ class Person:
 
     name: ClassVar[str] = "person"
     weighing: ClassVar[str] = "persons, each weighs the same"
-    bound: Annotated[Bound, Field(description="how a person's records become one term")] = "clip"
-    h: Annotated[
-        Annotated[
-            Annotated[Rule, Tag("rule")]
-            | Annotated[int, Field(ge=1, le=1_000_000), Tag("number")]
-            | Annotated[None, Tag("none")],
-            Discriminator(_kind_of_h),
-        ],
-        Field(description="limit, smooth: records of a person that count, or {choose: a rule for them}"),
-    ] = None
-    relation: Annotated[Relation, Field(description="what neighbouring data sets differ in")] = (
-        "replace_person"
-    )
-    silos_per_person: Annotated[
-        int, Field(ge=1, le=1000, description="silos that one person has records in at most")
-    ] = 1
+    bound: Annotated[Bound, Setting("Bound")] = "clip"
+    h: Annotated[Rule | int | None, Setting("H")] = None
+    relation: Annotated[Relation, Setting("Relation")] = "replace_person"
+    silos_per_person: Annotated[int, Setting("SilosPerPerson")] = 1
 
     def __post_init__(self) -> None:
         if self.weighted and self.h is None:
@@ -119,16 +95,9 @@ class PersonAccount:
     """A silo's account of persons: what is fixed for its whole life. Bound and h are each plan's own."""
 
     name: ClassVar[str] = "person"
-    relation: Annotated[Relation, Field(description="what neighbouring data sets differ in")] = (
-        "replace_person"
-    )
-    expected_persons: Annotated[
-        int | None,
-        Field(ge=1, description="add_remove: the public number that stands for that of its persons"),
-    ] = None
-    silos_per_person: Annotated[
-        int, Field(ge=1, le=1000, description="the least that a plan must leave room for")
-    ] = 1
+    relation: Annotated[Relation, Setting("Relation")] = "replace_person"
+    expected_persons: Annotated[int | None, Setting("ExpectedPersons")] = None
+    silos_per_person: Annotated[int, Setting("LeastSilosPerPerson")] = 1
 
     def __post_init__(self) -> None:
         if (self.relation == "add_remove") != (self.expected_persons is not None):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fedsim.privacy.registry import MECHANISMS
-from fedsim.protocol.clashes import Facts, Told
+from fedsim.protocol.facts import Facts, Told
 from fedsim.scenario.contributions import asked
 from fedsim.scenario.model import Scenario
 

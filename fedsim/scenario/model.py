@@ -8,8 +8,9 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from fedsim.algorithms.prepared import Stage
+from fedsim.common.choice import Shorthand
 from fedsim.common.errors import InputError
-from fedsim.common.section import Section, Shorthand
+from fedsim.common.section import Section
 from fedsim.data.by_label import NaturalIdPartition
 from fedsim.data.dataset import Elsewhere
 from fedsim.data.registry import DataConfig, PartitionConfig

@@ -10,8 +10,8 @@ from typing import Annotated, Any, ClassVar, TypeAlias, TypeVar, cast
 
 from pydantic import Field
 
+from fedsim.common.choice import Choice, Shorthand
 from fedsim.common.errors import InputError, suggest
-from fedsim.common.section import Choice, Shorthand
 from fedsim.data.table import FileTable, open_table
 from fedsim.theory.participants import Available, Participants, RandomSize, Recorded
 

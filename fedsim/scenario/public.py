@@ -16,9 +16,10 @@ from fedsim.data.public import Published, read_public
 from fedsim.data.recipe import declared_recipe, recipe_of
 from fedsim.data.source import Outline
 from fedsim.problems.glm import GeneralisedLinear
-from fedsim.problems.kinds import Problem, accepts, is_shipped
+from fedsim.problems.kinds import Problem, accepts
 from fedsim.problems.minimise import LIKE_SKLEARN, Fit, NoOptimumError, convex, hessian_of, smooth
 from fedsim.problems.public_records import PublicRecords
+from fedsim.problems.registry import is_shipped
 from fedsim.problems.regularisers import WholeSpace
 from fedsim.problems.section import PublicSection
 from fedsim.scenario.model import Scenario

@@ -33,14 +33,16 @@ from fedsim.privacy.calibrate import noise_ratios
 from fedsim.privacy.mechanism import Mechanism
 from fedsim.privacy.registry import GAUSSIAN, MECHANISMS
 from fedsim.problems.composite import SERVES
-from fedsim.problems.kinds import PROBLEMS, Problem, gives_probabilities, is_shipped, problem_class
+from fedsim.problems.kinds import Problem, gives_probabilities
 from fedsim.problems.network import NeuralNetwork
 from fedsim.problems.network_models import Imported
+from fedsim.problems.registry import PROBLEMS, is_shipped, problem_class
 from fedsim.problems.section import ProblemSection, problem_of
 from fedsim.protocol.blame import blaming
-from fedsim.protocol.clashes import Facts, check
+from fedsim.protocol.clashes import check
 from fedsim.protocol.contract import Algorithm, Public
 from fedsim.protocol.dryrun import F1, Trace
+from fedsim.protocol.facts import Facts
 from fedsim.protocol.limits import LIMITS
 from fedsim.protocol.links import Variant
 from fedsim.protocol.plan import Admitted

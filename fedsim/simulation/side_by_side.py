@@ -28,8 +28,9 @@ from fedsim.privacy.registry import GAUSSIAN, MECHANISMS
 from fedsim.problems import exact
 from fedsim.problems.glm import GeneralisedLinear
 from fedsim.problems.kinds import Problem, check, coefficient
-from fedsim.protocol.clashes import Facts, Told, clashes
+from fedsim.protocol.clashes import clashes
 from fedsim.protocol.contract import Algorithm, Public
+from fedsim.protocol.facts import Facts, Told
 from fedsim.protocol.limits import LIMITS
 from fedsim.protocol.links import Answered
 from fedsim.protocol.plan import Admitted

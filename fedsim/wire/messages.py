@@ -28,6 +28,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import AfterValidator, Field, StringConstraints
 
 from fedsim.common.section import Section
+from fedsim.protocol.plan import Part
 from fedsim.protocol.unit import RECORD, AccountUnit, Unit
 from fedsim.wire.frames import Frame, encode
 
@@ -39,8 +40,6 @@ SiloName = Annotated[
     str, StringConstraints(pattern=r"^[A-Za-z0-9]([A-Za-z0-9 .,&'()+_-]{0,98}[A-Za-z0-9._)-])?$")
 ]
 """A silo's name where a person writes it."""
-Part = Literal["training", "holdout"]
-"""Which of a silo's records; no record is in both parts. Frames leave the first one unsaid."""
 
 
 class Message(Section):

@@ -21,18 +21,20 @@ from fedsim.common.errors import InputError, Refused
 from fedsim.privacy.mechanism import Mechanism
 from fedsim.privacy.silo_gaussian import NoMechanism, SiloGaussian
 from fedsim.problems.answerable import check_answerable
-from fedsim.problems.kinds import PROBLEMS, Problem, is_shipped
+from fedsim.problems.kinds import Problem
 from fedsim.problems.network import NeuralNetwork
 from fedsim.problems.network_models import Imported
+from fedsim.problems.registry import PROBLEMS, is_shipped
 from fedsim.problems.section import ProblemSection, problem_of, problem_section
-from fedsim.protocol.clashes import Facts, check
+from fedsim.protocol.clashes import check
 from fedsim.protocol.contract import Algorithm, Public
-from fedsim.protocol.dryrun import F1, Arrays, Trace, dry_run
+from fedsim.protocol.dryrun import F1, Trace, dry_run
+from fedsim.protocol.facts import Facts
 from fedsim.protocol.groups import Cells
-from fedsim.protocol.plan import Admitted, Plan, Terms
+from fedsim.protocol.plan import Admitted, Arrays, Part, Plan, Terms
 from fedsim.protocol.statistics import statistic
 from fedsim.protocol.unit import RECORD, PersonAccount, Record
-from fedsim.wire.messages import Offer, Part
+from fedsim.wire.messages import Offer
 from silos.front.config import Policy
 from silos.front.self_test import check_problem, one_at_a_time
 from silos.vault.admission import admit, silo_mechanism

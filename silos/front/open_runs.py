@@ -17,8 +17,9 @@ from fedsim.common.errors import Busy, Refused
 from fedsim.common.serialise import finite
 from fedsim.data.source import laid
 from fedsim.protocol.copies import digest
+from fedsim.protocol.plan import Part
 from fedsim.protocol.unit import RECORD, Person, Record
-from fedsim.wire.messages import Mark, Offer, Part
+from fedsim.wire.messages import Mark, Offer
 from silos.front.config import InsecureSimulation, Policy
 from silos.front.offers import Admissible, Own, admissible, proposal_of
 from silos.front.own_records import OwnRecords

@@ -125,11 +125,11 @@ class SealedLedger(RunLedger):
         self._part, self._contexts, self._identity = part, contexts, identity
         self._mark: Mark | None = None
 
-    def begin(self, mark: Mark | None) -> None:
+    def begin(self, mark: object) -> None:
         """Take the mark that a round is asked for with; before the gate is asked. Refused if there is none,
         or the roster's shuffler has not signed it.
         """
-        if mark is None:
+        if not isinstance(mark, Mark):
             raise Refused("a round of secure aggregation is asked for with the shuffler's mark")
         check_marked(mark, self._part.roster.shuffler.identity)
         self._mark = mark
@@ -137,7 +137,9 @@ class SealedLedger(RunLedger):
     def _facts(self) -> dict[str, object]:
         mark, shuffler = self._mark, self._part.roster.shuffler.identity
         assert mark is not None
-        check_follows(mark, self.record.mark, self._file.book.marks.get(shuffler))
+        before = self.record.mark, self._file.book.marks.get(shuffler)
+        of_run, of_shuffler = (None if each is None else Mark.model_validate(each) for each in before)
+        check_follows(mark, of_run, of_shuffler)
         return {"shuffler": shuffler, "mark": mark.model_dump()}
 
     def store(self, round_index: int, reply: Reply, memory: Reply) -> None:

@@ -39,7 +39,8 @@ from silos.vault.ledger import RunLedger
 from silos.vault.ledger_file import LedgerFile, signed_receipt
 
 if TYPE_CHECKING:  # the last two are loaded where the operator decides, or rosters are pinned
-    from fedsim.wire.messages import Message, Part
+    from fedsim.protocol.plan import Part
+    from fedsim.wire.messages import Message
     from silos.front.pending import PendingOffers
     from silos.front.pooled import Pinned
 

@@ -70,7 +70,7 @@ from typing import Any, NamedTuple, get_args
 from fedsim.common.errors import InputError, Refused
 from fedsim.privacy import gaussian
 from fedsim.privacy.rounding import shown_down, shown_up
-from fedsim.wire.messages import Part
+from fedsim.protocol.plan import Part
 
 DISTANCE_SHARE = 1e-3
 """Share of the Gaussian plans' delta that pays for the distance of discrete noise from Gaussian noise."""

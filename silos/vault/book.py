@@ -12,8 +12,8 @@ from typing import Any
 
 from fedsim.common.errors import InputError, Refused
 from fedsim.common.notices import ending
+from fedsim.protocol.plan import Part
 from fedsim.protocol.unit import RECORD, PersonAccount, Record
-from fedsim.wire.messages import Mark, Part
 from silos.vault.account import Account, Caps, Cost, Price
 from silos.vault.chain import GENESIS, Entry, entries, knows, readable, reading
 
@@ -96,7 +96,7 @@ class Run:
     after: str = ""
     facts: Mapping[str, Any] = field(default_factory=dict)
     notices: dict[str, None] = field(default_factory=dict)
-    mark: Mark | None = None
+    mark: Mapping[str, Any] | None = None
     study: Mapping[str, str] = field(default_factory=dict)  # of its offer; empty in entries of version 0.3
     records: Part = "training"  # which part of the silo's records it reads
 
@@ -132,7 +132,7 @@ class Book:
         self._notices: list[str] = []
         self.runs: dict[str, Run] = {}
         self.sessions: dict[str, str] = {}
-        self.marks: dict[str, Mark] = {}  # by shuffler, the newest that was shown
+        self.marks: dict[str, Mapping[str, Any]] = {}  # by shuffler, the newest that was shown
         for entry in chain:
             if not self.length and entry.kind != "enrolled":
                 raise Refused("the silo's ledger does not begin with an enrolment")
@@ -156,9 +156,9 @@ class Book:
                 run.rounds[payload["round"]] = Round(payload["broadcast"], self.boot)
                 run.notices.update(dict.fromkeys(self._notices))
                 if "mark" in payload:
-                    run.mark, shuffler = Mark(**payload["mark"]), payload["shuffler"]
+                    run.mark, shuffler = payload["mark"], payload["shuffler"]
                     known = self.marks.setdefault(shuffler, run.mark)
-                    self.marks[shuffler] = max(known, run.mark, key=lambda mark: mark.number)
+                    self.marks[shuffler] = max(known, run.mark, key=lambda mark: int(mark["number"]))
             case "replied":
                 run = self.runs[payload["run"]]
                 run.last = payload["round"]

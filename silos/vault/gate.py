@@ -50,9 +50,8 @@ from fedsim.problems.answerable import check_answerable
 from fedsim.problems.kinds import Problem, check
 from fedsim.protocol.contract import Algorithm, Asker, Query
 from fedsim.protocol.copies import CohortMemory, CopiedQuery, copied_arrays, copied_queries, digests
-from fedsim.protocol.dryrun import Arrays
 from fedsim.protocol.limits import Limits, check_table, check_transform
-from fedsim.protocol.plan import Ask, Plan, Statement, Terms
+from fedsim.protocol.plan import Arrays, Ask, Plan, Statement, Terms
 from fedsim.protocol.statistics import groups_asked, point_sizes, statistic
 from fedsim.protocol.unit import check_h
 from silos.vault.admission import admit, spent

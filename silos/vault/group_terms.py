@@ -18,7 +18,6 @@ from torch.nn.functional import one_hot
 from fedsim.problems.exact import total
 from fedsim.problems.glm import GeneralisedLinear
 from fedsim.problems.kinds import Problem, probabilities, scores_of_records
-from fedsim.problems.network import NeuralNetwork
 from fedsim.protocol.groups import Cells
 from silos.vault.sums import Block, Clip
 
@@ -33,7 +32,7 @@ def costed_sum(
     (members, cells); arguments and result as `silos.vault.terms.summed`.
     """
     cells, (w, table) = Cells.of(options), points
-    if table.dim() == 2 and isinstance(problem, NeuralNetwork):
+    if table.dim() == 2 and not isinstance(problem, GeneralisedLinear):
         found = []
         for i, member in enumerate(block.members):
             own = block.mapped([member], lambda each, i=i: each[i : i + 1])  # type: ignore[misc]

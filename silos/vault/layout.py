@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from fedsim.problems.exact import sums
+from fedsim.problems.glm import GeneralisedLinear
 from fedsim.problems.kinds import Problem, accepts
-from fedsim.problems.network import NeuralNetwork
 from silos.vault.sums import Block, padded_rows
 
 MAX_NORM = 1e12
@@ -62,7 +62,7 @@ def laid_out(silos: Cohort, group: list[int], problem: Problem, dtype: torch.dty
         own = np.repeat(np.isin(np.arange(len(sizes)), group), sizes)
         arrays = tuple(np.asarray(array)[own] for array in arrays)
     rows = max(1, int(sizes[group].max()))  # of nobody, a row of padding
-    network = isinstance(problem, NeuralNetwork)
+    network = not isinstance(problem, GeneralisedLinear)
     there = np.arange(rows if network else padded_rows(rows, dtype)) < sizes[group, None]
     features = _filled(arrays[0], there, dtype, (problem.num_features,))
     target, real = _filled(arrays[1], there, dtype), torch.from_numpy(there).to(dtype)

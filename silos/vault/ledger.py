@@ -16,8 +16,6 @@ from silos.vault.journal import Journal
 if TYPE_CHECKING:  # torch is loaded when a reply is
     from torch import Tensor
 
-    from fedsim.wire.messages import Mark
-
 Reply = Mapping[str, "Tensor"]  # one silo's answer to a round, or its memory between rounds, {name: (d,)}
 
 
@@ -130,7 +128,7 @@ class RunLedger:
                 raise Refused(f"round {round_index} was begun and came to no reply")
             return None
 
-    def begin(self, mark: Mark | None) -> None:
+    def begin(self, mark: object) -> None:
         """Take the shuffler's mark that a round is asked for with: none, but in secure aggregation."""
 
     def debit(self, round_index: int, digest: bytes) -> None:

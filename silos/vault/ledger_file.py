@@ -12,8 +12,8 @@ from typing import Any, Self
 
 from fedsim.common.errors import InputError, Refused
 from fedsim.common.identity import Identity, is_signed, public_key
+from fedsim.protocol.plan import Part
 from fedsim.protocol.unit import RECORD, stated
-from fedsim.wire.messages import Part
 from silos.vault.account import Account, Cost, Price
 from silos.vault.book import DAY, Enrolment, Run, contents
 from silos.vault.chain import text

@@ -21,7 +21,6 @@ from torch import Tensor
 from fedsim.problems.exact import sums
 from fedsim.problems.glm import GeneralisedLinear
 from fedsim.problems.kinds import Problem
-from fedsim.problems.network import NeuralNetwork
 from silos.vault.layout import Cohort
 from silos.vault.persons import Order, Persons
 from silos.vault.sums import KEPT, Block, Clip, Seen, padded, slopes
@@ -184,7 +183,7 @@ def _linear(slope: Tensor, block: Block, places: _Places, some: slice) -> Tensor
 def _network_sum(problem: Problem, block: Block, points: Sequence[Tensor], clip: Clip) -> Tensor:
     from silos.vault.network import network_sum  # layers are loaded where there is a network
 
-    assert isinstance(problem, NeuralNetwork)
+    assert not isinstance(problem, GeneralisedLinear)
     return network_sum(problem, block, points, clip)
 
 

@@ -24,8 +24,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedsim.problems.glm import GeneralisedLinear
 from fedsim.problems.kinds import Problem
-from fedsim.problems.network import NeuralNetwork
 from fedsim.protocol.unit import RECORD, Person, Record
 from silos.vault.layout import Cohort, Silo, groups, laid_out
 from silos.vault.sums import KEPT, Block, Clip, Seen, bounded, padded, slopes, weighted_sum
@@ -239,7 +239,7 @@ def clipped_sum(
         clip: bound on a term's norm, a number or (silos, 1); None does not clip (mechanism `none`).
         seen: a simulation's, called with the terms before they are clipped; no gate of a silo has one.
     """
-    if isinstance(problem, NeuralNetwork):
+    if not isinstance(problem, GeneralisedLinear):
         from silos.vault.network import network_sum  # layers are loaded where there is a network
 
         return network_sum(problem, block, points, clip, seen)

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from fedsim.common.errors import Refused
 from fedsim.privacy.mechanism import About, Mechanism
+from fedsim.problems.glm import GeneralisedLinear
 from fedsim.problems.kinds import Problem
-from fedsim.problems.network import NeuralNetwork
 from fedsim.protocol.batch import Batch
 from fedsim.protocol.copies import CopiedQuery
 from fedsim.protocol.groups import Cells
@@ -76,7 +76,7 @@ class Releases:
 
     def about(self, query: CopiedQuery) -> About:
         """What is published where a mechanism protects less than a record: a simulation's alone."""
-        longest = inf if isinstance(self.problem, NeuralNetwork) else self.records.longest
+        longest = inf if not isinstance(self.problem, GeneralisedLinear) else self.records.longest
         costed = query.shape.statistic == COSTED_GRADIENT.name
         reach = Cells.of(query.shape.options).reach(query.points[1]) if costed else inf
         return About(longest, reach, self.problem.num_outputs)

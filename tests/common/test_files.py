@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 import fedsim
+from fedsim.common.beside import pin
 from fedsim.common.errors import Refused
 from fedsim.common.files import atomic_directory, atomic_file, atomic_files, remove_drafts
 from fedsim.common.head_file import Head, HeadFile, head_path
-from fedsim.common.plugins import pin
 
 
 def content(folder: Path) -> dict[str, str]:

@@ -175,7 +175,7 @@ def test_the_algorithm_shown_is_the_file():
 
 def test_every_algorithm_and_problem_is_named():
     from fedsim.algorithms.registry import algorithms
-    from fedsim.problems.kinds import problems
+    from fedsim.problems.registry import problems
 
     page = pages.text("docs/scenario-parts.md")
     assert [name for name in (*algorithms(), *problems()) if f"`{name}`" not in page] == []

@@ -22,9 +22,11 @@ from fedsim.common.errors import InputError, Refused
 from fedsim.deployment.offers import check_offer, deployable, offers_of
 from fedsim.problems.glm import LogisticRegression
 from fedsim.protocol import clashes
+from fedsim.protocol import facts as gate_rows
 from fedsim.protocol.batch import FULL, Batch, Poisson
-from fedsim.protocol.clashes import CLASHES, Clash, Facts
+from fedsim.protocol.clashes import CLASHES
 from fedsim.protocol.contract import Query, Round
+from fedsim.protocol.facts import Clash, Facts
 from fedsim.protocol.unit import RECORD, PersonAccount
 from fedsim.scenario.algorithm import GivenAlgorithm
 from fedsim.scenario.load import parse
@@ -254,6 +256,7 @@ def tried(row: Clash, door: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ca
 
     def table(*rows: Clash) -> None:
         monkeypatch.setattr(clashes, "CLASHES", rows)
+        monkeypatch.setattr(gate_rows, "OF_GATES", rows)
 
     only = row._replace(doors=(door,))
     table()

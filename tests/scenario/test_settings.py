@@ -14,8 +14,9 @@ from support.refusals import ANY, lacking, refused
 
 from fedsim.algorithms.noisy_minibatch_sgd import NoisyMinibatchSGD
 from fedsim.algorithms.prox_spider import ProxSPIDER
+from fedsim.common.choice import kinds
 from fedsim.common.errors import InputError
-from fedsim.common.section import fields, kinds
+from fedsim.common.section import fields
 from fedsim.problems.network_models import Imported, Lenet, Mlp, Model
 from fedsim.problems.regularisers import Box, Constraint, L2Ball, WholeSpace
 from fedsim.protocol.batch import FULL, Batch, Fresh, Poisson, Subsample, WithReplacement

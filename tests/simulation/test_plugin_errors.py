@@ -15,7 +15,7 @@ from fedsim.cli.main import app
 from fedsim.common.errors import PluginError
 from fedsim.data.builtin import Synthetic
 from fedsim.problems.glm import LogisticRegression
-from fedsim.problems.kinds import problems
+from fedsim.problems.registry import problems
 from fedsim.protocol.contract import Query, Round
 from fedsim.simulation.failures import failure
 

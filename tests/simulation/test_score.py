@@ -9,9 +9,9 @@ from scipy import stats
 
 from fedsim.common.errors import Refused
 from fedsim.privacy import gaussian
-from fedsim.problems.kinds import problems
 from fedsim.problems.network import NeuralNetwork
 from fedsim.problems.network_models import Imported
+from fedsim.problems.registry import problems
 from fedsim.protocol.batch import FULL, Subsample
 from fedsim.protocol.limits import Limits
 from fedsim.protocol.plan import Release

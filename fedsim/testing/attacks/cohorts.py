@@ -29,9 +29,8 @@ from fedsim.protocol.contract import (
     Query,
     ServerHalf,
 )
-from fedsim.protocol.dryrun import Arrays
 from fedsim.protocol.limits import LIMITS
-from fedsim.protocol.plan import Plan, QueryShape, Terms
+from fedsim.protocol.plan import Arrays, Plan, QueryShape, Terms
 from fedsim.protocol.statistics import statistic
 from fedsim.protocol.unit import RECORD, Person
 from fedsim.scenario.resolve import Resolved

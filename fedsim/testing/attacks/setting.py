@@ -25,10 +25,9 @@ from fedsim.privacy.sum_mechanism import SumMechanism
 from fedsim.problems.network import NeuralNetwork
 from fedsim.protocol.clashes import check
 from fedsim.protocol.contract import Query
-from fedsim.protocol.dryrun import Arrays
 from fedsim.protocol.groups import Cells
 from fedsim.protocol.links import Answered, Link
-from fedsim.protocol.plan import Admitted, Ask, Census
+from fedsim.protocol.plan import Admitted, Arrays, Ask, Census
 from fedsim.protocol.statistics import COSTED_GRADIENT
 from fedsim.protocol.unit import RECORD, Person
 from fedsim.report.silo_rows import admitted_rows, group_apart

@@ -1,0 +1,48 @@
+"""The names of problems in scenarios: those that fedsim ships, and other distributions'."""
+
+from __future__ import annotations
+
+from functools import cache
+from inspect import isabstract
+
+from fedsim.common.plugins import class_of, extended, file_of, named
+from fedsim.problems.glm import BUILT_IN, OWN, GeneralisedLinear
+from fedsim.problems.kinds import Problem
+from fedsim.problems.network import NeuralNetwork
+from fedsim.problems.network_models import Lenet, Mlp, PairedMlp
+
+GROUP = "fedsim.problems"
+
+PROBLEMS: dict[str, type[Problem]] = {**BUILT_IN, "neural_network": NeuralNetwork}
+"""{scenario name: dataclass} of the problems that fedsim ships."""
+
+
+@cache
+def problems() -> dict[str, type[Problem]]:
+    """{scenario name: dataclass}; another distribution's class derives from `GeneralisedLinear`. InputError
+    names the distribution whose entry point does not load, or takes a name twice.
+    """
+    if named(GROUP):
+        import fedsim.problems.operations  # noqa: F401  what torch has, before code of others runs
+    linear = extended(GROUP, BUILT_IN, GeneralisedLinear)  # type: ignore[type-abstract]
+    return {**linear, "neural_network": NeuralNetwork}
+
+
+def problem_class(name: str) -> type[Problem]:
+    """The problem of this scenario name; InputError as `problems`, or as `class_of` for a file's."""
+    if file_of(name):
+        what = f"class derived from {GeneralisedLinear.__name__} with all of its methods"
+        kind: type[Problem] = class_of(name, "scenario.problem.name", _is_problem, what)
+        return kind
+    return problems()[name]
+
+
+def _is_problem(thing: object) -> bool:
+    return isinstance(thing, type) and issubclass(thing, GeneralisedLinear) and not isabstract(thing)
+
+
+def is_shipped(problem: Problem) -> bool:
+    """Whether fedsim ships all of its code, by identity with the table of its classes."""
+    if type(problem) is NeuralNetwork:
+        return type(problem.model) in (Mlp, PairedMlp, Lenet)
+    return type(problem) in OWN
