@@ -29,6 +29,7 @@ from fedsim.protocol.plan import Terms
 from fedsim.scenario.metric import BY_GROUP
 from fedsim.simulation.host import MemoryLedgers
 from fedsim.testing.federations import public_of
+from silos.front.served import Served
 from silos.vault.entropy import SeededEntropy
 from silos.vault.gate import Gate, lay_out
 
@@ -51,18 +52,20 @@ def asking(algorithm: Any, silos: list[Any]) -> Callable[[int], float]:
     sizes = [len(own[1]) for own in silos]
     trace = trace_of(algorithm, PROBLEM, public_of(sizes), 0, LIMITS)
     names = [f"silo-{i:04d}" for i in range(len(silos))]
-    gate = Gate(
-        lay_out(silos, PROBLEM, torch.float64),
-        PROBLEM,
+    gate = Served(
+        Gate(
+            lay_out(silos, PROBLEM, torch.float64),
+            PROBLEM,
+            trace.plan,
+            [Terms(name, n, 3.0, 1e-6, range(ROUNDS)) for name, n in zip(names, sizes, strict=True)],
+            GAUSSIAN,
+            SeededEntropy(0, 0, names, [type(algorithm).__name__] * len(names)),
+            MemoryLedgers(len(names)),
+            LIMITS,
+            torch.float64,
+            trace.broadcasts,
+        ),
         algorithm,
-        trace.plan,
-        [Terms(name, n, 3.0, 1e-6, range(ROUNDS)) for name, n in zip(names, sizes, strict=True)],
-        GAUSSIAN,
-        SeededEntropy(0, 0, names, [type(algorithm).__name__] * len(names)),
-        MemoryLedgers(len(names)),
-        LIMITS,
-        torch.float64,
-        trace.broadcasts,
     )
     sent = {name: torch.full((size,), 0.1, dtype=torch.float64) for name, size in trace.broadcasts[0]}
 

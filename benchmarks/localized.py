@@ -26,6 +26,7 @@ from fedsim.protocol.limits import LIMITS
 from fedsim.protocol.plan import Plan, Terms
 from fedsim.simulation.host import MemoryLedger
 from fedsim.testing.federations import all_take_part, drive, plan_of, public_of
+from silos.front.served import Served
 from silos.vault.entropy import SeededEntropy
 from silos.vault.gate import Gate, lay_out
 
@@ -111,7 +112,9 @@ def excess(algorithm: dict[str, Any], epsilon: float, apart: float, seed: int, m
         lay_out(data, problem, public.weights.dtype),
     )
     ledgers = [MemoryLedger() for _ in names]
-    gate = Gate(records, problem, made, plan, terms, GAUSSIAN, entropy, ledgers, LIMITS, public.weights.dtype)
+    gate = Served(
+        Gate(records, problem, plan, terms, GAUSSIAN, entropy, ledgers, LIMITS, public.weights.dtype), made
+    )
     rounds = drive(gate, made, problem, public, all_take_part(plan, SILOS))
     return float(measure(rounds[-1].answer.numpy()))
 

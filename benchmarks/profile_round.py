@@ -37,6 +37,7 @@ from fedsim.simulation.host import SiloHost
 from fedsim.simulation.sweeps import run, run_cells
 from fedsim.simulation.trial import read
 from server.participation import admitted_rounds, schedule
+from silos.front import served
 from silos.vault import batches, entropy, gate, records, releases, sums
 
 ROUNDS = 300
@@ -64,13 +65,13 @@ PARTS: dict[str, list[tuple[Any, str]]] = {
     "noise drawn": [(entropy.Noise, "round"), (entropy.RoundNoise, "next")],
     "noise added, divided by K": [(releases.RoundReleases, "_release")],
     "plan and limits checked": [
-        (gate._RoundAsker, "_match"),
-        (gate._RoundAsker, "_checked"),
+        (gate.OpenRound, "_match"),
+        (gate.OpenRound, "_checked"),
         (gate.Gate, "check_point"),
         (gate.Gate, "_check_members"),
     ],
     "digest of the broadcast": [(gate, "digests")],
-    "ledger, memory, copies": [(gate.Gate, "answer"), (gate.Gate, "_reply")],
+    "ledger, memory, copies": [(gate.Gate, "asked"), (gate.OpenRound, "keep")],
     "server's sum": [(server.aggregate, "combine")],
 }
 
@@ -84,7 +85,7 @@ SWEEP_PARTS: dict[str, list[tuple[Any, str]]] = {
     "digests of records": [(federation, "_digest")],
     "scenarios checked and resolved": [(run_cells, "_resolved")],
     "silos admitted, noise keyed": [(side_by_side, "_gate")],
-    "rounds": [(gate.Gate, "answer")],
+    "rounds": [(served.Served, "answer")],
     "optima of baselines": [(baselines, "fit")],
     "metrics": [(Evaluator, "__call__"), (run_cells, "train_loss")],
     "results written": [(run, "write")],

@@ -31,6 +31,7 @@ from fedsim.simulation.host import MemoryLedgers
 from server.aggregate import weighted
 from server.loop import run
 from server.participation import schedule
+from silos.front.served import Served
 from silos.vault.entropy import SeededEntropy
 from silos.vault.gate import Gate, lay_out
 from silos.vault.sums import product
@@ -55,7 +56,7 @@ def make_records(rng: np.random.Generator) -> list[tuple[np.ndarray, np.ndarray]
 class Link:
     """The server loop's way to the gate."""
 
-    def __init__(self, gate: Gate) -> None:
+    def __init__(self, gate: Served) -> None:
         self._gate = gate
 
     def answer(self, round_index: int, broadcast: Mapping[str, Tensor], members: Sequence[int]) -> Answered:
@@ -84,7 +85,9 @@ def platform(
     def once() -> Tensor:
         entropy = SeededEntropy(0, 0, names, ["round cost"] * len(names))
         ledgers = MemoryLedgers(len(names))
-        gate = Gate(records, problem, algorithm, plan, terms, GAUSSIAN, entropy, ledgers, Limits(), dtype)
+        gate = Served(
+            Gate(records, problem, plan, terms, GAUSSIAN, entropy, ledgers, Limits(), dtype), algorithm
+        )
         rounds = schedule(SILOS, None, [False] * num_rounds, 0, 0)
         start = time.perf_counter()
         for progress in run(algorithm, problem, public, 0, Link(gate), rounds, weighted):

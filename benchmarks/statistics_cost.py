@@ -27,6 +27,7 @@ from fedsim.protocol.plan import Ask, Plan, QueryShape, Terms
 from fedsim.protocol.statistics import statistic
 from fedsim.protocol.unit import Person
 from fedsim.simulation.host import MemoryLedgers
+from silos.front.served import Served
 from silos.vault.entropy import SeededEntropy
 from silos.vault.gate import Gate, lay_out
 from silos.vault.persons import Persons
@@ -82,17 +83,19 @@ def asking(
     records = lay_out(silos, LogisticRegression(FEATURES), torch.float64, persons)
     shape = QueryShape(name, statistic(name).points, 1.0, OPTIONS[name])
     names = [f"silo-{i:02d}" for i in range(SILOS)]
-    gate = Gate(
-        records,
-        LogisticRegression(FEATURES),
+    gate = Served(
+        Gate(
+            records,
+            LogisticRegression(FEATURES),
+            Plan(((Ask(queries=(shape,), batch=Query("gradient", (), 1.0).batch),),) * ROUNDS, records.unit),
+            [Terms(each, n, 1.0, 1e-6, range(ROUNDS)) for each, n in zip(names, records.sizes, strict=True)],
+            GAUSSIAN,
+            SeededEntropy(0, 0, names, [name] * SILOS),
+            MemoryLedgers(len(names)),
+            LIMITS,
+            torch.float64,
+        ),
         Same(name),
-        Plan(((Ask(queries=(shape,), batch=Query("gradient", (), 1.0).batch),),) * ROUNDS, records.unit),
-        [Terms(each, n, 1.0, 1e-6, range(ROUNDS)) for each, n in zip(names, records.sizes, strict=True)],
-        GAUSSIAN,
-        SeededEntropy(0, 0, names, [name] * SILOS),
-        MemoryLedgers(len(names)),
-        LIMITS,
-        torch.float64,
     )
     w = torch.full((FEATURES,), 0.1, dtype=torch.float64)
 

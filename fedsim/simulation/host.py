@@ -30,6 +30,7 @@ from fedsim.simulation.clipping import Part, Recorder, Watched
 from fedsim.simulation.run_digest import run_digest
 from fedsim.simulation.selection import Grant
 from server.participation import admitted_rounds, schedule
+from silos.front.served import Served
 from silos.vault.admission import admit
 from silos.vault.entropy import SeededEntropy
 from silos.vault.gate import Cohort, Gate, Row, lay_out
@@ -204,7 +205,7 @@ class SiloHost:
         persons = Persons.of(unit, (silo.train_persons for silo in data.silos), seeded)
         laid_out = own, problem, dtype, persons
         self._records = lay_out(*laid_out) if recorder is None else Watched(recorder, *laid_out)
-        self._gates: dict[Variant, Gate] = {}
+        self._gates: dict[Variant, Served] = {}
         self._ledgers: dict[Variant, MemoryLedgers] = {}
         self._at_once = DrawnAtOnce() if resolved.scenario.runtime.noise == "aggregate" else None
         if resolved.scenario.evaluate is not None:
@@ -229,7 +230,9 @@ class SiloHost:
         entropy = SeededEntropy(resolved.scenario.seed, self._trial, names, [run] * len(names))
         silos = self._terms(rounds, mechanism)
         asked = LIMITS, resolved.dtype, resolved.trace.broadcasts
-        gate = Gate(self._records, problem, algorithm, plan, silos, mechanism, entropy, ledgers, *asked)
+        gate = Served(
+            Gate(self._records, problem, plan, silos, mechanism, entropy, ledgers, *asked), algorithm
+        )
         if self._grant is not None:
             self._grant.check(plan, gate.admitted)
         self._gates[variant] = gate

@@ -40,6 +40,7 @@ from fedsim.simulation.run_digest import shared_digest
 from server.aggregate import coefficients, summed
 from server.loop import run
 from server.participation import Schedule, admitted_rounds, schedule
+from silos.front.served import Served
 from silos.vault.entropy import SeededEntropy
 from silos.vault.gate import Gate, Silo
 from silos.vault.persons import Persons
@@ -232,7 +233,7 @@ def _gate(
     trials: Mapping[int, Federation],
     rounds: Sequence[Sequence[Sequence[int]]],
     width: int,
-) -> Gate:
+) -> Served:
     """All runs' silos as one cohort: config first, then trial, then silo. Of each trial, `rounds` are those
     that each silo is in; `width` silos answer in a round of one run.
     """
@@ -251,7 +252,7 @@ def _gate(
     records = SideBySide(pairs, first.problem, first.dtype, len(configs))
     algorithm, ledgers = _with_numbers(configs, len(trials) * width), [MemoryLedger() for _ in members]
     silos = members, first.mechanism, SeededEntropy.joined(entropy), ledgers
-    return Gate(records, first.problem, algorithm, first.trace.plan, *silos, LIMITS, first.dtype)
+    return Served(Gate(records, first.problem, first.trace.plan, *silos, LIMITS, first.dtype), algorithm)
 
 
 def _with_numbers(configs: Sequence[Resolved], repeats: int) -> Algorithm:
@@ -277,7 +278,7 @@ def _named(admitted: Admitted) -> Admitted:
 class _Link:
     """The server loop's way to the gate: one broadcast a run, and the run's sum of its silos' messages."""
 
-    def __init__(self, gate: Gate, configs: int, attendance: Sequence[Schedule], public: Public) -> None:
+    def __init__(self, gate: Served, configs: int, attendance: Sequence[Schedule], public: Public) -> None:
         """`attendance`: of each trial, as many silos a round in every one."""
         self._gate, self._configs, self._attendance, self._public = gate, configs, attendance, public
 

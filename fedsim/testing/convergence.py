@@ -33,7 +33,7 @@ from fedsim.testing.federations import (
     silos_of,
 )
 from server.aggregate import coefficients, combine
-from silos.vault.gate import Gate
+from silos.front.served import Served
 
 SIZES = (30, 45, 60)
 WEIGHTS = (0.6, 0.3, 0.1)
@@ -169,7 +169,7 @@ def answers_of(case: Case, algorithm: Algorithm) -> list[Tensor]:
 
 
 def _run(
-    coroutine: ServerHalf, gate: Gate, public: Public, members_of: Callable[[int], Sequence[int]]
+    coroutine: ServerHalf, gate: Served, public: Public, members_of: Callable[[int], Sequence[int]]
 ) -> Iterator[tuple[str, Tensor]]:
     """When, and the answer then: before every round, which has its own members, and at the end."""
     step, silos = next(coroutine), len(public.names)

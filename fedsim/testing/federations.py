@@ -22,6 +22,7 @@ from fedsim.simulation.host import DirectLink, MemoryLedger
 from server.aggregate import weighted
 from server.loop import Progress, run
 from server.participation import Schedule, schedule
+from silos.front.served import Served
 from silos.vault.entropy import Entropy, SeededEntropy
 from silos.vault.gate import Gate, lay_out
 from silos.vault.gate import Silo as AnySilo
@@ -126,7 +127,7 @@ def open_gate(
     dtype: torch.dtype = torch.float64,
     plan: Plan | None = None,
     entropy: Entropy | None = None,
-) -> Gate:
+) -> Served:
     """A gate over `data`. Budget infinity clips but adds no noise, which shows what the noise hides."""
     sizes = [len(own[1]) for own in data]
     names = names_of(len(data)) if names is None else names
@@ -137,14 +138,14 @@ def open_gate(
     entropy = SeededEntropy(seed, 0, names, ["a test's run"] * len(names)) if entropy is None else entropy
     chosen = MECHANISMS[mechanism] if isinstance(mechanism, str) else mechanism
     records, ledgers = lay_out(data, problem, dtype), [MemoryLedger() for _ in terms]
-    return Gate(records, problem, algorithm, plan, terms, chosen, entropy, ledgers, limits, dtype)
+    return Served(Gate(records, problem, plan, terms, chosen, entropy, ledgers, limits, dtype), algorithm)
 
 
 @dataclass(frozen=True)
 class HostsLink:
     """The server loop's way to silos on several hosts, in consecutive runs of their order."""
 
-    gates: Sequence[Gate]
+    gates: Sequence[Served]
     sizes: Sequence[int]
 
     def answer(self, round_index: int, broadcast: Mapping[str, Tensor], members: Sequence[int]) -> Answered:
@@ -158,10 +159,10 @@ class HostsLink:
 
 
 def drive(
-    gate: Gate | Link, algorithm: Algorithm, problem: GeneralisedLinear, public: Public, rounds: Schedule
+    gate: Served | Link, algorithm: Algorithm, problem: GeneralisedLinear, public: Public, rounds: Schedule
 ) -> list[Progress]:
     """Run the server loop to the end."""
-    link = DirectLink(gate.answer) if isinstance(gate, Gate) else gate
+    link = DirectLink(gate.answer) if isinstance(gate, Served) else gate
     return list(run(algorithm, problem, public, 0, link, rounds, weighted))
 
 

@@ -23,6 +23,7 @@ from fedsim.wire.messages import Mark, Offer
 from silos.front.config import InsecureSimulation, Policy
 from silos.front.offers import Admissible, Own, admissible, proposal_of
 from silos.front.own_records import OwnRecords
+from silos.front.served import Served
 from silos.vault.admission import spent
 from silos.vault.entropy import Entropy, SeededEntropy, SystemEntropy
 from silos.vault.gate import Gate, lay_out
@@ -47,7 +48,7 @@ SEEDED = "Noise comes from a seed (--insecure-simulation), which can draw it aga
 @dataclass
 class _Held:
     plan: Admissible
-    gate: Gate | None = None
+    gate: Served | None = None
     ledger: RunLedger | None = None
     answering: bool = False
 
@@ -205,14 +206,13 @@ class OpenRuns:
             raise Refused("the run was admitted under another policy or version of the silo; close it")
         return plan
 
-    def _gate(self, run: RunLedger, plan: Admissible, ledger: RunLedger) -> Gate:
+    def _gate(self, run: RunLedger, plan: Admissible, ledger: RunLedger) -> Served:
         problem, dtype = plan.proposal.problem, plan.proposal.dtype
         records = self._records[run.record.records]
         persons = self._whose(records, plan.plan.unit)
-        return Gate(
+        gate = Gate(
             lay_out([laid(records.features, records.target, records.groups)], problem, dtype, persons),
             problem,
-            plan.proposal.algorithm,
             plan.plan,
             [plan.terms],
             plan.mechanism,
@@ -222,6 +222,7 @@ class OpenRuns:
             dtype,
             plan.broadcasts,
         )
+        return Served(gate, plan.proposal.algorithm)
 
     def _ledger(self, run: RunLedger, plan: Admissible) -> RunLedger:
         made = plan.proposal

@@ -26,12 +26,12 @@ D, SIZES = 4, (64, 128)
 
 def run(algorithm, problem, data):
     gate = open_gate(data, problem, algorithm, mechanism=NONE, epsilon=math.inf)
-    rounds = drive(gate, algorithm, problem, public_of(SIZES), all_take_part(gate._plan, 2))
+    rounds = drive(gate, algorithm, problem, public_of(SIZES), all_take_part(gate.gate.plan, 2))
     return gate, [each.answer.numpy() for each in rounds]
 
 
 def order(gate, member, n):
-    (stream,) = gate._releases.batches._entropy.streams([member], 0, Purpose.PERMUTATION)
+    (stream,) = gate.gate.releases.batches._entropy.streams([member], 0, Purpose.PERMUTATION)
     return stream.permutation(n)
 
 

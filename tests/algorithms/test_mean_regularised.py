@@ -35,7 +35,7 @@ def trained(
     gate = open_gate(data, problem, algorithm, epsilon=math.inf, mechanism="none", plan=plan)
     rounds = [list(silos)] * len(plan.rounds)
     *_, last = drive(gate, algorithm, problem, public_of(sizes, weights / weights.sum()), rounds)
-    return last.answer.numpy(), gate._memory["own"].numpy()
+    return last.answer.numpy(), gate.gate.memory["own"].numpy()
 
 
 def settings(**more: Any) -> MeanRegularised:

@@ -31,6 +31,7 @@ from fedsim.protocol.plan import QueryShape, Terms
 from fedsim.protocol.unit import Person
 from fedsim.simulation.host import MemoryLedger
 from fedsim.testing.federations import Silo
+from silos.front.served import Served
 from silos.vault.entropy import SeededEntropy
 from silos.vault.gate import Gate, lay_out
 from silos.vault.persons import Persons
@@ -82,23 +83,25 @@ def open_gate(
     algorithm: Algorithm,
     epsilon: float = math.inf,
     limits: Limits = LIMITS,
-) -> Gate:
+) -> Served:
     """A gate that takes broadcasts of the trace's sizes, as a run's does; without noise for infinity."""
     sizes = [len(target) for _, target in data]
     trace, names = dry_run(algorithm, problem, public_of(sizes), 0, limits), names_of(len(data))
     everything = range(len(trace.plan.rounds))
-    return Gate(
-        lay_out(data, problem, torch.float64),
-        problem,
+    return Served(
+        Gate(
+            lay_out(data, problem, torch.float64),
+            problem,
+            trace.plan,
+            [Terms(name, n, epsilon, DELTA, everything) for name, n in zip(names, sizes, strict=True)],
+            MECHANISMS["gaussian"],
+            SeededEntropy(0, 0, names, ["a test's run"] * len(names)),
+            [MemoryLedger() for _ in names],
+            limits,
+            torch.float64,
+            trace.broadcasts,
+        ),
         algorithm,
-        trace.plan,
-        [Terms(name, n, epsilon, DELTA, everything) for name, n in zip(names, sizes, strict=True)],
-        MECHANISMS["gaussian"],
-        SeededEntropy(0, 0, names, ["a test's run"] * len(names)),
-        [MemoryLedger() for _ in names],
-        limits,
-        torch.float64,
-        trace.broadcasts,
     )
 
 

@@ -33,7 +33,7 @@ def test_without_noise_and_clip_one_solution_is_the_least_squares(algorithm):
     problem = LinearRegression(D)
     data = silos_of(problem, (30, 50), seed=3)
     gate = open_gate(data, problem, algorithm, mechanism=NONE, epsilon=math.inf)
-    rounds = all_take_part(gate._plan, 2)
+    rounds = all_take_part(gate.gate.plan, 2)
     model = drive(gate, algorithm, problem, public_of((30, 50)), rounds)[-1].answer
     exact = least_squares(data, (30 / 80, 50 / 80))
     assert model.numpy() == pytest.approx(exact, abs=1e-4)  # the ridge is a millionth of the clip

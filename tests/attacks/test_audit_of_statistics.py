@@ -19,6 +19,7 @@ from fedsim.protocol.limits import LIMITS
 from fedsim.protocol.plan import Ask, Plan, QueryShape, Terms
 from fedsim.protocol.statistics import statistic
 from fedsim.simulation.host import MemoryLedger
+from silos.front.served import Served
 from silos.vault.entropy import SeededEntropy
 from silos.vault.gate import Gate, lay_out
 
@@ -112,17 +113,19 @@ def drawn(name: str, options: tuple[float, ...], data: Any, clip: float) -> tupl
     plan = Plan(((Ask(FULL, (QueryShape(name, known.points, 1.0, options),)),),))
     terms = [Terms(f"s{i}", len(data[1]), EPSILON, DELTA, [0]) for i in range(DRAWS)]
     names = [own.name for own in terms]
-    gate = Gate(
-        lay_out([data] * DRAWS, problem, torch.float64),
-        problem,
+    gate = Served(
+        Gate(
+            lay_out([data] * DRAWS, problem, torch.float64),
+            problem,
+            plan,
+            terms,
+            GAUSSIAN,
+            SeededEntropy(7, 0, names, [name] * DRAWS),
+            [MemoryLedger() for _ in names],
+            LIMITS,
+            torch.float64,
+        ),
         AskOnce(name, options, clip),
-        plan,
-        terms,
-        GAUSSIAN,
-        SeededEntropy(7, 0, names, [name] * DRAWS),
-        [MemoryLedger() for _ in names],
-        LIMITS,
-        torch.float64,
     )
     answers = gate.answer(0, {"w": torch.tensor([50.0], dtype=torch.float64)})["g"]
     z = gate.admitted[0].noise_multiplier

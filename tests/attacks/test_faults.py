@@ -28,7 +28,8 @@ from fedsim.simulation.side_by_side import SideBySide
 from fedsim.testing.attacks import cohorts, estimate, noise, probes, sensitivity, servers
 from fedsim.testing.attacks.audit import ALARM
 from fedsim.testing.attacks.setting import Setting
-from silos.vault.gate import Gate
+from silos.front.served import Served
+from silos.vault.gate import Gate, OpenRound
 from silos.vault.records import Records, clipped_sum
 
 SILO, TESTS = 2, 10  # of the noise
@@ -110,9 +111,9 @@ class _Half(Gate):
     """Adds half of the noise that it states."""
 
     def __init__(self, *parts: Any, **named: Any) -> None:
-        terms: Sequence[Terms] = parts[4]
+        terms: Sequence[Terms] = parts[3]
         quiet = [replace(each, noise_multiplier=(each.noise_multiplier or 0.0) / 2) for each in terms]
-        super().__init__(*parts[:4], quiet, *parts[5:], **named)
+        super().__init__(*parts[:3], quiet, *parts[4:], **named)
 
 
 @dataclass(frozen=True)
@@ -140,25 +141,32 @@ class _Between:
         return message
 
 
-class _Wide(_Half):
-    """Clips at twice the bound, with the noise of the bound."""
+class _Wide(Served):
+    """Clips at twice the bound; with `_Half`, the noise is that of the bound."""
 
-    def __init__(self, *parts: Any, **named: Any) -> None:
-        super().__init__(*parts[:2], _Between(parts[2], clip=2.0), *parts[3:], **named)
+    def __init__(self, gate: Gate, algorithm: Algorithm) -> None:
+        super().__init__(gate, _Between(algorithm, clip=2.0))
 
 
 class _Generous(Gate):
     """Answers one query more than the plan has."""
 
     def __init__(self, *parts: Any, **named: Any) -> None:
-        plan: Plan = parts[3]
+        plan: Plan = parts[2]
         longer = Plan(tuple((*asks, asks[-1]) for asks in plan.rounds))
-        between = _Between(parts[2], asks=len(longer.rounds[0]))
-        super().__init__(*parts[:2], between, longer, *parts[4:], **named)
+        super().__init__(*parts[:2], longer, *parts[3:], **named)
 
 
-def _break(monkeypatch: pytest.MonkeyPatch, kind: type[Gate]) -> None:
+class _Twice(Served):
+    """Asks for all that such a gate answers."""
+
+    def __init__(self, gate: Gate, algorithm: Algorithm) -> None:
+        super().__init__(gate, _Between(algorithm, asks=len(gate.plan.rounds[0])))
+
+
+def _break(monkeypatch: pytest.MonkeyPatch, kind: type[Gate], driver: type[Served] = Served) -> None:
     monkeypatch.setattr(cohorts, "Gate", kind)
+    monkeypatch.setattr(cohorts, "Served", driver)
 
 
 def test_half_of_the_noise_is_seen_in_the_noise(attacked, monkeypatch):
@@ -174,13 +182,13 @@ def test_half_of_the_noise_is_seen_in_the_noise(attacked, monkeypatch):
     assert any("times the noise that is stated" in fault for fault in measured.faults)
 
 
-@pytest.mark.parametrize("kind", [_Half, _Wide], ids=["noise halved", "clip doubled"])
-def test_runs_alone_prove_a_claim_broken(attacked, monkeypatch, kind):
+@pytest.mark.parametrize("driver", [Served, _Wide], ids=["noise halved", "clip doubled"])
+def test_runs_alone_prove_a_claim_broken(attacked, monkeypatch, driver):
     """With 1,000 runs a world, at a true mu of twice the claimed one; power above 1 - 1e-6."""
     setting, chosen = attacked()
     claim, runs = estimate.claim_of(setting, SILO), 1000
     assert power(float(gaussian.mu(claim.epsilon, claim.delta)), runs, ALARM) > 1 - 1e-6
-    _break(monkeypatch, kind)
+    _break(monkeypatch, _Half, driver)
     above = estimate.violated([servers.malicious(setting, SILO, chosen, runs)], claim, ALARM)
     assert above is not None
     assert above > claim.epsilon
@@ -188,28 +196,28 @@ def test_runs_alone_prove_a_claim_broken(attacked, monkeypatch, kind):
 
 def test_a_clip_that_is_doubled_is_found_by_the_exact_search(attacked, monkeypatch):
     setting, chosen = attacked()
-    _break(monkeypatch, _Wide)
+    _break(monkeypatch, _Half, _Wide)
     assert sensitivity.search(setting, SILO, chosen, 2, 20).sensitivity == pytest.approx(2.0)
 
 
 class _Forgetful(Gate):
     """Answers a round as often as it is asked to."""
 
-    def answer(self, round_index: int, broadcast: Any, members: Any = None) -> dict[str, Tensor]:
+    def asked(self, round_index: int, broadcast: Any, members: Any = None) -> OpenRound:
         self._ledgers = [MemoryLedger() for _ in self._ledgers]
-        return super().answer(round_index, broadcast, members)
+        return super().asked(round_index, broadcast, members)
 
 
 @pytest.mark.parametrize(
-    ("kind", "finding"),
+    ("kind", "driver", "finding"),
     [
-        (_Generous, "round 0: a query more than the plan has was answered"),
-        (_Forgetful, "round 0: a second broadcast was answered"),
+        (_Generous, _Twice, "round 0: a query more than the plan has was answered"),
+        (_Forgetful, Served, "round 0: a second broadcast was answered"),
     ],
 )
-def test_an_answer_outside_the_plan_is_found(attacked, monkeypatch, kind, finding):
+def test_an_answer_outside_the_plan_is_found(attacked, monkeypatch, kind, driver, finding):
     setting, chosen = attacked()
-    _break(monkeypatch, kind)
+    _break(monkeypatch, kind, driver)
     assert finding in probes.probe(setting, SILO, chosen)
 
 

@@ -182,7 +182,7 @@ class _WholeClip(Gate):
 
     def __init__(self, *parts: Any, **named: Any) -> None:
         super().__init__(*parts, **named)
-        releases = self._releases
+        releases = self.releases
         releases.shares = [replace(share, clip=1.0) for share in releases.shares]
 
 
@@ -196,7 +196,7 @@ class _Heavy(Gate):
 
     def __init__(self, *parts: Any, **named: Any) -> None:
         super().__init__(*parts, **named)
-        releases = self._releases
+        releases = self.releases
         releases.shares = [_Twice(own.pool, own.position, own.clip) for own in releases.shares]
 
 

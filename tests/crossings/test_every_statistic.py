@@ -25,6 +25,7 @@ from fedsim.protocol.plan import Ask, Plan, QueryShape, Terms
 from fedsim.protocol.statistics import STATISTICS, statistic
 from fedsim.protocol.unit import RECORD, Unit
 from fedsim.simulation.host import MemoryLedger
+from silos.front.served import Served
 from silos.vault import selections
 from silos.vault.entropy import SeededEntropy
 from silos.vault.gate import Gate, lay_out
@@ -72,7 +73,6 @@ def answers(crossing: Crossing, silos: list[World], query: Query) -> tuple[torch
     entropy, ledgers = SeededEntropy(0, 0, names, ["r"] * len(names)), [MemoryLedger() for _ in names]
     asked = (
         problem,
-        Scripted(Switch(half), 1),
         plan,
         terms,
         CLIP_ONLY,
@@ -83,7 +83,9 @@ def answers(crossing: Crossing, silos: list[World], query: Query) -> tuple[torch
     )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(selections, "drawn", drawn)
-        Gate(records, *asked).answer(0, {"w": torch.zeros(problem.dimension, dtype=torch.float64)})
+        Served(Gate(records, *asked), Scripted(Switch(half), 1)).answer(
+            0, {"w": torch.zeros(problem.dimension, dtype=torch.float64)}
+        )
     chosen = statistic(query.statistic).noise == "exponential"
     scale = [[1.0 if chosen else query.batch.size(own)] for own in sizes]
     return caught[0].double() * torch.tensor(scale), plan.spread(shape) * float(query.clip)

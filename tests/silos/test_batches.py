@@ -19,13 +19,13 @@ from fedsim.protocol.batch import FULL, Batch, Fresh, Full, Part, Poisson, Subsa
 from fedsim.protocol.contract import Query
 from fedsim.protocol.limits import LIMITS
 from fedsim.protocol.plan import Ask, Plan, QueryShape, Terms
+from silos.front.served import Served
 from silos.vault.admission import admit
-from silos.vault.gate import Gate
 
 N = 10
 
 
-def _gate(batches: list[Batch], rounds: int, sizes: tuple[int, ...] = (N,), seed: int = 0) -> Gate:
+def _gate(batches: list[Batch], rounds: int, sizes: tuple[int, ...] = (N,), seed: int = 0) -> Served:
     """Silos whose answers show their batches, with one ask for each of `batches` every round."""
 
     def half(w, ask, memory):
@@ -36,12 +36,12 @@ def _gate(batches: list[Batch], rounds: int, sizes: tuple[int, ...] = (N,), seed
     return open_gate(data, LinearRegression(width), scripted(half, rounds), epsilon=np.inf, seed=seed)
 
 
-def _drawn(gate: Gate, batches: list[Batch], rounds: list[int], n: int = N, member: int = 0) -> np.ndarray:
+def _drawn(gate: Served, batches: list[Batch], rounds: list[int], n: int = N, member: int = 0) -> np.ndarray:
     """(rounds, asks, n): 1 for a record that was used."""
     return _drawn_by_all(gate, batches, rounds, n)[member]
 
 
-def _drawn_by_all(gate: Gate, batches: list[Batch], rounds: list[int], n: int = N) -> np.ndarray:
+def _drawn_by_all(gate: Served, batches: list[Batch], rounds: list[int], n: int = N) -> np.ndarray:
     """(silos, rounds, asks, n)"""
     replies = [gate.answer(r, {"w": torch.zeros(n).double()}) for r in rounds]
     taken = [

@@ -38,6 +38,7 @@ from fedsim.protocol.dryrun import dry_run
 from fedsim.protocol.limits import Limits
 from fedsim.protocol.plan import Terms
 from fedsim.simulation.host import MemoryLedger
+from silos.front.served import Served
 from silos.vault.entropy import SeededEntropy
 from silos.vault.gate import Gate, lay_out
 from silos.vault.records import Records
@@ -61,7 +62,7 @@ def _says_nothing_of_records(text: str) -> bool:
 
 
 def attacked(
-    gate: Gate,
+    gate: Served,
     round_index: int,
     broadcast: Mapping[str, Tensor],
     says: str,
@@ -82,7 +83,7 @@ def attacked(
             gate.answer(round_index, {"w": broadcast["w"] + 0.5}, members)
 
 
-def _turned(honest: SiloHalf, sneaky: SiloHalf, **options: Any) -> Gate:
+def _turned(honest: SiloHalf, sneaky: SiloHalf, **options: Any) -> Served:
     """A gate that admitted the honest half's plan and then runs the sneaky one."""
     switch = Switch(honest)
     gate = open_gate([_telling()], PROBLEM, Scripted(switch), **options)
@@ -202,14 +203,16 @@ def test_a_budget_that_is_not_positive_is_refused(epsilon):
         open_gate([_telling()], PROBLEM, scripted(asking()), epsilon=epsilon)
 
 
-def _gate_with(terms: Terms, mechanism: Mechanism = GAUSSIAN, names: list[str] | None = None) -> Gate:
+def _gate_with(terms: Terms, mechanism: Mechanism = GAUSSIAN, names: list[str] | None = None) -> Served:
     algorithm = scripted(asking(batch=Subsample(0.2)) if terms.n != N else asking())
     plan = plan_of(algorithm, PROBLEM, [N])
     records = lay_out([_telling()], PROBLEM, torch.float64)
     names = names or names_of(1)
     entropy = SeededEntropy(0, 0, names, ["run"] * len(names))
     ledgers, dtype = [MemoryLedger()], torch.float64
-    return Gate(records, PROBLEM, algorithm, plan, [terms], mechanism, entropy, ledgers, LIMITS, dtype)
+    return Served(
+        Gate(records, PROBLEM, plan, [terms], mechanism, entropy, ledgers, LIMITS, dtype), algorithm
+    )
 
 
 @pytest.mark.parametrize("n", [1000, N - 1])
@@ -239,7 +242,10 @@ def test_two_silos_of_one_ledger_are_refused():
     entropy = SeededEntropy(0, 0, names, ["run"] * 2)
     records = lay_out([_telling()] * 2, PROBLEM, torch.float64)
     with pytest.raises(Refused, match="same ledger"):
-        Gate(records, PROBLEM, algorithm, plan, terms, GAUSSIAN, entropy, [ledger] * 2, LIMITS, torch.float64)
+        Served(
+            Gate(records, PROBLEM, plan, terms, GAUSSIAN, entropy, [ledger] * 2, LIMITS, torch.float64),
+            algorithm,
+        )
 
 
 # What the silo method asks, against the plan: refused before records are read.

@@ -367,8 +367,8 @@ def test_a_cohort_that_is_asked_together_has_the_ledgers_of_silos_asked_apart(se
     asked = [(int(r), int(w), int(who)) for r, w, who in rng.integers(0, [6, 4, 12], (40, 3))]
     for together in (True, False):
         gate = open_gate(silos_of(PROBLEM, [12, 13, 14]), PROBLEM, scripted(_refusing_far, 6))
-        ledgers = MemoryLedgers(3) if together else gate._ledgers
-        gate._ledgers = ledgers
+        ledgers = MemoryLedgers(3) if together else gate.gate._ledgers
+        gate.gate._ledgers = ledgers
         found = []
         for step, (r, w, who) in enumerate(asked):
             whom = [m for m in range(3) if who >> m & 1] if 0 < who < 7 and step > seed else None

@@ -19,7 +19,7 @@ from fedsim.common.errors import Refused
 from fedsim.problems.glm import LogisticRegression
 from fedsim.problems.network import NeuralNetwork
 from fedsim.protocol.contract import Query
-from silos.vault.gate import Gate
+from silos.front.served import Served
 from silos.vault.records import Records
 
 D = 3
@@ -30,7 +30,7 @@ ONE = {"w": torch.ones(D, dtype=torch.float64)}
 HONEST = open_gate(DATA, PROBLEM, scripted(asking())).answer(0, ZERO)["g"]
 
 
-def _turned(sneaky: SiloHalf, honest: SiloHalf | None = None, **options: Any) -> Gate:
+def _turned(sneaky: SiloHalf, honest: SiloHalf | None = None, **options: Any) -> Served:
     switch = Switch(honest or asking())
     found = open_gate(DATA, PROBLEM, Scripted(switch), **options)
     switch.half = sneaky

@@ -14,7 +14,7 @@ from fedsim.problems.glm import LinearRegression, LogisticRegression
 from fedsim.protocol.batch import FULL, Poisson, Subsample
 from fedsim.protocol.contract import Query
 from fedsim.protocol.plan import Ask, Plan, QueryShape
-from silos.vault.gate import Gate
+from silos.front.served import Served
 from silos.vault.records import Records
 
 D = 3
@@ -136,7 +136,7 @@ def test_a_message_of_anything_but_named_vectors_ends_the_round(message):
     assert gate.statements()[0].rounds == [0]
 
 
-def _paid_and_open() -> tuple[Gate, Switch]:
+def _paid_and_open() -> tuple[Served, Switch]:
     switch = Switch(asking())
     return open_gate(DATA, PROBLEM, Scripted(switch, 3)), switch
 

@@ -23,6 +23,7 @@ from fedsim.protocol.limits import LIMITS, check_table
 from fedsim.protocol.plan import Ask, Plan, QueryShape, Terms
 from fedsim.simulation.host import MemoryLedger
 from fedsim.testing.federations import open_gate, public_of
+from silos.front.served import Served
 from silos.vault.entropy import SeededEntropy
 from silos.vault.gate import Gate, lay_out
 from silos.vault.records import Records
@@ -221,11 +222,21 @@ def test_a_gate_refuses_tables_of_another_size_or_beyond_what_the_plan_states():
     problem = LogisticRegression(D, 1, Composite(fairness=fair))
     algorithm, silos = FairMinibatchSGD(3, 0.5, 1.0), made(2, silos=1)
     trace = trace_of(algorithm, problem, public_of([11]), 0, LIMITS)
-    gate = Gate(
-        lay_out(silos, problem, torch.float64), problem, algorithm, trace.plan,
-        [Terms("silo0", 11, 1.0, 1e-5, range(3))], MECHANISMS["gaussian"],
-        SeededEntropy(0, 0, ["silo0"], ["tables"]), [MemoryLedger()], LIMITS, torch.float64, trace.broadcasts,
-    )  # fmt: skip
+    gate = Served(
+        Gate(
+            lay_out(silos, problem, torch.float64),
+            problem,
+            trace.plan,
+            [Terms("silo0", 11, 1.0, 1e-5, range(3))],
+            MECHANISMS["gaussian"],
+            SeededEntropy(0, 0, ["silo0"], ["tables"]),
+            [MemoryLedger()],
+            LIMITS,
+            torch.float64,
+            trace.broadcasts,
+        ),
+        algorithm,
+    )
     w, table = torch.zeros(D, dtype=torch.float64), torch.zeros(4, dtype=torch.float64)
     for wrong in (torch.zeros(8, dtype=torch.float64), torch.full((4,), torch.nan, dtype=torch.float64)):
         with pytest.raises(Refused, match="a point"):

@@ -16,6 +16,7 @@ from fedsim.common.errors import Refused
 from fedsim.privacy.registry import GAUSSIAN
 from fedsim.problems.glm import LogisticRegression
 from fedsim.protocol.plan import Terms
+from silos.front.served import Served
 from silos.vault import journal
 from silos.vault.admission import admit, price
 from silos.vault.book import read
@@ -188,13 +189,15 @@ PROBLEM, ALGORITHM = LogisticRegression(4), scripted(asking(), 2)
 PLAN, DATA = plan_of(ALGORITHM, PROBLEM, [20]), silos_of(PROBLEM, [20])
 
 
-def gate_over(file: LedgerFile) -> Gate:
+def gate_over(file: LedgerFile) -> Served:
     """The gate of session 1, as a silo's process makes it when it is first asked; its noise never repeats."""
     terms, records = Terms("silo0", 20, 1.0, 1e-6, range(2)), lay_out(DATA, PROBLEM, torch.float64)
     (admitted,) = admit(PLAN, [terms], GAUSSIAN, LIMITS)
     run = file.session(hexed(1)) or open_run(file, price=price(PLAN, admitted, GAUSSIAN))
     entropy: Any = Unrepeatable()
-    return Gate(records, PROBLEM, ALGORITHM, PLAN, [terms], GAUSSIAN, entropy, [run], LIMITS, torch.float64)
+    return Served(
+        Gate(records, PROBLEM, PLAN, [terms], GAUSSIAN, entropy, [run], LIMITS, torch.float64), ALGORITHM
+    )
 
 
 def point(value: float) -> dict[str, torch.Tensor]:

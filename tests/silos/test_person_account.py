@@ -455,7 +455,7 @@ def test_no_id_leaves_the_silo(tmp_path, capsys, caplog, monkeypatch):
         caller.closed(run)
         caller.send("close", run="ab" * 32)
         with monkeypatch.context() as broken:
-            broken.setattr("silos.vault.gate.Gate.answer", _breaks)
+            broken.setattr("silos.vault.gate.Gate.asked", _breaks)
             run = caller.admitted(offer(24, session=3))["run"]
             assert "see its log" in caller.refused("ask", {"w": POINT}, run=run, round=0)
     assert "RuntimeError" in caplog.text

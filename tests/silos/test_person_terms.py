@@ -21,6 +21,7 @@ from fedsim.protocol.plan import Ask, Plan, QueryShape, Terms
 from fedsim.protocol.statistics import STATISTICS, statistic
 from fedsim.protocol.unit import RECORD, Person, Rule
 from fedsim.simulation.host import MemoryLedger
+from silos.front.served import Served
 from silos.vault.batches import Batches
 from silos.vault.entropy import SeededEntropy
 from silos.vault.gate import Gate
@@ -369,8 +370,8 @@ def test_a_gate_answers_at_an_h_only_where_the_unit_asks_for_it(unit, h, fits):
     plan = Plan(((Ask(FULL, (*shapes, gradient, *shapes)),),), unit)
     terms = [Terms(name, n, 1.0, 1e-5, [0]) for name, n in zip("abc", records.sizes, strict=True)]
     entropy, ledgers = SeededEntropy(0, 0, ["a", "b", "c"], ["key"] * 3), [MemoryLedger() for _ in terms]
-    run = Asking(), plan, terms, MECHANISMS["gaussian"], entropy, ledgers, LIMITS, torch.float64
-    gate = Gate(records, problem, *run)
+    run = plan, terms, MECHANISMS["gaussian"], entropy, ledgers, LIMITS, torch.float64
+    gate = Served(Gate(records, problem, *run), Asking())
     if fits:
         assert gate.answer(0, {"w": origin})["g"].shape == (3, 2)
         return

@@ -22,6 +22,7 @@ from fedsim.scenario.load import parse
 from fedsim.scenario.resolve import resolve
 from fedsim.simulation.host import MemoryLedger
 from fedsim.simulation.trial import trial_of
+from silos.front.served import Served
 from silos.vault.admission import price
 from silos.vault.entropy import SeededEntropy
 from silos.vault.gate import Gate, lay_out
@@ -32,24 +33,26 @@ SIZES = (12, 9, 15)
 PUBLIC = (True, False, False)
 
 
-def gate_of(problem: Any, data: Any, mechanism: Any, public: Any, epsilon: float, dtype: Any) -> Gate:
+def gate_of(problem: Any, data: Any, mechanism: Any, public: Any, epsilon: float, dtype: Any) -> Served:
     algorithm = NoisyMinibatchSGD(4, 0.5, 0.3)
     names, plan = ["a", "b", "c"], plan_of(algorithm, problem, SIZES, dtype)
     terms = [
         Terms(name, n, math.inf if own else epsilon, DELTA, range(4), public=own)
         for name, n, own in zip(names, SIZES, public, strict=True)
     ]
-    return Gate(
-        lay_out(data, problem, dtype),
-        problem,
+    return Served(
+        Gate(
+            lay_out(data, problem, dtype),
+            problem,
+            plan,
+            terms,
+            mechanism,
+            SeededEntropy(0, 0, names, ["a test's run"] * 3),
+            [MemoryLedger() for _ in names],
+            LIMITS,
+            dtype,
+        ),
         algorithm,
-        plan,
-        terms,
-        mechanism,
-        SeededEntropy(0, 0, names, ["a test's run"] * 3),
-        [MemoryLedger() for _ in names],
-        LIMITS,
-        dtype,
     )
 
 

@@ -50,7 +50,7 @@ class Failing:
 
     def silo(self, problem: Any, broadcast: Any, ask: Any, memory: Any) -> Mapping[str, Tensor]:
         answer = ask(Query("gradient", (broadcast["w"],), 1.0))
-        if self.half == "silo" and type(ask).__name__ == "_RoundAsker":
+        if self.half == "silo" and type(getattr(ask, "__self__", None)).__name__ == "OpenRound":
             raise ValueError("the silo method fails")
         return {"g": answer}
 

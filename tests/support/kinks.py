@@ -22,6 +22,7 @@ from fedsim.protocol.plan import Ask, Plan, QueryShape, Terms
 from fedsim.protocol.statistics import statistic
 from fedsim.protocol.unit import RECORD, Person, Record
 from fedsim.simulation.host import MemoryLedger
+from silos.front.served import Served
 from silos.vault.entropy import SeededEntropy
 from silos.vault.gate import Gate, lay_out
 from silos.vault.persons import Persons
@@ -50,7 +51,7 @@ def answers(
     sizes = [first, *(len(own[1]) for own in silos[1:])]
     terms = [Terms(*own, math.inf, 1e-5, range(1)) for own in zip(names, sizes, strict=True)]
     gate = Gate(
-        *(records, problem, Scripted(Switch(half), 1), plan, terms, CLIP_ONLY),
+        *(records, problem, plan, terms, CLIP_ONLY),
         *(SeededEntropy(0, 0, names, ["a test's run"] * len(names)), [MemoryLedger() for _ in names]),
         *(LIMITS, torch.float64),
     )
@@ -60,7 +61,9 @@ def answers(
             for own in records.full([0])
         ]
         return found[0].double() / PER_ONE, plan
-    gate.answer(0, {"w": torch.zeros(problem.dimension, dtype=torch.float64)})
+    Served(gate, Scripted(Switch(half), 1)).answer(
+        0, {"w": torch.zeros(problem.dimension, dtype=torch.float64)}
+    )
     return seen[0].double() * torch.tensor([[batch.size(n)] for n in sizes]), plan
 
 

@@ -16,6 +16,7 @@ from fedsim.protocol.plan import Plan, Terms
 from fedsim.protocol.pool import Pool, Share
 from fedsim.simulation.host import MemoryLedger
 from server.aggregate import Totals
+from silos.front.served import Served
 from silos.vault.entropy import SeededEntropy
 from silos.vault.gate import Gate, lay_out
 
@@ -31,7 +32,7 @@ def sums_gate(
     clips: Sequence[float] | None = None,
     plan: Plan | None = None,
     seed: int = 0,
-) -> Gate:
+) -> Served:
     """A gate of the pool's silos, without a budget; `noise` is the common multiplier."""
     sizes, names = [len(target) for _, target in data], names_of(len(data))
     plan = plan_of(algorithm, problem, sizes) if plan is None else plan
@@ -42,14 +43,16 @@ def sums_gate(
     entropy = SeededEntropy(seed, 0, names, ["a test's run"] * len(names))
     ledgers = [MemoryLedger() for _ in terms]
     records = lay_out(data, problem, torch.float64)
-    return Gate(records, problem, algorithm, plan, terms, mechanism, entropy, ledgers, LIMITS, torch.float64)
+    return Served(
+        Gate(records, problem, plan, terms, mechanism, entropy, ledgers, LIMITS, torch.float64), algorithm
+    )
 
 
 @dataclass(frozen=True)
 class SumsLink:
     """The server loop's way to the sums of one gate's silos."""
 
-    gate: Gate
+    gate: Served
     totals: Totals
 
     def answer(self, round_index: int, broadcast: Mapping[str, Tensor], members: Sequence[int]) -> Answered:

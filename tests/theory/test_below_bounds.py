@@ -27,6 +27,7 @@ from fedsim.theory.proximal_choice import prox_spider
 from fedsim.theory.symbols import Symbols
 from server.aggregate import weighted
 from server.loop import run
+from silos.front.served import Served
 from silos.vault.entropy import SeededEntropy
 from silos.vault.gate import Gate, lay_out
 
@@ -68,11 +69,20 @@ class Quadratic:
         z = stated.multiplier
         terms = [Terms(name, self.n, math.inf, self.delta, range(R), z) for name in names]
         data = [(self.x, self.x @ self.optimum)] * self.silos
-        gate = Gate(
-            lay_out(data, problem, torch.float64), problem, algorithm, plan, terms, GAUSSIAN,
-            SeededEntropy(seed, 0, names, ["spider"] * self.silos),
-            [MemoryLedger() for _ in terms], LIMITS, torch.float64,
-        )  # fmt: skip
+        gate = Served(
+            Gate(
+                lay_out(data, problem, torch.float64),
+                problem,
+                plan,
+                terms,
+                GAUSSIAN,
+                SeededEntropy(seed, 0, names, ["spider"] * self.silos),
+                [MemoryLedger() for _ in terms],
+                LIMITS,
+                torch.float64,
+            ),
+            algorithm,
+        )
         rounds = [list(range(self.silos))] * R
         iterates = [
             event.answer.numpy()

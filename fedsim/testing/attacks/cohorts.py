@@ -37,6 +37,7 @@ from fedsim.scenario.resolve import Resolved
 from fedsim.simulation.host import MemoryLedger
 from fedsim.simulation.side_by_side import SideBySide
 from fedsim.testing.attacks.canaries import Data, Unit, num_units
+from silos.front.served import Served
 from silos.vault.entropy import SeededEntropy
 from silos.vault.gate import Gate, lay_out
 from silos.vault.persons import Persons
@@ -56,7 +57,7 @@ def cohort(
     copies: int | None = None,
     mechanism: Mechanism = GAUSSIAN,
     broadcasts: Sequence[Arrays] | None = None,
-) -> Gate:
+) -> Served:
     """A gate over silos at given noise multipliers and without a budget.
 
     Args:
@@ -86,7 +87,9 @@ def cohort(
     else:
         laid = SideBySide(brought, problem, dtype, copies, persons)
     ledgers = [MemoryLedger() for _ in taken]
-    return Gate(laid, problem, algorithm, plan, taken, mechanism, entropy, ledgers, LIMITS, dtype, broadcasts)
+    return Served(
+        Gate(laid, problem, plan, taken, mechanism, entropy, ledgers, LIMITS, dtype, broadcasts), algorithm
+    )
 
 
 def randomness(seed: int, streams: Sequence[str]) -> SeededEntropy:
