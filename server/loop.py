@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import count
 from typing import NamedTuple, Protocol
 
 from torch import Tensor
@@ -82,29 +83,29 @@ def run(
         journal: rounds in it are not asked for again; the others are added to it.
         start: the model that the server method begins with, (d,); by default the problem's for this seed.
     """
-    if start is None:
-        start = problem.project(problem.start(seed).to(public.weights.dtype))
-    coroutine = algorithm.server(start, problem, public, server_rng(seed))
+    begin = problem.project(problem.start(seed).to(public.weights.dtype)) if start is None else start
+    coroutine = algorithm.server(begin, problem, public, server_rng(seed))
     kept: Kept | None = None
     held: frozenset[int] | None = None  # who answered an epoch's first round; None where none was missing
-    r = 0
-    while True:
-        combined = kept and Combined(kept.aggregate, len(kept.members) / len(public.names))
+    for r in count():
         try:
-            step = next(coroutine) if combined is None else coroutine.send(combined)
+            step = next(coroutine) if kept is None else coroutine.send(_combined(kept, public))
         except StopIteration as stop:
             yield Progress(r, stop.value, len(rounds[-1]) if rounds else 0, kept)
             return
         except Exception as error:
-            sent = tuple(kept.aggregate if kept else ())
-            Blame(algorithm).failed(f"server method, before round {r}", error, sent)
+            names = tuple(kept.aggregate if kept else ())
+            Blame(algorithm).failed(f"server method, before round {r}", error, names)
         hold = step.participants == "hold" and r > 0
         members = rounds[r] if held is None or not hold else [m for m in rounds[r] if m in held]
         yield Progress(r, step.answer, len(members), kept, step.clip)
         kept = _round(r, step.broadcast, members, public, link, aggregate, journal)
         if not hold:
             held = frozenset(kept.members) if len(kept.members) < len(members) else None
-        r += 1
+
+
+def _combined(kept: Kept, public: Public) -> Combined:
+    return Combined(kept.aggregate, len(kept.members) / len(public.names))
 
 
 def _round(

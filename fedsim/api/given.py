@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 from fedsim.algorithms.registry import is_algorithm
 from fedsim.common.errors import InputError
+from fedsim.common.beside import module_file
 from fedsim.common.plugins import forget_files
 from fedsim.common.section import Section
 from fedsim.data.by_label import NaturalIdPartition
@@ -81,7 +81,7 @@ def _problem_name(kind: type[GeneralisedLinear]) -> str:
     for name, known in problems().items():
         if known is kind:
             return name
-    file = getattr(sys.modules.get(kind.__module__), "__file__", None)
+    file = module_file(kind.__module__)
     # a run reads the file: that must not start the run, and has no classes of functions or of other classes
     if file is None or kind.__module__ == "__main__" or "." in kind.__qualname__:
         hint = f'write it to a file (in a notebook: %%writefile my.py), and give "my.py:{kind.__name__}"'

@@ -147,36 +147,21 @@ Readers = list[tuple[str, str, slice, Read]]
 
 
 def _planned(given: Scenario, request: Mapping[str, Asked | Sequence[Asked]]) -> tuple[Resolved, Readers]:
-    """The run, and all that is asked; last, where it is private, the number of persons."""
+    """The run, on features as they are, and what reads its answers."""
     if not (mechanism := MECHANISMS[given.privacy.mechanism]).private:
         hint = "one with noise: values leave the silos"
         raise InputError("scenario.privacy.mechanism", mechanism.name, hint)
     check(facts_of(given), "release", given.value)
-    privacy, unit = given.privacy, given.privacy.unit
+    asked, privacy, unit = _asked(request), given.privacy, given.privacy.unit
     if isinstance(unit, Person):
         privacy = privacy.model_copy(update={"unit": replace(unit, bound="mean", h=None)})
-    lists = {name: own if isinstance(own, Sequence) else [own] for name, own in request.items()}
-    asked = [(name, each) for name, own in lists.items() for each in own]
-    wrong = [each for _, each in asked if not isinstance(each, Asked)]
-    if wrong or not asked:
-        raise InputError("release", wrong, 'ask for something, such as {"age": fedsim.Mean()}')
     plain = {"scaling": "none", "intercept": True, "test_fraction": 0.0}
     fitted = ("transform", "pca", "record_norm", "preprocessing_cost")
     data = given.data.model_copy(update=plain | dict.fromkeys(fitted))
     shape = outline(data, given.partition, given.seed, given.privacy.unit)
     alone = len(shape.sizes) == 1 and not mechanism.sums_only
     known = Known(_columns(data), sum(sizes_of(privacy, shape)), alone, isinstance(unit, Person))
-    asking, items, readers = list[tuple[str, str, Asking]](), list[Item](), Readers()
-    for name, each in asked:
-        try:
-            asking.append((name, type(each).__name__.lower(), each.ask(name, known)))
-        except TypeError:  # a text for a number
-            raise InputError(f"release.{name}", vars(each), "has options that it cannot have") from None
-    if unit.one_sided:
-        asking.append(("persons", "number", number_of_persons(known.n)))
-    for name, kind, (own, read) in asking:
-        readers.append((name, kind, slice(len(items), len(items) + len(own)), read))
-        items += [item._replace(noise_ratio=math.sqrt(len(asking) * len(own))) for item in own]
+    items, readers = _asking(asked, known, unit.one_sided)
     problem = {0: "linear_regression", 2: "logistic_regression"}.get(shape.num_classes, "softmax_regression")
     sections = {
         "data": data,
@@ -195,6 +180,31 @@ def _planned(given: Scenario, request: Mapping[str, Asked | Sequence[Asked]]) ->
     if resolved.sums is not None:  # a record counts once: no silo can count less for a smaller budget
         resolved = replace(resolved, epsilons=(min(resolved.epsilons),) * len(resolved.epsilons))
     return resolved, readers
+
+
+def _asked(request: Mapping[str, Asked | Sequence[Asked]]) -> list[tuple[str, Asked]]:
+    lists = {name: own if isinstance(own, Sequence) else [own] for name, own in request.items()}
+    asked = [(name, each) for name, own in lists.items() for each in own]
+    wrong = [each for _, each in asked if not isinstance(each, Asked)]
+    if wrong or not asked:
+        raise InputError("release", wrong, 'ask for something, such as {"age": fedsim.Mean()}')
+    return asked
+
+
+def _asking(asked: list[tuple[str, Asked]], known: Known, one_sided: bool) -> tuple[list[Item], Readers]:
+    """All that is asked, at the same share of mu^2 each; last, where it is private, the number of persons."""
+    asking, items, readers = list[tuple[str, str, Asking]](), list[Item](), Readers()
+    for name, each in asked:
+        try:
+            asking.append((name, type(each).__name__.lower(), each.ask(name, known)))
+        except TypeError:  # a text for a number
+            raise InputError(f"release.{name}", vars(each), "has options that it cannot have") from None
+    if one_sided:
+        asking.append(("persons", "number", number_of_persons(known.n)))
+    for name, kind, (own, read) in asking:
+        readers.append((name, kind, slice(len(items), len(items) + len(own)), read))
+        items += [item._replace(noise_ratio=math.sqrt(len(asking) * len(own))) for item in own]
+    return items, readers
 
 
 def _columns(data: Dataset) -> dict[str, Column]:

@@ -63,35 +63,26 @@ def simulate(
     Args:
         scenario: name of a shipped scenario, path of a YAML file, mapping, or `fedsim.Scenario`.
         overrides: {dotted field: value}, such as {"algorithm.step_size": 0.5}.
-        algorithm: an object that takes the place of the scenario's algorithm. Its class may be defined
-            anywhere, in a notebook too: it travels to Ray's processes by value.
+        algorithm: an object in the place of the scenario's; its class travels to Ray's processes by value.
         data: `fedsim.Frame` or `fedsim.Arrays`, records in memory that take the place of the scenario's
             data, and of its partition where they name their silos, unless one is given here.
         out: a new directory for the run; nothing is written without it. Trials are kept in it as they end.
-        resume: `out` is of a run that was interrupted, and the trials that it did not finish are run; what
-            comes of it is what an uninterrupted run comes to.
-        progress: None shows a bar on a screen or in a notebook; False nothing; True plain lines where there
-            is neither; a function gets every measurement.
+        resume: `out` is of a run that was interrupted: its unfinished trials are run, to the same result.
+        progress: a bar (None), nothing (False), lines without a screen (True), or a function of measurements.
         **short: fields by their last name where it is unambiguous: trials=3, epsilon=2.0.
 
     Returns:
-        The run. An interrupt (Ctrl-C, or a notebook's stop button) returns what there is, and
-        `Run.interrupted` is true.
+        The run; after an interrupt (Ctrl-C, a notebook's stop button) what there is, `Run.interrupted` true.
 
     Raises:
         InputError: names the field, the value and what would be right.
         Refused: a silo does not accept the plan, or a request within it.
-        KeyboardInterrupt: interrupted before anything was measured.
-        WorkerLost: a process of Ray was ended from outside before that.
+        KeyboardInterrupt, WorkerLost: interrupted, or a process of Ray ended, before anything was measured.
     """
-    changes = changes_of(overrides, short)
+    changes, place = changes_of(overrides, short), None if out is None else Path(out)
     single = one_run(scenario, changes)
-    place = None if out is None else Path(out)
-    if resume:
-        if place is None:
-            raise InputError("resume", resume, "needs out: the directory of the run that is to go on")
-        single = with_drawn(single, place)
-    resolved = resolved_of(with_seed(single), algorithm, data, changes)
+    seeded = with_seed(with_drawn(single, place) if resume else single)
+    resolved = resolved_of(seeded, algorithm, data, changes)
     show = partial(run_display, resolved=resolved)
     run = follow(resolved, lambda _: watching(progress, show), place, warnings.warn, resume)
     if run.failure:
@@ -219,8 +210,10 @@ def finished_in(out: Path) -> int:
     return len([key for key in keys_in(out / UNFINISHED / _RECORD) if key != _BEGUN])
 
 
-def with_drawn(scenario: Scenario, out: Path) -> Scenario:
+def with_drawn(scenario: Scenario, out: Path | None) -> Scenario:
     """The scenario with the seed and the nonce that the unfinished run in `out` drew, where it gives none."""
+    if out is None:
+        raise InputError("resume", True, "needs out: the directory of the run that is to go on")
     kept = mapping(_found(out) / UNFINISHED / _SCENARIO, "scenario", "data:")
     own = scenario.model_fields_set
     return scenario.model_copy(update={k: kept.get(k) for k in ("seed", "nonce") if k not in own})

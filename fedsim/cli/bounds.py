@@ -156,7 +156,7 @@ def _print_json(
     }
     if run is not None:
         statement |= {
-            "measured": {key: getattr(run.summary.metrics, key) for key in measured(run)},
+            "measured": {key: dict(run.summary.metrics)[key] for key in measured(run)},
             "objective": run.summary.objective.tree() if run.summary.objective else {},
             "figures": [str(path) for path in drawn],
         }
@@ -170,7 +170,13 @@ def _shown(symbols: Symbols) -> dict[str, float | None]:
 
 
 def _plain(bound: Bound, value: float | None, reason: str, asked: Sequence[Check]) -> dict[str, object]:
-    named = {name: getattr(bound, name) for name in ("functions", "trust", "risk", "side", "source")}
+    named = {
+        "functions": bound.functions,
+        "trust": bound.trust,
+        "risk": bound.risk,
+        "side": bound.side,
+        "source": bound.source,
+    }
     met = [{"condition": c.condition, "value": c.value, "needs": c.bound, "met": c.holds} for c in asked]
     return {**named, "value": value, **({"not_applicable": reason} if reason else {"conditions": met})}
 

@@ -262,7 +262,9 @@ def _tree(book: Book, delta: float) -> dict[str, Any]:
         "head": book.head,
         "time": book.time,
         "notices": [*book.notices, *book.enrolment.notices],
-        **{name: getattr(account, name).tree() for name in ("charged", "reserved", "left")},
+        "charged": account.charged.tree(),
+        "reserved": account.reserved.tree(),
+        "left": account.left.tree(),
         "parts": {part: [cost.tree() for cost in account.column(part)] for part in _parts(book)},
         "gaussian_plan_left": {"epsilon": _affordable(book, "training", delta), "delta": delta},
         "runs": [_run(run) for run in book.runs.values()],
@@ -270,9 +272,15 @@ def _tree(book: Book, delta: float) -> dict[str, Any]:
 
 
 def _run(run: Run) -> dict[str, Any]:
-    own = ("run", "session", "study", "records", "open", "opened", "expires", "terms")
     return {
-        **{name: getattr(run, name) for name in own},
+        "run": run.run,
+        "session": run.session,
+        "study": run.study,
+        "records": run.records,
+        "open": run.open,
+        "opened": run.opened,
+        "expires": run.expires,
+        "terms": run.terms,
         "planned": len(run.price.rounds),
         "rounds": sorted(run.rounds),
         "answered": sorted(r for r, found in run.rounds.items() if found.reply is not None),

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
-from typing import Any
+from typing import Any, TextIO
 
 import typer
 
@@ -30,11 +30,7 @@ for _name in COMMANDS:
 
 def main() -> Any:
     """Entry point. A silo's or a server's image holds only the commands of its side."""
-    for name in ("stdout", "stderr"):
-        stream = getattr(sys, name)
-        if type(stream) is io.TextIOWrapper:
-            stream.flush()
-            setattr(sys, name, _Stream(stream))
+    sys.stdout, sys.stderr = _outliving(sys.stdout), _outliving(sys.stderr)
     lazily(*HEAVY)
     gc.set_threshold(500_000)  # modules are no garbage: looking through them is an eighth of a short run
     try:
@@ -47,13 +43,20 @@ def main() -> Any:
         return 2
 
 
+def _outliving(stream: TextIO) -> TextIO:
+    if type(stream) is not io.TextIOWrapper:
+        return stream
+    stream.flush()
+    return _Stream(stream)
+
+
 class _Stream(io.TextIOWrapper):
     """A standard stream that leads nowhere once its reader is gone: `fedsim simulate | head` is saved."""
 
     def __init__(self, stream: io.TextIOWrapper) -> None:
         self._replaced = stream  # to be kept: it closes the file when it goes
-        names = ("encoding", "errors", "line_buffering", "write_through")
-        super().__init__(stream.buffer, **{name: getattr(stream, name) for name in names})
+        lines, through = stream.line_buffering, stream.write_through
+        super().__init__(stream.buffer, stream.encoding, stream.errors, None, lines, through)
 
     def write(self, text: str) -> int:
         with self._dropping():

@@ -12,12 +12,17 @@ _ROOT = Path(__file__).parents[2]
 _NAMES = ("server", "shuffler", "silos")
 
 
+def module_file(name: str) -> str | None:
+    """The file of a module that has been imported; None where it has none, or has not been."""
+    return getattr(sys.modules.get(name), "__file__", None)
+
+
 def pin() -> None:
     """Make `import server`, `shuffler` and `silos` find the packages that belong to this `fedsim`.
     ImportError if another module has one of the names already.
     """
     for name in _NAMES:
-        place = getattr(sys.modules.get(name), "__file__", None)
+        place = module_file(name)
         if place is not None and _ROOT not in Path(place).resolve().parents:
             named = f"{place} was imported as {name!r}"
             raise ImportError(f"{named}, which is the name of a package of fedsim: rename it")

@@ -31,7 +31,7 @@ class Choice:
 
         return core_schema.tagged_union_schema(
             {
-                getattr(kind, self.key): core_schema.no_info_before_validator_function(
+                self.name(kind): core_schema.no_info_before_validator_function(
                     self._unnamed, handler.generate_schema(kind)
                 )
                 for kind in get_args(source)
@@ -56,7 +56,11 @@ class Choice:
         return {key: item for key, item in value.items() if key != self.key}
 
     def _named(self, value: Any, handler: SerializerFunctionWrapHandler) -> Any:
-        return {self.key: getattr(value, self.key)} | handler(value)
+        return {self.key: self.name(value)} | handler(value)
+
+    def name(self, kind: Any) -> str:
+        """The name of a dataclass of the union, or of an object of it."""
+        return getattr(kind, self.key)  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True)
@@ -94,8 +98,8 @@ def kinds(choice: Any) -> dict[str, type]:
     ['cat', 'dog']
     """
     union, *annotations = get_args(choice)
-    key = next(each.key for each in annotations if isinstance(each, Choice))
-    return {getattr(kind, key): kind for kind in get_args(union)}
+    choice = next(each for each in annotations if isinstance(each, Choice))
+    return {choice.name(kind): kind for kind in get_args(union)}
 
 
 @dataclass(frozen=True)

@@ -49,10 +49,10 @@ def keep_memory() -> None:
     """Have glibc keep freed blocks below 1 GiB. It gives large ones back, and each new one costs a page fault
     for every 4 KiB: a tenth of the time of runs that fold. Elsewhere nothing happens.
     """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None:
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "mallopt"):
         for option in (_TRIM_THRESHOLD, _MMAP_THRESHOLD):
-            mallopt(option, _LARGEST)
+            libc.mallopt(option, _LARGEST)
 
 
 @contextmanager

@@ -40,7 +40,7 @@ class Section(BaseModel):
         properties = handler.resolve_ref_schema(made)["properties"]
         for name, info in cls.model_fields.items():
             for choice in (each for each in info.metadata if isinstance(each, Choice)):
-                properties[name]["default"] = {choice.key: getattr(info.default, choice.key)}
+                properties[name]["default"] = {choice.key: choice.name(info.default)}
         return made
 
 

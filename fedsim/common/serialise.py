@@ -67,7 +67,7 @@ def mapping(path: Path, field: str, example: str, files: Iterable[str] = ()) -> 
         reason = error.strerror if isinstance(error, OSError) else "not a text file"
         raise InputError(field, str(path), f"cannot be read ({reason})") from None
     except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
+        mark = error.problem_mark if isinstance(error, yaml.MarkedYAMLError) else None
         where = f"line {mark.line + 1}: " if mark else ""
         twice = isinstance(error, yaml.constructor.ConstructorError) and "stands twice" in str(error.problem)
         said = error.problem if twice else "not valid YAML"  # type: ignore[attr-defined]

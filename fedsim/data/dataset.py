@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from urllib.parse import urlsplit
 
 from pydantic import Field
@@ -116,19 +116,24 @@ class Dataset(Section, ABC):
             found["pca"] = "features were reduced to principal components of the training records"
         return found
 
+    @property
+    def fitted_values(self) -> dict[str, Any]:
+        """{field: its value} of that preparation."""
+        return {field: value for field, value in self if field in self.fitted}
+
     def check(self) -> None:
         """Require `preprocessing_cost: ignored` where preprocessing is fitted on records without noise."""
         if self.fitted and self.preprocessing_cost is None:
-            options = " and ".join(f"{field}: {getattr(self, field)}" for field in self.fitted)
+            options = " and ".join(f"{field}: {value}" for field, value in self.fitted_values.items())
             hint = f"say `preprocessing_cost: ignored`, since {options} is fitted on records without noise, "
             hint += "which the guarantee leaves out; or leave that out"
             raise InputError("scenario.data.preprocessing_cost", None, hint)
 
     def check_alone(self, section: str) -> None:
         """InputError on the field of `section` that keeps a silo from preparing its records by itself."""
-        for field in self.fitted:
+        for field, value in self.fitted_values.items():
             hint = "is fitted on records without noise, which exists in simulation only; use declared ranges"
-            raise InputError(f"{section}.{field}", getattr(self, field), hint)
+            raise InputError(f"{section}.{field}", value, hint)
         if self.pools_records:
             hint = "takes all silos' records together, which exists in simulation only"
             raise InputError(f"{section}.name", self.name, hint)
@@ -151,7 +156,8 @@ class Dataset(Section, ABC):
     @property
     def not_private(self) -> list[str]:
         """Steps of the preparation that the guarantee does not cover."""
-        return [f"{what} ({field}: {getattr(self, field)}), {IGNORED}" for field, what in self.fitted.items()]
+        values = self.fitted_values
+        return [f"{what} ({field}: {values[field]}), {IGNORED}" for field, what in self.fitted.items()]
 
     @property
     def downloads(self) -> tuple[Download, ...]:
@@ -162,8 +168,8 @@ class Dataset(Section, ABC):
     def files(self) -> dict[str, Path]:
         """Files that the records depend on, by field."""
         found: dict[str, Path] = {}
-        for name, info in type(self).model_fields.items():
-            value, field = getattr(self, name), info.alias or name
+        for name, value in self:
+            field = type(self).model_fields[name].alias or name
             several = value.items() if isinstance(value, Mapping) else ()
             named = {field: value, **{f"{field}.{key}": each for key, each in several}}
             found |= {key: each for key, each in named.items() if isinstance(each, Path)}

@@ -107,8 +107,8 @@ def num_kept(data: Dataset, num_features: int) -> int:
     told = data.transform.model_dump(exclude_unset=True)
     if not data.images:
         raise InputError(FIELD, told, f"is for images, and {data.name} has none: leave it out")
-    for field in data.fitted:
-        hint = f"looks at no record, and {field}: {getattr(data, field)} at all of them: leave one out"
+    for field, value in data.fitted_values.items():
+        hint = f"looks at no record, and {field}: {value} at all of them: leave one out"
         raise InputError(FIELD, told, hint)
     return data.transform.width(num_features)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -39,8 +38,8 @@ def read_public(data: Dataset, section: str) -> Published:
         features, target, _ = prepare(data, design, rows, rows)
     except InputError as error:
         raise InputError(error.field.replace("scenario.data", section, 1), error.value, error.hint) from None
-    path = getattr(data, "path", None)
-    if isinstance(path, Path) and path.is_file():
+    path = data.files.get("path")
+    if path is not None and path.is_file():
         digest = hashlib.sha256(path.read_bytes())
     else:
         digest = hashlib.sha256(np.hstack([features, target[:, None]]).tobytes())

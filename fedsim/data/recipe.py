@@ -158,9 +158,9 @@ def _of_source(data: Dataset, source: Source, design: Design) -> Recipe:
 
 def _recipe(data: Dataset, columns: dict[str, Input], target: str, predicts: Input) -> Recipe:
     options = ("scaling", "intercept", "pca", "record_norm", "transform")
-    own: dict[str, Any] = {option: getattr(data, option) for option in options}
+    own: dict[str, Any] = {option: value for option, value in data if option in options}
     if isinstance(data, Reading):
-        own["reading"] = Reading(**{option: getattr(data, option) for option in Reading.model_fields})
+        own["reading"] = Reading(**{name: value for name, value in data if name in Reading.model_fields})
     return Recipe(columns=columns, target=target, predicts=predicts, **own)
 
 

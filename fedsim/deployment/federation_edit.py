@@ -42,7 +42,7 @@ def rekey(file: Path, name: str, node: Path) -> Iterator[bytes]:
     silo, old = _known(file, name)
     if node_key(node) == old:
         raise InputError("--node", str(node), "is its node's key already; name another")
-    given = {key: value for key in type(silo).model_fields if (value := getattr(silo, key)) is not None}
+    given = {key: value for key, value in silo if value is not None}
     with _replaced(file, name, [_entry(file, name, given | {"node": node})]):
         yield old
 

@@ -49,9 +49,8 @@ def write_kit(silo: str, federation: Path, out: Path) -> list[Path]:
         (draft / "node").mkdir(mode=0o700)
         for name in _NODE:
             shutil.copy2(own / name, draft / "node" / name)
-        schema = getattr(known.test, "columns", None)
-        if isinstance(schema, Path):
-            shutil.copy2(schema, draft / "schema.yaml")
+        if isinstance(known.test, TableData) and isinstance(known.test.columns, Path):
+            shutil.copy2(known.test.columns, draft / "schema.yaml")
         return [file.relative_to(draft) for file in files_below(draft)]
 
 

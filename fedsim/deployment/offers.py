@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 
 from fedsim.common.errors import InputError, Refused
@@ -30,8 +30,13 @@ def outline_of(greetings: Mapping[str, Greeting]) -> Outline:
     for name, said in greetings.items():
         if said.n < 1 or said.num_features < 1 or said.num_classes < 0:
             raise Refused(f"silo {name} states {said.n} {said.unit.name}s of {said.num_features} features")
-    for what in ("num_features", "num_classes", "groups"):
-        values = {name: getattr(said, what) for name, said in sorted(greetings.items())}
+    alike: dict[str, Callable[[Greeting], object]] = {
+        "num_features": lambda said: said.num_features,
+        "num_classes": lambda said: said.num_classes,
+        "groups": lambda said: said.groups,
+    }
+    for what, stated_by in alike.items():
+        values = {name: stated_by(said) for name, said in sorted(greetings.items())}
         if len(set(values.values())) > 1:
             stated = ", ".join(f"{name}: {value}" for name, value in values.items())
             raise Refused(f"the silos' records differ in {what} ({stated})")
@@ -50,7 +55,7 @@ def of_those(scenario: Scenario, names: Sequence[str], chosen: Collection[str]) 
     """
     order = sorted(names)
     privacy, weights, way = scenario.privacy, scenario.problem.silo_weights, scenario.participation
-    kept = {field: for_some(getattr(privacy, field), order, chosen) for field in _PER_SILO}
+    kept = {field: for_some(value, order, chosen) for field, value in privacy if field in _PER_SILO}
     if isinstance(way, AvailableSilos):
         way = AvailableSilos(for_some(way.probability, order, chosen))
     problem = scenario.problem.model_copy(update={"silo_weights": for_some(weights, order, chosen)})
@@ -75,8 +80,12 @@ def offers_of(
     """
     check_offer(resolved)
     scenario, outline = resolved.scenario, resolved.outline
-    told = {name: getattr(outline, name) for name in ("sizes", "num_features", "num_classes")}
-    shape = Shape(**told, num_groups=len(outline.groups))
+    shape = Shape(
+        sizes=outline.sizes,
+        num_features=outline.num_features,
+        num_classes=outline.num_classes,
+        num_groups=len(outline.groups),
+    )
     # A theorem's numbers are filled in, and are given from here on.
     algorithm = scenario.algorithm.model_dump(mode="json", exclude_none=True) | {"parameters": "given"}
     problem = scenario.problem.model_dump(mode="json", exclude_none=True)

@@ -41,11 +41,15 @@ def with_roster(scenario: Scenario, federation: Federation) -> tuple[Scenario, R
     if federation.min_silos is not None and federation.min_silos < roster.min_silos:
         hint = f"at least {roster.min_silos}, as the roster has it"
         raise InputError(f"{ROOT}.min_silos", federation.min_silos, hint)
-    for field in ("min_silos", "honest_fraction", "noise_by"):
-        told, agreed = getattr(scenario.privacy, field), getattr(roster, field)
+    own = scenario.privacy
+    for field, told, agreed in (
+        ("min_silos", own.min_silos, roster.min_silos),
+        ("honest_fraction", own.honest_fraction, roster.honest_fraction),
+        ("noise_by", own.noise_by, roster.noise_by),
+    ):
         if told is not None and told != agreed:
             raise InputError(f"scenario.privacy.{field}", told, f"{agreed}, as the roster has it")
-    privacy = scenario.privacy.model_copy(update={"min_silos": roster.min_silos})
+    privacy = own.model_copy(update={"min_silos": roster.min_silos})
     return scenario.model_copy(update={"privacy": privacy}), roster
 
 

@@ -135,9 +135,9 @@ def _lifetime(files: Iterable[Path]) -> Lifetime | None:
         return None
     newest = max(receipts.values(), key=lambda each: each.closed)
     own = [each for each in receipts.values() if each.public_key == newest.public_key]
-    parts = [[each.charged for each in own if each.part == part] for part in get_args(Part)]
+    parts = [[dict(each.charged) for each in own if each.part == part] for part in get_args(Part)]
     caps = dict(newest.caps)
-    charged = {name: max(sum(getattr(each, name) for each in part) for part in parts) for name in caps}
+    charged = {name: max(sum(each[name] for each in part) for part in parts) for name in caps}
     return Lifetime(caps, charged, len(own))
 
 

@@ -34,6 +34,7 @@ import numpy.typing as npt
 from scipy import fft, special
 
 from fedsim.privacy import gaussian
+from fedsim.privacy.pair import Pair
 
 Array = npt.NDArray[np.float64]
 
@@ -94,7 +95,7 @@ def _deficit(share: float, distance: float) -> float:
 
 
 @dataclass(frozen=True)
-class BlanketPair:
+class BlanketPair(Pair):
     """X / m against Y / m under omega^m (module docstring); symmetric, so that both orders are alike."""
 
     distance: float  # c > 0

@@ -66,7 +66,7 @@ from fedsim.protocol.batch import Batch, Fresh, Part, Poisson, Subsample, WithRe
 from fedsim.protocol.plan import Census, Release
 
 if TYPE_CHECKING:  # loaded where batches are sampled
-    from fedsim.privacy.pairs import Pair, SampledPair
+    from fedsim.privacy.pairs import ReleasePair, SampledPair
 
 _LARGEST_SAMPLED_MU = 200.0  # a Gaussian of this mu costs epsilon 20,000
 _SMALLEST_SAMPLED_MU = 1e-9  # epsilon is below 1e-7 then, sampled or not
@@ -162,12 +162,12 @@ class Composition:
         """The probability that a release draws a record more often than `gaussian_bound` counts."""
         return _RARE * delta / max(1, sum(count for _, count in self.sampled))
 
-    def pairs(self, z: float) -> list[tuple[Pair, int]]:
+    def pairs(self, z: float) -> list[tuple[ReleasePair, int]]:
         """Return the dominating pairs at noise multiplier z > 0, with their counts."""
         from fedsim.privacy.exponential import ChoicePair
         from fedsim.privacy.pairs import GaussianPair
 
-        pairs: list[tuple[Pair, int]] = [(replace(p, mu=p.mu / z), count) for p, count in self.sampled]
+        pairs: list[tuple[ReleasePair, int]] = [(replace(p, mu=p.mu / z), count) for p, count in self.sampled]
         choices = [(pair, count) for pair, count in pairs if isinstance(pair, ChoicePair)]
         if choices:
             most = max(choices, key=lambda each: each[1])
@@ -179,7 +179,7 @@ class Composition:
 
 
 @lru_cache(maxsize=4096)  # a sweep's runs, and a search's steps, come to the same plans and noise again
-def _on_grid(pairs: tuple[tuple[Pair, int], ...], delta: float) -> float:
+def _on_grid(pairs: tuple[tuple[ReleasePair, int], ...], delta: float) -> float:
     from fedsim.privacy import loss
 
     return loss.epsilon(pairs, delta)

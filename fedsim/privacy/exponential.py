@@ -37,6 +37,7 @@ from scipy import special
 
 from fedsim.common.errors import InputError
 from fedsim.privacy.discrete_noise import Integers
+from fedsim.privacy.pair import Pair
 from fedsim.protocol.statistics import is_level
 
 Array = npt.NDArray[np.float64]
@@ -73,7 +74,7 @@ def epsilon_of(mu: npt.ArrayLike) -> Array:
 
 
 @dataclass(frozen=True, slots=True)
-class ChoicePair:
+class ChoicePair(Pair):
     """`times` choices in turn, of `mu` each as a Gaussian release: T^times H_0 of the module docstring.
 
     It is convex in e^eps, hence the profile of a pair, which dominates; alike in either order, since
@@ -91,7 +92,7 @@ class ChoicePair:
 
     @property
     def largest(self) -> float:
-        """The largest loss that there is."""
+        """See `Pair`."""
         return self.times * self.epsilon
 
     def most(self, tail: float) -> tuple[int, float]:

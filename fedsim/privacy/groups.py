@@ -39,7 +39,8 @@ from scipy import special
 
 from fedsim.privacy import gaussian, loss
 from fedsim.privacy.cost import Composition
-from fedsim.privacy.pairs import GaussianPair, Pair, PoissonPair, SubsampledPair, WithReplacementPair
+from fedsim.privacy.pair import Pair
+from fedsim.privacy.pairs import GaussianPair, PoissonPair, ReleasePair, SubsampledPair, WithReplacementPair
 
 Array = npt.NDArray[np.float64]
 
@@ -52,7 +53,7 @@ _LARGEST, _MOST = 60.0, 1000  # k mu of one release, and k, up to which anything
 
 
 @dataclass(frozen=True, slots=True)
-class GroupPair:
+class GroupPair(Pair):
     """The bounds of the module docstring for Poisson batches, or of fixed size; alike in either order."""
 
     mu: float  # of one record, > 0
@@ -140,7 +141,7 @@ def _chances(ratios: list[float]) -> tuple[float, ...]:
     return tuple(np.trim_zeros(np.where(chance < _RAREST, 0.0, chance), "b").tolist())
 
 
-def grouped(pair: Pair, n: int, k: int) -> Pair | GroupPair | None:
+def grouped(pair: ReleasePair, n: int, k: int) -> Pair | None:
     """The pair of a release for k of n records, given that for one; None where none is known."""
     match pair:
         case GaussianPair():

@@ -23,13 +23,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 from scipy import fft
 
 from fedsim.common.errors import InputError
+from fedsim.privacy.pair import Pair
 
 Array = npt.NDArray[np.float64]
 
@@ -41,18 +42,6 @@ _ONE_CELL = 0.01  # least tilted variance, in squared steps
 _WIDTH = 6.0  # of the first window, in tilted standard deviations to either side
 _MAX_CELLS = 2**20
 _HALVINGS = 60
-
-
-class Pair(Protocol):
-    """A dominating pair of distributions; its profile is convex in e^eps. It is alike in either order unless
-    it has a `reverse`, itself in the other order; both are in reach of either.
-    """
-
-    def profile(self, epsilon: Array) -> Array:
-        """An upper bound of the hockey-stick divergence at eps >= 0, shape as epsilon."""
-
-    def reach(self, tail: float) -> float:
-        """A loss beyond which the profile is at most `tail`, or all that it ever falls to."""
 
 
 P = TypeVar("P", bound=Pair)
@@ -91,7 +80,7 @@ def _discretise(pair: Pair, step: float, reach: int, count: int) -> Losses:
     """
     loss = _grid(step, 0, reach)
     up, infinite = _masses(pair, loss, step)
-    down = _masses(other, loss, step)[0] if (other := getattr(pair, "reverse", None)) else up
+    down = up if pair.reverse is pair else _masses(pair.reverse, loss, step)[0]
     down = down * np.exp(-loss[1:])
     # All mass that is neither at a positive nor at a negative nor at infinite loss has loss 0.
     centre = max(0.0, 1.0 - float(infinite + up.sum() + down.sum()))
@@ -177,7 +166,7 @@ def _refine(pairs: Sequence[tuple[Pair, int]], delta: float) -> tuple[list[Losse
     copies = sum(count for _, count in pairs)
     reaches = [pair.reach(_NEGLIGIBLE * delta / copies) for pair, _ in pairs]
     steps, fine = [reach / 64 for reach in reaches], False
-    start, ends = None, all(getattr(pair, "largest", math.inf) < math.inf for pair, _ in pairs)
+    start, ends = None, all(pair.largest < math.inf for pair, _ in pairs)
     while True:
         parts = [
             _discretise(pair, step, max(1, math.ceil(reach / step)), count)
@@ -282,14 +271,14 @@ def epsilon(pairs: Sequence[tuple[Pair, int]], delta: float) -> float:
     if not math.isfinite(apart):
         raise ArithmeticError(f"the profiles of {pairs} add up to {apart}")
     for each in orders(pairs) if apart > delta else ():
-        if found < sum(count * getattr(pair, "largest", math.inf) for pair, count in each):
+        if found < sum(count * pair.largest for pair, count in each):
             found = max(found, _epsilon(each, delta))
     return found
 
 
 def orders(pairs: Sequence[tuple[P, int]]) -> list[Sequence[tuple[P, int]]]:
     """The pairs, and all of them in the other order if any is another then."""
-    other = [(getattr(pair, "reverse", pair), count) for pair, count in pairs]
+    other = [(pair.reverse, count) for pair, count in pairs]
     return [pairs] if other == list(pairs) else [pairs, other]
 
 

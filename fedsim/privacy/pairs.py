@@ -25,6 +25,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -32,6 +33,7 @@ from scipy import special
 
 from fedsim.privacy import gaussian
 from fedsim.privacy.exponential import ChoicePair
+from fedsim.privacy.pair import Pair
 
 Array = npt.NDArray[np.float64]
 
@@ -42,7 +44,7 @@ _PIECE = 4096  # losses evaluated at once, times some 20 multiplicities
 
 
 @dataclass(frozen=True, slots=True)
-class GaussianPair:
+class GaussianPair(Pair):
     """N(mu, 1) against N(0, 1): one release on every record."""
 
     mu: float  # sensitivity / noise standard deviation, > 0
@@ -74,7 +76,7 @@ def unamplified(epsilon: Array, q: float) -> Array:
 
 
 @dataclass(frozen=True, slots=True)
-class SubsampledPair:
+class SubsampledPair(Pair):
     """A Gaussian release on a uniform K-subset of n records drawn without replacement, q = K/n.
 
     h(eps') = q h(eps; mu) with eps' = ln(1 + q (e^eps - 1)) for eps >= 0.
@@ -100,7 +102,7 @@ class SubsampledPair:
 
 
 @dataclass(frozen=True, slots=True)
-class PoissonPair:
+class PoissonPair(Pair):
     """A Gaussian release on a Poisson sample: (1-q) N(0) + q N(m) against (1-q) N(0) + q N(-m), m = mu/2.
 
     The likelihood ratio grows with x, so {ratio > e^eps} is a half line {x > t}; with y = e^(m x),
@@ -160,13 +162,13 @@ class AddRemovePair(SubsampledPair):
     added: bool = False
 
     @property
-    def reverse(self) -> AddRemovePair:
-        """The pair in the other order."""
+    def reverse(self) -> Self:
+        """See `Pair`."""
         return replace(self, added=not self.added)
 
     @property
     def largest(self) -> float:
-        """The largest loss that there is."""
+        """See `Pair`."""
         return -math.log1p(-self.q) if self.added else math.inf
 
     def profile(self, epsilon: Array) -> Array:
@@ -194,7 +196,7 @@ def multiplicities(n: float, draws: int) -> tuple[Array, Array]:
 
 
 @dataclass(frozen=True, slots=True)
-class WithReplacementPair:
+class WithReplacementPair(Pair):
     """A Gaussian release on K records drawn with replacement from n; eta = 1 - (1 - 1/n)^K.
 
     h(eps') = sum_{j >= 1} Binom(K, 1/n)(j) h(eps; j mu) with eps' = ln(1 + eta (e^eps - 1)), eps >= 0: an
@@ -263,14 +265,14 @@ def _mixed(base: float, chance: Array, means: Array) -> float:
 
 
 SampledPair = SubsampledPair | PoissonPair | AddRemovePair | WithReplacementPair | ChoicePair
-Pair = GaussianPair | SampledPair
+ReleasePair = GaussianPair | SampledPair
 
 
 def profile(pair: Pair, epsilon: npt.ArrayLike) -> Array:
     """Return the profile of `pair` at losses of either sign (the continuation of the module docstring)."""
     eps = np.asarray(epsilon, float)
-    other: Pair = getattr(pair, "reverse", pair)
-    below = -np.expm1(np.minimum(eps, 0.0)) + np.exp(np.minimum(eps, 0.0)) * other.profile(np.abs(eps))
+    other = pair.reverse.profile(np.abs(eps))
+    below = -np.expm1(np.minimum(eps, 0.0)) + np.exp(np.minimum(eps, 0.0)) * other
     return np.where(eps < 0, below, pair.profile(np.abs(eps)))
 
 

@@ -13,7 +13,8 @@ import numpy as np
 
 from fedsim.privacy.cost import compose
 from fedsim.privacy.loss import orders
-from fedsim.privacy.pairs import Pair, profile
+from fedsim.privacy.pair import Pair
+from fedsim.privacy.pairs import profile
 from fedsim.protocol.plan import Census
 
 _NEGLIGIBLE = 1e-6  # share of delta that truncating the losses may cost

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.fx import Node
 
-from fedsim.problems.operations import TABLE, NotAllowedError, Values, check_result, outcome
+from fedsim.problems.operations import TABLE, NotAllowedError, Values, aten, check_result, outcome
 from fedsim.problems.program import Program, Step, Value
 
 Bound = dict[str, Any]  # an operation's arguments by name, with defaults; values in place of nodes
@@ -282,8 +282,7 @@ def _parts(writer: _Writer, a: Bound, given: Any) -> Any:
 
 
 def _operations(names: str) -> list[Any]:
-    found = (name.split(".") for name in names.split())
-    return [getattr(getattr(torch.ops.aten, packet), overload) for packet, overload in found]
+    return list(map(aten, names.split()))
 
 
 _NAMES: dict[Any, str] = {entry.operation: name for name, entry in TABLE.items() if name != "getitem"}

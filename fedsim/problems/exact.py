@@ -114,13 +114,14 @@ def rounded_weight(weight: Tensor) -> Tensor:
     return rounded(weight, norm.view([1] * weight.dim()))
 
 
-def _elementwise(name: str, x: Tensor) -> Tensor:
-    found: Tensor = by_numpy(getattr(np, name), x) if holds(x) else getattr(x, name)()
-    return found
+def _elementwise(exact: np.ufunc, usual: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    return by_numpy(exact, x) if holds(x) else usual(x)
 
 
-exp, log = partial(_elementwise, "exp"), partial(_elementwise, "log")
-log1p, tanh = partial(_elementwise, "log1p"), partial(_elementwise, "tanh")
+exp = partial(_elementwise, np.exp, lambda x: x.exp())
+log = partial(_elementwise, np.log, lambda x: x.log())
+log1p = partial(_elementwise, np.log1p, lambda x: x.log1p())
+tanh = partial(_elementwise, np.tanh, lambda x: x.tanh())
 
 
 def sigmoid(x: Tensor) -> Tensor:

@@ -8,10 +8,11 @@ Scores are always x W, whatever a problem makes of `scores`. A subclass of a bui
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from inspect import getattr_static
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -113,7 +114,8 @@ def one_record(problem: GeneralisedLinear, dtype: torch.dtype) -> dict[str, Prog
     _check_numbers(problem)
     found = {}
     for method, record in _records(problem, dtype).items():
-        captured = _captured(problem, method, *record)
+        function = problem.coefficient if method == "coefficient" else problem.accepts
+        captured = _captured(problem, method, function, *record)
         given = tuple(captured.shape)
         if given != tuple(record[0].shape):
             hint = f"must have shape {tuple(record[0].shape)} for one record, not {given}"
@@ -124,17 +126,20 @@ def one_record(problem: GeneralisedLinear, dtype: torch.dtype) -> dict[str, Prog
 
 @lru_cache(maxsize=16)
 def _probabilities_of_one(problem: GeneralisedLinear, dtype: torch.dtype) -> Program:
-    one = _captured(problem, "probabilities", _records(problem, dtype)["coefficient"][0])
+    scores = _records(problem, dtype)["coefficient"][0]
+    one = _captured(problem, "probabilities", problem.probabilities, scores)
     if len(one.shape) != 2 or one.shape[0] != 1:
         hint = f"must have shape (1, classes) for one record, not {tuple(one.shape)}"
         raise _wrong(problem, "probabilities", hint)
     return one
 
 
-def _captured(problem: GeneralisedLinear, method: str, *record: Tensor) -> Program:
+def _captured(
+    problem: GeneralisedLinear, method: str, function: Callable[..., Any], *record: Tensor
+) -> Program:
     """The method's program for one record, which runs."""
     try:
-        captured = capture(FunctionModule(getattr(problem, method)), *record)
+        captured = capture(FunctionModule(function), *record)
         captured({}, *record)
     except (NotCapturedError, RuntimeError, TypeError) as error:
         hint = "must be operations of torch on tensors, the same whatever a record's values are"

@@ -161,10 +161,13 @@ def _flat(prefix: str, module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 def _layer(prefix: str, layer: nn.Module) -> Layer:
     _check_untouched(layer)
     kind = type(layer)
-    usual = _USUAL.get(kind, {})
-    if kind not in _APPLY or any(getattr(layer, name) != value for name, value in usual.items()):
+    usual, numbered = _USUAL.get(kind, {}), _NUMBERS.get(kind, ())
+    if kind not in _APPLY:
         raise _NotPlainError
-    numbers = {name: _whole(getattr(layer, name)) for name in _NUMBERS.get(kind, ())}
+    held = {name: getattr(layer, name) for name in (*usual, *numbered)}
+    if any(held[name] != value for name, value in usual.items()):
+        raise _NotPlainError
+    numbers = {name: _whole(held[name]) for name in numbered}
     _check_parameters(layer)
     names = tuple(name for name, value in layer._parameters.items() if value is not None)
     if kind is nn.Conv2d and not all(isinstance(pair, tuple) and len(pair) == 2 for pair in numbers.values()):

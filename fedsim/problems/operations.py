@@ -245,13 +245,18 @@ _FORMS: dict[str, tuple[Sequence[Callable[[Arguments], bool]], str]] = {
 """A form of arguments: its conditions, and the operations that take it (with options that may be given)."""
 
 
+def aten(name: str) -> Any:
+    """An operation of torch by the names of its packet and its overload: `add.Tensor`."""
+    packet, overload = name.split(".")
+    return getattr(getattr(torch.ops.aten, packet), overload)
+
+
 def _entries() -> dict[str, Entry]:
     made = {"getitem": Entry(operator.getitem, "a part of a result", {"self": "parts", "index": "int"})}
     for form, (_, operations) in _FORMS.items():
         for written in operations.split():
             name, _, options = written.rstrip(")").partition("(")
-            packet, overload = name.split(".")
-            function = getattr(getattr(torch.ops.aten, packet), overload)
+            function = aten(name)
             kinds = {
                 each.name: str(each.type)
                 for each in function._schema.arguments

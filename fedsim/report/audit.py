@@ -157,7 +157,7 @@ class AuditedSilo(Part):
 
     def by(self, adversary: str) -> AttainedPart | None:
         """The result of an adversary, if it attacked."""
-        return getattr(self, adversary)  # type: ignore[no-any-return]
+        return dict(self)[adversary]  # type: ignore[no-any-return]
 
     def claimed_against(self, adversary: str) -> float:
         """Epsilon."""

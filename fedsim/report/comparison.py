@@ -58,7 +58,8 @@ class Comparison:
 
     def _rows(self) -> list[dict[str, Any]]:
         names = {"x": self.against or "epsilon", "value": self.metric}
-        return [{names.get(name, name): getattr(row, name) for name in _COLUMNS} for row in self.points]
+        rows = [point._asdict() for point in self.points]
+        return [{names.get(name, name): row[name] for name in _COLUMNS} for row in rows]
 
     @property
     def text(self) -> TextTable:
@@ -115,8 +116,12 @@ class Comparison:
 
     def _page(self, folder: Path) -> str:
         caption = f"{capital(METRICS[self.metric].title)} against {self._axis}"
-        stated, terms = [each.summary.privacy for each in self.sources], ("unit", "adjacency", "guarantee")
-        said = {term: "; ".join(_each(getattr(one, term) for one in stated)) for term in terms}
+        stated = [each.summary.privacy for each in self.sources]
+        said = {
+            "Unit": _each(one.unit for one in stated),
+            "Adjacency": _each(one.adjacency for one in stated),
+            "Guarantee": _each(one.guarantee for one in stated),
+        }
         return template("compare.html").render(
             title=caption,
             sources=[source.name for source in self.sources],
@@ -124,7 +129,7 @@ class Comparison:
             figure=sweep_page.broad_and_narrow(self.plot, folder, "comparison", caption),
             caption=f"{caption}: {self.title}.",
             errors=self.text,
-            statement=[(term.capitalize(), text) for term, text in said.items()],
+            statement=[(term, "; ".join(lines)) for term, lines in said.items()],
             not_private=self.not_private,
         )
 
@@ -205,7 +210,7 @@ def _combinations(summary: Summary | SweepSummary) -> Sequence[CombinationRow]:
     baseline = [(False, summary.metrics.nonprivate)] if summary.privacy.private else []
     return [
         CombinationRow.model_construct(
-            **{name: getattr(values, name) for name in Values.model_fields},
+            **{name: value for name, value in values if name in Values.model_fields},
             varied={"algorithm": summary.algorithm, **({sweep_page.EPSILON: budget} if private else {})},
             private=private,
             epsilon_budget=budget if private else None,

@@ -28,6 +28,8 @@ Observer = Callable[[Measurement], None]
 class HasMetrics(Protocol):
     """A row of a table of metrics; `error`, `loss` and the table's other metrics are its fields."""
 
+    def _asdict(self) -> dict[str, Any]: ...
+
     @property
     def more(self) -> Mapping[str, float | None]:
         """The other metrics."""
@@ -41,7 +43,7 @@ def value(row: HasMetrics, name: str) -> float | None:
     >>> value(SiloMeasurement(0, "private", "a", 0.5, 0.7, 9, {"auc": 0.75}), "auc")
     0.75
     """
-    own: float | None = getattr(row, name, None)
+    own: float | None = row._asdict().get(name)
     return row.more.get(name) if own is None else own
 
 

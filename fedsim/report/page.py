@@ -147,7 +147,7 @@ def headline(name: str, value: Spread | None, without: str = "") -> Headline:
 def _statement(privacy: Privacy) -> list[tuple[str, str]]:
     together = f". If they collude: {privacy.guarantee_colluding}" * bool(privacy.guarantee_colluding)
     silos = privacy.silos if privacy.private else []
-    claims = _kept(silos, "epsilon_claimed", "at most what is claimed", "above the claim")
+    claims = _kept(silos, lambda silo: silo.epsilon_claimed, "at most what is claimed", "above the claim")
     costs = "; ".join(filter(None, [_budgets(silos), claims]))
     worth = map(capital, texts.person_lines(privacy.persons))
     return [
@@ -161,7 +161,7 @@ def _statement(privacy: Privacy) -> list[tuple[str, str]]:
 
 def how_facts(privacy: Part) -> list[tuple[str, str]]:
     """How the mechanism of a run, or the mechanisms of a sweep, are used and priced."""
-    parts = {name: getattr(privacy, name) for name in ("mechanism", "calibration", "sampler", "accountant")}
+    parts = privacy.model_dump(include={"mechanism", "calibration", "sampler", "accountant"})
     return [
         (name.capitalize(), part if isinstance(part, str) else ", ".join(part) or "none")
         for name, part in parts.items()
@@ -170,12 +170,14 @@ def how_facts(privacy: Part) -> list[tuple[str, str]]:
 
 def _budgets(silos: list[SiloRow]) -> str:
     unlimited = f"no budget in all {len(silos):,} silos, so that nothing bounds what the run costs"
-    return _kept(silos, "epsilon_budget", "within its budget", "above its budget") or unlimited
+    return (
+        _kept(silos, lambda silo: silo.epsilon_budget, "within its budget", "above its budget") or unlimited
+    )
 
 
-def _kept(silos: list[SiloRow], limit: str, good: str, bad: str) -> str:
+def _kept(silos: list[SiloRow], limit: Callable[[SiloRow], float | None], good: str, bad: str) -> str:
     """Whether what is guaranteed, where None is infinite, keeps to a limit; empty where no silo has one."""
-    limits = [(silo, most) for silo in silos if (most := getattr(silo, limit)) is not None]
+    limits = [(silo, most) for silo in silos if (most := limit(silo)) is not None]
     costs = [(silo.name, silo.epsilon_guaranteed, most) for silo, most in limits]
     failed = [name for name, cost, most in costs if cost is None or cost > most]
     if not failed:
@@ -186,29 +188,8 @@ def _kept(silos: list[SiloRow], limit: str, good: str, bad: str) -> str:
 
 def _figures(run: RunData, folder: Path) -> list[PageFigure]:
     """The figures that have something to show, those of the chosen metric first."""
-    spread, metric = _spread(run), run.summary.metrics.metric
-    markers = (
-        "Filled markers: the run; hollow: the same algorithm without noise and clipping; levels: baselines, "
-        "which are not private."
-    )
-    if run.summary.deployment is not None:
-        markers = "On public test records of the server's own."
     drawn = {
-        f"{MEASURED_FIGURES[metric][0]}-against-rounds": (
-            plots.against_rounds(run, metric),
-            f"{capital(METRICS[metric].title)} against rounds: mean{spread}. {markers}",
-        ),
-        f"{MEASURED_FIGURES[metric][0]}-by-silo": (
-            plots.silo_values(run),
-            f"Final {METRICS[metric].title} on each silo's own test records{spread}. Simulation only.",
-        ),
-        **{
-            f"{MEASURED_FIGURES[column][0]}-against-rounds": (
-                plots.against_rounds(run, column),
-                f"{caption}: mean{spread}. Simulation only, not private.",
-            )
-            for column, caption in _objective(run.summary).items()
-        },
+        **_measured(run),
         "clipping-over-rounds": (
             plots.clipping(run),
             "What the clip takes away: the share of terms that it shortens, and the median norm of them all "
@@ -231,6 +212,34 @@ def _figures(run: RunData, folder: Path) -> list[PageFigure]:
         ),
     }
     return [_saved(figure, folder, stem, caption) for stem, (figure, caption) in drawn.items() if figure]
+
+
+def _measured(run: RunData) -> dict[str, tuple[Figure | None, str]]:
+    """Metrics against rounds and by silo, each with its caption."""
+    spread, metric = _spread(run), run.summary.metrics.metric
+    markers = (
+        "Filled markers: the run; hollow: the same algorithm without noise and clipping; levels: baselines, "
+        "which are not private."
+    )
+    if run.summary.deployment is not None:
+        markers = "On public test records of the server's own."
+    return {
+        f"{MEASURED_FIGURES[metric][0]}-against-rounds": (
+            plots.against_rounds(run, metric),
+            f"{capital(METRICS[metric].title)} against rounds: mean{spread}. {markers}",
+        ),
+        f"{MEASURED_FIGURES[metric][0]}-by-silo": (
+            plots.silo_values(run),
+            f"Final {METRICS[metric].title} on each silo's own test records{spread}. Simulation only.",
+        ),
+        **{
+            f"{MEASURED_FIGURES[column][0]}-against-rounds": (
+                plots.against_rounds(run, column),
+                f"{caption}: mean{spread}. Simulation only, not private.",
+            )
+            for column, caption in _objective(run.summary).items()
+        },
+    }
 
 
 def _saved(figure: Figure, folder: Path, stem: str, caption: str) -> PageFigure:

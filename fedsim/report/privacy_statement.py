@@ -98,7 +98,9 @@ def how(resolved: Resolved, admitted: Sequence[Admitted] = ()) -> dict[str, Any]
         claimed |= {"theorem": prescribed.theorem, "violations": list(prescribed.violations)}
     return {
         "notices": _notices(resolved, admitted),
-        **{name: getattr(said, name) for name in ("adjacency", "title", "counted")},
+        "adjacency": said.adjacency,
+        "title": said.title,
+        "counted": said.counted,
         "unit": said.one if mechanism.private else NONE.name,
         "mechanism": mechanism.name,
         "sampler": sampler,

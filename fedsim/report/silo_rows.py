@@ -12,6 +12,7 @@ import numpy as np
 
 from fedsim.algorithms.fair_minibatch_sgd import FairMinibatchSGD
 from fedsim.common.serialise import finite
+from fedsim.data.csv_table import TableData
 from fedsim.privacy import attribute, cost
 from fedsim.privacy.attainable import epsilon as attainable_epsilon
 from fedsim.privacy.grid import GridGaussian
@@ -85,10 +86,15 @@ def admitted_rows(
 
 
 def _larger(row: SiloRow, other: SiloRow) -> SiloRow:
-    cost, also = other.epsilon_guaranteed, ("epsilon_guaranteed", "epsilon_colluding", "epsilon_attribute")
-    pairs = {"epsilon_spent": cost, **{name: getattr(other, name) for name in also}}
+    cost, own = other.epsilon_guaranteed, dict(row)
+    pairs = {
+        "epsilon_spent": cost,
+        "epsilon_guaranteed": cost,
+        "epsilon_colluding": other.epsilon_colluding,
+        "epsilon_attribute": other.epsilon_attribute,
+    }
     larger = {
-        name: None if value is None or (own := getattr(row, name)) is None else max(own, value)
+        name: None if value is None or own[name] is None else max(own[name], value)
         for name, value in pairs.items()
         if name in row.model_fields_set
     }
@@ -128,7 +134,7 @@ def group_apart(resolved: Resolved) -> tuple[float, float, int] | None:
     costs what a replaced record does.
     """
     scenario, outline = resolved.scenario, resolved.outline
-    feature = getattr(scenario.data, "attribute_is_feature", False)
+    feature = isinstance(scenario.data, TableData) and scenario.data.attribute_is_feature
     other = scenario.privacy.unit != RECORD or resolved.sums is not None or resolved.trace.plan.sampled
     if not outline.groups or other or feature:
         return None

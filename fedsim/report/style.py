@@ -94,8 +94,8 @@ def label(text: str, most: int = 22) -> str:
 def from_zero(axes: Axes, *directions: str) -> None:
     """Let an axis ("x" or "y") begin at zero and end a little above the data."""
     for direction in directions:
-        top = getattr(axes.dataLim, f"{direction}1")
-        getattr(axes, f"set_{direction}lim")(0, 1.06 * top if top > 0 else 1)
+        top = axes.dataLim.p1["xy".index(direction)]
+        axes.set(**{f"{direction}lim": (0, 1.06 * top if top > 0 else 1)})
 
 
 def thinned(count: int, most: int = 300) -> np.ndarray:
@@ -249,7 +249,7 @@ def frame(axes: Axes, direction: str, values: Sequence[float], late: Sequence[fl
     margin = 0.08 * (high - low) or 0.08 * abs(high)
     bottom = low - margin if cut or low < 0 else 0.0
     top = high + margin if high > low or high > 0 else 1.0
-    getattr(axes, f"set_{direction}lim")(bottom, top)
+    axes.set(**{f"{direction}lim": (bottom, top)})
     shown = f"axis from {bottom:.3g}{f' to {top:.3g}' if first else ', not 0'}" if cut else ""
     return ";\n".join(filter(None, [shown or (first and f"axis to {top:.3g}"), first]))
 

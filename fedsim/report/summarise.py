@@ -117,8 +117,9 @@ def _deployment(outcome: Outcome, deployed: Deployed) -> summary.Deployment:
     for row in outcome.results.rows(record.AskedSilo):
         if row.left_out is not None:
             missed.setdefault(row.silo, {})[row.round + 1] = row.left_out
-    same = ("min_silos", "absent", "remarks", "unmeasured", "measured")
     return summary.Deployment(
+        min_silos=deployed.min_silos,
+        absent=dict(deployed.absent),
         left_out=[
             summary.LeftOut(
                 name=name, rounds=len(why), which=_stretches(list(why)), reasons=_few(why.values(), 3)
@@ -127,7 +128,9 @@ def _deployment(outcome: Outcome, deployed: Deployed) -> summary.Deployment:
         ],
         round_seconds=[each if each is None else round(each, 3) for each in deployed.round_seconds],
         without_statement=dict(deployed.unstated),
-        **{name: getattr(deployed, name) for name in same},
+        remarks=list(deployed.remarks),
+        unmeasured=list(deployed.unmeasured),
+        measured=deployed.measured,
     )
 
 
@@ -287,8 +290,11 @@ def of_scenario(resolved: Resolved) -> list[str]:
 def _undefined(measurements: Sequence[record.Measurement]) -> list[str]:
     """Numbers that came to nothing: infinite, or not one at all."""
     lines = []
-    for name in ("error", "loss"):
-        missing = [row for row in measurements if getattr(row, name) is None]
+    undefined = {
+        "error": [row for row in measurements if row.error is None],
+        "loss": [row for row in measurements if row.loss is None],
+    }
+    for name, missing in undefined.items():
         if missing:
             first = f"first in trial {missing[0].trial}, round {missing[0].round}"
             share = f"{len(missing):,} of {len(measurements):,} evaluations"

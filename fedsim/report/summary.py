@@ -170,7 +170,8 @@ class Values(_Fields):
 
     def spread(self, name: str) -> Spread | None:
         """Mean and interval of a metric in `MEASURED`; None where it was not measured."""
-        mean, interval = getattr(self, name), getattr(self, f"{name}_interval90")
+        held = dict(self)
+        mean, interval = held[name], held[f"{name}_interval90"]
         return None if mean is None else Spread(mean, *(interval or (mean, mean)))
 
 

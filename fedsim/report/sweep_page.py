@@ -153,19 +153,19 @@ def _ledger(tuning: sweep_summary.TuningLedger | None) -> TextTable:
     """Epsilon of private tuning and of the reported run, each at the silo where it is largest."""
     if tuning is None:
         return _NOTHING
-    parts = {"tuning": "epsilon_tuning", "reported run": "epsilon_run", "together": "epsilon_total"}
     columns: dict[str, Callable[[sweep_summary.TunedCombination], str]] = {
         "combination": lambda one: title(one.varied, True),
-        **{name: partial(_largest, part) for name, part in parts.items()},
+        "tuning": lambda one: _largest([silo.epsilon_tuning for silo in one.silos]),
+        "reported run": lambda one: _largest([silo.epsilon_run for silo in one.silos]),
+        "together": lambda one: _largest([silo.epsilon_total for silo in one.silos]),
     }
     caption = f"Epsilon, largest over silos. {tuning.guarantee.capitalize()}."
     return TextTable.of(caption, tuning.combinations, columns)
 
 
-def _largest(part: str, one: sweep_summary.TunedCombination) -> str:
+def _largest(values: Sequence[float | None]) -> str:
     """The largest of the silos'; None, which is infinity or nothing reported, where one is None."""
-    values = [getattr(silo, part) for silo in one.silos]
-    return shown_up(None if None in values else max(values))
+    return shown_up(None if None in values else max(value for value in values if value is not None))
 
 
 def figure_of(sweep: SweepSummary, broad: bool = False) -> Figure:

@@ -95,7 +95,7 @@ class Tuning(Part):
 
     def mean(self, candidate: CandidateRow) -> float | None:
         """A candidate's mean of the criterion; None where a run failed."""
-        return getattr(candidate, self.criterion)  # type: ignore[no-any-return]
+        return dict(candidate)[self.criterion]  # type: ignore[no-any-return]
 
 
 class TunedSilo(Part):

@@ -84,7 +84,11 @@ def silo_table(
 ) -> TextTable:
     """Up to `most` silos as they are; of more, the 20 with the least slack and the range of all of them."""
     said = captioned(title)
-    keys = [key for key in _COLUMNS if key in _ALWAYS or any(_states(silo, key) for silo in silos)]
+    rows = [dict(silo) for silo in silos]
+    stated = {key for row in rows for key, value in row.items() if value is not None}.union(_ALWAYS)
+    if any("epsilon_colluding" in silo.model_fields_set for silo in silos):  # that there is none, too
+        stated.add("epsilon_colluding")
+    keys = [key for key in _COLUMNS if key in stated]
     if "epsilon_claimed" in keys and all(silo.epsilon_budget is None for silo in silos):
         keys.remove("epsilon_budget")  # a claim stands in its place
     few = len(silos) <= most
@@ -93,16 +97,16 @@ def silo_table(
     return TextTable(
         f"{said}." if few else caption,
         ["silo", *(_COLUMNS[key].title.format(counted) for key in keys)],
-        [[silo.name, *(_cell(silo, key) for key in keys)] for silo in shown],
-        [] if few else [f"all {len(silos):,} silos", *(_range(key, silos) for key in keys)],
+        [[silo.name, *(_cell(row, key) for key in keys)] for silo in shown for row in [dict(silo)]],
+        [] if few else [f"all {len(silos):,} silos", *(_range(key, rows) for key in keys)],
         ["silo", *(_COLUMNS[key].short for key in keys)],
     )
 
 
-def _cell(silo: SiloRow, key: str) -> str:
-    if silo.guarantee and key.startswith(("epsilon_", "delta")):
-        return silo.guarantee if key == "epsilon_guaranteed" else "-"
-    return _COLUMNS[key].write(getattr(silo, key))
+def _cell(row: Mapping[str, Any], key: str) -> str:
+    if row["guarantee"] and key.startswith(("epsilon_", "delta")):
+        return row["guarantee"] if key == "epsilon_guaranteed" else "-"
+    return _COLUMNS[key].write(row[key])
 
 
 def person_lines(persons: Persons | None) -> list[str]:
@@ -137,16 +141,11 @@ def slack(silo: SiloRow) -> float:
 
 def epsilon_range(silos: Sequence[SiloRow]) -> str:
     """The least and the largest guaranteed epsilon, rounded up."""
-    return _range("epsilon_guaranteed", silos)
+    return _range("epsilon_guaranteed", list(map(dict, silos)))
 
 
-def _states(silo: SiloRow, key: str) -> bool:
-    stated = key == "epsilon_colluding" and key in silo.model_fields_set  # that there is none, too
-    return getattr(silo, key) is not None or stated
-
-
-def _range(key: str, silos: Sequence[SiloRow]) -> str:
-    values = [getattr(silo, key) for silo in silos if not silo.guarantee]
+def _range(key: str, rows: Sequence[Mapping[str, Any]]) -> str:
+    values = [row[key] for row in rows if not row["guarantee"]]
     order = sorted(values, key=lambda value: math.inf if value is None else value)
     low, high = map(_COLUMNS[key].write, (order[0], order[-1]))
     return low if low == high else f"{low} to {high}"

@@ -91,8 +91,10 @@ def words(unit: Record | Person, protects: Protects = "record", column: str | No
 
 def words_of(resolved: Resolved) -> Words:
     """The words of a run's unit."""
+    from fedsim.data.csv_table import TableData
+
     scenario = resolved.scenario
-    column = getattr(scenario.data, "person_column", None)
+    column = scenario.data.person_column if isinstance(scenario.data, TableData) else None
     own = words(scenario.privacy.unit, resolved.protects, column)
     shown = resolved.problem.composite.records is not None or any(resolved.public_silos)
     return own.private if shown else own

@@ -11,12 +11,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from itertools import chain, zip_longest
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 from unittest.mock import patch
 
 import psutil
 
+from fedsim.common.beside import module_file
 from fedsim.common.errors import InputError
 from fedsim.common.process import check_reachable
 from fedsim.simulation.failures import WorkerLost
@@ -92,7 +92,7 @@ def by_value(given: bool) -> Iterator[None]:
     Ray sends a class of a script or a notebook so, and of a module only its name, which other processes may
     not find where no installation has it.
     """
-    modules = [each for each in list(sys.modules.values()) if given and _lies_elsewhere(each)]
+    modules = [each for name, each in list(sys.modules.items()) if given and _lies_elsewhere(name)]
     for module in modules:
         ray.cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
     try:
@@ -102,9 +102,9 @@ def by_value(given: bool) -> Iterator[None]:
             ray.cloudpickle.unregister_pickle_by_value(module)  # type: ignore[no-untyped-call]
 
 
-def _lies_elsewhere(module: ModuleType) -> bool:
+def _lies_elsewhere(name: str) -> bool:
     """Whether a module's file is of no installation, ours included."""
-    file, name = getattr(module, "__file__", None), getattr(module, "__name__", "__main__")
+    file = module_file(name)
     if not file or name == "__main__" or name.partition(".")[0] in ("fedsim", "silos", "server", "shuffler"):
         return False
     return not any(Path(file).is_relative_to(place) for place in _INSTALLED)

@@ -65,12 +65,13 @@ def _things(named: str) -> dict[str, Any]:
         return {algorithms()[place].__qualname__: algorithms()[place]}
     module = _module(place, named)
     if attribute:
-        thing = getattr(module, attribute, None)
+        thing = vars(module).get(attribute)
         if not (is_algorithm(thing) or _is_tests(thing)):
             raise InputError("ALGORITHM", named, f"must name a dataclass with {ALGORITHM_HAS}")
         return {attribute: thing}
     held = vars(module)
-    own = {name: kind for name, kind in held.items() if getattr(kind, "__module__", None) == module.__name__}
+    classes = {name: kind for name, kind in held.items() if isinstance(kind, type)}
+    own = {name: kind for name, kind in classes.items() if kind.__module__ == module.__name__}
     examples = {name: each for name, each in held.items() if isinstance(each, Example)}
     tests = {name: kind for name, kind in own.items() if _is_tests(kind)}
     if found := tests or examples or {name: kind for name, kind in own.items() if is_algorithm(kind)}:

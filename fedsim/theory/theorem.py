@@ -86,10 +86,13 @@ class Derived:
         """What two theorems, or a theorem and `auto`, chose for one algorithm."""
         if other is None:
             return self
-        joined = (
-            getattr(self, each) | getattr(other, each) for each in ("values", "notes", "predicted", "reasons")
+        return Derived(
+            f"{self.theorem}; {other.theorem}",
+            self.values | other.values,
+            self.notes | other.notes,
+            self.predicted | other.predicted,
+            self.reasons | other.reasons,
         )
-        return Derived(f"{self.theorem}; {other.theorem}", *joined)
 
 
 @dataclass(frozen=True)

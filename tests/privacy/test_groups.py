@@ -105,7 +105,7 @@ def test_a_group_of_one_is_a_record(one):
 
 
 @dataclass(frozen=True)
-class Mixture:
+class Mixture(loss.Pair):
     """sum_j p_j N(j mu) against N(0) at losses >= 0, and as much in the other order."""
 
     chance: tuple[float, ...]

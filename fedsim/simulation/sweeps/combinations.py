@@ -11,7 +11,7 @@ from typing import Any
 from fedsim.common.errors import InputError
 from fedsim.common.serialise import canonical
 from fedsim.privacy.registry import MECHANISMS, NONE
-from fedsim.protocol.unit import Rule
+from fedsim.protocol.unit import Person, Rule
 from fedsim.report.sweep_summary import Label, Setting, title
 from fedsim.scenario.load import parse, parse_sweep, place
 from fedsim.scenario.model import Scenario, SweepSection, TuneSection, with_criterion
@@ -158,7 +158,8 @@ def _without_privacy(combination: Combination) -> Combination:
     candidates = []
     for candidate in combination.candidates:
         known, tree = candidate.scenario, candidate.scenario.model_dump(mode="json")
-        if isinstance(getattr(known.privacy.unit, "h", None), Rule):  # which budgets may decide
+        of = known.privacy.unit
+        if isinstance(of, Person) and isinstance(of.h, Rule):  # which budgets may decide
             from fedsim.simulation.sweeps.cell import resolved_of  # loads torch
 
             known = resolved_of(known).scenario

@@ -183,13 +183,13 @@ def _claims(setting: Setting, silo: int, adversaries: Iterable[str]) -> dict[str
 
 def _exact_findings(found: sensitivity.Found, unit: str) -> list[str]:
     lines = [found.repeated] if found.repeated else []
-    if found.sensitivity > 1 + sensitivity.TOLERANCE:
-        ratio = f"{found.sensitivity:.4g} times its sensitivity"
+    if found.ratios["sensitivity"] > 1 + sensitivity.TOLERANCE:
+        ratio = f"{found.ratios['sensitivity']:.4g} times its sensitivity"
         lines.append(f"one {unit} moves an answer by {ratio} ({found.where['sensitivity']})")
-    if found.cross > sensitivity.TOLERANCE:
+    if found.ratios["cross"] > sensitivity.TOLERANCE:
         lines.append(
-            f"one {unit} moves another silo's answer by {found.cross:.4g} times that silo's sensitivity "
-            f"({found.where['cross']})"
+            f"one {unit} moves another silo's answer by {found.ratios['cross']:.4g} times that silo's "
+            f"sensitivity ({found.where['cross']})"
         )
     return lines
 
@@ -226,8 +226,8 @@ def _row(silo: SiloAudit) -> dict[str, Any]:
         "attained": attained,
         "swapped": silo.swapped,
         "attained_share": attained / silo.claim.epsilon if silo.claim.epsilon else None,
-        "sensitivity_ratio": finite(silo.exact.sensitivity),
-        "cross_silo_ratio": finite(silo.exact.cross),
+        "sensitivity_ratio": finite(silo.exact.ratios["sensitivity"]),
+        "cross_silo_ratio": finite(silo.exact.ratios["cross"]),
         "answers_searched": silo.exact.asked,
         "noise_ratio": silo.noise.ratio,
         "noise_correlation": silo.noise.repeated,

@@ -162,10 +162,10 @@ class Scores:
             return
         j, log_chance = draws(batch, self._n, self._group)
         worlds = []
-        for world in ("first", "second"):
+        for terms in ([place.first for place in places], [place.second for place in places]):
             exponent = log_chance
-            for query, answer, place in zip(heard.queries, heard.answers, places, strict=True):
-                term = getattr(place, world)
+            asked = zip(heard.queries, heard.answers, places, terms, strict=True)
+            for query, answer, place, term in asked:
                 moved = self._scale(query) / batch.size(self._n)
                 variance = (query.noise_ratio * self._z * moved).square().reshape(-1)
                 inner = ((answer.double() - place.base) * term).sum(-1) / variance

@@ -90,9 +90,8 @@ def vectors(setting: Setting, kind: Kind, more: Sequence[Tensor]) -> list[Tensor
     problem, dtype, d = setting.resolved.problem, setting.resolved.dtype, setting.resolved.problem.dimension
     rng = generator("audit points", setting.resolved.scenario.seed, d)
     start, zero = setting.start(), torch.zeros(d, dtype=dtype)
-    outputs = getattr(problem, "num_outputs", 1)
     found = [start, zero, *more]
-    for place in (d - outputs, 0):  # a linear model's parameters of the last and of the first feature
+    for place in (d - problem.num_outputs, 0):  # of a linear model's last and of its first feature
         for size in (1.0, 50.0, 1e6):
             axis = zero.clone()
             axis[place] = size

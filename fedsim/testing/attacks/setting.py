@@ -113,9 +113,10 @@ class Setting:
 
     def by_groups(self) -> Setting:
         """One record's group is all that differs; InputError where `epsilon_attribute` is not claimed."""
-        claim = "epsilon_guaranteed" if self.resolved.mechanism.of_groups else "epsilon_attribute"
-        claims = [getattr(row, claim) for row in admitted_rows(self.resolved, self.admitted)]
-        if self.resolved.sums is not None or not all(claims):
+        rows, of_groups = admitted_rows(self.resolved, self.admitted), self.resolved.mechanism.of_groups
+        every = [row.epsilon_guaranteed if of_groups else row.epsilon_attribute for row in rows]
+        claims = [claim for claim in every if claim]
+        if self.resolved.sums is not None or len(claims) < len(every):
             hint = "needs answers by group, an attribute that is no feature, and neither persons nor sums"
             raise InputError("unit", "group", hint)
         each = zip(self.admitted, claims, strict=True)
