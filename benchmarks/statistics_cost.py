@@ -30,7 +30,7 @@ from fedsim.simulation.host import MemoryLedgers
 from silos.front.served import Served
 from silos.vault.entropy import SeededEntropy
 from silos.vault.gate import Gate, lay_out
-from silos.vault.persons import Persons
+from silos.vault.owners import ALONE, Owners
 
 ROUNDS = 15
 OPTIONS: dict[str, tuple[float, ...]] = {
@@ -77,10 +77,10 @@ def whose(rng: np.random.Generator) -> np.ndarray:
 
 
 def asking(
-    name: str, silos: list[tuple[np.ndarray, np.ndarray]], persons: Persons | None = None
+    name: str, silos: list[tuple[np.ndarray, np.ndarray]], owners: Owners = ALONE
 ) -> Callable[[int], float]:
     """The seconds that round r takes."""
-    records = lay_out(silos, LogisticRegression(FEATURES), torch.float64, persons)
+    records = lay_out(silos, LogisticRegression(FEATURES), torch.float64, owners)
     shape = QueryShape(name, statistic(name).points, 1.0, OPTIONS[name])
     names = [f"silo-{i:02d}" for i in range(SILOS)]
     gate = Served(
@@ -113,7 +113,7 @@ if __name__ == "__main__":
     rounds = {name: asking(name, records) for name in OPTIONS}
     codes = [whose(np.random.default_rng(1 + silo)) for silo in range(SILOS)]
     for unit in (Person("clip"), Person("mean"), Person("limit", 4), Person("smooth", 4)):
-        rounds[f"gradient, persons, {unit.bound}"] = asking("gradient", records, Persons(unit, codes))
+        rounds[f"gradient, persons, {unit.bound}"] = asking("gradient", records, Owners(unit, codes))
     found: dict[str, list[float]] = {name: [] for name in rounds}
     for r in range(ROUNDS):
         for name, once in rounds.items():

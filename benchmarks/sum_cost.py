@@ -34,7 +34,7 @@ from fedsim.problems.network import NeuralNetwork
 from fedsim.problems.network_models import Imported, Lenet, Mlp, Model
 from fedsim.protocol.unit import Person
 from silos.vault.gate import lay_out
-from silos.vault.persons import Persons
+from silos.vault.owners import ALONE, Owners
 
 TURNS, LEAST = 10, 0.05  # seconds that the sums of a turn take at least, in both checkouts
 CLIP = 1.0
@@ -145,11 +145,11 @@ def summing(case: Case) -> Iterator[Callable[[float], object]]:
     """What takes the sum at a point so many times as long, and a plain pass, where the case has one."""
     problem, silos, w = made(case)
     codes = [np.arange(case.records) // case.person for _ in silos] if case.person else []
-    records = lay_out(silos, problem, case.dtype, Persons(Person("clip"), codes) if codes else None)
+    records = lay_out(silos, problem, case.dtype, Owners(Person("clip"), codes) if codes else ALONE)
     blocks = records.full(list(range(case.silos)))
     take: Callable[..., Tensor] = records.clipped_sum
     if codes:
-        take = partial(records.person_sum, None, size=problem.dimension)
+        take = partial(records.unit_sum, None, size=problem.dimension)
     yield lambda by: [take(problem, block, [w * by], CLIP) for block in blocks]
     if case.plain:
         assert isinstance(problem, NeuralNetwork)

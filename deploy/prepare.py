@@ -39,7 +39,7 @@ def main(scenario: Path, volumes: Path) -> None:
     told = load(scenario)
     data = load_records(told.data, told.partition, told.seed, trial=0, unit=told.privacy.unit)
     for name, silo in zip(SILOS, data.silos, strict=True):
-        own = (silo.train_features, silo.train_target, silo.train_persons)
+        own = (silo.train_features, silo.train_target, silo.train_owners)
         write_records(volumes / name / "records" / "records.npz", *own)
     tests = zip(*((silo.test_features, silo.test_target) for silo in data.silos), strict=True)
     write_records(volumes / "server" / "test.npz", *map(np.concatenate, tests))

@@ -10,7 +10,7 @@ from fedsim.wire.health import asked, check
 
 
 def main() -> int:
-    """The exit code; 2 with one line on stderr for what a person can mend."""
+    """The exit code; 2 with one line on stderr for what its operator can mend."""
     address = asked(sys.argv[1:])
     return check(address, "standing", "shuffler") if address else _main()
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def main() -> int:
-    """The exit code; 2 with one line on stderr for what a person can mend."""
+    """The exit code; 2 with one line on stderr for what its operator can mend."""
     address = asked(sys.argv[1:])
     return check(address, "greeting", "silo") if address else _main()
 

@@ -27,7 +27,8 @@ from fedsim.data.source import Floats
 from fedsim.privacy.exponential import epsilon_of
 from fedsim.protocol.groups import MOST_CELLS
 from fedsim.protocol.moments import from_svec
-from fedsim.protocol.statistics import TARGET, half_range, is_level
+from fedsim.protocol.statistics import TARGET, is_level
+from fedsim.protocol.unit import RECORD, Unit
 
 
 class Value(NamedTuple):
@@ -88,7 +89,7 @@ class Known(NamedTuple):
     columns: dict[str, Column]
     n: int  # units of all silos, or the number that stands for them
     alone: bool  # whether one silo answers for itself
-    persons: bool = False  # whether they are units
+    unit: Unit = RECORD
 
     def column(self, name: str) -> Column:
         """InputError if there is no such column."""
@@ -144,7 +145,7 @@ class Sum(Asked):
     def ask(self, name: str, known: Known) -> Asking:  # noqa: D102
         column = known.column(name)
         (low, end), high, n = column.ends, min(self.cap, column.ends[1]), known.n
-        if known.persons:
+        if known.unit != RECORD:
             if low < 0:
                 raise column.wrong(low, "a range from 0 on, to add up a person's values; or ask for Mean()")
             if not 0 < self.cap < math.inf:
@@ -175,7 +176,7 @@ class Count(Asked):
             if isinstance(self.of, str) or not least < self.of <= most:
                 raise column.wrong(self.of, f"a number above {least:g}, at most {most:g}")
             place, low, high, what = column.first, self.of, _MOST, f"from {self.of:g}"
-        told = "persons with" if known.persons else "count"
+        told = "persons with" if known.unit != RECORD else "count"
         return _number(f"{told} {what}", Item("presence", (place, low, high)), known.n)
 
 
@@ -198,7 +199,7 @@ class Histogram(Asked):
             features, edges = [column.first], column.edges(self.bins)
             digits = 6 if len({f"{edge:g}" for edge in edges}) == len(edges) else 15
             labels = [f"{a:.{digits}g} to {b:.{digits}g}" for a, b in pairwise(edges)]
-        word = "persons' shares" if known.persons else "count"
+        word = "persons' shares" if known.unit != RECORD else "count"
         labels = [f"{word} {label}" for label in labels]
 
         def read(answers: list[Floats], noise: list[float], units: Units) -> list[Value]:
@@ -230,17 +231,17 @@ class Quantiles(Asked):
                 raise column.wrong(q, "a quantile between 0 and 1, of at most six digits")
         edges = column.edges(self.bins or (min(max(64, known.n // 16), MOST_CELLS) if known.alone else 64))
         if known.alone:
-            return self._chosen(column, edges, known.n)
+            return self._chosen(column, edges, known)
         return [Item("histogram", (1, column.first, *edges.tolist()))], lambda answers, noise, units: [
             _inverted(q, edges, answers[0], noise[0], units) for q in self.q
         ]
 
-    def _chosen(self, column: Column, edges: Floats, n: int) -> Asking:
+    def _chosen(self, column: Column, edges: Floats, known: Known) -> Asking:
         def read(answers: list[Floats], noise: list[float], units: Units) -> list[Value]:
             # Chances fall by exp(-epsilon / 2) a rank: of evenly spread values 39 in 40 are within 2.
-            rank = math.log(40) / float(epsilon_of(1 / (n * noise[0]))) / (n * units.share)
+            rank = math.log(40) / float(epsilon_of(1 / (known.n * noise[0]))) / (known.n * units.share)
             ends = [edges[int(index[0]) :][:2] for index in answers]
-            halves = [half_range("quantile", item.options, units.error > 0) for item in items]
+            halves = [known.unit.half_range("quantile", item.options) for item in items]
             return [
                 Value(f"quantile {q:g}", float(own.mean()), None, rank * half, float(own[1] - own[0]) / 2)
                 for q, own, half in zip(self.q, ends, halves, strict=True)

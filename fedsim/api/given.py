@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from fedsim.algorithms.registry import is_algorithm
-from fedsim.common.errors import InputError
 from fedsim.common.beside import module_file
+from fedsim.common.errors import InputError
 from fedsim.common.plugins import forget_files
 from fedsim.common.section import Section
 from fedsim.data.by_label import NaturalIdPartition

@@ -22,7 +22,7 @@ from fedsim.simulation.host import preview, preview_evaluation, second_opinions
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from fedsim.report.person_rows import Conversions
+    from fedsim.report.conversions import Conversions
 
 
 @dataclass(frozen=True, eq=False, repr=False)

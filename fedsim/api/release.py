@@ -160,8 +160,8 @@ def _planned(given: Scenario, request: Mapping[str, Asked | Sequence[Asked]]) ->
     data = given.data.model_copy(update=plain | dict.fromkeys(fitted))
     shape = outline(data, given.partition, given.seed, given.privacy.unit)
     alone = len(shape.sizes) == 1 and not mechanism.sums_only
-    known = Known(_columns(data), sum(sizes_of(privacy, shape)), alone, isinstance(unit, Person))
-    items, readers = _asking(asked, known, unit.one_sided)
+    known = Known(_columns(data), sum(sizes_of(privacy, shape)), alone, unit)
+    items, readers = _asking(asked, known, privacy.expected_persons is not None)
     problem = {0: "linear_regression", 2: "logistic_regression"}.get(shape.num_classes, "softmax_regression")
     sections = {
         "data": data,
@@ -191,7 +191,7 @@ def _asked(request: Mapping[str, Asked | Sequence[Asked]]) -> list[tuple[str, As
     return asked
 
 
-def _asking(asked: list[tuple[str, Asked]], known: Known, one_sided: bool) -> tuple[list[Item], Readers]:
+def _asking(asked: list[tuple[str, Asked]], known: Known, private: bool) -> tuple[list[Item], Readers]:
     """All that is asked, at the same share of mu^2 each; last, where it is private, the number of persons."""
     asking, items, readers = list[tuple[str, str, Asking]](), list[Item](), Readers()
     for name, each in asked:
@@ -199,7 +199,7 @@ def _asking(asked: list[tuple[str, Asked]], known: Known, one_sided: bool) -> tu
             asking.append((name, type(each).__name__.lower(), each.ask(name, known)))
         except TypeError:  # a text for a number
             raise InputError(f"release.{name}", vars(each), "has options that it cannot have") from None
-    if one_sided:
+    if private:
         asking.append(("persons", "number", number_of_persons(known.n)))
     for name, kind, (own, read) in asking:
         readers.append((name, kind, slice(len(items), len(items) + len(own)), read))
@@ -247,7 +247,7 @@ def _released(resolved: Resolved, readers: Readers) -> Released:
     sizes = [size for ((_, size),) in resolved.trace.messages]
     answers = np.split(last.answer.numpy(), np.cumsum(sizes)[:-1])
     found, spent, units = dict[str, list[Value]](), dict[str, float](), Units()
-    if one_sided := scenario.privacy.unit.one_sided:
+    if private := scenario.privacy.expected_persons is not None:
         (share,), error = answers[-1].tolist(), noise[-1]
         units = Units(max(share, error), error)
     for name, kind, own, read in readers:
@@ -257,7 +257,7 @@ def _released(resolved: Resolved, readers: Readers) -> Released:
     results.finish(TrialResult(0, {}, hosts.statements("private")))
     outcome = Outcome(resolved, results, seconds, admitted=admitted, files=digests_of(scenario))
     notices, n = list[str](), sum(resolved.sizes)
-    if one_sided and abs(share - 1) > max(3 * error, 0.05):
+    if private and abs(share - 1) > max(3 * error, 0.05):
         number = f"The released number of persons is {n * share:,.0f}, standard error {n * error:,.0f}"
         notices.append(f"{number}; expected_persons add up to {n:,}: declare about as many as there are")
     of, run = scenario.privacy.unit, Run(data_of(outcome), outcome)

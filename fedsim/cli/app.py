@@ -166,7 +166,7 @@ def options(
 
 @contextmanager
 def spoken(names: Mapping[str, str]) -> Iterator[None]:
-    """Errors name an argument or option as a person types it: {field: argument}."""
+    """Errors name an argument or option as it is typed: {field: argument}."""
     try:
         yield
     except InputError as error:

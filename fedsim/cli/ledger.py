@@ -51,10 +51,11 @@ def ledger_show(
     as_json: AsJson = False,
 ) -> None:
     """Check the whole ledger; show its runs, what they cost and what is left."""
+    from fedsim.report.unit_words import change_of
     from silos.vault.book import read
 
     book = read(ledger_of(state), head)
-    change = _change(book.enrolment.tree().get("unit", {}).get("relation"))
+    change = change_of(book.enrolment.tree().get("unit", {}).get("relation"))
     delta = book.enrolment.caps.delta if delta is None else delta
     if not 0 < delta < 1:
         raise InputError("--delta", delta, "a number in (0, 1)")
@@ -170,22 +171,16 @@ def study_rows(study: Mapping[str, str]) -> list[tuple[str, str]]:
 
 def cost_rows(terms: Mapping[str, Any], unit: Mapping[str, Any]) -> list[tuple[str, str]]:
     """What a run costs at most by the silo's terms, for a unit as it is stated, not at all for a record."""
+    from fedsim.report.unit_words import change_of
+
     delta, epsilon = shown_up(terms["delta"]), terms["epsilon_guaranteed"]
-    bound = f"({shown_up(epsilon)}, {delta})-DP for {_change(unit.get('relation'))}"
+    bound = f"({shown_up(epsilon)}, {delta})-DP for {change_of(unit.get('relation'))}"
     rows = [("Run's cost", "none, as nothing is guaranteed: public" if epsilon is None else bound)]
     if "epsilon_colluding" in terms:
         colluding = terms["epsilon_colluding"]
         bound = "no guarantee" if colluding is None else f"({shown_up(colluding)}, {delta})-DP"
         rows.append(("", f"{bound} if server and shuffler collude"))
     return rows
-
-
-def _change(relation: Any) -> str:
-    """What a guarantee is for: a record where there is no relation."""
-    from fedsim.protocol.unit import RECORD, Person
-    from fedsim.report.unit_words import words
-
-    return words(RECORD if relation is None else Person(relation=relation)).change
 
 
 def _text(field: str, file: Path) -> str:

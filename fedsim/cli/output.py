@@ -1,4 +1,4 @@
-"""What a command prints, and where to: a person's terminal, a program that reads JSON, or nowhere."""
+"""What a command prints, and where to: a terminal, a program that reads JSON, or nowhere."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def print_json(tree: Mapping[str, Any]) -> None:
 
 
 def shown(path: Path) -> str:
-    """A path as a person would type it: from here, where it is below."""
+    """A path as one would type it: from here, where it is below."""
     place, here = path.resolve(), Path.cwd()
     return str(place.relative_to(here) if place.is_relative_to(here) else path)
 
@@ -95,13 +95,13 @@ def rendered(table: TextTable, title: str) -> RichTable:
 
 
 def print_silos(console: Console, privacy: Privacy | PriceStatement) -> None:
-    """Print each silo's size, budget, cost and noise, of many the tightest's, and its worth to a person."""
+    """Print each silo's size, budget, cost and noise, of many the tightest's, and what that is worth."""
     from fedsim.report.tables import capital
-    from fedsim.report.texts import person_lines, silo_table
+    from fedsim.report.texts import silo_table, worth_lines
 
     table = silo_table(privacy.silos, 20, privacy.title, privacy.counted)
     console.print(rendered(table, f"Epsilon per silo ({privacy.title})"))
-    say(console, *map(capital, person_lines(privacy.persons)))
+    say(console, *map(capital, worth_lines(privacy)))
 
 
 def titled(

@@ -22,7 +22,7 @@ from fedsim.privacy.rounding import shown_down, shown_up
 if TYPE_CHECKING:
     from fedsim.api.audit import Audit, DaemonAudit
     from fedsim.privacy.convert import Guarantee
-    from fedsim.report.person_rows import Conversions, SiloConversions
+    from fedsim.report.conversions import Conversions, SiloConversions
     from fedsim.report.tables import TextTable
     from fedsim.scenario.model import Scenario
 
@@ -65,7 +65,7 @@ def privacy(
 def show_conversions(console: Console, values: Conversions) -> None:
     """Print (epsilon, delta) in other units of the silos of largest epsilon, and of the federation.
 
-    "no guarantee" stands where delta would reach 0.1 (`fedsim.report.person_rows`).
+    "no guarantee" stands where delta would reach 0.1 (`fedsim.report.conversions`).
     """
     console.print(f"Central DP of {values.central_of}: {_cell(values.central)}", highlight=False)
     if not values.silos:

@@ -21,7 +21,7 @@ Tables = Annotated[
     list[Path], typer.Argument(metavar="TABLE...", help="CSV or Parquet file, or one for each silo.")
 ]
 SPOKEN = {"path": "TABLE", "table": "TABLE", "target": "--target", "silo": "--silo"}
-"""What a person types for each field of an error."""
+"""What is typed for each field of an error."""
 
 
 def with_reading(command: Callable[..., None]) -> Callable[..., None]:

@@ -52,7 +52,7 @@ def release(
 
 
 def _asked(request: Sequence[str]) -> dict[str, list[Asked]]:
-    """{name: what is asked of it}, of arguments as a person types them."""
+    """{name: what is asked of it}, of arguments as they are typed."""
     from fedsim.api.asked import Asked
 
     kinds: dict[str, Any] = {kind.__name__.lower(): kind for kind in Asked.__subclasses__()}

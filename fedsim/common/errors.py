@@ -14,7 +14,7 @@ class _OneLine(Exception):
 
 
 class InputError(_OneLine, ValueError):
-    """Input that a person can mend: names the field, the value and what would be right."""
+    """Input that its author can mend: names the field, the value and what would be right."""
 
     def __init__(self, field: str, value: object, hint: str) -> None:
         text = repr(value)

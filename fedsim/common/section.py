@@ -35,7 +35,7 @@ class Section(BaseModel):
 
     @classmethod
     def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> Node:
-        """The default of a choice, as a person would write it."""
+        """The default of a choice, as one would write it by hand."""
         made = handler(schema)
         properties = handler.resolve_ref_schema(made)["properties"]
         for name, info in cls.model_fields.items():

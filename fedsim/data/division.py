@@ -3,8 +3,8 @@
 With a reserve, a silo permutes its records once, by a permutation that depends on no value and no trial. The
 first h = round(fraction n / 2) train candidates, the next h score them. A run on the rest divides it anew in
 every trial. So a record is for ever in one of three parts: to train candidates, to score them, or the rest.
-Sizes are functions of n and the fraction, hence public. With unit `person` all this is said of persons
-(`fedsim.data.persons`).
+Sizes are functions of n and the fraction, hence public. With another unit than the record all
+this is said of units.
 """
 
 from __future__ import annotations

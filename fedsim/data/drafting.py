@@ -1,6 +1,6 @@
-"""A draft of a table's schema, read from its records: not private, until a person has confirmed it.
+"""A draft of a table's schema, read from its records: not private, until its owner has confirmed it.
 
-Its constants are those that a person would write: multiples of 1, 2, 2.5 or 5 times a power of ten. Values
+Its constants are those that one would write: multiples of 1, 2, 2.5 or 5 times a power of ten. Values
 beyond a range count as its end, so a range leaves out values that only few records have far out: then all
 others use most of [-1, 1]. A schema that is made so is marked `drafted: true` (`fedsim.data.csv_table`).
 """
@@ -30,7 +30,7 @@ class Draft:
     """A drafted schema."""
 
     schema: dict[str, Entry]  # an entry for each feature, and the target's last
-    remarks: dict[str, str]  # what a person should know of an entry
+    remarks: dict[str, str]  # what its owner should know of an entry
     left_out: dict[str, str]  # {column: why it is no feature}
     target: Survey  # the column to predict
 
@@ -186,7 +186,7 @@ def _nice(value: float, towards: Any) -> float | int:
 
 
 def _short(value: float) -> float | int:
-    """18 rather than 18.0, for the person who reads the file."""
+    """18 rather than 18.0, for whoever reads the file."""
     return int(value) if float(value).is_integer() and abs(value) < 1e15 else value
 
 

@@ -58,8 +58,8 @@ class SiloSplit:
     train_target: Target
     test_features: Floats
     test_target: Target
-    train_persons: Ints | None = None
-    test_persons: Ints | None = None
+    train_owners: Ints | None = None
+    test_owners: Ints | None = None
     train_groups: Labels | None = None
     test_groups: Labels | None = None
 

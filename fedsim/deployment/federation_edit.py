@@ -1,4 +1,4 @@
-"""federation.yaml changed by command: its lines stay as a person wrote them, but for one silo's."""
+"""federation.yaml changed by command: its lines stay as they were written, but for one silo's."""
 
 from __future__ import annotations
 

@@ -116,7 +116,7 @@ class Joining:
         scenario, federation = self._scenario, self._federation
         outline, own = outline_of(greetings), of_those(scenario, list(federation.silos), greetings)
         update = dict[str, Any]()
-        if own.privacy.unit.one_sided:  # what stands for their persons the silos have declared
+        if own.privacy.expected_persons is not None:  # what stands for their persons the silos have declared
             update["expected_persons"] = outline.sizes
         if public := {name for name, said in greetings.items() if said.public}:
             budgets: Any = per_silo("scenario.privacy.epsilon", own.privacy.epsilon, sorted(greetings))

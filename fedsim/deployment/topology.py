@@ -34,7 +34,6 @@ from fedsim.deployment.offers import check_offer, deployable
 from fedsim.protocol.unit import PersonAccount, Record, stated
 from fedsim.scenario.load import code_of, relative
 from fedsim.scenario.model import Scenario
-from fedsim.scenario.participation import per_silo
 from fedsim.scenario.resolve import Resolved
 from fedsim.secagg.envelopes import KEY_FILE
 
@@ -194,7 +193,7 @@ def _write_prepared(
     groups = Labels(np.concatenate([each.codes for each in named]), named[0].names) if named else None
     features = np.concatenate([(each.train_features, each.test_features)[part] for each in own])
     target = np.concatenate([(each.train_target, each.test_target)[part] for each in own])
-    persons = own[0].train_persons if part == 0 else None
+    persons = own[0].train_owners if part == 0 else None
     write_records(stem.with_suffix(".npz"), features, target, persons, groups)
     told = {"name": "npz", "path": f"{stem.name}.npz", "intercept": False}
     told |= {} if groups is None else {"groups": list(groups.names)}
@@ -246,13 +245,12 @@ def _silo(
 
 def _account(resolved: Resolved, name: str) -> dict[str, Any]:
     """The silo's `unit`, where it is persons."""
-    privacy, names, expected = resolved.scenario.privacy, resolved.names, None
+    privacy, names = resolved.scenario.privacy, resolved.names
     if isinstance(privacy.unit, Record):
         return {}
-    if privacy.unit.one_sided:
-        each = per_silo("scenario.privacy.expected_persons", privacy.expected_persons, names)
-        expected = int(each[names.index(name)])
-    return {"unit": stated(PersonAccount(privacy.unit.relation, expected, privacy.unit.silos_per_person))}
+    each = privacy.stated(names)
+    expected = None if each is None else each[names.index(name)]
+    return {"unit": stated(PersonAccount(privacy.unit.relation, expected, privacy.unit.silos))}
 
 
 def lifetime(epsilon: float, delta: float, sampled: bool) -> dict[str, Any]:

@@ -21,11 +21,13 @@ from fedsim.protocol.batch import Batch
 from fedsim.protocol.contract import Public, Query
 from fedsim.protocol.dryrun import Trace
 from fedsim.protocol.plan import Ask, Plan
+from fedsim.protocol.unit import Unit, stated
 from fedsim.wire.frames import Frame, announced, awaited, decode, encode, framed
 
 Arrays = dict[str, Tensor]
 _BATCH: TypeAdapter[Batch] = TypeAdapter(Batch)
 _ASKS: TypeAdapter[tuple[Ask, ...]] = TypeAdapter(tuple[Ask, ...])
+_UNIT: TypeAdapter[Unit] = TypeAdapter(Unit)
 DTYPES = {"float64": torch.float64, "float32": torch.float32}
 _LONGEST = 2_000  # characters of an error's text
 _AT_ONCE = 1 << 16  # bytes, as many as a pipe holds
@@ -115,14 +117,14 @@ def trace_in(head: Mapping[str, Any], arrays: Mapping[str, Tensor]) -> Trace:
 def public_out(public: Public) -> tuple[dict[str, Any], Arrays]:
     """The federation's public numbers."""
     numbers = {"sizes": public.sizes.double(), "weights": public.weights, "noise": public.noise_multipliers}
-    sides = {"summed": public.summed, "one_sided": public.one_sided}
-    return {"names": list(public.names), **sides}, numbers
+    about = {"summed": public.summed, "unit": stated(public.unit)}
+    return {"names": list(public.names), **about}, numbers
 
 
 def public_in(head: Mapping[str, Any], arrays: Mapping[str, Tensor]) -> Public:
     """The public numbers of a frame."""
     numbers = arrays["sizes"].long(), arrays["weights"], arrays["noise"]
-    return Public(tuple(head["names"]), *numbers, bool(head["summed"]), bool(head["one_sided"]))
+    return Public(tuple(head["names"]), *numbers, bool(head["summed"]), _UNIT.validate_python(head["unit"]))
 
 
 def constants_out(tree: dict[str, Any], arrays: Mapping[str, Tensor]) -> tuple[dict[str, Any], Arrays]:

@@ -80,7 +80,7 @@ class Evaluator:
         self.target = torch.cat([torch.as_tensor(silo.test_target) for silo in silos]).to(dtype)
         self._names = [silo.name for silo in silos]
         self._counts = [len(silo.test_target) for silo in silos]
-        self._weights = _by_person([silo.test_persons for silo in silos])
+        self._weights = _by_person([silo.test_owners for silo in silos])
         self._groups = [silo.test_groups for silo in silos]
         self._every_group = joined(self._groups)
         self._chosen = () if asked is None else (asked.metric,)

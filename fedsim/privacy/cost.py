@@ -4,9 +4,9 @@
 the census with base noise multiplier z is (eps, delta)-DP, for any behaviour of the server and of the
 other silos (each release may depend on all earlier ones).
 
-* *Unit and adjacency.* One of n units (`fedsim.protocol.unit`): a record, or a person whose records are one
-  term. Neighbouring data sets replace one unit, and n is fixed and public; or they have one more or fewer
-  (`Release.one_sided` for Poisson batches), and n is a public number in its place.
+* *Unit and adjacency.* One of n units (`fedsim.protocol.unit`), whose records are one term.
+  Neighbouring data sets replace one unit, and n is fixed and public; or they have one more or fewer
+  (`Release.removed` for Poisson batches), and n is a public number in its place.
 * *Sensitivity.* z = sigma / (L2 sensitivity). A clipped mean over K units has sensitivity 2C/K; a
   Poisson sum over its public divisor q n has 2C/(q n); half of it where a unit is added or removed. A release
   of weight a has mu = a / z.
@@ -246,18 +246,18 @@ def _sampled(release: Release, n: int) -> SampledPair | None:
         case WithReplacement() as batch:
             return None if n == 1 else WithReplacementPair(release.weight, n, batch.size(n))
         case Poisson(fraction=q):
-            kind = AddRemovePair if release.one_sided else PoissonPair
+            kind = AddRemovePair if release.removed else PoissonPair
             return None if q >= 1 else kind(release.weight, q)
     return None
 
 
 def together(census: Census, silos: int, summed: bool = False) -> Census:
-    """Return the census that costs what one person pays who is in so many silos that each answer `census`.
+    """Return the census that costs what a unit pays that is in so many silos that each answer `census`.
 
     **Guarantee.** With equal noise in each silo, `epsilon` of it bounds the joint transcript of the silos
-    with respect to that person's data in all of them. If each has noise of its own, it is adaptive
-    composition: a release counts once a silo, and Fresh batches, of which a person meets one in each silo,
-    add as mu^2. Silos whose answers are `summed` under one noise do not compose: the person moves each sum by
+    with respect to that unit's data in all of them. If each has noise of its own, it is adaptive
+    composition: a release counts once a silo, and Fresh batches, of which a unit meets one in each silo,
+    add as mu^2. Silos whose answers are `summed` under one noise do not compose: the unit moves each sum by
     a term of every silo, so that a release has so many times its mu (group privacy); batches drawn at random
     are not covered there.
 
@@ -308,7 +308,7 @@ def joint(parts: Sequence[tuple[Composition, float]]) -> Composition:
     """Return, at noise multiplier 1, the composition of plans each at its own multiplier > 0.
 
     **Guarantee.** Its `epsilon(1, delta)` bounds the joint transcript of silos that answer the plans, with
-    respect to the data of one person in all of them: adaptive composition, as in `compose_runs`, of
+    respect to the data of one unit in all of them: adaptive composition, as in `compose_runs`, of
     mechanisms on data of their own and with noise of their own.
 
     >>> from fedsim.protocol.batch import FULL

@@ -171,7 +171,7 @@ class Scores(NamedTuple):
     per_one: int  # parts in 1, the most by which replacing one unit moves a score
 
 
-def rank_scores(values: Array, edges: Sequence[float], q: float, persons: Integers | None = None) -> Scores:
+def rank_scores(values: Array, edges: Sequence[float], q: float, owners: Integers | None = None) -> Scores:
     """Scores for the cell that has the q-quantile: by how many units it is missed, less than 0 or 0.
 
     Where b(e) is the sum over units of the share of its values < e, less q, a cell from a to e scores
@@ -183,9 +183,9 @@ def rank_scores(values: Array, edges: Sequence[float], q: float, persons: Intege
         values: (n,).
         edges: (k + 1,) of public cells, increasing, k >= 2; else InputError.
         q: in (0, 1), the decimal number that is written, of at most six digits; else InputError.
-        persons: (n,), whose each value is; None where a record is the unit.
+        owners: (n,), whose each value is; None where a record is the unit.
 
-    Source: Epasto et al. 2020, Algorithm 4, a person's s values weighing 1 / s each, without its normaliser,
+    Source: Epasto et al. 2020, Algorithm 4, a unit's s values weighing 1 / s each, without its normaliser,
     and of cells in place of points: many equal values are in one cell, which then has the quantile.
     """
     ends = np.asarray(edges, float)
@@ -195,8 +195,8 @@ def rank_scores(values: Array, edges: Sequence[float], q: float, persons: Intege
         raise InputError("q", q, "between 0 and 1, of at most six digits after the point")
     level = Fraction(repr(float(q)))
     order = np.argsort(values)  # NaN last
-    owners = (np.arange(len(values)) if persons is None else persons)[order]
-    _, owner, sizes = np.unique(owners, return_inverse=True, return_counts=True)
+    whose = (np.arange(len(values)) if owners is None else owners)[order]
+    _, owner, sizes = np.unique(whose, return_inverse=True, return_counts=True)
     earlier = np.empty(len(values), np.int64)  # how many of its owner's values come before a value
     first = np.repeat(sizes.cumsum() - sizes, sizes)
     earlier[np.argsort(owner, kind="stable")] = np.arange(len(values)) - first

@@ -45,6 +45,7 @@ class Mechanism(Protocol):
             that mu^2 adds over runs too; else only (epsilon, delta) of whole plans do.
         sums_only: secure aggregation: the server learns sums of answers and no single silo's answer.
         simulated: whether no deployed silo has it.
+        floating: whether its noise is drawn as floating-point numbers, by which it is cheap.
         of_groups: whether its guarantee is about a record's group alone, whatever the unit.
         guarantee: what is guaranteed to a record, in one sentence (other units: `fedsim.report.unit_words`).
         notices: warnings that a report shows before any number.
@@ -55,6 +56,7 @@ class Mechanism(Protocol):
     squares_add: ClassVar[bool] = True
     sums_only: ClassVar[bool] = False
     simulated: ClassVar[bool] = False
+    floating: ClassVar[bool] = False
     of_groups: ClassVar[bool] = False
     guarantee: ClassVar[str]
     notices: ClassVar[tuple[str, ...]] = ()
@@ -109,6 +111,10 @@ class Mechanism(Protocol):
             noise: gives the release's rows of `fill`, (silos, d); called at most once. If it gives fewer rows
                 than `total` has, they are tiled: runs that are computed together share their noise.
         """
+
+    def distance(self, census: Census, z: float) -> float:
+        """Total variation between the noise of a whole census and that which its price is for."""
+        return 0.0
 
     def noise_multipliers(self, census: Census, budgets: Sequence[Budget], limit: float) -> list[float]:
         """The smallest z, at most `limit`, at which the composition `census` is within each budget. Refused

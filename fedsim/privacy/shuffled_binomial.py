@@ -116,6 +116,11 @@ class ShuffledBinomial(SharedNoise, SumMechanism):
         """See `SumMechanism`: integers, of fair bits."""
         return self, ()
 
+    def surplus(self, step: float, silos: int) -> float:
+        """See `SumMechanism`: a silo's bits are even."""
+        halves = 2 / (step**2 * silos)
+        return math.ceil(halves) / halves
+
     def step(self, clip: float) -> float:
         """The value of one unit of a contribution, in the unit of the sums."""
         return clip / self.steps

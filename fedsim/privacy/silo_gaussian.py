@@ -37,6 +37,7 @@ class SiloGaussian(Mechanism):
     """
 
     name: ClassVar[str] = "gaussian"
+    floating: ClassVar[bool] = True
     guarantee: ClassVar[str] = (
         "for each {silo}, the transcript of all messages it sends is (epsilon_guaranteed, delta)-DP with "
         "respect to {change}, whatever the server and the other silos do"
@@ -100,6 +101,7 @@ class NoMechanism(Mechanism):
     name: ClassVar[str] = "none"
     private: ClassVar[bool] = False
     simulated: ClassVar[bool] = True
+    floating: ClassVar[bool] = True
     squares_add: ClassVar[bool] = False
     guarantee: ClassVar[str] = "none: mechanism none neither clips nor adds noise"
     notices: ClassVar[tuple[str, ...]] = ("No privacy: mechanism none neither clips nor adds noise",)

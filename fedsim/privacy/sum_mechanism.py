@@ -23,7 +23,8 @@ class SumMechanism(Mechanism, Protocol):
     """
 
     sums_only: ClassVar[bool] = True
-    gradients_alone: ClassVar[bool] = False  # whether it has a price for those of a person in one silo alone
+    gradients_alone: ClassVar[bool] = False  # whether it has a price for those of a unit in one silo alone
+    single_records: bool = False  # whether a message is claimed to hide among others: each is of one record
     # "shares" (two aggregators add up) or "messages" (a shuffler passes whole ones on)
     transport: ClassVar[Literal["shares", "messages"]] = "shares"
     guarantee_colluding: ClassVar[str]  # what holds if server and other party collude, in one sentence
@@ -58,6 +59,14 @@ class SumMechanism(Mechanism, Protocol):
 
     def colluding_epsilons(self, census: Census, cases: Sequence[tuple[int, float, float]]) -> list[float]:
         """`epsilons` of the same cases if the two parties collude; infinite without a guarantee."""
+
+    def variance(self, silos: int) -> float:
+        """Of the noise in a sum of so many silos, over that of the common multiplier."""
+        return float(silos)
+
+    def surplus(self, step: float, silos: int) -> float:
+        """The same of its noise in steps of so many deviations, over what so many silos are to add up to."""
+        return 1.0
 
     def aggregators_noise(self, z: float, size: int, spread: float) -> float:
         """Scale in steps of the discrete Gaussian noise that each aggregator adds to its sum; 0 for none.
@@ -117,3 +126,7 @@ class SharedNoise(ABC):
     def colluding(self, z_i: float) -> float:
         """The multiplier of a silo that only its share of the noise protects."""
         return z_i / math.sqrt(self.sharers)
+
+    def variance(self, silos: int) -> float:
+        """See `SumMechanism`."""
+        return silos / self.sharers

@@ -116,6 +116,10 @@ class SummedGaussian(GridPricing, SharedNoise, SumMechanism):
         """The multiplier of a silo that only its share of the noise protects."""
         return super().colluding(z_i) if self.noise_by == "silos" else 0.0
 
+    def variance(self, silos: int) -> float:
+        """See `SumMechanism`; two aggregators add all of it."""
+        return super().variance(silos) if self.noise_by == "silos" else 2.0
+
     def colluding_epsilons(self, census: Census, cases: Sequence[tuple[int, float, float]]) -> list[float]:
         """`epsilons` of the same cases if the aggregators collude; finite if z > 0.
 

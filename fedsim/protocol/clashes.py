@@ -21,7 +21,7 @@ FOLD = (
     "weights by precision",
     "prepare",
     "a private clip",
-    "a unit of persons",
+    "another unit than the record",
     "public records",
 )
 """What keeps a run of a sweep from being made together with others (`fedsim.simulation.side_by_side`)."""

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, cast, overload
 from numpy.random import Generator
 
 from fedsim.protocol.batch import FULL, Batch
-from fedsim.protocol.statistics import spread_of
+from fedsim.protocol.unit import RECORD, Unit
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -54,7 +54,7 @@ class Query:
         options: public numbers that the statistic takes.
         transform: a public matrix (k, features), of a linear model: a record x counts as its product with
             x, so that a model has k features. Terms are clipped after it, so that any matrix will do.
-        h: how many records of a person count, where the unit asks for it: public, and free as the clip is.
+        h: how many records of a unit count, where the unit asks for it: public, and free as the clip is.
     """
 
     statistic: str
@@ -87,7 +87,7 @@ class Round:
 @dataclass(frozen=True)
 class Public:
     """What is public about the federation: names, n_i, weights p_i (summing to 1), noise multipliers z_i; and
-    whether noise is that of a sum over silos (secure aggregation), and covers one term (`add_remove`).
+    whether noise is that of a sum over silos (secure aggregation); and the unit that it hides.
     """
 
     names: tuple[str, ...]
@@ -95,7 +95,7 @@ class Public:
     weights: Tensor
     noise_multipliers: Tensor
     summed: bool = False
-    one_sided: bool = False
+    unit: Unit = RECORD
 
     def drawn(self, batch: Batch) -> Tensor:
         """K_i of such a batch, float64."""
@@ -105,8 +105,7 @@ class Public:
         """Standard deviation of the noise on the silos' weighted mean answer to a query. A sum has the noise
         of the silo whose records weigh most.
         """
-        spread = spread_of(query.statistic, query.options, self.one_sided)
-        moved = query.noise_ratio * spread * float(query.clip)
+        moved = query.noise_ratio * self.unit.spread(query.statistic, query.options) * float(query.clip)
         rates, z = self.weights.double() / self.drawn(query.batch), self.noise_multipliers.double()
         return moved * float(z.min() * rates.max() if self.summed else (rates * z).norm())
 

@@ -22,7 +22,7 @@ from fedsim.protocol.contract import Algorithm, Public, PublicProblem
 from fedsim.protocol.limits import Limits
 from fedsim.protocol.passes import STATE, Pass, Step, UnplannedError, changed, features_of, state_of
 from fedsim.protocol.plan import Arrays, Ask, Plan
-from fedsim.protocol.unit import Person, Record
+from fedsim.protocol.unit import Unit
 
 _UNSTATED = 5_000  # rounds, and queries in one, that an algorithm may have whatever its numbers are
 
@@ -48,7 +48,7 @@ class Trace:
         """Whether some round's messages differ in size."""
         return any(len({size for _, size in sent}) > 1 for sent in set(self.messages))
 
-    def of(self, unit: Record | Person) -> Trace:
+    def of(self, unit: Unit) -> Trace:
         """The requests where this is the unit of privacy."""
         return replace(self, plan=replace(self.plan, unit=unit))
 

@@ -15,7 +15,6 @@ from fedsim.common.errors import Refused
 from fedsim.protocol.batch import Poisson
 from fedsim.protocol.plan import Plan
 from fedsim.protocol.statistics import LONGER, OPPOSITE, is_drawn, statistic
-from fedsim.protocol.unit import RECORD, Person, Rule
 
 Door = Literal["scenario", "deployment", "offer", "gate", "sweep", "tuning", "fold", "audit", "release"]
 Told = str | bool  # of a fact: whether it holds, or what fills a row's words where it does
@@ -36,7 +35,8 @@ class Facts:
             return self.more[name]
         if self.plan is None:
             raise LookupError(f"the fact {name!r} is not known here")
-        return OF_PLANS[name](self.plan)
+        of_unit = self.plan.unit.facts
+        return of_unit[name] if name in of_unit else OF_PLANS[name](self.plan)
 
 
 def _of_asked(fits: Callable[[str], bool]) -> Callable[[Plan], Told]:
@@ -60,18 +60,6 @@ def _halved(plan: Plan) -> Told:
 
 
 OF_PLANS: dict[str, Callable[[Plan], Told]] = {
-    "unit record": lambda plan: plan.unit == RECORD,
-    "unit person": lambda plan: plan.unit != RECORD,
-    "bound clip or mean": lambda plan: (
-        isinstance(plan.unit, Person) and not plan.unit.weighted and plan.unit.bound
-    ),
-    "bound clip": lambda plan: isinstance(plan.unit, Person) and plan.unit.bound == "clip",
-    "add_remove": lambda plan: plan.unit.one_sided,
-    "a unit is replaced": lambda plan: not plan.unit.one_sided,
-    "replace_person": lambda plan: plan.unit.relation == "replace_person",
-    "replace_values": lambda plan: plan.unit.relation == "replace_values",
-    "silos_per_person above 1": lambda plan: plan.unit.silos_per_person > 1,
-    "h to be chosen": lambda plan: isinstance(plan.unit, Person) and isinstance(plan.unit.h, Rule),
     "no histogram of records": lambda plan: not OF_PLANS["contributions"](plan),
     "contributions": _of_asked("contributions".__eq__),
     "minimiser or label_projection": _of_asked(("minimiser", "label_projection").__contains__),

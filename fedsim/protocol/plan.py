@@ -15,10 +15,10 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
-from fedsim.protocol.batch import FULL, Batch, Poisson
-from fedsim.protocol.statistics import Extent, extent, is_drawn, spread_of, statistic
+from fedsim.protocol.batch import FULL, Batch
+from fedsim.protocol.statistics import GRADIENT, Extent, is_drawn, size_of, statistic
 from fedsim.protocol.statistics import QueryShape as QueryShape
-from fedsim.protocol.unit import RECORD, Person, Record
+from fedsim.protocol.unit import RECORD, Unit
 
 if TYPE_CHECKING:  # with secure aggregation
     from fedsim.protocol.pool import Share
@@ -58,7 +58,7 @@ class Release:
 
     batch: Batch
     weight: float
-    one_sided: bool = False  # whether a neighbour's batch lacks the unit; only sampled batches tell
+    removed: bool = False  # whether a neighbour's batch lacks the unit; only sampled batches tell
     drawn: bool = False  # whether it is a choice by the exponential mechanism, which costs less than that mu
 
     @property
@@ -76,7 +76,7 @@ class Plan:
     """The asks of each round, addressed by round, and whose data they protect."""
 
     rounds: tuple[tuple[Ask, ...], ...]
-    unit: Record | Person = RECORD
+    unit: Unit = RECORD
 
     @property
     def sampled(self) -> bool:
@@ -123,18 +123,21 @@ class Plan:
         drawn = [query for query in ask.queries if ask.batch == FULL and is_drawn(query.statistic)]
         sums = replace(ask, queries=tuple(query for query in ask.queries if query not in drawn))
         if sums.queries or not drawn:
-            yield Release(ask.batch, sums.weight, self.unit.one_sided and isinstance(ask.batch, Poisson))
+            yield Release(ask.batch, sums.weight, self.unit.removed_from(ask.batch))
         for query in drawn:
             yield Release(ask.batch, 1 / query.noise_ratio, drawn=True)
 
     def spread(self, query: QueryShape) -> float:
-        """`fedsim.protocol.statistics.spread_of` a query, for the plan's unit."""
-        return spread_of(query.statistic, query.options, self.unit.one_sided)
+        """How far a unit moves the sum of a query's terms, over the clip."""
+        return self.unit.spread(query.statistic, query.options)
 
     def extent(self, dimension: int, features: int) -> Extent:
-        """What noise on a grid is priced by, for a model of d numbers on so many features."""
-        found = extent(self.queries, dimension, features)
-        return found._replace(spread=1.0) if self.unit.one_sided else found
+        """What noise on a grid is priced by, for a model of d numbers on so many features; without queries
+        that of a gradient.
+        """
+        sizes = [size_of(query, dimension, features) for query in self.queries] or [dimension]
+        spreads = [self.spread(query) for query in self.queries] or [self.unit.spread(GRADIENT.name)]
+        return Extent(max(sizes), min(sizes), min(spreads))
 
     def num_queries(self, rounds: Iterable[int]) -> int:
         """How many noisy answers `rounds` hold."""

@@ -7,7 +7,7 @@ x clip, so that every release costs mu = 1 / (noise_ratio z), whatever the stati
 
 Two kinds are no noisy sums. `quantile` and `choice` draw an index by the exponential mechanism from scores
 that a record moves by at most 1; at mu it is as private as a Gaussian release, and by its own price more so
-(`fedsim.privacy.exponential`). A unit that is added moves scores less far apart (`half_range`).
+(`fedsim.privacy.exponential`). A unit that is added moves scores less far apart (`added`).
 `minimiser` is output perturbation: n times the result of T contractive steps on the clipped loss, which a
 record moves by at most 2 clip / lambda (`silos.vault.terms`).
 """
@@ -294,7 +294,7 @@ STATISTICS = {
             _histogram,
             clipped=False,
         ),
-        # the cell of a person's number of records, each cell up to its end; the last has all who have more
+        # the cell of a unit's number of records, each cell up to its end; the last has all who have more
         Statistic("contributions", 0, lambda s: len(s.options), _ROOT2, ("end", "end.."), _ends, False),
         # the cell of (class, bin of the probability of class 1), two classes
         Statistic(
@@ -386,14 +386,6 @@ class Extent(NamedTuple):
     spread: float = OPPOSITE
 
 
-def extent(shapes: Iterable[QueryShape], dimension: int, features: int) -> Extent:
-    """Of several queries; of a gradient where there is none."""
-    known = list(shapes)
-    sizes = [size_of(each, dimension, features) for each in known] or [dimension]
-    spreads = [statistic(each.statistic).spread_of(each.options) for each in known] or [OPPOSITE]
-    return Extent(max(sizes), min(sizes), min(spreads))
-
-
 def groups_asked(shapes: Iterable[QueryShape]) -> list[str]:
     """The statistics among them that ask for records' groups, sorted."""
     return sorted({each.statistic for each in shapes if statistic(each.statistic).by_group})
@@ -409,15 +401,3 @@ def statistic(name: str) -> Statistic:
 def is_drawn(name: str) -> bool:
     """Whether it is a choice by the exponential mechanism."""
     return statistic(name).noise == "exponential"
-
-
-def spread_of(name: str, options: tuple[float, ...], one_sided: bool) -> float:
-    """How far a unit moves the sum of a statistic's terms, over the clip: two terms' largest distance, or one
-    term's norm where a unit is added or removed (`one_sided`).
-    """
-    return 1.0 if one_sided else statistic(name).spread_of(options)
-
-
-def half_range(name: str, options: tuple[float, ...], one_sided: bool) -> float:
-    """Half of how far apart a unit moves two scores of a choice: the epsilon drawn with is over this."""
-    return statistic(name).added(options) if one_sided else 1.0

@@ -28,21 +28,93 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from fedsim.common.choice import Choice, Setting, Shorthand
 from fedsim.common.errors import InputError, Refused
+from fedsim.protocol.batch import Batch, Poisson
+from fedsim.protocol.statistics import statistic
 
 Bound = Literal["clip", "mean", "limit", "smooth"]
 Relation = Literal["replace_person", "replace_values", "add_remove"]
 Protects = Literal["record", "label", "group"]  # of a record: all, or its label or group alone
 
 
+class _Unit:
+    """What follows from a unit's relation and bound; an account has no bound."""
+
+    __slots__ = ()
+    name: ClassVar[str]
+    relation: str = "replace_record"
+    silos_per_person: int = 1
+    bound: str = ""
+    h: Rule | int | None = None
+
+    @property
+    def silos(self) -> int:
+        """How many silos one has records in at most."""
+        return self.silos_per_person
+
+    @property
+    def weighted(self) -> bool:
+        """Whether its term is a weighted sum of its records' clipped terms."""
+        return self.bound in ("limit", "smooth")
+
+    @property
+    def one_sided(self) -> bool:
+        """Whether neighbours have one unit more or fewer."""
+        return self.relation == "add_remove"
+
+    @property
+    def shifts(self) -> bool:
+        """Whether a neighbour's other units may be drawn, or their records, in another way."""
+        return self.one_sided or self.bound == "limit"
+
+    def fits(self, n: int, said: int) -> bool:
+        """Whether a silo of n units may state this number: n, or any where n is private."""
+        return self.one_sided or n == said
+
+    def removed_from(self, batch: Batch) -> bool:
+        """Whether a neighbour's batch lacks the unit, where it is drawn at random."""
+        return self.one_sided and isinstance(batch, Poisson)
+
+    def spread(self, name: str, options: tuple[float, ...] = ()) -> float:
+        """How far a unit moves the sum of a statistic's terms, over the clip: two terms' largest distance,
+        or one term's norm where a unit is added or removed.
+        """
+        return 1.0 if self.one_sided else statistic(name).spread_of(options)
+
+    def half_range(self, name: str, options: tuple[float, ...]) -> float:
+        """Half of how far apart it moves two scores of a choice: the epsilon drawn with is over this."""
+        return statistic(name).added(options) if self.one_sided else 1.0
+
+    @property
+    def facts(self) -> dict[str, str | bool]:
+        """What `fedsim.protocol.clashes` is to know of it."""
+        relations = ("replace_person", "replace_values", "add_remove")
+        return {
+            "unit record": self.name == "record",
+            "unit person": self.name == "person",
+            "bound clip or mean": self.bound in ("clip", "mean") and self.bound,
+            "bound clip": self.bound == "clip",
+            "a unit is replaced": not self.one_sided,
+            "silos_per_person above 1": self.silos > 1,
+            "h to be chosen": isinstance(self.h, Rule),
+            **{relation: self.relation == relation for relation in relations},
+        }
+
+    def check_plan(self, unit: _Unit) -> None:
+        """Refuse a plan of another unit than the account's, or of fewer silos."""
+        if unit.relation != self.relation:
+            protects = f"the silo's account protects a {self.name} ({self.relation}), for its whole life"
+            raise Refused(f"offer: it is of unit {unit.name} ({unit.relation}); {protects}")
+        if unit.silos < self.silos:
+            hint = f"the silo's account asks for {self.silos} or more, for its whole life"
+            raise Refused(f"offer: its silos_per_person is {unit.silos}; {hint}")
+
+
 @dataclass(frozen=True, slots=True)
-class Record:
+class Record(_Unit):
     """One record; neighbours replace it."""
 
     name: ClassVar[str] = "record"
     weighing: ClassVar[str] = "records"  # what private counts and scores weigh
-    relation: ClassVar[str] = "replace_record"
-    one_sided: ClassVar[bool] = False
-    silos_per_person: ClassVar[int] = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +129,7 @@ class Rule:
 
 
 @dataclass(frozen=True, slots=True)
-class Person:
+class Person(_Unit):
     """All records of one person in the silo.
 
     Neighbours replace a person by another with any number of records (`replace_person`), by one with as many
@@ -79,19 +151,9 @@ class Person:
             hint = f"bound {self.bound} takes all records of a person; h is for limit and smooth"
             raise InputError("h", self.h, hint)
 
-    @property
-    def weighted(self) -> bool:
-        """Whether a person's term is a sum of clipped terms."""
-        return self.bound in ("limit", "smooth")
-
-    @property
-    def one_sided(self) -> bool:
-        """Whether neighbours have one unit more or fewer."""
-        return self.relation == "add_remove"
-
 
 @dataclass(frozen=True, slots=True)
-class PersonAccount:
+class PersonAccount(_Unit):
     """A silo's account of persons: what is fixed for its whole life. Bound and h are each plan's own."""
 
     name: ClassVar[str] = "person"
@@ -107,14 +169,14 @@ class PersonAccount:
             raise InputError("expected_persons", self.expected_persons, hint)
 
 
-def check_h(unit: Record | Person, h: float | None, clipped: bool) -> None:
+def check_h(unit: Unit, h: float | None, clipped: bool) -> None:
     """Refuse an h that the unit does not ask for, or none where it does and terms (`clipped`) need one."""
-    most = getattr(getattr(unit, "h", None), "largest", 0)  # a rule's
+    most = unit.h.largest if isinstance(unit.h, Rule) else 0
     if (h is None and clipped and most) or (h is not None and not (1 <= h <= most and h % 1 == 0)):
         raise Refused(f"h is {h}; it is from 1 to {most} where the unit asks for it, else there is none")
 
 
-def stated(unit: Record | PersonAccount) -> dict[str, Any]:
+def stated(unit: Record | Person | PersonAccount) -> dict[str, Any]:
     """Plain values, as a silo's file and its receipts have them."""
     return {"name": unit.name} | {name: each for name, each in asdict(unit).items() if each is not None}
 

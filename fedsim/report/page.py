@@ -149,7 +149,7 @@ def _statement(privacy: Privacy) -> list[tuple[str, str]]:
     silos = privacy.silos if privacy.private else []
     claims = _kept(silos, lambda silo: silo.epsilon_claimed, "at most what is claimed", "above the claim")
     costs = "; ".join(filter(None, [_budgets(silos), claims]))
-    worth = map(capital, texts.person_lines(privacy.persons))
+    worth = map(capital, texts.worth_lines(privacy))
     return [
         ("Unit", privacy.unit),
         ("Adjacency", privacy.adjacency),

@@ -16,8 +16,8 @@ from fedsim.problems.network_models import Imported
 from fedsim.protocol.clashes import clashes
 from fedsim.protocol.plan import Admitted
 from fedsim.protocol.unit import Person
+from fedsim.report.conversions import Conversions, conversions, persons
 from fedsim.report.outcome import Deployed, Outcome, measures_objective
-from fedsim.report.person_rows import Conversions, conversions, persons
 from fedsim.report.record import Counted, grouped
 from fedsim.report.silo_rows import admitted_of, admitted_rows, has_gap, samplers, silo_rows
 from fedsim.report.summary import Parameters, Part, Persons, Privacy, SiloRow

@@ -135,7 +135,7 @@ class ChosenClip(NamedTuple):
 
 
 class ChosenH(NamedTuple):
-    """h, made of a noisy histogram of records per person: public."""
+    """h, made of a noisy histogram of records per unit: public."""
 
     trial: int
     h: int
@@ -195,7 +195,7 @@ class Warned(NamedTuple):
 
 
 class Counted(NamedTuple):
-    """The most training records that one person has in one silo of a trial; not private."""
+    """The most training records that one unit has in one silo of a trial; not private."""
 
     trial: int
     most: int

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from statistics import median
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fedsim.privacy.rounding import UNBOUNDED, shown_down, shown_up
 from fedsim.protocol.unit import RECORD
@@ -21,7 +21,6 @@ from fedsim.report.summary import (
     Objective,
     Parameters,
     Participation,
-    Persons,
     Privacy,
     SiloRow,
     Spread,
@@ -32,6 +31,9 @@ from fedsim.report.summary import (
 from fedsim.report.tables import TextTable, capital
 from fedsim.report.unit_words import words
 from fedsim.report.worth import costs_lines, joining_lines, own_models_lines
+
+if TYPE_CHECKING:
+    from fedsim.report.privacy_statement import PriceStatement
 from fedsim.scenario.metric import BY_GROUP, METRICS, better
 
 _TIGHTEST, _RECORDS = 20, words(RECORD)
@@ -109,15 +111,9 @@ def _cell(row: Mapping[str, Any], key: str) -> str:
     return _COLUMNS[key].write(row[key])
 
 
-def person_lines(persons: Persons | None) -> list[str]:
-    """What the guarantee is worth to a person, in one line; none where that is not stated.
-
-    >>> from fedsim.report.summary import PersonRow
-    >>> rows = [PersonRow(records=s, epsilon=e, delta=1e-6) for s, e in ((2, 2.1161), (10, None))]
-    >>> person_lines(Persons(note="for a swap", rows=rows))
-    ['a person with 2 / 10 records: epsilon 2.117 / none at delta 1e-06; for a swap']
-    """
-    if persons is None:
+def worth_lines(privacy: Privacy | PriceStatement) -> list[str]:
+    """What the guarantee is worth to a person, in one line; none where that is not stated."""
+    if (persons := privacy.persons) is None:
         return []
     records = persons.rows[0].records is not None
     counts = " / ".join(f"{row.records or row.silos:,}" for row in persons.rows)

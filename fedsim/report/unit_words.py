@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fedsim.protocol.unit import Person, Protects, Record
+from fedsim.protocol.unit import RECORD, Person, Protects, Unit
 
 if TYPE_CHECKING:
     from fedsim.scenario.resolve import Resolved
@@ -67,18 +67,17 @@ _CHANGE = {
 _HIDDEN = "features are not protected"
 
 
-def words(unit: Record | Person, protects: Protects = "record", column: str | None = None) -> Words:
+def words(unit: Unit, protects: Protects = "record", column: str | None = None) -> Words:
     """The words for a unit, and for what of its records is protected; a `column` says whose a record is,
     where that is known.
 
-    >>> from fedsim.protocol.unit import RECORD
     >>> words(RECORD).one, words(Person()).one
     ('one record of one silo', 'all records of one person in one silo')
     """
     if protects == "group":
         return _GROUP
     labels = protects == "label"
-    if isinstance(unit, Record):
+    if unit == RECORD:
         return _LABEL if labels else _RECORD
     value = f" (one value of `{column}`)" if column else ""
     of = "the labels of all records" if labels else "all records"
@@ -87,6 +86,11 @@ def words(unit: Record | Person, protects: Protects = "record", column: str | No
     one, title = f"{of} of one person in one silo{value}{hidden}", _TITLE[unit.relation]
     title = title.replace("records", "labels") if labels else title
     return Words(one, title + _ADJACENCY[unit.relation] + hidden, change + hidden, title, "persons")
+
+
+def change_of(relation: Any) -> str:
+    """What a guarantee is for: a record where there is no relation."""
+    return words(RECORD if relation is None else Person(relation=relation)).change
 
 
 def words_of(resolved: Resolved) -> Words:

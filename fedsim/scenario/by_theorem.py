@@ -13,7 +13,7 @@ from fedsim.privacy.calibrate import Budget
 from fedsim.privacy.registry import MECHANISMS
 from fedsim.problems.regularisers import L2Ball
 from fedsim.protocol.batch import Fresh
-from fedsim.protocol.statistics import GRADIENT, Extent, spread_of
+from fedsim.protocol.statistics import GRADIENT, OPPOSITE, Extent
 from fedsim.scenario.model import PrivacySection, Scenario
 from fedsim.scenario.participation import per_silo
 from fedsim.theory import convex_choice, proximal_choice
@@ -67,7 +67,7 @@ def constants(scenario: Scenario) -> Constants:
 def need_privacy(privacy: PrivacySection, theorem: bool = True) -> None:
     """Refuse a scenario without noise; and of units that are added or removed, which no `theorem` covers."""
     name = privacy.mechanism
-    if theorem and privacy.unit.one_sided:
+    if theorem and privacy.unit.spread(GRADIENT.name) < OPPOSITE:
         hint = "one that replaces: theorems and bounds take a sum to move by 2 clip; give numbers, or auto"
         raise InputError("scenario.privacy.unit.relation", privacy.unit.relation, hint)
     if privacy.some_public:
@@ -167,7 +167,7 @@ def noise_of(privacy: PrivacySection, premises: Premises) -> Noise:
     if not MECHANISMS[privacy.mechanism].sums_only:
         return own
     sizes, d = [claim.n for claim in premises.claims], premises.dimension
-    extent = Extent(d, d, spread_of(GRADIENT.name, (), premises.one_sided))
+    extent = Extent(d, d, premises.unit.spread(GRADIENT.name))
     sums = privacy.sums(extent, sizes, premises.weights, premises.participants)
     share = 0.0 if privacy.noise_by == "aggregators" else sums.mechanism.colluding(1.0) ** 2
     turnout = law(premises.participants, len(sizes))

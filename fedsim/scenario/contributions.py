@@ -19,7 +19,7 @@ from fedsim.data.source import Outline
 from fedsim.privacy import gaussian
 from fedsim.privacy.calibrate import Budget
 from fedsim.protocol.contributions import Profile, tradeoff
-from fedsim.protocol.statistics import OPPOSITE
+from fedsim.protocol.statistics import GRADIENT
 from fedsim.protocol.unit import Person, Record, Rule
 from fedsim.scenario.model import Scenario
 
@@ -73,7 +73,7 @@ def with_h(scenario: Scenario, stages: Stages, d: int, budgets: Sequence[Budget]
     privacy, unit = scenario.privacy, scenario.privacy.unit
     if not (isinstance(unit, Person) and isinstance(rule := unit.h, Rule)):
         return scenario, stages
-    length = (1 if unit.one_sided else OPPOSITE) * math.sqrt(d * unit.silos_per_person)
+    length = unit.spread(GRADIENT.name) * math.sqrt(d * unit.silos)
     noises = [length / float(gaussian.mu(own.epsilon, own.delta)) for own in budgets]
     if rule.profile:
         by = sweet_spot if rule.choose == "sweet_spot" else partial(tradeoff, bound=unit.bound)

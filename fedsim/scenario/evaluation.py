@@ -30,7 +30,6 @@ from dataclasses import replace
 
 from fedsim.algorithms.registry import EVALUATION
 from fedsim.algorithms.section import section_of
-from fedsim.privacy.summed_gaussian import SummedGaussian
 from fedsim.problems.kinds import without_public
 from fedsim.protocol.plan import Admitted
 from fedsim.protocol.unit import Person, Rule
@@ -87,7 +86,5 @@ def sum_noise(resolved: Resolved, admitted: Sequence[Admitted]) -> float:
     if resolved.sums is None:
         return math.hypot(*(silo.noise_multiplier for silo in admitted))
     mechanism, common = resolved.sums.mechanism, admitted[0].terms.noise_multiplier
-    assert isinstance(mechanism, SummedGaussian)
     assert common is not None
-    shares = 2 if mechanism.noise_by == "aggregators" else len(admitted) / mechanism.sharers
-    return common * math.sqrt(shares)
+    return common * math.sqrt(mechanism.variance(len(admitted)))

@@ -16,8 +16,6 @@ def facts_of(scenario: Scenario, **more: Told) -> Facts:
         "noise drawn at once": runtime.noise == "aggregate",
         "hosts of silos": runtime.silo_hosts > 0,
         "a stage for h": asked(privacy.unit) is not None,
-        "add_remove": privacy.unit.one_sided,
-        "silos_per_person above 1": privacy.unit.silos_per_person > 1,
         "unlimited": privacy.epsilon == "unlimited",
         "a calibration beside accountant": privacy.calibration != "accountant",
         "prepare": bool(scenario.prepare),
@@ -27,4 +25,4 @@ def facts_of(scenario: Scenario, **more: Told) -> Facts:
         "counts of clipped terms": scenario.report.clipping,
         "public silo": False,
     }
-    return Facts(None, MECHANISMS[privacy.mechanism].facts | known | more)
+    return Facts(None, MECHANISMS[privacy.mechanism].facts | privacy.unit.facts | known | more)

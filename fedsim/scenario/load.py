@@ -1,4 +1,4 @@
-"""Read a scenario file: YAML, overrides, variants, validation, and errors that a person can act on.
+"""Read a scenario file: YAML, overrides, variants, validation, and errors that its author can act on.
 
 Files that a scenario names are found relative to its folder, and their contents are hashed.
 """

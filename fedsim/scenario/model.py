@@ -21,7 +21,7 @@ from fedsim.protocol.statistics import Extent
 from fedsim.protocol.unit import RECORD, Unit
 from fedsim.scenario.algorithm import AlgorithmConfig
 from fedsim.scenario.metric import MetricName
-from fedsim.scenario.participation import AllSilos, Participation, PerSilo
+from fedsim.scenario.participation import AllSilos, Participation, PerSilo, per_silo
 from fedsim.secagg.agreement import Sums
 from fedsim.theory.participants import Participants, size_law
 from fedsim.theory.symbols import Constants
@@ -112,9 +112,10 @@ class PrivacySection(Section):
 
     def check(self) -> None:
         """Check that it has the fields of its mechanism and calibration, and no others."""
-        if self.unit.one_sided == (self.expected_persons is None):
+        added = self.unit.relation == "add_remove"
+        if added == (self.expected_persons is None):
             hint = "is required with relation add_remove: the public number that stands for a silo's persons"
-            hint = hint if self.unit.one_sided else "only with unit person and relation add_remove"
+            hint = hint if added else "only with unit person and relation add_remove"
             raise InputError("scenario.privacy.expected_persons", self.expected_persons, hint)
         if not MECHANISMS[self.mechanism].private:
             return
@@ -136,6 +137,12 @@ class PrivacySection(Section):
             hint = "the accountant needs a number to calibrate to; "
             hint += "unlimited goes with calibration theorem or sigma"
             raise InputError("scenario.privacy.epsilon", self.epsilon, hint)
+
+    def stated(self, names: Sequence[str]) -> tuple[int, ...] | None:
+        """What stands for the silos' private numbers of units; None where these are public."""
+        given = self.expected_persons
+        field = "scenario.privacy.expected_persons"
+        return None if given is None else tuple(map(int, per_silo(field, given, names)))
 
     @property
     def some_public(self) -> bool:

@@ -66,7 +66,7 @@ def _multipliers(premises: Premises, plan: Plan, public: Sequence[bool]) -> list
     planned, claims = planned_share(premises.participants, len(premises.names)), premises.claims
     private = [i for i, each in enumerate(public) if not each]
     budgets, parts = tuple(claims[i] for i in private), tuple(planned[i] for i in private)
-    own = AveragedNoise(budgets, (), parts, premises.one_sided)
+    own = AveragedNoise(budgets, (), parts, premises.unit)
     found = dict(zip(private, own.multipliers(kinds), strict=True))
     return [found.get(i, 0.0) for i in range(len(claims))]
 

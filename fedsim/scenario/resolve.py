@@ -127,8 +127,9 @@ class Resolved:
         """The federation's public numbers; noise is unknown (zero) before admission."""
         noise = noise_multipliers or [0.0] * len(self.names)
         sizes, weights = torch.tensor(self.sizes), torch.tensor(self.weights, dtype=self.dtype)
-        sides = MECHANISMS[self.scenario.privacy.mechanism].sums_only, self.scenario.privacy.unit.one_sided
-        return Public(self.names, sizes, weights, torch.tensor(noise, dtype=self.dtype), *sides)
+        privacy = self.scenario.privacy
+        about = MECHANISMS[privacy.mechanism].sums_only, privacy.unit
+        return Public(self.names, sizes, weights, torch.tensor(noise, dtype=self.dtype), *about)
 
     @property
     def protects(self) -> Protects:
@@ -264,8 +265,8 @@ def resolve(scenario: Scenario, known: Outline | None = None) -> Resolved:
     active = participants(scenario.participation, names)
     claimed, given_unit = claims(privacy, names, sizes, epsilons, deltas), privacy.unit
     scenario, stages = with_h(scenario, stages, problem.dimension, claimed)
-    sides = privacy.unit.one_sided
-    premises = Premises(names, claimed, weights, active, problem.dimension, constants(scenario), sides)
+    stated = constants(scenario)
+    premises = Premises(names, claimed, weights, active, problem.dimension, stated, privacy.unit)
     scenario, automatic = with_automatic(scenario, premises, problem, norms)
     premises = replace(premises, constants=constants(scenario))
     scenario, derived = with_numbers(scenario, premises)
@@ -338,10 +339,8 @@ def _with_count_noise(resolved: Resolved, rule: QuantileClip) -> Resolved:
 
 def sizes_of(privacy: PrivacySection, shape: Outline) -> tuple[int, ...]:
     """The silos' numbers of units; where these are private, the numbers that stand for them."""
-    if not privacy.unit.one_sided:
-        return tuple(shape.sizes.values())
-    field, names = "scenario.privacy.expected_persons", tuple(shape.sizes)
-    return tuple(map(int, per_silo(field, privacy.expected_persons, names)))
+    stated = privacy.stated(tuple(shape.sizes))
+    return tuple(shape.sizes.values()) if stated is None else stated
 
 
 def _check_sums(resolved: Resolved) -> None:

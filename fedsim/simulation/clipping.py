@@ -16,7 +16,7 @@ from torch import Tensor
 
 from fedsim.problems.kinds import Problem, check
 from silos.vault.layout import Cohort, Silo
-from silos.vault.persons import Persons
+from silos.vault.owners import ALONE, Owners
 from silos.vault.records import Records, clipped_sum
 from silos.vault.sums import Block, Seen
 
@@ -109,11 +109,11 @@ class Watched(Records):
         silos: Sequence[Silo] | Cohort,
         problem: Problem,
         dtype: torch.dtype,
-        persons: Persons | None = None,
+        owners: Owners = ALONE,
     ) -> None:
         """As `silos.vault.gate.lay_out`, with a recorder."""
         check(problem, dtype)
-        super().__init__(silos, problem, dtype, persons)
+        super().__init__(silos, problem, dtype, owners)
         self._recorder = recorder
 
     def clipped_sum(
@@ -122,6 +122,6 @@ class Watched(Records):
         """See `silos.vault.records.clipped_sum`."""
         return clipped_sum(problem, block, points, clip, self._recorder)
 
-    def person_sum(self, *asked: Any, size: int, seen: Seen | None = None) -> Tensor:
-        """See `silos.vault.records.Records.person_sum`."""
-        return super().person_sum(*asked, size=size, seen=self._recorder)
+    def unit_sum(self, *asked: Any, size: int, seen: Seen | None = None) -> Tensor:
+        """See `silos.vault.records.Records.unit_sum`."""
+        return super().unit_sum(*asked, size=size, seen=self._recorder)

@@ -35,7 +35,7 @@ from silos.vault.admission import admit
 from silos.vault.entropy import SeededEntropy
 from silos.vault.gate import Cohort, Gate, Row, lay_out
 from silos.vault.ledger import Reply
-from silos.vault.persons import Persons
+from silos.vault.owners import Owners
 
 
 class MemoryLedger:
@@ -202,8 +202,8 @@ class SiloHost:
         self._recorder = Recorder() if resolved.scenario.report.clipping else None
         problem, dtype, recorder = resolved.gate_problem, resolved.dtype, self._recorder
         unit, seeded = resolved.scenario.privacy.unit, (resolved.scenario.seed, trial, self._names)
-        persons = Persons.of(unit, (silo.train_persons for silo in data.silos), seeded)
-        laid_out = own, problem, dtype, persons
+        owners = Owners.of(unit, (silo.train_owners for silo in data.silos), seeded)
+        laid_out = own, problem, dtype, owners
         self._records = lay_out(*laid_out) if recorder is None else Watched(recorder, *laid_out)
         self._gates: dict[Variant, Served] = {}
         self._ledgers: dict[Variant, MemoryLedgers] = {}

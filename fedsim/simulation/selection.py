@@ -68,7 +68,7 @@ from fedsim.protocol.limits import Limits
 from fedsim.protocol.plan import Admitted, Census, Plan, QueryShape, Release
 from fedsim.protocol.statistics import size_of, statistic
 from silos.vault.entropy import Entropy, Purpose
-from silos.vault.persons import Persons
+from silos.vault.owners import ALONE, Owners
 from silos.vault.records import Records
 from silos.vault.scores import log_loss_range
 from silos.vault.terms import summed
@@ -180,10 +180,10 @@ class Scorer:
         limits: Limits,
         dtype: torch.dtype,
         score: Score = MISTAKES,
-        persons: Persons | None = None,
+        owners: Owners = ALONE,
     ) -> None:
         """`silos`: features (n, d) and target (n,), classes from 0, n >= 1; `multipliers`: z of each silo."""
-        self._records = Records(silos, problem, dtype, persons)
+        self._records = Records(silos, problem, dtype, owners)
         self._problem, self._entropy, self._limits, self._score = problem, entropy, limits, score
         self._multipliers = np.array(multipliers, dtype=np.float64)
         self._answered = Lock()  # taken once, and never copied or pickled

@@ -34,6 +34,7 @@ from fedsim.protocol.facts import Facts, Told
 from fedsim.protocol.limits import LIMITS
 from fedsim.protocol.links import Answered
 from fedsim.protocol.plan import Admitted
+from fedsim.protocol.unit import RECORD
 from fedsim.scenario.resolve import Resolved
 from fedsim.simulation.host import MemoryLedger, terms
 from fedsim.simulation.run_digest import shared_digest
@@ -43,7 +44,7 @@ from server.participation import Schedule, admitted_rounds, schedule
 from silos.front.served import Served
 from silos.vault.entropy import SeededEntropy
 from silos.vault.gate import Gate, Silo
-from silos.vault.persons import Persons
+from silos.vault.owners import ALONE, Owners
 from silos.vault.records import Part, Records, clipped_sum
 from silos.vault.sums import KEPT, Block, bounded, weighted_sum
 
@@ -96,7 +97,7 @@ class SideBySide(Records):
 
     The same silos of every copy answer together, to a broadcast for all, (d,), or one for each, (members, d).
     InputError if the problem's gradients cannot be taken record by record; ValueError for several copies of a
-    run of a network, or with persons as units.
+    run of a network, or with units of several records.
     """
 
     def __init__(
@@ -105,12 +106,12 @@ class SideBySide(Records):
         problem: Problem,
         dtype: torch.dtype,
         copies: int,
-        persons: Persons | None = None,
+        owners: Owners = ALONE,
     ) -> None:
         check(problem, dtype)
-        super().__init__(silos, problem, dtype, persons)
-        if copies > 1 and (persons is not None or not isinstance(problem, GeneralisedLinear)):
-            raise ValueError("networks and persons do not run side by side")
+        super().__init__(silos, problem, dtype, owners)
+        if copies > 1 and (owners.unit != RECORD or not isinstance(problem, GeneralisedLinear)):
+            raise ValueError("networks, and units of several records, do not run side by side")
         self._silos, self._copies = len(silos), copies
         self.sizes = self.sizes * copies
         self._blocks = [replace(block, members=self._everywhere(block.members)) for block in self._blocks]
@@ -180,7 +181,7 @@ def fold_key(scenario: Mapping[str, Any]) -> str | None:
         "weights by precision": tree["problem"].get("silo_weights") == "precision",  # of epsilon and clip
         "prepare": bool(tree.get("prepare")),  # broadcasts of other sizes
         "a private clip": isinstance(algorithm.get("clip_norm"), Mapping),  # and here
-        "a unit of persons": bool(privacy.get("unit")),  # laid out by person
+        "another unit than the record": bool(privacy.get("unit")),  # laid out by unit
         "public records": bool(tree.get("public")),
     }
     if any(clashes(Facts(None, facts), "fold")):

@@ -17,10 +17,11 @@ from typing import Protocol
 from fedsim.privacy.calibrate import Budget, noise_multipliers
 from fedsim.privacy.cost import compose
 from fedsim.privacy.sum_mechanism import SumMechanism
-from fedsim.protocol.batch import FULL, Batch, Poisson
+from fedsim.protocol.batch import FULL, Batch
 from fedsim.protocol.plan import Census, Release
 from fedsim.protocol.pool import Pool
-from fedsim.protocol.statistics import GRADIENT, spread_of
+from fedsim.protocol.statistics import GRADIENT
+from fedsim.protocol.unit import RECORD, Unit
 from fedsim.theory.participants import Law, mean_shares, planned_share
 from fedsim.theory.symbols import Premises
 
@@ -49,14 +50,14 @@ class AveragedNoise:
     budgets: tuple[Budget, ...]  # (n_i, eps_i, delta_i)
     factors: tuple[float, ...]  # E[1{i in S_r} / M_r^2] (N p_i)^2, by which a silo's variance is multiplied
     shares: tuple[float, ...]  # parts of all rounds that silos plan for; a silo's first is one of them
-    one_sided: bool = False  # see `Premises`
+    unit: Unit = RECORD
 
     def variance(self, clip: float, kind: Kind, plan: Sequence[Kind]) -> float:
         """Per coordinate of the mean: sum_i factor_i (z_i ratio spread clip / K_i)^2, z_i for `plan`.
 
         `kind` is the release in question, one of `plan`; `clip` bounds a record's term of it.
         """
-        moved = spread_of(GRADIENT.name, (), self.one_sided) * clip
+        moved = self.unit.spread(GRADIENT.name) * clip
         return sum(
             factor * (z * kind.ratio * moved / kind.batch.size(budget.n)) ** 2
             for factor, z, budget in zip(self.factors, self.multipliers(plan), self.budgets, strict=True)
@@ -64,7 +65,7 @@ class AveragedNoise:
 
     def multipliers(self, plan: Sequence[Kind]) -> list[float]:
         """z_i of each silo; one that is in a round is in 1 + (R - 1) share_i of the R rounds on average."""
-        plans = {share: _census(plan, share, self.one_sided) for share in set(self.shares)}
+        plans = {share: _census(plan, share, self.unit) for share in set(self.shares)}
         silos = list(zip(self.budgets, self.shares, strict=True))
         if any(kind.batch.random for kind in plan):
             return [_calibrated(budget, plans[share]) for budget, share in silos]
@@ -74,11 +75,10 @@ class AveragedNoise:
         return [weights[share] * _calibrated(budget, _ONE) for budget, share in silos]
 
 
-def _census(plan: Sequence[Kind], share: float, one_sided: bool) -> Census:
+def _census(plan: Sequence[Kind], share: float, unit: Unit) -> Census:
     counts = ((kind, ceil(1 + (kind.count - 1) * share - 1e-9)) for kind in plan if kind.count > 0)
     return tuple(
-        (Release(kind.batch, 1 / kind.ratio, one_sided and isinstance(kind.batch, Poisson)), count)
-        for kind, count in counts
+        (Release(kind.batch, 1 / kind.ratio, unit.removed_from(kind.batch)), count) for kind, count in counts
     )
 
 
@@ -96,7 +96,7 @@ def averaged_noise(premises: Premises) -> AveragedNoise:
     weights, seen = premises.relative_weights, mean_shares(participants, num_silos)
     factors = tuple(share * weight**2 for share, weight in zip(seen, weights, strict=True))
     shares = tuple(planned_share(participants, num_silos))
-    return AveragedNoise(premises.claims, factors, shares, premises.one_sided)
+    return AveragedNoise(premises.claims, factors, shares, premises.unit)
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ from pydantic import Field
 from fedsim.common.errors import InputError
 from fedsim.common.section import Section
 from fedsim.privacy.calibrate import Budget
+from fedsim.protocol.unit import RECORD, Unit
 from fedsim.theory.participants import Law, Participants, drawn_evenly, effective_m, law
 
 Constant = Annotated[float, Field(gt=0, le=1e12)]
@@ -73,7 +74,7 @@ class Premises:
     participants: Participants  # who takes part in a round
     dimension: int  # d, parameters
     constants: Constants  # of f
-    one_sided: bool = False  # whether a unit is added or removed: a sum moves by one clip, not two
+    unit: Unit = RECORD
 
     @property
     def relative_weights(self) -> tuple[float, ...]:

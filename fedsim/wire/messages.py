@@ -39,7 +39,7 @@ Name = Annotated[str, StringConstraints(min_length=1, max_length=200)]
 SiloName = Annotated[
     str, StringConstraints(pattern=r"^[A-Za-z0-9]([A-Za-z0-9 .,&'()+_-]{0,98}[A-Za-z0-9._)-])?$")
 ]
-"""A silo's name where a person writes it."""
+"""A silo's name where it is written by hand."""
 
 
 class Message(Section):
@@ -65,7 +65,7 @@ class Hello(Message):
 class Greeting(Message):
     """A silo's public numbers; `notices` are lines for the report, such as that noise comes from a seed.
 
-    Numbers are of units: records, or persons, and under `add_remove` what stands for their number.
+    Numbers are of units, and under `add_remove` what stands for their number.
     """
 
     silo: Name

@@ -12,7 +12,7 @@ from fedsim.wire.daemon import Daemon
 
 
 def exit_code(run: Callable[[], int]) -> int:
-    """The exit code of a command; 2 with one line on stderr for what a person can mend."""
+    """The exit code of a command; 2 with one line on stderr for what its operator can mend."""
     try:
         return run()
     except InputError as error:

@@ -33,7 +33,7 @@ from fedsim.protocol.facts import Facts
 from fedsim.protocol.groups import Cells
 from fedsim.protocol.plan import Admitted, Arrays, Part, Plan, Terms
 from fedsim.protocol.statistics import statistic
-from fedsim.protocol.unit import RECORD, PersonAccount, Record
+from fedsim.protocol.unit import RECORD, AccountUnit
 from fedsim.wire.messages import Offer
 from silos.front.config import Policy
 from silos.front.self_test import check_problem, one_at_a_time
@@ -61,7 +61,7 @@ class Own:
     num_features: int
     num_classes: int
     held_out: int = 0
-    unit: Record | PersonAccount = RECORD
+    unit: AccountUnit = RECORD
     groups: tuple[str, ...] = ()
     public: bool = False
 
@@ -241,12 +241,7 @@ def _check_shape(offer: Offer, own: Own) -> None:
     shape = offer.shape
     stated = shape.sizes.get(own.name), shape.num_features, shape.num_classes, shape.num_groups
     held = own.n, own.num_features, own.num_classes, len(own.groups)
-    if offer.unit.relation != own.unit.relation:
-        protects = f"the silo's account protects a {own.unit.name} ({own.unit.relation}), for its whole life"
-        raise Refused(f"offer: it is of unit {offer.unit.name} ({offer.unit.relation}); {protects}")
-    if offer.unit.silos_per_person < own.unit.silos_per_person:
-        hint = f"the silo's account asks for {own.unit.silos_per_person} or more, for its whole life"
-        raise Refused(f"offer: its silos_per_person is {offer.unit.silos_per_person}; {hint}")
+    own.unit.check_plan(offer.unit)
     kinds = f"{own.unit.name}s", "features", "classes", "groups"
     for what, offered, actual in zip(kinds, stated, held, strict=True):
         if offered != actual:

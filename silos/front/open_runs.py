@@ -18,7 +18,7 @@ from fedsim.common.serialise import finite
 from fedsim.data.source import laid
 from fedsim.protocol.copies import digest
 from fedsim.protocol.plan import Part
-from fedsim.protocol.unit import RECORD, Person, Record
+from fedsim.protocol.unit import Unit
 from fedsim.wire.messages import Mark, Offer
 from silos.front.config import InsecureSimulation, Policy
 from silos.front.offers import Admissible, Own, admissible, proposal_of
@@ -28,12 +28,12 @@ from silos.vault.admission import spent
 from silos.vault.entropy import Entropy, SeededEntropy, SystemEntropy
 from silos.vault.gate import Gate, lay_out
 from silos.vault.ledger import RunLedger
+from silos.vault.owners import Owners
 
-if TYPE_CHECKING:  # loaded where a plug-in is listed, a roster pinned, or persons are the unit
+if TYPE_CHECKING:  # loaded where a plug-in is listed, or a roster pinned
     from fedsim.data.public import Published
     from fedsim.isolated.confine import Child
     from silos.front.pooled import Pinned
-    from silos.vault.persons import Persons
 
 GATES = 4  # gates in memory at once; each has its own copy of the records, in its problem's layout
 PLANS = 2**24
@@ -209,9 +209,9 @@ class OpenRuns:
     def _gate(self, run: RunLedger, plan: Admissible, ledger: RunLedger) -> Served:
         problem, dtype = plan.proposal.problem, plan.proposal.dtype
         records = self._records[run.record.records]
-        persons = self._whose(records, plan.plan.unit)
+        owners = self._owners(records, plan.plan.unit)
         gate = Gate(
-            lay_out([laid(records.features, records.target, records.groups)], problem, dtype, persons),
+            lay_out([laid(records.features, records.target, records.groups)], problem, dtype, owners),
             problem,
             plan.plan,
             [plan.terms],
@@ -231,14 +231,10 @@ class OpenRuns:
             return run
         return self._pinned.ledger(run, made.part, made.offer, plan.plan, made.problem)
 
-    def _whose(self, records: OwnRecords, unit: Record | Person) -> Persons | None:
-        if unit == RECORD:
-            return None
-        from silos.vault.persons import Persons
-
+    def _owners(self, records: OwnRecords, unit: Unit) -> Owners:
         key = self._simulation
         seeded = None if key is None else (key.seed, key.trial, [self._own.name])
-        return Persons.of(unit, [records.persons], seeded)
+        return Owners.of(unit, [records.owners], seeded)
 
     def _entropy(self, run: RunLedger) -> Entropy:
         if self._simulation is None:

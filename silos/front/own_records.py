@@ -37,7 +37,7 @@ _Unit = Record | Person | PersonAccount
 class OwnRecords:
     """Features (n, d) with their intercept and targets (n,), prepared as a simulated silo's.
 
-    Where a column says whose they are, `persons` (n,) is equal where two records are one person's, `tokens`
+    Where a column says whose they are, `owners` (n,) is equal where two records are one person's, `tokens`
     has the SHA-256 of each id by these numbers, and `alike` is `fedsim.data.source.alike` of the ids. They
     are for this process alone: no id is kept, and a token leaves under a hash with the silo's key at most.
     Of `groups` the names are public, the records' codes for the gate alone; None without an attribute.
@@ -46,7 +46,7 @@ class OwnRecords:
     features: Floats
     target: Target
     num_classes: int
-    persons: Ints | None = None
+    owners: Ints | None = None
     tokens: tuple[bytes, ...] = ()
     alike: int = 0
     groups: Labels | None = None
@@ -69,10 +69,10 @@ class OwnRecords:
 
     @property
     def _whose(self) -> Ints:
-        if self.persons is None:
+        if self.owners is None:
             hint = "is required with unit person: the column of ids (npz: an array person)"
             raise InputError(f"{ROOT}.records.person_column", None, hint)
-        return self.persons
+        return self.owners
 
     @property
     def num_features(self) -> int:
@@ -104,10 +104,10 @@ class OwnRecords:
         return self._of(~mine), self._of(mine)
 
     def _of(self, rows: NDArray[np.bool_]) -> OwnRecords:
-        persons = None if self.persons is None else self.persons[rows]
+        owners = None if self.owners is None else self.owners[rows]
         groups = None if self.groups is None else self.groups[rows]
         features, target = self.features[rows], self.target[rows]
-        return replace(self, features=features, target=target, persons=persons, groups=groups)
+        return replace(self, features=features, target=target, owners=owners, groups=groups)
 
     def digest(self, identity: Identity) -> str:
         """Keyed digest of the records, 64 hexadecimal digits; only the silo has the key.
@@ -117,7 +117,7 @@ class OwnRecords:
         """
         key = identity.sign(b"fedsim records\n")  # which is signed nowhere else
         found = hmac.new(key, str(self.num_classes).encode(), hashlib.sha256)
-        whose = [] if self.persons is None else [self.persons, np.array(self.tokens)]
+        whose = [] if self.owners is None else [self.owners, np.array(self.tokens)]
         groups = [] if self.groups is None else [self.groups.codes, np.array(self.groups.names)]
         for array in (self.features, self.target, *whose, *groups):
             found.update(f"{array.dtype.str}{array.shape}".encode())
@@ -144,7 +144,7 @@ def read_records(config: Config) -> OwnRecords:
     if ids is None:
         return found
     tokens = tuple(hashlib.sha256(each.encode()).digest() for each in dict.fromkeys(ids))
-    return replace(found, persons=numbered(ids), tokens=tokens, alike=alike(ids))
+    return replace(found, owners=numbered(ids), tokens=tokens, alike=alike(ids))
 
 
 def read_published(config: Config, records: OwnRecords) -> Published | None:

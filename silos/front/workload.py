@@ -15,7 +15,6 @@ import torch
 from torch import dtype as DType  # noqa: N812
 
 from fedsim.common.errors import Refused
-from fedsim.privacy.silo_gaussian import NoMechanism, SiloGaussian
 from fedsim.problems.glm import OWN
 from fedsim.problems.network import NeuralNetwork
 from fedsim.protocol.batch import Poisson
@@ -70,10 +69,10 @@ def seconds(
     one = _pass(problem, dtype)
     if plan.unit != RECORD:  # whose terms are held before they are clipped
         one = replace(one, record=one.record + problem.dimension * _NUMBER)
-    noise = _INEXACT if isinstance(mechanism, SiloGaussian | NoMechanism) else _EXACT
+    noise = _INEXACT if mechanism.floating else _EXACT
 
     def asked(ask: Ask) -> float:
-        size = _size(ask.batch, records) if plan.unit == RECORD else records  # a person has any number
+        size = _size(ask.batch, records) if plan.unit == RECORD else records  # another unit has any number
         return sum(_query(query, size, one, problem, noise) for query in ask.queries)
 
     different = {id(plan.rounds[r]): plan.rounds[r] for r in rounds}  # rounds that are alike are one object

@@ -1,8 +1,8 @@
 """A silo's budget over its whole life: the one place that states and keeps the lifetime guarantee.
 
 **Guarantee.** Everything that a silo ever releases, over all its runs, is (epsilon, delta)-DP with respect to
-one of its units, where unit and relation (replacing one of its records, n fixed; or a person and how
-neighbours differ in one, `fedsim.protocol.unit`), (epsilon, delta) and the caps below were fixed at
+one of its units, where unit and relation (replacing one of its records, n fixed; or how neighbours differ in
+another, `fedsim.protocol.unit`), (epsilon, delta) and the caps below were fixed at
 enrolment, and plans of another unit or relation are refused (`silos.front.offers`). It holds for any
 behaviour of servers and other silos: which runs are offered, when, with what plan and noise, how many at
 once, which rounds are asked for and which runs are broken off may all depend on earlier answers. Runs of
@@ -50,7 +50,7 @@ is charged to the part that it reads. The division is fixed before anything is r
 differs between neighbouring data sets is in the same part of both. Releases of the other part are functions
 of equal records, of noise that is independent of everything, and of earlier releases: post-processing. So the
 lifetime guarantee is that of the differing unit's part: what counts is the larger cost, not the sum. With
-unit record costs add up for a group of records, one person's say, of which some are in either part.
+unit record costs add up for a group of records of which some are in either part.
 
 Sums are exact (fractions), every float that enters is rounded up and every cap down. A spend that is NaN,
 infinite, negative or subnormal is refused.

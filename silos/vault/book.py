@@ -13,7 +13,7 @@ from typing import Any
 from fedsim.common.errors import InputError, Refused
 from fedsim.common.notices import ending
 from fedsim.protocol.plan import Part
-from fedsim.protocol.unit import RECORD, PersonAccount, Record
+from fedsim.protocol.unit import RECORD, AccountUnit, PersonAccount
 from silos.vault.account import Account, Caps, Cost, Price
 from silos.vault.chain import GENESIS, Entry, entries, knows, readable, reading
 
@@ -33,7 +33,7 @@ class Enrolment:
     expires: int  # the end of its life, microseconds since 1970; no run or round is paid for afterwards
     holdout: float | None = None  # the share of its records that answer evaluations
     label_dp: bool = False  # whether its account is of labels alone
-    unit: Record | PersonAccount = RECORD  # what its account protects
+    unit: AccountUnit = RECORD  # what its account protects
     public: bool = False  # whether its records are: then nothing is guaranteed or spent
 
     @property

@@ -30,7 +30,6 @@ from torch import Tensor
 
 from fedsim.common.seeds import digest128
 from fedsim.privacy.mechanism import Mechanism
-from fedsim.privacy.silo_gaussian import SiloGaussian
 from fedsim.protocol.plan import Plan, QueryShape
 
 
@@ -154,7 +153,7 @@ class Noise:
         kinds = {id(asks): asks for asks in plan.rounds}  # rounds are alike as a rule
         sizes = {key: [size(query) for ask in asks for query in ask.queries] for key, asks in kinds.items()}
         self._sizes = [sizes[id(asks)] for asks in plan.rounds]
-        simulated = isinstance(entropy, SeededEntropy) and isinstance(mechanism, SiloGaussian)
+        simulated = isinstance(entropy, SeededEntropy) and mechanism.floating
         self._kind = np.float32 if simulated and dtype == torch.float32 else np.float64  # of long vectors
         self._width = max(1, *map(sum, self._sizes)) if self._sizes else 1  # numbers of a silo in a round
         self._rounds = max(1, _NUMBERS // self._width)

@@ -4,7 +4,7 @@ Private tuning, in a simulation, releases one more thing: see `fedsim.simulation
 
 Guarantee (ISRL-DP, thesis Definitions 32 and 139): for every silo i, the transcript of all messages
 that the gate ever returns for it is (epsilon_i, delta_i)-DP with respect to replacing one of its
-units (a record or a person, `fedsim.protocol.unit`), n_i fixed, for any behaviour of the server and of the
+units (`fedsim.protocol.unit`), n_i fixed, for any behaviour of the server and of the
 other silos. (With secure aggregation the gate returns contributions. For one contribution this holds at the
 epsilon of collusion; for the sums, which are all that the server sees, the mechanism states the guarantee.)
 Why:
@@ -36,7 +36,7 @@ beside the first, for a ledger of its own.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 import torch
 from torch import Tensor
@@ -56,24 +56,22 @@ from silos.vault.entropy import Entropy
 from silos.vault.layout import Cohort as Cohort
 from silos.vault.layout import Silo as Silo
 from silos.vault.ledger import Ledger, Reply
+from silos.vault.owners import ALONE, Owners
 from silos.vault.records import Records
 from silos.vault.releases import Releases
 from silos.vault.sums import check_surroundings
 
-if TYPE_CHECKING:  # loaded where persons are the unit
-    from silos.vault.persons import Persons
-
 
 def lay_out(
-    silos: Sequence[Silo] | Cohort, problem: Problem, dtype: torch.dtype, persons: Persons | None = None
+    silos: Sequence[Silo] | Cohort, problem: Problem, dtype: torch.dtype, owners: Owners = ALONE
 ) -> Records:
     """Lay silos' records out for a gate; the caller keeps none.
 
-    `persons`: the unit, and whose the records are, where plans protect persons. InputError if the problem's
-    gradients cannot be taken record by record.
+    `owners`: the unit of plans, and whose the records are. InputError if the problem's gradients cannot be
+    taken record by record.
     """
     check(problem, dtype)
-    return Records(silos, problem, dtype, persons)
+    return Records(silos, problem, dtype, owners)
 
 
 class Gate:
@@ -128,7 +126,7 @@ class Gate:
         if plan.unit != records.unit:
             raise Refused(f"the plan is of unit {plan.unit.name}, the records are laid out for another unit")
         for silo, n in zip(silos, records.sizes, strict=True):
-            if silo.n != n and not plan.unit.one_sided:  # then the number is private, and stated is another
+            if not plan.unit.fits(n, silo.n):
                 stated = f"{silo.n} {plan.unit.name}s"
                 raise Refused(f"silo {silo.name!r} states {stated} and holds another number")
         self.limits.check_plan(plan, self.problem.dimension, self.problem.num_features)

@@ -1,4 +1,4 @@
-"""Records as blocks: silos, or persons, of similar size share one, each padded to the same number of rows."""
+"""Records as blocks: silos, or units, of similar size share one, each padded to the same number of rows."""
 
 from __future__ import annotations
 
@@ -41,6 +41,35 @@ class Cohort(NamedTuple):
         """These silos'; a single one's arrays are not copied."""
         parts = [np.concatenate(own) if len(own) > 1 else own[0] for own in zip(*silos, strict=True)]
         return cls(np.cumsum([0, *(len(silo[1]) for silo in silos)]), tuple(parts))
+
+
+Chosen = Sequence[np.ndarray] | np.ndarray  # of each silo the numbers of its units, or of rows
+
+
+class Alone:
+    """A cohort's units where each record is one: what others change (`silos.vault.person_sums.People`)."""
+
+    summed = False  # whether a unit's terms are summed before they are clipped: if some have several records
+
+    def ordered(self, silos: Cohort) -> tuple[Cohort, list[int]]:
+        """The records with each unit's in a row, and each silo's number of units."""
+        return silos, np.diff(silos.bounds).tolist()
+
+    def labelled(self, block: Block) -> Block:
+        """A block of whole silos with each record's unit, and what it weighs there, if that is known."""
+        return block
+
+    def weighted(self, block: Block, h: float) -> Block:
+        """A block with what clipped terms weigh at this h."""
+        return block
+
+    def rows(self, members: Sequence[int], chosen: Chosen) -> tuple[Chosen, Chosen]:
+        """The rows of each member's chosen units, and which choice each row belongs to."""
+        return chosen, chosen
+
+    def numbered(self, block: Block, owners: Chosen, places: Sequence[int]) -> Block:
+        """A batch of the members at these places with each record's choice, as `rows` gives them."""
+        return block
 
 
 def groups(sizes: Sequence[int], most: float = _MAX_PADDING) -> list[list[int]]:

@@ -21,8 +21,8 @@ from torch import Tensor
 from fedsim.problems.exact import sums
 from fedsim.problems.glm import GeneralisedLinear
 from fedsim.problems.kinds import Problem
-from silos.vault.layout import Cohort
-from silos.vault.persons import Order, Persons
+from silos.vault.layout import Alone, Chosen, Cohort
+from silos.vault.owners import Order, Owners
 from silos.vault.sums import KEPT, Block, Clip, Seen, padded, slopes
 
 NUMBERS = 2**22  # that the terms of the persons who are treated at a time hold, about: 32 MB
@@ -30,69 +30,62 @@ NUMBERS = 2**22  # that the terms of the persons who are treated at a time hold,
 Sums = Callable[[Problem, Block, Sequence[Tensor], Clip], Tensor]
 
 
-class People:
-    """A cohort's persons.
+class People(Alone):
+    """A cohort's persons."""
 
-    Attributes:
-        sizes: persons of each silo.
-        summed: whether a person's terms are summed before they are clipped; not where all have one record.
-    """
-
-    def __init__(self, persons: Persons) -> None:
-        self._unit = unit = persons.unit
-        self._orders = [Order.of(codes) for codes in persons.codes]
-        self.sizes = [len(own.counts) for own in self._orders]
+    def __init__(self, owners: Owners) -> None:
+        self._unit = unit = owners.unit
+        self._orders = [Order.of(codes) for codes in owners.codes]
         self.summed = not unit.weighted and any(own.counts.max(initial=0) > 1 for own in self._orders)
         self._standing: list[np.ndarray] | None = None
         if unit.weighted:
-            streams = persons.streams or [np.random.default_rng() for _ in self._orders]
+            streams = owners.streams or [np.random.default_rng() for _ in self._orders]
             orders = zip(self._orders, streams, strict=True)
             self._standing = [own.standing(unit.bound, each) for own, each in orders]
 
-    def ordered(self, silos: Cohort) -> Cohort:
-        """Each silo's records, by person."""
+    def ordered(self, silos: Cohort) -> tuple[Cohort, list[int]]:
+        """See `Alone`."""
         orders = zip(silos.bounds[:-1], self._orders, strict=True)
         rows = np.concatenate([first + own.rows for first, own in orders])
-        return silos._replace(arrays=tuple(array[rows] for array in silos.arrays))
+        sizes = [len(own.counts) for own in self._orders]
+        return silos._replace(arrays=tuple(array[rows] for array in silos.arrays)), sizes
 
     def labelled(self, block: Block) -> Block:
-        """A block of whole silos with each record's person, and its weight, or standing if h is asked for."""
+        """See `Alone`; with standings in place of weights if h is asked for (`Order.standing`)."""
         if self._standing is None and not self.summed:
             return block  # persons are records
         rows = block.target.shape[1]
-        block = replace(block, person=padded([self._orders[m].numbers for m in block.members], rows))
+        block = replace(block, owner=padded([self._orders[m].numbers for m in block.members], rows))
         if self._standing is None:
             return replace(block, mean=self._unit.bound == "mean")
         block = replace(block, share=padded([self._standing[m] for m in block.members], rows, np.inf))
         return self.weighted(block, self._unit.h) if isinstance(self._unit.h, int) else block
 
     def weighted(self, block: Block, h: float) -> Block:
-        """A block with what clipped terms weigh at this h, where it has standings (`Order.standing`)."""
+        """See `Alone`; of a block that has standings."""
         assert block.share is not None
         limited = self._unit.bound == "limit"
         share = (block.share < h).double() / h if limited else 1 / block.share.clamp_min(h)
         share = share.to(block.features.dtype)
         return replace(block, share=share, mask=share if block.mask is None else block.mask * share)
 
-    def numbered(self, block: Block, persons: Sequence[np.ndarray]) -> Block:
-        """A batch with each record's choice, as `rows` gives them."""
+    def numbered(self, block: Block, owners: Chosen, places: Sequence[int]) -> Block:
+        """See `Alone`."""
         if self._standing is None and not self.summed:
             return block
-        return replace(block, person=padded(persons, block.target.shape[1]))
+        return replace(block, owner=padded([owners[place] for place in places], block.target.shape[1]))
 
-    def rows(
-        self, members: Sequence[int], chosen: Sequence[np.ndarray] | np.ndarray
-    ) -> tuple[list[np.ndarray], list[np.ndarray]]:
-        """The rows of the chosen persons of each member, and which choice each row belongs to."""
-        found = [self._orders[m].of_persons(np.asarray(own)) for m, own in zip(members, chosen, strict=True)]
-        return [rows for rows, _ in found], [persons for _, persons in found]
+    def rows(self, members: Sequence[int], chosen: Chosen) -> tuple[Chosen, Chosen]:
+        """See `Alone`."""
+        found = [self._orders[m].of_units(np.asarray(own)) for m, own in zip(members, chosen, strict=True)]
+        return [rows for rows, _ in found], [owners for _, owners in found]
 
 
 @dataclass(frozen=True, eq=False)
 class _Places:
     """Where the rows of a block's persons are: those of person p at rows[starts[p]:starts[p + 1]].
 
-    Persons are numbered through the silos, as many in each as the largest number there is.
+    Owners are numbered through the silos, as many in each as the largest number there is.
     """
 
     rows: np.ndarray  # in the flat block
@@ -101,10 +94,10 @@ class _Places:
 
     @classmethod
     def of(cls, block: Block) -> _Places:
-        assert block.person is not None
-        most = int(block.person.max()) + 1
-        silos = len(block.person)
-        number = (block.person + most * torch.arange(silos)[:, None]).flatten().numpy()
+        assert block.owner is not None
+        most = int(block.owner.max()) + 1
+        silos = len(block.owner)
+        number = (block.owner + most * torch.arange(silos)[:, None]).flatten().numpy()
         rows = np.arange(number.size) if block.real is None else np.flatnonzero(block.real.flatten().numpy())
         counts = np.bincount(number[rows], minlength=silos * most)
         return cls(rows, np.append(0, counts.cumsum()), torch.arange(silos).repeat_interleave(most))
@@ -134,7 +127,7 @@ def by_person(
     person, whose records follow one another. Points are (d,) or (members, d), the clip a number or
     (members, 1), None (mechanism `none`) for no clip; `seen` is as for `silos.vault.records.clipped_sum`.
     """
-    if block.person is None:
+    if block.owner is None:
         raise ValueError("records are not laid out by person")
     total, places = torch.zeros(len(block.target), size, dtype=torch.float64), _Places.of(block)
     slope = None
@@ -205,7 +198,7 @@ def _by_record(
     for start in range(first, last, step):
         rows = torch.from_numpy(places.rows[start : min(start + step, last)])
         alone = block.mapped(list(range(len(rows))), partial(_alone, rows))
-        own = replace(alone, person=None, real=None, whole=True)
+        own = replace(alone, owner=None, real=None, whole=True)
         total.index_add_(0, owner[start - first :][: len(rows)], terms(problem, own, points, None))
     return total
 

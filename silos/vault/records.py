@@ -26,13 +26,13 @@ from torch import Tensor
 
 from fedsim.problems.glm import GeneralisedLinear
 from fedsim.problems.kinds import Problem
-from fedsim.protocol.unit import RECORD, Person, Record
-from silos.vault.layout import Cohort, Silo, groups, laid_out
+from fedsim.protocol.unit import RECORD, Unit
+from silos.vault.layout import Alone, Cohort, Silo, groups, laid_out
+from silos.vault.owners import ALONE, Owners
 from silos.vault.sums import KEPT, Block, Clip, Seen, bounded, padded, slopes, weighted_sum
 
-if TYPE_CHECKING:  # loaded where persons are the unit
+if TYPE_CHECKING:  # loaded where units have several records
     from silos.vault.person_sums import Sums
-    from silos.vault.persons import Persons
 
 
 class Part(NamedTuple):
@@ -51,7 +51,7 @@ class Records:
 
     `drawing`, `shapes` and `clipped_sum` are what a gate asks about members: here each is a silo
     that draws for itself, is sent what all are sent, and has records of its own. `sizes` are each one's
-    numbers of units; with persons as units a silo's records are laid out by person.
+    numbers of units, by which a silo's records are laid out.
     """
 
     def __init__(
@@ -59,21 +59,19 @@ class Records:
         silos: Sequence[Silo] | Cohort,
         problem: Problem,
         dtype: torch.dtype,
-        persons: Persons | None = None,
+        owners: Owners = ALONE,
     ) -> None:
-        self.unit: Record | Person = RECORD if persons is None else persons.unit
-        self._people = None
-        cohort = silos if isinstance(silos, Cohort) else Cohort.of(silos)
-        if persons is not None:
+        self.unit: Unit = owners.unit
+        self._units = Alone()
+        if owners.unit != RECORD:
             from silos.vault.person_sums import People
 
-            self._people = People(persons)
-            cohort = self._people.ordered(cohort)
+            self._units = People(owners)
+        whole = silos if isinstance(silos, Cohort) else Cohort.of(silos)
+        cohort, self.sizes = self._units.ordered(whole)
         rows: list[int] = np.diff(cohort.bounds).tolist()
-        self.sizes = rows if self._people is None else self._people.sizes
-        self._blocks = [laid_out(cohort, group, problem, dtype) for group in groups(rows)]
-        if self._people is not None:
-            self._blocks = [self._people.labelled(block) for block in self._blocks]
+        blocks = (laid_out(cohort, group, problem, dtype) for group in groups(rows))
+        self._blocks = [self._units.labelled(block) for block in blocks]
         self._home = np.empty((2, len(rows)), dtype=np.int64)  # of each silo the block, and the place in it
         for b, block in enumerate(self._blocks):
             self._home[:, block.members] = np.full(len(block.members), b), np.arange(len(block.members))
@@ -93,9 +91,9 @@ class Records:
         return 1 / float(shares[shares > 0].min()) if bool((shares > 0).any()) else 0.0
 
     @property
-    def sums_persons(self) -> bool:
-        """Whether terms of a person are summed before they are clipped."""
-        return self._people is not None and self._people.summed
+    def sums_units(self) -> bool:
+        """Whether terms of a unit are summed before they are clipped."""
+        return self._units.summed
 
     def drawing(self, members: Sequence[int]) -> Sequence[int]:
         """Members that draw batches and noise for these members."""
@@ -109,7 +107,7 @@ class Records:
         """The members' clipped sums (`clipped_sum`)."""
         return clipped_sum(problem, block, points, clip)
 
-    def person_sum(
+    def unit_sum(
         self,
         terms: Sums | None,
         problem: Problem,
@@ -120,13 +118,13 @@ class Records:
         size: int,
         seen: Seen | None = None,
     ) -> Tensor:
-        """The members' sums over persons (`silos.vault.person_sums.by_person`).
+        """The members' sums over units of several records (`silos.vault.person_sums.by_person`).
 
-        A person of one record has the term that the record has with unit record, to the bit and in every
-        case: also where nobody has several, and where a sum of one record would be no finite number. So what
-        one person has in several records changes no other person's term.
+        A unit of one record has the term that the record has with unit record, to the bit and in every case:
+        also where none has several, and where a sum of one record would be no finite number. So what one
+        unit has in several records changes no other unit's term.
         """
-        from silos.vault.person_sums import by_person  # loaded where persons are the unit
+        from silos.vault.person_sums import by_person  # loaded where units have several records
 
         alone, several = self._apart(block)
         single = (terms or self.clipped_sum)(problem, alone, points, clip)
@@ -144,7 +142,7 @@ class Records:
 
     def weighted(self, block: Block, h: float) -> Block:
         """The block with what records weigh at this h, which the unit asks for."""
-        return block if self._people is None else self._people.weighted(block, h)
+        return self._units.weighted(block, h)
 
     def full(self, members: Sequence[int]) -> list[Block]:
         """Every record of the members."""
@@ -159,14 +157,9 @@ class Records:
         """The records of each member that draws at its own `indices` (numbers below its n, ragged)."""
         if list(drawing) != self._last[0]:  # the same silos as a rule: a round's asks, and round after round
             self._last = list(drawing), self._parts(drawing)
-        if self._people is None:
-            return [_gather(part, [indices[place] for place in part.places]) for part in self._last[1]]
-        rows, persons = self._people.rows(drawing, indices)
+        rows, owners = self._units.rows(drawing, indices)
         return [
-            self._people.numbered(
-                _gather(part, [rows[place] for place in part.places]),
-                [persons[place] for place in part.places],
-            )
+            self._units.numbered(_gather(part, [rows[place] for place in part.places]), owners, part.places)
             for part in self._last[1]
         ]
 
@@ -207,13 +200,13 @@ def _gather(part: Part, chosen: Sequence[np.ndarray]) -> Block:
 
 
 def _apart(block: Block) -> tuple[Block, Block]:
-    """The rows of persons of one record, as unit record has them; the block with those of others alone."""
-    assert block.person is not None
+    """The rows of units of one record, as unit record has them; the block with those of others alone."""
+    assert block.owner is not None
     real, several = block.records.to(block.target.dtype), block.counts > 1
     places = list(range(len(real)))
     part = Part(block, block.members, places, np.array(places)[:, None] * real.shape[1])
     alone = _gather(part, [np.flatnonzero(own) for own in (real * ~several).numpy()])
-    return replace(alone, person=None), replace(block, real=real * several)
+    return replace(alone, owner=None), replace(block, real=real * several)
 
 
 def _rectangle(chosen: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray | None]:

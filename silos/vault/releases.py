@@ -18,7 +18,7 @@ from fedsim.protocol.batch import Batch
 from fedsim.protocol.copies import CopiedQuery
 from fedsim.protocol.groups import Cells
 from fedsim.protocol.plan import Admitted, Ask, Plan
-from fedsim.protocol.statistics import COSTED_GRADIENT, half_range, is_drawn, size_of, statistic
+from fedsim.protocol.statistics import COSTED_GRADIENT, is_drawn, size_of, statistic
 from silos.vault.batches import Batches
 from silos.vault.entropy import Entropy, Noise
 from silos.vault.records import Records
@@ -48,7 +48,7 @@ class Releases:
         self._transformed: Transformed | None = None
         silos = [own.terms for own in admitted]
         names, rounds = [own.name for own in silos], [own.rounds for own in silos]
-        self.spread, self.one_sided = plan.spread, plan.unit.one_sided
+        self.spread, self.unit = plan.spread, plan.unit
         self.batches = Batches(records, plan, rounds, names, entropy, [own.n for own in silos])
         multipliers = [_base(own, mechanism) for own in admitted]
         self.multipliers = torch.tensor(multipliers, dtype=torch.float64).unsqueeze(-1)
@@ -141,7 +141,7 @@ class RoundReleases:
         if is_drawn(query.shape.statistic):
             from silos.vault.selections import drawn  # loaded where one is asked for
 
-            half = half_range(query.shape.statistic, query.shape.options, self._run.one_sided)
+            half = self._run.unit.half_range(query.shape.statistic, query.shape.options)
             return drawn(total, noise_ratio * self._multipliers, half, self._run.mechanism, self._noise.next)
         self._perturb(total, query, noise_ratio, query.clip)
         return (total if divisors is None else total.div_(divisors)).to(self._run.dtype)
@@ -198,9 +198,9 @@ class RoundReleases:
         if query.h is not None:
             blocks = [run.records.weighted(block, query.h) for block in blocks]
         size = run.size(query.shape)
-        if known.clipped and known.noise == "gaussian" and run.records.sums_persons:
-            clipped_sum = partial(run.records.person_sum, None if gradients else clipped_sum, size=size)
-        if known.name == COSTED_GRADIENT.name:  # of records or persons
+        if known.clipped and known.noise == "gaussian" and run.records.sums_units:
+            clipped_sum = partial(run.records.unit_sum, None if gradients else clipped_sum, size=size)
+        if known.name == COSTED_GRADIENT.name:  # of records or units
             from silos.vault.terms import summed
 
             clipped_sum = partial(summed, clipped_sum, query.shape)

@@ -2,7 +2,7 @@
 
 A release at multiplier z ratio is of mu = 1 / (z ratio), as a Gaussian one; the mechanism's epsilon is the
 one that costs that much (`fedsim.privacy.exponential`), rounded down, over half of how far apart a unit moves
-two scores (`fedsim.protocol.statistics.half_range`).
+two scores (`half_range` of `fedsim.protocol.unit`).
 """
 
 from __future__ import annotations

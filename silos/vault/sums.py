@@ -45,12 +45,12 @@ class Block:
     mask: Tensor | None = None
     # 1 for a row that is a record, 0 for padding; None where all are
     real: Tensor | None = None
-    # with persons as units: (silos, rows), which person of its silo a record is of; and what its clipped
-    # term weighs in that person's, None where their terms are summed before they are clipped
-    person: Tensor | None = None
+    # where units have several records: (silos, rows), which unit of its silo a record is of; and what its
+    # clipped term weighs in that unit's, None where their terms are summed before they are clipped
+    owner: Tensor | None = None
     share: Tensor | None = None
     group: Tensor | None = None  # of a record, (silos, rows); -1 where there is none
-    mean: bool = False  # whether the mean of a person's terms is clipped, not their sum
+    mean: bool = False  # whether the mean of a unit's terms is clipped, not their sum
     # whether a sum with a term that is not finite is to be no number; else the term counts as zero
     whole: bool = False
     # features, a point and what they give: for the next query of the same ask at that point; of a network
@@ -84,19 +84,19 @@ class Block:
     @property
     def counts(self) -> Tensor:
         """How many records of each record's unit there are, at least 1, (silos, rows)."""
-        if self.person is None:
+        if self.owner is None:
             return torch.ones_like(self.target, dtype=torch.float64)
-        counts = torch.zeros(len(self.person), int(self.person.max()) + 1, dtype=torch.float64)
-        return counts.scatter_add_(1, self.person, self.records).gather(1, self.person).clamp_min(1.0)
+        counts = torch.zeros(len(self.owner), int(self.owner.max()) + 1, dtype=torch.float64)
+        return counts.scatter_add_(1, self.owner, self.records).gather(1, self.owner).clamp_min(1.0)
 
     @property
     def part(self) -> Tensor:
-        """What part of its unit a row is, (silos, rows): 1 over its person's records; 0 for padding."""
+        """What part of its unit a row is, (silos, rows): 1 over its unit's records; 0 for padding."""
         return self.records / self.counts
 
     def mapped(self, members: list[int], each: Callable[[Tensor], Tensor]) -> Block:
         """Its tensors, each as this function makes it of it."""
-        tensors = ("features", "target", "inverse_norm", "mask", "real", "person", "share", "group")
+        tensors = ("features", "target", "inverse_norm", "mask", "real", "owner", "share", "group")
         held = {name: own for name in tensors if (own := getattr(self, name)) is not None}
         made: dict[str, Any] = {name: each(own) for name, own in held.items()}
         return replace(self, members=members, **made)

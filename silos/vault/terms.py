@@ -40,7 +40,7 @@ def summed(
     """Sum over a block's records of their terms, (silos, size).
 
     Args:
-        gradients: sums clipped gradients (`silos.vault.records.clipped_sum`), of records or persons.
+        gradients: sums clipped gradients (`silos.vault.records.clipped_sum`), of records or units.
         shape: statistic and options.
         problem: with the features that the block has.
         points: (d,) or (silos, d).
@@ -80,9 +80,9 @@ def narrowed(problem: Problem, features: int) -> Problem:
 
 def _units(block: Block) -> Tensor:
     """How many units a silo's records are of, (silos, 1), float64."""
-    if block.person is None:
+    if block.owner is None:
         return block.records.sum(1, keepdim=True)
-    return block.person.amax(1, keepdim=True).double() + 1
+    return block.owner.amax(1, keepdim=True).double() + 1
 
 
 def _column(block: Block, column: float) -> Tensor:
@@ -121,9 +121,9 @@ def _presence(options: Options, problem: Problem, block: Block, points: Points, 
 def _held(block: Block, values: Tensor, cap: float) -> Tensor:
     """Sum over units of min(1, the sum of a unit's values over the cap), (silos, 1); values are 0 or more."""
     own = values * block.records
-    if block.person is not None:
-        persons = torch.zeros(len(own), int(block.person.max()) + 1, dtype=torch.float64)
-        own = persons.scatter_add_(1, block.person, own)
+    if block.owner is not None:
+        units = torch.zeros(len(own), int(block.owner.max()) + 1, dtype=torch.float64)
+        own = units.scatter_add_(1, block.owner, own)
     return (own / cap).clamp_max(1.0).sum(1, keepdim=True)
 
 
@@ -151,7 +151,7 @@ def _quantile(options: Options, problem: Problem, block: Block, points: Points, 
     column, q, *edges = options
     values, real = _column(block, column).numpy(), block.records.numpy() > 0
     found = [
-        rank_scores(own[kept], edges, q, None if block.person is None else block.person[i].numpy()[kept])
+        rank_scores(own[kept], edges, q, None if block.owner is None else block.owner[i].numpy()[kept])
         for i, (own, kept) in enumerate(zip(values, real, strict=True))
     ]
     return torch.from_numpy(np.stack([own.parts * (PER_ONE // own.per_one) for own in found]))
@@ -160,7 +160,7 @@ def _quantile(options: Options, problem: Problem, block: Block, points: Points, 
 def _by_silo(block: Block) -> Iterator[tuple[int, Tensor, Tensor, Tensor | None]]:
     """(place, features, targets, parts of units or None) of each silo's records."""
     real = block.records > 0
-    part = None if block.person is None else block.part
+    part = None if block.owner is None else block.part
     for i in range(len(block.members)):
         own = None if part is None else part[i][real[i]]
         yield i, block.features[i][real[i]], block.target[i][real[i]], own
@@ -217,8 +217,8 @@ def _label_projection(options: Options, problem: Problem, block: Block, points: 
     """Sum of n c_j y_j, c_j the columns of (X^T X)^-1 X^T shortened to clip / n: (silos, d).
 
     X has the rows that count: which ones no label decides. Where no column is too long, the mean is their
-    least-squares solution (Epasto et al. 2020, Algorithm 3). n is the number of units; what a record of a
-    person weighs is made up for.
+    least-squares solution (Epasto et al. 2020, Algorithm 3). n is the number of units; what a record
+    weighs in its unit is made up for.
     """
     found, n = [], _units(block)
     for i, x, y, _ in _by_silo(block):
@@ -233,7 +233,7 @@ def _label_projection(options: Options, problem: Problem, block: Block, points: 
 
 
 def _longer(options: Options, problem: Problem, block: Block, points: Points, clip: Clip) -> Tensor:
-    """How many records' gradients at points[0] are longer than points[1], a person's as their mean.
+    """How many records' gradients at points[0] are longer than points[1], a unit's as their mean.
 
     Not longer is a gradient that is no finite number, and one that adds nothing to a sum of gradients. Scores
     are kept for the gradients that are asked for beside it.
@@ -250,7 +250,7 @@ def _longer(options: Options, problem: Problem, block: Block, points: Points, cl
 
         length = lengths(problem, block, w)
         long = (length > most) & (length < inf)
-    if block.person is None:
+    if block.owner is None:
         return torch.count_nonzero(long, 1).double().unsqueeze(1)
     return (long * block.part).sum(1, keepdim=True)
 

@@ -34,7 +34,7 @@ from fedsim.testing.federations import Silo
 from silos.front.served import Served
 from silos.vault.entropy import SeededEntropy
 from silos.vault.gate import Gate, lay_out
-from silos.vault.persons import Persons
+from silos.vault.owners import Owners
 from silos.vault.records import Records
 from silos.vault.terms import summed
 
@@ -142,12 +142,12 @@ def test_features_of_persons_are_standardised_by_the_moments_of_weighed_records(
     who = np.repeat(np.arange(80), counts)
     x = np.column_stack([rng.normal(counts[who], 0.5), np.full(len(who), 3.0), np.ones(len(who))])
     problem, stage = LogisticRegression(3), Standardise(share=0.1, clip=clip)
-    records = Records([(x, np.zeros(len(x)))], problem, torch.float64, Persons.of(unit, [who], (0, 0, ["s"])))
+    records = Records([(x, np.zeros(len(x)))], problem, torch.float64, Owners.of(unit, [who], (0, 0, ["s"])))
     ((block,), (query,)) = records.full([0]), stage.queries(3, 1.0)
     shape = QueryShape(query.statistic, 0, 1.0, query.options)
     terms = partial(summed, records.clipped_sum, shape)
-    if records.sums_persons:
-        terms = partial(records.person_sum, terms, size=6)
+    if records.sums_units:
+        terms = partial(records.unit_sum, terms, size=6)
     answer = terms(problem, block, (), clip)[0] / 80
     weight = weighed(x, who, unit, clip)
     mean = weight @ x / weight.sum()

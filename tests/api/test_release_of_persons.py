@@ -18,6 +18,7 @@ from fedsim.api.asked import Asked, Known, Units
 from fedsim.api.release import _columns
 from fedsim.privacy.exponential import chosen, epsilon_of, rank_scores
 from fedsim.protocol.moments import svec
+from fedsim.protocol.unit import RECORD, Person
 from fedsim.report.released import read_released
 
 PERSONS = 900
@@ -224,7 +225,8 @@ def test_twice_its_errors_cover_a_value_in_nine_of_ten_draws_and_not_in_all(
 ) -> None:
     units = PERSONS if persons else len(TABLE)
     n, rng = expected or units, np.random.default_rng(17)
-    known = Known(_columns(DATA), n, False, persons)
+    unit = Person(relation="add_remove" if expected else "replace_person") if persons else RECORD
+    known = Known(_columns(DATA), n, False, unit)
     spreads = {"sum": 1.0, "presence": 1.0, "capped_sum": 1.0} if expected is None else {}
     inside = dict[tuple[str, str], list[bool]]()
     for name, own in ASKED.items():
@@ -253,7 +255,7 @@ def test_twice_its_errors_cover_a_value_in_nine_of_ten_draws_and_not_in_all(
 @pytest.mark.parametrize("column", ["pressure", "cost"])
 @pytest.mark.parametrize("mu", [0.05, 0.3, 2.0])
 def test_twice_the_rank_error_of_one_silos_quantile_covers_it(column: str, mu: float) -> None:
-    known = Known(_columns(DATA), PERSONS, True, True)
+    known = Known(_columns(DATA), PERSONS, True, Person())
     who = TABLE["person"].astype("category").cat.codes.to_numpy()
     q = (0.1, 0.333333, 0.5, 0.9)
     items, read = fedsim.Quantiles(*q).ask(column, known)

@@ -153,14 +153,14 @@ def _unbounded(records, terms, problem, block, points, clip, size):
 
 
 def _by_records(batches, batch, members):
-    rows = [[float(len(order.rows))] for order in batches._records._people._orders]
+    rows = [[float(len(order.rows))] for order in batches._records._units._orders]
     return torch.tensor(rows, dtype=torch.float64)[list(members)]
 
 
 @pytest.mark.parametrize("relation", RELATIONS)
 def test_a_sum_of_clipped_terms_without_a_bound_is_found(monkeypatch, relation):
     setting, _ = attacked(Person(relation=relation))
-    monkeypatch.setattr(Records, "person_sum", _unbounded)
+    monkeypatch.setattr(Records, "unit_sum", _unbounded)
     chosen = search(setting, SILO)
     found = sensitivity.search(setting, SILO, chosen, 3, 25)
     assert found.sensitivity == pytest.approx(setting.many, rel=0.01)

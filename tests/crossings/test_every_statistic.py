@@ -29,7 +29,7 @@ from silos.front.served import Served
 from silos.vault import selections
 from silos.vault.entropy import SeededEntropy
 from silos.vault.gate import Gate, lay_out
-from silos.vault.persons import Persons
+from silos.vault.owners import Owners
 
 F = 3
 _NETS = {
@@ -66,7 +66,7 @@ def answers(crossing: Crossing, silos: list[World], query: Query) -> tuple[torch
 
     shape = QueryShape(query.statistic, len(query.points), 1.0, query.options)
     plan, names = Plan(((Ask(query.batch, (shape,)),),), unit), ["s"] * len(silos)
-    persons = Persons.of(unit, [own[2] for own in silos], None if unit == RECORD else (0, 0, names))
+    persons = Owners.of(unit, [own[2] for own in silos], None if unit == RECORD else (0, 0, names))
     records = lay_out([(x, y, groups) for x, y, _, groups in silos], problem, torch.float64, persons)
     sizes = [9 if unit.one_sided else own for own in records.sizes]
     terms = [Terms(f"s{i}", own, inf, 1e-5, range(1)) for i, own in enumerate(sizes)]

@@ -239,7 +239,7 @@ def test_silos_have_ids_of_their_own_and_the_server_has_none(kind: str, tmp_path
     data_ = told.scenario.data, told.scenario.partition, told.scenario.seed, 0, told.scenario.privacy.unit
     for silo, config in zip(load_records(*data_).silos, _configs(made).values(), strict=True):
         records = read_records(config)
-        assert records.persons.tolist() == numbered(silo.train_persons.tolist()).tolist()
+        assert records.owners.tolist() == numbered(silo.train_owners.tolist()).tolist()
         assert records.units(Person()) == told.outline.sizes[silo.name] == 16
     for file in made.server.rglob("*"):
         assert not file.is_file() or b"Secret" not in file.read_bytes()

@@ -96,7 +96,7 @@ def test_an_added_unit_by_itself_is_priced_where_its_losses_end(q, mu, delta, co
 
 
 def test_only_poisson_batches_tell_and_full_ones_cost_as_ever():
-    assert {release.one_sided for release, _ in of_rounds(0.1, 5, full=2)} == {True, False}
+    assert {release.removed for release, _ in of_rounds(0.1, 5, full=2)} == {True, False}
     assert cost.epsilon(of_rounds(1.0, 5), N, 2.0, DELTA) == cost.epsilon(
         ((Release(FULL, 1.0), 5),), N, 2.0, DELTA
     )

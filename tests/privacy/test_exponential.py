@@ -31,7 +31,8 @@ from fedsim.privacy.pairs import profile
 from fedsim.privacy.silo_gaussian import SiloGaussian
 from fedsim.protocol.batch import FULL, Fresh, Part, WithReplacement
 from fedsim.protocol.plan import Ask, Plan, QueryShape, Release
-from fedsim.protocol.statistics import half_range, statistic
+from fedsim.protocol.statistics import statistic
+from fedsim.protocol.unit import RECORD, Person
 from silos.vault.selections import PER_ONE, drawn
 
 EPSILONS = [0.05, 0.5, 1.0, 2.0, 6.0]
@@ -368,8 +369,8 @@ def test_one_unit_more_moves_scores_less_far_apart(q):
     ("name", "options", "half"), [("choice", (), 0.5), ("quantile", (0.0, 0.9, -1.0, 1.0, 9.0), 0.9)]
 )
 def test_where_units_are_added_the_draw_is_as_much_sharper(name, options, half):
-    assert half_range(name, options, one_sided=True) == half
-    assert half_range(name, options, one_sided=False) == 1
+    assert Person(relation="add_remove").half_range(name, options) == half
+    assert RECORD.half_range(name, options) == 1
     scores, z = torch.tensor([[-2 * PER_ONE, -PER_ONE]]).repeat(20_000, 1), torch.full((20_000, 1), 2.0)
     noise = torch.from_numpy(np.random.default_rng(5).standard_normal((20_000, 1)))
     found = drawn(scores, z, half, SiloGaussian(), lambda: noise)

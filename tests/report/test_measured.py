@@ -30,8 +30,8 @@ from fedsim.protocol.plan import Admitted, Ask, Plan, QueryShape, Statement, Ter
 from fedsim.report import plots
 from fedsim.report.audit import AttainedPart, AuditedSilo, AuditPart, ConfidencePart, audit_table
 from fedsim.report.comparison import compared, source_of
+from fedsim.report.conversions import Conversions, GroupPrivacy, SiloConversions
 from fedsim.report.page import render
-from fedsim.report.person_rows import Conversions, GroupPrivacy, SiloConversions
 from fedsim.report.run_directory import read
 from fedsim.report.silo_rows import chosen, prefixes
 from fedsim.report.style import frame, frame_lines, legend_below, settle, styled

@@ -16,6 +16,7 @@ from fedsim.problems.glm import LinearRegression, LogisticRegression, SoftmaxReg
 from fedsim.problems.network import NeuralNetwork
 from fedsim.problems.public_records import PublicRecords
 from fedsim.problems.regularisers import L2Ball
+from fedsim.protocol.unit import RECORD, Person
 from fedsim.scenario.load import parse
 from fedsim.scenario.resolve import resolve
 
@@ -158,15 +159,15 @@ def test_the_optimal_weight_is_that_of_one_silo_by_the_thesis():
 WEIGHED = {"problem.public": {"weight": "optimal"}}
 
 
-@pytest.mark.parametrize("one_sided", [False, True])
+@pytest.mark.parametrize("unit", [RECORD, Person(relation="add_remove")])
 @pytest.mark.parametrize("batch", ["full", {"sampler": "subsample", "fraction": 0.1}])
-def test_the_optimal_weight_has_the_noise_of_batch_and_unit(batch, one_sided):
+def test_the_optimal_weight_has_the_noise_of_batch_and_unit(batch, unit):
     """By hand: a silo's noise is 2 z C / K, z C / K where a unit is added or removed."""
     resolved = resolve(parse(changed(TREE, {**WEIGHED, "algorithm.batch": batch})))
-    public = replace(resolved.public([3.0, 2.0, 1.0]), one_sided=one_sided)
+    public = replace(resolved.public([3.0, 2.0, 1.0]), unit=unit)
     K, p = np.array([resolved.algorithm.batch.size(n) for n in resolved.sizes]), np.array(resolved.weights)
     variance, k_pub = resolved.problem.composite.records.variance, 60
-    moved = np.array([3.0, 2.0, 1.0]) * (1 if one_sided else 2)
+    moved = np.array([3.0, 2.0, 1.0]) * (2 if unit == RECORD else 1)
     error = variance * (p**2 / K).sum() + 5 * (p**2 * moved**2 / K**2).sum()
     assert resolved.served.weight(public, 5) == pytest.approx(error * k_pub / variance, rel=1e-9)
 

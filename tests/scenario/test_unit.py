@@ -18,7 +18,7 @@ from fedsim.data.source import Outline
 from fedsim.privacy import gaussian
 from fedsim.protocol.contributions import tradeoff
 from fedsim.protocol.unit import Person
-from fedsim.report.person_rows import conversions
+from fedsim.report.conversions import conversions
 from fedsim.scenario.by_theorem import noise_of
 from fedsim.scenario.contributions import sweet_spot
 from fedsim.scenario.load import parse
@@ -81,7 +81,7 @@ def test_an_expected_number_stands_for_the_private_one_everywhere() -> None:
     assert found.weights == (0.25, 0.75)
     assert found.deltas == (1 / 50**2, 1 / 150**2)
     assert found.public().sizes.tolist() == [50, 150]
-    assert found.public().one_sided
+    assert found.public().unit.one_sided
     assert [silo.terms.n for silo in preview(found)] == [50, 150]
     assert [budget.n for budget in found.premises.claims] == [50, 150]
 

@@ -43,7 +43,7 @@ from fedsim.protocol.statistics import size_of
 from fedsim.protocol.unit import RECORD, Person, Record
 from fedsim.simulation.side_by_side import SideBySide
 from silos.vault.gate import lay_out
-from silos.vault.persons import Persons
+from silos.vault.owners import Owners
 from silos.vault.records import Records
 from silos.vault.releases import Releases, RoundReleases
 
@@ -408,7 +408,7 @@ class Case:
         if where.copies > 1:
             records: Records = SideBySide(tables, model.problem, F64, where.copies)
         else:
-            persons = Persons.of(self.unit, [own[3] for own in silos], seeded)
+            persons = Owners.of(self.unit, [own[3] for own in silos], seeded)
             records = lay_out(tables, model.problem, F64, persons)
         self._laid_out[key] = silos, records
         return silos, records

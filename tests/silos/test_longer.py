@@ -18,7 +18,7 @@ from fedsim.protocol.contract import Query
 from fedsim.protocol.plan import Ask, Plan, QueryShape
 from fedsim.protocol.unit import Person
 from silos.vault.gate import lay_out
-from silos.vault.persons import Persons
+from silos.vault.owners import Owners
 from silos.vault.records import Records, clipped_sum
 from silos.vault.terms import summed
 
@@ -115,7 +115,7 @@ def test_a_persons_term_is_the_mean_over_its_records():
     long = np.array(lengths(problem, x, y, w)) > 0.9
     exact = sum(long[codes == person].mean() for person in range(5))
     for unit in (Person(), Person("mean"), Person("smooth", 2)):
-        records = lay_out([(x, y)], problem, torch.float64, Persons(unit, [codes]))
+        records = lay_out([(x, y)], problem, torch.float64, Owners(unit, [codes]))
         (block,) = records.full([0])
         found = summed(records.clipped_sum, SHAPE, problem, block, (w, most), 1.0)
         assert found.item() == pytest.approx(exact)

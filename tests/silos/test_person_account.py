@@ -33,7 +33,7 @@ from silos.front.silo import Silo
 from silos.vault import gate as gates
 from silos.vault.book import read
 from silos.vault.ledger_file import verified_receipt
-from silos.vault.persons import Persons
+from silos.vault.owners import ALONE, Owners
 
 PERSONS, SILO = 30, "silo-00"
 BARE = {"name": "person", "relation": "add_remove"}
@@ -219,18 +219,18 @@ def test_a_seeded_silo_chooses_the_records_that_a_simulated_one_chooses():
     codes, simulation = np.repeat([0, 1], 9), InsecureSimulation(seed=3, trial=1, run="ab" * 32)
     own = OwnRecords(np.zeros((18, 2)), np.zeros(18), 2, codes, (b"a", b"b"))
     runs = OpenRuns({"training": own}, Own(SILO, 2, 2, 2), None, simulation)
-    found = runs._whose(own, Person("limit", 2))
-    simulated = Persons.of(Person("limit", 2), [codes], (3, 1, [SILO]))
+    found = runs._owners(own, Person("limit", 2))
+    simulated = Owners.of(Person("limit", 2), [codes], (3, 1, [SILO]))
     drawn = [each.streams[0].random(18).tolist() for each in (found, simulated)]
     assert drawn[0] == drawn[1] == generator("records of a person", 3, 1, SILO).random(18).tolist()
-    assert runs._whose(own, RECORD) is Persons.of(RECORD, [None]) is None
+    assert runs._owners(own, RECORD) is ALONE
 
 
 def test_no_person_is_in_both_parts(tmp_path):
     config = load_config(write(tmp_path / SILO, holdout=0.2))
     enrol(config)
     made = read_records(config).divided(config.holdout, Identity.load(config.state), config.unit)
-    training, holdout = ({*part.persons.tolist()} for part in made)
+    training, holdout = ({*part.owners.tolist()} for part in made)
     assert not training & holdout
     with calling(config) as caller:
         head = caller.send("hello").head

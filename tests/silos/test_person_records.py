@@ -63,7 +63,7 @@ def test_no_person_is_in_both_parts(unit, identity, tmp_path) -> None:
     assert not set(ids_of(training, ids)) & set(ids_of(holdout, ids))
     assert sorted(ids_of(training, ids) + ids_of(holdout, ids)) == sorted(ids)
     for part in (training, holdout):
-        np.testing.assert_array_equal(part.persons, records.persons[part.features[:, 0].astype(int)])
+        np.testing.assert_array_equal(part.owners, records.owners[part.features[:, 0].astype(int)])
     if unit == PERSON:
         assert holdout.units(unit) == 18
 
@@ -109,7 +109,7 @@ def test_few_persons_cannot_be_held_out(identity, tmp_path) -> None:
 
 
 def test_a_person_unit_needs_ids(identity, tmp_path) -> None:
-    plain = replace(read(tmp_path, "abcd"), persons=None)
+    plain = replace(read(tmp_path, "abcd"), owners=None)
     with refused("silo.records.person_column", None, "is required"):
         plain.units(PERSON)
     np.savez(tmp_path / "own.npz", features=np.zeros((6, 1)), target=[0, 1] * 3, person=list("abcabc"))
@@ -124,7 +124,7 @@ def test_the_digest_binds_who_is_who(identity, tmp_path) -> None:
         for ids in ("abcabc", "abcabb", "xbcxbc")  # the last two: other groups, another name
     ]
     assert len(set(found)) == 3
-    assert replace(read(tmp_path, "abcabc"), persons=None).digest(identity) not in found
+    assert replace(read(tmp_path, "abcabc"), owners=None).digest(identity) not in found
 
 
 def test_no_id_is_in_what_is_said(identity, tmp_path) -> None:
@@ -137,7 +137,7 @@ def test_no_id_is_in_what_is_said(identity, tmp_path) -> None:
     assert line.startswith("warning: some ids differ from others")
     records = read_records(config)
     remembered = repr(vars(records)) + "".join(told)
-    assert records.persons.tolist() == numbered(secret).tolist()
+    assert records.owners.tolist() == numbered(secret).tolist()
     for each in (*secret, "Smith", "jones"):
         assert each not in remembered
     with pytest.raises(InputError, match=r"silo\.records\.person_column: 'who': 1 of 4 records") as caught:

@@ -25,7 +25,7 @@ from silos.front.served import Served
 from silos.vault.batches import Batches
 from silos.vault.entropy import SeededEntropy
 from silos.vault.gate import Gate
-from silos.vault.persons import Order, Persons
+from silos.vault.owners import Order, Owners
 from silos.vault.records import Records, clipped_sum
 from silos.vault.selections import PER_ONE
 from silos.vault.terms import summed
@@ -45,15 +45,15 @@ def sums(name, persons, unit, clip, common=1):
         silos.append((*together, np.append(group, np.zeros(common, int))))
         codes.append(np.append(np.full(len(y), 7), np.arange(100, 100 + common)))
     streams = [np.random.default_rng(3) for _ in silos]
-    records = Records(silos, problem, torch.float64, Persons(unit, codes, streams))
+    records = Records(silos, problem, torch.float64, Owners(unit, codes, streams))
     points = points_of(name)
     total = None
     for block in records.full(range(len(silos))):
         own = records.clipped_sum
         if not statistic(name).gradient:
             own = partial(summed, own, shape_of(name))
-        if known.clipped and known.noise == "gaussian" and records.sums_persons:
-            own = partial(records.person_sum, None if statistic(name).gradient else own, size=_size(name))
+        if known.clipped and known.noise == "gaussian" and records.sums_units:
+            own = partial(records.unit_sum, None if statistic(name).gradient else own, size=_size(name))
         if name == "costed_gradient":
             own = partial(summed, own, shape_of(name))
         found = own(problem, block, points, clip)
@@ -180,7 +180,7 @@ def test_a_persons_term_is_what_its_bound_says(problem, unit, each):
             else:
                 total += min(unit.h, s) / (unit.h * s) * sum(bounded(term, clip) for term in own)
         expected.append(total)
-    records = Records(data, problem, torch.float64, Persons(unit, codes))
+    records = Records(data, problem, torch.float64, Owners(unit, codes))
     found = full_sum(records, problem, w if each else w[0], clip)
     kept = 1e-5 if isinstance(problem, NeuralNetwork) else 1e-12  # of the clip, by `silos.vault.network`
     assert torch.allclose(found, torch.stack(expected), rtol=0, atol=kept)
@@ -194,8 +194,8 @@ def added(records, blocks, problem, point, clip):
     total = torch.zeros(len(records.sizes), problem.dimension, dtype=torch.float64)
     for block in blocks:
         own = point if point.dim() == 1 else point[torch.tensor(block.members)]
-        if records.sums_persons:
-            found = records.person_sum(None, problem, block, [own], clip, size=problem.dimension)
+        if records.sums_units:
+            found = records.unit_sum(None, problem, block, [own], clip, size=problem.dimension)
         else:
             found = records.clipped_sum(problem, block, [own], clip)
         total[torch.tensor(block.members)] = found
@@ -206,12 +206,12 @@ def test_limit_is_smooth_on_average():
     data, codes = some_silos(1)
     problem, w = LinearRegression(FEATURES), torch.ones(FEATURES, dtype=torch.float64)
     smooth = full_sum(
-        Records(data, problem, torch.float64, Persons(Person("smooth", 2), codes)), problem, w, 0.5
+        Records(data, problem, torch.float64, Owners(Person("smooth", 2), codes)), problem, w, 0.5
     )
     drawn = []
     for seed in range(4_000):
         streams = [np.random.default_rng((seed, m)) for m in range(3)]
-        persons = Persons(Person("limit", 2), codes, streams)
+        persons = Owners(Person("limit", 2), codes, streams)
         drawn.append(full_sum(Records(data, problem, torch.float64, persons), problem, w, 0.5))
     found = torch.stack(drawn)
     error = found.std(0) / len(drawn) ** 0.5
@@ -230,7 +230,7 @@ def test_labels_of_persons_are_projected_by_the_rows_that_count(unit):
 
     def mean(y, clip):
         records = Records(
-            [(x, y)], LinearRegression(3), torch.float64, Persons(unit, [codes], [np.random.default_rng(5)])
+            [(x, y)], LinearRegression(3), torch.float64, Owners(unit, [codes], [np.random.default_rng(5)])
         )
         (block,) = records.full([0])
         shape = QueryShape("label_projection", 0, 1.0)
@@ -253,7 +253,7 @@ def test_labels_of_persons_are_projected_by_the_rows_that_count(unit):
 def test_limit_takes_h_records_of_each_and_no_more():
     codes = np.array([5, 5, 5, 5, 9, 5, 2, 2])
     order, data = Order.of(codes), [(np.ones((8, FEATURES)), np.ones(8))]
-    persons = Persons(Person("limit", 2), [codes], [np.random.default_rng(0)])
+    persons = Owners(Person("limit", 2), [codes], [np.random.default_rng(0)])
     (block,) = Records(data, LinearRegression(FEATURES), torch.float64, persons).full([0])
     shares = block.share[0].numpy()
     assert order.counts.tolist() == [5, 1, 2]
@@ -277,8 +277,8 @@ def test_with_one_record_a_person_the_bits_are_those_of_records(unit, batch):
         drawn, divisor = batches.round([0, 1, 2], 0).next(plan.rounds[0][0].batch)
         return added(records, drawn, problem, w, 0.5), divisor
 
-    own, divisor = answer(Persons(unit, codes))
-    other, divisors = answer(None)
+    own, divisor = answer(Owners(unit, codes))
+    other, divisors = answer(Owners(RECORD))
     assert torch.equal(own, other)
     assert torch.equal(divisor, divisors)
 
@@ -287,7 +287,7 @@ def test_with_one_record_a_person_the_bits_are_those_of_records(unit, batch):
 def test_fresh_batches_of_persons_add_up_to_all_of_them(unit):
     data, codes = some_silos(2, persons=12)
     problem, w = LinearRegression(FEATURES), torch.ones(FEATURES, dtype=torch.float64)
-    records = Records(data, problem, torch.float64, Persons(unit, codes, [np.random.default_rng(0)] * 3))
+    records = Records(data, problem, torch.float64, Owners(unit, codes, [np.random.default_rng(0)] * 3))
     asks = tuple((Ask(Fresh(0.25), (QueryShape("gradient", 1, 1.0),)),) for _ in range(4))
     plan = Plan(asks, unit)
     entropy = SeededEntropy(0, 0, ["a", "b", "c"], ["key"] * 3)
@@ -308,7 +308,7 @@ def test_padding_of_drawn_persons_adds_nothing_to_a_second_moment(unit):
     data = [(rng.standard_normal((6, FEATURES)), np.zeros(6)) for _ in range(2)]
     codes = [np.array([0, 0, 0, 0, 0, 1]), np.arange(6)]
     streams = [np.random.default_rng(0) for _ in data]
-    records = Records(data, problem, torch.float64, Persons(unit, codes, streams))
+    records = Records(data, problem, torch.float64, Owners(unit, codes, streams))
     (block,) = records.batch([0, 1], [np.array([0]), np.array([3])])  # five rows, and one with padding
     moments = summed(records.clipped_sum, shape, problem, block, (), 1e6)
     assert moments[1].norm().item() == pytest.approx(data[1][0][3] @ data[1][0][3] / unit.h)
@@ -327,7 +327,7 @@ def test_terms_at_an_h_that_a_query_names_are_those_of_a_unit_that_has_it(bound,
     found = []
     for unit in (Person(bound, h), Person(bound, ASKED)):
         streams = [np.random.default_rng(m) for m in range(3)]
-        records = Records(data, problem, torch.float64, Persons(unit, codes, streams))
+        records = Records(data, problem, torch.float64, Owners(unit, codes, streams))
         entropy = SeededEntropy(0, 0, ["a", "b", "c"], ["key"] * 3)
         batches = Batches(records, plan, [[0]] * 3, ["a", "b", "c"], entropy, records.sizes)
         blocks, _ = batches.round([0, 1, 2], 0).next(batch)
@@ -356,9 +356,8 @@ def test_terms_at_an_h_that_a_query_names_are_those_of_a_unit_that_has_it(bound,
 def test_a_gate_answers_at_an_h_only_where_the_unit_asks_for_it(unit, h, fits):
     data, codes = some_silos()
     problem, origin = LinearRegression(FEATURES), torch.zeros(FEATURES, dtype=torch.float64)
-    persons = None if unit == RECORD else Persons(unit, codes)
-    records = Records(data, problem, torch.float64, persons)
-    counts = [] if persons is None else [Query("contributions", (), 1.0, options=(1.0, 4.0))]
+    records = Records(data, problem, torch.float64, Owners(unit, codes))
+    counts = [] if unit == RECORD else [Query("contributions", (), 1.0, options=(1.0, 4.0))]
 
     class Asking:
         def silo(self, problem, broadcast, ask, memory):
@@ -384,7 +383,7 @@ def test_contributions_are_counted_by_person_in_batches_too():
     data = [(np.ones((16, FEATURES)), np.full(16, np.nan))]  # of no use, and records all the same
     problem, shape = LinearRegression(FEATURES), QueryShape("contributions", 0, 1.0, (1.0, 2.0, 4.0))
     for unit in BOUNDS:
-        records = Records(data, problem, torch.float64, Persons(unit, codes))
+        records = Records(data, problem, torch.float64, Owners(unit, codes))
         drawn = records.batch([0], [np.array([0, 4])])
         for blocks, counts in ((records.full([0]), [2, 1, 2]), (drawn, [1, 0, 1])):
             found = summed(None, shape, problem, blocks[0], (), 1.0)
@@ -413,10 +412,10 @@ def test_a_person_with_a_term_that_is_no_number_counts_as_zero_all_of_it(poison)
             return torch.where(target > 0.5, torch.full_like(slope, poison), slope)
 
     y[2] = 1.0
-    records = Records([(rows, y)], problem, torch.float64, Persons(Person("clip"), codes))
+    records = Records([(rows, y)], problem, torch.float64, Owners(Person("clip"), codes))
     good = full_sum(records, problem, w, 1.0)
     assert good.norm() > 1.9
-    records = Records([(rows, y)], Broken(FEATURES), torch.float64, Persons(Person("clip"), codes))
+    records = Records([(rows, y)], Broken(FEATURES), torch.float64, Owners(Person("clip"), codes))
     import fedsim.problems.glm as glm
 
     glm.OWN = (*glm.OWN, Broken)

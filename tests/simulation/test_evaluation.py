@@ -50,8 +50,8 @@ def estimates(resolved: Resolved, repetitions: int) -> tuple[dict[str, np.ndarra
     x = np.concatenate([silo.test_features for silo in data.silos])
     y = np.concatenate([silo.test_target for silo in data.silos])
     p, weights = 1 / (1 + np.exp(-(x @ model.numpy()))), np.ones(len(y))
-    if data.silos[0].test_persons is not None:  # each person weighs the same; they differ between silos
-        whose = np.concatenate([silo.test_persons for silo in data.silos])
+    if data.silos[0].test_owners is not None:  # each person weighs the same; they differ between silos
+        whose = np.concatenate([silo.test_owners for silo in data.silos])
         weights = 1 / np.bincount(whose)[whose]
     exact = {
         "accuracy": float(np.average((p > 0.5) == y, weights=weights)),
@@ -273,7 +273,7 @@ def test_what_stands_beside_an_estimate_has_its_weighing(unit, tmp_path):
     x, y = (
         np.concatenate([getattr(own, f"test_{name}") for own in silos]) for name in ("features", "target")
     )
-    whose = np.concatenate([own.test_persons for own in silos])  # none is in two silos
+    whose = np.concatenate([own.test_owners for own in silos])  # none is in two silos
     group = np.concatenate([own.test_groups.codes for own in silos])
     p = 1 / (1 + np.exp(-(x @ run.model.ravel())))
     by_person = unit != "record"

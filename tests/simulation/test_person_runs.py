@@ -139,7 +139,7 @@ def test_one_record_a_person_is_the_record_run() -> None:
 def test_a_run_that_asks_for_h_is_the_one_that_is_given_it(bound: str) -> None:
     """Without noise: three quarters of the 72 persons have up to two records, and h is 2."""
     silos = read(resolve(parse(VISITS)), 0).silos
-    counts = np.concatenate([np.unique(silo.train_persons, return_counts=True)[1] for silo in silos])
+    counts = np.concatenate([np.unique(silo.train_owners, return_counts=True)[1] for silo in silos])
     assert (counts <= 2).mean() == 0.75
     rule = {"choose": "quantile", "share": 0.1, "q": 0.75, "largest": 8}
     asked, given, other = (

@@ -16,7 +16,7 @@ from fedsim.protocol.statistics import statistic
 from fedsim.protocol.unit import Person
 from fedsim.simulation.selection import Score, Scorer
 from silos.vault.entropy import SeededEntropy
-from silos.vault.persons import Persons
+from silos.vault.owners import Owners
 
 Records = tuple[np.ndarray, np.ndarray]
 SIZES, NAMES = (40, 25), ("a", "b")
@@ -106,7 +106,7 @@ def test_a_person_weighs_as_one_record_does_whatever_records_it_has(metric: str)
         x, y = data[0]
         tail = [7] * (copies - 1)  # the records of person 7 are alike
         rows = (np.vstack([x, x[tail]]), np.append(y, y[tail])), data[1]
-        persons = Persons(Person(), [np.append(codes[0], tail), codes[1]])
+        persons = Owners(Person(), [np.append(codes[0], tail), codes[1]])
         desk = Scorer(rows, LogisticRegression(3), (0, 0), entropy, Limits(), torch.float64, score, persons)
         return desk.answer(W)
 

@@ -88,7 +88,7 @@ def write_silos(
     for silo in federation.silos:
         own = folder / silo.name
         own.mkdir(parents=True)
-        known = silo.train_persons, silo.train_groups
+        known = silo.train_owners, silo.train_groups
         write_records(own / "records.npz", silo.train_features, silo.train_target, *known)
         records: dict[str, Any] = {"name": "npz", "path": "records.npz", "intercept": False}
         if silo.train_groups is not None:

@@ -25,7 +25,7 @@ from fedsim.simulation.host import MemoryLedger
 from silos.front.served import Served
 from silos.vault.entropy import SeededEntropy
 from silos.vault.gate import Gate, lay_out
-from silos.vault.persons import Persons
+from silos.vault.owners import Owners
 from silos.vault.selections import PER_ONE
 from silos.vault.terms import summed
 
@@ -46,7 +46,7 @@ def answers(
     wide = 0 if query.transform is None else len(query.transform)
     shape = QueryShape(query.statistic, len(query.points), query.noise_ratio, query.options, wide)
     plan, names = Plan(((Ask(batch, (shape,)),),), unit), names_of(len(silos))
-    persons = Persons.of(unit, [own[2] for own in silos], None if unit == RECORD else (0, 0, names))
+    persons = Owners.of(unit, [own[2] for own in silos], None if unit == RECORD else (0, 0, names))
     records = lay_out([(x, y, code % 2) for x, y, code in silos], problem, torch.float64, persons)
     sizes = [first, *(len(own[1]) for own in silos[1:])]
     terms = [Terms(*own, math.inf, 1e-5, range(1)) for own in zip(names, sizes, strict=True)]

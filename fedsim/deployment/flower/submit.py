@@ -24,7 +24,7 @@ from fedsim.report.outcome import metric_text
 
 @dataclass(frozen=True)
 class Line:
-    """What a person is told: after a round, or at any time in words."""
+    """What the caller is told: after a round, or at any time in words."""
 
     rounds: int  # that have ended
     of: int  # all rounds; 0 before they are known

@@ -81,12 +81,12 @@ def cell_of(scenario: Scenario, trial: int, train_loss: bool) -> Cell:
     threshold = scenario.report.threshold
     report = {"nonprivate_baseline": False} | ({"threshold": threshold} if threshold != 0.5 else {})
     privacy = tree["privacy"] if private else {"mechanism": NONE.name}
-    persons = {key: tree["privacy"][key] for key in UNIT if key in tree["privacy"]}
+    unit = {key: tree["privacy"][key] for key in UNIT if key in tree["privacy"]}
     # Not its defaults: a theorem chooses what is not given, in the cell as in the scenario.
     tree["algorithm"] = scenario.algorithm.model_dump(mode="json", exclude_none=True, exclude_unset=True)
     for key in ("description", "purpose", "trials", "sweep"):
         tree.pop(key, None)
-    fixed = {"name": "cell", "runtime": runtime, "report": report, "privacy": privacy | persons}
+    fixed = {"name": "cell", "runtime": runtime, "report": report, "privacy": privacy | unit}
     if code := code_digests(scenario):  # of the contents that this process has read
         fixed["files"] = code
     return Cell(tree | fixed, trial, train_loss)

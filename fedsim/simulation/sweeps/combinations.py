@@ -132,7 +132,7 @@ def scenario_of(base: Mapping[str, Any], setting: Setting, section: SweepSection
 
 
 def _renamed(error: InputError, setting: Setting, section: SweepSection) -> InputError:
-    """Name the sweep's field where the error is in a varied one: a person mends it there."""
+    """Name the sweep's field where the error is in a varied one: it is to be mended there."""
     wrong = error.field.removeprefix("scenario.")
     for field in sorted(setting, key=len, reverse=True):
         if _within(wrong, field) or _within(field, wrong):

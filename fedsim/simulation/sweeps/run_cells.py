@@ -28,7 +28,7 @@ from fedsim.simulation.side_by_side import Folded, run_fold, shared_key
 from fedsim.simulation.sweeps.cell import Cell, CellOutcome, records_of, resolved_of
 from fedsim.simulation.trial import Trial
 from silos.vault.entropy import SeededEntropy
-from silos.vault.persons import Persons
+from silos.vault.owners import Owners
 
 Measured = tuple[float, float | None, dict[str, float | None]]
 _FOREVER = 1e9  # seconds
@@ -177,8 +177,8 @@ def private_score(
     problem, names, seed = resolved.problem, resolved.names, resolved.scenario.seed
     held = [(silo.test_features, silo.test_target) for silo in data.silos]
     entropy = SeededEntropy(seed, trial, names, [run] * len(names))
-    whose, seeded = [silo.test_persons for silo in data.silos], (seed, trial, [s.name for s in data.silos])
-    persons = Persons.of(resolved.scenario.privacy.unit, whose, seeded)
+    whose, seeded = [silo.test_owners for silo in data.silos], (seed, trial, [s.name for s in data.silos])
+    owners = Owners.of(resolved.scenario.privacy.unit, whose, seeded)
     how = entropy, LIMITS, resolved.dtype, grant.score
-    scorer = Scorer(held, problem, grant.score_noise, *how, persons)
+    scorer = Scorer(held, problem, grant.score_noise, *how, owners)
     return grant.score.value(np.dot(resolved.weights, scorer.answer(model)), resolved.outline.num_classes)

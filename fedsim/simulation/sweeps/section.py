@@ -102,7 +102,7 @@ def check_distinct(name: str, values: Sequence[Any], hint: str) -> None:
 
 
 def where_fraction_is_given(error: InputError) -> InputError:
-    """Name the sweep's field where the error is in the records put aside: a person mends it there."""
+    """Name the sweep's field where the error is in the records put aside: it is to be mended there."""
     if error.field == "scenario.data.reserve.fraction":
         return InputError(f"{TUNE}.private.fraction", error.value, error.hint)
     return error

@@ -1,8 +1,8 @@
 """What differs between the two worlds of an attack: one unit of the claim, with all its records.
 
-Where a record is the unit, that is a record. A person is put to the test by many aligned records against one
-or against as many opposite ones, and with relation `add_remove` against nobody. A plan for records can be
-attacked by persons too: then a group of records is swapped at once, which it does not promise to hide.
+Where a record is the unit, that is a record. A unit of several is put to the test by many aligned records
+against one or against as many opposite ones, and with relation `add_remove` against none. A plan for records
+can be attacked by several at once too, which it does not promise to hide.
 """
 
 from __future__ import annotations
@@ -13,11 +13,9 @@ from typing import NamedTuple
 import numpy as np
 
 from fedsim.data.source import NO_LABEL
-from fedsim.protocol.unit import RECORD, Person
-from fedsim.protocol.unit import Record as OneRecord
+from fedsim.protocol.unit import RECORD, Unit
 
-MANY = 10  # records of a person with many, at least
-Unit = OneRecord | Person
+MANY = 10  # records of a unit with many, at least
 Record = tuple[np.ndarray, float, int]  # one record: features (f,), target, and group or -1
 
 
@@ -35,7 +33,7 @@ def num_units(data: Data, unit: Unit) -> int:
     return len(data.target) if unit == RECORD else len(np.unique(data.units))
 
 
-def person(record: Record, records: int) -> Data:
+def alike(record: Record, records: int) -> Data:
     """One unit: the record so many times."""
     x, y, group = record
     whose = np.zeros(records, dtype=int)
@@ -43,10 +41,10 @@ def person(record: Record, records: int) -> Data:
 
 
 def canaries(unit: Unit, records: Iterable[Record], many: int) -> list[Data]:
-    """Units to choose a pair from: persons of `many` of these records, or so many records swapped at once."""
-    h = unit.h if isinstance(unit, Person) and isinstance(unit.h, int) else 1
-    counts = (max(many, h), 1) if isinstance(unit, Person) else (many,)
-    found = [person(record, records) for record in records for records in counts]
+    """Units to choose a pair from: of `many` of these records, or so many records swapped at once."""
+    h = unit.h if isinstance(unit.h, int) else 1
+    counts = (many,) if unit == RECORD else (max(many, h), 1)
+    found = [alike(record, records) for record in records for records in counts]
     return [nothing(found[0], unit), *found] if unit.one_sided else found
 
 
@@ -69,8 +67,7 @@ def related(unit: Unit, found: Sequence[Data]) -> np.ndarray:
     sizes = np.array([len(each.target) for each in found])
     if unit.one_sided:
         return np.asarray((sizes[:, None] == 0) != (sizes == 0))
-    fixed = isinstance(unit, Person) and unit.relation == "replace_values"
-    return np.asarray((sizes[:, None] == sizes) | (not fixed))
+    return np.asarray((sizes[:, None] == sizes) | (unit.relation != "replace_values"))
 
 
 def replaced(data: Data, canary: Data, place: int) -> Data:

@@ -31,16 +31,15 @@ from fedsim.protocol.contract import (
 )
 from fedsim.protocol.limits import LIMITS
 from fedsim.protocol.plan import Arrays, Plan, QueryShape, Terms
-from fedsim.protocol.statistics import statistic
-from fedsim.protocol.unit import RECORD, Person
+from fedsim.protocol.unit import RECORD, Unit
 from fedsim.scenario.resolve import Resolved
 from fedsim.simulation.host import MemoryLedger
 from fedsim.simulation.side_by_side import SideBySide
-from fedsim.testing.attacks.canaries import Data, Unit, num_units
+from fedsim.testing.attacks.canaries import Data, num_units
 from silos.front.served import Served
 from silos.vault.entropy import SeededEntropy
 from silos.vault.gate import Gate, lay_out
-from silos.vault.persons import Persons
+from silos.vault.owners import Owners
 
 _DELTA = 1e-5  # of prices that are not used: the plan was priced before the audit
 
@@ -78,14 +77,14 @@ def cohort(
         for copy, (place, (own, z)) in product(range(repeats), enumerate(given))
     ]
     entropy = randomness(resolved.scenario.seed, list(streams or [""] * len(data)) * repeats)
-    brought, persons = [(own.features, own.target, own.groups) for own in data], None
-    if isinstance(plan.unit, Person):  # which records count is known to the attacker, and alike in all worlds
-        choices = [np.random.default_rng(resolved.scenario.seed) for _ in data]
-        persons = Persons(plan.unit, [own.units for own in data], choices)
+    brought = [(own.features, own.target, own.groups) for own in data]
+    # which records count is known to the attacker, and alike in all worlds
+    choices = [np.random.default_rng(resolved.scenario.seed) for _ in data]
+    owners = Owners(plan.unit, [own.units for own in data], choices)
     if copies is None:
-        laid = lay_out(brought, problem, dtype, persons)
+        laid = lay_out(brought, problem, dtype, owners)
     else:
-        laid = SideBySide(brought, problem, dtype, copies, persons)
+        laid = SideBySide(brought, problem, dtype, copies, owners)
     ledgers = [MemoryLedger() for _ in taken]
     return Served(
         Gate(laid, problem, plan, taken, mechanism, entropy, ledgers, LIMITS, dtype, broadcasts), algorithm
@@ -100,7 +99,7 @@ def randomness(seed: int, streams: Sequence[str]) -> SeededEntropy:
 def sensitivity(query: Query, unit: Unit = RECORD) -> Tensor:
     """L2 sensitivity of a query's sum to one unit, float64, in the shape of its clip."""
     clip = torch.as_tensor(query.clip, dtype=torch.float64)
-    return clip if unit.one_sided else statistic(query.statistic).sensitivity(clip, query.options)
+    return unit.spread(query.statistic, query.options) * clip
 
 
 def shape_of(query: Query) -> QueryShape:

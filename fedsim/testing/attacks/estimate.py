@@ -71,7 +71,7 @@ def claim_of(setting: Setting, silo: int) -> Claim:
 
 
 def worth(claim: Claim, records: int) -> Claim:
-    """A claim about one record, to a person with so many of them who is swapped for one with as many.
+    """A claim about one record, to so many of them that are swapped for as many at once.
 
     Exact where the plan is one Gaussian release; otherwise nothing is claimed at the same delta (infinity).
     """

@@ -25,8 +25,8 @@ from fedsim.data.source import NO_LABEL
 from fedsim.problems.network import NeuralNetwork
 from fedsim.protocol.plan import Terms
 from fedsim.protocol.statistics import statistic
-from fedsim.protocol.unit import RECORD, Person
-from fedsim.testing.attacks.canaries import Data, person
+from fedsim.protocol.unit import RECORD
+from fedsim.testing.attacks.canaries import Data, alike
 from fedsim.testing.attacks.cohorts import Tap
 from fedsim.testing.attacks.likelihood import single
 from fedsim.testing.attacks.search import Attack, held, in_full, targets
@@ -89,7 +89,7 @@ class _Line:
         self._steps = int(4 / torch.finfo(setting.resolved.dtype).eps)
         self._last = self._steps * problem.num_features
         # records of a unit, and to a copy, the rest of which count as zero; bound `limit` draws who counts
-        one = unit == RECORD or (isinstance(unit, Person) and unit.bound == "limit")
+        one = unit == RECORD or unit.bound == "limit"
         layouts = ((1, 2), (1, 2), (1, 1)) if one else ((2, 2), (2, 1), (1, 2))
         self._each, self._every = layouts[number % len(layouts)]
         self._poisson = any(ask.batch.sampler == "poisson" for ask in kind.asks)
@@ -144,7 +144,7 @@ class _Line:
 
     def _jump(self) -> np.ndarray | None:
         """The features before the largest jump; None if there is none."""
-        unit, parts = person((self._start, self._target, self._group), 1), [(-inf, 0, self._last)]
+        unit, parts = alike((self._start, self._target, self._group), 1), [(-inf, 0, self._last)]
         while parts and self.asked < _MOST:
             change, low, high = heappop(parts)
             wide = high - low > _NARROW * self._last
@@ -165,7 +165,7 @@ class _Line:
         """
         unit, whole = self._setting.unit, 1 + -((self._n - 1) * self._each + 1) % _ROWS
         counts = (1,) if unit == RECORD else (whole, whole + _ROWS - 1 if self._each > 1 else 1)
-        found = [person((by * x, self._target, self._group), count) for by in (-1.0, 0.5) for count in counts]
+        found = [alike((by * x, self._target, self._group), count) for by in (-1.0, 0.5) for count in counts]
         if unit.one_sided or self._poisson:
             found.append(Data(*(part[:0] for part in found[0])))
         may_hold = held(self._setting)

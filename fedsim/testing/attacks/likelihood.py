@@ -49,7 +49,7 @@ class ClippedMeans:
         linear = isinstance(problem, GeneralisedLinear) and setting.unit == RECORD
         sizes = [point_sizes(shape, problem.dimension, problem.num_features) for shape in shapes]
         self._silos, self._runs = len(silos), runs
-        data = list(silos) if linear else list(silos) * runs  # networks and persons are not shared by runs
+        data = list(silos) if linear else list(silos) * runs  # else records are not shared by runs
         plan, copies = Plan(asks, setting.unit), runs if linear else 1
         arrays = [tuple((f"p{k}", size) for k, size in enumerate(own)) for own in sizes]
         asking = cast(Algorithm, SimpleNamespace(silo=self._silo, linear=False))

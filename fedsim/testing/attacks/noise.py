@@ -22,10 +22,9 @@ from scipy import special, stats
 from torch import Tensor
 
 from fedsim.data.source import NO_LABEL
-from fedsim.privacy.shuffled_binomial import ShuffledBinomial
 from fedsim.protocol.contract import Query
 from fedsim.protocol.statistics import size_of
-from fedsim.testing.attacks.canaries import num_units, person
+from fedsim.testing.attacks.canaries import alike, num_units
 from fedsim.testing.attacks.cohorts import Heard, Tap
 from fedsim.testing.attacks.likelihood import single, term
 from fedsim.testing.attacks.search import Attack
@@ -211,7 +210,7 @@ def _quiet(setting: Setting, silo: int, query: Query) -> Tensor | float:
     if query.statistic.startswith("gradient"):
         return 0.0
     own = setting.data[silo]
-    nothing = person((np.full(own.features.shape[1], np.nan), float("nan"), NO_LABEL), 1)
+    nothing = alike((np.full(own.features.shape[1], np.nan), float("nan"), NO_LABEL), 1)
     share = num_units(own, setting.unit) / setting.admitted[silo].terms.n
     return term(setting, nothing, single(query)) * share
 
@@ -232,8 +231,5 @@ def _stated(setting: Setting, silo: int, query: Query) -> tuple[float, float]:
     z = max(z, common * mechanism.reach(1.0) / reach)
     if mechanism.transport == "messages":
         return z, 0.0
-    step, excess = mechanism.step(1.0) / (z * reach), 1.0
-    if isinstance(mechanism, ShuffledBinomial):
-        halves = 2 / (step**2 * setting.together)  # half of a silo's bits, which are even
-        excess = math.ceil(halves) / halves
-    return z * math.sqrt(excess), step
+    step = mechanism.step(1.0) / (z * reach)
+    return z * math.sqrt(mechanism.surplus(step, setting.together)), step

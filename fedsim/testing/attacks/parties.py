@@ -2,7 +2,7 @@
 
 A silo method hears zeros there. In their place come the numbers that a party reads, as the mean over the
 silo's batch that they would be: a unit of a contribution is worth step / (w_i K_i). The clip that is noted
-with them is half of what one record may move a contribution by (all of what one person does who is there or
+with them is half of what one record may move a contribution by (all of what a unit does that is there or
 not), rounding included, so that everything that judges a silo's own answers judges these.
 
 * The *server* reads totals. It knows all records but one, so the other silos' part is noise alone; of the
@@ -23,7 +23,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedsim.privacy.shuffled_gaussian import ShuffledGaussian
 from fedsim.privacy.sum_mechanism import SumMechanism, honest_silos
 from fedsim.protocol.contract import Query
 from fedsim.protocol.plan import Terms
@@ -43,14 +42,9 @@ Read = Callable[[Tensor, int, int], Tensor]
 (runs, messages, d) where it does not know whose they are."""
 
 
-def anonymous(sums: Sums) -> bool:
-    """Whether messages are claimed to hide among others: each is of a silo of one record."""
-    return isinstance(sums.mechanism, ShuffledGaussian) and sums.mechanism.single_records
-
-
 def together(resolved: Resolved, sums: Sums, party: Party) -> int:
     """Silos whose noise is in what a party reads: of the smallest sum, those that keep it to themselves."""
-    linked = sums.mechanism.transport == "messages" and not anonymous(sums)
+    linked = sums.mechanism.transport == "messages" and not sums.mechanism.single_records
     if party != "server" or resolved.scenario.privacy.noise_by != "silos" or linked:
         return 1
     return honest_silos(sums.pool.min_silos, sums.pool.honest_fraction)
@@ -69,7 +63,7 @@ def _reader(resolved: Resolved, sums: Sums, party: Party, z: float, runs: Sequen
         if other:
             return rows + torch.from_numpy(np.stack([run.noise(round_index, 1)[number] for run in other]))
         messages = rows.reshape(-1, together(resolved, sums, party), rows.shape[-1])
-        return messages if anonymous(sums) else messages.sum(1)
+        return messages if sums.mechanism.single_records else messages.sum(1)
 
     return read
 

@@ -26,7 +26,7 @@ from fedsim.protocol.groups import Cells
 from fedsim.protocol.plan import Plan, QueryShape, Terms
 from fedsim.protocol.statistics import COSTED_GRADIENT
 from fedsim.simulation.host import Answering
-from fedsim.testing.attacks.canaries import Data, Record, person, replaced
+from fedsim.testing.attacks.canaries import Data, Record, alike, replaced
 from fedsim.testing.attacks.cohorts import Heard, Tap, Wiretap, cohort
 from fedsim.testing.attacks.setting import Broadcast, Kind, Setting, beside, others
 
@@ -270,7 +270,7 @@ def _largest_clip(setting: Setting, own: Record) -> float:
     """The largest clipping norm of the plan's queries, at broadcasts of an honest run."""
     clips = [1e-6]
     for kind in setting.kinds:
-        for heard in _hear(setting, 0, kind, [kind.seen[-1]], [person(own, 1)], 0):
+        for heard in _hear(setting, 0, kind, [kind.seen[-1]], [alike(own, 1)], 0):
             clips += [float(torch.as_tensor(query.clip).max()) for each in heard[1] for query in each.queries]
     return max(clips)
 

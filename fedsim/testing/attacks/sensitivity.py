@@ -1,6 +1,6 @@
 """The exact search: by how much one unit moves an answer when there is no noise to hide it.
 
-A plan is priced on the promise that replacing one record, or person, moves an answer by at most its
+A plan is priced on the promise that replacing one unit moves an answer by at most its
 sensitivity over K, and no other silo's answer at all. Here units of the silos' own data are replaced by
 hostile ones (`canaries`), at many points, and the gate itself answers, at noise multiplier 0 and with the
 same batches in every world; asks of a round that follow from earlier answers are kept at equal points. The
@@ -47,7 +47,7 @@ class Presence:
 
 
 def find_drawn(setting: Setting, silo: int, kind: int, chosen: Attack, stream: str) -> Presence:
-    """The unit, any record or the person to be replaced, that `stream` draws in most of a kind's rounds."""
+    """The unit, any record or the one to be replaced, that `stream` draws in most of a kind's rounds."""
     rounds = [r for r in setting.kinds[kind].rounds if r in set(setting.rounds(silo))]
     asks = setting.kinds[kind].asks
     if all(ask.batch.sampler == "full" for ask in asks):

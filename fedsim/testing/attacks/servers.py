@@ -27,7 +27,6 @@ from fedsim.common.seeds import digest128
 from fedsim.testing.attacks.canaries import Data, replaced
 from fedsim.testing.attacks.cohorts import Heard, Tap, shape_of
 from fedsim.testing.attacks.likelihood import ClippedMeans, InRuns, Knowledge, Scores, narrowed
-from fedsim.testing.attacks.parties import anonymous
 from fedsim.testing.attacks.search import Attack
 from fedsim.testing.attacks.setting import Federated, Setting, drive, others
 
@@ -45,7 +44,7 @@ class Samples(NamedTuple):
 def malicious(setting: Setting, silo: int, chosen: Attack, runs: int, done: Done = lambda _: None) -> Samples:
     """Scores of so many runs in each world, all of them clones of one silo."""
     worlds = chosen.worlds(setting, silo)
-    if setting.resolved.sums is not None and anonymous(setting.resolved.sums):
+    if setting.resolved.sums is not None and setting.resolved.sums.mechanism.single_records:
         setting = dataclasses.replace(setting, crowd=worlds[0])
     known = Knowledge(setting, silo, chosen.first, chosen.second, others(setting, silo))
     found: list[np.ndarray] = []

@@ -29,20 +29,20 @@ from fedsim.protocol.groups import Cells
 from fedsim.protocol.links import Answered, Link
 from fedsim.protocol.plan import Admitted, Arrays, Ask, Census
 from fedsim.protocol.statistics import COSTED_GRADIENT
-from fedsim.protocol.unit import RECORD, Person
+from fedsim.protocol.unit import RECORD, Person, Unit
 from fedsim.report.silo_rows import admitted_rows, group_apart
 from fedsim.scenario.facts import facts_of
 from fedsim.scenario.resolve import Resolved
 from fedsim.simulation.host import Answering, DirectLink, preview
 from fedsim.simulation.secure_aggregation import Summed, TrialSums, at_once
 from fedsim.simulation.trial import read
-from fedsim.testing.attacks.canaries import MANY, Data, Record, Unit, canaries, num_units, related, silent
+from fedsim.testing.attacks.canaries import MANY, Data, Record, canaries, num_units, related, silent
 from fedsim.testing.attacks.cohorts import Tap, Wiretap, cohort, sensitivity, shape_of
-from fedsim.testing.attacks.parties import PARTIES, Party, anonymous, party_gate, together
+from fedsim.testing.attacks.parties import PARTIES, Party, party_gate, together
 from server.aggregate import summed, weighted
 from server.loop import run
 from server.participation import Schedule, schedule
-from silos.vault.persons import Order
+from silos.vault.owners import Order
 
 Others = Literal["own", "copies", "silent"]
 Broadcast = Mapping[str, Tensor]
@@ -95,8 +95,7 @@ class Setting:
 
     def places(self, silo: int) -> Sequence[int]:
         """The numbers of all units of the silo that can be replaced without a change to others' draws."""
-        limit = isinstance(self.unit, Person) and self.unit.bound == "limit"
-        if self.unit.one_sided or limit or self.swapped > 1:
+        if self.unit.shifts or self.swapped > 1:
             return [self.place(silo)]
         return range(num_units(self.data[silo], self.unit))
 
@@ -197,7 +196,7 @@ class Setting:
     def as_added(self) -> Setting:
         """The setting of a party that sees all claimed noise in one number: both, for unlinked messages."""
         sums = self.resolved.sums
-        return self.read_by("both") if sums is not None and anonymous(sums) else self
+        return self.read_by("both") if sums is not None and sums.mechanism.single_records else self
 
     @property
     def shaped(self) -> bool:
@@ -205,7 +204,7 @@ class Setting:
         sums = self.resolved.sums
         if sums is None or self.party == "both":
             return True
-        return self.party == "server" and not anonymous(sums)
+        return self.party == "server" and not sums.mechanism.single_records
 
     def rounds(self, silo: int) -> Sequence[int]:
         """The rounds in the silo's plan."""
@@ -324,9 +323,9 @@ def prepare(resolved: Resolved) -> Setting:
 def _by_unit(silo: SiloSplit, unit: Unit) -> Data:
     x, y = np.asarray(silo.train_features, float), np.asarray(silo.train_target, float)
     groups = np.full(len(y), NO_LABEL) if silo.train_groups is None else silo.train_groups.codes
-    if unit == RECORD or silo.train_persons is None:
+    if unit == RECORD or silo.train_owners is None:
         return Data(x, y, groups, np.arange(len(y)))
-    order = Order.of(silo.train_persons)
+    order = Order.of(silo.train_owners)
     return Data(x[order.rows], y[order.rows], groups[order.rows], order.numbers)
 
 

@@ -4,6 +4,7 @@ import json
 import math
 from dataclasses import replace
 from itertools import combinations
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,11 +17,11 @@ from fedsim.data.arrays import Arrays
 from fedsim.data.source import Outline
 from fedsim.privacy import cost, gaussian, groups
 from fedsim.privacy.cost import compose, joint
-from fedsim.report import person_rows
-from fedsim.report.person_rows import persons
+from fedsim.report import conversions
+from fedsim.report.conversions import persons
 from fedsim.report.privacy_statement import price as stated
 from fedsim.report.summary import Persons
-from fedsim.report.texts import person_lines
+from fedsim.report.texts import worth_lines
 from fedsim.scenario.load import parse
 from fedsim.scenario.resolve import Resolved, resolve
 from fedsim.simulation.host import preview, preview_evaluation
@@ -74,7 +75,7 @@ def test_sampled_plans_of_few_kinds_are_composed_for_groups_and_others_have_the_
     for row, k in zip(worth(run).rows[:3], (2, 5, 10), strict=True):
         assert row.epsilon == groups.epsilon(plan, silo.terms.n, k, DELTA)
         assert row.delta == DELTA
-    monkeypatch.setattr(person_rows, "_KINDS", 0)
+    monkeypatch.setattr(conversions, "_KINDS", 0)
     epsilon = silo.epsilon_guaranteed
     two, *_, fifty = worth(run).rows
     assert two.epsilon == 2 * epsilon
@@ -84,14 +85,14 @@ def test_sampled_plans_of_few_kinds_are_composed_for_groups_and_others_have_the_
 
 @pytest.mark.parametrize(("delta", "last"), [(1e-6, None), (1e-7, 10.0)])  # at delta 0.9, at 0.09
 def test_a_delta_that_covers_a_tenth_of_all_persons_or_more_is_no_guarantee(monkeypatch, delta, last) -> None:
-    monkeypatch.setattr(person_rows, "_KINDS", 0)
+    monkeypatch.setattr(conversions, "_KINDS", 0)
     run = resolved(FOUR, {"algorithm.batch": POISSON}, epsilon=0.2, delta=delta)
     shown = stated(run, preview(run))
     *_, ten, fifty = json.loads(shown.json_text())["persons"]["rows"]
     assert ten["delta"] < 1e-3
     assert fifty["epsilon"] == (last and pytest.approx(last, rel=1e-2))
     assert (fifty["delta"] is None) == (last is None)
-    (line,) = person_lines(shown.persons)
+    (line,) = worth_lines(shown)
     costs, deltas = line.split("; ")[0].split(" at delta ")
     assert (costs.endswith(" / none"), "none" in deltas) == (last is None, False)
     assert len(deltas.split(" / ")) == (3 if last is None else 4)
@@ -184,7 +185,7 @@ def test_without_a_guarantee_there_is_nothing_to_say() -> None:
 def test_what_a_simulation_counts_is_a_row_and_not_private() -> None:
     found = worth(resolved(FOUR), most=173)
     assert [row.records for row in found.rows] == [2, 5, 10, 50, 173]
-    (line,) = person_lines(found)
+    (line,) = worth_lines(SimpleNamespace(persons=found))
     assert "2 / 5 / 10 / 50 / 173 records" in line
     assert "173 are the most that one has in these data, which is not private" in line
     assert "as many records only" in line
@@ -198,7 +199,7 @@ def test_the_price_states_it_rounded_up() -> None:
         "delta": DELTA,
     }
     run = resolved(FOUR, unit="person")
-    (line,) = person_lines(stated(run, preview(run)).persons)
+    (line,) = worth_lines(stated(run, preview(run)))
     first, *_ = line.removeprefix("a person in 1 / 2 / 3 / 4 silos: epsilon ").split(" ")
     assert float(first) >= 1 - 1e-9
     assert np.isclose(float(first), 1.0, atol=1e-3)
@@ -214,7 +215,7 @@ def test_a_simulation_counts_the_most_records_of_a_person_and_a_price_does_not()
     found = run.summary.privacy.persons
     assert 37 / 2 < found.most_records <= 37  # the rest is held out to test
     assert found.most_records in [row.records for row in found.rows]
-    assert "not private" in person_lines(found)[0]
+    assert "not private" in worth_lines(SimpleNamespace(persons=found))[0]
     assert (
         price(
             changed(tree, {"data": "synthetic", "partition": "natural_id"}), data=data
