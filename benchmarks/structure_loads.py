@@ -1,0 +1,149 @@
+"""What a silo's process loads, for `benchmarks.structure`: `benchmarks.structure_loads FOLDER WHAT`.
+
+Prints the product's files that it has loaded by the end, separated by tabs: of `opened` a plain silo, which
+`enrolled` has made in the folder; of `linear` a gate over a ledger on the disk that has answered a round of
+each sampler and statistic, for records and persons; of `networks` and `sums`, these and theirs.
+"""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+_OPTIONS: dict[str, tuple[float, ...]] = {
+    "second_moment": (1,),
+    "sum": (0, -2, 3),
+    "capped_sum": (0, 0, 9, 5),
+    "presence": (0, -2, 2),
+    "histogram": (1, 1, -1, 0, 1),
+    "contributions": (1, 2, 4),
+    "score_histogram": (10,),
+    "log_loss": (0.01,),
+    "quantile": (0, 0.25, -1, 0, 1),
+    "minimiser": (0.5, 6, 2),
+    "costed_gradient": (2, 2, 1, 100),
+    "joint": (2, 2, 1, 0),
+}
+
+
+def answer(folder: Path, name: str, batch: Any, unit: Any, net: bool = False, sums: str = "") -> None:
+    """One round of a gate over 40 records, of 20 persons, in a new folder's ledger."""
+    import numpy as np
+    import torch
+
+    from fedsim.problems.glm import LinearRegression, LogisticRegression
+    from fedsim.protocol.contract import Query
+    from fedsim.protocol.limits import LIMITS
+    from fedsim.protocol.plan import Ask, Plan, QueryShape, Terms
+    from fedsim.protocol.statistics import point_sizes, statistic
+    from silos.vault.account import Caps, Price, Stretch
+    from silos.vault.admission import silo_mechanism
+    from silos.vault.book import Enrolment
+    from silos.vault.entropy import SystemEntropy, new_secret
+    from silos.vault.gate import Gate, lay_out
+    from silos.vault.ledger_file import LedgerFile
+
+    known, persons, share, z = statistic(name), None, None, None
+    labels = known.needs & {"classes", "probabilities", "two classes"}
+    problem: Any = (LogisticRegression if labels else LinearRegression)(3)
+    if net:
+        from fedsim.problems.network import NeuralNetwork
+
+        problem = NeuralNetwork(3, 2)
+    x, y, codes = np.ones((40, 3)), np.arange(40.0) % 2, np.arange(40) // 2
+    if unit.name == "person":
+        from silos.vault.persons import Persons
+
+        persons = Persons.of(unit, [codes])
+    options = tuple(map(float, _OPTIONS.get(name, ())))
+    shape = QueryShape(name, known.points, 1.0, options)
+    plan = Plan(((Ask(batch, (shape,)),),), unit)
+    sizes = point_sizes(shape, problem.dimension, 3)
+    points = tuple(torch.full((size,), 0.1, dtype=torch.float64) for size in sizes)
+    mechanism: Any = silo_mechanism(plan.extent(problem.dimension, 3), 100)[0]
+    if sums:
+        import fedsim.secagg.reports  # noqa: F401  what seals them
+        from fedsim.privacy.registry import sum_mechanism
+        from fedsim.protocol.pool import Pool, Share
+
+        pool, z = Pool((40,) * 1000, (1.0,) * 1000, 1000, 1.0), 5.0
+        mechanism = sum_mechanism(sums, plan.extent(problem.dimension, 3), pool)
+        share = Share(pool, 0, 1.0)
+
+    class Asks:
+        linear = True
+
+        def silo(self, problem: Any, broadcast: Any, ask: Any, memory: Any) -> dict[str, torch.Tensor]:
+            return {"g": ask(Query(name, points, 1.0, batch, 1.0, options))}
+
+    caps = Caps.of(8.0, 1e-4, 4.0, 5e-5)
+    folder.mkdir()
+    LedgerFile.create(folder / "ledger", Enrolment("silo", "00" * 32, "00" * 32, caps, 2**52))
+    file, price = LedgerFile.open(folder / "ledger"), Price((Stretch(0, 1, 0.0, 0.0, 0.0),))
+    told = {"offer_digest": "00" * 32, "offer": "{}", "plan_digest": plan.digest, "terms": {}, "study": {}}
+    run = file.open_run("s", "r", **told, secret=new_secret(), price=price, days=1.0, max_runs=9)
+    terms = Terms("silo", 40 if persons is None else 20, 4.0, 1e-5, range(1), z, share)
+    records = lay_out([(x, y, codes % 2)], problem, torch.float64, persons)
+    given: list[Any] = [mechanism, SystemEntropy(run.secret), [run], LIMITS, torch.float64]
+    gate = Gate(records, problem, Asks(), plan, [terms], *given)  # type: ignore[arg-type]
+    gate.answer(0, {"w": torch.zeros(problem.dimension, dtype=torch.float64)})
+
+
+def trusted(folder: Path, which: str) -> None:
+    """The rounds of the trusted closure: `linear`, or those with `networks` or `sums` beside them."""
+    from fedsim.protocol.batch import FULL, KINDS
+    from fedsim.protocol.statistics import STATISTICS
+    from fedsim.protocol.unit import RECORD, Person
+
+    values, limit = {"fraction": 0.5, "start": 0.0, "stop": 0.5}, Person("limit", 2, "replace_values")
+    asked: list[Any] = []
+    for kind in KINDS:
+        batch = kind(**{name: values[name] for name in getattr(kind, "__match_args__", ())})
+        asked += [("gradient", batch, unit) for unit in (RECORD, Person(), Person("mean"), limit)]
+    asked += [(name, FULL, limit) for name in STATISTICS]
+    asked += [(name, FULL, RECORD) for name in STATISTICS if name != "contributions"]
+    if which == "networks":
+        asked += [(name, FULL, unit, True) for name in ("gradient", "longer") for unit in (RECORD, limit)]
+    if which == "sums":
+        from fedsim.privacy.registry import MECHANISMS
+
+        sums = [name for name, mechanism in MECHANISMS.items() if mechanism.sums_only]
+        asked += [("gradient", FULL, RECORD, False, name) for name in sums]
+    for number, each in enumerate(asked):
+        answer(folder / str(number), *each)
+
+
+def enrolled(folder: Path) -> None:
+    """A silo of 40 records in this folder."""
+    import numpy as np
+
+    from silos.front.config import load_config
+    from silos.front.enrolment import enrol
+
+    np.savez(folder / "records.npz", features=np.ones((40, 3)) / 2, target=np.arange(40) % 2)
+    budget = {"epsilon": 8.0, "delta": 1e-4}
+    tree = {
+        "name": "silo",
+        "records": {"name": "npz", "path": "records.npz", "intercept": False, "classes": 2},
+        "state": "state",
+        "listen": {"socket": "silo.sock"},
+        "policy": {"lifetime": budget | {"expires": "2999-12-31"}, "per_run": budget},
+    }
+    (folder / "silo.yaml").write_text(json.dumps(tree), encoding="utf-8")
+    enrol(load_config(folder / "silo.yaml"))
+
+
+def opened(folder: Path) -> None:
+    """What a silo's process loads before the first offer."""
+    import silos.front.service  # noqa: F401
+    from silos.front.config import load_config
+    from silos.front.silo import Silo
+
+    Silo.open(load_config(folder / "silo.yaml")).close()
+
+
+if __name__ == "__main__":
+    folder, what = Path(sys.argv[1]), sys.argv[2]
+    {"enrolled": enrolled, "opened": opened}.get(what, lambda folder: trusted(folder, what))(folder)
+    ours = {name for name in sys.modules if name.startswith(("fedsim", "silos", "server", "shuffler"))}
+    print("\t".join(sorted({file for name in ours if (file := sys.modules[name].__file__)})))
