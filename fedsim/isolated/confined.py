@@ -24,7 +24,8 @@ _NOBODY = 65534
 _NEW_USER, _NEW_SPACES = 0x10000000, 0x00020000 | 0x08000000 | 0x40000000  # mounts, System V IPC, network
 _BIND, _RECURSIVE, _PRIVATE, _DETACH = 0x1000, 0x4000, 0x40000, 2
 _READ_ONLY = 1 | 2  # nor setuid
-_RANDOM = "/dev/urandom"  # torch opens it when it is imported
+# torch opens the first when it is imported, and takes the kernels for the processor that the second names
+_FILES = ("/dev/urandom", "/proc/cpuinfo")
 _AT_CWD, _AT_RECURSIVE = -100, 0x8000
 _MOUNT_SETATTR = 442  # on every architecture below, as in <asm/unistd.h>
 _SET_DEATH_SIGNAL, _SET_DUMPABLE, _SET_SECCOMP, _SET_NO_NEW_PRIVS = 1, 4, 22, 38
@@ -112,16 +113,17 @@ def _own_spaces() -> bool:
 
 
 def _private_root(binds: Sequence[Sequence[str]]) -> None:
-    """A root folder that holds `binds`, read-only, and nothing else: no /proc, /tmp or home."""
+    """A root folder that holds `binds` and `_FILES`, read-only, and nothing else: no /tmp or home."""
     _mount("none", "/", None, _RECURSIVE | _PRIVATE, None)
     _mount("tmpfs", "/tmp", "tmpfs", 0, "size=1m,mode=755")
     os.mkdir("/tmp/old")
     _call("pivot_root", b"/tmp", b"/tmp/old")  # what the tmpfs hid in /tmp is seen again in /old/tmp
     os.chdir("/")
-    os.mkdir("/dev")
-    os.mknod(_RANDOM)  # an empty file, to mount over
-    for source, target in [*binds, (_RANDOM, _RANDOM)]:
-        if target != _RANDOM:
+    for file in _FILES:
+        os.mkdir(os.path.dirname(file))
+        os.mknod(file)  # an empty one, to mount over
+    for source, target in [*binds, *zip(_FILES, _FILES, strict=True)]:
+        if target not in _FILES:
             os.makedirs(target, exist_ok=True)
         _mount(f"/old{source}", target, None, _BIND | _RECURSIVE, None)
         _read_only(target)  # at once: a folder is never made in a source

@@ -16,6 +16,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+import torch
 from support.refusals import ANY, refused
 
 from fedsim.common.errors import Refused
@@ -96,6 +97,7 @@ attempts = {
     "processors of others": lambda: os.sched_setaffinity(pid, os.sched_getaffinity(pid)),
     "environment of others": lambda: open(f"/proc/{pid}/environ").read(),
     "memory of others": lambda: open(f"/proc/{pid}/maps").read(),
+    "other files of /proc": lambda: open("/proc/meminfo").read(),
     "own descriptors": descriptors,
     "own environment": lambda: os.environ["SECRET"],
     "fork": fork,
@@ -206,7 +208,13 @@ def test_every_attempt_is_denied(run, place, monkeypatch):
     for end in (reader, writer):
         os.close(end)
     assert {name: error for name, error in json.loads(free.stdout).items() if error is not None} == {}
-    assert len(results) == 28 + len(CALLS)
+    assert len(results) == 29 + len(CALLS)
+
+
+def test_a_child_takes_the_kernels_of_the_processor(run):
+    """Else its last bits are others than those of the same code in the open."""
+    child = run("import os, torch\nos.write(1, torch.backends.cpu.get_cpu_capability().encode())")
+    assert child.stdout.read().decode() == torch.backends.cpu.get_cpu_capability()
 
 
 def test_a_child_has_no_powers(run):
