@@ -77,9 +77,9 @@ def main(file: Path, out: Path, epsilons: list[float]) -> None:
             dict(FIXED, num_rounds=1, step_size=1, clip_norm=1, pull=0, own_step_size=0), epsilon, seed
         )
         held = read(resolve(parse(base | {"data": everyone})), 0).silos
-        train_x = np.vstack([each.train_features[:, :-1] for each in held])
-        train_y = np.concatenate([each.train_target for each in held])
-        names = np.repeat(np.arange(len(held)), [len(each.train_target) for each in held])
+        train_x = np.vstack([each.train.features[:, :-1] for each in held])
+        train_y = np.concatenate([each.train.target for each in held])
+        names = np.repeat(np.arange(len(held)), [len(each.train.target) for each in held])
         reserved = Arrays(train_x, train_y, names, **settings)
         for kind, grid in GRIDS.items():
             points = [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]

@@ -14,8 +14,6 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
-
 from fedsim.data.federation import load as load_records
 from fedsim.deployment import certs
 from fedsim.deployment.topology import write_records
@@ -39,10 +37,9 @@ def main(scenario: Path, volumes: Path) -> None:
     told = load(scenario)
     data = load_records(told.data, told.partition, told.seed, trial=0, unit=told.privacy.unit)
     for name, silo in zip(SILOS, data.silos, strict=True):
-        own = (silo.train_features, silo.train_target, silo.train_owners)
-        write_records(volumes / name / "records" / "records.npz", *own)
-    tests = zip(*((silo.test_features, silo.test_target) for silo in data.silos), strict=True)
-    write_records(volumes / "server" / "test.npz", *map(np.concatenate, tests))
+        write_records(volumes / name / "records" / "records.npz", silo.train._replace(groups=None))
+    test = data.silos.test.rows._replace(groups=None, owners=None)
+    write_records(volumes / "server" / "test.npz", test)
     for silo, name in enumerate(SILOS):
         daemon, node = FIRST_SILO + silo, FIRST_NODE + silo
         _share(volumes / name / "socket", daemon, node)

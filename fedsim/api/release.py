@@ -226,7 +226,8 @@ def _held(records: Federation, data: Dataset) -> Federation:
         for _ in range(column.kind.width)
     ]
     low, high = np.array([*ends, unbounded]).T  # the last is the constant one
-    train = records.silos.train._replace(features=np.clip(records.silos.train.features, low, high))
+    train = records.silos.train
+    train = replace(train, rows=train.rows._replace(features=np.clip(train.rows.features, low, high)))
     return replace(records, silos=replace(records.silos, train=train))
 
 

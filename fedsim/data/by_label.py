@@ -76,7 +76,7 @@ class NaturalIdPartition(Partition):
 
 def levelled(dealt: Assignment, rng: np.random.Generator) -> Assignment:
     """Every silo keeps as many records, drawn at random, as the smallest has; the others are unused."""
-    smallest, owner = dealt.counts().min(), dealt.owner.copy()
+    smallest, owner = dealt.counts.min(), dealt.owner.copy()
     for silo in range(len(dealt.names)):
         owner[rng.permutation(np.flatnonzero(dealt.owner == silo))[smallest:]] = UNUSED
     return Assignment(dealt.names, owner)
@@ -104,7 +104,7 @@ class DirichletPartition(Partition):
         rows = _shuffled_rows(labels, rng)
         for _ in range(ATTEMPTS):
             drawn = _dirichlet_draw(rows, np.full(silos, self.alpha), rng)
-            if drawn.counts().min() >= smallest:
+            if drawn.counts.min() >= smallest:
                 return drawn
         cure = "raise it, or lower min_partition_size"
         hint = f"no draw of {ATTEMPTS} gave each silo {smallest} records; {cure}"

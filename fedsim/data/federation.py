@@ -12,13 +12,14 @@ from numpy.typing import NDArray
 
 from fedsim.common.errors import InputError, suggest
 from fedsim.data.dataset import Dataset
-from fedsim.data.division import Rows, divide, training_records
+from fedsim.data.division import divide, training_records
 from fedsim.data.fetch import obtain
-from fedsim.data.partition import Partition, silo_names
+from fedsim.data.partition import UNUSED, Assignment, Partition, silo_names
 from fedsim.data.persons import People, dealt, require_several
-from fedsim.data.prepare import Prepared, num_kept, prepare, squared_norms
+from fedsim.data.prepare import Preparation, num_kept, prepare, squared_norms
 from fedsim.data.recipe import Fitted, feature_names, recipe_of
-from fedsim.data.source import NO_LABEL, Design, Floats, Ints, Labels, Outline, Ranges, Source, Target
+from fedsim.data.source import Design, Floats, Ints, Outline, Ranges, Source
+from fedsim.protocol.rows import Cohort, Rows
 from fedsim.protocol.unit import RECORD, Unit
 
 
@@ -32,8 +33,8 @@ def outline(data: Dataset, partition: Partition, seed: int, unit: Unit = RECORD)
     if (known := partition.counts(units)) is not None:
         names, counts = silo_names(len(known)), np.array(known)
     else:
-        rows = partition.assign(units, seed).rows()
-        names, counts = rows.names, rows.counts
+        held = partition.assign(units, seed)
+        names, counts = held.names, held.counts
     if isinstance(units, People):
         require_several(names, counts)
     train = training_records(names, counts, data.test_fraction, data.reserve)
@@ -46,54 +47,27 @@ def outline(data: Dataset, partition: Partition, seed: int, unit: Unit = RECORD)
     return Outline(sizes, features, classes, units.num_rows, unused, norms, held_out, source.groups, odd)
 
 
-@dataclass(frozen=True, eq=False)
-class SiloSplit:
-    """One silo's records: features (n, d) float64; targets (n,), float64 to regress on, int64 classes; whose
-    each record is (n,), equal where two are one person's, None where the data do not say; and each record's
-    group, None without an attribute.
-    """
+class SiloSplit(NamedTuple):
+    """One silo's rows: features float64; targets float64 to regress on, int64 classes."""
 
     name: str
-    train_features: Floats
-    train_target: Target
-    test_features: Floats
-    test_target: Target
-    train_owners: Ints | None = None
-    test_owners: Ints | None = None
-    train_groups: Labels | None = None
-    test_groups: Labels | None = None
-
-
-class Part(NamedTuple):
-    """The training or the test records of silos, as `SiloSplit` has one's: one silo's after another's."""
-
-    bounds: Ints  # (silos + 1,): where each silo's begin, and where the last one's end
-    features: Floats
-    target: Target
-    persons: Ints | None
-    groups: Labels | None
-
-    def of(self, silo: int) -> list[Any]:
-        """One silo's, as views."""
-        own = slice(*self.bounds[silo : silo + 2].tolist())
-        return [each if each is None else each[own] for each in self[1:]]
+    train: Rows
+    test: Rows
 
 
 @dataclass(frozen=True, eq=False)
 class Silos(Sequence[SiloSplit]):
-    """The records of silos; each one's are made when they are asked for."""
+    """The rows of silos; each one's are made when they are asked for."""
 
     names: tuple[str, ...]
-    train: Part
-    test: Part
+    train: Cohort
+    test: Cohort
 
     def __len__(self) -> int:
         return len(self.names)
 
     def __getitem__(self, silo: Any) -> Any:
-        place = range(len(self))[silo]
-        (x, y, persons, groups), (u, v, others, theirs) = self.train.of(place), self.test.of(place)
-        return SiloSplit(self.names[place], x, y, u, v, persons, others, groups, theirs)
+        return SiloSplit(self.names[silo], self.train[silo], self.test[silo])
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,13 +86,15 @@ class Federation(Hosted):
     `optimum` is the population optimum where it is known, flat; under softmax laid out (features, classes).
     `digest` is the SHA-256 of all records as they were prepared, of who trains on which, with unit `person`
     of whose they are, and of their groups where there is an attribute. `fitted` prepares other records as
-    these were. `odd_ranges` are lines on declared ranges that miss their columns.
+    these were. `groups` are the names of the attribute's. `odd_ranges` are lines on declared ranges that miss
+    their columns.
     """
 
     num_features: int
     num_classes: int
     optimum: Floats | None
     fitted: Fitted
+    groups: tuple[str, ...] = ()
     odd_ranges: tuple[str, ...] = ()
 
     @property
@@ -133,26 +109,28 @@ class Federation(Hosted):
         each = map(np.union1d, self._whose(0), self._whose(1))
         return int((np.unique(np.concatenate([[], *each]), return_counts=True)[1] > 1).sum())
 
-    def _whose(self, part: int) -> list[Ints]:
+    def _whose(self, part: int) -> list[np.ndarray]:
         own = (self.silos.train, self.silos.test)[part]
-        return [] if own.persons is None else np.split(own.persons, own.bounds[1:-1])
+        return [] if own.rows.owners is None else np.split(own.rows.owners, own.bounds[1:-1])
 
     @property
     def empty_groups(self) -> list[str]:
         """A line for each declared group that no record of a silo is in."""
-        both = [part.groups for part in (self.silos.train, self.silos.test) if part.groups]
-        found = np.unique(np.concatenate([[NO_LABEL], *(labels.codes for labels in both)]))
-        names = both[0].names if both else ()
+        found = np.unique([own for part in self._parts if part.groups is not None for own in part.groups])
         return [
             f"no record of any silo is in the declared group {name!r}"
-            for code, name in enumerate(names)
+            for code, name in enumerate(self.groups)
             if code not in found
         ]
 
     @property
     def nbytes(self) -> int:
         """Memory that the records take."""
-        return sum(part.features.nbytes + part.target.nbytes for part in (self.silos.train, self.silos.test))
+        return sum(part.features.nbytes + part.target.nbytes for part in self._parts)
+
+    @property
+    def _parts(self) -> tuple[Rows, Rows]:
+        return self.silos.train.rows, self.silos.test.rows
 
 
 def load(data: Dataset, partition: Partition, seed: int, trial: int, unit: Unit = RECORD) -> Federation:
@@ -165,21 +143,19 @@ def load(data: Dataset, partition: Partition, seed: int, trial: int, unit: Unit 
     source = data.open()
     units = dealt(source, partition, unit)
     both = _splits(data, units, partition, seed, trial)
-    rows = np.arange(source.num_rows)
-    design = source.design(rows)
-    persons = units.persons()
-    counted = [persons] if persons is not None and isinstance(units, People) else []
-    if design.groups is not None:
-        counted.append(design.groups.codes)
+    every = np.arange(source.num_rows)
+    design = source.design(every)
     recipe, odd = recipe_of(data, source, design), odd_ranges(data, source, design)
     known = source.num_classes, source.optimum if data.knows_optimum else None
+    names, persons, by_person = source.groups, units.persons(), isinstance(units, People)
     del source, units  # whose raw records may take as much memory as those that are prepared
-    records, groups = _prepared(data, design, rows, *both), design.groups
+    rows, by = _prepared(data, design, every, persons, *both)
     del design
-    digest = _digest([records.features, records.target, *counted], both[0])
-    fitted = Fitted(recipe, records.by.standard, records.by.components)
-    silos = _silos(both, records, persons, groups)
-    return Federation(silos, digest, records.features.shape[1], *known, fitted, odd)
+    counted = [rows.owners if by_person else None, rows.groups]
+    arrays = [rows.features, rows.target, *(each for each in counted if each is not None)]
+    fitted = Fitted(recipe, by.standard, by.components)
+    silos, digest = _silos(both, rows), _digest(arrays, both[0])
+    return Federation(silos, digest, rows.features.shape[1], *known, fitted, names, odd)
 
 
 def load_silos(
@@ -198,14 +174,16 @@ def load_silos(
     for name in names:
         if name not in both[0].names:
             raise InputError("scenario.partition", name, f"no such silo; {suggest(name, both[0].names)}")
-    train, test = (part.of_some(set(names)) for part in both)
+    train, test = (part.of(set(names)) for part in both)
     if data.pools_records:
-        design = source.design(all_rows := np.arange(source.num_rows))
-        return _silos((train, test), _prepared(data, design, all_rows, *both), persons, design.groups)
-    rows = np.sort(np.append(train.every, test.every))
-    train, test = (replace(part, every=rows.searchsorted(part.every)) for part in (train, test))
-    whose, design = None if persons is None else persons[rows], source.design(rows)
-    return _silos((train, test), _prepared(data, design, rows, train, test), whose, design.groups)
+        every = np.arange(source.num_rows)
+        rows, _ = _prepared(data, source.design(every), every, persons, *both)
+        return _silos((train, test), rows)
+    some = np.flatnonzero((train.owner != UNUSED) | (test.owner != UNUSED))
+    train, test = (replace(part, owner=part.owner[some]) for part in (train, test))
+    whose = None if persons is None else persons[some]
+    rows, _ = _prepared(data, source.design(some), some, whose, train, test)
+    return _silos((train, test), rows)
 
 
 def divided(
@@ -217,32 +195,35 @@ def divided(
     return {name: (own, others[name]) for name, own in train.by_name.items()}
 
 
-def _splits(data: Dataset, units: Source, partition: Partition, seed: int, trial: int) -> tuple[Rows, Rows]:
+def _splits(
+    data: Dataset, units: Source, partition: Partition, seed: int, trial: int
+) -> tuple[Assignment, Assignment]:
     """Training and test rows."""
-    rows = partition.assign(units, seed).rows()
-    train, test = divide(rows, data.test_fraction, data.reserve, seed, trial)
+    whole = partition.assign(units, seed)
+    train, test = divide(whole, data.test_fraction, data.reserve, seed, trial)
     if not isinstance(units, People):
         return train, test
-    require_several(rows.names, rows.counts)
+    require_several(whole.names, whole.counts)
     return units.expanded(train), units.expanded(test)
 
 
-def _prepared(data: Dataset, design: Design, rows: Ints, train: Rows, test: Rows) -> Prepared:
-    """Records of these rows; those of `train` and `test` are places among them."""
+def _prepared(
+    data: Dataset, design: Design, rows: Ints, persons: Ints | None, train: Assignment, test: Assignment
+) -> tuple[Rows, Preparation]:
+    """Records of these rows, which are these persons'; `train` and `test` are places among them."""
     each: Iterable[Ints] = ()
     if data.scaling == "silo_statistics":
         each = map(np.append, train.by_name.values(), test.by_name.values())
-    return prepare(data, design, rows, train.every, each)
+    found, by = prepare(data, design, rows, train.every, each)
+    return found._replace(owners=persons), by
 
 
-def _silos(both: tuple[Rows, Rows], records: Prepared, persons: Ints | None, groups: Labels | None) -> Silos:
-    """The silos' records: each array is gathered at once."""
-    whole = (*records[:2], persons, groups)
-    own: Any = ([each if each is None else each[rows.every] for each in whole] for rows in both)
-    return Silos(both[0].names, *(Part(rows.bounds, *parts) for rows, parts in zip(both, own, strict=True)))
+def _silos(both: tuple[Assignment, Assignment], rows: Rows) -> Silos:
+    """The silos' rows: each array is gathered at once."""
+    return Silos(both[0].names, *(Cohort(part.bounds, rows.of(part.every)) for part in both))
 
 
-def _digest(records: Sequence[NDArray[Any]], train: Rows) -> str:
+def _digest(records: Sequence[NDArray[Any]], train: Assignment) -> str:
     """`Federation.digest`, of whole arrays, so that ten thousand silos cost no more than one."""
     found = hashlib.sha256(repr(list(zip(train.names, train.counts.tolist(), strict=True))).encode())
     for array in (train.every, *records):

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import numpy as np
@@ -14,7 +15,6 @@ from pydantic import Field
 from fedsim.common.errors import InputError
 from fedsim.common.section import Section
 from fedsim.common.seeds import generator
-from fedsim.data.division import Rows
 from fedsim.data.source import Ints, Source, resolve
 
 PARTITION = "scenario.partition"
@@ -35,15 +35,32 @@ class Assignment:
         if twice:
             raise InputError(PARTITION, twice[0], "two silos would have this name; rename a label")
 
+    @cached_property
     def counts(self) -> Ints:
         """Records per silo, in the order of `names`."""
         return np.bincount(self.owner[self.owner != UNUSED], minlength=len(self.names))
 
-    def rows(self) -> Rows:
-        """Rows of each silo in increasing order, silos sorted by name."""
-        order = sorted(range(len(self.names)), key=self.names.__getitem__)
-        place = np.append(np.argsort(order), UNUSED)  # the last is that of nobody
-        return Rows.of(tuple(self.names[silo] for silo in order), place[self.owner])
+    @property
+    def bounds(self) -> Ints:
+        """Where each silo's begin in `every`, and where the last one's end."""
+        return np.append(0, np.cumsum(self.counts))
+
+    @cached_property
+    def every(self) -> Ints:
+        """The records that silos hold: one silo's after another's, in increasing order each."""
+        return np.argsort(self.owner, kind="stable")[len(self.owner) - self.counts.sum() :]
+
+    @property
+    def by_name(self) -> dict[str, Ints]:
+        """Each silo's own."""
+        return dict(zip(self.names, np.split(self.every, self.bounds[1:-1]), strict=True))
+
+    def of(self, names: Iterable[str]) -> Assignment:
+        """The named silos, sorted by name, and what they hold."""
+        kept = tuple(sorted(names))
+        place = {name: number for number, name in enumerate(kept)}
+        moved = np.array([*(place.get(name, UNUSED) for name in self.names), UNUSED])  # the last: of nobody
+        return Assignment(kept, moved[self.owner])
 
 
 class Partition(Section, ABC):
@@ -58,8 +75,11 @@ class Partition(Section, ABC):
         name: str  # by which a scenario chooses it; in a subclass a field with one literal value
 
     def assign(self, source: Source, seed: int) -> Assignment:
-        """Divide the records: none is in two silos, and no silo is empty; InputError if impossible."""
-        return self.deal(source, generator("partition", seed, self.name))
+        """Divide the records: none is in two silos, and no silo is empty; the silos are sorted by name.
+        InputError if impossible.
+        """
+        dealt = self.deal(source, generator("partition", seed, self.name))
+        return dealt.of(dealt.names)
 
     @abstractmethod
     def deal(self, source: Source, rng: np.random.Generator) -> Assignment:

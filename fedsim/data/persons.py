@@ -18,8 +18,7 @@ import numpy as np
 
 from fedsim.common.errors import InputError
 from fedsim.data.by_label import BY, NaturalIdPartition
-from fedsim.data.division import Rows
-from fedsim.data.partition import UNUSED, Partition
+from fedsim.data.partition import Assignment, Partition
 from fedsim.data.source import ALIKE, Design, Floats, Ints, Labels, Source, alike, numbered, require_labels
 from fedsim.protocol.unit import Record, Unit
 
@@ -100,11 +99,9 @@ class People(Source):
             hint += "it names the silos that hold the records, say so by data.silo_column and natural_id"
             raise InputError(field, column, hint)
 
-    def expanded(self, persons: Rows) -> Rows:
-        """Rows of the source in the place of persons, in increasing order."""
-        home = np.full(self.num_rows, UNUSED)
-        home[persons.every] = np.repeat(np.arange(len(persons.names)), persons.counts)
-        return Rows.of(persons.names, home[self.codes])
+    def expanded(self, persons: Assignment) -> Assignment:
+        """Records of the source in the place of persons."""
+        return Assignment(persons.names, persons.owner[self.codes])
 
 
 def require_several(names: Sequence[str], persons: Ints) -> None:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from fedsim.common.errors import InputError
 from fedsim.data.dataset import Dataset, Scaling
 from fedsim.data.source import Design, Floats, Ints, Ranges, Source, Target
 from fedsim.data.transform import FIELD, Transform
+from fedsim.protocol.rows import Rows
 
 if TYPE_CHECKING:
     from fedsim.data.fitted import Components, Standard
@@ -80,14 +81,6 @@ class Preparation:
         return undeclared(scaled[:, None], self.target_range)[:, 0]
 
 
-class Prepared(NamedTuple):
-    """Features (n, d) with their intercept and targets (n,), and how they were made."""
-
-    features: Floats
-    target: Target
-    by: Preparation
-
-
 def squared_norms(data: Dataset, source: Source) -> tuple[float, float] | None:
     """As in `Outline`: every number is mapped to [-1, 1], or every record to one norm."""
     found = source.squared_norms if data.scaling == "declared" and data.pca is None else None
@@ -119,8 +112,8 @@ _AT_ONCE = 1 << 14
 
 def prepare(
     data: Dataset, design: Design, rows: Ints, training: Ints, silos: Iterable[Ints] = ()
-) -> Prepared:
-    """Records as a model takes them.
+) -> tuple[Rows, Preparation]:
+    """Records as a model takes them, and how others are prepared alike.
 
     Args:
         rows: the records' numbers in the data set, for errors.
@@ -153,7 +146,8 @@ def prepare(
         features[few] = by.finished(scaled)
     target = by.target(design.target)
     _require_finite(target, "target", data, rows)
-    return Prepared(features, target, by)
+    groups = None if design.groups is None else design.groups.codes
+    return Rows(features, target, groups), by
 
 
 def _require_finite(values: Target, what: str, data: Dataset, rows: Ints) -> None:

@@ -31,13 +31,6 @@ class Labels:
         return Labels(self.codes[rows], self.names)
 
 
-def laid(
-    features: Floats, target: Target, groups: Labels | None
-) -> tuple[Floats, Target] | tuple[Floats, Target, Ints]:
-    """A silo's records as its gate takes them (`silos.vault.gate.lay_out`)."""
-    return (features, target) if groups is None else (features, target, groups.codes)
-
-
 @dataclass(frozen=True, eq=False)
 class Ranges:
     """Declared ranges of d columns; all fields have shape (d,)."""

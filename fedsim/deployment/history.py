@@ -254,19 +254,20 @@ def public_evaluator(test: Dataset, resolved: Resolved) -> Evaluator:
         source = test.open()
         rows = np.arange(source.num_rows)
         design = source.design(rows)
-        features, target, by = prepare(test, design, rows, rows)
+        found, by = prepare(test, design, rows, rows)
     except InputError as error:
         field = error.field.replace("scenario.data", "federation.test", 1)
         raise InputError(field, error.value, error.hint) from None
     outline = resolved.outline
-    if features.shape[1] != outline.num_features:
+    features = found.features.shape[1]
+    if features != outline.num_features:
         hint = f"{outline.num_features} prepared features, as the silos have, the intercept included"
-        raise InputError("federation.test", f"{features.shape[1]} features", hint)
-    of_classes = np.issubdtype(target.dtype, np.integer)
+        raise InputError("federation.test", f"{features} features", hint)
+    of_classes = np.issubdtype(found.target.dtype, np.integer)
     if bool(outline.num_classes) != of_classes or source.num_classes > outline.num_classes:
         hint = f"a target of {outline.num_classes} classes" if outline.num_classes else "a target of numbers"
         raise InputError("federation.test", f"{source.num_classes} classes", hint)
     if source.groups not in ((), outline.groups):
         raise InputError("federation.test", source.groups, f"groups of the silos' names: {outline.groups}")
-    silo = SiloSplit(NAME, features[:0], target[:0], features, target, test_groups=design.groups)
+    silo = SiloSplit(NAME, found.of(slice(0)), found)
     return Evaluator(resolved.problem, [silo], resolved.dtype, asked_of(resolved, by))

@@ -25,12 +25,12 @@ from fedsim.common.errors import InputError
 from fedsim.common.files import atomic_file
 from fedsim.common.plugins import digest, file_of, short, source
 from fedsim.data.csv_table import Csv
-from fedsim.data.federation import SiloSplit, divided, load
+from fedsim.data.federation import Federation, divided, load
 from fedsim.data.schema import read_schema
-from fedsim.data.source import Floats, Ints, Labels, Target
 from fedsim.deployment import certs
 from fedsim.deployment.federation_file import load_federation
 from fedsim.deployment.offers import check_offer, deployable
+from fedsim.protocol.rows import Rows
 from fedsim.protocol.unit import PersonAccount, Record, stated
 from fedsim.scenario.load import code_of, relative
 from fedsim.scenario.model import Scenario
@@ -106,7 +106,7 @@ def prepare(resolved: Resolved, directory: Path) -> Topology:
     certs.make(directory, topology.silos)
     scenario = resolved.scenario
     data = load(scenario.data, scenario.partition, scenario.seed, 0, scenario.privacy.unit)
-    write = _table_writer(scenario) or partial(_write_prepared, data.silos, resolved.outline.num_classes)
+    write = _table_writer(scenario) or partial(_write_prepared, data, resolved.outline.num_classes)
     for name, epsilon, delta in zip(topology.silos, resolved.epsilons, resolved.deltas, strict=True):
         records = write(topology.silo(name) / "records", [name], 0)
         write_yaml(topology.config(name), _silo(resolved, name, records, epsilon, delta))
@@ -140,15 +140,13 @@ def opened(directory: Path) -> Topology:
     return topology
 
 
-def write_records(
-    file: Path, features: Floats, target: Target, person: Ints | None = None, group: Labels | None = None
-) -> None:
+def write_records(file: Path, rows: Rows, groups: Sequence[str] = ()) -> None:
     """Records as they are prepared, intercept included: nothing is left to scale or to add."""
-    more: dict[str, Any] = {} if person is None else {"person": person}
-    if group is not None:
-        more["group"] = np.array([*group.names, ""])[group.codes]
+    more: dict[str, Any] = {} if rows.owners is None else {"person": rows.owners}
+    if rows.groups is not None:
+        more["group"] = np.array([*groups, ""])[rows.groups]
     with atomic_file(file) as draft:
-        np.savez(draft, features=features, target=target, **more)
+        np.savez(draft, features=rows.features, target=rows.target, **more)
 
 
 Writer = Callable[[Path, Sequence[str], int], dict[str, Any]]
@@ -185,18 +183,13 @@ def _table_writer(scenario: Scenario) -> Writer | None:
 
 
 def _write_prepared(
-    records: Sequence[SiloSplit], classes: int, stem: Path, silos: Sequence[str], part: int
+    data: Federation, classes: int, stem: Path, silos: Sequence[str], part: int
 ) -> dict[str, Any]:
     """As a `Writer`: records as numbers, intercept included."""
-    own = [each for each in records if each.name in silos]
-    named = [labels for each in own if (labels := (each.train_groups, each.test_groups)[part])]
-    groups = Labels(np.concatenate([each.codes for each in named]), named[0].names) if named else None
-    features = np.concatenate([(each.train_features, each.test_features)[part] for each in own])
-    target = np.concatenate([(each.train_target, each.test_target)[part] for each in own])
-    persons = own[0].train_owners if part == 0 else None
-    write_records(stem.with_suffix(".npz"), features, target, persons, groups)
+    rows = Rows.joined((each.train, each.test)[part] for each in data.silos if each.name in silos)
+    write_records(stem.with_suffix(".npz"), rows._replace(owners=None) if part else rows, data.groups)
     told = {"name": "npz", "path": f"{stem.name}.npz", "intercept": False}
-    told |= {} if groups is None else {"groups": list(groups.names)}
+    told |= {} if rows.groups is None else {"groups": list(data.groups)}
     return told | ({"classes": classes} if classes else {})
 
 

@@ -58,10 +58,10 @@ Shared = tuple[Tensor, Tensor, Tensor]  # records: features, target and each one
 
 def baselines(resolved: Resolved, silos: Sequence[SiloSplit], evaluate: Evaluator) -> list[Alternative]:
     """Every baseline of one trial without the federation, on the records that `evaluate` tests on."""
-    total = sum(len(silo.train_target) for silo in silos)
-    by_record = [len(silo.train_target) / total for silo in silos]
+    total = sum(len(silo.train.target) for silo in silos)
+    by_record = [len(silo.train.target) / total for silo in silos]
     return [
-        constant(resolved, np.concatenate([silo.train_target for silo in silos]), evaluate),
+        constant(resolved, np.concatenate([silo.train.target for silo in silos]), evaluate),
         *_alone(resolved, silos if resolved.scenario.report.own_models else _some(silos), evaluate),
         _fitted(resolved, "pooled", list(map(pair, silos)), by_record, evaluate),
         *_throw_away(resolved, evaluate),
@@ -70,7 +70,7 @@ def baselines(resolved: Resolved, silos: Sequence[SiloSplit], evaluate: Evaluato
 
 def converged(resolved: Resolved, silos: Sequence[SiloSplit], evaluate: Evaluator) -> list[Alternative]:
     """The optimum of the run's own objective, where it is not that of all records pooled, and known."""
-    sizes, records = np.array([len(silo.train_target) for silo in silos]), resolved.problem.composite.records
+    sizes, records = np.array([len(silo.train.target) for silo in silos]), resolved.problem.composite.records
     if records is None or not records.in_f1:
         if np.allclose(resolved.weights, sizes / sizes.sum()):
             return []
@@ -96,8 +96,8 @@ def _throw_away(resolved: Resolved, evaluate: Evaluator) -> list[Alternative]:
 
 def _some(silos: Sequence[SiloSplit]) -> list[SiloSplit]:
     """At most `MOST_SILOS`, evenly in order of training records."""
-    ordered = [silo for silo in silos if len(silo.train_target)]
-    ordered.sort(key=lambda silo: len(silo.train_target))
+    ordered = [silo for silo in silos if len(silo.train.target)]
+    ordered.sort(key=lambda silo: len(silo.train.target))
     places = np.unique(np.linspace(0, len(ordered) - 1, min(MOST_SILOS, len(ordered))).round().astype(int))
     return [ordered[place] for place in places]
 
@@ -149,11 +149,11 @@ def _alone(resolved: Resolved, silos: Sequence[SiloSplit], evaluate: Evaluator) 
     rows = []
     for silo in silos:
         name = silo.name
-        head = (name, len(silo.train_target), fits[name].method)
+        head = (name, len(silo.train.target), fits[name].method)
         on_all = evaluate(models[name], last=True) if name in models else nothing
         rows.append(Alternative("silo_alone_on_all", *head, *on_all))
         rows.append(Alternative("silo_alone", *head, *on_own.get(name, nothing)))
-    total = sum(len(silo.train_target) for silo in silos)
+    total = sum(len(silo.train.target) for silo in silos)
     method = "each test record by the model of its own silo"
     return [*rows, Alternative("silo_alone", None, total, method, *on_own.get(None, nothing))]
 

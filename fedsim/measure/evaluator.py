@@ -11,11 +11,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedsim.data.federation import Federation, SiloSplit
+from fedsim.data.federation import Federation, Silos, SiloSplit
 from fedsim.data.source import Ints, Labels
 from fedsim.measure.metrics import Asked, Bin, Values, calibration, classified, exact, values_of
 from fedsim.measure.objective import Risk, TrainingObjective
 from fedsim.problems.kinds import Problem
+from fedsim.protocol.rows import Rows
 from fedsim.scenario.metric import BY_GROUP, BY_SKLEARN, BaselineName
 
 
@@ -76,13 +77,14 @@ class Evaluator:
     ) -> None:
         self.objective, self._baselines = objective, baselines
         self._problem, self._asked = problem, asked
-        self.features = torch.cat([torch.as_tensor(silo.test_features) for silo in silos]).to(dtype)
-        self.target = torch.cat([torch.as_tensor(silo.test_target) for silo in silos]).to(dtype)
+        tests, names = [silo.test for silo in silos], () if asked is None else asked.groups
+        rows = Rows.joined(tests)
+        self.features, self.target = (torch.as_tensor(each).to(dtype) for each in rows[:2])
         self._names = [silo.name for silo in silos]
-        self._counts = [len(silo.test_target) for silo in silos]
-        self._weights = _by_person([silo.test_owners for silo in silos])
-        self._groups = [silo.test_groups for silo in silos]
-        self._every_group = joined(self._groups)
+        self._counts = [len(own.target) for own in tests]
+        self._weights = _by_person([own.owners for own in tests])
+        every = (None if own.groups is None else Labels(own.groups, names) for own in (rows, *tests))
+        self._every_group, *self._groups = every
         self._chosen = () if asked is None else (asked.metric,)
 
     def __call__(self, w: Tensor, last: bool = False) -> Tested:
@@ -238,26 +240,24 @@ def odd_records(data: Federation) -> list[str]:
 
 def _without_rates(data: Federation) -> list[str]:
     """Groups without a test record of some class."""
-    groups = joined([silo.test_groups for silo in data.silos])
-    if groups is None:
+    rows = data.silos.test.rows
+    if rows.groups is None:
         return []
-    target = np.concatenate([silo.test_target for silo in data.silos])
-    present = set(zip(groups.codes.tolist(), target.tolist(), strict=True))
+    present = set(zip(rows.groups.tolist(), rows.target.tolist(), strict=True))
     return [
         f"group {name!r} has no test record of class {label}: gaps in its rates are not known"
-        for code, name in enumerate(groups.names)
+        for code, name in enumerate(data.groups)
         for label in range(data.num_classes)
         if (code, label) not in present
     ]
 
 
-def _alike(silos: Sequence[SiloSplit]) -> list[str]:
+def _alike(silos: Silos) -> list[str]:
     """Targets with nothing to learn, or to tell apart."""
-    train = np.concatenate([silo.train_target for silo in silos])
-    test = np.concatenate([silo.test_target for silo in silos])
+    both = silos.train.rows.target, silos.test.rows.target
     meanings = {"training": "there is nothing to learn", "test": "any model that says so is never wrong"}
     return [
         f"all {len(target):,} {part} records have one and the same target: {means}"
-        for (part, means), target in zip(meanings.items(), (train, test), strict=True)
+        for (part, means), target in zip(meanings.items(), both, strict=True)
         if len(target) and (target == target[0]).all()
     ]

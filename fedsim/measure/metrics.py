@@ -40,12 +40,13 @@ class Asked(NamedTuple):
     metric: str = "error"  # what is measured at every evaluation; all others only at the last
     threshold: float = 0.5  # see `report.threshold`
     units: Callable[[Floats], Floats] = lambda scaled: scaled  # trained targets (n,) in their own units
+    groups: tuple[str, ...] = ()  # their names
 
 
 def asked_of(resolved: Resolved, prepared: Preparation) -> Asked:
     """The metrics that a scenario asks for, of records with this preparation."""
-    report = resolved.scenario.report
-    return Asked(resolved.outline.num_classes, report.metric, report.threshold, prepared.number)
+    report, shape = resolved.scenario.report, resolved.outline
+    return Asked(shape.num_classes, report.metric, report.threshold, prepared.number, shape.groups)
 
 
 @dataclass(frozen=True, eq=False)

@@ -144,7 +144,7 @@ def _moments(
 
 def pair(silo: SiloSplit) -> tuple[Tensor, Tensor]:
     """Training features (n, d) and target (n,) in float64."""
-    return torch.as_tensor(silo.train_features).double(), torch.as_tensor(silo.train_target).double()
+    return torch.as_tensor(silo.train.features).double(), torch.as_tensor(silo.train.target).double()
 
 
 def with_public(resolved: Resolved, silos: Sequence[SiloSplit]) -> tuple[Pairs, list[float]]:

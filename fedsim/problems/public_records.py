@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
 
@@ -34,6 +35,10 @@ class PublicRecords:
         """1 / |x|, and 0 for a zero vector; (n,)."""
         inverse: Tensor = 1 / self.features.norm(dim=-1)
         return inverse.nan_to_num(posinf=0.0)
+
+    def to(self, dtype: torch.dtype) -> PublicRecords:
+        """The same in this type."""
+        return replace(self, features=self.features.to(dtype), target=self.target.to(dtype))
 
     @property
     def pair(self) -> tuple[Tensor, Tensor]:

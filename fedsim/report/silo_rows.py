@@ -18,6 +18,7 @@ from fedsim.privacy.attainable import epsilon as attainable_epsilon
 from fedsim.privacy.grid import GridGaussian
 from fedsim.problems.glm import GeneralisedLinear
 from fedsim.protocol.batch import WithReplacement
+from fedsim.protocol.division import together
 from fedsim.protocol.plan import Admitted, Census, Plan, Release, Statement
 from fedsim.protocol.unit import RECORD
 from fedsim.report.outcome import Outcome
@@ -94,7 +95,7 @@ def _larger(row: SiloRow, other: SiloRow) -> SiloRow:
         "epsilon_attribute": other.epsilon_attribute,
     }
     larger = {
-        name: None if value is None or own[name] is None else max(own[name], value)
+        name: None if value is None or own[name] is None else together((own[name], value))
         for name, value in pairs.items()
         if name in row.model_fields_set
     }

@@ -2,24 +2,14 @@
 
 **Guarantee.** Silo i's records are divided into those that train and those that are held out. For every i,
 all that the silo releases, in training and in the evaluation, is (eps, delta_i)-DP for replacing one of its
-records, with both sizes fixed and public, for any behaviour of the server and the other silos, and
+records, with both sizes fixed and public, for any behaviour of the server and the other silos, and, as of
+every division (`fedsim.protocol.division`),
 
     eps = max(epsilon of training, epsilon of the evaluation) <= eps_i.
 
-Why:
-
-* *The division* is drawn independently of the records' values. Fix it: the record that differs between
-  neighbouring data sets is in one part, the same in both.
-* *Parallel composition.* The releases of the other part are then the same functions of equal records, noise
-  that is independent of everything, and earlier releases: post-processing. So the view costs what the
-  differing record's part releases, at most the larger of the two. Averaging over divisions keeps the bound,
-  since the hockey-stick divergence is jointly convex. Both parts are priced at one delta_i, without which a
-  maximum of epsilons would mean nothing.
-* *Two gates*: each part has its own (`silos.vault.gate`), which holds no record of the other, and its own
-  noise (`fedsim.simulation.run_digest`). That of the held-out records answers once a run: a
-  `score_histogram`, a `joint`, or both, which are then priced as one composition.
-
-It does not hold for groups: of two records one may be in each part, and their costs then add up.
+Each part has its own gate (`silos.vault.gate`), which holds no record of the other, and its own noise
+(`fedsim.simulation.run_digest`). That of the held-out records answers once a run: a `score_histogram`, a
+`joint`, or both, which are then priced as one composition.
 """
 
 from __future__ import annotations

@@ -12,9 +12,9 @@ from torch import Tensor
 from fedsim.common.errors import InputError
 from fedsim.data.dataset import Dataset, Elsewhere
 from fedsim.data.fetch import content, obtain
-from fedsim.data.public import Published, read_public
+from fedsim.data.public import read_public
 from fedsim.data.recipe import declared_recipe, recipe_of
-from fedsim.data.source import Outline
+from fedsim.data.source import Design, Outline, Source
 from fedsim.problems.glm import GeneralisedLinear
 from fedsim.problems.kinds import Problem, accepts
 from fedsim.problems.minimise import LIKE_SKLEARN, Fit, NoOptimumError, convex, hessian_of, smooth
@@ -47,17 +47,16 @@ def with_public(
         raise InputError(FIELD, None, "a weight or precondition, or start: public; else no section public")
     data = _prepared_alike(scenario.public, scenario.data)
     obtain(data.downloads)
-    found = read_public(data, "scenario.public")
-    _check_kind(scenario, data, found, shape)
+    records, source, design = read_public(data, "scenario.public")
+    _check_kind(scenario, data, records, (source, design), shape)
     _check_use(scenario, asked, problem)
-    if asked.sha256 not in (None, found.digest):
-        raise InputError(f"{FIELD}.sha256", asked.sha256, f"of scenario.public, which has {found.digest}")
-    features, target = torch.as_tensor(found.features), torch.as_tensor(found.target).double()
-    if not bool(accepts(problem, target).all()):
+    if asked.sha256 not in (None, records.digest):
+        raise InputError(f"{FIELD}.sha256", asked.sha256, f"of scenario.public, which has {records.digest}")
+    if not bool(accepts(problem, records.target).all()):
         raise InputError("scenario.public", data.name, f"targets that {section.name} is defined for")
-    records, start = PublicRecords(features, target, found.digest), torch.zeros(problem.dimension).double()
+    start = torch.zeros(problem.dimension).double()
     private = [content(path, "scenario.data", unpack=False) for path in scenario.data.files.values()]
-    notes = [_SAME] * (data == scenario.data or found.digest in private)
+    notes = [_SAME] * (data == scenario.data or records.digest in private)
     if section.start == "public":
         found_start, method = _minimiser(problem, records, data.intercept)
         start = cast(Tensor, found_start)
@@ -70,8 +69,8 @@ def with_public(
         records = replace(records, variance=_variance(scenario, problem, records, start))
     else:
         records = replace(records, weight=asked.weight)
-    records = replace(records, features=features.to(dtype), target=target.to(dtype), notes=tuple(notes))
-    hashed = section.model_copy(update={"public": asked.model_copy(update={"sha256": found.digest})})
+    records = replace(records.to(dtype), notes=tuple(notes))
+    hashed = section.model_copy(update={"public": asked.model_copy(update={"sha256": records.digest})})
     problem = replace(problem, composite=replace(problem.composite, records=records))
     return scenario.model_copy(update={"problem": hashed, "public": data}), problem
 
@@ -91,13 +90,15 @@ def _prepared_alike(public: Dataset, data: Dataset) -> Dataset:
     return public.model_copy(update=own)
 
 
-def _check_kind(scenario: Scenario, data: Dataset, found: Published, shape: Outline) -> None:
+def _check_kind(
+    scenario: Scenario, data: Dataset, found: PublicRecords, raw: tuple[Source, Design], shape: Outline
+) -> None:
     """Check columns and ranges where both declare them, and width and classes always."""
-    mine: Mapping[str, object] = {"features": found.features.shape[1], "classes": found.source.num_classes}
+    mine: Mapping[str, object] = {"features": found.features.shape[1], "classes": raw[0].num_classes}
     right: Mapping[str, object] = {"features": shape.num_features, "classes": shape.num_classes}
     theirs = declared_recipe(scenario.data, shape.num_features, shape.num_classes)
     if theirs is not None:
-        own = recipe_of(data, found.source, found.design)
+        own = recipe_of(data, *raw)
         mine, right = ({**each.columns, f"target {each.target}": each.predicts} for each in (own, theirs))
     for what in {**right, **mine}:
         if mine.get(what) != right.get(what):

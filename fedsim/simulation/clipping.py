@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from fedsim.problems.kinds import Problem, check
-from silos.vault.layout import Cohort, Silo
+from fedsim.protocol.rows import Rows
 from silos.vault.owners import ALONE, Owners
 from silos.vault.records import Records, clipped_sum
 from silos.vault.sums import Block, Seen
@@ -106,7 +106,7 @@ class Watched(Records):
     def __init__(
         self,
         recorder: Recorder,
-        silos: Sequence[Silo] | Cohort,
+        silos: Sequence[Rows],
         problem: Problem,
         dtype: torch.dtype,
         owners: Owners = ALONE,

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from fedsim.common.errors import InputError, PluginError, Refused
 from fedsim.data.federation import Hosted
-from fedsim.data.source import laid
 from fedsim.privacy import verify
 from fedsim.privacy.mechanism import Mechanism
 from fedsim.privacy.registry import CLIP_ONLY, NONE
@@ -33,7 +32,7 @@ from server.participation import admitted_rounds, schedule
 from silos.front.served import Served
 from silos.vault.admission import admit
 from silos.vault.entropy import SeededEntropy
-from silos.vault.gate import Cohort, Gate, Row, lay_out
+from silos.vault.gate import Gate, Row, lay_out
 from silos.vault.ledger import Reply
 from silos.vault.owners import Owners
 
@@ -197,12 +196,11 @@ class SiloHost:
             _open_cuda()
         self._grant, self._resolved, self._trial = grant, resolved, trial
         self._data, self._run = data.digest, run
-        self._names, train = data.silos.names, data.silos.train
-        own = Cohort(train.bounds, laid(train.features, train.target, train.groups))
+        self._names, own = data.silos.names, data.silos.train
         self._recorder = Recorder() if resolved.scenario.report.clipping else None
         problem, dtype, recorder = resolved.gate_problem, resolved.dtype, self._recorder
         unit, seeded = resolved.scenario.privacy.unit, (resolved.scenario.seed, trial, self._names)
-        owners = Owners.of(unit, (silo.train_owners for silo in data.silos), seeded)
+        owners = Owners.of(unit, (rows.owners for rows in own), seeded)
         laid_out = own, problem, dtype, owners
         self._records = lay_out(*laid_out) if recorder is None else Watched(recorder, *laid_out)
         self._gates: dict[Variant, Served] = {}

@@ -3,24 +3,15 @@
 Before tuning each silo prices all candidates together, and sets the noise of every run and every score.
 
 **Guarantee.** Silo i's records are divided into three parts: h that train candidates, h that score them,
-and the rest, which the reported run uses (`fedsim.data.reserve`). For every i, the joint view of everything
+and the rest, which the reported run uses (`fedsim.data.division`). For every i, the joint view of everything
 that the silo releases to choose a setting *and* of the reported run with the chosen setting is (eps,
 delta_i)-DP for replacing one of its records, with n_i fixed and public, for any behaviour of the server and
-the other silos, and
+the other silos, and, as of every division (`fedsim.protocol.division`),
 
     eps = max(epsilon_training, epsilon_scores, epsilon_guaranteed of the reported run) <= eps_i.
 
-Why:
+The permutation of a silo's records is never changed, neither by candidate nor by repetition nor by trial.
 
-* *The division.* A silo permutes the positions of its records by a permutation drawn independently of their
-  values. Fix it: the record that differs between neighbouring data sets is in one part, the same in both.
-  The division is never changed, neither by candidate nor by repetition nor by trial.
-* *Parallel composition.* Releases of the other two parts are then the same functions of equal records,
-  noise that is independent of everything, and earlier releases: they are post-processing of what the first
-  part released, in whatever order and however adaptively the three take turns. So the view costs what the
-  differing part releases, at most the largest of the three. Averaging over permutations keeps the bound,
-  since the hockey-stick divergence is jointly convex. All three are priced at one delta_i, that of the
-  reported run, without which a maximum of epsilons would mean nothing.
 * *Training part.* It answers every candidate's plan, once for each repetition, with one base multiplier and
   fresh noise each time: `fedsim.privacy.cost.compose_runs`, a sum. Nothing is saved because only one is
   chosen.
@@ -47,7 +38,6 @@ statistics and principal components, which do look, are reported as not private.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache, lru_cache
 from math import inf
 from threading import Lock
@@ -64,8 +54,10 @@ from fedsim.privacy.cost import compose_runs
 from fedsim.problems.kinds import Problem
 from fedsim.protocol.batch import FULL
 from fedsim.protocol.copies import copied_tensor
+from fedsim.protocol.division import Division
 from fedsim.protocol.limits import Limits
-from fedsim.protocol.plan import Admitted, Census, Plan, QueryShape, Release
+from fedsim.protocol.plan import Admitted, Census, Plan, QueryShape, Release, Terms
+from fedsim.protocol.rows import Rows
 from fedsim.protocol.statistics import size_of, statistic
 from silos.vault.entropy import Entropy, Purpose
 from silos.vault.owners import ALONE, Owners
@@ -76,57 +68,37 @@ from silos.vault.terms import summed
 _SCORE: Census = ((Release(FULL, 1.0), 1),)
 
 
-@dataclass(frozen=True)
-class SelectionTerms:
-    """What one silo brings to a selection."""
-
-    name: str  # the silo
-    half: int  # h, records that train candidates, and as many that score them
-    epsilon: float  # its budget, which each part may spend; infinity without a mechanism
-    delta: float  # its delta
-
-
-@dataclass(frozen=True)
-class AdmittedSelection:
-    """A silo's answer: z of every candidate's run, z of every score, and what each part costs."""
-
-    terms: SelectionTerms
-    noise_multiplier: float
-    score_noise_multiplier: float
-    epsilon_training: float
-    epsilon_scores: float
-
-    @property
-    def epsilon(self) -> float:
-        """Cost of all that is released in order to choose (module docstring)."""
-        return max(self.epsilon_training, self.epsilon_scores)
-
-
 def admit_selection(
-    runs: Sequence[Sequence[Census]], silos: Sequence[SelectionTerms], limits: Limits
-) -> list[AdmittedSelection]:
+    runs: Sequence[Sequence[Census]], silos: Sequence[Terms], limits: Limits
+) -> list[Division]:
     """The smallest noise of each silo within whose budget all runs and scores are (module docstring).
 
     `runs` has for each silo what it answers in each run, a candidate's repetition; a score follows each run.
-    Refused names the silo that cannot afford it at the largest noise that `limits` allow.
+    The n of a silo's terms is h. Refused names the silo that cannot afford it at the largest noise that
+    `limits` allow.
     """
     found = []
     for own, terms in zip(runs, silos, strict=True):
-        if terms.epsilon == inf:
-            found.append(AdmittedSelection(terms, 0.0, 0.0, inf, inf))
-            continue
-        budget = Budget(terms.half, terms.epsilon, terms.delta)
+        parts = {"candidates": tuple(own), "scores": (_SCORE,) * len(own)}
         try:
-            training = _afford(tuple(own), budget, limits.max_noise_multiplier)
-            scores = _afford((_SCORE,) * len(own), budget, limits.max_noise_multiplier)
+            admitted = {part: Admitted(terms, *_afford(each, terms, limits)) for part, each in parts.items()}
         except Refused as refusal:
             raise Refused(f"silo {terms.name!r}, {len(own)} runs to choose from: {refusal}") from None
-        found.append(AdmittedSelection(terms, training[0], scores[0], training[1], scores[1]))
+        found.append(Division(admitted))
     return found
 
 
+def _afford(censuses: tuple[Census, ...], terms: Terms, limits: Limits) -> tuple[float, float, int]:
+    """(noise multiplier, its true cost, releases)."""
+    releases = sum(count for census in censuses for _, count in census)
+    if terms.epsilon == inf:
+        return 0.0, inf, releases
+    budget = Budget(terms.n, terms.epsilon, terms.delta)
+    return *_smallest(censuses, budget, limits.max_noise_multiplier), releases
+
+
 @lru_cache(maxsize=64)  # silos are often alike
-def _afford(censuses: tuple[Census, ...], budget: Budget, limit: float) -> tuple[float, float]:
+def _smallest(censuses: tuple[Census, ...], budget: Budget, limit: float) -> tuple[float, float]:
     """(noise multiplier, its true cost)."""
     composition = compose_runs(censuses, budget.n)
     (z,) = smallest_multipliers({budget.n: composition}, [budget], limit)
@@ -173,7 +145,7 @@ class Scorer:
 
     def __init__(
         self,
-        silos: Sequence[tuple[np.ndarray, np.ndarray]],
+        silos: Sequence[Rows],
         problem: Problem,
         multipliers: Sequence[float],
         entropy: Entropy,
@@ -182,7 +154,7 @@ class Scorer:
         score: Score = MISTAKES,
         owners: Owners = ALONE,
     ) -> None:
-        """`silos`: features (n, d) and target (n,), classes from 0, n >= 1; `multipliers`: z of each silo."""
+        """`silos`: n >= 1 records each, of classes from 0; `multipliers`: z of each silo."""
         self._records = Records(silos, problem, dtype, owners)
         self._problem, self._entropy, self._limits, self._score = problem, entropy, limits, score
         self._multipliers = np.array(multipliers, dtype=np.float64)
@@ -253,13 +225,13 @@ class Parts:
     def __init__(
         self,
         runs: Sequence[Sequence[Census]],
-        silos: Sequence[SelectionTerms],
+        silos: Sequence[Terms],
         limits: Limits,
         score: Score = MISTAKES,
     ) -> None:
         """Admit a selection by this score; other arguments and errors as `admit_selection`."""
         self.score = score
-        self.silos: list[AdmittedSelection] = admit_selection(runs, silos, limits)
+        self.silos: list[Division] = admit_selection(runs, silos, limits)
         self._runs = list(zip(*runs, strict=True))
         self._candidates: set[int] = set()
         self._reported: set[int] = set()
@@ -273,9 +245,9 @@ class Parts:
         if not 0 <= run.trial < len(self._runs):
             raise Refused(f"{len(self._runs)} runs of candidates were priced, not run {run.trial}")
         self._hand_out(run, self._candidates, "candidates")
-        noise = tuple(silo.noise_multiplier for silo in self.silos)
-        score_noise = tuple(silo.score_noise_multiplier for silo in self.silos)
-        return Grant("candidate", run, self._runs[run.trial], noise, score_noise, self.score)
+        parts = ("candidates", "scores")
+        z, of_score = (tuple(silo[part].noise_multiplier for silo in self.silos) for part in parts)
+        return Grant("candidate", run, self._runs[run.trial], z, of_score, self.score)
 
     def reported(self, run: RunId) -> Grant:
         """Leave for one trial of the reported run. Refused if another setting is reported, this trial was

@@ -34,6 +34,7 @@ from fedsim.protocol.facts import Facts, Told
 from fedsim.protocol.limits import LIMITS
 from fedsim.protocol.links import Answered
 from fedsim.protocol.plan import Admitted
+from fedsim.protocol.rows import Rows
 from fedsim.protocol.unit import RECORD
 from fedsim.scenario.resolve import Resolved
 from fedsim.simulation.host import MemoryLedger, terms
@@ -43,7 +44,7 @@ from server.loop import run
 from server.participation import Schedule, admitted_rounds, schedule
 from silos.front.served import Served
 from silos.vault.entropy import SeededEntropy
-from silos.vault.gate import Gate, Silo
+from silos.vault.gate import Gate
 from silos.vault.owners import ALONE, Owners
 from silos.vault.records import Part, Records, clipped_sum
 from silos.vault.sums import KEPT, Block, bounded, weighted_sum
@@ -102,7 +103,7 @@ class SideBySide(Records):
 
     def __init__(
         self,
-        silos: Sequence[Silo],
+        silos: Sequence[Rows],
         problem: Problem,
         dtype: torch.dtype,
         copies: int,
@@ -239,7 +240,7 @@ def _gate(
     that each silo is in; `width` silos answer in a round of one run.
     """
     first = configs[0]
-    pairs = [(s.train_features, s.train_target) for data in trials.values() for s in data.silos]
+    own = [rows for data in trials.values() for rows in data.silos.train]
     entropy = [
         SeededEntropy(first.scenario.seed, trial, first.names, [shared_key(first, own)] * len(first.names))
         for trial, own in trials.items()
@@ -250,7 +251,7 @@ def _gate(
         for trial, own in zip(trials, rounds, strict=True)
         for each in terms(config, config.names, own, config.mechanism)
     ]
-    records = SideBySide(pairs, first.problem, first.dtype, len(configs))
+    records = SideBySide(own, first.problem, first.dtype, len(configs))
     algorithm, ledgers = _with_numbers(configs, len(trials) * width), [MemoryLedger() for _ in members]
     silos = members, first.mechanism, SeededEntropy.joined(entropy), ledgers
     return Served(Gate(records, first.problem, first.trace.plan, *silos, LIMITS, first.dtype), algorithm)

@@ -234,7 +234,7 @@ def read(resolved: Resolved, trial: int) -> Federation:
     scenario = resolved.scenario
     with blaming("data set", type(scenario.data)):
         federation = load(scenario.data, scenario.partition, scenario.seed, trial, scenario.privacy.unit)
-    if not len(federation.silos.test.target):
+    if not federation.silos.test.rows.n:
         fraction = scenario.data.test_fraction
         raise InputError("scenario.data.test_fraction", fraction, "leaves no silo a record to test with")
     return federation

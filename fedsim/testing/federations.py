@@ -18,6 +18,7 @@ from fedsim.protocol.contract import Algorithm, Public
 from fedsim.protocol.limits import LIMITS, Limits
 from fedsim.protocol.links import Answered, Link
 from fedsim.protocol.plan import Plan, Terms
+from fedsim.protocol.rows import Rows
 from fedsim.simulation.host import DirectLink, MemoryLedger
 from server.aggregate import weighted
 from server.loop import Progress, run
@@ -25,7 +26,6 @@ from server.participation import Schedule, schedule
 from silos.front.served import Served
 from silos.vault.entropy import Entropy, SeededEntropy
 from silos.vault.gate import Gate, lay_out
-from silos.vault.gate import Silo as AnySilo
 
 
 def final(answers: Sequence[Tensor]) -> Tensor:
@@ -114,7 +114,7 @@ def plan_of(
 
 
 def open_gate(
-    data: Sequence[AnySilo],
+    data: Sequence[Sequence[np.ndarray]],
     problem: GeneralisedLinear,
     algorithm: Algorithm,
     *,
@@ -137,7 +137,7 @@ def open_gate(
     terms = [Terms(*each) for each in zip(names, sizes, budgets, [DELTA] * len(data), own, strict=True)]
     entropy = SeededEntropy(seed, 0, names, ["a test's run"] * len(names)) if entropy is None else entropy
     chosen = MECHANISMS[mechanism] if isinstance(mechanism, str) else mechanism
-    records, ledgers = lay_out(data, problem, dtype), [MemoryLedger() for _ in terms]
+    records, ledgers = lay_out([Rows(*own) for own in data], problem, dtype), [MemoryLedger() for _ in terms]
     return Served(Gate(records, problem, plan, terms, chosen, entropy, ledgers, limits, dtype), algorithm)
 
 

@@ -27,6 +27,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, StringConstraints
 
+from fedsim.common.errors import Refused
 from fedsim.common.section import Section
 from fedsim.protocol.plan import Part
 from fedsim.protocol.unit import RECORD, AccountUnit, Unit
@@ -62,20 +63,30 @@ class Hello(Message):
     head: Echo = ""
 
 
-class Greeting(Message):
-    """A silo's public numbers; `notices` are lines for the report, such as that noise comes from a seed.
-
-    Numbers are of units, and under `add_remove` what stands for their number.
-    """
+class Profile(Section):
+    """What is public of a silo. Numbers are of units, and under `add_remove` what stands for their number."""
 
     silo: Name
     n: int  # units that train
     held_out: int = Field(0, ge=0, exclude_if=lambda count: not count)  # others, which answer evaluations
     unit: AccountUnit = Field(RECORD, exclude_if=lambda unit: unit == RECORD)
-    num_features: int
-    num_classes: int
+    num_features: int  # with the intercept
+    num_classes: int  # 0 for a number
     groups: tuple[Name, ...] = Field((), exclude_if=lambda names: not names)
-    public: bool = Field(False, exclude_if=lambda public: not public)
+    public: bool = Field(False, exclude_if=lambda public: not public)  # whether its records are
+
+    def of(self, part: Part) -> Profile:
+        """The same of one part of the records; Refused if it is none."""
+        if part == "training":
+            return self
+        if not self.held_out:
+            raise Refused(f"offer: silo {self.silo!r} holds out no {self.unit.name}s to evaluate with")
+        return self.model_copy(update={"n": self.held_out})
+
+
+class Greeting(Profile, Message):
+    """A silo's answer; `notices` are lines for the report, such as that noise comes from a seed."""
+
     version: str
     notices: tuple[str, ...]
     head: Hex32

@@ -9,8 +9,8 @@ from fedsim.common.errors import InputError
 from fedsim.common.identity import Identity
 from fedsim.privacy.grid import MAX_RECORDS
 from fedsim.protocol.unit import RECORD, stated
+from fedsim.wire.messages import Profile
 from silos.front.config import ROOT, Config
-from silos.front.offers import Own
 from silos.front.own_records import OwnRecords
 from silos.vault.book import Enrolment
 from silos.vault.chain import FILE
@@ -39,7 +39,7 @@ def check_modes(state: Path) -> None:
                 raise InputError(f"{ROOT}.state", str(place), means)
 
 
-def own_of(config: Config, records: OwnRecords) -> Own:
+def own_of(config: Config, records: OwnRecords) -> Profile:
     """The silo's public numbers, of its unit; under `add_remove` none is made of records.
 
     InputError where nothing says whose a record is, for persons of more records than exact noise covers, and
@@ -51,7 +51,7 @@ def own_of(config: Config, records: OwnRecords) -> Own:
     if unit != RECORD and units < 2 and expected is None:
         hint = "all records are one person's, so that everything that is sent would be about that person"
         raise InputError(f"{ROOT}.records.person_column", units, hint)
-    if unit != RECORD and config.policy.exact_noise_dimension and records.n > MAX_RECORDS:
+    if unit != RECORD and config.policy.exact_noise_dimension and records.rows.n > MAX_RECORDS:
         hint = f"exact noise covers the rounding of sums over {MAX_RECORDS:,} records, and there are more; "
         hint += "take fewer, or set policy.exact_noise_dimension: 0"
         raise InputError(f"{ROOT}.records", config.records.name, hint)
@@ -60,15 +60,22 @@ def own_of(config: Config, records: OwnRecords) -> Own:
     if config.holdout is not None and not 2 <= held_out <= count - 2:
         hint = f"holds out {held_out} of {count} {unit.name}s; at least 2, and 2 must be left to train"
         raise InputError(f"{ROOT}.holdout", config.holdout, hint)
-    groups, kinds = records.groups, (records.num_features, records.num_classes)
-    named = groups.names if groups else ()
-    return Own(config.name, count - held_out, *kinds, held_out, unit, named, config.public_silo)
+    return Profile(
+        silo=config.name,
+        n=count - held_out,
+        held_out=held_out,
+        unit=unit,
+        num_features=records.num_features,
+        num_classes=records.num_classes,
+        groups=records.groups,
+        public=config.public_silo,
+    )
 
 
 def for_the_owner(config: Config, records: OwnRecords) -> list[str]:
     """Lines that follow from private numbers, and are shown to the owner alone; none tells such a number."""
     lines, most = records.warnings, config.policy.max_records
-    if config.unit != RECORD and records.n > most:
+    if config.unit != RECORD and records.rows.n > most:
         hint = "the silo holds more records, so that a round may take longer than 60 s; privacy is the same"
         lines = [*lines, f"policy.max_records {most:,}: {hint}"]
     count = records.units(config.unit)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from math import exp, floor
 from sys import float_info
-from typing import Self
+from typing import Any, Self
 
 from fedsim.common.errors import InputError
 from fedsim.common.files import remove_drafts
@@ -18,9 +18,10 @@ from fedsim.protocol.batch import FULL
 from fedsim.protocol.plan import Release
 from fedsim.protocol.statistics import Extent
 from fedsim.protocol.unit import RECORD
+from fedsim.wire.messages import Profile
 from silos.front.config import ROOT, Config
 from silos.front.enrolled import check_modes, for_the_owner, no_ledger, own_of
-from silos.front.offers import Own, largest_dimension
+from silos.front.offers import largest_dimension
 from silos.front.own_records import OwnRecords, read_records, write_table
 from silos.vault.account import Caps
 from silos.vault.book import Enrolment
@@ -30,25 +31,13 @@ from silos.vault.ledger_file import LedgerFile
 _LARGE = 10.0  # lifetime epsilon from which on an operator is warned
 
 
-@dataclass(frozen=True)
-class Enrolled:
-    """Public values that an operator hands to the federation."""
-
-    silo: str
-    identity: str
-    n: int
-    num_features: int
-    num_classes: int
-    unit: str
-
-
 @dataclass(frozen=True, eq=False)
 class Proposed:
     """An enrolment that is not made yet: what it would fix, checked."""
 
     config: Config
     records: OwnRecords
-    own: Own  # public values of the records
+    own: Profile  # public values of the records
     caps: Caps
     warnings: tuple[str, ...]  # what is allowed, and hardly intended
 
@@ -91,7 +80,7 @@ class Proposed:
         fit = floor(min(policy.max_runs, caps.total.mu_sq / price * (1 - 1e-9)))
         times = f"{fit:,} of full batches fit" if fit else "it may use all of the lifetime"
         return [
-            f"Enrolment of silo {own.name} in {self.config.state}. Fixed once, for the silo's whole life:",
+            f"Enrolment of silo {own.silo} in {self.config.state}. Fixed once, for the silo's whole life:",
             f"  {units}    {own.n:,}, {own.num_features} features{classes}; none is added or changed",
             *(f"  unit       {line}" for line in self._unit),
             *([f"  held out   {own.held_out:,} others, for evaluations alone"] if own.held_out else []),
@@ -113,10 +102,11 @@ class Proposed:
         return labels if self.own.unit == RECORD else [*labels, whose]
 
 
-def enrol(config: Config, tell: Callable[[str], object] = lambda _: None) -> Enrolled:
-    """Read and check the records, tell what is fixed from now on (`Proposed.lines`), draw the identity key,
-    and open the ledger with the policy's lifetime. InputError if the records or the policy are wrong, or the
-    silo is enrolled already; Refused if the ledger cannot be written.
+def enrol(config: Config, tell: Callable[[str], object] = lambda _: None) -> dict[str, Any]:
+    """What an operator hands to the federation. Read and check the records, tell what is fixed from now on
+    (`Proposed.lines`), draw the identity key, and open the ledger with the policy's lifetime. InputError if
+    the records or the policy are wrong, or the silo is enrolled already; Refused if the ledger cannot be
+    written.
     """
     policy, proposed = config.policy, Proposed.of(config, write=True)
     for line in proposed.lines:
@@ -130,7 +120,8 @@ def enrol(config: Config, tell: Callable[[str], object] = lambda _: None) -> Enr
     public, held_out = identity.public, config.holdout
     fixed = digest, public, proposed.caps, expires, held_out, policy.label_dp, config.unit
     LedgerFile.create(config.ledger, Enrolment(config.name, *fixed, config.public_silo))
-    return Enrolled(own.name, identity.public, own.n, own.num_features, own.num_classes, own.unit.name)
+    told = own.model_dump(include={"n", "num_features", "num_classes"})
+    return {"silo": own.silo, "identity": identity.public, **told, "unit": own.unit.name}
 
 
 def _pair(epsilon: float, delta: float) -> str:
@@ -154,7 +145,7 @@ def _warnings(config: Config, n: int) -> list[str]:
     return found
 
 
-def _inexact(config: Config, caps: Caps, own: Own) -> str:
+def _inexact(config: Config, caps: Caps, own: Profile) -> str:
     """Why the lifetime's runs would be refused later, since exact noise is not exactly Gaussian; "" if not.
 
     The account's cap on that distance falls with e^epsilon. What plans need is proportional to the sum of

@@ -31,47 +31,23 @@ from fedsim.protocol.contract import Algorithm, Public
 from fedsim.protocol.dryrun import F1, Trace, dry_run
 from fedsim.protocol.facts import Facts
 from fedsim.protocol.groups import Cells
-from fedsim.protocol.plan import Admitted, Arrays, Part, Plan, Terms
+from fedsim.protocol.plan import Admitted, Arrays, Plan, Terms
 from fedsim.protocol.statistics import statistic
-from fedsim.protocol.unit import RECORD, AccountUnit
-from fedsim.wire.messages import Offer
+from fedsim.protocol.unit import RECORD
+from fedsim.wire.messages import Offer, Profile
 from silos.front.config import Policy
 from silos.front.self_test import check_problem, one_at_a_time
 from silos.vault.admission import admit, silo_mechanism
 
 if TYPE_CHECKING:  # loaded where a roster is pinned, or a plug-in is listed
-    from fedsim.data.public import Published
     from fedsim.isolated.confine import Child
     from fedsim.isolated.parts import Isolated
+    from fedsim.problems.public_records import PublicRecords
     from silos.front.pooled import Pinned, SumPart
 
 DTYPES = {"float64": torch.float64, "float32": torch.float32}
 _LARGEST = 2**53
 PUBLIC: tuple[str, ...] = ("its records are public: nothing is guaranteed to them",)
-
-
-@dataclass(frozen=True)
-class Own:
-    """A silo's public numbers: name, units that train, features with the intercept, classes (0 for a number),
-    units that are held out, and what they are; the names of its records' groups; whether these are public.
-    """
-
-    name: str
-    n: int
-    num_features: int
-    num_classes: int
-    held_out: int = 0
-    unit: AccountUnit = RECORD
-    groups: tuple[str, ...] = ()
-    public: bool = False
-
-    def of(self, part: Part) -> Own:
-        """The same of one part of the records; Refused if it is none."""
-        if part == "training":
-            return self
-        if not self.held_out:
-            raise Refused(f"offer: silo {self.name!r} holds out no {self.unit.name}s to evaluate with")
-        return replace(self, n=self.held_out)
 
 
 @dataclass(frozen=True)
@@ -111,10 +87,10 @@ class Admissible:
 def proposal_of(
     offer: Offer,
     policy: Policy,
-    own: Own,
+    own: Profile,
     pinned: Pinned | None = None,
     start: Callable[[], Child] | None = None,
-    published: Published | None = None,
+    published: PublicRecords | None = None,
 ) -> Proposal:
     """Make what the offer names.
 
@@ -144,7 +120,7 @@ def proposal_of(
             if pinned is None:
                 hint = "is none that the silo's operator has pinned"
                 raise Refused(f"offer: roster {offer.pooled.roster} {hint}")
-            part = pinned.part(offer, own.name, problem.dimension, algorithm)
+            part = pinned.part(offer, own.silo, problem.dimension, algorithm)
     except InputError as error:
         raise _refusal(error) from None
     dtype, shape = DTYPES[offer.dtype], offer.shape
@@ -153,7 +129,7 @@ def proposal_of(
     return Proposal(offer, algorithm, problem, public, dtype, isolated, part)
 
 
-def admissible(proposal: Proposal, policy: Policy, own: Own, seeded: bool = False) -> Admissible:
+def admissible(proposal: Proposal, policy: Policy, own: Profile, seeded: bool = False) -> Admissible:
     """Try the plan out without records and price it.
 
     Args:
@@ -176,7 +152,7 @@ def admissible(proposal: Proposal, policy: Policy, own: Own, seeded: bool = Fals
     plan = trace.of(offer.unit).plan
     for query in plan.queries:
         if statistic(query.statistic).by_group and Cells.of(query.options).groups != len(own.groups):
-            held = f"silo {own.name!r} has {len(own.groups)} groups"
+            held = f"silo {own.silo!r} has {len(own.groups)} groups"
             raise Refused(f"offer: {held}, {query.statistic} asks of others")
     check_answerable(proposal.problem, plan.queries)
     _check_public(proposal, trace)
@@ -184,7 +160,7 @@ def admissible(proposal: Proposal, policy: Policy, own: Own, seeded: bool = Fals
         "held-out records": offer.records == "holdout",
         "float32": proposal.dtype == torch.float32,
         "a plug-in's problem": not is_shipped(proposal.problem),
-        "public silo": own.public and repr(own.name),
+        "public silo": own.public and repr(own.silo),
         "memory": trace.remembers,
         "messages of several sizes": trace.uneven,
     }
@@ -202,7 +178,7 @@ def admissible(proposal: Proposal, policy: Policy, own: Own, seeded: bool = Fals
     rounds = range(len(plan.rounds)) if offer.rounds is None else offer.rounds
     epsilon, delta = policy.run_budget
     terms = Terms(
-        own.name,
+        own.silo,
         own.n,
         inf if own.public else min(offer.epsilon, epsilon),
         min(offer.delta, delta),
@@ -228,7 +204,7 @@ def _refusal(error: InputError) -> Refused:
     return Refused(str(error).replace("scenario.", "offer: ", 1))
 
 
-def largest_dimension(policy: Policy, own: Own) -> int:
+def largest_dimension(policy: Policy, own: Profile) -> int:
     """d of the largest model that an offer may name: all but networks' follow from the silo's features."""
     kinds = [PROBLEMS[name] for name in policy.allowed_problems if name in PROBLEMS]
     if NeuralNetwork in kinds or policy.plug_ins:
@@ -237,17 +213,17 @@ def largest_dimension(policy: Policy, own: Own) -> int:
     return min(policy.max_dimension, own.num_features * outputs)
 
 
-def _check_shape(offer: Offer, own: Own) -> None:
+def _check_shape(offer: Offer, own: Profile) -> None:
     shape = offer.shape
-    stated = shape.sizes.get(own.name), shape.num_features, shape.num_classes, shape.num_groups
+    stated = shape.sizes.get(own.silo), shape.num_features, shape.num_classes, shape.num_groups
     held = own.n, own.num_features, own.num_classes, len(own.groups)
     own.unit.check_plan(offer.unit)
     kinds = f"{own.unit.name}s", "features", "classes", "groups"
     for what, offered, actual in zip(kinds, stated, held, strict=True):
         if offered != actual:
-            raise Refused(f"offer: silo {own.name!r} has {actual} {what}, the offer says {offered}")
-    if offer.silo != own.name:
-        raise Refused(f"offer: it is for silo {offer.silo!r}, this is {own.name!r}")
+            raise Refused(f"offer: silo {own.silo!r} has {actual} {what}, the offer says {offered}")
+    if offer.silo != own.silo:
+        raise Refused(f"offer: it is for silo {offer.silo!r}, this is {own.silo!r}")
     if max(shape.sizes.values()) > _LARGEST:
         raise Refused(f"offer: a silo of more than {_LARGEST} {own.unit.name}s")
     if len(offer.weights) != len(shape.sizes) or not min(offer.weights) > 0:
@@ -278,7 +254,7 @@ def _isolated(offer: Offer, theirs: bool, start: Callable[[], Child] | None) -> 
     return isolated
 
 
-def _problem(offer: Offer, policy: Policy, published: Published | None) -> Problem:
+def _problem(offer: Offer, policy: Policy, published: PublicRecords | None) -> Problem:
     """The problem, once its dimension is known to be allowed; with the silo's copy of public records, where
     it is the one that is offered, else with none of them.
     """
@@ -293,11 +269,12 @@ def _problem(offer: Offer, policy: Policy, published: Published | None) -> Probl
         return problem
     from fedsim.problems.public_records import PublicRecords  # where an offer has some
 
-    x, y = torch.zeros(0, features), torch.zeros(0)
-    if published is not None and published.digest == section.public.sha256:
-        x, y = (torch.as_tensor(each) for each in published[:2])
+    digest = section.public.sha256 or ""
+    records = PublicRecords(torch.zeros(0, features), torch.zeros(0), digest)
+    if published is not None and published.digest == digest:
+        records = published
     weight = 1.0 if section.public.weight == "optimal" else section.public.weight
-    records = PublicRecords(x.to(dtype), y.to(dtype), section.public.sha256 or "", weight)
+    records = replace(records.to(dtype), weight=weight)
     return replace(problem, composite=replace(problem.composite, records=records))
 
 

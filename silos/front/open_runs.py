@@ -15,14 +15,13 @@ from torch import Tensor
 
 from fedsim.common.errors import Busy, Refused
 from fedsim.common.serialise import finite
-from fedsim.data.source import laid
 from fedsim.protocol.copies import digest
 from fedsim.protocol.plan import Part
+from fedsim.protocol.rows import Rows
 from fedsim.protocol.unit import Unit
-from fedsim.wire.messages import Mark, Offer
+from fedsim.wire.messages import Mark, Offer, Profile
 from silos.front.config import InsecureSimulation, Policy
-from silos.front.offers import Admissible, Own, admissible, proposal_of
-from silos.front.own_records import OwnRecords
+from silos.front.offers import Admissible, admissible, proposal_of
 from silos.front.served import Served
 from silos.vault.admission import spent
 from silos.vault.entropy import Entropy, SeededEntropy, SystemEntropy
@@ -31,8 +30,8 @@ from silos.vault.ledger import RunLedger
 from silos.vault.owners import Owners
 
 if TYPE_CHECKING:  # loaded where a plug-in is listed, or a roster pinned
-    from fedsim.data.public import Published
     from fedsim.isolated.confine import Child
+    from fedsim.problems.public_records import PublicRecords
     from silos.front.pooled import Pinned
 
 GATES = 4  # gates in memory at once; each has its own copy of the records, in its problem's layout
@@ -68,13 +67,13 @@ class OpenRuns:
 
     def __init__(
         self,
-        records: Mapping[Part, OwnRecords],
-        own: Own,
+        records: Mapping[Part, Rows],
+        own: Profile,
         policy: Policy,
         simulation: InsecureSimulation | None,
         pinned: Pinned | None = None,
         start: Callable[[], Child] | None = None,
-        public: Published | None = None,
+        public: PublicRecords | None = None,
     ) -> None:
         """`start`: starts a confined process for plug-in code; `public`: its copy of public records."""
         self._records, self._own, self._policy, self._simulation = records, own, policy, simulation
@@ -211,7 +210,7 @@ class OpenRuns:
         records = self._records[run.record.records]
         owners = self._owners(records, plan.plan.unit)
         gate = Gate(
-            lay_out([laid(records.features, records.target, records.groups)], problem, dtype, owners),
+            lay_out([records], problem, dtype, owners),
             problem,
             plan.plan,
             [plan.terms],
@@ -231,16 +230,16 @@ class OpenRuns:
             return run
         return self._pinned.ledger(run, made.part, made.offer, plan.plan, made.problem)
 
-    def _owners(self, records: OwnRecords, unit: Unit) -> Owners:
+    def _owners(self, records: Rows, unit: Unit) -> Owners:
         key = self._simulation
-        seeded = None if key is None else (key.seed, key.trial, [self._own.name])
+        seeded = None if key is None else (key.seed, key.trial, [self._own.silo])
         return Owners.of(unit, [records.owners], seeded)
 
     def _entropy(self, run: RunLedger) -> Entropy:
         if self._simulation is None:
             return SystemEntropy(run.secret)
         key = self._simulation
-        return SeededEntropy(key.seed, key.trial, [self._own.name], [key.run])
+        return SeededEntropy(key.seed, key.trial, [self._own.silo], [key.run])
 
 
 @contextmanager

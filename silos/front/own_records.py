@@ -10,57 +10,49 @@ from __future__ import annotations
 import hashlib
 import hmac
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from subprocess import DEVNULL, run
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedsim.common.errors import InputError
 from fedsim.common.files import atomic_file, remove_drafts
 from fedsim.common.identity import Identity
 from fedsim.data.prepare import prepare
-from fedsim.data.source import ALIKE, Floats, Ints, Labels, Source, Target, alike, numbered, require_labels
+from fedsim.data.source import ALIKE, Source, alike, numbered, require_labels
+from fedsim.protocol.rows import Rows
 from fedsim.protocol.unit import RECORD, Person, PersonAccount, Record
 from silos.front.config import ROOT, Config
 
 if TYPE_CHECKING:
-    from fedsim.data.public import Published
+    from fedsim.problems.public_records import PublicRecords
 
 _Unit = Record | Person | PersonAccount
 
 
 @dataclass(frozen=True, eq=False)
 class OwnRecords:
-    """Features (n, d) with their intercept and targets (n,), prepared as a simulated silo's.
+    """A silo's rows, prepared as a simulated silo's, and what they are of.
 
-    Where a column says whose they are, `owners` (n,) is equal where two records are one person's, `tokens`
-    has the SHA-256 of each id by these numbers, and `alike` is `fedsim.data.source.alike` of the ids. They
-    are for this process alone: no id is kept, and a token leaves under a hash with the silo's key at most.
-    Of `groups` the names are public, the records' codes for the gate alone; None without an attribute.
+    Where a column says whose they are, `tokens` has the SHA-256 of each id by the owners' numbers, and
+    `alike` is `fedsim.data.source.alike` of the ids. They are for this process alone: no id is kept, and a
+    token leaves under a hash with the silo's key at most. Of `groups` these are the names, which are public.
     """
 
-    features: Floats
-    target: Target
+    rows: Rows
     num_classes: int
-    owners: Ints | None = None
     tokens: tuple[bytes, ...] = ()
     alike: int = 0
-    groups: Labels | None = None
-
-    @property
-    def n(self) -> int:
-        """Number of records."""
-        return len(self.target)
+    groups: tuple[str, ...] = ()
 
     def units(self, unit: _Unit) -> int:
         """Number of records or persons; public, but for records with unit person, and persons under
         `add_remove`. InputError where nothing says whose the records are.
         """
-        return self.n if isinstance(unit, Record) else len(np.unique(self._whose))
+        return self.rows.n if isinstance(unit, Record) else len(np.unique(self._whose))
 
     @property
     def warnings(self) -> list[str]:
@@ -68,20 +60,18 @@ class OwnRecords:
         return [f"some {ALIKE}"] if self.alike else []
 
     @property
-    def _whose(self) -> Ints:
-        if self.owners is None:
+    def _whose(self) -> np.ndarray:
+        if self.rows.owners is None:
             hint = "is required with unit person: the column of ids (npz: an array person)"
             raise InputError(f"{ROOT}.records.person_column", None, hint)
-        return self.owners
+        return self.rows.owners
 
     @property
     def num_features(self) -> int:
         """Features of a record, the intercept included; public."""
-        return int(self.features.shape[1])
+        return int(self.rows.features.shape[1])
 
-    def divided(
-        self, fraction: float, identity: Identity, unit: _Unit = RECORD
-    ) -> tuple[OwnRecords, OwnRecords]:
+    def divided(self, fraction: float, identity: Identity, unit: _Unit = RECORD) -> tuple[Rows, Rows]:
         """The records of the n units that train, and of round(fraction n) that are held out, each in the
         order of all of them.
 
@@ -101,13 +91,7 @@ class OwnRecords:
             drawn_by_id = [hmac.digest(key, token, "sha256") for token in self.tokens]
             chosen = np.array([int.from_bytes(each[:6]) < fraction * 2**48 for each in drawn_by_id], bool)
         mine = chosen if isinstance(unit, Record) else chosen[self._whose]
-        return self._of(~mine), self._of(mine)
-
-    def _of(self, rows: NDArray[np.bool_]) -> OwnRecords:
-        owners = None if self.owners is None else self.owners[rows]
-        groups = None if self.groups is None else self.groups[rows]
-        features, target = self.features[rows], self.target[rows]
-        return replace(self, features=features, target=target, owners=owners, groups=groups)
+        return self.rows.of(~mine), self.rows.of(mine)
 
     def digest(self, identity: Identity) -> str:
         """Keyed digest of the records, 64 hexadecimal digits; only the silo has the key.
@@ -117,9 +101,10 @@ class OwnRecords:
         """
         key = identity.sign(b"fedsim records\n")  # which is signed nowhere else
         found = hmac.new(key, str(self.num_classes).encode(), hashlib.sha256)
-        whose = [] if self.owners is None else [self.owners, np.array(self.tokens)]
-        groups = [] if self.groups is None else [self.groups.codes, np.array(self.groups.names)]
-        for array in (self.features, self.target, *whose, *groups):
+        features, target, codes, owners = self.rows
+        whose = [] if owners is None else [owners, np.array(self.tokens)]
+        groups = [] if codes is None else [codes, np.array(self.groups)]
+        for array in (features, target, *whose, *groups):
             found.update(f"{array.dtype.str}{array.shape}".encode())
             found.update(np.ascontiguousarray(array).data)
         return found.hexdigest()
@@ -133,21 +118,20 @@ def read_records(config: Config) -> OwnRecords:
         source = config.records.open()
         _check_alone(source)
         _check_declared(config, source)
-        rows = np.arange(source.num_rows)
-        design = source.design(rows)
-        features, target, _ = prepare(config.records, design, rows, rows)
+        every = np.arange(source.num_rows)
+        rows, _ = prepare(config.records, source.design(every), every, every)
         ids = source.ids()
     except InputError as error:
         field = error.field.replace("scenario.data", f"{ROOT}.records", 1)
         raise InputError(field, error.value, error.hint) from None
-    found = OwnRecords(features, target, source.num_classes, groups=design.groups)
     if ids is None:
-        return found
+        return OwnRecords(rows, source.num_classes, groups=source.groups)
     tokens = tuple(hashlib.sha256(each.encode()).digest() for each in dict.fromkeys(ids))
-    return replace(found, owners=numbered(ids), tokens=tokens, alike=alike(ids))
+    rows = rows._replace(owners=numbered(ids))
+    return OwnRecords(rows, source.num_classes, tokens, alike(ids), source.groups)
 
 
-def read_published(config: Config, records: OwnRecords) -> Published | None:
+def read_published(config: Config, records: OwnRecords) -> PublicRecords | None:
     """The silo's copy of public records, prepared as its own; None where it has none. InputError if they
     cannot be read, or have other features or classes.
     """
@@ -157,9 +141,9 @@ def read_published(config: Config, records: OwnRecords) -> Published | None:
 
     unnamed = {name: None for name in ("person_column", "attribute") if hasattr(config.records, name)}
     data = config.records.model_copy(update={"path": config.public, **unnamed})
-    found = read_public(data, f"{ROOT}.public")
+    found, source, _ = read_public(data, f"{ROOT}.public")
     right = records.num_features, records.num_classes
-    if (has := (found.features.shape[1], found.source.num_classes)) != right:
+    if (has := (found.features.shape[1], source.num_classes)) != right:
         raise InputError(f"{ROOT}.public", has, f"{right}: features and classes are those of the records")
     return found
 

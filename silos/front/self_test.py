@@ -18,6 +18,7 @@ from fedsim.common.errors import Refused
 from fedsim.problems import exact
 from fedsim.problems.kinds import Problem
 from fedsim.problems.network import NeuralNetwork
+from fedsim.protocol.rows import Rows
 from silos.vault.layout import MAX_NORM
 from silos.vault.records import Records, clipped_sum
 
@@ -83,7 +84,7 @@ def check_problem(problem: Problem, dtype: torch.dtype) -> None:
             features = torch.zeros(count, problem.num_features, dtype=dtype)
             features[:, 0] = 10 * MAX_NORM  # counts as the zero vector
             features[place] = record
-            records = Records([(features.numpy(), np.zeros(count))], problem, dtype)
+            records = Records([Rows(features.numpy(), np.zeros(count))], problem, dtype)
             total = clipped_sum(problem, records.full([0])[0], [point], None)
             found.add((total + 0.0).numpy().tobytes())  # 0 has one sign
     if len(found) > 1:

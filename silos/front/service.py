@@ -7,7 +7,6 @@ import logging
 import os
 import sys
 from contextlib import AbstractContextManager, closing, nullcontext
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
@@ -52,7 +51,7 @@ def run(
         print(*Proposed.of(config).lines, "Dry run: nothing was written.", sep="\n")
         return 0
     if enrol_first:
-        print(json.dumps(asdict(enrol(config, partial(print, file=sys.stderr)))), flush=True)
+        print(json.dumps(enrol(config, partial(print, file=sys.stderr))), flush=True)
         if not serve:
             return 0
     if health:

@@ -26,10 +26,22 @@ from fedsim.common.errors import Busy, InputError, Refused
 from fedsim.common.identity import Identity
 from fedsim.common.section import check_few
 from fedsim.wire.frames import MAX_HEAD, Frame, decode, opened, sealed
-from fedsim.wire.messages import Admission, Ask, Close, Closed, Greeting, Hello, Offer, Refusal, Reply, named
+from fedsim.wire.messages import (
+    Admission,
+    Ask,
+    Close,
+    Closed,
+    Greeting,
+    Hello,
+    Offer,
+    Profile,
+    Refusal,
+    Reply,
+    named,
+)
 from silos.front.config import ROOT, Config, Policy
 from silos.front.enrolled import check_enrolment, check_modes, for_the_owner, no_ledger, own_of
-from silos.front.offers import Own, largest_dimension
+from silos.front.offers import largest_dimension
 from silos.front.open_runs import OpenRuns
 from silos.front.own_records import OwnRecords, read_published, read_records
 from silos.front.self_test import check_machine
@@ -40,6 +52,7 @@ from silos.vault.ledger_file import LedgerFile, signed_receipt
 
 if TYPE_CHECKING:  # the last two are loaded where the operator decides, or rosters are pinned
     from fedsim.protocol.plan import Part
+    from fedsim.protocol.rows import Rows
     from fedsim.wire.messages import Message
     from silos.front.pending import PendingOffers
     from silos.front.pooled import Pinned
@@ -60,7 +73,7 @@ class Silo:
 
     def __init__(
         self,
-        own: Own,
+        own: Profile,
         policy: Policy,
         runs: OpenRuns,
         ledger: LedgerFile,
@@ -148,14 +161,7 @@ class Silo:
             log.warning(" ".join(ending))
             self._told = ending
         return Greeting(
-            silo=own.name,
-            n=own.n,
-            held_out=own.held_out,
-            unit=own.unit,
-            num_features=own.num_features,
-            num_classes=own.num_classes,
-            groups=own.groups,
-            public=own.public,
+            **dict(own),
             version=installed.version(),
             notices=(*self._runs.notices, *ending),
             head=self.ledger.head,
@@ -227,14 +233,14 @@ class Silo:
         )
 
 
-def parts(config: Config) -> tuple[Own, OwnRecords, Identity, OpenRuns]:
+def parts(config: Config) -> tuple[Profile, OwnRecords, Identity, OpenRuns]:
     """What a silo is made of beside its ledger; errors as of `Silo.open`."""
     if not config.ledger.is_file():
         raise no_ledger(config)
     check_modes(config.state)
     records, identity = read_records(config), Identity.load(config.state)
     own = own_of(config, records)
-    by_part: dict[Part, OwnRecords] = {"training": records}
+    by_part: dict[Part, Rows] = {"training": records.rows}
     if config.holdout is not None:
         by_part["training"], by_part["holdout"] = records.divided(config.holdout, identity, config.unit)
     pinned: Pinned | None = None

@@ -49,12 +49,11 @@ from fedsim.protocol.contract import Query
 from fedsim.protocol.copies import CohortMemory, CopiedQuery, copied_arrays, copied_queries, digests
 from fedsim.protocol.limits import Limits, check_table, check_transform
 from fedsim.protocol.plan import Arrays, Ask, Plan, Statement, Terms
+from fedsim.protocol.rows import Rows
 from fedsim.protocol.statistics import groups_asked, point_sizes, statistic
 from fedsim.protocol.unit import check_h
 from silos.vault.admission import admit, spent
 from silos.vault.entropy import Entropy
-from silos.vault.layout import Cohort as Cohort
-from silos.vault.layout import Silo as Silo
 from silos.vault.ledger import Ledger, Reply
 from silos.vault.owners import ALONE, Owners
 from silos.vault.records import Records
@@ -62,9 +61,7 @@ from silos.vault.releases import Releases
 from silos.vault.sums import check_surroundings
 
 
-def lay_out(
-    silos: Sequence[Silo] | Cohort, problem: Problem, dtype: torch.dtype, owners: Owners = ALONE
-) -> Records:
+def lay_out(silos: Sequence[Rows], problem: Problem, dtype: torch.dtype, owners: Owners = ALONE) -> Records:
     """Lay silos' records out for a gate; the caller keeps none.
 
     `owners`: the unit of plans, and whose the records are. InputError if the problem's gradients cannot be

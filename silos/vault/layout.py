@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -13,6 +12,7 @@ from torch import Tensor
 from fedsim.problems.exact import sums
 from fedsim.problems.glm import GeneralisedLinear
 from fedsim.problems.kinds import Problem, accepts
+from fedsim.protocol.rows import Cohort
 from silos.vault.sums import Block, padded_rows
 
 MAX_NORM = 1e12
@@ -25,22 +25,6 @@ MIN_NORM = 1e-30
 coefficient, would be infinite in float32."""
 
 _MAX_PADDING = 1.25
-
-Silo = tuple[np.ndarray, np.ndarray] | tuple[np.ndarray, np.ndarray, np.ndarray]
-"""A silo's records: features (n, d) and target (n,), and where known each one's group (n,), -1 for none."""
-
-
-class Cohort(NamedTuple):
-    """The records of several silos, one silo's after another's."""
-
-    bounds: np.ndarray  # (silos + 1,): where each silo's begin, and where the last one's end
-    arrays: tuple[np.ndarray, ...]  # as a `Silo`'s
-
-    @classmethod
-    def of(cls, silos: Sequence[Silo]) -> Cohort:
-        """These silos'; a single one's arrays are not copied."""
-        parts = [np.concatenate(own) if len(own) > 1 else own[0] for own in zip(*silos, strict=True)]
-        return cls(np.cumsum([0, *(len(silo[1]) for silo in silos)]), tuple(parts))
 
 
 Chosen = Sequence[np.ndarray] | np.ndarray  # of each silo the numbers of its units, or of rows
@@ -86,18 +70,17 @@ def groups(sizes: Sequence[int], most: float = _MAX_PADDING) -> list[list[int]]:
 
 def laid_out(silos: Cohort, group: list[int], problem: Problem, dtype: torch.dtype) -> Block:
     """The records of these positions, which ascend, as a block, each padded to the longest."""
-    sizes, arrays = np.diff(silos.bounds), silos.arrays
+    sizes, own = silos.sizes, silos.rows
     if len(group) < len(sizes):
-        own = np.repeat(np.isin(np.arange(len(sizes)), group), sizes)
-        arrays = tuple(np.asarray(array)[own] for array in arrays)
+        own = own.of(np.repeat(np.isin(np.arange(len(sizes)), group), sizes))
     rows = max(1, int(sizes[group].max()))  # of nobody, a row of padding
     network = not isinstance(problem, GeneralisedLinear)
     there = np.arange(rows if network else padded_rows(rows, dtype)) < sizes[group, None]
-    features = _filled(arrays[0], there, dtype, (problem.num_features,))
-    target, real = _filled(arrays[1], there, dtype), torch.from_numpy(there).to(dtype)
-    mask, codes = real if network else None, [_filled(own, there, torch.int64, (), -1) for own in arrays[2:]]
-    block = Block(group, features, target, target, mask, None if there.all() else real)
-    return replace(sanitised(block, problem), group=codes[0] if codes else None)
+    features = _filled(own.features, there, dtype, (problem.num_features,))
+    target, real = _filled(own.target, there, dtype), torch.from_numpy(there).to(dtype)
+    codes = None if own.groups is None else _filled(own.groups, there, torch.int64, (), -1)
+    block = Block(group, features, target, target, real if network else None, None if there.all() else real)
+    return replace(sanitised(block, problem), group=codes)
 
 
 def _filled(

@@ -21,7 +21,8 @@ from torch import Tensor
 from fedsim.problems.exact import sums
 from fedsim.problems.glm import GeneralisedLinear
 from fedsim.problems.kinds import Problem
-from silos.vault.layout import Alone, Chosen, Cohort
+from fedsim.protocol.rows import Cohort
+from silos.vault.layout import Alone, Chosen
 from silos.vault.owners import Order, Owners
 from silos.vault.sums import KEPT, Block, Clip, Seen, padded, slopes
 
@@ -47,8 +48,7 @@ class People(Alone):
         """See `Alone`."""
         orders = zip(silos.bounds[:-1], self._orders, strict=True)
         rows = np.concatenate([first + own.rows for first, own in orders])
-        sizes = [len(own.counts) for own in self._orders]
-        return silos._replace(arrays=tuple(array[rows] for array in silos.arrays)), sizes
+        return replace(silos, rows=silos.rows.of(rows)), [len(own.counts) for own in self._orders]
 
     def labelled(self, block: Block) -> Block:
         """See `Alone`; with standings in place of weights if h is asked for (`Order.standing`)."""

@@ -26,8 +26,9 @@ from torch import Tensor
 
 from fedsim.problems.glm import GeneralisedLinear
 from fedsim.problems.kinds import Problem
+from fedsim.protocol.rows import Cohort, Rows
 from fedsim.protocol.unit import RECORD, Unit
-from silos.vault.layout import Alone, Cohort, Silo, groups, laid_out
+from silos.vault.layout import Alone, groups, laid_out
 from silos.vault.owners import ALONE, Owners
 from silos.vault.sums import KEPT, Block, Clip, Seen, bounded, padded, slopes, weighted_sum
 
@@ -56,7 +57,7 @@ class Records:
 
     def __init__(
         self,
-        silos: Sequence[Silo] | Cohort,
+        silos: Sequence[Rows],
         problem: Problem,
         dtype: torch.dtype,
         owners: Owners = ALONE,
@@ -67,9 +68,8 @@ class Records:
             from silos.vault.person_sums import People
 
             self._units = People(owners)
-        whole = silos if isinstance(silos, Cohort) else Cohort.of(silos)
-        cohort, self.sizes = self._units.ordered(whole)
-        rows: list[int] = np.diff(cohort.bounds).tolist()
+        cohort, self.sizes = self._units.ordered(Cohort.of(silos))
+        rows: list[int] = cohort.sizes.tolist()
         blocks = (laid_out(cohort, group, problem, dtype) for group in groups(rows))
         self._blocks = [self._units.labelled(block) for block in blocks]
         self._home = np.empty((2, len(rows)), dtype=np.int64)  # of each silo the block, and the place in it

@@ -16,9 +16,9 @@ from fedsim.api.given import one_run, resolved_of
 from fedsim.common.errors import InputError
 from fedsim.privacy import attribute
 from fedsim.protocol.plan import Plan
+from fedsim.protocol.rows import Rows
 from fedsim.testing.attacks import estimate, noise, probes, sensitivity, servers
 from fedsim.testing.attacks.audit import ALARM
-from fedsim.testing.attacks.canaries import Data
 from fedsim.testing.attacks.search import _hear, search
 from fedsim.testing.attacks.setting import prepare
 
@@ -133,7 +133,7 @@ def test_noise_for_the_group_alone_publishes_features_and_the_audit_is_of_the_gr
 def test_records_that_may_change_places_by_groups_alone():
     setting, _ = attacked(alone=True)
     one, same, other = (
-        Data(np.full((1, 2), x), np.zeros(1), np.array([code]), np.zeros(1, dtype=int))
+        Rows(np.full((1, 2), x), np.zeros(1), np.array([code]), np.zeros(1, dtype=int))
         for x, code in ((0.5, 0), (0.5, -1), (0.25, 0))
     )
     assert setting.related([one, same, other]).tolist() == [[1, 1, 0], [1, 1, 0], [0, 0, 1]]

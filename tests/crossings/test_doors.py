@@ -22,9 +22,10 @@ from fedsim.protocol.unit import RECORD, PersonAccount
 from fedsim.report import summarise
 from fedsim.scenario.resolve import resolve
 from fedsim.simulation.host import preview, preview_evaluation
+from fedsim.wire.messages import Profile
 from server.participation import schedule
 from silos.front.config import Policy
-from silos.front.offers import Admissible, Own, admissible, proposal_of
+from silos.front.offers import Admissible, admissible, proposal_of
 from silos.front.pooled import Pinned
 
 SAID = ("unit", "adjacency", "title", "counted", "accountant")  # of a guarantee
@@ -69,7 +70,8 @@ def deployed(tree: dict[str, Any], data: fedsim.Arrays) -> list[Admissible]:
     }
     for name, offer in offers_of(resolved, "ab" * 32, rounds, roster).items():
         pinned = None if roster is None else Pinned({roster.digest: roster}, parties.silos[name])
-        own = Own(name, shape.sizes[name], shape.num_features, shape.num_classes, 0, account, shape.groups)
+        told = {field: getattr(shape, field) for field in ("num_features", "num_classes", "groups")}
+        own = Profile(silo=name, n=shape.sizes[name], unit=account, **told)
         its = Policy.model_validate(policy)
         made.append(admissible(proposal_of(offer, its, own, pinned), its, own))
     return made

@@ -68,11 +68,11 @@ def faults_of(crossing: Crossing) -> list[str]:
         return [run] if its == "fails" else []
     persons, faults = crossing.get("unit", "record") != "record", []
     resolved = resolved_of(scenario_of(tree, {}), None, table())
-    test = read(resolved, 0).silos.test
-    owner = np.searchsorted(test.bounds, np.arange(len(test.target)), "right")
-    whose = None if test.persons is None or not persons else test.persons + 10_000 * owner
-    w, scores = weights(whose, len(test.target)), test.features @ run.model[0]
-    rows = zip(test.groups.codes, test.target.astype(int), scores > 0, strict=True)
+    silos = read(resolved, 0).silos.test
+    test, home = silos.rows, np.searchsorted(silos.bounds, np.arange(silos.rows.n), "right")
+    whose = None if test.owners is None or not persons else test.owners + 10_000 * home
+    w, scores = weights(whose, test.n), test.features @ run.model[0]
+    rows = zip(test.groups, test.target.astype(int), scores > 0, strict=True)
     cells = np.array([one_hot(g * 4 + y * 2 + c, 8) for g, y, c in rows]).reshape(-1, 2, 2, 2)
     true = truth(w, cells)
     for each in run.summary.evaluation:

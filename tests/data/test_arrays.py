@@ -55,9 +55,9 @@ def test_they_are_records_like_any_others() -> None:
     assert ours.digest == theirs.digest
     for one, other in zip(ours.silos, theirs.silos, strict=True):
         assert one.name == other.name
-        assert np.array_equal(one.train_features, other.train_features)
-        assert np.array_equal(one.test_target, other.test_target)
-    assert outline(arrays, NaturalIdPartition(), 0).sizes == {s.name: len(s.train_target) for s in ours.silos}
+        assert np.array_equal(one.train.features, other.train.features)
+        assert np.array_equal(one.test.target, other.test.target)
+    assert outline(arrays, NaturalIdPartition(), 0).sizes == {s.name: len(s.train.target) for s in ours.silos}
 
 
 def test_a_partition_may_use_any_column() -> None:
@@ -71,12 +71,12 @@ def test_a_partition_may_use_any_column() -> None:
 
 def test_nothing_is_scaled_without_ranges() -> None:
     (north, south) = load(small(test_fraction=0.01), NaturalIdPartition(), 0, 0).silos
-    assert north.train_features.tolist() == [[1, 2, 1], [5, 6, 1]]
-    assert south.train_target.tolist() == [1, 0]
+    assert north.train.features.tolist() == [[1, 2, 1], [5, 6, 1]]
+    assert south.train.target.tolist() == [1, 0]
     numbers = Arrays([[0.0], [1.0]], [0.5, 1.5], [7, 8], intercept=False)
     assert outline(numbers, NaturalIdPartition(), 0).num_classes == 0
     scaled = load(small(ranges=([0, 0], [8, 8])), NaturalIdPartition(), 0, 0)
-    assert scaled.silos[0].train_features[0].tolist() == [-0.75, -0.5, 1]
+    assert scaled.silos[0].train.features[0].tolist() == [-0.75, -0.5, 1]
     assert not any("ranges" in note for note in small().not_private)
     assert any("ranges" in note for note in small(ranges=(0, 8)).not_private)
 
@@ -164,7 +164,7 @@ ROWS = 200_000
 
 def records(federation: Federation) -> tuple[np.ndarray, np.ndarray]:
     silo = federation.silos[0]
-    return silo.train_features, silo.train_target
+    return silo.train.features, silo.train.target
 
 
 def logistic(w: np.ndarray, x: np.ndarray, y: np.ndarray) -> tuple[float, np.ndarray]:
@@ -291,14 +291,14 @@ def rows(path: Path) -> list[dict[str, str]]:
 def test_hospitals_train_and_test_on_as_many_patients_as_in_flamby():
     scenario = scenario_of(THESIS / "heart_hospitals.yaml", ["sweep=null"])
     found = load(scenario.data, scenario.partition, scenario.seed, trial=0)
-    sizes = {one.name: (len(one.train_target), len(one.test_target)) for one in found.silos}
+    sizes = {one.name: (len(one.train.target), len(one.test.target)) for one in found.silos}
     assert sizes == {
         "Cleveland": (199, 104),
         "Hungary": (172, 89),
         "Switzerland": (30, 16),
         "VA Long Beach": (85, 45),
     }
-    assert np.mean(np.concatenate([one.train_target for one in found.silos])) == pytest.approx(0.5, abs=0.05)
+    assert np.mean(np.concatenate([one.train.target for one in found.silos])) == pytest.approx(0.5, abs=0.05)
 
 
 def test_the_hospitals_table_is_the_studys_without_incomplete_patients():

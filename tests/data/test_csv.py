@@ -28,8 +28,8 @@ from fedsim.scenario.load import load as load_scenario
 def all_records(data: Csv) -> tuple[np.ndarray, np.ndarray]:
     """Features and targets in an order of their own: by age, which is the first feature."""
     silo = load(data, IidPartition(num_partitions=1), 0, 0).silos[0]
-    features = np.concatenate([silo.train_features, silo.test_features])
-    targets = np.concatenate([silo.train_target, silo.test_target])
+    features = np.concatenate([silo.train.features, silo.test.features])
+    targets = np.concatenate([silo.train.target, silo.test.target])
     order = np.argsort(features[:, 0])
     return features[order], targets[order]
 
@@ -177,8 +177,8 @@ def test_features_stay_as_they_are_without_ranges(npz) -> None:
     silo = load(
         npz({"intercept": False}, features=X, target=Y + 0.5), IidPartition(num_partitions=1), 0, 0
     ).silos[0]
-    assert {tuple(x) for x in [*silo.train_features, *silo.test_features]} == {tuple(x) for x in X}
-    assert silo.train_target.dtype == np.float64
+    assert {tuple(x) for x in [*silo.train.features, *silo.test.features]} == {tuple(x) for x in X}
+    assert silo.train.target.dtype == np.float64
 
 
 def test_declared_classes_count_where_no_record_has_them(npz) -> None:

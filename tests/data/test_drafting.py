@@ -71,7 +71,7 @@ def test_a_table_loads_with_its_draft(path: Path, target: str, classes: int, pro
     data = Csv(path=path, target=target, schema=made.schema)
     federation = load(data, IidPartition(num_partitions=3), 0, 0)
     assert federation.num_classes == classes
-    assert max(np.abs(silo.train_features).max() for silo in federation.silos) <= 1
+    assert max(np.abs(silo.train.features).max() for silo in federation.silos) <= 1
 
 
 def test_what_is_no_feature_is_left_out_with_the_reason(path: Path) -> None:
@@ -158,7 +158,7 @@ def test_heavy_tails_are_cut_or_have_a_logarithmic_scale(tmp_path: Path) -> None
     design = source.design(np.arange(source.num_rows))
     assert odd_ranges(data, source, design) == ()
     silos = load(data, IidPartition(num_partitions=1), 0, 0).silos
-    spread = silos[0].train_features[:, :-1].std(axis=0)
+    spread = silos[0].train.features[:, :-1].std(axis=0)
     assert (spread > 0.2).all(), spread  # of the 0.577 that uniform features have
 
 

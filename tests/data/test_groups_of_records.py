@@ -71,19 +71,18 @@ def test_groups_stay_with_their_records(partition: Partition, use: Any, unit: Re
     seen, found = 0, load(data, partition, 3, 1, unit)
     for silo in found.silos:
         for features, groups in (
-            (silo.train_features, silo.train_groups),
-            (silo.test_features, silo.test_groups),
+            (silo.train.features, silo.train.groups),
+            (silo.test.features, silo.test.groups),
         ):
             assert groups is not None
-            assert groups.names == ("f", "m")
-            np.testing.assert_array_equal(groups.codes, CODES[features[:, 0].astype(int)])
-            assert groups.codes.dtype == np.int64
-            seen += len(set(groups.codes.tolist()))
+            np.testing.assert_array_equal(groups, CODES[features[:, 0].astype(int)])
+            assert groups.dtype == np.int64
+            seen += len(set(groups.tolist()))
     assert seen > len(found.silos)  # no silo's are all the same
     (own,) = load_silos(data, partition, 3, 1, [found.silos[1].name], unit)
-    assert own.train_groups is not None
-    assert found.silos[1].train_groups is not None
-    np.testing.assert_array_equal(own.train_groups.codes, found.silos[1].train_groups.codes)
+    assert own.train.groups is not None
+    assert found.silos[1].train.groups is not None
+    np.testing.assert_array_equal(own.train.groups, found.silos[1].train.groups)
     assert outline(data, partition, 3, unit).groups == ("f", "m")
 
 
@@ -97,9 +96,12 @@ def test_a_table_has_groups_and_fills_none(pays) -> None:
         filled = [[1, 0], [0, 1], [0, 1], [1, 0], [0, 1], [0, 1]]
         assert (found.features[:, 1:] == ([[]] * 6 if apart else filled)).all()
     federation = load(pays(test_fraction=0), NaturalIdPartition(), 0, 0)
-    codes = {silo.name: silo.train_groups.codes.tolist() for silo in federation.silos}
+    codes = {silo.name: silo.train.groups.tolist() for silo in federation.silos}
     assert codes == {"north": [0, -1, 1], "south": [1, 0, -1]}
-    assert load(pays(pca=1, preprocessing_cost="ignored"), NaturalIdPartition(), 0, 0).silos[0].train_groups
+    assert (
+        load(pays(pca=1, preprocessing_cost="ignored"), NaturalIdPartition(), 0, 0).silos[0].train.groups
+        is not None
+    )
     no_fill = pays(sex={"fill": None}, attribute_is_feature=False)
     assert known(no_fill, list(range(6)))[1] == found.groups.codes.tolist()
     with pytest.raises(InputError, match=r"schema\.sex: None: row 3: no value"):
@@ -112,8 +114,8 @@ def test_an_attribute_apart_is_as_if_it_had_no_column(pays) -> None:
     plain = pays(attribute=None, schema=columns, test_fraction=0.4)
     ours, theirs = load(apart, part, 0, 0), load(plain, part, 0, 0)
     for one, other in zip(ours.silos, theirs.silos, strict=True):
-        np.testing.assert_array_equal(one.train_features, other.train_features)
-        np.testing.assert_array_equal(one.test_features, other.test_features)
+        np.testing.assert_array_equal(one.train.features, other.train.features)
+        np.testing.assert_array_equal(one.test.features, other.test.features)
     for name in ("feature_names", "num_features", "squared_norms"):
         assert getattr(apart.open(), name) == getattr(plain.open(), name)
     assert ours.fitted.recipe == theirs.fitted.recipe
@@ -133,8 +135,8 @@ def test_the_digest_has_groups_and_nothing_else_changes(pays) -> None:
     plain, with_groups = pays(attribute=None), pays()
     assert digest(plain) != digest(with_groups) != digest(pays(PAYS.replace("57,,", "57,male,")))
     ours, theirs = load(with_groups, ONE, 0, 0).silos[0], load(plain, ONE, 0, 0).silos[0]
-    np.testing.assert_array_equal(ours.train_features, theirs.train_features)
-    assert theirs.train_groups is theirs.test_groups is plain.open().design(np.arange(6)).groups is None
+    np.testing.assert_array_equal(ours.train.features, theirs.train.features)
+    assert theirs.train.groups is theirs.test.groups is plain.open().design(np.arange(6)).groups is None
     assert outline(plain, ONE, 0).groups == ()
     # of the same features and targets as arrays, before there were groups
     known = Arrays([[0.0, 1.0], [2.0, 3.0], [4.0, 5.0]], [0, 1, 1])

@@ -33,7 +33,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def raw(silo: Any) -> np.ndarray:
     """Features of a silo's records as whole numbers, training before test."""
-    both = np.concatenate([silo.train_features, silo.test_features])
+    both = np.concatenate([silo.train.features, silo.test.features])
     return np.round(both * 255).astype(int)
 
 
@@ -44,7 +44,7 @@ def test_pixels_and_labels_are_the_files() -> None:
         design = Mnist(task=task).open().design(np.arange(len(labels)))
         np.testing.assert_array_equal(design.target, expected)
         np.testing.assert_allclose(design.features * 255, images.reshape(len(labels), -1))
-    declared = load(Mnist(), LabelPairsPartition(), 0, 0).silos[0].train_features
+    declared = load(Mnist(), LabelPairsPartition(), 0, 0).silos[0].train.features
     assert -1 <= declared.min() < -0.9
     assert 0.9 < declared.max() <= 1
 
@@ -60,11 +60,11 @@ def test_distinct_images_are_dealt_once_and_equally() -> None:
         shown = raw(silo)[:, 1]
         a, b = map(int, silo.name.split("+"))
         assert sorted(shown) == sorted([a, a, b, b])
-        target = np.concatenate([silo.train_target, silo.test_target])
+        target = np.concatenate([silo.train.target, silo.test.target])
         np.testing.assert_array_equal(target, shown % 2)
     (alone,) = load_silos(data, LabelPairsPartition(), 0, 0, ["2+7"])
     whole = next(silo for silo in federation.silos if silo.name == "2+7")
-    np.testing.assert_array_equal(alone.train_features, whole.train_features)
+    np.testing.assert_array_equal(alone.train.features, whole.train.features)
 
 
 @pytest.mark.usefixtures("folder")
@@ -201,7 +201,7 @@ def cifar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def raw_cifar(silo: Any) -> np.ndarray:
     """Class, file and place of a silo's records."""
-    both = np.concatenate([silo.train_features, silo.test_features])
+    both = np.concatenate([silo.train.features, silo.test.features])
     return np.round(both[:, :3] * 255).astype(int)
 
 
@@ -213,11 +213,11 @@ def test_a_silo_of_each_class_holds_that_classs_images_of_all_files() -> None:
     for silo in federation.silos:
         code = CLASSES.index(silo.name)
         assert (raw_cifar(silo)[:, 0] == code).all()
-        assert (silo.train_target == code).all()
+        assert (silo.train.target == code).all()
         assert sorted(raw_cifar(silo)[:, 1]) == sorted([1, 2, 3, 4, 5] * 3)
     places = np.concatenate([raw_cifar(silo)[:, 1:] for silo in federation.silos])
     assert len(np.unique(places, axis=0)) == len(places) == 150
-    declared = load(Cifar10(), BY_CLASS, 0, 0).silos[0].train_features
+    declared = load(Cifar10(), BY_CLASS, 0, 0).silos[0].train.features
     assert declared.min() == -1
     assert declared.max() == 1
 

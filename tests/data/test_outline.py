@@ -44,18 +44,18 @@ CASES: list[tuple[Dataset, Partition]] = [
 
 def assert_outline_equals_load(data: Dataset, partition: Partition, seed: int, trial: int = 0) -> None:
     told, given_ = outline(data, partition, seed), load(data, partition, seed, trial)
-    assert told.sizes == {silo.name: len(silo.train_target) for silo in given_.silos}
+    assert told.sizes == {silo.name: len(silo.train.target) for silo in given_.silos}
     assert list(told.sizes) == sorted(told.sizes)
     assert (told.num_features, told.num_classes) == (given_.num_features, given_.num_classes)
     for silo in given_.silos:
-        assert silo.train_features.shape == (len(silo.train_target), told.num_features)
-        assert silo.test_features.shape == (len(silo.test_target), told.num_features)
+        assert silo.train.features.shape == (len(silo.train.target), told.num_features)
+        assert silo.test.features.shape == (len(silo.test.target), told.num_features)
         assert min(told.sizes.values()) >= 1
         if told.num_classes:
-            assert silo.train_target.dtype == "int64"
-            assert set(silo.train_target) <= set(range(told.num_classes))
+            assert silo.train.target.dtype == "int64"
+            assert set(silo.train.target) <= set(range(told.num_classes))
         else:
-            assert silo.train_target.dtype == "float64"
+            assert silo.train.target.dtype == "float64"
 
 
 @pytest.mark.parametrize(("data", "partition"), CASES)
@@ -109,7 +109,7 @@ def test_outline_equals_load_for_any_dirichlet_and_pathological(silos, alpha, se
 def test_registered_sizes_are_the_real_ones() -> None:
     for data in (BreastCancer(), Digits()):
         federation = load(data, IidPartition(num_partitions=1), 0, 0)
-        records = sum(len(silo.train_target) + len(silo.test_target) for silo in federation.silos)
+        records = sum(len(silo.train.target) + len(silo.test.target) for silo in federation.silos)
         assert records == {"breast_cancer": 569, "digits": 1797}[data.name]
 
 

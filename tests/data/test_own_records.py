@@ -60,7 +60,7 @@ def scenario(data: Synthetic) -> dict[str, Any]:
 def test_a_hosts_process_reads_no_other_silos_records(asked: list[int]) -> None:
     data = WatchedData(rows=40, features=2)
     HostWorker(parse(scenario(data)), 0, ["silo-01", "silo-03"], "digest of all silos' records")
-    owned = IidPartition(**PARTITION).assign(data.open(), 0).rows().by_name
+    owned = IidPartition(**PARTITION).assign(data.open(), 0).by_name
     assert sorted(asked) == sorted([*owned["silo-01"], *owned["silo-03"]])
 
 
@@ -86,7 +86,7 @@ def test_only_what_pools_records_reads_those_of_all(options, asked: list[int]) -
     assert data.pools_records is pooled
     assert sorted(set(asked)) == list(range(40)) if pooled else len(asked) == 10
     (same,) = (one for one in load(data, IidPartition(**PARTITION), 0, 0).silos if one.name == silo.name)
-    assert np.array_equal(silo.train_features, same.train_features)
+    assert np.array_equal(silo.train.features, same.train.features)
 
 
 BROKEN = """\
@@ -101,7 +101,7 @@ old,unknown,south,?,?
 def test_cells_of_another_silos_rows_are_not_interpreted(make_csv) -> None:
     data = make_csv(BROKEN)
     (north,) = load_silos(data, NaturalIdPartition(), 0, 0, ["north"])
-    assert len(north.train_features) + len(north.test_features) == 2
+    assert len(north.train.features) + len(north.test.features) == 2
     for silo, said in (
         ("south", "schema.age: 'old': row 2: not a number"),
         ("east", "schema.chol: -inf: row 4"),

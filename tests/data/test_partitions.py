@@ -16,9 +16,9 @@ from fedsim.data.by_label import (
     PathologicalPartition,
 )
 from fedsim.data.dataset import Dataset, Reserve
-from fedsim.data.division import Rows, divide, training_records
+from fedsim.data.division import divide, training_records
 from fedsim.data.federation import Federation, SiloSplit, load, load_silos, outline
-from fedsim.data.partition import IidPartition, Partition, SizePartition, SortedPartition
+from fedsim.data.partition import Assignment, IidPartition, Partition, SizePartition, SortedPartition
 
 PARTITIONS: list[Partition] = [
     IidPartition(num_partitions=7),
@@ -36,7 +36,7 @@ DIGITS = np.asarray(Digits().open().keys("digit", ""), dtype=int)
 
 
 def rows_of(data: Dataset, partition: Partition, seed: int = 0) -> dict[str, np.ndarray]:
-    return partition.assign(data.open(), seed).rows().by_name
+    return partition.assign(data.open(), seed).by_name
 
 
 @pytest.mark.parametrize("partition", PARTITIONS)
@@ -153,7 +153,7 @@ def test_sorted_silos_hold_consecutive_values(descending: bool) -> None:
 
 def test_sorted_by_the_target_separates_the_classes() -> None:
     federation = load(BreastCancer(), SortedPartition(num_partitions=2, proportions=[212, 357]), 0, 0)
-    assert [set(silo.train_target) for silo in federation.silos] == [{0}, {1}]
+    assert [set(silo.train.target) for silo in federation.silos] == [{0}, {1}]
 
 
 def test_equal_sizes_drop_records_of_the_larger_silos_at_random() -> None:
@@ -198,7 +198,7 @@ CASES: list[tuple[Dataset, Partition]] = [
 
 
 def arrays(silo: SiloSplit) -> tuple[np.ndarray, ...]:
-    return silo.train_features, silo.train_target, silo.test_features, silo.test_target
+    return silo.train.features, silo.train.target, silo.test.features, silo.test.target
 
 
 def equal(a: SiloSplit, b: SiloSplit) -> bool:
@@ -207,7 +207,7 @@ def equal(a: SiloSplit, b: SiloSplit) -> bool:
 
 def records(federation: Federation) -> np.ndarray:
     """All rows of features, training and test, sorted."""
-    rows = np.concatenate([part for s in federation.silos for part in (s.train_features, s.test_features)])
+    rows = np.concatenate([part for s in federation.silos for part in (s.train.features, s.test.features)])
     return rows[np.lexsort(rows.T)]
 
 
@@ -233,9 +233,9 @@ def test_silos_loaded_alone_have_identical_rows(data: Dataset, partition: Partit
 def test_trials_draw_other_splits_of_the_same_silos() -> None:
     first, second = (load(BreastCancer(), SortedPartition(num_partitions=3), 0, trial) for trial in (0, 1))
     for a, b in zip(first.silos, second.silos, strict=True):
-        assert len(a.train_target) == len(b.train_target)
-        assert not np.array_equal(a.train_features, b.train_features)
-        whole_a, whole_b = (np.concatenate([s.train_features, s.test_features]) for s in (a, b))
+        assert len(a.train.target) == len(b.train.target)
+        assert not np.array_equal(a.train.features, b.train.features)
+        whole_a, whole_b = (np.concatenate([s.train.features, s.test.features]) for s in (a, b))
         assert np.array_equal(whole_a[np.lexsort(whole_a.T)], whole_b[np.lexsort(whole_b.T)])
 
 
@@ -249,7 +249,7 @@ def test_loading_is_reproducible_and_depends_on_the_seed() -> None:
 
 def test_every_record_is_tested_equally_often() -> None:
     """Over 4,000 trials a record is held out 0.2 of the time; 6 deviations: false alarm below 1e-6."""
-    held_out, rows = np.zeros(10), Rows(("a",), np.array([10]), np.arange(10))
+    held_out, rows = np.zeros(10), Assignment(("a",), np.zeros(10, dtype=int))
     for trial in range(4000):
         held_out[divide(rows, 0.2, None, 0, trial)[1].every] += 1
     assert np.abs(held_out / 4000 - 0.2).max() < 6 * np.sqrt(0.2 * 0.8 / 4000)
@@ -277,7 +277,7 @@ def test_all_silos_are_divided_as_each_is_alone(use: str | None, fraction: float
     reserve = None if use is None else Reserve(fraction=0.4, use=use)
     names = tuple(f"silo {k:02d}" for k in range(40))
     for trial in range(5):
-        rows = Rows.of(names, np.append(rng.integers(-1, 40, 1500), np.repeat(np.arange(40), 5)))
+        rows = Assignment(names, np.append(rng.integers(-1, 40, 1500), np.repeat(np.arange(40), 5)))
         both = divide(rows, fraction, reserve, 7, trial)
         assert both[0].counts.tolist() == training_records(names, rows.counts, fraction, reserve).tolist()
         for name, own in rows.by_name.items():
@@ -320,20 +320,20 @@ def rows(features: np.ndarray) -> set[bytes]:
 def test_a_record_is_for_ever_in_one_of_three_parts(fraction: float, partition: Partition) -> None:
     whole = load(Synthetic(rows=60, features=4), partition, 3, 0)
     for i, silo in enumerate(whole.silos):
-        size = len(silo.train_target) + len(silo.test_target)
+        size = len(silo.train.target) + len(silo.test.target)
         aside = [halves(partition, fraction, "reserved", trial).silos[i] for trial in range(4)]
         rest = [halves(partition, fraction, "rest", trial).silos[i] for trial in range(4)]
-        train, score = rows(aside[0].train_features), rows(aside[0].test_features)
+        train, score = rows(aside[0].train.features), rows(aside[0].test.features)
         assert len(train) == len(score) == round(fraction * size / 2)
         assert not train & score
-        left = (rows(silo.train_features) | rows(silo.test_features)) - train - score
+        left = (rows(silo.train.features) | rows(silo.test.features)) - train - score
         assert len(left) == size - len(train) - len(score)
         for trial in range(4):
-            assert (rows(aside[trial].train_features), rows(aside[trial].test_features)) == (train, score)
-            assert rows(rest[trial].train_features) | rows(rest[trial].test_features) == left
-        small = len(rest[0].test_target) == 0
+            assert (rows(aside[trial].train.features), rows(aside[trial].test.features)) == (train, score)
+            assert rows(rest[trial].train.features) | rows(rest[trial].test.features) == left
+        small = len(rest[0].test.target) == 0
         assert (
-            small or len({frozenset(rows(one.test_features)) for one in rest}) > 1
+            small or len({frozenset(rows(one.test.features)) for one in rest}) > 1
         )  # runs divide the rest anew
 
 
@@ -344,8 +344,8 @@ def test_each_silo_and_seed_has_a_division_of_its_own() -> None:
         whole = load(Synthetic(rows=60, features=2), IidPartition(num_partitions=2), seed, 0)
         found = []
         for one, all_of_it in zip(aside.silos, whole.silos, strict=True):
-            known = np.sort(np.concatenate([all_of_it.train_features, all_of_it.test_features])[:, 0])
-            found.append(np.searchsorted(known, one.train_features[:, 0]).tolist())
+            known = np.sort(np.concatenate([all_of_it.train.features, all_of_it.test.features])[:, 0])
+            found.append(np.searchsorted(known, one.train.features[:, 0]).tolist())
         return found
 
     assert places(0)[0] != places(0)[1]
@@ -357,7 +357,7 @@ def test_the_outline_knows_the_sizes(use: str) -> None:
     data = Digits(reserve=Reserve(fraction=0.3, use=use))
     told = outline(data, LabelPairsPartition(), 1).sizes
     found = load(data, LabelPairsPartition(), 1, 0)
-    assert told == {silo.name: len(silo.train_target) for silo in found.silos}
+    assert told == {silo.name: len(silo.train.target) for silo in found.silos}
 
 
 @pytest.mark.parametrize(("fraction", "aside"), [(0.05, 0), (0.99, 8)])

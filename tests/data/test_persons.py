@@ -94,13 +94,13 @@ def test_no_person_is_cut(visits: list[int], name: str, use: Any, seed: int, fra
     groups = [whose(data, part) for both in splits.values() for part in both]
     assert sum(map(len, groups)) == len(set().union(*groups))  # pairwise disjoint
     for silo, (train, test) in zip(found.silos, splits.values(), strict=True):
-        assert told.sizes[silo.name] == len(set(silo.train_owners.tolist())) == len(whose(data, train))
+        assert told.sizes[silo.name] == len(set(silo.train.owners.tolist())) == len(whose(data, train))
         assert told.held_out[silo.name] == len(whose(data, np.concatenate([train, test]))) - len(
             whose(data, train)
         ) or use  # fmt: skip
-        np.testing.assert_array_equal(silo.train_owners, data.open().persons()[train])
-        np.testing.assert_array_equal(silo.test_owners, data.open().persons()[test])
-        np.testing.assert_array_equal(silo.train_features[:, 0], train)  # in increasing order
+        np.testing.assert_array_equal(silo.train.owners, data.open().persons()[train])
+        np.testing.assert_array_equal(silo.test.owners, data.open().persons()[test])
+        np.testing.assert_array_equal(silo.train.features[:, 0], train)  # in increasing order
     assert told.num_records == len(visits)
     if use is None:  # whole persons, and all of their records
         rows = np.concatenate([part for both in splits.values() for part in both])
@@ -133,8 +133,8 @@ def test_sizes_count_persons_and_sorting_goes_by_their_mean() -> None:
     partition = SortedPartition(num_partitions=2, by="x0")  # means 4.5, 3, 1, 5.5
     data = data.model_copy(update={"test_fraction": 0.0})
     low, high = load(data, partition, 0, 0, PERSON).silos
-    assert low.train_features[:, 0].tolist() == [3, 1]
-    assert high.train_features[:, 0].tolist() == [0, 9, 5, 6]
+    assert low.train.features[:, 0].tolist() == [3, 1]
+    assert high.train.features[:, 0].tolist() == [0, 9, 5, 6]
     assert outline(data, partition, 0, PERSON).sizes == {"silo-00": 2, "silo-01": 2}
 
 
@@ -144,8 +144,8 @@ def test_one_record_a_person_is_divided_as_records_are() -> None:
         for trial in range(2):
             by_record, by_person = (load(data, partition, 4, trial, unit).silos for unit in (RECORD, PERSON))
             for one, other in zip(by_record, by_person, strict=True):
-                np.testing.assert_array_equal(one.train_features, other.train_features)
-                np.testing.assert_array_equal(one.test_target, other.test_target)
+                np.testing.assert_array_equal(one.train.features, other.train.features)
+                np.testing.assert_array_equal(one.test.target, other.test.target)
         assert outline(data, partition, 4) == outline(data, partition, 4, PERSON)
 
 
@@ -157,10 +157,10 @@ def test_ids_change_nothing_under_unit_record() -> None:
         assert ours.digest == theirs.digest
         assert outline(data, partition, 3) == outline(plain, partition, 3)
         for one, other in zip(ours.silos, theirs.silos, strict=True):
-            np.testing.assert_array_equal(one.train_features, other.train_features)
-            assert len(one.train_owners) == len(one.train_target)
-            assert other.train_owners is None
-            assert other.test_owners is None
+            np.testing.assert_array_equal(one.train.features, other.train.features)
+            assert len(one.train.owners) == len(one.train.target)
+            assert other.train.owners is None
+            assert other.test.owners is None
 
 
 def test_the_digest_binds_who_is_who() -> None:
@@ -178,16 +178,16 @@ def test_a_silo_reads_its_own_persons_alone() -> None:
     data = people([3] * 20)
     whole: Federation = load(data, PARTITIONS["iid"], 2, 1, PERSON)
     (own,) = load_silos(data, PARTITIONS["iid"], 2, 1, ["silo-01"], PERSON)
-    np.testing.assert_array_equal(own.train_features, whole.silos[1].train_features)
-    np.testing.assert_array_equal(own.train_owners, whole.silos[1].train_owners)
-    np.testing.assert_array_equal(own.test_owners, whole.silos[1].test_owners)
+    np.testing.assert_array_equal(own.train.features, whole.silos[1].train.features)
+    np.testing.assert_array_equal(own.train.owners, whole.silos[1].train.owners)
+    np.testing.assert_array_equal(own.test.owners, whole.silos[1].test.owners)
 
 
 def test_a_silos_name_makes_one_id_several_persons(make_csv) -> None:
     data = make_csv(VISITS, schema=FEATURES, person_column="id", test_fraction=0.0)
     assert outline(data, NaturalIdPartition(), 0, PERSON).sizes == {"east": 3, "north": 2, "south": 3}
     (east,) = (silo for silo in load(data, NaturalIdPartition(), 0, 0, PERSON).silos if silo.name == "east")
-    assert len(set(east.train_owners.tolist())) == len(east.train_target) == 3
+    assert len(set(east.train.owners.tolist())) == len(east.train.target) == 3
     unnamed = data.model_copy(update={"silo_column": None})
     with pytest.raises(InputError, match=r"partition_by: 'hospital': would cut 1 of 7 persons"):
         outline(unnamed, NaturalIdPartition(partition_by="hospital"), 0, PERSON)
@@ -213,7 +213,7 @@ def test_records_without_a_silo_join_their_persons(make_csv) -> None:
     data = make_csv(lost, schema=FEATURES, person_column="id", test_fraction=0.0)
     found = load(data, NaturalIdPartition(without_silo="north"), 0, 0, PERSON).silos
     (north,) = (silo for silo in found if silo.name == "north")
-    assert (len(north.train_target), len(set(north.train_owners.tolist()))) == (6, 3)
+    assert (len(north.train.target), len(set(north.train.owners.tolist()))) == (6, 3)
     dropped = outline(data, NaturalIdPartition(without_silo="drop"), 0, PERSON)
     assert (dropped.sizes["north"], dropped.unused) == (2, 2)  # the rest of b, and f
     with pytest.raises(InputError, match="3 of 13 records have no value"):

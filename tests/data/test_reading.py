@@ -21,8 +21,8 @@ PLAIN = HEAD + "30,male,a,200,ill\n40,female,a,300,well\n50,male,b,250,ill\n60,f
 def every_record(data) -> list[list[float]]:
     """Prepared features and targets of all records, sorted."""
     silo = load(data, IidPartition(num_partitions=1), 0, 0).silos[0]
-    features = np.concatenate([silo.train_features, silo.test_features])
-    targets = np.concatenate([silo.train_target, silo.test_target])
+    features = np.concatenate([silo.train.features, silo.test.features])
+    targets = np.concatenate([silo.train.target, silo.test.target])
     return sorted([*row, t] for row, t in zip(features.tolist(), targets.tolist(), strict=True))
 
 

@@ -89,7 +89,7 @@ def raw(data: Dataset, recipe: Recipe) -> Any:
 
 
 def trained_on(federation: Federation) -> list[tuple[float, ...]]:
-    parts = [part for silo in federation.silos for part in (silo.train_features, silo.test_features)]
+    parts = [part for silo in federation.silos for part in (silo.train.features, silo.test.features)]
     return sorted(map(tuple, np.concatenate(parts)))
 
 

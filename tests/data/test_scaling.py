@@ -28,7 +28,7 @@ ONE_SILO = IidPartition(num_partitions=1)
 
 
 def pooled(federation) -> np.ndarray:
-    return np.concatenate([part for s in federation.silos for part in (s.train_features, s.test_features)])
+    return np.concatenate([part for s in federation.silos for part in (s.train.features, s.test.features)])
 
 
 @given(lower=st.floats(1e-6, 1e6), factor=st.floats(1.1, 1e6), log=st.booleans(), beyond=st.floats(1, 1e3))
@@ -60,11 +60,11 @@ def test_declared_features_lie_between_minus_one_and_one(data) -> None:
 def test_silo_statistics_standardise_each_silo_by_itself() -> None:
     data, partition = BreastCancer(scaling="silo_statistics"), IidPartition(num_partitions=3)
     for silo in load(data, partition, 0, 0).silos:
-        own = np.concatenate([silo.train_features, silo.test_features])[:, :-1]
+        own = np.concatenate([silo.train.features, silo.test.features])[:, :-1]
         np.testing.assert_allclose(own.mean(axis=0), 0, atol=1e-9)
         np.testing.assert_allclose(own.std(axis=0), 1, rtol=1e-9)
     (alone,) = load_silos(data, partition, 0, 0, [silo.name])
-    np.testing.assert_array_equal(alone.train_features, silo.train_features)
+    np.testing.assert_array_equal(alone.train.features, silo.train.features)
     with refused("model", "scaling: silo_statistics", "these records are no silo's"):
         load(data, partition, 0, 0).fitted.features(BreastCancer().open().features)
 
@@ -117,7 +117,7 @@ def test_a_documented_zero_becomes_the_stated_floor() -> None:
 
 def test_breast_cancer_codes_malignant_0_and_benign_1() -> None:
     silos = load(BreastCancer(), NaturalIdPartition(partition_by="diagnosis"), 0, 0).silos
-    assert {silo.name: set(silo.train_target) for silo in silos} == {"malignant": {0}, "benign": {1}}
+    assert {silo.name: set(silo.train.target) for silo in silos} == {"malignant": {0}, "benign": {1}}
     assert BreastCancer().open().num_classes == 2
 
 
@@ -128,7 +128,7 @@ def test_declared_scaling_uses_no_statistics_of_the_data(make_csv) -> None:
     after = make_csv(before.path.read_text().replace("70,female,east,NaN,ill,f", "1e9,male,east,1,well,f"))
     changed = load(after, NaturalIdPartition(), 0, 0)
     for old, new in zip(original.silos, changed.silos, strict=True):
-        rows = [np.concatenate([s.train_features, s.test_features]) for s in (old, new)]
+        rows = [np.concatenate([s.train.features, s.test.features]) for s in (old, new)]
         differing = np.count_nonzero((rows[0] != rows[1]).any(axis=1))
         assert differing == (1 if old.name == "east" else 0)
 
@@ -136,7 +136,7 @@ def test_declared_scaling_uses_no_statistics_of_the_data(make_csv) -> None:
 def test_training_statistics_standardise_and_see_the_other_records(make_csv) -> None:
     data = BreastCancer(scaling="training_statistics")
     federation = load(data, IidPartition(num_partitions=4), 0, 0)
-    training = np.concatenate([silo.train_features for silo in federation.silos])[:, :-1]
+    training = np.concatenate([silo.train.features for silo in federation.silos])[:, :-1]
     assert training.mean(axis=0) == pytest.approx(np.zeros(30), abs=1e-9)
     assert training.std(axis=0) == pytest.approx(np.ones(30))
     assert pooled(federation)[:, :-1].mean(axis=0) != pytest.approx(np.zeros(30), abs=1e-6)
@@ -164,7 +164,7 @@ def test_a_number_to_predict_is_mapped_unless_nothing_is_scaled(make_csv, schema
         ("none", 63.0),
     ):
         silo = load(make_csv(scaling=scaling, **fields), ONE_SILO, 0, 0).silos[0]
-        targets = np.concatenate([silo.train_target, silo.test_target])
+        targets = np.concatenate([silo.train.target, silo.test.target])
         assert targets.dtype == np.float64
         assert np.isclose(targets, expected).any()
 
@@ -199,14 +199,14 @@ def test_a_federation_has_so_many_features_fitted_on_its_training_records() -> N
     data, partition = Digits(task="parity", pca=30), LabelPairsPartition()
     federation = load(data, partition, 0, 0)
     assert federation.num_features == outline(data, partition, 0).num_features == 31
-    training = np.concatenate([silo.train_features for silo in federation.silos])
+    training = np.concatenate([silo.train.features for silo in federation.silos])
     covariance = np.cov(training[:, :30].T)
     np.testing.assert_allclose(training[:, :30].mean(axis=0), 0, atol=1e-12)
     np.testing.assert_allclose(covariance, np.diag(np.diag(covariance)), atol=1e-9)
     assert (np.diff(np.diag(covariance)) <= 0).all()
     assert (training[:, 30] == 1).all()
     (some,) = load_silos(data, partition, 0, 0, [federation.silos[3].name])
-    np.testing.assert_array_equal(some.train_features, federation.silos[3].train_features)
+    np.testing.assert_array_equal(some.train.features, federation.silos[3].train.features)
 
 
 def test_more_components_than_features_are_refused() -> None:

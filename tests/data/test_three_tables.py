@@ -91,8 +91,8 @@ def test_every_silo_has_the_records_that_pandas_reads(name: str) -> None:
     assert set(silos) == set(groups)
     for silo, records in groups.items():
         mine = silos[silo]
-        features = np.concatenate([mine.train_features, mine.test_features])
-        target = np.concatenate([mine.train_target, mine.test_target])
+        features = np.concatenate([mine.train.features, mine.test.features])
+        target = np.concatenate([mine.train.target, mine.test.target])
         expected = by_hand(name, records)
         assert rows(np.column_stack([features, target])) == pytest.approx(rows(expected))
 
@@ -142,7 +142,7 @@ def test_a_draft_sees_every_number_and_reads_its_table(name: str) -> None:
     assert set(whole.columns) - set(entries) == set(made.left_out) == left_out
     columns = Csv.model_validate({**data.model_dump(by_alias=True), "schema": entries}).columns
     silos = federation(name, columns=columns).silos
-    assert sum(len(s.train_target) + len(s.test_target) for s in silos) == whole[SILO[name]].notna().sum()
+    assert sum(len(s.train.target) + len(s.test.target) for s in silos) == whole[SILO[name]].notna().sum()
 
 
 def without_fill(name: str, column: str) -> dict[str, Any]:

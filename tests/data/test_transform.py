@@ -89,7 +89,7 @@ def test_a_silo_alone_prepares_its_records_as_among_all(scaling: Any) -> None:
     assert data.not_private == []
     federation = load(data, LabelPairsPartition(), 0, 0)
     (some,) = load_silos(data, LabelPairsPartition(), 0, 0, [federation.silos[3].name])
-    np.testing.assert_array_equal(some.train_features, federation.silos[3].train_features)
+    np.testing.assert_array_equal(some.train.features, federation.silos[3].train.features)
     assert federation.num_features == outline(data, LabelPairsPartition(), 0).num_features == 21
 
 
@@ -101,16 +101,16 @@ def test_the_public_brightness_is_a_part_of_the_declared_range_and_moves_the_mea
         load(Digits(scaling=scaling, transform=Transform(dct=9, crop=6, subtract=q)), ALONE, 0, 0).silos[0]
         for q in (0.5, 0.25)
     )
-    moved = second.train_features - first.train_features
+    moved = second.train.features - first.train.features
     np.testing.assert_allclose(moved[:, 0], 0.25 * step * 6, rtol=1e-9)
     np.testing.assert_allclose(moved[:, 1:], 0, atol=1e-12)
 
 
 def test_nothing_is_normalised_but_by_record_norm() -> None:
-    plain = load(Digits(transform=Transform(dct=9), intercept=False), ALONE, 0, 0).silos[0].train_features
+    plain = load(Digits(transform=Transform(dct=9), intercept=False), ALONE, 0, 0).silos[0].train.features
     assert np.ptp(np.linalg.norm(plain, axis=1)) > 1
     data = Digits(transform=Transform(dct=9), intercept=False, record_norm=3.0)
-    of_one = load(data, ALONE, 0, 0).silos[0].train_features
+    of_one = load(data, ALONE, 0, 0).silos[0].train.features
     np.testing.assert_allclose(np.linalg.norm(of_one, axis=1), 3)
     np.testing.assert_allclose(of_one[0], 3 * plain[0] / np.linalg.norm(plain[0]))
 
@@ -122,7 +122,7 @@ def test_norms_are_bounded_by_what_is_public(subtract: float) -> None:
     for features, place in ((rng.uniform(0, 1, (3000, 64)), 1), (np.concatenate(flat * 5), 0)):
         data = Arrays(features, np.arange(len(features)) % 2, ranges=(0, 1), **options)
         bounds = outline(data, ALONE, 0).squared_norms
-        squares = (load(data, ALONE, 0, 0).silos[0].train_features ** 2).sum(axis=1)
+        squares = (load(data, ALONE, 0, 0).silos[0].train.features ** 2).sum(axis=1)
         assert bounds is not None
         assert squares.max() <= bounds[0] * (1 + 1e-12)
         found = (squares.max(), squares.mean())[place]

@@ -158,7 +158,7 @@ def test_file(tmp_path_factory):
     """Public records, prepared as the silos'."""
     path = tmp_path_factory.mktemp("public") / "test.npz"
     silos = federation_of(resolved_of()).silos
-    features, target = ([getattr(s, f"test_{part}") for s in silos] for part in ("features", "target"))
+    features, target = ([getattr(s.test, part) for s in silos] for part in ("features", "target"))
     np.savez(path, features=np.concatenate(features), target=np.concatenate(target))
     return path
 

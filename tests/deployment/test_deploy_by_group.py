@@ -38,11 +38,12 @@ def test_gaps_are_estimated_on_records_that_silos_hold_out(tmp_path) -> None:
     summary, model = load_run(tmp_path / "run").summary, outcome.results.trials[0].models["private"].numpy()
     table = np.zeros((2, 2, 2))
     for name, config in silos.configs.items():
-        _, held_out = read_records(config).divided(0.5, silos.identity(name))
-        assert held_out.groups.names == ("b", "a")
+        records = read_records(config)
+        _, held_out = records.divided(0.5, silos.identity(name))
+        assert records.groups == ("b", "a")
         chosen = (held_out.features @ model > 0).astype(int)
-        known = held_out.groups.codes >= 0
-        np.add.at(table, tuple(c[known] for c in (held_out.groups.codes, held_out.target, chosen)), 1)
+        known = held_out.groups >= 0
+        np.add.at(table, tuple(c[known] for c in (held_out.groups, held_out.target, chosen)), 1)
     assert {row.metric for row in summary.evaluation} == {"parity_gap", "odds_gap", "opportunity_gap"}
     for row in summary.evaluation:
         assert row.exact is None

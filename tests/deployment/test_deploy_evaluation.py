@@ -65,7 +65,7 @@ def test_the_model_is_evaluated_on_records_that_silos_hold_out(silos, tmp_path, 
     assert remarks(run.summary)[0].startswith("evaluation, accuracy: 0.")
     for row in run.summary.privacy.silos:
         own = read_records(made.configs[row.name])
-        assert (row.n + row.held_out, row.held_out) == (own.n, round(HOLDOUT * own.n))
+        assert (row.n + row.held_out, row.held_out) == (own.rows.n, round(HOLDOUT * own.rows.n))
         assert row.epsilon_guaranteed == max(row.epsilon_training, row.epsilon_evaluation) <= 4.0
         key = (tmp_path / "run" / "receipts" / f"{row.name}.pub").read_text().strip()
         text = (tmp_path / "run" / "receipts" / "evaluation" / f"{row.name}.json").read_text()
@@ -74,7 +74,7 @@ def test_the_model_is_evaluated_on_records_that_silos_hold_out(silos, tmp_path, 
         assert receipt["offer"] == named(offer)
         assert (receipt["part"], receipt["rounds"]) == ("holdout", [0])
     for silo in federation_of(made.resolved).silos:
-        first = set(silo.train_features[:, 0].tolist())
+        first = set(silo.train.features[:, 0].tolist())
         sizes, parts = zip(*(each for each in laid_out if each[1] <= first), strict=True)
         assert len(parts) == 2
         assert not parts[0] & parts[1]
@@ -97,7 +97,7 @@ def test_its_estimates_are_about_those_of_all_records(silos, tmp_path):
         outcome = deploy(parse(EVALUATED), made.federation, channel, tmp_path / "run")
     model = outcome.results.trials[0].models["private"].numpy()
     own = [read_records(config) for config in made.configs.values()]
-    x, y = (np.concatenate([getattr(each, part) for each in own]) for part in ("features", "target"))
+    x, y = (np.concatenate([getattr(each.rows, part) for each in own]) for part in ("features", "target"))
     (accuracy,) = [row for row in load_run(tmp_path / "run").summary.evaluation if row.metric == "accuracy"]
     few = np.sqrt(0.25 / 150)
     assert accuracy.value == pytest.approx(

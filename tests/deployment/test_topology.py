@@ -59,8 +59,8 @@ def test_every_silo_has_its_own_training_records_as_the_simulation_has_them(reso
     for silo, config in zip(data.silos, _configs(topology).values(), strict=True):
         source = config.records.open()
         design = source.design(np.arange(source.num_rows))
-        assert np.array_equal(design.features, silo.train_features)
-        assert np.array_equal(design.target, silo.train_target)
+        assert np.array_equal(design.features, silo.train.features)
+        assert np.array_equal(design.target, silo.train.target)
         assert (config.records.intercept, config.records.scaling) == (False, "none")
         assert source.num_classes == data.num_classes
 
@@ -69,8 +69,8 @@ def test_the_server_has_test_records_only(resolved, topology):
     told = resolved.scenario
     data = load_records(told.data, told.partition, told.seed, trial=0)
     with np.load(topology.server / "test.npz") as file:
-        assert len(file["target"]) == sum(len(silo.test_target) for silo in data.silos)
-        assert np.array_equal(file["features"], np.concatenate([silo.test_features for silo in data.silos]))
+        assert len(file["target"]) == sum(len(silo.test.target) for silo in data.silos)
+        assert np.array_equal(file["features"], np.concatenate([silo.test.features for silo in data.silos]))
 
 
 @pytest.mark.skipif(unavailable() is not None, reason=str(unavailable()))
@@ -186,15 +186,15 @@ def test_a_table_is_read_by_its_schema_as_a_hospital_reads_its_own(place):
         assert config.name == silo.name == name
         assert config.records.files["path"] == topology.directory / name.replace(" ", "-") / "records.csv"
         records = read_records(config)
-        assert np.array_equal(records.features, silo.train_features)
-        assert np.array_equal(records.target, silo.train_target)
+        assert np.array_equal(records.rows.features, silo.train.features)
+        assert np.array_equal(records.rows.target, silo.train.target)
     assert b'"NA"' in (topology.silo("VA Long Beach") / "records.csv").read_bytes()
     known = load_federation(topology.federation)
     assert set(known.silos) == set(topology.silos)
     assert isinstance(known.test, Csv)
     tests, rows = known.test.open(), np.arange(known.test.open().num_rows)
-    found = prepared(known.test, tests.design(rows), rows, rows)
-    assert np.array_equal(found.features, np.concatenate([silo.test_features for silo in data.silos]))
+    found, _ = prepared(known.test, tests.design(rows), rows, rows)
+    assert np.array_equal(found.features, np.concatenate([silo.test.features for silo in data.silos]))
 
 
 def test_sums_have_a_shuffler_that_everybody_knows_by_one_roster(place):
@@ -239,7 +239,7 @@ def test_silos_have_ids_of_their_own_and_the_server_has_none(kind: str, tmp_path
     data_ = told.scenario.data, told.scenario.partition, told.scenario.seed, 0, told.scenario.privacy.unit
     for silo, config in zip(load_records(*data_).silos, _configs(made).values(), strict=True):
         records = read_records(config)
-        assert records.owners.tolist() == numbered(silo.train_owners.tolist()).tolist()
+        assert records.rows.owners.tolist() == numbered(silo.train.owners.tolist()).tolist()
         assert records.units(Person()) == told.outline.sizes[silo.name] == 16
     for file in made.server.rglob("*"):
         assert not file.is_file() or b"Secret" not in file.read_bytes()

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from scipy.stats import chi2_contingency
+from support.helpers import together
 
 from fedsim.common.errors import InputError
 from fedsim.data.federation import SiloSplit
@@ -17,6 +18,7 @@ from fedsim.measure.groups import ByGroup
 from fedsim.measure.metrics import Asked, values_of
 from fedsim.problems.glm import HingeLoss, LinearRegression, LogisticRegression, SoftmaxRegression
 from fedsim.problems.kinds import Problem
+from fedsim.protocol.rows import Rows
 from fedsim.scenario.metric import BY_GROUP, BY_SKLEARN, applicable, check_metric
 
 NAMES = ("women", "men")
@@ -166,12 +168,12 @@ def test_without_groups_nothing_is_measured() -> None:
 
 def silo(name: str, rows: slice) -> SiloSplit:
     x, y = np.asarray(SCORES)[rows, None], TARGET[rows]
-    return SiloSplit(name, x, y, x, y, test_groups=Labels(GROUP[rows], NAMES))
+    return SiloSplit(name, Rows(x, y), Rows(x, y, GROUP[rows]))
 
 
 def test_silos_have_their_own_values_and_rows() -> None:
     silos = [silo("a", slice(0, 5)), silo("b", slice(5, 10)), silo("c", slice(10, 10))]
-    evaluate = Evaluator(LogisticRegression(1), silos, torch.float64, Asked(2, "parity_gap"))
+    evaluate = Evaluator(LogisticRegression(1), silos, torch.float64, Asked(2, "parity_gap", groups=NAMES))
     w = torch.ones(1).double()
     assert evaluate(w).more == {"parity_gap": pytest.approx(3 / 5 - 1 / 4)}
     assert evaluate(w, last=True).more["odds_gap"] == pytest.approx(1 / 2)
@@ -191,7 +193,12 @@ def test_silos_have_their_own_values_and_rows() -> None:
 
 def test_a_group_that_cannot_be_judged_is_named() -> None:
     test = SimpleNamespace(
-        silos=(silo("a", slice(0, 4)),), num_classes=2, shared_persons=0, odd_ranges=(), empty_groups=[]
+        silos=together([silo("a", slice(0, 4))]),
+        groups=NAMES,
+        num_classes=2,
+        shared_persons=0,
+        odd_ranges=(),
+        empty_groups=[],
     )
     assert odd_records(test) == [  # type: ignore[arg-type]
         f"group 'men' has no test record of class {k}: gaps in its rates are not known" for k in (0, 1)

@@ -80,11 +80,11 @@ def test_like_silos_differ_little_and_sorted_silos_much():
 def test_it_is_measured_at_the_training_optimum():
     resolved = resolve(parse(GOOD | {"partition": SORTED}))
     silos = read(resolved, 0).silos
-    x = np.vstack([silo.train_features for silo in silos])
-    y = np.concatenate([silo.train_target for silo in silos])
+    x = np.vstack([silo.train.features for silo in silos])
+    y = np.concatenate([silo.train.target for silo in silos])
     w = np.linalg.lstsq(x, y, rcond=None)[0]  # silo_weights size: the pooled least squares
     slopes = [
-        s.train_features.T @ (s.train_features @ w - s.train_target) / len(s.train_target) for s in silos
+        s.train.features.T @ (s.train.features @ w - s.train.target) / len(s.train.target) for s in silos
     ]
     expected = np.mean([slope @ slope for slope in slopes])
     assert measure(resolved, silos)["upsilon_star_sq"] == pytest.approx(expected, rel=1e-9)

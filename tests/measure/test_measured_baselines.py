@@ -13,6 +13,7 @@ from sklearn.linear_model import QuantileRegressor
 from sklearn.metrics import log_loss, mean_absolute_error, roc_auc_score
 
 import fedsim
+from fedsim.data.federation import SiloSplit
 from fedsim.measure import baselines as measured
 from fedsim.measure.baselines import fit
 from fedsim.problems.composite import Composite
@@ -26,11 +27,11 @@ from fedsim.problems.glm import (
 from fedsim.problems.network import NeuralNetwork
 from fedsim.problems.network_models import Mlp
 from fedsim.problems.regularisers import L2Ball
+from fedsim.protocol.rows import Rows
 from fedsim.scenario.load import parse
 from fedsim.scenario.resolve import resolve
 from fedsim.simulation.trial import read
 
-PARTS = ("train", "test")
 FEW = [0, 1, 4, 5]
 """Features of breast cancer that do not separate its classes."""
 
@@ -198,8 +199,8 @@ def test_a_runs_baselines_are_scikit_learns_on_the_same_records():
     tree = SCENARIO | {"data": {"name": "breast_cancer"}, "partition": {"name": "iid", "num_partitions": 3}}
     prior, *_, pooled, _ = fedsim.simulate(tree, progress=False).baselines.to_pylist()
     silos = read(resolve(parse(tree)), 0).silos
-    x, u = (np.concatenate([getattr(s, f"{part}_features") for s in silos])[:, :-1] for part in PARTS)
-    y, v = (np.concatenate([getattr(s, f"{part}_target") for s in silos]) for part in PARTS)
+    train, test = silos.train.rows, silos.test.rows
+    x, u, y, v = train.features[:, :-1], test.features[:, :-1], train.target, test.target
     theirs = SkLogistic(tol=1e-10, max_iter=10_000).fit(x, y)
     assert pooled["error"] == pytest.approx(1 - theirs.score(u, v), abs=1e-3)
     assert pooled["auc"] == pytest.approx(roc_auc_score(v, theirs.decision_function(u)), abs=1e-3)
@@ -210,8 +211,9 @@ def test_a_runs_baselines_are_scikit_learns_on_the_same_records():
 
 
 def test_of_many_silos_an_even_sample_is_fitted():
-    silos: Any = [type("S", (), {"train_target": np.zeros(n), "name": str(n)}) for n in range(100, 0, -1)]
-    chosen = [len(silo.train_target) for silo in measured._some(silos)]
+    rows = [Rows(np.zeros((n, 1)), np.zeros(n)) for n in range(100, 0, -1)]
+    silos = [SiloSplit(str(own.n), own, own) for own in rows]
+    chosen = [len(silo.train.target) for silo in measured._some(silos)]
     assert len(chosen) == measured.MOST_SILOS
     assert chosen[0] == 1
     assert chosen[-1] == 100

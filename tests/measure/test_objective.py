@@ -150,7 +150,7 @@ def test_the_measured_numbers_are_those_of_the_definition():
 
     def value(v):
         losses = [
-            np.logaddexp(0, s.train_features @ v) - s.train_target * (s.train_features @ v) for s in silos
+            np.logaddexp(0, s.train.features @ v) - s.train.target * (s.train.features @ v) for s in silos
         ]
         return float(sum(q * loss.mean() for q, loss in zip(p, losses, strict=True)) + 0.005 * v @ v)
 
@@ -159,9 +159,9 @@ def test_the_measured_numbers_are_those_of_the_definition():
 
     slope = sum(
         q
-        * s.train_features.T
-        @ (1 / (1 + np.exp(-s.train_features @ w)) - s.train_target)
-        / len(s.train_target)
+        * s.train.features.T
+        @ (1 / (1 + np.exp(-s.train.features @ w)) - s.train.target)
+        / len(s.train.target)
         for q, s in zip(p, silos, strict=True)
     )
     after = w - slope  # eta is the algorithm's step size, 1

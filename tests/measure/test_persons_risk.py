@@ -7,11 +7,12 @@ import torch
 from fedsim.data.federation import SiloSplit
 from fedsim.measure.evaluator import Evaluator
 from fedsim.problems.glm import LinearRegression
+from fedsim.protocol.rows import Rows
 
 
 def silo(name: str, target: list[float], persons: list[int] | None) -> SiloSplit:
     x, y = np.zeros((len(target), 1)), np.array(target)
-    return SiloSplit(name, x, y, x, y, None, None if persons is None else np.array(persons))
+    return SiloSplit(name, Rows(x, y), Rows(x, y, owners=None if persons is None else np.array(persons)))
 
 
 def test_each_person_weighs_the_same_and_in_two_silos_as_two() -> None:

@@ -18,9 +18,9 @@ def test_the_pooled_optimum_equals_scikit_learns(name):
     scenario = load_scenario(ROOT / "examples" / "tables" / f"{name}.yaml")
     problem = resolve(scenario).problem
     silos = load(scenario.data, scenario.partition, scenario.seed, 0).silos
-    features = np.concatenate([silo.train_features for silo in silos])
-    target = np.concatenate([silo.train_target for silo in silos])
-    tested = np.concatenate([silo.test_features for silo in silos])
+    features = np.concatenate([silo.train.features for silo in silos])
+    target = np.concatenate([silo.train.target for silo in silos])
+    tested = np.concatenate([silo.test.features for silo in silos])
     records = torch.tensor(features), torch.tensor(target.astype(float))
     found = fit(problem, [records], [1.0], intercept=True)
     assert found.w is not None

@@ -27,6 +27,7 @@ from fedsim.privacy.convert import Guarantee
 from fedsim.problems.glm import GeneralisedLinear, LinearRegression, LogisticRegression
 from fedsim.protocol.batch import FULL, Subsample
 from fedsim.protocol.plan import Admitted, Ask, Plan, QueryShape, Statement, Terms
+from fedsim.protocol.rows import Rows
 from fedsim.report import plots
 from fedsim.report.audit import AttainedPart, AuditedSilo, AuditPart, ConfidencePart, audit_table
 from fedsim.report.comparison import compared, source_of
@@ -48,7 +49,7 @@ def evaluator(problem: GeneralisedLinear, targets: list[list[float]]) -> Evaluat
     """Silos whose records have one feature, 1, so that every score is w."""
     empty = np.zeros((0, 1))
     silos = [
-        SiloSplit(f"silo-{i}", empty, empty[:, 0], np.ones((len(y), 1)), np.array(y))
+        SiloSplit(f"silo-{i}", Rows(empty, empty[:, 0]), Rows(np.ones((len(y), 1)), np.array(y)))
         for i, y in enumerate(targets)
     ]
     return Evaluator(problem, silos, torch.float64)

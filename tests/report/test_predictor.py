@@ -55,7 +55,7 @@ def evaluated(run: fedsim.Run) -> np.ndarray:
     assert isinstance(run.source, Outcome)
     resolved = run.source.resolved
     data = load(resolved.scenario.data, resolved.scenario.partition, resolved.scenario.seed, 0)
-    parts = [part for silo in data.silos for part in (silo.train_features, silo.test_features)]
+    parts = [part for silo in data.silos for part in (silo.train.features, silo.test.features)]
     scores = resolved.problem.scores(torch.as_tensor(np.concatenate(parts)), torch.as_tensor(run.model[0]))
     return np.sort(scores.numpy(), axis=0)
 

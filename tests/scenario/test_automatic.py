@@ -51,7 +51,7 @@ def test_norms_bound_every_record_and_are_those_of_evenly_spread_ones(options: d
         run = resolve(parse(tree(data=data, partition="natural_id")))
         assert run.outline.squared_norms is not None
         (silo, *_) = fedsim.data.federation.load(data, run.scenario.partition, 0, 0).silos
-        squares = (silo.train_features**2).sum(axis=1)
+        squares = (silo.train.features**2).sum(axis=1)
         assert squares.max() <= run.outline.squared_norms[0] * (1 + 1e-12)
         assert squares.mean() == pytest.approx(run.outline.squared_norms[place], rel=0.03)
 

@@ -34,9 +34,10 @@ from fedsim.scenario.resolve import Resolved, resolve
 from fedsim.simulation.host import preview
 from fedsim.simulation.side_by_side import fold_key
 from fedsim.testing.attacks.setting import prepare
+from fedsim.wire.messages import Profile
 from server.participation import schedule
 from silos.front.config import Policy
-from silos.front.offers import Own, admissible, proposal_of
+from silos.front.offers import admissible, proposal_of
 from silos.front.pooled import Pinned
 
 RNG = np.random.default_rng(0)
@@ -234,9 +235,8 @@ def silo_s(resolved: Resolved, row: Clash, beside: dict[str, Any], only: Callabl
     life = {"epsilon": 500.0, "delta": 0.01, "expires": date.today() + timedelta(days=9)}
     policy = Policy.model_validate({"lifetime": life | {"sampled": {"epsilon": 500.0, "delta": 0.01}}})
     public = "public silo" in row.facts
-    own = Own(
-        "A", outline.sizes["A"], outline.num_features, outline.num_classes, 0, account, outline.groups, public
-    )
+    told = {field: getattr(outline, field) for field in ("num_features", "num_classes", "groups")}
+    own = Profile(silo="A", n=outline.sizes["A"], unit=account, public=public, **told)
     proposal = proposal_of(offer, policy, own, pins)
     proposal = replace(proposal, offer=offer.model_copy(update=beside.get("of the offer", {})))
     if "asks" in beside:

@@ -68,7 +68,7 @@ def captured(seed: int, **privacy: object) -> float:
     }
     resolved = resolved_of(one_run(SCENARIO, changes), OneStage(), None, {})
     data = read(resolved, 0)
-    assert [len(silo.train_target) for silo in data.silos] == [1238] * SILOS
+    assert [len(silo.train.target) for silo in data.silos] == [1238] * SILOS
     host = SiloHost(resolved, 0, data)
     rounds = schedule(SILOS, None, resolved.trace.holds, seed, 0)
     admitted = host.open("private", admitted_rounds(None, rounds, SILOS))
@@ -82,7 +82,7 @@ def captured(seed: int, **privacy: object) -> float:
     *_, last = run(resolved.gate_algorithm, resolved.problem, public, seed, link, rounds, aggregate)
     basis = last.answer.view(51, 785)[:-1, :-1].numpy()
     np.testing.assert_allclose(basis @ basis.T, np.eye(50), atol=1e-9)
-    images = np.concatenate([silo.test_features for silo in data.silos])[:, :-1]
+    images = np.concatenate([silo.test.features for silo in data.silos])[:, :-1]
     images = images - images.mean(axis=0)
     return float(((images @ basis.T) ** 2).sum() / (images**2).sum())
 

@@ -237,7 +237,7 @@ def test_public_records_beside_private_ones_of_unlimited_budget_are_a_silo_more(
     model = run(**{"problem.public": {"weight": 0.25}, **settings}).model[0]
     resolved = resolved_with(public={"weight": 0.25})
     silos = load(resolved.scenario.data, resolved.scenario.partition, 3, 0).silos
-    parts = [(silo.train_features, silo.train_target) for silo in silos]
+    parts = [(silo.train.features, silo.train.target) for silo in silos]
     parts.append(tuple(each.numpy() for each in resolved.problem.composite.records.pair))
     shares = [weight / len(y) for weight, (_, y) in zip((*resolved.weights, 0.25), parts, strict=True)]
     hessian = sum(share * x.T @ x for share, (x, _) in zip(shares, parts, strict=True))

@@ -129,7 +129,8 @@ def test_every_record_is_in_one_part_for_ever_and_no_value_decides_which(config,
     assert len(holdout) == HELD_OUT
     assert parts(load_config(tmp_path / SILO / "silo.yaml")) == (training, holdout)
     records = read_records(config)
-    other = replace(records, features=-records.features, target=1 - records.target)
+    moved = records.rows._replace(features=-records.rows.features, target=1 - records.rows.target)
+    other = replace(records, rows=moved)
     identity = Identity.load(config.state)
     moved = other.divided(config.holdout, identity)
     assert {-int(x) for x in moved[1].features[:, 0]} == holdout

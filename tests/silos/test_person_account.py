@@ -20,14 +20,14 @@ from support.visits import SCHEMA, id_of, write_visits
 from fedsim.common.errors import InputError
 from fedsim.common.identity import Identity
 from fedsim.common.seeds import generator
+from fedsim.protocol.rows import Rows
 from fedsim.protocol.unit import RECORD, Person, PersonAccount, Rule, Unit
 from fedsim.scenario.evaluation import evaluation_of
-from fedsim.wire.messages import Greeting, Offer
+from fedsim.wire.messages import Greeting, Offer, Profile
 from silos.front.config import Config, InsecureSimulation, load_config
 from silos.front.enrolment import Proposed, enrol
-from silos.front.offers import Own
 from silos.front.open_runs import OpenRuns
-from silos.front.own_records import OwnRecords, read_records
+from silos.front.own_records import read_records
 from silos.front.pending import PendingOffers
 from silos.front.silo import Silo
 from silos.vault import gate as gates
@@ -96,7 +96,7 @@ def test_what_an_enrolment_fixes_is_said_and_greeted(tmp_path):
     assert "  persons    30, 3 features, 2 classes; none is added or changed" in said
     assert "  unit       all records of one person (column patient_id), replace_person" in said
     found = enrol(config)
-    assert found.n == PERSONS
+    assert found["n"] == PERSONS
     with calling(config) as caller:
         head = caller.send("hello").head
     assert head["n"] == PERSONS
@@ -147,7 +147,7 @@ UNITS = {
 def test_an_offer_of_another_unit_is_refused_either_way_round(tmp_path, own):
     """And one of the same unit is admitted, whatever its bound is."""
     config = load_config(write(tmp_path / SILO, unit=UNITS[own]))
-    n = enrol(config).n
+    n = enrol(config)["n"]
     with calling(config) as caller:
         before = caller.silo.ledger.head
         for relation in UNITS:
@@ -217,8 +217,9 @@ def test_a_gate_has_the_persons_of_its_records_also_after_a_restart(config, laid
 
 def test_a_seeded_silo_chooses_the_records_that_a_simulated_one_chooses():
     codes, simulation = np.repeat([0, 1], 9), InsecureSimulation(seed=3, trial=1, run="ab" * 32)
-    own = OwnRecords(np.zeros((18, 2)), np.zeros(18), 2, codes, (b"a", b"b"))
-    runs = OpenRuns({"training": own}, Own(SILO, 2, 2, 2), None, simulation)
+    own = Rows(np.zeros((18, 2)), np.zeros(18), owners=codes)
+    profile = Profile(silo=SILO, n=2, num_features=2, num_classes=2)
+    runs = OpenRuns({"training": own}, profile, None, simulation)
     found = runs._owners(own, Person("limit", 2))
     simulated = Owners.of(Person("limit", 2), [codes], (3, 1, [SILO]))
     drawn = [each.streams[0].random(18).tolist() for each in (found, simulated)]
@@ -264,9 +265,9 @@ def test_an_offer_for_fewer_silos_of_a_person_than_the_account_asks_for_is_refus
 
 def test_persons_of_more_records_than_exact_noise_covers_are_refused_to_the_owner(tmp_path, monkeypatch):
     file = write(tmp_path / SILO)
-    records = read_records(load_config(file)).n
+    records = read_records(load_config(file)).rows.n
     monkeypatch.setattr("silos.front.enrolled.MAX_RECORDS", records)
-    assert enrol(load_config(file)).n < records - 1
+    assert enrol(load_config(file))["n"] < records - 1
     monkeypatch.setattr("silos.front.enrolled.MAX_RECORDS", records - 1)
     with pytest.raises(InputError, match=r"silo\.records: .*exact noise covers"):
         Silo.open(load_config(file))
@@ -279,7 +280,7 @@ def test_what_stands_for_a_private_number_of_persons_is_all_that_is_told(tmp_pat
     said = []
     for persons in (37, 43):
         config = load_config(write(tmp_path / f"{persons}" / SILO, unit=ADD_REMOVE, persons=persons))
-        assert enrol(config).n == 40
+        assert enrol(config)["n"] == 40
         with calling(config) as caller:
             head = dict(caller.send("hello").head)
             run = caller.admitted(offer(40, BARE))["run"]

@@ -16,6 +16,7 @@ from support.refusals import refused
 from fedsim.common.errors import InputError
 from fedsim.common.identity import Identity
 from fedsim.data.source import numbered
+from fedsim.protocol.rows import Rows
 from fedsim.protocol.unit import RECORD, Person
 from silos.front.config import load_config
 from silos.front.enrolment import enrol
@@ -49,7 +50,7 @@ def identity(tmp_path: Path) -> Identity:
     return Identity.create(tmp_path)
 
 
-def ids_of(records: OwnRecords, ids: Sequence[str]) -> list[str]:
+def ids_of(records: Rows, ids: Sequence[str]) -> list[str]:
     return [ids[int(x)] for x in records.features[:, 0]]
 
 
@@ -59,13 +60,14 @@ def test_no_person_is_in_both_parts(unit, identity, tmp_path) -> None:
     ids = [f"p{k}" for k in rng.integers(60, size=400)]
     records = read(tmp_path, ids)
     training, holdout = records.divided(0.3, identity, unit)
-    assert training.units(unit) + holdout.units(unit) == records.units(unit) == len(set(ids)) == 60
+    count = [len(np.unique(part.owners)) for part in (training, holdout)]
+    assert sum(count) == records.units(unit) == len(set(ids)) == 60
     assert not set(ids_of(training, ids)) & set(ids_of(holdout, ids))
     assert sorted(ids_of(training, ids) + ids_of(holdout, ids)) == sorted(ids)
     for part in (training, holdout):
-        np.testing.assert_array_equal(part.owners, records.owners[part.features[:, 0].astype(int)])
+        np.testing.assert_array_equal(part.owners, records.rows.owners[part.features[:, 0].astype(int)])
     if unit == PERSON:
-        assert holdout.units(unit) == 18
+        assert count[1] == 18
 
 
 def test_one_record_a_person_is_divided_as_records_are(identity, tmp_path) -> None:
@@ -109,7 +111,8 @@ def test_few_persons_cannot_be_held_out(identity, tmp_path) -> None:
 
 
 def test_a_person_unit_needs_ids(identity, tmp_path) -> None:
-    plain = replace(read(tmp_path, "abcd"), owners=None)
+    records = read(tmp_path, "abcd")
+    plain = replace(records, rows=records.rows._replace(owners=None))
     with refused("silo.records.person_column", None, "is required"):
         plain.units(PERSON)
     np.savez(tmp_path / "own.npz", features=np.zeros((6, 1)), target=[0, 1] * 3, person=list("abcabc"))
@@ -124,7 +127,8 @@ def test_the_digest_binds_who_is_who(identity, tmp_path) -> None:
         for ids in ("abcabc", "abcabb", "xbcxbc")  # the last two: other groups, another name
     ]
     assert len(set(found)) == 3
-    assert replace(read(tmp_path, "abcabc"), owners=None).digest(identity) not in found
+    records = read(tmp_path, "abcabc")
+    assert replace(records, rows=records.rows._replace(owners=None)).digest(identity) not in found
 
 
 def test_no_id_is_in_what_is_said(identity, tmp_path) -> None:
@@ -137,7 +141,7 @@ def test_no_id_is_in_what_is_said(identity, tmp_path) -> None:
     assert line.startswith("warning: some ids differ from others")
     records = read_records(config)
     remembered = repr(vars(records)) + "".join(told)
-    assert records.owners.tolist() == numbered(secret).tolist()
+    assert records.rows.owners.tolist() == numbered(secret).tolist()
     for each in (*secret, "Smith", "jones"):
         assert each not in remembered
     with pytest.raises(InputError, match=r"silo\.records\.person_column: 'who': 1 of 4 records") as caught:

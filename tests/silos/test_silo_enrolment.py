@@ -56,8 +56,9 @@ def configure(tmp_path):
 
 def test_enrolment_says_what_is_public_and_keeps_the_key_to_its_owner(configure, tmp_path):
     found = enrol(configure())
-    assert (found.silo, found.n, found.num_features, found.num_classes) == ("silo-1", 4, 3, 2)
-    assert (tmp_path / "state" / "identity.pub").read_text().strip() == found.identity
+    named = {"silo": "silo-1", "n": 4, "num_features": 3, "num_classes": 2, "unit": "record"}
+    assert found == named | {"identity": found["identity"]}
+    assert (tmp_path / "state" / "identity.pub").read_text().strip() == found["identity"]
     for private in ("identity.key", "ledger.sqlite"):
         assert (tmp_path / "state" / private).stat().st_mode & 0o077 == 0
     assert (tmp_path / "state").stat().st_mode & 0o077 == 0
@@ -69,13 +70,13 @@ def test_a_silo_enrols_once(configure, tmp_path):
     with refused("silo.state", ANY, "is enrolled already"):
         enrol(configure(policy={"lifetime": {**POLICY["lifetime"], "epsilon": 100.0}}))
     assert (tmp_path / "state" / "ledger.sqlite").read_bytes() == before
-    assert (tmp_path / "state" / "identity.pub").read_text().strip() == first.identity
+    assert (tmp_path / "state" / "identity.pub").read_text().strip() == first["identity"]
 
 
 def test_an_enrolment_that_was_cut_short_goes_on_with_its_key(configure, tmp_path):
     (tmp_path / "state").mkdir(mode=0o700)
     identity = Identity.create(tmp_path / "state")
-    assert enrol(configure()).identity == identity.public
+    assert enrol(configure())["identity"] == identity.public
 
 
 def test_an_enrolment_killed_at_any_write_is_made_up_for_by_the_next(configure, tmp_path):
@@ -233,7 +234,7 @@ def test_the_number_of_classes_which_every_greeting_states_is_declared_and_not_c
             enrol(counted)
         declared = configure({"name": "npz", "path": "records.npz", "classes": 3}, state=f"state-{target[2]}")
         np.savez(tmp_path / "records.npz", features=X, target=target)
-        assert enrol(declared).num_classes == 3
+        assert enrol(declared)["num_classes"] == 3
 
 
 def test_another_name_or_key_does_not_start(configure, tmp_path):
@@ -261,7 +262,7 @@ def test_the_digest_of_equal_records_differs_between_silos(configure):
     records = read_records(configure())
     a, b = (Identity(Ed25519PrivateKey.generate()) for _ in range(2))
     assert records.digest(a) == records.digest(a) != records.digest(b)
-    changed = replace(records, target=1 - records.target)
+    changed = replace(records, rows=records.rows._replace(target=1 - records.rows.target))
     assert changed.digest(a) != records.digest(a)
 
 
@@ -281,8 +282,8 @@ def test_a_table_gives_what_a_simulated_silo_trains_on(configure, tmp_path, kind
     own = read_records(configure({**SECTION, "path": f"t.{kind}"}))
     data = Csv(path=tmp_path / "t.csv", target="ill", schema=SCHEMA, test_fraction=1e-9)
     silo = load(data, IidPartition(num_partitions=1), 0, 0).silos[0]
-    assert np.array_equal(own.features, silo.train_features)
-    assert np.array_equal(own.target, silo.train_target)
+    assert np.array_equal(own.rows.features, silo.train.features)
+    assert np.array_equal(own.rows.target, silo.train.target)
     assert own.num_classes == 2
 
 
@@ -296,7 +297,7 @@ def test_a_silo_transforms_its_images_as_a_simulated_one(configure, tmp_path):
     np.savez(tmp_path / "t.npz", features=source.features, target=source.other("parity"), ranges=ranges)
     own = read_records(configure({**IMAGES, "classes": 2}))
     silo = load(digits, IidPartition(num_partitions=1), 0, 0).silos[0]
-    assert np.array_equal(own.features, silo.train_features)
+    assert np.array_equal(own.rows.features, silo.train.features)
     assert own.num_features == 10
 
 
@@ -328,12 +329,12 @@ def test_records_of_several_silos_are_refused(configure, tmp_path):
 def test_a_silo_reads_its_table_as_it_comes(configure, tmp_path):
     """With the options and the errors that a simulation has."""
     (tmp_path / "t.csv").write_text(TABLE)
-    expected = read_records(configure(SECTION)).features
+    expected = read_records(configure(SECTION)).rows.features
     odd = TABLE.replace(",", ";").replace("63;", "63,0;").replace("ward", "Köln").replace("57;", "k. A.;")
     (tmp_path / "t.csv").write_bytes(odd.encode("latin-1"))
     filled = {**SCHEMA, "age": {**SCHEMA["age"], "fill": 57}}
     options = {"encoding": "latin-1", "decimal": ",", "missing": ["k. A."], "schema": filled}
-    assert np.array_equal(read_records(configure({**SECTION, **options})).features, expected)
+    assert np.array_equal(read_records(configure({**SECTION, **options})).rows.features, expected)
     with refused("silo.records.path", ANY, "line 1 is not utf-8 text", "`encoding"):
         read_records(configure(SECTION))
 
@@ -341,7 +342,7 @@ def test_a_silo_reads_its_table_as_it_comes(configure, tmp_path):
 def test_a_silo_may_name_its_file_by_its_own_name_and_no_other_silos(configure, tmp_path):
     (tmp_path / "t.csv").write_text(TABLE)
     (tmp_path / "u.csv").write_text(TABLE)
-    assert read_records(configure({**SECTION, "path": {"silo-1": "t.csv"}})).n == 3
+    assert read_records(configure({**SECTION, "path": {"silo-1": "t.csv"}})).rows.n == 3
     with refused("silo.records.path", ANY, "this silo's records alone"):
         read_records(configure({**SECTION, "path": {"silo-1": "t.csv", "silo-2": "u.csv"}}))
 

@@ -24,8 +24,9 @@ from fedsim.common.errors import InputError
 from fedsim.common.section import validated
 from fedsim.problems.section import ProblemSection
 from fedsim.wire.frames import Frame, decode, encode, opened, sealed
+from fedsim.wire.messages import Profile
 from silos.front.config import Policy
-from silos.front.offers import Own, largest_dimension
+from silos.front.offers import largest_dimension
 
 RESOLVED = resolved_of()
 OFFER = offer_of(RESOLVED, "silo-00")
@@ -358,7 +359,7 @@ def test_an_offer_does_not_wait_for_another_and_rounds_wait_for_neither(caller, 
 def test_a_frame_is_no_longer_than_the_silos_own_features_make_it():
     """d follows from them, where no network may be offered."""
     policy = Policy.model_validate({**POLICY, "max_dimension": 10**6})
-    own = Own("silo-00", n=32, num_features=5, num_classes=3)
+    own = Profile(silo="silo-00", n=32, num_features=5, num_classes=3)
     assert largest_dimension(policy, own) == 10**6
     linear = policy.model_copy(update={"problems": ("logistic_regression", "softmax_regression")})
     assert largest_dimension(linear, own) == 15

@@ -1,7 +1,6 @@
 """A simulated run's evaluation: how near it comes to the truth, what it costs, and which records it reads."""
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -47,11 +46,11 @@ def estimates(resolved: Resolved, repetitions: int) -> tuple[dict[str, np.ndarra
     data = read(resolved, 0)
     model = torch.zeros(resolved.problem.dimension, dtype=torch.float64)
     model[: len(TRUE)] = torch.as_tensor(TRUE)
-    x = np.concatenate([silo.test_features for silo in data.silos])
-    y = np.concatenate([silo.test_target for silo in data.silos])
+    x = np.concatenate([silo.test.features for silo in data.silos])
+    y = np.concatenate([silo.test.target for silo in data.silos])
     p, weights = 1 / (1 + np.exp(-(x @ model.numpy()))), np.ones(len(y))
-    if data.silos[0].test_owners is not None:  # each person weighs the same; they differ between silos
-        whose = np.concatenate([silo.test_owners for silo in data.silos])
+    if data.silos[0].test.owners is not None:  # each person weighs the same; they differ between silos
+        whose = np.concatenate([silo.test.owners for silo in data.silos])
         weights = 1 / np.bincount(whose)[whose]
     exact = {
         "accuracy": float(np.average((p > 0.5) == y, weights=weights)),
@@ -148,9 +147,12 @@ def test_an_evaluation_reads_no_record_that_trains_and_training_none_that_is_hel
     resolved = resolved_of(scenario_of(SMALL))
     data, everyone = read(resolved, 0), [range(1)] * 3
     rounds = [range(len(resolved.trace.plan.rounds))] * 3
-    unread = [np.full_like(silo.train_features, np.nan) for silo in data.silos]
+    unread = [np.full_like(silo.train.features, np.nan) for silo in data.silos]
     marked = Hosted(
-        together([replace(s, train_features=x) for s, x in zip(data.silos, unread, strict=True)]), data.digest
+        together(
+            [s._replace(train=s.train._replace(features=x)) for s, x in zip(data.silos, unread, strict=True)]
+        ),
+        data.digest,
     )
     w = {"w": torch.ones(resolved.problem.dimension, dtype=torch.float64)}
     one, other = SiloHost(resolved, 0, data), SiloHost(resolved, 0, marked)
@@ -159,7 +161,10 @@ def test_an_evaluation_reads_no_record_that_trains_and_training_none_that_is_hel
         host.open("private", rounds)
     assert torch.equal(one.answer("evaluation", 0, w, None)["h"], other.answer("evaluation", 0, w, None)["h"])
     assert not torch.equal(one.answer("private", 0, w, None)["g"], other.answer("private", 0, w, None)["g"])
-    swapped = Hosted(together([replace(s, test_target=1 - s.test_target) for s in data.silos]), data.digest)
+    swapped = Hosted(
+        together([s._replace(test=s.test._replace(target=1 - s.test.target)) for s in data.silos]),
+        data.digest,
+    )
     third = SiloHost(resolved, 0, swapped)
     third.open("evaluation", everyone)
     third.open("private", rounds)
@@ -270,11 +275,9 @@ def test_what_stands_beside_an_estimate_has_its_weighing(unit, tmp_path):
     tree = changed(UNLIKE, {"privacy": {"epsilon": 100.0, "unit": unit}})
     run = fedsim.simulate(tree, data=data, out=tmp_path / "run", progress=False)
     silos = read(run.source.resolved, 0).silos
-    x, y = (
-        np.concatenate([getattr(own, f"test_{name}") for own in silos]) for name in ("features", "target")
-    )
-    whose = np.concatenate([own.test_owners for own in silos])  # none is in two silos
-    group = np.concatenate([own.test_groups.codes for own in silos])
+    x, y = (np.concatenate([getattr(own.test, name) for own in silos]) for name in ("features", "target"))
+    whose = np.concatenate([own.test.owners for own in silos])  # none is in two silos
+    group = np.concatenate([own.test.groups for own in silos])
     p = 1 / (1 + np.exp(-(x @ run.model.ravel())))
     by_person = unit != "record"
     weight = 1 / np.bincount(whose)[whose] if by_person else np.ones(len(y))

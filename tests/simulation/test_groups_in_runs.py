@@ -8,7 +8,7 @@ from support.scenarios import FAIR, changed
 
 import fedsim
 from fedsim.data.arrays import Arrays
-from fedsim.data.source import NO_LABEL, Labels
+from fedsim.data.source import NO_LABEL
 from fedsim.report.texts import remarks
 from fedsim.scenario.load import parse
 from fedsim.scenario.resolve import Resolved, resolve
@@ -52,15 +52,15 @@ def test_gates_have_groups_of_their_part(clipping: bool, unit: str) -> None:
     resolved = resolved_of(clipping, unit)
     data = read(resolved, 0)
     host = SiloHost(resolved, 0, data)
-    parts: list[tuple[SiloHost, list[Labels | None]]] = [
-        (host, [silo.train_groups for silo in data.silos]),
-        (host._held_out, [silo.test_groups for silo in data.silos]),
+    parts: list[tuple[SiloHost, list[np.ndarray | None]]] = [
+        (host, [silo.train.groups for silo in data.silos]),
+        (host._held_out, [silo.test.groups for silo in data.silos]),
     ]
     for there, expected in parts:
         found = codes_of(there._records)
         for member, labels in enumerate(expected):
             assert labels is not None
-            assert found[member] == labels.codes.tolist()
+            assert found[member] == labels.tolist()
             assert len(set(found[member])) > 1
 
 

@@ -43,7 +43,7 @@ def test_own_models_are_tested_on_their_own_silos_records() -> None:
         if row["variant"] in ("own", "private")
     }
     for i, silo in enumerate(read(resolved, 0).silos):
-        x, y = torch.as_tensor(silo.test_features), torch.as_tensor(silo.test_target)
+        x, y = torch.as_tensor(silo.test.features), torch.as_tensor(silo.test.target)
         for variant, w in (("own", model + own[i]), ("private", model)):
             scores = x @ w
             loss = (torch.log1p(scores.exp()) - y * scores).mean()

@@ -9,10 +9,10 @@ from fedsim.common.errors import Refused
 from fedsim.protocol.batch import FULL, Poisson
 from fedsim.protocol.limits import Limits
 from fedsim.protocol.plan import Admitted, Ask, Plan, QueryShape, Release, Terms
-from fedsim.simulation.selection import Grant, Parts, RunId, SelectionTerms
+from fedsim.simulation.selection import Grant, Parts, RunId
 
 NAMES, RUNS, HALF = ("a", "b"), 4, 30
-SILOS = [SelectionTerms(name, HALF, 1.0, 1e-5) for name in NAMES]
+SILOS = [Terms(name, HALF, 1.0, 1e-5, ()) for name in NAMES]
 
 
 def plan(batch: object = FULL, ratio: float = 1.0) -> Plan:
@@ -43,8 +43,8 @@ def test_every_run_that_was_priced_is_handed_out_once_and_at_the_admitted_noise(
     grants = [desk.candidate(run(trial, f"setting {trial // 2}")) for trial in range(RUNS)]
     for trial, grant in enumerate(grants):
         assert (grant.part, grant.run) == ("candidate", run(trial, f"setting {trial // 2}"))
-        assert grant.noise == tuple(silo.noise_multiplier for silo in desk.silos)
-        assert grant.score_noise == tuple(silo.score_noise_multiplier for silo in desk.silos)
+        assert grant.noise == tuple(silo["candidates"].noise_multiplier for silo in desk.silos)
+        assert grant.score_noise == tuple(silo["scores"].noise_multiplier for silo in desk.silos)
         assert grant.releases == (((Release(FULL, 1.0), 10),), ((Release(FULL, 1.0), 5),))
         assert pickle.loads(pickle.dumps(grant)) == grant
         with pytest.raises(Refused, match="once is paid for"):
@@ -102,4 +102,4 @@ def test_one_setting_is_reported_once_in_each_trial():
 
 def test_what_is_counted_is_what_was_admitted():
     with pytest.raises(Refused, match="runs to choose from"):
-        Parts([[PLAN.census()] * 9], [SelectionTerms("a", HALF, 0.01, 1e-9)], Limits(max_noise_multiplier=10))
+        Parts([[PLAN.census()] * 9], [Terms("a", HALF, 0.01, 1e-9, ())], Limits(max_noise_multiplier=10))

@@ -103,7 +103,7 @@ def test_everything_public_counts_persons() -> None:
     assert resolved.sizes == (24, 24, 24)
     assert resolved.deltas == (1 / 24**2,) * 3
     records = read(resolved, 0)
-    assert any(len(silo.train_target) > 24 for silo in records.silos)
+    assert any(len(silo.train.target) > 24 for silo in records.silos)
     host = SiloHost(resolved, 0, records)
     host.open("private", [range(3)] * 3)  # a gate refuses records of another number of units
 
@@ -139,7 +139,7 @@ def test_one_record_a_person_is_the_record_run() -> None:
 def test_a_run_that_asks_for_h_is_the_one_that_is_given_it(bound: str) -> None:
     """Without noise: three quarters of the 72 persons have up to two records, and h is 2."""
     silos = read(resolve(parse(VISITS)), 0).silos
-    counts = np.concatenate([np.unique(silo.train_owners, return_counts=True)[1] for silo in silos])
+    counts = np.concatenate([np.unique(silo.train.owners, return_counts=True)[1] for silo in silos])
     assert (counts <= 2).mean() == 0.75
     rule = {"choose": "quantile", "share": 0.1, "q": 0.75, "largest": 8}
     asked, given, other = (

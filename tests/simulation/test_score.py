@@ -14,8 +14,8 @@ from fedsim.problems.network_models import Imported
 from fedsim.problems.registry import problems
 from fedsim.protocol.batch import FULL, Subsample
 from fedsim.protocol.limits import Limits
-from fedsim.protocol.plan import Release
-from fedsim.simulation.selection import Scorer, SelectionTerms, admit_selection
+from fedsim.protocol.plan import Release, Terms
+from fedsim.simulation.selection import Scorer, admit_selection
 from silos.vault.entropy import Purpose, SeededEntropy
 from silos.vault.scores import mistakes
 
@@ -163,39 +163,42 @@ def mu(z: float, releases: float) -> float:
 
 
 def test_each_silo_pays_for_all_candidates_and_the_total_is_the_larger_part():
-    terms = [SelectionTerms("a", 30, 1.0, DELTA), SelectionTerms("b", 7, 8.0, DELTA)]
+    terms = [Terms("a", 30, 1.0, DELTA, ()), Terms("b", 7, 8.0, DELTA, ())]
     runs = [LONG, LONG, SHORT]
     for silo in admit_selection([runs, runs], terms, Limits()):
-        budget = silo.terms.epsilon
-        assert silo.epsilon_training == pytest.approx(mu(silo.noise_multiplier, 35 + 35 + 10), rel=1e-9)
-        assert silo.epsilon_scores == pytest.approx(mu(silo.score_noise_multiplier, 3), rel=1e-9)
-        assert silo.epsilon == max(silo.epsilon_training, silo.epsilon_scores)
-        assert budget * (1 - 1e-6) <= silo.epsilon_training <= budget
-        assert budget * (1 - 1e-6) <= silo.epsilon_scores <= budget
-        assert mu(silo.noise_multiplier, 35 + 10) < 0.9 * budget  # a candidate less would be cheaper
+        training, scores = silo["candidates"], silo["scores"]
+        budget, (z, of_score) = training.terms.epsilon, (part.noise_multiplier for part in (training, scores))
+        assert training.epsilon_guaranteed == pytest.approx(mu(z, 35 + 35 + 10), rel=1e-9)
+        assert scores.epsilon_guaranteed == pytest.approx(mu(of_score, 3), rel=1e-9)
+        assert silo.epsilon == max(training.epsilon_guaranteed, scores.epsilon_guaranteed)
+        assert (training.releases, scores.releases) == (35 + 35 + 10, 3)
+        assert all(budget * (1 - 1e-6) <= part.epsilon_guaranteed <= budget for part in silo.parts.values())
+        assert mu(z, 35 + 10) < 0.9 * budget  # a candidate less would be cheaper
 
 
 def test_sampled_plans_stay_within_the_budget_of_the_half():
     plan = ((Release(Subsample(0.1), 1.0), 20),)
-    (silo,) = admit_selection([[plan] * 4], [SelectionTerms("a", 50, 2.0, DELTA)], Limits())
-    assert 1.99 <= silo.epsilon_training <= 2.0
-    (one,) = admit_selection([[plan]], [SelectionTerms("a", 50, 2.0, DELTA)], Limits())
-    assert one.noise_multiplier < silo.noise_multiplier
+    (silo,) = admit_selection([[plan] * 4], [Terms("a", 50, 2.0, DELTA, ())], Limits())
+    assert 1.99 <= silo["candidates"].epsilon_guaranteed <= 2.0
+    (one,) = admit_selection([[plan]], [Terms("a", 50, 2.0, DELTA, ())], Limits())
+    assert one["candidates"].noise_multiplier < silo["candidates"].noise_multiplier
 
 
 def test_a_silo_that_takes_part_in_nothing_pays_for_its_scores_alone():
-    (silo,) = admit_selection([[(), ()]], [SelectionTerms("a", 5, 1.0, DELTA)], Limits())
-    assert (silo.noise_multiplier, silo.epsilon_training) == (0.0, 0.0)
-    assert silo.epsilon == silo.epsilon_scores == pytest.approx(mu(silo.score_noise_multiplier, 2))
+    (silo,) = admit_selection([[(), ()]], [Terms("a", 5, 1.0, DELTA, ())], Limits())
+    training, scores = silo["candidates"], silo["scores"]
+    assert (training.noise_multiplier, training.epsilon_guaranteed) == (0.0, 0.0)
+    assert silo.epsilon == scores.epsilon_guaranteed == pytest.approx(mu(scores.noise_multiplier, 2))
 
 
 def test_without_a_budget_there_is_no_noise_and_no_guarantee():
-    (silo,) = admit_selection([[LONG]], [SelectionTerms("a", 5, math.inf, DELTA)], Limits())
-    assert (silo.noise_multiplier, silo.score_noise_multiplier, silo.epsilon) == (0.0, 0.0, math.inf)
+    (silo,) = admit_selection([[LONG]], [Terms("a", 5, math.inf, DELTA, ())], Limits())
+    assert [part.noise_multiplier for part in silo.parts.values()] == [0.0, 0.0]
+    assert silo.epsilon == math.inf
 
 
 def test_the_silo_that_cannot_afford_it_is_named():
-    terms = [SelectionTerms("rich", 30, 5.0, DELTA), SelectionTerms("poor", 30, 0.05, DELTA)]
+    terms = [Terms("rich", 30, 5.0, DELTA, ()), Terms("poor", 30, 0.05, DELTA, ())]
     affordable = Limits(max_noise_multiplier=500.0)
     admit_selection([[SHORT], [SHORT]], terms, affordable)
     with pytest.raises(

@@ -88,11 +88,10 @@ def write_silos(
     for silo in federation.silos:
         own = folder / silo.name
         own.mkdir(parents=True)
-        known = silo.train_owners, silo.train_groups
-        write_records(own / "records.npz", silo.train_features, silo.train_target, *known)
+        write_records(own / "records.npz", silo.train, federation.groups)
         records: dict[str, Any] = {"name": "npz", "path": "records.npz", "intercept": False}
-        if silo.train_groups is not None:
-            records["groups"] = list(silo.train_groups.names)
+        if silo.train.groups is not None:
+            records["groups"] = list(federation.groups)
         if federation.num_classes:
             records["classes"] = federation.num_classes
         tree = {

@@ -9,8 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedsim.data.federation import Part, Silos, SiloSplit
-from fedsim.data.source import Labels
+from fedsim.data.federation import Silos, SiloSplit
 from fedsim.problems.glm import (
     AbsoluteError,
     GeneralisedLinear,
@@ -23,6 +22,7 @@ from fedsim.protocol.batch import FULL, Batch, Fresh, Full, Poisson, Subsample, 
 from fedsim.protocol.batch import Part as PartBatch
 from fedsim.protocol.contract import Algorithm, Asker, Memory, Public, Query, Round, ServerHalf
 from fedsim.protocol.limits import Limits
+from fedsim.protocol.rows import Cohort
 from fedsim.testing.federations import DELTA as DELTA
 from fedsim.testing.federations import DirectLink as DirectLink
 from fedsim.testing.federations import Silo as Silo
@@ -155,12 +155,5 @@ def scripted(half: SiloHalf, num_rounds: int = 2) -> Scripted:
 
 def together(silos: Sequence[SiloSplit]) -> Silos:
     """Silos' records in one array each, as a host takes them."""
-
-    def part(which: str) -> Part:
-        own = [[getattr(silo, f"{which}_{field}") for silo in silos] for field in Part._fields[1:]]
-        x, y, persons, groups = ((None if each[0] is None else each) for each in own)
-        codes = groups and Labels(np.concatenate([labels.codes for labels in groups]), groups[0].names)
-        bounds = np.cumsum([0, *map(len, y)])
-        return Part(bounds, np.concatenate(x), np.concatenate(y), persons and np.concatenate(persons), codes)
-
-    return Silos(tuple(silo.name for silo in silos), part("train"), part("test"))
+    names, train, test = zip(*silos, strict=True)
+    return Silos(names, Cohort.of(train), Cohort.of(test))

@@ -176,7 +176,7 @@ def test_train_loss_is_the_weighted_mean_over_silos(base: dict[str, Any]) -> Non
     w = torch.linspace(-1, 1, resolved.problem.dimension, dtype=torch.float64)
     pooled = []  # weights by size make the weighted mean that of all records
     for silo in silos:
-        for x, y in zip(silo.train_features, silo.train_target, strict=True):
+        for x, y in zip(silo.train.features, silo.train.target, strict=True):
             pooled.append(math.log1p(math.exp((1 - 2 * y) * float(x @ w.numpy()))))
     assert train_loss(resolved, silos, w) == pytest.approx(sum(pooled) / len(pooled), rel=1e-12)
     equal = resolve(parse(base | {"problem": "logistic_regression"}))

@@ -300,12 +300,13 @@ def test_what_the_gates_admit_costs_what_the_silos_agreed_to(
     desk = engine(tree)
     desk.run(Local(), ignored)
     for silo in desk._job.selections[0].silos:
-        terms, runs = silo.terms, spent[True, silo.terms.name]
+        candidates = silo["candidates"]
+        terms, z = candidates.terms, candidates.noise_multiplier
+        runs = spent[True, terms.name]
         assert len(runs) == RUNS
-        noise = {z for census, z in runs if census}
-        assert noise <= {silo.noise_multiplier}
-        found = compose_runs([census for census, _ in runs], HALF).epsilon(silo.noise_multiplier, terms.delta)
-        assert found == pytest.approx(silo.epsilon_training, rel=1e-9)
+        assert {own for census, own in runs if census} <= {z}
+        found = compose_runs([census for census, _ in runs], HALF).epsilon(z, terms.delta)
+        assert found == pytest.approx(candidates.epsilon_guaranteed, rel=1e-9)
         assert silo.epsilon <= terms.epsilon == 2
         assert terms.delta == 1 / REST**2
         ((census, z),) = spent[False, terms.name]

@@ -76,7 +76,8 @@ def test_the_price_is_the_same_and_no_two_metrics_share_noise() -> None:
         desk = Engine(job_of(tree(private=private)), Record())
         runner = FakeRunner(lambda _: result())
         desk.run(runner, lambda event: None)
-        terms = [(s.score_noise_multiplier, s.epsilon_scores) for s in desk._job.selections[0].silos]
+        scores = [silo["scores"] for silo in desk._job.selections[0].silos]
+        terms = [(each.noise_multiplier, each.epsilon_guaranteed) for each in scores]
         return [cell for cell in runner.cells if cell.scored], terms
 
     cells, prices = zip(*(scored(metric=m) for m in ("error", "log_loss", "brier", "auc")), strict=True)

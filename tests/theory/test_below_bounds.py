@@ -152,8 +152,8 @@ def excess(resolved: Resolved, trials: int = 4) -> float:
 
 def _excess(resolved: Resolved, trial: int) -> float:
     silos = read(resolved, trial).silos
-    x = torch.cat([torch.as_tensor(silo.train_features) for silo in silos])
-    y = torch.cat([torch.as_tensor(silo.train_target) for silo in silos]).double()
+    x = torch.cat([torch.as_tensor(silo.train.features) for silo in silos])
+    y = torch.cat([torch.as_tensor(silo.train.target) for silo in silos]).double()
     l2 = resolved.scenario.problem.regulariser.l2
 
     def risk(w: torch.Tensor) -> torch.Tensor:

@@ -15,7 +15,9 @@ from fedsim.common.errors import InputError, Refused
 from fedsim.privacy.registry import MECHANISMS
 from fedsim.problems.kinds import gives_probabilities
 from fedsim.protocol.clashes import check
+from fedsim.protocol.division import Division
 from fedsim.protocol.limits import LIMITS
+from fedsim.protocol.plan import Terms
 from fedsim.report.record import CellSource, Record
 from fedsim.report.sweep_summary import CELLS
 from fedsim.scenario.facts import facts_of
@@ -23,7 +25,7 @@ from fedsim.scenario.metric import applicable
 from fedsim.scenario.model import PrivateSection, Scenario, TuneSection
 from fedsim.scenario.resolve import Resolved, is_known, with_nonce
 from fedsim.simulation.host import silos_rounds
-from fedsim.simulation.selection import MISTAKES, AdmittedSelection, Parts, Score, SelectionTerms
+from fedsim.simulation.selection import MISTAKES, Parts, Score
 from fedsim.simulation.sweeps.cell import resolved_of
 from fedsim.simulation.sweeps.combinations import Combination, base_and_section, combinations
 from fedsim.simulation.sweeps.section import TUNE, where_fraction_is_given
@@ -161,7 +163,7 @@ class Selection:
     repetitions: int  # runs of each candidate
 
     @property
-    def silos(self) -> Sequence[AdmittedSelection]:
+    def silos(self) -> Sequence[Division]:
         """Each silo's admission, in canonical order."""
         return self.parts.silos
 
@@ -169,7 +171,7 @@ class Selection:
     def digest(self) -> str:
         """Keys the noise of its runs and scores, beside each run itself: no other selection shares it."""
         trees = [s.model_dump(mode="json", include=_CANDIDATE, exclude=_PLACES) for s in self.scenarios]
-        noise = [silo.score_noise_multiplier for silo in self.silos]
+        noise = [silo["scores"].noise_multiplier for silo in self.silos]
         other = [self.parts.score] * (self.parts.score != MISTAKES)
         key = [trees, self.repetitions, noise, *other]
         return hashlib.sha256(json.dumps(key).encode()).hexdigest()
@@ -225,12 +227,13 @@ def _agreed(candidates: Sequence[Scenario], tune: TuneSection) -> Selection:
     drafts = [_on_reserve(candidate, budget.deltas, unknown) for candidate in fixed]
     runs = [resolved_of(draft) for draft in drafts]
     terms = zip(budget.names, runs[0].sizes, budget.epsilons, budget.deltas, strict=True)
-    silos, answered = [SelectionTerms(*each) for each in terms], []
+    silos, answered = [Terms(*each, rounds=()) for each in terms], []
     for c, run in enumerate(runs):
         census = cache(run.trace.plan.census)
         answered += [[census(own) for own in silos_rounds(run, t)] for t in trials_of(c, tune.repetitions)]
     parts = Parts(list(zip(*answered, strict=True)), silos, LIMITS, score)
-    noise = tuple(silo.noise_multiplier or _ANY for silo in parts.silos)  # 0 where it takes part in nothing
+    found = (silo["candidates"].noise_multiplier for silo in parts.silos)
+    noise = tuple(z or _ANY for z in found)  # 0 where it takes part in nothing
     scenarios = tuple(_on_reserve(candidate, budget.deltas, noise) for candidate in fixed)
     return Selection(scenarios, parts, tune.repetitions)
 

@@ -159,8 +159,8 @@ def train_loss(resolved: Resolved, silos: Sequence[SiloSplit], w: Tensor) -> flo
     """sum_i p_i (mean loss of silo i's training records) at w, (d,), without the regulariser; not private."""
     total = 0.0
     for weight, silo in zip(resolved.weights, silos, strict=True):
-        scores = resolved.problem.scores(torch.as_tensor(silo.train_features).to(resolved.dtype), w)
-        target = torch.as_tensor(silo.train_target).to(resolved.dtype)
+        scores = resolved.problem.scores(torch.as_tensor(silo.train.features).to(resolved.dtype), w)
+        target = torch.as_tensor(silo.train.target).to(resolved.dtype)
         total += weight * float(resolved.problem.losses(scores, target).mean())
     return total
 
@@ -175,10 +175,9 @@ def private_score(
     if reserve is None or reserve.use != "reserved":
         raise ValueError("scores are of records put aside")
     problem, names, seed = resolved.problem, resolved.names, resolved.scenario.seed
-    held = [(silo.test_features, silo.test_target) for silo in data.silos]
     entropy = SeededEntropy(seed, trial, names, [run] * len(names))
-    whose, seeded = [silo.test_owners for silo in data.silos], (seed, trial, [s.name for s in data.silos])
-    owners = Owners.of(resolved.scenario.privacy.unit, whose, seeded)
+    held, seeded = data.silos.test, (seed, trial, data.silos.names)
+    owners = Owners.of(resolved.scenario.privacy.unit, (rows.owners for rows in held), seeded)
     how = entropy, LIMITS, resolved.dtype, grant.score
     scorer = Scorer(held, problem, grant.score_noise, *how, owners)
     return grant.score.value(np.dot(resolved.weights, scorer.answer(model)), resolved.outline.num_classes)

@@ -14,6 +14,7 @@ from fedsim.common.errors import Refused
 from fedsim.common.serialise import finite
 from fedsim.privacy import attainable
 from fedsim.privacy.registry import GAUSSIAN, MECHANISMS
+from fedsim.protocol.division import Division, together
 from fedsim.protocol.limits import LIMITS
 from fedsim.protocol.unit import RECORD
 from fedsim.report import sweep_summary
@@ -26,7 +27,6 @@ from fedsim.report.unit_words import guaranteed, words, words_of
 from fedsim.scenario.resolve import Resolved
 from fedsim.simulation.failures import Failure
 from fedsim.simulation.host import silos_rounds, terms
-from fedsim.simulation.selection import AdmittedSelection
 from fedsim.simulation.sweeps.cell import cell_of, code_version, resolved_of
 from fedsim.simulation.sweeps.combinations import Combination
 from fedsim.simulation.sweeps.engine import Event, SweepResults
@@ -273,19 +273,20 @@ def _run_epsilons(run: Resolved, trials: Sequence[int]) -> list[float]:
     return largest
 
 
-def _silo(silo: AdmittedSelection, n_run: int, run: float | None) -> sweep_summary.TunedSilo:
+def _silo(silo: Division, n_run: int, run: float | None) -> sweep_summary.TunedSilo:
     """`run` is None where nothing was reported."""
+    training, scores = silo["candidates"], silo["scores"]
     return sweep_summary.TunedSilo(
-        name=silo.terms.name,
-        n_tune=2 * silo.terms.half,
+        name=training.terms.name,
+        n_tune=2 * training.terms.n,
         n_run=n_run,
-        delta=silo.terms.delta,
-        epsilon_budget=finite(silo.terms.epsilon),
-        noise_multiplier=silo.noise_multiplier,
-        score_noise_multiplier=silo.score_noise_multiplier,
-        epsilon_training=finite(silo.epsilon_training),
-        epsilon_scores=finite(silo.epsilon_scores),
+        delta=training.terms.delta,
+        epsilon_budget=finite(training.terms.epsilon),
+        noise_multiplier=training.noise_multiplier,
+        score_noise_multiplier=scores.noise_multiplier,
+        epsilon_training=finite(training.epsilon_guaranteed),
+        epsilon_scores=finite(scores.epsilon_guaranteed),
         epsilon_tuning=finite(silo.epsilon),
         epsilon_run=None if run is None else finite(run),
-        epsilon_total=finite(max(silo.epsilon, 0.0 if run is None else run)),
+        epsilon_total=finite(together([silo.epsilon, *([] if run is None else [run])])),
     )

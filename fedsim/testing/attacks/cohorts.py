@@ -31,11 +31,12 @@ from fedsim.protocol.contract import (
 )
 from fedsim.protocol.limits import LIMITS
 from fedsim.protocol.plan import Arrays, Plan, QueryShape, Terms
+from fedsim.protocol.rows import Rows
 from fedsim.protocol.unit import RECORD, Unit
 from fedsim.scenario.resolve import Resolved
 from fedsim.simulation.host import MemoryLedger
 from fedsim.simulation.side_by_side import SideBySide
-from fedsim.testing.attacks.canaries import Data, num_units
+from fedsim.testing.attacks.canaries import num_units, whose
 from silos.front.served import Served
 from silos.vault.entropy import SeededEntropy
 from silos.vault.gate import Gate, lay_out
@@ -48,7 +49,7 @@ def cohort(
     resolved: Resolved,
     algorithm: Algorithm,
     plan: Plan,
-    data: Sequence[Data],
+    data: Sequence[Rows],
     noise: Sequence[float] | None = None,
     streams: Sequence[str] | None = None,
     *,
@@ -77,14 +78,13 @@ def cohort(
         for copy, (place, (own, z)) in product(range(repeats), enumerate(given))
     ]
     entropy = randomness(resolved.scenario.seed, list(streams or [""] * len(data)) * repeats)
-    brought = [(own.features, own.target, own.groups) for own in data]
     # which records count is known to the attacker, and alike in all worlds
     choices = [np.random.default_rng(resolved.scenario.seed) for _ in data]
-    owners = Owners(plan.unit, [own.units for own in data], choices)
+    owners = Owners(plan.unit, [whose(own) for own in data], choices)
     if copies is None:
-        laid = lay_out(brought, problem, dtype, owners)
+        laid = lay_out(data, problem, dtype, owners)
     else:
-        laid = SideBySide(brought, problem, dtype, copies, owners)
+        laid = SideBySide(data, problem, dtype, copies, owners)
     ledgers = [MemoryLedger() for _ in taken]
     return Served(
         Gate(laid, problem, plan, taken, mechanism, entropy, ledgers, LIMITS, dtype, broadcasts), algorithm

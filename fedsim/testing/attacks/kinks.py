@@ -24,9 +24,10 @@ from fedsim.common.seeds import generator
 from fedsim.data.source import NO_LABEL
 from fedsim.problems.network import NeuralNetwork
 from fedsim.protocol.plan import Terms
+from fedsim.protocol.rows import Rows
 from fedsim.protocol.statistics import statistic
 from fedsim.protocol.unit import RECORD
-from fedsim.testing.attacks.canaries import Data, alike
+from fedsim.testing.attacks.canaries import alike, record_of, whose
 from fedsim.testing.attacks.cohorts import Tap
 from fedsim.testing.attacks.likelihood import single
 from fedsim.testing.attacks.search import Attack, held, in_full, targets
@@ -118,15 +119,15 @@ class _Line:
         steps = step + (np.arange(len(self._start)) < ahead)
         return np.asarray(self._start + steps / self._steps * self._way)
 
-    def _data(self, unit: Data, x: np.ndarray) -> Data:
+    def _data(self, unit: Rows, x: np.ndarray) -> Rows:
         """The unit in front of the others where it can shift them, else behind."""
         rows, front = np.arange((self._n - 1) * self._each), self._poisson or self._setting.unit != RECORD
         copies = np.where((rows % self._every == 0)[:, None], x, np.nan)
-        rest = Data(copies, 0.0 * rows + self._target, 0 * rows + self._group, front + rows // self._each)
-        own = unit._replace(units=0 * unit.units + (0 if front else len(rows)))
-        return Data(*map(np.concatenate, zip(*((own, rest) if front else (rest, own)), strict=True)))
+        rest = Rows(copies, 0.0 * rows + self._target, 0 * rows + self._group, front + rows // self._each)
+        own = unit._replace(owners=0 * whose(unit) + (0 if front else len(rows)))
+        return Rows.joined((own, rest) if front else (rest, own))
 
-    def _sums(self, data: Sequence[Data], n: int | None = None) -> list[Sums]:
+    def _sums(self, data: Sequence[Rows], n: int | None = None) -> list[Sums]:
         """Of each data set, for full batches and at the same points in all of them."""
         self.asked += 1
         n = n or self._n
@@ -159,7 +160,7 @@ class _Line:
                 heappush(parts, (-self._moved(one, other), a, b))
         return None
 
-    def _units(self, chosen: Attack, x: np.ndarray) -> list[Data]:
+    def _units(self, chosen: Attack, x: np.ndarray) -> list[Rows]:
         """The units in each other's place: with opposite terms, of as many records as make whole rows and of
         one less, or of one; and some that add nothing, as one may on which a module raises, or nobody.
         """
@@ -167,9 +168,9 @@ class _Line:
         counts = (1,) if unit == RECORD else (whole, whole + _ROWS - 1 if self._each > 1 else 1)
         found = [alike((by * x, self._target, self._group), count) for by in (-1.0, 0.5) for count in counts]
         if unit.one_sided or self._poisson:
-            found.append(Data(*(part[:0] for part in found[0])))
+            found.append(found[0].of(slice(0)))
         may_hold = held(self._setting)
-        some = [own for own in chosen.canaries if len(own.target) and may_hold((*(v[0] for v in own[:3]),))]
-        sums = self._sums([own._replace(units=0 * own.units) for own in some], 1)
+        some = [own for own in chosen.canaries if own.n and may_hold(record_of(own, 0))]
+        sums = self._sums([own._replace(owners=0 * whose(own)) for own in some], 1)
         silent = [own for own, each in zip(some, sums, strict=True) if not any(map(torch.any, each))]
         return found + list({own.features.tobytes(): own for own in silent}.values())[:_TERMLESS]

@@ -30,9 +30,10 @@ from fedsim.problems.glm import GeneralisedLinear
 from fedsim.protocol.batch import FULL, Batch, Fresh, Part, Poisson, Subsample, WithReplacement
 from fedsim.protocol.contract import Algorithm, Asker, Memory, Message, PublicProblem, Query
 from fedsim.protocol.plan import Ask, Plan, QueryShape
+from fedsim.protocol.rows import Rows
 from fedsim.protocol.statistics import point_sizes, statistic
 from fedsim.protocol.unit import RECORD
-from fedsim.testing.attacks.canaries import Data, nothing, num_units, replaced
+from fedsim.testing.attacks.canaries import nothing, num_units, replaced
 from fedsim.testing.attacks.cohorts import Heard, cohort, sensitivity, shape_of
 from fedsim.testing.attacks.setting import Others, Setting
 
@@ -42,7 +43,7 @@ class ClippedMeans:
 
     _query: Query  # that is asked next
 
-    def __init__(self, setting: Setting, silos: Sequence[Data], runs: int, shapes: Sequence[QueryShape]):
+    def __init__(self, setting: Setting, silos: Sequence[Rows], runs: int, shapes: Sequence[QueryShape]):
         """`runs` of them side by side, each at points of its own."""
         asks = tuple((Ask(FULL, (replace(shape, noise_ratio=1.0),)),) for shape in shapes)
         problem = setting.resolved.problem
@@ -105,7 +106,7 @@ def single(query: Query, row: int = 0) -> Query:
     return replace(query, points=points, clip=clip)
 
 
-def term(setting: Setting, canary: Data, query: Query) -> Tensor:
+def term(setting: Setting, canary: Rows, query: Query) -> Tensor:
     """A unit's term where all points are shared, (d,); the mean of those of a group of records."""
     return ClippedMeans(setting, [canary], 1, [shape_of(query)]).means(query)[0, 0].to(torch.float64)
 
@@ -210,7 +211,7 @@ Key = tuple[int, int]
 class Knowledge:
     """The means of answers in each world, which an attacker who knows the records computes."""
 
-    def __init__(self, setting: Setting, silo: int, first: Data, second: Data, kind: Others) -> None:
+    def __init__(self, setting: Setting, silo: int, first: Rows, second: Rows, kind: Others) -> None:
         self._setting, self._silo, self._kind = setting, silo, kind
         self._silos, own = [first, second], setting.data[silo]
         if kind == "own":

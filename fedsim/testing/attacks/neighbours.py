@@ -24,8 +24,8 @@ from fedsim.common.seeds import generator
 from fedsim.privacy.grid import STEPS
 from fedsim.protocol.contract import Asker, Query
 from fedsim.protocol.copies import CohortMemory
+from fedsim.protocol.rows import Rows
 from fedsim.protocol.unit import RECORD
-from fedsim.testing.attacks.canaries import Data
 from fedsim.testing.attacks.cohorts import Heard, sensitivity
 from fedsim.testing.attacks.likelihood import InRuns, Knowledge, Places, Scores, narrowed
 from fedsim.testing.attacks.search import Attack, held, search
@@ -130,7 +130,7 @@ class Neighbours:
     """A daemon's records in each world, and what the malicious server sends to both."""
 
     silo: int
-    data: tuple[Data, Data]
+    data: tuple[Rows, Rows]
     lines: list[Line]
 
 
@@ -159,7 +159,7 @@ def write(setting: Setting, found: Neighbours, folder: Path) -> list[Path]:
     return [_write(setting, found.silo, data, folder / world) for data, world in worlds]
 
 
-def _write(setting: Setting, silo: int, data: Data, folder: Path) -> Path:
+def _write(setting: Setting, silo: int, data: Rows, folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     classes = setting.resolved.outline.num_classes
     target = data[1].astype(np.int64) if classes else data[1]

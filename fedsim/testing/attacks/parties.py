@@ -27,12 +27,13 @@ from fedsim.privacy.sum_mechanism import SumMechanism, honest_silos
 from fedsim.protocol.contract import Query
 from fedsim.protocol.plan import Terms
 from fedsim.protocol.pool import Share
+from fedsim.protocol.rows import Rows
 from fedsim.scenario.resolve import Resolved
 from fedsim.secagg.agreement import Sums
 from fedsim.secagg.reports import split
 from fedsim.simulation.host import Answering
 from fedsim.simulation.secure_aggregation import TrialSums
-from fedsim.testing.attacks.canaries import Data, silent
+from fedsim.testing.attacks.canaries import silent
 from fedsim.testing.attacks.cohorts import Heard, Tap, Wiretap, cohort
 
 Party = Literal["server", "shuffler", "both"]
@@ -72,11 +73,11 @@ def party_gate(
     resolved: Resolved,
     wiretap: Wiretap,
     terms: Sequence[Terms],
-    data: Sequence[Data],
+    data: Sequence[Rows],
     streams: Sequence[str],
     party: Party,
     noisy: bool,
-    crowd: Data | None = None,
+    crowd: Rows | None = None,
 ) -> PartyGate:
     """A gate whose answers are what a party reads of each silo, each in a separate sum, with its noise or
     none. The other silos of a sum hold `crowd`; by default records that count as zero.

@@ -24,9 +24,10 @@ from fedsim.problems.network import NeuralNetwork
 from fedsim.protocol.batch import FULL, Batch
 from fedsim.protocol.groups import Cells
 from fedsim.protocol.plan import Plan, QueryShape, Terms
+from fedsim.protocol.rows import Rows
 from fedsim.protocol.statistics import COSTED_GRADIENT
 from fedsim.simulation.host import Answering
-from fedsim.testing.attacks.canaries import Data, Record, alike, replaced
+from fedsim.testing.attacks.canaries import Record, alike, record_of, replaced, whose
 from fedsim.testing.attacks.cohorts import Heard, Tap, Wiretap, cohort
 from fedsim.testing.attacks.setting import Broadcast, Kind, Setting, beside, others
 
@@ -176,15 +177,15 @@ _PATHS = 4  # ways of an honest silo method through a round of several asks that
 class Attack:
     """The two units that differ, and the broadcasts of a malicious server."""
 
-    first: Data  # the unit of one world
-    second: Data  # that of the other
+    first: Rows  # the unit of one world
+    second: Rows  # that of the other
     broadcasts: tuple[Broadcast, ...]  # by kind of round, what it sends
     # by kind, how far the two terms are from each other, over the sensitivity: 1 is the most there can be
     ratios: tuple[float, ...]
-    canaries: tuple[Data, ...]  # every candidate unit, the most promising ones first
+    canaries: tuple[Rows, ...]  # every candidate unit, the most promising ones first
     points: tuple[tuple[Broadcast, ...], ...]  # by kind, candidate broadcasts that silos accept, likewise
 
-    def worlds(self, setting: Setting, silo: int) -> tuple[Data, Data]:
+    def worlds(self, setting: Setting, silo: int) -> tuple[Rows, Rows]:
         """The silo's neighbouring data sets."""
         data = beside(setting, silo, others(setting, silo), self.first)
         place = setting.place(silo)
@@ -193,11 +194,11 @@ class Attack:
 
 def search(setting: Setting, silo: int, allowed: Callable[[Record], bool] = lambda _: True) -> Attack:
     """Choose among all allowed pairs and points those of the largest sum of squared distances."""
-    x, y, groups, units = setting.data[silo]
-    first = int(np.searchsorted(units, setting.place(silo)))
-    own = (x[first], float(y[first]))
+    data = setting.data[silo]
+    there = record_of(data, int(np.searchsorted(whose(data), setting.place(silo))))
+    own = there[:2]
     pair_records, pair_points = balanced(setting, own)
-    clip = _largest_clip(setting, (*own, int(groups[first])))
+    clip = _largest_clip(setting, there)
     pairs = [*pair_records, *records(setting, own, clip)]
     if setting.groups_alone:  # a claim about records as they are
         allowed = held(setting)
@@ -245,10 +246,10 @@ def _shortened(x: np.ndarray, longest: float) -> np.ndarray:
     return x * (longest / length) if longest < length < inf else x
 
 
-def _usable(setting: Setting, silo: int, every: list[Data]) -> list[Data]:
+def _usable(setting: Setting, silo: int, every: list[Rows]) -> list[Rows]:
     """The units whose term can be computed; a plug-in problem may raise on others."""
 
-    def works(some: list[Data]) -> bool:
+    def works(some: list[Rows]) -> bool:
         try:
             return all(_hear(setting, silo, kind, kind.seen[-1:], some, 0) for kind in setting.kinds)
         except Refused:
@@ -276,7 +277,7 @@ def _largest_clip(setting: Setting, own: Record) -> float:
 
 
 def _distances(
-    setting: Setting, silo: int, kind: Kind, points: Sequence[Broadcast], tried: Sequence[Data]
+    setting: Setting, silo: int, kind: Kind, points: Sequence[Broadcast], tried: Sequence[Rows]
 ) -> tuple[list[Broadcast], Tensor]:
     """The broadcasts that are accepted; (distance over sensitivity)^2, (broadcasts, records, records)."""
     paths = _PATHS if sum(len(ask.queries) for ask in kind.asks) > 1 else 1
@@ -301,7 +302,7 @@ def _square(setting: Setting, heard: Heard) -> Tensor:
 
 
 def _hear(
-    setting: Setting, silo: int, kind: Kind, points: Sequence[Broadcast], tried: Sequence[Data], path: int
+    setting: Setting, silo: int, kind: Kind, points: Sequence[Broadcast], tried: Sequence[Rows], path: int
 ) -> list[tuple[int, list[Heard]]]:
     """(place, asks) of the points that are accepted, for silos of one unit each.
 
@@ -321,7 +322,7 @@ def _hear(
 
 
 def in_full(
-    setting: Setting, kind: Kind, tap: Tap, data: Sequence[Data], rounds: int, terms: Sequence[Terms] = ()
+    setting: Setting, kind: Kind, tap: Tap, data: Sequence[Rows], rounds: int, terms: Sequence[Terms] = ()
 ) -> Answering:
     """A gate without noise over silos with these data, for so many rounds of the kind in full batches."""
     plan = Plan((tuple(replace(ask, batch=FULL) for ask in kind.asks),) * rounds, setting.unit)

@@ -25,9 +25,10 @@ import torch
 from torch import Tensor
 
 from fedsim.protocol.batch import Fresh, Part, WithReplacement
+from fedsim.protocol.rows import Rows
 from fedsim.simulation.host import Answering
 from fedsim.testing.attacks import kinks
-from fedsim.testing.attacks.canaries import Data, replaced
+from fedsim.testing.attacks.canaries import replaced, whose
 from fedsim.testing.attacks.cohorts import Heard, Tap, Tell
 from fedsim.testing.attacks.likelihood import single, term
 from fedsim.testing.attacks.search import Attack
@@ -83,7 +84,7 @@ def _draws(
     setting: Setting,
     silo: int,
     broadcast: Broadcast,
-    marker: Data,
+    marker: Rows,
     stream: str,
     places: Sequence[int],
     rounds: Sequence[int],
@@ -102,7 +103,7 @@ def _draws(
     return [Presence(place, draws) for place, draws in found.items()]
 
 
-def _counts(setting: Setting, silo: int, marker: Data, heard: Heard) -> np.ndarray:
+def _counts(setting: Setting, silo: int, marker: Rows, heard: Heard) -> np.ndarray:
     """How often each member's record was drawn, from the first query that it moves."""
     n = setting.admitted[silo].terms.n
     for query, answer in zip(heard.queries, heard.answers, strict=True):
@@ -177,7 +178,7 @@ def search(
             found.asked += len(slots)
             done(len(slots))
         own = setting.data[silo]
-        units = [Data(*(part[own.units == drawn.place] for part in own)), *canaries]
+        units = [own.of(whose(own) == drawn.place), *canaries]
         neighbours = torch.from_numpy(setting.related(units))
         for at, slot in enumerate(slots):
             for ratio in _own(setting, silo, slot, base[at], rows[at], neighbours):
@@ -239,7 +240,7 @@ def _over(moved: float, rounding: float, sensitivity: float) -> float:
 
 
 def _world(
-    setting: Setting, silo: int, data: Sequence[Data], slots: Sequence[Slot], base: Sequence[Reply] | None
+    setting: Setting, silo: int, data: Sequence[Rows], slots: Sequence[Slot], base: Sequence[Reply] | None
 ) -> list[Reply]:
     """Replies of the whole cohort in every slot, kept on the base world's path."""
     silos, tap, replies = range(len(data)), Tap(), list[Reply]()

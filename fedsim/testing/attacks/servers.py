@@ -24,7 +24,8 @@ import torch
 from torch import Tensor
 
 from fedsim.common.seeds import digest128
-from fedsim.testing.attacks.canaries import Data, replaced
+from fedsim.protocol.rows import Rows
+from fedsim.testing.attacks.canaries import replaced
 from fedsim.testing.attacks.cohorts import Heard, Tap, shape_of
 from fedsim.testing.attacks.likelihood import ClippedMeans, InRuns, Knowledge, Scores, narrowed
 from fedsim.testing.attacks.search import Attack
@@ -63,7 +64,7 @@ def _chunks(count: int, size: int, most: int = 2048) -> Iterator[range]:
 
 
 def _run(
-    setting: Setting, silo: int, chosen: Attack, data: list[Data], clones: range, known: Knowledge
+    setting: Setting, silo: int, chosen: Attack, data: list[Rows], clones: range, known: Knowledge
 ) -> np.ndarray:
     tap = Tap()
     streams = [f"worst/{silo}/{clone}" for clone in clones]
@@ -86,7 +87,7 @@ def _scores(setting: Setting, silo: int, runs: int) -> Scores:
 
 _PILOT_RUNS = 32
 _ROUNDS, _CANARIES = 8, 60  # rounds and candidates by which a silo's pair of units is chosen
-Pair = tuple[Data, Data]
+Pair = tuple[Rows, Rows]
 Hear = Callable[[int, int, list[Heard]], None]  # (silo, round, asks)
 
 

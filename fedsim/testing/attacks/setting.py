@@ -17,7 +17,6 @@ import torch
 from torch import Tensor
 
 from fedsim.common.errors import InputError
-from fedsim.data.federation import SiloSplit
 from fedsim.data.source import NO_LABEL
 from fedsim.privacy import attribute
 from fedsim.privacy.registry import GAUSSIAN
@@ -28,6 +27,7 @@ from fedsim.protocol.contract import Query
 from fedsim.protocol.groups import Cells
 from fedsim.protocol.links import Answered, Link
 from fedsim.protocol.plan import Admitted, Arrays, Ask, Census
+from fedsim.protocol.rows import Rows
 from fedsim.protocol.statistics import COSTED_GRADIENT
 from fedsim.protocol.unit import RECORD, Person, Unit
 from fedsim.report.silo_rows import admitted_rows, group_apart
@@ -36,7 +36,7 @@ from fedsim.scenario.resolve import Resolved
 from fedsim.simulation.host import Answering, DirectLink, preview
 from fedsim.simulation.secure_aggregation import Summed, TrialSums, at_once
 from fedsim.simulation.trial import read
-from fedsim.testing.attacks.canaries import MANY, Data, Record, canaries, num_units, related, silent
+from fedsim.testing.attacks.canaries import MANY, Record, canaries, num_units, related, silent, whose
 from fedsim.testing.attacks.cohorts import Tap, Wiretap, cohort, sensitivity, shape_of
 from fedsim.testing.attacks.parties import PARTIES, Party, party_gate, together
 from server.aggregate import summed, weighted
@@ -74,12 +74,12 @@ class Setting:
     """A scenario under audit, with the data of its first trial; with secure aggregation, one party's."""
 
     resolved: Resolved
-    data: tuple[Data, ...]
+    data: tuple[Rows, ...]
     admitted: tuple[Admitted, ...]
     schedule: Schedule
     kinds: tuple[Kind, ...] = ()
     party: Party = "server"
-    crowd: Data | None = None
+    crowd: Rows | None = None
     many: int = MANY  # records of a person with many
     swapped: int = 1  # records that are swapped at once, where persons attack a plan for records
     groups_alone: bool = False  # whether what differs is the group of one record
@@ -91,7 +91,7 @@ class Setting:
 
     def place(self, silo: int) -> int:
         """The number of the unit that is replaced: of persons the last, so that others are drawn alike."""
-        return 0 if self.unit == RECORD else int(self.data[silo].units[-1])
+        return 0 if self.unit == RECORD else int(whose(self.data[silo])[-1])
 
     def places(self, silo: int) -> Sequence[int]:
         """The numbers of all units of the silo that can be replaced without a change to others' draws."""
@@ -106,7 +106,7 @@ class Setting:
         if isinstance(self.unit, Person):
             return replace(self, many=records)
         data = tuple(
-            own._replace(units=np.maximum(np.arange(len(own.units)) - (records - 1), 0)) for own in self.data
+            own._replace(owners=np.maximum(np.arange(own.n) - (records - 1), 0)) for own in self.data
         )
         return replace(self, data=data, swapped=records)
 
@@ -131,7 +131,7 @@ class Setting:
         lengths = [np.linalg.norm(own.features, axis=1).max() for own in self.data]
         return float(max(lengths)) if declared is None else sqrt(declared[0])
 
-    def related(self, found: Sequence[Data]) -> np.ndarray:
+    def related(self, found: Sequence[Rows]) -> np.ndarray:
         """`canaries.related`; where groups alone differ, of records that are equal but for theirs."""
         mask = related(self.unit, found)
         if self.groups_alone:
@@ -144,7 +144,7 @@ class Setting:
         """How many units of the plan differ between the silo's two worlds."""
         return min(self.swapped, len(self.data[silo].target))
 
-    def canaries(self, silo: int, records: Iterable[Record]) -> list[Data]:
+    def canaries(self, silo: int, records: Iterable[Record]) -> list[Rows]:
         """Units to put in the place of the silo's own."""
         return canaries(self.unit, records, self.swap(silo) if self.unit == RECORD else self.many)
 
@@ -233,7 +233,7 @@ class Setting:
         self,
         tap: Tap,
         silos: Sequence[int],
-        data: Sequence[Data],
+        data: Sequence[Rows],
         streams: Sequence[str],
         noisy: bool = True,
         copies: int | None = None,
@@ -313,20 +313,21 @@ def prepare(resolved: Resolved) -> Setting:
         hint = "gives no finite epsilon, so there is nothing to audit; add noise"
         raise InputError("scenario.privacy.noise_multiplier", privacy.noise_multiplier, hint)
     silos = read(resolved, 0).silos
-    data = tuple(_by_unit(silo, resolved.trace.plan.unit) for silo in silos)
+    data = tuple(_by_unit(silo.train, resolved.trace.plan.unit) for silo in silos)
     rounds = schedule(len(silos), resolved.active, resolved.trace.holds, resolved.scenario.seed, 0)
     setting = Setting(resolved, data, admitted, rounds)
     setting = replace(setting, kinds=_kinds(setting))
     return setting.by_groups() if resolved.protects == "group" else setting
 
 
-def _by_unit(silo: SiloSplit, unit: Unit) -> Data:
-    x, y = np.asarray(silo.train_features, float), np.asarray(silo.train_target, float)
-    groups = np.full(len(y), NO_LABEL) if silo.train_groups is None else silo.train_groups.codes
-    if unit == RECORD or silo.train_owners is None:
-        return Data(x, y, groups, np.arange(len(y)))
-    order = Order.of(silo.train_owners)
-    return Data(x[order.rows], y[order.rows], groups[order.rows], order.numbers)
+def _by_unit(rows: Rows, unit: Unit) -> Rows:
+    """Records by unit, with a group each, -1 for none, and the number of the unit that each is of."""
+    x, y = np.asarray(rows.features, float), np.asarray(rows.target, float)
+    groups = np.full(len(y), NO_LABEL) if rows.groups is None else rows.groups
+    if unit == RECORD or rows.owners is None:
+        return Rows(x, y, groups, np.arange(len(y)))
+    order = Order.of(rows.owners)
+    return Rows(x, y, groups).of(order.rows)._replace(owners=order.numbers)
 
 
 def _kinds(setting: Setting) -> tuple[Kind, ...]:
@@ -365,15 +366,15 @@ def others(setting: Setting, silo: int) -> Others:
     return "silent" if "poisson" in samplers or setting.swapped > 1 else "copies"
 
 
-def beside(setting: Setting, silo: int, kind: Others, first: Data) -> Data:
+def beside(setting: Setting, silo: int, kind: Others, first: Rows) -> Rows:
     """The silo's n units, of which one is to be replaced."""
     own = setting.data[silo]
     if kind == "own":
         return own
     if kind == "copies":
         n, records = num_units(own, setting.unit), len(first.target)
-        features, target = np.tile(first.features, (n, 1)), np.tile(first.target, n)
-        return Data(features, target, np.tile(first.groups, n), np.repeat(np.arange(n), records))
+        owners = np.repeat(np.arange(n), records)
+        return first.of(np.tile(np.arange(records), n))._replace(owners=owners)
     found = silent(own)
     if setting.resolved.mechanism.of_groups and isfinite(setting.longest):  # which its noise goes by
         found.features[:, :-1], found.features[:, -1] = 0.0, setting.longest
