@@ -117,8 +117,7 @@ def trace_in(head: Mapping[str, Any], arrays: Mapping[str, Tensor]) -> Trace:
 def public_out(public: Public) -> tuple[dict[str, Any], Arrays]:
     """The federation's public numbers."""
     numbers = {"sizes": public.sizes.double(), "weights": public.weights, "noise": public.noise_multipliers}
-    about = {"summed": public.summed, "unit": stated(public.unit)}
-    return {"names": list(public.names), **about}, numbers
+    return {"names": list(public.names), "summed": public.summed, "unit": stated(public.unit)}, numbers
 
 
 def public_in(head: Mapping[str, Any], arrays: Mapping[str, Tensor]) -> Public:

@@ -251,25 +251,20 @@ def _sampled(release: Release, n: int) -> SampledPair | None:
     return None
 
 
-def together(census: Census, silos: int, summed: bool = False) -> Census:
+def together(census: Census, silos: int) -> Census:
     """Return the census that costs what a unit pays that is in so many silos that each answer `census`.
 
-    **Guarantee.** With equal noise in each silo, `epsilon` of it bounds the joint transcript of the silos
-    with respect to that unit's data in all of them. If each has noise of its own, it is adaptive
-    composition: a release counts once a silo, and Fresh batches, of which a unit meets one in each silo,
-    add as mu^2. Silos whose answers are `summed` under one noise do not compose: the unit moves each sum by
-    a term of every silo, so that a release has so many times its mu (group privacy); batches drawn at random
-    are not covered there.
+    **Guarantee.** With noise in each silo that is equal and its own, `epsilon` of it bounds the joint
+    transcript of the silos with respect to that unit's data in all of them. It is adaptive composition: a
+    release counts once a silo, and Fresh batches, of which a unit meets one in each silo, add as mu^2.
 
     >>> from fedsim.protocol.batch import FULL
-    >>> once = ((Release(FULL, 1.0), 1),)
-    >>> compose(together(once, 4), 10).weight, compose(together(once, 4, summed=True), 10).weight
-    (2.0, 4.0)
+    >>> compose(together(((Release(FULL, 1.0), 1),), 4), 10).weight
+    2.0
     """
-    root = silos if summed else math.sqrt(silos)
     return tuple(
-        (replace(release, weight=release.weight * root), count)
-        if summed or isinstance(release.batch, Fresh)
+        (replace(release, weight=release.weight * math.sqrt(silos)), count)
+        if isinstance(release.batch, Fresh)
         else (release, count * silos)
         for release, count in census
     )

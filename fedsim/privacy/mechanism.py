@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol
 import numpy as np
 
 from fedsim.privacy.calibrate import Budget
+from fedsim.privacy.cost import together
 from fedsim.protocol.facts import Facts, Told, check_gate
 from fedsim.protocol.plan import Census, Plan, QueryShape
 
@@ -47,6 +48,7 @@ class Mechanism(Protocol):
         simulated: whether no deployed silo has it.
         floating: whether its noise is drawn as floating-point numbers, by which it is cheap.
         of_groups: whether its guarantee is about a record's group alone, whatever the unit.
+        fields: of `privacy` in a scenario, those that are its own; whether each is required.
         guarantee: what is guaranteed to a record, in one sentence (other units: `fedsim.report.unit_words`).
         notices: warnings that a report shows before any number.
     """
@@ -58,6 +60,7 @@ class Mechanism(Protocol):
     simulated: ClassVar[bool] = False
     floating: ClassVar[bool] = False
     of_groups: ClassVar[bool] = False
+    fields: ClassVar[dict[str, bool]] = {}
     guarantee: ClassVar[str]
     notices: ClassVar[tuple[str, ...]] = ()
 
@@ -111,6 +114,10 @@ class Mechanism(Protocol):
             noise: gives the release's rows of `fill`, (silos, d); called at most once. If it gives fewer rows
                 than `total` has, they are tiled: runs that are computed together share their noise.
         """
+
+    def together(self, census: Census, silos: int) -> Census:
+        """What a unit pays that is in so many silos, each with noise of its own, that all answer `census`."""
+        return together(census, silos)
 
     def distance(self, census: Census, z: float) -> float:
         """Total variation between the noise of a whole census and that which its price is for."""

@@ -88,6 +88,7 @@ class ShuffledBinomial(SharedNoise, SumMechanism):
     steps: int  # g, to the clip; more cost bits, fewer cost accuracy (`advised_steps`)
     least: float = 2.0**-4
     name: ClassVar[str] = "shuffled_binomial"
+    fields: ClassVar[dict[str, bool]] = {"min_silos": False, "honest_fraction": True, "steps": False}
     gradients_alone: ClassVar[bool] = True
     squares_add: ClassVar[bool] = False
     guarantee: ClassVar[str] = (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import ClassVar, Literal, Protocol
 
 from fedsim.common.errors import InputError
@@ -24,6 +25,7 @@ class SumMechanism(Mechanism, Protocol):
 
     sums_only: ClassVar[bool] = True
     gradients_alone: ClassVar[bool] = False  # whether it has a price for those of a unit in one silo alone
+    fields: ClassVar[dict[str, bool]] = {"min_silos": False, "honest_fraction": False}
     single_records: bool = False  # whether a message is claimed to hide among others: each is of one record
     # "shares" (two aggregators add up) or "messages" (a shuffler passes whole ones on)
     transport: ClassVar[Literal["shares", "messages"]] = "shares"
@@ -33,6 +35,12 @@ class SumMechanism(Mechanism, Protocol):
     def facts(self) -> dict[str, Told]:
         """See `Mechanism`."""
         return super().facts | {"shuffled messages": self.gradients_alone and self.name}
+
+    def together(self, census: Census, silos: int) -> Census:
+        """See `Mechanism`. Under one noise they do not compose: the unit moves each sum by a term of every
+        silo, so that a release has so many times its mu (group privacy). Of no batches drawn at random.
+        """
+        return tuple((replace(release, weight=release.weight * silos), count) for release, count in census)
 
     def step(self, clip: float) -> float:
         """The value of one unit of a contribution, in the unit of the sums."""

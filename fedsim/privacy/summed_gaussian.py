@@ -75,6 +75,7 @@ class SummedGaussian(GridPricing, SharedNoise, SumMechanism):
     exact: bool = False
     least: float = 2.0**-4
     name: ClassVar[str] = "summed_gaussian"
+    fields: ClassVar[dict[str, bool]] = {"min_silos": False, "honest_fraction": True, "noise_by": False}
     guarantee: ClassVar[str] = (
         "for each {silo}, everything that the server sees of it, which are sums of silos' answers, is "
         "(epsilon_guaranteed, delta)-DP with respect to {change}, as long as the two "

@@ -21,7 +21,7 @@ FOLD = (
     "weights by precision",
     "prepare",
     "a private clip",
-    "another unit than the record",
+    "a unit of persons",
     "public records",
 )
 """What keeps a run of a sweep from being made together with others (`fedsim.simulation.side_by_side`)."""

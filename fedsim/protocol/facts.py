@@ -7,18 +7,17 @@ is an error, so that no row is skipped. `fedsim.protocol.clashes` has the rows o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from fedsim.common.errors import Refused
 from fedsim.protocol.batch import Poisson
 from fedsim.protocol.plan import Plan
-from fedsim.protocol.statistics import LONGER, OPPOSITE, is_drawn, statistic
+from fedsim.protocol.statistics import LONGER, OPPOSITE, Statistic, statistic
 
 Door = Literal["scenario", "deployment", "offer", "gate", "sweep", "tuning", "fold", "audit", "release"]
 Told = str | bool  # of a fact: whether it holds, or what fills a row's words where it does
-_HEADS = ("gradient", "gradient_difference")
 _COUNTS = ("score_histogram", "joint")
 
 
@@ -39,13 +38,15 @@ class Facts:
         return of_unit[name] if name in of_unit else OF_PLANS[name](self.plan)
 
 
-def _of_asked(fits: Callable[[str], bool]) -> Callable[[Plan], Told]:
+def _of_asked(fits: Callable[[Statistic], bool]) -> Callable[[Plan], Told]:
     """The first statistic of a plan that fits."""
-    return lambda plan: min((each.statistic for each in plan.queries if fits(each.statistic)), default=False)
+    return lambda plan: min(
+        (each.statistic for each in plan.queries if fits(statistic(each.statistic))), default=False
+    )
 
 
-def _other_than(names: Collection[str]) -> Callable[[Plan], Told]:
-    return _of_asked(lambda name: name not in names)
+def _named(*names: str) -> Callable[[Plan], Told]:
+    return _of_asked(lambda known: known.name in names)
 
 
 def _halved(plan: Plan) -> Told:
@@ -61,14 +62,14 @@ def _halved(plan: Plan) -> Told:
 
 OF_PLANS: dict[str, Callable[[Plan], Told]] = {
     "no histogram of records": lambda plan: not OF_PLANS["contributions"](plan),
-    "contributions": _of_asked("contributions".__eq__),
-    "minimiser or label_projection": _of_asked(("minimiser", "label_projection").__contains__),
-    "label_projection": _of_asked("label_projection".__eq__),
-    "an exponential mechanism": _of_asked(is_drawn),
-    "a private clip": _of_asked(LONGER.__eq__),
-    "statistics beside gradients": _other_than(_HEADS),
-    "statistics that ask no group": _of_asked(lambda name: not statistic(name).by_group),
-    "statistics beside counts": _other_than(_COUNTS),
+    "contributions": _named("contributions"),
+    "minimiser or label_projection": _named("minimiser", "label_projection"),
+    "label_projection": _named("label_projection"),
+    "an exponential mechanism": _of_asked(lambda known: known.noise == "exponential"),
+    "a private clip": _named(LONGER),
+    "statistics beside gradients": _of_asked(lambda known: known.by_group or not known.gradient),
+    "statistics that ask no group": _of_asked(lambda known: not known.by_group),
+    "statistics beside counts": _of_asked(lambda known: known.name not in _COUNTS),
     "batches drawn at random": lambda plan: plan.sampled,
     "statistics with a small spread on Poisson batches": _halved,
     "batches of a fixed size": lambda plan: min(

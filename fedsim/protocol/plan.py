@@ -132,9 +132,7 @@ class Plan:
         return self.unit.spread(query.statistic, query.options)
 
     def extent(self, dimension: int, features: int) -> Extent:
-        """What noise on a grid is priced by, for a model of d numbers on so many features; without queries
-        that of a gradient.
-        """
+        """What noise on a grid is priced by, for a model of d numbers; of a gradient without queries."""
         sizes = [size_of(query, dimension, features) for query in self.queries] or [dimension]
         spreads = [self.spread(query) for query in self.queries] or [self.unit.spread(GRADIENT.name)]
         return Extent(max(sizes), min(sizes), min(spreads))

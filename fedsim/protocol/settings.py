@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag
 
@@ -35,7 +35,10 @@ H = Annotated[
     ],
     Field(description="limit, smooth: records of a person that count, or {choose: a rule for them}"),
 ]
-Relation = Annotated[unit.Relation, Field(description="what neighbouring data sets differ in")]
+Relation = Annotated[
+    Literal["replace_person", "replace_values", "add_remove"],
+    Field(description="what neighbouring data sets differ in"),
+]
 SilosPerPerson = Annotated[
     int, Field(ge=1, le=1000, description="silos that one person has records in at most")
 ]

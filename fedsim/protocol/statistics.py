@@ -85,6 +85,7 @@ class Statistic:
     most_points: int = 0  # where a query may name more points than `points`
     second: Callable[[Shapes], int] = lambda shapes: shapes.dimension  # numbers of its second point
     work: Callable[[QueryShape], int] = lambda shape: 1  # gradients that take as long as an answer, about
+    squares: bool = False  # whether terms are made of products of features
     by_group: bool = False  # whether it asks for a record's group
     gradient: bool = False  # whether terms are gradients, of records as they are
 
@@ -276,7 +277,7 @@ STATISTICS = {
         # whether the gradient at the first point is longer than the second, which is one number
         Statistic(LONGER, 2, _one, 1.0, clipped=False, second=_one),
         # v v^T of v = x, or (x, y), |v|^2 <= clip: the upper triangle, off-diagonals times sqrt 2
-        Statistic("second_moment", 0, _moments, _ROOT2, ("with_target",), _second_moment),
+        Statistic("second_moment", 0, _moments, _ROOT2, ("with_target",), _second_moment, squares=True),
         # a column held to [low, high], as a number in [0, 1]
         Statistic("sum", 0, _one, 1.0, ("column", "low", "high"), _sum, clipped=False),
         # the sum of a unit's records, held to [low, high] from 0 on, and to at most the cap, over it
@@ -351,6 +352,7 @@ STATISTICS = {
             OPPOSITE,
             sampled=False,
             unit="label",
+            squares=True,
             needs=frozenset({"one linear output", "a number as target"}),
         ),
     )

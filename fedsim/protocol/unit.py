@@ -32,7 +32,7 @@ from fedsim.protocol.batch import Batch, Poisson
 from fedsim.protocol.statistics import statistic
 
 Bound = Literal["clip", "mean", "limit", "smooth"]
-Relation = Literal["replace_person", "replace_values", "add_remove"]
+Relation = Annotated[Literal["replace_person", "replace_values", "add_remove"], Setting("Relation")]
 Protects = Literal["record", "label", "group"]  # of a record: all, or its label or group alone
 
 
@@ -75,9 +75,7 @@ class _Unit:
         return self.one_sided and isinstance(batch, Poisson)
 
     def spread(self, name: str, options: tuple[float, ...] = ()) -> float:
-        """How far a unit moves the sum of a statistic's terms, over the clip: two terms' largest distance,
-        or one term's norm where a unit is added or removed.
-        """
+        """How far it moves a statistic's sum, over the clip: by two terms' distance, or by one term."""
         return 1.0 if self.one_sided else statistic(name).spread_of(options)
 
     def half_range(self, name: str, options: tuple[float, ...]) -> float:
@@ -87,7 +85,6 @@ class _Unit:
     @property
     def facts(self) -> dict[str, str | bool]:
         """What `fedsim.protocol.clashes` is to know of it."""
-        relations = ("replace_person", "replace_values", "add_remove")
         return {
             "unit record": self.name == "record",
             "unit person": self.name == "person",
@@ -96,7 +93,7 @@ class _Unit:
             "a unit is replaced": not self.one_sided,
             "silos_per_person above 1": self.silos > 1,
             "h to be chosen": isinstance(self.h, Rule),
-            **{relation: self.relation == relation for relation in relations},
+            **{each: self.relation == each for each in ("replace_person", "replace_values", "add_remove")},
         }
 
     def check_plan(self, unit: _Unit) -> None:
@@ -141,7 +138,7 @@ class Person(_Unit):
     weighing: ClassVar[str] = "persons, each weighs the same"
     bound: Annotated[Bound, Setting("Bound")] = "clip"
     h: Annotated[Rule | int | None, Setting("H")] = None
-    relation: Annotated[Relation, Setting("Relation")] = "replace_person"
+    relation: Relation = "replace_person"
     silos_per_person: Annotated[int, Setting("SilosPerPerson")] = 1
 
     def __post_init__(self) -> None:
@@ -157,7 +154,7 @@ class PersonAccount(_Unit):
     """A silo's account of persons: what is fixed for its whole life. Bound and h are each plan's own."""
 
     name: ClassVar[str] = "person"
-    relation: Annotated[Relation, Setting("Relation")] = "replace_person"
+    relation: Relation = "replace_person"
     expected_persons: Annotated[int | None, Setting("ExpectedPersons")] = None
     silos_per_person: Annotated[int, Setting("LeastSilosPerPerson")] = 1
 

@@ -140,8 +140,7 @@ class PrivacySection(Section):
 
     def stated(self, names: Sequence[str]) -> tuple[int, ...] | None:
         """What stands for the silos' private numbers of units; None where these are public."""
-        given = self.expected_persons
-        field = "scenario.privacy.expected_persons"
+        field, given = "scenario.privacy.expected_persons", self.expected_persons
         return None if given is None else tuple(map(int, per_silo(field, given, names)))
 
     @property
@@ -184,27 +183,27 @@ class PrivacySection(Section):
 
     def _check_sums(self) -> None:
         """Check the fields of secure aggregation, and those that it cannot have."""
-        sums, binomial = MECHANISMS[self.mechanism].sums_only, self.mechanism == "shuffled_binomial"
-        summed = self.mechanism == "summed_gaussian"
-        required = binomial or (summed and self.noise_by == "silos")
-        if required and self.honest_fraction is None:
+        own = dict(MECHANISMS[self.mechanism].fields)
+        if "noise_by" in own and self.noise_by == "aggregators":
+            own.pop("honest_fraction", None)
+        if own.get("honest_fraction") and self.honest_fraction is None:
             hint = "is required: of min_silos, the share that adds its noise and keeps it to itself"
             raise InputError("scenario.privacy.honest_fraction", None, hint)
-        protected = required or self.mechanism == "shuffled_gaussian"
-        only = {
-            "honest_fraction": (protected, "where noise of several silos protects each of them"),
-            "steps": (binomial, f"with mechanism shuffled_binomial, this one is {self.mechanism}"),
-            "noise_by": (summed, f"with mechanism summed_gaussian, this one is {self.mechanism}"),
-            "min_silos": (sums, "with mechanisms of secure aggregation"),
-        }
-        for field, (fits, hint) in only.items():
-            if not fits and (value := getattr(self, field)) != type(self).model_fields[field].default:
-                raise InputError(f"scenario.privacy.{field}", value, f"only {hint}")
-        if sums and self.calibration == "theorem":
+        for field, hint in _OF_MECHANISMS.items():
+            if field not in own and (value := getattr(self, field)) != type(self).model_fields[field].default:
+                raise InputError(f"scenario.privacy.{field}", value, f"only {hint.format(self.mechanism)}")
+        if MECHANISMS[self.mechanism].sums_only and self.calibration == "theorem":
             hint = f"accountant or sigma: no theorem states the noise of {self.mechanism}"
             raise InputError("scenario.privacy.calibration", self.calibration, hint)
 
 
+_OF_MECHANISMS = {
+    "honest_fraction": "where noise of several silos protects each of them",
+    "steps": "with mechanism shuffled_binomial, this one is {}",
+    "noise_by": "with mechanism summed_gaussian, this one is {}",
+    "min_silos": "with mechanisms of secure aggregation",
+}
+"""Who has each field of `privacy` that is not every mechanism's (`Mechanism.fields`)."""
 _BELONGS = dict.fromkeys(("claimed_epsilon", "claimed_delta", "theorem", "allow_violations"), "theorem")
 _BELONGS |= dict.fromkeys(("sigma", "noise_multiplier"), "sigma")
 """Which calibration each field of `privacy` belongs to."""

@@ -265,8 +265,7 @@ def resolve(scenario: Scenario, known: Outline | None = None) -> Resolved:
     active = participants(scenario.participation, names)
     claimed, given_unit = claims(privacy, names, sizes, epsilons, deltas), privacy.unit
     scenario, stages = with_h(scenario, stages, problem.dimension, claimed)
-    stated = constants(scenario)
-    premises = Premises(names, claimed, weights, active, problem.dimension, stated, privacy.unit)
+    premises = Premises(names, claimed, weights, active, problem.dimension, constants(scenario), privacy.unit)
     scenario, automatic = with_automatic(scenario, premises, problem, norms)
     premises = replace(premises, constants=constants(scenario))
     scenario, derived = with_numbers(scenario, premises)
@@ -339,8 +338,7 @@ def _with_count_noise(resolved: Resolved, rule: QuantileClip) -> Resolved:
 
 def sizes_of(privacy: PrivacySection, shape: Outline) -> tuple[int, ...]:
     """The silos' numbers of units; where these are private, the numbers that stand for them."""
-    stated = privacy.stated(tuple(shape.sizes))
-    return tuple(shape.sizes.values()) if stated is None else stated
+    return privacy.stated(tuple(shape.sizes)) or tuple(shape.sizes.values())
 
 
 def _check_sums(resolved: Resolved) -> None:

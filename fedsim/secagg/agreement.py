@@ -16,7 +16,6 @@ from functools import cached_property, lru_cache
 from fedsim.common.errors import Refused
 from fedsim.common.serialise import canonical
 from fedsim.privacy.calibrate import Budget
-from fedsim.privacy.cost import together
 from fedsim.privacy.sum_mechanism import SumMechanism
 from fedsim.protocol.limits import LIMITS
 from fedsim.protocol.plan import Plan, Terms
@@ -136,7 +135,7 @@ def _needed(
     for census in set(censuses):
         group = [i for i, other in enumerate(censuses) if other == census]
         own = [budgets[i] for i in group]
-        bounded = together(census, plan.unit.silos, summed=True)
+        bounded = mechanism.together(census, plan.unit.silos)
         multipliers = mechanism.noise_multipliers(bounded, own, LIMITS.max_noise_multiplier)
         found.update(zip(group, multipliers, strict=True))
     return [found[i] for i in range(len(budgets))]

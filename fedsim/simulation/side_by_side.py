@@ -182,7 +182,7 @@ def fold_key(scenario: Mapping[str, Any]) -> str | None:
         "weights by precision": tree["problem"].get("silo_weights") == "precision",  # of epsilon and clip
         "prepare": bool(tree.get("prepare")),  # broadcasts of other sizes
         "a private clip": isinstance(algorithm.get("clip_norm"), Mapping),  # and here
-        "another unit than the record": bool(privacy.get("unit")),  # laid out by unit
+        "a unit of persons": bool(privacy.get("unit")),  # laid out by person
         "public records": bool(tree.get("public")),
     }
     if any(clashes(Facts(None, facts), "fold")):

@@ -88,7 +88,7 @@ def _size(batch: Batch, records: int) -> int:
 def _query(query: QueryShape, records: int, one: _Pass, problem: Problem, noise: float) -> float:
     shapes = shapes_of(query, problem.dimension, problem.num_features)
     products = problem.num_features * query.transform
-    if query.statistic in ("second_moment", "label_projection"):
+    if statistic(query.statistic).squares:
         products += 20 * shapes.features**2
     own = records * (100 * _NUMBER + products * _PRODUCT)
     taken = max(query.points, statistic(query.statistic).work(query)) * one.seconds(records)

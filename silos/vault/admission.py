@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, cast
 
 from fedsim.common.errors import Refused
 from fedsim.privacy.calibrate import Budget, over_budget
-from fedsim.privacy.cost import as_gaussian, compose, together
+from fedsim.privacy.cost import as_gaussian, compose
 from fedsim.privacy.grid import GridGaussian
 from fedsim.privacy.mechanism import FLOATING_POINT, Mechanism, check_unit
 from fedsim.privacy.rounding import shown_up
@@ -36,7 +36,7 @@ def admit(plan: Plan, silos: Sequence[Terms], mechanism: Mechanism, limits: Limi
     """The noise multiplier of each silo and its true cost, which is within that silo's budget.
 
     A silo takes the smallest multiplier whose cost is, unless its terms give one. Where a unit is in k
-    silos (`unit.silos`), it is k such silos that cost at most the budget (`cost.together`). The noise
+    silos (`unit.silos`), it is k such silos that cost at most the budget (`Mechanism.together`). The noise
     of secure aggregation is given, since it is common to the silos; each prices it relative to its own
     sensitivity. Refused if a silo cannot afford the plan, at the given noise or at the largest it allows, or
     has a budget that the mechanism cannot keep.
@@ -64,7 +64,7 @@ def admit(plan: Plan, silos: Sequence[Terms], mechanism: Mechanism, limits: Limi
     priceable = [_own_noise(plan, terms, mechanism) for terms in silos] if mechanism.sums_only else silos
     for census, group in ((census, group) for census, group in positions.items() if group):
         members = [priceable[position] for position in group]
-        bounded = together(census, plan.unit.silos, mechanism.sums_only)
+        bounded = mechanism.together(census, plan.unit.silos)
         prices = _prices(mechanism, census, bounded, members, limits)
         for position, (multiplier, epsilon) in zip(group, prices, strict=True):
             admitted[position] = Admitted(silos[position], multiplier, epsilon, releases[position])
@@ -185,7 +185,7 @@ def price(plan: Plan, admitted: Admitted, mechanism: Mechanism) -> Price:
                     full.append(entry)
         of_parts = (OnPart(part.start, part.stop, _mu_sq(some, terms.n, z)) for part, some in parts.items())
         squares = _mu_sq(full, terms.n, z), _mu_sq(fresh, terms.n, z)
-        return *squares, _distance(mechanism, census, z), tuple(of_parts)
+        return *squares, up(_MARGIN * Fraction(mechanism.distance(census, z))), tuple(of_parts)
 
     first = {id(plan.rounds[r]): r for r in terms.rounds}  # rounds that are alike are one object as a rule
     known = {asks: numbers(as_gaussian(plan.census([r]))) for asks, r in first.items()}
@@ -194,11 +194,6 @@ def price(plan: Plan, admitted: Admitted, mechanism: Mechanism) -> Price:
 
 def _mu_sq(part: Sequence[tuple[Release, int]], n: int, z: float) -> float:
     return up(_MARGIN * Fraction(compose(tuple(part), n).weight) ** 2 / Fraction(z) ** 2)
-
-
-def _distance(mechanism: Mechanism, census: Census, z: float) -> float:
-    """Total-variation distance of the noise from Gaussian noise, rounded up."""
-    return up(_MARGIN * Fraction(mechanism.distance(census, z)))
 
 
 def _stretches(rounds: Iterable[tuple[int, _Numbers]]) -> tuple[Stretch, ...]:

@@ -33,7 +33,7 @@ Chosen = Sequence[np.ndarray] | np.ndarray  # of each silo the numbers of its un
 class Alone:
     """A cohort's units where each record is one: what others change (`silos.vault.person_sums.People`)."""
 
-    summed = False  # whether a unit's terms are summed before they are clipped: if some have several records
+    summed = False  # whether a unit's terms are summed before they are clipped
 
     def ordered(self, silos: Cohort) -> tuple[Cohort, list[int]]:
         """The records with each unit's in a row, and each silo's number of units."""

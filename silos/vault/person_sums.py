@@ -23,7 +23,8 @@ from fedsim.problems.glm import GeneralisedLinear
 from fedsim.problems.kinds import Problem
 from fedsim.protocol.rows import Cohort
 from silos.vault.layout import Alone, Chosen
-from silos.vault.owners import Order, Owners
+from silos.vault.owners import Owners
+from silos.vault.persons import Order
 from silos.vault.sums import KEPT, Block, Clip, Seen, padded, slopes
 
 NUMBERS = 2**22  # that the terms of the persons who are treated at a time hold, about: 32 MB
@@ -37,7 +38,9 @@ class People(Alone):
     def __init__(self, owners: Owners) -> None:
         self._unit = unit = owners.unit
         self._orders = [Order.of(codes) for codes in owners.codes]
-        self.summed = not unit.weighted and any(own.counts.max(initial=0) > 1 for own in self._orders)
+        self.summed = not unit.weighted  # else shares of their terms add up
+        # if no person has, persons are records, and laid out as these
+        self.several = unit.weighted or any(own.counts.max(initial=0) > 1 for own in self._orders)
         self._standing: list[np.ndarray] | None = None
         if unit.weighted:
             streams = owners.streams or [np.random.default_rng() for _ in self._orders]
@@ -52,8 +55,6 @@ class People(Alone):
 
     def labelled(self, block: Block) -> Block:
         """See `Alone`; with standings in place of weights if h is asked for (`Order.standing`)."""
-        if self._standing is None and not self.summed:
-            return block  # persons are records
         rows = block.target.shape[1]
         block = replace(block, owner=padded([self._orders[m].numbers for m in block.members], rows))
         if self._standing is None:
@@ -71,13 +72,11 @@ class People(Alone):
 
     def numbered(self, block: Block, owners: Chosen, places: Sequence[int]) -> Block:
         """See `Alone`."""
-        if self._standing is None and not self.summed:
-            return block
         return replace(block, owner=padded([owners[place] for place in places], block.target.shape[1]))
 
     def rows(self, members: Sequence[int], chosen: Chosen) -> tuple[Chosen, Chosen]:
         """See `Alone`."""
-        found = [self._orders[m].of_units(np.asarray(own)) for m, own in zip(members, chosen, strict=True)]
+        found = [self._orders[m].of_persons(np.asarray(own)) for m, own in zip(members, chosen, strict=True)]
         return [rows for rows, _ in found], [owners for _, owners in found]
 
 

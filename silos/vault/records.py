@@ -63,15 +63,16 @@ class Records:
         owners: Owners = ALONE,
     ) -> None:
         self.unit: Unit = owners.unit
-        self._units = Alone()
+        self.units = Alone()
         if owners.unit != RECORD:
             from silos.vault.person_sums import People
 
-            self._units = People(owners)
-        cohort, self.sizes = self._units.ordered(Cohort.of(silos))
+            people = People(owners)
+            self.units = people if people.several else self.units
+        cohort, self.sizes = self.units.ordered(Cohort.of(silos))
         rows: list[int] = cohort.sizes.tolist()
         blocks = (laid_out(cohort, group, problem, dtype) for group in groups(rows))
-        self._blocks = [self._units.labelled(block) for block in blocks]
+        self._blocks = [self.units.labelled(block) for block in blocks]
         self._home = np.empty((2, len(rows)), dtype=np.int64)  # of each silo the block, and the place in it
         for b, block in enumerate(self._blocks):
             self._home[:, block.members] = np.full(len(block.members), b), np.arange(len(block.members))
@@ -89,11 +90,6 @@ class Records:
         """The norm of the longest record."""
         shares = torch.cat([block.inverse_norm.flatten() for block in self._blocks])
         return 1 / float(shares[shares > 0].min()) if bool((shares > 0).any()) else 0.0
-
-    @property
-    def sums_units(self) -> bool:
-        """Whether terms of a unit are summed before they are clipped."""
-        return self._units.summed
 
     def drawing(self, members: Sequence[int]) -> Sequence[int]:
         """Members that draw batches and noise for these members."""
@@ -140,10 +136,6 @@ class Records:
             self._parted.append((block, parts))
         return parts
 
-    def weighted(self, block: Block, h: float) -> Block:
-        """The block with what records weigh at this h, which the unit asks for."""
-        return self._units.weighted(block, h)
-
     def full(self, members: Sequence[int]) -> list[Block]:
         """Every record of the members."""
         if len(members) == len(self.sizes):
@@ -157,9 +149,9 @@ class Records:
         """The records of each member that draws at its own `indices` (numbers below its n, ragged)."""
         if list(drawing) != self._last[0]:  # the same silos as a rule: a round's asks, and round after round
             self._last = list(drawing), self._parts(drawing)
-        rows, owners = self._units.rows(drawing, indices)
+        rows, owners = self.units.rows(drawing, indices)
         return [
-            self._units.numbered(_gather(part, [rows[place] for place in part.places]), owners, part.places)
+            self.units.numbered(_gather(part, [rows[place] for place in part.places]), owners, part.places)
             for part in self._last[1]
         ]
 

@@ -196,9 +196,9 @@ class RoundReleases:
         if query.transform is not None or not gradients:
             problem, blocks, clipped_sum = run.other(query, blocks)
         if query.h is not None:
-            blocks = [run.records.weighted(block, query.h) for block in blocks]
+            blocks = [run.records.units.weighted(block, query.h) for block in blocks]
         size = run.size(query.shape)
-        if known.clipped and known.noise == "gaussian" and run.records.sums_units:
+        if known.clipped and known.noise == "gaussian" and run.records.units.summed:
             clipped_sum = partial(run.records.unit_sum, None if gradients else clipped_sum, size=size)
         if known.name == COSTED_GRADIENT.name:  # of records or units
             from silos.vault.terms import summed

@@ -146,7 +146,7 @@ def test_features_of_persons_are_standardised_by_the_moments_of_weighed_records(
     ((block,), (query,)) = records.full([0]), stage.queries(3, 1.0)
     shape = QueryShape(query.statistic, 0, 1.0, query.options)
     terms = partial(summed, records.clipped_sum, shape)
-    if records.sums_units:
+    if records.units.summed:
         terms = partial(records.unit_sum, terms, size=6)
     answer = terms(problem, block, (), clip)[0] / 80
     weight = weighed(x, who, unit, clip)

@@ -154,7 +154,7 @@ def _unbounded(records, terms, problem, block, points, clip, size):
 
 
 def _by_records(batches, batch, members):
-    rows = [[float(len(order.rows))] for order in batches._records._units._orders]
+    rows = [[float(len(order.rows))] for order in batches._records.units._orders]
     return torch.tensor(rows, dtype=torch.float64)[list(members)]
 
 

@@ -25,7 +25,8 @@ from silos.front.served import Served
 from silos.vault.batches import Batches
 from silos.vault.entropy import SeededEntropy
 from silos.vault.gate import Gate
-from silos.vault.owners import Order, Owners
+from silos.vault.owners import Owners
+from silos.vault.persons import Order
 from silos.vault.records import Records, clipped_sum
 from silos.vault.selections import PER_ONE
 from silos.vault.terms import summed
@@ -52,7 +53,7 @@ def sums(name, persons, unit, clip, common=1):
         own = records.clipped_sum
         if not statistic(name).gradient:
             own = partial(summed, own, shape_of(name))
-        if known.clipped and known.noise == "gaussian" and records.sums_units:
+        if known.clipped and known.noise == "gaussian" and records.units.summed:
             own = partial(records.unit_sum, None if statistic(name).gradient else own, size=_size(name))
         if name == "costed_gradient":
             own = partial(summed, own, shape_of(name))
@@ -194,7 +195,7 @@ def added(records, blocks, problem, point, clip):
     total = torch.zeros(len(records.sizes), problem.dimension, dtype=torch.float64)
     for block in blocks:
         own = point if point.dim() == 1 else point[torch.tensor(block.members)]
-        if records.sums_units:
+        if records.units.summed:
             found = records.unit_sum(None, problem, block, [own], clip, size=problem.dimension)
         else:
             found = records.clipped_sum(problem, block, [own], clip)
@@ -331,7 +332,7 @@ def test_terms_at_an_h_that_a_query_names_are_those_of_a_unit_that_has_it(bound,
         entropy = SeededEntropy(0, 0, ["a", "b", "c"], ["key"] * 3)
         batches = Batches(records, plan, [[0]] * 3, ["a", "b", "c"], entropy, records.sizes)
         blocks, _ = batches.round([0, 1, 2], 0).next(batch)
-        blocks = blocks if unit.h == h else [records.weighted(block, h) for block in blocks]
+        blocks = blocks if unit.h == h else [records.units.weighted(block, h) for block in blocks]
         sums = [added(records, blocks, problem, w, 0.5)]
         sums += [summed(None, shape_of("second_moment"), problem, block, (), 1.0) for block in blocks]
         found.append(sums)

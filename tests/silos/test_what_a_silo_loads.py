@@ -28,6 +28,7 @@ ON_DEMAND = {
     "fedsim.secagg": "a roster is pinned",
     "fedsim.isolated": "a plug-in is listed",
     "fedsim.privacy.loss": "batches are sampled",
+    "silos.vault.persons": "persons are the unit",
     "silos.vault.person_sums": "persons are the unit",
     "silos.vault.terms": "another statistic than a gradient is asked for",
     "silos.vault.group_terms": "another statistic than a gradient is asked for",

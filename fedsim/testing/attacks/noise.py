@@ -23,7 +23,7 @@ from torch import Tensor
 
 from fedsim.data.source import NO_LABEL
 from fedsim.protocol.contract import Query
-from fedsim.protocol.statistics import size_of
+from fedsim.protocol.statistics import size_of, statistic
 from fedsim.testing.attacks.canaries import alike, num_units
 from fedsim.testing.attacks.cohorts import Heard, Tap
 from fedsim.testing.attacks.likelihood import single, term
@@ -207,7 +207,7 @@ def _over_stated(setting: Setting, silo: int, heard: Heard) -> tuple[list[np.nda
 
 def _quiet(setting: Setting, silo: int, query: Query) -> Tensor | float:
     """The silo's mean where all records count as zero: not zero for a statistic that counts them."""
-    if query.statistic.startswith("gradient"):
+    if statistic(query.statistic).gradient:
         return 0.0
     own = setting.data[silo]
     nothing = alike((np.full(own.features.shape[1], np.nan), float("nan"), NO_LABEL), 1)

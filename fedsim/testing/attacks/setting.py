@@ -42,7 +42,7 @@ from fedsim.testing.attacks.parties import PARTIES, Party, party_gate, together
 from server.aggregate import summed, weighted
 from server.loop import run
 from server.participation import Schedule, schedule
-from silos.vault.owners import Order
+from silos.vault.persons import Order
 
 Others = Literal["own", "copies", "silent"]
 Broadcast = Mapping[str, Tensor]
