@@ -34,14 +34,13 @@ class WrongReply(Exception):
 
 @dataclass(frozen=True)
 class Form:
-    """What a message must look like: the arrays of each round; type; and the largest entry.
+    """What a message must look like: the arrays of each round, and type.
 
     An entry above the silos' limit would have them refuse the next broadcast, so none of a message is.
     """
 
     arrays: Sequence[Arrays]
     dtype: torch.dtype
-    largest: float = LIMITS.max_point
 
     def check(self, frame: Frame, round_index: int) -> None:
         """Raise `WrongReply` for arrays that are not as they should be."""
@@ -51,8 +50,8 @@ class Form:
         for name, value in frame.arrays.items():
             if value.shape != (sizes[name],) or value.dtype != self.dtype:
                 raise WrongReply("an array of its message has another shape or type", final=True)
-            if not float(value.abs().max()) <= self.largest:  # NaN compares false
-                why = f"its message has an entry that is not finite or above {self.largest:g}"
+            if not float(value.abs().max()) <= LIMITS.max_point:  # NaN compares false
+                why = f"its message has an entry that is not finite or above {LIMITS.max_point:g}"
                 raise WrongReply(why, final=True)
 
 

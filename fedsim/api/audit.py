@@ -29,7 +29,7 @@ from fedsim.report.outcome import Outcome
 from fedsim.report.tables import Table, TextTable, lines_html
 from fedsim.scenario.resolve import Resolved
 from fedsim.testing.attacks import daemons
-from fedsim.testing.attacks.audit import Observe, as_json, attack
+from fedsim.testing.attacks.audit import Observe, attack
 from fedsim.testing.attacks.daemon_pair import daemons as started
 from fedsim.testing.attacks.neighbours import neighbours
 from fedsim.testing.attacks.setting import Setting, prepare
@@ -46,12 +46,12 @@ LEAST, MOST = 0.001, 1000.0  # effort
 class Audit:
     """The result of `fedsim.audit`; `fedsim audit --json` prints `tree`."""
 
-    tree: dict[str, Any]
+    part: AuditPart
 
     @cached_property
-    def part(self) -> AuditPart:
-        """The tree, typed."""
-        return AuditPart.model_validate(self.tree)
+    def tree(self) -> dict[str, Any]:
+        """Plain values."""
+        return self.part.tree()
 
     @property
     def broken(self) -> bool:
@@ -132,7 +132,7 @@ def audit(
     else:
         resolved = resolved_of(one_run(scenario, changes), algorithm, data, changes)
     with watching(progress, audit_display) as observe, one_thread():
-        return Audit(as_json(attack(resolved, effort, observe, person, groups)))
+        return Audit(attack(resolved, effort, observe, person, groups))
 
 
 def check_effort(effort: float) -> None:

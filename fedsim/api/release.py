@@ -261,5 +261,5 @@ def _released(resolved: Resolved, readers: Readers) -> Released:
     if private and abs(share - 1) > max(3 * error, 0.05):
         number = f"The released number of persons is {n * share:,.0f}, standard error {n * error:,.0f}"
         notices.append(f"{number}; expected_persons add up to {n:,}: declare about as many as there are")
-    of, run = scenario.privacy.unit, Run(data_of(outcome), outcome)
+    of, run = scenario.privacy.unit, Run(data_of(outcome))
     return Released(found, run, of.name, of.weighing, spent, notices)

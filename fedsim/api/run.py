@@ -37,13 +37,16 @@ class Run:
 
     Attributes:
         results: all of it, as the reports take it.
-        source: where it comes from: a run that has just ended, or a directory.
         failure: why it ended early or is not in its directory, in one line; None where neither is so.
     """
 
     results: RunData
-    source: Outcome | Path
     failure: str | None = None
+
+    @property
+    def source(self) -> Outcome | Path:
+        """Where it comes from: a run that has just ended, or a directory."""
+        return self.results.source
 
     @property
     def summary(self) -> Summary:
@@ -184,7 +187,7 @@ class Run:
 
 def load_run(path: str | os.PathLike[str]) -> Run:
     """Read a run directory back, as `Run.save` writes it; InputError names the file that is wrong."""
-    return Run(read(Path(path)), Path(path))
+    return Run(read(Path(path)))
 
 
 def silos_html(privacy: Privacy | PriceStatement) -> str:

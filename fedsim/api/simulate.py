@@ -146,7 +146,7 @@ def _followed(
         outcome = Outcome(
             resolved, results, seconds, end is not None, heterogeneity, admitted, None, evaluated, files
         )
-        run = Run(data_of(outcome), outcome, failure)
+        run = Run(data_of(outcome), failure)
         if out is not None:
             run = _saved(run, outcome, out)
         trackers.finish(outcome)

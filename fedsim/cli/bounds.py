@@ -170,13 +170,8 @@ def _shown(symbols: Symbols) -> dict[str, float | None]:
 
 
 def _plain(bound: Bound, value: float | None, reason: str, asked: Sequence[Check]) -> dict[str, object]:
-    named = {
-        "functions": bound.functions,
-        "trust": bound.trust,
-        "risk": bound.risk,
-        "side": bound.side,
-        "source": bound.source,
-    }
+    named = {"functions": bound.functions, "trust": bound.trust, "risk": bound.risk}
+    named |= {"side": bound.side, "source": bound.source}
     met = [{"condition": c.condition, "value": c.value, "needs": c.bound, "met": c.holds} for c in asked]
     return {**named, "value": value, **({"not_applicable": reason} if reason else {"conditions": met})}
 

@@ -143,7 +143,7 @@ def _run(
     from fedsim.deployment.certs import notices
     from fedsim.deployment.federation_file import load_federation
     from fedsim.deployment.flower.grid import node_keys
-    from fedsim.deployment.flower.submit import Job, Waiting, submit
+    from fedsim.deployment.flower.submit import Job, submit
 
     console = Console()
     known = load_federation(federation)
@@ -152,12 +152,11 @@ def _run(
     out = check_free(out).absolute()
     out.parent.mkdir(parents=True, exist_ok=True)
     name = str(scenario.absolute()) if scenario.exists() else str(scenario)
-    waiting = Waiting(known.patience, known.deadline, known.min_silos)
     job = Job(name, overrides, federation.absolute(), out, resume)
 
     def run(tell: Tell) -> Status:
         with _control(known, running, out, console) as control:
-            return submit(control, job, keys, waiting, tell)
+            return submit(control, job, keys, known.patience, tell, known.deadline, known.min_silos)
 
     code = _followed(console, run, "Interrupted.")
     if code != DONE:
@@ -177,7 +176,7 @@ def _control(known: Federation, running: str | None, out: Path, console: Console
     """A line to the SuperLink, which is started if need be."""
     from fedsim.deployment.certs import covers
     from fedsim.deployment.flower.control import Control
-    from fedsim.deployment.flower.superlink import Credentials, SuperLink
+    from fedsim.deployment.flower.superlink import CERTIFICATE, SuperLink, credentials
     from fedsim.deployment.standing import DEFAULT_SUPERLINK
     from fedsim.wire.metrics import exposed
 
@@ -188,9 +187,9 @@ def _control(known: Federation, running: str | None, out: Path, console: Console
     with exposed(known.metrics, "federation.metrics", lambda: ()):
         pass  # the run, a process that the SuperLink starts, will find the port free
     called, host, port = _place(known.superlink or DEFAULT_SUPERLINK)
-    papers = Credentials.of(known.authority.parent)
-    if not covers(papers.certificate, called):
-        say(console, f"{papers.certificate} is not for {called}: nodes that go there will not trust it.")
+    papers = credentials(known.authority.parent)
+    if not covers(certificate := papers / CERTIFICATE, called):
+        say(console, f"{certificate} is not for {called}: nodes that go there will not trust it.")
     with SuperLink(papers, _superlink_folder(out), port, host) as superlink:
         say(console, f"A SuperLink runs at port {port}; its log: {shown(superlink.log)}")
         with superlink.watched() as control:

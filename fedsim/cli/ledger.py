@@ -267,15 +267,10 @@ def _tree(book: Book, delta: float) -> dict[str, Any]:
 
 
 def _run(run: Run) -> dict[str, Any]:
+    named = {"run": run.run, "session": run.session, "study": run.study, "records": run.records}
     return {
-        "run": run.run,
-        "session": run.session,
-        "study": run.study,
-        "records": run.records,
-        "open": run.open,
-        "opened": run.opened,
-        "expires": run.expires,
-        "terms": run.terms,
+        **named,
+        **{"open": run.open, "opened": run.opened, "expires": run.expires, "terms": run.terms},
         "planned": len(run.price.rounds),
         "rounds": sorted(run.rounds),
         "answered": sorted(r for r, found in run.rounds.items() if found.reply is not None),

@@ -117,7 +117,7 @@ class Frame(InMemory, TableData):
         arrow = as_arrow(table, "table")
         with arguments():
             reading = Reading(**{key: options[key] for key in Reading.model_fields if key in options})
-        opened = ArrowTable(arrow, "table")
+        opened = ArrowTable("table", arrow)
         for field, column in (("target", target), ("silo", silo), ("person", person)):
             if column is not None:
                 opened.require(column, field)
@@ -127,7 +127,7 @@ class Frame(InMemory, TableData):
         given["person_column"] = person
         if schema is None:
             others = [own for own in opened.names if own != person or own in (target, silo)]
-            drafted = draft(ArrowTable(pa.table(opened.read(others)), "table"), target, silo, reading)
+            drafted = draft(ArrowTable("table", pa.table(opened.read(others))), target, silo, reading)
             given |= {"schema": drafted.schema, "drafted": True}
         else:
             given["schema"] = schema
@@ -136,7 +136,7 @@ class Frame(InMemory, TableData):
 
     def opened(self) -> ArrowTable:
         """The frame."""
-        return ArrowTable(self.table, "data")
+        return ArrowTable("data", self.table)
 
 
 class HuggingFace(TableData):
@@ -153,7 +153,7 @@ class HuggingFace(TableData):
 
     def opened(self) -> ArrowTable:
         """The split, with classes by their names."""
-        return ArrowTable(_loaded(self), f"{DATA}.path", f"{self.path} ({self.split})")
+        return ArrowTable(f"{DATA}.path", _loaded(self), f"{self.path} ({self.split})")
 
     @property
     def files(self) -> dict[str, Path]:

@@ -26,8 +26,11 @@ from fedsim.data.schema import DEFAULTS, DELIMITERS, SILO, Reading
 Columns = dict[str, Any]  # name to pyarrow.ChunkedArray
 
 
+@dataclass(frozen=True, eq=False)
 class _Named(ABC):
     """Named columns of at least one record, and their place in errors."""
+
+    field: str  # what an error about it names
 
     @property
     @abstractmethod
@@ -54,7 +57,6 @@ class ArrowTable(_Named):
     """A table in memory: a data frame, or records that the library `datasets` reads."""
 
     table: Any  # pyarrow.Table
-    field: str  # what an error about it names
     title: str = "the table"
 
     def __post_init__(self) -> None:
@@ -82,7 +84,6 @@ class FileTable(_Named):
     """A table in a CSV or Parquet file."""
 
     path: Path
-    field: str  # what an error about it names
     stored: dict[str, str]  # its columns' names in the file
     csv: CsvFile | None  # None for a Parquet file
 
@@ -150,7 +151,7 @@ def open_table(path: Path, field: str, reading: Reading = DEFAULTS) -> FileTable
             with csv.stream(None) as reader:
                 names = reader.schema.names
     stripped = _unique([name.strip() for name in names], field, str(path))
-    return FileTable(path, field, dict(zip(stripped, names, strict=True)), csv)
+    return FileTable(field, path, dict(zip(stripped, names, strict=True)), csv)
 
 
 def _unique(names: Sequence[str], field: str, title: str) -> Sequence[str]:

@@ -22,8 +22,9 @@ from fedsim.measure.baselines import constant
 from fedsim.measure.evaluator import Evaluator
 from fedsim.measure.metrics import asked_of
 from fedsim.protocol.plan import Admitted, Statement, Terms
-from fedsim.report.outcome import Deployed, Outcome, Results, TrialResult, value
+from fedsim.report.outcome import Outcome, Results, TrialResult, value
 from fedsim.report.record import AskedSilo, BaselineMeasurement, ChosenClip, Evaluated, Measurement
+from fedsim.report.summary import Deployment
 from fedsim.scenario.metric import METRICS
 from fedsim.scenario.resolve import Resolved
 from fedsim.wire.messages import Admission, Closed, Offer
@@ -167,7 +168,7 @@ class History:
         if self._evaluate is None:
             return []
         target = self._evaluate.target.numpy()
-        return [BaselineMeasurement(0, *constant(self._resolved, target, self._evaluate, f"the {NAME}"))]
+        return [constant(self._resolved, target, self._evaluate, f"the {NAME}")]
 
     def _odd(self, name: str, closed: Closed) -> str:
         """The fault of a statement: rounds that were not asked for, or lost ones; empty without any."""
@@ -192,25 +193,27 @@ class History:
     def _asked_of(self, name: str) -> dict[int, AskedSilo]:
         return {row.round: row for row in self._asked if row.silo == name and row.left_out != NOT_ASKED}
 
-    def _deployed(self, why: Mapping[str, str], receipts: Mapping[str, str], said: Sequence[str]) -> Deployed:
+    def _deployed(
+        self, why: Mapping[str, str], receipts: Mapping[str, str], said: Sequence[str]
+    ) -> Deployment:
         admissions = self._admissions
         notices = [
             f"silo {name}: {shown(line)}"
             for name in self._resolved.names
             for line in dict.fromkeys((*self._greetings[name].notices, *admissions[name].notices))
         ]
-        return Deployed(
-            notices=tuple(notices),
-            accountants=tuple(sorted({shown(each.accountant) for each in admissions.values()})),
+        return Deployment(
+            notices=notices,
+            accountants=sorted({shown(each.accountant) for each in admissions.values()}),
             min_silos=self._silos.least,
-            round_seconds=tuple(self._seconds),
-            absent=self._absent,
-            unstated=why,
-            receipts=receipts,
+            round_seconds=self._seconds,
+            absent=dict(self._absent),
+            without_statement=dict(why),
+            receipts=dict(receipts),
             identities={name: key.hex() for name, key in self._silos.identities.items()},
             measured=self._evaluate is not None,
-            remarks=tuple(said),
-            unmeasured=UNMEASURED if self._evaluate else (NO_TEST, *UNMEASURED),
+            remarks=list(said),
+            unmeasured=[*([] if self._evaluate else [NO_TEST]), *UNMEASURED],
         )
 
     def _versions(self) -> list[str]:

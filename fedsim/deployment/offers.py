@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 
 from fedsim.common.errors import InputError, Refused
@@ -30,13 +30,9 @@ def outline_of(greetings: Mapping[str, Greeting]) -> Outline:
     for name, said in greetings.items():
         if said.n < 1 or said.num_features < 1 or said.num_classes < 0:
             raise Refused(f"silo {name} states {said.n} {said.unit.name}s of {said.num_features} features")
-    alike: dict[str, Callable[[Greeting], object]] = {
-        "num_features": lambda said: said.num_features,
-        "num_classes": lambda said: said.num_classes,
-        "groups": lambda said: said.groups,
-    }
-    for what, stated_by in alike.items():
-        values = {name: stated_by(said) for name, said in sorted(greetings.items())}
+    facts = {name: dict(said) for name, said in sorted(greetings.items())}
+    for what in ("num_features", "num_classes", "groups"):
+        values = {name: own[what] for name, own in facts.items()}
         if len(set(values.values())) > 1:
             stated = ", ".join(f"{name}: {value}" for name, value in values.items())
             raise Refused(f"the silos' records differ in {what} ({stated})")
@@ -80,12 +76,8 @@ def offers_of(
     """
     check_offer(resolved)
     scenario, outline = resolved.scenario, resolved.outline
-    shape = Shape(
-        sizes=outline.sizes,
-        num_features=outline.num_features,
-        num_classes=outline.num_classes,
-        num_groups=len(outline.groups),
-    )
+    numbers = {"num_features": outline.num_features, "num_classes": outline.num_classes}
+    shape = Shape(sizes=outline.sizes, **numbers, num_groups=len(outline.groups))
     # A theorem's numbers are filled in, and are given from here on.
     algorithm = scenario.algorithm.model_dump(mode="json", exclude_none=True) | {"parameters": "given"}
     problem = scenario.problem.model_dump(mode="json", exclude_none=True)

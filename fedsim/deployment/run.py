@@ -1,35 +1,76 @@
-"""A scenario run between organisations: the server's side, whatever carries its frames."""
+"""A scenario run between organisations: the server's side, whatever carries its frames.
+
+Who takes part is decided once and before round 0. The rule, which is public: the silos that greet within the
+deadline, at least `min_silos`, are offered a run of these silos alone, with weights that sum to 1 over them.
+A silo that asks for time, since its operator decides, has `patience` for it. Where some refuse, give no reply
+within the deadline or do not decide, it is closed, and the others are offered another run, of a session of
+its own: at once, so that no operator decides on a run that cannot be. This goes on until all that are offered
+a run admit it. No silo joins later. A run that is resumed before that offers the same again, and what
+operators approved holds.
+
+Privacy: a silo's guarantee does not depend on who else takes part, where it answers for itself. Its gate
+prices the plan that it was offered with its own number of records and adds all of its noise itself; sizes and
+weights of others enter neither sensitivity nor noise multiplier, so that a server that names others wrongly
+changes the model and no guarantee. Whether a silo joins follows from its policy, its ledger, its connection
+and its operator's decision, and when it answers from when the operator decides: none of this is made of
+records, unless an operator decides by looking at them. A run that is closed before round 0 has released
+nothing and is charged nothing.
+
+With secure aggregation a silo relies on the noise of others. It takes their names and `min_silos` from the
+roster that its operator pinned, and refuses an offer of any other set: there all silos of the roster must
+join, and may then be absent from rounds down to the roster's `min_silos`.
+"""
 
 from __future__ import annotations
 
+import secrets
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
+from functools import partial
 from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
 
-from fedsim.common.errors import Refused
-from fedsim.common.files import check_free
+from fedsim.common.errors import InputError, Refused
+from fedsim.common.files import atomic_directory, check_free
 from fedsim.common.process import one_thread
 from fedsim.deployment import secure_aggregation as sums
 from fedsim.deployment.evaluation import evaluated
 from fedsim.deployment.federation_file import ROOT, Federation, read_heads, write_heads
-from fedsim.deployment.history import Evaluation, Gauges, History, Step
-from fedsim.deployment.joining import Joining, Plan, Say, keep, offers_beside
-from fedsim.deployment.offers import deployable
-from fedsim.protocol.links import Link
+from fedsim.deployment.history import Evaluation, Gauges, History, Step, public_evaluator
+from fedsim.deployment.offers import deployable, digest_of, identities_digest, of_those, offers_of, outline_of
+from fedsim.measure.evaluator import Evaluator
 from fedsim.report.outcome import Outcome
 from fedsim.report.page import save
 from fedsim.report.trackers import open_trackers
 from fedsim.scenario.model import Scenario
-from fedsim.wire.messages import Offer
+from fedsim.scenario.participation import per_silo
+from fedsim.scenario.resolve import Resolved, resolve
+from fedsim.secagg.agreement import ReportContexts
+from fedsim.wire.messages import Greeting, Offer
 from fedsim.wire.metrics import exposed
-from server.checkpoint import Checkpoint
+from server.checkpoint import Checkpoint, RunRecord, expected_bytes
 from server.federation import Channel, RemoteSilos
-from server.loop import Aggregate, run
+from server.loop import run
+from server.participation import Schedule, schedule
+from server.replies import Form, shown
 from server.secure_aggregation import KeptRequest
 
 Observe = Callable[[Step], None]
+Say = Callable[[str], None]
+Told = TypeVar("Told")
+
+
+class _Plan(NamedTuple):
+    """What silos are asked to admit, and who is asked in each round; with secure aggregation, its reports."""
+
+    resolved: Resolved
+    rounds: Schedule
+    offers: dict[str, Offer]
+    record: RunRecord
+    contexts: ReportContexts | None
+    evaluate: Evaluator | None  # on the server's public test records, if there are any
 
 
 def deploy(
@@ -44,8 +85,8 @@ def deploy(
 ) -> Outcome:
     """Train a model with the silos behind a channel, and write its run directory.
 
-    Silos of the federation must greet and admit their offers, `federation.min_silos` of them
-    (`fedsim.deployment.joining`); after that a silo may be absent from rounds.
+    Silos of the federation must greet and admit their offers, `federation.min_silos` of them (see the
+    module); after that a silo may be absent from rounds.
     Until the run directory is written, a file beside it has the rounds so far (`checkpoint_of`).
 
     Args:
@@ -69,8 +110,8 @@ def deploy(
         server = _Server(stack, scenario, federation, channel, shuffler, path, resume, say)
         outcome, offers = server.trained(observe, began)
     save(outcome, place)
-    keep(offers, place / "offers")
-    shutil.rmtree(offers_beside(path), ignore_errors=True)
+    _keep(offers, place / "offers")
+    shutil.rmtree(_offers_beside(path), ignore_errors=True)
     path.unlink()
     server.trackers.finish(outcome)
     return outcome
@@ -82,7 +123,7 @@ def checkpoint_of(place: Path) -> Path:
 
 
 class _Server:
-    """The server of one run: what it has open until `stack` is closed, and the rounds."""
+    """The server of one run: what it has open until `stack` is closed, who takes part, and the rounds."""
 
     def __init__(
         self,
@@ -96,8 +137,9 @@ class _Server:
         say: Say,
     ) -> None:
         scenario, self._remarks = deployable(scenario)
-        scenario, self._roster = sums.with_roster(scenario, federation)
+        self._scenario, self._roster = sums.with_roster(scenario, federation)
         self.trackers, self._gauges = open_trackers(scenario.report.trackers, False, say), Gauges()
+        self._federation, self._path, self._say = federation, path, say
         old = stack.enter_context(closing(Checkpoint.open(path))) if resume else None
         if old is None:
             Checkpoint.check_free(path)
@@ -110,20 +152,18 @@ class _Server:
         stack.callback(write_heads, federation.heads, heads)
         stack.enter_context(exposed(federation.metrics, f"{ROOT}.metrics", self._gauges.read))
         known = federation.identities, federation.deadline, federation.min_silos, federation.patience
-        self._silos, self._test = RemoteSilos(channel, *known, heads, say), federation.test
-        joining = Joining(scenario, federation, self._roster, self._silos, path, say)
-        self._plan, self._checkpoint = joining.decided(old)
+        self._silos = RemoteSilos(channel, *known, heads, say)
+        self._least = self._silos.least if self._roster is None else len(self._silos.names)
+        self._plan, self._checkpoint = self._joined(old)
         stack.callback(self._checkpoint.close)
 
     def trained(self, observe: Observe, began: float) -> tuple[Outcome, Mapping[str, Offer]]:
         """Play the rounds, close the run and evaluate its model: the outcome, and all that was offered."""
         plan, checkpoint, silos = self._plan, self._checkpoint, self._silos
-        resolved, request = plan.resolved, KeptRequest(checkpoint.log)
-        ended = checkpoint.rounds
-        history = History(resolved, plan.offers, checkpoint, plan.evaluate, silos, self._test)
+        resolved, ended = plan.resolved, checkpoint.rounds
+        history = History(resolved, plan.offers, checkpoint, plan.evaluate, silos, self._federation.test)
         self.trackers.start(resolved)
-        way = sums.link_to(silos, resolved, plan.contexts, self._shuffler, request)
-        for step in _rounds(plan, history, way, checkpoint):
+        for step in self._rounds(history):
             self._gauges.add(step)
             if step.rounds >= ended:
                 observe(step)
@@ -139,14 +179,138 @@ class _Server:
         outcome = history.outcome(closed, unstated, remarks, seconds, evaluation)
         return outcome, {**plan.offers, **evaluation.offers}
 
+    def _rounds(self, history: History) -> Iterator[Step]:
+        plan, kept, resolved = self._plan, self._checkpoint, self._plan.resolved
+        request = KeptRequest(kept.log)
+        link, aggregate = sums.link_to(self._silos, resolved, plan.contexts, self._shuffler, request)
+        public = resolved.public([kept.admissions[name].noise_multiplier for name in resolved.names])
+        asked = resolved.served, resolved.problem, public, resolved.scenario.seed
+        with _resumable():
+            for progress in run(*asked, link, plan.rounds, aggregate, kept):
+                yield history.add(progress)
 
-def _rounds(plan: Plan, history: History, way: tuple[Link, Aggregate], kept: Checkpoint) -> Iterator[Step]:
-    resolved, (link, aggregate) = plan.resolved, way
-    public = resolved.public([kept.admissions[name].noise_multiplier for name in resolved.names])
-    asked = resolved.served, resolved.problem, public, resolved.scenario.seed
-    with _resumable():
-        for progress in run(*asked, link, plan.rounds, aggregate, kept):
-            yield history.add(progress)
+    def _joined(self, old: Checkpoint | None) -> tuple[_Plan, Checkpoint]:
+        """The run that all of its silos admit; the admissions are in the checkpoint then.
+
+        Raises:
+            Refused: too few join; the checkpoint is removed, since nothing has been released.
+            InputError: the checkpoint `old` is of another run.
+        """
+        session, checkpoint = (old.run.session if old else secrets.token_hex(32)), old
+        greetings, absent = (old.run.greetings, old.run.absent) if old else self._greeted()
+        while True:
+            self._silos.keep(greetings)
+            plan = self._planned(greetings, absent, session)
+            if checkpoint is None:
+                checkpoint = Checkpoint.create(self._path, plan.record, self._silos.heads)
+            elif checkpoint.run != plan.record:
+                raise InputError(
+                    "checkpoint", str(self._path), "is of another scenario or another federation"
+                )
+            refused = {} if checkpoint.admissions else self._offered(plan, checkpoint)
+            if not refused:
+                self._begin(plan, checkpoint)
+                return plan, checkpoint
+            self._say_absent(refused)
+            greetings = {name: said for name, said in greetings.items() if name not in refused}
+            absent, session, checkpoint = {**absent, **refused}, secrets.token_hex(32), None
+
+    def _greeted(self) -> tuple[dict[str, Greeting], dict[str, str]]:
+        greetings, absent = self._all_if_summed(self._silos.hello)
+        self._say_absent(absent)
+        for name, said in sorted(greetings.items()):
+            for line in said.notices:
+                self._say(f"silo {name}: {shown(line)}")
+        return greetings, absent
+
+    def _planned(self, greetings: Mapping[str, Greeting], absent: Mapping[str, str], session: str) -> _Plan:
+        scenario, federation = self._scenario, self._federation
+        outline, own = outline_of(greetings), of_those(scenario, list(federation.silos), greetings)
+        update = dict[str, Any]()
+        if own.privacy.expected_persons is not None:  # what stands for their persons the silos have declared
+            update["expected_persons"] = outline.sizes
+        if public := {name for name, said in greetings.items() if said.public}:
+            budgets: Any = per_silo("scenario.privacy.epsilon", own.privacy.epsilon, sorted(greetings))
+            pairs = zip(sorted(greetings), budgets, strict=True)
+            update["epsilon"] = {name: "public" if name in public else each for name, each in pairs}
+        own = own.model_copy(update={"privacy": own.privacy.model_copy(update=update)})
+        resolved = resolve(own, outline)
+        rounds = schedule(len(resolved.names), resolved.active, resolved.trace.holds, scenario.seed, 0)
+        offers = offers_of(resolved, session, rounds, self._roster)
+        record = RunRecord(
+            session=session,
+            scenario=digest_of(offers, rounds, scenario.evaluate),
+            federation=identities_digest(federation.identities),
+            greetings=dict(greetings),
+            absent=dict(absent),
+        )
+        evaluate = None if federation.test is None else public_evaluator(federation.test, resolved)
+        return _Plan(resolved, rounds, offers, record, sums.contexts_of(resolved, offers), evaluate)
+
+    def _offered(self, plan: _Plan, checkpoint: Checkpoint) -> Mapping[str, str]:
+        """Offer a run. Its checkpoint has the admissions where all admit it, and is removed where some do
+        not; the reasons of these.
+        """
+        _keep(plan.offers, _offers_beside(self._path))
+        try:
+            admissions, refused = self._all_if_summed(partial(self._silos.offer, plan.offers))
+        except Refused:
+            checkpoint.remove()  # nothing has been released, so there is nothing to resume
+            shutil.rmtree(_offers_beside(self._path))
+            raise
+        except BaseException:
+            checkpoint.close()  # another process may resume it, while this one lives
+            raise
+        if refused:
+            checkpoint.remove()
+        else:
+            checkpoint.admit(admissions)
+        return refused
+
+    def _begin(self, plan: _Plan, checkpoint: Checkpoint) -> None:
+        form = Form(plan.resolved.trace.messages, plan.resolved.dtype)
+        if checkpoint.rounds == 0:
+            self._say(f"checkpoint {self._path}: at most about {_size(expected_bytes(form))}")
+        looks = form if plan.contexts is None else sums.reports_of(plan.contexts)
+        self._silos.begin({name: said.run for name, said in checkpoint.admissions.items()}, looks)
+
+    def _all_if_summed(self, ask: Callable[[int], Told]) -> Told:
+        """Ask silos to join; with secure aggregation the error says why none may be missing."""
+        try:
+            return ask(self._least)
+        except Refused as refusal:
+            if self._roster is None:
+                raise
+            why = (
+                "with secure aggregation all silos of the roster must join, since each relies on their noise"
+            )
+            raise Refused(f"{refusal}; {why}") from None
+
+    def _say_absent(self, absent: Mapping[str, str]) -> None:
+        for name, reason in sorted(absent.items()):
+            self._say(f"silo {name} takes no part in this run: {reason}")
+
+
+def _offers_beside(checkpoint: Path) -> Path:
+    """The folder of the offers of a run that has not ended, which an operator may be sent to try out."""
+    return checkpoint.with_suffix(".offers")
+
+
+def _keep(offers: Mapping[str, Offer], folder: Path) -> None:
+    """Write each silo's offers, in the place of earlier ones; the silo's receipt has the file's SHA-256."""
+    shutil.rmtree(folder, ignore_errors=True)
+    with atomic_directory(folder) as draft:
+        for name, offer in offers.items():
+            (draft / name).parent.mkdir(exist_ok=True)
+            (draft / f"{name}.json").write_text(offer.text)
+
+
+def _size(count: int) -> str:
+    for unit in ("bytes", "kB", "MB"):
+        if count < 1000:
+            return f"{count:,.0f} {unit}"
+        count //= 1000
+    return f"{count:,} GB"
 
 
 @contextmanager

@@ -9,9 +9,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, get_args
+from typing import Any, NamedTuple, get_args
 
-from pydantic import AfterValidator, AliasPath, BaseModel, Field, Json, NonNegativeFloat
+from pydantic import AliasPath, BaseModel, Field, NonNegativeFloat
 
 from fedsim.common.errors import InputError
 from fedsim.deployment.certs import notices
@@ -60,26 +60,10 @@ class Place:
         return job if job and job.federation.resolve() == self.file.resolve() else None
 
 
-def _named(path: Path) -> Path:
-    if not (path.is_absolute() and path.name) or "\0" in str(path):
-        raise ValueError
-    path.with_name(f"{path.name}.checkpoint").exists()  # OSError where no file is called so, or it is hidden
-    return path
-
-
-class _Settings(BaseModel):
-    """What is needed of a run's settings, which are the word of whoever started it."""
-
-    scenario: str
-    overrides: Json[list[str]]
-    federation: Annotated[Path, AfterValidator(_named)]
-    out: Annotated[Path, AfterValidator(_named)]
-
-
 def job_of(run: Submitted) -> Job | None:
     """What a run is to do; None if it was started by another program than fedsim."""
     with suppress(OSError, ValueError):
-        return Job(**dict(_Settings.model_validate(run.settings)), resume=True)
+        return Job.of(run.settings)
     return None
 
 

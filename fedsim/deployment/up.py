@@ -20,7 +20,7 @@ from fedsim.deployment.federation_file import load_federation
 from fedsim.deployment.flower import superlink
 from fedsim.deployment.flower.control import Status, enroll
 from fedsim.deployment.flower.grid import node_keys
-from fedsim.deployment.flower.submit import Job, Tell, Waiting, of_words, submit
+from fedsim.deployment.flower.submit import Job, Tell, of_words, submit
 from fedsim.deployment.processes import Ended, Processes, finish
 from fedsim.deployment.roster_file import keys_of
 from fedsim.deployment.run import checkpoint_of
@@ -57,7 +57,7 @@ def run_all(topology: Topology, port: int, resume: bool, tell: Tell) -> Status:
         enrol_and_pin(topology)
     processes, address = Processes(), f"{LOOPBACK}:{port}"
     with recorded(topology.directory, processes.mark, address), processes:
-        papers = superlink.Credentials.of(topology.server)
+        papers = superlink.credentials(topology.server)
         server = superlink.start(processes, papers, topology.server, LOOPBACK, port)
 
         def check() -> None:
@@ -67,14 +67,14 @@ def run_all(topology: Topology, port: int, resume: bool, tell: Tell) -> Status:
         if topology.sums:
             processes.start("the shuffler", topology.shuffler_command, topology.shuffler / "shuffler.log")
         _start_daemons(processes, topology, tell)
-        with superlink.Watched(address, papers.root_certificates, check) as control:
+        with superlink.Watched(address, papers / superlink.ROOT, check) as control:
             _wait(control.answers, processes, "the SuperLink")
             enroll(control, keys)
             _start_nodes(processes, topology, address)
             if topology.sums:
                 _wait(partial(listens, topology.shuffler_socket, 1), processes, "the shuffler")
             job = Job(str(topology.scenario), (), topology.federation, topology.run, resume)
-            return submit(control, job, keys, Waiting(START_SECONDS), tell)
+            return submit(control, job, keys, START_SECONDS, tell)
 
 
 def _start_daemons(processes: Processes, topology: Topology, tell: Tell) -> None:

@@ -29,7 +29,7 @@ import torch
 from torch import Tensor
 
 from fedsim.data.federation import SiloSplit
-from fedsim.measure.evaluator import Alternative, Evaluator, Measured
+from fedsim.measure.evaluator import Evaluator, Measured
 from fedsim.measure.objective import pair, with_public
 from fedsim.problems.glm import KinkedLoss
 from fedsim.problems.kinds import Problem, gives_probabilities, without_public
@@ -44,6 +44,7 @@ from fedsim.problems.minimise import (
     slight,
 )
 from fedsim.problems.network import NeuralNetwork
+from fedsim.report.record import BaselineMeasurement as Row
 from fedsim.scenario.metric import BaselineName
 from fedsim.scenario.resolve import Resolved
 
@@ -56,7 +57,7 @@ _KINK = 1e-3
 Shared = tuple[Tensor, Tensor, Tensor]  # records: features, target and each one's share of the objective
 
 
-def baselines(resolved: Resolved, silos: Sequence[SiloSplit], evaluate: Evaluator) -> list[Alternative]:
+def baselines(resolved: Resolved, silos: Sequence[SiloSplit], evaluate: Evaluator) -> list[Row]:
     """Every baseline of one trial without the federation, on the records that `evaluate` tests on."""
     total = sum(len(silo.train.target) for silo in silos)
     by_record = [len(silo.train.target) / total for silo in silos]
@@ -68,7 +69,7 @@ def baselines(resolved: Resolved, silos: Sequence[SiloSplit], evaluate: Evaluato
     ]
 
 
-def converged(resolved: Resolved, silos: Sequence[SiloSplit], evaluate: Evaluator) -> list[Alternative]:
+def converged(resolved: Resolved, silos: Sequence[SiloSplit], evaluate: Evaluator) -> list[Row]:
     """The optimum of the run's own objective, where it is not that of all records pooled, and known."""
     sizes, records = np.array([len(silo.train.target) for silo in silos]), resolved.problem.composite.records
     if records is None or not records.in_f1:
@@ -79,7 +80,7 @@ def converged(resolved: Resolved, silos: Sequence[SiloSplit], evaluate: Evaluato
     return [_fitted(resolved, "converged", *with_public(resolved, silos), evaluate)]
 
 
-def _throw_away(resolved: Resolved, evaluate: Evaluator) -> list[Alternative]:
+def _throw_away(resolved: Resolved, evaluate: Evaluator) -> list[Row]:
     """The model of public records alone, with its loss on them: far below that on silos' records where they
     are few, or of another law.
     """
@@ -88,10 +89,19 @@ def _throw_away(resolved: Resolved, evaluate: Evaluator) -> list[Alternative]:
         return []
     found, (x, y) = _fit(resolved, [records.pair], [1.0]), records.pair
     if found.w is None:
-        return [Alternative("throw_away", None, len(y), found.method, None, None, {})]
+        return [Row(evaluate.trial, "throw_away", None, len(y), found.method, None, None, {})]
     loss = float(problem.losses(problem.scores(x, found.w), y).mean())
     method = f"{found.method}; mean loss {loss:.4g} on the public records"
-    return [Alternative("throw_away", None, len(y), method, *evaluate(found.w.to(resolved.dtype), last=True))]
+    return [
+        Row(
+            evaluate.trial,
+            "throw_away",
+            None,
+            len(y),
+            method,
+            *evaluate(found.w.to(resolved.dtype), last=True),
+        )
+    ]
 
 
 def _some(silos: Sequence[SiloSplit]) -> list[SiloSplit]:
@@ -104,13 +114,13 @@ def _some(silos: Sequence[SiloSplit]) -> list[SiloSplit]:
 
 def constant(
     resolved: Resolved, target: np.ndarray, evaluate: Evaluator, records: str = "all training records"
-) -> Alternative:
+) -> Row:
     """`majority` or `mean` of the targets of some `records`."""
     classes = resolved.outline.num_classes
     tested = evaluate.of_scores(_constant_scores(resolved, target, len(evaluate.features)))
     name: BaselineName = "majority" if classes else "mean"
     method = f"shares of the classes in {records}" if classes else f"mean of {records}"
-    return Alternative(name, None, len(target), method, *tested)
+    return Row(evaluate.trial, name, None, len(target), method, *tested)
 
 
 def _constant_scores(resolved: Resolved, target: np.ndarray, count: int) -> Tensor:
@@ -132,15 +142,15 @@ def _constant_scores(resolved: Resolved, target: np.ndarray, count: int) -> Tens
 
 def _fitted(
     resolved: Resolved, name: BaselineName, pairs: Pairs, weights: Sequence[float], evaluate: Evaluator
-) -> Alternative:
+) -> Row:
     solution = _fit(resolved, pairs, weights)
     head = (name, None, sum(len(target) for _, target in pairs), solution.method)
     if solution.w is None:
-        return Alternative(*head, None, None, {})
-    return Alternative(*head, *evaluate(solution.w.to(resolved.dtype), last=True))
+        return Row(evaluate.trial, *head, None, None, {})
+    return Row(evaluate.trial, *head, *evaluate(solution.w.to(resolved.dtype), last=True))
 
 
-def _alone(resolved: Resolved, silos: Sequence[SiloSplit], evaluate: Evaluator) -> list[Alternative]:
+def _alone(resolved: Resolved, silos: Sequence[SiloSplit], evaluate: Evaluator) -> list[Row]:
     """Each silo's model, on everybody's test records and on the silo's own; then all silos' own together."""
     fits = {silo.name: _fit(resolved, [pair(silo)], [1.0]) for silo in silos}
     models = {name: one.w.to(resolved.dtype) for name, one in fits.items() if one.w is not None}
@@ -151,11 +161,14 @@ def _alone(resolved: Resolved, silos: Sequence[SiloSplit], evaluate: Evaluator) 
         name = silo.name
         head = (name, len(silo.train.target), fits[name].method)
         on_all = evaluate(models[name], last=True) if name in models else nothing
-        rows.append(Alternative("silo_alone_on_all", *head, *on_all))
-        rows.append(Alternative("silo_alone", *head, *on_own.get(name, nothing)))
+        rows.append(Row(evaluate.trial, "silo_alone_on_all", *head, *on_all))
+        rows.append(Row(evaluate.trial, "silo_alone", *head, *on_own.get(name, nothing)))
     total = sum(len(silo.train.target) for silo in silos)
     method = "each test record by the model of its own silo"
-    return [*rows, Alternative("silo_alone", None, total, method, *on_own.get(None, nothing))]
+    return [
+        *rows,
+        Row(evaluate.trial, "silo_alone", None, total, method, *on_own.get(None, nothing)),
+    ]
 
 
 def _fit(resolved: Resolved, pairs: Pairs, weights: Sequence[float]) -> Fit:

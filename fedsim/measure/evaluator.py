@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -13,45 +12,19 @@ from torch import Tensor
 
 from fedsim.data.federation import Federation, Silos, SiloSplit
 from fedsim.data.source import Ints, Labels
-from fedsim.measure.metrics import Asked, Bin, Values, calibration, classified, exact, values_of
+from fedsim.measure.metrics import Asked, Values, calibration, classified, exact, values_of
 from fedsim.measure.objective import Risk, TrainingObjective
 from fedsim.problems.kinds import Problem
+from fedsim.protocol.links import Variant
 from fedsim.protocol.rows import Rows
-from fedsim.scenario.metric import BY_GROUP, BY_SKLEARN, BaselineName
-
-
-class SiloTest(NamedTuple):
-    """A model on one silo's test records; a value is None where they do not define it."""
-
-    silo: str
-    error: float | None
-    loss: float | None
-    test_records: int
-    more: Values
-
-
-class Alternative(NamedTuple):
-    """A baseline (`fedsim.measure.baselines`); where it was not fitted, `method` has the reason."""
-
-    baseline: BaselineName
-    silo: str | None
-    train_records: int
-    method: str
-    error: float | None
-    loss: float | None
-    more: Values
-
+from fedsim.report.record import BaselineMeasurement, CalibrationBin, GroupMeasurement, SiloMeasurement
+from fedsim.scenario.metric import BY_GROUP, BY_SKLEARN
 
 Measured = tuple[float | None, float | None, Values]  # error, loss and other metrics, where defined
-Baselines = Callable[["Evaluator"], list[Alternative]]
+Baselines = Callable[["Evaluator"], list[BaselineMeasurement]]
 
 
-class Tested(NamedTuple):
-    """A model on the pooled test records."""
-
-    error: float
-    loss: float
-    more: Values
+Tested = tuple[float, float, Values]  # the same on the pooled test records
 
 
 class Evaluator:
@@ -64,6 +37,7 @@ class Evaluator:
         asked: what to measure beside error and loss; None: nothing.
         objective: the training objective, where it is to be measured too.
         baselines: each measures some, on the test records that it is handed an evaluator of.
+        trial: whose records they are; rows for the run's record name it.
     """
 
     def __init__(
@@ -74,8 +48,9 @@ class Evaluator:
         asked: Asked | None = None,
         objective: TrainingObjective | None = None,
         baselines: Sequence[Baselines] = (),
+        trial: int = 0,
     ) -> None:
-        self.objective, self._baselines = objective, baselines
+        self.objective, self._baselines, self.trial = objective, baselines, trial
         self._problem, self._asked = problem, asked
         tests, names = [silo.test for silo in silos], () if asked is None else asked.groups
         rows = Rows.joined(tests)
@@ -98,7 +73,7 @@ class Evaluator:
         more = self._more(scores, self.target, self._every_group, BY_SKLEARN if last else self._chosen)
         if last and self._weights is not None:
             more |= {"person_loss": _defined(float(losses.double() @ self._weights))}
-        return Tested(float(error), float(losses.mean()), more)
+        return float(error), float(losses.mean()), more
 
     def _more(
         self, scores: Tensor, target: Tensor, groups: Labels | None, names: Collection[str] = BY_SKLEARN
@@ -126,11 +101,12 @@ class Evaluator:
         error, loss = self._problem.error(scores, target), self._problem.losses(scores, target).mean()
         return _defined(float(error)), _defined(float(loss)), self._more(scores, target, groups)
 
-    def calibration(self, w: Tensor) -> list[Bin]:
+    def calibration(self, variant: Variant, w: Tensor) -> list[CalibrationBin]:
         """Predicted and observed probabilities at w, (d,)."""
         if self._asked is None:
             return []
-        return calibration(self._problem, self._problem.scores(self.features, w), self.target, self._asked)
+        scores, of = self._problem.scores(self.features, w), (self.trial, variant)
+        return calibration(self._problem, scores, self.target, self._asked, of)
 
     def exact(self, w: Tensor, by_person: bool) -> Values:
         """What an evaluation of w, (d,), estimates; persons weigh the same, or records."""
@@ -140,7 +116,7 @@ class Evaluator:
         weight = weights.numpy() if weights is not None and by_person else None
         return {} if known is None else exact(replace(known, weight=weight))
 
-    def baselines(self) -> list[Alternative]:
+    def baselines(self) -> list[BaselineMeasurement]:
         """Baselines without the federation; none where the scenario does not ask for them."""
         return [row for each in self._baselines for row in each(self)]
 
@@ -148,7 +124,7 @@ class Evaluator:
         """The training objective's, at w, (d,)."""
         return Risk(None, None) if self.objective is None else self.objective(w)
 
-    def by_silo(self, w: Tensor) -> list[SiloTest]:
+    def by_silo(self, variant: Variant, w: Tensor) -> list[SiloMeasurement]:
         """Each silo's test records alone, in canonical order; an error relative to the mean of the targets
         is None where a silo has no records, or equal targets only. `w`: one model (d,), or each silo's own,
         (silos, d).
@@ -163,13 +139,14 @@ class Evaluator:
         measured, names = [], (*self._chosen, *BY_GROUP)
         for name, own, target, loss, groups in zip(self._names, *parts, self._groups, strict=True):
             error = float(self._problem.error(own, target)) if len(target) else math.nan
-            values = (_defined(error), _defined(float(loss.mean())) if len(target) else None)
-            measured.append(SiloTest(name, *values, len(target), self._more(own, target, groups, names)))
+            values = (_defined(error), _defined(float(loss.mean())) if len(target) else None, len(target))
+            more = self._more(own, target, groups, names)
+            measured.append(SiloMeasurement(self.trial, variant, name, *values, more))
         return measured
 
-    def by_group(self, w: Tensor) -> list[tuple[Any, ...]]:
-        """The silo (None: all of them) and a row of `ByGroup.rows`, of the model w, (d,); none where groups
-        are not known, or scores are of no class or not finite.
+    def by_group(self, variant: Variant, w: Tensor) -> list[GroupMeasurement]:
+        """Of each silo, and of all of them, the model w, (d,); none where groups are not known, or scores are
+        of no class or not finite.
         """
         if self._asked is None or not self._asked.classes:
             return []
@@ -178,11 +155,12 @@ class Evaluator:
             return []
         parts = (torch.split(tensor, self._counts) for tensor in (scores, self.target))
         silos = list(zip(self._names, *parts, self._groups, strict=True))
-        rows = list[tuple[Any, ...]]()
+        rows = list[GroupMeasurement]()
         for name, own, target, groups in [(None, scores, self.target, self._every_group), *silos]:
             known = classified(self._problem, own, target, self._asked, groups)
             if groups is not None and known is not None:
-                rows += [(name, *row) for row in known.by_group.rows(groups.names)]
+                found = known.by_group.rows(groups.names)
+                rows += [GroupMeasurement(self.trial, variant, name, *row) for row in found]
         return rows
 
 
@@ -212,13 +190,13 @@ class Unseen(Evaluator):
 
     def __init__(self) -> None:
         """Takes no records."""
-        self.objective, self._baselines, self._asked = None, (), None
+        self.objective, self._baselines, self._asked, self.trial = None, (), None, 0
 
     def __call__(self, w: Tensor, last: bool = False) -> Tested:
         """Nothing."""
-        return Tested(math.nan, math.nan, {})
+        return math.nan, math.nan, {}
 
-    def by_silo(self, w: Tensor) -> list[SiloTest]:
+    def by_silo(self, variant: Variant, w: Tensor) -> list[SiloMeasurement]:
         """Nothing."""
         return []
 

@@ -26,6 +26,8 @@ from fedsim.data.prepare import Preparation
 from fedsim.data.source import Floats, Ints, Labels
 from fedsim.measure.groups import ByGroup
 from fedsim.problems.kinds import Problem, head
+from fedsim.protocol.links import Variant
+from fedsim.report.record import CalibrationBin
 from fedsim.scenario.metric import BY_GROUP, METRICS
 from fedsim.scenario.resolve import Resolved
 
@@ -243,18 +245,12 @@ _COMPUTED: dict[str, Callable[[Any], Any]] = {
 }
 
 
-class Bin(NamedTuple):
-    """Records whose probability is in one of `BINS` equal parts of [0, 1]; see `CalibrationBin`."""
-
-    bin: int
-    records: int
-    predicted: float
-    observed: float
-
-
-def calibration(problem: Problem, scores: Tensor, target: Tensor, asked: Asked) -> list[Bin]:
-    """Predicted and observed probabilities in bins (Guo et al., 2017): of class 1 of two, else of the most
-    probable class. Empty bins are left out; there are none where the problem gives no probabilities.
+def calibration(
+    problem: Problem, scores: Tensor, target: Tensor, asked: Asked, of: tuple[int, Variant] = (0, "private")
+) -> list[CalibrationBin]:
+    """Predicted and observed probabilities in bins (Guo et al., 2017), `of` a trial and variant: of class 1
+    of two, else of the most probable class. Empty bins are left out; there are none where the problem gives
+    no probabilities.
     """
     if not asked.classes or not len(target) or not bool(scores.isfinite().all()):
         return []
@@ -266,6 +262,8 @@ def calibration(problem: Problem, scores: Tensor, target: Tensor, asked: Asked) 
     bins = np.searchsorted(np.linspace(0, 1, BINS + 1)[1:-1], stated)
     counts, predicted, observed = (np.bincount(bins, weights, BINS) for weights in (None, stated, so))
     return [
-        Bin(int(k), int(counts[k]), float(predicted[k] / counts[k]), float(observed[k] / counts[k]))
+        CalibrationBin(
+            *of, int(k), int(counts[k]), float(predicted[k] / counts[k]), float(observed[k] / counts[k])
+        )
         for k in np.flatnonzero(counts)
     ]

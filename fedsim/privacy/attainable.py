@@ -46,11 +46,10 @@ _LARGEST_MU, _LARGEST_OF_ONE = 200.0, 30.0  # of the most draws and of one: e^-7
 
 @dataclass(frozen=True, slots=True)
 class _Mixture:
-    """sum_j chance[j] N(mean[j], 1) against N(0, 1), `count` times; means ascend from 0."""
+    """sum_j chance[j] N(mean[j], 1) against N(0, 1); means ascend from 0."""
 
     chance: Array
     mean: Array
-    count: int
 
     def loss(self, x: Array) -> Array:
         """ln dP/dQ at x, which grows with x."""
@@ -79,9 +78,9 @@ def epsilon(census: Census, n: int, noise_multiplier: float, delta: float) -> fl
         return alone
     once = max([full, *(float(mean[1]) for _, mean, _ in mixtures)])
     z = max(noise_multiplier, heaviest / _LARGEST_MU, once / _LARGEST_OF_ONE)
-    parts = [_Mixture(chance, mean / z, count) for chance, mean, count in mixtures]
+    parts = [(_Mixture(chance, mean / z), count) for chance, mean, count in mixtures]
     if full > 0:
-        parts.append(_Mixture(np.array([0.0, 1.0]), np.array([0.0, full / z]), 1))
+        parts.append((_Mixture(np.array([0.0, 1.0]), np.array([0.0, full / z])), 1))
     return max(alone, _both_orders(parts, delta))
 
 
@@ -116,18 +115,18 @@ def _chances(release: Release, n: int) -> Array | None:
             return None
 
 
-def _both_orders(parts: Sequence[_Mixture], delta: float) -> float:
+def _both_orders(parts: Sequence[tuple[_Mixture, int]], delta: float) -> float:
     """Epsilon of P against Q or of Q against P, whichever is larger."""
-    rare = _DROPPED * delta / sum(part.count for part in parts)
-    lines = [part.line(rare) for part in parts]
-    losses = [part.loss(line) for part, line in zip(parts, lines, strict=True)]
+    rare = _DROPPED * delta / sum(count for _, count in parts)
+    lines = [part.line(rare) for part, _ in parts]
+    losses = [part.loss(line) for (part, _), line in zip(parts, lines, strict=True)]
     step = min(_spread(line, at) for line, at in zip(lines, losses, strict=True)) / _CELLS
     step = max(step, max(float(at[-1] - at[0]) for at in losses) / _MOST_CELLS)
-    cells = [_cells(*each, step) for each in zip(parts, lines, losses, strict=True)]
+    cells = [_cells(part, line, at, step) for (part, _), line, at in zip(parts, lines, losses, strict=True)]
     found = []
     for sign in (1, -1):
-        rounded = [_rounded_down(*each, step, rare, sign) for each in zip(parts, cells, strict=True)]
-        shift = sum(part.count * down for part, (_, down) in zip(parts, rounded, strict=True))
+        rounded = [_rounded_down(n, own, step, rare, sign) for (_, n), own in zip(parts, cells, strict=True)]
+        shift = sum(part.count * down for part, down in rounded)
         found.append(loss.epsilon_below([part for part, _ in rounded], delta) - shift)
     return max(found)
 
@@ -149,7 +148,7 @@ def _cells(part: _Mixture, line: Array, at: Array, step: float) -> tuple[Array, 
 
 
 def _rounded_down(
-    part: _Mixture, cells: tuple[Array, Array, Array], step: float, rare: float, sign: int
+    count: int, cells: tuple[Array, Array, Array], step: float, rare: float, sign: int
 ) -> tuple[loss.Losses, float]:
     """One release's losses on the grid, and the amount by which they must all be lowered still."""
     grid, p, q = cells
@@ -161,7 +160,7 @@ def _rounded_down(
     reach = int(np.abs(index).max())
     with np.errstate(divide="ignore"):
         log_mass = np.log(np.bincount(index + reach, weights=mass, minlength=2 * reach + 1))
-    return loss.Losses(log_mass, step, 0.0, part.count), down * step
+    return loss.Losses(log_mass, step, 0.0, count), down * step
 
 
 def _common_shift(excess: Array, mass: Array) -> float:

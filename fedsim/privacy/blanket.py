@@ -3,7 +3,7 @@
 N senders send y + N(0, s^2 I), |y| <= C, any dimension, in random order; c = C / s. One sender is replaced.
 
 **Guarantee.** `BlanketPair` dominates the shuffled messages of one round up to a total variation that
-`Blanket.apart` states: they are (eps, profile(eps) + (1 + e^eps) apart)-DP for every eps >= 0, and rounds
+`apart` states: they are (eps, profile(eps) + (1 + e^eps) apart)-DP for every eps >= 0, and rounds
 compose adaptively (`fedsim.privacy.loss`), apart adding up. Proof (docs/shuffled-noise.md has it in full):
 
 1. *Blanket* (Balle, Bell, Gascon and Nissim 2019, Section 5; Takagi and Liew 2026, arXiv 2601.19154). With
@@ -50,48 +50,18 @@ _LARGEST_LOSS = 40.0
 _LOSSES = 1000  # at which a profile is evaluated
 
 
-@dataclass(frozen=True)
-class Blanket:
-    """The privacy blanket of a round: the law of the number of messages without a sender."""
-
-    distance: float  # c = C / s > 0, of any sender's mean from 0
-    honest: int  # senders, the target included, that add their noise and keep it to themselves
-    share: float  # gamma in (0, 1), of a message that is drawn without regard to its sender
-    rare: float  # chance that fewer are, counted as infinite loss
-
-    @property
-    def apart(self) -> float:
-        """Total variation between all other senders' messages and those with blankets."""
-        return (self.honest - 1) * _deficit(self.share, self.distance)
-
-    @property
-    def messages(self) -> int:
-        """m: blanket messages that there are but for `rare`, and the target's."""
-        from scipy import stats  # slow to import
-
-        k = int(stats.binom.ppf(self.rare, self.honest - 1, self.share))
-        while k > 0 and stats.binom.cdf(k - 1, self.honest - 1, self.share) > self.rare:
-            k -= 1
-        return k + 1
-
-    def pair(self) -> BlanketPair:
-        """The dominating pair."""
-        return BlanketPair(self.distance, self.messages, self.rare)
+def apart(distance: float, honest: int, share: float) -> float:
+    """Total variation between all other senders' messages and those with blankets of this share, gamma."""
+    return (honest - 1) * share * float(gaussian.profile(-math.log(share), distance))
 
 
-def widest(distance: float, honest: int, apart: float, rare: float) -> Blanket:
-    """The blanket of largest share that is at most `apart` from the truth, to a thousandth."""
+def widest(distance: float, honest: int, most: float) -> float:
+    """The largest share of a blanket that is at most `most` from the truth, to a thousandth."""
     low, high = 0.0, 1.0
     while high - low > 1e-3 * high and high > 1e-9:
         middle = (low + high) / 2
-        fits = (honest - 1) * _deficit(middle, distance) <= apart
-        low, high = (middle, high) if fits else (low, middle)
-    return Blanket(distance, honest, max(low, 1e-12), rare)
-
-
-def _deficit(share: float, distance: float) -> float:
-    """The mass of gamma omega above a message's density: gamma h(ln 1/gamma; c)."""
-    return share * float(gaussian.profile(-math.log(share), distance))
+        low, high = (middle, high) if apart(distance, honest, middle) <= most else (low, middle)
+    return max(low, 1e-12)
 
 
 @dataclass(frozen=True)
@@ -101,6 +71,19 @@ class BlanketPair(Pair):
     distance: float  # c > 0
     messages: int  # m >= 1
     rare: float  # infinite loss, beside what is counted for truncation and floating point
+
+    @classmethod
+    def of(cls, distance: float, honest: int, share: float, rare: float) -> BlanketPair:
+        """Of `honest` senders, the target included, that keep their noise to themselves: with chance `share`,
+        gamma, a message is drawn without regard to its sender. So many blanket messages there are but for
+        `rare`, and the target's; c = C / s is the distance of any mean from 0.
+        """
+        from scipy import stats  # slow to import
+
+        k = int(stats.binom.ppf(rare, honest - 1, share))
+        while k > 0 and stats.binom.cdf(k - 1, honest - 1, share) > rare:
+            k -= 1
+        return cls(distance, k + 1, rare)
 
     def profile(self, epsilon: Array) -> Array:
         """An upper bound of D(eps) for eps >= 0, shape as epsilon: convex in e^eps, so interpolated there."""

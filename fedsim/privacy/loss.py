@@ -181,29 +181,22 @@ def _refine(pairs: Sequence[tuple[Pair, int]], delta: float) -> tuple[list[Losse
         steps, fine = [min(wanted, 0.5 * min(steps)) if fine else wanted] * len(pairs), True
 
 
-@dataclass(frozen=True, slots=True)
-class _Window:
-    """Cells bottom, ..., bottom + size - 1 of the composed grid; at most e^log_above mass lies above."""
-
-    bottom: int
-    size: int
-    log_above: float
-
-
-def _window(parts: Sequence[Losses], tilt: _Tilt, delta: float) -> _Window:
-    """Take the tilted mean and as many tilted standard deviations as leave out nothing that matters."""
+def _window(parts: Sequence[Losses], tilt: _Tilt, delta: float) -> tuple[range, float]:
+    """Cells of the composed grid, and the logarithm of what mass lies above them at most: the tilted mean and
+    as many tilted standard deviations as leave out nothing that matters.
+    """
     step, furthest = parts[0].step, sum(part.count * part.reach for part in parts)
     half = min(_WIDTH * math.sqrt(tilt.variance), _MAX_CELLS * step) + step
     while True:
         bottom, top = math.floor((tilt.mean - half) / step), math.ceil((tilt.mean + half) / step)
         size = fft.next_fast_len(min(top - bottom, 2 * furthest) + 1, real=True)
         if size > 2 * furthest:
-            return _Window(-furthest, size, -math.inf)
+            return range(-furthest, size - furthest), -math.inf
         log_above = _log_beyond(parts, tilt, step * (bottom + size - 1))
         log_below = _log_beyond(parts, tilt, step * bottom) - tilt.value + tilt.s * step * bottom
         enough = max(log_above - math.log(delta), log_below) < math.log(_NEGLIGIBLE)
         if enough or size > _MAX_CELLS:
-            return _Window(bottom, size, log_above)
+            return range(bottom, bottom + size), log_above
         half *= 1.5
 
 
@@ -217,19 +210,20 @@ def _log_beyond(parts: Sequence[Losses], tilt: _Tilt, bound: float) -> float:
     return min(_cumulants(parts, r)[0] - r * bound for r in orders)
 
 
-def _compose(parts: Sequence[Losses], s: float, window: _Window) -> Array:
-    """Tilted masses of the composed losses, cell by cell of the window; shape (window.size,)."""
-    spectrum = np.ones(window.size // 2 + 1, complex)
+def _compose(parts: Sequence[Losses], s: float, window: range) -> Array:
+    """Tilted masses of the composed losses, cell by cell of the window; shape (len(window),)."""
+    size = len(window)
+    spectrum = np.ones(size // 2 + 1, complex)
     for part in parts:
         value = _cumulants([part], s)[0] / part.count  # K(s) of one copy: its tilted mass sums to 1
         tilted = np.exp(part.log_mass + s * part.values() - value)
-        cell = np.arange(-part.reach, part.reach + 1) % window.size
-        wrapped = np.bincount(cell, weights=tilted, minlength=window.size)
+        cell = np.arange(-part.reach, part.reach + 1) % size
+        wrapped = np.bincount(cell, weights=tilted, minlength=size)
         # Losses of independent releases add: convolution, `count` times, is a power of the transform.
         spectrum *= fft.rfft(wrapped) ** part.count
     # Cell i holds the losses that are i modulo the window's size; the window begins at `bottom`.
-    cells: Array = fft.irfft(spectrum, window.size)
-    return np.maximum(0.0, np.roll(cells, -window.bottom))
+    cells: Array = fft.irfft(spectrum, size)
+    return np.maximum(0.0, np.roll(cells, -window.start))
 
 
 def _invert(loss: Array, log_weight: Array, tilted: Array, infinite: float, reference: float) -> float:
@@ -286,9 +280,9 @@ def _epsilon(pairs: Sequence[tuple[Pair, int]], delta: float) -> float:
     if len(pairs) == 1 and pairs[0][1] == 1:
         return _alone(pairs[0][0], delta)
     parts, tilt = _refine(pairs, delta)
-    window = _window(parts, tilt, delta)
+    window, log_above = _window(parts, tilt, delta)
     infinite = sum(part.count * part.infinite for part in parts) / delta
-    infinite += math.exp(min(600.0, window.log_above - math.log(delta)))
+    infinite += math.exp(min(600.0, log_above - math.log(delta)))
     return max(0.0, _spent(parts, tilt, window, delta, infinite))
 
 
@@ -318,7 +312,7 @@ def epsilon_below(parts: Sequence[Losses], delta: float) -> float:
     tilt = _best_tilt(parts, delta, None)
     if tilt.variance <= _ONE_CELL * parts[0].step ** 2:
         return -math.inf
-    return _spent(parts, tilt, _window(parts, tilt, delta), delta, 0.0)
+    return _spent(parts, tilt, _window(parts, tilt, delta)[0], delta, 0.0)
 
 
 def check_delta(delta: float) -> None:
@@ -327,8 +321,8 @@ def check_delta(delta: float) -> None:
         raise InputError("delta", delta, f"in ({_SMALLEST_DELTA}, 1), where sampled releases can be composed")
 
 
-def _spent(parts: Sequence[Losses], tilt: _Tilt, window: _Window, delta: float, infinite: float) -> float:
+def _spent(parts: Sequence[Losses], tilt: _Tilt, window: range, delta: float, infinite: float) -> float:
     tilted = _compose(parts, tilt.s, window)
-    loss = _grid(parts[0].step, window.bottom, window.bottom + window.size - 1)
+    loss = _grid(parts[0].step, window.start, window.stop - 1)
     log_weight = tilt.value - tilt.s * loss - math.log(delta)
     return _invert(loss, log_weight, tilted, infinite, tilt.epsilon)

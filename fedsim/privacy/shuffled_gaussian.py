@@ -167,12 +167,10 @@ def _hidden(
 ) -> float:
     """Epsilon of releases (weight, count) among `honest` senders; infinity above `most`."""
     rounds = sum(count for _, count in released)
-    apart = _APART * delta / (1 + math.exp(most)) / rounds
-    blankets = [
-        (blanket.widest(weight / (2 * z), honest, apart, _RARE * delta / rounds), count)
-        for weight, count in released
-    ]
-    pairs = [(each.pair(), count) for each, count in blankets]
+    apart, pairs = _APART * delta / (1 + math.exp(most)) / rounds, []
+    for weight, count in released:
+        share = blanket.widest(distance := weight / (2 * z), honest, apart)
+        pairs.append((blanket.BlanketPair.of(distance, honest, share, _RARE * delta / rounds), count))
     few = any(pair.messages < _FEWEST or pair.distance > _FURTHEST for pair, _ in pairs)
     if few or sum(count * pair.infinite for pair, count in pairs) > delta / 2:
         return inf

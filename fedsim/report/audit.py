@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
+from pydantic import Field
 
 from fedsim.privacy.rounding import shown_down, shown_up
 from fedsim.report.style import GREY, from_zero, label, look, styled
@@ -23,6 +24,7 @@ ADVERSARIES = {
 }
 _SHORT, _MOVED = ["malicious\nserver", "curious\nserver", "model\nalone"], ["moved", "others\nmoved"]
 FILE = "audit.json"
+NOTE = "of each bound by itself, not of all silos together"
 _AGAIN = "not an audit; write it again by `fedsim audit --run`, or remove it"
 PARTIES = {"worst_server": "server", "shuffler": "shuffler", "both": "both together"}  # who reads sums
 
@@ -128,11 +130,14 @@ def audit_figure(audit: AuditPart) -> Figure:
 class AttainedPart(Part):
     """An adversary's result: a lower bound on epsilon, and the epsilon claimed against it."""
 
-    attained: float
-    claimed: float | None = None
+    attained: float  # the bound to quote, of these:
     estimator: str
-    runs: tuple[int, int]
+    runs: tuple[int, int]  # in each world
+    mean_difference: float = 0.0
+    plan_curve: float = 0.0
     assumption_free: float
+    normality_p: float = 0.0  # of the test of normality
+    claimed: float | None = None
 
 
 class AuditedSilo(Part):
@@ -142,18 +147,25 @@ class AuditedSilo(Part):
     """
 
     name: str
+    n: int = 0
+    delta: float = 0.0
     claimed: float
     attained: float
+    swapped: int = 1  # records of a person who is swapped, where the claim is about one record
+    attained_share: float | None = None  # of the claim
     sensitivity_ratio: float | None
     cross_silo_ratio: float | None
-    noise_ratio: float
+    answers_searched: int = 0
+    noise_ratio: float  # measured over stated
+    noise_correlation: float = 0.0
+    noise_p: float = 1.0
+    other_records: str = ""
     worst_server: AttainedPart
     honest_server: AttainedPart | None = None
     model: AttainedPart | None = None
     shuffler: AttainedPart | None = None
     both: AttainedPart | None = None
-    findings: list[str]
-    swapped: int = 1  # records of a person who is swapped, where the claim is about one record
+    findings: list[str]  # what breaks the promise, in words
 
     def by(self, adversary: str) -> AttainedPart | None:
         """The result of an adversary, if it attacked."""
@@ -169,16 +181,23 @@ class ConfidencePart(Part):
     """Confidence of the bounds, and the probability that a sound run is called broken."""
 
     bound: float
+    note: str = NOTE
     false_alarm: float
 
 
 class AuditPart(Part):
     """The file that `fedsim audit --run` writes."""
 
+    scenario: str = ""
     broken: bool
-    of_silos: int
-    unit: str = "record"  # what differs between two data sets
     confidence: ConfidencePart
+    effort: float = 1.0  # share of the default work
+    unit: str = "record"  # what differs between two data sets
+    search: dict[str, int] = Field(
+        default_factory=dict
+    )  # how many broadcasts of each kind of round, and records
+    audited: int = 0
+    of_silos: int
     silos: list[AuditedSilo]
 
     @property

@@ -117,11 +117,8 @@ class Comparison:
     def _page(self, folder: Path) -> str:
         caption = f"{capital(METRICS[self.metric].title)} against {self._axis}"
         stated = [each.summary.privacy for each in self.sources]
-        said = {
-            "Unit": _each(one.unit for one in stated),
-            "Adjacency": _each(one.adjacency for one in stated),
-            "Guarantee": _each(one.guarantee for one in stated),
-        }
+        said = zip(*((one.unit, one.adjacency, one.guarantee) for one in stated), strict=True)
+        terms = zip(("Unit", "Adjacency", "Guarantee"), said, strict=True)
         return template("compare.html").render(
             title=caption,
             sources=[source.name for source in self.sources],
@@ -129,7 +126,7 @@ class Comparison:
             figure=sweep_page.broad_and_narrow(self.plot, folder, "comparison", caption),
             caption=f"{caption}: {self.title}.",
             errors=self.text,
-            statement=[(term, "; ".join(lines)) for term, lines in said.items()],
+            statement=[(term, "; ".join(_each(lines))) for term, lines in terms],
             not_private=self.not_private,
         )
 

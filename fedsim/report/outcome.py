@@ -16,7 +16,7 @@ from fedsim.protocol.links import Variant
 from fedsim.protocol.plan import Admitted, Statement, Terms
 from fedsim.report.model_file import read_models, write_models
 from fedsim.report.record import DAMAGED, Finished, Measurement, Record, SiloStatement
-from fedsim.report.summary import FEW, Interval
+from fedsim.report.summary import FEW, Deployment, Interval
 from fedsim.scenario.metric import METRICS
 from fedsim.scenario.model import Scenario
 from fedsim.scenario.resolve import Resolved
@@ -176,23 +176,6 @@ def _statement(row: SiloStatement) -> Statement:
 
 
 @dataclass(frozen=True)
-class Deployed:
-    """Results of a deployed run that a simulated one does not have."""
-
-    notices: tuple[str, ...]  # the silos' own lines for the report, each with the silo's name
-    accountants: tuple[str, ...]  # how the silos priced the plan
-    min_silos: int  # answers that a round needed, where so many were asked
-    round_seconds: Sequence[float | None]  # what each round took; None where it was not kept
-    absent: Mapping[str, str]  # silos of the federation that took no part, and why
-    unstated: Mapping[str, str]  # silos without a statement at the end, and why; asked rounds count as theirs
-    receipts: Mapping[str, str]  # signed statements, JSON, by name of the file
-    identities: Mapping[str, str]  # every silo's public key as its server knew it, hexadecimal
-    measured: bool  # whether there were public test records
-    remarks: tuple[str, ...]  # lines on what was left out or is odd
-    unmeasured: tuple[str, ...]  # what only a simulation can know, by name
-
-
-@dataclass(frozen=True)
 class Outcome:
     """A run and how it ended."""
 
@@ -202,7 +185,7 @@ class Outcome:
     interrupted: bool = False
     heterogeneity: dict[str, Any] | None = None
     admitted: Sequence[Admitted] = ()  # accepted before round 0, of all trials whose participation differs
-    deployed: Deployed | None = None
+    deployed: Deployment | None = None  # but for silos that were left out, which its rows have
     evaluated: Sequence[Admitted] = ()  # of the evaluation, accepted before round 0: in every trial the same
     files: Mapping[str, str] = field(default_factory=dict)  # SHA-256 of the scenario's files as the run began
 

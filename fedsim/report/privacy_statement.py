@@ -17,10 +17,10 @@ from fedsim.protocol.clashes import clashes
 from fedsim.protocol.plan import Admitted
 from fedsim.protocol.unit import Person
 from fedsim.report.conversions import Conversions, conversions, persons
-from fedsim.report.outcome import Deployed, Outcome, measures_objective
+from fedsim.report.outcome import Outcome, measures_objective
 from fedsim.report.record import Counted, grouped
 from fedsim.report.silo_rows import admitted_of, admitted_rows, has_gap, samplers, silo_rows
-from fedsim.report.summary import Parameters, Part, Persons, Privacy, SiloRow
+from fedsim.report.summary import Deployment, Parameters, Part, Persons, Privacy, SiloRow
 from fedsim.report.unit_words import guaranteed, words_of
 from fedsim.scenario.model import Scenario
 from fedsim.scenario.precision import PRECISION, weights_line
@@ -65,7 +65,7 @@ def statement(outcome: Outcome) -> Privacy:
     )
 
 
-def _uncovered(deployed: Deployed) -> list[str]:
+def _uncovered(deployed: Deployment) -> list[str]:
     metrics = "metrics: they are computed from the server's own test records, which count as public"
     return [
         *[metrics] * deployed.measured,

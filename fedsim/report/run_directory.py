@@ -19,11 +19,11 @@ from fedsim.common.files import UNFINISHED
 from fedsim.common.serialise import from_yaml, to_yaml
 from fedsim.problems.section import ProblemSection
 from fedsim.report.model_file import FITTED, ModelFile, Trained, read_trained, write_trained
-from fedsim.report.outcome import Deployed, Outcome, variants
+from fedsim.report.outcome import Outcome, variants
 from fedsim.report.record import EXPORTED, MADE_OF, TABLES, LedgerRow
 from fedsim.report.silo_rows import spend
 from fedsim.report.summarise import summarise
-from fedsim.report.summary import AGAIN, FILE, Summary, opened, read_summary
+from fedsim.report.summary import AGAIN, FILE, Deployment, Summary, opened, read_summary
 from fedsim.scenario.load import anchored, relative
 from fedsim.scenario.metric import BY_SKLEARN
 
@@ -40,10 +40,15 @@ class RunData:
     summary: Summary  # the run in numbers
     scenario: str  # YAML without its seed, which is enough to remove the noise
     description: str  # the scenario's
+    source: Outcome | Path  # a run that has just ended, or the directory that it was read from
     table: Callable[[str], pa.Table] = field(repr=False)  # one of the tables in `EXPORTED`, by its name
     load_models: Callable[[], Models] = field(repr=False)  # makes `models`
     load_trained: Callable[[], Trained] = field(repr=False)  # makes `trained`
-    directory: Path | None = None  # where it was read from
+
+    @property
+    def directory(self) -> Path | None:
+        """Where it was read from."""
+        return self.source if isinstance(self.source, Path) else None
 
     @cached_property
     def models(self) -> Models:
@@ -61,7 +66,7 @@ def data_of(outcome: Outcome, folder: Path | None = None) -> RunData:
     scenario = scenario_tree(outcome, folder or Path.cwd())
     about = summarise(outcome), without_seed(scenario), str(scenario.get("description", ""))
     table, models = cache(partial(_table_of, outcome)), partial(_models_of, outcome)
-    return RunData(*about, table, models, partial(_trained_of, outcome))
+    return RunData(*about, outcome, table, models, partial(_trained_of, outcome))
 
 
 _TYPES: dict[Any, pa.DataType] = {int: pa.int64(), float: pa.float64(), float | None: pa.float64()}
@@ -189,10 +194,10 @@ def read(directory: Path) -> RunData:
         summary,
         scenario,
         description,
+        directory,
         table=tables.__getitem__,
         load_models=partial(_models, directory),
         load_trained=lambda: read_trained(directory, {k for own in _models(directory).values() for k in own}),
-        directory=directory,
     )
 
 
@@ -265,7 +270,7 @@ def move_scenario(file: Path, before: Path, after: Path) -> None:
         file.write_text(head + to_yaml(moved), encoding="utf-8")
 
 
-def _write_receipts(deployed: Deployed, folder: Path) -> None:
+def _write_receipts(deployed: Deployment, folder: Path) -> None:
     """Each silo's signed statement, as it came, and the key that checks it."""
     for name, receipt in deployed.receipts.items():
         file = folder / f"{name}.json"

@@ -88,12 +88,8 @@ def admitted_rows(
 
 def _larger(row: SiloRow, other: SiloRow) -> SiloRow:
     cost, own = other.epsilon_guaranteed, dict(row)
-    pairs = {
-        "epsilon_spent": cost,
-        "epsilon_guaranteed": cost,
-        "epsilon_colluding": other.epsilon_colluding,
-        "epsilon_attribute": other.epsilon_attribute,
-    }
+    pairs = {"epsilon_spent": cost, "epsilon_guaranteed": cost, "epsilon_colluding": other.epsilon_colluding}
+    pairs["epsilon_attribute"] = other.epsilon_attribute
     larger = {
         name: None if value is None or own[name] is None else together((own[name], value))
         for name, value in pairs.items()

@@ -18,7 +18,7 @@ from fedsim.common.plugins import short
 from fedsim.common.serialise import finite
 from fedsim.problems.kinds import gives_probabilities
 from fedsim.report import record, summary
-from fedsim.report.outcome import Deployed, HasMetrics, Outcome, Results, interval90, mean, value
+from fedsim.report.outcome import HasMetrics, Outcome, Results, interval90, mean, value
 from fedsim.report.privacy_statement import parameters, statement
 from fedsim.report.silo_rows import admitted_of
 from fedsim.report.texts import no_better
@@ -112,26 +112,19 @@ def _chosen_clips(outcome: Outcome) -> list[float]:
     return [fmean(row.clip for row in own) for _, own in sorted(by_round.items())]
 
 
-def _deployment(outcome: Outcome, deployed: Deployed) -> summary.Deployment:
+def _deployment(outcome: Outcome, deployed: summary.Deployment) -> summary.Deployment:
     missed: dict[str, dict[int, str]] = {}
     for row in outcome.results.rows(record.AskedSilo):
         if row.left_out is not None:
             missed.setdefault(row.silo, {})[row.round + 1] = row.left_out
-    return summary.Deployment(
-        min_silos=deployed.min_silos,
-        absent=dict(deployed.absent),
-        left_out=[
-            summary.LeftOut(
-                name=name, rounds=len(why), which=_stretches(list(why)), reasons=_few(why.values(), 3)
-            )
-            for name, why in sorted(missed.items())
-        ],
-        round_seconds=[each if each is None else round(each, 3) for each in deployed.round_seconds],
-        without_statement=dict(deployed.unstated),
-        remarks=list(deployed.remarks),
-        unmeasured=list(deployed.unmeasured),
-        measured=deployed.measured,
-    )
+    left_out = [
+        summary.LeftOut(
+            name=name, rounds=len(why), which=_stretches(list(why)), reasons=_few(why.values(), 3)
+        )
+        for name, why in sorted(missed.items())
+    ]
+    seconds = [each if each is None else round(each, 3) for each in deployed.round_seconds]
+    return deployed.model_copy(update={"left_out": left_out, "round_seconds": seconds})
 
 
 def _stretches(numbers: Sequence[int]) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError, create_model
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from fedsim.common.errors import InputError
 from fedsim.privacy.registry import NONE
@@ -379,7 +379,7 @@ class LeftOut(Part):
 
 
 class Deployment(Part):
-    """Results of a deployed run that a simulated one does not have.
+    """Results of a deployed run that a simulated one does not have; four fields are not in `summary.json`.
 
     `absent`: silos of the federation that did not join, and why; the run is of the others alone.
     `round_seconds`: what each round took; None where it was not kept.
@@ -387,9 +387,13 @@ class Deployment(Part):
     `unmeasured`: what only a simulation can know.
     """
 
+    notices: list[str] = Field([], exclude=True)  # the silos' own lines for the report, each with its silo
+    accountants: list[str] = Field([], exclude=True)  # how the silos priced the plan
+    receipts: dict[str, str] = Field({}, exclude=True)  # signed statements, JSON, by name of the file
+    identities: dict[str, str] = Field({}, exclude=True)  # public keys as the server knew them, hexadecimal
     min_silos: int
     absent: dict[str, str] = {}
-    left_out: list[LeftOut]
+    left_out: list[LeftOut] = []
     round_seconds: list[float | None] = []
     without_statement: dict[str, str]
     remarks: list[str]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, get_args
+from typing import get_args
 
 import numpy as np
 
@@ -16,14 +16,7 @@ _LEAST = 0.02
 """The share of a metric below which a cost is not worth a word."""
 
 
-class _Pair(NamedTuple):
-    """A silo in a trial: the metric on its own test records, alone and joined, and their number."""
-
-    trial: int
-    silo: str
-    alone: float
-    joined: float
-    test_records: int
+_Pair = tuple[SiloMeasurement, float, float]  # a silo in a trial; the metric alone, and joined
 
 
 def joining(outcome: Outcome) -> Joining | None:
@@ -35,7 +28,7 @@ def joining(outcome: Outcome) -> Joining | None:
         if row.baseline == "silo_alone"
     }
     pairs = [
-        _Pair(row.trial, row.silo, own, joined, row.test_records)
+        (row, own, joined)
         for row in outcome.results.rows(SiloMeasurement)
         if row.variant == outcome.main
         and (own := alone.get((row.trial, row.silo))) is not None
@@ -43,18 +36,18 @@ def joining(outcome: Outcome) -> Joining | None:
     ]
     if not pairs or penalised(outcome.resolved):
         return None
-    means = np.array([_mean(own) for own in grouped(pairs, lambda pair: pair.trial).values()])
+    means = np.array([_mean(own) for own in grouped(pairs, lambda pair: pair[0].trial).values()])
     gains = interval90(_sign(metric) * (means[:, 0] - means[:, 1]))
-    by_silo = {name: _mean(own) for name, own in sorted(grouped(pairs, lambda pair: pair.silo).items())}
+    by_silo = {name: _mean(own) for name, own in sorted(grouped(pairs, lambda pair: pair[0].silo).items())}
     silos = [JoiningSilo(name=name, alone=own, joined=joined) for name, (own, joined) in by_silo.items()]
     own, joined = means.mean(0)
     return Joining(metric=metric, alone=own, joined=joined, gain_interval90=gains, silos=silos)
 
 
 def _mean(pairs: Sequence[_Pair]) -> tuple[float, float]:
-    weights = [pair.test_records for pair in pairs]
-    own, joined = (np.average([pair[i] for pair in pairs], weights=weights) for i in (2, 3))
-    return float(own), float(joined)
+    rows, own, joined = zip(*pairs, strict=True)
+    weights = [row.test_records for row in rows]
+    return float(np.average(own, weights=weights)), float(np.average(joined, weights=weights))
 
 
 def _sign(metric: str) -> int:

@@ -18,7 +18,7 @@ from fedsim.common.serialise import finite
 from fedsim.data.federation import Federation, load
 from fedsim.measure.baselines import baselines, converged
 from fedsim.measure.estimates import estimates
-from fedsim.measure.evaluator import Alternative, Evaluator, odd_records
+from fedsim.measure.evaluator import Evaluator, odd_records
 from fedsim.measure.from_histogram import Estimate
 from fedsim.measure.metrics import asked_of
 from fedsim.measure.objective import NOTE, TrainingObjective
@@ -65,7 +65,7 @@ class Trial:
         self._resolved, self._trial, self._hosts, self._evaluate = resolved, trial, hosts, evaluate
         self._models: dict[Variant, Tensor] = {}
         self._own: dict[Variant, Tensor] = {}  # own models, (silos, d)
-        self._clipped: list[Alternative] = []
+        self._clipped: list[record.BaselineMeasurement] = []
         self._chosen: list[record.ChosenClip | record.ChosenH] = []
         self._estimates: list[Evaluated] = []
         self._events = self._run()
@@ -91,19 +91,19 @@ class Trial:
         """Measurements of the final models and of the whole trial."""
         trial, measured = self._trial, self._evaluate.objective
         for variant, w in self._models.items():
-            yield from (record.SiloMeasurement(trial, variant, *row) for row in self._evaluate.by_silo(w))
-            yield from (record.GroupMeasurement(trial, variant, *row) for row in self._evaluate.by_group(w))
-            yield from (record.CalibrationBin(trial, variant, *row) for row in self._evaluate.calibration(w))
+            yield from self._evaluate.by_silo(variant, w)
+            yield from self._evaluate.by_group(variant, w)
+            yield from self._evaluate.calibration(variant, w)
         for variant, own in self._own.items():
-            yield from (record.SiloMeasurement(trial, variant, *row) for row in self._evaluate.by_silo(own))
+            yield from self._evaluate.by_silo(variant, own)
         for index, part in self._hosts.clipping().items():
             if part.terms:
                 share, median = part.clipped / part.terms, float(np.median(part.ratios))
                 yield record.ClippedRound(trial, index + 1, part.terms, share, median)
         if measured is not None:
             yield record.OptimumNote(trial, measured.least, measured.eta, NOTE, measured.reason)
-        yield from (record.BaselineMeasurement(trial, *row) for row in self._evaluate.baselines())
-        yield from (record.BaselineMeasurement(trial, *row) for row in self._clipped)
+        yield from self._evaluate.baselines()
+        yield from self._clipped
         yield from self._estimates
         yield from self._chosen
         yield from (record.Warned(trial, text) for text in self._warnings)
@@ -148,18 +148,19 @@ class Trial:
             except Refused as refusal:
                 self._lost(f"what own models are compared with ({variant})", refusal)
 
-    def _without_noise(self, rounds: Schedule) -> Iterator[Alternative]:
+    def _without_noise(self, rounds: Schedule) -> Iterator[record.BaselineMeasurement]:
         """The final model of the same rounds, with the clip and without noise."""
         try:
             for progress in self._rounds("clipped", rounds):
                 model = progress.answer
             tested = self._evaluate(model, last=True)
-            _check_finite(tested.loss)
+            _check_finite(tested[1])
         except Refused as refusal:
             self._lost("the baseline that is clipped, without noise,", refusal)
         else:
             method = f"the run's algorithm and its {len(rounds):,} rounds"
-            yield Alternative("clipped", None, sum(self._resolved.sizes), method, *tested)
+            total = sum(self._resolved.sizes)
+            yield record.BaselineMeasurement(self._trial, "clipped", None, total, method, *tested)
 
     def _lost(self, what: str, refusal: Refused) -> None:
         """A baseline that diverges takes nothing with it."""
@@ -194,9 +195,12 @@ class Trial:
                 start = time.perf_counter()
 
     def _measured(self, variant: Variant, progress: Progress, seconds: float, last: bool) -> Measurement:
-        tested, risk = self._evaluate(progress.answer, last=last), self._evaluate.risk(progress.answer)
+        (error, loss, more), risk = (
+            self._evaluate(progress.answer, last),
+            self._evaluate.risk(progress.answer),
+        )
         place, spent = (self._trial, variant, progress.rounds), (progress.participants, seconds)
-        return Measurement(*place, tested.error, tested.loss, *spent, *risk, tested.more)
+        return Measurement(*place, error, loss, *spent, *risk, more)
 
 
 def rounds_of(
@@ -240,7 +244,7 @@ def read(resolved: Resolved, trial: int) -> Federation:
     return federation
 
 
-def evaluator(resolved: Resolved, data: Federation) -> Evaluator:
+def evaluator(resolved: Resolved, data: Federation, trial: int) -> Evaluator:
     """The measurements that the scenario asks for."""
     silos = data.silos
     objective = TrainingObjective(resolved, silos) if measures_objective(resolved.scenario) else None
@@ -248,7 +252,7 @@ def evaluator(resolved: Resolved, data: Federation) -> Evaluator:
     parts += [converged] if measures_costs(resolved) else []
     fits = [partial(part, resolved, silos) for part in parts]
     asked = asked_of(resolved, data.fitted.preparation)
-    return Evaluator(resolved.problem, silos, resolved.dtype, asked, objective, fits)
+    return Evaluator(resolved.problem, silos, resolved.dtype, asked, objective, fits, trial)
 
 
 def trial_of(
@@ -259,7 +263,7 @@ def trial_of(
 ) -> Trial:
     """A trial whose silos `hosts` holds, by default in this process as one cohort; of `party` see `Trial`."""
     data = read(resolved, trial)
-    return Trial(resolved, trial, hosts(resolved, trial, data), evaluator(resolved, data), data, party)
+    return Trial(resolved, trial, hosts(resolved, trial, data), evaluator(resolved, data, trial), data, party)
 
 
 def execute(resolved: Resolved, results: Results, observe: Observer) -> None:

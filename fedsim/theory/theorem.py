@@ -86,13 +86,9 @@ class Derived:
         """What two theorems, or a theorem and `auto`, chose for one algorithm."""
         if other is None:
             return self
-        return Derived(
-            f"{self.theorem}; {other.theorem}",
-            self.values | other.values,
-            self.notes | other.notes,
-            self.predicted | other.predicted,
-            self.reasons | other.reasons,
-        )
+        values, notes = self.values | other.values, self.notes | other.notes
+        predicted, reasons = self.predicted | other.predicted, self.reasons | other.reasons
+        return Derived(f"{self.theorem}; {other.theorem}", values, notes, predicted, reasons)
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from fedsim.protocol.pool import Share
 from fedsim.report.audit import AuditPart, audit_figure, audit_table
 from fedsim.scenario.resolve import Resolved
 from fedsim.testing.attacks import cohorts, estimate, noise, parties, probes, sensitivity, servers
-from fedsim.testing.attacks.audit import ALARM, as_json, attack
+from fedsim.testing.attacks.audit import ALARM, attack
 from fedsim.testing.attacks.neighbours import neighbours
 from fedsim.testing.attacks.parties import Party
 from fedsim.testing.attacks.search import Attack
@@ -235,7 +235,7 @@ def test_shares_that_are_not_uniform_are_found(attacked, monkeypatch, bits):
 
 @pytest.fixture(scope="module")
 def audited():
-    return as_json(attack(_resolved(), 0.01))
+    return attack(_resolved(), 0.01).tree()
 
 
 def _resolved() -> Resolved:

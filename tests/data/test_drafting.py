@@ -102,7 +102,7 @@ def column(*numbers: float, more: int = 0) -> dict[str, Any]:
     from fedsim.data.inspection import survey
     from fedsim.data.table import ArrowTable
 
-    return _entry(survey(ArrowTable(pa.table({"x": list(numbers)}), "table", "table"), "x", DEFAULTS))[0]
+    return _entry(survey(ArrowTable("table", pa.table({"x": list(numbers)}), "table"), "x", DEFAULTS))[0]
 
 
 @pytest.mark.parametrize(

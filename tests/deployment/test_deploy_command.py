@@ -131,10 +131,7 @@ def test_a_superlink_may_be_away_for_a_moment(tmp_path, away, word, monkeypatch)
     monkeypatch.setattr(submitting, "LOOK", 0.01)
     monkeypatch.setattr(submitting, "AWAY", 0.2)
     job = submitting.Job("breast_cancer", (), tmp_path / "federation.yaml", tmp_path / "out", False)
-    assert (
-        submitting.submit(cast(Control, Shaky()), job, {}, submitting.Waiting(1.0), lambda line: None).word
-        == word
-    )
+    assert submitting.submit(cast(Control, Shaky()), job, {}, 1.0, lambda line: None).word == word
 
 
 @pytest.mark.parametrize("overrides", ["seed=7", '"seed=7"', "[7]"])

@@ -68,7 +68,7 @@ def assert_same(found: Outcome, expected: Outcome) -> None:
     assert mine.statements == theirs.statements
     assert all(said.rounds == list(range(ROUNDS)) for said in mine.statements)  # each paid for once
     assert found.deployed is not None
-    assert found.deployed.unstated == {}
+    assert found.deployed.without_statement == {}
     assert all(row.left_out is None for row in found.results.rows(AskedSilo))
 
 

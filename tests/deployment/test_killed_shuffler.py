@@ -70,7 +70,7 @@ def assert_same(made: PooledFederation, found: Outcome, expected: TrialResult) -
         assert said.epsilon_spent == other.epsilon_spent
         assert said.rounds == list(range(rounds))
     assert found.deployed is not None
-    assert found.deployed.unstated == {}
+    assert found.deployed.without_statement == {}
     assert all(row.left_out is None for row in found.results.rows(AskedSilo))
     with closing(sqlite3.connect(made.folder / "shuffler" / "state" / "released.sqlite")) as notes:
         keys = notes.execute("SELECT key FROM entries WHERE key IS NOT NULL")

@@ -18,8 +18,8 @@ from fedsim.common.errors import InputError, Refused
 from fedsim.deployment import certs
 from fedsim.deployment.flower import submit as submitting
 from fedsim.deployment.flower import superlink
-from fedsim.deployment.flower.submit import Job, Line, Waiting, submit
-from fedsim.deployment.flower.superlink import Credentials, SuperLink
+from fedsim.deployment.flower.submit import Job, Line, submit
+from fedsim.deployment.flower.superlink import SuperLink, credentials
 from fedsim.deployment.processes import Ended, finish
 
 BREAKS = """
@@ -43,7 +43,7 @@ def broken(folder: Path, monkeypatch: pytest.MonkeyPatch, word: str) -> Iterator
     (folder / "sitecustomize.py").write_text(BREAKS.format(word=word))
     more = [str(folder), *filter(None, [os.environ.get("PYTHONPATH")])]
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(more))
-    with SuperLink(Credentials.of(folder / "server"), folder / "superlink", free_port()) as made:
+    with SuperLink(credentials(folder / "server"), folder / "superlink", free_port()) as made:
         yield made
 
 
@@ -61,7 +61,7 @@ def test_a_process_of_flowers_that_dies_at_its_start_is_found(
 ) -> None:
     with broken(folder, monkeypatch, word) as made, made.watched() as control:
         with pytest.raises(Ended, match=said) as caught:
-            submit(control, job(folder), {}, Waiting(1), lambda line: None)
+            submit(control, job(folder), {}, 1, lambda line: None)
         assert "broken on purpose" in str(caught.value)
 
 
@@ -77,7 +77,7 @@ def test_a_superlink_elsewhere_that_starts_nothing_is_not_waited_for(
         made.control() as control,
         pytest.raises(Refused, match=r"has not begun the run: its SuperExec, .*; not after 4 s"),
     ):
-        submit(control, job(folder), {}, Waiting(1), told.append)
+        submit(control, job(folder), {}, 1, told.append)
     assert [line.text.split(" has not begun")[0] for line in told] == [made.address]
 
 
@@ -133,7 +133,7 @@ def test_a_certificate_that_is_not_for_this_machine_ends_it(
     monkeypatch.setattr(certs, "LOCAL", ("fl.example.org",))
     certs.make(tmp_path, ["silo-1"])
     start = time.monotonic()
-    made = SuperLink(Credentials.of(tmp_path / "server"), tmp_path / "superlink", free_port())
+    made = SuperLink(credentials(tmp_path / "server"), tmp_path / "superlink", free_port())
     with pytest.raises(
         Ended, match=r"SuperExec, which starts runs, has ended.*(\n.*)*CERTIFICATE_VERIFY_FAILED"
     ):
@@ -146,7 +146,7 @@ def test_another_superlinks_answer_is_not_taken_for_ours(
 ) -> None:
     """Two that start at once both find the port free."""
     monkeypatch.setattr(superlink, "check_port", lambda host, port: None)
-    papers = Credentials.of(folder / "server")
+    papers = credentials(folder / "server")
     with SuperLink(papers, folder / "first", free_port()) as first:
         second = SuperLink(papers, folder / "second", int(first.address.rpartition(":")[2]))
         with pytest.raises(InputError, match="one that starts; its log ends"):

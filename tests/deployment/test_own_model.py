@@ -48,7 +48,7 @@ def test_it_is_the_simulated_one_and_the_runs_directory_has_none(deployed, tmp_p
     resolved, folder = deployed
     data = federation_of(resolved)
     hosts = SiloHost(resolved, 0, data)
-    trial = Trial(resolved, 0, hosts, evaluator(resolved, data), data)
+    trial = Trial(resolved, 0, hosts, evaluator(resolved, data, 0), data)
     while not trial.finished:
         trial.advance(10)
     own, model = hosts.own("private"), trial.result().models["private"]

@@ -7,7 +7,7 @@ import pytest
 from fedsim.common.errors import Refused
 from fedsim.deployment.flower import submit as module
 from fedsim.deployment.flower.control import Status
-from fedsim.deployment.flower.submit import Job, Line, Waiting, of_words, submit, write
+from fedsim.deployment.flower.submit import Job, Line, of_words, submit, write
 
 RUNNING, STOPPED = Status("running", ""), Status("failed", "stopped by its operator")
 
@@ -56,7 +56,7 @@ def _no_file(job):
 def test_the_run_is_asked_to_end_its_round_and_then_stopped(job):
     control, told = OneRun(job), []
     with pytest.raises(KeyboardInterrupt):
-        submit(control, job, {}, Waiting(1.0), lambda line: told.append(line.text))
+        submit(control, job, {}, 1.0, lambda line: told.append(line.text))
     assert control.looks == 3
     assert control.stops == 1
     assert any("ending the round in hand" in text for text in told)
@@ -65,7 +65,7 @@ def test_the_run_is_asked_to_end_its_round_and_then_stopped(job):
 
 def test_a_run_that_completes_meanwhile_has_completed(job):
     control = OneRun(job, Status("completed", ""))
-    assert submit(control, job, {}, Waiting(1.0), lambda line: None).word == "completed"
+    assert submit(control, job, {}, 1.0, lambda line: None).word == "completed"
     assert control.stops == 0
     assert _no_file(job)
 
@@ -73,7 +73,7 @@ def test_a_run_that_completes_meanwhile_has_completed(job):
 def test_a_second_interrupt_ends_it_at_once(job):
     control = OneRun(job, RUNNING, interrupts=(2, 4))
     with pytest.raises(KeyboardInterrupt):
-        submit(control, job, {}, Waiting(1.0), lambda line: None)
+        submit(control, job, {}, 1.0, lambda line: None)
     assert (control.looks, control.stops) == (4, 1)
     assert _no_file(job)
 
@@ -82,7 +82,7 @@ def test_a_round_longer_than_the_grace_is_cut_off(job, monkeypatch):
     monkeypatch.setattr(module, "GRACE", 0.05)
     control = OneRun(job, RUNNING)
     with pytest.raises(KeyboardInterrupt):
-        submit(control, job, {}, Waiting(1.0), lambda line: None)
+        submit(control, job, {}, 1.0, lambda line: None)
     assert control.stops == 1
     assert _no_file(job)
 
@@ -91,7 +91,7 @@ def test_a_terminal_that_has_gone_does_not_cut_the_round_off(job):
     control = OneRun(job, interrupts=(1,))
     handler = signal.getsignal(signal.SIGHUP)
     with pytest.raises(KeyboardInterrupt):
-        submit(control, job, {}, Waiting(1.0), _tell)
+        submit(control, job, {}, 1.0, _tell)
     assert control.looks == 2
     assert signal.getsignal(signal.SIGHUP) is handler
 
@@ -100,7 +100,7 @@ def test_a_run_that_waits_for_operators_is_stopped_at_once(job):
     control = OneRun(job, RUNNING)
     control.begun = []
     with pytest.raises(KeyboardInterrupt):
-        submit(control, job, {}, Waiting(1.0), lambda line: None)
+        submit(control, job, {}, 1.0, lambda line: None)
     assert (control.looks, control.stops) == (2, 1)
 
 
@@ -108,7 +108,7 @@ def test_a_run_that_has_not_begun_or_is_elsewhere_is_stopped_at_once(job):
     control = OneRun(job, RUNNING)
     control.start = lambda settings: 1
     with pytest.raises(KeyboardInterrupt):
-        submit(control, job, {}, Waiting(1.0), lambda line: None)
+        submit(control, job, {}, 1.0, lambda line: None)
     assert (control.looks, control.stops) == (2, 1)
 
 
@@ -137,18 +137,20 @@ KEYS = {"north": b"a", "south": b"b"}
 
 def test_a_node_that_is_never_there_is_waited_for_until_the_deadline(job, clock):
     told = []
-    module._wait(Nodes(job, clock), KEYS, Waiting(600.0, 15.0, least=1), lambda line: told.append(line.text))
+    module._wait(Nodes(job, clock), KEYS, lambda line: told.append(line.text), 600.0, 15.0, 1)
     assert told == ["waiting for south to join stand-in"]
     assert 15 < clock[0] < 16
 
 
 def test_too_few_nodes_end_a_run_after_patience(job, clock):
     with pytest.raises(Refused, match="south"):
-        module._wait(Nodes(job, clock), KEYS, Waiting(60.0, 15.0, least=2), lambda line: None)
+        module._wait(Nodes(job, clock), KEYS, lambda line: None, 60.0, 15.0, 2)
     assert 60 < clock[0] < 61
 
 
 def test_nothing_is_said_of_nodes_that_are_on_their_way(job, clock):
     told = []
-    module._wait(Nodes(job, clock), {"north": b"a"}, Waiting(600.0), lambda line: told.append(line.text))
+    module._wait(
+        Nodes(job, clock), {"north": b"a"}, lambda line: told.append(line.text), 600.0, float("inf"), 1
+    )
     assert told == []

@@ -175,12 +175,12 @@ def test_silos_have_their_own_values_and_rows() -> None:
     silos = [silo("a", slice(0, 5)), silo("b", slice(5, 10)), silo("c", slice(10, 10))]
     evaluate = Evaluator(LogisticRegression(1), silos, torch.float64, Asked(2, "parity_gap", groups=NAMES))
     w = torch.ones(1).double()
-    assert evaluate(w).more == {"parity_gap": pytest.approx(3 / 5 - 1 / 4)}
-    assert evaluate(w, last=True).more["odds_gap"] == pytest.approx(1 / 2)
-    a, b, c = evaluate.by_silo(w)
+    assert evaluate(w)[2] == {"parity_gap": pytest.approx(3 / 5 - 1 / 4)}
+    assert evaluate(w, last=True)[2]["odds_gap"] == pytest.approx(1 / 2)
+    a, b, c = evaluate.by_silo("private", w)
     assert a.more["parity_gap"] == pytest.approx(1 - 1 / 4)  # four women and a man
     assert {a.more["odds_gap"], b.more["parity_gap"], c.more["parity_gap"]} == {None}
-    rows = {row[:2]: row[2:] for row in evaluate.by_group(w)}  # class, records, rate, error
+    rows = {row[2:4]: row[4:] for row in evaluate.by_group("private", w)}  # class, records, rate, error
     assert len(rows) == 8
     assert rows[None, "women"] == (1, 4, 0.25, 0.25)
     assert rows[None, "men"] == (1, 5, pytest.approx(0.6), pytest.approx(0.4))

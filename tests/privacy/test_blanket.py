@@ -9,7 +9,7 @@ from support.helpers import FALSE_ALARM
 from support.shuffled_attack import attained
 
 from fedsim.privacy import gaussian, loss
-from fedsim.privacy.blanket import Blanket, BlanketPair, widest
+from fedsim.privacy.blanket import BlanketPair, apart, widest
 
 CASES = [(0.1, 1000), (0.25, 1000), pytest.param(0.4, 5000, marks=pytest.mark.slow)]
 
@@ -49,18 +49,17 @@ def test_a_senders_message_is_that_close_to_one_with_a_blanket(distance: float, 
     """The density of gamma omega above N(c, 1), integrated: what a decomposition cannot have."""
     x = np.linspace(-12, 12, 200_001)
     above = np.maximum(0, share * stats.norm.pdf(x) - stats.norm.pdf(x - distance))
-    apart = Blanket(distance, 101, share, 1e-9).apart
-    assert above.sum() * (x[1] - x[0]) * 100 == pytest.approx(apart, rel=1e-5, abs=1e-12)
+    found = apart(distance, 101, share)
+    assert above.sum() * (x[1] - x[0]) * 100 == pytest.approx(found, rel=1e-5, abs=1e-12)
 
 
 def test_few_blanket_messages_are_rare() -> None:
-    blanket = Blanket(0.2, 1000, 0.3, 1e-8)
-    k = blanket.messages - 1
+    pair = BlanketPair.of(0.2, 1000, 0.3, 1e-8)
+    k = pair.messages - 1
     assert stats.binom.cdf(k - 1, 999, 0.3) <= 1e-8 < stats.binom.cdf(k, 999, 0.3)
-    assert blanket.pair().infinite >= 1e-8
-    assert widest(0.2, 1000, 1e-9, 1e-8).apart <= 1e-9
-    wide = widest(0.2, 1000, 1e-9, 1e-8).share
-    assert Blanket(0.2, 1000, 1.01 * wide, 1e-8).apart > 1e-9
+    assert pair.infinite >= 1e-8
+    wide = widest(0.2, 1000, 1e-9)
+    assert apart(0.2, 1000, wide) <= 1e-9 < apart(0.2, 1000, 1.01 * wide)
 
 
 def contracted(rng: np.random.Generator, distance: float) -> None:
@@ -85,8 +84,8 @@ def test_every_pair_of_means_comes_from_an_orthogonal_one() -> None:
 def test_no_claim_is_below_what_the_worst_pair_attains(distance: float, silos: int) -> None:
     """All other silos at -C, the target at +C against -C. A claim a third as large would be caught."""
     delta = 1e-6
-    blanket = widest(distance, silos, 1e-9, 1e-8)
-    claimed = loss.epsilon([(blanket.pair(), 1)], delta)
+    pair = BlanketPair.of(distance, silos, widest(distance, silos, 1e-9), 1e-8)
+    claimed = loss.epsilon([(pair, 1)], delta)
     assert attained(distance, silos, claimed) < delta
     assert attained(distance, silos, 0.15 * claimed) > delta
     assert claimed < 0.1 * float(gaussian.epsilon(2 * distance, delta))
@@ -105,7 +104,8 @@ def test_the_worst_pair_attains_what_its_likelihood_says() -> None:
 
 
 def test_rounds_compose_to_more_and_more_silos_to_less() -> None:
-    few, many = (widest(0.2, silos, 1e-10, 1e-9).pair() for silos in (1000, 10_000))
+    shares = {silos: widest(0.2, silos, 1e-10) for silos in (1000, 10_000)}
+    few, many = (BlanketPair.of(0.2, silos, share, 1e-9) for silos, share in shares.items())
     once, often = loss.epsilon([(few, 1)], 1e-6), loss.epsilon([(few, 35)], 1e-6)
     assert once * sqrt(35) < often < 35 * once
     assert loss.epsilon([(many, 1)], 1e-6) < once / 2

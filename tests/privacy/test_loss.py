@@ -1,7 +1,6 @@
 """Composition on a grid: against closed forms, dp-accounting, and the rounding that it promises."""
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -111,7 +110,7 @@ def test_mass_above_the_window_is_infinite_loss(monkeypatch):
     for share, low, high in [(0.5, eps + 0.05, math.inf), (1.1, math.inf, math.inf)]:
 
         def leaky(*args, share=share):
-            return replace(original(*args), log_above=math.log(share * delta))
+            return original(*args)[0], math.log(share * delta)
 
         monkeypatch.setattr(loss, "_window", leaky)
         assert low <= loss.epsilon([(GaussianPair(0.3), 50)], delta) <= high

@@ -57,7 +57,7 @@ def evaluator(problem: GeneralisedLinear, targets: list[list[float]]) -> Evaluat
 
 def test_a_silos_error_is_that_of_its_own_records() -> None:
     evaluate = evaluator(LogisticRegression(1), [[1.0, 1.0, 0.0, 0.0], [1.0], []])
-    rows = evaluate.by_silo(torch.tensor([2.0], dtype=torch.float64))
+    rows = evaluate.by_silo("private", torch.tensor([2.0], dtype=torch.float64))
     assert [row.silo for row in rows] == ["silo-0", "silo-1", "silo-2"]
     assert [row.error for row in rows] == [0.5, 0.0, None]
     assert [row.test_records for row in rows] == [4, 1, 0]
@@ -67,7 +67,7 @@ def test_a_silos_error_is_that_of_its_own_records() -> None:
 
 def test_an_error_relative_to_a_silos_mean_needs_targets_that_differ() -> None:
     evaluate = evaluator(LinearRegression(1), [[1.0, 3.0], [2.0, 2.0], [5.0]])
-    rows = evaluate.by_silo(torch.tensor([3.0], dtype=torch.float64))
+    rows = evaluate.by_silo("private", torch.tensor([3.0], dtype=torch.float64))
     assert rows[0].error == pytest.approx(math.sqrt(2))
     assert [row.error for row in rows[1:]] == [None, None]
     assert [row.loss for row in rows] == pytest.approx([1.0, 0.5, 2.0])
@@ -261,7 +261,7 @@ def test_in_a_terminal(costly: Path) -> None:
 
 def test_on_the_page_and_in_a_notebook(costly: Path, tmp_path: Path) -> None:
     run = read(costly)
-    for text in (render(run, tmp_path), Run(run, costly)._repr_html_()):
+    for text in (render(run, tmp_path), Run(run)._repr_html_()):
         assert "<td>1.001e-05</td><td>1.001</td><td>0.9999</td><td>1.001</td><td>1.001</td>" in text
 
 

@@ -120,7 +120,7 @@ def test_no_message_broadcast_or_file_has_an_own_part(tmp_path) -> None:
     from fedsim.simulation import trial
 
     hosts = Listening(resolved, 0, data)
-    run = trial.Trial(resolved, 0, hosts, trial.evaluator(resolved, data), data)
+    run = trial.Trial(resolved, 0, hosts, trial.evaluator(resolved, data, 0), data)
     while not run.finished:
         run.advance(10)
     parts = [part for part in parts if part.any()]

@@ -15,7 +15,7 @@ from support.daemons import short_folder as short_folder
 from fedsim.deployment import certs
 from fedsim.deployment.flower.control import Control
 from fedsim.deployment.flower.grid import node_key
-from fedsim.deployment.flower.superlink import Credentials, SuperLink
+from fedsim.deployment.flower.superlink import SuperLink, credentials
 from fedsim.wire.frames import receive, send
 
 ROOT = Path(__file__).parents[2]
@@ -86,7 +86,7 @@ class Federation:
         certs.make(folder / "credentials", silos)
         self.credentials = folder / "credentials"
         self.superlink = SuperLink(
-            Credentials.of(self.credentials / "server"), folder / "superlink", port or free_port()
+            credentials(self.credentials / "server"), folder / "superlink", port or free_port()
         )
         self.nodes: dict[str, Node] = {}
         self.keys = {name: node_key(self.credentials / name / "node.pub") for name in silos}

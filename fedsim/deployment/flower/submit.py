@@ -13,11 +13,12 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Annotated
 
-from pydantic import TypeAdapter
+from pydantic import AfterValidator, BeforeValidator, TypeAdapter
 
 from fedsim.common.errors import InputError, Refused
-from fedsim.deployment.flower.control import Control, Status, enroll
+from fedsim.deployment.flower.control import Config, Control, Status, enroll
 from fedsim.deployment.history import Step
 from fedsim.report.outcome import metric_text
 
@@ -90,15 +91,43 @@ NEVER = 120.0  # seconds that a run may take to begin
 Tell = Callable[[Line], None]
 
 
+def _named(path: Path) -> Path:
+    if not (path.is_absolute() and path.name) or "\0" in str(path):
+        raise ValueError
+    path.with_name(f"{path.name}.checkpoint").exists()  # OSError where no file is called so, or it is hidden
+    return path
+
+
+def _parsed(overrides: object) -> object:
+    return json.loads(overrides) if isinstance(overrides, str) else overrides
+
+
+Named = Annotated[Path, AfterValidator(_named)]  # a job's settings are the word of whoever started it
+
+
 @dataclass(frozen=True)
 class Job:
     """What is to be run, in files of the machine that the SuperLink starts it on."""
 
     scenario: str  # a file, or the name of one that comes with fedsim
-    overrides: Sequence[str]  # PATH=VALUE of the scenario
-    federation: Path
-    out: Path
+    overrides: Annotated[Sequence[str], BeforeValidator(_parsed)]  # PATH=VALUE of the scenario
+    federation: Named
+    out: Named
     resume: bool  # whether to go on with the run that did not end there
+
+    @classmethod
+    def of(cls, settings: Config) -> Job:
+        """The job of a run that was started with these settings, which goes on; OSError or ValueError if it
+        was started by another program than fedsim.
+        """
+        return TypeAdapter(cls).validate_python({**settings, "resume": True})
+
+    @property
+    def settings(self) -> Config:
+        """As a run is started with."""
+        paths = {"federation": str(self.federation), "out": str(self.out), "progress": str(self.progress)}
+        overrides = json.dumps(list(self.overrides))
+        return {"scenario": self.scenario, "overrides": overrides, "resume": self.resume, **paths}
 
     @property
     def progress(self) -> Path:
@@ -116,17 +145,20 @@ def stop_of(progress: Path) -> Path:
     return progress.with_suffix(".stop")
 
 
-@dataclass(frozen=True)
-class Waiting:
-    """How long silos are waited for before a run begins."""
-
-    patience: float  # seconds for `least` of them; by default for all
-    deadline: float = math.inf  # seconds for the others
-    least: int | None = None
-
-
-def submit(control: Control, job: Job, keys: Mapping[str, bytes], waiting: Waiting, tell: Tell) -> Status:
+def submit(
+    control: Control,
+    job: Job,
+    keys: Mapping[str, bytes],
+    patience: float,
+    tell: Tell,
+    deadline: float = math.inf,
+    least: int | None = None,
+) -> Status:
     """Run a job to its end.
+
+    Args:
+        patience: seconds that `least` silos are waited for; by default all.
+        deadline: seconds for the others.
 
     Raises:
         Refused: too few silos are there when patience is over, or the SuperLink does not begin the run.
@@ -135,18 +167,10 @@ def submit(control: Control, job: Job, keys: Mapping[str, bytes], waiting: Waiti
             longer than `GRACE`, and can be resumed.
     """
     enroll(control, keys)
-    _wait(control, keys, waiting, tell)
+    _wait(control, keys, tell, patience, deadline, len(keys) if least is None else least)
     for file in (job.progress, job.stop):
         file.unlink(missing_ok=True)
-    settings: dict[str, str | bool | int | float] = {
-        "scenario": job.scenario,
-        "overrides": json.dumps(list(job.overrides)),
-        "federation": str(job.federation),
-        "out": str(job.out),
-        "resume": job.resume,
-        "progress": str(job.progress),
-    }
-    run, reader = control.start(settings), Reader(job.progress)
+    run, reader = control.start(job.settings), Reader(job.progress)
     try:
         try:
             return _follow(control, run, reader, tell)
@@ -185,19 +209,20 @@ def end_round(control: Control, run: int, job: Job, reader: Reader, tell: Tell) 
         signal.signal(signal.SIGHUP, before)
 
 
-def _wait(control: Control, keys: Mapping[str, bytes], waiting: Waiting, tell: Tell) -> None:
+def _wait(
+    control: Control, keys: Mapping[str, bytes], tell: Tell, patience: float, deadline: float, least: int
+) -> None:
     """Until every silo's node is online, or so many as a run needs once the deadline is over; says which are
     not. Nodes that are on their way take a few seconds, and nothing is said of them.
     """
     start, told = time.monotonic(), ""
-    least = len(keys) if waiting.least is None else waiting.least
     while missing := _missing(control, keys):
         words = f"waiting for {', '.join(missing)} to join {control.address}"
         waited, enough = time.monotonic() - start, len(keys) - len(missing) >= least
-        if enough and waited > waiting.deadline:
+        if enough and waited > deadline:
             return
-        if waited > waiting.patience and not enough:
-            raise Refused(f"{words}: not there after {waiting.patience:.0f} s")
+        if waited > patience and not enough:
+            raise Refused(f"{words}: not there after {patience:.0f} s")
         if waited > ON_THEIR_WAY and words != told:
             tell(of_words(words))
             told = words

@@ -9,7 +9,6 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, closing, suppress
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Self
@@ -26,22 +25,15 @@ _LAST_LINES, _LAST = 4, 200  # of a log; characters of an error
 _EXEC, _APP = "flower-superexe", "flwr-serverapp"  # names of processes have 15 characters
 
 
-@dataclass(frozen=True)
-class Credentials:
-    """The server's files, as `fedsim certs` makes them."""
+ROOT, CERTIFICATE, _KEY = "ca.crt", "server.crt", "server.key"
 
-    root_certificates: Path
-    certificate: Path
-    key: Path
 
-    @classmethod
-    def of(cls, folder: Path) -> Credentials:
-        """Those of the folder `server`; InputError if one is missing."""
-        files = [folder / name for name in ("ca.crt", "server.crt", "server.key")]
-        for file in files:
-            if not file.is_file():
-                raise InputError("certificates", str(file), "a file; `fedsim certs` makes it")
-        return cls(*files)
+def credentials(folder: Path) -> Path:
+    """The folder `server` with the files of `fedsim certs`; InputError if one is missing."""
+    for file in (folder / name for name in (ROOT, CERTIFICATE, _KEY)):
+        if not file.is_file():
+            raise InputError("certificates", str(file), "a file; `fedsim certs` makes it")
+    return folder
 
 
 def environment(home: Path) -> dict[str, str]:
@@ -57,8 +49,9 @@ def environment(home: Path) -> dict[str, str]:
     }
 
 
-def start(processes: Processes, credentials: Credentials, folder: Path, host: str, port: int) -> Child:
-    """Start one among `processes`; `folder` has its log, and what Flower keeps of runs.
+def start(processes: Processes, papers: Path, folder: Path, host: str, port: int) -> Child:
+    """Start one with `papers`, its `credentials`, among `processes`; `folder` has its log, and what Flower
+    keeps of runs.
 
     Runs are its child processes, and install nothing. Without a database it forgets its nodes when it ends,
     and carries a round in half the time. (Its runs end with it in either case, and a new one takes them up.)
@@ -66,9 +59,9 @@ def start(processes: Processes, credentials: Credentials, folder: Path, host: st
     command = [
         str(Path(sys.executable).with_name("flower-superlink")),
         *("--host", host, "--port", str(port)),
-        *("--ssl-ca-certfile", str(credentials.root_certificates.resolve())),
-        *("--ssl-certfile", str(credentials.certificate.resolve())),
-        *("--ssl-keyfile", str(credentials.key.resolve())),
+        *("--ssl-ca-certfile", str((papers / ROOT).resolve())),
+        *("--ssl-certfile", str((papers / CERTIFICATE).resolve())),
+        *("--ssl-keyfile", str((papers / _KEY).resolve())),
         "--enable-supernode-auth",
         *("--isolation", "subprocess"),
         "--disable-runtime-dependency-installation",
@@ -160,8 +153,8 @@ class SuperLink:
 
     _child: Child
 
-    def __init__(self, credentials: Credentials, folder: Path, port: int, host: str = "127.0.0.1") -> None:
-        self._papers, self._folder, self._host, self._port = credentials, folder, host, port
+    def __init__(self, papers: Path, folder: Path, port: int, host: str = "127.0.0.1") -> None:
+        self._papers, self._folder, self._host, self._port = papers, folder, host, port
 
     @property
     def address(self) -> str:
@@ -175,11 +168,11 @@ class SuperLink:
 
     def control(self) -> Control:
         """A line to it."""
-        return Control(self.address, self._papers.root_certificates)
+        return Control(self.address, self._papers / ROOT)
 
     def watched(self) -> Watched:
         """A line to it for its one run."""
-        return Watched(self.address, self._papers.root_certificates, partial(check_helpers, self._child))
+        return Watched(self.address, self._papers / ROOT, partial(check_helpers, self._child))
 
     def __enter__(self) -> Self:
         """Start it, and wait until it answers; InputError with the reason if it does not, Ended if its

@@ -136,7 +136,7 @@ class Engine:
         cell, selection = self._reported_cell(place), self._job.selections.get(place.combination)
         if cell.scenario["data"].get("reserve") is None:
             return cell
-        untuned = self._untuned.setdefault(place.combination, Parts((), (), LIMITS))
+        untuned = self._untuned.setdefault(place.combination, Parts((), [], LIMITS))
         parts = selection.parts if selection else untuned
         return cell._replace(grant=parts.reported(cell.run_id))
 

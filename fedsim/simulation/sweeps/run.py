@@ -278,5 +278,4 @@ def of_trial(cell: Cell) -> list[BaselineMeasurement]:
     """The baselines of the cell's trial."""
     resolved = resolved_of(parse(cell.scenario))
     data = records_of(resolved, cell.trial)
-    rows = baselines(resolved, data.silos, evaluator_of(resolved, data))
-    return [BaselineMeasurement(cell.trial, *row) for row in rows]
+    return baselines(resolved, data.silos, evaluator_of(resolved, data, cell.trial))

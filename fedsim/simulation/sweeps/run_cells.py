@@ -103,10 +103,10 @@ def _run_folded(cells: Sequence[Cell]) -> list[CellOutcome]:
     return result
 
 
-def evaluator_of(resolved: Resolved, data: Federation) -> Evaluator:
+def evaluator_of(resolved: Resolved, data: Federation, trial: int = 0) -> Evaluator:
     """Error, loss and other metrics on all silos' test records."""
     asked = asked_of(resolved, data.fitted.preparation)
-    return Evaluator(resolved.problem, data.silos, resolved.dtype, asked)
+    return Evaluator(resolved.problem, data.silos, resolved.dtype, asked, trial=trial)
 
 
 def _resolved(cell: Cell) -> Resolved:
@@ -148,9 +148,9 @@ def on_test_records(evaluate: Evaluator, model: Tensor, all_metrics: bool) -> Te
     """Error, loss and, if asked for, all metrics on all silos' test records; not private. ValueError if one
     of them is not finite.
     """
-    tested = evaluate(model, last=all_metrics)
-    if not (isfinite(tested.error) and isfinite(tested.loss)):
-        values = f"test error {tested.error:g} and loss {tested.loss:g}"
+    error, loss, _ = tested = evaluate(model, last=all_metrics)
+    if not (isfinite(error) and isfinite(loss)):
+        values = f"test error {error:g} and loss {loss:g}"
         raise ValueError(f"the final model has {values} {DIVERGED}")
     return tested
 

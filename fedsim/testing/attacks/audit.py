@@ -8,12 +8,11 @@ themselves; and runs in two worlds (`servers`) show what all of it together lets
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from math import isfinite
-from typing import Any
 
 from fedsim.common.errors import InputError
 from fedsim.common.serialise import finite
+from fedsim.report.audit import NOTE, AttainedPart, AuditedSilo, AuditPart, ConfidencePart
 from fedsim.scenario.resolve import Resolved
 from fedsim.testing.attacks import estimate, noise, probes, sensitivity, servers
 from fedsim.testing.attacks.estimate import Bounds, Claim, Effort
@@ -29,47 +28,13 @@ ADVERSARY: dict[Party, str] = {"server": "worst_server", "shuffler": "shuffler",
 Observe = Callable[[str, float], None]  # (what is being done, share of it that is done)
 
 
-@dataclass(frozen=True)
-class SiloAudit:
-    """The findings about one silo."""
-
-    name: str
-    claim: Claim  # what it was promised
-    claims: dict[str, Claim]  # by adversary, where they are promised different things
-    exact: sensitivity.Found  # of the search without noise
-    noise: noise.Measured  # of the noise alone
-    # bounds by adversary: worst_server, honest_server, model; under secure aggregation worst_server,
-    # shuffler, both
-    adversaries: dict[str, Bounds]
-    others: str
-    findings: tuple[str, ...]  # what breaks the promise, in words
-    swapped: int  # units that the two worlds differ in: more than one where persons attack a plan for records
-
-
-@dataclass(frozen=True)
-class Audit:
-    """The findings about all audited silos."""
-
-    resolved: Resolved
-    silos: tuple[SiloAudit, ...]
-    total: int
-    share: float
-    effort: Effort
-    unit: str = "record"  # what differs, or the plan's
-
-    @property
-    def broken(self) -> bool:
-        """Whether some silo's promise is."""
-        return any(silo.findings for silo in self.silos)
-
-
 def attack(
     resolved: Resolved,
     share: float = 1.0,
     observe: Observe = lambda what, share: None,
     person: int | None = None,
     groups: bool = False,
-) -> Audit:
+) -> AuditPart:
     """Audit every silo of a small federation, ten of a large one.
 
     Args:
@@ -81,14 +46,7 @@ def attack(
         InputError: the scenario claims nothing, or its data cannot be read.
         Refused: a silo does not accept the plan.
     """
-    setting = prepare(resolved)
-    if person is not None:
-        if setting.groups_alone:
-            hint = "left out: the mechanism protects records' groups alone"
-            raise InputError("person", person, hint)
-        setting = setting.by_persons(person)
-    if groups:
-        setting = setting.by_groups()
+    setting = _prepared(resolved, person, groups)
     silos = setting.audited()
     claims = {silo: estimate.claim_of(setting, silo) for silo in silos}
     planned = estimate.effort(setting, silos, claims, share)
@@ -101,7 +59,27 @@ def attack(
     searched = {i: sensitivity.search(setting, i, attacks[i], points, records, count) for i in silos}
     samples = _sampled(setting, attacks, planned, observe)
     found = [_silo(setting, i, claims[i], attacks[i], searched[i], samples[i], len(silos)) for i in silos]
-    return Audit(resolved, tuple(found), len(setting.data), share, planned, _unit(setting))
+    return AuditPart(
+        scenario=resolved.scenario.name,
+        broken=any(silo.findings for silo in found),
+        confidence=ConfidencePart(bound=estimate.CONFIDENCE, note=NOTE, false_alarm=ALARM),
+        effort=share,
+        unit=_unit(setting),
+        search=planned.search._asdict(),
+        audited=len(found),
+        of_silos=len(setting.data),
+        silos=found,
+    )
+
+
+def _prepared(resolved: Resolved, person: int | None, groups: bool) -> Setting:
+    setting = prepare(resolved)
+    if person is not None:
+        if setting.groups_alone:
+            hint = "left out: the mechanism protects records' groups alone"
+            raise InputError("person", person, hint)
+        setting = setting.by_persons(person)
+    return setting.by_groups() if groups else setting
 
 
 def _unit(setting: Setting) -> str:
@@ -157,7 +135,7 @@ def _silo(
     found: sensitivity.Found,
     samples: dict[str, Samples],
     silos: int,
-) -> SiloAudit:
+) -> AuditedSilo:
     alarm = ALARM / (2 * silos)  # one half for the noise, one for the runs
     measured = noise.measure(setting.as_added(), silo, chosen, alarm)
     claims = _claims(setting, silo, samples)
@@ -166,10 +144,28 @@ def _silo(
     for shared in dict.fromkeys(claims.values()):
         own = [each for name, each in samples.items() if claims[name] == shared]
         findings += estimate.proven(own, shared, alarm * len(own) / len(samples))
-    adversaries = {name: estimate.bounds(*each, claims[name]) for name, each in samples.items()}
-    name, beside = setting.resolved.names[silo], others(setting, silo)
-    swapped = setting.swap(silo)
-    return SiloAudit(name, claim, claims, found, measured, adversaries, beside, tuple(findings), swapped)
+    adversaries = {
+        name: attained(estimate.bounds(*each, claims[name]), claims[name]) for name, each in samples.items()
+    }
+    most = adversaries["worst_server"].attained
+    return AuditedSilo(
+        name=setting.resolved.names[silo],
+        n=claim.n,
+        delta=claim.delta,
+        claimed=claim.epsilon,
+        attained=most,
+        swapped=setting.swap(silo),
+        attained_share=most / claim.epsilon if claim.epsilon else None,
+        sensitivity_ratio=finite(found.sensitivity),
+        cross_silo_ratio=finite(found.cross),
+        answers_searched=found.asked,
+        noise_ratio=measured.ratio,
+        noise_correlation=measured.repeated,
+        noise_p=measured.p,
+        other_records=others(setting, silo),
+        **adversaries,
+        findings=findings,
+    )
 
 
 def _claims(setting: Setting, silo: int, adversaries: Iterable[str]) -> dict[str, Claim]:
@@ -183,70 +179,27 @@ def _claims(setting: Setting, silo: int, adversaries: Iterable[str]) -> dict[str
 
 def _exact_findings(found: sensitivity.Found, unit: str) -> list[str]:
     lines = [found.repeated] if found.repeated else []
-    if found.ratios["sensitivity"] > 1 + sensitivity.TOLERANCE:
-        ratio = f"{found.ratios['sensitivity']:.4g} times its sensitivity"
+    if found.sensitivity > 1 + sensitivity.TOLERANCE:
+        ratio = f"{found.sensitivity:.4g} times its sensitivity"
         lines.append(f"one {unit} moves an answer by {ratio} ({found.where['sensitivity']})")
-    if found.ratios["cross"] > sensitivity.TOLERANCE:
+    if found.cross > sensitivity.TOLERANCE:
         lines.append(
-            f"one {unit} moves another silo's answer by {found.ratios['cross']:.4g} times that silo's "
+            f"one {unit} moves another silo's answer by {found.cross:.4g} times that silo's "
             f"sensitivity ({found.where['cross']})"
         )
     return lines
 
 
-_EACH = "of each bound by itself, not of all silos together"
-
-
-def as_json(found: Audit) -> dict[str, Any]:
-    """The findings of an audit as plain values; infinity is null."""
-    return {
-        "scenario": found.resolved.scenario.name,
-        "broken": found.broken,
-        "confidence": {"bound": estimate.CONFIDENCE, "note": _EACH, "false_alarm": ALARM},
-        "effort": found.share,
-        "unit": found.unit,
-        "search": found.effort.search._asdict(),
-        "audited": len(found.silos),
-        "of_silos": found.total,
-        "silos": [_row(silo) for silo in found.silos],
-    }
-
-
-def _row(silo: SiloAudit) -> dict[str, Any]:
-    adversaries = {
-        name: bounds_row(each, silo.claims[name]) | {"claimed": finite(silo.claims[name].epsilon)}
-        for name, each in silo.adversaries.items()
-    }
-    attained = adversaries["worst_server"]["attained"]
-    return {
-        "name": silo.name,
-        "n": silo.claim.n,
-        "delta": silo.claim.delta,
-        "claimed": silo.claim.epsilon,
-        "attained": attained,
-        "swapped": silo.swapped,
-        "attained_share": attained / silo.claim.epsilon if silo.claim.epsilon else None,
-        "sensitivity_ratio": finite(silo.exact.ratios["sensitivity"]),
-        "cross_silo_ratio": finite(silo.exact.ratios["cross"]),
-        "answers_searched": silo.exact.asked,
-        "noise_ratio": silo.noise.ratio,
-        "noise_correlation": silo.noise.repeated,
-        "noise_p": silo.noise.p,
-        "other_records": silo.others,
-        **adversaries,
-        "findings": list(silo.findings),
-    }
-
-
-def bounds_row(found: Bounds, claim: Claim) -> dict[str, Any]:
-    """Bounds as plain values, and the one to quote."""
+def attained(found: Bounds, claim: Claim) -> AttainedPart:
+    """Bounds, the one to quote, and the epsilon that is claimed; infinity is None."""
     value, name = found.attained(estimate.is_gaussian(claim.census), claim.shaped)
-    return {
-        "attained": value,
-        "estimator": name,
-        "runs": list(found.runs),
-        "mean_difference": found.mean_difference,
-        "plan_curve": found.curve,
-        "assumption_free": found.assumption_free,
-        "normality_p": found.normality,
-    }
+    return AttainedPart(
+        attained=value,
+        estimator=name,
+        runs=found.runs,
+        mean_difference=found.mean_difference,
+        plan_curve=found.curve,
+        assumption_free=found.assumption_free,
+        normality_p=found.normality,
+        claimed=finite(claim.epsilon),
+    )

@@ -14,7 +14,7 @@ from typing import Any
 
 from fedsim.common.errors import InputError
 from fedsim.testing.attacks import estimate
-from fedsim.testing.attacks.audit import ALARM, Observe, bounds_row
+from fedsim.testing.attacks.audit import ALARM, Observe, attained
 from fedsim.testing.attacks.daemon_pair import OPTION, Openings, Runs, Worlds
 from fedsim.testing.attacks.estimate import Bounds, Claim
 from fedsim.testing.attacks.neighbours import WORLDS, Neighbours, noise, scores
@@ -121,7 +121,7 @@ def _judged(found: Neighbours, runs: Runs, claim: Claim, alarm: float) -> tuple[
 def as_json(found: DaemonAudit) -> dict[str, Any]:
     """The findings as plain values."""
     admission, worst, claimed = found.admission, found.worst, found.claim.epsilon
-    row = bounds_row(worst, found.claim)
+    row = attained(worst, found.claim).model_dump(exclude={"claimed"})
     return {
         "scenario": found.setting.resolved.scenario.name,
         "daemons": True,

@@ -116,24 +116,28 @@ def _counts(setting: Setting, silo: int, marker: Rows, heard: Heard) -> np.ndarr
 
 TOLERANCE = 1e-6  # rounding: by so much a ratio may exceed 1, and another silo's answer may move
 _STREAM = "exact"
-_Ratio = Literal["sensitivity", "cross"]
 
 
 @dataclass
 class Found:
     """The largest ratios, and where."""
 
-    # `sensitivity`: movement of the silo's own answer over its sensitivity, infinity where one record decides
-    # whether it answers at all; `cross`: that of another silo's answer over that silo's sensitivity
-    ratios: dict[_Ratio, float] = field(default_factory=lambda: {"sensitivity": 0.0, "cross": 0.0})
+    # movement of the silo's own answer over its sensitivity; infinity where one record decides whether
+    # it answers at all
+    sensitivity: float = 0.0
+    cross: float = 0.0  # movement of another silo's answer over that silo's sensitivity
     asked: int = 0  # how often the gate answered
     where: dict[str, str] = field(default_factory=dict)  # of each ratio, in words
     repeated: str = ""  # `repeated`
 
-    def add(self, kind: _Ratio, ratio: float, where: str) -> None:
+    def add(self, kind: Literal["sensitivity", "cross"], ratio: float, where: str) -> None:
         """Another movement."""
-        if ratio > self.ratios[kind]:
-            self.ratios[kind], self.where[kind] = ratio, where
+        if ratio > (self.cross if kind == "cross" else self.sensitivity):
+            self.where[kind] = where
+            if kind == "cross":
+                self.cross = ratio
+            else:
+                self.sensitivity = ratio
 
 
 @dataclass(frozen=True)
