@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from sklearn.metrics import roc_auc_score
 
 import fedsim
 from crossings.features import Crossing, covering, every, names, overrides, scenario
@@ -74,7 +75,8 @@ def faults_of(crossing: Crossing) -> list[str]:
     w, scores = weights(whose, test.n), test.features @ run.model[0]
     rows = zip(test.groups, test.target.astype(int), scores > 0, strict=True)
     cells = np.array([one_hot(g * 4 + y * 2 + c, 8) for g, y, c in rows]).reshape(-1, 2, 2, 2)
-    true = truth(w, cells)
+    true, p = truth(w, cells), 1 / (1 + np.exp(-scores))
+    true |= {"auc": roc_auc_score(test.target, p, sample_weight=w), "brier": w @ (p - test.target) ** 2}
     for each in run.summary.evaluation:
         if each.weighing != ("persons, each weighs the same" if persons else "records"):
             faults.append(f"weighing of {each.metric}: {each.weighing!r}")

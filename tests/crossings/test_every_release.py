@@ -20,16 +20,19 @@ from fedsim.simulation.host import preview
 
 M, DRAWS = 120, 400  # persons; releases, of which each has its own noise
 ENDS = {"level": (-1.0, 1.0), "share": (0.0, 1.0), "flat": (0.0, 100.0), "cost": (1.0, 1000.0)}
-OF_MOMENTS = ("level", "share", "flat")
-ASKED: dict[str, tuple[str, Any]] = {
-    "mean": ("level", fedsim.Mean()),
-    "sum": ("share", fedsim.Sum(cap=2.0)),
-    "count": ("level", fedsim.Count(0.5)),
-    "histogram": ("level", fedsim.Histogram(4)),
-    "quantile": ("share", fedsim.Quantiles(0.3)),
-    "quantile, log": ("cost", fedsim.Quantiles(0.3)),
-    "moments": ("m", fedsim.Moments(*OF_MOMENTS)),
-    "components": ("m", fedsim.Components(1, *OF_MOMENTS)),
+NUMBERS = ("level", "share", "flat")
+WARDS = ("a", "b", "c")
+ASKED: dict[str, tuple[str, Any, int]] = {  # of which column, what, and how many values that is
+    "mean": ("level", fedsim.Mean(), 1),
+    "sum": ("share", fedsim.Sum(cap=2.0), 1),
+    "count": ("level", fedsim.Count(0.5), 1),
+    "histogram": ("level", fedsim.Histogram(4), 4),
+    "histogram of a category": ("ward", fedsim.Histogram(), 3),
+    "count of a target": ("target", fedsim.Count("yes"), 1),
+    "quantile": ("share", fedsim.Quantiles(0.3), 1),
+    "quantile, log": ("cost", fedsim.Quantiles(0.3), 1),
+    "moments": ("m", fedsim.Moments("level", "cost", "flat", "ward"), 27),
+    "components": ("m", fedsim.Components(1, *NUMBERS), 5),
 }
 DIMS = {
     "asked": list(ASKED),
@@ -54,7 +57,10 @@ def people() -> dict[str, np.ndarray]:
     who = np.repeat(np.arange(M), count)
     level = np.clip(rng.uniform(-0.3, 0.3, len(who)) + count[who] / 12 - 0.4, -1, 1).round(3)
     share = np.clip(rng.beta(2, 5, len(who)) + count[who] / 30, 0, 1).round(3)
-    return {"level": level, "share": share, "flat": np.full(len(who), 75.0), "cost": 1000**share, "who": who}
+    ward = np.where(rng.random(len(who)) < count[who] / 15, "b", rng.choice(["a", "c"], len(who)))
+    found = {"level": level, "share": share, "flat": np.full(len(who), 75.0), "cost": 1000**share, "who": who}
+    found |= {"ward": ward, "target": np.where(level > 0, "yes", "no")}
+    return found | {f"ward={each}": 1.0 * (ward == each) for each in WARDS}
 
 
 @cache
@@ -64,8 +70,9 @@ def table(silos: int) -> fedsim.Frame:
         {name: {"kind": "number", "lower": a, "upper": b} for name, (a, b) in ENDS.items()},
     )
     schema["cost"]["scale"], schema["target"] = "log", {"kind": "category", "categories": ["no", "yes"]}
-    frame = pd.DataFrame({name: data[name] for name in ENDS} | {"id": data["who"].astype(str)})
-    frame["target"] = np.where(data["level"] > 0, "yes", "no")
+    schema["ward"] = {"kind": "category", "categories": list(WARDS)}
+    names = (*ENDS, "ward", "target")
+    frame = pd.DataFrame({name: data[name] for name in names} | {"id": data["who"].astype(str)})
     if silos > 1:
         frame["silo"] = [f"s{i % silos}" for i in data["who"]]
     return fedsim.Frame(frame, "target", "silo" if silos > 1 else None, schema, person="id")
@@ -87,21 +94,24 @@ def truth(of: str, what: str, persons: bool) -> float | None:
     if kind == "covariance" or (kind == "variance" and not rest.isdigit()):
         return among(*(rest.split(", ") if kind == "covariance" else [rest] * 2))
     if kind == "variance":  # of columns mapped to [-1, 1]
-        half = np.array([(ENDS[name][1] - ENDS[name][0]) / 2 for name in OF_MOMENTS])
-        table = np.array([[among(a, b) for a in OF_MOMENTS] for b in OF_MOMENTS])
+        half = np.array([(ENDS[name][1] - ENDS[name][0]) / 2 for name in NUMBERS])
+        table = np.array([[among(a, b) for a in NUMBERS] for b in NUMBERS])
         return float(np.linalg.eigvalsh(table / np.outer(half, half))[-int(rest)])
     if kind == "sum,":  # of a person at most ..
         return float(np.minimum(np.bincount(who, data[of]), float(what.split()[-1])).sum())
     if kind == "sum":
         return float(data[of].sum())
-    if " from " in what:
-        there = data[of] >= float(what.split()[-1])
-        return float(len(np.unique(who[there])) if kind == "persons" else there.sum())
-    if " to " in what:
-        low, high = float(what.split()[-3]), float(what.split()[-1])
-        there = (data[of] >= low) & ((data[of] < high) | (high == ENDS[of][1]))
-        return float(M * (w @ there) if kind == "persons'" else there.sum())
-    return None
+    *_, low, _, last = ("", "", *what.split())
+    if of in ("ward", "target"):
+        there = data[of] == last
+    elif " from " in what:
+        there = data[of] >= float(last)
+    elif " to " in what:
+        there = (data[of] >= float(low)) & ((data[of] < float(last)) | (float(last) == ENDS[of][1]))
+    else:
+        return None
+    counts = {"persons'": M * (w @ there), "persons": len(np.unique(who[there]))}
+    return float(counts.get(kind, there.sum()))
 
 
 def given(crossing: Crossing) -> tuple[dict[str, Any], fedsim.Frame]:
@@ -115,7 +125,7 @@ def given(crossing: Crossing) -> tuple[dict[str, Any], fedsim.Frame]:
 
 
 def request(crossing: Crossing, draws: int) -> dict[str, list[Any]]:
-    name, asked = ASKED[crossing.get("asked", "mean")]
+    name, asked, _ = ASKED[crossing.get("asked", "mean")]
     return {name: [asked] * draws}
 
 
@@ -138,6 +148,8 @@ def faults_of(crossing: Crossing) -> list[str]:
     )
     for each in found.found[of]:
         by_label.setdefault(each.what, []).append(each)
+    if len(by_label) != (number := ASKED[crossing.get("asked", "mean")][2]):
+        faults.append(f"{number} values were asked for, there are {', '.join(by_label)}")
     for what, values in by_label.items():
         if (true := truth(of, what, persons)) is None:
             continue

@@ -48,14 +48,11 @@ def estimates(resolved: Resolved, repetitions: int) -> tuple[dict[str, np.ndarra
     model[: len(TRUE)] = torch.as_tensor(TRUE)
     x = np.concatenate([silo.test.features for silo in data.silos])
     y = np.concatenate([silo.test.target for silo in data.silos])
-    p, weights = 1 / (1 + np.exp(-(x @ model.numpy()))), np.ones(len(y))
-    if data.silos[0].test.owners is not None:  # each person weighs the same; they differ between silos
-        whose = np.concatenate([silo.test.owners for silo in data.silos])
-        weights = 1 / np.bincount(whose)[whose]
+    p = 1 / (1 + np.exp(-(x @ model.numpy())))
     exact = {
-        "accuracy": float(np.average((p > 0.5) == y, weights=weights)),
-        "auc": float(roc_auc_score(y, p, sample_weight=weights)),
-        "brier": float(np.average((p - y) ** 2, weights=weights)),
+        "accuracy": float(np.mean((p > 0.5) == y)),
+        "auc": float(roc_auc_score(y, p)),
+        "brier": float(np.mean((p - y) ** 2)),
     }
     found: dict[str, list[tuple[float, float]]] = {name: [] for name in exact}
     test = Evaluator(resolved.problem, data.silos, resolved.dtype)
@@ -67,31 +64,12 @@ def estimates(resolved: Resolved, repetitions: int) -> tuple[dict[str, np.ndarra
     return {name: np.array(rows) for name, rows in found.items()}, exact
 
 
-def persons(**changes: object) -> Resolved:
-    """As many persons, of one to twenty records each."""
-    rng = np.random.default_rng(1)
-    counts = np.minimum(rng.random(SILOS * (TRAIN + HELD_OUT)) ** (-1 / 1.2), 20).astype(int)
-    person, effect = np.repeat(np.arange(len(counts)), counts), rng.normal(0, 0.5, len(counts))
-    x = rng.uniform(-1, 1, (len(person), len(TRUE)))
-    y = (x @ TRUE + effect[person] + rng.logistic(0, 1, len(x)) > 0).astype(int)
-    split = {"ranges": (-1.0, 1.0), "test_fraction": HELD_OUT / (TRAIN + HELD_OUT)}
-    data = fedsim.Arrays(x, y, person // (TRAIN + HELD_OUT), person=person, **split)
-    tree = {key: value for key, value in SMALL.items() if key not in ("data", "partition")} | changes
-    return resolved_of(scenario_of(tree), None, data)
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("whose", ["records", "persons"])
 @pytest.mark.parametrize(
     ("privacy", "bins", "most"), [({"epsilon": 1.0}, 10, 0.015), (SUMMED, 20, 0.005)], ids=["own", "summed"]
 )
-def test_metrics_are_near_the_truth_and_say_how_near(privacy, bins, most, whose):
-    if whose == "persons":
-        resolved = persons(privacy=privacy | {"unit": "person"}, evaluate={"bins": bins})
-        assert resolved.outline.held_out == dict.fromkeys(resolved.names, HELD_OUT)
-    else:
-        resolved = federation(privacy=privacy, evaluate={"bins": bins})
-    found, exact = estimates(resolved, 200)
+def test_metrics_are_near_the_truth_and_say_how_near(privacy, bins, most):
+    found, exact = estimates(federation(privacy=privacy, evaluate={"bins": bins}), 200)
     value, error = found["auc"].T
     assert np.sqrt(np.mean((value - exact["auc"]) ** 2)) <= most
     for name, rows in found.items():
@@ -245,70 +223,6 @@ def test_what_it_shows(tmp_path):
     weak = fedsim.simulate(SMALL | {"privacy": {"epsilon": 0.2}}, progress=False)
     assert remarks(weak.summary)[0].startswith("evaluation, accuracy: too few to say; exact")
     assert remarks(run.summary)[0].startswith("evaluation, accuracy: 0.")
-
-
-def unlike() -> fedsim.Arrays:
-    """60 persons with 40 records each, whom no model tells apart, and 540 with one."""
-    rng, heavy = np.random.default_rng(1), np.arange(600) % 10 == 0
-    who = np.repeat(np.arange(600), np.where(heavy, 40, 1))
-    x = rng.uniform(-1, 1, (len(who), 2))
-    y = np.where(heavy[who], rng.random(len(who)) < 0.5, x[:, 0] > 0).astype(int)
-    group = np.where(rng.random(len(who)) < np.where(x[:, 0] > 0, 0.7, 0.3), "a", "b")
-    silo = np.array(["A", "B"])[who % 2]
-    return fedsim.Arrays(x, y, silo, ranges=(-1.0, 1.0), person=who, test_fraction=0.5, group=group)
-
-
-UNLIKE = changed(
-    {key: value for key, value in SMALL.items() if key not in ("data", "partition")},
-    {"evaluate": {"bins": 40, "by_group": True}, "privacy.epsilon": 100.0, "algorithm.step_size": 4.0},
-)
-RULE = {"name": "person", "bound": "limit", "h": {"choose": "quantile", "share": 0.1}}
-BOTH = {"name": "person", "bound": "smooth", "h": {"choose": "tradeoff", "profile": {1: 1.0}}}
-
-
-@pytest.mark.parametrize(
-    "unit", ["record", "person", {"name": "person", "bound": "limit", "h": 3}, RULE, BOTH]
-)
-def test_what_stands_beside_an_estimate_has_its_weighing(unit, tmp_path):
-    """Whether persons weigh the same or records: by scikit-learn, and within the noise."""
-    data = unlike()
-    tree = changed(UNLIKE, {"privacy": {"epsilon": 100.0, "unit": unit}})
-    run = fedsim.simulate(tree, data=data, out=tmp_path / "run", progress=False)
-    silos = read(run.source.resolved, 0).silos
-    x, y = (np.concatenate([getattr(own.test, name) for own in silos]) for name in ("features", "target"))
-    whose = np.concatenate([own.test.owners for own in silos])  # none is in two silos
-    group = np.concatenate([own.test.groups for own in silos])
-    p = 1 / (1 + np.exp(-(x @ run.model.ravel())))
-    by_person = unit != "record"
-    weight = 1 / np.bincount(whose)[whose] if by_person else np.ones(len(y))
-
-    def rate(kept):
-        return [np.average(p[kept & (group == g)] > 0.5, weights=weight[kept & (group == g)]) for g in (0, 1)]
-
-    exact = {
-        "accuracy": np.average((p > 0.5) == y, weights=weight),
-        "auc": roc_auc_score(y, p, sample_weight=weight),
-        "brier": np.average((p - y) ** 2, weights=weight),
-        "parity_gap": np.ptp(rate(y >= 0)),
-        "opportunity_gap": np.ptp(rate(y == 1)),
-        "odds_gap": max(np.ptp(rate(y == 1)), np.ptp(rate(y == 0))),
-    }
-    found = {one.metric: one for one in run.summary.evaluation}
-    assert {name: found[name].exact for name in exact} == pytest.approx(exact, rel=1e-9)
-    for name, value in exact.items():
-        assert abs(found[name].value - value) <= 5 * found[name].standard_error + 0.003, name
-    words = "persons, each weighs the same" if by_person else "records"
-    assert {one.weighing for one in found.values()} == {words}
-    lines = [line for line in remarks(run.summary) if line.startswith("evaluation, ")]
-    assert len(lines) == len(found) == 7
-    assert all(line.endswith(f"; weighing: {words}") for line in lines)
-    page = (tmp_path / "run" / "report.html").read_text()
-    assert page.count(f"; weighing: {words}") >= 7
-    assert run.summary.metrics.weighing == "records"
-    other = abs(
-        np.average((p > 0.5) == y) - np.average((p > 0.5) == y, weights=1 / np.bincount(whose)[whose])
-    )
-    assert other > 0.2
 
 
 @pytest.mark.parametrize(
