@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from fedsim.common.errors import InputError, Refused
-from fedsim.protocol.facts import MECHANISM, OF_GATES, UNIT, Clash, Door, Facts, broken, rows
+from fedsim.protocol.facts import MECHANISM, OF_GATES, OF_SILOS, UNIT, Clash, Door, Facts, broken, rows
 
 FOLD = (
     "a network",
@@ -31,11 +31,11 @@ def _at_once(door: Door, what: str) -> Iterator[Clash]:
     return rows((door,), "runtime.noise", {("noise drawn at once",): f"silos: aggregate is for {what}"})
 
 
-_TYPE = "runtime.dtype"
 _EVALUATED: tuple[Door, ...] = ("scenario", "deployment")
 
 CLASHES: tuple[Clash, ...] = (
     *OF_GATES,
+    *OF_SILOS,
     *rows(
         ("scenario",),
         UNIT + ".bound",
@@ -69,39 +69,12 @@ CLASHES: tuple[Clash, ...] = (
     ),
     *rows(
         ("offer",),
-        "algorithm.batch",
-        {
-            ("secure aggregation", "batches drawn at random"): (
-                "sampled batches with secure aggregation; use full or fresh ones"
-            )
-        },
-    ),
-    *rows(
-        ("offer",),
         "algorithm",
         {
             ("secure aggregation", "memory"): (
                 "the algorithm's silo method keeps memory, and in sums it has no answers to keep"
             ),
-            ("held-out records", "statistics beside counts"): (
-                "held-out records answer score_histogram and joint alone"
-            ),
         },
-    ),
-    *rows(
-        ("offer",),
-        "privacy.epsilon",
-        {("secure aggregation", "public silo"): "silo {1} is public, and takes part in no sums"},
-    ),
-    *rows(
-        ("offer",),
-        _TYPE,
-        {
-            ("float32", "batches drawn at random"): "sampled batches",
-            ("float32", "unit person"): "persons",
-            ("float32", "a plug-in's problem"): "a plug-in's graph",  # a record that raises moves others
-        },
-        "float32 with {}, where its terms are not exact; give float64",
     ),
     *rows(
         ("deployment",),

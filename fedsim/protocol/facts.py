@@ -181,6 +181,42 @@ OF_GATES: tuple[Clash, ...] = (
     ),
 )
 """Rows that a gate asks, whoever asked them before."""
+OF_SILOS: tuple[Clash, ...] = (
+    *rows(
+        ("offer",),
+        "algorithm.batch",
+        {
+            ("secure aggregation", "batches drawn at random"): (
+                "sampled batches with secure aggregation; use full or fresh ones"
+            )
+        },
+    ),
+    *rows(
+        ("offer",),
+        "algorithm",
+        {
+            ("held-out records", "statistics beside counts"): (
+                "held-out records answer score_histogram and joint alone"
+            ),
+        },
+    ),
+    *rows(
+        ("offer",),
+        "privacy.epsilon",
+        {("secure aggregation", "public silo"): "silo {1} is public, and takes part in no sums"},
+    ),
+    *rows(
+        ("offer",),
+        "runtime.dtype",
+        {
+            ("float32", "batches drawn at random"): "sampled batches",
+            ("float32", "unit person"): "persons",
+            ("float32", "a plug-in's problem"): "a plug-in's graph",  # a record that raises moves others
+        },
+        "float32 with {}, where its terms are not exact; give float64",
+    ),
+)
+"""Rows that a deployed silo asks of a plan."""
 
 
 def broken(table: Iterable[Clash], facts: Facts, door: Door) -> Iterator[tuple[str, str]]:
@@ -188,6 +224,12 @@ def broken(table: Iterable[Clash], facts: Facts, door: Door) -> Iterator[tuple[s
     for row in table:
         if door in row.doors and all(map(facts.told, row.facts)):
             yield row.field, row.words.format(*map(facts.told, row.facts))
+
+
+def check_silo(facts: Facts) -> None:
+    """Refuse what breaks a row of a deployed silo's."""
+    for _, words in broken(OF_SILOS, facts, "offer"):
+        raise Refused(f"offer: {words}")
 
 
 def check_gate(facts: Facts) -> None:

@@ -22,6 +22,7 @@ from fedsim.data.dataset import Dataset
 from fedsim.problems.registry import GROUP as PROBLEM_GROUP
 from fedsim.problems.registry import PROBLEMS
 from fedsim.protocol.limits import Limits
+from fedsim.protocol.statistics import STATISTICS
 from fedsim.protocol.unit import RECORD, AccountUnit
 from fedsim.wire.connections import AtPort, AtSocket, MetricsAt
 from fedsim.wire.messages import Hex32, SiloName
@@ -98,6 +99,7 @@ class Policy(Section):
     per_run: PerRun | None = Field(None, description="the most for one run; default: all of the lifetime's")
     algorithms: tuple[str, ...] | None = Field(None, description="those that may run; default: fedsim's own")
     problems: tuple[str, ...] | None = Field(None, description="those that may run; default: fedsim's own")
+    statistics: tuple[str, ...] | None = Field(None, description="those that may be asked for; default: all")
     plug_ins: PlugIns = Field(
         (),
         description="code that fedsim does not ship and that may be started, in a confined process: names of "
@@ -177,6 +179,9 @@ class Policy(Section):
         ):
             if low > high:
                 raise InputError(field, low, f"at most {field.replace('min', 'max', 1)}, {high:g}")
+        for name in self.statistics or ():
+            if name not in STATISTICS:
+                raise InputError("statistics", name, suggest(name, STATISTICS))
         for field, known in (("algorithms", shipped_names()), ("problems", PROBLEMS)):
             for name in getattr(self, field) or ():
                 if name not in self.allowed(known):

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from math import inf
 from typing import TYPE_CHECKING, cast
 
 import torch
@@ -18,8 +17,7 @@ import torch
 from fedsim.algorithms.registry import EVALUATION, shipped_names
 from fedsim.algorithms.section import algorithm_of
 from fedsim.common.errors import InputError, Refused
-from fedsim.privacy.mechanism import Mechanism
-from fedsim.privacy.silo_gaussian import NoMechanism, SiloGaussian
+from fedsim.privacy.silo_gaussian import SiloGaussian
 from fedsim.problems.answerable import check_answerable
 from fedsim.problems.kinds import Problem
 from fedsim.problems.network import NeuralNetwork
@@ -30,14 +28,13 @@ from fedsim.protocol.clashes import check
 from fedsim.protocol.contract import Algorithm, Public
 from fedsim.protocol.dryrun import F1, Trace, dry_run
 from fedsim.protocol.facts import Facts
-from fedsim.protocol.groups import Cells
-from fedsim.protocol.plan import Admitted, Arrays, Plan, Terms
-from fedsim.protocol.statistics import statistic
+from fedsim.protocol.limits import Limits
+from fedsim.protocol.plan import Terms
 from fedsim.protocol.unit import RECORD
 from fedsim.wire.messages import Offer, Profile
 from silos.front.config import Policy
 from silos.front.self_test import check_problem, one_at_a_time
-from silos.vault.admission import admit, silo_mechanism
+from silos.vault.considered import Admissible, considered
 
 if TYPE_CHECKING:  # loaded where a roster is pinned, or a plug-in is listed
     from fedsim.isolated.confine import Child
@@ -47,7 +44,6 @@ if TYPE_CHECKING:  # loaded where a roster is pinned, or a plug-in is listed
 
 DTYPES = {"float64": torch.float64, "float32": torch.float32}
 _LARGEST = 2**53
-PUBLIC: tuple[str, ...] = ("its records are public: nothing is guaranteed to them",)
 
 
 @dataclass(frozen=True)
@@ -64,24 +60,6 @@ class Proposal:
     dtype: torch.dtype
     isolated: Isolated | None = None
     part: SumPart | None = None
-
-
-@dataclass(frozen=True)
-class Admissible:
-    """A plan that the silo can afford by itself; whether its account can, the ledger says.
-
-    `broadcasts` are each round's arrays, `notices` lines for the report; `colluding` is the
-    epsilon that is left of secure aggregation if server and shuffler collude.
-    """
-
-    proposal: Proposal
-    plan: Plan
-    broadcasts: tuple[Arrays, ...]
-    terms: Terms
-    mechanism: Mechanism
-    notices: tuple[str, ...]
-    admitted: Admitted
-    colluding: float | None = None
 
 
 def proposal_of(
@@ -141,63 +119,52 @@ def admissible(proposal: Proposal, policy: Policy, own: Profile, seeded: bool = 
     Raises:
         Refused: the plan breaks a limit, costs more than the budget, or has too little noise.
     """
-    offer, limits, part = proposal.offer, policy.limits, proposal.part
-    try:
-        if proposal.isolated is not None:
-            trace = proposal.isolated.dry_run(proposal.public, offer.seed, limits, proposal.problem)
-        else:
-            trace = dry_run(proposal.algorithm, proposal.problem, proposal.public, offer.seed, limits)
-    except InputError as error:
-        raise _refusal(error) from None
+    offer, part, problem, dtype = proposal.offer, proposal.part, proposal.problem, proposal.dtype
+    trace = _tried(proposal, policy.limits)
     plan = trace.of(offer.unit).plan
-    for query in plan.queries:
-        if statistic(query.statistic).by_group and Cells.of(query.options).groups != len(own.groups):
-            held = f"silo {own.silo!r} has {len(own.groups)} groups"
-            raise Refused(f"offer: {held}, {query.statistic} asks of others")
-    check_answerable(proposal.problem, plan.queries)
+    check_answerable(problem, plan.queries)
     _check_public(proposal, trace)
     known = {
         "held-out records": offer.records == "holdout",
-        "float32": proposal.dtype == torch.float32,
-        "a plug-in's problem": not is_shipped(proposal.problem),
+        "float32": dtype == torch.float32,
+        "a plug-in's problem": not is_shipped(problem),
         "public silo": own.public and repr(own.silo),
         "memory": trace.remembers,
         "messages of several sizes": trace.uneven,
     }
     check(Facts(plan, (SiloGaussian() if part is None else part.mechanism).facts | known), "offer")
-    mechanism: Mechanism
-    if own.public:
-        mechanism, notices = NoMechanism(), PUBLIC
-    elif part is not None:
-        part = part.priced(plan, proposal.problem)
-        most = policy.exact_noise_dimension
-        mechanism, notices = (part.mechanism, ()) if seeded else part.mechanism.exactly(most)
-    else:
-        answers = plan.extent(proposal.problem.dimension, own.num_features)
-        mechanism, notices = silo_mechanism(answers, policy.exact_noise_dimension, seeded)
     rounds = range(len(plan.rounds)) if offer.rounds is None else offer.rounds
-    epsilon, delta = policy.run_budget
-    terms = Terms(
-        own.silo,
-        own.n,
-        inf if own.public else min(offer.epsilon, epsilon),
-        min(offer.delta, delta),
-        rounds,
-        offer.noise_multiplier,
-        None if part is None else part.share,
-        own.public,
+    asked = offer.epsilon, offer.delta, rounds, offer.noise_multiplier, None if part is None else part.share
+    found = considered(
+        plan,
+        problem,
+        dtype,
+        Terms(own.silo, own.n, *asked),
+        own,
+        policy,
+        broadcasts=trace.broadcasts,
+        records=offer.records,
+        seeded=seeded,
+        sums=None if part is None else part.priced(plan, problem),
+        foreign=proposal.isolated is not None,
+        sealed=None if part is None else part.sealed(offer, plan, problem),
     )
-    (admitted,) = admit(plan, [terms], mechanism, limits)
-    if not own.public:
-        _check_noise(plan, admitted, policy)
     from silos.front.workload import check_time  # loaded where an offer is tried out
 
     records = own.n if plan.unit == RECORD else policy.max_records
-    check_time(plan, rounds, proposal.problem, records, mechanism, proposal.dtype)
-    check_problem(proposal.problem, proposal.dtype)  # which takes records' gradients: not before that
-    colluding = None if part is None else part.colluding_cost(plan, admitted, policy.max_epsilon_colluding)
-    notices = (*notices, *one_at_a_time(proposal.problem, proposal.dtype))
-    return Admissible(proposal, plan, trace.broadcasts, terms, mechanism, notices, admitted, colluding)
+    check_time(plan, rounds, problem, records, found.mechanism, dtype)
+    check_problem(problem, dtype)  # which takes records' gradients: not before that
+    return replace(found, notices=(*found.notices, *one_at_a_time(problem, dtype)))
+
+
+def _tried(proposal: Proposal, limits: Limits) -> Trace:
+    offer = proposal.offer
+    try:
+        if proposal.isolated is not None:
+            return proposal.isolated.dry_run(proposal.public, offer.seed, limits, proposal.problem)
+        return dry_run(proposal.algorithm, proposal.problem, proposal.public, offer.seed, limits)
+    except InputError as error:
+        raise _refusal(error) from None
 
 
 def _refusal(error: InputError) -> Refused:
@@ -312,13 +279,3 @@ def _check_name(what: str, name: object, allowed: tuple[str, ...]) -> None:
 def _check_dimension(dimension: int, policy: Policy) -> None:
     if dimension > policy.max_dimension:
         raise Refused(f"offer: dimension {dimension} exceeds the silo's limit {policy.max_dimension}")
-
-
-def _check_noise(plan: Plan, admitted: Admitted, policy: Policy) -> None:
-    """Refuse a release with less noise than the policy's, whatever it would cost."""
-    asks = {ask for r in admitted.terms.rounds for ask in plan.rounds[r]}
-    ratio = min((query.noise_ratio for ask in asks for query in ask.queries), default=1.0)
-    least = ratio * admitted.noise_multiplier
-    if asks and not least >= policy.min_noise_multiplier:
-        asked = f"the silo's policy asks for {policy.min_noise_multiplier:g}"
-        raise Refused(f"the plan has releases of noise multiplier {least:.6g}, {asked}")

@@ -2,8 +2,8 @@
 
 `DIGEST.json` is an offer that policy and account allow, with what it would cost. A second file, which the
 operator's command writes beside the running daemon, is the decision: `DIGEST.approved` or `DIGEST.refused`.
-An approval is of this digest and this cost, until the offer lapses, and once: it is renamed before the run
-is admitted, and whoever renames it first has it, the daemon or the operator who takes it back.
+An approval says what may be admitted, at which cost, and until when the offer lapses; it is used once
+(`silos.vault.approvals`). An offer that would be admitted otherwise now waits again.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import tempfile
 import threading
 from collections.abc import Mapping
 from contextlib import suppress
@@ -21,17 +22,17 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self
 from fedsim.common.errors import Busy, InputError, Refused
 from fedsim.common.files import atomic_file, remove_drafts, to_disk
 from fedsim.wire.messages import named
+from silos.vault.approvals import APPROVED, USED, approval
 from silos.vault.book import DAY
 
 if TYPE_CHECKING:
-    from silos.front.offers import Admissible
-    from silos.vault.account import Price
+    from silos.front.offers import Proposal
+    from silos.vault.considered import Admissible
 
 log = logging.getLogger("silos.pending")
 
 FOLDER = "offers"
-APPROVED, REFUSED = "approved", "refused"
-_USED = "used"  # an approval whose run is being admitted
+REFUSED = "refused"
 MOST = 32  # offers that wait; each has at most the bytes that a ledger keeps of an offer
 UNDECIDED = "the silo's operator has to decide"
 
@@ -41,6 +42,7 @@ class Pending:
     """An offer that may be admitted, with what its operator is shown."""
 
     offer: str  # its text
+    admission: str  # digest of what is approved with it
     terms: Mapping[str, Any]  # what the silo would answer
     cost: Mapping[str, float]  # of its price, and so are `rounds`
     rounds: int
@@ -49,18 +51,21 @@ class Pending:
     lapses: int
 
     @classmethod
-    def of(
-        cls, text: str, plan: Admissible, terms: Mapping[str, Any], price: Price, now: int, days: float
-    ) -> Self:
+    def of(cls, text: str, made: Proposal, plan: Admissible, now: int, days: float) -> Self:
         """An offer of this text that waits for so many days from now on."""
-        part, lapses = plan.proposal.part, now + int(days * DAY)
-        federation = "" if part is None else part.roster.federation
-        return cls(text, terms, price.whole.tree(), len(price.rounds), federation, now, lapses)
+        federation, lapses = "" if made.part is None else made.part.roster.federation, now + int(days * DAY)
+        cost, rounds = plan.price.whole.tree(), len(plan.price.rounds)
+        return cls(text, plan.digest, plan.told, cost, rounds, federation, now, lapses)
 
     @property
     def digest(self) -> str:
         """SHA-256 of the offer's text, hexadecimal: commands and receipts name the offer by it."""
         return named(self.offer)
+
+    @property
+    def approval(self) -> str:
+        """What an approval of it says."""
+        return approval(self.admission, self.lapses)
 
 
 class PendingOffers:
@@ -71,40 +76,22 @@ class PendingOffers:
         self.folder, self._days = state / FOLDER, days
         self._lock = threading.Lock()
 
-    def approved(self, digest: str, now: int) -> Pending | None:
-        """The offer of this digest, which the operator has approved; None for one that is not known here.
-        Busy while it waits, Refused if the operator has refused it.
+    def check(self, digest: str, now: int) -> None:
+        """Busy while the offer of this digest waits, or if it is not known here and there is no room for it;
+        Refused if the operator has refused it.
         """
-        found = self.find(digest, now)
-        if found is None:
+        if self.find(digest, now) is None:
             self._check_room(digest, now)
-            return None
+            return
         self._check_not_refused(digest)
-        if self.decision(digest)[0] == APPROVED:
-            return found
-        with suppress(OSError):
-            os.utime(self.place(digest))  # when it was asked for last
-        raise Busy(UNDECIDED)
+        if self.decision(digest)[0] != APPROVED:
+            with suppress(OSError):
+                os.utime(self.place(digest))  # when it was asked for last
+            raise Busy(UNDECIDED)
 
-    def check_approved(
-        self,
-        found: Pending | None,
-        text: str,
-        plan: Admissible,
-        terms: Mapping[str, Any],
-        price: Price,
-        now: int,
-    ) -> None:
-        """Use the approval of an offer of this text, which was `found` approved at this cost; else let it
-        wait, as `keep`. Refused if the operator has taken it back by now.
-        """
-        offer = Pending.of(text, plan, terms, price, now, self._days)
-        if found is not None and (found.terms, found.cost) == (offer.terms, offer.cost):
-            with suppress(FileNotFoundError):
-                self.place(offer.digest, APPROVED).rename(self.place(offer.digest, _USED))
-                return
-        if plan.proposal.isolated is not None:
-            plan.proposal.isolated.close()
+    def wait(self, text: str, made: Proposal, plan: Admissible, now: int) -> NoReturn:
+        """Let an offer of this text wait: Busy. Refused if the operator has refused it."""
+        offer = Pending.of(text, made, plan, now, self._days)
         self._check_not_refused(offer.digest)
         self.keep(offer)
 
@@ -157,7 +144,7 @@ class PendingOffers:
 
     def begin(self, now: int) -> None:
         """As a daemon begins: what an earlier one was admitting has to be approved again."""
-        for place in self.folder.glob(f"*.{_USED}"):
+        for place in self.folder.glob(f"*.{USED}"):
             place.unlink()
         self.tidy(now)
 
@@ -170,30 +157,37 @@ class PendingOffers:
 
     def remove(self, digest: str) -> None:
         """Forget an offer, its decision first."""
-        for kind in (APPROVED, REFUSED, _USED, "json"):
+        for kind in (APPROVED, REFUSED, USED, "json"):
             self.place(digest, kind).unlink(missing_ok=True)
 
     def decide(self, digest: str, decision: str, reason: str = "") -> None:
         """Write a decision, which is there at once; a refusal takes an approval back. InputError if it was
         made before, or the approval has been used.
         """
-        if decision == APPROVED and self.decision(digest)[0] == REFUSED:
-            raise InputError("OFFER", digest[:16], "was refused before")
-        new, approved = os.O_CREAT | os.O_EXCL, self.place(digest, APPROVED)
+        found, before = self.find(digest, 0), self.decision(digest)[0]
+        if found is None or before in (decision, REFUSED):
+            raise InputError("OFFER", digest[:16], f"was {before} before" if before else "waits no more")
+        if decision == REFUSED and (before or self.place(digest, USED).exists()):
+            try:
+                self.place(digest, APPROVED).unlink()
+            except FileNotFoundError:
+                hint = "is being admitted: `fedsim ledger show` has its run"
+                raise InputError("OFFER", digest[:16], hint) from None
+        self._write(digest, decision, found.approval if decision == APPROVED else reason)
+
+    def _write(self, digest: str, decision: str, said: str) -> None:
+        """As a whole, and only if there is none."""
+        file, draft = tempfile.mkstemp(prefix=".writing-", dir=self.folder)
         try:
-            if decision == REFUSED and (approved.exists() or self.place(digest, _USED).exists()):
-                approved.rename(self.place(digest, REFUSED))
-                new = os.O_TRUNC
-            file = os.open(self.place(digest, decision), new | os.O_WRONLY, 0o600)
+            with open(file, "w") as opened:
+                opened.write(said)
+                opened.flush()
+                os.fsync(file)
+            os.link(draft, self.place(digest, decision))
         except FileExistsError:
             raise InputError("OFFER", digest[:16], f"was {decision} before") from None
-        except FileNotFoundError:
-            hint = "is being admitted: `fedsim ledger show` has its run"
-            raise InputError("OFFER", digest[:16], hint) from None
-        with open(file, "w") as opened:
-            opened.write(reason)
-            opened.flush()
-            os.fsync(file)
+        finally:
+            os.unlink(draft)
         to_disk(self.folder)
 
     def place(self, digest: str, kind: str = "json") -> Path:

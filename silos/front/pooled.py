@@ -8,7 +8,7 @@ noise, or who does instead, and whom reports are sealed to.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
@@ -41,21 +41,28 @@ class SumPart:
     roster: Roster
     share: Share
     mechanism: SumMechanism
+    identity: Identity  # signs reports
+    most: float | None  # epsilon at most if server and shuffler collude
 
     def priced(self, plan: Plan, problem: Problem) -> SumPart:
         """The part with its mechanism for the answers of this plan."""
         answers = plan.extent(problem.dimension, problem.num_features)
         return replace(self, mechanism=self.mechanism.priced_for(answers))
 
-    def colluding_cost(self, plan: Plan, admitted: Admitted, most: float | None) -> float:
-        """Epsilon of an admitted plan if server and shuffler collude; Refused above `most`, by the policy."""
+    def colluding_cost(self, plan: Plan, admitted: Admitted) -> float:
+        """Epsilon of an admitted plan if server and shuffler collude; Refused above `most`."""
         terms, z = admitted.terms, admitted.noise_multiplier
         census = plan.census(terms.rounds)
         (epsilon,) = self.mechanism.colluding_epsilons(census, [(terms.n, z, terms.delta)])
-        if most is not None and epsilon > most:
+        if self.most is not None and epsilon > self.most:
             cost = f"if server and shuffler collude, the plan costs epsilon {shown_up(epsilon, 6)}"
-            raise Refused(f"{cost}; the silo's policy allows {most:.6g}")
+            raise Refused(f"{cost}; the silo's policy allows {self.most:.6g}")
         return epsilon
+
+    def sealed(self, offer: Offer, plan: Plan, problem: Problem) -> Callable[[RunLedger], RunLedger]:
+        """What makes a run's ledger one that keeps sealed reports."""
+        contexts = ReportContexts(offer, plan, self.mechanism, problem.dimension, problem.num_features)
+        return lambda run: SealedLedger(run, self, contexts)
 
 
 @dataclass(frozen=True)
@@ -64,9 +71,12 @@ class Pinned:
 
     rosters: Mapping[str, Roster]
     identity: Identity
+    most: float | None = None  # see `SumPart`
 
     @classmethod
-    def load(cls, files: tuple[Path, ...], own: str, identity: Identity, field: str) -> Self:
+    def load(
+        cls, files: tuple[Path, ...], own: str, identity: Identity, field: str, most: float | None
+    ) -> Self:
         """Read rosters; InputError if a file cannot be read, or lacks this silo at its own name."""
         found = {}
         for number, file in enumerate(files):
@@ -75,7 +85,7 @@ class Pinned:
                 hint = f"a roster in which {own} has this silo's own identity, {identity.public}"
                 raise InputError(f"{field}.{number}", str(file), hint)
             found[roster.digest] = roster
-        return cls(found, identity)
+        return cls(found, identity, most)
 
     def part(self, offer: Offer, own: str, dimension: int, algorithm: Algorithm) -> SumPart:
         """The silo's part in an offer of secure aggregation. Refused if the offer is of another roster than
@@ -101,14 +111,8 @@ class Pinned:
         except InputError as error:
             raise Refused(f"offer: {error}") from None
         check_serves(mechanism, str(offer.algorithm["name"]), algorithm)
-        return SumPart(roster, Share(pool, roster.names.index(own), pooled.clip), mechanism)
-
-    def ledger(
-        self, run: RunLedger, part: SumPart, offer: Offer, plan: Plan, problem: Problem
-    ) -> SealedLedger:
-        """The run's ledger, which keeps sealed reports."""
-        contexts = ReportContexts(offer, plan, part.mechanism, problem.dimension, problem.num_features)
-        return SealedLedger(run, part, contexts, self.identity)
+        share = Share(pool, roster.names.index(own), pooled.clip)
+        return SumPart(roster, share, mechanism, self.identity, self.most)
 
 
 class SealedLedger(RunLedger):
@@ -120,9 +124,9 @@ class SealedLedger(RunLedger):
     whatever a server says, so that a shuffler whose notes were set back cannot release the round again.
     """
 
-    def __init__(self, run: RunLedger, part: SumPart, contexts: ReportContexts, identity: Identity) -> None:
+    def __init__(self, run: RunLedger, part: SumPart, contexts: ReportContexts) -> None:
         super().__init__(run._file, run.record)
-        self._part, self._contexts, self._identity = part, contexts, identity
+        self._part, self._contexts = part, contexts
         self._mark: Mark | None = None
 
     def begin(self, mark: object) -> None:
@@ -150,5 +154,5 @@ class SealedLedger(RunLedger):
         if context.form.transport == "shares":
             numbers = numbers.astype(np.int64)  # they are integers below 2^53
         position = self._part.share.position
-        sealed = seal_report(numbers, context, self._part.roster, position, self._identity.sign)
+        sealed = seal_report(numbers, context, self._part.roster, position, self._part.identity.sign)
         super().store(round_index, {"report": torch.frombuffer(bytearray(sealed), dtype=torch.uint8)}, memory)

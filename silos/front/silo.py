@@ -10,9 +10,7 @@ covered.
 
 from __future__ import annotations
 
-import hashlib
 import logging
-import secrets
 import sys
 import traceback
 from collections.abc import Mapping
@@ -45,10 +43,9 @@ from silos.front.offers import largest_dimension
 from silos.front.open_runs import OpenRuns
 from silos.front.own_records import OwnRecords, read_published, read_records
 from silos.front.self_test import check_machine
-from silos.vault.admission import price
-from silos.vault.entropy import new_secret
 from silos.vault.ledger import RunLedger
-from silos.vault.ledger_file import LedgerFile, signed_receipt
+from silos.vault.ledger_file import LedgerFile
+from silos.vault.vault import Study, Vault, spent_of
 
 if TYPE_CHECKING:  # the last two are loaded where the operator decides, or rosters are pinned
     from fedsim.protocol.plan import Part
@@ -76,12 +73,12 @@ class Silo:
         own: Profile,
         policy: Policy,
         runs: OpenRuns,
-        ledger: LedgerFile,
+        vault: Vault,
         identity: Identity,
         pending: PendingOffers | None,
     ) -> None:
-        self._own, self._policy, self._runs = own, policy, runs
-        self.ledger, self._identity, self._pending = ledger, identity, pending
+        self._own, self._policy, self._runs, self._vault = own, policy, runs, vault
+        self.ledger, self._identity, self._pending = vault.ledger, identity, pending
         self._told: list[str] = []
 
     @classmethod
@@ -97,7 +94,7 @@ class Silo:
             raise InputError(f"{ROOT}.insecure_simulation", simulation and simulation.model_dump(), hint)
         check_machine()
         own, records, identity, runs = parts(config)
-        pending = None
+        pending, approvals = None, None
         ledger = LedgerFile.open(config.ledger, {"notices": list(runs.notices)})
         try:
             check_enrolment(config, ledger.enrolment, records, identity)
@@ -108,10 +105,14 @@ class Silo:
 
                 pending = PendingOffers(config.state, config.policy.approve_days)
                 pending.begin(ledger.now())
+                approvals = pending.folder
+            seed = None if simulation is None else (simulation.seed, simulation.trial, simulation.run)
+            rows = _parts(config, records, identity)
+            vault = Vault(rows, config.policy, ledger, identity, approvals, seed)
         except BaseException:
             ledger.close()
             raise
-        return cls(own, config.policy, runs, ledger, identity, pending)
+        return cls(own, config.policy, runs, vault, identity, pending)
 
     @property
     def frame_bytes(self) -> int:
@@ -180,39 +181,23 @@ class Silo:
 
     def _opened(self, offer: Offer, text: str, digest: str) -> RunLedger:
         self.ledger.check_room(text, self._policy.max_runs)
-        found = None if self._pending is None else self._pending.approved(digest, self.ledger.now())
-        plan = self._runs.considered(offer)
-        cost, terms = price(plan.plan, plan.admitted, plan.mechanism), self._runs.terms(plan)
         if self._pending is not None:
-            with self.ledger.lock:
-                self.ledger.account.check(cost.whole, offer.records)
-            self._pending.check_approved(found, text, plan, terms, cost, self.ledger.now())
-        nonce = secrets.token_hex(16)
-        run = self.ledger.open_run(
-            offer.session,
-            hashlib.sha256(f"{digest} {nonce}".encode()).hexdigest(),
-            offer_digest=digest,
-            offer=text,
-            secret=new_secret(),
-            plan_digest=plan.plan.digest,
-            terms=terms,
-            study=offer.study.model_dump(),
-            price=cost,
-            days=self._policy.run_days,
-            max_runs=self._policy.max_runs,
-            records=offer.records,
-        )
-        self._runs.admitted(run.run, plan)
+            self._pending.check(digest, self.ledger.now())
+        made, plan = self._runs.considered(offer)
+        told = Study(text, digest, offer.session, offer.study.model_dump())
+        run = self._vault.admit(told, plan)
+        if run is None:
+            assert self._pending is not None
+            if made.isolated is not None:
+                made.isolated.close()
+            self._pending.wait(text, made, plan, self.ledger.now())
+        self._runs.admitted(self._vault, run.run, made, plan)
         log.info("admitted run %s of the study %s", run.run, ascii(offer.study.name))
         return run
 
     def _ask(self, ask: Ask, broadcast: Mapping[str, Tensor]) -> tuple[Message, Mapping[str, Tensor]]:
-        self.ledger.expire()
-        run = self.ledger.run(ask.run)
-        if not run.open:
-            raise Refused("the run is closed")
-        self.ledger.check_alive()
-        arrays = self._runs.answer(run, ask.round, broadcast, ask.mark)
+        run = self._vault.open(ask.run)
+        arrays = self._runs.answer(self._vault, run, ask.round, broadcast, ask.mark)
         paid, head = run.digest(ask.round), run.head_of(ask.round)
         return Reply(run=ask.run, round=ask.round, broadcast=paid, head=head), arrays
 
@@ -220,15 +205,15 @@ class Silo:
         self.ledger.expire()
         run = self.ledger.run(close.run)
         if run.open:
-            self._runs.close(run, lambda e: self.ledger.close_run(run.run, {"epsilon_spent": e}))
+            self._runs.close(self._vault, run)
         record = run.record
         spent = record.facts.get("epsilon_spent")  # none where its days were over
         return Closed(
             run=run.run,
-            epsilon_spent=self._runs.spent(run) if spent is None else spent,
+            epsilon_spent=spent_of(run, self._runs.plan(run)) if spent is None else spent,
             rounds=tuple(run.debited),
             broadcasts=tuple(run.digest(r) for r in run.debited),
-            receipt=signed_receipt(self.ledger.enrolment, record, self._identity),
+            receipt=self._vault.receipt(run),
             head=record.after,
         )
 
@@ -240,19 +225,23 @@ def parts(config: Config) -> tuple[Profile, OwnRecords, Identity, OpenRuns]:
     check_modes(config.state)
     records, identity = read_records(config), Identity.load(config.state)
     own = own_of(config, records)
-    by_part: dict[Part, Rows] = {"training": records.rows}
-    if config.holdout is not None:
-        by_part["training"], by_part["holdout"] = records.divided(config.holdout, identity, config.unit)
     pinned: Pinned | None = None
     if config.rosters:
         from silos.front.pooled import Pinned  # with secure aggregation
 
-        pinned = Pinned.load(config.rosters, config.name, identity, f"{ROOT}.rosters")
+        most = config.policy.max_epsilon_colluding
+        pinned = Pinned.load(config.rosters, config.name, identity, f"{ROOT}.rosters", most)
     public = read_published(config, records)
-    runs = OpenRuns(
-        by_part, own, config.policy, config.insecure_simulation, pinned, config.start_child, public
-    )
+    seeded = config.insecure_simulation is not None
+    runs = OpenRuns(own, config.policy, seeded, pinned, config.start_child, public)
     return own, records, identity, runs
+
+
+def _parts(config: Config, records: OwnRecords, identity: Identity) -> dict[Part, Rows]:
+    if config.holdout is None:
+        return {"training": records.rows}
+    training, held_out = records.divided(config.holdout, identity, config.unit)
+    return {"training": training, "holdout": held_out}
 
 
 def parsed(frame: Frame) -> Hello | Offer | Ask | Close:

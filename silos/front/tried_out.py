@@ -12,7 +12,6 @@ from silos.front.config import Config
 from silos.front.enrolled import check_enrolment
 from silos.front.pending import Pending
 from silos.front.silo import parsed, parts
-from silos.vault.admission import price
 from silos.vault.book import read
 from silos.vault.journal import Clock
 
@@ -31,7 +30,6 @@ def tried_out(config: Config, head: Mapping[str, Any]) -> Pending:
     if offer.session in book.sessions:
         raise Refused("the ledger knows the session of this offer: a run of it was admitted")
     book.check_room(offer.text, config.policy.max_runs, now)
-    plan = runs.considered(offer)
-    cost = price(plan.plan, plan.admitted, plan.mechanism)
-    book.account.check(cost.whole, offer.records)
-    return Pending.of(offer.text, plan, runs.terms(plan), cost, now, config.policy.approve_days)
+    made, plan = runs.considered(offer)
+    book.account.check(plan.price.whole, offer.records)
+    return Pending.of(offer.text, made, plan, now, config.policy.approve_days)

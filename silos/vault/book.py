@@ -99,6 +99,7 @@ class Run:
     mark: Mapping[str, Any] | None = None
     study: Mapping[str, str] = field(default_factory=dict)  # of its offer; empty in entries of version 0.3
     records: Part = "training"  # which part of the silo's records it reads
+    admission: str = ""  # digest of what was admitted; empty in entries of before
 
     @property
     def open(self) -> bool:

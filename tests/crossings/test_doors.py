@@ -25,8 +25,9 @@ from fedsim.simulation.host import preview, preview_evaluation
 from fedsim.wire.messages import Profile
 from server.participation import schedule
 from silos.front.config import Policy
-from silos.front.offers import Admissible, admissible, proposal_of
+from silos.front.offers import admissible, proposal_of
 from silos.front.pooled import Pinned
+from silos.vault.considered import Admissible
 
 SAID = ("unit", "adjacency", "title", "counted", "accountant")  # of a guarantee
 

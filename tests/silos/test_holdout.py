@@ -118,7 +118,7 @@ def laid_out(monkeypatch) -> list[set[int]]:
         seen.append({int(x) for x in silos[0][0][:, 0]})
         return gates.lay_out(silos, problem, dtype, persons)
 
-    monkeypatch.setattr("silos.front.open_runs.lay_out", lay_out)
+    monkeypatch.setattr("silos.vault.vault.lay_out", lay_out)
     return seen
 
 

@@ -23,10 +23,9 @@ from fedsim.common.seeds import generator
 from fedsim.protocol.rows import Rows
 from fedsim.protocol.unit import RECORD, Person, PersonAccount, Rule, Unit
 from fedsim.scenario.evaluation import evaluation_of
-from fedsim.wire.messages import Greeting, Offer, Profile
-from silos.front.config import Config, InsecureSimulation, load_config
+from fedsim.wire.messages import Greeting, Offer
+from silos.front.config import Config, load_config
 from silos.front.enrolment import Proposed, enrol
-from silos.front.open_runs import OpenRuns
 from silos.front.own_records import read_records
 from silos.front.pending import PendingOffers
 from silos.front.silo import Silo
@@ -34,6 +33,7 @@ from silos.vault import gate as gates
 from silos.vault.book import read
 from silos.vault.ledger_file import verified_receipt
 from silos.vault.owners import ALONE, Owners
+from silos.vault.vault import Vault
 
 PERSONS, SILO = 30, "silo-00"
 BARE = {"name": "person", "relation": "add_remove"}
@@ -195,7 +195,7 @@ def laid_out(monkeypatch) -> list[list[int]]:
         seen.append(sorted(np.unique(codes, return_counts=True)[1].tolist()))
         return gates.lay_out(silos, problem, dtype, persons)
 
-    monkeypatch.setattr("silos.front.open_runs.lay_out", lay_out)
+    monkeypatch.setattr("silos.vault.vault.lay_out", lay_out)
     return seen
 
 
@@ -216,15 +216,14 @@ def test_a_gate_has_the_persons_of_its_records_also_after_a_restart(config, laid
 
 
 def test_a_seeded_silo_chooses_the_records_that_a_simulated_one_chooses():
-    codes, simulation = np.repeat([0, 1], 9), InsecureSimulation(seed=3, trial=1, run="ab" * 32)
+    codes = np.repeat([0, 1], 9)
     own = Rows(np.zeros((18, 2)), np.zeros(18), owners=codes)
-    profile = Profile(silo=SILO, n=2, num_features=2, num_classes=2)
-    runs = OpenRuns({"training": own}, profile, None, simulation)
-    found = runs._owners(own, Person("limit", 2))
+    vault = Vault({"training": own}, None, None, None, None, (3, 1, "ab" * 32))
+    found = vault._owners(own, Person("limit", 2), SILO)
     simulated = Owners.of(Person("limit", 2), [codes], (3, 1, [SILO]))
     drawn = [each.streams[0].random(18).tolist() for each in (found, simulated)]
     assert drawn[0] == drawn[1] == generator("records of a person", 3, 1, SILO).random(18).tolist()
-    assert runs._owners(own, RECORD) is ALONE
+    assert vault._owners(own, RECORD, SILO) is ALONE
 
 
 def test_no_person_is_in_both_parts(tmp_path):

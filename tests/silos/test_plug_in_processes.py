@@ -20,8 +20,9 @@ from fedsim.common.errors import InputError
 from fedsim.isolated.confine import unavailable
 from fedsim.isolated.parts import Isolated
 from silos.front.config import load_config
-from silos.front.pending import APPROVED, PendingOffers
+from silos.front.pending import PendingOffers
 from silos.front.silo import Silo
+from silos.vault.approvals import APPROVED
 from silos.vault.ledger import RunLedger
 
 pytestmark = pytest.mark.skipif(unavailable() is not None, reason=str(unavailable()))
@@ -73,7 +74,7 @@ def _sgd(folder: Path, code: str) -> Caller:
 
 
 def _isolated(caller: Caller, run: str) -> Isolated:
-    algorithm: Any = caller.silo._runs._held[run].plan.proposal.algorithm
+    algorithm: Any = caller.silo._runs._held[run].proposal.algorithm
     assert isinstance(algorithm, Isolated)
     return algorithm
 
@@ -308,8 +309,8 @@ def test_records_meet_operations_that_this_process_rebuilt(tmp_path, problem, li
     run = caller.admitted(offer)["run"]
     point = torch.full((dimension,), 0.1, dtype=torch.float64)
     assert caller.asked(run, 0, w=point)["g"].shape == point.shape
-    held: Any = caller.silo._runs._held[run].gate
-    assert type(held._problem).__module__.startswith("fedsim.problems.")
+    held = caller.silo._vault._gates[run][0]
+    assert type(held.problem).__module__.startswith("fedsim.problems.")
     assert "theirs" not in sys.modules
     caller.silo.close()
 

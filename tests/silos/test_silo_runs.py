@@ -295,12 +295,11 @@ def test_open_runs_are_tried_out_once_although_their_gates_make_room(federate, m
     for r in range(2):
         for own in runs:
             caller.asked(own, r, w=POINT)
-    held = caller.silo._runs._held.values()
-    assert sum(each.gate is not None for each in held) == open_runs.GATES
+    gates = caller.silo._vault._gates
+    assert len(gates) == open_runs.GATES
     assert (len(tried) == len(runs)) == bool(room)
     caller.silo._runs._trying.acquire()  # another offer is being tried out
-    for old in list(held):
-        old.gate = None
+    gates.clear()
     assert (
         caller.asked(runs[0], 2, w=POINT)
         if room

@@ -22,7 +22,7 @@ from fedsim.testing.attacks.noise import Measured, judged
 from fedsim.testing.attacks.probes import outside, probe_daemon
 from fedsim.testing.attacks.setting import Setting
 from fedsim.wire.messages import Admission, Offer
-from silos.front.open_runs import SEEDED
+from silos.vault.considered import SEEDED
 
 _SECONDS, _RUN, _ROUND, _NUMBER = 100.0, 0.03, 0.01, 2e-5
 """Seconds that an audit takes by default; and seconds a run, a round and a number drawn are taken to cost."""

@@ -1,0 +1,34 @@
+"""What a silo's operator has approved: files of a folder that the operator alone may write to.
+
+`OFFER.approved` has the digest of what may be admitted for this offer (`Admissible.digest`: plan with unit,
+problem, dtype, terms and cost), and the time by the ledger at which the approval lapses, in microseconds.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fedsim.common.files import to_disk
+
+APPROVED, USED = "approved", "used"  # the second: one whose run is being admitted
+
+
+def approval(admission: str, lapses: int) -> str:
+    """What the file says."""
+    return f"{admission} {lapses}"
+
+
+def used(folder: Path, offer: str, admission: str, now: int) -> bool:
+    """Whether this offer is approved as this admission; the approval is used then, once: whoever renames or
+    removes it first has it, the silo or the operator who takes it back.
+    """
+    place = folder / f"{offer}.{APPROVED}"
+    try:
+        said, _, lapses = place.read_text().partition(" ")
+        if said != admission or now >= int(lapses):
+            return False
+        place.rename(place.with_suffix(f".{USED}"))
+    except (OSError, ValueError):
+        return False
+    to_disk(folder)
+    return True

@@ -1,0 +1,184 @@
+"""The trusted part of a deployed silo: its records, ledger, noise and key, behind `admit` and `round`.
+
+**What can leak, by itself.** Of a silo's records leaves what `OpenRound.ask` returns, and nothing else: noisy
+answers of a round that the ledger has debited, of a run whose whole price the account has reserved. The
+argument is that of `silos.vault.gate`, for every plan; that of the account is in `silos.vault.account`. What
+calls these methods decides what is asked, within the operator's rules, and when. It may hold what it was
+given: it can spend the silo's life, lie to the server about answers that it has, and time them, and it learns
+no more of the records than the transcript that was priced.
+
+`admit` takes a plan and plain values; `round` opens a round of an admitted run. Of that round `ask` gives the
+noisy answers, of lengths that the plan has, and `keep` stores what was made of them before it leaves.
+
+It is called in the process of its caller, so that nothing but this interface keeps the two apart: it says
+what an auditor reads. docs/decisions.md says when a process of its own would be worth it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch import Tensor
+
+from fedsim.common.errors import Refused
+from fedsim.common.identity import Identity
+from fedsim.protocol.plan import Part
+from fedsim.protocol.rows import Rows
+from fedsim.protocol.unit import Unit
+from silos.vault.admission import spent
+from silos.vault.approvals import used
+from silos.vault.considered import Admissible, Rules
+from silos.vault.entropy import Entropy, SeededEntropy, SystemEntropy, new_secret
+from silos.vault.gate import Gate, OpenRound, lay_out
+from silos.vault.ledger import RunLedger
+from silos.vault.ledger_file import LedgerFile, signed_receipt
+from silos.vault.owners import Owners
+
+
+@dataclass(frozen=True)
+class Study:
+    """What a server says that a run is for; `offer` is its text, which the silo keeps."""
+
+    offer: str
+    digest: str  # of the text, hexadecimal
+    session: str
+    told: Mapping[str, str]  # name and purpose, for the receipt
+
+
+class Vault:
+    """See above; for any number of threads, each run asked by one at a time."""
+
+    def __init__(
+        self,
+        records: Mapping[Part, Rows],
+        rules: Rules,
+        ledger: LedgerFile,
+        identity: Identity,
+        approvals: Path | None = None,
+        seeded: tuple[int, int, str] | None = None,
+    ) -> None:
+        """`approvals`: the folder of what the operator approves, where runs need that; `seeded`: seed, trial
+        and run of a test's noise, which keeps nothing private.
+        """
+        self._records, self._rules, self.ledger = records, rules, ledger
+        self._identity, self._approvals, self._seeded = identity, approvals, seeded
+        self._gates: dict[str, tuple[Gate, RunLedger]] = {}
+
+    def admit(self, study: Study, plan: Admissible) -> RunLedger | None:
+        """Reserve a plan's whole price, on the disk, before anything of it is released; None where the
+        operator has not approved it. Once for each session. Refused as of `LedgerFile.open_run`.
+        """
+        with self.ledger.lock:
+            self.ledger.account.check(plan.price.whole, plan.records)
+        approvals, now = self._approvals, self.ledger.now()
+        if approvals is not None and not used(approvals, study.digest, plan.digest, now):
+            return None
+        return self.ledger.open_run(
+            study.session,
+            hashlib.sha256(f"{study.digest} {secrets.token_hex(16)}".encode()).hexdigest(),
+            offer_digest=study.digest,
+            offer=study.offer,
+            secret=new_secret(),
+            plan_digest=plan.plan.digest,
+            admission=plan.digest,
+            terms=plan.told,
+            study=study.told,
+            price=plan.price,
+            days=self._rules.run_days,
+            max_runs=self._rules.max_runs,
+            records=plan.records,
+        )
+
+    def open(self, run: str) -> RunLedger:
+        """A run that rounds may be asked of; Refused if it is none, is closed, or the silo's life is over."""
+        self.ledger.expire()
+        found = self.ledger.run(run)
+        if not found.open:
+            raise Refused("the run is closed")
+        self.ledger.check_alive()
+        return found
+
+    def round(
+        self,
+        run: RunLedger,
+        plan: Admissible,
+        round_index: int,
+        broadcast: Mapping[str, Tensor],
+        mark: object = None,
+    ) -> OpenRound:
+        """Open one round of an admitted run, by the plan that it was admitted with; with secure aggregation
+        for the shuffler's `mark`. Refused if the plan or its terms are others than the ledger's, and as of
+        `Gate.asked`.
+        """
+        self.open(run.run)
+        if run.run not in self._gates:
+            self._gates[run.run] = self._opened(run, plan)
+        gate, ledger = self._gates[run.run]
+        ledger.begin(mark)
+        return gate.asked(round_index, broadcast)
+
+    def _opened(self, run: RunLedger, plan: Admissible) -> tuple[Gate, RunLedger]:
+        check_same(run, plan)
+        run.resumes = not plan.foreign
+        ledger = run if plan.sealed is None else plan.sealed(run)
+        records, name = self._records[plan.records], plan.terms.name
+        seed = self._seeded
+        owners = self._owners(records, plan.plan.unit, name)
+        entropy: Entropy = SystemEntropy(run.secret)
+        if seed is not None:
+            entropy = SeededEntropy(*seed[:2], [name], [seed[2]])
+        gate = Gate(
+            lay_out([records], plan.problem, plan.dtype, owners),
+            plan.problem,
+            plan.plan,
+            [plan.terms],
+            plan.mechanism,
+            entropy,
+            [ledger],
+            self._rules.limits,
+            plan.dtype,
+            plan.broadcasts,
+        )
+        return gate, ledger
+
+    def _owners(self, records: Rows, unit: Unit, name: str) -> Owners:
+        seeded = None if self._seeded is None else (*self._seeded[:2], [name])
+        return Owners.of(unit, [records.owners], seeded)
+
+    def forget(self, run: str) -> None:
+        """Let a run's gate go, with its copy of the records; it is made anew when a round is asked for."""
+        self._gates.pop(run, None)
+
+    def close(self, run: RunLedger, plan: Admissible | None) -> None:
+        """No round of it is paid for any more. The plan, where it can be made, says what was spent."""
+        if run.open:
+            self.ledger.close_run(run.run, {"epsilon_spent": spent_of(run, plan)})
+        self.forget(run.run)
+
+    def receipt(self, run: RunLedger) -> str:
+        """A closed run's receipt, signed."""
+        return signed_receipt(self.ledger.enrolment, run.record, self._identity)
+
+
+def check_same(run: RunLedger, plan: Admissible) -> None:
+    """Refuse a plan that a run was not admitted with."""
+    record, known = run.record, (plan.plan.digest, plan.records, plan.told)
+    other = record.admission not in ("", plan.digest)  # runs of before have none
+    if other or known != (record.plan, record.records, dict(record.terms)):
+        raise Refused("the run was admitted under another policy or version of the silo; close it")
+
+
+def spent_of(run: RunLedger, plan: Admissible | None) -> float | None:
+    """Epsilon of the rounds that were paid for; of the whole plan, where it cannot be made any more. None
+    where nothing is guaranteed, in a public silo.
+    """
+    guaranteed: float | None = run.record.terms["epsilon_guaranteed"]
+    if not run.debited:
+        return 0.0
+    if plan is None or guaranteed is None:
+        return guaranteed
+    return spent(plan.plan, plan.admitted, run.debited, plan.mechanism)
