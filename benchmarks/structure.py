@@ -1,8 +1,8 @@
 """Structural figures of the project, counted alike: `python -m benchmarks.structure`, in a checkout.
 
 The product is fedsim, silos, server and shuffler. A line of code has a token that is no comment or docstring.
-The trusted closure is what a new process has loaded of the product once a gate over a ledger on the disk has
-answered one round of each sampler and statistic, for records and persons, of a linear model; what networks
+The trusted closure is what a new process has loaded of the product once a vault has answered a round of each
+sampler and statistic, for records and persons, of a linear model; what networks
 load on top, and sums over silos (their mechanisms and the sealing of reports), are figures of their own. A
 plain silo's are all lines of what `silos.front.service` and `Silo.open` load. The rest is read off the
 sources: files with "person" or "one_sided"; `isinstance` of a mechanism outside its class's file; the longest

@@ -1,8 +1,8 @@
 """What a silo's process loads, for `benchmarks.structure`: `benchmarks.structure_loads FOLDER WHAT`.
 
 Prints the product's files that it has loaded by the end, separated by tabs: of `opened` a plain silo, which
-`enrolled` has made in the folder; of `linear` a gate over a ledger on the disk that has answered a round of
-each sampler and statistic, for records and persons; of `networks` and `sums`, these and theirs.
+`enrolled` has made in the folder; of `linear` a vault that has answered a round of each sampler and
+statistic, for records and persons, and closed the runs; of `networks` and `sums`, these and theirs.
 """
 
 import json
@@ -27,40 +27,39 @@ _OPTIONS: dict[str, tuple[float, ...]] = {
 
 
 def answer(folder: Path, name: str, batch: Any, unit: Any, net: bool = False, sums: str = "") -> None:
-    """One round of a gate over 40 records, of 20 persons, in a new folder's ledger."""
+    """One round of a vault over 40 records, of 20 persons, with a ledger in a new folder."""
+    from types import SimpleNamespace
+
     import numpy as np
     import torch
 
+    from fedsim.common.identity import Identity
     from fedsim.problems.glm import LinearRegression, LogisticRegression
-    from fedsim.protocol.contract import Query
     from fedsim.protocol.limits import LIMITS
-    from fedsim.protocol.plan import Ask, Plan, QueryShape, Terms
-    from fedsim.protocol.statistics import point_sizes, statistic
-    from silos.vault.account import Caps, Price, Stretch
-    from silos.vault.admission import silo_mechanism
+    from fedsim.protocol.plan import Ask, Plan, Terms
+    from fedsim.protocol.query import Query
+    from fedsim.protocol.rows import Rows
+    from fedsim.protocol.statistics import QueryShape, point_sizes, statistic
+    from fedsim.protocol.unit import RECORD
+    from silos.vault.account import Caps
     from silos.vault.book import Enrolment
-    from silos.vault.entropy import SystemEntropy, new_secret
-    from silos.vault.gate import Gate, lay_out
+    from silos.vault.considered import considered
     from silos.vault.ledger_file import LedgerFile
+    from silos.vault.vault import Study, Vault
 
-    known, persons, share, z = statistic(name), None, None, None
+    known, share, z, pooled = statistic(name), None, None, None
     labels = known.needs & {"classes", "probabilities", "two classes"}
     problem: Any = (LogisticRegression if labels else LinearRegression)(3)
     if net:
         from fedsim.problems.network import NeuralNetwork
 
         problem = NeuralNetwork(3, 2)
-    x, y, codes = np.ones((40, 3)), np.arange(40.0) % 2, np.arange(40) // 2
-    if unit.name == "person":
-        from silos.vault.persons import Persons
-
-        persons = Persons.of(unit, [codes])
     options = tuple(map(float, _OPTIONS.get(name, ())))
     shape = QueryShape(name, known.points, 1.0, options)
     plan = Plan(((Ask(batch, (shape,)),),), unit)
-    sizes = point_sizes(shape, problem.dimension, 3)
-    points = tuple(torch.full((size,), 0.1, dtype=torch.float64) for size in sizes)
-    mechanism: Any = silo_mechanism(plan.extent(problem.dimension, 3), 100)[0]
+    points = tuple(
+        torch.full((size,), 0.1, dtype=torch.float64) for size in point_sizes(shape, problem.dimension, 3)
+    )
     if sums:
         import fedsim.secagg.reports  # noqa: F401  what seals them
         from fedsim.privacy.registry import sum_mechanism
@@ -69,24 +68,27 @@ def answer(folder: Path, name: str, batch: Any, unit: Any, net: bool = False, su
         pool, z = Pool((40,) * 1000, (1.0,) * 1000, 1000, 1.0), 5.0
         mechanism = sum_mechanism(sums, plan.extent(problem.dimension, 3), pool)
         share = Share(pool, 0, 1.0)
-
-    class Asks:
-        linear = True
-
-        def silo(self, problem: Any, broadcast: Any, ask: Any, memory: Any) -> dict[str, torch.Tensor]:
-            return {"g": ask(Query(name, points, 1.0, batch, 1.0, options))}
-
+        pooled = SimpleNamespace(mechanism=mechanism, colluding_cost=lambda plan, admitted: 0.0)
     caps = Caps.of(8.0, 1e-4, 4.0, 5e-5)
     folder.mkdir()
-    LedgerFile.create(folder / "ledger", Enrolment("silo", "00" * 32, "00" * 32, caps, 2**52))
-    file, price = LedgerFile.open(folder / "ledger"), Price((Stretch(0, 1, 0.0, 0.0, 0.0),))
-    told = {"offer_digest": "00" * 32, "offer": "{}", "plan_digest": plan.digest, "terms": {}, "study": {}}
-    run = file.open_run("s", "r", **told, secret=new_secret(), price=price, days=1.0, max_runs=9)
-    terms = Terms("silo", 40 if persons is None else 20, 4.0, 1e-5, range(1), z, share)
-    records = lay_out([(x, y, codes % 2)], problem, torch.float64, persons)
-    given: list[Any] = [mechanism, SystemEntropy(run.secret), [run], LIMITS, torch.float64]
-    gate = Gate(records, problem, Asks(), plan, [terms], *given)  # type: ignore[arg-type]
-    gate.answer(0, {"w": torch.zeros(problem.dimension, dtype=torch.float64)})
+    identity = Identity.create(folder)
+    LedgerFile.create(folder / "ledger", Enrolment("silo", "00" * 32, identity.public, caps, 2**52))
+    people = unit != RECORD
+    its: Any = SimpleNamespace(silo="silo", n=20 if people else 40, num_features=3, groups=("a", "b"))
+    its.unit, its.public = unit, False
+    rules: Any = SimpleNamespace(limits=LIMITS, run_budget=(4.0, 1e-5), min_noise_multiplier=1e-3)
+    rules.exact_noise_dimension, rules.statistics, rules.max_runs, rules.run_days = 100, None, 9, 1.0
+    codes = np.arange(40)
+    rows = Rows(np.ones((40, 3)), codes % 2.0, codes % 2, codes // 2 if people else None)
+    terms, asked = Terms("silo", its.n, 0.5, 1e-5, range(1), z, share), ((("w", problem.dimension),),)
+    found = considered(plan, problem, torch.float64, terms, its, rules, broadcasts=asked, sums=pooled)
+    vault = Vault({"training": rows}, rules, LedgerFile.open(folder / "ledger"), identity)
+    run = vault.admit(Study("{}", "00" * 32, "11" * 32, {}), found)
+    assert run is not None
+    opened = vault.round(run, found, 0, {"w": torch.zeros(problem.dimension, dtype=torch.float64)})
+    opened.keep({"g": opened.ask(Query(name, points, 1.0, batch, 1.0, options))})
+    vault.close(run, found)
+    vault.receipt(run)
 
 
 def trusted(folder: Path, which: str) -> None:

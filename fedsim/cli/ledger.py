@@ -120,10 +120,10 @@ def ledger_verify(
     as_json: Annotated[bool, typer.Option("--json", help="Print the receipt's content as JSON.")] = False,
 ) -> None:
     """Check that a silo signed a receipt as it stands, and show it; needs nothing but its public key."""
-    from silos.vault import ledger_file
+    from silos.front import receipts
 
     key = _text("--key", Path(key)) if Path(key).is_file() else key
-    stated = ledger_file.verified_receipt(_text("RECEIPT", receipt), key)
+    stated = receipts.verified_receipt(_text("RECEIPT", receipt), key)
     if as_json:
         typer.echo(json.dumps(stated, indent=2, sort_keys=True))
         return

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from fedsim.problems import exact
 from fedsim.problems.glm import GeneralisedLinear
-from fedsim.problems.network import NeuralNetwork
+
+if TYPE_CHECKING:  # a silo without a network loads none
+    from fedsim.problems.network import NeuralNetwork
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,7 +68,7 @@ class Costed(GeneralisedLinear):
 
 def costed(problem: GeneralisedLinear | NeuralNetwork, rows: Tensor) -> GeneralisedLinear | NeuralNetwork:
     """The problem with these costs, for a silo's targets as above."""
-    if isinstance(problem, NeuralNetwork):
+    if not isinstance(problem, GeneralisedLinear):
         found = copy.copy(problem)
         found.__dict__["head"] = Costed(1, problem.num_outputs, base=problem.head, rows=rows)
         return found

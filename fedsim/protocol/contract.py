@@ -18,53 +18,16 @@ from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, cast, overload
 
 from numpy.random import Generator
 
-from fedsim.protocol.batch import FULL, Batch
+from fedsim.protocol.batch import Batch
+from fedsim.protocol.query import Query as Query
+from fedsim.protocol.query import Scalar as Scalar
 from fedsim.protocol.unit import RECORD, Unit
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    Scalar = float | Tensor
-else:
-    Scalar = float
-"""A number of a scenario, which validates a float. Where runs that differ in it are computed together it is a
-tensor (runs, 1), which broadcasts over d: `step_size` and `clip_norm` of algorithms are so.
-"""
-
 Message = Mapping[str, "Tensor"]
 """{name: tensor}: a broadcast, each (d,), or what the silos send, each (silos, d)."""
-
-
-@dataclass(frozen=True)
-class Query:
-    """A noisy mean of a per-record function that the silo owns.
-
-    The answer is (1/K) sum over the batch of clip(term), plus N(0, sigma^2 I) with
-    sigma = noise_ratio z spread clip / K, z the silo's base noise multiplier. Shape (silos, d), or of another
-    size by its statistic.
-
-    Args:
-        statistic: name of the per-record function (`fedsim.protocol.statistics`), such as "gradient" (one
-            point) or "gradient_difference" (two points, first minus second); never code.
-        points: where to evaluate it, each (d,) or (silos, d), made of public values.
-        clip: L2 bound on one record's term, a number or (silos, 1), made of public values; 1 for a statistic
-            whose terms are bounded by themselves.
-        batch: which records; every query of one `ask` must name the same batch.
-        noise_ratio: this release's noise relative to the plan's base multiplier.
-        options: public numbers that the statistic takes.
-        transform: a public matrix (k, features), of a linear model: a record x counts as its product with
-            x, so that a model has k features. Terms are clipped after it, so that any matrix will do.
-        h: how many records of a unit count, where the unit asks for it: public, and free as the clip is.
-    """
-
-    statistic: str
-    points: tuple[Tensor, ...]
-    clip: Scalar
-    batch: Batch = FULL
-    noise_ratio: float = 1.0
-    options: tuple[float, ...] = ()
-    transform: Tensor | None = None
-    h: float | None = None
 
 
 @dataclass(frozen=True)

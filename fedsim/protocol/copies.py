@@ -15,8 +15,8 @@ from torch import Tensor
 
 from fedsim.common.errors import Refused
 from fedsim.protocol.batch import Batch
-from fedsim.protocol.contract import Query
 from fedsim.protocol.plan import Ask, QueryShape
+from fedsim.protocol.query import Query
 from fedsim.protocol.statistics import statistic
 
 MAX_ARRAYS = 16  # tensors of a broadcast, a message or memory at most

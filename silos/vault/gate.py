@@ -45,10 +45,10 @@ from fedsim.common.errors import Refused
 from fedsim.privacy.mechanism import Mechanism
 from fedsim.problems.answerable import check_answerable
 from fedsim.problems.kinds import Problem, check
-from fedsim.protocol.contract import Query
 from fedsim.protocol.copies import CohortMemory, CopiedQuery, copied_arrays, copied_queries, digests
 from fedsim.protocol.limits import Limits, check_table, check_transform
 from fedsim.protocol.plan import Arrays, Ask, Plan, Statement, Terms
+from fedsim.protocol.query import Query
 from fedsim.protocol.rows import Rows
 from fedsim.protocol.statistics import groups_asked, point_sizes, statistic
 from fedsim.protocol.unit import check_h

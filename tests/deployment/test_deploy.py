@@ -52,8 +52,8 @@ from fedsim.wire.frames import Frame
 from server.aggregate import weighted
 from server.loop import run
 from server.participation import admitted_rounds, schedule
+from silos.front.receipts import verified_receipt
 from silos.vault import book
-from silos.vault.ledger_file import verified_receipt
 
 LIAR, SECOND, THIRD = "silo-00", "silo-01", "silo-02"
 NO_REPLY = r"no reply within 0\.\d+ s"  # a silo asked again has what is left of the deadline

@@ -16,8 +16,8 @@ from fedsim.scenario.load import parse
 from fedsim.wire.frames import decode, opened
 from fedsim.wire.messages import named
 from silos.front.own_records import read_records
+from silos.front.receipts import verified_receipt
 from silos.vault.book import read
-from silos.vault.ledger_file import verified_receipt
 from silos.vault.records import Records
 
 HOLDOUT = 0.25

@@ -21,9 +21,9 @@ from fedsim.scenario.resolve import resolve
 from silos.front.config import load_config
 from silos.front.enrolment import enrol
 from silos.front.own_records import read_records
+from silos.front.receipts import verified_receipt
 from silos.front.silo import Silo
 from silos.vault.book import read
-from silos.vault.ledger_file import verified_receipt
 
 PERSONS = 90
 

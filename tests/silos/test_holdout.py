@@ -25,12 +25,13 @@ from silos.front.config import Config, load_config
 from silos.front.enrolment import enrol
 from silos.front.own_records import read_records
 from silos.front.pending import PendingOffers
+from silos.front.receipts import verified_receipt
 from silos.front.silo import Silo
 from silos.front.tried_out import tried_out
 from silos.vault import gate as gates
 from silos.vault.account import Account, Cost
 from silos.vault.book import read
-from silos.vault.ledger_file import LedgerFile, verified_receipt
+from silos.vault.ledger_file import LedgerFile
 
 N, HELD_OUT = 40, 8
 SILO = "silo-00"

@@ -28,10 +28,10 @@ from silos.front.config import Config, load_config
 from silos.front.enrolment import Proposed, enrol
 from silos.front.own_records import read_records
 from silos.front.pending import PendingOffers
+from silos.front.receipts import verified_receipt
 from silos.front.silo import Silo
 from silos.vault import gate as gates
 from silos.vault.book import read
-from silos.vault.ledger_file import verified_receipt
 from silos.vault.owners import ALONE, Owners
 from silos.vault.vault import Vault
 

@@ -18,8 +18,9 @@ from fedsim.common.identity import Identity, is_signed, public_key
 from silos.front.config import Config, load_config
 from silos.front.enrolment import enrol
 from silos.front.own_records import read_records
+from silos.front.receipts import verified_receipt
 from silos.front.silo import Silo
-from silos.vault.ledger_file import LedgerFile, signed_receipt, verified_receipt
+from silos.vault.ledger_file import LedgerFile, signed_receipt
 
 
 def test_a_key_is_its_owners_and_stays(tmp_path):

@@ -24,8 +24,8 @@ from server.aggregate import weighted
 from server.loop import run
 from silos.front import open_runs
 from silos.front.config import Config, load_config
+from silos.front.receipts import verified_receipt
 from silos.front.silo import Silo
-from silos.vault.ledger_file import verified_receipt
 from silos.vault.records import Records
 
 SESSION = "ab" * 32
