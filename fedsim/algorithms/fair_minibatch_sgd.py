@@ -27,6 +27,7 @@ from pydantic import Field
 
 from fedsim.algorithms.base import FULL, Clip, Ratio, RoundBatch, Rounds, StepSize
 from fedsim.common.errors import InputError
+from fedsim.problems.composite import HasComposite
 from fedsim.problems.fairness import Fairness
 from fedsim.protocol.contract import Asker, Memory, Message, Public, PublicProblem, Query, Round, ServerHalf
 
@@ -86,7 +87,7 @@ class FairMinibatchSGD:
 
 
 def _fairness(problem: PublicProblem) -> Fairness:
-    found: Fairness | None = getattr(getattr(problem, "composite", None), "fairness", None)
+    found = problem.composite.fairness if isinstance(problem, HasComposite) else None
     if found is None:
         hint = "fair_minibatch_sgd needs {notion, weight}, such as {notion: demographic_parity, weight: 1}"
         raise InputError("scenario.problem.fairness", None, hint)

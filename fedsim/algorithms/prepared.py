@@ -17,7 +17,7 @@ from pydantic import Field
 
 from fedsim.algorithms.base import FULL, moment_of
 from fedsim.common.choice import Choice
-from fedsim.protocol.contract import Algorithm, Asker, Query, Round, relayed
+from fedsim.protocol.contract import Algorithm, Asker, Query, Round, Wrapper, relayed
 from fedsim.protocol.contributions import tradeoff
 
 if TYPE_CHECKING:  # a refused scenario does without
@@ -151,8 +151,8 @@ def _affine(matrix: Tensor, centre: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Prepared:
-    """An algorithm for linear models, after a round for each stage.
+class Prepared(Wrapper):
+    """An algorithm for linear models, after a round for each stage, whose message is its answers.
 
     Privacy: a stage's release is in the plan, at its share of mu^2, and composed with all that follows. An h
     made of it is public, as a map is, and named by every later query: a person's term has norm <= clip at any
@@ -166,11 +166,6 @@ class Prepared:
     noise_ratios: tuple[float, ...]  # of the stages
     inner: Algorithm
     any_size: ClassVar[bool] = True
-
-    @property
-    def linear(self) -> bool:
-        """Whether the algorithm is: a stage's message is its answers."""
-        return self.inner.linear
 
     def server(self, w: Tensor, problem: Any, public: Public, rng: Generator) -> ServerHalf:
         """Rounds of the stages, each sent the map so far, then the algorithm's, sent the whole map too."""

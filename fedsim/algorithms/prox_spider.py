@@ -33,6 +33,7 @@ class ProxSPIDER:
     """
 
     linear: ClassVar[bool] = True
+    held: ClassVar[bool] = False  # whether a fresh estimate is asked of the silos of the round before
     num_rounds: Rounds
     period: Annotated[int, Field(ge=1, description="q: rounds between fresh estimates")]
     step_size: Annotated[Scalar, Field(gt=0, description="eta: step size, 1 / (2 beta) in the theorem")]
@@ -50,7 +51,8 @@ class ProxSPIDER:
         previous = returned = w
         for r in range(self.num_rounds):
             if r % self.period == 0:
-                h = (yield Round({"w": w}, answer=w))["h"]
+                hold = self.held and r > 0
+                h = (yield Round({"w": w}, answer=w, participants="hold" if hold else "resample"))["h"]
             else:
                 h = h + (yield Round({"w": w, "previous": previous}, answer=w))["h"]
             previous, w = w, problem.prox(w - self.step_size * h, self.step_size)

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, cast
 
@@ -25,7 +24,7 @@ from pydantic import Field
 
 from fedsim.common.errors import InputError, Refused
 from fedsim.protocol.batch import FULL, Fresh
-from fedsim.protocol.contract import Algorithm, Asker, Combined, Query, relayed
+from fedsim.protocol.contract import Algorithm, Asker, Combined, Query, Wrapper, relayed, traits
 from fedsim.protocol.plan import Ask, Plan
 from fedsim.protocol.statistics import GRADIENT, LONGER
 
@@ -54,7 +53,7 @@ class QuantileClip:
 
     def around(self, algorithm: Algorithm) -> Algorithm:
         """The algorithm, whose own clip is the first one, with this rule."""
-        return cast(Algorithm, QuantileClipped(self, algorithm))
+        return QuantileClipped(self, algorithm)
 
     def priced(self, plan: Plan) -> QuantileClip:
         """With the noise ratio at which counts take the share of mu^2 in a plan that has them.
@@ -78,22 +77,12 @@ def _besides(ask: Ask) -> float:
 
 
 @dataclass(frozen=True)
-class QuantileClipped:
-    """An algorithm whose clip is chosen in its first rounds; its other attributes are the algorithm's."""
+class QuantileClipped(Wrapper):
+    """An algorithm whose clip is chosen in its first rounds."""
 
     rule: QuantileClip
     inner: Algorithm
     any_size: ClassVar[bool] = True
-
-    def __getattr__(self, name: str) -> Any:
-        if name in ("rule", "inner") or name.startswith("__"):  # of an object that is being made
-            raise AttributeError(name)
-        return getattr(self.inner, name)
-
-    def beside(self) -> Mapping[str, Algorithm]:
-        """Algorithms to compare own models with, with the same rule."""
-        others: Mapping[str, Algorithm] = getattr(self.inner, "beside", dict)()
-        return {name: cast(Algorithm, replace(self, inner=other)) for name, other in others.items()}
 
     def server(self, w: Tensor, problem: PublicProblem, public: Public, rng: Generator) -> ServerHalf:
         """The algorithm's rounds, each sent the clip too."""
@@ -127,7 +116,7 @@ class QuantileClipped:
     @property
     def _count(self) -> Query:
         ratio = self.rule.noise_ratio or 1.0  # before it is known
-        return Query(LONGER, (), 1.0, getattr(self.inner, "batch", FULL), ratio)
+        return Query(LONGER, (), 1.0, traits(self.inner).batch or FULL, ratio)
 
     def silo(self, problem: PublicProblem, broadcast: Message, ask: Asker, memory: Memory) -> Message:
         """The algorithm's message at this clip, and in the first rounds {"longer": a noisy share}."""

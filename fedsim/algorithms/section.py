@@ -16,7 +16,7 @@ from fedsim.common.errors import InputError
 from fedsim.common.plugins import short
 from fedsim.common.section import Section, validated
 from fedsim.protocol.blame import Blame
-from fedsim.protocol.contract import Algorithm
+from fedsim.protocol.contract import Algorithm, traits
 
 NOT_NUMBERS = ("name", "parameters")  # fields of a section that are none of the algorithm's
 AUTO: Literal["auto"] = "auto"
@@ -40,7 +40,8 @@ class AlgorithmSection(Section):
 
     @model_validator(mode="after")
     def _complete(self) -> Self:
-        absent = [key for key in self.required if getattr(self, key) is None]
+        values = dict(self)
+        absent = [key for key in self.required if values[key] is None]
         if self.parameters == "given" and absent:
             raise InputError(absent[0], None, "is required")
         if self.parameters == "theorem" and self.private_clip is not None:
@@ -51,7 +52,7 @@ class AlgorithmSection(Section):
     @property
     def private_clip(self) -> QuantileClip | None:
         """The rule of a clip that is chosen as the run goes."""
-        rule = getattr(self, "clip_norm", None)
+        rule = traits(self).clip_norm
         return rule if isinstance(rule, QuantileClip) else None
 
     @property
@@ -61,7 +62,7 @@ class AlgorithmSection(Section):
 
     def build(self) -> Algorithm:
         """The algorithm itself; InputError if a number is missing or the algorithm refuses it."""
-        values = {key: getattr(self, key) for key in type(self).model_fields if key not in NOT_NUMBERS}
+        values = {key: value for key, value in dict(self).items() if key not in NOT_NUMBERS}
         for key in self.required:
             if values[key] is None:
                 hint = "is required: the theorem does not set it"

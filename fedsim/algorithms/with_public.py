@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import torch
 from numpy.random import Generator
 
 from fedsim.problems.public_records import PublicRecords
-from fedsim.protocol.contract import Algorithm, Combined, Query, relayed
+from fedsim.protocol.contract import Algorithm, Combined, Query, Wrapper, relayed
 
 if TYPE_CHECKING:
-    from fedsim.protocol.contract import Asker, Memory, Message, Public, ServerHalf
+    from fedsim.protocol.contract import Public, ServerHalf
 
 
 @dataclass(frozen=True, eq=False)
-class WithPublic:
+class WithPublic(Wrapper):
     """An algorithm whose message is a noisy mean gradient "g", with a server that uses public records.
 
     It multiplies the aggregate by the preconditioner, as f1's gradient is (both: else the fixed point would
@@ -26,11 +26,6 @@ class WithPublic:
     inner: Algorithm
     records: PublicRecords
     share: float  # M / N, of silos that take part in a round
-
-    @property
-    def linear(self) -> bool:
-        """Whether the algorithm is."""
-        return self.inner.linear
 
     def server(self, w: torch.Tensor, problem: Any, public: Public, rng: Generator) -> ServerHalf:
         """The algorithm's rounds."""
@@ -42,10 +37,6 @@ class WithPublic:
             return Combined({**sums, "g": sums["g"] @ inverse}, sums.share)
 
         return (yield from relayed(self.inner.server(w, problem, public, rng), heard=heard))
-
-    def silo(self, problem: Any, broadcast: Message, ask: Asker, memory: Memory) -> Message:
-        """The algorithm's."""
-        return self.inner.silo(problem, broadcast, ask, memory)
 
     def weighed(self, problem: Any, public: Public) -> Any:
         """The problem with the weight that follows from the noise, which a note tells."""
@@ -67,7 +58,6 @@ class WithPublic:
         variance = self.records.variance
         if variance is None:
             return self.records.weight
-        inner = cast(Any, self.inner)
-        sigma = public.noise(Query("gradient", (), inner.clip_norm, inner.batch))
-        sampled = variance * float((public.weights.double().square() / public.drawn(inner.batch)).sum())
+        sigma = public.noise(Query("gradient", (), self.clip_norm, self.batch))
+        sampled = variance * float((public.weights.double().square() / public.drawn(self.batch)).sum())
         return (sampled + d * sigma**2) / self.share * len(self.records) / variance

@@ -40,7 +40,8 @@ from fedsim.scenario.facts import facts_of
 from fedsim.scenario.load import check_unchanged, digests_of
 from fedsim.scenario.model import ReportSection, RuntimeSection, Scenario
 from fedsim.scenario.participation import AllSilos
-from fedsim.scenario.resolve import Resolved, resolve, sizes_of, with_seed
+from fedsim.scenario.privacy import alike
+from fedsim.scenario.resolve import Resolved, resolve, with_seed
 from fedsim.simulation.host import SiloHost, preview
 from fedsim.simulation.trial import rounds_of
 from server.participation import schedule
@@ -160,7 +161,7 @@ def _planned(given: Scenario, request: Mapping[str, Asked | Sequence[Asked]]) ->
     data = given.data.model_copy(update=plain | dict.fromkeys(fitted))
     shape = outline(data, given.partition, given.seed, given.privacy.unit)
     alone = len(shape.sizes) == 1 and not mechanism.sums_only
-    known = Known(_columns(data), sum(sizes_of(privacy, shape)), alone, unit)
+    known = Known(_columns(data), sum(privacy.sizes(shape)), alone, unit)
     items, readers = _asking(asked, known, privacy.expected_persons is not None)
     problem = {0: "linear_regression", 2: "logistic_regression"}.get(shape.num_classes, "softmax_regression")
     sections = {
@@ -178,7 +179,7 @@ def _planned(given: Scenario, request: Mapping[str, Asked | Sequence[Asked]]) ->
     }
     resolved = resolve(given.model_copy(update=sections), shape)
     if resolved.sums is not None:  # a record counts once: no silo can count less for a smaller budget
-        resolved = replace(resolved, epsilons=(min(resolved.epsilons),) * len(resolved.epsilons))
+        resolved = replace(resolved, budgets=alike(resolved.budgets))
     return resolved, readers
 
 

@@ -184,7 +184,7 @@ class _Server:
         request = KeptRequest(kept.log)
         link, aggregate = sums.link_to(self._silos, resolved, plan.contexts, self._shuffler, request)
         public = resolved.public([kept.admissions[name].noise_multiplier for name in resolved.names])
-        asked = resolved.served, resolved.problem, public, resolved.scenario.seed
+        asked = resolved.gate_algorithm, resolved.problem, public, resolved.scenario.seed
         with _resumable():
             for progress in run(*asked, link, plan.rounds, aggregate, kept):
                 yield history.add(progress)

@@ -30,7 +30,7 @@ from fedsim.problems.kinds import Problem
 from fedsim.problems.section import problem_of, problem_section
 from fedsim.protocol.blame import raised
 from fedsim.protocol.contract import Algorithm, Combined, Query, Round, ServerHalf
-from fedsim.protocol.copies import CohortMemory, copied_arrays, copied_queries, copied_tensor
+from fedsim.protocol.copies import CohortMemory, copied_arrays, copied_tensor
 from fedsim.protocol.dryrun import dry_run
 from fedsim.protocol.limits import Limits
 from fedsim.wire.frames import Frame
@@ -126,7 +126,6 @@ class Server:
 
     def _ask(self, *queries: Query) -> Tensor | tuple[Tensor, ...]:
         """The parent's answers; the queries are checked here first, so that a mistake is named."""
-        copied_queries(queries)
         self._say("ask", *data.queries_out(queries))
         arrays = self._pipes.receive(_LIMIT).arrays
         answers = tuple(arrays[str(i)] for i in range(len(queries)))

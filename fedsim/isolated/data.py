@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import select
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -17,16 +17,18 @@ from pydantic import TypeAdapter
 from torch import Tensor
 
 from fedsim.common.errors import InputError, PluginError, Refused
-from fedsim.protocol.batch import Batch
 from fedsim.protocol.contract import Public, Query
+from fedsim.protocol.copies import copied_queries
 from fedsim.protocol.dryrun import Trace
+from fedsim.protocol.plan import Arrays as Sent
 from fedsim.protocol.plan import Ask, Plan
 from fedsim.protocol.unit import Unit, stated
 from fedsim.wire.frames import Frame, announced, awaited, decode, encode, framed
 
 Arrays = dict[str, Tensor]
-_BATCH: TypeAdapter[Batch] = TypeAdapter(Batch)
-_ASKS: TypeAdapter[tuple[Ask, ...]] = TypeAdapter(tuple[Ask, ...])
+_ASK: TypeAdapter[Ask] = TypeAdapter(Ask)
+Kind = tuple[tuple[Ask, ...], bool, Sent, Sent]  # a round's asks, hold, broadcast, message
+_KINDS: TypeAdapter[list[Kind]] = TypeAdapter(list[Kind])
 _UNIT: TypeAdapter[Unit] = TypeAdapter(Unit)
 DTYPES = {"float64": torch.float64, "float32": torch.float32}
 _LONGEST = 2_000  # characters of an error's text
@@ -43,44 +45,33 @@ def without(prefix: str, arrays: Mapping[str, Tensor]) -> Arrays:
     return {name.removeprefix(prefix): value for name, value in arrays.items() if name.startswith(prefix)}
 
 
-def queries_out(queries: Sequence[Query]) -> tuple[dict[str, Any], Arrays]:
-    """The queries of one ask: head and arrays of a frame."""
-    head: list[dict[str, Any]] = []
-    arrays: Arrays = {}
-    for q, query in enumerate(queries):
-        arrays |= {f"{q}.{p}": point for p, point in enumerate(query.points)}
-        if isinstance(query.clip, Tensor):
-            arrays[f"{q}.clip"] = query.clip
-        if query.transform is not None:
-            arrays[f"{q}.transform"] = query.transform
-        head.append(
-            {
-                "statistic": query.statistic,
-                "points": len(query.points),
-                "clip": None if isinstance(query.clip, Tensor) else query.clip,
-                "batch": _BATCH.dump_python(query.batch),
-                "noise_ratio": query.noise_ratio,
-                "options": list(query.options),
-                "transform": query.transform is not None,
-            }
-        )
-    return {"queries": head}, arrays
+def queries_out(queries: tuple[Query, ...]) -> tuple[dict[str, Any], Arrays]:
+    """The queries of one ask, head and arrays of a frame; Refused as `copied_queries`."""
+    ask, copies = copied_queries(queries)
+    parts: dict[str, object] = {}
+    for q, query in enumerate(copies):
+        parts |= {f"{q}.{p}": point for p, point in enumerate(query.points)}
+        parts |= {f"{q}.clip": query.clip, f"{q}.transform": query.transform}
+    clips = [None if isinstance(query.clip, Tensor) else query.clip for query in copies]
+    arrays = {name: value for name, value in parts.items() if isinstance(value, Tensor)}
+    return {"ask": _ASK.dump_python(ask), "clips": clips}, arrays
 
 
 def queries_in(head: Mapping[str, Any], arrays: Mapping[str, Tensor]) -> tuple[Query, ...]:
     """The queries of a frame; Refused if it has none."""
     try:
+        ask = _ASK.validate_python(head["ask"])
         return tuple(
             Query(
-                str(each["statistic"]),
-                tuple(arrays[f"{q}.{p}"] for p in range(int(each["points"]))),
-                arrays[f"{q}.clip"] if each["clip"] is None else float(each["clip"]),
-                _BATCH.validate_python(each["batch"]),
-                float(each["noise_ratio"]),
-                tuple(map(float, each["options"])),
-                arrays[f"{q}.transform"] if each["transform"] else None,
+                shape.statistic,
+                tuple(arrays[f"{q}.{p}"] for p in range(shape.points)),
+                arrays[f"{q}.clip"] if clip is None else float(clip),
+                ask.batch,
+                shape.noise_ratio,
+                shape.options,
+                arrays[f"{q}.transform"] if shape.transform else None,
             )
-            for q, each in enumerate(head["queries"])
+            for q, (shape, clip) in enumerate(zip(ask.queries, head["clips"], strict=True))
         )
     except (LookupError, TypeError, ValueError):  # a ValidationError is a ValueError
         raise Refused("the plug-in's process sends queries that are malformed") from None
@@ -91,22 +82,14 @@ def trace_out(trace: Trace) -> tuple[dict[str, Any], Arrays]:
     kinds: dict[Any, int] = {}
     rounds = zip(trace.plan.rounds, trace.holds, trace.broadcasts, trace.messages, strict=True)
     order = [kinds.setdefault(each, len(kinds)) for each in rounds]
-    listed = [[_ASKS.dump_python(asks), *others] for asks, *others in kinds]
     numbers = {"order": torch.tensor(order, dtype=torch.float64)}
-    return {"kinds": listed, "remembers": trace.remembers}, numbers
-
-
-def _arrays_in(named: Iterable[tuple[Any, Any]]) -> tuple[tuple[str, int], ...]:
-    return tuple((str(name), int(size)) for name, size in named)
+    return {"kinds": _KINDS.dump_python(list(kinds)), "remembers": trace.remembers}, numbers
 
 
 def trace_in(head: Mapping[str, Any], arrays: Mapping[str, Tensor]) -> Trace:
     """A frame's result, Refused if it has none; limits and accountant say if its plan can be afforded."""
     try:
-        kinds = [
-            (_ASKS.validate_python(asks), bool(holds), _arrays_in(sent), _arrays_in(told))
-            for asks, holds, sent, told in head["kinds"]
-        ]
+        kinds = _KINDS.validate_python(head["kinds"])
         rounds = [kinds[int(i)] for i in arrays["order"].tolist()]
         asks, holds, sent, told = zip(*rounds, strict=True)
         return Trace(Plan(asks), holds, sent, told, bool(head["remembers"]))

@@ -29,7 +29,7 @@ from fedsim.problems.minimise import (
     smooth,
 )
 from fedsim.problems.network import NeuralNetwork
-from fedsim.protocol.contract import Algorithm
+from fedsim.protocol.contract import Algorithm, traits
 from fedsim.scenario.resolve import Resolved
 
 NOTE = "simulation only, not private"
@@ -88,7 +88,7 @@ class TrainingObjective:
 
 def eta_of(algorithm: Algorithm) -> float:
     """The algorithm's step size; 1 / (2 beta) where it states a smoothness instead; else 1."""
-    step, smoothness = (getattr(algorithm, name, None) for name in ("step_size", "smoothness"))
+    step, smoothness = traits(algorithm).step_size, traits(algorithm).smoothness
     if isinstance(step, int | float):
         return float(step)
     return 1 / (2 * float(smoothness)) if isinstance(smoothness, int | float) else 1.0

@@ -29,14 +29,14 @@ class Budget:
 
     n: int  # its number of units
     epsilon: float  # > 0; infinity for no limit
-    delta: float  # in (0, 1)
+    delta: float  # in (0, 1); without a limit it may be 1
 
     def __post_init__(self) -> None:
         if self.n < 1:
             raise InputError("budget.n", self.n, "a silo has at least one unit")
         if not self.epsilon > 0:
             raise InputError("budget.epsilon", self.epsilon, "must be > 0")
-        if not 0 < self.delta < 1:
+        if not (0 < self.delta < 1 or (self.delta == 1 and self.epsilon == math.inf)):
             raise InputError("budget.delta", self.delta, "must be in (0, 1)")
 
 

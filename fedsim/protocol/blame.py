@@ -15,6 +15,7 @@ from types import FunctionType
 from typing import NoReturn
 
 from fedsim.common.errors import InputError, PluginError, Refused
+from fedsim.protocol.contract import innermost
 
 _OWN = "fedsim"
 _LIBRARIES = ("torch", "numpy", "scipy", "pandas", "sklearn")
@@ -50,7 +51,7 @@ class Blame:
 
     @property
     def _named(self) -> str:
-        own = getattr(self.algorithm, "inner", self.algorithm)  # of one that only adds rounds or queries
+        own = innermost(self.algorithm)  # wrappers only add rounds or queries
         kind = own if isinstance(own, type) else type(own)
         return named("algorithm", kind)
 

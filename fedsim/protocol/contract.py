@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, MutableMapping
 from collections.abc import Generator as Coroutine
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, cast, overload
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol, cast, overload
 
 from numpy.random import Generator
 
@@ -128,24 +128,6 @@ class Combined(dict[str, "Tensor"]):
 
 ServerHalf = Coroutine[Round, Combined, "Tensor"]
 
-
-def relayed(
-    rounds: ServerHalf,
-    sent: Callable[[Round], Round] = lambda step: step,
-    heard: Callable[[Combined], Combined] = lambda sums: sums,
-) -> ServerHalf:
-    """Yield the rounds of another server method, each changed by `sent`, send it what they give, changed by
-    `heard`, and return its model: what an algorithm around another one does, by `yield from`.
-    """
-    sums: Combined | None = None
-    while True:
-        try:
-            step = next(rounds) if sums is None else rounds.send(sums)
-        except StopIteration as stop:
-            return cast("Tensor", stop.value)
-        sums = heard((yield sent(step)))
-
-
 Memory = MutableMapping[str, "Tensor"]
 
 
@@ -173,3 +155,75 @@ class Algorithm(Protocol):
         only of broadcasts and noisy answers, and kept only when the reply is.
         """
         ...
+
+
+class Traits(NamedTuple):
+    """What fedsim reads of an algorithm, its class or its section where they have it; here are the defaults.
+
+    The first three are explained by `Algorithm`; the others are numbers of this name, as fields have them.
+    """
+
+    any_size: bool = False
+    own: str | None = None
+    beside: Callable[[], Mapping[str, Algorithm]] = dict
+    num_rounds: Any = None  # a section's may be `auto`
+    clip_norm: Any = None
+    step_size: Scalar | None = None
+    smoothness: float | None = None
+    batch: Batch | None = None  # None: it asks for every record
+    local_steps: int = 1
+    noise_decay: float = 1.0
+
+
+def traits(algorithm: object) -> Traits:
+    """The traits of an algorithm, which may be an object of any class."""
+    return Traits(**{name: getattr(algorithm, name) for name in Traits._fields if hasattr(algorithm, name)})
+
+
+class Wrapper:
+    """An algorithm around the algorithm `inner`: what it does not say or do itself, that one does."""
+
+    linear: ClassVar[bool]
+    inner: Algorithm
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "inner" or name.startswith("__"):  # of an object that is being made
+            raise AttributeError(name)
+        return getattr(self.inner, name)
+
+    def beside(self) -> Mapping[str, Algorithm]:
+        """The algorithms that own models are compared with, in the same wrapper."""
+        others = traits(self.inner).beside().items()
+        return {name: cast(Algorithm, replace(cast(Any, self), inner=other)) for name, other in others}
+
+    def server(self, w: Tensor, problem: PublicProblem, public: Public, rng: Generator) -> ServerHalf:
+        """The algorithm's."""
+        return self.inner.server(w, problem, public, rng)
+
+    def silo(self, problem: PublicProblem, broadcast: Message, ask: Asker, memory: Memory) -> Message:
+        """The algorithm's."""
+        return self.inner.silo(problem, broadcast, ask, memory)
+
+
+def innermost(algorithm: object) -> object:
+    """The algorithm, or its class, that is in all wrappers."""
+    while isinstance(algorithm, Wrapper):
+        algorithm = algorithm.inner
+    return algorithm
+
+
+def relayed(
+    rounds: ServerHalf,
+    sent: Callable[[Round], Round] = lambda step: step,
+    heard: Callable[[Combined], Combined] = lambda sums: sums,
+) -> ServerHalf:
+    """Yield the rounds of another server method, each changed by `sent`, send it what they give, changed by
+    `heard`, and return its model: what a wrapper does, by `yield from`.
+    """
+    sums: Combined | None = None
+    while True:
+        try:
+            step = next(rounds) if sums is None else rounds.send(sums)
+        except StopIteration as stop:
+            return cast("Tensor", stop.value)
+        sums = heard((yield sent(step)))

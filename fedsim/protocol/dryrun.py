@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from fedsim.protocol.blame import Blame
-from fedsim.protocol.contract import Algorithm, Public, PublicProblem
+from fedsim.protocol.contract import Algorithm, Public, PublicProblem, innermost, traits
 from fedsim.protocol.limits import Limits
 from fedsim.protocol.passes import STATE, Pass, Step, UnplannedError, changed, features_of, state_of
 from fedsim.protocol.plan import Arrays, Ask, Plan
@@ -114,12 +114,12 @@ def _accounted(algorithm: Algorithm, limits: Limits) -> int:
     """Rounds, or queries in one, that its whole numbers account for, so that a loop without end is short.
     Refused if its own count of rounds passes the limit.
     """
-    algorithm = getattr(algorithm, "inner", algorithm)  # stages of preparation add few
-    stated = getattr(algorithm, "num_rounds", 0)
+    own = innermost(algorithm)  # wrappers add few
+    stated = traits(own).num_rounds
     if isinstance(stated, int | float) and not stated <= limits.max_rounds:
         limit = f"the plan exceeds the silo's limit of {limits.max_rounds} rounds"
-        raise Blame(algorithm).breach("its numbers", f"{limit}: num_rounds is {stated:g}")
-    numbers = (stated, *getattr(algorithm, "__dict__", {}).values())
+        raise Blame(own).breach("its numbers", f"{limit}: num_rounds is {stated:g}")
+    numbers = (stated, *getattr(own, "__dict__", {}).values())
     counts = (1 + number for number in numbers if type(number) is int and number > 0)
     return max(_UNSTATED, 10 * math.prod(counts))
 

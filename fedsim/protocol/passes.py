@@ -18,7 +18,7 @@ from torch import Tensor
 from fedsim.common.errors import Refused
 from fedsim.common.seeds import generator, server_rng
 from fedsim.protocol.blame import Blame
-from fedsim.protocol.contract import Algorithm, Asker, Combined, Public, PublicProblem, Query, Round
+from fedsim.protocol.contract import Algorithm, Asker, Combined, Public, PublicProblem, Query, Round, traits
 from fedsim.protocol.copies import CohortMemory, CopiedQuery, copied_arrays, copied_queries, copied_tensor
 from fedsim.protocol.limits import Limits, check_table, check_transform
 from fedsim.protocol.plan import Ask
@@ -97,7 +97,7 @@ class Pass:
         """
         self._algorithm, self._limits, self._most = algorithm, limits, most
         self._silos, self._dimension, self._dtype = silos, problem.dimension, public.weights.dtype
-        self._features, self._any_size = features_of(problem), bool(getattr(algorithm, "any_size", False))
+        self._features, self._any_size = features_of(problem), bool(traits(algorithm).any_size)
         self._blame, self._rng = Blame(algorithm), generator(seed, "dry run")
         self._kinds: Counter[object] = Counter()
         self._rounds, self._queries, self._replayed = 0, 0, False

@@ -146,10 +146,10 @@ def group_apart(resolved: Resolved) -> tuple[float, float, int] | None:
 def _claimed(resolved: Resolved) -> dict[str, dict[str, float]]:
     """A theorem's claimed epsilon and delta, by silo."""
     prescribed = resolved.prescribed
-    if prescribed is None or prescribed.claimed_epsilons is None or prescribed.claimed_deltas is None:
+    if prescribed is None or prescribed.theorem is None:
         return {}
-    claims = zip(resolved.names, prescribed.claimed_epsilons, prescribed.claimed_deltas, strict=True)
-    return {name: {"epsilon_claimed": epsilon, "delta_claimed": delta} for name, epsilon, delta in claims}
+    claims = zip(resolved.names, resolved.premises.claims, strict=True)
+    return {name: {"epsilon_claimed": own.epsilon, "delta_claimed": own.delta} for name, own in claims}
 
 
 def samplers(resolved: Resolved) -> list[str]:

@@ -222,8 +222,8 @@ def _participation(outcome: Outcome) -> summary.Participation:
     return summary.Participation(
         name=resolved.scenario.participation.name,
         num_silos=len(resolved.names),
-        effective_m=resolved.effective_m,
-        expected_inverse_m=1 / resolved.effective_m,
+        effective_m=resolved.premises.active,
+        expected_inverse_m=1 / resolved.premises.active,
         observed_mean_m=float(sizes.mean()) if len(sizes) else None,
         observed_mean_inverse_m=float((1 / sizes).mean()) if len(sizes) else None,
         pull=(float(counts.min()), float(counts.max())),

@@ -36,9 +36,8 @@ class GivenAlgorithm(AlgorithmSection):
             raise InputError("algorithm", algorithm, hint)
         if not is_algorithm(kind):
             raise InputError("algorithm", algorithm, f"must be a dataclass's object with {ALGORITHM_HAS}")
-        values = {field.name: getattr(algorithm, field.name) for field in fields(kind)}  # type: ignore[arg-type]
         name = next((name for name, known in algorithms().items() if known is kind), kind.__name__)
-        numbers = {key: _plain(value) for key, value in values.items() if key not in NOT_NUMBERS}
+        numbers = {key: _plain(value) for key, value in _values(algorithm).items() if key not in NOT_NUMBERS}
         section = cls(name=name, **numbers)
         section._object = algorithm
         return section
@@ -67,7 +66,7 @@ class GivenAlgorithm(AlgorithmSection):
 
     def _hidden(self) -> list[Any]:
         """Its class, and the values that no plain value stands for."""
-        values = [getattr(self._object, each.name) for each in fields(self.kind)]  # type: ignore[arg-type]
+        values = _values(self._object).values()
         return [self.kind, *(id(each) for each in values if type(each) is not type(_plain(each)) is str)]
 
     def read(self, tree: Mapping[str, Any]) -> Self:
@@ -82,6 +81,10 @@ class GivenAlgorithm(AlgorithmSection):
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the object, not the section."""
         return type(self).of, (self._object,)
+
+
+def _values(algorithm: Algorithm) -> dict[str, Any]:
+    return {field.name: getattr(algorithm, field.name) for field in fields(algorithm)}  # type: ignore[arg-type]
 
 
 def _plain(value: Any) -> Any:

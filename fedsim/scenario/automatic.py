@@ -33,7 +33,7 @@ from fedsim.privacy.registry import MECHANISMS
 from fedsim.problems.glm import OWN, GeneralisedLinear, KinkedLoss, LinearRegression
 from fedsim.problems.kinds import Problem
 from fedsim.protocol.batch import FULL
-from fedsim.protocol.contract import Algorithm
+from fedsim.protocol.contract import Algorithm, traits
 from fedsim.scenario.algorithm import GivenAlgorithm
 from fedsim.scenario.by_theorem import need_equal_noise, noise_of, with_clip
 from fedsim.scenario.model import Scenario
@@ -100,7 +100,7 @@ def with_automatic(
     """
     scenario, clipped = with_clip(scenario, premises)
     section = scenario.algorithm
-    asked = [name for name in ("clip_norm", "num_rounds", "step_size") if getattr(section, name, 0) == AUTO]
+    asked = [name for name in ("clip_norm", "num_rounds", "step_size") if dict(section).get(name) == AUTO]
     if not asked:
         return scenario, clipped
     need_equal_noise(scenario)
@@ -130,9 +130,9 @@ def _linear(
         hint = f"a number, or parameters: theorem where there is one: no rule covers {section.name}"
         raise InputError(f"scenario.algorithm.{asked[-1]}", AUTO, hint)
     rule = section.private_clip
-    clip: Any = rule.start if rule else found.get("clip_norm", getattr(section, "clip_norm", None))
+    clip: Any = rule.start if rule else found.get("clip_norm", traits(section).clip_norm)
     best, largest = _best_step(scenario, premises, bounds, clip), 1 / bounds.smoothness
-    rounds = getattr(section, "num_rounds", 1)
+    rounds = dict(section).get("num_rounds", 1)
     if rounds == AUTO:
         rounds = min(MOST_ROUNDS, smallest(lambda T: T >= MOST_ROUNDS or best(T) <= largest))
         found["num_rounds"] = rounds
@@ -158,8 +158,8 @@ def _best_step(scenario: Scenario, premises: Premises, bounds: Bounds, clip: flo
         raise InputError("scenario.privacy.calibration", scenario.privacy.calibration, hint)
     noise = noise_of(scenario.privacy, premises) if private else None
     # An object's section holds its batch as text.
-    given = section.build() if isinstance(section, GivenAlgorithm) else section
-    batch, local = getattr(given, "batch", FULL), getattr(given, "local_steps", 1)
+    given = traits(section.build() if isinstance(section, GivenAlgorithm) else section)
+    batch, local = given.batch or FULL, given.local_steps
 
     def best(rounds: int) -> float:
         kind = Kind(batch, rounds * local)
@@ -187,7 +187,7 @@ def step_warning(
     A loss whose slope is bounded cannot diverge, and few data sets have all records at the ends of their
     ranges: there the line is for ten times that.
     """
-    step = getattr(algorithm, "step_size", None)
+    step = traits(algorithm).step_size
     if not isinstance(step, float) or not isinstance(problem, GeneralisedLinear):
         return []
     with suppress(InputError):

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
 from fedsim.algorithms.registry import algorithms
 from fedsim.algorithms.section import THEOREM
 from fedsim.common.errors import InputError
-from fedsim.privacy.calibrate import Budget
 from fedsim.privacy.registry import MECHANISMS
 from fedsim.problems.regularisers import L2Ball
 from fedsim.protocol.batch import Fresh
+from fedsim.protocol.contract import traits
 from fedsim.protocol.statistics import GRADIENT, OPPOSITE, Extent
-from fedsim.scenario.model import PrivacySection, Scenario
-from fedsim.scenario.participation import per_silo
+from fedsim.scenario.model import Scenario
+from fedsim.scenario.privacy import PrivacySection
 from fedsim.theory import convex_choice, proximal_choice
 from fedsim.theory.averaged_noise import Kind, Noise, SummedNoise, averaged_noise
 from fedsim.theory.choice import Case
@@ -37,30 +37,13 @@ CHOICES: dict[str, Callable[[Case], Derived]] = {
 """{algorithm: its theorem's choice}; other algorithms have no utility theorem that can be computed."""
 
 
-def claims(
-    privacy: PrivacySection,
-    names: Sequence[str],
-    sizes: Sequence[int],
-    epsilons: Sequence[float],
-    deltas: Sequence[float],
-) -> tuple[Budget, ...]:
-    """(n_i, eps_i, delta_i): budgets, or with calibration `theorem` what is claimed; none without privacy."""
-    if not MECHANISMS[privacy.mechanism].private:
-        return ()
-    if privacy.calibration == "theorem":
-        epsilons = per_silo("scenario.privacy.claimed_epsilon", privacy.claimed_epsilon, names)
-        if privacy.claimed_delta is not None:
-            deltas = per_silo("scenario.privacy.claimed_delta", privacy.claimed_delta, names)
-    return tuple(map(Budget, sizes, epsilons, deltas))
-
-
 def constants(scenario: Scenario) -> Constants:
     """The constants that the scenario states; L defaults to the clipping norm, D to a ball's diameter."""
     stated, constraint = scenario.assumptions, scenario.problem.constraint
     ball = 2 * constraint.radius if isinstance(constraint, L2Ball) else None
-    clip = getattr(scenario.algorithm, "clip_norm", None)
+    clip = traits(scenario.algorithm).clip_norm
     defaults = {"L": clip if isinstance(clip, int | float) else None, "D": ball}
-    missing = {key: value for key, value in defaults.items() if getattr(stated, key) is None}
+    missing = {key: value for key, value in defaults.items() if dict(stated)[key] is None}
     return stated.model_copy(update=missing)
 
 
@@ -80,7 +63,7 @@ def need_privacy(privacy: PrivacySection, theorem: bool = True) -> None:
 
 def need_equal_noise(scenario: Scenario) -> None:
     """InputError where noise falls over the rounds, which no theorem or rule for numbers covers."""
-    if (decay := getattr(scenario.algorithm, "noise_decay", 1.0)) != 1:
+    if (decay := traits(scenario.algorithm).noise_decay) != 1:
         hint = "1: theorems and auto take every round to have the same noise; or give numbers"
         raise InputError("scenario.algorithm.noise_decay", decay, hint)
 
@@ -131,7 +114,7 @@ def with_clip(scenario: Scenario, premises: Premises) -> tuple[Scenario, Derived
     InputError if the algorithm, its batches or the noise are none of a theorem's, or a constant is missing.
     """
     section: Any = scenario.algorithm
-    if getattr(section, "clip_norm", None) != THEOREM:
+    if traits(section).clip_norm != THEOREM:
         return scenario, None
     need_privacy(scenario.privacy)
     if section.name not in CLIPS:
@@ -147,7 +130,7 @@ def with_clip(scenario: Scenario, premises: Premises) -> tuple[Scenario, Derived
     for field, (holds, hint) in needs.items():
         if not holds:
             part, name = field.split(".")
-            value = getattr(getattr(scenario, part), name)
+            value = dict(dict(scenario)[part])[name]
             raise InputError(f"scenario.{field}", value, f"clip_norm: theorem ({rule.theorem}) needs {hint}")
     symbols(premises).need(f"clip_norm: theorem, {rule.theorem}", "moment", "moment_bound")
     k, r = premises.constants.moment or 0.0, premises.constants.moment_bound or 0.0
@@ -174,11 +157,13 @@ def noise_of(privacy: PrivacySection, premises: Premises) -> Noise:
     return SummedNoise(own, sums.mechanism, sums.pool, turnout, share, 0.0 if share else 2.0)
 
 
-def with_stated_noise(scenario: Scenario, premises: Premises) -> tuple[Scenario, Prescribed]:
-    """The noise of the algorithm's theorem; the scenario's algorithm gets the ratio of its two noises.
-    InputError outside the theorem's conditions, or if no theorem covers the algorithm.
+def with_stated_noise(scenario: Scenario, premises: Premises) -> tuple[Scenario, Prescribed | None]:
+    """The noise of the algorithm's theorem, where the scenario asks for it; its algorithm gets the ratio of
+    its two noises. InputError outside the theorem's conditions, or if no theorem covers the algorithm.
     """
     privacy, section = scenario.privacy, scenario.algorithm
+    if not MECHANISMS[privacy.mechanism].private or privacy.calibration != "theorem":
+        return scenario, None
     need_privacy(privacy)
     need_equal_noise(scenario)
     algorithm, allowed, kind = section.build(), privacy.allow_violations, section.kind

@@ -41,10 +41,9 @@ def asked(unit: Record | Person) -> Rule | None:
     if not isinstance(rule, Rule):
         return None
     needed = "share" if rule.choose in ("quantile", "private_root") else "profile"
-    for field in ("share", "profile"):
-        if (getattr(rule, field) is None) == (field == needed):
-            hint = f"{rule.choose} needs {needed} alone"
-            raise InputError(f"scenario.privacy.unit.h.{field}", getattr(rule, field), hint)
+    for field, value in (("share", rule.share), ("profile", rule.profile)):
+        if (value is None) == (field == needed):
+            raise InputError(f"scenario.privacy.unit.h.{field}", value, f"{rule.choose} needs {needed} alone")
     if rule.profile is not None and abs(sum(rule.profile.values()) - 1) > 1e-6:
         hint = "shares of persons, by records of each, that sum to 1"
         raise InputError("scenario.privacy.unit.h.profile", rule.profile, hint)
@@ -53,7 +52,7 @@ def asked(unit: Record | Person) -> Rule | None:
 
 def lines(given: Record | Person, used: Record | Person, shape: Outline, sizes: Sequence[int]) -> list[str]:
     """What a report says of the unit: an h that was not given, and what a simulation's records tell."""
-    found, rule = [shape.alike], getattr(given, "h", None)
+    found, rule = [shape.alike], given.h if isinstance(given, Person) else None
     if isinstance(rule, Rule) and isinstance(used, Person):
         by = f"quantile {rule.q:g}" if rule.choose == "quantile" else rule.choose
         asks = f"a noisy histogram of records per person, for {rule.share or 0:g} of mu^2"

@@ -20,10 +20,12 @@ from dataclasses import replace
 
 from fedsim.algorithms.registry import EVALUATION
 from fedsim.algorithms.section import section_of
+from fedsim.privacy.calibrate import Budget
 from fedsim.problems.kinds import without_public
 from fedsim.protocol.plan import Admitted
 from fedsim.protocol.unit import Person, Rule
-from fedsim.scenario.resolve import Resolved
+from fedsim.scenario.privacy import alike
+from fedsim.scenario.resolved import Resolved
 
 
 def evaluation_of(resolved: Resolved) -> Resolved:
@@ -45,17 +47,16 @@ def evaluation_of(resolved: Resolved) -> Resolved:
         asked |= {"threshold": scenario.report.threshold}
     section = section_of(EVALUATION).model_validate(asked)
     parts = {"privacy": privacy, "evaluate": None, "report": report, "algorithm": section}
-    smallest = (min(resolved.epsilons),) * len(sizes)
+    budgets = tuple(map(Budget, sizes, resolved.epsilons, resolved.deltas))
+    weights = tuple(n / sum(sizes) for n in sizes)
     return replace(
         resolved,
         scenario=scenario.model_copy(update=parts),
         outline=replace(outline, sizes=dict(zip(resolved.names, sizes, strict=True))),
         algorithm=section.build(),
         problem=without_public(resolved.problem),
-        sizes=sizes,
-        epsilons=resolved.epsilons if resolved.sums is None else smallest,
-        weights=tuple(n / sum(sizes) for n in sizes),
-        active=None,
+        budgets=budgets if resolved.sums is None else alike(budgets),
+        premises=replace(resolved.premises, weights=weights, participants=None),
         prescribed=None,
         stages=(),
     )

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from fedsim.privacy.registry import MECHANISMS
 from fedsim.protocol.facts import Facts, Told
+from fedsim.protocol.plan import Plan
 from fedsim.scenario.contributions import asked
 from fedsim.scenario.model import Scenario
 
 
-def facts_of(scenario: Scenario, **more: Told) -> Facts:
-    """What is known of a scenario before its plan is, and `more` by name."""
+def facts_of(scenario: Scenario, plan: Plan | None = None, /, **more: Told) -> Facts:
+    """What is known of a scenario, of its plan where that is known, and `more` by name."""
     privacy, runtime, evaluate = scenario.privacy, scenario.runtime, scenario.evaluate
     known: dict[str, Told] = {
         "float32": runtime.dtype == "float32",
@@ -25,4 +26,4 @@ def facts_of(scenario: Scenario, **more: Told) -> Facts:
         "counts of clipped terms": scenario.report.clipping,
         "public silo": False,
     }
-    return Facts(None, MECHANISMS[privacy.mechanism].facts | privacy.unit.facts | known | more)
+    return Facts(plan, MECHANISMS[privacy.mechanism].facts | privacy.unit.facts | known | more)

@@ -24,6 +24,7 @@ from fedsim.data.dataset import Dataset
 from fedsim.data.fetch import content, obtain
 from fedsim.scenario.catalogue import find
 from fedsim.scenario.model import ROOT, Scenario, SweepSection
+from fedsim.scenario.participation import TracedSilos
 
 
 def load(path: Path, overrides: Sequence[str] = ()) -> Scenario:
@@ -291,7 +292,7 @@ def check_unchanged(scenario: Scenario) -> None:
 
 def code_of(scenario: Scenario) -> dict[str, str]:
     """The files that its algorithm and problem are classes of, by field."""
-    named = {f"{section}.name": file_of(getattr(scenario, section).name) for section in CODE}
+    named = {f"{section}.name": file_of(dict(scenario)[section].name) for section in CODE}
     return {field: file for field, file in named.items() if file}
 
 
@@ -302,4 +303,4 @@ def _named(data: Dataset, attendance: Path | None, public: Dataset | None) -> di
 
 
 def _attendance(scenario: Scenario) -> Path | None:
-    return getattr(scenario.participation, "path", None)
+    return scenario.participation.path if isinstance(scenario.participation, TracedSilos) else None

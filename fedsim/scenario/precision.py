@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 from fedsim.common.errors import InputError
 from fedsim.privacy.registry import MECHANISMS
+from fedsim.protocol.contract import traits
 from fedsim.protocol.plan import Plan
 from fedsim.protocol.statistics import COSTED_GRADIENT, GRADIENT
 from fedsim.scenario.model import Scenario
@@ -36,7 +37,7 @@ def precision_weights(
     """p_i, summing to 1; `given` are z_i that the scenario fixes, `chosen` whether a theorem or `auto` chose
     numbers. InputError where noise or clip is not each silo's own number before the run.
     """
-    clip, mechanism = getattr(scenario.algorithm, "clip_norm", None), MECHANISMS[scenario.privacy.mechanism]
+    clip, mechanism = traits(scenario.algorithm).clip_norm, MECHANISMS[scenario.privacy.mechanism]
     asked = ((ask.batch, query) for asks in plan.rounds for ask in asks for query in ask.queries)
     gradients = [each for each in asked if each[1].statistic in _MEANS]
     common = mechanism.sums_only or mechanism.of_groups

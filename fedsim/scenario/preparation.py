@@ -60,7 +60,7 @@ def _check(scenario: Scenario, problem: Problem, shares: list[float]) -> None:
             not linear,
             "a linear model: stages and a private h need one",
         ),
-        (f"data.{fitted}", getattr(data, fitted, 0), fitted, "left out: it fits without noise"),
+        (f"data.{fitted}", dict(data).get(fitted, 0), fitted, "left out: it fits without noise"),
         ("data.intercept", False, not data.intercept, "true: the constant feature has a map's offsets"),
         ("prepare", sum(shares), sum(shares) >= 1, "shares that sum to less than 1: training has the rest"),
         ("privacy.calibration", privacy.calibration, other, "accountant: shares are of the budget's mu^2"),

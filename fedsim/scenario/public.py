@@ -22,6 +22,7 @@ from fedsim.problems.public_records import PublicRecords
 from fedsim.problems.registry import is_shipped
 from fedsim.problems.regularisers import WholeSpace
 from fedsim.problems.section import PublicSection
+from fedsim.protocol.contract import traits
 from fedsim.scenario.model import Scenario
 
 FIELD = "scenario.problem.public"
@@ -83,9 +84,9 @@ def _prepared_alike(public: Dataset, data: Dataset) -> Dataset:
     """Public records that are prepared as the private ones are; other settings than defaults are refused."""
     if isinstance(data, Elsewhere):
         return public
-    own = {field: getattr(data, field) for field in _PREPARATION}
+    own, values = ({field: dict(each)[field] for field in _PREPARATION} for each in (data, public))
     for field, right in own.items():
-        if (given := getattr(public, field)) not in (right, type(public).model_fields[field].default):
+        if (given := values[field]) not in (right, type(public).model_fields[field].default):
             raise InputError(f"scenario.public.{field}", given, f"{right}, as of the private records")
     return public.model_copy(update=own)
 
@@ -150,7 +151,7 @@ def _variance(scenario: Scenario, problem: Problem, records: PublicRecords, star
     field = f"{FIELD}.weight"
     if not isinstance(problem, GeneralisedLinear):
         raise InputError(field, "optimal", "a number: gradients of records are measured for linear models")
-    if None in (getattr(scenario.algorithm, name, None) for name in ("clip_norm", "batch")):
+    if None in (traits(scenario.algorithm).clip_norm, traits(scenario.algorithm).batch):
         raise InputError(field, "optimal", "a number: without a clip_norm the noise is not known")
     scores = problem.scores(records.features, start)
     slope = problem.coefficient(scores, records.target, records.inverse_norm).reshape(len(records), -1)

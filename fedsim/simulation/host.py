@@ -222,7 +222,7 @@ class SiloHost:
         resolved, names, plan = self._resolved, self._names, self._resolved.trace.plan
         usual = self._at_once or resolved.mechanism
         mechanism = {"clipped": CLIP_ONLY, "nonprivate": NONE}.get(variant, usual)
-        algorithm, problem = resolved.algorithm_of(variant), resolved.gate_problem
+        algorithm, problem = resolved.beside.get(variant, resolved.gate_algorithm), resolved.gate_problem
         ledgers = self._ledgers[variant] = MemoryLedgers(len(names))
         run = self._run or run_digest(resolved, self._data, variant)
         entropy = SeededEntropy(resolved.scenario.seed, self._trial, names, [run] * len(names))

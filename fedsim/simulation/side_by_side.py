@@ -29,7 +29,7 @@ from fedsim.problems import exact
 from fedsim.problems.glm import GeneralisedLinear
 from fedsim.problems.kinds import Problem, check, coefficient
 from fedsim.protocol.clashes import clashes
-from fedsim.protocol.contract import Algorithm, Public
+from fedsim.protocol.contract import Algorithm, Public, traits
 from fedsim.protocol.facts import Facts, Told
 from fedsim.protocol.limits import LIMITS
 from fedsim.protocol.links import Answered
@@ -178,7 +178,7 @@ def fold_key(scenario: Mapping[str, Any]) -> str | None:
         "secure aggregation": MECHANISMS[privacy.get("mechanism", GAUSSIAN.name)].sums_only,
         "parameters by a theorem": algorithm.get("parameters", "given") != "given",
         "a plug-in": code is None,
-        "answers of any size": getattr(code, "any_size", False),  # it looks at the noise
+        "answers of any size": traits(code).any_size,  # it looks at the noise
         "weights by precision": tree["problem"].get("silo_weights") == "precision",  # of epsilon and clip
         "prepare": bool(tree.get("prepare")),  # broadcasts of other sizes
         "a private clip": isinstance(algorithm.get("clip_norm"), Mapping),  # and here

@@ -224,7 +224,7 @@ def rounds_of(
         assert common is not None
         sums = TrialSums(resolved, trial, key, common)
         link, aggregate = Summed(resolved, link, adder(sums, party)), summed
-    algorithm, seed = resolved.algorithm_of(variant), resolved.scenario.seed
+    algorithm, seed = resolved.beside.get(variant, resolved.gate_algorithm), resolved.scenario.seed
     return run(algorithm, resolved.problem, public, seed, link, rounds, aggregate, start=start)
 
 

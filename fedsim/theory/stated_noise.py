@@ -26,9 +26,7 @@ class Prescribed:
     """Noise that is fixed beforehand, silo by silo in canonical order."""
 
     noise_multipliers: tuple[float, ...]  # z_i, sigma / L2 sensitivity of a gradient
-    theorem: str | None = None  # the theorem that states it, None where it is given
-    claimed_epsilons: tuple[float, ...] | None = None  # what the theorem claims; None where it is given
-    claimed_deltas: tuple[float, ...] | None = None  # the delta of that claim
+    theorem: str | None = None  # that states it for `Premises.claims`; None where it is given
     violations: tuple[str, ...] = ()  # conditions of the theorem that do not hold, one line each
 
 
@@ -56,10 +54,7 @@ def stated_noise(
     if violations and not allow_violations:
         raise _refusal(*violations[0], title)
     noise, lines = tuple(one.multiplier for one in theorems), tuple(_line(*each) for each in violations)
-    epsilons = tuple(claim.epsilon for claim in premises.claims)
-    deltas = tuple(claim.delta for claim in premises.claims)
-    prescribed = Prescribed(noise, title, epsilons, deltas, lines)
-    return prescribed, max(theorem.difference_ratio for theorem in theorems)
+    return Prescribed(noise, title, lines), max(theorem.difference_ratio for theorem in theorems)
 
 
 def _at(stated: _Stated, algorithm: Any, claim: Budget, premises: Premises) -> Theorem:

@@ -84,8 +84,8 @@ class Premises:
 
     @property
     def active(self) -> float:
-        """M = 1 / E[1 / M_r]."""
-        return effective_m(self.participants, len(self.claims))
+        """M = 1 / E[1 / M_r] (thesis Assumption 1.4)."""
+        return effective_m(self.participants, len(self.names))
 
     @property
     def kappa(self) -> float | None:

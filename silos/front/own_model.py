@@ -13,6 +13,7 @@ from pathlib import Path
 from fedsim.algorithms.registry import algorithm_class, shipped_names
 from fedsim.common.errors import InputError
 from fedsim.common.files import atomic_directory, check_free
+from fedsim.protocol.contract import traits
 from fedsim.wire.messages import named
 from silos.front.config import Config
 from silos.vault.book import replayed
@@ -40,7 +41,7 @@ def write_own_model(config: Config, run: Path, out: Path) -> None:
     except (OSError, ValueError, KeyError, TypeError):
         hint = f"the directory of a deployed run of silo {name}, with {_MODEL}, {_SUMMARY} and its offers"
         raise InputError("RUN", str(run), hint) from None
-    own = getattr(algorithm_class(algorithm), "own", None) if algorithm in shipped_names() else None
+    own = traits(algorithm_class(algorithm)).own if algorithm in shipped_names() else None
     if own is None:
         raise InputError("RUN", str(run), f"a run with own models: algorithm {algorithm} has none")
     part = _kept(config.ledger, named(offer), run)[own]

@@ -109,8 +109,8 @@ def test_an_alternate_difference_has_a_clip_of_its_own() -> None:
 
     algorithm = SPIDERAlternate(num_rounds=2, step_size=0.3, clip_norm=2.0, difference_clip=0.5)
     w = torch.zeros(3, dtype=torch.float64)
-    first = algorithm.silo(PROBLEM, {"w": w}, ask, {})["v"]
-    second = algorithm.silo(PROBLEM, {"w": w + 1, "previous": w}, ask, {})["v"]
+    first = algorithm.silo(PROBLEM, {"w": w}, ask, {})["h"]
+    second = algorithm.silo(PROBLEM, {"w": w + 1, "previous": w}, ask, {})["h"]
     assert [(query.statistic, query.clip) for query in asked] == [
         ("gradient", 2.0),
         ("gradient_difference", 0.5),

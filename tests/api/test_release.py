@@ -298,7 +298,8 @@ def test_a_silo_whose_clip_is_smaller_in_sums_counts_less_though_nothing_is_clip
     given = one_run(BASE, UNEQUAL)
     given = given.model_copy(update=objects(None, data(), ()))
     resolved, readers = _planned(given, {"age": fedsim.Mean(), "sex": fedsim.Histogram()})
-    resolved = replace(resolved, epsilons=(2.0, *(500.0,) * (SILOS - 1)))
+    first, *others = (replace(budget, epsilon=500.0) for budget in resolved.budgets)
+    resolved = replace(resolved, budgets=(replace(first, epsilon=2.0), *others))
     shares = {terms.name: terms.share.clip for terms in agreed_terms(resolved, 0) if terms.share}
     assert shares["s0"] < 0.5
     weight = TABLE["silo"].map(shares)

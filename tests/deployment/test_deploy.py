@@ -79,7 +79,7 @@ def one_by_one(resolved: Resolved) -> tuple[Tensor, dict[str, list[str]]]:
 
     public = resolved.public([silo.noise_multiplier for silo in admitted])
     seed = resolved.scenario.seed
-    *_, last = run(resolved.served, resolved.problem, public, seed, Link(), rounds, weighted)
+    *_, last = run(resolved.gate_algorithm, resolved.problem, public, seed, Link(), rounds, weighted)
     stated = [host.statements("private")[0] for host in hosts]
     return last.answer, {said.admitted.terms.name: said.digests for said in stated}
 

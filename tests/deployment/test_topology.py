@@ -160,16 +160,20 @@ def test_a_path_too_long_for_sockets_is_refused(resolved, place):
         prepare(resolved, place / ("long" * 25))
 
 
+def _named(resolved, *names):
+    return replace(resolved, premises=replace(resolved.premises, names=names))
+
+
 @pytest.mark.parametrize("name", ["run", "server", "a/hospital", " hospital", "-a"])
 def test_a_silo_whose_name_is_no_folder_is_refused(resolved, place, name):
-    named = replace(resolved, names=(name,))
+    named = _named(resolved, name)
     with refused("scenario.partition"):
         prepare(named, place / "refused")
     assert not (place / "refused").exists()
 
 
 def test_two_silos_of_one_folder_are_refused(resolved, place):
-    named = replace(resolved, names=("VA Long Beach", "VA-Long-Beach"))
+    named = _named(resolved, "VA Long Beach", "VA-Long-Beach")
     with refused(
         "scenario.partition", "VA-Long-Beach", "its folder VA-Long-Beach is that of 'VA Long Beach'"
     ):

@@ -14,7 +14,7 @@ from fedsim.privacy.registry import GAUSSIAN, MECHANISMS, NONE
 from fedsim.privacy.silo_gaussian import SiloGaussian
 from fedsim.protocol.batch import FULL, Subsample
 from fedsim.protocol.plan import Release
-from fedsim.scenario.model import PrivacySection
+from fedsim.scenario.privacy import PrivacySection
 
 CENSUS = ((Release(FULL, 1.0), 5), (Release(Subsample(0.2), 1.0), 3))
 

@@ -169,7 +169,7 @@ def test_the_optimal_weight_has_the_noise_of_batch_and_unit(batch, unit):
     variance, k_pub = resolved.problem.composite.records.variance, 60
     moved = np.array([3.0, 2.0, 1.0]) * (2 if unit == RECORD else 1)
     error = variance * (p**2 / K).sum() + 5 * (p**2 * moved**2 / K**2).sum()
-    assert resolved.served.weight(public, 5) == pytest.approx(error * k_pub / variance, rel=1e-9)
+    assert resolved.gate_algorithm.weight(public, 5) == pytest.approx(error * k_pub / variance, rel=1e-9)
 
 
 def test_falling_noise_weighs_public_records_as_equal_noise_at_its_cost_does():

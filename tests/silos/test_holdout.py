@@ -86,8 +86,7 @@ def scenario() -> Resolved:
         sizes=made.outline.sizes | {SILO: N - HELD_OUT},
         held_out=made.outline.held_out | {SILO: HELD_OUT},
     )
-    sizes = tuple(outline.sizes.values())
-    return replace(made, outline=outline, sizes=sizes)
+    return replace(made, outline=outline, budgets=made.scenario.privacy.budgets(outline))
 
 
 def training(session: int = 1, **changes: object) -> dict[str, object]:

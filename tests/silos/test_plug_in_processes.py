@@ -60,7 +60,7 @@ from fedsim.isolated.data import queries_out
 
 def too_long(queries):
     head, arrays = queries_out(queries)
-    head["queries"][0]["statistic"] = "x" * 10**6
+    head["ask"]["queries"][0]["statistic"] = "x" * 10**6
     return head, arrays
 """
 

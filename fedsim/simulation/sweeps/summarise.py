@@ -87,10 +87,10 @@ def _claim(job: Job, row: Event) -> dict[str, float]:
     combination = job.combinations[row.place.combination]
     resolved = resolved_of(combination.candidates[row.place.candidate].scenario)
     prescribed = resolved.prescribed
-    if prescribed is None or prescribed.claimed_epsilons is None:
+    if prescribed is None or prescribed.theorem is None:
         return {}
     silo = resolved.names.index(row.result.silo)
-    result = {"epsilon_claimed": prescribed.claimed_epsilons[silo]}
+    result = {"epsilon_claimed": resolved.premises.claims[silo].epsilon}
     if has_gap(resolved) and isfinite(row.result.epsilon):
         census = resolved.trace.plan.census(silos_rounds(resolved, row.place.trial)[silo])
         case = resolved.sizes[silo], row.result.noise_multiplier, resolved.deltas[silo]

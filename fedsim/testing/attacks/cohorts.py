@@ -24,10 +24,9 @@ from fedsim.protocol.contract import (
     Asker,
     Memory,
     Message,
-    Public,
     PublicProblem,
     Query,
-    ServerHalf,
+    Wrapper,
 )
 from fedsim.protocol.limits import LIMITS
 from fedsim.protocol.plan import Arrays, Plan, QueryShape, Terms
@@ -156,18 +155,12 @@ def _answers(ask: Asker, queries: tuple[Query, ...]) -> tuple[Tensor, ...]:
 
 
 @dataclass(frozen=True)
-class Wiretap:
+class Wiretap(Wrapper):
     """An algorithm with a tap between its `silo` and the gate."""
 
     inner: Algorithm
     tap: Tap
     linear: ClassVar[bool] = False
-
-    def server(
-        self, w: Tensor, problem: PublicProblem, public: Public, rng: np.random.Generator
-    ) -> ServerHalf:
-        """The algorithm's own."""
-        return self.inner.server(w, problem, public, rng)
 
     def silo(self, problem: PublicProblem, broadcast: Message, ask: Asker, memory: Memory) -> Message:
         """The algorithm's own message, overheard."""
