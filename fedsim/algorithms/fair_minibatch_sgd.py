@@ -72,16 +72,11 @@ class FairMinibatchSGD:
     def silo(self, problem: PublicProblem, broadcast: Message, ask: Asker, memory: Memory) -> Message:
         """{"joint": (silos, cells), "g": (silos, d)}, both noisy and on one batch."""
         fairness, w = _fairness(problem), broadcast["w"]
-        options = fairness.cells.options
+        points, options = (w, broadcast["table"]), fairness.cells.options
+        bounds = (*options, fairness.reach)
         joint, g = ask(
             Query("joint", (w,), 1.0, self.batch, self.joint_noise_ratio, (*options, 0.0)),
-            Query(
-                "costed_gradient",
-                (w, broadcast["table"]),
-                self.clip_norm,
-                self.batch,
-                options=(*options, fairness.reach),
-            ),
+            Query("costed_gradient", points, self.clip_norm, self.batch, options=bounds),
         )
         return {"joint": joint, "g": g}
 

@@ -48,18 +48,13 @@ def checked(
 
 
 def _check(scenario: Scenario, problem: Problem, shares: list[float]) -> None:
-    data, privacy = scenario.data, scenario.privacy
+    data, privacy, name = scenario.data, scenario.privacy, scenario.problem.name
     private, fitted = MECHANISMS[privacy.mechanism].private, next(iter(data.fitted), "")
     linear, isolated = isinstance(problem, GeneralisedLinear), scenario.runtime.plug_ins == "isolated"
     budgeted = privacy.calibration == "accountant" or privacy.noise_multiplier is not None
     other = private and (not budgeted or privacy.epsilon == "unlimited" or privacy.some_public)
     for field, value, wrong, right in (
-        (
-            "problem.name",
-            scenario.problem.name,
-            not linear,
-            "a linear model: stages and a private h need one",
-        ),
+        ("problem.name", name, not linear, "a linear model: stages and a private h need one"),
         (f"data.{fitted}", dict(data).get(fitted, 0), fitted, "left out: it fits without noise"),
         ("data.intercept", False, not data.intercept, "true: the constant feature has a map's offsets"),
         ("prepare", sum(shares), sum(shares) >= 1, "shares that sum to less than 1: training has the rest"),
