@@ -48,7 +48,7 @@ class Release:
         """The answers as one vector."""
         answers = []
         for number, item in enumerate(self.items):
-            if statistic(item.statistic).noise != "gaussian" and (public.summed or len(public.names) > 1):
+            if statistic(item.statistic).drawn and (public.summed or len(public.names) > 1):
                 hint = "a histogram: one silo's choice cannot be added to another's"
                 raise InputError("scenario.algorithm.items", item.statistic, hint)
             asked = {"item": torch.tensor([float(number)], dtype=w.dtype)}

@@ -243,7 +243,7 @@ def _account(resolved: Resolved, name: str) -> dict[str, Any]:
         return {}
     each = privacy.stated(names)
     expected = None if each is None else each[names.index(name)]
-    return {"unit": stated(PersonAccount(privacy.unit.relation, expected, privacy.unit.silos))}
+    return {"unit": stated(PersonAccount(privacy.unit.relation, expected, privacy.unit.silos_per_person))}
 
 
 def lifetime(epsilon: float, delta: float, sampled: bool) -> dict[str, Any]:

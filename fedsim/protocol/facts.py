@@ -65,7 +65,7 @@ OF_PLANS: dict[str, Callable[[Plan], Told]] = {
     "contributions": _named("contributions"),
     "minimiser or label_projection": _named("minimiser", "label_projection"),
     "label_projection": _named("label_projection"),
-    "an exponential mechanism": _of_asked(lambda known: known.noise == "exponential"),
+    "an exponential mechanism": _of_asked(lambda known: known.drawn),
     "a private clip": _named(LONGER),
     "statistics beside gradients": _of_asked(lambda known: known.by_group or not known.gradient),
     "statistics that ask no group": _of_asked(lambda known: not known.by_group),

@@ -16,7 +16,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
 from fedsim.protocol.batch import FULL, Batch
-from fedsim.protocol.statistics import GRADIENT, Extent, is_drawn, size_of, statistic
+from fedsim.protocol.statistics import GRADIENT, Extent, size_of, statistic
 from fedsim.protocol.statistics import QueryShape as QueryShape
 from fedsim.protocol.unit import RECORD, Unit
 
@@ -120,7 +120,7 @@ class Plan:
 
     def _releases(self, ask: Ask) -> Iterator[Release]:
         """One of the ask's noisy sums, and its choices; all together on batches of which one counts."""
-        drawn = [query for query in ask.queries if ask.batch == FULL and is_drawn(query.statistic)]
+        drawn = [query for query in ask.queries if ask.batch == FULL and statistic(query.statistic).drawn]
         sums = replace(ask, queries=tuple(query for query in ask.queries if query not in drawn))
         if sums.queries or not drawn:
             yield Release(ask.batch, sums.weight, self.unit.removed_from(ask.batch))

@@ -1,7 +1,7 @@
 """The statistics that a silo releases: a function of one record each, whose terms are clipped and summed.
 
 **Guarantee.** A term has norm <= clip and any two terms are at most spread x clip apart, so that replacing
-one record moves the sum by at most `Statistic.sensitivity`, in L2. Two terms may be opposite (spread 2), have
+one record moves the sum by at most that, in L2. Two terms may be opposite (spread 2), have
 an inner product of at least 0 (sqrt 2), or be numbers in [0, clip] (1). The noise is noise_ratio x z x spread
 x clip, so that every release costs mu = 1 / (noise_ratio z), whatever the statistic is.
 
@@ -19,15 +19,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar
+from typing import Literal, NamedTuple
 
 from fedsim.common.errors import Refused
 from fedsim.protocol.groups import MOST_CELLS, Cells
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-Clip = TypeVar("Clip", float, "Tensor")
 
 MOST_STEPS = 1_000  # of a minimiser
 MOST_MODELS = 100  # of a choice
@@ -62,11 +57,7 @@ class Shapes(NamedTuple):
 
 @dataclass(frozen=True)
 class Statistic:
-    """A per-record function that silos own: where it is evaluated, what it gives and how far it moves.
-
-    >>> GRADIENT.sensitivity(1.5)
-    3.0
-    """
+    """A per-record function that silos own: where it is evaluated, what it gives and how far it moves."""
 
     name: str
     points: int  # models, (d,) each, that a query names; for `choice` at least so many
@@ -75,7 +66,7 @@ class Statistic:
     options: tuple[str, ...] = ()  # the names of a query's options; one that ends with .. stands for several
     wrong: Callable[[Shapes], str] = lambda shapes: ""  # what is wrong with options, if anything
     clipped: bool = True  # whether queries choose a clip; else a term is bounded by itself and the clip is 1
-    noise: Literal["gaussian", "exponential"] = "gaussian"
+    drawn: bool = False  # whether it is a choice by the exponential mechanism
     # of a choice: half of how far apart a unit that is added moves two scores; one that is replaced, 1
     added: Callable[[tuple[float, ...]], float] = lambda options: 1.0
     sampled: bool = True  # whether batches may be drawn at random
@@ -90,12 +81,8 @@ class Statistic:
     gradient: bool = False  # whether terms are gradients, of records as they are
 
     def spread_of(self, options: tuple[float, ...]) -> float:
-        """The spread of a query with these options."""
+        """The spread at these options: over the clip, L2 sensitivity of the sum under replace-one."""
         return self.spread(options) if callable(self.spread) else self.spread
-
-    def sensitivity(self, clip: Clip, options: tuple[float, ...] = ()) -> Clip:
-        """L2 sensitivity of the sum of terms of norm <= clip under replace-one."""
-        return self.spread_of(options) * clip
 
     def check(self, shapes: Shapes) -> None:
         """Refuse options that no record could be used with, or that no price is known for."""
@@ -235,9 +222,7 @@ _OWN, _PROBABILITIES = frozenset({"fedsim's loss"}), frozenset({"classes", "prob
 _TWO = _PROBABILITIES | {"two classes"}
 
 GRADIENT = Statistic("gradient", 1, _of_model, OPPOSITE, gradient=True)
-GRADIENT_DIFFERENCE = Statistic(
-    "gradient_difference", 2, _of_model, OPPOSITE, gradient=True
-)  # first - second
+GRADIENT_DIFFERENCE = Statistic("gradient_difference", 2, _of_model, OPPOSITE, gradient=True)  # 1st - 2nd
 # of loss + sum_j table[group, j] F_j at (w, table), F the predicted probabilities; nothing where there is no
 # group. `reach` bounds the table (`Cells.reach`)
 _TABLE = ("groups", "classes", "by_label")
@@ -315,7 +300,7 @@ STATISTICS = {
             ("column", "q", "edge", "edge", "edge.."),
             _quantile,
             clipped=False,
-            noise="exponential",
+            drawn=True,
             # a rank moves by the unit's share less q: by q or 1 - q, up on one side and down on the other
             added=lambda options: max(options[1], 1 - options[1]),
             sampled=False,
@@ -326,7 +311,7 @@ STATISTICS = {
             2,
             _one,
             1.0,
-            noise="exponential",
+            drawn=True,
             added=lambda options: 0.5,
             sampled=False,
             needs=_OWN,
@@ -398,8 +383,3 @@ def statistic(name: str) -> Statistic:
     if name not in STATISTICS:
         raise Refused(f"statistic {name[:40]!r} is not one of {', '.join(STATISTICS)}")
     return STATISTICS[name]
-
-
-def is_drawn(name: str) -> bool:
-    """Whether it is a choice by the exponential mechanism."""
-    return statistic(name).noise == "exponential"

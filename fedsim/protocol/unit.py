@@ -42,14 +42,10 @@ class _Unit:
     __slots__ = ()
     name: ClassVar[str]
     relation: str = "replace_record"
-    silos_per_person: int = 1
+    silos_per_person: int = 1  # that one has records in at most
+    expected_persons: int | None = None  # the public number that stands for a private one
     bound: str = ""
     h: Rule | int | None = None
-
-    @property
-    def silos(self) -> int:
-        """How many silos one has records in at most."""
-        return self.silos_per_person
 
     @property
     def weighted(self) -> bool:
@@ -91,7 +87,7 @@ class _Unit:
             "bound clip or mean": self.bound in ("clip", "mean") and self.bound,
             "bound clip": self.bound == "clip",
             "a unit is replaced": not self.one_sided,
-            "silos_per_person above 1": self.silos > 1,
+            "silos_per_person above 1": self.silos_per_person > 1,
             "h to be chosen": isinstance(self.h, Rule),
             **{each: self.relation == each for each in ("replace_person", "replace_values", "add_remove")},
         }
@@ -101,9 +97,9 @@ class _Unit:
         if unit.relation != self.relation:
             protects = f"the silo's account protects a {self.name} ({self.relation}), for its whole life"
             raise Refused(f"offer: it is of unit {unit.name} ({unit.relation}); {protects}")
-        if unit.silos < self.silos:
-            hint = f"the silo's account asks for {self.silos} or more, for its whole life"
-            raise Refused(f"offer: its silos_per_person is {unit.silos}; {hint}")
+        if unit.silos_per_person < self.silos_per_person:
+            hint = f"the silo's account asks for {self.silos_per_person} or more, for its whole life"
+            raise Refused(f"offer: its silos_per_person is {unit.silos_per_person}; {hint}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,10 +156,8 @@ class PersonAccount(_Unit):
 
     def __post_init__(self) -> None:
         if (self.relation == "add_remove") != (self.expected_persons is not None):
-            hint = (
-                "is for relation add_remove alone, which requires it: the number of persons is private there"
-            )
-            raise InputError("expected_persons", self.expected_persons, hint)
+            hint = "is for relation add_remove alone, which requires it: the number of persons is private"
+            raise InputError("expected_persons", self.expected_persons, f"{hint} there")
 
 
 def check_h(unit: Unit, h: float | None, clipped: bool) -> None:

@@ -116,7 +116,7 @@ def conversions(resolved: Resolved, silos: Sequence[Admitted]) -> Conversions:
     """The guarantees of silos that admitted the run's plan."""
     unit, silos = resolved.scenario.privacy.unit, [each for each in silos if not each.terms.public]
     if unit != RECORD:
-        most = min(unit.silos, len(silos))
+        most = min(unit.silos_per_person, len(silos))
         found = _guarantee(_Silos.of(resolved, silos, (), False).together(most))
         of = f"{_OF_PERSONS[resolved.protects]}one person, who is in {most} silo{'s' * (most > 1)} at most"
         return Conversions(central_of=of, central=found, silos=[])

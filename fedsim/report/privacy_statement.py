@@ -15,7 +15,6 @@ from fedsim.problems.network import NeuralNetwork
 from fedsim.problems.network_models import Imported
 from fedsim.protocol.clashes import clashes
 from fedsim.protocol.plan import Admitted
-from fedsim.protocol.unit import Person
 from fedsim.report.conversions import Conversions, conversions, persons
 from fedsim.report.outcome import Outcome, measures_objective
 from fedsim.report.record import Counted, grouped
@@ -90,7 +89,7 @@ def how(resolved: Resolved, admitted: Sequence[Admitted] = ()) -> dict[str, Any]
     spent = {stage.name: stage.share for stage in resolved.stages}
     spent |= {} if rule is None else {"clip_norm": rule.share}
     shares = "".join(f" {name} {share:g}," for name, share in spent.items())
-    if isinstance(unit, Person):
+    if unit.bound:
         claimed |= {"bound": unit.bound, "h": unit.h if isinstance(unit.h, int) else None}
     if resolved.sums is not None:
         claimed["guarantee_colluding"] = resolved.sums.mechanism.guarantee_colluding

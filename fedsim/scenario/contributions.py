@@ -20,7 +20,7 @@ from fedsim.privacy import gaussian
 from fedsim.privacy.calibrate import Budget
 from fedsim.protocol.contributions import Profile, tradeoff
 from fedsim.protocol.statistics import GRADIENT
-from fedsim.protocol.unit import Person, Record, Rule
+from fedsim.protocol.unit import Person, Rule, Unit
 from fedsim.scenario.model import Scenario
 
 Stages = tuple[StageKind | Contributions, ...]
@@ -35,10 +35,9 @@ def sweet_spot(profile: Profile, persons: int, noise: float) -> int:
     return min(s for s, share in above.items() if persons * share < max(1.0, noise))
 
 
-def asked(unit: Record | Person) -> Rule | None:
+def asked(unit: Unit) -> Rule | None:
     """The rule, where silos are asked for a histogram. InputError if a rule has not what it needs."""
-    rule = unit.h if isinstance(unit, Person) else None
-    if not isinstance(rule, Rule):
+    if not isinstance(rule := unit.h, Rule):
         return None
     needed = "share" if rule.choose in ("quantile", "private_root") else "profile"
     for field, value in (("share", rule.share), ("profile", rule.profile)):
@@ -50,10 +49,10 @@ def asked(unit: Record | Person) -> Rule | None:
     return rule if needed == "share" else None
 
 
-def lines(given: Record | Person, used: Record | Person, shape: Outline, sizes: Sequence[int]) -> list[str]:
+def lines(given: Unit, used: Unit, shape: Outline, sizes: Sequence[int]) -> list[str]:
     """What a report says of the unit: an h that was not given, and what a simulation's records tell."""
-    found, rule = [shape.alike], given.h if isinstance(given, Person) else None
-    if isinstance(rule, Rule) and isinstance(used, Person):
+    found, rule = [shape.alike], given.h
+    if isinstance(rule, Rule):
         by = f"quantile {rule.q:g}" if rule.choose == "quantile" else rule.choose
         asks = f"a noisy histogram of records per person, for {rule.share or 0:g} of mu^2"
         declared = f"h = {used.h}, by {by} of the declared profile: the smallest of the silos'"
@@ -72,7 +71,7 @@ def with_h(scenario: Scenario, stages: Stages, d: int, budgets: Sequence[Budget]
     privacy, unit = scenario.privacy, scenario.privacy.unit
     if not (isinstance(unit, Person) and isinstance(rule := unit.h, Rule)):
         return scenario, stages
-    length = unit.spread(GRADIENT.name) * math.sqrt(d * unit.silos)
+    length = unit.spread(GRADIENT.name) * math.sqrt(d * unit.silos_per_person)
     noises = [length / float(gaussian.mu(own.epsilon, own.delta)) for own in budgets]
     if rule.profile:
         by = sweet_spot if rule.choose == "sweet_spot" else partial(tradeoff, bound=unit.bound)

@@ -135,7 +135,7 @@ def _needed(
     for census in set(censuses):
         group = [i for i, other in enumerate(censuses) if other == census]
         own = [budgets[i] for i in group]
-        bounded = mechanism.together(census, plan.unit.silos)
+        bounded = mechanism.together(census, plan.unit.silos_per_person)
         multipliers = mechanism.noise_multipliers(bounded, own, LIMITS.max_noise_multiplier)
         found.update(zip(group, multipliers, strict=True))
     return [found[i] for i in range(len(budgets))]

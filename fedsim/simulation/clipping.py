@@ -11,12 +11,10 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from fedsim.problems.kinds import Problem, check
 from fedsim.protocol.rows import Rows
-from silos.vault.owners import ALONE, Owners
 from silos.vault.records import Records, clipped_sum
 from silos.vault.sums import Block, Seen
 
@@ -103,17 +101,10 @@ def together(hosts: Iterable[dict[int, Part]]) -> dict[int, Part]:
 class Watched(Records):
     """Records that tell a recorder the length of their terms."""
 
-    def __init__(
-        self,
-        recorder: Recorder,
-        silos: Sequence[Rows],
-        problem: Problem,
-        dtype: torch.dtype,
-        owners: Owners = ALONE,
-    ) -> None:
+    def __init__(self, recorder: Recorder, silos: Sequence[Rows], *how: Any) -> None:
         """As `silos.vault.gate.lay_out`, with a recorder."""
-        check(problem, dtype)
-        super().__init__(silos, problem, dtype, owners)
+        check(*how[:2])
+        super().__init__(silos, *how)
         self._recorder = recorder
 
     def clipped_sum(

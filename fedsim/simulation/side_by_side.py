@@ -35,7 +35,6 @@ from fedsim.protocol.limits import LIMITS
 from fedsim.protocol.links import Answered
 from fedsim.protocol.plan import Admitted
 from fedsim.protocol.rows import Rows
-from fedsim.protocol.unit import RECORD
 from fedsim.scenario.resolve import Resolved
 from fedsim.simulation.host import MemoryLedger, terms
 from fedsim.simulation.run_digest import shared_digest
@@ -111,7 +110,7 @@ class SideBySide(Records):
     ) -> None:
         check(problem, dtype)
         super().__init__(silos, problem, dtype, owners)
-        if copies > 1 and (owners.unit != RECORD or not isinstance(problem, GeneralisedLinear)):
+        if copies > 1 and (owners.unit.bound or not isinstance(problem, GeneralisedLinear)):
             raise ValueError("networks, and units of several records, do not run side by side")
         self._silos, self._copies = len(silos), copies
         self.sizes = self.sizes * copies

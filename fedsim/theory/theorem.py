@@ -15,7 +15,7 @@ from typing import Any
 
 from fedsim.privacy.calibrate import Budget
 from fedsim.protocol.batch import Batch
-from fedsim.protocol.statistics import GRADIENT
+from fedsim.protocol.statistics import OPPOSITE
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class NoisyMean:
     @property
     def sensitivity(self) -> float:
         """L2 sensitivity of that mean to replacing one record, in the unit of sigma."""
-        return GRADIENT.sensitivity(self.clip) / self.batch.size(self.n)
+        return OPPOSITE * self.clip / self.batch.size(self.n)
 
     @property
     def multiplier(self) -> float:

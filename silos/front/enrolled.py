@@ -47,7 +47,7 @@ def own_of(config: Config, records: OwnRecords) -> Profile:
     fewer than 2 units in a part.
     """
     unit, units = config.unit, records.units(config.unit)
-    expected = getattr(unit, "expected_persons", None)
+    expected = unit.expected_persons
     if unit != RECORD and units < 2 and expected is None:
         hint = "all records are one person's, so that everything that is sent would be about that person"
         raise InputError(f"{ROOT}.records.person_column", units, hint)
@@ -79,7 +79,7 @@ def for_the_owner(config: Config, records: OwnRecords) -> list[str]:
         hint = "the silo holds more records, so that a round may take longer than 60 s; privacy is the same"
         lines = [*lines, f"policy.max_records {most:,}: {hint}"]
     count = records.units(config.unit)
-    expected = getattr(config.unit, "expected_persons", None) or count
+    expected = config.unit.expected_persons or count
     if count < 2 * expected and expected < 2 * count:
         return lines
     far = "half or less" if 2 * count <= expected else "twice or more"

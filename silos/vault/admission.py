@@ -35,9 +35,9 @@ _MARGIN = 1 + Fraction(1, 10**12)
 def admit(plan: Plan, silos: Sequence[Terms], mechanism: Mechanism, limits: Limits) -> list[Admitted]:
     """The noise multiplier of each silo and its true cost, which is within that silo's budget.
 
-    A silo takes the smallest multiplier whose cost is, unless its terms give one. Where a unit is in k
-    silos (`unit.silos`), it is k such silos that cost at most the budget (`Mechanism.together`). The noise
-    of secure aggregation is given, since it is common to the silos; each prices it relative to its own
+    A silo takes the smallest multiplier whose cost is, unless its terms give one. Where a unit is in k silos
+    (`silos_per_person`), it is k such silos that cost at most the budget (`Mechanism.together`). The noise of
+    secure aggregation is given, since it is common to the silos; each prices it relative to its own
     sensitivity. Refused if a silo cannot afford the plan, at the given noise or at the largest it allows, or
     has a budget that the mechanism cannot keep.
     """
@@ -64,7 +64,7 @@ def admit(plan: Plan, silos: Sequence[Terms], mechanism: Mechanism, limits: Limi
     priceable = [_own_noise(plan, terms, mechanism) for terms in silos] if mechanism.sums_only else silos
     for census, group in ((census, group) for census, group in positions.items() if group):
         members = [priceable[position] for position in group]
-        bounded = mechanism.together(census, plan.unit.silos)
+        bounded = mechanism.together(census, plan.unit.silos_per_person)
         prices = _prices(mechanism, census, bounded, members, limits)
         for position, (multiplier, epsilon) in zip(group, prices, strict=True):
             admitted[position] = Admitted(silos[position], multiplier, epsilon, releases[position])

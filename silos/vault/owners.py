@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -11,8 +11,7 @@ from fedsim.common.seeds import generator
 from fedsim.protocol.unit import RECORD, Unit
 
 
-@dataclass(frozen=True, eq=False)
-class Owners:
+class Owners(NamedTuple):
     """Whose the records are: of each silo (n,) whole numbers, equal where two records are one unit's; none
     where each record is a unit.
 

@@ -84,7 +84,7 @@ class People(Alone):
 class _Places:
     """Where the rows of a block's persons are: those of person p at rows[starts[p]:starts[p + 1]].
 
-    Owners are numbered through the silos, as many in each as the largest number there is.
+    Persons are numbered through the silos, as many in each as the largest number there is.
     """
 
     rows: np.ndarray  # in the flat block

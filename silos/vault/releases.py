@@ -18,7 +18,7 @@ from fedsim.protocol.batch import Batch
 from fedsim.protocol.copies import CopiedQuery
 from fedsim.protocol.groups import Cells
 from fedsim.protocol.plan import Admitted, Ask, Plan
-from fedsim.protocol.statistics import COSTED_GRADIENT, is_drawn, size_of, statistic
+from fedsim.protocol.statistics import COSTED_GRADIENT, size_of, statistic
 from silos.vault.batches import Batches
 from silos.vault.entropy import Entropy, Noise
 from silos.vault.records import Records
@@ -138,7 +138,7 @@ class RoundReleases:
         by the public K is post-processing.
         """
         total = self._sum(query, blocks)
-        if is_drawn(query.shape.statistic):
+        if statistic(query.shape.statistic).drawn:
             from silos.vault.selections import drawn  # loaded where one is asked for
 
             half = self._run.unit.half_range(query.shape.statistic, query.shape.options)
@@ -198,7 +198,7 @@ class RoundReleases:
         if query.h is not None:
             blocks = [run.records.units.weighted(block, query.h) for block in blocks]
         size = run.size(query.shape)
-        if known.clipped and known.noise == "gaussian" and run.records.units.summed:
+        if known.clipped and not known.drawn and run.records.units.summed:
             clipped_sum = partial(run.records.unit_sum, None if gradients else clipped_sum, size=size)
         if known.name == COSTED_GRADIENT.name:  # of records or units
             from silos.vault.terms import summed

@@ -86,7 +86,7 @@ def answers(crossing: Crossing, silos: list[World], query: Query) -> tuple[torch
         Served(Gate(records, *asked), Scripted(Switch(half), 1)).answer(
             0, {"w": torch.zeros(problem.dimension, dtype=torch.float64)}
         )
-    chosen = statistic(query.statistic).noise == "exponential"
+    chosen = statistic(query.statistic).drawn
     scale = [[1.0 if chosen else query.batch.size(own)] for own in sizes]
     return caught[0].double() * torch.tensor(scale), plan.spread(shape) * float(query.clip)
 
@@ -173,7 +173,7 @@ def walked(crossing: Crossing) -> tuple[list[str], float]:
     if not torch.allclose(answers(crossing, silos[:1], query)[0], sums[:1], 1e-12, 1e-12):
         faults.append("a silo's answer depends on the silos beside it")
     others = alone if unit.one_sided else sums
-    apart = (sums[:, None] - others).abs().amax(-1) if statistic(name).noise == "exponential" else None
+    apart = (sums[:, None] - others).abs().amax(-1) if statistic(name).drawn else None
     moved = float((torch.cdist(sums, others) if apart is None else apart).max()) / price
     if isinstance(query.batch, WithReplacement):  # a unit that is drawn twice is priced as two
         moved = 0.0

@@ -53,7 +53,7 @@ def sums(name, persons, unit, clip, common=1):
         own = records.clipped_sum
         if not statistic(name).gradient:
             own = partial(summed, own, shape_of(name))
-        if known.clipped and known.noise == "gaussian" and records.units.summed:
+        if known.clipped and not known.drawn and records.units.summed:
             own = partial(records.unit_sum, None if statistic(name).gradient else own, size=_size(name))
         if name == "costed_gradient":
             own = partial(summed, own, shape_of(name))
@@ -90,8 +90,8 @@ def test_swapping_a_person_moves_a_sum_by_the_spread_times_the_clip_at_most(name
     if name == "label_projection":  # features are the same in both worlds
         persons = [(x[:3], y[:3]) for x, y in persons if len(y) > 2]
     moved = sums(name, persons, unit, clip).double()
-    allowed = PER_ONE if known.noise == "exponential" else known.sensitivity(clip, OPTIONS.get(name, ()))
-    if known.noise == "exponential":
+    allowed = PER_ONE if known.drawn else known.spread_of(OPTIONS.get(name, ())) * clip
+    if known.drawn:
         apart = max((column.max() - column.min()).item() for column in moved.T)
     else:
         apart = torch.cdist(moved, moved, compute_mode="donot_use_mm_for_euclid_dist").max().item()
@@ -110,7 +110,7 @@ def test_a_person_more_moves_a_sum_by_the_clip_at_most(name, unit):
     assert plan.spread(shape_of(name)) == 1.0
     moved = sums(name, hostile_persons(name), unit, clip).double()
     without = sums(name, [(np.zeros((0, FEATURES)), np.zeros(0))], unit, clip).double()
-    if known.noise == "exponential":
+    if known.drawn:
         assert (moved - without).abs().max() <= PER_ONE
         return
     apart = (moved - without).norm(dim=1).max().item()

@@ -46,8 +46,8 @@ def test_replacing_a_record_moves_a_sum_by_the_spread_times_the_clip_at_most(nam
     known, clip = statistic(name), 0.25 if statistic(name).clipped else 1.0
     moved = sums(name, *hostile(name), clip).double()
     options = OPTIONS.get(name, ())
-    allowed = known.sensitivity(clip, options)
-    if known.noise == "exponential":
+    allowed = known.spread_of(options) * clip
+    if known.drawn:
         apart = (moved.unsqueeze(0) - moved.unsqueeze(1)).abs().max().item()  # of one score
         allowed = PER_ONE
     else:
@@ -61,7 +61,7 @@ def test_replacing_a_record_moves_a_sum_by_the_spread_times_the_clip_at_most(nam
 def test_a_label_projection_protects_labels_and_not_features():
     rows, targets = hostile("gradient")
     moved = sums("label_projection", rows, targets, 0.25)
-    assert torch.cdist(moved, moved).max() > 1.5 * statistic("label_projection").sensitivity(0.25)
+    assert torch.cdist(moved, moved).max() > 1.5 * 0.25 * statistic("label_projection").spread_of(())
     x, y = np.random.default_rng(4).standard_normal((2, 1, FEATURES)), np.array([[0.5], [-0.25]])
     loose = sums("label_projection", x, y, 1e9) / 2
     ones = np.ones((1, FEATURES))
@@ -163,7 +163,7 @@ def test_a_smaller_spread_than_2_has_no_price_on_batches_that_may_lack_the_recor
     rows, targets = hostile(name)
     alone = sums(name, rows, targets, 1.0) - sums(name, np.full_like(rows, 0.0), 0 * targets, 1.0)
     if name == "sum":
-        assert alone.abs().max() > statistic(name).sensitivity(1.0) / 2
+        assert alone.abs().max() > statistic(name).spread_of(()) / 2
     with pytest.raises(Refused, match="no price for such batches"):
         check_unit(Plan(((Ask(Poisson(0.1), (shape_of(name),)),),)), GAUSSIAN)
     check_unit(Plan(((Ask(Poisson(0.1), (shape_of("gradient"),)),),)), GAUSSIAN)
@@ -174,7 +174,7 @@ def test_a_label_that_is_none_moves_a_label_projection_by_a_label_alone():
     x[:] = x[0]
     moved = sums("label_projection", x, np.array([[0.3], [math.nan], [1e13]]), 4.0)
     apart = torch.cdist(moved, moved).max().item()
-    assert apart <= statistic("label_projection").sensitivity(4.0)
+    assert apart <= 4.0 * statistic("label_projection").spread_of(())
 
 
 def test_what_a_problem_has_no_terms_for_is_refused_before_records_are_read():

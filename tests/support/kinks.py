@@ -55,7 +55,7 @@ def answers(
         *(SeededEntropy(0, 0, names, ["a test's run"] * len(names)), [MemoryLedger() for _ in names]),
         *(LIMITS, torch.float64),
     )
-    if statistic(query.statistic).noise == "exponential":  # of which a gate gives the drawn candidate alone
+    if statistic(query.statistic).drawn:  # of which a gate gives the drawn candidate alone
         found = [
             summed(records.clipped_sum, shape, problem, own, query.points, query.clip)
             for own in records.full([0])
@@ -82,7 +82,7 @@ def moved(
     found = [answers(problem, [world, *others], unit, query, n, batch) for world in worlds]
     first, plan = found[0]
     known = statistic(query.statistic)
-    if known.noise == "exponential":
+    if known.drawn:
         return max(float((sums - first).abs().max()) for sums, _ in found[1:]), 0.0
     apart = torch.stack([(sums - first).norm(dim=1) for sums, _ in found[1:]]).amax(0)
     price = plan.spread(next(iter(plan.queries))) * float(

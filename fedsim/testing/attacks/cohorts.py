@@ -97,8 +97,7 @@ def randomness(seed: int, streams: Sequence[str]) -> SeededEntropy:
 
 def sensitivity(query: Query, unit: Unit = RECORD) -> Tensor:
     """L2 sensitivity of a query's sum to one unit, float64, in the shape of its clip."""
-    clip = torch.as_tensor(query.clip, dtype=torch.float64)
-    return unit.spread(query.statistic, query.options) * clip
+    return unit.spread(query.statistic, query.options) * torch.as_tensor(query.clip, dtype=torch.float64)
 
 
 def shape_of(query: Query) -> QueryShape:

@@ -51,7 +51,7 @@ def search(
     about so many answers of the gate. Only for sums over records, which differ in whole units.
     """
     known = [statistic(query.statistic) for ask in kind.asks for query in ask.queries]
-    summed = all(each.noise == "gaussian" and each.unit == "record" for each in known)
+    summed = all(not each.drawn and each.unit == "record" for each in known)
     if not summed or setting.groups_alone or setting.swapped > 1:
         return
     number, smooth = silo, 0  # each of many silos, with a line or two, begins with another
