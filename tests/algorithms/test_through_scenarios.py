@@ -12,8 +12,6 @@ from support.algorithm_table import ROWS, Row
 from support.helpers import FALSE_ALARM
 from support.refusals import refused
 
-from fedsim.privacy.registry import GAUSSIAN, check_serves
-from fedsim.privacy.silo_gaussian import SiloGaussian
 from fedsim.protocol.batch import FULL, Full
 from fedsim.report.outcome import TrialResult
 from fedsim.scenario.load import parse
@@ -53,24 +51,6 @@ def test_the_non_private_baseline_is_the_run_with_mechanism_none(row: Row) -> No
     alone = played(section_of(row), {"mechanism": "none"}).models
     assert torch.equal(both["nonprivate"], next(iter(alone.values())))
     assert not torch.equal(both["private"], both["nonprivate"])
-
-
-class _Sums(SiloGaussian):
-    """A mechanism under which the server learns only sums."""
-
-    name = "sums"
-    sums_only = True
-
-
-@every_algorithm
-def test_a_mechanism_that_gives_only_sums_refuses_what_is_not_linear(row: Row) -> None:
-    algorithm = row.short(FULL)
-    check_serves(GAUSSIAN, row.name, algorithm)
-    if algorithm.linear:
-        check_serves(_Sums(), row.name, algorithm)
-        return
-    with refused("scenario.privacy.mechanism", "sums", row.name, "gaussian, none"):
-        check_serves(_Sums(), row.name, algorithm)
 
 
 MULTI_STAGE = {"name": "multi_stage_accelerated_minibatch_sgd", "smoothness": 1.0, "strong_convexity": 0.5}

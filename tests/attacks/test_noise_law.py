@@ -50,8 +50,7 @@ def test_right_noise_on_a_grid_does_not_count_as_wrong(step, dimension):
 
     def draw(rng: np.random.Generator) -> np.ndarray:
         shift = rng.uniform(-0.5, 0.5)
-        exact: np.ndarray = (np.rint(rng.normal(size=(3, 200, dimension)) / step + shift) - shift) * step
-        return exact
+        return (np.rint(rng.normal(size=(3, 200, dimension)) / step + shift) - shift) * step
 
     for name, values in _p_values(draw, step).items():
         assert (values < 0.01).sum() <= stats.binom.isf(1e-6 / 10, SEEDS, 0.01), name
@@ -59,8 +58,7 @@ def test_right_noise_on_a_grid_does_not_count_as_wrong(step, dimension):
 
 def _truncated(rng: np.random.Generator, shape: Any) -> np.ndarray:
     reach = special.ndtr(2.5)
-    cut: np.ndarray = special.ndtri(rng.uniform(1 - reach, reach, shape))
-    return cut
+    return special.ndtri(rng.uniform(1 - reach, reach, shape))
 
 
 def _one_in_a_hundred_silent(rng: np.random.Generator, shape: Any) -> np.ndarray:

@@ -36,7 +36,7 @@ ASKED: dict[str, tuple[str, Any, int]] = {  # of which column, what, and how man
 }
 DIMS = {
     "asked": list(ASKED),
-    "unit": ["record", "clip/replace_person", "clip/add_remove", "limit/h:quantile"],
+    "unit": ["record", "limit/replace_person", "clip/add_remove", "limit/h:quantile"],
     "mechanism": ["gaussian", "summed/silos"],
     "silos": ["3", "1"],
     "expected": ["1", "0.8"],  # of the true number of persons, where that is private

@@ -22,7 +22,7 @@ from fedsim.protocol.batch import FULL, Fresh, Part, Poisson, Subsample, WithRep
 from fedsim.protocol.contract import Query
 from fedsim.protocol.groups import Cells
 from fedsim.protocol.plan import Ask, Plan, QueryShape, Terms
-from fedsim.protocol.statistics import STATISTICS, statistic
+from fedsim.protocol.statistics import STATISTICS, size_of, statistic
 from fedsim.protocol.unit import RECORD, Unit
 from fedsim.simulation.host import MemoryLedger
 from silos.front.served import Served
@@ -86,6 +86,7 @@ def answers(crossing: Crossing, silos: list[World], query: Query) -> tuple[torch
         Served(Gate(records, *asked), Scripted(Switch(half), 1)).answer(
             0, {"w": torch.zeros(problem.dimension, dtype=torch.float64)}
         )
+    assert caught[-1].shape == (len(silos), size_of(shape, problem.dimension, F))
     chosen = statistic(query.statistic).drawn
     scale = [[1.0 if chosen else query.batch.size(own)] for own in sizes]
     return caught[0].double() * torch.tensor(scale), plan.spread(shape) * float(query.clip)

@@ -344,23 +344,6 @@ def test_who_was_late_or_lied_is_named(enrolled, channel, tmp_path):
     assert summary.participation.observed_mean_m == pytest.approx((3 + 2 + 2 + 2 + 2 + 3) / 6)
 
 
-def test_a_round_without_a_silo_is_the_average_of_the_others(enrolled, channel, tmp_path):
-    """One round from zero: w = -step sum_i (N p_i / M) g_i over those who answered."""
-    heard: dict[str, Tensor] = {}
-
-    def listen(frame: bytes, silo: Any) -> bytes | None:
-        reply = silo(frame)
-        if read(frame).kind == "ask":
-            heard[read(frame).head["run"]] = read(reply).arrays["g"]
-        return reply
-
-    channel.faults = {LIAR: listen, SECOND: listen, THIRD: in_round(0, absent)}
-    algorithm = {**SCENARIO["algorithm"], "num_rounds": 1, "last_iterate": True}
-    out = deploy(scenario_of(algorithm=algorithm), enrolled.again(min_silos=2), channel, tmp_path / "run")
-    first, second = heard.values()
-    torch.testing.assert_close(model_of(out), -0.5 * (first / 3 + second / 3) * 3 / 2, rtol=1e-12, atol=0)
-
-
 def test_a_silo_without_a_statement_counts_as_having_spent_its_plan(enrolled, channel, tmp_path):
     def stops(frame: bytes, silo: Any) -> bytes | None:
         told = read(frame)

@@ -97,8 +97,7 @@ VERSION: str = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["
 
 
 def project(folder: str) -> dict[str, Any]:
-    found: dict[str, Any] = tomllib.loads((ROOT / f"{folder}pyproject.toml").read_text())["project"]
-    return found
+    return tomllib.loads((ROOT / f"{folder}pyproject.toml").read_text())["project"]
 
 
 def test_images_and_citation_have_the_packages_version_and_licence():

@@ -36,8 +36,7 @@ def study(tmp_path: Path) -> tuple[Path, fedsim.Run]:
 
 
 def kept(folder: Path) -> dict[str, Any]:
-    found: dict[str, Any] = yaml.safe_load((folder / "runs" / "first" / "scenario.yaml").read_text())
-    return found
+    return yaml.safe_load((folder / "runs" / "first" / "scenario.yaml").read_text())
 
 
 def test_files_are_named_relative_to_the_run_with_their_digests(study) -> None:

@@ -11,7 +11,6 @@ from fedsim.api.given import scenario_of
 from fedsim.common.errors import InputError
 from fedsim.common.serialise import to_yaml
 from fedsim.scenario.load import completed, load, parse
-from fedsim.scenario.model import Scenario
 
 FILE: dict[str, Any] = {
     "name": "two",
@@ -100,8 +99,7 @@ MLP = Path(__file__).parents[2] / "scenarios" / "thesis" / "mnist_mlp.yaml"
 
 def variant_of(variant: str) -> Any:
     """Fields of the data set and of the model are its kind's own."""
-    scenario: Scenario = load(MLP, [f"variant={variant}"])
-    return scenario
+    return load(MLP, [f"variant={variant}"])
 
 
 @pytest.mark.parametrize("variant", ["honest", "thesis_split"])

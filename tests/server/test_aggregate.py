@@ -10,12 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.algorithm_table import ROWS
 from support.helpers import DirectLink, asking, drive, open_gate, plan_of, public_of, scripted, silos_of
+from support.refusals import refused
 from support.summing import SumsLink, sums_gate
 from torch import Tensor
 
 from fedsim.algorithms.local_sgd import LocalSGD
 from fedsim.algorithms.noisy_minibatch_sgd import NoisyMinibatchSGD
-from fedsim.common.errors import InputError, Refused
+from fedsim.common.errors import Refused
 from fedsim.privacy.registry import MECHANISMS, check_serves
 from fedsim.privacy.summed_gaussian import SummedGaussian
 from fedsim.problems.composite import Composite
@@ -217,7 +218,8 @@ def test_algorithms_that_compute_with_answers_are_refused_with_the_reason():
         for mechanism in MECHANISMS.values():
             kind = type(row.short(FULL))
             if mechanism.sums_only and not kind.linear:
-                with pytest.raises(InputError, match="each silo's own noisy answers"):
+                said = f"{row.name} computes with each silo's own noisy answers", "use one of gaussian, none"
+                with refused("scenario.privacy.mechanism", mechanism.name, *said):
                     check_serves(mechanism, row.name, kind)
             else:
                 check_serves(mechanism, row.name, kind)

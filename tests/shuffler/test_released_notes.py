@@ -5,7 +5,6 @@ import os
 import random
 import signal
 import sqlite3
-import stat
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
@@ -71,23 +70,6 @@ def test_replies_of_the_newest_runs_alone_are_kept_and_all_notes(path):
     store.close()
 
 
-def test_notes_are_there_when_the_file_is_opened_again(path):
-    store = FileStore.open(path, IDENTITY)
-    store.note(RUN, 0, "a", b"reply")
-    store.close()
-    store = FileStore.open(path, IDENTITY)
-    assert store.find(RUN, 0) == Note("a", b"reply")
-    store.close()
-
-
-def test_the_file_is_its_owners_and_is_held_by_one_process(path):
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    store = FileStore.open(path, IDENTITY)
-    with pytest.raises(Refused, match="another process"):
-        FileStore.open(path, IDENTITY)
-    store.close()
-
-
 def test_notes_are_begun_once(path):
     with refused("state", ANY, "never begun anew"):
         FileStore.create(path, IDENTITY)
@@ -102,19 +84,6 @@ def test_without_notes_nothing_is_served(tmp_path):
 def test_notes_of_another_shuffler_are_not_taken(path):
     with refused("state", ANY, "whose keys are beside them"):
         FileStore.open(path, "00" * 32)
-
-
-@pytest.mark.parametrize("damage", ["no database", "cut", "a table"])
-def test_damaged_notes_are_refused(path, damage):
-    whole = path.read_bytes()
-    if damage == "a table":
-        with sqlite3.connect(path) as connection:
-            connection.execute("DROP TABLE kept")
-        connection.close()
-    else:
-        path.write_bytes(whole[:5000] if damage == "cut" else b"x" * 5000)
-    with pytest.raises(Refused):
-        FileStore.open(path, IDENTITY)
 
 
 def test_after_a_write_that_failed_nothing_is_served(path):

@@ -1,21 +1,19 @@
 """`python -m shuffler` and `fedsim shuffler`, as an operating system starts, asks and stops them."""
 
-import io
 import json
-import os
 import signal
 import stat
 import subprocess
 import sys
 import urllib.request
-from contextlib import redirect_stderr
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from support.daemons import PATIENCE
+from support.daemons import PATIENCE, as_program
 from support.flower import free_port, until
 from support.rosters import Parties
 from support.shufflers import Round
@@ -40,15 +38,7 @@ def write(folder: Path, **fields: Any) -> Path:
     return file
 
 
-def command(*options: str) -> tuple[int, str]:
-    """Exit code and stderr of `python -m shuffler`, in this process."""
-    with pytest.MonkeyPatch.context() as patch, redirect_stderr(io.StringIO()) as said:
-        patch.setattr(sys, "argv", ["shuffler", *options])
-        mask = os.umask(0o022)
-        try:
-            return main(), said.getvalue()
-        finally:
-            os.umask(mask)
+command = partial(as_program, "shuffler", main)
 
 
 def parties_of(folder: Path) -> Parties:

@@ -137,18 +137,6 @@ def test_scores_kept_from_a_joint_serve_one_gradient_at_the_same_point_only():
     assert not block.kept
 
 
-def test_a_joint_reaches_its_spread_and_no_more():
-    problem, _ = PROBLEMS["logistic"]
-    rng = np.random.default_rng(3)
-    x = rng.normal(size=(400, 1, D)) * np.geomspace(1e-3, 1e3, 400)[:, None, None]
-    silos = [(own, np.zeros(1), np.array([k % 3 - 1])) for k, own in enumerate(x)]
-    w = torch.ones(D, dtype=torch.float64)
-    sums = joint(Records(silos, problem, torch.float64), problem, (2.0, 2.0, 0.0, 0.0), w)
-    apart = torch.cdist(sums, sums).max()
-    assert apart <= 2**0.5 * (1 + 1e-12)
-    assert apart >= 2**0.5 * (1 - 1e-9)
-
-
 def test_probabilities_that_are_none_keep_to_the_bound():
     class Wild(LogisticRegression):
         def probabilities(self, scores):

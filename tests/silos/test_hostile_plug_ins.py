@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from support.helpers import open_gate
-from support.plug_in_folder import opened, sgd_offer, sgd_silo
+from support.plug_in_folder import SGD, opened, sgd_offer, sgd_silo
 
 from fedsim.isolated.confine import unavailable
 from fedsim.problems.glm import LogisticRegression
@@ -16,10 +16,8 @@ from fedsim.problems.glm import LogisticRegression
 SECRET = 0.7712538
 CODE = """
 import ctypes, gc, glob, importlib, os, socket, sys
-from dataclasses import dataclass
 import numpy as np
 import torch
-from fedsim import Query, Round
 
 SECRET, BASE = PLACE
 
@@ -95,19 +93,10 @@ ATTEMPTS = [
     lambda: bool(importlib.import_module("silos.vault.entropy")) and any(
         type(each).__name__ == "SystemEntropy" for each in gc.get_objects()),
 ]
-
-@dataclass(frozen=True)
-class Sgd:
-    num_rounds: int
-    clip_norm: float
-    linear = True
-
-    def server(self, w, problem, public, rng):
-        for _ in range(self.num_rounds):
-            mean = yield Round({"w": w}, answer=w)
-            w = problem.descend(w, mean["g"], 0.5)
-        return w
-
+"""
+CODE += (
+    SGD
+    + """
     def silo(self, problem, broadcast, ask, memory):
         w = broadcast["w"]
         number = int(w.flatten()[0].item()) - 1000
@@ -120,6 +109,7 @@ class Sgd:
             found = False
         return {"g": answer * 0 + float(found)}
 """
+)
 NUMBERS = CODE.count("\n    lambda:")
 
 

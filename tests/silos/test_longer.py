@@ -16,9 +16,6 @@ from fedsim.problems.network_models import Mlp
 from fedsim.protocol.batch import FULL, Fresh, Subsample, WithReplacement
 from fedsim.protocol.contract import Query
 from fedsim.protocol.plan import Ask, Plan, QueryShape
-from fedsim.protocol.unit import Person
-from silos.vault.gate import lay_out
-from silos.vault.owners import Owners
 from silos.vault.records import Records, clipped_sum
 from silos.vault.terms import summed
 
@@ -106,19 +103,6 @@ def test_a_gradient_that_is_no_finite_number_is_not_longer():
     w = torch.tensor([1e6], dtype=torch.float64)
     rows = np.array([[1e300], [1e6], [1e-7]])
     assert counted(problem, [(rows, np.zeros(3))], (w, most)).item() == 1  # overflows; long; short
-
-
-def test_a_persons_term_is_the_mean_over_its_records():
-    problem = LinearRegression(FEATURES)
-    ((x, y),), (w, most) = silos(problem, (12,)), points(problem)
-    codes = np.array([0, 0, 0, 1, 2, 2, 3, 3, 3, 3, 3, 4])
-    long = np.array(lengths(problem, x, y, w)) > 0.9
-    exact = sum(long[codes == person].mean() for person in range(5))
-    for unit in (Person(), Person("mean"), Person("smooth", 2)):
-        records = lay_out([(x, y)], problem, torch.float64, Owners(unit, [codes]))
-        (block,) = records.full([0])
-        found = summed(records.clipped_sum, SHAPE, problem, block, (w, most), 1.0)
-        assert found.item() == pytest.approx(exact)
 
 
 @pytest.mark.parametrize("batch", [FULL, Fresh(0.5), Subsample(0.5), WithReplacement(0.5)], ids=str)

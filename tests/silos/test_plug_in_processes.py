@@ -14,7 +14,7 @@ import pytest
 import torch
 import yaml
 from support.deployed import Caller, enrolled, offer_of, write_silos
-from support.plug_in_folder import RESOLVED, opened, plug_in_folder, plug_in_silo, sgd_offer, sgd_silo
+from support.plug_in_folder import RESOLVED, SGD, opened, plug_in_folder, plug_in_silo, sgd_offer, sgd_silo
 
 from fedsim.common.errors import InputError
 from fedsim.isolated.confine import unavailable
@@ -29,29 +29,16 @@ pytestmark = pytest.mark.skipif(unavailable() is not None, reason=str(unavailabl
 
 POINT = torch.zeros(5, dtype=torch.float64)
 NETWORK = {"name": "neural_network", "model": {"name": "module", "path": "theirs:Net"}}
-HONEST = """
-import os, time
-from dataclasses import dataclass
-from fedsim import Query, Round
-
-@dataclass(frozen=True)
-class Sgd:
-    num_rounds: int
-    clip_norm: float
-    linear = True
-
-    def server(self, w, problem, public, rng):
-        for _ in range(self.num_rounds):
-            mean = yield Round({"w": w}, answer=w)
-            w = problem.descend(w, mean["g"], 0.5)
-        return w
-
+HONEST = (
+    f"import os, time\n{SGD}"
+    + """
     def silo(self, problem, broadcast, ask, memory):
         BEFORE
         answer = ask(Query("gradient", (broadcast["w"],), self.clip_norm))
         AFTER
         return {"g": answer}
 """
+)
 
 
 TOO_LONG = """

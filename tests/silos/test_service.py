@@ -1,6 +1,5 @@
 """`python -m silos` and `fedsim silo`, as an operating system starts, asks and stops them."""
 
-import io
 import json
 import os
 import signal
@@ -9,12 +8,12 @@ import stat
 import subprocess
 import sys
 import threading
-from contextlib import redirect_stderr
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 import pytest
 from support.breaking import slow_answers
-from support.daemons import LIFETIME, PATIENCE, Silo, daemons, enrolled_silo, write_silo
+from support.daemons import LIFETIME, PATIENCE, Silo, as_program, daemons, enrolled_silo, write_silo
 from support.one_server import OneServer, offer
 from typer.testing import CliRunner
 
@@ -25,16 +24,7 @@ from fedsim.wire.health import HELLO
 from fedsim.wire.messages import Greeting, Hello
 from silos.__main__ import main
 
-
-def command(*options: str) -> tuple[int, str]:
-    """Exit code and stderr of `python -m silos`, in this process."""
-    with pytest.MonkeyPatch.context() as patch, redirect_stderr(io.StringIO()) as said:
-        patch.setattr(sys, "argv", ["silos", *options])
-        mask = os.umask(0o022)
-        try:
-            return main(), said.getvalue()
-        finally:
-            os.umask(mask)
+command = partial(as_program, "silos", main)
 
 
 def test_a_health_check_asks_as_any_client_does():

@@ -87,19 +87,6 @@ def test_so_are_those_of_several_classes() -> None:
         assert row.value == pytest.approx(row.exact, abs=1e-12)
 
 
-@pytest.mark.parametrize("mechanism", ["none", "gaussian"])
-def test_a_persons_mean_counts_where_persons_are_protected(mechanism: str) -> None:
-    """Each has two records, of either group, so that all weigh the same."""
-    given = records(n=400)
-    whose = np.arange(len(given.target)) // 2
-    split = {"silo": given.silo, "ranges": (-1.0, 1.0), "test_fraction": 0.8}
-    data = fedsim.Arrays(given.features, given.target, group=given.group, person=whose, **split)
-    privacy = {"unit": "person", "mechanism": mechanism} | ({} if mechanism == "none" else {"epsilon": 2.0})
-    for row in simulated(data, privacy=privacy).summary.evaluation:
-        assert abs(row.value - row.exact) <= max(3 * row.standard_error, 1e-12)
-        assert (row.standard_error == 0) == (mechanism == "none")
-
-
 def test_a_histogram_beside_it_is_paid_from_the_same_budget() -> None:
     asked = [{"by_group": True}, {"by_group": True, "bins": 10}]
     alone, both = (resolved_of(scenario_of(TREE | {"evaluate": e}), None, records(n=200)) for e in asked)

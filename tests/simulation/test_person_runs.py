@@ -148,12 +148,3 @@ def test_a_run_that_asks_for_h_is_the_one_that_is_given_it(bound: str) -> None:
     )
     np.testing.assert_allclose(asked, given, rtol=0, atol=1e-12)
     assert np.abs(asked - other).max() > 1e-3
-
-
-@pytest.mark.parametrize("mechanism", ["gaussian", "summed_gaussian"])
-def test_a_private_run_asks_for_h(mechanism: str) -> None:
-    unit = {"name": "person", "bound": "smooth", "h": {"choose": "quantile", "share": 0.1}}
-    fraction = {} if mechanism == "gaussian" else {"honest_fraction": 1.0}
-    run = fedsim.simulate(privacy(unit=unit, mechanism=mechanism, **fraction))
-    assert np.isfinite(run.model).all()
-    assert "of mu^2 contributions 0.1, training the rest" in run.summary.privacy.accountant

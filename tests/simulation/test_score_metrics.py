@@ -69,6 +69,9 @@ def test_the_noise_is_z_spreads_wide(metric: str) -> None:
         for wrong in (1.0, 1 / math.sqrt(2), math.sqrt(2)):
             assert (bounds[0] < float(np.sum((standard * wrong) ** 2)) < bounds[1]) == (wrong == 1.0)
         assert standard.shape[1] == (4 if metric == "auc" else 1)
+        assert stats.kstest(standard[:, 0], "norm").pvalue > 1e-4
+    each = drawn.reshape(trials, len(SIZES), -1)[:, :, 0]
+    assert abs(np.corrcoef(each.T)[0, 1]) < 0.25
     if metric == "auc":  # each cell's noise is its own
         assert np.abs(np.corrcoef(drawn[:, 0].T) - np.eye(4)).max() < 0.25
 

@@ -24,14 +24,12 @@ def shuffled(steps: Steps, shifts: npt.NDArray[np.int64], fair: int, rng: np.ran
     ones = np.floor(shifted + rng.random(steps.shape)).astype(np.int64)
     encoded = [_unary(row, 2 * shift) for row, shift in zip(ones, shifts.tolist(), strict=True)]
     noise = rng.integers(0, 2, size=(len(steps) * fair, steps.shape[1]), dtype=np.uint8)
-    sent: Bits = rng.permuted(np.concatenate([*encoded, noise]), axis=0)
-    return sent
+    return rng.permuted(np.concatenate([*encoded, noise]), axis=0)
 
 
 def total(messages: Bits, shifts: npt.NDArray[np.int64], fair: int) -> npt.NDArray[np.float64]:
     """The sum of the silos in steps, (d,): ones less sum_i (G_i + b / 2)."""
-    centred: npt.NDArray[np.float64] = messages.sum(axis=0) - (shifts.sum() + len(shifts) * fair / 2)
-    return centred
+    return messages.sum(axis=0) - (shifts.sum() + len(shifts) * fair / 2)
 
 
 def _unary(ones: npt.NDArray[np.int64], length: int) -> Bits:

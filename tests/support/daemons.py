@@ -4,6 +4,7 @@ A daemon here is forked from a process that has imported everything: it runs the
 `python -m silos` runs, and starts in a tenth of a second.
 """
 
+import io
 import multiprocessing
 import os
 import signal
@@ -13,13 +14,14 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, redirect_stderr, suppress
 from functools import partial
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
+import pytest
 import yaml
 from support.breaking import kill_at_write
 
@@ -238,6 +240,17 @@ def running_silos(count: int, insecure: bool = False, **more: Any) -> Iterator[d
         files = [enrolled_silo(folder, f"silo-{i + 1}", **more) for i in range(count)]
         with daemons(*files, insecure=insecure) as made:
             yield made
+
+
+def as_program(name: str, main: Callable[[], int], *options: str) -> tuple[int, str]:
+    """Exit code and stderr of `python -m NAME`, in this process."""
+    with pytest.MonkeyPatch.context() as patch, redirect_stderr(io.StringIO()) as said:
+        patch.setattr(sys, "argv", [name, *options])
+        mask = os.umask(0o022)
+        try:
+            return main(), said.getvalue()
+        finally:
+            os.umask(mask)
 
 
 def _enrol(file: Path, write: int) -> None:

@@ -29,8 +29,7 @@ class Shifted(nn.Module):
         return x - x.amin().clamp(max=0)
 
     def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.out(self.origin(x))
-        return out
+        return self.out(self.origin(x))
 
 
 def moved(origin: Callable[[Tensor], Tensor]) -> type[Shifted]:
@@ -55,8 +54,7 @@ class Sorted(Shifted):
 
     def forward(self, x: Tensor) -> Tensor:
         order = (x.sum(1) < 0).long().argsort(stable=True)
-        out: Tensor = self.out(torch.tanh(self.first(x[order]))[order.argsort()])
-        return out
+        return self.out(torch.tanh(self.first(x[order]))[order.argsort()])
 
 
 class _Summed(torch.autograd.Function):
@@ -291,8 +289,7 @@ class Double(nn.Module):
         self.turn = torch.eye(num_features, dtype=torch.float64)
 
     def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.out(x @ self.turn)
-        return out
+        return self.out(x @ self.turn)
 
 
 def _below(x: Tensor) -> Tensor:

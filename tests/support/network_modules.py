@@ -16,8 +16,7 @@ class Tokens(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         places = self.mix(self.norm(self.embedding(x.long())))
-        out: Tensor = self.out(torch.tanh(places).flatten(1))
-        return out
+        return self.out(torch.tanh(places).flatten(1))
 
 
 class Wide(nn.Module):
@@ -30,8 +29,7 @@ class Wide(nn.Module):
         self.out = nn.Linear(30, num_outputs)
 
     def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.out(self.mix(torch.tanh(self.each(x.unsqueeze(-1)))).relu().sum(1))
-        return out
+        return self.out(self.mix(torch.tanh(self.each(x.unsqueeze(-1)))).relu().sum(1))
 
 
 class Shared(nn.Module):
@@ -43,8 +41,7 @@ class Shared(nn.Module):
         self.out = nn.Linear(num_features, num_outputs)
 
     def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.out(torch.tanh(self.square(torch.tanh(self.square(x)))))
-        return out
+        return self.out(torch.tanh(self.square(torch.tanh(self.square(x)))))
 
 
 class Tied(Shared):
@@ -56,8 +53,7 @@ class Tied(Shared):
         self.other.weight = self.square.weight
 
     def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.out(torch.tanh(self.other(torch.tanh(self.square(x)))))
-        return out
+        return self.out(torch.tanh(self.other(torch.tanh(self.square(x)))))
 
 
 class Own(nn.Module):
@@ -71,8 +67,7 @@ class Own(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = (x * self.scale).unflatten(1, (2, -1))
-        out: Tensor = self.out(torch.tanh(self.conv(x)).flatten(1))
-        return out
+        return self.out(torch.tanh(self.conv(x)).flatten(1))
 
 
 class StepsFirst(nn.Module):
@@ -85,8 +80,7 @@ class StepsFirst(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         steps = torch.stack([x[:, :3], x[:, 3:], x[:, ::2], x[:, 1::2]])  # 6 features
-        out: Tensor = self.out(torch.tanh(self.each(steps))).sum(0)
-        return out
+        return self.out(torch.tanh(self.each(steps))).sum(0)
 
 
 class Reversed(nn.Module):
@@ -98,8 +92,7 @@ class Reversed(nn.Module):
         self.out = nn.Linear(num_features, num_outputs)
 
     def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.out(torch.tanh(self.first(x.flip(0)).flip(0)))
-        return out
+        return self.out(torch.tanh(self.first(x.flip(0)).flip(0)))
 
 
 class Strict(nn.Module):
@@ -112,8 +105,7 @@ class Strict(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         assert bool((x < 100).all()), "a feature is out of range"
-        out: Tensor = self.out(self.first(x))
-        return out
+        return self.out(self.first(x))
 
 
 def places(num_features: int, num_outputs: int) -> nn.Module:
@@ -213,5 +205,4 @@ class Looked(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         known = self.table.to(x.dtype)[x[:, 0].long().clamp(min=0)]
-        out: Tensor = self.last(torch.relu(self.first(x))) + known.unsqueeze(-1)
-        return out
+        return self.last(torch.relu(self.first(x))) + known.unsqueeze(-1)

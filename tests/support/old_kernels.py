@@ -67,8 +67,7 @@ def each(
     """All rows at once, by address; where one raises, all of them in copies, another in its place."""
 
     def mapped(*some: Tensor) -> Tensor:
-        found: Tensor = vmap(lambda *row: function(*row).to(dtype))(_by_address(some[0]), *some[1:])
-        return found
+        return vmap(lambda *row: function(*row).to(dtype))(_by_address(some[0]), *some[1:])
 
     count = len(rows[0])
     good, parts = torch.ones(count, dtype=torch.bool), [(0, count)]

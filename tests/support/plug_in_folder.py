@@ -10,6 +10,23 @@ from support.deployed import Caller, enrolled, offer_of, resolved_of, write_silo
 from silos.front.silo import Silo
 
 RESOLVED = resolved_of()
+SGD = """
+from dataclasses import dataclass
+from fedsim import Query, Round
+
+@dataclass(frozen=True)
+class Sgd:
+    num_rounds: int
+    clip_norm: float
+    linear = True
+
+    def server(self, w, problem, public, rng):
+        for _ in range(self.num_rounds):
+            mean = yield Round({"w": w}, answer=w)
+            w = problem.descend(w, mean["g"], 0.5)
+        return w
+"""
+"""An algorithm without its silo method."""
 
 
 def plug_in_folder(folder: Path, code: str, group: str = "fedsim.algorithms", **parts: str) -> Path:

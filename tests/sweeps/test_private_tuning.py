@@ -55,8 +55,7 @@ def sweep(tree: dict[str, Any], folder: Path, code: int = 0) -> str:
 
 
 def summary(folder: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((folder / "out" / "summary.json").read_text())
-    return found
+    return json.loads((folder / "out" / "summary.json").read_text())
 
 
 def engine(tree: dict[str, Any]) -> Engine:
