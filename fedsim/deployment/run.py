@@ -204,9 +204,8 @@ class _Server:
             if checkpoint is None:
                 checkpoint = Checkpoint.create(self._path, plan.record, self._silos.heads)
             elif checkpoint.run != plan.record:
-                raise InputError(
-                    "checkpoint", str(self._path), "is of another scenario or another federation"
-                )
+                hint = "is of another scenario or another federation"
+                raise InputError("checkpoint", str(self._path), hint)
             refused = {} if checkpoint.admissions else self._offered(plan, checkpoint)
             if not refused:
                 self._begin(plan, checkpoint)
@@ -281,10 +280,8 @@ class _Server:
         except Refused as refusal:
             if self._roster is None:
                 raise
-            why = (
-                "with secure aggregation all silos of the roster must join, since each relies on their noise"
-            )
-            raise Refused(f"{refusal}; {why}") from None
+            why = "all silos of the roster must join, since each relies on their noise"
+            raise Refused(f"{refusal}; with secure aggregation {why}") from None
 
     def _say_absent(self, absent: Mapping[str, str]) -> None:
         for name, reason in sorted(absent.items()):

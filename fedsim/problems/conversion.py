@@ -281,10 +281,6 @@ def _parts(writer: _Writer, a: Bound, given: Any) -> Any:
     return tuple(_slice(writer, a | {"start": start, "end": end, "step": 1}, given) for start, end in cuts)
 
 
-def _operations(names: str) -> list[Any]:
-    return list(map(aten, names.split()))
-
-
 _NAMES: dict[Any, str] = {entry.operation: name for name, entry in TABLE.items() if name != "getitem"}
 
 _REWRITES: dict[Any, Rewrite] = {
@@ -314,6 +310,6 @@ _REWRITES: dict[Any, Rewrite] = {
         ("split_with_sizes.default", _parts),
         ("repeat.default", _repeat),
     )
-    for operation in _operations(names)
+    for operation in map(aten, names.split())
 }
 """Operations that are written as others."""

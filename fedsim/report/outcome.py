@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from math import isfinite
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from torch import Tensor
@@ -15,7 +15,7 @@ from fedsim.data.recipe import Fitted
 from fedsim.protocol.links import Variant
 from fedsim.protocol.plan import Admitted, Statement, Terms
 from fedsim.report.model_file import read_models, write_models
-from fedsim.report.record import DAMAGED, Finished, Measurement, Record, SiloStatement
+from fedsim.report.record import DAMAGED, Finished, HasMetrics, Measurement, Record, SiloStatement
 from fedsim.report.summary import FEW, Deployment, Interval
 from fedsim.scenario.metric import METRICS
 from fedsim.scenario.model import Scenario
@@ -23,17 +23,6 @@ from fedsim.scenario.resolve import Resolved
 
 Row = TypeVar("Row", bound=tuple[Any, ...])
 Observer = Callable[[Measurement], None]
-
-
-class HasMetrics(Protocol):
-    """A row of a table of metrics; `error`, `loss` and the table's other metrics are its fields."""
-
-    def _asdict(self) -> dict[str, Any]: ...
-
-    @property
-    def more(self) -> Mapping[str, float | None]:
-        """The other metrics."""
-        ...
 
 
 def value(row: HasMetrics, name: str) -> float | None:

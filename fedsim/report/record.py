@@ -235,6 +235,9 @@ class CellResult(NamedTuple):
     more: Mapping[str, float | None] = {}
 
 
+HasMetrics = Measurement | SiloMeasurement | BaselineMeasurement | CellResult
+
+
 class CellSource(NamedTuple):
     """The trial and the scenario, as mappings, of a finished cell of a sweep."""
 

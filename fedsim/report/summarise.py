@@ -18,7 +18,7 @@ from fedsim.common.plugins import short
 from fedsim.common.serialise import finite
 from fedsim.problems.kinds import gives_probabilities
 from fedsim.report import record, summary
-from fedsim.report.outcome import HasMetrics, Outcome, Results, interval90, mean, value
+from fedsim.report.outcome import Outcome, Results, interval90, mean, value
 from fedsim.report.privacy_statement import parameters, statement
 from fedsim.report.silo_rows import admitted_of
 from fedsim.report.texts import no_better
@@ -200,7 +200,7 @@ def _finals(outcome: Outcome, variant: str) -> dict[str, Any]:
     return spreads(list({row.trial: row for row in rows if row.trial in trials}.values()))  # each one's last
 
 
-def spreads(rows: Sequence[HasMetrics]) -> dict[str, Any]:
+def spreads(rows: Sequence[record.HasMetrics]) -> dict[str, Any]:
     """Fields of `Values`: of every metric that some row has, and of `error` and `loss`."""
     result: dict[str, Any] = {}
     for name in summary.MEASURED:

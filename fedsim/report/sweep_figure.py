@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from fedsim.privacy.rounding import shown_up
+from fedsim.report.record import grouped
 from fedsim.report.style import WIDE, frame, from_zero, label, labels_beside, legend_below, look, styled
 
 _MOST_TICKS = 10
@@ -53,26 +54,17 @@ class Point(NamedTuple):
         return (self.x or 0.0) - left, right - (self.x or 0.0)
 
 
-class Line(NamedTuple):
-    """A line's name, the family that it looks like, and whether it was published."""
-
-    label: str
-    family: str
-    published: bool
-
-
-Lines = dict[Line, list[Point]]
+Lines = list[list[Point]]
 
 
 def lines(points: Sequence[Point]) -> Lines:
-    """Points by their lines, whose names have the source where there are several."""
-    several = len({point.source for point in points}) > 1
-    result: Lines = {}
+    """Points by their lines, each with a family; both have the source where there are several."""
+    several, named = len({point.source for point in points}) > 1, list[Point]()
     for point in points:
         prefix = f"{point.source}: " if several else ""
-        line = Line(prefix + point.series, prefix + (point.family or point.series), point.trials is None)
-        result.setdefault(line, []).append(point)
-    return result
+        family = prefix + (point.family or point.series)
+        named.append(point._replace(series=prefix + point.series, family=family))
+    return list(grouped(named, lambda point: (point.series, point.family, point.trials is None)).values())
 
 
 def draw(
@@ -108,34 +100,35 @@ def draw(
 
 def _draw_lines(axes: Axes, series: Lines, xs: Sequence[float]) -> None:
     """Draw points in order of x, or without `xs` in their own."""
-    drawn = [line for line, points in series.items() if any(point.x is not None for point in points)]
-    for line, style in _styled(series, apart=not xs):
-        points = [p for p in series[line] if p.x is not None]
+    drawn = [k for k, points in enumerate(series) if any(point.x is not None for point in points)]
+    for k, (line, style) in enumerate(_styled(series, apart=not xs)):
+        points = [p for p in series[k] if p.x is not None]
         if xs:
             points.sort(key=lambda p: p.x or 0)
         if points:
-            shift = _shift(xs, drawn.index(line), len(drawn))
+            shift = _shift(xs, drawn.index(k), len(drawn))
             bars = list(zip(*(point.bars for point in points), strict=True))
             arms = None if xs else list(zip(*(point.arms for point in points), strict=True))
             x, y = [(p.x or 0) * shift for p in points], [p.value for p in points]
-            axes.errorbar(x, y, bars, arms, capsize=3, elinewidth=1, label=label(line.label, _NAME), **style)
-        for level in (p for p in series[line] if p.x is None):
+            axes.errorbar(x, y, bars, arms, capsize=3, elinewidth=1, label=label(line.series, _NAME), **style)
+        for level in (p for p in series[k] if p.x is None):
             own = {key: style[key] for key in ("color", "linestyle", "linewidth") if key in style}
-            name = f"{label(line.label, _NAME)}: {level.value:.3g}"  # the level may lie outside the axis
+            name = f"{label(line.series, _NAME)}: {level.value:.3g}"  # the level may lie outside the axis
             axes.axhline(level.value, label="" if points else name, **own)
 
 
-def _styled(series: Lines, apart: bool) -> Iterator[tuple[Line, dict[str, Any]]]:
-    """A family has one look; its non-private baselines, and what has no place on the axis, are thin and
-    dotted. `apart`: published families have the colours of the others, in their order.
+def _styled(series: Lines, apart: bool) -> Iterator[tuple[Point, dict[str, Any]]]:
+    """The first point of each line, and its style: a family has one look; its non-private baselines, and what
+    has no place on the axis, are thin and dotted. `apart`: published families have the colours of the others.
     """
     looks: dict[bool, list[str]] = {True: [], False: []}
-    for line, points in series.items():
-        families = looks[apart and line.published]
+    for points in series:
+        line, published = points[0], points[0].trials is None
+        families = looks[apart and published]
         if line.family not in families:
             families.append(line.family)
-        thin = line.label != line.family or all(point.x is None for point in points)
-        yield line, _style(families.index(line.family), line.published) | (_LEVEL if thin else {})
+        thin = line.series != line.family or all(point.x is None for point in points)
+        yield line, _style(families.index(line.family), published) | (_LEVEL if thin else {})
 
 
 def _ends(points: Sequence[Point], drawn: bool) -> list[float]:
@@ -168,12 +161,12 @@ def _style(family: int, published: bool) -> dict[str, Any]:
 
 def _draw_rows(axes: Axes, series: Lines) -> None:
     """Draw every line as a row, where no number is varied."""
-    for row, (line, points) in enumerate(series.items()):
-        style = _style(row, line.published) | {"linestyle": ""}
+    for row, points in enumerate(series):
+        style = _style(row, points[0].trials is None) | {"linestyle": ""}
         for point in points:
             below, above = point.bars
             axes.errorbar([point.value], [row], xerr=[[below], [above]], capsize=3, **style)
-    names = [textwrap.fill(label(line.label, 2 * _ROW), _ROW) for line in series]
+    names = [textwrap.fill(label(points[0].series, 2 * _ROW), _ROW) for points in series]
     axes.set_yticks(range(len(series)), names)
     axes.set_ylim(len(series) - 0.4, -0.6)
 

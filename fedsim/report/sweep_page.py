@@ -266,7 +266,7 @@ def points_of(
             series, family = (title(row.varied, private, without) for private in (row.private, True))
             point = Point(series, at(row), *spread, row.trials, family, source)
             found.append(_placed(point, row, against))
-    return [point for line in lines(found).values() for point in line] if against else found
+    return [point for line in lines(found) for point in line] if against else found
 
 
 def levels(

@@ -7,8 +7,8 @@ from typing import get_args
 
 import numpy as np
 
-from fedsim.report.outcome import HasMetrics, Outcome, interval90, measures_costs, penalised, value
-from fedsim.report.record import BaselineMeasurement, Measurement, SiloMeasurement, grouped
+from fedsim.report.outcome import Outcome, interval90, measures_costs, penalised, value
+from fedsim.report.record import BaselineMeasurement, HasMetrics, Measurement, SiloMeasurement, grouped
 from fedsim.report.summary import Cost, CostOf, Costs, Joining, JoiningSilo, OwnModel, OwnModels
 from fedsim.scenario.metric import METRICS, better
 

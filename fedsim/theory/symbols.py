@@ -121,7 +121,7 @@ class Symbols:
 
     def missing(self, *symbols: str) -> list[str]:
         """Return the constants among `symbols` that the scenario does not state."""
-        return [symbol for symbol in symbols if self._of(symbol) is None]
+        return [symbol for symbol in symbols if getattr(self, symbol) is None]
 
     def need(self, what: str, *symbols: str) -> tuple[float, ...]:
         """Return the constants named; InputError if one is not stated, or epsilon is unlimited."""
@@ -130,11 +130,7 @@ class Symbols:
         if self.epsilon == math.inf:
             hint = f"{what} needs a number, or calibration theorem with claimed_epsilon"
             raise InputError("scenario.privacy.epsilon", "unlimited", hint)
-        return tuple(value for symbol in symbols if (value := self._of(symbol)) is not None)
-
-    def _of(self, symbol: str) -> float | None:
-        value = getattr(self, symbol)
-        return None if value is None else float(value)
+        return tuple(float(getattr(self, symbol)) for symbol in symbols)
 
     @property
     def log(self) -> float:

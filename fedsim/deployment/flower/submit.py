@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Annotated
 
 from pydantic import AfterValidator, BeforeValidator, TypeAdapter
+from pydantic_core import from_json
 
 from fedsim.common.errors import InputError, Refused
 from fedsim.deployment.flower.control import Config, Control, Status, enroll
@@ -99,7 +100,7 @@ def _named(path: Path) -> Path:
 
 
 def _parsed(overrides: object) -> object:
-    return json.loads(overrides) if isinstance(overrides, str) else overrides
+    return from_json(overrides) if isinstance(overrides, str) else overrides
 
 
 Named = Annotated[Path, AfterValidator(_named)]  # a job's settings are the word of whoever started it

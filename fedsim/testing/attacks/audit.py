@@ -15,7 +15,7 @@ from fedsim.common.serialise import finite
 from fedsim.report.audit import NOTE, AttainedPart, AuditedSilo, AuditPart, ConfidencePart
 from fedsim.scenario.resolve import Resolved
 from fedsim.testing.attacks import estimate, noise, probes, sensitivity, servers
-from fedsim.testing.attacks.estimate import Bounds, Claim, Effort
+from fedsim.testing.attacks.estimate import Bounds, Claim
 from fedsim.testing.attacks.parties import Party
 from fedsim.testing.attacks.search import Attack, search
 from fedsim.testing.attacks.servers import Samples
@@ -49,15 +49,15 @@ def attack(
     setting = _prepared(resolved, person, groups)
     silos = setting.audited()
     claims = {silo: estimate.claim_of(setting, silo) for silo in silos}
-    planned = estimate.effort(setting, silos, claims, share)
+    planned, worst, honest = estimate.effort(setting, silos, claims, share)
     attacks = {}
     for place, silo in enumerate(silos):
         observe("looking for the worst records and points", place / len(silos))
         attacks[silo] = search(setting, silo)
-    points, records = planned.search
+    points, records = planned.values()
     count = _counted(observe, "exact search", len(attacks) * len(setting.kinds) * points * records)
     searched = {i: sensitivity.search(setting, i, attacks[i], points, records, count) for i in silos}
-    samples = _sampled(setting, attacks, planned, observe)
+    samples = _sampled(setting, attacks, worst, honest, observe)
     found = [_silo(setting, i, claims[i], attacks[i], searched[i], samples[i], len(silos)) for i in silos]
     return AuditPart(
         scenario=resolved.scenario.name,
@@ -65,7 +65,7 @@ def attack(
         confidence=ConfidencePart(bound=estimate.CONFIDENCE, note=NOTE, false_alarm=ALARM),
         effort=share,
         unit=_unit(setting),
-        search=planned.search._asdict(),
+        search=planned,
         audited=len(found),
         of_silos=len(setting.data),
         silos=found,
@@ -99,15 +99,15 @@ def _counted(observe: Observe, stage: str, total: int) -> servers.Done:
 
 
 def _sampled(
-    setting: Setting, attacks: dict[int, Attack], planned: Effort, observe: Observe
+    setting: Setting, attacks: dict[int, Attack], worst: dict[int, int], honest: int, observe: Observe
 ) -> dict[int, dict[str, Samples]]:
     """Scores of the malicious parties, and without secure aggregation of the honest-but-curious server."""
     readers, sums = _readers(setting), setting.resolved.sums
     stage = "malicious server" if sums is None else "server, shuffler and both"
-    count = _counted(observe, stage, 2 * len(readers) * sum(planned.worst.values()))
+    count = _counted(observe, stage, 2 * len(readers) * sum(worst.values()))
     samples = {
         silo: {
-            name: servers.malicious(own, silo, chosen, planned.worst[silo], count)
+            name: servers.malicious(own, silo, chosen, worst[silo], count)
             for name, own in readers.items()
             if isfinite(own.admitted[silo].epsilon_guaranteed)
         }
@@ -115,8 +115,8 @@ def _sampled(
     }
     if sums is not None:
         return samples
-    count = _counted(observe, "honest-but-curious server", 2 * planned.honest)
-    read = servers.honest_but_curious(setting, servers.choose_pairs(setting, attacks), planned.honest, count)
+    count = _counted(observe, "honest-but-curious server", 2 * honest)
+    read = servers.honest_but_curious(setting, servers.choose_pairs(setting, attacks), honest, count)
     return {silo: samples[silo] | read.get(silo, {}) for silo in samples}
 
 

@@ -25,7 +25,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import numpy as np
 from scipy import special, stats
@@ -223,24 +222,13 @@ _SEARCH, _WORST, _HONEST = 1.5e10, 5e10, 3e10
 _LEAST_RUNS, _WORTH_IT, _MOST_HONEST = 25, 3000, 2000
 
 
-class Search(NamedTuple):
-    """Broadcasts of each kind of round, and records."""
-
-    points: int
-    records: int
-
-
-@dataclass(frozen=True)
-class Effort:
-    """How much each part of an audit does."""
-
-    search: Search  # of every silo
-    worst: dict[int, int]  # runs in each world, by silo
-    honest: int  # runs in each world
-
-
-def effort(setting: Setting, silos: Sequence[int], claims: dict[int, Claim], share: float = 1.0) -> Effort:
-    """Enough runs to bound 0.9 of every claim, or as many as fit; `share` of that, and of the search."""
+def effort(
+    setting: Setting, silos: Sequence[int], claims: dict[int, Claim], share: float = 1.0
+) -> tuple[dict[str, int], dict[int, int], int]:
+    """Enough runs to bound 0.9 of every claim, or as many as fit; `share` of that, and of the search: its
+    broadcasts of each kind of round and records, the malicious server's runs in each world, by silo, and the
+    honest one's.
+    """
     every = range(len(setting.data))
     queries = [sum(len(ask.queries) for ask in asks) for asks in setting.resolved.trace.plan.rounds]
     one_round = sum(queries) / max(1, len(queries)) * sum(_work(setting, i) for i in every)
@@ -252,9 +240,9 @@ def effort(setting: Setting, silos: Sequence[int], claims: dict[int, Claim], sha
     costs = {i: 2 * (asked[i] * (_MEMBER + _work(setting, i)) * (1 + more) + _ADMITTED * more) for i in silos}
     fits = share * min(1.0, _WORST / sum(wanted[i] * costs[i] for i in silos))
     honest = 2 * sum(asked[i] * (4 * _MEMBER + 3 * _work(setting, i, alone=True)) for i in every)
-    search = Search(points, round(min(120.0, max(12.0, answers / points))))
+    search = {"points": points, "records": round(min(120.0, max(12.0, answers / points)))}
     worst = {i: max(_LEAST_RUNS, math.ceil(fits * wanted[i])) for i in silos}
-    return Effort(search, worst, max(_LEAST_RUNS, int(share * min(_MOST_HONEST, _HONEST / honest))))
+    return search, worst, max(_LEAST_RUNS, int(share * min(_MOST_HONEST, _HONEST / honest)))
 
 
 def _work(setting: Setting, silo: int, alone: bool = False) -> float:
