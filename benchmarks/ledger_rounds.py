@@ -42,7 +42,7 @@ def ledger(folder: Path, dimension: int) -> Callable[[], float]:
 
     def once() -> float:
         name = f"{next(sessions):064x}"
-        given = {"offer_digest": "", "offer": "", "secret": b"", "plan_digest": "", "terms": {}}
+        given = {"offer_digest": "", "offer": "", "secret": b"", "plan": "", "terms": {}}
         run = file.open_run(name, name, **given, price=price, days=1, max_runs=1000)
         digest = bytes(32)
         start = time.perf_counter()

@@ -222,18 +222,11 @@ class Pass:
     ) -> _Reply:
         """The silo method of round r for the silos of `memory`, which stays as it is.
 
-        Args:
-            answer: (query, its number in the round) to an answer, (silos, d).
-            planned: what it must ask; None: anything.
-            keep: whether answers are kept, to play the round again.
-
-        Raises:
-            Refused: it breaks the contract or a limit, or asks something else than planned.
-            PluginError: it raises.
+        `answer` makes of a query and its number in the round an answer, (silos, d), kept to play the round
+        again if `keep` says so; `planned` is what it must ask, None for anything. Refused if it breaks the
+        contract or a limit, or asks something else; PluginError if it raises.
         """
-        asks: list[Ask] = []
-        answers: list[Tensor] = []
-        count = 0
+        asks, answers, count = list[Ask](), list[Tensor](), 0
 
         def ask(*queries: Query) -> Tensor | tuple[Tensor, ...]:
             nonlocal count

@@ -18,7 +18,6 @@ from fedsim.algorithms.registry import EVALUATION, shipped_names
 from fedsim.algorithms.section import algorithm_of
 from fedsim.common.errors import InputError, Refused
 from fedsim.privacy.silo_gaussian import SiloGaussian
-from fedsim.problems.answerable import check_answerable
 from fedsim.problems.kinds import Problem
 from fedsim.problems.network import NeuralNetwork
 from fedsim.problems.network_models import Imported
@@ -108,21 +107,12 @@ def proposal_of(
 
 
 def admissible(proposal: Proposal, policy: Policy, own: Profile, seeded: bool = False) -> Admissible:
-    """Try the plan out without records and price it.
-
-    Args:
-        proposal: what was offered.
-        policy: the silo's.
-        own: its public numbers.
-        seeded: whether noise comes from a seed, and is never exact.
-
-    Raises:
-        Refused: the plan breaks a limit, costs more than the budget, or has too little noise.
+    """Try the plan out without records and price it; `seeded` noise is never exact. Refused if the plan breaks
+    a limit, costs more than the budget, or has too little noise.
     """
     offer, part, problem, dtype = proposal.offer, proposal.part, proposal.problem, proposal.dtype
     trace = _tried(proposal, policy.limits)
     plan = trace.of(offer.unit).plan
-    check_answerable(problem, plan.queries)
     _check_public(proposal, trace)
     known = {
         "held-out records": offer.records == "holdout",

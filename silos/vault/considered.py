@@ -122,12 +122,12 @@ class Admissible:
     plan: Plan
     problem: Problem
     dtype: torch.dtype
-    broadcasts: tuple[Arrays, ...]
     records: Part
     terms: Terms
     mechanism: Mechanism
     notices: tuple[str, ...]
     admitted: Admitted
+    broadcasts: tuple[Arrays, ...]
     colluding: float | None = None
     foreign: bool = False
     sealed: Callable[[RunLedger], RunLedger] | None = None
@@ -175,39 +175,21 @@ def considered(
     its: Its,
     rules: Rules,
     *,
-    broadcasts: tuple[Arrays, ...],
     records: Part = "training",
     seeded: bool = False,
     sums: Sums | None = None,
-    foreign: bool = False,
-    sealed: Callable[[RunLedger], RunLedger] | None = None,
+    **kept: Any,
 ) -> Admissible:
-    """The plan at its price, within the operator's rules.
+    """The plan of these records at its price, within the operator's rules.
 
-    Args:
-        plan: with the unit that it protects.
-        problem: whose per-record losses are asked for.
-        dtype: of parameters and answers.
-        terms: the budget that is asked for, the rounds, and the noise and pool where they are given; name, n
-            and whether the silo is public are its own.
-        its: what is public of the part of the records.
-        rules: the operator's.
-        broadcasts: each round's arrays.
-        records: the part.
-        seeded: whether noise comes from a seed, and is never exact.
-        sums: with secure aggregation.
-        foreign: whether code that fedsim does not ship sees the answers.
-        sealed: see `Admissible`.
+    Of `terms` budget, rounds, and the noise and pool where they are given are what is asked for; the rest is
+    the silo's own. Noise that is `seeded` is never exact; `kept` are further fields of the result.
 
     Raises:
         Refused: the plan is of another unit, group or statistic than the silo allows, breaks a limit, costs
             more than the budget, or has too little noise.
     """
-    its.unit.check_plan(plan.unit)
-    if problem.num_features != its.num_features:
-        raise Refused(f"offer: silo {its.silo!r} has {its.num_features} features, the problem has others")
-    _check_statistics(plan, its, rules)
-    check_answerable(problem, plan.queries)
+    _check_its(plan, problem, its, rules)
     known: dict[str, Told] = {
         "float32": dtype == torch.float32,
         "held-out records": records == "holdout",
@@ -217,15 +199,15 @@ def considered(
     check_silo(Facts(plan, (SiloGaussian() if sums is None else sums.mechanism).facts | known))
     mechanism, further = _mechanism(plan, problem, its, rules, seeded, sums)
     epsilon, delta = rules.run_budget
-    budget = inf if its.public else min(terms.epsilon, epsilon), min(terms.delta, delta)
-    terms = replace(terms, name=its.silo, n=its.n, epsilon=budget[0], delta=budget[1], public=its.public)
+    epsilon, delta = inf if its.public else min(terms.epsilon, epsilon), min(terms.delta, delta)
+    terms = replace(terms, name=its.silo, n=its.n, epsilon=epsilon, delta=delta, public=its.public)
     (admitted,) = admit(plan, [terms], mechanism, rules.limits)
     if not its.public:
         _check_noise(plan, admitted, rules.min_noise_multiplier)
     colluding = None if sums is None else sums.colluding_cost(plan, admitted)
     notices = (*([SEEDED] if seeded else []), *mechanism.notices, *further)
-    found = plan, problem, dtype, broadcasts, records, terms, mechanism, notices, admitted
-    return Admissible(*found, colluding, foreign, sealed)
+    priced = terms, mechanism, notices, admitted
+    return Admissible(plan, problem, dtype, records, *priced, colluding=colluding, **kept)
 
 
 def _finite(value: float) -> float | None:
@@ -247,7 +229,12 @@ def _is_foreign(problem: Problem) -> bool:
     return not is_shipped(problem)
 
 
-def _check_statistics(plan: Plan, its: Its, rules: Rules) -> None:
+def _check_its(plan: Plan, problem: Problem, its: Its, rules: Rules) -> None:
+    """Refuse a plan of another unit, feature or group than the silo has, or of what it does not allow."""
+    its.unit.check_plan(plan.unit)
+    if problem.num_features != its.num_features:
+        raise Refused(f"offer: silo {its.silo!r} has {its.num_features} features, the problem has others")
+    check_answerable(problem, plan.queries)
     for query in plan.queries:
         known = statistic(query.statistic)
         if rules.statistics is not None and known.name not in rules.statistics:

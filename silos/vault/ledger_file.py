@@ -46,29 +46,25 @@ class LedgerFile(Journal):
         offer_digest: str,
         offer: str,
         secret: bytes,
-        plan_digest: str,
-        admission: str = "",
-        terms: Mapping[str, Any],
-        study: Mapping[str, str],
         price: Price,
         days: float,
         max_runs: int,
         records: Part = "training",
+        **told: Any,
     ) -> RunLedger:
         """Admit a run: its whole price is reserved, on the disk, before anything of it is released.
 
         The server names it by the `session`, the silo by `run`; after so many days it is closed by itself.
         The offer is kept as JSON, to rebuild the run after a restart; its digest, hexadecimal, is of what may
-        not change between repetitions. The `secret` is of this run alone and never shown; into the receipt go
-        `terms`, plain values that the silo answered, and the offer's `study`, its name and purpose.
+        not change between repetitions. The `secret` is of this run alone and never shown. `told` are plain
+        values of a `Run`: `plan` and `admission`, and for the receipt the silo's `terms` and the `study`.
 
-        Returns the run; the one that is there already for a session known with the same offer, open or not.
-        Refused if the session is known with another offer, there is no room for a run (`check_room`), the
-        account cannot carry the price, or the ledger cannot be written.
+        Returns the run that is there already for a session known with the same offer, open or not. Refused if
+        it is known with another, there is no room (`check_room`), the account cannot carry the price, or the
+        ledger cannot be written.
         """
         with self.lock:
-            known = self.session(session)
-            if known is not None:
+            if (known := self.session(session)) is not None:
                 if known.record.offer != offer_digest:
                     raise Refused("this session is known with another offer")
                 return known
@@ -80,10 +76,7 @@ class LedgerFile(Journal):
                 "run": run,
                 "session": session,
                 "offer": offer_digest,
-                "plan": plan_digest,
-                **({"admission": admission} if admission else {}),
-                "terms": dict(terms),
-                "study": dict(study),
+                **told,
                 "price": price.tree(),
                 "contents": contents(offer.encode(), secret),
                 "expires": self.now() + int(days * DAY),

@@ -120,7 +120,7 @@ def test_an_ask_that_breaks_down_ends_the_round_whatever_the_silo_method_makes_o
 @pytest.mark.parametrize("copied", [pickle.dumps, copy.deepcopy, copy.copy], ids=["pickle", "deep", "copy"])
 def test_a_gate_stays_where_it_is(copied):
     with pytest.raises(TypeError, match="stays in its process"):
-        copied(open_gate(DATA, PROBLEM, NoisyMinibatchSGD(2, 0.1, 1.0)))
+        copied(open_gate(DATA, PROBLEM, NoisyMinibatchSGD(2, 0.1, 1.0)).gate)
 
 
 # What torch has switched on.

@@ -139,7 +139,7 @@ def test_a_session_is_one_run(path):
                 offer_digest=hexed(1),
                 offer="",
                 secret=b"",
-                plan_digest=hexed(1),
+                plan=hexed(1),
                 terms={},
                 study={},
                 price=gaussian(1),

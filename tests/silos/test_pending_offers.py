@@ -342,7 +342,7 @@ def test_what_the_operator_reads_is_what_is_admitted(config):
 
 def test_a_wait_that_is_kept_twice_is_kept_once(tmp_path):
     folder = PendingOffers(tmp_path)
-    waits = Pending('{"a": 1}', {}, {}, 1, "", 0, 10)
+    waits = Pending('{"a": 1}', "00", {}, {}, 1, "", 0, 10)
     for _ in range(2):
         with pytest.raises(Busy):
             folder.keep(waits)

@@ -408,7 +408,7 @@ def test_a_life_has_so_many_runs(tmp_path):
 def test_offers_at_the_same_time_are_admitted_no_more_often_than_the_policy_says(tmp_path, monkeypatch):
     """Both have been tried out, and found room, before either is in the ledger."""
     both = threading.Barrier(2, timeout=60)
-    monkeypatch.setattr("silos.front.silo.new_secret", lambda: bytes(32 + 0 * both.wait()))
+    monkeypatch.setattr("silos.vault.vault.new_secret", lambda: bytes(32 + 0 * both.wait()))
 
     def offered(session):
         caller = Caller(only.silo)

@@ -59,7 +59,7 @@ def open_run(file: LedgerFile, number: int = 1, price: Price | None = None, **ch
         "offer_digest": hexed(number + 1000),
         "offer": '{"offer": 1}',
         "secret": SECRET,
-        "plan_digest": hexed(number + 2000),
+        "plan": hexed(number + 2000),
         "terms": {"epsilon_guaranteed": 1.0, "delta": 1e-6},
         "study": {"name": "a study", "purpose": "to know"},
         "price": gaussian(100) if price is None else price,
