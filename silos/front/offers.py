@@ -107,8 +107,8 @@ def proposal_of(
 
 
 def admissible(proposal: Proposal, policy: Policy, own: Profile, seeded: bool = False) -> Admissible:
-    """Try the plan out without records and price it; `seeded` noise is never exact. Refused if the plan breaks
-    a limit, costs more than the budget, or has too little noise.
+    """Try the plan out without records and price it; `seeded` noise is never exact. Refused if the plan
+    breaks a limit, costs more than the budget, or has too little noise.
     """
     offer, part, problem, dtype = proposal.offer, proposal.part, proposal.problem, proposal.dtype
     trace = _tried(proposal, policy.limits)

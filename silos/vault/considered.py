@@ -160,6 +160,7 @@ class Admissible:
             "problem": [type(self.problem).__name__, self.problem.dimension, *_plain(self.problem)],
             "dtype": str(self.dtype),
             "records": self.records,
+            "n": self.terms.n,
             "rounds": list(self.terms.rounds),
             "terms": self.told,
             "cost": self.price.whole.tree(),

@@ -238,6 +238,7 @@ class OpenRound:
         self.broadcast, self.members, self._stored = broadcast, members, stored
         self._planned, self._position = gate.plan.rounds[round_index], 0
         self.problem, self.memory = gate.problem, gate.memory.select(members)
+        self._ended = not members
         self._open, self.reply = bool(members), None if members else _merged({}, stored, together)
         if members:
             self._releases = gate.releases.round(members, round_index)
@@ -299,6 +300,8 @@ class OpenRound:
         with the stored replies of members that had one. Refused, and the round is over, if fewer asks were
         made than the plan has, or it is no message.
         """
+        if self._ended:
+            self._check_open()
         try:
             self._check_open()
             self._open = False
@@ -309,6 +312,7 @@ class OpenRound:
         except BaseException as error:
             self.over(error)
             raise
+        self._ended = True
         for row, ledger in enumerate(self._ledgers):
             if self._together:
                 ledger.store(self._round, reply, self._gate.memory)
@@ -327,7 +331,7 @@ class OpenRound:
 
     def over(self, error: BaseException) -> None:
         """End the round without a reply; the ledger holds it to be over in any case, and this says why."""
-        self._open = False
+        self._open, self._ended = False, True
         reason = str(error) if type(error) is Refused else f"round {self._round} failed in the silo"
         for ledger in self._ledgers:
             ledger.refuse(self._round, reason)
