@@ -7,12 +7,14 @@ import inspect
 import pkgutil
 from dataclasses import is_dataclass
 from functools import cache
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import fedsim.algorithms
 from fedsim.common.errors import InputError, suggest
 from fedsim.common.plugins import class_of, entry_points, file_of
-from fedsim.protocol.contract import Algorithm
+
+if TYPE_CHECKING:  # a silo knows names before it runs any
+    from fedsim.protocol.contract import Algorithm
 
 GROUP = "fedsim.algorithms"
 
@@ -30,7 +32,7 @@ def algorithms() -> dict[str, type[Algorithm]]:
             raise InputError(f"entry point {GROUP}:{name}", thing, hint)
         if not is_algorithm(thing):
             raise InputError(f"entry point {GROUP}:{name}", thing, f"a dataclass with {ALGORITHM_HAS}")
-        found[name] = cast(type[Algorithm], thing)
+        found[name] = cast("type[Algorithm]", thing)
     return dict(sorted(found.items()))
 
 
@@ -57,7 +59,7 @@ def algorithm_class(name: str) -> type[Algorithm]:
     one is loaded. A file's is that of the contents that this process has read.
     """
     if file_of(name):
-        return cast(type[Algorithm], class_of(name, _NAME, is_algorithm, f"dataclass with {ALGORITHM_HAS}"))
+        return cast("type[Algorithm]", class_of(name, _NAME, is_algorithm, f"dataclass with {ALGORITHM_HAS}"))
     if name in (*shipped_names(), EVALUATION):
         return _shipped(name)
     if name not in (known := algorithms()):
@@ -73,7 +75,7 @@ def _shipped(name: str) -> type[Algorithm]:
     module = importlib.import_module(f"fedsim.algorithms.{name}")
     for _, kind in inspect.getmembers(module, inspect.isclass):
         if kind.__module__ == module.__name__ and is_algorithm(kind):
-            return cast(type[Algorithm], kind)
+            return cast("type[Algorithm]", kind)
     raise TypeError(f"{module.__name__} holds no algorithm")
 
 

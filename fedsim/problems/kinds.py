@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import torch
 
 from fedsim.problems import exact
-from fedsim.problems.glm import OWN, GeneralisedLinear
+from fedsim.problems.glm import BUILT_IN, OWN, GeneralisedLinear
 
 if TYPE_CHECKING:  # layers are loaded where there is a network
     from torch import Tensor
@@ -16,6 +16,9 @@ if TYPE_CHECKING:  # layers are loaded where there is a network
     from fedsim.problems.network import NeuralNetwork
 
 Problem: TypeAlias = "GeneralisedLinear | NeuralNetwork"
+GROUP = "fedsim.problems"  # of entry points
+NETWORK = "neural_network"
+NAMES = (*BUILT_IN, NETWORK)  # of the problems that fedsim ships
 
 
 def without_public(problem: Problem) -> Problem:

@@ -7,13 +7,12 @@ from inspect import isabstract
 
 from fedsim.common.plugins import class_of, extended, file_of, named
 from fedsim.problems.glm import BUILT_IN, OWN, GeneralisedLinear
-from fedsim.problems.kinds import Problem
+from fedsim.problems.kinds import GROUP as GROUP
+from fedsim.problems.kinds import NETWORK, Problem
 from fedsim.problems.network import NeuralNetwork
 from fedsim.problems.network_models import Lenet, Mlp, PairedMlp
 
-GROUP = "fedsim.problems"
-
-PROBLEMS: dict[str, type[Problem]] = {**BUILT_IN, "neural_network": NeuralNetwork}
+PROBLEMS: dict[str, type[Problem]] = {**BUILT_IN, NETWORK: NeuralNetwork}
 """{scenario name: dataclass} of the problems that fedsim ships."""
 
 
@@ -25,7 +24,7 @@ def problems() -> dict[str, type[Problem]]:
     if named(GROUP):
         import fedsim.problems.operations  # noqa: F401  what torch has, before code of others runs
     linear = extended(GROUP, BUILT_IN, GeneralisedLinear)  # type: ignore[type-abstract]
-    return {**linear, "neural_network": NeuralNetwork}
+    return {**linear, NETWORK: NeuralNetwork}
 
 
 def problem_class(name: str) -> type[Problem]:

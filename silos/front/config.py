@@ -19,8 +19,8 @@ from fedsim.common.plugins import file_of, listed
 from fedsim.common.section import Section, complaint, settings
 from fedsim.common.serialise import mapping
 from fedsim.data.dataset import Dataset
-from fedsim.problems.registry import GROUP as PROBLEM_GROUP
-from fedsim.problems.registry import PROBLEMS
+from fedsim.problems.kinds import GROUP as PROBLEM_GROUP
+from fedsim.problems.kinds import NAMES as PROBLEMS
 from fedsim.protocol.limits import Limits
 from fedsim.protocol.statistics import STATISTICS
 from fedsim.protocol.unit import RECORD, AccountUnit

@@ -8,9 +8,11 @@ from pathlib import Path
 from fedsim.common.errors import InputError
 from fedsim.common.identity import Identity
 from fedsim.privacy.grid import MAX_RECORDS
+from fedsim.problems.glm import BUILT_IN
+from fedsim.problems.kinds import NETWORK
 from fedsim.protocol.unit import RECORD, stated
 from fedsim.wire.messages import Profile
-from silos.front.config import ROOT, Config
+from silos.front.config import ROOT, Config, Policy
 from silos.front.own_records import OwnRecords
 from silos.vault.book import Enrolment
 from silos.vault.chain import FILE
@@ -118,3 +120,12 @@ def check_enrolment(config: Config, enrolled: Enrolment, records: OwnRecords, id
     if records.digest(identity) != enrolled.records:
         hint = "the records have changed since enrolment; bring back the old ones, or enrol anew elsewhere"
         raise InputError(f"{ROOT}.records", config.records.name, hint)
+
+
+def largest_dimension(policy: Policy, own: Profile) -> int:
+    """d of the largest model that an offer may name: all but networks' follow from the silo's features."""
+    if NETWORK in policy.allowed_problems or policy.plug_ins:
+        return policy.max_dimension
+    kinds = [BUILT_IN[name] for name in policy.allowed_problems if name in BUILT_IN]
+    outputs = max((kind.outputs(own.num_classes) for kind in kinds), default=1)
+    return min(policy.max_dimension, own.num_features * outputs)

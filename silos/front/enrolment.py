@@ -20,8 +20,7 @@ from fedsim.protocol.statistics import Extent
 from fedsim.protocol.unit import RECORD
 from fedsim.wire.messages import Profile
 from silos.front.config import ROOT, Config
-from silos.front.enrolled import check_modes, for_the_owner, no_ledger, own_of
-from silos.front.offers import largest_dimension
+from silos.front.enrolled import check_modes, for_the_owner, largest_dimension, no_ledger, own_of
 from silos.front.own_records import OwnRecords, read_records, write_table
 from silos.vault.account import Caps
 from silos.vault.book import Enrolment

@@ -161,15 +161,6 @@ def _refusal(error: InputError) -> Refused:
     return Refused(str(error).replace("scenario.", "offer: ", 1))
 
 
-def largest_dimension(policy: Policy, own: Profile) -> int:
-    """d of the largest model that an offer may name: all but networks' follow from the silo's features."""
-    kinds = [PROBLEMS[name] for name in policy.allowed_problems if name in PROBLEMS]
-    if NeuralNetwork in kinds or policy.plug_ins:
-        return policy.max_dimension
-    outputs = max((kind.outputs(own.num_classes) for kind in kinds), default=1)
-    return min(policy.max_dimension, own.num_features * outputs)
-
-
 def _check_shape(offer: Offer, own: Profile) -> None:
     shape = offer.shape
     stated = shape.sizes.get(own.silo), shape.num_features, shape.num_classes, shape.num_groups

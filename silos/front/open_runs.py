@@ -17,8 +17,6 @@ from fedsim.common.errors import Busy, Refused
 from fedsim.protocol.copies import digest
 from fedsim.wire.messages import Mark, Offer, Profile
 from silos.front.config import Policy
-from silos.front.offers import Proposal, admissible, proposal_of
-from silos.front.served import driven
 from silos.vault.considered import SEEDED, Admissible
 from silos.vault.ledger import RunLedger
 from silos.vault.vault import Vault, check_same
@@ -26,6 +24,7 @@ from silos.vault.vault import Vault, check_same
 if TYPE_CHECKING:  # loaded where a plug-in is listed, or a roster pinned
     from fedsim.isolated.confine import Child
     from fedsim.problems.public_records import PublicRecords
+    from silos.front.offers import Proposal
     from silos.front.pooled import Pinned
 
 GATES = 4  # gates in memory at once; each has its own copy of the records, in its problem's layout
@@ -83,6 +82,8 @@ class OpenRuns:
         if not self._trying.acquire(timeout=wait):
             raise Busy("the silo is trying out another offer; ask again")
         try:
+            from silos.front.offers import admissible, proposal_of  # loaded with the first offer
+
             own = self._own.of(offer.records)
             made = proposal_of(offer, self._policy, own, self._pinned, self._start, self._public)
             return made, admissible(made, self._policy, own, self._seeded)
@@ -101,6 +102,8 @@ class OpenRuns:
         sealed report, {"report": (bytes,)}. Busy if the run is at a round, or its plan is not in memory and
         another one is being tried out; Refused as in `silos.vault.gate`.
         """
+        from silos.front.served import driven
+
         found = self._found(run)
         with _alone(run, _WAIT), self._kept(vault, run.run, found) as held:
             opened = vault.round(run, held.plan, round_index, broadcast, mark)

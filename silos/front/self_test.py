@@ -16,8 +16,8 @@ from torch import Tensor
 
 from fedsim.common.errors import Refused
 from fedsim.problems import exact
+from fedsim.problems.glm import GeneralisedLinear
 from fedsim.problems.kinds import Problem
-from fedsim.problems.network import NeuralNetwork
 from fedsim.protocol.rows import Rows
 from silos.vault.layout import MAX_NORM
 from silos.vault.records import Records, clipped_sum
@@ -94,7 +94,7 @@ def check_problem(problem: Problem, dtype: torch.dtype) -> None:
 
 def one_at_a_time(problem: Problem, dtype: torch.dtype) -> tuple[str, ...]:
     """A line for the report where a network's graph is computed for one record after the other."""
-    if not isinstance(problem, NeuralNetwork):
+    if isinstance(problem, GeneralisedLinear):
         return ()
     from silos.vault.network import layerwise, strategy, tile  # where there is a network
 

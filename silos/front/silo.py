@@ -38,8 +38,14 @@ from fedsim.wire.messages import (
     named,
 )
 from silos.front.config import ROOT, Config, Policy
-from silos.front.enrolled import check_enrolment, check_modes, for_the_owner, no_ledger, own_of
-from silos.front.offers import largest_dimension
+from silos.front.enrolled import (
+    check_enrolment,
+    check_modes,
+    for_the_owner,
+    largest_dimension,
+    no_ledger,
+    own_of,
+)
 from silos.front.open_runs import OpenRuns
 from silos.front.own_records import OwnRecords, read_published, read_records
 from silos.front.self_test import check_machine

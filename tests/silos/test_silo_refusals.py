@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from support import scenarios
 from support.deployed import POLICY, Caller, calling, enrolled, offer_of, resolved_of, write_silos
 
-import silos.front.open_runs
+import silos.front.offers
 from fedsim.common import section
 from fedsim.common.errors import InputError
 from fedsim.common.section import validated
@@ -26,7 +26,7 @@ from fedsim.problems.section import ProblemSection
 from fedsim.wire.frames import Frame, decode, encode, opened, sealed
 from fedsim.wire.messages import Profile
 from silos.front.config import Policy
-from silos.front.offers import largest_dimension
+from silos.front.enrolled import largest_dimension
 
 RESOLVED = resolved_of()
 OFFER = offer_of(RESOLVED, "silo-00")
@@ -334,14 +334,14 @@ def test_a_plug_in_that_raises_in_the_dry_run_is_not_quoted(caller, monkeypatch,
 
 
 def test_an_offer_does_not_wait_for_another_and_rounds_wait_for_neither(caller, run, monkeypatch):
-    entered, go, real = threading.Event(), threading.Event(), silos.front.open_runs.admissible
+    entered, go, real = threading.Event(), threading.Event(), silos.front.offers.admissible
 
     def dear(*given):
         entered.set()
         assert go.wait(60)
         return real(*given)
 
-    monkeypatch.setattr("silos.front.open_runs.admissible", dear)
+    monkeypatch.setattr("silos.front.offers.admissible", dear)
     offer, other = ({**OFFER, "session": name * 32, "epsilon": 0.5} for name in ("88", "99"))
     with ThreadPoolExecutor(1) as first:
         admitted = first.submit(caller.silo.answer, sealed(encode(Frame("offer", offer))))
@@ -424,7 +424,7 @@ def test_offers_at_the_same_time_are_admitted_no_more_often_than_the_policy_says
 
 
 def test_an_offer_that_is_too_long_to_keep_is_refused_before_it_is_tried_out(tmp_path, monkeypatch):
-    monkeypatch.setattr("silos.front.open_runs.proposal_of", None)
+    monkeypatch.setattr("silos.front.offers.proposal_of", None)
     shape = {**OFFER["shape"], "sizes": {f"{name:0100}": 1 for name in range(2_000)}}
     with one(tmp_path) as only:
         assert "a ledger keeps 200,000" in only.refused("offer", **{**OFFER, "shape": shape})

@@ -14,6 +14,7 @@ import yaml
 from support.deployed import POLICY, Caller, SilosLink, enrolled, offer_of, resolved_of, write_silos
 from torch import Tensor
 
+import silos.front.offers
 from fedsim.common.identity import is_signed, public_key
 from fedsim.protocol.batch import Fresh
 from fedsim.protocol.contract import Query, Round
@@ -281,13 +282,13 @@ def test_a_gate_that_had_to_make_room_goes_on_where_it_was(federate, monkeypatch
 @pytest.mark.parametrize("room", [2**24, 0])
 def test_open_runs_are_tried_out_once_although_their_gates_make_room(federate, monkeypatch, room):
     """Of six runs that are asked in turn; without room for plans each ask of an old one costs a dry run."""
-    tried, real = [], open_runs.admissible
+    tried, real = [], silos.front.offers.admissible
 
     def counted(*given):
         tried.append(given)
         return real(*given)
 
-    monkeypatch.setattr("silos.front.open_runs.admissible", counted)
+    monkeypatch.setattr("silos.front.offers.admissible", counted)
     monkeypatch.setattr("silos.front.open_runs.PLANS", room)
     resolved, _, (caller, *_) = federate(seeded=True)
     offers = [offer_of(resolved, "silo-00", epsilon=0.3, session=digit * 64) for digit in "123456"]
