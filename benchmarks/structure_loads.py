@@ -43,7 +43,7 @@ def answer(folder: Path, name: str, batch: Any, unit: Any, net: bool = False, su
     from fedsim.protocol.unit import RECORD
     from silos.vault.account import Caps
     from silos.vault.book import Enrolment
-    from silos.vault.considered import considered
+    from silos.vault.considered import Its, Rules, considered
     from silos.vault.ledger_file import LedgerFile
     from silos.vault.vault import Study, Vault
 
@@ -74,10 +74,8 @@ def answer(folder: Path, name: str, batch: Any, unit: Any, net: bool = False, su
     identity = Identity.create(folder)
     LedgerFile.create(folder / "ledger", Enrolment("silo", "00" * 32, identity.public, caps, 2**52))
     people = unit != RECORD
-    its: Any = SimpleNamespace(silo="silo", n=20 if people else 40, num_features=3, groups=("a", "b"))
-    its.unit, its.public = unit, False
-    rules: Any = SimpleNamespace(limits=LIMITS, run_budget=(4.0, 1e-5), min_noise_multiplier=1e-3)
-    rules.exact_noise_dimension, rules.statistics, rules.max_runs, rules.run_days = 100, None, 9, 1.0
+    its = Its("silo", 20 if people else 40, 3, 2, unit, public=False)
+    rules = Rules(LIMITS, (4.0, 1e-5), 1e-3, 100, None, 9, 1.0)
     codes = np.arange(40)
     rows = Rows(np.ones((40, 3)), codes % 2.0, codes % 2, codes // 2 if people else None)
     terms, asked = Terms("silo", its.n, 0.5, 1e-5, range(1), z, share), ((("w", problem.dimension),),)

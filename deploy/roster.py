@@ -10,7 +10,7 @@ from pathlib import Path
 
 import yaml
 
-from fedsim.common.files import atomic_file
+from fedsim.common.durable import atomic_file
 from fedsim.secagg.roster import load_roster, parse_roster
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import fedsim
-from fedsim.common.files import atomic_file
+from fedsim.common.durable import atomic_file
 from fedsim.report.audit import AuditPart
 from fedsim.report.sweep_summary import read_sweep
 

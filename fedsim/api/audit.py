@@ -17,8 +17,9 @@ import pyarrow as pa
 from fedsim.api.given import ScenarioLike, changes_of, one_run, resolved_of
 from fedsim.api.progress import audit_display, watching
 from fedsim.api.run import Run
+from fedsim.common.durable import atomic_file
 from fedsim.common.errors import InputError
-from fedsim.common.files import atomic_file, writing
+from fedsim.common.files import writing
 from fedsim.common.process import one_thread
 from fedsim.data.dataset import Dataset
 from fedsim.deployment.offers import offers_of

@@ -17,8 +17,9 @@ from typing import Any
 from fedsim.api.given import ScenarioLike, changes_of, one_run, resolved_of
 from fedsim.api.progress import Watch, run_display, watching
 from fedsim.api.run import Run
+from fedsim.common.durable import remove_drafts
 from fedsim.common.errors import InputError
-from fedsim.common.files import UNFINISHED, check_free, remove_drafts, unwritable
+from fedsim.common.files import UNFINISHED, check_free, unwritable
 from fedsim.common.process import one_thread, undisturbed
 from fedsim.common.serialise import canonical, mapping, to_yaml
 from fedsim.data.dataset import Dataset

@@ -12,7 +12,8 @@ import typer
 
 from fedsim.cli.app import SCENARIOS, app, check_unused, spoken
 from fedsim.cli.reading import SPOKEN, GivenReading, Tables, with_reading
-from fedsim.common.files import atomic_file, writing
+from fedsim.common.durable import atomic_file
+from fedsim.common.files import writing
 
 if TYPE_CHECKING:
     from fedsim.data.drafting import Draft

@@ -16,8 +16,8 @@ from rich.text import Text
 
 from fedsim.cli.app import DEPLOYMENT, AsJson, app
 from fedsim.cli.output import print_facts, print_json, printable, titled
+from fedsim.common.durable import atomic_file
 from fedsim.common.errors import InputError, Refused
-from fedsim.common.files import atomic_file
 from fedsim.privacy.rounding import shown_down, shown_up
 
 if TYPE_CHECKING:

@@ -14,8 +14,9 @@ from rich.table import Table
 
 from fedsim.cli.app import RUNS, app, spoken
 from fedsim.cli.output import dated, print_notices, say, shown, titled
+from fedsim.common.durable import atomic_file
 from fedsim.common.errors import InputError
-from fedsim.common.files import atomic_file, check_free, writing
+from fedsim.common.files import check_free, writing
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -17,8 +17,8 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Self
 
+from fedsim.common.durable import atomic_file, to_disk
 from fedsim.common.errors import Refused
-from fedsim.common.files import atomic_file, to_disk
 from fedsim.common.head_file import Head
 
 _VERSION = 3

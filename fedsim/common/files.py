@@ -17,30 +17,11 @@ from itertools import count
 from pathlib import Path
 from secrets import token_hex
 
+from fedsim.common.durable import PREFIX, to_disk
 from fedsim.common.errors import InputError
 
 UNFINISHED = "unfinished"
 """The folder of a run directory that has what a run needs to go on; it goes when the run has ended."""
-
-_PREFIX = ".writing-"
-
-
-@contextmanager
-def atomic_file(place: Path, sync: bool = True) -> Iterator[Path]:
-    """Yield where to write a file; when the block ends, it replaces what is at `place`.
-
-    If the block raises, `place` is left as it was and nothing else stays behind. The directory of `place`
-    exists; with `sync` the file outlives a loss of power. OSError if it cannot be written.
-    """
-    draft = place.with_name(f"{_PREFIX}{token_hex(8)}{place.suffix}")
-    try:
-        yield draft
-        if sync:
-            to_disk(draft)
-        os.replace(draft, place)
-    except BaseException:
-        draft.unlink(missing_ok=True)
-        raise
 
 
 @contextmanager
@@ -50,7 +31,7 @@ def atomic_directory(place: Path) -> Iterator[Path]:
     Parents are made. Errors as of `atomic_file`.
     """
     place.parent.mkdir(parents=True, exist_ok=True)
-    draft = place.with_name(f"{_PREFIX}{token_hex(8)}")
+    draft = place.with_name(f"{PREFIX}{token_hex(8)}")
     draft.mkdir()
     try:
         yield draft
@@ -68,7 +49,7 @@ def atomic_files(directory: Path) -> Iterator[Path]:
 
     Each file is whole, and none is replaced before the block has ended. Errors as of `atomic_file`.
     """
-    with tempfile.TemporaryDirectory(prefix=_PREFIX, dir=directory) as folder:
+    with tempfile.TemporaryDirectory(prefix=PREFIX, dir=directory) as folder:
         draft = Path(folder)
         yield draft
         for file in files_below(draft):
@@ -77,24 +58,9 @@ def atomic_files(directory: Path) -> Iterator[Path]:
             os.replace(file, place)
 
 
-def remove_drafts(directory: Path) -> None:
-    """Remove files that a process left half-written in `directory` when it was killed."""
-    for draft in directory.glob(f"{_PREFIX}*"):
-        draft.unlink()
-
-
 def files_below(directory: Path) -> list[Path]:
     """All of them, at any depth, sorted."""
     return sorted(file for file in directory.rglob("*") if file.is_file())
-
-
-def to_disk(place: Path) -> None:
-    """Wait until a file, or the names in a folder, are on the disk."""
-    handle = os.open(place, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 VARIABLE = "FEDSIM_DATA"

@@ -26,8 +26,9 @@ from urllib.error import HTTPError
 from urllib.parse import urlsplit
 from urllib.request import HTTPRedirectHandler, Request, build_opener
 
+from fedsim.common.durable import atomic_file
 from fedsim.common.errors import InputError
-from fedsim.common.files import HOW, atomic_file
+from fedsim.common.files import HOW
 from fedsim.data.dataset import Download
 
 FIELD = "scenario.data"

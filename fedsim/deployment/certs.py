@@ -28,8 +28,9 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from fedsim.common.durable import atomic_file
 from fedsim.common.errors import InputError
-from fedsim.common.files import atomic_file, files_below
+from fedsim.common.files import files_below
 from fedsim.common.notices import ending
 from fedsim.secagg.envelopes import KEY_FILE, PUBLIC_FILE, EnvelopeKey
 

@@ -10,8 +10,9 @@ from typing import Any
 
 import yaml
 
+from fedsim.common.durable import atomic_file
 from fedsim.common.errors import InputError, suggest
-from fedsim.common.files import atomic_file, writing
+from fedsim.common.files import writing
 from fedsim.deployment.federation_file import ROOT, SiloEntry, load_federation
 from fedsim.deployment.flower.grid import node_key, node_keys
 

@@ -13,8 +13,8 @@ from typing import Any, Self
 
 from pydantic import Field, TypeAdapter, ValidationError, model_validator
 
+from fedsim.common.durable import atomic_file
 from fedsim.common.errors import InputError
-from fedsim.common.files import atomic_file
 from fedsim.common.identity import public_key
 from fedsim.common.section import Section, settings
 from fedsim.common.serialise import mapping

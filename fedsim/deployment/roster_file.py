@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from fedsim.common.durable import atomic_file
 from fedsim.common.errors import InputError
-from fedsim.common.files import atomic_file, writing
+from fedsim.common.files import writing
 from fedsim.common.identity import PUBLIC_FILE as IDENTITY
 from fedsim.common.serialise import to_yaml
 from fedsim.deployment.federation_edit import relative_to

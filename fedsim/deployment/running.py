@@ -15,8 +15,8 @@ from typing import Annotated
 import psutil
 from pydantic import Field, TypeAdapter
 
+from fedsim.common.durable import atomic_file
 from fedsim.common.errors import InputError
-from fedsim.common.files import atomic_file
 from fedsim.deployment.processes import end_family, marked, over
 
 FILE = "up.json"

@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 import yaml
 
+from fedsim.common.durable import atomic_file
 from fedsim.common.errors import InputError
-from fedsim.common.files import atomic_file
 from fedsim.common.plugins import digest, file_of, short, source
 from fedsim.data.csv_table import Csv
 from fedsim.data.federation import Federation, divided, load

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Union
 
 import torch
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:  # layers are loaded where there is a network
 
     from fedsim.problems.network import NeuralNetwork
 
-Problem: TypeAlias = "GeneralisedLinear | NeuralNetwork"
+Problem = Union[GeneralisedLinear, "NeuralNetwork"]
 GROUP = "fedsim.problems"  # of entry points
 NETWORK = "neural_network"
 NAMES = (*BUILT_IN, NETWORK)  # of the problems that fedsim ships

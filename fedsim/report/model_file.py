@@ -18,8 +18,8 @@ from safetensors import torch as tensors
 from safetensors.numpy import load_file, save_file
 from torch import Tensor
 
+from fedsim.common.durable import atomic_file
 from fedsim.common.errors import InputError
-from fedsim.common.files import atomic_file
 from fedsim.common.plugins import file_of, short, source
 from fedsim.common.section import Section
 from fedsim.data.fitted import Components, Standard

@@ -11,8 +11,8 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
+from fedsim.common.durable import atomic_file
 from fedsim.common.errors import InputError, Refused
-from fedsim.common.files import atomic_file
 from fedsim.common.identity import read_key, write_key
 
 if TYPE_CHECKING:

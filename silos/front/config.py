@@ -26,6 +26,7 @@ from fedsim.protocol.statistics import STATISTICS
 from fedsim.protocol.unit import RECORD, AccountUnit
 from fedsim.wire.connections import AtPort, AtSocket, MetricsAt
 from fedsim.wire.messages import Hex32, SiloName
+from silos.vault.considered import Rules
 
 ROOT = "silo"  # the name of the file in errors
 
@@ -151,10 +152,11 @@ class Policy(Section):
         return Limits(**self.model_dump(include={field.name for field in fields(Limits)}))
 
     @property
-    def run_budget(self) -> tuple[float, float]:
-        """(epsilon, delta) of one run at most."""
-        bound = self.per_run or self.lifetime
-        return bound.epsilon, bound.delta
+    def rules(self) -> Rules:
+        """What the vault keeps to."""
+        bound, noise = self.per_run or self.lifetime, (self.min_noise_multiplier, self.exact_noise_dimension)
+        rest = self.statistics, self.max_runs, self.run_days
+        return Rules(self.limits, (bound.epsilon, bound.delta), *noise, *rest)  # type: ignore[arg-type]
 
     @property
     def allowed_algorithms(self) -> tuple[str, ...]:

@@ -9,8 +9,8 @@ from math import exp, floor
 from sys import float_info
 from typing import Any, Self
 
+from fedsim.common.durable import remove_drafts
 from fedsim.common.errors import InputError
-from fedsim.common.files import remove_drafts
 from fedsim.common.identity import KEY_FILE, Identity
 from fedsim.privacy import gaussian, grid
 from fedsim.privacy.rounding import shown_down, shown_up
@@ -71,7 +71,7 @@ class Proposed:
     def lines(self) -> list[str]:
         """What an operator reads before it is fixed."""
         own, caps, policy = self.own, self.caps, self.config.policy
-        lifetime, run = policy.lifetime, policy.run_budget
+        lifetime, run = policy.lifetime, policy.rules.run_budget
         classes, units = f", {own.num_classes} classes" if own.num_classes else "", f"{own.unit.name}s"
         classes += f", groups {', '.join(own.groups)}" if own.groups else ""
         days = (lifetime.expires - datetime.now(UTC).date()).days
@@ -155,7 +155,7 @@ def _inexact(config: Config, caps: Caps, own: Profile) -> str:
     dimension = min(policy.exact_noise_dimension, largest_dimension(policy, own))
     census = ((Release(FULL, 1.0), policy.max_rounds),)
     at_one = grid.GridGaussian(Extent(dimension, dimension)).distance(census, 1.0)  # of mu = 1 each
-    needed = at_one * most * min(most, float(gaussian.mu(*policy.run_budget)) ** 2)
+    needed = at_one * most * min(most, float(gaussian.mu(*policy.rules.run_budget)) ** 2)
     if needed <= caps.total.distance:
         return ""
     return (

@@ -33,7 +33,7 @@ from fedsim.protocol.unit import RECORD
 from fedsim.wire.messages import Offer, Profile
 from silos.front.config import Policy
 from silos.front.self_test import check_problem, one_at_a_time
-from silos.vault.considered import Admissible, considered
+from silos.vault.considered import Admissible, Its, considered
 
 if TYPE_CHECKING:  # loaded where a roster is pinned, or a plug-in is listed
     from fedsim.isolated.confine import Child
@@ -130,8 +130,8 @@ def admissible(proposal: Proposal, policy: Policy, own: Profile, seeded: bool = 
         problem,
         dtype,
         Terms(own.silo, own.n, *asked),
-        own,
-        policy,
+        Its(own.silo, own.n, own.num_features, len(own.groups), own.unit, own.public),
+        policy.rules,
         broadcasts=trace.broadcasts,
         records=offer.records,
         seeded=seeded,

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fedsim.common.durable import atomic_file, remove_drafts
 from fedsim.common.errors import InputError
-from fedsim.common.files import atomic_file, remove_drafts
 from fedsim.common.identity import Identity
 from fedsim.data.prepare import prepare
 from fedsim.data.source import ALIKE, Source, alike, numbered, require_labels

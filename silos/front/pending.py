@@ -19,8 +19,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
+from fedsim.common.durable import atomic_file, remove_drafts, to_disk
 from fedsim.common.errors import Busy, InputError, Refused
-from fedsim.common.files import atomic_file, remove_drafts, to_disk
 from fedsim.wire.messages import named
 from silos.vault.approvals import APPROVED, USED, approval
 from silos.vault.book import DAY

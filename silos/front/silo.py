@@ -114,7 +114,7 @@ class Silo:
                 approvals = pending.folder
             seed = None if simulation is None else (simulation.seed, simulation.trial, simulation.run)
             rows = _parts(config, records, identity)
-            vault = Vault(rows, config.policy, ledger, identity, approvals, seed)
+            vault = Vault(rows, config.policy.rules, ledger, identity, approvals, seed)
         except BaseException:
             ledger.close()
             raise

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fedsim.common.files import to_disk
+from fedsim.common.durable import to_disk
 
 APPROVED, USED = "approved", "used"  # the second: one whose run is being admitted
 

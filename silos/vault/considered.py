@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from math import inf, isfinite
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import torch
 
@@ -39,64 +39,27 @@ SEEDED = "Noise comes from a seed (--insecure-simulation), which can draw it aga
 PUBLIC: tuple[str, ...] = ("its records are public: nothing is guaranteed to them",)
 
 
-class Rules(Protocol):
+class Rules(NamedTuple):
     """What a silo's operator allows, as far as it decides what leaves (`silos.front.config.Policy`)."""
 
-    @property
-    def limits(self) -> Limits:
-        """Bounds on plans and queries."""
-
-    @property
-    def run_budget(self) -> tuple[float, float]:
-        """(epsilon, delta) of one run at most."""
-
-    @property
-    def min_noise_multiplier(self) -> float:
-        """The least of any release."""
-
-    @property
-    def exact_noise_dimension(self) -> int:
-        """The largest dimension with exact noise."""
-
-    @property
-    def statistics(self) -> Collection[str] | None:
-        """Those that may be asked for; None for all."""
-
-    @property
-    def max_runs(self) -> int:
-        """Runs in the silo's life."""
-
-    @property
-    def run_days(self) -> float:
-        """Days until a run is closed by itself."""
+    limits: Limits
+    run_budget: tuple[float, float]  # (epsilon, delta) of one run at most
+    min_noise_multiplier: float  # of any release
+    exact_noise_dimension: int  # the largest with exact noise
+    statistics: Collection[str] | None  # that may be asked for; None for all
+    max_runs: int  # in the silo's life
+    run_days: float  # until a run is closed by itself
 
 
-class Its(Protocol):
+class Its(NamedTuple):
     """What is public of the part of a silo's records that a plan is of."""
 
-    @property
-    def silo(self) -> str:
-        """Its name."""
-
-    @property
-    def n(self) -> int:
-        """Units of its account."""
-
-    @property
-    def num_features(self) -> int:
-        """The constant one included."""
-
-    @property
-    def groups(self) -> Collection[str]:
-        """The names of its records' groups."""
-
-    @property
-    def unit(self) -> AccountUnit:
-        """What its account protects."""
-
-    @property
-    def public(self) -> bool:
-        """Whether its records are."""
+    silo: str
+    n: int  # units of its account
+    num_features: int  # the constant one included
+    groups: int
+    unit: AccountUnit  # what its account protects
+    public: bool
 
 
 class Sums(Protocol):
@@ -241,8 +204,8 @@ def _check_its(plan: Plan, problem: Problem, its: Its, rules: Rules) -> None:
         if rules.statistics is not None and known.name not in rules.statistics:
             hint = f"it allows {', '.join(rules.statistics) or 'none'}"
             raise Refused(f"offer: the silo's policy does not allow statistic {known.name!r}; {hint}")
-        if known.by_group and Cells.of(query.options).groups != len(its.groups):
-            held = f"silo {its.silo!r} has {len(its.groups)} groups"
+        if known.by_group and Cells.of(query.options).groups != its.groups:
+            held = f"silo {its.silo!r} has {its.groups} groups"
             raise Refused(f"offer: {held}, {known.name} asks of others")
 
 

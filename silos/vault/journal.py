@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any, Self
 
 from fedsim.common import installed
+from fedsim.common.durable import atomic_file, to_disk
 from fedsim.common.errors import InputError, Refused
-from fedsim.common.files import atomic_file, to_disk
 from fedsim.common.head_file import Head, HeadFile
 from silos.vault.book import Book, Enrolment, Run, replayed
 from silos.vault.chain import GENESIS, SCHEMA, Entry, check_pages, connect, knows, link, readable, text

@@ -11,8 +11,9 @@ import pytest
 
 import fedsim
 from fedsim.common.beside import pin
+from fedsim.common.durable import atomic_file, remove_drafts
 from fedsim.common.errors import Refused
-from fedsim.common.files import atomic_directory, atomic_file, atomic_files, remove_drafts
+from fedsim.common.files import atomic_directory, atomic_files
 from fedsim.common.head_file import Head, HeadFile, head_path
 
 

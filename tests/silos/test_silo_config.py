@@ -110,8 +110,8 @@ def test_fedsims_own_algorithms_are_allowed_where_none_are_listed_and_none_where
 
 def test_one_run_may_cost_the_lifetimes_budget_unless_it_is_told():
     policy = {key: value for key, value in POLICY.items() if key != "per_run"}
-    assert parse_config({**GOOD, "policy": policy}).policy.run_budget == (8.0, 1e-4)
-    assert parse_config(GOOD).policy.run_budget == (4.0, 1e-5)
+    assert parse_config({**GOOD, "policy": policy}).policy.rules.run_budget == (8.0, 1e-4)
+    assert parse_config(GOOD).policy.rules.run_budget == (4.0, 1e-5)
 
 
 def test_a_lifetime_that_sampled_plans_would_overspend_is_an_error():

@@ -16,18 +16,17 @@ from fedsim.protocol.plan import Ask, Plan, Terms
 from fedsim.protocol.query import Query
 from fedsim.protocol.statistics import QueryShape
 from fedsim.protocol.unit import RECORD, Person
-from fedsim.wire.messages import Profile
 from silos.front.config import Policy, load_config
 from silos.vault.approvals import APPROVED, USED, approval, used
-from silos.vault.considered import Admissible, considered
+from silos.vault.considered import Admissible, Its, considered
 from silos.vault.gate import OpenRound
 from silos.vault.vault import Study, Vault, check_same
 
 MOST_CODE = 6_000  # of ours, beside a vault that has answered every statistic on every sampler
 RESOLVED = resolved_of()
 POINT = torch.zeros(5, dtype=torch.float64)
-ITS = Profile(silo="A", n=40, num_features=5, num_classes=2)
-RULES = Policy.model_validate(POLICY)
+ITS = Its("A", 40, 5, 0, RECORD, public=False)
+RULES = Policy.model_validate(POLICY).rules
 GRADIENT = QueryShape("gradient", 1, 1.0)
 
 
@@ -54,7 +53,7 @@ def vault(tmp_path):
 @pytest.fixture
 def its(vault):
     rows = vault._records["training"]
-    return ITS.model_copy(update={"silo": vault.ledger.enrolment.silo, "n": rows.n})
+    return ITS._replace(silo=vault.ledger.enrolment.silo, n=rows.n)
 
 
 def admitted(vault: Vault, plan: Admissible, session: str = "11"):
@@ -112,8 +111,8 @@ def test_a_run_is_answered_by_the_plan_that_it_was_admitted_with(vault, its):
 
 
 def test_an_approval_binds_plan_unit_problem_dtype_terms_and_cost():
-    by_person = ITS.model_copy(update={"unit": Person()})
-    dear = RULES.model_copy(update={"exact_noise_dimension": 0})
+    by_person = ITS._replace(unit=Person())
+    dear = RULES._replace(exact_noise_dimension=0)
     each = [
         found(),
         found(plan_of(3)),
@@ -124,7 +123,7 @@ def test_an_approval_binds_plan_unit_problem_dtype_terms_and_cost():
         found(delta=1e-7),
         found(rounds=(1,)),
         found(rules=dear),
-        found(its=ITS.model_copy(update={"n": 41})),
+        found(its=ITS._replace(n=41)),
         replace(found(), dtype=torch.float32),
         replace(found(), records="holdout"),
     ]
@@ -162,13 +161,13 @@ WRONG = {
     "unit": ({"plan": plan_of(unit=Person())}, "it is of unit person"),
     "features": ({"problem": LogisticRegression(4)}, "has 5 features"),
     "groups": ({"plan": plan_of(shape=QueryShape("joint", 1, 1.0, (2, 2, 1, 0)))}, "has 0 groups"),
-    "statistic": ({"rules": RULES.model_copy(update={"statistics": ("error",)})}, "statistic 'gradient'"),
+    "statistic": ({"rules": RULES._replace(statistics=("error",))}, "statistic 'gradient'"),
     "float32": (
         {"plan": plan_of(batch=Subsample(0.5)), "dtype": torch.float32},
         "float32 with sampled batches",
     ),
     "budget": ({"epsilon": 9.0, "noise_multiplier": 0.11}, "its budget is 4"),
-    "noise": ({"rules": RULES.model_copy(update={"min_noise_multiplier": 1e3})}, "asks for 1000"),
+    "noise": ({"rules": RULES._replace(min_noise_multiplier=1e3)}, "asks for 1000"),
 }
 
 

@@ -24,7 +24,6 @@ ON_DEMAND = {
     "fedsim.protocol.contract": "an offer is tried out",
     "fedsim.protocol.dryrun": "an offer is tried out",
     "fedsim.problems.section": "an offer is tried out",
-    "fedsim.problems.network": "a network is offered",
     "silos.vault.network": "a network is offered",
     "fedsim.problems.costed": "a gradient with costs by group is asked for",
     "silos.front.enrolment": "it enrols",

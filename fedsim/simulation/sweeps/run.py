@@ -14,8 +14,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from matplotlib.figure import Figure
 
+from fedsim.common.durable import atomic_file
 from fedsim.common.errors import InputError
-from fedsim.common.files import atomic_file, atomic_files, unwritable
+from fedsim.common.files import atomic_files, unwritable
 from fedsim.common.process import undisturbed
 from fedsim.common.serialise import canonical, finite, to_yaml
 from fedsim.measure.baselines import baselines

@@ -18,8 +18,8 @@ import torch
 import yaml
 from torch import Tensor
 
+from fedsim.common.durable import atomic_file
 from fedsim.common.errors import InputError
-from fedsim.common.files import atomic_file
 from fedsim.common.seeds import generator
 from fedsim.privacy.grid import STEPS
 from fedsim.protocol.contract import Asker, Query
