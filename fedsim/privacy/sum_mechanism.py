@@ -37,8 +37,8 @@ class SumMechanism(Mechanism, Protocol):
         return super().facts | {"shuffled messages": self.gradients_alone and self.name}
 
     def together(self, census: Census, silos: int) -> Census:
-        """See `Mechanism`. Under one noise they do not compose: the unit moves each sum by a term of every
-        silo, so that a release has so many times its mu (group privacy). Of no batches drawn at random.
+        """See `Mechanism`: under one noise a term of every silo moves each sum (group privacy), so that a
+        release has so many times its mu; not for batches drawn at random.
         """
         return tuple((replace(release, weight=release.weight * silos), count) for release, count in census)
 

@@ -28,7 +28,7 @@ def kill_at(place: str, round_index: int) -> None:
     """Arrange that this process kills itself at a place of a round, as a loss of power would."""
     import fedsim.wire.daemon
     from fedsim.wire.frames import head_of, opened
-    from silos.vault.gate import Gate
+    from silos.vault.gate import OpenRound
     from silos.vault.ledger import RunLedger
     from silos.vault.releases import RoundReleases
 
@@ -54,7 +54,7 @@ def kill_at(place: str, round_index: int) -> None:
         case "after debit":
             around(RunLedger, "debit", after=at_round)
         case "after noise":
-            around(Gate, "_reply", before=lambda _, asked, *rest: now.append(asked))
+            around(OpenRound, "ask", before=lambda opened, *_: now.append(opened._round))
             around(RoundReleases, "_release", after=lambda *_: at_round(None, now[-1]))
         case "after store":
             around(RunLedger, "store", after=at_round)
@@ -104,14 +104,14 @@ def slow_answers() -> None:
 
     from silos.vault.gate import Gate
 
-    real = Gate.answer
+    real = Gate.asked
 
     def slow(*given: Any) -> Any:
         logging.getLogger("silos").info("at a round")
         time.sleep(1)
         return real(*given)
 
-    Gate.answer = slow
+    Gate.asked = slow
 
 
 def unbounded_rounds() -> None:
@@ -120,7 +120,7 @@ def unbounded_rounds() -> None:
     from math import inf
 
     import silos.front.workload
-    from silos.vault.gate import Gate
+    from silos.vault.gate import OpenRound
 
     silos.front.workload.SECONDS = inf
-    around(Gate, "_reply", before=lambda *_: logging.getLogger("silos").info("at a round"))
+    around(OpenRound, "ask", before=lambda *_: logging.getLogger("silos").info("at a round"))

@@ -225,7 +225,7 @@ def test_a_grant_of_other_terms_than_the_cell_s_is_refused_before_anything_is_an
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     cell = next(cell for cell in all_cells(TREE) if cell.scored and any(cell.grant.noise))
-    monkeypatch.setattr(Gate, "answer", lambda *_: pytest.fail("answered"))
+    monkeypatch.setattr(Gate, "asked", lambda *_: pytest.fail("answered"))
     for field, value in [
         ("algorithm.num_rounds", ROUNDS + 1),
         ("privacy.noise_multiplier", [15.0] * 3),
