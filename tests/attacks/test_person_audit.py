@@ -154,7 +154,8 @@ def _unbounded(records, terms, problem, block, points, clip, size):
 
 
 def _by_records(batches, batch, members):
-    rows = [[float(len(order.rows))] for order in batches._records.units._orders]
+    units, sizes = batches._records.units, batches._records.sizes  # of persons; else each has one record
+    rows = [[float(len(own.rows))] for own in units._orders] if units.several else [[float(n)] for n in sizes]
     return torch.tensor(rows, dtype=torch.float64)[list(members)]
 
 

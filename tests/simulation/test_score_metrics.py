@@ -1,5 +1,7 @@
 """Scores other than mistakes: what a record moves them by, their noise, and the metric that follows."""
 
+from __future__ import annotations
+
 import math
 
 import numpy as np
