@@ -108,7 +108,7 @@ def test_only_the_owner_may_read_or_write_what_waits(config):
 def test_a_repeated_offer_is_not_tried_out_again(config, monkeypatch):
     with calling(config) as caller:
         caller.refused("offer", **offer())
-        monkeypatch.setattr("silos.front.open_runs.proposal_of", None)
+        monkeypatch.setattr("silos.front.offers.proposal_of", None)
         assert caller.refused("offer", **offer()) == WAITS
 
 
