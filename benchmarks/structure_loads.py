@@ -45,7 +45,7 @@ def answer(folder: Path, name: str, batch: Any, unit: Any, net: bool = False, su
     from silos.vault.book import Enrolment
     from silos.vault.considered import Its, Rules, considered
     from silos.vault.ledger_file import LedgerFile
-    from silos.vault.vault import Study, Vault
+    from silos.vault.vault import Vault
 
     known, share, z, pooled = statistic(name), None, None, None
     labels = known.needs & {"classes", "probabilities", "two classes"}
@@ -81,7 +81,7 @@ def answer(folder: Path, name: str, batch: Any, unit: Any, net: bool = False, su
     terms, asked = Terms("silo", its.n, 0.5, 1e-5, range(1), z, share), ((("w", problem.dimension),),)
     found = considered(plan, problem, torch.float64, terms, its, rules, broadcasts=asked, sums=pooled)
     vault = Vault({"training": rows}, rules, LedgerFile.open(folder / "ledger"), identity)
-    run = vault.admit(Study("{}", "00" * 32, "11" * 32, {}), found)
+    run = vault.admit(found, "11" * 32, "{}", "00" * 32, {})
     assert run is not None
     opened = vault.round(run, found, 0, {"w": torch.zeros(problem.dimension, dtype=torch.float64)})
     opened.keep({"g": opened.ask(Query(name, points, 1.0, batch, 1.0, options))})

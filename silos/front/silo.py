@@ -51,7 +51,7 @@ from silos.front.own_records import OwnRecords, read_published, read_records
 from silos.front.self_test import check_machine
 from silos.vault.ledger import RunLedger
 from silos.vault.ledger_file import LedgerFile
-from silos.vault.vault import Study, Vault, spent_of
+from silos.vault.vault import Vault, spent_of
 
 if TYPE_CHECKING:  # the last two are loaded where the operator decides, or rosters are pinned
     from fedsim.protocol.plan import Part
@@ -190,8 +190,7 @@ class Silo:
         if self._pending is not None:
             self._pending.check(digest, self.ledger.now())
         made, plan = self._runs.considered(offer)
-        told = Study(text, digest, offer.session, offer.study.model_dump())
-        run = self._vault.admit(told, plan)
+        run = self._vault.admit(plan, offer.session, text, digest, offer.study.model_dump())
         if run is None:
             assert self._pending is not None
             if made.isolated is not None:

@@ -59,15 +59,14 @@ class LedgerFile(Journal):
         not change between repetitions. The `secret` is of this run alone and never shown. `told` are plain
         values of a `Run`: `plan` and `admission`, and for the receipt the silo's `terms` and the `study`.
 
-        Returns the run that is there already for a session known with the same offer, open or not. Refused if
-        it is known with another, there is no room (`check_room`), the account cannot carry the price, or the
-        ledger cannot be written.
+        Returns the run that is there already for a session known with this offer. Refused if it is known with
+        another, there is no room (`check_room`), the account is too small, or nothing can be written.
         """
         with self.lock:
             if (known := self.session(session)) is not None:
-                if known.record.offer != offer_digest:
-                    raise Refused("this session is known with another offer")
-                return known
+                if known.record.offer == offer_digest:
+                    return known
+                raise Refused("this session is known with another offer")
             if run in self.book.runs:
                 raise Refused("this run's id is taken")
             self.check_room(offer, max_runs)  # runs may have been opened since it was asked first

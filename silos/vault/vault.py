@@ -19,7 +19,6 @@ from __future__ import annotations
 import hashlib
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from torch import Tensor
@@ -37,16 +36,6 @@ from silos.vault.gate import Gate, OpenRound, lay_out
 from silos.vault.ledger import RunLedger
 from silos.vault.ledger_file import LedgerFile, signed_receipt
 from silos.vault.owners import Owners
-
-
-@dataclass(frozen=True)
-class Study:
-    """What a server says that a run is for; `offer` is its text, which the silo keeps."""
-
-    offer: str
-    digest: str  # of the text, hexadecimal
-    session: str
-    told: Mapping[str, str]  # name and purpose, for the receipt
 
 
 class Vault:
@@ -68,25 +57,28 @@ class Vault:
         self._identity, self._approvals, self._seeded = identity, approvals, seeded
         self._gates: dict[str, tuple[Gate, RunLedger]] = {}
 
-    def admit(self, study: Study, plan: Admissible) -> RunLedger | None:
+    def admit(
+        self, plan: Admissible, session: str, offer: str, digest: str, study: Mapping[str, str]
+    ) -> RunLedger | None:
         """Reserve a plan's whole price, on the disk, before anything of it is released; None where the
-        operator has not approved it. Once for each session. Refused as of `LedgerFile.open_run`.
+        operator has not approved it. Once for each session; the offer is kept, a text of this digest, and its
+        study, name and purpose, goes into the receipt. Refused as of `LedgerFile.open_run`.
         """
         with self.ledger.lock:
             self.ledger.account.check(plan.price.whole, plan.records)
         approvals, now = self._approvals, self.ledger.now()
-        if approvals is not None and not used(approvals, study.digest, plan.digest, now):
+        if approvals is not None and not used(approvals, digest, plan.digest, now):
             return None
         return self.ledger.open_run(
-            study.session,
-            hashlib.sha256(f"{study.digest} {secrets.token_hex(16)}".encode()).hexdigest(),
-            offer_digest=study.digest,
-            offer=study.offer,
+            session,
+            hashlib.sha256(f"{digest} {secrets.token_hex(16)}".encode()).hexdigest(),
+            offer_digest=digest,
+            offer=offer,
             secret=new_secret(),
             plan=plan.plan.digest,
             admission=plan.digest,
             terms=plan.told,
-            study=dict(study.told),
+            study=dict(study),
             price=plan.price,
             days=self._rules.run_days,
             max_runs=self._rules.max_runs,

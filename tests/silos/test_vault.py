@@ -20,7 +20,7 @@ from silos.front.config import Policy, load_config
 from silos.vault.approvals import APPROVED, USED, approval, used
 from silos.vault.considered import Admissible, Its, considered
 from silos.vault.gate import OpenRound
-from silos.vault.vault import Study, Vault, check_same
+from silos.vault.vault import Vault, check_same
 
 MOST_CODE = 6_000  # of ours, beside a vault that has answered every statistic on every sampler
 RESOLVED = resolved_of()
@@ -57,7 +57,7 @@ def its(vault):
 
 
 def admitted(vault: Vault, plan: Admissible, session: str = "11"):
-    run = vault.admit(Study("{}", "00" * 32, session * 32, {"name": "s", "purpose": ""}), plan)
+    run = vault.admit(plan, session * 32, "{}", "00" * 32, {})
     assert run is not None
     return run
 
@@ -148,13 +148,13 @@ def test_a_vault_with_approvals_admits_nothing_without_one(vault, its, tmp_path)
     plan, folder = found(its=its), tmp_path / "offers"
     folder.mkdir()
     vault._approvals = folder
-    study = Study("{}", "00" * 32, "11" * 32, {})
+    offer = "{}", "00" * 32, {}
     (folder / f"{'00' * 32}.{APPROVED}").write_text(approval(found(plan_of(1), its=its).digest, 2**60))
-    assert vault.admit(study, plan) is None
+    assert vault.admit(plan, "11" * 32, *offer) is None
     assert not vault.ledger.open_runs()
     (folder / f"{'00' * 32}.{APPROVED}").write_text(approval(plan.digest, 2**60))
-    assert vault.admit(study, plan) is not None
-    assert vault.admit(replace(study, session="22" * 32), plan) is None
+    assert vault.admit(plan, "11" * 32, *offer) is not None
+    assert vault.admit(plan, "22" * 32, *offer) is None
 
 
 WRONG = {
