@@ -65,7 +65,7 @@ def answer(folder: Path, name: str, batch: Any, unit: Any, net: bool = False, su
         from fedsim.privacy.registry import sum_mechanism
         from fedsim.protocol.pool import Pool, Share
 
-        pool, z = Pool((40,) * 1000, (1.0,) * 1000, 1000, 1.0), 5.0
+        pool, z = Pool((40,) * 1000, (1.0,) * 1000, 1000, 1.0), 10.0
         mechanism = sum_mechanism(sums, plan.extent(problem.dimension, 3), pool)
         share = Share(pool, 0, 1.0)
         pooled = SimpleNamespace(mechanism=mechanism, colluding_cost=lambda plan, admitted: 0.0)
