@@ -40,7 +40,7 @@ def answer(folder: Path, name: str, batch: Any, unit: Any, net: bool = False, su
     from fedsim.protocol.query import Query
     from fedsim.protocol.rows import Rows
     from fedsim.protocol.statistics import QueryShape, point_sizes, statistic
-    from fedsim.protocol.unit import RECORD
+    from fedsim.protocol.unit import RECORD, PersonAccount
     from silos.vault.account import Caps
     from silos.vault.book import Enrolment
     from silos.vault.considered import Its, Rules, considered
@@ -60,6 +60,7 @@ def answer(folder: Path, name: str, batch: Any, unit: Any, net: bool = False, su
     points = tuple(
         torch.full((size,), 0.1, dtype=torch.float64) for size in point_sizes(shape, problem.dimension, 3)
     )
+    sealed = (lambda run: run) if sums else None
     if sums:
         import fedsim.secagg.reports  # noqa: F401  what seals them
         from fedsim.privacy.registry import sum_mechanism
@@ -72,16 +73,19 @@ def answer(folder: Path, name: str, batch: Any, unit: Any, net: bool = False, su
     caps = Caps.of(8.0, 1e-4, 4.0, 5e-5)
     folder.mkdir()
     identity = Identity.create(folder)
-    LedgerFile.create(folder / "ledger", Enrolment("silo", "00" * 32, identity.public, caps, 2**52))
-    people = unit != RECORD
-    its = Its("silo", 20 if people else 40, 3, 2, unit, public=False)
+    people, account = unit != RECORD, PersonAccount(unit.relation) if unit != RECORD else RECORD
+    enrolment = Enrolment("silo", "00" * 32, identity.public, caps, 2**52, unit=account)
+    LedgerFile.create(folder / "ledger", enrolment)
+    its = Its("silo", 20 if people else 40, 3, 2, account, public=False)
     rules = Rules(LIMITS, (4.0, 1e-5), 1e-3, 100, None, 9, 1.0)
     codes = np.arange(40)
     rows = Rows(np.ones((40, 3)), codes % 2.0, codes % 2, codes // 2 if people else None)
     terms, asked = Terms("silo", its.n, 0.5, 1e-5, range(1), z, share), ((("w", problem.dimension),),)
-    found = considered(plan, problem, torch.float64, terms, its, rules, broadcasts=asked, sums=pooled)
+    found = considered(
+        plan, problem, torch.float64, terms, its, rules, broadcasts=asked, sums=pooled, sealed=sealed
+    )
     vault = Vault({"training": rows}, rules, LedgerFile.open(folder / "ledger"), identity)
-    run = vault.admit(found, "11" * 32, "{}", "00" * 32, {})
+    run = vault.admit(found, "11" * 32, "{}", {})
     assert run is not None
     opened = vault.round(run, found, 0, {"w": torch.zeros(problem.dimension, dtype=torch.float64)})
     opened.keep({"g": opened.ask(Query(name, points, 1.0, batch, 1.0, options))})

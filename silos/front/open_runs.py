@@ -169,13 +169,12 @@ class OpenRuns:
         """Keep the runs that were asked for last, and those that are at a round."""
         self._held[run] = held
         self._held.move_to_end(run)
-        for name, old in list(self._held.items())[:-GATES]:
-            if not old.answering:
-                vault.forget(name)
-                if old.proposal.isolated is not None:
-                    old.proposal.isolated.close()  # its child starts again when it is asked
-        while len(self._held) > GATES and sum(each.size for each in self._held.values()) > PLANS:
-            vault.forget(self._held.popitem(last=False)[0])
+        for name, old in [each for each in list(self._held.items())[:-GATES] if not each[1].answering]:
+            vault.forget(name)
+            if old.proposal.isolated is not None:
+                old.proposal.isolated.close()  # its child starts again when it is asked
+            if sum(each.size for each in self._held.values()) > PLANS:
+                del self._held[name]
 
 
 @contextmanager

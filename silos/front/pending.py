@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self
 from fedsim.common.durable import atomic_file, remove_drafts, to_disk
 from fedsim.common.errors import Busy, InputError, Refused
 from fedsim.wire.messages import named
-from silos.vault.approvals import APPROVED, USED, approval
+from silos.vault.approvals import APPROVED, REFUSED, USED, approval
 from silos.vault.book import DAY
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("silos.pending")
 
 FOLDER = "offers"
-REFUSED = "refused"
+_DRAFT = ".deciding-"  # of a command beside the daemon
 MOST = 32  # offers that wait; each has at most the bytes that a ledger keeps of an offer
 UNDECIDED = "the silo's operator has to decide"
 
@@ -127,7 +127,8 @@ class PendingOffers:
         with self._lock:
             self.folder.mkdir(mode=0o700, exist_ok=True)
             self._check_room(offer.digest, offer.asked)
-            self.remove(offer.digest)
+            for kind in (APPROVED, USED):  # a refusal that comes now stays
+                self.place(offer.digest, kind).unlink(missing_ok=True)
             with atomic_file(self.place(offer.digest)) as draft:
                 draft.touch(0o600)
                 draft.write_text(json.dumps(asdict(offer)))
@@ -144,7 +145,7 @@ class PendingOffers:
 
     def begin(self, now: int) -> None:
         """As a daemon begins: what an earlier one was admitting has to be approved again."""
-        for place in self.folder.glob(f"*.{USED}"):
+        for place in (*self.folder.glob(f"*.{USED}"), *self.folder.glob(f"{_DRAFT}*")):
             place.unlink()
         self.tidy(now)
 
@@ -167,22 +168,24 @@ class PendingOffers:
         found, before = self.find(digest, 0), self.decision(digest)[0]
         if found is None or before in (decision, REFUSED):
             raise InputError("OFFER", digest[:16], f"was {before} before" if before else "waits no more")
+        self._write(digest, decision, found.approval if decision == APPROVED else reason)
         if decision == REFUSED and (before or self.place(digest, USED).exists()):
-            try:
+            try:  # who removes or renames the approval first has it, the operator or the daemon
                 self.place(digest, APPROVED).unlink()
             except FileNotFoundError:
+                self.place(digest, REFUSED).unlink(missing_ok=True)
                 hint = "is being admitted: `fedsim ledger show` has its run"
                 raise InputError("OFFER", digest[:16], hint) from None
-        self._write(digest, decision, found.approval if decision == APPROVED else reason)
 
     def _write(self, digest: str, decision: str, said: str) -> None:
-        """As a whole, and only if there is none."""
-        file, draft = tempfile.mkstemp(prefix=".writing-", dir=self.folder)
+        """As a whole, only if there is none, and for the daemon's user to read."""
+        file, draft = tempfile.mkstemp(prefix=_DRAFT, dir=self.folder)
         try:
-            with open(file, "w") as opened:
+            with open(file, "w") as opened, suppress(PermissionError):
                 opened.write(said)
                 opened.flush()
                 os.fsync(file)
+                os.fchown(file, self.folder.stat().st_uid, self.folder.stat().st_gid)
             os.link(draft, self.place(digest, decision))
         except FileExistsError:
             raise InputError("OFFER", digest[:16], f"was {decision} before") from None

@@ -190,7 +190,7 @@ class Silo:
         if self._pending is not None:
             self._pending.check(digest, self.ledger.now())
         made, plan = self._runs.considered(offer)
-        run = self._vault.admit(plan, offer.session, text, digest, offer.study.model_dump())
+        run = self._vault.admit(plan, offer.session, text, offer.study.model_dump())
         if run is None:
             assert self._pending is not None
             if made.isolated is not None:

@@ -1,7 +1,7 @@
-"""What a silo's operator has approved: files of a folder that the operator alone may write to.
+"""What a silo's operator has approved: files of a folder that the silo's user alone may write to.
 
-`OFFER.approved` has the digest of what may be admitted for this offer (`Admissible.digest`: plan with unit,
-problem, dtype, terms and cost), and the time by the ledger at which the approval lapses, in microseconds.
+`OFFER.approved`, which counts unless there is `OFFER.refused`, has the digest of what may be admitted for the
+offer (`Admissible.digest`), and the time by the ledger at which the approval lapses, in microseconds.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from fedsim.common.durable import to_disk
 
-APPROVED, USED = "approved", "used"  # the second: one whose run is being admitted
+APPROVED, REFUSED, USED = "approved", "refused", "used"  # the last: one whose run is being admitted
 
 
 def approval(admission: str, lapses: int) -> str:
@@ -25,7 +25,7 @@ def used(folder: Path, offer: str, admission: str, now: int) -> bool:
     place = folder / f"{offer}.{APPROVED}"
     try:
         said, _, lapses = place.read_text().partition(" ")
-        if said != admission or now >= int(lapses):
+        if said != admission or now >= int(lapses) or place.with_suffix(f".{REFUSED}").exists():
             return False
         place.rename(place.with_suffix(f".{USED}"))
     except (OSError, ValueError):

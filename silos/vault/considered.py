@@ -117,7 +117,7 @@ class Admissible:
 
     @cached_property
     def digest(self) -> str:
-        """What an approval binds: plan with unit, problem, dtype, terms and cost; hexadecimal SHA-256."""
+        """What an approval binds: plan with unit, the problem's kind and numbers, dtype, terms and cost."""
         bound = {
             "plan": self.plan.digest,
             "problem": [type(self.problem).__name__, self.problem.dimension, *_plain(self.problem)],
@@ -166,8 +166,7 @@ def considered(
     epsilon, delta = inf if its.public else min(terms.epsilon, epsilon), min(terms.delta, delta)
     terms = replace(terms, name=its.silo, n=its.n, epsilon=epsilon, delta=delta, public=its.public)
     (admitted,) = admit(plan, [terms], mechanism, rules.limits)
-    if not its.public:
-        _check_noise(plan, admitted, rules.min_noise_multiplier)
+    check_noise(plan, admitted, rules.min_noise_multiplier)
     colluding = None if sums is None else sums.colluding_cost(plan, admitted)
     notices = (*([SEEDED] if seeded else []), *mechanism.notices, *further)
     priced = terms, mechanism, notices, admitted
@@ -196,6 +195,7 @@ def _is_foreign(problem: Problem) -> bool:
 def _check_its(plan: Plan, problem: Problem, its: Its, rules: Rules) -> None:
     """Refuse a plan of another unit, feature or group than the silo has, or of what it does not allow."""
     its.unit.check_plan(plan.unit)
+    rules.limits.check_plan(plan, problem.dimension, problem.num_features)
     if problem.num_features != its.num_features:
         raise Refused(f"offer: silo {its.silo!r} has {its.num_features} features, the problem has others")
     check_answerable(problem, plan.queries)
@@ -221,11 +221,11 @@ def _mechanism(
     return silo_mechanism(plan.extent(problem.dimension, its.num_features), most, seeded)
 
 
-def _check_noise(plan: Plan, admitted: Admitted, asked: float) -> None:
-    """Refuse a release with less noise than the operator asks for, whatever it would cost."""
+def check_noise(plan: Plan, admitted: Admitted, asked: float) -> None:
+    """Refuse a private silo's release with less noise than its operator asks for, whatever it would cost."""
     asks = {ask for r in admitted.terms.rounds for ask in plan.rounds[r]}
     ratio = min((query.noise_ratio for ask in asks for query in ask.queries), default=1.0)
     least = ratio * admitted.noise_multiplier
-    if asks and not least >= asked:
+    if asks and not (admitted.terms.public or least >= asked):
         hint = f"the silo's policy asks for {asked:g}"
         raise Refused(f"the plan has releases of noise multiplier {least:.6g}, {hint}")

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fedsim.common.errors import Refused
 from fedsim.common.seeds import generator
 from fedsim.protocol.unit import RECORD, Unit
 
@@ -29,14 +30,20 @@ class Owners(NamedTuple):
         codes: Iterable[np.ndarray | None],
         seeded: tuple[int, int, Sequence[str]] | None = None,
     ) -> Owners:
-        """`seeded`, (seed, trial, the silos' names), keys streams that repeat."""
+        """`seeded`, (seed, trial, the silos' names), keys streams that repeat. Refused where a silo's data do
+        not say whose its records are, and the unit is not the record.
+        """
         if unit == RECORD:
             return ALONE
+        given = list(codes)
+        known = [own for own in given if own is not None]
+        if len(known) < len(given):
+            raise Refused(f"unit {unit.name}: a silo's data do not say whose its records are")
         streams = None
         if seeded is not None:
             seed, trial, names = seeded
             streams = [generator("records of a person", seed, trial, name) for name in names]
-        return cls(unit, [own for own in codes if own is not None], streams)
+        return cls(unit, known, streams)
 
 
 ALONE = Owners(RECORD)

@@ -30,7 +30,7 @@ from fedsim.protocol.rows import Rows
 from fedsim.protocol.unit import Unit
 from silos.vault.admission import spent
 from silos.vault.approvals import used
-from silos.vault.considered import Admissible, Rules
+from silos.vault.considered import SEEDED, Admissible, Rules, check_noise
 from silos.vault.entropy import Entropy, SeededEntropy, SystemEntropy, new_secret
 from silos.vault.gate import Gate, OpenRound, lay_out
 from silos.vault.ledger import RunLedger
@@ -57,13 +57,14 @@ class Vault:
         self._identity, self._approvals, self._seeded = identity, approvals, seeded
         self._gates: dict[str, tuple[Gate, RunLedger]] = {}
 
-    def admit(
-        self, plan: Admissible, session: str, offer: str, digest: str, study: Mapping[str, str]
-    ) -> RunLedger | None:
+    def admit(self, plan: Admissible, session: str, offer: str, study: Mapping[str, str]) -> RunLedger | None:
         """Reserve a plan's whole price, on the disk, before anything of it is released; None where the
-        operator has not approved it. Once for each session; the offer is kept, a text of this digest, and its
-        study, name and purpose, goes into the receipt. Refused as of `LedgerFile.open_run`.
+        operator has not approved it. Once for each session; the offer's text is kept, and its study, name and
+        purpose, goes into the receipt. Refused if `considered` made the plan for another silo or other rules
+        than this one's, and as of `LedgerFile.open_run`.
         """
+        self._check_own(plan)
+        digest = hashlib.sha256(offer.encode()).hexdigest()
         with self.ledger.lock:
             self.ledger.account.check(plan.price.whole, plan.records)
         approvals, now = self._approvals, self.ledger.now()
@@ -84,6 +85,18 @@ class Vault:
             max_runs=self._rules.max_runs,
             records=plan.records,
         )
+
+    def _check_own(self, plan: Admissible) -> None:
+        """What the vault knows by itself of a plan that it is given; the rest follows from its records."""
+        own, terms, rules = self.ledger.enrolment, plan.terms, self._rules
+        own.unit.check_plan(plan.plan.unit)
+        check_noise(plan.plan, plan.admitted, rules.min_noise_multiplier)
+        spent = terms.epsilon <= rules.run_budget[0] and terms.delta <= rules.run_budget[1]
+        within = terms.public or (spent and plan.mechanism.private)
+        sealed = plan.mechanism.sums_only == (plan.sealed is not None)
+        seeded = (SEEDED in plan.notices) == (self._seeded is not None)
+        if (terms.name, terms.public) != (own.silo, own.public) or not (within and sealed and seeded):
+            raise Refused("the plan was priced for another silo, or by other rules than this one's")
 
     def open(self, run: str) -> RunLedger:
         """A run that rounds may be asked of; Refused if it is none, is closed, or the silo's life is over."""
@@ -106,10 +119,10 @@ class Vault:
         for the shuffler's `mark`. Refused if the plan or its terms are others than the ledger's, and as of
         `Gate.asked`.
         """
-        self.open(run.run)
-        if run.run not in self._gates:
-            self._gates[run.run] = self._opened(run, plan)
-        gate, ledger = self._gates[run.run]
+        run = self.open(run.run)
+        if (found := self._gates.get(run.run)) is None:
+            found = self._gates[run.run] = self._opened(run, plan)
+        gate, ledger = found
         ledger.begin(mark)
         return gate.asked(round_index, broadcast)
 

@@ -26,8 +26,8 @@ from fedsim.wire.frames import decode, opened
 from fedsim.wire.messages import Offer, named
 from silos.front.config import Config, PerRun, load_config
 from silos.front.open_runs import OpenRuns
-from silos.front.pending import REFUSED, Pending, PendingOffers
-from silos.vault.approvals import APPROVED
+from silos.front.pending import Pending, PendingOffers
+from silos.vault.approvals import APPROVED, REFUSED
 from silos.vault.book import DAY, read
 from silos.vault.ledger_file import LedgerFile
 

@@ -1,7 +1,9 @@
 """The vault by itself: what it admits and answers does not rest on what the front checked before."""
 
 from dataclasses import replace
+from hashlib import sha256
 
+import numpy as np
 import pytest
 import torch
 from support.deployed import POLICY, calling, enrolled, offer_of, resolved_of, write_silos
@@ -10,6 +12,7 @@ from support.refusals import refused
 from benchmarks.structure import ROOT, code_lines, loaded
 from fedsim.common.errors import Refused
 from fedsim.privacy.registry import GAUSSIAN
+from fedsim.privacy.silo_gaussian import NoMechanism
 from fedsim.problems.glm import HingeLoss, LogisticRegression
 from fedsim.protocol.batch import FULL, Subsample
 from fedsim.protocol.plan import Ask, Plan, Terms
@@ -18,8 +21,9 @@ from fedsim.protocol.statistics import QueryShape
 from fedsim.protocol.unit import RECORD, Person
 from silos.front.config import Policy, load_config
 from silos.vault.approvals import APPROVED, USED, approval, used
-from silos.vault.considered import Admissible, Its, considered
+from silos.vault.considered import SEEDED, Admissible, Its, considered
 from silos.vault.gate import OpenRound
+from silos.vault.owners import Owners
 from silos.vault.vault import Vault, check_same
 
 MOST_CODE = 6_000  # of ours, beside a vault that has answered every statistic on every sampler
@@ -57,7 +61,7 @@ def its(vault):
 
 
 def admitted(vault: Vault, plan: Admissible, session: str = "11"):
-    run = vault.admit(plan, session * 32, "{}", "00" * 32, {})
+    run = vault.admit(plan, session * 32, "{}", {})
     assert run is not None
     return run
 
@@ -110,6 +114,30 @@ def test_a_run_is_answered_by_the_plan_that_it_was_admitted_with(vault, its):
         vault.round(run, plan, 0, {"w": POINT})
 
 
+def test_a_plan_that_was_priced_for_others_is_not_admitted(vault, its):
+    public, poor = its._replace(public=True), RULES._replace(run_budget=(0.5, 1e-5), min_noise_multiplier=1e3)
+    person = found(plan_of(unit=Person()), its=its._replace(unit=Person()))
+    own = found(its=its)
+    wrong = [found(its=public), found(its=ITS), replace(own, notices=(SEEDED,)), person]
+    wrong += [replace(own, mechanism=NoMechanism()), replace(own, sealed=lambda run: run)]
+    for plan in wrong:
+        with pytest.raises(Refused):
+            admitted(vault, plan)
+    vault._rules = poor
+    for rules in (poor._replace(min_noise_multiplier=0.1), poor._replace(run_budget=(4.0, 1e-5))):
+        vault._rules = rules
+        with pytest.raises(Refused):
+            admitted(vault, own)
+    assert not vault.ledger.book.runs
+
+
+def test_records_whose_persons_are_not_known_are_no_units():
+    with pytest.raises(Refused, match="whose"):
+        Owners.of(Person(), [None])
+    with pytest.raises(Refused, match="whose"):
+        Owners.of(Person(), [np.zeros(3, int), None])
+
+
 def test_an_approval_binds_plan_unit_problem_dtype_terms_and_cost():
     by_person = ITS._replace(unit=Person())
     dear = RULES._replace(exact_noise_dimension=0)
@@ -148,11 +176,11 @@ def test_a_vault_with_approvals_admits_nothing_without_one(vault, its, tmp_path)
     plan, folder = found(its=its), tmp_path / "offers"
     folder.mkdir()
     vault._approvals = folder
-    offer = "{}", "00" * 32, {}
-    (folder / f"{'00' * 32}.{APPROVED}").write_text(approval(found(plan_of(1), its=its).digest, 2**60))
+    offer, digest = ("{}", {}), sha256(b"{}").hexdigest()
+    (folder / f"{digest}.{APPROVED}").write_text(approval(found(plan_of(1), its=its).digest, 2**60))
     assert vault.admit(plan, "11" * 32, *offer) is None
     assert not vault.ledger.open_runs()
-    (folder / f"{'00' * 32}.{APPROVED}").write_text(approval(plan.digest, 2**60))
+    (folder / f"{digest}.{APPROVED}").write_text(approval(plan.digest, 2**60))
     assert vault.admit(plan, "11" * 32, *offer) is not None
     assert vault.admit(plan, "22" * 32, *offer) is None
 
