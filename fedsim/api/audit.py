@@ -28,7 +28,6 @@ from fedsim.protocol.contract import Algorithm
 from fedsim.report.audit import FILE, AuditPart, adversaries, audit_figure, audit_table, verdict
 from fedsim.report.outcome import Outcome
 from fedsim.report.tables import Table, TextTable, lines_html
-from fedsim.scenario.resolve import Resolved
 from fedsim.testing.attacks import daemons
 from fedsim.testing.attacks.audit import Observe, attack
 from fedsim.testing.attacks.daemon_pair import daemons as started
@@ -129,7 +128,10 @@ def audit(
         raise InputError("person", person, "a number of records, of at least 2, and without groups")
     changes = changes_of(overrides, short)
     if isinstance(scenario, Run):
-        resolved = _resolved_again(scenario, changes)
+        if changes:
+            raise InputError("overrides", changes, "a run has its scenario; audit that, or another one")
+        own = scenario.source
+        resolved = own.resolved if isinstance(own, Outcome) else resolved_of(one_run(own / "scenario.yaml"))
     else:
         resolved = resolved_of(one_run(scenario, changes), algorithm, data, changes)
     with watching(progress, audit_display) as observe, one_thread():
@@ -140,14 +142,6 @@ def check_effort(effort: float) -> None:
     """Refuse a share of the default work that is out of bounds."""
     if not LEAST <= effort <= MOST:
         raise InputError("effort", effort, f"must be between {LEAST:g} and {MOST:g}")
-
-
-def _resolved_again(run: Run, changes: Mapping[str, Any]) -> Resolved:
-    if changes:
-        raise InputError("overrides", changes, "a run has its scenario; audit that, or another one")
-    if isinstance(run.source, Outcome):
-        return run.source.resolved
-    return resolved_of(one_run(run.source / "scenario.yaml"))
 
 
 @dataclass(frozen=True)
@@ -212,7 +206,11 @@ def audit_daemons(
     with watching(progress, audit_display) as observe, one_thread():
         observe("looking for the worst records and points", 0.0)
         setting = prepare(resolved_of(one_run(scenario, changes_of(overrides, {}))))
-        pair = neighbours(setting, _position(setting, silo))
+        names, costs = setting.resolved.names, [each.epsilon_guaranteed for each in setting.admitted]
+        if silo is not None and silo not in names:
+            raise InputError("--silo", silo, f"must be one of {', '.join(names)}")
+        place = max(setting.audited(), key=costs.__getitem__) if silo is None else names.index(silo)
+        pair = neighbours(setting, place)
         openings, offer = started(setting, pair, folder), offer_to(setting, pair.silo)
         attacked = daemons.attack(setting, pair, offer, openings, effort, observe)
         return DaemonAudit(daemons.as_json(attacked))
@@ -222,12 +220,3 @@ def offer_to(setting: Setting, silo: int) -> Offer:
     """The offer that a deployed server would make to the silo."""
     resolved = setting.resolved
     return offers_of(resolved, token_hex(32), setting.schedule)[resolved.names[silo]]
-
-
-def _position(setting: Setting, silo: str | None) -> int:
-    names, admitted = setting.resolved.names, setting.admitted
-    if silo is None:
-        return max(setting.audited(), key=lambda i: admitted[i].epsilon_guaranteed)
-    if silo not in names:
-        raise InputError("--silo", silo, f"must be one of {', '.join(names)}")
-    return names.index(silo)

@@ -93,8 +93,8 @@ def _show(scenario: Scenario | None, overrides: Sequence[str], as_json: bool, ru
     if symbols.differ:
         say(console, f"{', '.join(symbols.differ)} differ: {UNEQUAL}")
     _table(console, found, symbols)
-    if content is not None and content.summary.objective:
-        say(console, *objective(content.summary, content.summary.objective))
+    if content is not None:
+        say(console, *objective(content.summary))
     moments = [] if symbols.moment is None else [MOMENTS]
     notes = (NOTE, CLASS, *moments, *([] if resolved.sums is None else [SUMS]))
     say(console, *(f"Note: {note}." for note in notes))
@@ -194,19 +194,14 @@ def _table(console: Console, found: Found, symbols: Symbols) -> None:
         for check in checks:
             asked.setdefault(check, []).append(bound.source)
     console.print(table)
-    _conditions(console, asked)
+    for check in sorted(asked, key=lambda check: not check.holds):  # unmet ones last, marked as in the table
+        met = "  met" if check.holds else "* not met"
+        here = check.value if isinstance(check.value, str) else f"{check.value:.6g}"
+        theorems = "; ".join(dict.fromkeys(source[source.index("Theorem") :] for source in asked[check]))
+        say(console, f"{met}: {check.condition}, here {here} and {check.bound} ({theorems})")
     for reason in dict.fromkeys(reason for _, _, reason in found if reason):
         names = [f"{bound.functions} ({bound.source})" for bound, _, why in found if why == reason]
         say(console, f"Not shown, {reason}: {'; '.join(names)}")
-
-
-def _conditions(console: Console, asked: Mapping[Check, Sequence[str]]) -> None:
-    """Print every condition once with its value; unmet ones come last, marked as in the table."""
-    for check in sorted(asked, key=lambda check: not check.holds):
-        met = "  met" if check.holds else "* not met"
-        value = check.value if isinstance(check.value, str) else f"{check.value:.6g}"
-        theorems = "; ".join(dict.fromkeys(source[source.index("Theorem") :] for source in asked[check]))
-        say(console, f"{met}: {check.condition}, here {value} and {check.bound} ({theorems})")
 
 
 Entry = Mapping[str, Any]
@@ -241,12 +236,23 @@ def theorems(
 ) -> None:
     """Show what each theorem's noise truly costs beside what the theorem claims."""
     text = (files("fedsim.theory") / "audit.json").read_text(encoding="utf-8")
-    if as_json:
-        typer.echo(text, nl=False)
-    elif markdown:
-        typer.echo(page(json.loads(text)), nl=False)
-    else:
-        _print_entries(json.loads(text))
+    entries: Sequence[Entry] = json.loads(text)
+    if as_json or markdown:
+        typer.echo(text if as_json else page(entries), nl=False)
+        return
+    console = Console()
+    for entry in entries:
+        console.print(f"{entry['theorem']}\n{entry['setting']}", style="italic", highlight=False)
+        columns = (Column(name, justify="right") for name in _cells(entry["rows"][0]))
+        table = Table(*columns, box=SIMPLE_HEAD)
+        for row in entry["rows"]:
+            *numbers, claim = _cells(row).values()
+            short = claim[:5] + (" *" if row["outside"] else "")
+            table.add_row(*numbers, short, style="bold" if row["fails"] else "")
+        console.print(table)
+        outside = "* outside a condition" if any(row["outside"] for row in entry["rows"]) else None
+        notes = filter(None, (outside, _met(entry), entry["verdict"], entry["slip"]))
+        console.print(*notes, "", sep="\n", highlight=False)
 
 
 def page(entries: Sequence[Entry]) -> str:
@@ -285,19 +291,3 @@ def _figure(name: str, value: float) -> str:
     if value > _LARGEST:
         return f"above {_LARGEST:,}"
     return (shown_down if name.endswith("at least") else shown_up)(value, 3)
-
-
-def _print_entries(entries: Sequence[Entry]) -> None:
-    console = Console()
-    for entry in entries:
-        console.print(f"{entry['theorem']}\n{entry['setting']}", style="italic", highlight=False)
-        columns = (Column(name, justify="right") for name in _cells(entry["rows"][0]))
-        table = Table(*columns, box=SIMPLE_HEAD)
-        for row in entry["rows"]:
-            *numbers, claim = _cells(row).values()
-            short = claim[:5] + (" *" if row["outside"] else "")
-            table.add_row(*numbers, short, style="bold" if row["fails"] else "")
-        console.print(table)
-        outside = "* outside a condition" if any(row["outside"] for row in entry["rows"]) else None
-        notes = filter(None, (outside, _met(entry), entry["verdict"], entry["slip"]))
-        console.print(*notes, "", sep="\n", highlight=False)

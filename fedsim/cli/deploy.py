@@ -186,11 +186,15 @@ def _control(known: Federation, running: str | None, out: Path, console: Console
         return
     with exposed(known.metrics, "federation.metrics", lambda: ()):
         pass  # the run, a process that the SuperLink starts, will find the port free
-    called, host, port = _place(known.superlink or DEFAULT_SUPERLINK)
+    address = known.superlink or DEFAULT_SUPERLINK
+    called, _, port = address.rpartition(":")
+    if not called or not port.isdecimal():
+        raise InputError("federation.superlink", address, "host:port")
+    host = "127.0.0.1" if called in ("127.0.0.1", "localhost") else "0.0.0.0"  # where silos reach it
     papers = credentials(known.authority.parent)
     if not covers(certificate := papers / CERTIFICATE, called):
         say(console, f"{certificate} is not for {called}: nodes that go there will not trust it.")
-    with SuperLink(papers, _superlink_folder(out), port, host) as superlink:
+    with SuperLink(papers, _superlink_folder(out), int(port), host) as superlink:
         say(console, f"A SuperLink runs at port {port}; its log: {shown(superlink.log)}")
         with superlink.watched() as control:
             yield control
@@ -199,14 +203,6 @@ def _control(known: Federation, running: str | None, out: Path, console: Console
 def _superlink_folder(out: Path) -> Path:
     """The folder of its log, which is kept where the run does not end well."""
     return out.with_name(f"{out.name}.superlink")
-
-
-def _place(address: str) -> tuple[str, str, int]:
-    """The server's host as silos call it, and the host and port to listen on so that they reach it."""
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdecimal():
-        raise InputError("federation.superlink", address, "host:port")
-    return host, ("127.0.0.1" if host in ("127.0.0.1", "localhost") else "0.0.0.0"), int(port)
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from fedsim.cli.output import titled
 from fedsim.cli.reading import SPOKEN, GivenReading, Tables, with_reading
 
 if TYPE_CHECKING:
-    from fedsim.data.inspection import Column, Inspection, Silo, Silos, Target
+    from fedsim.data.inspection import Column, Inspection, Silo
 
 _SHOWN = 3
 _MOST_CLASSES = 4
@@ -58,10 +58,24 @@ def _print(found: Inspection) -> None:
     for column in found.columns:
         if column.remark:
             typer.echo(f"{column.name!r} is no feature as it is: {column.remark}")
-    if found.target is not None:
-        _print_target(found.target)
-    if found.silos is not None:
-        _print_silos(console, found.silos)
+    if (target := found.target) is not None:
+        without = f": {target.missing:,} records have none" if target.missing else ""
+        typer.echo(f"\nTarget {target.column!r}{without}")
+        total = sum((target.classes or {}).values())
+        for name, count in (target.classes or {}).items():
+            typer.echo(f"  {name}: {count:,} ({count / total:.1%})")
+        if target.quantiles is not None:
+            quantiles = ", ".join(f"{name} {value:g}" for name, value in target.quantiles.items())
+            typer.echo(f"  mean {target.mean:g}; {quantiles}")
+    if (silos := found.silos) is not None:
+        typer.echo("")
+        table = _table(f"{len(silos.sizes)} silos by {silos.column}", "silo", "records", "target")
+        for silo in silos.sizes:
+            table.add_row(escape(silo.name), f"{silo.records:,}", escape(_balance(silo)))
+        console.print(table, highlight=False)
+        if silos.without:
+            where = "the partition's `without_silo` says where they go, and without it they are an error"
+            typer.echo(f"{silos.without:,} records name no silo: {where}")
 
 
 def _table(title: str, *columns: str) -> Table:
@@ -80,28 +94,6 @@ def _values(column: Column) -> str:
     shown = [f"{name} {count:,}" for name, count in list(column.values.items())[:_SHOWN]]
     more = column.distinct - len(shown)
     return ", ".join(shown) + (f", and {more} more" if more else "")
-
-
-def _print_target(target: Target) -> None:
-    without = f": {target.missing:,} records have none" if target.missing else ""
-    typer.echo(f"\nTarget {target.column!r}{without}")
-    total = sum((target.classes or {}).values())
-    for name, count in (target.classes or {}).items():
-        typer.echo(f"  {name}: {count:,} ({count / total:.1%})")
-    if target.quantiles is not None:
-        quantiles = ", ".join(f"{name} {value:g}" for name, value in target.quantiles.items())
-        typer.echo(f"  mean {target.mean:g}; {quantiles}")
-
-
-def _print_silos(console: Console, silos: Silos) -> None:
-    typer.echo("")
-    table = _table(f"{len(silos.sizes)} silos by {silos.column}", "silo", "records", "target")
-    for silo in silos.sizes:
-        table.add_row(escape(silo.name), f"{silo.records:,}", escape(_balance(silo)))
-    console.print(table, highlight=False)
-    if silos.without:
-        where = "the partition's `without_silo` says where they go, and without it they are an error"
-        typer.echo(f"{silos.without:,} records name no silo: {where}")
 
 
 def _balance(silo: Silo) -> str:

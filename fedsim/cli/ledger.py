@@ -245,7 +245,6 @@ def _runs(book: Book) -> Table:
 
 
 def _pooled(book: Book) -> bool:
-    """Whether a run used secure aggregation."""
     return any("epsilon_colluding" in run.terms for run in book.runs.values())
 
 

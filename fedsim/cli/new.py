@@ -35,8 +35,17 @@ def new(
     ] = None,
 ) -> None:
     """Begin an algorithm, as a package with a scenario and tests that pass."""
+    import fedsim.algorithms  # neither torch nor a plug-in
+
     folder = place or Path(name)
-    _check_name(name)
+    if not re.fullmatch("[a-z][a-z0-9_]{0,60}", name) or keyword.iskeyword(name):
+        hint = "must be a module's name: small letters, digits and underscores, such as my_algorithm"
+        raise InputError("NAME", name, hint)
+    if name in {module.name for module in pkgutil.iter_modules(fedsim.algorithms.__path__)}:
+        raise InputError("NAME", name, "fedsim has an algorithm of this name; choose another")
+    found = find_spec(name)
+    if found is not None and found.origin is not None:  # None: a mere folder
+        raise InputError("NAME", name, "a module of this name is installed; choose another")
     check_unused(folder, "PLACE")
     kind = "".join(part.capitalize() for part in name.split("_"))
     values = {"name": name, "kind": kind, "distribution": name.replace("_", "-") + "-for-fedsim"}
@@ -49,17 +58,3 @@ def new(
             (draft / written[-1]).write_text(text, encoding="utf-8")
     typer.echo(f"Wrote {folder}/ ({', '.join(sorted(written))})")
     typer.echo(f"Next: cd {folder}; pip install -e .; fedsim simulate scenario.yaml; pytest")
-
-
-def _check_name(name: str) -> None:
-    """Check that an algorithm and its module can have this name; loads neither torch nor a plug-in."""
-    import fedsim.algorithms
-
-    if not re.fullmatch("[a-z][a-z0-9_]{0,60}", name) or keyword.iskeyword(name):
-        hint = "must be a module's name: small letters, digits and underscores, such as my_algorithm"
-        raise InputError("NAME", name, hint)
-    if name in {module.name for module in pkgutil.iter_modules(fedsim.algorithms.__path__)}:
-        raise InputError("NAME", name, "fedsim has an algorithm of this name; choose another")
-    found = find_spec(name)
-    if found is not None and found.origin is not None:  # None: a mere folder
-        raise InputError("NAME", name, "a module of this name is installed; choose another")

@@ -105,17 +105,14 @@ def offers_check(
     from silos.vault.book import read
 
     silo = load_config(config)
-    found = tried_out(silo, _head(file))
+    try:
+        offer = dict(json.loads(file.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError, RecursionError):
+        raise InputError("OFFER.json", str(file), "a file with an offer's JSON") from None
+    found = tried_out(silo, offer)
     by = "the policy admits it" if silo.policy.approve == "policy" else "it would wait for the operator"
     line = f"Offer {found.digest[:_ID]} to silo {silo.name}: {by}. Nothing was stored or spent."
     print_facts(Console(), [line], _facts(found, read(silo.ledger)))
-
-
-def _head(file: Path) -> dict[str, Any]:
-    try:
-        return dict(json.loads(file.read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError, RecursionError):
-        raise InputError("OFFER.json", str(file), "a file with an offer's JSON") from None
 
 
 def _opened(state: Path) -> tuple[Book, PendingOffers, int]:
@@ -158,6 +155,8 @@ def _facts(offer: Pending, book: Book) -> list[tuple[str, str]]:
 
     tree, terms = _tree(offer), offer.terms
     part, unit = tree.get("records", "training"), tree.get("unit", {})
+    of_person = ("bound", "h", "silos_per_person")  # how its records become one term, and where it may be
+    stated = [f"{name} {unit[name]}" for name in of_person if unit.get(name) is not None]
     federation = f"; of the federation {offer.federation}, by your roster" if offer.federation else ""
     try:
         book.account.check(Cost(**offer.cost), part)
@@ -171,7 +170,7 @@ def _facts(offer: Pending, book: Book) -> list[tuple[str, str]]:
         ("Noise", f"multiplier {shown_down(terms['noise_multiplier'])}, {terms['releases']:,} noisy answers"),
         *([("Records", "those that are held out")] if part == "holdout" else []),
         ("Silos", _sizes(tree["shape"]["sizes"], tree["silo"], f"{unit.get('name', 'record')}s")),
-        *([("Persons", _terms_of(unit))] if "bound" in unit else []),
+        *([("Persons", ", ".join(stated))] if "bound" in unit else []),
         *cost_rows(terms, unit),
         *zip(["Lifetime", "", "", ""], _account(offer.cost, book, part), strict=False),
         *left,
@@ -179,12 +178,6 @@ def _facts(offer: Pending, book: Book) -> list[tuple[str, str]]:
         ("Digest", offer.digest),
         ("Session", tree["session"]),
     ]
-
-
-def _terms_of(unit: Mapping[str, Any]) -> str:
-    """How a person's records become one term, and how many silos a person may be in."""
-    stated = [name for name in ("bound", "h", "silos_per_person") if unit[name] is not None]
-    return ", ".join(f"{name} {unit[name]}" for name in stated)
 
 
 def _account(cost: Mapping[str, float], book: Book, part: Part) -> list[str]:

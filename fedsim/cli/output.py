@@ -18,7 +18,7 @@ from rich.table import Table as RichTable
 if TYPE_CHECKING:
     from fedsim.api.run import Run
     from fedsim.report.privacy_statement import PriceStatement
-    from fedsim.report.summary import Parameters, Privacy
+    from fedsim.report.summary import Privacy
     from fedsim.report.tables import TextTable
 
 
@@ -68,13 +68,6 @@ def print_notices(console: Console, lines: Sequence[str]) -> None:
 def print_warnings(console: Console, lines: Sequence[str]) -> None:
     """Print warnings: allowed settings that are hardly intended."""
     say(console, *(f"warning: {line}" for line in lines), style="yellow")
-
-
-def print_parameters(console: Console, chosen: Parameters | None) -> None:
-    """Print the numbers that a theorem or `auto` chose; nothing where all are given."""
-    from fedsim.report.texts import parameter_lines
-
-    say(console, *parameter_lines(chosen))
 
 
 def rendered(table: TextTable, title: str) -> RichTable:

@@ -6,7 +6,7 @@ import inspect
 import json
 from collections.abc import Mapping, Sequence
 from importlib import metadata
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 import yaml
@@ -16,9 +16,6 @@ from rich.text import Text
 
 from fedsim.cli.app import DONE, FAILED, SCENARIOS, app
 from fedsim.common.errors import InputError
-
-if TYPE_CHECKING:
-    from fedsim.testing.check import Checked
 
 
 @app.command("list", rich_help_panel=SCENARIOS)
@@ -109,18 +106,14 @@ def check(
     for title, example in properties.examples(algorithm, values, reasons, isolated).items():
         with console.status(f"Checking {title}"):
             checked = list(properties.check(example))
-        console.print(_table(title, checked))
+        whole = (Column(name, no_wrap=True) for name in ("property", "outcome"))
+        table = Table(*whole, "reason", title=title, title_justify="left")
+        for each in checked:
+            table.add_row(each.name, Text(each.outcome, _STYLES[each.outcome]), Text(each.reason))
+        console.print(table)
         if any(each.outcome in ("failed", "not tried") for each in checked):
             code = FAILED
     raise typer.Exit(code)
-
-
-def _table(title: str, checked: Sequence[Checked]) -> Table:
-    whole = (Column(name, no_wrap=True) for name in ("property", "outcome"))
-    table = Table(*whole, "reason", title=title, title_justify="left")
-    for each in checked:
-        table.add_row(each.name, Text(each.outcome, _STYLES[each.outcome]), Text(each.reason))
-    return table
 
 
 def _pairs(given: Sequence[str], option: str) -> list[tuple[str, str]]:

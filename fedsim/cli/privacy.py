@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import floor
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,7 +15,7 @@ from rich.table import Column, Table
 
 from fedsim.cli import app as shared
 from fedsim.cli.app import DONE, FAILED, PRIVACY, app, data_from, fail, ready
-from fedsim.cli.output import print_json, print_notices, print_parameters, print_silos, rendered, say, shown
+from fedsim.cli.output import print_json, print_notices, print_silos, rendered, say, shown
 from fedsim.common.errors import InputError
 from fedsim.privacy.rounding import shown_down, shown_up
 
@@ -48,6 +48,7 @@ def privacy(
     with data_from(data_dir):
         loaded = ready(scenario, overrides, single=False)
         from fedsim.api.price import price
+        from fedsim.report.texts import parameter_lines
 
         found = price(loaded, verify=verify, conversions=conversions).statement
         if as_json:
@@ -55,7 +56,7 @@ def privacy(
             return
         console = Console()
         print_notices(console, found.notices)
-        print_parameters(console, found.parameters)
+        say(console, *parameter_lines(found.parameters))
         console.print(str(found), highlight=False)
         print_silos(console, found)
         if found.conversions:
@@ -195,13 +196,21 @@ def _daemons(scenario: Scenario | None, folder: Path, silo: str | None, effort: 
     if scenario is None:
         raise InputError("fedsim audit", None, "name the scenario that the daemons are to be attacked by")
     found = audit_daemons(scenario, folder, silo=silo, effort=effort, progress=True)
-    title = f"{found.tree['scenario']}: epsilon that a malicious server attained of a daemon's claim"
-    _print(found, found.table, title, _daemon_lines(found.tree), as_json)
+    tree = found.tree
+    title = f"{tree['scenario']}: epsilon that a malicious server attained of a daemon's claim"
+    share = floor(100 * tree["assumption_free"] / tree["claimed"]) if tree["claimed"] else 0
+    lines = [
+        f"Attained: a lower bound at {tree['confidence']['bound']:.0%} confidence, by the "
+        f"{tree['estimator']}; without any assumption {share} % of the claim. Noise: over what is stated.",
+        f"Real noise, over sockets: {tree['runs_a_minute']:,.0f} runs a minute in each world.",
+        *(f"The daemons say: {notice}" for notice in tree["notices"]),
+    ]
+    _print(found, found.table, title, lines, as_json)
     return found.broken
 
 
 def _print(
-    found: Audit | DaemonAudit, table: TextTable, title: str, lines: Iterator[str], as_json: bool
+    found: Audit | DaemonAudit, table: TextTable, title: str, lines: Iterable[str], as_json: bool
 ) -> None:
     if as_json:
         print_json(found.tree)
@@ -251,14 +260,3 @@ def _lines(audited: Audit, seconds: float) -> Iterator[str]:
         )
     noise = [silo["noise_ratio"] for silo in silos]
     yield f"Noise: {min(noise):.3f} to {max(noise):.3f} times what is stated. {seconds:,.0f} s."
-
-
-def _daemon_lines(tree: dict[str, Any]) -> Iterator[str]:
-    share = floor(100 * tree["assumption_free"] / tree["claimed"]) if tree["claimed"] else 0
-    yield (
-        f"Attained: a lower bound at {tree['confidence']['bound']:.0%} confidence, by the "
-        f"{tree['estimator']}; without any assumption {share} % of the claim. Noise: over what is stated."
-    )
-    yield f"Real noise, over sockets: {tree['runs_a_minute']:,.0f} runs a minute in each world."
-    for notice in tree["notices"]:
-        yield f"The daemons say: {notice}"

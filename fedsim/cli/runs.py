@@ -142,23 +142,22 @@ def export(
     from fedsim.api.run import load_run
 
     with _new_file(out, _SUFFIXES[to]) as draft:
-        _save(load_run(directory).predictor(trial, nonprivate=nonprivate), to, draft)
+        model = load_run(directory).predictor(trial, nonprivate=nonprivate)
+        if to is Library.SKLEARN:
+            import joblib
+
+            joblib.dump(model.to_sklearn(), draft)
+        else:
+            import torch
+            from safetensors.torch import save_file
+
+            state = {
+                name: value.clone().contiguous() for name, value in model.to_torch().state_dict().items()
+            }
+            torch.save(state, draft) if draft.suffix == ".pt" else save_file(state, draft)
     typer.echo(f"Wrote {shown(out)}")
     if to is Library.SKLEARN:
         typer.echo(_UNSAFE)
-
-
-def _save(model: Predictor, to: Library, place: Path) -> None:
-    if to is Library.SKLEARN:
-        import joblib
-
-        joblib.dump(model.to_sklearn(), place)
-        return
-    import torch
-    from safetensors.torch import save_file
-
-    state = {name: value.clone().contiguous() for name, value in model.to_torch().state_dict().items()}
-    torch.save(state, place) if place.suffix == ".pt" else save_file(state, place)
 
 
 @contextmanager

@@ -10,22 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from fedsim.cli import app as shared
 from fedsim.cli.app import DONE, FAILED, INTERRUPTED, RUNS, app, data_from, fail, ready
-from fedsim.cli.output import (
-    Output,
-    dated,
-    print_notices,
-    print_parameters,
-    print_run,
-    say,
-    shown,
-    slug,
-    titled,
-)
+from fedsim.cli.output import Output, dated, print_notices, print_run, say, shown, slug, titled
 from fedsim.common.errors import InputError
 from fedsim.common.files import UNFINISHED, taken
 from fedsim.privacy.rounding import shown_up
@@ -77,13 +66,15 @@ def _run(scenario: Scenario, out: Path | None, resume: Path | None, output: Outp
     from fedsim.api.progress import run_display
     from fedsim.api.simulate import follow, with_drawn
     from fedsim.report.privacy_statement import parameters
+    from fedsim.report.summary import FILE
+    from fedsim.report.texts import parameter_lines
     from fedsim.scenario.resolve import with_seed
     from fedsim.simulation.failures import WorkerLost
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # both end a run with what it has
     resolved = resolved_of(with_seed(scenario if resume is None else with_drawn(scenario, resume)))
     directory = resume or out or taken(dated(resolved.scenario.name))
-    print_parameters(output.results, parameters(resolved).get("parameters"))
+    say(output.results, *parameter_lines(parameters(resolved).get("parameters")))
     warn = partial(output.errors.print, markup=False)
     try:
         done = follow(resolved, partial(run_display, output.progress), directory, warn, resume is not None)
@@ -92,12 +83,6 @@ def _run(scenario: Scenario, out: Path | None, resume: Path | None, output: Outp
     except WorkerLost as error:
         say(output.errors, f"failed: {error}", style="red")
         return _nothing(output, FAILED)
-    return _print_outcome(done, directory, output)
-
-
-def _print_outcome(done: Run, directory: Path, output: Output) -> int:
-    from fedsim.report.summary import FILE
-
     if done.failure:
         say(output.errors, f"failed: {done.failure}; {_kept(done, directory)}", style="red")
     elif done.interrupted:
@@ -160,33 +145,22 @@ def sweep(
 
 
 def _print_sweep(sweep: Sweep, directory: Path, output: Output) -> int:
-    if sweep.lost:
-        say(output.errors, f"failed: {sweep.lost}", style="red")
-    if sweep.interrupted:
-        again = f"the same command with --out {directory} goes on from there"
-        say(output.errors, f"Interrupted: {sweep.kept} finished cells are kept; {again}.")
-        return FAILED if sweep.lost else INTERRUPTED
-    _failures(output.errors, sweep, directory)
-    _report(output.results, sweep, directory)
-    output.summary({"directory": str(directory), **sweep.summary.tree()})
-    return FAILED if sweep.results.failures else DONE
-
-
-def _failures(console: Console, sweep: Sweep, directory: Path) -> None:
+    from fedsim.report.sweep_page import true_epsilons
     from fedsim.simulation.sweeps.run import failure_file
 
-    for title, runs in Counter(sweep.job.title(event.place) for event, _ in sweep.results.diverged).items():
-        say(console, f"warning: {title}: diverged in {runs} tuning runs, and counts as the worst candidate")
+    console, errors, summary = output.results, output.errors, sweep.summary
+    if sweep.lost:
+        say(errors, f"failed: {sweep.lost}", style="red")
+    if sweep.interrupted:
+        again = f"the same command with --out {directory} goes on from there"
+        say(errors, f"Interrupted: {sweep.kept} finished cells are kept; {again}.")
+        return FAILED if sweep.lost else INTERRUPTED
+    for title, count in Counter(sweep.job.title(event.place) for event, _ in sweep.results.diverged).items():
+        say(errors, f"warning: {title}: diverged in {count} tuning runs, and counts as the worst candidate")
     for event, failure in sweep.results.failures:
         name, trial = sweep.job.title(event.place), event.cell.trial
         file = failure_file(event, directory).relative_to(directory)
-        say(console, f"{failure.kind}: {name}, trial {trial}: {failure.message}; see {file}", style="red")
-
-
-def _report(console: Console, sweep: Sweep, directory: Path) -> None:
-    from fedsim.report.sweep_page import true_epsilons
-
-    summary = sweep.summary
+        say(errors, f"{failure.kind}: {name}, trial {trial}: {failure.message}; see {file}", style="red")
     print_notices(console, [*summary.privacy.notices, *true_epsilons(summary)])
     console.print(sweep_table(summary))
     say(console, *sweep.notes)
@@ -194,6 +168,8 @@ def _report(console: Console, sweep: Sweep, directory: Path) -> None:
     counts = f"{runs.made} cells run, {runs.from_cache} from the cache, {runs.failed} failed"
     say(console, f"{counts}, in {summary.wall_seconds:.1f} s")
     say(console, f"Wrote {shown(directory)}/ ({', '.join(sweep.files)})")
+    output.summary({"directory": str(directory), **summary.tree()})
+    return FAILED if sweep.results.failures else DONE
 
 
 def sweep_table(sweep: SweepSummary) -> Table:

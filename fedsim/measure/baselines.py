@@ -52,7 +52,7 @@ MOST_SILOS = 20
 _STEPS, _ROWS, _SLOPE = 300, 4096, 1e-7
 _WORK = 1e8  # records times parameters, above which a network is not fitted: what one of `_STEPS` steps costs
 _KINK = 1e-3
-
+_NOTHING: Measured = (None, None, {})
 
 Shared = tuple[Tensor, Tensor, Tensor]  # records: features, target and each one's share of the objective
 
@@ -64,7 +64,7 @@ def baselines(resolved: Resolved, silos: Sequence[SiloSplit], evaluate: Evaluato
     return [
         constant(resolved, np.concatenate([silo.train.target for silo in silos]), evaluate),
         *_alone(resolved, silos if resolved.scenario.report.own_models else _some(silos), evaluate),
-        _fitted(resolved, "pooled", list(map(pair, silos)), by_record, evaluate),
+        _fitted(resolved, "pooled", list(map(pair, silos)), by_record, evaluate)[0],
         *_throw_away(resolved, evaluate),
     ]
 
@@ -77,7 +77,7 @@ def converged(resolved: Resolved, silos: Sequence[SiloSplit], evaluate: Evaluato
             return []
     elif records.variance is not None:
         return []
-    return [_fitted(resolved, "converged", *with_public(resolved, silos), evaluate)]
+    return [_fitted(resolved, "converged", *with_public(resolved, silos), evaluate)[0]]
 
 
 def _throw_away(resolved: Resolved, evaluate: Evaluator) -> list[Row]:
@@ -87,21 +87,11 @@ def _throw_away(resolved: Resolved, evaluate: Evaluator) -> list[Row]:
     problem, records = resolved.problem, resolved.problem.composite.records
     if records is None:
         return []
-    found, (x, y) = _fit(resolved, [records.pair], [1.0]), records.pair
-    if found.w is None:
-        return [Row(evaluate.trial, "throw_away", None, len(y), found.method, None, None, {})]
-    loss = float(problem.losses(problem.scores(x, found.w), y).mean())
-    method = f"{found.method}; mean loss {loss:.4g} on the public records"
-    return [
-        Row(
-            evaluate.trial,
-            "throw_away",
-            None,
-            len(y),
-            method,
-            *evaluate(found.w.to(resolved.dtype), last=True),
-        )
-    ]
+    row, w = _fitted(resolved, "throw_away", [records.pair], [1.0], evaluate)
+    if w is None:
+        return [row]
+    loss = float(problem.losses(problem.scores(records.pair[0], w), records.pair[1]).mean())
+    return [row._replace(method=f"{row.method}; mean loss {loss:.4g} on the public records")]
 
 
 def _some(silos: Sequence[SiloSplit]) -> list[SiloSplit]:
@@ -142,12 +132,12 @@ def _constant_scores(resolved: Resolved, target: np.ndarray, count: int) -> Tens
 
 def _fitted(
     resolved: Resolved, name: BaselineName, pairs: Pairs, weights: Sequence[float], evaluate: Evaluator
-) -> Row:
+) -> tuple[Row, Tensor | None]:
+    """The optimum's row, and the optimum where there is one, (d,)."""
     solution = _fit(resolved, pairs, weights)
-    head = (name, None, sum(len(target) for _, target in pairs), solution.method)
-    if solution.w is None:
-        return Row(evaluate.trial, *head, None, None, {})
-    return Row(evaluate.trial, *head, *evaluate(solution.w.to(resolved.dtype), last=True))
+    tested = _NOTHING if solution.w is None else evaluate(solution.w.to(resolved.dtype), last=True)
+    count = sum(len(target) for _, target in pairs)
+    return Row(evaluate.trial, name, None, count, solution.method, *tested), solution.w
 
 
 def _alone(resolved: Resolved, silos: Sequence[SiloSplit], evaluate: Evaluator) -> list[Row]:
@@ -155,20 +145,16 @@ def _alone(resolved: Resolved, silos: Sequence[SiloSplit], evaluate: Evaluator) 
     fits = {silo.name: _fit(resolved, [pair(silo)], [1.0]) for silo in silos}
     models = {name: one.w.to(resolved.dtype) for name, one in fits.items() if one.w is not None}
     on_own = evaluate.on_own(models)
-    nothing: Measured = (None, None, {})
     rows = []
     for silo in silos:
         name = silo.name
         head = (name, len(silo.train.target), fits[name].method)
-        on_all = evaluate(models[name], last=True) if name in models else nothing
+        on_all = evaluate(models[name], last=True) if name in models else _NOTHING
         rows.append(Row(evaluate.trial, "silo_alone_on_all", *head, *on_all))
-        rows.append(Row(evaluate.trial, "silo_alone", *head, *on_own.get(name, nothing)))
+        rows.append(Row(evaluate.trial, "silo_alone", *head, *on_own.get(name, _NOTHING)))
     total = sum(len(silo.train.target) for silo in silos)
     method = "each test record by the model of its own silo"
-    return [
-        *rows,
-        Row(evaluate.trial, "silo_alone", None, total, method, *on_own.get(None, nothing)),
-    ]
+    return [*rows, Row(evaluate.trial, "silo_alone", None, total, method, *on_own.get(None, _NOTHING))]
 
 
 def _fit(resolved: Resolved, pairs: Pairs, weights: Sequence[float]) -> Fit:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedsim.data.federation import Federation, Silos, SiloSplit
+from fedsim.data.federation import Federation, SiloSplit
 from fedsim.data.source import Ints, Labels
 from fedsim.measure.metrics import Asked, Values, calibration, classified, exact, values_of
 from fedsim.measure.objective import Risk, TrainingObjective
@@ -189,7 +189,6 @@ class Unseen(Evaluator):
     """Measures nothing: for candidates of private tuning, whose errors are not released."""
 
     def __init__(self) -> None:
-        """Takes no records."""
         self.objective, self._baselines, self._asked, self.trial = None, (), None, 0
 
     def __call__(self, w: Tensor, last: bool = False) -> Tested:
@@ -212,7 +211,14 @@ def odd_records(data: Federation) -> list[str]:
     """Lines for a run's warnings."""
     shared = data.shared_persons
     told = f"not private: persons with records in several silos, which compare no ids: {shared:,}"
-    lines = [*data.odd_ranges, *data.empty_groups, *_alike(data.silos), *_without_rates(data)]
+    both = data.silos.train.rows.target, data.silos.test.rows.target
+    meanings = {"training": "there is nothing to learn", "test": "any model that says so is never wrong"}
+    alike = [
+        f"all {len(target):,} {part} records have one and the same target: {means}"
+        for (part, means), target in zip(meanings.items(), both, strict=True)
+        if len(target) and (target == target[0]).all()
+    ]
+    lines = [*data.odd_ranges, *data.empty_groups, *alike, *_without_rates(data)]
     return [*lines, *([told] if shared else [])]
 
 
@@ -227,15 +233,4 @@ def _without_rates(data: Federation) -> list[str]:
         for code, name in enumerate(data.groups)
         for label in range(data.num_classes)
         if (code, label) not in present
-    ]
-
-
-def _alike(silos: Silos) -> list[str]:
-    """Targets with nothing to learn, or to tell apart."""
-    both = silos.train.rows.target, silos.test.rows.target
-    meanings = {"training": "there is nothing to learn", "test": "any model that says so is never wrong"}
-    return [
-        f"all {len(target):,} {part} records have one and the same target: {means}"
-        for (part, means), target in zip(meanings.items(), both, strict=True)
-        if len(target) and (target == target[0]).all()
     ]

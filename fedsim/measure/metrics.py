@@ -86,10 +86,8 @@ class Classified:
     def by_group(self) -> ByGroup:
         """What the records say of their groups, which are known."""
         assert self.groups is not None
-        codes, shape = (
-            (self.groups.codes, self.target, self.predicted),
-            (len(self.groups.names), self.classes),
-        )
+        codes = self.groups.codes, self.target, self.predicted
+        shape = len(self.groups.names), self.classes
         return ByGroup.of(codes, self.probability, shape, self.weight)
 
     def recalls(self, of_class: int) -> Floats:
@@ -154,17 +152,15 @@ def classified(
     """None for scores that belong to no class."""
     scores = scores.double()
     probability = head(problem).probabilities(scores)
+    if scores.dim() == 1 and asked.classes != 2:
+        return None
+    rank, known = scores.numpy(), None if probability is None else probability.numpy()
     if scores.dim() == 1:
-        if asked.classes != 2:
-            return None
-        rank = np.stack([-scores.numpy(), scores.numpy()], axis=1)
-    else:
-        rank = scores.numpy()
-        if probability is not None and asked.classes > 2:
-            rank = probability.numpy()  # between records only probabilities compare
-        elif asked.classes == 2:
-            rank = rank - rank[:, ::-1]
-    known = None if probability is None else probability.numpy()
+        rank = np.stack([-rank, rank], axis=1)
+    elif asked.classes == 2:
+        rank = rank - rank[:, ::-1]
+    elif known is not None and asked.classes > 2:
+        rank = known  # between records only probabilities compare
     return Classified(target.numpy().astype(np.int64), rank, known, asked.threshold, groups)
 
 

@@ -193,9 +193,7 @@ class AuditPart(Part):
     confidence: ConfidencePart
     effort: float = 1.0  # share of the default work
     unit: str = "record"  # what differs between two data sets
-    search: dict[str, int] = Field(
-        default_factory=dict
-    )  # how many broadcasts of each kind of round, and records
+    search: dict[str, int] = Field({})  # how many broadcasts of each kind of round, and records
     audited: int = 0
     of_silos: int
     silos: list[AuditedSilo]

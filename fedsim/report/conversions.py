@@ -68,11 +68,8 @@ def persons(
     if resolved.scenario.privacy.unit != RECORD:
         hidden = "; labels alone are protected" if resolved.protects == "label" else ""
         ks = sorted({*(k for k in SILOS if k < len(admitted)), len(admitted)})
-        return {
-            "persons": Persons(
-                note=IN_SILOS + hidden, rows=[silos.row(silos.together(k), silos=k) for k in ks]
-            )
-        }
+        rows = [silos.row(silos.together(k), silos=k) for k in ks]
+        return {"persons": Persons(note=IN_SILOS + hidden, rows=rows)}
     seen = {} if most is None else {"most_records": most}
     counts = sorted({*RECORDS, *seen.values()})
     rows = [silos.row(silos.replaced(s), records=s) for s in counts]

@@ -58,7 +58,7 @@ def write_page(directory: Path) -> Path:
     return publish(directory, lambda draft: _fill(run, draft))
 
 
-def publish(directory: Path, fill: Callable[[Path], None]) -> Path:
+def publish(directory: Path, fill: Callable[[Path], object]) -> Path:
     """Let `fill` write the page and its figures, and move them to `directory`; InputError if it cannot."""
     with writing(directory, "RUN"), atomic_files(directory) as draft:
         fill(draft)
@@ -188,6 +188,8 @@ def _kept(silos: list[SiloRow], limit: Callable[[SiloRow], float | None], good: 
 
 def _figures(run: RunData, folder: Path) -> list[PageFigure]:
     """The figures that have something to show, those of the chosen metric first."""
+    priced, silos = len(run.table("spend")["silo"].unique()), len(run.summary.privacy.silos)
+    some = f" ({priced} of {silos:,} silos, evenly in order of budget)" if priced < silos else ""
     drawn = {
         **_measured(run),
         "clipping-over-rounds": (
@@ -207,7 +209,7 @@ def _figures(run: RunData, folder: Path) -> list[PageFigure]:
         ),
         "spend-over-rounds": (
             plots.spend(run),
-            f"Epsilon spent by the rounds gone by, dotted: budgets{_priced(run)}. Equal curves are drawn "
+            f"Epsilon spent by the rounds gone by, dotted: budgets{some}. Equal curves are drawn "
             "once; each silo in the trial that cost it most, as in the table.",
         ),
     }
@@ -216,7 +218,16 @@ def _figures(run: RunData, folder: Path) -> list[PageFigure]:
 
 def _measured(run: RunData) -> dict[str, tuple[Figure | None, str]]:
     """Metrics against rounds and by silo, each with its caption."""
-    spread, metric = _spread(run), run.summary.metrics.metric
+    metric, trials, objective = run.summary.metrics.metric, run.summary.trials.finished, run.summary.objective
+    spread = f" of {trials} trials; points: each; bars: {spans(trials)}" if trials > 1 else ""
+    if trials >= FEW:
+        spread = "; bands and bars hold 90 % of the trials"
+    eta = f", eta = {objective.eta:.4g}" if objective else ""  # known once a trial is complete
+    captions = {
+        "excess_risk": "Excess risk of the training objective, its public part included, against rounds",
+        "gradient_mapping_sq": "Squared gradient mapping |G_eta(w)|^2 of the training objective against "
+        f"rounds{eta}",
+    }
     markers = (
         "Filled markers: the run; hollow: the same algorithm without noise and clipping; levels: baselines, "
         "which are not private."
@@ -237,35 +248,13 @@ def _measured(run: RunData) -> dict[str, tuple[Figure | None, str]]:
                 plots.against_rounds(run, column),
                 f"{caption}: mean{spread}. Simulation only, not private.",
             )
-            for column, caption in _objective(run.summary).items()
+            for column, caption in captions.items()
         },
     }
 
 
 def _saved(figure: Figure, folder: Path, stem: str, caption: str) -> PageFigure:
     return PageFigure(named(style.save(figure, folder, stem), caption), caption)
-
-
-def _spread(run: RunData) -> str:
-    trials = run.summary.trials.finished
-    if trials >= FEW:
-        return "; bands and bars hold 90 % of the trials"
-    return f" of {trials} trials; points: each; bars: {spans(trials)}" if trials > 1 else ""
-
-
-def _priced(run: RunData) -> str:
-    priced, silos = len(run.table("spend")["silo"].unique()), len(run.summary.privacy.silos)
-    return f" ({priced} of {silos:,} silos, evenly in order of budget)" if priced < silos else ""
-
-
-def _objective(summary: Summary) -> dict[str, str]:
-    """Captions; eta is known once a trial is complete."""
-    eta = f", eta = {summary.objective.eta:.4g}" if summary.objective else ""
-    return {
-        "excess_risk": "Excess risk of the training objective, its public part included, against rounds",
-        "gradient_mapping_sq": "Squared gradient mapping |G_eta(w)|^2 of the training objective against "
-        f"rounds{eta}",
-    }
 
 
 def named(svg: str, caption: str) -> str:

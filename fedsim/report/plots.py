@@ -182,7 +182,11 @@ def spend(run: RunData) -> Figure | None:
     with styled(3.2) as (figure, axes):
         for index, (silo, *others) in enumerate(_alike(lines)):
             name = f"{len(others) + 1} silos, as {label(silo, 16)}" if others else label(silo, 16)
-            _spend_line(axes, lines[silo], index, name)
+            rounds, spent, _ = np.array(lines[silo], dtype=float).T  # None is not a number
+            every = max(1, len(rounds) // 5)
+            marked = min(index % every + 1, len(rounds) - 1), every
+            steps = "steps-post" if len(rounds) < 8 else "default"
+            curves.curve(axes, rounds, spent, look(index), name, markevery=marked, drawstyle=steps)
         budgets = sorted({points[0][2] for points in lines.values() if points[0][2] is not None})
         for i, budget in enumerate(budgets):
             name = "" if i else f"budget{'s' * (len(budgets) > 1)}"
@@ -198,11 +202,9 @@ def _alike(lines: dict[str, Points]) -> list[list[str]]:
     width = 0.01 * top  # of a line
     groups: list[list[str]] = []
     for silo, points in lines.items():
-        known = next((group for group in groups if _close(lines[group[0]], points, width)), None)
-        if known is None:
-            groups.append([silo])
-        else:
-            known.append(silo)
+        known = next((group for group in groups if _close(lines[group[0]], points, width)), [])
+        groups += [] if known else [known]
+        known.append(silo)
     return groups
 
 
@@ -211,14 +213,6 @@ def _close(one: Points, other: Points, least: float) -> bool:
         a[0] == b[0] and a[2] == b[2] and abs((a[1] or 0) - (b[1] or 0)) <= least
         for a, b in zip(one, other, strict=True)
     )
-
-
-def _spend_line(axes: Axes, points: Points, index: int, name: str) -> None:
-    rounds, spent, _ = np.array(points, dtype=float).T  # None is not a number
-    every = max(1, len(rounds) // 5)
-    marked = min(index % every + 1, len(rounds) - 1), every
-    steps = "steps-post" if len(rounds) < 8 else "default"
-    curves.curve(axes, rounds, spent, look(index), name, markevery=marked, drawstyle=steps)
 
 
 def budgets(silos: Sequence[SiloRow]) -> Figure:

@@ -143,8 +143,7 @@ def _inexact(resolved: Resolved) -> Iterator[str]:
         yield "cuda: no term is exact, in float64 neither; deployed silos compute on their CPUs"
     if resolved.dtype == torch.float32:
         yield "float32: terms are not exact; in float64 they are"
-    known = resolved.facts
-    yield from (f"a silo refuses this run: {words}" for _, words in clashes(known, "offer"))
+    yield from (f"a silo refuses this run: {words}" for _, words in clashes(resolved.facts, "offer"))
 
 
 def parameters(resolved: Resolved) -> dict[str, Parameters]:

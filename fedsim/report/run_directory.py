@@ -95,14 +95,11 @@ def arrow(name: str, rows: Sequence[Any], made_of: Mapping[str, str] | None = No
 
 def _table_of(outcome: Outcome, name: str) -> pa.Table:
     """A table of the record; of a deployed run metrics are of public test records."""
-    if name == "spend":
-        return arrow(name, spend(outcome))
-    if name == "ledger":
-        return arrow(name, _ledger(outcome))
-    public = None
-    if outcome.deployed and name in ("metrics", "baselines"):
-        public = {"public": "made of public records"}
-    return arrow(name, outcome.results.rows(TABLES[name]), public)
+    made: dict[str, Callable[[Outcome], Sequence[Any]]] = {"spend": spend, "ledger": _ledger}
+    rows = made[name](outcome) if name in made else outcome.results.rows(TABLES[name])
+    of_server = outcome.deployed and name in ("metrics", "baselines")
+    public = {"public": "made of public records"} if of_server else None
+    return arrow(name, rows, public)
 
 
 def _ledger(outcome: Outcome) -> list[LedgerRow]:
@@ -169,12 +166,9 @@ def shown(scenario: Mapping[str, Any]) -> dict[str, Any]:
     """
     public = {key: value for key, value in scenario.items() if key not in SECRETS}
     if isinstance(data := public.get("data"), Mapping):
-        public["data"] = {key: _unhashed(value) for key, value in data.items()}
+        digest = re.compile(r" sha256 [0-9a-f]{64}$")
+        public["data"] = {k: digest.sub("", v) if isinstance(v, str) else v for k, v in data.items()}
     return public
-
-
-def _unhashed(value: Any) -> Any:
-    return re.sub(r" sha256 [0-9a-f]{64}$", "", value) if isinstance(value, str) else value
 
 
 def read(directory: Path) -> RunData:
@@ -187,17 +181,14 @@ def read(directory: Path) -> RunData:
     if (directory / UNFINISHED).is_dir() and not (directory / FILE).exists():
         hint = f"the run has not ended; fedsim simulate --resume {directory} goes on with it"
         raise InputError("RUN", str(directory), hint)
-    summary = read_summary(directory)
-    scenario, description = scenario_of(directory / "scenario.yaml")
-    tables = {name: _table(directory, name) for name in EXPORTED}
+    about = read_summary(directory), *scenario_of(directory / "scenario.yaml")
+    tables, models = {name: _table(directory, name) for name in EXPORTED}, partial(_models, directory)
     return RunData(
-        summary,
-        scenario,
-        description,
+        *about,
         directory,
-        table=tables.__getitem__,
-        load_models=partial(_models, directory),
-        load_trained=lambda: read_trained(directory, {k for own in _models(directory).values() for k in own}),
+        tables.__getitem__,
+        load_models=models,
+        load_trained=lambda: read_trained(directory, {k for own in models().values() for k in own}),
     )
 
 

@@ -102,13 +102,17 @@ def _larger(row: SiloRow, other: SiloRow) -> SiloRow:
 
 def _known(resolved: Resolved) -> Callable[[Admitted], dict[str, float | None]]:
     """A function that computes a silo's optional fields; equal cases are priced once."""
-    sums, gap, claims = resolved.sums, has_gap(resolved), _claimed(resolved)
+    sums, gap, prescribed = resolved.sums, has_gap(resolved), resolved.prescribed
+    stated = prescribed is not None and prescribed.theorem is not None
+    claims = dict(zip(resolved.names, resolved.premises.claims, strict=True)) if stated else {}
     census, attainable = cache(resolved.trace.plan.census), cache(attainable_epsilon)
     apart = None if resolved.mechanism.of_groups else group_apart(resolved)
     together = None if sums is None else cache(sums.mechanism.colluding_epsilons)
 
     def known(silo: Admitted) -> dict[str, float | None]:
-        terms, result = silo.terms, dict[str, float | None](claims.get(silo.terms.name, {}))
+        terms, result = silo.terms, dict[str, float | None]()
+        if (claim := claims.get(terms.name)) is not None:
+            result |= {"epsilon_claimed": claim.epsilon, "delta_claimed": claim.delta}
         rounds = terms.rounds if isinstance(terms.rounds, range) else tuple(terms.rounds)
         case = terms.n, silo.noise_multiplier, terms.delta
         if together is not None:  # under each silo's own share of the noise
@@ -141,15 +145,6 @@ def group_apart(resolved: Resolved) -> tuple[float, float, int] | None:
     if isinstance(resolved.problem, GeneralisedLinear) and outline.squared_norms is not None:
         norm = sqrt(outline.squared_norms[0])
     return float(resolved.algorithm.clip_norm), norm, outputs
-
-
-def _claimed(resolved: Resolved) -> dict[str, dict[str, float]]:
-    """A theorem's claimed epsilon and delta, by silo."""
-    prescribed = resolved.prescribed
-    if prescribed is None or prescribed.theorem is None:
-        return {}
-    claims = zip(resolved.names, resolved.premises.claims, strict=True)
-    return {name: {"epsilon_claimed": own.epsilon, "delta_claimed": own.delta} for name, own in claims}
 
 
 def samplers(resolved: Resolved) -> list[str]:
@@ -206,8 +201,6 @@ def chosen(statements: Sequence[Statement]) -> list[Statement]:
 
 def prefixes(plan: Plan, rounds: Sequence[int], points: int) -> list[tuple[int, Census]]:
     """(number of rounds, composition of the answers until then) at about `points` of `rounds`."""
-    if not rounds:
-        return []
     ordered = sorted(rounds)
     places = set(np.linspace(0, len(ordered) - 1, min(points, len(ordered))).round().astype(int).tolist())
     total: Counter[Release] = Counter()

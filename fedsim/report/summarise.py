@@ -41,7 +41,7 @@ def summarise(outcome: Outcome) -> summary.Summary:
         "evaluation": _evaluation(outcome),
         "deployment": outcome.deployed and _deployment(outcome, outcome.deployed),
         "heterogeneity": outcome.heterogeneity and summary.Heterogeneity(**outcome.heterogeneity),
-        "objective": _objective(outcome),
+        "objective": next(map(_objective, outcome.results.rows(record.OptimumNote)), None),
         "clipping": _clipping(outcome),
         "chosen_clips": _chosen_clips(outcome),
         "chosen_h": [row.h for row in outcome.results.rows(record.ChosenH)],
@@ -85,10 +85,8 @@ def _evaluation(outcome: Outcome) -> list[summary.Estimated]:
     ]
 
 
-def _objective(outcome: Outcome) -> summary.Objective | None:
-    for first in outcome.results.rows(record.OptimumNote):
-        return summary.Objective(**{k: v for k, v in first._asdict().items() if k != "reason" or v})
-    return None
+def _objective(first: record.OptimumNote) -> summary.Objective:
+    return summary.Objective(**{k: v for k, v in first._asdict().items() if k != "reason" or v})
 
 
 def _clipping(outcome: Outcome) -> summary.Clipping | None:
@@ -139,7 +137,6 @@ def _stretches(numbers: Sequence[int]) -> str:
 
 
 def _few(texts: Iterable[str], most: int) -> list[str]:
-    """The first of the different texts."""
     different = list(dict.fromkeys(texts))
     return [*different[:most], *["..."] * (len(different) > most)]
 
@@ -265,7 +262,12 @@ def warnings(outcome: Outcome) -> list[str]:
     """Warnings about the scenario, then about the trials' records; each once."""
     lines = [*outcome.resolved.warnings(admitted_of(outcome)), *of_scenario(outcome.resolved)]
     lines += [row.text for row in outcome.results.rows(record.Warned)]
-    lines += _undefined(outcome.results.rows(record.Measurement))
+    measured = outcome.results.rows(record.Measurement)
+    for name in ("error", "loss"):
+        if missing := [row for row in measured if value(row, name) is None]:
+            first = f"first in trial {missing[0].trial}, round {missing[0].round}"
+            share = f"{len(missing):,} of {len(measured):,} evaluations"
+            lines.append(f"the test {name} is not a number in {share} ({first}): it is kept as null")
     return list(dict.fromkeys(lines))
 
 
@@ -277,21 +279,6 @@ def of_scenario(resolved: Resolved) -> list[str]:
     if shape.unused:
         share = f"{shape.unused:,} of {shape.num_records:,} records ({shape.unused / shape.num_records:.0%})"
         lines.append(f"partition {resolved.scenario.partition.name} leaves out {share}: no silo has them")
-    return lines
-
-
-def _undefined(measurements: Sequence[record.Measurement]) -> list[str]:
-    """Numbers that came to nothing: infinite, or not one at all."""
-    lines = []
-    undefined = {
-        "error": [row for row in measurements if row.error is None],
-        "loss": [row for row in measurements if row.loss is None],
-    }
-    for name, missing in undefined.items():
-        if missing:
-            first = f"first in trial {missing[0].trial}, round {missing[0].round}"
-            share = f"{len(missing):,} of {len(measurements):,} evaluations"
-            lines.append(f"the test {name} is not a number in {share} ({first}): it is kept as null")
     return lines
 
 

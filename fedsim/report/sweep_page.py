@@ -35,11 +35,8 @@ def write_page(directory: Path) -> Path:
     """
     sweep = sweep_summary.read_sweep(directory)
     scenario, description = scenario_of(directory / "scenario.yaml")
-
-    def fill(folder: Path) -> None:
-        (folder / PAGE).write_text(_render(sweep, scenario, description, folder), encoding="utf-8")
-
-    return publish(directory, fill)
+    page = partial(_render, sweep, scenario, description)
+    return publish(directory, lambda folder: (folder / PAGE).write_text(page(folder), encoding="utf-8"))
 
 
 def figure_name(sweep: SweepSummary) -> str:
@@ -64,7 +61,7 @@ def _render(sweep: SweepSummary, scenario: str, description: str, folder: Path) 
         statement=_statement(sweep),
         mechanism=[*how_facts(sweep.privacy), *theorem],
         costs=_costs(sweep),
-        shared=sweep.shares_noise,
+        shared=sweep_summary.SHARED in sweep.privacy.not_private,  # no guarantee of all its runs together
         ledger=_ledger(sweep.privacy.tuning),
         figure=broad_and_narrow(partial(figure_of, sweep), folder, figure_name(sweep), caption),
         caption=f"{caption}.",
@@ -337,7 +334,8 @@ def under_the_axis(sweep: SweepSummary) -> list[str]:
     claims = sorted({_claimed(row) for _, rows in lines for row in rows})
     result = []
     for name, rows in lines:
-        costs = {_claimed(row): _short(row) for row in rows}
+        digits = [4 if (row.epsilon_guaranteed or 0) > 999 else 3 for row in rows]
+        costs = {_claimed(row): shown_up(_at_most(row), n) for row, n in zip(rows, digits, strict=True)}
         result.append(f"true for {name}: {', '.join(costs.get(claim, '-') for claim in claims)}")
     return result
 
@@ -355,7 +353,3 @@ def _claimed(row: CombinationRow) -> float:
 def _at_most(row: CombinationRow) -> float:
     """Infinite where nothing bounds it, and shown as `inf`: `none` would read as if it cost nothing."""
     return inf if row.epsilon_guaranteed is None else row.epsilon_guaranteed
-
-
-def _short(row: CombinationRow) -> str:
-    return shown_up(_at_most(row), 4 if (row.epsilon_guaranteed or 0) > 999 else 3)

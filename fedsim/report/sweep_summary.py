@@ -195,11 +195,6 @@ class SweepSummary(Part):
         """The fields that were tuned."""
         return list(dict.fromkeys(field for row in self.combinations for field in row.chosen or {}))
 
-    @property
-    def shares_noise(self) -> bool:
-        """Whether its runs carry no guarantee together."""
-        return SHARED in self.privacy.not_private
-
 
 def is_sweep(directory: Path) -> bool:
     """Whether a directory holds a sweep, finished or not. InputError if its summary cannot be read."""

@@ -18,7 +18,6 @@ from fedsim.report.summary import (
     GroupRow,
     Heterogeneity,
     Metrics,
-    Objective,
     Parameters,
     Participation,
     Privacy,
@@ -178,11 +177,11 @@ def _beats_no(name: str, own: Spread, naive: float, in_all: bool) -> bool:
 
 def methods(baselines: list[Baseline]) -> list[str]:
     """For each baseline its method and the number of training records."""
-    return [f"{capital(one.label)}: {_records(one)}; {'; '.join(one.methods)}" for one in baselines]
-
-
-def _records(one: Baseline) -> str:
-    return f"{' to '.join(dict.fromkeys(f'{count:,}' for count in one.train_records))} training records"
+    counts = [" to ".join(dict.fromkeys(f"{count:,}" for count in one.train_records)) for one in baselines]
+    return [
+        f"{capital(one.label)}: {count} training records; {'; '.join(one.methods)}"
+        for one, count in zip(baselines, counts, strict=True)
+    ]
 
 
 METRICS_TITLE, GROUPS_TITLE = "On the same test records", "By group"
@@ -321,7 +320,7 @@ def remarks(summary: Summary) -> list[str]:
         + joining_lines(summary.joining, summary.privacy.private)
         + own_models_lines(summary.own_models)
         + costs_lines(summary.costs, automatic)
-        + (objective(summary, summary.objective) if summary.objective else [])
+        + objective(summary)
         + (_clipping(summary.clipping) if summary.clipping else [])
         + (_chosen(summary.chosen_clips) if summary.chosen_clips else [])
         + [f"chosen privately, by trial: h = {', '.join(map(str, own))}" for own in [summary.chosen_h] if own]
@@ -346,8 +345,10 @@ def _estimate(one: Estimated) -> str:
     return f"evaluation, {title}: {one.value:.3f}, {error}{exact}"
 
 
-def objective(summary: Summary, part: Objective) -> list[str]:
-    """Lines about the excess risk and the gradient mapping."""
+def objective(summary: Summary) -> list[str]:
+    """Lines about the excess risk and the gradient mapping; none where neither was to be measured."""
+    if (part := summary.objective) is None:
+        return []
     titles = {
         "excess_risk": "excess risk F(w) - F(w*)",
         "gradient_mapping_sq": f"squared gradient mapping |G_eta(w)|^2 at eta = {part.eta:.4g}",

@@ -30,15 +30,12 @@ class Tracker(Protocol):
 
     def start(self, run: Mapping[str, Any]) -> None:
         """The run's name, number of silos and scenario without its seed (it removes noise); plain values."""
-        ...
 
     def log(self, round_index: int, values: Mapping[str, float]) -> None:
         """Numbers after so many rounds, as {"trial-0/private/error": 0.1, ...}."""
-        ...
 
     def finish(self) -> None:
         """Called last: nothing more comes."""
-        ...
 
 
 class Trackers:

@@ -168,16 +168,15 @@ def _costs(outcome: Outcome, metric: str) -> Costs | None:
 
 def _chain(outcome: Outcome) -> list[Mapping[int, HasMetrics]]:
     """The rows of each member of the chain, by trial."""
-    final: dict[str, dict[int, Measurement]] = {}
+    found: dict[str, dict[int, HasMetrics]] = {}
     for row in outcome.results.rows(Measurement):  # the last one of a trial stays
         if (trial := outcome.results.trials.get(row.trial)) and row.variant in trial.models:
-            final.setdefault(row.variant, {})[row.trial] = row
-    fitted: dict[str, dict[int, BaselineMeasurement]] = {}
+            found.setdefault(row.variant, {})[row.trial] = row
     for one in outcome.results.rows(BaselineMeasurement):
         if one.silo is None:
-            fitted.setdefault(one.baseline, {})[one.trial] = one
-    optimum = fitted.get("converged") or fitted.get("pooled", {})
-    return [final.get("private", {}), fitted.get("clipped", {}), final.get("nonprivate", {}), optimum]
+            found.setdefault(one.baseline, {})[one.trial] = one
+    optimum = "converged" if "converged" in found else "pooled"
+    return [found.get(name, {}) for name in ("private", "clipped", "nonprivate", optimum)]
 
 
 def costs_lines(part: Costs | None, automatic: bool) -> list[str]:

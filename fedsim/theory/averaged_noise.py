@@ -40,7 +40,6 @@ class Noise(Protocol):
 
     def variance(self, clip: float, kind: Kind, plan: Sequence[Kind]) -> float:
         """Per coordinate, of a release of `kind` with records' terms bounded by `clip`, one of `plan`."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -67,7 +67,9 @@ class Case:
             return [self.rounds]
         if self.batch is not None:
             return [max(1, int(self.s.n // self.batch.size(self.s.n)))]
-        return _disjoint(self.s.n)
+        # Other numbers of disjoint batches than floor(n / K) leave more records unused.
+        n, root = self.s.n, math.isqrt(self.s.n)
+        return sorted({n // K for K in range(1, root + 1)} | set(range(1, root + 1)))
 
     def private(self, batch: Batch, R: int) -> float:
         """Mean squared noise of a round's mean gradient in a plan of R such rounds."""
@@ -168,9 +170,3 @@ def balanced(errors: Errors) -> int:
 def best(candidates: Iterable[int], errors: Errors) -> int:
     """The candidate whose larger error is least; the smallest of equals."""
     return min(candidates, key=lambda R: (max(errors(R)), R))
-
-
-def _disjoint(n: int) -> list[int]:
-    """floor(n / K) for every batch size K: other numbers of disjoint batches leave more records unused."""
-    root = math.isqrt(n)
-    return sorted({n // K for K in range(1, root + 1)} | set(range(1, root + 1)))

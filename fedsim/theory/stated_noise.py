@@ -52,7 +52,11 @@ def stated_noise(
     violations = _violations(theorems, premises.names)
     title = theorems[0].title
     if violations and not allow_violations:
-        raise _refusal(*violations[0], title)
+        check, silos = violations[0]
+        here = f"{'that is' if isinstance(check.value, str) else 'here'} {check.bound}"
+        hint = f"{title} needs {check.condition}, {here} ({_shortened(silos)}); "
+        hint += "privacy.allow_violations=true runs all the same, and the report says so"
+        raise InputError(f"scenario.{check.field}", check.value, hint)
     noise, lines = tuple(one.multiplier for one in theorems), tuple(_line(*each) for each in violations)
     return Prescribed(noise, title, lines), max(theorem.difference_ratio for theorem in theorems)
 
@@ -84,13 +88,6 @@ def _violations(theorems: Sequence[Theorem], names: Sequence[str]) -> list[tuple
 def _line(check: Check, silos: Sequence[str]) -> str:
     shown = check.value if isinstance(check.value, str) else f"{check.value:.6g}"
     return f"{check.condition}: {shown} is not {check.bound} ({_shortened(silos)})"
-
-
-def _refusal(check: Check, silos: Sequence[str], title: str) -> InputError:
-    here = f"{'that is' if isinstance(check.value, str) else 'here'} {check.bound}"
-    hint = f"{title} needs {check.condition}, {here} ({_shortened(silos)}); "
-    hint += "privacy.allow_violations=true runs all the same, and the report says so"
-    return InputError(f"scenario.{check.field}", check.value, hint)
 
 
 def _shortened(silos: Sequence[str]) -> str:

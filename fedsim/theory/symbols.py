@@ -185,6 +185,12 @@ def symbols(premises: Premises) -> Symbols:
     """The theorems' symbols."""
     claims, weights = premises.claims, premises.relative_weights
     alike = len(set(claims)) == 1
+    values: dict[str, set[float]] = {
+        "n_i": {claim.n for claim in claims},
+        "eps_i": {claim.epsilon for claim in claims},
+        "delta_i": {claim.delta for claim in claims},
+        "p_i": set(weights),
+    }
     return Symbols(
         n=min(claim.n for claim in claims),
         N=len(claims),
@@ -196,19 +202,9 @@ def symbols(premises: Premises) -> Symbols:
         heaviest=max(weights),
         claims=() if alike else claims,
         law=() if alike else law(premises.participants, len(claims)),
-        differ=_differ(claims, weights),
+        differ=tuple(symbol for symbol, found in values.items() if len(found) > 1),
         even=drawn_evenly(premises.participants),
     )
-
-
-def _differ(claims: tuple[Budget, ...], weights: tuple[float, ...]) -> tuple[str, ...]:
-    values: dict[str, set[float]] = {
-        "n_i": {claim.n for claim in claims},
-        "eps_i": {claim.epsilon for claim in claims},
-        "delta_i": {claim.delta for claim in claims},
-        "p_i": set(weights),
-    }
-    return tuple(symbol for symbol, found in values.items() if len(found) > 1)
 
 
 def _weighted(f: Constants, weights: tuple[float, ...]) -> dict[str, float | None]:

@@ -74,7 +74,7 @@ def test_runs_sweeps_and_directories_are_compared(sweep: fedsim.Sweep, tmp_path:
 def test_runs_of_one_algorithm_make_one_line() -> None:
     runs = [fedsim.simulate(SMALL, trials=1, epsilon=epsilon) for epsilon in (0.5, 2.0)]
     found = lines(fedsim.compare(runs).points)
-    assert [len(points) for points in found.values() if points[0].x is not None] == [2]
+    assert [len(points) for points in found if points[0].x is not None] == [2]
 
 
 @pytest.mark.parametrize(
