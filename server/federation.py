@@ -67,25 +67,22 @@ class _Absent:
     """
 
     def __init__(self) -> None:
-        self._due: dict[str, float] = {}
+        self.due: dict[str, float] = {}
         self._pauses: dict[str, float] = {}
 
     def __contains__(self, name: str) -> bool:
-        return name in self._due
+        return name in self.due
 
     def missed(self, name: str) -> None:
-        self._due[name] = time.monotonic() + self._pauses.get(name, 0.0)
+        self.due[name] = time.monotonic() + self._pauses.get(name, 0.0)
         self._pauses[name] = min(2 * self._pauses.get(name, 0.0) or _AWAY, _LONGEST_AWAY)
-
-    def is_due(self, name: str) -> bool:
-        return self._due[name] <= time.monotonic()
 
     def greeted(self, name: str) -> None:
         """It is there: asked, but not trusted to be in time yet."""
-        del self._due[name]
+        del self.due[name]
 
     def answered(self, name: str) -> None:
-        self._due.pop(name, None)
+        self.due.pop(name, None)
         self._pauses.pop(name, None)
 
 
@@ -275,7 +272,8 @@ class RemoteSilos:
     def _present(self, frames: Frames, take: Take[Taken]) -> _Attempt[Taken]:
         """The first attempt: silos that missed the deadline before are asked once they have greeted."""
         absent = {name: WrongReply(NOT_ASKED, final=False) for name in frames if name in self._absent}
-        knocks = {name: self._sealed(name, Hello()) for name in absent if self._absent.is_due(name)}
+        due = [name for name in absent if self._absent.due[name] <= time.monotonic()]
+        knocks = {name: self._sealed(name, Hello()) for name in due}
         asked = {name: frame for name, frame in frames.items() if name not in absent}
         replies = self._channel.exchange(asked, self._deadline, knocks)
         taken, wrong = self._read(asked, replies, take, self._deadline)
@@ -287,8 +285,7 @@ class RemoteSilos:
         return taken | more, wrong | errors | away
 
     def _once(self, frames: Frames, take: Take[Taken], deadline: float) -> _Attempt[Taken]:
-        replies = self._channel.exchange(frames, deadline) if frames else {}
-        return self._read(frames, replies, take, deadline)
+        return self._read(frames, self._channel.exchange(frames, deadline) if frames else {}, take, deadline)
 
     def _read(self, frames: Frames, replies: Frames, take: Take[Taken], deadline: float) -> _Attempt[Taken]:
         taken, wrong = {}, {}

@@ -34,17 +34,16 @@ def schedule(
     rng = generator(seed, "participation", trial)
     rounds: Schedule = []
     for hold in holds:
-        rounds.append(rounds[-1] if hold and rounds else _drawn(participants, num_silos, rng))
+        if hold and rounds:
+            rounds.append(rounds[-1])
+        elif isinstance(participants, Available):
+            rounds.append(_available(np.array(participants.probabilities), rng))
+        else:
+            size = participants
+            if isinstance(size, RandomSize):
+                size = int(rng.integers(size.low, size.high + 1))
+            rounds.append(sorted(rng.choice(num_silos, size, replace=False).tolist()))
     return rounds
-
-
-def _drawn(participants: int | RandomSize | Available, num_silos: int, rng: np.random.Generator) -> list[int]:
-    if isinstance(participants, Available):
-        return _available(np.array(participants.probabilities), rng)
-    size = participants
-    if isinstance(size, RandomSize):
-        size = int(rng.integers(size.low, size.high + 1))
-    return sorted(rng.choice(num_silos, size, replace=False).tolist())
 
 
 def _available(probabilities: np.ndarray, rng: np.random.Generator) -> list[int]:
@@ -53,8 +52,7 @@ def _available(probabilities: np.ndarray, rng: np.random.Generator) -> list[int]
     The first to come, in canonical order, is i with probability proportional to p_i prod_{j<i} (1 - p_j);
     those behind i come independently.
     """
-    none_before = np.cumprod(np.append(1.0, 1 - probabilities[:-1]))
-    law = probabilities * none_before
+    law = probabilities * np.cumprod(np.append(1.0, 1 - probabilities[:-1]))
     first = int(rng.choice(len(law), p=law / law.sum()))
     behind = np.flatnonzero(rng.random(len(law)) < probabilities)
     return [first, *behind[behind > first].tolist()]

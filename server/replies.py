@@ -71,23 +71,19 @@ class Reports:
 
 def read(data: bytes, identity: bytes, kind: type[Kind]) -> tuple[Kind, Frame]:
     """A silo's reply; WrongReply if it is of another kind, or not signed by this Ed25519 key (32 bytes)."""
-    frame = _signed(data, identity)
+    try:
+        body, signature = opened(data)
+        if not is_signed(identity, body, signature):
+            raise WrongReply("its reply is not signed by its identity", final=False)
+        frame = decode(body)
+    except Refused as error:
+        raise WrongReply(f"its reply cannot be read: {error}", final=False) from None
     if frame.kind == Refusal.kind:
         refusal = _head(frame, Refusal)
         if refusal.again:
             raise WrongReply(shown(refusal.reason), final=False, later=True)
         raise WrongReply(f"refused: {shown(refusal.reason)}", final=True)
     return _head(frame, kind), frame
-
-
-def _signed(data: bytes, identity: bytes) -> Frame:
-    try:
-        body, signature = opened(data)
-        if not is_signed(identity, body, signature):
-            raise WrongReply("its reply is not signed by its identity", final=False)
-        return decode(body)
-    except Refused as refusal:
-        raise WrongReply(f"its reply cannot be read: {refusal}", final=False) from None
 
 
 def _head(frame: Frame, kind: type[Kind]) -> Kind:

@@ -109,7 +109,11 @@ class SummedSilos:
         sent = digest(broadcast).hex()
         asked = self.kept.find(self.contexts.run, round_index, sent)
         if asked is None:
-            asked = self._asked(round_index, broadcast, members, sent)
+            mark = self.shuffler.mark()  # new for each round: a shuffler may have been started anew between
+            answered = self.silos.answer(round_index, broadcast, members, mark)
+            reports = tuple(row.numpy().tobytes() for row in answered.messages["report"])
+            request = Request(self.contexts.of(round_index, mark.start), reports)
+            asked = Asked(sent, request, answered.members, answered.left_out)
             self.kept.keep(asked)
         try:
             release = self.shuffler.released(asked.request)
@@ -127,15 +131,6 @@ class SummedSilos:
             raise Refused(why)
         rows = {name: value.unsqueeze(0) for name, value in message.items()}
         return Answered(there, rows, {**asked.left_out, **lost})
-
-    def _asked(
-        self, round_index: int, broadcast: Mapping[str, Tensor], members: Sequence[int], sent: str
-    ) -> Asked:
-        mark = self.shuffler.mark()  # new for each round: a shuffler may have been started anew between two
-        answered = self.silos.answer(round_index, broadcast, members, mark)
-        reports = tuple(row.numpy().tobytes() for row in answered.messages["report"])
-        request = Request(self.contexts.of(round_index, mark.start), reports)
-        return Asked(sent, request, answered.members, answered.left_out)
 
     def _sums(self, release: Release) -> dict[str, Tensor]:
         """By the number of the query, (d,) float64."""

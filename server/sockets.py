@@ -72,7 +72,11 @@ class _Line:
         pause = _PAUSE
         while self._waiting and (left := until - time.monotonic()) > 0:
             try:
-                reply = self._attempt(frame, left)
+                connection = self._ready() or self._dialled(left)
+                connection.settimeout(left)
+                send(connection, frame)
+                if (reply := receive(connection, self._limit)) is None:
+                    raise ConnectionError("the daemon closed the connection")
             except OSError:
                 self.close()
                 self._over.wait(min(pause, left))
@@ -101,15 +105,6 @@ class _Line:
             if self._connection is not None:
                 self._connection.close()
                 self._connection = None
-
-    def _attempt(self, frame: bytes, left: float) -> bytes:
-        connection = self._ready() or self._dialled(left)
-        connection.settimeout(left)
-        send(connection, frame)
-        reply = receive(connection, self._limit)
-        if reply is None:
-            raise ConnectionError("the daemon closed the connection")
-        return reply
 
     def _ready(self) -> socket.socket | None:
         """The connection, if nothing waits on it: its end, or a reply that was not asked for."""

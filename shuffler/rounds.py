@@ -23,7 +23,7 @@ from fedsim.secagg.shuffling import Release, Request, marked
 from fedsim.wire.frames import sealed
 from fedsim.wire.messages import Mark
 from shuffler.keys import Keys
-from shuffler.store import Note, Store, released
+from shuffler.store import Store, released
 
 _NONE_COUNTS = "silos repeat those for the shuffler's process of then, so if it has ended, the round is lost"
 log = logging.getLogger("shuffler")
@@ -49,7 +49,11 @@ class Shuffler:
         with self._lock:
             noted = self._store.find(request.context.run, request.context.round)
             if noted is not None:
-                return _again(noted, request)
+                if noted.request != request.digest:
+                    raise Refused("the round was released to another request")
+                if noted.reply is None:
+                    raise Refused("the round was released, and its reply is not kept any more")
+                return noted.reply
             if request.context.start != self._store.start:
                 why = "its reports are for another process of the shuffler, which may have released the round"
                 raise Refused(f"{why}: it is lost")
@@ -70,7 +74,11 @@ class Shuffler:
         roster = self.rosters.get(context.roster)
         if roster is None:
             raise Refused("a roster that this shuffler's operator has not pinned")
-        _check_form(context.form, roster)
+        # noise is added by those who add it under the roster, in every query; silos have signed how much
+        if roster.noise_by == "aggregators" and not all(context.form.scales):
+            raise Refused("a query without noise, where the roster has aggregators add it")
+        if roster.noise_by == "silos" and any(context.form.scales):
+            raise Refused("noise of aggregators, where the roster has silos add it")
         counted = self._counted(request, roster)
         if len(counted) < roster.min_silos:
             why = "" if counted else f"; {_NONE_COUNTS}"
@@ -103,19 +111,3 @@ class Shuffler:
         if form.transport == "messages":
             return np.empty(0, np.uint64)
         return add([report.share for report in counted.values()]) + aggregators_noise(form)
-
-
-def _again(noted: Note, request: Request) -> bytes:
-    if noted.request != request.digest:
-        raise Refused("the round was released to another request")
-    if noted.reply is None:
-        raise Refused("the round was released, and its reply is not kept any more")
-    return noted.reply
-
-
-def _check_form(form: Form, roster: Roster) -> None:
-    """Noise is added by those who add it under the roster, in every query; the silos have signed how much."""
-    if roster.noise_by == "aggregators" and not all(form.scales):
-        raise Refused("a query without noise, where the roster has aggregators add it")
-    if roster.noise_by == "silos" and any(form.scales):
-        raise Refused("noise of aggregators, where the roster has silos add it")

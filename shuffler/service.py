@@ -66,26 +66,21 @@ class FrameHandler:
     def answer(self, frame: bytes) -> bytes:
         """See `fedsim.wire.daemon.Answers`."""
         try:
-            return self._answered(frame)
+            body, _ = opened(frame)
+            kind, head = head_of(body)
+            if kind == Hello.kind:
+                keys, rosters = self._shuffler.keys.public, tuple(self._shuffler.rosters)
+                told = {"key": keys.key, "identity": keys.identity, "rosters": rosters}
+                mark = self._shuffler.mark(str(head.get("head", "")))
+                return self._said(ShufflerGreeting(**told, version=installed.version(), mark=mark))
+            if kind == Shuffle.kind:
+                return self._shuffler.shuffle(Request.read(body))
+            raise Refused("not a message that a shuffler takes")
         except Refused as refusal:
             return self._said(Refusal(reason=str(refusal)))
         except Exception as error:  # its text may hold something of a report
             log.error("%s", type(error).__name__)
             return self._said(Refusal(reason=_BROKEN))
-
-    def _answered(self, frame: bytes) -> bytes:
-        body, _ = opened(frame)
-        kind, head = head_of(body)
-        if kind == Hello.kind:
-            return self._said(self._standing(str(head.get("head", ""))))
-        if kind == Shuffle.kind:
-            return self._shuffler.shuffle(Request.read(body))
-        raise Refused("not a message that a shuffler takes")
-
-    def _standing(self, head: str) -> ShufflerGreeting:
-        keys, rosters = self._shuffler.keys.public, tuple(self._shuffler.rosters)
-        told = {"key": keys.key, "identity": keys.identity, "rosters": rosters}
-        return ShufflerGreeting(**told, version=installed.version(), mark=self._shuffler.mark(head))
 
     def _said(self, message: Message) -> bytes:
         body = message.body()

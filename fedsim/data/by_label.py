@@ -18,7 +18,7 @@ from fedsim.data.partition import (
     silo_names,
 )
 from fedsim.data.schema import Label
-from fedsim.data.source import NO_LABEL, Floats, Ints, Labels, Source, require_labels, resolve
+from fedsim.data.source import NO_LABEL, Ints, Labels, Source, require_labels, resolve
 
 BY = f"{PARTITION}.partition_by"
 ATTEMPTS = 200
@@ -101,24 +101,18 @@ class DirichletPartition(Partition):
         if silos * smallest > source.num_rows:
             limit = f"{silos} silos of {smallest} records need more than the {source.num_rows} there are"
             raise InputError(f"{PARTITION}.min_partition_size", smallest, limit)
-        rows = _shuffled_rows(labels, rng)
+        rows, owner = _shuffled_rows(labels, rng), np.empty(source.num_rows, dtype=np.int64)
         for _ in range(ATTEMPTS):
-            drawn = _dirichlet_draw(rows, np.full(silos, self.alpha), rng)
+            for members in rows:  # m records are cut at floor(m cumsum(p)) with p ~ Dirichlet(alpha)
+                parts = np.cumsum(rng.dirichlet(np.full(silos, self.alpha)))
+                ends = np.floor(parts / parts[-1] * len(members))
+                owner[members] = np.searchsorted(ends, np.arange(len(members)), side="right")
+            drawn = Assignment(silo_names(silos), owner)
             if drawn.counts.min() >= smallest:
                 return drawn
         cure = "raise it, or lower min_partition_size"
         hint = f"no draw of {ATTEMPTS} gave each silo {smallest} records; {cure}"
         raise InputError(f"{PARTITION}.alpha", self.alpha, hint)
-
-
-def _dirichlet_draw(rows: list[Ints], alpha: Floats, rng: np.random.Generator) -> Assignment:
-    """One division: each label's m records are cut at floor(m cumsum(p)) with p ~ Dirichlet(alpha)."""
-    owner = np.empty(sum(map(len, rows)), dtype=np.int64)
-    for members in rows:
-        parts = np.cumsum(rng.dirichlet(alpha))
-        ends = np.floor(parts / parts[-1] * len(members))
-        owner[members] = np.searchsorted(ends, np.arange(len(members)), side="right")
-    return Assignment(silo_names(len(alpha)), owner)
 
 
 class PathologicalPartition(Partition):
@@ -195,8 +189,7 @@ def _present(labels: Labels) -> Labels:
 
 def _shuffled_rows(labels: Labels, rng: np.random.Generator) -> list[Ints]:
     """Row numbers of each label, in random order."""
-    order = np.argsort(labels.codes, kind="stable")
-    pieces = np.split(order, np.cumsum(np.bincount(labels.codes))[:-1])
+    pieces = np.split(np.argsort(labels.codes, kind="stable"), np.cumsum(np.bincount(labels.codes))[:-1])
     return [rng.permutation(piece) for piece in pieces]
 
 

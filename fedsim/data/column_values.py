@@ -177,8 +177,7 @@ def _floats(values: Any) -> Floats:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    found = pc.cast(values, pa.float64(), safe=False)
-    return np.asarray(pc.fill_null(found, float("nan")), dtype=np.float64)
+    return np.asarray(pc.fill_null(pc.cast(values, pa.float64(), safe=False), float("nan")), dtype=np.float64)
 
 
 def _cure(text: str) -> str:

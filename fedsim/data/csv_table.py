@@ -184,7 +184,16 @@ class _TableSource(Source):
         self._features = data.features_in(self._schema)
         self.num_features = sum(column.width for column in self._features.values())
         self.num_classes = target.width if isinstance(target, CategoryColumn) else 0
-        self._check_parts(apart=not data.attribute_is_feature)
+        if not data.attribute_is_feature and self._attribute is None:
+            hint = "says so of an attribute: name its column (attribute), or leave this out"
+            raise InputError(f"{DATA}.attribute_is_feature", False, hint)
+        if self.num_classes == 1:
+            hint = "a target needs at least two categories"
+            raise InputError(f"{SCHEMA}.{self.target}", self.target, hint)
+        if not self._features:
+            beside = "the target" if data.attribute_is_feature else "the target and the attribute"
+            hint = f"declare at least one feature column beside {beside}"
+            raise InputError(SCHEMA, list(self._schema), hint)
 
     def _check(self) -> None:
         self._table.require(self.target, f"{DATA}.target")
@@ -195,19 +204,15 @@ class _TableSource(Source):
         if self.target not in self._schema:
             hint = suggest(self.target, self._schema)
             raise InputError(SCHEMA, self.target, f"the target needs an entry in the schema too; {hint}")
-        self._check_person(f"{DATA}.person_column")
+        if self.person_column is not None:
+            self._table.require(self.person_column, f"{DATA}.person_column")
+            uses: dict[str | None, str] = dict.fromkeys(self._schema, "a feature in the schema")
+            uses |= {self.target: "the target", self.silo_column: "the silos' names"}
+            if use := uses.get(self.person_column):
+                hint = f"is {use}; ids say whose a record is and nothing else: name a column of their own"
+                raise InputError(f"{DATA}.person_column", self.person_column, hint)
         if self._attribute is not None:
             self.groups = self._declared_groups(self._attribute, f"{DATA}.attribute")
-
-    def _check_person(self, field: str) -> None:
-        if self.person_column is None:
-            return
-        self._table.require(self.person_column, field)
-        uses: dict[str | None, str] = dict.fromkeys(self._schema, "a feature in the schema")
-        uses |= {self.target: "the target", self.silo_column: "the silos' names"}
-        if use := uses.get(self.person_column):
-            hint = f"is {use}; ids say whose a record is and nothing else: name a column of their own"
-            raise InputError(field, self.person_column, hint)
 
     def _declared_groups(self, name: str, field: str) -> tuple[str, ...]:
         uses = {self.target: "the target", self.silo_column: "the silos' names", self.person_column: "ids"}
@@ -226,17 +231,6 @@ class _TableSource(Source):
             return None
         cells = replace(self._cells(self.person_column, DATA), field=f"{DATA}.person_column")
         return cells.ids(self.person_column)
-
-    def _check_parts(self, apart: bool) -> None:
-        if apart and self._attribute is None:
-            hint = "says so of an attribute: name its column (attribute), or leave this out"
-            raise InputError(f"{DATA}.attribute_is_feature", False, hint)
-        if self.num_classes == 1:
-            hint = "a target needs at least two categories"
-            raise InputError(f"{SCHEMA}.{self.target}", self.target, hint)
-        if not self._features:
-            hint = f"declare at least one feature column beside the target{' and the attribute' * apart}"
-            raise InputError(SCHEMA, list(self._schema), hint)
 
     @property
     def feature_names(self) -> tuple[str, ...]:
@@ -311,6 +305,5 @@ def _labels(texts: Sequence[str | None]) -> Labels:
 
 
 def _numbers(texts: Sequence[str]) -> Floats | None:
-    """The texts as numbers, if all of them are."""
     numbers = np.array([float(text) if is_number(text) else np.nan for text in texts])
     return numbers if np.isfinite(numbers).all() else None

@@ -191,9 +191,7 @@ class InMemory(Dataset, ABC):
     """A data set whose records were given as objects: its text has their hashes, by which it is compared."""
 
     def __eq__(self, other: object) -> bool:
-        """Whether all settings and records are equal."""
         return isinstance(other, type(self)) and self.model_dump_json() == other.model_dump_json()
 
     def __hash__(self) -> int:
-        """A hash of settings and records."""
         return hash(self.model_dump_json())

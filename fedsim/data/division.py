@@ -55,9 +55,7 @@ def divide(
 
 
 def _parted(whole: Assignment, key: Sequence[object], *sizes: Ints) -> list[Assignment]:
-    """Each silo's records, permuted by `generator(*key, silo)`, in parts of these sizes, (silos,) each, and
-    the rest.
-    """
+    """Each silo's records, permuted by `generator(*key, silo)`, in parts of sizes (silos,), and the rest."""
     order, bounds = whole.every.copy(), whole.bounds.tolist()
     for drawn, first, last in zip(generators(key, whole.names), bounds, bounds[1:], strict=False):
         drawn.shuffle(order[first:last])  # in place: as `permutation` of these rows

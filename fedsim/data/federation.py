@@ -198,7 +198,6 @@ def divided(
 def _splits(
     data: Dataset, units: Source, partition: Partition, seed: int, trial: int
 ) -> tuple[Assignment, Assignment]:
-    """Training and test rows."""
     whole = partition.assign(units, seed)
     train, test = divide(whole, data.test_fraction, data.reserve, seed, trial)
     if not isinstance(units, People):

@@ -95,6 +95,5 @@ def principal_components(trained: Moments, count: int) -> Components:
     off = trained.first / trained.n
     _, directions = np.linalg.eigh(trained.second - trained.n * np.outer(off, off))  # ascending variance
     directions = directions[:, ::-1][:, :count]
-    largest = np.abs(directions).argmax(axis=0)
-    signs = np.sign(directions[largest, np.arange(count)])
+    signs = np.sign(directions[np.abs(directions).argmax(axis=0), np.arange(count)])
     return Components(trained.about + off, directions * signs)

@@ -164,6 +164,9 @@ class HuggingFace(TableData):
 
 
 def _loaded(data: HuggingFace) -> Any:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
     try:
         import datasets
     except ModuleNotFoundError:
@@ -177,14 +180,8 @@ def _loaded(data: HuggingFace) -> Any:
     table = found.with_format("arrow")[:]
     for name, kind in found.features.items():
         if hasattr(kind, "names"):  # classes
-            column = _named(table.column(name), kind.names)
+            codes = table.column(name)  # a negative one is no class
+            some = pc.if_else(pc.less(codes, 0), None, codes)
+            column = pc.take(pa.array(kind.names, pa.string()), some)
             table = table.set_column(table.column_names.index(name), name, column)
     return table
-
-
-def _named(codes: Any, names: list[str]) -> Any:
-    """Codes as their names; a negative one is no class."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    return pc.take(pa.array(names, pa.string()), pc.if_else(pc.less(codes, 0), None, codes))

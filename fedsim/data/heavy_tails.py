@@ -88,7 +88,6 @@ class _HeavyTailsSource(Matrix):
         return self.optimum * np.where(drawn < (1 + 1 / np.sqrt(data.rows)) / 2, 1.0, -1.0)
 
     def other(self, column: str) -> Target:
-        """The target."""
         return self._target
 
     @cached_property

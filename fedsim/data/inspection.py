@@ -228,16 +228,13 @@ def survey(table: Table, name: str, reading: Reading) -> Survey:
             numbers = cells.as_numbers()
             return Survey(name, found, str(values.type), len(values), counts, numbers[~np.isnan(numbers)])
         except InputError:
-            found = _of_texts(counts)
+            if all(map(is_date, counts)):
+                found = "date"
+            elif 0 < sum(_odd(counts).values()) <= _MOST_ODD * counts.total():
+                found = "mixed"
+            else:
+                found = "category" if len(counts) <= MOST_CATEGORIES else "text"
     return Survey(name, found, str(values.type), len(values), counts)
-
-
-def _of_texts(counts: Counter[str]) -> Kind:
-    if all(map(is_date, counts)):
-        return "date"
-    if 0 < sum(_odd(counts).values()) <= _MOST_ODD * counts.total():
-        return "mixed"
-    return "category" if len(counts) <= MOST_CATEGORIES else "text"
 
 
 def _odd(counts: Counter[str]) -> dict[str, int]:
@@ -282,8 +279,7 @@ def _unusable(column: Survey) -> str | None:
     if column.kind == "date":
         return f"it holds dates or times, such as {next(iter(column.counts))!r}; {MEND}"
     if column.kind == "mixed":
-        few = list(_odd(column.counts).items())[:3]
-        odd = ", ".join(f"{text!r} in {count:,}" for text, count in few)
+        odd = ", ".join(f"{text!r} in {count:,}" for text, count in list(_odd(column.counts).items())[:3])
         cure = "if that means no value, list it under `missing`"
         return f"it holds numbers, and {odd} of {column.records:,} records: {cure}"
     if column.kind == "text":

@@ -146,15 +146,13 @@ def prepare(
         features[few] = by.finished(scaled)
     target = by.target(design.target)
     _require_finite(target, "target", data, rows)
-    groups = None if design.groups is None else design.groups.codes
-    return Rows(features, target, groups), by
+    return Rows(features, target, None if design.groups is None else design.groups.codes), by
 
 
 def _require_finite(values: Target, what: str, data: Dataset, rows: Ints) -> None:
     finite = np.isfinite(values)
     if not finite.all():
-        bad = np.argwhere(~finite)
-        hint = f"row {rows[bad[0][0]] + 1} has a {what} that is not finite"
+        hint = f"row {rows[np.argwhere(~finite)[0][0]] + 1} has a {what} that is not finite"
         raise InputError("scenario.data.scaling", data.scaling, hint)
 
 

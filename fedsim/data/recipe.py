@@ -127,20 +127,17 @@ def declared_recipe(data: Dataset, num_features: int, num_classes: int) -> Recip
     data set. None where nothing is declared, or it does not fit what silos state of prepared records.
     """
     try:
-        made = _declared(data)
+        if isinstance(data, TableData):
+            made = _of_schema(data)
+        elif isinstance(data, BreastCancer | Cifar10 | Digits | Mnist | Synthetic | Visits):
+            source, nothing = data.open(), np.zeros(0, dtype=np.int64)
+            design = Design(np.zeros((0, source.num_features)), source.ranges, nothing, None)
+            made = _of_source(data, source, design)
+        else:
+            return None
     except InputError:  # the schema's file is elsewhere; no recipe is needed then
         return None
-    return made if made and (made.num_features, len(made.classes)) == (num_features, num_classes) else None
-
-
-def _declared(data: Dataset) -> Recipe | None:
-    if isinstance(data, TableData):
-        return _of_schema(data)
-    if isinstance(data, BreastCancer | Cifar10 | Digits | Mnist | Synthetic | Visits):
-        source, nothing = data.open(), np.zeros(0, dtype=np.int64)
-        design = Design(np.zeros((0, source.num_features)), source.ranges, nothing, None)
-        return _of_source(data, source, design)
-    return None
+    return made if (made.num_features, len(made.classes)) == (num_features, num_classes) else None
 
 
 def _of_schema(data: TableData) -> Recipe:
@@ -153,7 +150,12 @@ def _of_schema(data: TableData) -> Recipe:
 def _of_source(data: Dataset, source: Source, design: Design) -> Recipe:
     names = feature_names(source, len(design.ranges.lower))
     columns = dict(zip(names, _inputs(names, design.ranges), strict=True))
-    return _recipe(data, columns, source.target, _predicts(source, design))
+    predicts: Input = MeasuredColumn()
+    if source.num_classes:
+        predicts = CategoryColumn(kind="category", categories=_classes(source, design))
+    elif design.target_range is not None:
+        predicts = next(_inputs([source.target], design.target_range))
+    return _recipe(data, columns, source.target, predicts)
 
 
 def _recipe(data: Dataset, columns: dict[str, Input], target: str, predicts: Input) -> Recipe:
@@ -172,26 +174,15 @@ def feature_names(source: Source, count: int) -> list[str]:
 
 def _inputs(names: Sequence[str], made: Ranges) -> Iterator[Input]:
     for name, *ends, log, numeric in zip(names, made.lower, made.upper, made.log, made.numeric, strict=True):
-        yield _input(name, ends, bool(log)) if numeric else MeasuredColumn(scaled=False)
-
-
-def _input(name: str, ends: Sequence[float], log: bool) -> Input:
-    if not np.isfinite(ends).all():
-        return MeasuredColumn()
-    lower, upper = map(float, ends)
-    try:
-        return NumberColumn(kind="number", lower=lower, upper=upper, scale="log" if log else "linear")
-    except ValidationError as error:
-        hint = error.errors()[0]["msg"]
-        raise InputError(f"scenario.data: range of {name}", [lower, upper], hint) from None
-
-
-def _predicts(source: Source, design: Design) -> Input:
-    if source.num_classes:
-        return CategoryColumn(kind="category", categories=_classes(source, design))
-    if design.target_range is None:
-        return MeasuredColumn()
-    return next(_inputs([source.target], design.target_range))
+        if not numeric or not np.isfinite(ends).all():
+            yield MeasuredColumn() if numeric else MeasuredColumn(scaled=False)
+            continue
+        lower, upper = map(float, ends)
+        try:
+            yield NumberColumn(kind="number", lower=lower, upper=upper, scale="log" if log else "linear")
+        except ValidationError as error:
+            hint = error.errors()[0]["msg"]
+            raise InputError(f"scenario.data: range of {name}", [lower, upper], hint) from None
 
 
 def _classes(source: Source, design: Design) -> tuple[str, ...]:

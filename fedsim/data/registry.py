@@ -96,7 +96,6 @@ def _own(tree: Mapping[str, Any]) -> str:
 
 
 def _pruned(tree: Any) -> Any:
-    """Without what is None."""
     if not isinstance(tree, Mapping):
         return tree
     return {key: _pruned(value) for key, value in tree.items() if value is not None}

@@ -66,7 +66,6 @@ class _SchoolsSource(Matrix):
         return np.hstack(parts)
 
     def other(self, column: str) -> Target:
-        """The score, or the school's number."""
         if column != self.target:
             return self._schools
         rng = generator("schools scores", self._data.seed)

@@ -43,7 +43,6 @@ class _Named(ABC):
         """Column names, stripped, in the table's order."""
 
     def require(self, column: str, field: str) -> None:
-        """InputError on `field` unless the table has such a column."""
         if column not in self.names:
             raise InputError(field, column, f"{self.title} has no such column; {suggest(column, self.names)}")
 
@@ -143,7 +142,9 @@ def open_table(path: Path, field: str, reading: Reading = DEFAULTS) -> FileTable
     if not path.is_file():
         raise InputError(field, str(path), "no such file")
     with _mendable(path, field, None):
-        csv = None if _looks_like_parquet(path) else CsvFile.found(path, reading)
+        with path.open("rb") as file:
+            parquet = file.read(4) == b"PAR1" or path.suffix.lower() in (".parquet", ".pq")
+        csv = None if parquet else CsvFile.found(path, reading)
     with _mendable(path, field, csv):
         if csv is None:
             names = _parquet().read_schema(path).names
@@ -174,19 +175,10 @@ def _mendable(path: Path, field: str, csv: CsvFile | None) -> Iterator[None]:
             hint = f"not a readable CSV or Parquet table (line {line} is not {csv.encoding} text); of a CSV "
             hint += "file say how it is encoded: `encoding: latin-1`, cp1252, utf-16, ..."
             raise InputError(field, str(path), hint) from error
-        reason = _printable((str(error).splitlines() or [type(error).__name__])[0])
+        # every control character escaped: a reader may quote a binary file's bytes
+        reason = repr((str(error).splitlines() or [type(error).__name__])[0])[1:-1]
+        reason = reason if len(reason) <= 160 else reason[:157] + "..."
         raise InputError(field, str(path), f"not a readable CSV or Parquet table ({reason})") from error
-
-
-def _printable(text: str) -> str:
-    """Short, and with every control character escaped: a reader may quote a binary file's bytes."""
-    escaped = repr(text)[1:-1]
-    return escaped if len(escaped) <= 160 else escaped[:157] + "..."
-
-
-def _looks_like_parquet(path: Path) -> bool:
-    with path.open("rb") as file:
-        return file.read(4) == b"PAR1" or path.suffix.lower() in (".parquet", ".pq")
 
 
 def _parquet() -> Any:
@@ -212,7 +204,10 @@ class CsvFile:
     @classmethod
     def found(cls, path: Path, reading: Reading) -> CsvFile:
         """Take the options; where they are not set, detect from the file's beginning."""
-        encoding = reading.encoding or _encoding(path)
+        if (encoding := reading.encoding) is None:
+            with path.open("rb") as file:
+                start = file.read(3)
+            encoding = next((name for mark, name in _MARKS.items() if start.startswith(mark)), "utf-8")
         return cls(path, reading.delimiter or _delimiter(path, encoding), encoding, reading.multiline)
 
     def stream(self, columns: list[str] | None) -> Any:
@@ -254,12 +249,6 @@ class CsvFile:
                 except UnicodeError:
                     return line
         return None
-
-
-def _encoding(path: Path) -> str:
-    with path.open("rb") as file:
-        start = file.read(3)
-    return next((name for mark, name in _MARKS.items() if start.startswith(mark)), "utf-8")
 
 
 def _delimiter(path: Path, encoding: str) -> str:
@@ -321,16 +310,16 @@ class JoinedTable:
 
     def read(self, columns: Collection[str]) -> Columns:
         """The named columns; as texts where files differ in a column's type."""
+        import pyarrow as pa
+
         stored = [name for name in columns if name != self._silo_column]
         found = [part.read(stored) for part in self._files]
         read = {name: _joined([each[name] for each in found], name) for name in stored}
-        return {name: read[name] if name in read else self._silos() for name in columns}
-
-    def _silos(self) -> Any:
-        import pyarrow as pa
-
-        counts = [part.num_rows for part in self._files]
-        return pa.chunked_array([pa.array(np.repeat(list(self._parts), counts), pa.string())])
+        if self._silo_column in columns:
+            counts = [part.num_rows for part in self._files]
+            silos = pa.array(np.repeat(list(self._parts), counts), pa.string())
+            read[self._silo_column] = pa.chunked_array([silos])
+        return {name: read[name] for name in columns}
 
 
 Table = FileTable | JoinedTable | ArrowTable
@@ -353,8 +342,7 @@ def open_tables(
     if len(paths) == 1:
         return open_table(paths[0], field, reading), silo_column
     if len(set(paths)) < len(paths):
-        twice = next(path for path in paths if paths.count(path) > 1)
-        raise InputError(field, str(twice), "is given twice")
+        raise InputError(field, str(next(path for path in paths if paths.count(path) > 1)), "is given twice")
     stems = [path.stem for path in paths]
     names = stems if len(set(stems)) == len(stems) else [str(path) for path in paths]
     silos = silo_column or SILO

@@ -78,7 +78,6 @@ class _VisitsSource(Matrix):
         return np.asarray(2 * ndtr((own + rng.normal(size=own.shape)) / np.sqrt(2)) - 1)
 
     def other(self, column: str) -> Ints:
-        """The label, or the hospital's number."""
         return self._target if column == self.target else self._persons // self._data.persons_per_silo
 
     @cached_property

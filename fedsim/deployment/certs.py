@@ -80,16 +80,13 @@ def make(
     for name in silos:
         folder = directory / folder_of(name)
         _write(folder / "ca.crt", shared, SHARED)
-        public = _node_key(folder, name)
-        _write(directory / "server" / "nodes" / f"{folder.name}.pub", public, SHARED)
+        _write(directory / "server" / "nodes" / f"{folder.name}.pub", _node_key(folder, name), SHARED)
     _write(directory / "README", _README.encode(), SHARED)
     return [file for file in files_below(directory) if file not in before]
 
 
 def notices(authority: Path) -> list[str]:
-    """Lines about the authority's certificate and the server's beside it, in their last days. InputError if
-    one cannot be read.
-    """
+    """Lines on the authority's and the server's certificate, in their last days; InputError if unreadable."""
     lines = []
     for file in (authority, authority.with_name("server.crt")):
         try:

@@ -112,9 +112,7 @@ def relative_to(file: Path, fields: Mapping[str, Any]) -> dict[str, Any]:
 
 @contextmanager
 def _written(file: Path, lines: list[str]) -> Iterator[None]:
-    """Replace the file once the block ends well, where what is written is a federation whose keys are all
-    there and apart.
-    """
+    """Replace the file once the block ends well; what is written is a federation with all keys, each once."""
     with writing(file, "FEDERATION"), atomic_file(file) as draft:
         draft.write_text("".join(lines), encoding="utf-8")
         made = load_federation(draft)

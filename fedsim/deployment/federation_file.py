@@ -149,8 +149,7 @@ def parse_federation(tree: Any, begun: bool = False) -> Federation:
     if begun and isinstance(tree, dict) and tree.get("silos") is None:
         tree = {**tree, "silos": {}, "min_silos": None}
     if isinstance(tree, dict) and isinstance(tree.get("test"), str):
-        prepared = {"name": "npz", "path": tree["test"], "scaling": "none", "intercept": False}
-        tree = {**tree, "test": prepared}
+        tree = {**tree, "test": {"name": "npz", "path": tree["test"], "scaling": "none", "intercept": False}}
     made = settings(Federation, tree, ROOT)
     if not made.silos and not begun:
         raise InputError(f"{ROOT}.silos", None, "at least one silo: fedsim federation add")

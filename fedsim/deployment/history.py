@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from math import inf
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from torch import Tensor
@@ -23,7 +23,7 @@ from fedsim.measure.evaluator import Evaluator
 from fedsim.measure.metrics import asked_of
 from fedsim.protocol.plan import Admitted, Statement, Terms
 from fedsim.report.outcome import Outcome, Results, TrialResult, value
-from fedsim.report.record import AskedSilo, BaselineMeasurement, ChosenClip, Evaluated, Measurement
+from fedsim.report.record import AskedSilo, ChosenClip, Evaluated, Measurement
 from fedsim.report.summary import Deployment
 from fedsim.scenario.metric import METRICS
 from fedsim.scenario.resolve import Resolved
@@ -155,20 +155,16 @@ class History:
         described = self._test if self._test is not None and isinstance(data, Elsewhere) else data
         made = declared_recipe(described, outline.num_features, outline.num_classes)
         fitted = None if made is None else Fitted(made)
-        rows = [*self._asked, *self._clips, *self._naive(), *evaluation.rows]
+        rows: list[Any] = [*self._asked, *self._clips]
+        if (test := self._evaluate) is not None:  # beside the best model without features
+            rows.append(constant(self._resolved, test.target.numpy(), test, f"the {NAME}"))
+        rows += evaluation.rows
         self._results.finish(TrialResult(0, {"private": self.model}, statements, rows, fitted))
         receipts = {name: each.receipt for name, each in closed.items()} | dict(evaluation.receipts)
         lines = [*self._versions(), *remarks, *evaluation.remarks]
         deployed, admitted = self._deployed(reasons, receipts, lines), tuple(self._admitted.values())
         ended = seconds, False, None, admitted, deployed, evaluation.admitted
         return Outcome(self._resolved, self._results, *ended)
-
-    def _naive(self) -> list[BaselineMeasurement]:
-        """The majority class or the mean of the public test records: the best model without features."""
-        if self._evaluate is None:
-            return []
-        target = self._evaluate.target.numpy()
-        return [constant(self._resolved, target, self._evaluate, f"the {NAME}")]
 
     def _odd(self, name: str, closed: Closed) -> str:
         """The fault of a statement: rounds that were not asked for, or lost ones; empty without any."""
@@ -256,8 +252,7 @@ def public_evaluator(test: Dataset, resolved: Resolved) -> Evaluator:
     try:
         source = test.open()
         rows = np.arange(source.num_rows)
-        design = source.design(rows)
-        found, by = prepare(test, design, rows, rows)
+        found, by = prepare(test, source.design(rows), rows, rows)
     except InputError as error:
         field = error.field.replace("scenario.data", "federation.test", 1)
         raise InputError(field, error.value, error.hint) from None

@@ -24,9 +24,7 @@ from server.participation import Schedule, admitted_rounds
 
 
 def outline_of(greetings: Mapping[str, Greeting]) -> Outline:
-    """The federation's public numbers, as its silos state them. Refused if the silos' records are not of one
-    kind, or a silo has none.
-    """
+    """The federation's public numbers. Refused if silos' records are not of one kind, or a silo has none."""
     for name, said in greetings.items():
         if said.n < 1 or said.num_features < 1 or said.num_classes < 0:
             raise Refused(f"silo {name} states {said.n} {said.unit.name}s of {said.num_features} features")
@@ -111,11 +109,7 @@ def offers_of(
 def _study(scenario: Scenario) -> Study:
     """Name and purpose on one line each. InputError if silos would not take them."""
     with arguments("scenario."):
-        return Study(name=_line(scenario.name), purpose=_line(scenario.purpose or ""))
-
-
-def _line(text: str) -> str:
-    return " ".join(text.split())
+        return Study(name=" ".join(scenario.name.split()), purpose=" ".join((scenario.purpose or "").split()))
 
 
 def _noise(
@@ -166,18 +160,6 @@ def deployable(scenario: Scenario) -> tuple[Scenario, list[str]]:
     A deployed run is one trial, since every repetition would spend the silos' budgets again. InputError if a
     field asks for what no silo would do.
     """
-    _check(scenario)
-    unmeasured = ("nonprivate_baseline", "baselines", "heterogeneity", "excess_risk", "own_models")
-    report = scenario.report.model_copy(update=dict.fromkeys(unmeasured, False))
-    study, said = _study(scenario), []
-    if study.purpose:
-        said.append(f"purpose: {study.purpose}")
-    if scenario.trials > 1:
-        said.append(f"1 of {scenario.trials} trials: every repetition would spend the silos' budgets again")
-    return scenario.model_copy(update={"trials": 1, "report": report}), said
-
-
-def _check(scenario: Scenario) -> None:
     privacy, data = scenario.privacy, scenario.data
     if isinstance(scenario.algorithm, GivenAlgorithm):
         hint = "is an object: silos run algorithms of their own installation only, by name"
@@ -194,3 +176,11 @@ def _check(scenario: Scenario) -> None:
     if scenario.sweep is not None:
         hint = "is for `fedsim sweep`; a deployed run spends real budgets once, so leave it out"
         raise InputError("scenario.sweep", "...", hint)
+    unmeasured = ("nonprivate_baseline", "baselines", "heterogeneity", "excess_risk", "own_models")
+    report = scenario.report.model_copy(update=dict.fromkeys(unmeasured, False))
+    study, said = _study(scenario), []
+    if study.purpose:
+        said.append(f"purpose: {study.purpose}")
+    if scenario.trials > 1:
+        said.append(f"1 of {scenario.trials} trials: every repetition would spend the silos' budgets again")
+    return scenario.model_copy(update={"trials": 1, "report": report}), said

@@ -120,9 +120,7 @@ def _end(*children: Child) -> None:
 
 
 def end_family(mark: str) -> int:
-    """End all that bear a mark, whoever started them: those that do not listen are killed; how many there
-    were.
-    """
+    """End all that bear a mark, whoever started them, by force if they do not listen; their number."""
     found = set(marked(mark))
     for each in found:
         with suppress(psutil.NoSuchProcess):

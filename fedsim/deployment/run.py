@@ -147,8 +147,7 @@ class _Server:
         if old is not None:
             old.heads.update(heads | old.heads)  # its own are newer, and it may lack those of other silos
             heads = old.heads
-        client = sums.shuffler_client(federation, self._roster, heads, shuffler)
-        self._shuffler = stack.enter_context(client)
+        self._shuffler = stack.enter_context(sums.shuffler_client(federation, self._roster, heads, shuffler))
         stack.callback(write_heads, federation.heads, heads)
         stack.enter_context(exposed(federation.metrics, f"{ROOT}.metrics", self._gauges.read))
         known = federation.identities, federation.deadline, federation.min_silos, federation.patience
@@ -175,8 +174,7 @@ class _Server:
             with _resumable():
                 asked = history.model, checkpoint, silos, self._roster, self._shuffler
                 evaluation = evaluated(resolved, *asked)
-        seconds = time.perf_counter() - began
-        outcome = history.outcome(closed, unstated, remarks, seconds, evaluation)
+        outcome = history.outcome(closed, unstated, remarks, time.perf_counter() - began, evaluation)
         return outcome, {**plan.offers, **evaluation.offers}
 
     def _rounds(self, history: History) -> Iterator[Step]:
@@ -208,7 +206,11 @@ class _Server:
                 raise InputError("checkpoint", str(self._path), hint)
             refused = {} if checkpoint.admissions else self._offered(plan, checkpoint)
             if not refused:
-                self._begin(plan, checkpoint)
+                form = Form(plan.resolved.trace.messages, plan.resolved.dtype)
+                if checkpoint.rounds == 0:
+                    self._say(f"checkpoint {self._path}: at most about {_size(expected_bytes(form))}")
+                looks = form if plan.contexts is None else sums.reports_of(plan.contexts)
+                self._silos.begin({name: said.run for name, said in checkpoint.admissions.items()}, looks)
                 return plan, checkpoint
             self._say_absent(refused)
             greetings = {name: said for name, said in greetings.items() if name not in refused}
@@ -265,13 +267,6 @@ class _Server:
         else:
             checkpoint.admit(admissions)
         return refused
-
-    def _begin(self, plan: _Plan, checkpoint: Checkpoint) -> None:
-        form = Form(plan.resolved.trace.messages, plan.resolved.dtype)
-        if checkpoint.rounds == 0:
-            self._say(f"checkpoint {self._path}: at most about {_size(expected_bytes(form))}")
-        looks = form if plan.contexts is None else sums.reports_of(plan.contexts)
-        self._silos.begin({name: said.run for name, said in checkpoint.admissions.items()}, looks)
 
     def _all_if_summed(self, ask: Callable[[int], Told]) -> Told:
         """Ask silos to join; with secure aggregation the error says why none may be missing."""

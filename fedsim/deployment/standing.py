@@ -1,6 +1,4 @@
-"""How a deployment stands, as far as its server's side knows: SuperLink, nodes, runs, what of lifetimes is
-public.
-"""
+"""How a deployment stands, as its server knows: SuperLink, nodes, runs, what of lifetimes is public."""
 
 from __future__ import annotations
 
@@ -126,9 +124,7 @@ def _lifetime(files: Iterable[Path]) -> Lifetime | None:
 
 
 def standing(place: Place, folders: Iterable[Path]) -> dict[str, Any]:
-    """All of it as plain values; receipts of the run directories `folders` count beside those of the runs
-    that the SuperLink has.
-    """
+    """All of it as plain values; receipts are of the directories `folders` and of the SuperLink's runs."""
     keys, seen, runs, error = node_keys(place.federation), {}, [], None
     try:
         with place.control() as control:

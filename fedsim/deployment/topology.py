@@ -117,7 +117,11 @@ def prepare(resolved: Resolved, directory: Path) -> Topology:
         topology.silo(name).chmod(0o700)
     test = write(topology.server / "test", topology.silos, 1)
     if resolved.sums is not None:
-        scenario = _with_shuffler(topology, scenario, resolved.sums.pool.min_silos)
+        topology.shuffler.mkdir(mode=0o700)
+        told = {"state": "state", "listen": {"socket": topology.shuffler_socket.name}, "rosters": [ROSTER]}
+        write_yaml(topology.shuffler / "shuffler.yaml", told)
+        privacy = scenario.privacy.model_copy(update={"min_silos": resolved.sums.pool.min_silos})
+        scenario = scenario.model_copy(update={"privacy": privacy})  # with all of its roster's terms
     write_yaml(topology.federation, _federation(topology, test))
     tree = scenario.model_dump(mode="json", exclude_none=True, exclude={"files"})
     write_yaml(topology.scenario, relative(tree, topology.server))
@@ -199,15 +203,6 @@ def write_yaml(file: Path, tree: Mapping[str, Any]) -> None:
         draft.write_text(yaml.safe_dump(dict(tree), sort_keys=False), encoding="utf-8")
 
 
-def _with_shuffler(topology: Topology, scenario: Scenario, min_silos: int) -> Scenario:
-    """Write the shuffler's configuration; returns the scenario with all of its roster's terms."""
-    topology.shuffler.mkdir(mode=0o700)
-    told = {"state": "state", "listen": {"socket": topology.shuffler_socket.name}, "rosters": [ROSTER]}
-    write_yaml(topology.shuffler / "shuffler.yaml", told)
-    privacy = scenario.privacy.model_copy(update={"min_silos": min_silos})
-    return scenario.model_copy(update={"privacy": privacy})
-
-
 def _silo(
     resolved: Resolved, name: str, records: Mapping[str, Any], epsilon: float, delta: float
 ) -> dict[str, Any]:
@@ -216,13 +211,16 @@ def _silo(
     names = [scenario.algorithm.name, scenario.problem.name]
     files = {Path(file).name: digest(file, "scenario") for file in code_of(scenario).values()}
     listed = {"plug_ins": [short(name) for name in names if file_of(name)]} if files else {}
+    # An account adds the prices of whole runs where their squares do not add.
+    sampled = any(release.batch.random for release, _ in resolved.trace.plan.census())
+    one_by_one = sampled or not resolved.mechanism.squares_add
     return {
         "name": name,
         "records": records,
         "state": "state",
         "listen": {"socket": "silo.sock"},
         "policy": {
-            "lifetime": lifetime(epsilon, delta, _one_by_one(resolved)),
+            "lifetime": lifetime(epsilon, delta, one_by_one),
             "per_run": {"epsilon": epsilon, "delta": delta},
             "algorithms": [short(names[0])],
             "problems": [short(names[1])],
@@ -258,12 +256,6 @@ def lifetime(epsilon: float, delta: float, sampled: bool) -> dict[str, Any]:
     expires = (datetime.now(UTC) + timedelta(days=DAYS)).date()
     share = together if sampled else {"epsilon": 0.0, "delta": 0.0}
     return {"epsilon": most, "delta": min(2 * RUNS * delta, 0.5), "expires": expires, "sampled": share}
-
-
-def _one_by_one(resolved: Resolved) -> bool:
-    """Whether an account adds the prices of whole runs, because their squares do not add."""
-    sampled = any(release.batch.random for release, _ in resolved.trace.plan.census())
-    return sampled or not resolved.mechanism.squares_add
 
 
 def _federation(topology: Topology, test: Mapping[str, Any]) -> dict[str, Any]:

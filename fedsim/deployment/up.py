@@ -145,12 +145,8 @@ def enrol_and_pin(topology: Topology) -> None:
         command = [*topology.shuffler_command, "--enrol"]
         enrolments["the enrolment of the shuffler"] = command, topology.shuffler / "shuffler.log"
     finish(enrolments)
-    if not (topology.server / ROSTER).exists():
-        _write(topology)
-
-
-def _write(topology: Topology) -> None:
-    """The server's copy is written last: where it is, all are."""
+    if (topology.server / ROSTER).exists():
+        return
     scenario = load(topology.scenario, ())
     privacy = scenario.privacy
     tree = {
@@ -161,5 +157,6 @@ def _write(topology: Topology) -> None:
         "noise_by": privacy.noise_by,
     }
     parse_roster(tree)
+    # the server's copy is written last: where it is, all are
     for folder in (topology.shuffler, *map(topology.silo, topology.silos), topology.server):
         write_yaml(folder / ROSTER, tree)

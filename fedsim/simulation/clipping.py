@@ -72,8 +72,7 @@ class Recorder:
         with np.errstate(all="ignore"):
             ratios = np.divide(length[some][few], bound[some][few], dtype=np.float64)
             clipped = int(np.count_nonzero((length > bound) & counts))
-        part = Part(int(np.count_nonzero(counts)), clipped, ratios)
-        self._parts.setdefault(self._round, []).append(part)
+        self._parts.setdefault(self._round, []).append(Part(int(np.count_nonzero(counts)), clipped, ratios))
 
 
 def joined(parts: Sequence[Part]) -> Part:

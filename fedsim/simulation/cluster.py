@@ -57,9 +57,7 @@ def check_place() -> None:
 
 
 def start(address: str | None) -> None:
-    """Start a Ray that listens on this machine alone, or join the one at `address`. InputError if none
-    answers there.
-    """
+    """Start a Ray that listens here alone, or join the one at `address`; InputError if none answers there."""
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
     if address is not None:
         check_reachable(address, "scenario.runtime.address")

@@ -131,7 +131,6 @@ class Answering(Protocol):
         self, round_index: int, broadcast: Message, members: Sequence[int] | None = None
     ) -> dict[str, Tensor]:
         """See `silos.vault.gate.Gate.answer`."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -149,28 +148,21 @@ class Hosts(Protocol):
     """All silos of a trial, in one process or several; members are positions in canonical order."""
 
     def open(self, variant: Variant, rounds: Sequence[Sequence[int]]) -> list[Admitted]:
-        """Admission of every silo for its own rounds, in canonical order. Refused if a silo does not accept
-        the plan.
-        """
-        ...
+        """Each silo's admission for its rounds, in canonical order; Refused if one does not accept."""
 
     def answer(
         self, variant: Variant, round_index: int, broadcast: Message, members: Sequence[int]
     ) -> Message:
         """The members' messages, as `Link.answer`."""
-        ...
 
     def statements(self, variant: Variant) -> list[Statement]:
         """Each silo's account, in canonical order."""
-        ...
 
     def own(self, variant: Variant) -> Tensor:
         """The silos' own parts of their models, (silos, d), in canonical order; for the evaluation alone."""
-        ...
 
     def clipping(self) -> dict[int, Part]:
         """What the clip took away, by round; empty without a recorder."""
-        ...
 
 
 def _open_cuda() -> None:
@@ -200,8 +192,7 @@ class SiloHost:
         self._recorder = Recorder() if resolved.scenario.report.clipping else None
         problem, dtype, recorder = resolved.gate_problem, resolved.dtype, self._recorder
         unit, seeded = resolved.scenario.privacy.unit, (resolved.scenario.seed, trial, self._names)
-        owners = Owners.of(unit, (rows.owners for rows in own), seeded)
-        laid_out = own, problem, dtype, owners
+        laid_out = own, problem, dtype, Owners.of(unit, (rows.owners for rows in own), seeded)
         self._records = lay_out(*laid_out) if recorder is None else Watched(recorder, *laid_out)
         self._gates: dict[Variant, Served] = {}
         self._ledgers: dict[Variant, MemoryLedgers] = {}
@@ -216,7 +207,12 @@ class SiloHost:
         plan, or a grant's gate or that of the evaluation has its records already.
         """
         if variant == "evaluation":
-            return self._open_evaluation(rounds)
+            if variant in self._gates:
+                raise Refused("one evaluation of a run is paid for")
+            main = variants(self._resolved)[0]
+            admitted = self._held_out.open(main, rounds)
+            self._gates[variant] = self._held_out._gates[main]
+            return admitted
         if self._grant is not None and self._gates:
             raise Refused("this run's gate was given its records already; one is paid for")
         resolved, names, plan = self._resolved, self._names, self._resolved.trace.plan
@@ -226,7 +222,11 @@ class SiloHost:
         ledgers = self._ledgers[variant] = MemoryLedgers(len(names))
         run = self._run or run_digest(resolved, self._data, variant)
         entropy = SeededEntropy(resolved.scenario.seed, self._trial, names, [run] * len(names))
-        silos = self._terms(rounds, mechanism)
+        if mechanism.sums_only:
+            everyone = {own.name: own for own in agreed_terms(resolved, self._trial)}
+            silos = [everyone[name] for name in names]
+        else:
+            silos = terms(resolved, names, rounds, mechanism)
         asked = LIMITS, resolved.dtype, resolved.trace.broadcasts
         gate = Served(
             Gate(self._records, problem, plan, silos, mechanism, entropy, ledgers, *asked), algorithm
@@ -235,20 +235,6 @@ class SiloHost:
             self._grant.check(plan, gate.admitted)
         self._gates[variant] = gate
         return gate.admitted
-
-    def _open_evaluation(self, rounds: Sequence[Sequence[int]]) -> list[Admitted]:
-        if "evaluation" in self._gates:
-            raise Refused("one evaluation of a run is paid for")
-        main = variants(self._resolved)[0]
-        admitted = self._held_out.open(main, rounds)
-        self._gates["evaluation"] = self._held_out._gates[main]
-        return admitted
-
-    def _terms(self, rounds: Sequence[Sequence[int]], mechanism: Mechanism) -> list[Terms]:
-        if not mechanism.sums_only:
-            return terms(self._resolved, self._names, rounds, mechanism)
-        everyone = {own.name: own for own in agreed_terms(self._resolved, self._trial)}
-        return [everyone[name] for name in self._names]
 
     def answer(
         self, variant: Variant, round_index: int, broadcast: Message, members: Sequence[int] | None
@@ -267,16 +253,12 @@ class SiloHost:
         except (InputError, Refused):
             raise
         except Exception as error:
-            self._blame(error, f"silo method, round {round_index}")
-            raise
-
-    def _blame(self, error: Exception, where: str) -> None:
-        """Name the other package's part that raised; what fedsim raises stays as it is."""
-        problem, algorithm = self._resolved.problem, self._resolved.algorithm
-        if is_theirs(error, problem):
-            raise PluginError(f"{named('problem', type(problem))}, {where}: {raised(error)}") from error
-        if is_theirs(error, algorithm):
-            Blame(algorithm).failed(where, error)
+            where, problem = f"silo method, round {round_index}", self._resolved.problem
+            if is_theirs(error, problem):
+                raise PluginError(f"{named('problem', type(problem))}, {where}: {raised(error)}") from error
+            if is_theirs(error, self._resolved.algorithm):
+                Blame(self._resolved.algorithm).failed(where, error)
+            raise  # what fedsim raises stays as it is
 
     def statements(self, variant: Variant) -> list[Statement]:
         """Each silo's account of the run."""
@@ -328,9 +310,7 @@ def agreed_terms(resolved: Resolved, trial: int) -> list[Terms]:
 
 
 def preview(resolved: Resolved, trial: int = 0) -> list[Admitted]:
-    """Admission of every silo, in canonical order, for one trial's participation. Refused if a silo cannot
-    afford the plan.
-    """
+    """Every silo's admission in canonical order, for one trial. Refused if a silo cannot afford the plan."""
     return admit(resolved.trace.plan, agreed_terms(resolved, trial), resolved.mechanism, LIMITS)
 
 

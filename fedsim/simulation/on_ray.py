@@ -94,7 +94,6 @@ class _Drive:
         self._again: dict[int, int] = {}  # of a trial that was begun again, those that come once more
 
     def run(self, trials: Sequence[int]) -> None:
-        """Every trial, to its end."""
         self._waiting, self._nodes = deque(trials), cluster.living()
         self._fill()
         while self._pending:

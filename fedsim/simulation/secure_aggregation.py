@@ -78,9 +78,7 @@ class TrialSums:
     noise_multiplier: float  # the one that is common to all silos
 
     def scales(self, round_index: int) -> tuple[int, tuple[float, ...]]:
-        """Numbers in a sum, and standard deviations of each aggregator's noise, by query, in steps; 0 where
-        silos add noise.
-        """
+        """Numbers in a sum, and by query each aggregator's deviation in steps, 0 where silos add noise."""
         resolved = self.resolved
         assert resolved.sums is not None
         mechanism, plan, problem = resolved.sums.mechanism, resolved.trace.plan, resolved.problem
@@ -89,8 +87,7 @@ class TrialSums:
 
     def noise(self, round_index: int, party: int) -> list[np.ndarray]:
         """An aggregator's seeded noise, integers (size,) for each query: rounded normal numbers."""
-        seed = self.resolved.scenario.seed
-        key = digest128("aggregator", party, seed, self.trial, self.digest)
+        key = digest128("aggregator", party, self.resolved.scenario.seed, self.trial, self.digest)
         stream = np.random.Generator(np.random.Philox(key=key, counter=[0, round_index, 0, 0]))
         size, scales = self.scales(round_index)
         return [np.rint(scale * stream.standard_normal(size)).astype(np.int64) for scale in scales]
@@ -110,8 +107,7 @@ class Summed:
         """The round's message, {name: (1, d)}. Refused if fewer silos answer than a sum must have."""
         if len(members) < self._least:
             raise Refused(f"{len(members)} silos answer, and a sum has at least {self._least}")
-        rows = self._link.answer(round_index, broadcast, members).messages
-        sums = self._add(round_index, members, rows)
+        sums = self._add(round_index, members, self._link.answer(round_index, broadcast, members).messages)
         message = self._read.message(round_index, broadcast, sums, members)
         return Answered(members, {name: value.unsqueeze(0) for name, value in message.items()})
 

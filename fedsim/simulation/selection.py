@@ -81,20 +81,19 @@ def admit_selection(
     for own, terms in zip(runs, silos, strict=True):
         parts = {"candidates": tuple(own), "scores": (_SCORE,) * len(own)}
         try:
-            admitted = {part: Admitted(terms, *_afford(each, terms, limits)) for part, each in parts.items()}
+            admitted = {part: _afford(each, terms, limits) for part, each in parts.items()}
         except Refused as refusal:
             raise Refused(f"silo {terms.name!r}, {len(own)} runs to choose from: {refusal}") from None
         found.append(Division(admitted))
     return found
 
 
-def _afford(censuses: tuple[Census, ...], terms: Terms, limits: Limits) -> tuple[float, float, int]:
-    """(noise multiplier, its true cost, releases)."""
+def _afford(censuses: tuple[Census, ...], terms: Terms, limits: Limits) -> Admitted:
     releases = sum(count for census in censuses for _, count in census)
     if terms.epsilon == inf:
-        return 0.0, inf, releases
+        return Admitted(terms, 0.0, inf, releases)
     budget = Budget(terms.n, terms.epsilon, terms.delta)
-    return *_smallest(censuses, budget, limits.max_noise_multiplier), releases
+    return Admitted(terms, *_smallest(censuses, budget, limits.max_noise_multiplier), releases)
 
 
 @lru_cache(maxsize=64)  # silos are often alike

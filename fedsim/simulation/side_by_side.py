@@ -74,8 +74,7 @@ def shared_sum(
         coefficient = coefficient.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
         torch.mul(coefficient.permute(2, 0, 1), block.features.squeeze(1), out=own)
         return own.view(len(block.members), problem.dimension).double()
-    columns = coefficient.reshape(silos, rows, -1).transpose(1, 2)
-    total = weighted_sum(columns, block.features)
+    total = weighted_sum(coefficient.reshape(silos, rows, -1).transpose(1, 2), block.features)
     runs = total.view(silos, copies, problem.num_outputs, problem.num_features)
     return runs.permute(1, 0, 3, 2).reshape(len(block.members), problem.dimension)
 
@@ -88,8 +87,7 @@ def _coefficient(problem: GeneralisedLinear, block: Block, point: Tensor) -> Ten
     scores = exact.scores(block.features, columns, copies * problem.num_outputs)
     if problem.num_outputs > 1:
         scores = scores.view(silos, rows, copies, problem.num_outputs)
-    target, inverse_norm = block.target.unsqueeze(-1), block.inverse_norm.unsqueeze(-1)
-    return coefficient(problem, scores, target, inverse_norm)
+    return coefficient(problem, scores, block.target.unsqueeze(-1), block.inverse_norm.unsqueeze(-1))
 
 
 class SideBySide(Records):
@@ -101,12 +99,7 @@ class SideBySide(Records):
     """
 
     def __init__(
-        self,
-        silos: Sequence[Rows],
-        problem: Problem,
-        dtype: torch.dtype,
-        copies: int,
-        owners: Owners = ALONE,
+        self, silos: Sequence[Rows], problem: Problem, dtype: torch.dtype, copies: int, owners: Owners = ALONE
     ) -> None:
         check(problem, dtype)
         super().__init__(silos, problem, dtype, owners)
@@ -296,8 +289,7 @@ class _Link:
         cohort = [run * silos + silo for run, own in enumerate(there) for silo in own]
         reply = self._gate.answer(round_index, sent, None if width == silos else cohort)
         by_trial = (coefficients(self._public.weights, own[round_index], silos) for own in self._attendance)
-        weights = torch.stack(list(by_trial))
-        each = weights.repeat(self._configs, 1).unsqueeze(1)  # (runs, 1, width)
+        each = torch.stack(list(by_trial)).repeat(self._configs, 1).unsqueeze(1)  # (runs, 1, width)
         parts = {name: rows.view(len(there), width, -1) for name, rows in reply.items()}
         sums = {name: (each.to(rows.dtype) @ rows).transpose(0, 1) for name, rows in parts.items()}
         return Answered(members, sums)

@@ -191,16 +191,10 @@ class Trial:
                 self._chosen.append(record.ChosenH(self._trial, int(first.h(progress.last.aggregate["h"]))))
             if progress.rounds % every == 0 or progress.rounds == last:
                 spent += time.perf_counter() - start
-                yield self._measured(variant, progress, spent, progress.rounds == last)
+                error, loss, more = self._evaluate(progress.answer, progress.rounds == last)
+                place, work = (self._trial, variant, progress.rounds), (progress.participants, spent)
+                yield Measurement(*place, error, loss, *work, *self._evaluate.risk(progress.answer), more)
                 start = time.perf_counter()
-
-    def _measured(self, variant: Variant, progress: Progress, seconds: float, last: bool) -> Measurement:
-        (error, loss, more), risk = (
-            self._evaluate(progress.answer, last),
-            self._evaluate.risk(progress.answer),
-        )
-        place, spent = (self._trial, variant, progress.rounds), (progress.participants, seconds)
-        return Measurement(*place, error, loss, *spent, *risk, more)
 
 
 def rounds_of(

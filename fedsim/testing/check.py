@@ -117,7 +117,12 @@ def _example(kind: type[Algorithm], given: Mapping[str, Any]) -> Example:
         except Exception as error:
             Blame(kind).failed("its numbers", error)
 
-    _check_complete(kind, given)
+    required = [f.name for f in fields(kind) if f.default is f.default_factory is MISSING]  # type: ignore[arg-type]
+    set_here = {*given, *USUAL, *_batches(kind, FULL)}
+    if absent := [name for name in required if name not in set_here]:
+        options = " ".join(f"--set {name}=NUMBER" for name in absent)
+        hint = f"needs {options}; or an Example in the file (fedsim.testing), which gives all numbers"
+        raise InputError(f"algorithm.{absent[0]}", None, hint)
     built(_SHORT, 0.1, FULL)
     return Example(
         short=lambda batch: built(_SHORT, 0.1, batch),
@@ -129,22 +134,9 @@ def _example(kind: type[Algorithm], given: Mapping[str, Any]) -> Example:
 
 def _batches(kind: type[Algorithm], batch: Batch) -> dict[str, Batch]:
     hints = get_type_hints(kind)
-    own = [each for each in fields(kind) if isinstance(each.default, KINDS) or _is_batch(hints[each.name])]  # type: ignore[arg-type]
+    some = {name for name, hint in hints.items() if get_origin(hint) and set(get_args(hint)) <= set(KINDS)}
+    own = [each for each in fields(kind) if isinstance(each.default, KINDS) or each.name in some]  # type: ignore[arg-type]
     return {each.name: batch for each in own}
-
-
-def _check_complete(kind: type[Algorithm], given: Mapping[str, Any]) -> None:
-    """InputError if a field has no default, is not given, and is none that the check sets."""
-    required = [f.name for f in fields(kind) if f.default is f.default_factory is MISSING]  # type: ignore[arg-type]
-    set_here = {*given, *USUAL, *_batches(kind, FULL)}
-    if absent := [name for name in required if name not in set_here]:
-        options = " ".join(f"--set {name}=NUMBER" for name in absent)
-        hint = f"needs {options}; or an Example in the file (fedsim.testing), which gives all numbers"
-        raise InputError(f"algorithm.{absent[0]}", None, hint)
-
-
-def _is_batch(hint: Any) -> bool:
-    return get_origin(hint) is not None and set(get_args(hint)) <= set(KINDS)
 
 
 @dataclass(frozen=True)

@@ -72,8 +72,7 @@ def case_of(name: str, weights: Sequence[float] = WEIGHTS) -> Case:
     if isinstance(problem, LinearRegression):
         radius = _RADIUS if name.endswith("ball") else np.inf
         return Case(problem, data, _linear_optimum(x, y, share, radius), curvature)
-    classes = 3 if softmax else 2
-    return Case(problem, data, _entropy_optimum(x, y, share, l2), curvature / classes + l2)
+    return Case(problem, data, _entropy_optimum(x, y, share, l2), curvature / (3 if softmax else 2) + l2)
 
 
 def pooled(data: Sequence[Silo], weights: Sequence[float]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -91,8 +90,7 @@ def _linear_optimum(x: np.ndarray, y: np.ndarray, share: np.ndarray, radius: flo
 
     if np.linalg.norm(solution(0)) <= radius:
         return solution(0)
-    on_sphere = optimize.brentq(lambda m: np.linalg.norm(solution(m)) - radius, 0, 1e3, xtol=1e-14)
-    return solution(on_sphere)
+    return solution(optimize.brentq(lambda m: np.linalg.norm(solution(m)) - radius, 0, 1e3, xtol=1e-14))
 
 
 def _entropy_optimum(x: np.ndarray, y: np.ndarray, share: np.ndarray, l2: float) -> np.ndarray:

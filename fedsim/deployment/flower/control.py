@@ -189,7 +189,6 @@ class Control(AbstractContextManager["Control"]):
             raise InputError("superlink", self.address, said) from None
 
     def __exit__(self, *_: object) -> None:
-        """Hang up."""
         self._client.close()
 
 
@@ -210,9 +209,7 @@ def _contact(node: Any) -> datetime | None:
 
 
 def enroll(control: Control, keys: Mapping[str, bytes]) -> None:
-    """Let in every silo's node by its key, {name: PEM}; those that are in already stay. InputError if the
-    SuperLink cannot be reached.
-    """
+    """Let in every silo's node by its key, {name: PEM}; those in already stay. InputError as `Control`."""
     for name, key in keys.items():
         control.register(key, name)
 

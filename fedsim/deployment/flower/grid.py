@@ -70,7 +70,10 @@ class OnGrid:
         waiting = {name: _Silo(name, frame) for name, frame in {**frames, **knocks}.items()}
         replies: dict[str, bytes] = {}
         look = 0.0
-        _shorten(min(_PATIENCE, deadline / 2))
+        # Flower waits 1, 2, 4 .. 10 s, up to forever, for a reply whose parts are still on their way up
+        patience = min(_PATIENCE, deadline / 2)
+        quicker = partial(pull_objects, initial_backoff=0.05, backoff_cap=0.5, max_time=patience)
+        http_grid.__dict__["pull_objects"] = quicker
         while waiting and (now := time.monotonic()) < until:
             if waiting.keys() <= knocks.keys() and now > start + KNOCK:
                 break
@@ -110,15 +113,12 @@ class OnGrid:
             if frame is not None:
                 found[silo.name] = frame
             elif not silo.asked:
-                _log.info("silo %s: %s", silo.name, _reason(reply))
+                # of fixed texts: what a node says of its errors is not repeated
+                code = reply.error.code if reply.has_error() else carried.UNREADABLE
+                why = carried.REASONS.get(code, f"no reply (Flower's code {code})")
+                _log.info("silo %s: %s", silo.name, why)
                 silo.due = time.monotonic() + _AGAIN
         return list(found.items())
-
-
-def _shorten(patience: float) -> None:
-    """Flower waits 1, 2, 4 .. 10 s, up to forever, for a reply whose parts are still on their way up."""
-    quicker = partial(pull_objects, initial_backoff=0.05, backoff_cap=0.5, max_time=patience)
-    http_grid.__dict__["pull_objects"] = quicker
 
 
 def _message(silo: _Silo, seconds: float) -> Message:
@@ -128,7 +128,6 @@ def _message(silo: _Silo, seconds: float) -> Message:
 
 
 def _frame(reply: Message) -> bytes | None:
-    """The frame in a reply; None if there is none."""
     if reply.has_error():
         return None
     try:
@@ -139,16 +138,8 @@ def _frame(reply: Message) -> bytes | None:
     return frame if isinstance(frame, bytes) else None
 
 
-def _reason(reply: Message) -> str:
-    """Made of fixed texts: what a node says of its errors is not repeated."""
-    code = reply.error.code if reply.has_error() else carried.UNREADABLE
-    return carried.REASONS.get(code, f"no reply (Flower's code {code})")
-
-
 def node_key(file: Path) -> bytes:
-    """A node's public key from its file (a line of OpenSSH's format), as PEM. InputError if it is not there,
-    or holds no such key.
-    """
+    """A node's public key, PEM, from its file, a line of OpenSSH's; InputError if it is absent or wrong."""
     try:
         key = serialization.load_ssh_public_key(file.read_bytes())
     except (OSError, ValueError, UnsupportedAlgorithm) as error:

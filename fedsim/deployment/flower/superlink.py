@@ -134,9 +134,7 @@ def said(log: Path) -> str:
 
 
 def _dead(pid: int) -> str:
-    """The name of what has ended: the SuperExec, which is never replaced, or the ServerApp that it has
-    started; else "".
-    """
+    """What has ended: the SuperExec, never replaced, or the ServerApp that it has started; else empty."""
     with suppress(psutil.NoSuchProcess):
         first = psutil.Process(pid).children()
         for each in (*first, *(each for own in first for each in own.children())):

@@ -172,9 +172,7 @@ def records_key(scenario: Mapping[str, Any], trial: int) -> str:
 
 
 def resolved_of(scenario: Scenario) -> Resolved:
-    """The scenario resolved, with what its theorem chooses. InputError names the field, the value and what
-    would be right.
-    """
+    """The scenario resolved, with what its theorem chooses. InputError as `fedsim.scenario.resolve`."""
     key = data_key(_sections(scenario))
     if key not in _OUTLINES:
         if len(_OUTLINES) == _MOST_OUTLINES:
@@ -187,15 +185,11 @@ def records_of(resolved: Resolved, trial: int) -> Federation:
     """All silos' records in one trial."""
     key = records_key(_sections(resolved.scenario), trial)
     if key not in _RECORDS:
-        while _full():  # before reading others: both may not fit into memory
-            del _RECORDS[next(iter(_RECORDS))]
+        sizes = [data.nbytes for data in _RECORDS.values()]
+        while len(sizes) >= _MOST and sum(sizes) + max(sizes) > _ROOM:  # first: both may not fit into memory
+            del _RECORDS[next(iter(_RECORDS))], sizes[0]
         _RECORDS[key] = read(resolved, trial)
     return _RECORDS[key]
-
-
-def _full() -> bool:
-    sizes = [data.nbytes for data in _RECORDS.values()]
-    return len(sizes) >= _MOST and sum(sizes) + max(sizes) > _ROOM
 
 
 def _sections(scenario: Scenario) -> dict[str, Any]:

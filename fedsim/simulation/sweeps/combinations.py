@@ -106,8 +106,7 @@ def _combination(
         for common in inner
     )
     varied = {field: names[field][canonical(value)] for field, value in setting.items()}
-    private = MECHANISMS[candidates[0].scenario.privacy.mechanism].private
-    return Combination(varied, private, candidates)
+    return Combination(varied, MECHANISMS[candidates[0].scenario.privacy.mechanism].private, candidates)
 
 
 def scenario_of(base: Mapping[str, Any], setting: Setting, section: SweepSection) -> Scenario:

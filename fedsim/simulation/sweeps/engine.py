@@ -137,8 +137,7 @@ class Engine:
         if cell.scenario["data"].get("reserve") is None:
             return cell
         untuned = self._untuned.setdefault(place.combination, Parts((), [], LIMITS))
-        parts = selection.parts if selection else untuned
-        return cell._replace(grant=parts.reported(cell.run_id))
+        return cell._replace(grant=(selection.parts if selection else untuned).reported(cell.run_id))
 
     def _tuning_cell(self, place: Place) -> Cell:
         selection = self._job.selections.get(place.combination)
@@ -200,8 +199,7 @@ def _grids(cells: list[Cell], most: int) -> list[list[Cell]]:
     result: list[list[Cell]] = []
     for settings, trials in same.items():
         for some in _pieces(settings, most):
-            together = max(1, min(_TRIALS, most // len(some)))
-            parts = _pieces(trials, together)
+            parts = _pieces(trials, max(1, min(_TRIALS, most // len(some))))
             result += [[by_trial[trial][setting] for setting in some for trial in few] for few in parts]
     return result
 

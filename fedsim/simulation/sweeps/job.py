@@ -173,8 +173,7 @@ class Selection:
         trees = [s.model_dump(mode="json", include=_CANDIDATE, exclude=_PLACES) for s in self.scenarios]
         noise = [silo["scores"].noise_multiplier for silo in self.silos]
         other = [self.parts.score] * (self.parts.score != MISTAKES)
-        key = [trees, self.repetitions, noise, *other]
-        return hashlib.sha256(json.dumps(key).encode()).hexdigest()
+        return hashlib.sha256(json.dumps([trees, self.repetitions, noise, *other]).encode()).hexdigest()
 
 
 def selections(items: Sequence[Combination], tune: TuneSection | None) -> dict[int, Selection]:

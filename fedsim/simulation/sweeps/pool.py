@@ -121,17 +121,13 @@ class Workers(AbstractContextManager["Workers"]):
         for depth in range(1, _AHEAD + 1):
             for place in self._places:
                 if self._waiting and len(place.given) < depth:
-                    batch = self._take(place)
+                    # the next whose records no other worker has, as preparing takes seconds; else the next
+                    keys = enumerate(key for key, _ in self._waiting)
+                    at = next((at for at, key in keys if self._homes.get(key, place) is place), 0)
+                    key, batch = self._waiting[at]
+                    del self._waiting[at]
+                    self._homes.setdefault(key, place)
                     place.given.append((place.actor.run.remote(list(batch)), batch))
-
-    def _take(self, place: _Place) -> Batch:
-        """The next batch whose records no other worker has, as preparing takes seconds; else the next."""
-        free = (at for at, (key, _) in enumerate(self._waiting) if self._homes.get(key, place) is place)
-        at = next(free, 0)
-        key, batch = self._waiting[at]
-        del self._waiting[at]
-        self._homes.setdefault(key, place)
-        return batch
 
     def _collect(self, future: Any, place: _Place) -> list[Finished]:
         from fedsim.simulation.cluster import ray
@@ -162,13 +158,10 @@ class Workers(AbstractContextManager["Workers"]):
         return []
 
     def _renew(self, place: _Place) -> bool:
-        """A new worker for a lost one. Where its node is lost there is none: True, or WorkerLost if no place
-        is left.
-        """
+        """A new worker for a lost one; True where its node is lost too. WorkerLost if no place is left."""
         from fedsim.simulation import cluster
 
-        left = cluster.after_loss()
-        if place.node in left:
+        if place.node in cluster.after_loss():
             cluster.ray.kill(place.actor)  # one that is not to be reached would hold the CPU
             place.actor = _actor(place.node)
             return False

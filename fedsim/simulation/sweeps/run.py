@@ -131,8 +131,7 @@ def run(
             interrupted, lost = True, str(error)
         with undisturbed():
             kept = len(record.rows(CellResult))
-            seconds = time.perf_counter() - start
-            summary = summarise(job, engine.results, compared, seconds, interrupted)
+            summary = summarise(job, engine.results, compared, time.perf_counter() - start, interrupted)
             files = write(job, engine.results, summary, out.resolve()) if out and not interrupted else []
     return Sweep(job, engine.results, summary, interrupted, lost, kept, tuple(files))
 

@@ -61,8 +61,7 @@ def _run_alone(cell: Cell) -> CellResult:
     else:  # its noise is the same as where it is folded
         run = shared_key(resolved, data)
     grant = _granted(cell)
-    hosts = SiloHost(resolved, cell.trial, data, run, grant)
-    trial = Trial(resolved, cell.trial, hosts, Unseen(), data)
+    trial = Trial(resolved, cell.trial, SiloHost(resolved, cell.trial, data, run, grant), Unseen(), data)
     trial.advance(_FOREVER)
     result = trial.result()
     (model,) = result.models.values()
@@ -145,9 +144,7 @@ def _result(
 
 
 def on_test_records(evaluate: Evaluator, model: Tensor, all_metrics: bool) -> Tested:
-    """Error, loss and, if asked for, all metrics on all silos' test records; not private. ValueError if one
-    of them is not finite.
-    """
+    """Error, loss and if asked all metrics on test records; not private. ValueError if one is not finite."""
     error, loss, _ = tested = evaluate(model, last=all_metrics)
     if not (isfinite(error) and isfinite(loss)):
         values = f"test error {error:g} and loss {loss:g}"
@@ -178,6 +175,5 @@ def private_score(
     entropy = SeededEntropy(seed, trial, names, [run] * len(names))
     held, seeded = data.silos.test, (seed, trial, data.silos.names)
     owners = Owners.of(resolved.scenario.privacy.unit, (rows.owners for rows in held), seeded)
-    how = entropy, LIMITS, resolved.dtype, grant.score
-    scorer = Scorer(held, problem, grant.score_noise, *how, owners)
+    scorer = Scorer(held, problem, grant.score_noise, entropy, LIMITS, resolved.dtype, grant.score, owners)
     return grant.score.value(np.dot(resolved.weights, scorer.answer(model)), resolved.outline.num_classes)

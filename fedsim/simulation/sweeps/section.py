@@ -61,8 +61,7 @@ def check_section(section: SweepSection, trials: object) -> None:
 
 def grids(section: SweepSection) -> dict[str, Grid]:
     """The grids by the name of their place."""
-    tuned = {f"{TUNE}.grid": section.tune.grid} if section.tune else {}
-    return {f"{SWEEP}.grid": section.grid, **tuned}
+    return {f"{SWEEP}.grid": section.grid, **({f"{TUNE}.grid": section.tune.grid} if section.tune else {})}
 
 
 def _varied(section: SweepSection) -> Iterator[tuple[str, str, Any]]:
@@ -166,8 +165,7 @@ def _check_private(tune: TuneSection, section: SweepSection) -> None:
 
 def _check_count(section: SweepSection, trials: int) -> None:
     """At most so many runs, counted before any is made."""
-    outer = prod(map(len, section.grid.values())) * max(1, len(section.cells))
-    runs = outer * trials
+    runs = prod(map(len, section.grid.values())) * max(1, len(section.cells)) * trials
     if section.tune:  # the candidates of all combinations, and those of the common grid
         gridded = prod(sum(count(field, value) for value in values) for field, values in section.grid.items())
         own = gridded * sum(prod(count(*each) for each in cell.items()) for cell in section.cells or [{}])

@@ -84,8 +84,7 @@ def _combination(job: Job, results: SweepResults, number: int) -> CombinationRow
 
 def _claim(job: Job, row: Event) -> dict[str, float]:
     """Claimed and attainable epsilon of a run's costliest silo; {} without a claim."""
-    combination = job.combinations[row.place.combination]
-    resolved = resolved_of(combination.candidates[row.place.candidate].scenario)
+    resolved = resolved_of(job.combinations[row.place.combination].candidates[row.place.candidate].scenario)
     prescribed = resolved.prescribed
     if prescribed is None or prescribed.theorem is None:
         return {}

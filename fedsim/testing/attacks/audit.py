@@ -76,8 +76,7 @@ def _prepared(resolved: Resolved, person: int | None, groups: bool) -> Setting:
     setting = prepare(resolved)
     if person is not None:
         if setting.groups_alone:
-            hint = "left out: the mechanism protects records' groups alone"
-            raise InputError("person", person, hint)
+            raise InputError("person", person, "left out: the mechanism protects records' groups alone")
         setting = setting.by_persons(person)
     return setting.by_groups() if groups else setting
 

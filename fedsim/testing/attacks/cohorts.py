@@ -19,15 +19,7 @@ from torch import Tensor
 from fedsim.privacy.mechanism import Mechanism
 from fedsim.privacy.registry import GAUSSIAN
 from fedsim.protocol.batch import FULL
-from fedsim.protocol.contract import (
-    Algorithm,
-    Asker,
-    Memory,
-    Message,
-    PublicProblem,
-    Query,
-    Wrapper,
-)
+from fedsim.protocol.contract import Algorithm, Asker, Memory, Message, PublicProblem, Query, Wrapper
 from fedsim.protocol.limits import LIMITS
 from fedsim.protocol.plan import Arrays, Plan, QueryShape, Terms
 from fedsim.protocol.rows import Rows

@@ -101,8 +101,7 @@ class Worlds:
         replies = self._channel.exchange(frames, self._deadline)
         for world in asked:
             if world not in replies:
-                hint = f"a daemon that answers within {self._deadline:g} s"
-                raise InputError("daemon", world, hint)
+                raise InputError("daemon", world, f"a daemon that answers within {self._deadline:g} s")
         return [opened(replies[world])[0] for world in asked]
 
 
@@ -195,7 +194,13 @@ def _started(configs: list[Path]) -> Iterator[Worlds]:
             enrol(load_config(config))
         running = [stack.enter_context(_process(config)) for config in configs]
         for config, process in zip(configs, running, strict=True):
-            _await(config, process)
+            until = time.monotonic() + _PATIENCE
+            while not listens(config.parent / SOCKET, _CONNECT):
+                if process.poll() is not None or time.monotonic() > until:
+                    log = (config.parent / "log").read_text(encoding="utf-8", errors="replace").splitlines()
+                    said = log[-1] if log else "its log is empty"
+                    raise InputError(OPTION, str(config), f"a daemon that starts: {said}")
+                time.sleep(0.05)
         yield stack.enter_context(_opened([config.parent / SOCKET for config in configs]))
 
 
@@ -211,13 +216,3 @@ def _process(config: Path) -> Iterator[subprocess.Popen[bytes]]:
                 process.wait(_PATIENCE)
             except subprocess.TimeoutExpired:
                 process.kill()
-
-
-def _await(config: Path, process: subprocess.Popen[bytes]) -> None:
-    until = time.monotonic() + _PATIENCE
-    while not listens(config.parent / SOCKET, _CONNECT):
-        if process.poll() is not None or time.monotonic() > until:
-            log = (config.parent / "log").read_text(encoding="utf-8", errors="replace").splitlines()
-            said = log[-1] if log else "its log is empty"
-            raise InputError(OPTION, str(config), f"a daemon that starts: {said}")
-        time.sleep(0.05)

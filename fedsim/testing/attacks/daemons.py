@@ -112,8 +112,7 @@ def _judged(found: Neighbours, runs: Runs, claim: Claim, alarm: float) -> tuple[
     n, z = claim.n, runs.admission.noise_multiplier
     worlds = [runs.answers(world) for world in range(len(WORLDS))]
     samples = tuple(scores(found.lines, answers, n, z) for answers in worlds)
-    heard = [answers[:_LISTENED] for answers in worlds[0]]
-    measured = judged(*noise(found.lines, heard, n, z), alarm / 2)
+    measured = judged(*noise(found.lines, [answers[:_LISTENED] for answers in worlds[0]], n, z), alarm / 2)
     findings = [*measured.faults, *estimate.proven([(samples[0], samples[1])], claim, alarm / 2)]
     return estimate.bounds(samples[0], samples[1], claim), measured, findings
 

@@ -138,8 +138,7 @@ def curve(alpha: float, beta: float, claim: Claim) -> float:
     """
     if not claim.shaped:
         return 0.0
-    largest = [_largest_noise(slope, 1 - math.exp(slope) * alpha - beta, claim) for slope in _SLOPES]
-    noise = min(largest)
+    noise = min(_largest_noise(slope, 1 - math.exp(slope) * alpha - beta, claim) for slope in _SLOPES)
     if noise == math.inf:
         return 0.0
     gap = any(isinstance(release.batch, WithReplacement) for release, _ in claim.census)
@@ -183,8 +182,7 @@ def runs_needed(claim: Claim, gaussian_plan: bool, share: float = 0.92) -> int:
     By the mean difference, whose bound lies (1.64 + 1.28) sqrt(2 / n) below mu then; at a fixed threshold six
     times as many give the same.
     """
-    mu = float(gaussian.mu(claim.epsilon, claim.delta))
-    needed = 2 * (2.93 / ((1 - share) * mu)) ** 2
+    needed = 2 * (2.93 / ((1 - share) * float(gaussian.mu(claim.epsilon, claim.delta)))) ** 2
     return math.ceil(needed if gaussian_plan else 6 * needed)
 
 

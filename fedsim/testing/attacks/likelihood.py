@@ -77,8 +77,7 @@ class ClippedMeans:
         """A row for every member."""
         if value.dim() < 2:
             return value
-        rows = value.expand(self._runs, -1)
-        return rows.repeat_interleave(self._silos, 0).contiguous()
+        return value.expand(self._runs, -1).repeat_interleave(self._silos, 0).contiguous()
 
 
 def _rows(clip: Tensor | float) -> TypeGuard[Tensor]:
@@ -165,8 +164,7 @@ class Scores:
         worlds = []
         for terms in ([place.first for place in places], [place.second for place in places]):
             exponent = log_chance
-            asked = zip(heard.queries, heard.answers, places, terms, strict=True)
-            for query, answer, place, term in asked:
+            for query, answer, place, term in zip(heard.queries, heard.answers, places, terms, strict=True):
                 moved = self._scale(query) / batch.size(self._n)
                 variance = (query.noise_ratio * self._z * moved).square().reshape(-1)
                 inner = ((answer.double() - place.base) * term).sum(-1) / variance
@@ -272,5 +270,4 @@ class InRuns:
             self._means = self._knowledge.clipped_means(self._runs, list(shapes.values()))
             self._index = {where: place for place, where in enumerate(shapes)}
         pairs = [(narrowed(query), self._index[(*at, q)]) for q, query in enumerate(heard.queries)]
-        means = [self._means.means(*each) for each in pairs]
-        return self._knowledge.places(means, heard.queries[0].batch)
+        return self._knowledge.places([self._means.means(*each) for each in pairs], heard.queries[0].batch)

@@ -104,7 +104,8 @@ def noise(
         if query.batch.sampler == "full":
             left = left - places.first[:, :_COORDINATES]
         else:
-            left = left @ _across(places)
+            moved = torch.cat([places.first, places.second]).T[:_COORDINATES]
+            left = left @ torch.linalg.qr(moved, mode="complete").Q[:, moved.shape[1] :]
         sigma = query.noise_ratio * noise_multiplier * float(sensitivity(query)) / size
         if sigma > 0 and left.shape[1]:
             found.append((left / sigma).numpy())
@@ -113,13 +114,6 @@ def noise(
     width = min((rows.shape[1] for rows in found), default=0)
     rows = [rows[:, :width] for rows in found]
     return np.stack(rows) if rows else np.empty((0, 0, 0)), max(steps)
-
-
-def _across(places: Places) -> Tensor:
-    """Directions at right angles to both worlds' places among the first coordinates, in columns."""
-    moved = torch.cat([places.first, places.second]).T[:_COORDINATES]
-    basis: Tensor = torch.linalg.qr(moved, mode="complete").Q
-    return basis[:, moved.shape[1] :]
 
 
 CONFIG, RECORDS, STATE, SOCKET = "silo.yaml", "records.npz", "state", "silo.sock"
@@ -155,27 +149,24 @@ def neighbours(setting: Setting, silo: int) -> Neighbours:
 
 def write(setting: Setting, found: Neighbours, folder: Path) -> list[Path]:
     """A folder for each world, with records and configuration of a daemon that is yet to be enrolled."""
-    worlds = zip(found.data, WORLDS, strict=True)
-    return [_write(setting, found.silo, data, folder / world) for data, world in worlds]
-
-
-def _write(setting: Setting, silo: int, data: Rows, folder: Path) -> Path:
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     classes = setting.resolved.outline.num_classes
-    target = data[1].astype(np.int64) if classes else data[1]
-    with atomic_file(folder / RECORDS) as draft:
-        np.savez(draft, features=data[0], target=target)
     records = {"name": "npz", "path": RECORDS, "scaling": "none", "intercept": False}
     tree = {
-        "name": setting.resolved.names[silo],
+        "name": setting.resolved.names[found.silo],
         "records": records | ({"classes": classes} if classes else {}),
         "state": STATE,
         "listen": {"socket": SOCKET},
-        "policy": _policy(setting, silo),
+        "policy": _policy(setting, found.silo),
     }
-    with atomic_file(folder / CONFIG) as draft:
-        draft.write_text(yaml.safe_dump(tree, sort_keys=False), encoding="utf-8")
-    return folder / CONFIG
+    places = [folder / world for world in WORLDS]
+    for place, data in zip(places, found.data, strict=True):
+        place.mkdir(parents=True, exist_ok=True, mode=0o700)
+        target = data.target.astype(np.int64) if classes else data.target
+        with atomic_file(place / RECORDS) as draft:
+            np.savez(draft, features=data.features, target=target)
+        with atomic_file(place / CONFIG) as draft:
+            draft.write_text(yaml.safe_dump(tree, sort_keys=False), encoding="utf-8")
+    return [place / CONFIG for place in places]
 
 
 def _policy(setting: Setting, silo: int) -> dict[str, Any]:

@@ -135,8 +135,7 @@ class PartyGate:
         reach = [self.mechanism.reach(share.weight(batch) * share.clip) for share, _ in self.about]
         sizes = torch.tensor([batch.size(n) for _, n in self.about], dtype=torch.float64)
         w = torch.tensor([share.weight(batch) for share, _ in self.about], dtype=torch.float64)
-        worth = self.mechanism.step(clip) / (w * sizes)
-        means = read * worth.reshape(-1, *[1] * (read.dim() - 1))
+        means = read * (self.mechanism.step(clip) / (w * sizes)).reshape(-1, *[1] * (read.dim() - 1))
         half = clip * torch.tensor(reach, dtype=torch.float64) / (self.spread * w)
         alike = bool((half == half[0]).all())
         return replace(query, clip=float(half[0]) if alike else half[:, None]), means.to(heard.dtype)

@@ -51,8 +51,7 @@ def records(setting: Setting, own: Labelled, clip: float) -> list[Labelled]:
     vectors = list(_vectors(own[0], clip, setting.resolved.scenario.seed))
     opposed = [(x, y) for x in vectors for y in valid[:2]]
     others = [(own[0], y) for y in valid[2:] + invalid] + [(_unit(own[0], -1) * clip, y) for y in invalid]
-    mirrored = [(own[0], -own[1]), (2 * own[0], own[1])]
-    mixed = zip_longest(opposed, [*others, *mirrored])
+    mixed = zip_longest(opposed, [*others, (own[0], -own[1]), (2 * own[0], own[1])])
     return [own, *(record for record in chain.from_iterable(mixed) if record is not None)]
 
 
@@ -160,8 +159,7 @@ def _balance(problem: NeuralNetwork, x: Tensor, start: Tensor) -> Tensor | None:
     w = start.clone().requires_grad_()
     optimiser = torch.optim.Adam([w], lr=0.05)
     for _ in range(_BALANCING_STEPS):
-        scores = problem.slope_scores(x.double().unsqueeze(0), w)
-        loss = torch.nn.functional.cross_entropy(scores, wanted)
+        loss = torch.nn.functional.cross_entropy(problem.slope_scores(x.double().unsqueeze(0), w), wanted)
         if not bool(loss.isfinite()):
             return None
         optimiser.zero_grad()
@@ -198,11 +196,11 @@ def search(setting: Setting, silo: int, allowed: Callable[[Record], bool] = lamb
     there = record_of(data, int(np.searchsorted(whose(data), setting.place(silo))))
     own = there[:2]
     pair_records, pair_points = balanced(setting, own)
-    clip = _largest_clip(setting, there)
-    pairs = [*pair_records, *records(setting, own, clip)]
+    pairs = [*pair_records, *records(setting, own, _largest_clip(setting, there))]
     if setting.groups_alone:  # a claim about records as they are
         allowed = held(setting)
-        pairs = [(_shortened(x, setting.longest), y) for x, y in pairs]
+        most = setting.longest
+        pairs = [(x * (most / hypot(*x)) if most < hypot(*x) < inf else x, y) for x, y in pairs]
     codes = (0, 1, NO_LABEL) if setting.resolved.outline.groups else (NO_LABEL,)
     valid = [record for pair in pairs for code in codes if allowed(record := (*pair, code))]
     every = setting.canaries(silo, valid)
@@ -239,11 +237,6 @@ def held(setting: Setting) -> Callable[[Record], bool]:
         return named and bool(problem.accepts(torch.tensor(target, dtype=torch.float64)))
 
     return held
-
-
-def _shortened(x: np.ndarray, longest: float) -> np.ndarray:
-    length = hypot(*x)
-    return x * (longest / length) if longest < length < inf else x
 
 
 def _usable(setting: Setting, silo: int, every: list[Rows]) -> list[Rows]:

@@ -26,7 +26,6 @@ from torch import Tensor
 
 from fedsim.protocol.batch import Fresh, Part, WithReplacement
 from fedsim.protocol.rows import Rows
-from fedsim.simulation.host import Answering
 from fedsim.testing.attacks import kinks
 from fedsim.testing.attacks.canaries import replaced, whose
 from fedsim.testing.attacks.cohorts import Heard, Tap, Tell
@@ -182,8 +181,7 @@ def search(
             found.asked += len(slots)
             done(len(slots))
         own = setting.data[silo]
-        units = [own.of(whose(own) == drawn.place), *canaries]
-        neighbours = torch.from_numpy(setting.related(units))
+        neighbours = torch.from_numpy(setting.related([own.of(whose(own) == drawn.place), *canaries]))
         for at, slot in enumerate(slots):
             for ratio in _own(setting, silo, slot, base[at], rows[at], neighbours):
                 found.add("sensitivity", ratio, f"broadcast {at}")
@@ -255,17 +253,14 @@ def _world(
             gate = setting.gate(tap, silos, data, streams, noisy=False, like=silo)
         used.add(slot.round)
         tap.tell = None if base is None else _telling(base[at])
-        replies.append(_reply(gate, slot, tap))
+        try:
+            gate.answer(slot.round, slot.broadcast)
+        except Exception as error:  # whatever it is: that it is raised may depend on a record
+            tap.take()
+            replies.append(error)
+        else:
+            replies.append(tap.take())
     return replies
-
-
-def _reply(gate: Answering, slot: Slot, tap: Tap) -> Reply:
-    try:
-        gate.answer(slot.round, slot.broadcast)
-    except Exception as error:  # whatever it is: that it is raised may depend on a record
-        tap.take()
-        return error
-    return tap.take()
 
 
 def _telling(base: Reply) -> Tell | None:

@@ -67,8 +67,7 @@ def _run(
     setting: Setting, silo: int, chosen: Attack, data: list[Rows], clones: range, known: Knowledge
 ) -> np.ndarray:
     tap = Tap()
-    streams = [f"worst/{silo}/{clone}" for clone in clones]
-    gate = setting.gate(tap, [silo] * len(data), data, streams)
+    gate = setting.gate(tap, [silo] * len(data), data, [f"worst/{silo}/{clone}" for clone in clones])
     terms, scores = setting.admitted[silo].terms, _scores(setting, silo, len(data))
     here = InRuns(known, len(data))
     for r in terms.rounds:
@@ -176,8 +175,7 @@ def _reading(setting: Setting, pairs: Mapping[int, Pair], runs: int) -> tuple[di
 
     def hear(silo: int, round_index: int, heard: list[Heard]) -> None:
         for ask, each in enumerate(heard if silo in pairs else ()):
-            places = known[silo].places(each, (round_index, ask))
-            scores[silo].add(each.queries[0].batch, each, places)
+            scores[silo].add(each.queries[0].batch, each, known[silo].places(each, (round_index, ask)))
 
     return scores, hear
 
@@ -209,5 +207,4 @@ def _by_model(final: np.ndarray, coins: np.ndarray, direction: np.ndarray) -> Sa
         covariance = np.cov(final[:held].T).reshape(len(direction), -1)
         ridge = 1e-9 * np.trace(covariance) / len(direction) * np.eye(len(direction))
         weights = np.linalg.solve(covariance + ridge, direction)
-    scores = (final[held:] - centre) @ weights
-    return _split(scores, coins[held:])
+    return _split((final[held:] - centre) @ weights, coins[held:])

@@ -332,7 +332,15 @@ def _by_unit(rows: Rows, unit: Unit) -> Rows:
 
 def _kinds(setting: Setting) -> tuple[Kind, ...]:
     """The kinds of round of an honest run, each with its broadcasts of the 1st, 2nd, 4th, 8th and so on."""
-    plan, link = setting.resolved.trace.plan, _link(setting)
+    resolved, data, plan = setting.resolved, setting.data, setting.resolved.trace.plan
+    if resolved.sums is None:
+        gates = [setting.gate(Tap(), [i], [own], [f"path/{i}"], copies=1) for i, own in enumerate(data)]
+        link: Link = Federated(gates)
+    else:
+        silos, z = range(len(data)), setting.admitted[0].terms.noise_multiplier
+        gate = replace(setting, party="both").gate(Tap(), silos, data, [f"path/{i}" for i in silos])
+        add = partial(at_once, TrialSums(resolved, 0, "audit", z or 0.0))
+        link = Summed(resolved, DirectLink(gate.answer), add)
     kinds: dict[tuple[tuple[Ask, ...], tuple[str, ...]], tuple[list[int], list[Broadcast]]] = {}
 
     def answer(round_index: int, broadcast: Broadcast, members: Sequence[int]) -> Answered:
@@ -344,18 +352,6 @@ def _kinds(setting: Setting) -> tuple[Kind, ...]:
 
     drive(setting, cast(Link, SimpleNamespace(answer=answer)))
     return tuple(Kind(*key, tuple(rounds), tuple(seen)) for key, (rounds, seen) in kinds.items())
-
-
-def _link(setting: Setting) -> Link:
-    """A link to all silos for one run of an honest-but-curious server."""
-    resolved, data = setting.resolved, setting.data
-    if resolved.sums is None:
-        gates = [setting.gate(Tap(), [i], [own], [f"path/{i}"], copies=1) for i, own in enumerate(data)]
-        return Federated(gates)
-    silos, z = range(len(data)), setting.admitted[0].terms.noise_multiplier
-    gate = replace(setting, party="both").gate(Tap(), silos, data, [f"path/{i}" for i in silos])
-    add = partial(at_once, TrialSums(resolved, 0, "audit", z or 0.0))
-    return Summed(resolved, DirectLink(gate.answer), add)
 
 
 def others(setting: Setting, silo: int) -> Others:
