@@ -49,6 +49,5 @@ class LocalSGD:
         """{"way": the change of the model over K noisy local steps, (silos, d)}."""
         start = w = broadcast["w"]
         for _ in range(self.local_steps):
-            gradient = ask(Query("gradient", (w,), self.clip_norm, self.batch))
-            w = problem.descend(w, gradient, self.step_size)
+            w = problem.descend(w, ask(Query("gradient", (w,), self.clip_norm, self.batch)), self.step_size)
         return {"way": w - start}

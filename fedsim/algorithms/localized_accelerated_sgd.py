@@ -56,7 +56,13 @@ class LocalizedAcceleratedSGD:
 
     def server(self, w: torch.Tensor, problem: PublicProblem, public: Public, rng: Generator) -> ServerHalf:
         """The phases, each from where the last one ended. InputError if a silo is too small for the last."""
-        self._check(public)
+        least = int(public.sizes.min())
+        start, stop = self.parts[-1].bounds(least)
+        if (size := stop - start) < _LEAST:
+            name = public.names[int(public.sizes.argmin())]
+            most = math.floor(math.log2(max(1, least / _LEAST)))
+            hint = f"at most {most}: the last part of silo {name!r}, of {least} units, would hold {size}; "
+            raise InputError("scenario.algorithm.phases", self.phases, f"{hint}it needs {_LEAST}")
         for i in range(self.phases):
             weight = self.regularisation * 2 ** (i * self.growth)
             step = self.step_size / (1 + 2 * self.step_size * weight)
@@ -70,15 +76,6 @@ class LocalizedAcceleratedSGD:
         """{"g": the noisy mean gradient on the phase's part, (silos, d)}."""
         ((name, w),) = broadcast.items()
         return {"g": ask(Query("gradient", (w,), self.clip_norm, self.parts[int(name.split()[1]) - 1]))}
-
-    def _check(self, public: Public) -> None:
-        least, last = int(public.sizes.min()), self.parts[-1]
-        start, stop = last.bounds(least)
-        if (size := stop - start) < _LEAST:
-            name = public.names[int(public.sizes.argmin())]
-            most = math.floor(math.log2(max(1, least / _LEAST)))
-            hint = f"at most {most}: the last part of silo {name!r}, of {least} units, would hold {size}; "
-            raise InputError("scenario.algorithm.phases", self.phases, f"{hint}it needs {_LEAST}")
 
 
 @dataclass(frozen=True)

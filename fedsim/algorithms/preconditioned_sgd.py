@@ -57,8 +57,7 @@ class PreconditionedSGD:
         mean = w
         for r in range(1, self.num_rounds + 1):
             g = (yield Round({"w": w}, answer=mean))["g"] + problem.public_gradient(w)
-            step = inverse @ g.reshape(*moment.shape[:-1], -1)
-            w = problem.project(w - step.flatten(-2))
+            w = problem.project(w - (inverse @ g.reshape(*moment.shape[:-1], -1)).flatten(-2))
             mean = mean + (w - mean) * 2 / (r + 1)  # weights 1, 2, .., r
         return mean
 

@@ -118,7 +118,11 @@ def _made(name: str, kind: type[Algorithm]) -> type[AlgorithmSection]:
     for field in fields(kind):  # type: ignore[arg-type]
         hint = hints[field.name]
         hint = _or_auto(hint, field.name) if field.name in _AUTOMATIC else hint
-        members[field.name] = _member(hint, field.default)
+        required = (
+            Annotated[hint | None, Field(description=_described(hint))],
+            None,
+        )  # `_complete` asks for it
+        members[field.name] = required if field.default is MISSING else (hint, field.default)
     model = create_model(short(name), __base__=AlgorithmSection, __doc__=kind.__doc__, **members)
     model.made_from = kind
     model.required = tuple(f.name for f in fields(kind) if f.default is MISSING)  # type: ignore[arg-type]
@@ -138,9 +142,3 @@ def _or_auto(hint: Any, name: str) -> Any:
         described += "; or {quantile, rounds, share}: found privately as the run goes"
         return Annotated[hint | Literal["auto", "theorem"] | QuantileClip, Field(description=described)]
     return Annotated[hint | Literal["auto"], Field(description=described)]
-
-
-def _member(hint: Any, default: Any) -> tuple[Any, Any]:
-    if default is not MISSING:
-        return hint, default
-    return Annotated[hint | None, Field(description=_described(hint))], None  # `_complete` asks for it

@@ -90,8 +90,7 @@ def trace_in(head: Mapping[str, Any], arrays: Mapping[str, Tensor]) -> Trace:
     """A frame's result, Refused if it has none; limits and accountant say if its plan can be afforded."""
     try:
         kinds = _KINDS.validate_python(head["kinds"])
-        rounds = [kinds[int(i)] for i in arrays["order"].tolist()]
-        asks, holds, sent, told = zip(*rounds, strict=True)
+        asks, holds, sent, told = zip(*(kinds[int(i)] for i in arrays["order"].tolist()), strict=True)
         return Trace(Plan(asks), holds, sent, told, bool(head["remembers"]))
     except (LookupError, TypeError, ValueError, OverflowError):
         raise Refused("the plug-in's process sends a plan that is malformed") from None
@@ -142,9 +141,7 @@ def error_in(head: Mapping[str, Any]) -> Exception:
     texts = {key: str(value)[:_LONGEST] for key, value in head.items()}
     if {"field", "value", "hint"} <= set(texts):
         return InputError(texts["field"], texts["value"], texts["hint"])
-    if "refused" in texts:
-        return Refused(texts["refused"])
-    return PluginError(texts.get("raised", "raised"))
+    return Refused(texts["refused"]) if "refused" in texts else PluginError(texts.get("raised", "raised"))
 
 
 class Pipes:

@@ -256,8 +256,7 @@ class Confined:
         self, problem: PublicProblem, broadcast: Mapping[str, Tensor], ask: Asker, memory: CohortMemory
     ) -> Mapping[str, Tensor]:
         """One round of the silo method, in the child."""
-        dtype = next(iter(broadcast.values())).dtype
-        return self.on(problem, dtype).silo(problem, broadcast, ask, memory)
+        return self.on(problem, next(iter(broadcast.values())).dtype).silo(problem, broadcast, ask, memory)
 
 
 def confined(algorithms: Callable[[T], Algorithm], child: Isolated) -> Callable[[T], Algorithm]:

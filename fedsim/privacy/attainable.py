@@ -135,15 +135,13 @@ def _spread(line: Array, at: Array) -> float:
     """The standard deviation of the loss under P, roughly."""
     weight = np.exp(at - line**2 / 2)
     weight /= weight.sum()
-    mean = weight @ at
-    return max(math.sqrt(float(weight @ (at - mean) ** 2)), 1e-12)
+    return max(math.sqrt(float(weight @ (at - weight @ at) ** 2)), 1e-12)
 
 
 def _cells(part: _Mixture, line: Array, at: Array, step: float) -> tuple[Array, Array, Array]:
     """Cells of the real line with losses near grid points: (grid point, P, Q) of each."""
     grid = np.arange(math.floor(at[0] / step), math.ceil(at[-1] / step) + 1)
-    borders = np.interp((grid[1:] - 0.5) * step, at, line)
-    ends = np.concatenate([[-math.inf], borders, [math.inf]])
+    ends = np.concatenate([[-math.inf], np.interp((grid[1:] - 0.5) * step, at, line), [math.inf]])
     return grid, _masses(ends, part.mean, part.chance), _masses(ends, np.zeros(1), np.ones(1))
 
 
@@ -167,8 +165,7 @@ def _common_shift(excess: Array, mass: Array) -> float:
     """The common shift of all cells, in steps; the few that need a larger one are lowered a whole step."""
     order = np.argsort(excess)
     shift = np.maximum(excess[order], 0.0)
-    moved = 1 - np.cumsum(mass[order])
-    return float(shift[np.argmin(shift + moved)])
+    return float(shift[np.argmin(shift + (1 - np.cumsum(mass[order])))])
 
 
 def _masses(ends: Array, mean: Array, chance: Array) -> Array:

@@ -52,14 +52,9 @@ class AttributeGaussian(SiloGaussian):
 
 
 def distance(query: QueryShape, reach: float, clip: float, norm: float, outputs: int) -> float:
-    """How far apart two terms of a record are at most that differ in its group alone.
-
-    Args:
-        query: its statistic and options.
-        reach: R of the table of costs, or a bound on it.
-        clip: of a term.
-        norm: the largest |x|; infinity for a network.
-        outputs: scores of a record.
+    """How far apart two terms of a record are at most that differ in its group alone: `reach` R of the table
+    of costs, or a bound on it; a term's `clip`; `norm` the largest |x|, infinity for a network; and so many
+    `outputs`, a record's scores.
     """
     if not statistic(query.statistic).by_group:
         return 0.0
@@ -77,10 +72,9 @@ def census(plan: Plan, rounds: Sequence[int], clip: float, norm: float, outputs:
     """
 
     def seen(query: QueryShape) -> list[QueryShape]:
-        bound = clip if statistic(query.statistic).clipped else 1.0
-        own = distance(
-            query, query.options[3] if statistic(query.statistic).by_group else 0.0, bound, norm, outputs
-        )
+        known = statistic(query.statistic)
+        bound, reach = clip if known.clipped else 1.0, query.options[3] if known.by_group else 0.0
+        own = distance(query, reach, bound, norm, outputs)
         ratio = query.noise_ratio * plan.spread(query) * bound
         return [replace(query, noise_ratio=ratio / own)] if own > 0 else []
 

@@ -149,16 +149,12 @@ def _sums(spread: float, count: int, few: float) -> _Sums:
     first, last, beyond = _window(values, mass, count, few)
     bottom = math.floor(first / step)
     size = fft.next_fast_len(math.ceil(last / step) - bottom + 1, real=True)
-    cells = _powered(mass, count, bottom, size)
+    # the sum's law on the cells bottom, ..., bottom + size - 1; others are added to theirs
+    wrapped = np.bincount(np.arange(len(mass)) % size, weights=mass, minlength=size)
+    power: Array = fft.irfft(fft.rfft(wrapped) ** count, size)
+    cells = np.maximum(0.0, np.roll(power, -(bottom % size)))
     points = step * (bottom + np.arange(size, dtype=np.float64))
     return _coarse(points, cells, mean, cut + beyond + _FLOAT * count)
-
-
-def _powered(mass: Array, count: int, bottom: int, size: int) -> Array:
-    """The law of a sum of `count` on the cells bottom, ..., bottom + size - 1; others are added to theirs."""
-    wrapped = np.bincount(np.arange(len(mass)) % size, weights=mass, minlength=size)
-    cells: Array = fft.irfft(fft.rfft(wrapped) ** count, size)
-    return np.maximum(0.0, np.roll(cells, -(bottom % size)))
 
 
 def _window(values: Array, mass: Array, count: int, few: float) -> tuple[float, float, float]:
@@ -188,8 +184,7 @@ def _likelihood(spread: float, few: float) -> tuple[float, Array, float]:
     call = special.ndtr(spread / 2 + at) - t * special.ndtr(at - spread / 2)
     cut = float(call[-1])
     call = np.append(call - cut, 0.0)
-    inner = np.diff(call, n=2) / step
-    mass = np.maximum(0.0, np.concatenate([[0.0], inner]))
+    mass = np.maximum(0.0, np.concatenate([[0.0], np.diff(call, n=2) / step]))
     mass[0] = max(0.0, 1.0 - mass.sum())
     return step, mass, cut
 

@@ -190,9 +190,8 @@ def compose(census: Census, n: int) -> Composition:
     if n < 1:
         raise ValueError(f"n: {n} is not a positive number of records")
     full = 0.0
-    disjoint: defaultdict[Batch, float] = defaultdict(
-        float
-    )  # mu^2 z^2 of the records of a part; the largest of Fresh batches
+    # mu^2 z^2 of the records of a part; the largest of Fresh batches
+    disjoint: defaultdict[Batch, float] = defaultdict(float)
     sampled: Counter[SampledPair] = Counter()
     for release, count in _distinct(census, n):
         part = _sampled(release, n)

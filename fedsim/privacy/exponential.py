@@ -133,8 +133,7 @@ def _in_turn(epsilon: float, times: int) -> tuple[float, Array]:
     """A step, and T^times H_0 at the losses 0, step, ..., times epsilon, rounded up."""
     cells = math.ceil(_CELLS / math.sqrt(times))
     step, reach = epsilon / cells, (times + 1) * cells
-    loss = step * np.arange(-reach, reach + 1, dtype=np.float64)
-    profile = _once(loss, epsilon)
+    profile = _once(step * np.arange(-reach, reach + 1, dtype=np.float64), epsilon)
     for _ in range(times - 1):
         profile[cells:-cells] = _one_more(profile, epsilon, cells)
     return step, profile[reach : reach + times * cells + 1]

@@ -74,8 +74,7 @@ def epsilon(mu: npt.ArrayLike, delta: npt.ArrayLike) -> Array:
         middle = (low + high) / 2
         enough = profile(middle, mu) <= delta
         low, high = np.where(enough, low, middle), np.where(enough, middle, high)
-    free = profile(0.0, mu) <= delta
-    return np.where(unbounded, np.inf, np.where(free, 0.0, high))
+    return np.where(unbounded, np.inf, np.where(profile(0.0, mu) <= delta, 0.0, high))
 
 
 def mu(epsilon: npt.ArrayLike, delta: npt.ArrayLike) -> Array:

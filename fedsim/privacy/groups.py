@@ -77,8 +77,7 @@ class GroupPair(Pair):
 def _table(pair: GroupPair) -> tuple[Array, Array]:
     """Losses, ascending from 0, and the bound at each."""
     chance = np.array(pair.chance)
-    j = np.arange(len(chance), dtype=np.float64)
-    means = j * (pair.mu / 2 if pair.poisson else pair.mu)
+    means = np.arange(len(chance), dtype=np.float64) * (pair.mu / 2 if pair.poisson else pair.mu)
     t = np.arange(0.0, means[-1] + _FAR, _APART)[:, None]
     if pair.poisson:
         sides = [special.logsumexp(-((t - sign * means) ** 2) / 2, b=chance, axis=1) for sign in (1, -1)]

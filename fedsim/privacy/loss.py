@@ -254,10 +254,7 @@ def epsilon(pairs: Sequence[tuple[Pair, int]], delta: float) -> float:
 
     It is an upper bound of the composed pairs' epsilon (module docstring), by about 1e-4; exact for one pair.
     Where some pairs are not alike in either order, all are composed in one and in the other, and the larger
-    one counts. There is at least one pair, equal ones in one entry.
-
-    Raises:
-        InputError: delta is not in (1e-150, 1).
+    one counts. There is at least one pair, equal ones in one entry. InputError: delta is not in (1e-150, 1).
     """
     check_delta(delta)
     delta *= 1 - _ROUNDING
@@ -293,8 +290,7 @@ def _alone(pair: Pair, delta: float) -> float:
         return math.inf
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
-        enough = pair.profile(np.array([middle]))[0] <= delta
-        low, high = (low, middle) if enough else (middle, high)
+        low, high = (low, middle) if pair.profile(np.array([middle]))[0] <= delta else (middle, high)
     return high
 
 
@@ -324,5 +320,4 @@ def check_delta(delta: float) -> None:
 def _spent(parts: Sequence[Losses], tilt: _Tilt, window: range, delta: float, infinite: float) -> float:
     tilted = _compose(parts, tilt.s, window)
     loss = _grid(parts[0].step, window.start, window.stop - 1)
-    log_weight = tilt.value - tilt.s * loss - math.log(delta)
-    return _invert(loss, log_weight, tilted, infinite, tilt.epsilon)
+    return _invert(loss, tilt.value - tilt.s * loss - math.log(delta), tilted, infinite, tilt.epsilon)

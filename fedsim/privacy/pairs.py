@@ -97,8 +97,7 @@ class SubsampledPair(Pair):
 
     def reach(self, tail: float) -> float:
         """Return a loss beyond which the profile is at most `tail`."""
-        base = GaussianPair(self.mu).reach(min(0.5, tail / self.q))
-        return amplified(base, self.q)
+        return amplified(GaussianPair(self.mu).reach(min(0.5, tail / self.q)), self.q)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,8 +135,7 @@ class PoissonPair(Pair):
         """ln((1-q) sinh(eps/2) / c); minus infinity at eps = 0."""
         with np.errstate(divide="ignore"):
             log_sinh = epsilon / 2 + np.log(-np.expm1(-epsilon)) - math.log(2)
-        log_c = math.log(self.q) - self.mu**2 / 8
-        return np.asarray(math.log1p(-self.q) + log_sinh - log_c)
+        return np.asarray(math.log1p(-self.q) + log_sinh - (math.log(self.q) - self.mu**2 / 8))
 
     def reach(self, tail: float) -> float:
         """Return a loss beyond which the profile is at most `tail`."""

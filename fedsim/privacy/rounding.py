@@ -35,5 +35,4 @@ def _shown(value: float | None, digits: int, rounding: str) -> str:
     if value is None:
         return UNBOUNDED
     # repr is the shortest text of a float: 0.1 stays 0.1, though its binary value lies above a tenth.
-    rounded = Context(prec=digits, rounding=rounding).create_decimal(repr(float(value)))
-    return f"{float(rounded):.{digits}g}"
+    return f"{float(Context(prec=digits, rounding=rounding).create_decimal(repr(float(value)))):.{digits}g}"

@@ -223,8 +223,7 @@ class ShuffledBinomial(SharedNoise, SumMechanism):
 def _times(composed: cost.Composition, delta: float) -> int:
     """The most often a record counts in one sum, except with a probability that delta has paid for."""
     drawn = [pair for pair, _ in composed.sampled if isinstance(pair, WithReplacementPair)]
-    rare = composed.rare((1 - _OUTSIDE) * delta)
-    return max((pair.most(rare)[0] for pair in drawn), default=1)
+    return max((pair.most(composed.rare((1 - _OUTSIDE) * delta))[0] for pair in drawn), default=1)
 
 
 def _fair_bits(uniform: np.ndarray, bits: int) -> tuple[np.ndarray, np.ndarray]:

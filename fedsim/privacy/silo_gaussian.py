@@ -58,8 +58,7 @@ class SiloGaussian(Mechanism):
         """total += sigma noise."""
         drawn = noise().to(total.dtype)  # mixed types take ten times longer below
         cohorts = total.view(-1, *drawn.shape)
-        sigma = self.sigma(noise_ratio, z, spread, clip).view(len(cohorts), -1, 1)
-        cohorts.addcmul_(sigma, drawn)
+        cohorts.addcmul_(self.sigma(noise_ratio, z, spread, clip).view(len(cohorts), -1, 1), drawn)
 
     def noise_multipliers(self, census: Census, budgets: Sequence[Budget], limit: float) -> list[float]:
         """See `fedsim.privacy.calibrate`."""

@@ -163,8 +163,7 @@ class SummedGaussian(GridPricing, SharedNoise, SumMechanism):
         one = grid.distance(self.extent.largest, census, sigma)
         if one == 1.0:
             return one
-        released = grid.weights(census)
-        apart = sum(count * (self._sums(sigma / weight) + _INEXACT) for weight, count in released)
+        apart = sum(count * (self._sums(sigma / weight) + _INEXACT) for weight, count in grid.weights(census))
         return min(1.0, one + self.extent.largest * apart)
 
     def _scale(self, z: float, moved: float) -> float:

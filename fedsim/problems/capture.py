@@ -188,9 +188,7 @@ def largest_tile(numbers: int, raises: bool) -> int:
 
 
 def tile_of(function: Function, *rows: Tensor, tile: int) -> int:
-    """How many rows `each` may compute at a time: `tile`, if each of these made-up rows has the same bits at
-    every place of one, else one.
-    """
+    """Rows for `each` at a time: `tile` if every made-up row has the same bits at all its places, else 1."""
     finite = tile == 1
     for row in zip(*rows, strict=True):
         try:

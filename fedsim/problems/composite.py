@@ -129,5 +129,4 @@ class HasComposite(ABC):
         bare = Composite(constraint=own.constraint, fairness=own.fairness, records=records)
         if own != bare or (records is not None and records.weight):
             gradient = gradient + self.public_gradient(w)
-        step = torch.as_tensor(step_size, dtype=w.dtype)
-        return self.project(torch.addcmul(w, gradient, step, value=-1))
+        return self.project(torch.addcmul(w, gradient, torch.as_tensor(step_size, dtype=w.dtype), value=-1))

@@ -147,10 +147,11 @@ _ONE_TYPE = {
     *("floats over axes", "floats along an axis", "norm over axes", "normalised over the last axes"),
 }
 """Forms whose tensors are converted to the type in which torch computes."""
+_OVER_ALL = ("sum.dim_IntList", "mean.dim", "amax.default", "amin.default", "any.dims")
+"""Reductions that leave a single number as it is."""
 
 
 def _written(writer: _Writer, name: str, a: Bound, given: Any) -> Value:
-    """An operation of the table, in full."""
     entry = TABLE[name]
     defaults = {each.name: each.default_value for each in entry.operation._schema.arguments}  # type: ignore[attr-defined]
     for argument, value in a.items():
@@ -160,7 +161,8 @@ def _written(writer: _Writer, name: str, a: Bound, given: Any) -> Value:
     for argument in ("dim", "dims", "dim1", "dim2"):
         if argument in a:
             a[argument] = _from_the_front(a[argument], rank, defaults.get(argument, ()))
-    if a.get("dim") == () and rank == 0 and _unchanged(name, writer.meta(a["self"]), given):
+    single = a.get("dim") == () and rank == 0 and name in _OVER_ALL
+    if single and writer.meta(a["self"]).dtype is given.dtype:
         return a["self"]  # type: ignore[no-any-return]
     if a.get("stride") in ((), []):
         a["stride"] = a["kernel_size"]
@@ -183,12 +185,6 @@ def _from_the_front(axes: Any, rank: int, default: Any) -> Any:
     if not axes and default != ():
         return tuple(range(rank))
     return tuple(_from_the_front(axis, rank, None) for axis in axes)
-
-
-def _unchanged(name: str, x: Tensor, given: Any) -> bool:
-    """Whether a reduction over all axes of a single number leaves it as it is."""
-    overs = ("sum.dim_IntList", "mean.dim", "amax.default", "amin.default", "any.dims")
-    return name in overs and x.dtype is given.dtype
 
 
 def _to_one_type(writer: _Writer, a: Bound, given: Any) -> None:

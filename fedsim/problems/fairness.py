@@ -81,8 +81,7 @@ class Fairness:
         share = self.shares(joint)
         by_class, scaled = share.sum(-3, keepdim=True), share * self._root(share)
         w = scaled / by_class.clamp_min(_LEAST) if step is None else w + 2 * step * (scaled - w * by_class)
-        norm = w.square().sum((-3, -1), keepdim=True).sqrt()
-        return w * (self.radius / norm.clamp_min(self.radius))
+        return w * (self.radius / w.square().sum((-3, -1), keepdim=True).sqrt().clamp_min(self.radius))
 
     def table(self, w: Tensor) -> Tensor:
         """The costs lambda c[r, j] at W, (.., cells)."""

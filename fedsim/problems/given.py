@@ -66,13 +66,10 @@ class GivenNetwork(NeuralNetwork):
 
 
 def described(problem: Problem, dtype: torch.dtype) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """The problem as data, for `given`; its code runs here, without records. InputError if it cannot be
-    applied to each record by itself.
-    """
+    """The problem as data, for `given`; its code runs here. InputError if it is none of one record alone."""
     tree: dict[str, Any] = {"num_features": problem.num_features, "num_outputs": problem.num_outputs}
     if isinstance(problem, NeuralNetwork):
-        shapes = [[name, list(shape)] for name, shape in problem.shapes.items()]
-        tree |= {"kind": "network", "shapes": shapes}
+        tree |= {"kind": "network", "shapes": [[name, list(shape)] for name, shape in problem.shapes.items()]}
         try:
             graph = graph_of(problem.module, problem.num_features, problem.num_outputs, dtype)
         except NotCapturedError as error:

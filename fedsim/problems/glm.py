@@ -41,9 +41,7 @@ class GeneralisedLinear(HasComposite, ABC):
         return self.num_features * self.num_outputs
 
     def start(self, seed: int) -> Tensor:
-        """The point before projection at which a run begins: zero for every seed, or the public records'
-        minimiser; (d,).
-        """
+        """Where a run begins, before projection: zero for every seed, or public records' minimiser; (d,)."""
         records = self.composite.records
         return torch.zeros(self.dimension) if records is None or records.start is None else records.start
 
@@ -195,13 +193,11 @@ class SoftmaxRegression(GeneralisedLinear):
     def coefficient(self, scores: Tensor, target: Tensor, inverse_norm: Tensor) -> Tensor:
         """softmax(s) - onehot(y)."""
         label = target.long().expand(scores.shape[:-1]).unsqueeze(-1)
-        probability = exact.softmax(scores)
-        return probability.scatter_add_(-1, label, scores.new_tensor(-1.0).expand(label.shape))
+        return exact.softmax(scores).scatter_add_(-1, label, scores.new_tensor(-1.0).expand(label.shape))
 
     def losses(self, scores: Tensor, target: Tensor) -> Tensor:
         """log sum_j e^(s_j) - s_y."""
-        chosen = scores.gather(-1, target.long().unsqueeze(-1)).squeeze(-1)
-        return exact.logsumexp(scores) - chosen
+        return exact.logsumexp(scores) - scores.gather(-1, target.long().unsqueeze(-1)).squeeze(-1)
 
     def probabilities(self, scores: Tensor) -> Tensor:
         """softmax(s)."""

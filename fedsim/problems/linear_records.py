@@ -111,7 +111,13 @@ def one_record(problem: GeneralisedLinear, dtype: torch.dtype) -> dict[str, Prog
         if problem.dtype is not dtype:
             raise _wrong(problem, "programs", f"must compute in {dtype}")
         return problem.programs
-    _check_numbers(problem)
+    # sizes are whole numbers in fields, the same whenever they are read: scores are split by them
+    for name in ("num_features", "num_outputs"):
+        if type(getattr_static(problem, name)) is not int:
+            raise _wrong(problem, name, "must be an int in a field of the dataclass")
+    for name in ("dimension", "__getattribute__"):
+        if getattr_static(type(problem), name) is not getattr_static(GeneralisedLinear, name):
+            raise _wrong(problem, name, "must be that of GeneralisedLinear")
     found = {}
     for method, record in _records(problem, dtype).items():
         function = problem.coefficient if method == "coefficient" else problem.accepts
@@ -137,7 +143,6 @@ def _probabilities_of_one(problem: GeneralisedLinear, dtype: torch.dtype) -> Pro
 def _captured(
     problem: GeneralisedLinear, method: str, function: Callable[..., Any], *record: Tensor
 ) -> Program:
-    """The method's program for one record, which runs."""
     try:
         captured = capture(FunctionModule(function), *record)
         captured({}, *record)
@@ -145,16 +150,6 @@ def _captured(
         hint = "must be operations of torch on tensors, the same whatever a record's values are"
         raise _wrong(problem, method, f"{hint} ({error})") from error
     return captured
-
-
-def _check_numbers(problem: GeneralisedLinear) -> None:
-    """Sizes are whole numbers in fields, the same whenever they are read: scores are split by them."""
-    for name in ("num_features", "num_outputs"):
-        if type(getattr_static(problem, name)) is not int:
-            raise _wrong(problem, name, "must be an int in a field of the dataclass")
-    for name in ("dimension", "__getattribute__"):
-        if getattr_static(type(problem), name) is not getattr_static(GeneralisedLinear, name):
-            raise _wrong(problem, name, "must be that of GeneralisedLinear")
 
 
 def _wrong(problem: GeneralisedLinear, method: str, hint: str) -> InputError:

@@ -138,8 +138,9 @@ def _newton(
             return w + step
         w = _descended(objective, w, step, float(slope @ step))
         check(w)
-    steps = f"{_NEWTON_STEPS} steps; the records may be separable"
-    raise NoOptimumError(f"Newton's method did not converge in {steps}")
+    raise NoOptimumError(
+        f"Newton's method did not converge in {_NEWTON_STEPS} steps; the records may be separable"
+    )
 
 
 def _solved(matrix: Tensor, right: Tensor) -> Tensor:
@@ -220,8 +221,7 @@ def convex(problem: Problem, pairs: Pairs, shares: Sequence[float], intercept: b
     """
     linear, target = smooth(problem), torch.cat([y for _, y in pairs])
     method, classes = "converged", max(2, linear.num_outputs)
-    penalised = linear.composite.quadratic > 0
-    if len(target) > linear.num_features or penalised:
+    if len(target) > linear.num_features or linear.composite.quadratic > 0:
         largest = inf if isinstance(linear, LinearRegression) else _CERTAIN
         with suppress(NoOptimumError):
             return Fit(constrained(linear, pairs, shares, largest=largest), method)

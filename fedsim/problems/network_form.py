@@ -76,9 +76,7 @@ def form_of(module: nn.Module, num_features: int, num_outputs: int, dtype: torch
 
 @lru_cache(maxsize=32)  # what a check found is what runs
 def graph_of(module: nn.Module, num_features: int, num_outputs: int, dtype: torch.dtype) -> Graph:
-    """The module, in evaluation mode and float64, as the program of one record that computes in `dtype`;
-    NotCapturedError if there is none.
-    """
+    """The module, evaluating in float64, as one record's program in `dtype`; NotCapturedError without one."""
     made = torch.zeros(1, num_features, dtype=dtype)
     try:
         own = copy.deepcopy(module).to(dtype)
@@ -104,20 +102,13 @@ def check(module: nn.Module, num_features: int, num_outputs: int) -> nn.Module:
     if not all(value.requires_grad for value in module.parameters()):
         raise _wrong(module, "has frozen parameters; register them as buffers")
     module = module.eval().double()
-    _try(module, num_features, num_outputs)
-    return module
-
-
-def _try(module: nn.Module, num_features: int, num_outputs: int) -> None:
-    """Two passes over made-up records in [0, 1)."""
     made = torch.Generator().manual_seed(0)
     features = torch.rand(_RECORDS, num_features, dtype=torch.float64, generator=made)
     buffers = copy.deepcopy(dict(module.named_buffers()))
     outputs = _scores(module, features.clone(), num_outputs)
     if not bool(outputs.isfinite().all()):
         raise _wrong(module, "gives scores that are not finite for features in [0, 1)")
-    again = _scores(module, features.clone(), num_outputs)
-    if not torch.equal(outputs, again):
+    if not torch.equal(outputs, _scores(module, features.clone(), num_outputs)):
         raise _wrong(module, "gives other scores when it is called again: it must not be random")
     if any(not torch.equal(value, buffers[name]) for name, value in module.named_buffers()):
         raise _wrong(module, "changes its buffers when it is called")
@@ -126,6 +117,7 @@ def _try(module: nn.Module, num_features: int, num_outputs: int) -> None:
     except NotCapturedError as error:
         raise no_graph(module, error) from None
     _check_form(module, form, features, outputs.reshape(_RECORDS, num_outputs))
+    return module
 
 
 def _scores(module: nn.Module, features: Tensor, num_outputs: int) -> Tensor:

@@ -168,21 +168,16 @@ def _layer(prefix: str, layer: nn.Module) -> Layer:
     if any(held[name] != value for name, value in usual.items()):
         raise _NotPlainError
     numbers = {name: _whole(held[name]) for name in numbered}
-    _check_parameters(layer)
-    names = tuple(name for name, value in layer._parameters.items() if value is not None)
-    if kind is nn.Conv2d and not all(isinstance(pair, tuple) and len(pair) == 2 for pair in numbers.values()):
-        raise _NotPlainError
-    return Layer(kind, prefix, names, numbers)
-
-
-def _check_parameters(layer: nn.Module) -> None:
-    """A matrix, or kernels, with a bias for every output or none; nothing else has parameters."""
-    axes = {nn.Linear: 2, nn.Conv2d: 4}.get(type(layer), 0)
     own = {name: value for name, value in layer._parameters.items() if value is not None}
+    names, axes = tuple(own), {nn.Linear: 2, nn.Conv2d: 4}.get(kind, 0)
+    # a matrix, or kernels, with a bias for every output or none; nothing else has parameters
     weight, bias = own.pop("weight", None), own.pop("bias", None)
     fits = weight is None if axes == 0 else weight is not None and weight.dim() == axes
     if own or not fits or (bias is not None and (weight is None or bias.shape != weight.shape[:1])):
         raise _NotPlainError
+    if kind is nn.Conv2d and not all(isinstance(pair, tuple) and len(pair) == 2 for pair in numbers.values()):
+        raise _NotPlainError
+    return Layer(kind, prefix, names, numbers)
 
 
 def _whole(value: object) -> object:

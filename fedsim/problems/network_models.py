@@ -47,6 +47,9 @@ class PairedMlp:
 
     def build(self, num_features: int, num_outputs: int) -> nn.Module:
         """Features to scores."""
+        from fedsim.problems.network_layers import SquaredReLU, SquarePlusCube
+
+        kinds = {"relu": torch.nn.ReLU, "squared_relu": SquaredReLU, "square_plus_cube": SquarePlusCube}
         first = _linear(num_features, self.hidden, self.hidden)
         last = _linear(self.hidden, num_outputs, self.hidden)
         with torch.no_grad():
@@ -57,18 +60,7 @@ class PairedMlp:
             last.weight.copy_(torch.cat([weights, -weights], 1))
             first.bias.zero_()
             last.bias.zero_()
-        return torch.nn.Sequential(first, _activation(self.activation), last)
-
-
-def _activation(name: Activation) -> nn.Module:
-    from fedsim.problems.network_layers import SquaredReLU, SquarePlusCube
-
-    kinds: dict[Activation, type[nn.Module]] = {
-        "relu": torch.nn.ReLU,
-        "squared_relu": SquaredReLU,
-        "square_plus_cube": SquarePlusCube,
-    }
-    return kinds[name]()
+        return torch.nn.Sequential(first, kinds[self.activation](), last)
 
 
 def _classes(outputs: int, units: int) -> Tensor:

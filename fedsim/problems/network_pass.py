@@ -178,10 +178,6 @@ def _squared_relu(x: Tensor) -> tuple[Tensor, Backward]:
     return found.square(), lambda slopes: (2 * found).mul_(slopes)
 
 
-def _square_plus_cube(x: Tensor) -> tuple[Tensor, Backward]:
-    return (1 + x).mul_(x).mul_(x), lambda slopes: (3 * x).add_(2).mul_(x).mul_(slopes)
-
-
 def _tanh(x: Tensor) -> tuple[Tensor, Backward]:
     found = exact.tanh(x)
     return found, lambda slopes: (1 - found.square()).mul_(slopes)
@@ -195,7 +191,7 @@ def _sigmoid(x: Tensor) -> tuple[Tensor, Backward]:
 _BY_HAND: dict[type[nn.Module], _Function] = {
     nn.ReLU: _relu,
     SquaredReLU: _squared_relu,
-    SquarePlusCube: _square_plus_cube,
+    SquarePlusCube: lambda x: ((1 + x).mul_(x).mul_(x), lambda s: (3 * x).add_(2).mul_(x).mul_(s)),
     nn.Tanh: _tanh,
     nn.Sigmoid: _sigmoid,
 }

@@ -76,9 +76,7 @@ class Program:
         return False
 
     def __call__(self, parameters: Mapping[str, Tensor], *record: Tensor, exact: bool = False) -> Tensor:
-        """The function's value; `record` in the declared shapes and types. `exact`: with products as
-        `fedsim.problems.exact` has them.
-        """
+        """The value at a `record` as declared; `exact`: with products as `fedsim.problems.exact` has them."""
         values: list[Any] = [parameters[name] for name, _, _ in self.parameters]
         values += [*record, *self.constants]
         for step in self.steps:
@@ -165,7 +163,6 @@ def check(program: Program) -> tuple[Shape, int, int]:
 
 
 def _filled(argument: Any, values: Sequence[Any]) -> Any:
-    """The argument with values in place of references."""
     kind = type(argument)
     if kind is Value:
         return values[argument.number]

@@ -151,7 +151,10 @@ def problem_of(
     features, outputs = num_features, kind.outputs(num_classes)
     chosen = section.regulariser
     lasso = _group_lasso(chosen.group_lasso, features, outputs)
-    ridge = _ridge(section.ridge, features * outputs)
+    ridge, dimension = section.ridge, features * outputs
+    if ridge and isinstance(ridge.centre, tuple) and len(ridge.centre) != dimension:
+        hint = f"one number, or one for each of the {dimension} parameters, not {len(ridge.centre)}"
+        raise InputError("scenario.problem.ridge.centre", list(ridge.centre), hint)
     within = None if isinstance(section.constraint, WholeSpace) else section.constraint
     public = Composite(chosen.l1, chosen.l2, within, lasso, ridge)
     if kind is NeuralNetwork:
@@ -248,10 +251,3 @@ def _check_groups(groups: Sequence[Sequence[int]], features: int) -> None:
                 hint = f"groups must be disjoint, but feature {j} is in group {home[j]} already"
                 raise InputError(field, list(group), hint)
             home[j] = i
-
-
-def _ridge(chosen: Ridge | None, dimension: int) -> Ridge | None:
-    if chosen and isinstance(chosen.centre, tuple) and len(chosen.centre) != dimension:
-        hint = f"one number, or one for each of the {dimension} parameters, not {len(chosen.centre)}"
-        raise InputError("scenario.problem.ridge.centre", list(chosen.centre), hint)
-    return chosen

@@ -41,8 +41,6 @@ class Full:
 
 @dataclass(frozen=True, slots=True)
 class _FractionSampler:
-    """A sampler of a share of the records."""
-
     random: ClassVar[bool] = True
     fraction: Fraction
 

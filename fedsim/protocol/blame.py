@@ -37,11 +37,7 @@ class Blame:
         """Its code raised; `names` are of the tensors that it was given.
 
         Refusals keep being refusals, bad input stays as it is; the text of other errors may be made of what
-        the code was given.
-
-        Raises:
-            Refused: it was refused something.
-            PluginError: it raised anything else; the cause is chained.
+        the code was given. Refused if it was refused something, else PluginError; the cause is chained.
         """
         if isinstance(error, InputError | PluginError | MemoryError):
             raise error
@@ -52,8 +48,7 @@ class Blame:
     @property
     def _named(self) -> str:
         own = innermost(self.algorithm)  # wrappers only add rounds or queries
-        kind = own if isinstance(own, type) else type(own)
-        return named("algorithm", kind)
+        return named("algorithm", own if isinstance(own, type) else type(own))
 
 
 @contextmanager
@@ -114,8 +109,7 @@ _distributions = cache(metadata.packages_distributions)
 
 def _frames(error: Exception) -> list[traceback.FrameSummary]:
     """Frames of code that is neither fedsim's nor a library's."""
-    frames = traceback.extract_tb(error.__traceback__)
-    return [frame for frame in frames if not _ours(frame.filename)]
+    return [frame for frame in traceback.extract_tb(error.__traceback__) if not _ours(frame.filename)]
 
 
 def _ours(file: str) -> bool:

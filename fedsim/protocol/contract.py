@@ -32,19 +32,12 @@ Message = Mapping[str, "Tensor"]
 
 @dataclass(frozen=True)
 class Round:
-    """One communication round.
+    """One communication round."""
 
-    Args:
-        broadcast: what every participating silo receives; each tensor (d,).
-        answer: the model that the server would return now, (d,): evaluated, never sent.
-        participants: "resample" draws the participating silos anew, "hold" keeps the last ones.
-        clip: the round's clip where it is chosen as the run goes: reported, never sent as such.
-    """
-
-    broadcast: Message
-    answer: Tensor
-    participants: Literal["resample", "hold"] = "resample"
-    clip: float | None = None
+    broadcast: Message  # what every participating silo receives; each tensor (d,)
+    answer: Tensor  # the model that the server would return now, (d,): evaluated, never sent
+    participants: Literal["resample", "hold"] = "resample"  # silos are drawn anew, or the last ones kept
+    clip: float | None = None  # where it is chosen as the run goes: reported, never sent as such
 
 
 @dataclass(frozen=True)
@@ -81,27 +74,21 @@ class PublicProblem(Protocol):
     @property
     def dimension(self) -> int:
         """d, the length of the parameter vector."""
-        ...
 
     def start(self, seed: int) -> Tensor:
         """Where a run begins before projection, (d,): public, and the same for the same seed."""
-        ...
 
     def project(self, w: Tensor) -> Tensor:
         """Euclidean projection on the constraint set; (..., d) to (..., d)."""
-        ...
 
     def prox(self, v: Tensor, step: Scalar) -> Tensor:
         """argmin_y step f1(y) + |y - v|^2 / 2 over the constraint set; (..., d) to (..., d)."""
-        ...
 
     def public_gradient(self, w: Tensor) -> Tensor:
         """A subgradient of f1 at w, added after `ask` and never clipped with a record's term."""
-        ...
 
     def descend(self, w: Tensor, gradient: Tensor, step_size: Scalar) -> Tensor:
         """project(w - step_size (gradient + public_gradient(w)))."""
-        ...
 
 
 class Asker(Protocol):
@@ -115,10 +102,7 @@ class Asker(Protocol):
 
 class Combined(dict[str, "Tensor"]):
     """What a round gives: {name: (d,)}, each sum_i a_i m_i over the M silos that answered, a_i = N p_i / M.
-
-    Args:
-        sums: of the messages.
-        share: M / N; times a sum it is sum_i p_i m_i over those that answered.
+    `share` is M / N; times a sum it is sum_i p_i m_i over those that answered.
     """
 
     def __init__(self, sums: Mapping[str, Tensor], share: float) -> None:
@@ -146,7 +130,6 @@ class Algorithm(Protocol):
 
     def server(self, w: Tensor, problem: PublicProblem, public: Public, rng: Generator) -> ServerHalf:
         """Yield rounds, be sent what their messages sum to, {name: (d,)}, return the model (d,)."""
-        ...
 
     def silo(self, problem: PublicProblem, broadcast: Message, ask: Asker, memory: Memory) -> Message:
         """One round's message, {name: (silos, d)}.
@@ -154,7 +137,6 @@ class Algorithm(Protocol):
         `memory` is the silo's own state between rounds, {name: (silos, d)}: zeros at first, made
         only of broadcasts and noisy answers, and kept only when the reply is.
         """
-        ...
 
 
 class Traits(NamedTuple):

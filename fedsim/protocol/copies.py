@@ -100,9 +100,7 @@ class CohortMemory(dict[str, Tensor]):
         return part
 
     def commit(self, members: list[int], part: CohortMemory) -> None:
-        """Write the rows of `members` back, as copies. Refused if something else than plain tensors was
-        written.
-        """
+        """Write the rows of `members` back, as copies; Refused if they are no plain tensors."""
         plain = copied_arrays(part, "memory")
         merged = {}
         for name, value in plain.items():

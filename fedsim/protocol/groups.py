@@ -47,8 +47,7 @@ class Cells(NamedTuple):
 
         *leading, _ = table.shape
         costs = table.reshape(*leading, *self.shape).expand(*leading, self.groups, self.classes, self.classes)
-        nothing = table.new_zeros(*leading, self.classes, self.classes)
-        return torch.cat([nothing, costs.flatten(-3, -2)], -2)
+        return torch.cat([table.new_zeros(*leading, self.classes, self.classes), costs.flatten(-3, -2)], -2)
 
     def reach(self, table: Tensor) -> float:
         """R, the largest difference over classes of what a change of the group alone adds to the costs.

@@ -10,7 +10,7 @@ import torch
 
 from fedsim.common.errors import Refused
 from fedsim.protocol.groups import Cells
-from fedsim.protocol.plan import Ask, Plan, QueryShape
+from fedsim.protocol.plan import Ask, Plan
 from fedsim.protocol.statistics import COSTED_GRADIENT, shapes_of, size_of, statistic
 
 if TYPE_CHECKING:
@@ -43,15 +43,20 @@ class Limits:
     label_dp: bool | None = None
 
     def check_plan(self, plan: Plan, dimension: int, features: int) -> None:
-        """Refuse a plan that is too large, or that has an entry which prices nothing: of a statistic that the
-        silo does not own, or with a noise ratio out of bounds.
-
-        Args:
-            dimension: d, of the model.
-            features: of a record, the constant one included.
+        """Refuse a plan that is too large, is of another unit than the silo's account, or has an entry that
+        prices nothing: of a statistic that the silo does not own, or with a noise ratio out of bounds. The
+        model has d = `dimension` numbers, a record so many `features`, the constant one included.
         """
         self._check_dimension(dimension)
-        self._check_unit(plan)
+        units = {statistic(query.statistic).unit for query in plan.queries}
+        if len(units) > 1:
+            raise Refused("the plan protects records in some queries, and labels alone in others")
+        if units == {"label"} and self.label_dp is False:
+            hint = "the silo's policy has no label_dp: true"
+            raise Refused(f"the plan protects labels alone, and not features; {hint}")
+        if units == {"record"} and self.label_dp:
+            account = "the silo's account is of labels alone (label_dp: true)"
+            raise Refused(f"{account}, and the plan is of records")
         if len(plan.rounds) > self.max_rounds:
             raise Refused(f"the plan exceeds the silo's limit of {self.max_rounds} rounds")
         sizes: dict[int, int] = {}  # rounds are alike as a rule
@@ -74,18 +79,6 @@ class Limits:
             most = f"the silo's limit of {self.max_planned_numbers} numbers"
             raise Refused(f"the plan's answers hold more than {most}")
 
-    def _check_unit(self, plan: Plan) -> None:
-        """Refuse a plan of another unit than the silo's account has, or of two."""
-        units = {statistic(query.statistic).unit for query in plan.queries}
-        if len(units) > 1:
-            raise Refused("the plan protects records in some queries, and labels alone in others")
-        if units == {"label"} and self.label_dp is False:
-            hint = "the silo's policy has no label_dp: true"
-            raise Refused(f"the plan protects labels alone, and not features; {hint}")
-        if units == {"record"} and self.label_dp:
-            account = "the silo's account is of labels alone (label_dp: true)"
-            raise Refused(f"{account}, and the plan is of records")
-
     def _check_dimension(self, dimension: int, what: str = "dimension") -> None:
         if dimension > self.max_dimension:
             raise Refused(f"{what} {dimension} exceeds the silo's limit {self.max_dimension}")
@@ -97,27 +90,24 @@ class Limits:
         if not ask.queries:
             raise Refused("an ask of the plan has no query")
         for query in ask.queries:
-            self._check_shape(query, dimension, features)
-            if ask.batch.random and not statistic(query.statistic).sampled:
+            known = statistic(query.statistic)
+            most = known.most_points or known.points
+            if not known.points <= query.points <= most:
+                raise Refused(f"{query.statistic} takes {known.points} point(s), got {query.points}")
+            if query.transform not in range(features + 1) or (query.transform and dimension % features):
+                limit = f"a whole number from 0 to {features}, and 0 where the model is not linear"
+                raise Refused(f"{query.statistic}: transform {query.transform} must be {limit}")
+            known.check(shapes_of(query, dimension, features))
+            self._check_dimension(size_of(query, dimension, features), f"{query.statistic} of dimension")
+            if not self.min_noise_ratio <= query.noise_ratio <= self.max_noise_ratio:
+                bounds = f"[{self.min_noise_ratio:g}, {self.max_noise_ratio:g}]"
+                raise Refused(f"noise_ratio {query.noise_ratio} is not within {bounds}")
+            if ask.batch.random and not known.sampled:
                 hint = "it has no price for such batches; use full or fresh ones"
                 raise Refused(f"{query.statistic} on {ask.batch}: {hint}")
         sizes = [max(_LEAST_NUMBERS, size_of(query, dimension, features)) for query in ask.queries]
         work = (statistic(query.statistic).work(query) for query in ask.queries)
         return max(size * each for size, each in zip(sizes, work, strict=True))
-
-    def _check_shape(self, shape: QueryShape, dimension: int, features: int) -> None:
-        known = statistic(shape.statistic)
-        most = known.most_points or known.points
-        if not known.points <= shape.points <= most:
-            raise Refused(f"{shape.statistic} takes {known.points} point(s), got {shape.points}")
-        if shape.transform not in range(features + 1) or (shape.transform and dimension % features):
-            limit = f"a whole number from 0 to {features}, and 0 where the model is not linear"
-            raise Refused(f"{shape.statistic}: transform {shape.transform} must be {limit}")
-        known.check(shapes_of(shape, dimension, features))
-        self._check_dimension(size_of(shape, dimension, features), f"{shape.statistic} of dimension")
-        if not self.min_noise_ratio <= shape.noise_ratio <= self.max_noise_ratio:
-            bounds = f"[{self.min_noise_ratio:g}, {self.max_noise_ratio:g}]"
-            raise Refused(f"noise_ratio {shape.noise_ratio} is not within {bounds}")
 
     def check_point(self, point: Tensor) -> None:
         """Refuse a point, or a transform, with an entry that is not finite or too large."""

@@ -31,4 +31,3 @@ class Link(Protocol):
         """Ask the silos at the positions `members`; all of them answer in a simulation. Refused if a silo
         refused the request, or too few answered.
         """
-        ...

@@ -90,10 +90,8 @@ class Pass:
         most: int,
         silos: int,
     ) -> None:
-        """Begin the server method; nothing of it runs before the first `next`.
-
-        Args:
-            most: rounds, and queries in one, that the algorithm's numbers account for.
+        """Begin the server method; nothing of it runs before the first `next`. The algorithm's numbers
+        account for `most` rounds, and queries in one.
         """
         self._algorithm, self._limits, self._most = algorithm, limits, most
         self._silos, self._dimension, self._dtype = silos, problem.dimension, public.weights.dtype
@@ -118,7 +116,6 @@ class Pass:
 
     @property
     def _place(self) -> str:
-        """Where the server method stands, for messages."""
         after = f"after round {self._rounds - 1}" if self._rounds else "before the first round"
         return f"server method, {after}"
 
@@ -166,9 +163,7 @@ class Pass:
     def _check_shape(
         self, value: Tensor, what: str, silos: int, *shapes: str, size: int | None = None
     ) -> None:
-        """Refuse a tensor of another type, or of none of these shapes, such as "(silos, d)", with `size` in
-        place of d.
-        """
+        """Refuse another type, or none of these shapes, such as "(silos, d)", with `size` in place of d."""
         d = self._dimension if size is None else size
         sizes = {"()": (), "(d,)": (d,), "(1, d)": (1, d), "(silos, 1)": (silos, 1), "(silos, d)": (silos, d)}
         if value.dtype != self._dtype or not any(value.shape == sizes[shape] for shape in shapes):
@@ -317,8 +312,7 @@ class Pass:
             if set(one) != set(other):
                 return f"the {what} has other names"
             for name, value in other.items():
-                apart = (one[name][rows] - value).abs()
-                if not bool((apart.nan_to_num(0.0) <= rounding).all()):
+                if not bool(((one[name][rows] - value).abs().nan_to_num(0.0) <= rounding).all()):
                     return f"the {what}'s {name!r} is another"
         return None
 

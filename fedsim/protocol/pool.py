@@ -25,9 +25,7 @@ class Pool:
     A round wants sum_i a_i m_i: m_i the mean of silo i over its K_i records and a_i = N p_i / M, M silos of N
     in the sum (`server.aggregate.coefficients`). Silos agree on one unit per batch kind, u = max_j p_j / K_j;
     silo i contributes w_i K_i m_i with w_i = (p_i / K_i) / u in (0, 1], and the sum is worth u N / M a piece.
-
-    Raises:
-        InputError: another value.
+    InputError for other values than those beside the fields.
 
     >>> from fedsim.protocol.batch import FULL
     >>> pool = Pool((10, 40), (0.5, 0.5), min_silos=2, honest_fraction=1.0)
@@ -88,11 +86,7 @@ class Pool:
 
 @dataclass(frozen=True)
 class Share:
-    """A silo's part in secure aggregation; all of it is public.
-
-    Raises:
-        InputError: another place or clip, for which no price would be right.
-    """
+    """A silo's part in secure aggregation, all public; InputError for a place or clip without a price."""
 
     pool: Pool  # the silos whose answers are added up
     position: int  # the silo's place in it
@@ -100,8 +94,7 @@ class Share:
 
     def __post_init__(self) -> None:
         if not 0 <= self.position < len(self.pool.sizes):
-            hint = f"a place among {len(self.pool.sizes)} silos"
-            raise InputError("share.position", self.position, hint)
+            raise InputError("share.position", self.position, f"a place among {len(self.pool.sizes)} silos")
         if not 0 < self.clip <= 1:
             raise InputError("share.clip", self.clip, "in (0, 1]")
 

@@ -25,26 +25,21 @@ class Query:
     The answer is (1/K) sum over the batch of clip(term), plus N(0, sigma^2 I) with
     sigma = noise_ratio z spread clip / K, z the silo's base noise multiplier. Shape (silos, d), or of another
     size by its statistic.
-
-    Args:
-        statistic: name of the per-record function (`fedsim.protocol.statistics`), such as "gradient" (one
-            point) or "gradient_difference" (two points, first minus second); never code.
-        points: where to evaluate it, each (d,) or (silos, d), made of public values.
-        clip: L2 bound on one record's term, a number or (silos, 1), made of public values; 1 for a statistic
-            whose terms are bounded by themselves.
-        batch: which records; every query of one `ask` must name the same batch.
-        noise_ratio: this release's noise relative to the plan's base multiplier.
-        options: public numbers that the statistic takes.
-        transform: a public matrix (k, features), of a linear model: a record x counts as its product with
-            x, so that a model has k features. Terms are clipped after it, so that any matrix will do.
-        h: how many records of a unit count, where the unit asks for it: public, and free as the clip is.
     """
 
+    # name of the per-record function (`fedsim.protocol.statistics`), such as "gradient" (one point) or
+    # "gradient_difference" (two points, first minus second); never code
     statistic: str
-    points: tuple[Tensor, ...]
+    points: tuple[Tensor, ...]  # where to evaluate it, each (d,) or (silos, d), made of public values
+    # L2 bound on one record's term, a number or (silos, 1), made of public values; 1 for a statistic whose
+    # terms are bounded by themselves
     clip: Scalar
-    batch: Batch = FULL
-    noise_ratio: float = 1.0
-    options: tuple[float, ...] = ()
+    batch: Batch = FULL  # which records; every query of one `ask` must name the same batch
+    noise_ratio: float = 1.0  # this release's noise relative to the plan's base multiplier
+    options: tuple[float, ...] = ()  # public numbers that the statistic takes
+    # a public matrix (k, features), of a linear model: a record x counts as its product with x, so that a
+    # model has k features. Terms are clipped after it, so that any matrix will do
     transform: Tensor | None = None
-    h: float | None = None
+    h: float | None = (
+        None  # how many records of a unit count, where it asks for that: public, free as the clip
+    )

@@ -123,7 +123,13 @@ class PrivacySection(Section):
             if self.calibration != calibration and value != type(self).model_fields[field].default:
                 hint = f"only with calibration {calibration}, this one is {self.calibration}"
                 raise InputError(f"scenario.privacy.{field}", value, hint)
-        self._check_public()
+        for hint, wrong in {  # public silos stand beside private ones, each of which answers for itself
+            "a number for some silo, or mechanism: none": set(self._epsilons) == {"public"},
+            "numbers: in a sum a public silo's records get noise too": MECHANISMS[self.mechanism].sums_only,
+            "numbers: public needs the accountant, not private tuning": self.calibration != "accountant",
+        }.items():
+            if self.some_public and wrong:
+                raise InputError("scenario.privacy.epsilon", self.epsilon, hint)
         if self.calibration == "theorem" and self.claimed_epsilon is None:
             raise InputError("scenario.privacy.claimed_epsilon", None, "is required with calibration theorem")
         if self.calibration == "sigma" and (self.sigma is None) == (self.noise_multiplier is None):
@@ -185,16 +191,6 @@ class PrivacySection(Section):
             deltas = per_silo("scenario.privacy.claimed_delta", self.claimed_delta, names)
         return tuple(map(Budget, [each.n for each in budgets], epsilons, deltas))
 
-    def _check_public(self) -> None:
-        """Check that public silos stand beside private ones, each of which answers for itself."""
-        for hint, wrong in {
-            "a number for some silo, or mechanism: none": set(self._epsilons) == {"public"},
-            "numbers: in a sum a public silo's records get noise too": MECHANISMS[self.mechanism].sums_only,
-            "numbers: public needs the accountant, not private tuning": self.calibration != "accountant",
-        }.items():
-            if self.some_public and wrong:
-                raise InputError("scenario.privacy.epsilon", self.epsilon, hint)
-
     def sums(
         self, extent: Extent, sizes: Sequence[int], weights: Sequence[float], active: Participants
     ) -> Sums:
@@ -214,7 +210,6 @@ class PrivacySection(Section):
         return Sums(sum_mechanism(self.mechanism, extent, pool, self.noise_by, self.steps), pool)
 
     def _check_sums(self) -> None:
-        """Check the fields of secure aggregation, and those that it cannot have."""
         own = dict(MECHANISMS[self.mechanism].fields)
         if "noise_by" in own and self.noise_by == "aggregators":
             own.pop("honest_fraction", None)

@@ -8,7 +8,7 @@ So two of those runs never share noise, unless their scenario names one nonce, a
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -28,7 +28,7 @@ from fedsim.problems.kinds import Problem, gives_probabilities
 from fedsim.problems.network import NeuralNetwork
 from fedsim.problems.network_models import Imported
 from fedsim.problems.registry import PROBLEMS, problem_class
-from fedsim.problems.section import ProblemSection, problem_of
+from fedsim.problems.section import problem_of
 from fedsim.protocol.blame import blaming
 from fedsim.protocol.clashes import check
 from fedsim.protocol.contract import traits
@@ -57,9 +57,15 @@ def resolve(scenario: Scenario, known: Outline | None = None) -> Resolved:
     scenario.check()
     with blaming("data set", type(scenario.data)):
         shape = known or outline(scenario.data, scenario.partition, scenario.seed, scenario.privacy.unit)
-    scenario, problem = _with_problem(with_nonce(_with_smoothness(scenario)), shape)
+    scenario = with_nonce(_with_smoothness(scenario))
+    dtype, section = DTYPES[scenario.runtime.dtype], scenario.problem
+    with blaming("problem", problem_class(section.name)):
+        problem = problem_of(section, shape.num_features, shape.num_classes, dtype, len(shape.groups))
+    scenario, problem = with_public(scenario, shape, _on_device(scenario, problem), dtype)
     stages, inner, norms = checked(scenario, shape, problem)
-    _check_metrics(scenario, problem, shape)
+    report, groups = scenario.report, shape.groups
+    for field, metric in (("metric", report.metric), ("against", report.against or report.metric)):
+        check_metric(metric, report.threshold, problem, shape.num_classes, groups, field)
     budgets, given = scenario.privacy.budgets(shape), scenario.privacy.unit
     premises = _premises(scenario, problem, tuple(shape.sizes), budgets)
     scenario, stages = with_h(scenario, stages, problem.dimension, premises.claims)
@@ -78,16 +84,7 @@ def resolve(scenario: Scenario, known: Outline | None = None) -> Resolved:
     return resolved
 
 
-def _with_problem(scenario: Scenario, shape: Outline) -> tuple[Scenario, Problem]:
-    """The problem, on the runtime's device and with public records; the scenario tells their hash."""
-    dtype, section = DTYPES[scenario.runtime.dtype], scenario.problem
-    with blaming("problem", problem_class(section.name)):
-        problem = problem_of(section, shape.num_features, shape.num_classes, dtype, len(shape.groups))
-    return with_public(scenario, shape, _on_device(scenario, problem), dtype)
-
-
 def _on_device(scenario: Scenario, problem: Problem) -> Problem:
-    """The problem with the runtime's device, where that can serve it."""
     runtime = scenario.runtime
     if runtime.device == "cpu":
         return problem
@@ -103,27 +100,19 @@ def _on_device(scenario: Scenario, problem: Problem) -> Problem:
     return replace(problem, device=runtime.device)
 
 
-def _check_metrics(scenario: Scenario, problem: Problem, shape: Outline) -> None:
-    report = scenario.report
-    for field, metric in (("metric", report.metric), ("against", report.against or report.metric)):
-        check_metric(metric, report.threshold, problem, shape.num_classes, shape.groups, field)
-
-
 def _premises(
     scenario: Scenario, problem: Problem, names: tuple[str, ...], budgets: tuple[Budget, ...]
 ) -> Premises:
     """What theorems start from, with the constants that the scenario states so far."""
-    privacy, weights = scenario.privacy, _weights(scenario.problem, names, [own.n for own in budgets])
+    privacy, chosen = scenario.privacy, scenario.problem.silo_weights
+    rule: Any = 1.0 if chosen in ("equal", PRECISION) else chosen
+    sizes = [own.n for own in budgets]
+    raw = sizes if rule == "size" else per_silo("scenario.problem.silo_weights", rule, names)
+    total = sum(raw)
+    weights = tuple(share / total for share in raw)
     active = participants(scenario.participation, names)
     found = names, privacy.claims(names, budgets), weights, active, problem.dimension
     return Premises(*found, constants(scenario), privacy.unit)
-
-
-def _weights(section: ProblemSection, names: Sequence[str], sizes: Sequence[int]) -> tuple[float, ...]:
-    rule: Any = 1.0 if section.silo_weights in ("equal", PRECISION) else section.silo_weights
-    raw = sizes if rule == "size" else per_silo("scenario.problem.silo_weights", rule, names)
-    total = sum(raw)
-    return tuple(share / total for share in raw)
 
 
 def _with_smoothness(scenario: Scenario) -> Scenario:
@@ -159,18 +148,14 @@ def _with_count_noise(resolved: Resolved) -> Resolved:
 
 
 def _with_given_noise(resolved: Resolved) -> Resolved:
-    """With z_i where the scenario gives the noise."""
+    """With z_i where the scenario gives it as such, or as the standard deviation of a mean gradient."""
     privacy = resolved.scenario.privacy
     if not MECHANISMS[privacy.mechanism].private or privacy.calibration != "sigma":
         return resolved
-    return replace(resolved, prescribed=Prescribed(_given_noise(resolved)))
-
-
-def _given_noise(resolved: Resolved) -> tuple[float, ...]:
-    """z_i, given as such or as the standard deviation of a mean gradient."""
-    privacy, names = resolved.scenario.privacy, resolved.names
-    if privacy.noise_multiplier is not None:
-        return per_silo("scenario.privacy.noise_multiplier", privacy.noise_multiplier, names)
+    names, given = resolved.names, privacy.noise_multiplier
+    if given is not None:
+        z = per_silo("scenario.privacy.noise_multiplier", given, names)
+        return replace(resolved, prescribed=Prescribed(z))
     sigmas = per_silo("scenario.privacy.sigma", privacy.sigma, names)
     clip = traits(resolved.algorithm).clip_norm
     if clip is None:
@@ -180,7 +165,8 @@ def _given_noise(resolved: Resolved) -> tuple[float, ...]:
     plan = resolved.trace.plan
     batch, query = plan.rounds[0][0].batch, plan.rounds[0][0].queries[0]
     moved = plan.spread(query) * clip
-    return tuple(sigma * batch.size(n) / moved for sigma, n in zip(sigmas, resolved.sizes, strict=True))
+    z = tuple(sigma * batch.size(n) / moved for sigma, n in zip(sigmas, resolved.sizes, strict=True))
+    return replace(resolved, prescribed=Prescribed(z))
 
 
 def _with_precision(resolved: Resolved) -> Resolved:
@@ -195,31 +181,28 @@ def _with_precision(resolved: Resolved) -> Resolved:
 
 def _check_run(resolved: Resolved) -> None:
     """InputError names the first field that does not fit."""
-    _check_groups(resolved)
-    check(resolved.facts, "scenario", resolved.scenario.value)
-    _check_fairness(resolved)
-    _check_public(resolved)
-    _check_sums(resolved)
-    _check_evaluation(resolved)
-    if resolved.scenario.report.own_models and resolved.own is None:
-        hint = "needs an algorithm that has own models, as mean_regularised, and no `prepare`"
-        raise InputError("scenario.report.own_models", True, hint)
-
-
-def _check_groups(resolved: Resolved) -> None:
-    """Check that noise for groups alone has groups, which are no feature."""
-    mechanism, data = resolved.mechanism, dict(resolved.scenario.data)
+    mechanism, data, scenario = resolved.mechanism, dict(resolved.scenario.data), resolved.scenario
     if mechanism.of_groups and (not resolved.outline.groups or data.get("attribute_is_feature", False)):
         hint = "publishes features, and protects groups that are none: name data.attribute, and set "
         raise InputError("scenario.privacy.mechanism", mechanism.name, hint + "attribute_is_feature: false")
-
-
-def _check_fairness(resolved: Resolved) -> None:
-    """Check that the algorithm asks for the costs of groups."""
-    fairness, name = resolved.scenario.problem.fairness, resolved.scenario.algorithm.name
+    check(resolved.facts, "scenario", scenario.value)
+    fairness = scenario.problem.fairness
     if fairness and COSTED_GRADIENT.name not in {query.statistic for query in resolved.trace.plan.queries}:
         hint = "asks for no costs of groups: use fair_minibatch_sgd, or leave it out"
-        raise InputError("scenario.problem.fairness", fairness.notion, f"{name} {hint}")
+        raise InputError("scenario.problem.fairness", fairness.notion, f"{scenario.algorithm.name} {hint}")
+    _check_public(resolved)
+    given, privacy = resolved.noise_multipliers, scenario.privacy
+    if resolved.sums is not None and given is not None:
+        if privacy.sigma is not None:
+            hint = "noise_multiplier: with secure aggregation the noise is the sum's"
+            raise InputError("scenario.privacy.sigma", privacy.sigma, hint)
+        if len(set(given)) > 1:
+            hint = "one number: the noise of secure aggregation is common to all silos"
+            raise InputError("scenario.privacy.noise_multiplier", given, hint)
+    _check_evaluation(resolved)
+    if scenario.report.own_models and resolved.own is None:
+        hint = "needs an algorithm that has own models, as mean_regularised, and no `prepare`"
+        raise InputError("scenario.report.own_models", True, hint)
 
 
 def _check_public(resolved: Resolved) -> None:
@@ -241,18 +224,6 @@ def _check_public(resolved: Resolved) -> None:
         field = "precondition" if asked.precondition else "weight"
         hint = f"is for algorithms whose silos send a gradient alone, as noisy_minibatch_sgd, not for {name}"
         raise InputError(f"{FIELD}.{field}", dict(asked)[field], hint)
-
-
-def _check_sums(resolved: Resolved) -> None:
-    """Check that the sums can be made, and that a given noise is one for all silos."""
-    given = resolved.noise_multipliers
-    if resolved.sums is not None and given is not None:
-        if resolved.scenario.privacy.sigma is not None:
-            hint = "noise_multiplier: with secure aggregation the noise is the sum's"
-            raise InputError("scenario.privacy.sigma", resolved.scenario.privacy.sigma, hint)
-        if len(set(given)) > 1:
-            hint = "one number: the noise of secure aggregation is common to all silos"
-            raise InputError("scenario.privacy.noise_multiplier", given, hint)
 
 
 def _check_evaluation(resolved: Resolved) -> None:

@@ -118,27 +118,20 @@ def _common(
 ) -> tuple[float, tuple[float, ...]]:
     mechanism = sums.mechanism
     parts = [sums.pool.heaviest(i, plan.batches(own)) for i, own in enumerate(rounds)]
-    needed = _needed(mechanism, plan, rounds, budgets)
+    found: dict[int, float] = {}
+    censuses = [plan.census(own) for own in rounds]
+    for census in set(censuses):
+        group = [i for i, other in enumerate(censuses) if other == census]
+        bounded = mechanism.together(census, plan.unit.silos_per_person)
+        alike = [budgets[i] for i in group]
+        multipliers = mechanism.noise_multipliers(bounded, alike, LIMITS.max_noise_multiplier)
+        found.update(zip(group, multipliers, strict=True))
+    needed = [found[i] for i in range(len(budgets))]  # each silo's own multiplier, z_i
     common = [mechanism.common(z, part) for z, part in zip(needed, parts, strict=True)]
     loosest = max(budget.epsilon for budget in budgets)
     z = max(own for own, budget in zip(common, budgets, strict=True) if budget.epsilon == loosest)
     z = max(z, *(mechanism.common(own, 0.0) for own in needed))
     return z, tuple(_clip(mechanism, z, own, part) for own, part in zip(needed, parts, strict=True))
-
-
-def _needed(
-    mechanism: SumMechanism, plan: Plan, rounds: Sequence[Sequence[int]], budgets: Sequence[Budget]
-) -> list[float]:
-    """Each silo's own multiplier, z_i."""
-    found: dict[int, float] = {}
-    censuses = [plan.census(own) for own in rounds]
-    for census in set(censuses):
-        group = [i for i, other in enumerate(censuses) if other == census]
-        own = [budgets[i] for i in group]
-        bounded = mechanism.together(census, plan.unit.silos_per_person)
-        multipliers = mechanism.noise_multipliers(bounded, own, LIMITS.max_noise_multiplier)
-        found.update(zip(group, multipliers, strict=True))
-    return [found[i] for i in range(len(budgets))]
 
 
 def _clip(mechanism: SumMechanism, z: float, needed: float, part: float) -> float:

@@ -74,8 +74,7 @@ def seal(content: bytes, public: str, info: bytes) -> bytes:
     from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
 
     try:
-        key = X25519PublicKey.from_public_bytes(bytes.fromhex(public))
-        return _suite().encrypt(content, key, info=info)
+        return _suite().encrypt(content, X25519PublicKey.from_public_bytes(bytes.fromhex(public)), info=info)
     except ValueError:  # of a point of small order
         raise InputError("key", public, "an X25519 public key as 64 hexadecimal digits") from None
 

@@ -160,7 +160,11 @@ def seal_report(
     the numbers are of another shape or type than the context's, or the context is of another roster.
     """
     form = context.form
-    _check_sealable(numbers, context, roster)
+    wanted, shape = np.int64 if form.transport == "shares" else np.float64, (len(form.scales), form.dimension)
+    if numbers.shape != shape or numbers.dtype != wanted:
+        raise InputError("numbers", f"{numbers.dtype}{numbers.shape}", f"{wanted.__name__}{shape}")
+    if context.roster != roster.digest:
+        raise InputError("roster", context.roster, f"{roster.digest}, the roster that is pinned")
     place = position.to_bytes(_POSITION, "little")
     if form.transport == "shares":
         for_server, own = split(numbers.astype(np.int64, copy=False).ravel())
@@ -212,16 +216,6 @@ def open_share(inner: bytes, context: ReportContext, roster: Roster, key: Envelo
     """
     position, words = _signed(open_inner(inner, context, key), context.info("share"), roster, "a share")
     return position, np.frombuffer(words, "<u8").astype(np.uint64, copy=False)
-
-
-def _check_sealable(numbers: Counts | Numbers, context: ReportContext, roster: Roster) -> None:
-    form = context.form
-    wanted = np.int64 if form.transport == "shares" else np.float64
-    shape = len(form.scales), form.dimension
-    if numbers.shape != shape or numbers.dtype != wanted:
-        raise InputError("numbers", f"{numbers.dtype}{numbers.shape}", f"{wanted.__name__}{shape}")
-    if context.roster != roster.digest:
-        raise InputError("roster", context.roster, f"{roster.digest}, the roster that is pinned")
 
 
 def aggregators_noise(form: Form) -> Words:

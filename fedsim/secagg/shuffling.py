@@ -143,7 +143,14 @@ class Release:
         asked = context.run, context.round, context.roster, request.digest
         if (head.run, head.round, head.roster, head.request) != asked:
             raise Refused("the shuffler answered another request")
-        inner, summed = _checked(frame, context.form, len(head.silos))
+        form, arrays = context.form, frame.arrays
+        expected: dict[str, tuple[str, tuple[int, ...]]] = {
+            "inner": ("uint8", (len(head.silos), form.inner_bytes)),
+            **({"sum": ("uint64", (form.words,))} if form.transport == "shares" else {}),
+        }
+        if {name: (value.dtype.name, value.shape) for name, value in arrays.items()} != expected:
+            raise Refused("a shuffler's reply has arrays of other shapes than the round's")
+        inner, summed = _unrows(arrays["inner"], form.inner_bytes), arrays.get("sum", np.empty(0, np.uint64))
         return cls(context, request.digest, head.silos, inner, summed, head.mark)
 
 
@@ -193,17 +200,6 @@ def _unrows(rows: Bytes, size: int) -> tuple[bytes, ...]:
     if rows.ndim != 2 or rows.shape[1] != size:
         raise Refused("reports of another size than the round's")
     return tuple(row.tobytes() for row in rows)
-
-
-def _checked(frame: Frame, form: Form, count: int) -> tuple[tuple[bytes, ...], Words]:
-    """Envelopes and sum, of the sizes that they must have."""
-    expected: dict[str, tuple[str, tuple[int, ...]]] = {"inner": ("uint8", (count, form.inner_bytes))}
-    if form.transport == "shares":
-        expected["sum"] = ("uint64", (form.words,))
-    if {name: (value.dtype.name, value.shape) for name, value in frame.arrays.items()} != expected:
-        raise Refused("a shuffler's reply has arrays of other shapes than the round's")
-    summed = frame.arrays.get("sum", np.empty(0, np.uint64))
-    return _unrows(frame.arrays["inner"], form.inner_bytes), summed
 
 
 def _said(data: bytes, identity: bytes, kind: type[Said]) -> tuple[Said, Frame]:

@@ -68,7 +68,16 @@ def at_socket(path: Path) -> Iterator[socket.socket]:
     """Listen at `path`, mode 0660; a socket that a dead daemon left there is replaced, nothing else is.
     InputError if the folder is not there or anyone may write to it, or the path is taken.
     """
-    _check_folder(path)
+    if len(os.fsencode(path)) > MAX_PATH:
+        raise InputError("listen.socket", str(path), f"a path of at most {MAX_PATH} bytes")
+    try:
+        found = path.parent.stat()
+    except OSError as error:
+        raise InputError("listen.socket", str(path), f"a folder that is there ({error.strerror})") from None
+    sticky = found.st_mode & stat.S_ISVTX
+    # a user who may write to the folder may put another daemon's socket there
+    if found.st_uid not in (0, os.geteuid()) or (found.st_mode & stat.S_IWOTH and not sticky):
+        raise InputError("listen.socket", str(path), "a folder of this user's that others may not write to")
     _clear(path)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
         listener.bind(str(path))  # under the process's umask: not for others yet
@@ -93,19 +102,6 @@ def at_port(port: int) -> Iterator[socket.socket]:
             raise InputError("listen.port", port, f"a free port ({error.strerror})") from None
         listener.listen(_BACKLOG)
         yield listener
-
-
-def _check_folder(path: Path) -> None:
-    """A user who may write to the folder may put another daemon's socket there."""
-    if len(os.fsencode(path)) > MAX_PATH:
-        raise InputError("listen.socket", str(path), f"a path of at most {MAX_PATH} bytes")
-    try:
-        found = path.parent.stat()
-    except OSError as error:
-        raise InputError("listen.socket", str(path), f"a folder that is there ({error.strerror})") from None
-    sticky = found.st_mode & stat.S_ISVTX
-    if found.st_uid not in (0, os.geteuid()) or (found.st_mode & stat.S_IWOTH and not sticky):
-        raise InputError("listen.socket", str(path), "a folder of this user's that others may not write to")
 
 
 def _clear(path: Path) -> None:

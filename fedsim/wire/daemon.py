@@ -79,7 +79,14 @@ class Daemon:
                 if any(key.fileobj is self._listener for key, _ in ready.select()):
                     self._admit()
             self._listener.close()
-            return self._drain()
+            with self._lock:
+                threads = dict(self._threads)
+            for client in threads:
+                _hang_up(client)
+            until = time.monotonic() + self._bounds.drain
+            for thread in threads.values():
+                thread.join(max(0.0, until - time.monotonic()))
+            return not any(thread.is_alive() for thread in threads.values())
 
     def stop(self) -> None:
         """End `run`; may be called by a signal handler."""
@@ -123,21 +130,11 @@ class Daemon:
         if first is not None and since <= time.monotonic():
             _hang_up(first)
 
-    def _drain(self) -> bool:
-        with self._lock:
-            threads = dict(self._threads)
-        for client in threads:
-            _hang_up(client)
-        until = time.monotonic() + self._bounds.drain
-        for thread in threads.values():
-            thread.join(max(0.0, until - time.monotonic()))
-        return not any(thread.is_alive() for thread in threads.values())
-
     def _serve(self, client: _Client) -> None:
         try:
-            if self._welcome(client):
-                while not self._stopping.is_set() and self._exchange(client):
-                    pass
+            self._welcome(client)
+            while not self._stopping.is_set() and self._exchange(client):
+                pass
         except Refused as error:
             log.warning("refused, and hung up: %s", error)
         except OSError as error:  # its own affair, and only its own
@@ -153,14 +150,12 @@ class Daemon:
             del self._threads[client]
             client.connection.close()
 
-    def _welcome(self, client: _Client) -> bool:
-        if not self._token:
-            return True
-        client.spare_since = 0.0  # before everybody's: the first to go when a place is needed
-        told = receive(client.connection, TOKEN_BYTES, self._bounds.begin) or b""
-        if hmac.compare_digest(told, self._token):
-            return True
-        raise Refused("a client without this daemon's token")
+    def _welcome(self, client: _Client) -> None:
+        if self._token:
+            client.spare_since = 0.0  # before everybody's: the first to go when a place is needed
+            told = receive(client.connection, TOKEN_BYTES, self._bounds.begin) or b""
+            if not hmac.compare_digest(told, self._token):
+                raise Refused("a client without this daemon's token")
 
     def _exchange(self, client: _Client) -> bool:
         """One request and its answer; False when the client has gone."""

@@ -126,7 +126,16 @@ def _loaded(load: Callable[[bytes], dict[str, Any]], body: bytes) -> dict[str, A
 def checked(body: bytes) -> tuple[str, Mapping[str, Any]]:
     """A body's kind and head; its arrays are safe for safetensors. Refused if it is malformed."""
     kind, head, described = _outline(body)
-    _check_arrays(described, _OTHERS.get(kind, {}))
+    others = _OTHERS.get(kind, {})
+    if len(described) > MAX_ARRAYS:
+        raise Refused(f"a frame has {len(described)} arrays, more than {MAX_ARRAYS}")
+    for name, told in described.items():  # safetensors would read these; it checks offsets and sizes itself
+        if type(told) is not dict or set(told) != _ARRAY or type(told["shape"]) is not list:
+            raise Refused(MALFORMED)
+        if told["dtype"] not in others.get(name, _FLOATS):
+            raise Refused("a frame's array is of another type than its message's are")
+        if len(told["shape"]) > MAX_AXES or 0 in told["shape"]:
+            raise Refused(f"a frame's array is empty or has more than {MAX_AXES} axes")
     return kind, head
 
 
@@ -149,19 +158,6 @@ def _outline(body: bytes) -> tuple[str, dict[str, Any], dict[str, Any]]:
     if type(kind) is not str or type(head) is not dict:
         raise Refused(MALFORMED)
     return kind, head, described
-
-
-def _check_arrays(described: Mapping[str, Any], others: Mapping[str, tuple[str, ...]]) -> None:
-    """Refuse arrays that safetensors would read and no party sends; it checks offsets and sizes itself."""
-    if len(described) > MAX_ARRAYS:
-        raise Refused(f"a frame has {len(described)} arrays, more than {MAX_ARRAYS}")
-    for name, told in described.items():
-        if type(told) is not dict or set(told) != _ARRAY or type(told["shape"]) is not list:
-            raise Refused(MALFORMED)
-        if told["dtype"] not in others.get(name, _FLOATS):
-            raise Refused("a frame's array is of another type than its message's are")
-        if len(told["shape"]) > MAX_AXES or 0 in told["shape"]:
-            raise Refused(f"a frame's array is empty or has more than {MAX_AXES} axes")
 
 
 def _parsed(text: str | bytes) -> Any:

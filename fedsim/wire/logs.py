@@ -30,7 +30,14 @@ class Logging(Section):
 def log_to(file: Path | None, *loggers: str) -> None:
     """Log to stderr and `file`, mode 0600; InputError if that cannot be written, or the variable is wrong."""
     logging.raiseExceptions = False  # a full disk is no reason to stop, nor to fill stderr
-    how = _settings(os.environ.get(VARIABLE, "{}"))
+    text = os.environ.get(VARIABLE, "{}")
+    try:
+        tree = yaml.safe_load(text)
+    except yaml.YAMLError:
+        tree = None
+    if not isinstance(tree, dict):
+        raise InputError(VARIABLE, text, "a mapping, as {format: json, megabytes: 10, keep: 5}")
+    how = settings(Logging, tree, VARIABLE)
     handlers: list[logging.Handler] = [logging.StreamHandler()]
     try:
         if file is not None:
@@ -39,23 +46,13 @@ def log_to(file: Path | None, *loggers: str) -> None:
     except OSError as error:
         raise InputError("log", str(file), f"a file that can be written ({error.strerror})") from None
     for handler in handlers:
-        text = logging.Formatter("%(asctime)s %(levelname)s %(message)s")
-        handler.setFormatter(_Json() if how.format == "json" else text)
+        plain = logging.Formatter("%(asctime)s %(levelname)s %(message)s")
+        handler.setFormatter(_Json() if how.format == "json" else plain)
     for name in loggers:
         top = logging.getLogger(name)
         top.setLevel(logging.INFO)
         for handler in handlers:
             top.addHandler(handler)
-
-
-def _settings(text: str) -> Logging:
-    try:
-        tree = yaml.safe_load(text)
-    except yaml.YAMLError:
-        tree = None
-    if not isinstance(tree, dict):
-        raise InputError(VARIABLE, text, "a mapping, as {format: json, megabytes: 10, keep: 5}")
-    return settings(Logging, tree, VARIABLE)
 
 
 class _Rotating(RotatingFileHandler):

@@ -296,7 +296,11 @@ def load_config(path: Path) -> Config:
 def parse_config(tree: Any) -> Config:
     """Validate a silo given as plain mappings; file names are relative to the working directory."""
     config = settings(Config, tree, ROOT, lambda tree: tree | {"policy": tree["policy"] | {"plug_ins": ()}})
-    _check_records(config.records)
+    config.records.check_alone(f"{ROOT}.records")
+    for field in ("test_fraction", "reserve", "origin"):
+        if field in config.records.model_fields_set:
+            hint = "exists in simulation only: a silo holds records out by its own holdout"
+            raise InputError(f"{ROOT}.records.{field}", getattr(config.records, field), hint)
     if config.unit != RECORD and getattr(config.records, "person_column", "") is None:
         hint = "is required with unit person: the column that says whose each record is"
         raise InputError(f"{ROOT}.records.person_column", None, hint)
@@ -333,12 +337,3 @@ def _check_plug_ins(config: Config) -> None:
         if path.resolve().is_relative_to(folder.resolve()) or folder.resolve().is_relative_to(path.resolve()):
             hint = f"must lie apart from {path}: plug-ins see all of it"
             raise InputError(f"{ROOT}.plug_in_folder", str(folder), hint)
-
-
-def _check_records(records: Dataset) -> None:
-    """Refuse what a silo alone cannot do."""
-    records.check_alone(f"{ROOT}.records")
-    for field in ("test_fraction", "reserve", "origin"):
-        if field in records.model_fields_set:
-            hint = "exists in simulation only: a silo holds records out by its own holdout"
-            raise InputError(f"{ROOT}.records.{field}", getattr(records, field), hint)

@@ -90,9 +90,7 @@ def for_the_owner(config: Config, records: OwnRecords) -> list[str]:
 
 
 def check_enrolment(config: Config, enrolled: Enrolment, records: OwnRecords, identity: Identity) -> None:
-    """Refuse to go on with other records, another key, or another lifetime than those that were enrolled.
-    InputError names what has changed.
-    """
+    """InputError names what has changed since enrolment: the records, the key, the lifetime or its terms."""
     caps, lifetime = enrolled.caps, config.policy.lifetime
     last = (datetime.fromtimestamp(enrolled.expires / SECOND, UTC) - timedelta(days=1)).date()
     promised = caps.epsilon, caps.delta, caps.total.epsilon, caps.total.delta, last
@@ -105,18 +103,15 @@ def check_enrolment(config: Config, enrolled: Enrolment, records: OwnRecords, id
         raise InputError(f"{ROOT}.policy.lifetime", lifetime.model_dump(mode="json"), hint)
     if identity.public != enrolled.identity:
         raise InputError(f"{ROOT}.state", str(config.state), "holds another key than the one enrolled")
-    if config.holdout != enrolled.holdout:
-        hint = f"the silo enrolled with {enrolled.holdout}, for its whole life; enrol anew elsewhere"
-        raise InputError(f"{ROOT}.holdout", config.holdout, hint)
-    if config.policy.label_dp != enrolled.label_dp:
-        hint = f"the silo enrolled with {enrolled.label_dp}, for its whole account; enrol anew elsewhere"
-        raise InputError(f"{ROOT}.policy.label_dp", config.policy.label_dp, hint)
-    if config.public_silo != enrolled.public:
-        hint = f"the silo enrolled with {enrolled.public}, for its whole life; enrol anew elsewhere"
-        raise InputError(f"{ROOT}.public_silo", config.public_silo, hint)
-    if config.unit != enrolled.unit:
-        hint = f"the silo enrolled with {stated(enrolled.unit)}, for its whole account; enrol anew elsewhere"
-        raise InputError(f"{ROOT}.unit", stated(config.unit), hint)
+    for field, own, fixed, span in (
+        ("holdout", config.holdout, enrolled.holdout, "life"),
+        ("policy.label_dp", config.policy.label_dp, enrolled.label_dp, "account"),
+        ("public_silo", config.public_silo, enrolled.public, "life"),
+        ("unit", stated(config.unit), stated(enrolled.unit), "account"),
+    ):
+        if own != fixed:
+            hint = f"the silo enrolled with {fixed}, for its whole {span}; enrol anew elsewhere"
+            raise InputError(f"{ROOT}.{field}", own, hint)
     if records.digest(identity) != enrolled.records:
         hint = "the records have changed since enrolment; bring back the old ones, or enrol anew elsewhere"
         raise InputError(f"{ROOT}.records", config.records.name, hint)

@@ -116,8 +116,7 @@ def enrol(config: Config, tell: Callable[[str], object] = lambda _: None) -> dic
     identity = Identity.load(config.state) if known else Identity.create(config.state)
     identity.publish(config.state)  # that enrolment may not have come so far
     own, digest, expires = proposed.own, proposed.records.digest(identity), end_of(policy.lifetime.expires)
-    public, held_out = identity.public, config.holdout
-    fixed = digest, public, proposed.caps, expires, held_out, policy.label_dp, config.unit
+    fixed = digest, identity.public, proposed.caps, expires, config.holdout, policy.label_dp, config.unit
     LedgerFile.create(config.ledger, Enrolment(config.name, *fixed, config.public_silo))
     told = own.model_dump(include={"n", "num_features", "num_classes"})
     return {"silo": own.silo, "identity": identity.public, **told, "unit": own.unit.name}
@@ -131,10 +130,9 @@ def _warnings(config: Config, n: int) -> list[str]:
     """Numbers of a lifetime that promise next to nothing."""
     lifetime, found = config.policy.lifetime, []
     if lifetime.epsilon > _LARGE:
-        odds = f"{exp(lifetime.epsilon):.2g}"
         found.append(
             f"lifetime.epsilon {lifetime.epsilon:g}: what is released may shift the odds about a "
-            f"{config.unit.name} by a factor of {odds}; usual is {_LARGE:g} at most"
+            f"{config.unit.name} by a factor of {exp(lifetime.epsilon):.2g}; usual is {_LARGE:g} at most"
         )
     if lifetime.delta * n >= 1:
         found.append(

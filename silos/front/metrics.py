@@ -19,9 +19,7 @@ def exposed_silo(at: MetricsAt, silo: Silo, daemon: Daemon) -> AbstractContextMa
 
 
 def _read(silo: Silo, daemon: Daemon) -> Iterator[Metric]:
-    """Public numbers: the kinds of answers, which the server has, and prices, which are made of plans and of
-    the number of units.
-    """
+    """Public numbers: kinds of answers, which the server has; prices, of plans and the number of units."""
     with silo.ledger.lock:
         book = silo.ledger.book
         account, runs = book.account, list(book.runs.values())

@@ -22,7 +22,7 @@ from fedsim.common.durable import atomic_file, remove_drafts
 from fedsim.common.errors import InputError
 from fedsim.common.identity import Identity
 from fedsim.data.prepare import prepare
-from fedsim.data.source import ALIKE, Source, alike, numbered, require_labels
+from fedsim.data.source import ALIKE, alike, numbered, require_labels
 from fedsim.protocol.rows import Rows
 from fedsim.protocol.unit import RECORD, Person, PersonAccount, Record
 from silos.front.config import ROOT, Config
@@ -116,8 +116,17 @@ def read_records(config: Config) -> OwnRecords:
     """
     try:
         source = config.records.open()
-        _check_alone(source)
-        _check_declared(config, source)
+        if source.silo_column is not None:
+            labels = source.labels(source.silo_column, "scenario.data.path")
+            if len(labels.names) > 1:
+                hint = "must hold this silo's records alone, and has a column of silos' names"
+                raise InputError("scenario.data.path", labels.names[:3], hint)
+            require_labels(labels.codes, source.silo_column, "scenario.data.silo_column")
+        # every greeting states classes and groups: found in the records, they would tell of one of them
+        for field, there in (("classes", source.num_classes), ("groups", source.groups)):
+            if there and getattr(config.records, field, there) is None:
+                hint = "is public, so declare it: it is not to be read off the records"
+                raise InputError(f"scenario.data.{field}", None, hint)
         every = np.arange(source.num_rows)
         rows, _ = prepare(config.records, source.design(every), every, every)
         ids = source.ids()
@@ -148,40 +157,18 @@ def read_published(config: Config, records: OwnRecords) -> PublicRecords | None:
     return found
 
 
-def _check_declared(config: Config, source: Source) -> None:
-    """Every greeting states classes and groups: found in the records, they would tell of one of them."""
-    for field, there in (("classes", source.num_classes), ("groups", source.groups)):
-        if there and getattr(config.records, field, there) is None:
-            hint = "is public, so declare it: it is not to be read off the records"
-            raise InputError(f"scenario.data.{field}", None, hint)
-
-
-def _check_alone(source: Source) -> None:
-    if source.silo_column is None:
-        return
-    labels = source.labels(source.silo_column, "scenario.data.path")
-    if len(labels.names) > 1:
-        hint = "must hold this silo's records alone, and has a column of silos' names"
-        raise InputError("scenario.data.path", labels.names[:3], hint)
-    require_labels(labels.codes, source.silo_column, "scenario.data.silo_column")
-
-
 def write_table(config: Config) -> None:
     """Write the table at `records.path` by the command `reader`, unless it is there already. InputError if
     the command cannot be started, or fails; then no table is there.
     """
-    place = getattr(config.records, "path", None)
-    if not config.reader or not isinstance(place, Path) or place.exists():
+    place, field, command = getattr(config.records, "path", None), f"{ROOT}.reader", list(config.reader)
+    if not command or not isinstance(place, Path) or place.exists():
         return
     remove_drafts(place.parent)  # of a command that was killed, with records
     with atomic_file(place) as draft, open(draft, "xb", opener=partial(os.open, mode=0o600)) as table:
         try:
-            done = run(config.reader, stdin=DEVNULL, stdout=table, cwd=place.parent, check=False)
+            done = run(command, stdin=DEVNULL, stdout=table, cwd=place.parent, check=False)
         except OSError as error:
-            raise _wrong(config, f"cannot be started: {error.strerror}") from None
+            raise InputError(field, command, f"cannot be started: {error.strerror}") from None
         if done.returncode:
-            raise _wrong(config, f"ended with exit code {done.returncode}, so no table is kept")
-
-
-def _wrong(config: Config, hint: str) -> InputError:
-    return InputError(f"{ROOT}.reader", list(config.reader), hint)
+            raise InputError(field, command, f"ended with exit code {done.returncode}, so no table is kept")

@@ -125,7 +125,6 @@ def _disk(place: Path) -> Check:
 
 
 def _dated(what: str, text: str) -> Check:
-    """Whether a certificate's last day is far enough away."""
     try:
         ends = datetime.fromtimestamp(ssl.cert_time_to_seconds(text), UTC)
     except ValueError:
@@ -135,7 +134,6 @@ def _dated(what: str, text: str) -> Check:
 
 
 def _clock(answer: str) -> Check:
-    """How far this clock is from that of whoever answered."""
     dates = [line[5:].strip() for line in answer.split("\r\n") if line.lower().startswith("date:")]
     try:
         away = (datetime.now(UTC) - parsedate_to_datetime(dates[0])).total_seconds()

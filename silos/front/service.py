@@ -13,7 +13,7 @@ from pathlib import Path
 from fedsim.common.errors import InputError
 from fedsim.common.process import keep_to_one_thread
 from fedsim.wire import service
-from fedsim.wire.connections import MetricsAt, listening, token_of
+from fedsim.wire.connections import listening, token_of
 from fedsim.wire.daemon import Bounds, Daemon
 from fedsim.wire.health import check
 from fedsim.wire.logs import log_to
@@ -69,16 +69,13 @@ def _serve(config: Config, insecure_simulation: bool) -> int:
     log_to(config.log, "silos", "fedsim.wire")
     with closing(Silo.open(config, insecure_simulation)) as silo, listening(config.listen) as listener:
         daemon = Daemon(silo, listener, Bounds(silo.frame_bytes, answers=4, drain=4.0), token)
-        with _exposed(config.metrics, silo, daemon):
+        metrics: AbstractContextManager[None] = nullcontext()
+        if config.metrics is not None:
+            from silos.front.metrics import exposed_silo
+
+            metrics = exposed_silo(config.metrics, silo, daemon)
+        with metrics:
             log.info("silo %s listens", config.name)
             finished = service.serve(daemon)
     log.info("silo %s has stopped", config.name)
     return service.stopped(finished)
-
-
-def _exposed(at: MetricsAt | None, silo: Silo, daemon: Daemon) -> AbstractContextManager[None]:
-    if at is None:
-        return nullcontext()
-    from silos.front.metrics import exposed_silo
-
-    return exposed_silo(at, silo, daemon)

@@ -124,9 +124,7 @@ def _network(problem: NeuralNetwork, dtype: DType) -> _Pass:
 
 
 def _layers(problem: NeuralNetwork, form: Layers, dtype: DType) -> tuple[int, int]:
-    """Numbers and multiplications of a record: three products a layer, and a norm by the quicker of two ways
-    (`silos.vault.layers`).
-    """
+    """Numbers and multiplications of a record: three products a layer, and the quicker of two norms."""
     parameters = problem.parameters(problem.start(0).to(dtype))
     x = torch.zeros(1, problem.num_features, dtype=dtype)
     numbers = products = 0
