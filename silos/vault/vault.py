@@ -7,8 +7,9 @@ calls these methods decides what is asked, within the operator's rules, and when
 given: it can spend the silo's life, lie to the server about answers that it has, and time them, and it learns
 no more of the records than the transcript that was priced.
 
-`admit` takes a plan and plain values; `round` opens a round of an admitted run. Of that round `ask` gives the
-noisy answers, of lengths that the plan has, and `keep` stores what was made of them before it leaves.
+`admit` takes a plan and plain values, as `considered` made them, and checks what it knows by itself: unit,
+name, price, and the operator's rules. `round` opens a round of an admitted run. Of that round `ask` gives
+the noisy answers, of lengths that the plan has, and `keep` stores what was made of them before it leaves.
 
 It is called in the process of its caller, so that nothing but this interface keeps the two apart: it says
 what an auditor reads. docs/decisions.md says when a process of its own would be worth it.
@@ -28,7 +29,7 @@ from fedsim.common.identity import Identity
 from fedsim.protocol.plan import Part
 from fedsim.protocol.rows import Rows
 from fedsim.protocol.unit import Unit
-from silos.vault.admission import spent
+from silos.vault.admission import admit, spent
 from silos.vault.approvals import used
 from silos.vault.considered import SEEDED, Admissible, Rules, check_noise
 from silos.vault.entropy import Entropy, SeededEntropy, SystemEntropy, new_secret
@@ -95,7 +96,9 @@ class Vault:
         within = terms.public or (spent and plan.mechanism.private)
         sealed = plan.mechanism.sums_only == (plan.sealed is not None)
         seeded = (SEEDED in plan.notices) == (self._seeded is not None)
-        if (terms.name, terms.public) != (own.silo, own.public) or not (within and sealed and seeded):
+        priced = admit(plan.plan, [terms], plan.mechanism, rules.limits) == [plan.admitted]
+        mine = (terms.name, terms.public) == (own.silo, own.public)
+        if not (mine and within and sealed and seeded and priced):
             raise Refused("the plan was priced for another silo, or by other rules than this one's")
 
     def open(self, run: str) -> RunLedger:

@@ -119,7 +119,9 @@ def test_a_plan_that_was_priced_for_others_is_not_admitted(vault, its):
     person = found(plan_of(unit=Person()), its=its._replace(unit=Person()))
     own = found(its=its)
     wrong = [found(its=public), found(its=ITS), replace(own, notices=(SEEDED,)), person]
+    cheap = replace(own.admitted, noise_multiplier=10 * own.admitted.noise_multiplier)
     wrong += [replace(own, mechanism=NoMechanism()), replace(own, sealed=lambda run: run)]
+    wrong += [replace(own, admitted=cheap)]
     for plan in wrong:
         with pytest.raises(Refused):
             admitted(vault, plan)
