@@ -487,6 +487,6 @@ def test_a_weird_offer_is_refused_or_admitted_within_the_budget(caller, fields, 
     own = frame.head
     assert own["epsilon_guaranteed"] <= own["epsilon"] <= 4.0
     assert own["delta"] <= 1e-5
-    assert own["noise_multiplier"] >= 1.5
+    assert own["noise_multiplier"] >= 1.5 or own["releases"] == 0
     caller.closed(own["run"])
     assert caller.silo.ledger.account.left == before[0]
