@@ -15,11 +15,12 @@ from fedsim.api.given import one_run, resolved_of
 from fedsim.common.errors import InputError
 from fedsim.privacy import gaussian
 from fedsim.protocol.batch import FULL, Poisson, Subsample, WithReplacement
+from fedsim.protocol.rows import Rows
 from fedsim.protocol.unit import RECORD, Person
 from fedsim.report.audit import audit_table
 from fedsim.testing.attacks import cohorts, estimate, noise, probes, sensitivity, servers
 from fedsim.testing.attacks.audit import ALARM
-from fedsim.testing.attacks.canaries import Data, canaries, num_units, related, replaced
+from fedsim.testing.attacks.canaries import canaries, num_units, related, replaced
 from fedsim.testing.attacks.likelihood import draws
 from fedsim.testing.attacks.neighbours import neighbours
 from fedsim.testing.attacks.search import search
@@ -71,7 +72,7 @@ def attacked(unit, sampler="full"):
 
 
 def of(records, value=1.0):
-    return Data(
+    return Rows(
         np.full((records, 2), value),
         np.full(records, value),
         np.full(records, -1),
@@ -80,10 +81,10 @@ def of(records, value=1.0):
 
 
 def test_a_person_in_anothers_place_takes_that_ones_records_and_no_other():
-    silo = Data(np.arange(10.0).reshape(5, 2), np.arange(5.0), np.full(5, -1), np.array([0, 0, 1, 2, 2]))
+    silo = Rows(np.arange(10.0).reshape(5, 2), np.arange(5.0), np.full(5, -1), np.array([0, 0, 1, 2, 2]))
     for records in (0, 1, 3):
         found = replaced(silo, of(records, -1.0), 1)
-        assert found.units.tolist() == [0, 0, *[1] * records, 2, 2]
+        assert found.owners.tolist() == [0, 0, *[1] * records, 2, 2]
         assert found.target.tolist() == [0, 1, *[-1] * records, 3, 4]
         assert found.features[:, 0].tolist() == [0, 2, *[-1] * records, 6, 8]
         assert num_units(found, Person()) == 3 - (records == 0)
@@ -153,9 +154,10 @@ def _unbounded(records, terms, problem, block, points, clip, size):
 
 
 def _by_records(batches, batch, members):
-    orders = getattr(batches._records.units, "_orders", None)  # else each person has one record
-    rows = [len(order.rows) for order in orders] if orders else batches._records.sizes
-    return torch.tensor(rows, dtype=torch.float64).unsqueeze(1)[list(members)]
+    units, sizes = batches._records.units, batches._records.sizes  # of persons; else each has one record
+    orders = getattr(units, "_orders", None)
+    rows = [[float(n)] for n in (sizes if orders is None else [len(own.rows) for own in orders])]
+    return torch.tensor(rows, dtype=torch.float64)[list(members)]
 
 
 @pytest.mark.parametrize("relation", RELATIONS)
