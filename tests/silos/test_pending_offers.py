@@ -352,6 +352,24 @@ def test_a_wait_that_is_kept_twice_is_kept_once(tmp_path):
     assert [each.offer for each in folder.all(0)] == ['{"a": 2}']  # the first had lapsed by then
 
 
+def test_a_refusal_that_comes_while_an_offer_is_tried_out_stays(tmp_path):
+    """As does the draft of a command that writes one beside the daemon."""
+    folder = PendingOffers(tmp_path)
+    waits = Pending('{"a": 1}', "00", {}, {}, 1, "", 0, 10)
+    with pytest.raises(Busy):
+        folder.keep(waits)
+    folder.decide(waits.digest, APPROVED)
+    folder.decide(waits.digest, REFUSED, "no")
+    draft = folder.folder / ".deciding-x"
+    draft.touch()
+    with pytest.raises(Busy):
+        folder.keep(waits)
+    assert folder.decision(waits.digest) == (REFUSED, "no")
+    assert draft.exists()
+    folder.begin(5)
+    assert not draft.exists()
+
+
 def test_the_policys_fields_are_checked(tmp_path):
     (path,) = write_silos(tmp_path, RESOLVED, policy={"approve": "maybe"})[:1]
     with pytest.raises(InputError, match=r"silo\.policy\.approve: 'maybe'"):

@@ -20,7 +20,7 @@ from fedsim.protocol.query import Query
 from fedsim.protocol.statistics import QueryShape
 from fedsim.protocol.unit import RECORD, Person
 from silos.front.config import Policy, load_config
-from silos.vault.approvals import APPROVED, USED, approval, used
+from silos.vault.approvals import APPROVED, REFUSED, USED, approval, used
 from silos.vault.considered import SEEDED, Admissible, Its, considered
 from silos.vault.gate import OpenRound
 from silos.vault.owners import Owners
@@ -169,6 +169,9 @@ def test_an_approval_is_of_one_admission_until_it_lapses_and_once(tmp_path):
         assert place.exists()
     place.write_text(approval("aa", 10))
     assert not used(tmp_path, "11" * 32, "aa", 9)
+    place.with_suffix(f".{REFUSED}").touch()
+    assert not used(tmp_path, "00" * 32, "aa", 9)
+    place.with_suffix(f".{REFUSED}").unlink()
     assert used(tmp_path, "00" * 32, "aa", 9)
     assert [each.suffix for each in tmp_path.iterdir()] == [f".{USED}"]
     assert not used(tmp_path, "00" * 32, "aa", 9)
