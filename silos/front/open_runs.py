@@ -1,4 +1,4 @@
-"""The gates of a silo's open runs, a few at a time: made of what its ledger holds, when asked for."""
+"""The open runs of a silo: their plans, made of what its ledger holds, and who drives their rounds."""
 
 from __future__ import annotations
 
