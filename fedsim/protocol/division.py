@@ -44,5 +44,5 @@ class Division:
 
     @property
     def epsilon(self) -> float:
-        """What all parts cost together."""
+        """Epsilon of all parts together: the largest of a part's, since a unit is in one part."""
         return together(part.epsilon_guaranteed for part in self.parts.values())

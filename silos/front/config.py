@@ -153,10 +153,17 @@ class Policy(Section):
 
     @property
     def rules(self) -> Rules:
-        """What the vault keeps to."""
-        bound, noise = self.per_run or self.lifetime, (self.min_noise_multiplier, self.exact_noise_dimension)
-        rest = self.statistics, self.max_runs, self.run_days
-        return Rules(self.limits, (bound.epsilon, bound.delta), *noise, *rest)  # type: ignore[arg-type]
+        """The part of the policy that the vault enforces."""
+        bound = self.per_run or self.lifetime
+        return Rules(
+            self.limits,
+            (bound.epsilon, bound.delta),
+            self.min_noise_multiplier,
+            self.exact_noise_dimension,
+            self.statistics,
+            self.max_runs,
+            self.run_days,
+        )
 
     @property
     def allowed_algorithms(self) -> tuple[str, ...]:

@@ -64,7 +64,7 @@ class Pending:
 
     @property
     def approval(self) -> str:
-        """What an approval of it says."""
+        """The content of the file that approves it."""
         return approval(self.admission, self.lapses)
 
 

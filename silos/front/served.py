@@ -38,7 +38,7 @@ class Served:
 
     @property
     def admitted(self) -> list[Admitted]:
-        """What each silo admitted."""
+        """Each silo's terms, noise multiplier and epsilon, in the order of the cohort."""
         return self.gate.admitted
 
     def statements(self) -> list[Statement]:

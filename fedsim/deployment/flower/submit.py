@@ -125,7 +125,7 @@ class Job:
 
     @property
     def settings(self) -> Config:
-        """As a run is started with."""
+        """The settings of the run, in the form that Flower takes them."""
         paths = {"federation": str(self.federation), "out": str(self.out), "progress": str(self.progress)}
         overrides = json.dumps(list(self.overrides))
         return {"scenario": self.scenario, "overrides": overrides, "resume": self.resume, **paths}
