@@ -23,16 +23,19 @@ def main() -> int:
     load_none()
     first, *_ = map(import_module, sys.argv[1].split(","))
     gc.freeze()  # a look for garbage would write to every page, and so copy it
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # it waits until there is a handler for it
     started = {}
     for name, log, arguments in map(json.loads, sys.argv[2:]):
         if (pid := os.fork()) == 0:
             with open(log, "ab") as out:
                 os.dup2(out.fileno(), 1), os.dup2(out.fileno(), 2)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
             sys.argv[1:] = arguments
             return first.main() or 0
         started[pid] = name, log
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     try:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
         pid, status = os.wait()
         name, log = started.pop(pid)
         code = os.waitstatus_to_exitcode(status)

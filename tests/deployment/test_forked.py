@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from fedsim.deployment.processes import Ended, Processes
+from fedsim.deployment.processes import Ended, Processes, marked
 
 ONE = """
 import signal, sys, time
@@ -53,6 +53,15 @@ def test_each_has_its_arguments_and_its_log_and_all_end_together(tmp_path, monke
         child = processes.start("all of them", command, tmp_path / "log")
         _until(lambda: all(log.exists() and log.read_text() == f"--name {log.name}\n" for log in logs))
     assert child.process.returncode == 0
+
+
+def test_a_signal_that_comes_between_two_forks_ends_all_of_them(tmp_path, monkeypatch):
+    comes = "import os\nos.register_at_fork(after_in_parent=lambda: os.kill(os.getpid(), signal.SIGTERM))\n"
+    command = _command(tmp_path, monkeypatch, ONE + comes, {name: [name] for name in ("one", "two")})
+    with Processes() as processes:
+        child = processes.start("all of them", command, tmp_path / "log")
+        assert child.process.wait(60) == 0
+        assert not list(marked(child.mark))
 
 
 def test_the_one_that_ended_is_named_and_the_others_end(tmp_path, monkeypatch):
