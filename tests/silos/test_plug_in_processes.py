@@ -8,6 +8,7 @@ import time
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import psutil
 import pytest
@@ -17,6 +18,7 @@ from support.deployed import Caller, enrolled, offer_of, write_silos
 from support.plug_in_folder import RESOLVED, SGD, opened, plug_in_folder, plug_in_silo, sgd_offer, sgd_silo
 
 from fedsim.common.errors import InputError
+from fedsim.isolated import confine
 from fedsim.isolated.confine import unavailable
 from fedsim.isolated.parts import Isolated
 from silos.front.config import load_config
@@ -119,9 +121,10 @@ def test_the_process_of_a_plug_in_that_waits_for_the_operator_has_ended(tmp_path
     caller = opened(sgd_silo(tmp_path, _code(), approve="ask"))
     waiting = PendingOffers(tmp_path / "silos" / "silo-00" / "state")
     before = set(psutil.Process().children(recursive=True))
-    assert "has to decide" in caller.refused("offer", **sgd_offer())
-    ended, alive = psutil.wait_procs(set(psutil.Process().children(recursive=True)) - before, 10)
-    assert (len(ended), alive) == (1, [])
+    with patch.object(confine, "Popen", wraps=confine.Popen) as started:
+        assert "has to decide" in caller.refused("offer", **sgd_offer())
+    _, alive = psutil.wait_procs(set(psutil.Process().children(recursive=True)) - before, 10)
+    assert (started.call_count, alive) == (1, [])
     (offer,) = waiting.all(0)
     waiting.decide(offer.digest, APPROVED)
     caller.asked(caller.admitted(sgd_offer())["run"], 0, w=POINT)
