@@ -12,7 +12,7 @@ from torch import Tensor
 from fedsim.common.errors import Refused
 from fedsim.privacy.sum_mechanism import SumMechanism
 from fedsim.protocol.contract import Algorithm, Asker, Public, PublicProblem, Query
-from fedsim.protocol.copies import CohortMemory, CopiedQuery, copied_arrays, copied_queries
+from fedsim.protocol.copies import CohortMemory, copied_arrays, copied_queries
 from fedsim.protocol.passes import features_of
 from fedsim.protocol.plan import Ask, Plan
 from fedsim.protocol.pool import Pool
@@ -110,7 +110,7 @@ class Totals:
         broadcast: Mapping[str, Tensor],
         values: Iterator[Tensor] | None,
         members: int,
-    ) -> tuple[dict[str, Tensor], list[CopiedQuery]]:
+    ) -> tuple[dict[str, Tensor], list[Query]]:
         """The silo method's message on sums (None: zeros), and what it asked."""
         asker = _OnSums(self, asks, values, members)
         memory = CohortMemory(1, self.problem.dimension, self.dtype)
@@ -129,7 +129,7 @@ class _OnSums:
     ) -> None:
         self._run, self._values, self._members = run, values, members
         self.asks = list(asks)  # that are to come
-        self.queries: list[CopiedQuery] = []
+        self.queries: list[Query] = []
 
     def __call__(self, *queries: Query) -> Tensor | tuple[Tensor, ...]:
         asked, taken = copied_queries(queries)
@@ -139,7 +139,7 @@ class _OnSums:
         answers = tuple(self._answer(query, asked) for query in taken)
         return answers if len(answers) > 1 else answers[0]
 
-    def _answer(self, query: CopiedQuery, asked: Ask) -> Tensor:
+    def _answer(self, query: Query, asked: Ask) -> Tensor:
         run = self._run
         if self._values is None:
             size = size_of(query.shape, run.problem.dimension, features_of(run.problem))
@@ -154,7 +154,7 @@ def _between(half: Tensor, none: Tensor, whole: Tensor, rounding: float) -> bool
     return bool(((none + whole) / 2 - half).abs().amax() <= rounding * size)
 
 
-def _same(first: Sequence[CopiedQuery], second: Sequence[CopiedQuery]) -> bool:
+def _same(first: Sequence[Query], second: Sequence[Query]) -> bool:
     """Whether points and clips are equal; statistics, batches and ratios are the plan's."""
     return len(first) == len(second) and all(
         float(a.clip) == float(b.clip)

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from typing import NamedTuple, get_args
+from typing import get_args
 
 import torch
 from torch import Tensor
 
 from fedsim.common.errors import Refused
 from fedsim.protocol.batch import Batch
-from fedsim.protocol.plan import Ask, QueryShape
+from fedsim.protocol.plan import Ask
 from fedsim.protocol.query import Query
 from fedsim.protocol.statistics import statistic
 
@@ -23,18 +23,8 @@ MAX_ARRAYS = 16  # tensors of a broadcast, a message or memory at most
 _BATCHES = get_args(get_args(Batch)[0])
 
 
-class CopiedQuery(NamedTuple):
-    """A query: what sets its cost, copies of its points, and its clip."""
-
-    shape: QueryShape
-    points: tuple[Tensor, ...]
-    clip: float | Tensor
-    transform: Tensor | None = None  # (k, features)
-    h: float | None = None
-
-
-def copied_queries(queries: tuple[Query, ...]) -> tuple[Ask, list[CopiedQuery]]:
-    """What answering `queries` together costs, and each of them; they share one draw, hence one batch.
+def copied_queries(queries: tuple[Query, ...]) -> tuple[Ask, list[Query]]:
+    """What answering `queries` together costs, and a copy of each; they share one draw, hence one batch.
     Refused for a value of another type than the contract's, or several batches.
     """
     taken = [_copied_query(query) for query in queries]
@@ -43,7 +33,7 @@ def copied_queries(queries: tuple[Query, ...]) -> tuple[Ask, list[CopiedQuery]]:
     return Ask(queries[0].batch, tuple(query.shape for query in taken)), taken
 
 
-def _copied_query(query: Query) -> CopiedQuery:
+def _copied_query(query: Query) -> Query:
     _check(query, Query, "a query")
     _check(query.batch, _BATCHES, "batch")
     _check(query.points, tuple, "points of a query")
@@ -58,9 +48,8 @@ def _copied_query(query: Query) -> CopiedQuery:
         transform = copied_tensor(query.transform, "a transform")
         if transform.dim() != 2 or 0 in transform.shape:
             raise Refused(f"a transform is {tuple(transform.shape)}; it must be a matrix (k, features)")
-    kept = 0 if transform is None else transform.shape[0]
-    shape = QueryShape(query.statistic, len(points), ratio, options, kept)
-    return CopiedQuery(shape, points, bound, transform, None if query.h is None else _number(query.h, "h"))
+    h = None if query.h is None else _number(query.h, "h")
+    return Query(query.statistic, points, bound, query.batch, ratio, options, transform, h)
 
 
 def copied_tensor(value: object, what: str) -> Tensor:

@@ -16,7 +16,7 @@ from fedsim.protocol.statistics import COSTED_GRADIENT, shapes_of, size_of, stat
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from fedsim.protocol.copies import CopiedQuery
+    from fedsim.protocol.query import Query
 
 _LEAST_NUMBERS = 5_000  # an answer's fixed cost, in numbers
 
@@ -138,10 +138,10 @@ def check_transform(transform: Tensor | None, features: int, dtype: torch.dtype)
         raise Refused(f"a transform is {given}; it must be (k, features), here (k, {features}) {dtype}")
 
 
-def check_table(query: CopiedQuery) -> None:
+def check_table(query: Query) -> None:
     """Refuse costs by group beyond the reach that the plan states for them."""
-    if query.shape.statistic == COSTED_GRADIENT.name:  # its table
-        reach, stated = Cells.of(query.shape.options).reach(query.points[1]), query.shape.options[3]
+    if query.statistic == COSTED_GRADIENT.name:  # its table
+        reach, stated = Cells.of(query.options).reach(query.points[1]), query.options[3]
         if not reach <= stated:
             raise Refused(f"a table of costs has reach {reach:.6g}, and the plan states {stated:.6g}")
 

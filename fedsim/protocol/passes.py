@@ -19,7 +19,7 @@ from fedsim.common.errors import Refused
 from fedsim.common.seeds import generator, server_rng
 from fedsim.protocol.blame import Blame
 from fedsim.protocol.contract import Algorithm, Asker, Combined, Public, PublicProblem, Query, Round, traits
-from fedsim.protocol.copies import CohortMemory, CopiedQuery, copied_arrays, copied_queries, copied_tensor
+from fedsim.protocol.copies import CohortMemory, copied_arrays, copied_queries, copied_tensor
 from fedsim.protocol.limits import Limits, check_table, check_transform
 from fedsim.protocol.plan import Ask
 from fedsim.protocol.statistics import point_sizes, size_of
@@ -199,7 +199,7 @@ class Pass:
         self._sums = Combined({name: value.mean(0) for name, value in reply.message.items()}, 1.0)
         return reply.asks
 
-    def _made_up(self, query: CopiedQuery, number: int) -> Tensor:
+    def _made_up(self, query: Query, number: int) -> Tensor:
         shape = self._silos, size_of(query.shape, self._dimension, self._features)
         if self._silos == 1:
             return torch.zeros(shape, dtype=self._dtype)
@@ -211,7 +211,7 @@ class Pass:
         r: int,
         broadcast: Mapping[str, Tensor],
         memory: CohortMemory,
-        answer: Callable[[CopiedQuery, int], Tensor],
+        answer: Callable[[Query, int], Tensor],
         planned: tuple[Ask, ...] | None,
         keep: bool,
     ) -> _Reply:
@@ -250,7 +250,7 @@ class Pass:
             self._blame.failed(f"silo method, round {r}", error, tuple(broadcast))
         return _Reply(tuple(asks), count, answers, message, kept)
 
-    def _check_asked(self, asked: Ask, queries: Sequence[CopiedQuery], before: int, silos: int) -> None:
+    def _check_asked(self, asked: Ask, queries: Sequence[Query], before: int, silos: int) -> None:
         """Refuse queries outside the contract or the limits; `before` were asked in this round already."""
         if before + len(queries) > self._most:
             raise Refused(f"it asks on after {self._most} queries, which its numbers do not account for")
@@ -265,7 +265,7 @@ class Pass:
             # A clip of one number as (1,) is the norm of a shared vector.
             if isinstance(query.clip, Tensor) and tuple(query.clip.shape) != (1,):
                 self._check_shape(query.clip, "clip", silos, "()", "(silos, 1)")
-            self._limits.check_clip(query.clip, query.shape.statistic)
+            self._limits.check_clip(query.clip, query.statistic)
 
     def _by_silo(self, arrays: Mapping[str, Tensor], what: str, silos: int) -> dict[str, Tensor]:
         """Copies of a message or memory, {name: (silos, d)}."""
@@ -300,7 +300,7 @@ class Pass:
         """The first difference when these silos run the round again on the same answers, or None."""
         copies = {name: value.clone() for name, value in broadcast.items()}
 
-        def answer(query: CopiedQuery, number: int) -> Tensor:
+        def answer(query: Query, number: int) -> Tensor:
             return first.answers[number][rows].clone()
 
         try:

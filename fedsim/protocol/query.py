@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from fedsim.protocol.batch import FULL, Batch
+from fedsim.protocol.statistics import QueryShape
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -40,6 +42,11 @@ class Query:
     # a public matrix (k, features), of a linear model: a record x counts as its product with x, so that a
     # model has k features. Terms are clipped after it, so that any matrix will do
     transform: Tensor | None = None
-    h: float | None = (
-        None  # how many records of a unit count, where it asks for that: public, free as the clip
-    )
+    # how many records of a unit count, where it asks for that: public, free as the clip
+    h: float | None = None
+
+    @cached_property
+    def shape(self) -> QueryShape:
+        """The part that sets its cost."""
+        kept = 0 if self.transform is None else len(self.transform)
+        return QueryShape(self.statistic, len(self.points), float(self.noise_ratio), self.options, kept)

@@ -36,6 +36,7 @@ beside the first, for a ledger of its own.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import NoReturn
 
 import torch
@@ -45,7 +46,7 @@ from fedsim.common.errors import Refused
 from fedsim.privacy.mechanism import Mechanism
 from fedsim.problems.answerable import check_answerable
 from fedsim.problems.kinds import Problem, check
-from fedsim.protocol.copies import CohortMemory, CopiedQuery, copied_arrays, copied_queries, digests
+from fedsim.protocol.copies import CohortMemory, copied_arrays, copied_queries, digests
 from fedsim.protocol.limits import Limits, check_table, check_transform
 from fedsim.protocol.plan import Arrays, Ask, Plan, Statement, Terms
 from fedsim.protocol.query import Query
@@ -262,7 +263,7 @@ class OpenRound:
         self._open = True
         return answers if len(answers) > 1 else answers[0]
 
-    def _match(self, queries: tuple[Query, ...]) -> tuple[Ask, list[CopiedQuery]]:
+    def _match(self, queries: tuple[Query, ...]) -> tuple[Ask, list[Query]]:
         """The plan's entry, and the queries, which cost what it says, in plain values."""
         if self._position >= len(self._planned):
             raise Refused(f"the plan has {len(self._planned)} ask(s) in this round, this is one more")
@@ -272,7 +273,7 @@ class OpenRound:
             raise Refused(f"ask {self._position} of the round is {asked}, the plan has {planned}")
         return planned, taken
 
-    def _checked(self, query: CopiedQuery) -> CopiedQuery:
+    def _checked(self, query: Query) -> Query:
         """The query with its points and clip within the limits, a clip of one number as such."""
         gate, silos, clip = self._gate, len(self.members), query.clip
         if isinstance(clip, Tensor):
@@ -280,8 +281,8 @@ class OpenRound:
             if clip.dtype != gate.dtype or tuple(clip.shape) not in ((), (silos, 1)):
                 given = f"{tuple(clip.shape)} {clip.dtype}"
                 raise Refused(f"clip is {given}, not one number a silo, ({silos}, 1)")
-        gate.limits.check_clip(clip, query.shape.statistic)
-        check_h(gate.plan.unit, query.h, statistic(query.shape.statistic).clipped)
+        gate.limits.check_clip(clip, query.statistic)
+        check_h(gate.plan.unit, query.h, statistic(query.statistic).clipped)
         sizes = point_sizes(query.shape, gate.problem.dimension, gate.problem.num_features)
         for point, size in zip(query.points, sizes, strict=True):
             gate.check_point(point, [(size,), (silos, size)])
@@ -289,7 +290,7 @@ class OpenRound:
         if query.transform is not None:
             check_transform(query.transform, gate.problem.num_features, gate.dtype)
             gate.limits.check_point(query.transform)
-        return query._replace(clip=clip)
+        return query if clip is query.clip else replace(query, clip=clip)
 
     def _check_open(self) -> None:
         if not self._open:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from math import inf
 from typing import TYPE_CHECKING
@@ -15,9 +16,9 @@ from fedsim.privacy.mechanism import About, Mechanism
 from fedsim.problems.glm import GeneralisedLinear
 from fedsim.problems.kinds import Problem
 from fedsim.protocol.batch import Batch
-from fedsim.protocol.copies import CopiedQuery
 from fedsim.protocol.groups import Cells
 from fedsim.protocol.plan import Admitted, Ask, Plan
+from fedsim.protocol.query import Query
 from fedsim.protocol.statistics import COSTED_GRADIENT, size_of, statistic
 from silos.vault.batches import Batches
 from silos.vault.entropy import Entropy, Noise
@@ -59,9 +60,7 @@ class Releases:
         self.size = partial(size_of, dimension=self.dimension, features=problem.num_features)
         self.noise = Noise(mechanism, entropy, plan, len(drawing), self.size, dtype)
 
-    def other(
-        self, query: CopiedQuery, blocks: Sequence[Block]
-    ) -> tuple[Problem, Sequence[Block], ClippedSum]:
+    def other(self, query: Query, blocks: Sequence[Block]) -> tuple[Problem, Sequence[Block], ClippedSum]:
         """Problem, records and the sum of terms for a query that is no gradient of records as they are."""
         from silos.vault.terms import Transformed, narrowed, summed  # loaded where one is asked for
 
@@ -70,15 +69,15 @@ class Releases:
             self._transformed = self._transformed or Transformed()
             problem = narrowed(problem, query.shape.transform)
             blocks = self._transformed.blocks(problem, blocks, query.transform)
-        if statistic(query.shape.statistic).gradient:
+        if statistic(query.statistic).gradient:
             return problem, blocks, clipped_sum
         return problem, blocks, partial(summed, clipped_sum, query.shape)
 
-    def about(self, query: CopiedQuery) -> About:
+    def about(self, query: Query) -> About:
         """What is published where a mechanism protects less than a record: a simulation's alone."""
         longest = inf if not isinstance(self.problem, GeneralisedLinear) else self.records.longest
-        costed = query.shape.statistic == COSTED_GRADIENT.name
-        reach = Cells.of(query.shape.options).reach(query.points[1]) if costed else inf
+        costed = query.statistic == COSTED_GRADIENT.name
+        reach = Cells.of(query.options).reach(query.points[1]) if costed else inf
         return About(longest, reach, self.problem.num_outputs)
 
     def round(self, members: list[int], round_index: int) -> RoundReleases:
@@ -114,7 +113,7 @@ class RoundReleases:
             raise Refused(f"the silo method keeps memory between rounds, {hint}")
         return {str(number): value for number, value in enumerate(self._contributions)}
 
-    def answers(self, planned: Ask, queries: Sequence[CopiedQuery]) -> tuple[Tensor, ...]:
+    def answers(self, planned: Ask, queries: Sequence[Query]) -> tuple[Tensor, ...]:
         """The releases of one ask, of the plan's own batch and noise ratios, without a graph."""
         blocks, divisors = self._batches.next(planned.batch)
         shapes = planned.queries
@@ -130,7 +129,7 @@ class RoundReleases:
         )
 
     def _release(
-        self, query: CopiedQuery, noise_ratio: float, blocks: Sequence[Block], divisors: Tensor | None
+        self, query: Query, noise_ratio: float, blocks: Sequence[Block], divisors: Tensor | None
     ) -> Tensor:
         """The clipped sum over K units and the mechanism's noise, divided by K; (members, d).
 
@@ -138,16 +137,16 @@ class RoundReleases:
         by the public K is post-processing.
         """
         total = self._sum(query, blocks)
-        if statistic(query.shape.statistic).drawn:
+        if statistic(query.statistic).drawn:
             from silos.vault.selections import drawn  # loaded where one is asked for
 
-            half = self._run.unit.half_range(query.shape.statistic, query.shape.options)
+            half = self._run.unit.half_range(query.statistic, query.options)
             return drawn(total, noise_ratio * self._multipliers, half, self._run.mechanism, self._noise.next)
         self._perturb(total, query, noise_ratio, query.clip)
         return (total if divisors is None else total.div_(divisors)).to(self._run.dtype)
 
     def _contribution(
-        self, query: CopiedQuery, noise_ratio: float, blocks: Sequence[Block], weights: Tensor
+        self, query: Query, noise_ratio: float, blocks: Sequence[Block], weights: Tensor
     ) -> Tensor:
         """The members' contributions to a secure aggregation, (members, d), float64.
 
@@ -159,10 +158,10 @@ class RoundReleases:
             raise Refused("secure aggregation has one clip for all silos, this is one a silo")
         shares = [self._run.shares[member].clip for member in self._members]
         kappa = torch.tensor(shares, dtype=torch.float64).unsqueeze(-1)
-        if not statistic(query.shape.statistic).clipped:
+        if not statistic(query.statistic).clipped:
             own, weights = query, weights * kappa
         elif set(shares) != {1.0}:
-            own = query._replace(clip=(query.clip * kappa).to(self._run.dtype))
+            own = replace(query, clip=(query.clip * kappa).to(self._run.dtype))
         else:
             own = query
         total = self._sum(own, blocks).mul_(weights)
@@ -177,7 +176,7 @@ class RoundReleases:
         own = torch.as_tensor(clip, dtype=run.dtype)
         return torch.where(run.public[self._members], inf, own)
 
-    def _perturb(self, total: Tensor, query: CopiedQuery, noise_ratio: float, clip: float | Tensor) -> None:
+    def _perturb(self, total: Tensor, query: Query, noise_ratio: float, clip: float | Tensor) -> None:
         spread, mechanism = self._run.spread(query.shape), self._run.mechanism
         moved = mechanism.moved(query.shape, spread, clip, partial(self._run.about, query))
         mechanism.perturb(total, noise_ratio, self._multipliers, spread, moved, self._noise.next)
@@ -187,9 +186,9 @@ class RoundReleases:
         weights = [self._run.shares[member].weight(batch) for member in self._members]
         return torch.tensor(weights, dtype=torch.float64).unsqueeze(-1)
 
-    def _sum(self, query: CopiedQuery, blocks: Sequence[Block]) -> Tensor:
+    def _sum(self, query: Query, blocks: Sequence[Block]) -> Tensor:
         """The sums of the blocks' terms in the order of the members, (members, size)."""
-        run, known = self._run, statistic(query.shape.statistic)
+        run, known = self._run, statistic(query.statistic)
         problem, clip = run.problem, run.mechanism.applied(self._clip(query.clip))
         clipped_sum: ClippedSum = run.records.clipped_sum
         gradients = known.gradient

@@ -38,7 +38,7 @@ from fedsim.problems.kinds import Problem
 from fedsim.problems.network import NeuralNetwork
 from fedsim.problems.network_models import Imported, Lenet, Mlp, PairedMlp
 from fedsim.protocol.contract import Query
-from fedsim.protocol.copies import CopiedQuery, copied_queries
+from fedsim.protocol.copies import copied_queries
 from fedsim.protocol.statistics import size_of
 from fedsim.protocol.unit import RECORD, Person, Record
 from fedsim.simulation.side_by_side import SideBySide
@@ -175,7 +175,7 @@ class Asked:
     plain: bool = False
 
     @lru_cache(maxsize=8)  # noqa: B019  as long as the tests
-    def taken(self, number: float) -> CopiedQuery:
+    def taken(self, number: float) -> Query:
         return copied_queries((self.query(number),))[1][0]
 
 
@@ -373,7 +373,7 @@ class Case:
             found = found - self._sum(where, asked, unit=False)
         return found + 0.0
 
-    def _sum(self, where: Place, asked: CopiedQuery, unit: bool = True) -> Tensor:
+    def _sum(self, where: Place, asked: Query, unit: bool = True) -> Tensor:
         """As the gate asks for it, of the unit's silo; without the unit, of its null units."""
         silos, records = self._cohort(where, unit)
         problem, members = MODELS[self.model].problem, list(range(len(silos) * where.copies))
@@ -387,7 +387,7 @@ class Case:
             blocks = records.batch(members, self._drawn(silos, where, unit))
         if where.copies > 1:  # the last run is asked for what the unit is, others elsewhere
             by = 1 + 0.37 * torch.arange(where.copies - 1, -1, -1).repeat_interleave(len(silos))[:, None]
-            asked = asked._replace(points=tuple(point * by.double() for point in asked.points))
+            asked = replace(asked, points=tuple(point * by.double() for point in asked.points))
         with _chunks_of(where.chunk), _threads(where.threads):
             return releases._sum(asked, blocks)[(where.copies - 1) * len(silos) + where.before]
 

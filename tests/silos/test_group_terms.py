@@ -1,5 +1,6 @@
 """Joints and costed gradients: by hand, by automatic differentiation, and how a group alone moves them."""
 
+from functools import partial
 from itertools import product
 
 import numpy as np
@@ -17,10 +18,10 @@ from fedsim.problems.kinds import head
 from fedsim.problems.network import NeuralNetwork
 from fedsim.problems.network_models import Mlp
 from fedsim.protocol.batch import FULL
-from fedsim.protocol.copies import CopiedQuery
 from fedsim.protocol.groups import Cells
 from fedsim.protocol.limits import LIMITS, check_table
 from fedsim.protocol.plan import Ask, Plan, QueryShape, Terms
+from fedsim.protocol.query import Query
 from fedsim.simulation.host import MemoryLedger
 from fedsim.testing.federations import open_gate, public_of
 from silos.front.served import Served
@@ -197,10 +198,10 @@ def test_every_table_of_a_penalty_is_within_its_stated_reach():
 
 def test_a_table_beyond_its_reach_and_records_without_groups_are_refused():
     w = torch.zeros(D, dtype=torch.float64)
-    shape = QueryShape("costed_gradient", 2, 1.0, (2.0, 2.0, 0.0, 1.0))
-    check_table(CopiedQuery(shape, (w, torch.tensor([0.0, 1.0, 0.0, 0.0])), 1.0))
+    asked = partial(Query, "costed_gradient", clip=1.0, options=(2.0, 2.0, 0.0, 1.0))
+    check_table(asked((w, torch.tensor([0.0, 1.0, 0.0, 0.0]))))
     with pytest.raises(Refused, match=r"reach 3, and the plan states 1"):
-        check_table(CopiedQuery(shape, (w, torch.tensor([0.0, 2.0, 1.0, 0.0])), 1.0))
+        check_table(asked((w, torch.tensor([0.0, 2.0, 1.0, 0.0]))))
     with pytest.raises(Refused, match="whole numbers of groups"):
         LIMITS.check_plan(Plan(((Ask(FULL, (QueryShape("joint", 1, 1.0, (1.0, 2.0, 0.0, 0.0)),)),),)), D, D)
 

@@ -21,7 +21,7 @@ from fedsim.privacy.registry import GAUSSIAN
 from fedsim.protocol.batch import FULL
 from fedsim.protocol.contract import Algorithm, Asker, Memory, Message, PublicProblem, Query, Wrapper
 from fedsim.protocol.limits import LIMITS
-from fedsim.protocol.plan import Arrays, Plan, QueryShape, Terms
+from fedsim.protocol.plan import Arrays, Plan, Terms
 from fedsim.protocol.rows import Rows
 from fedsim.protocol.unit import RECORD, Unit
 from fedsim.scenario.resolve import Resolved
@@ -90,12 +90,6 @@ def randomness(seed: int, streams: Sequence[str]) -> SeededEntropy:
 def sensitivity(query: Query, unit: Unit = RECORD) -> Tensor:
     """L2 sensitivity of a query's sum to one unit, float64, in the shape of its clip."""
     return unit.spread(query.statistic, query.options) * torch.as_tensor(query.clip, dtype=torch.float64)
-
-
-def shape_of(query: Query) -> QueryShape:
-    """The part of a query that sets its cost."""
-    kept = 0 if query.transform is None else len(query.transform)
-    return QueryShape(query.statistic, len(query.points), float(query.noise_ratio), query.options, kept)
 
 
 @dataclass(frozen=True)

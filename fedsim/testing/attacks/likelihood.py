@@ -34,7 +34,7 @@ from fedsim.protocol.rows import Rows
 from fedsim.protocol.statistics import point_sizes, statistic
 from fedsim.protocol.unit import RECORD
 from fedsim.testing.attacks.canaries import nothing, num_units, replaced
-from fedsim.testing.attacks.cohorts import Heard, cohort, sensitivity, shape_of
+from fedsim.testing.attacks.cohorts import Heard, cohort, sensitivity
 from fedsim.testing.attacks.setting import Others, Setting
 
 
@@ -107,7 +107,7 @@ def single(query: Query, row: int = 0) -> Query:
 
 def term(setting: Setting, canary: Rows, query: Query) -> Tensor:
     """A unit's term where all points are shared, (d,); the mean of those of a group of records."""
-    return ClippedMeans(setting, [canary], 1, [shape_of(query)]).means(query)[0, 0].to(torch.float64)
+    return ClippedMeans(setting, [canary], 1, [query.shape]).means(query)[0, 0].to(torch.float64)
 
 
 _RARE = 1e-12
@@ -232,7 +232,7 @@ class Knowledge:
     def alike(self, key: Key, heard: Heard) -> list[Places]:
         """Means of answers at points that all runs share; computed once for equal keys."""
         if key not in self._known:
-            clipped = self.clipped_means(1, [shape_of(query) for query in heard.queries])
+            clipped = self.clipped_means(1, [query.shape for query in heard.queries])
             means = [clipped.means(narrowed(query), at) for at, query in enumerate(heard.queries)]
             self._known[key] = self.places(means, heard.queries[0].batch)
         return self._known[key]

@@ -26,7 +26,7 @@ from torch import Tensor
 from fedsim.common.seeds import digest128
 from fedsim.protocol.rows import Rows
 from fedsim.testing.attacks.canaries import replaced
-from fedsim.testing.attacks.cohorts import Heard, Tap, shape_of
+from fedsim.testing.attacks.cohorts import Heard, Tap
 from fedsim.testing.attacks.likelihood import ClippedMeans, InRuns, Knowledge, Scores, narrowed
 from fedsim.testing.attacks.search import Attack
 from fedsim.testing.attacks.setting import Federated, Setting, drive, others
@@ -120,7 +120,7 @@ def choose_pairs(setting: Setting, attacks: Mapping[int, Attack]) -> dict[int, P
         if silo not in attacks or round_index not in chosen:
             return
         tried = attacks[silo].canaries[:_CANARIES]
-        shapes = [shape_of(query) for each in heard[-2:] for query in each.queries]
+        shapes = [query.shape for each in heard[-2:] for query in each.queries]
         clipped = ClippedMeans(setting, tried, runs, shapes)
         for place, query in enumerate(query for each in heard[-2:] for query in each.queries):
             terms = clipped.means(narrowed(query), place).double()  # (runs, records, d)

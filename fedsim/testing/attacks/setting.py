@@ -37,7 +37,7 @@ from fedsim.simulation.host import Answering, DirectLink, preview
 from fedsim.simulation.secure_aggregation import Summed, TrialSums, at_once
 from fedsim.simulation.trial import read
 from fedsim.testing.attacks.canaries import MANY, Record, canaries, num_units, related, silent, whose
-from fedsim.testing.attacks.cohorts import Tap, Wiretap, cohort, sensitivity, shape_of
+from fedsim.testing.attacks.cohorts import Tap, Wiretap, cohort, sensitivity
 from fedsim.testing.attacks.parties import PARTIES, Party, party_gate, together
 from server.aggregate import summed, weighted
 from server.loop import run
@@ -165,7 +165,7 @@ class Setting:
         costed = query.statistic == COSTED_GRADIENT.name
         reach = Cells.of(query.options).reach(query.points[1]) if costed else inf
         clip, outputs = float(torch.as_tensor(query.clip).max()), self.resolved.problem.num_outputs
-        moved = attribute.distance(shape_of(query), reach, clip, self.longest, outputs)
+        moved = attribute.distance(query.shape, reach, clip, self.longest, outputs)
         return torch.tensor(moved, dtype=torch.float64)
 
     def read_by(self, party: Party) -> Setting:
