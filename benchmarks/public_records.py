@@ -23,7 +23,7 @@ from benchmarks.document import table, write
 from benchmarks.thesis import runs, tables
 from benchmarks.thesis.trials import ByTrial, Curve, paired
 from benchmarks.thesis.verdicts import Claim, Verdict, judge
-from fedsim.report.sweep_summary import read_sweep
+from fedsim.report.sweep_summary import SweepSummary, read_only
 
 SCENARIO = runs.SCENARIOS / "semi_dp_regression.yaml"
 REPORTED, TUNED = range(10), range(10, 15)  # data.seed of data sets
@@ -67,7 +67,7 @@ def curves(place: Path) -> dict[tuple[int, str], Curve]:
             key = row["partition.num_partitions"], row["problem"], row["privacy.epsilon"]
             if row["loss"] is not None:  # else it diverged
                 errors[key][row["algorithm.step_size"]][seed] = 2 * row["loss"]
-        groups = read_sweep(place / str(seed)).baselines
+        groups = read_only(SweepSummary, place / str(seed)).baselines
         losses = [one.loss for group in groups for one in group.baselines if one.name == "throw_away"]
         alone[seed] = 2 * float(np.mean([loss for loss in losses if loss is not None]))
     found: dict[tuple[int, str], Curve] = {}

@@ -17,7 +17,7 @@ from typing import Any
 import fedsim
 from fedsim.common.durable import atomic_file
 from fedsim.report.audit import AuditPart
-from fedsim.report.sweep_summary import read_sweep
+from fedsim.report.sweep_summary import SweepSummary, read_only
 
 ROOT = Path(__file__).parents[2]
 SCENARIOS = ROOT / "scenarios" / "thesis"
@@ -90,7 +90,7 @@ def sweep(scenario: Path, variant: str, place: Path, overrides: Sequence[str]) -
         raise KeyboardInterrupt
     summary = place / name / "summary.json"
     if summary.exists() and summary.stat().st_mtime >= start:  # else it is of an earlier call
-        runs = read_sweep(place / name).runs
+        runs = read_only(SweepSummary, place / name).runs
         note(place, name, time.time() - start, runs.made, fresh=not runs.from_cache)
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from fedsim.report.sweep_summary import SweepSummary, read_sweep, title
+from fedsim.report.sweep_summary import SweepSummary, read_only, title
 
 EPSILONS = ("privacy.epsilon", "privacy.claimed_epsilon")
 SERIES = ("algorithm",)
@@ -88,7 +88,7 @@ def curves_of(
 
 def read_curves(place: Path, series: Sequence[str] = SERIES) -> tuple[SweepSummary, list[Curve]]:
     """Of a sweep's directory; InputError where it is not finished."""
-    summary = read_sweep(place)
+    summary = read_only(SweepSummary, place)
     return summary, curves_of(summary, pq.read_table(place / "cells.parquet").to_pylist(), series)
 
 

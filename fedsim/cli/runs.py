@@ -65,10 +65,9 @@ def _table(comparison: Comparison) -> Table:
 @app.command(rich_help_panel=RUNS)
 def report(directory: Annotated[Path, typer.Argument(metavar="RUN", help="Run directory.")]) -> None:
     """Write the reviewer's page of a run: report.html, which needs no network, and its figures."""
-    from fedsim.report import page, sweep_page
-    from fedsim.report.sweep_summary import is_sweep
+    from fedsim.report.sweep_page import write_page
 
-    written = (sweep_page if is_sweep(directory) else page).write_page(directory)
+    written = write_page(directory)
     typer.echo(f"Wrote {written} and its figures")
 
 

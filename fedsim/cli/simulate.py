@@ -21,7 +21,8 @@ from fedsim.privacy.rounding import shown_up
 
 if TYPE_CHECKING:
     from fedsim.api.run import Run
-    from fedsim.report.sweep_summary import Setting, SweepSummary
+    from fedsim.report.summary import Setting
+    from fedsim.report.sweep_summary import SweepSummary
     from fedsim.scenario.model import Scenario
     from fedsim.simulation.sweeps.run import Sweep
 

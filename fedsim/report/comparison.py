@@ -18,9 +18,9 @@ from fedsim.common.files import atomic_directory, check_free
 from fedsim.privacy.rounding import shown_up
 from fedsim.report import sweep_page
 from fedsim.report.page import PAGE, template
-from fedsim.report.summary import FILE, Summary, Values, read_summary
+from fedsim.report.summary import EPSILON, CombinationRow, Summary
 from fedsim.report.sweep_figure import Point, draw
-from fedsim.report.sweep_summary import CombinationRow, SweepSummary, is_sweep, read_sweep, title
+from fedsim.report.sweep_summary import SweepSummary, read_summary, title
 from fedsim.report.tables import Table, TextTable, capital, figure_html
 from fedsim.scenario.metric import METRICS
 
@@ -76,7 +76,7 @@ class Comparison:
 
     @property
     def _axis(self) -> str:
-        return sweep_page.x_label(self.against or sweep_page.EPSILON)
+        return sweep_page.x_label(self.against or EPSILON)
 
     def _x(self, row: Point) -> str:
         return shown_up(row.x, 6) if self.against is None else "-" if row.x is None else f"{row.x:.4f}"
@@ -84,7 +84,8 @@ class Comparison:
     @property
     def title(self) -> str:
         """The figure's title: the error in words, or the metric's."""
-        return _error(self.sources[0]) if self.metric == "error" else METRICS[self.metric].title
+        error = self.sources[0].summary.error_name or ""
+        return error if self.metric == "error" else METRICS[self.metric].title
 
     @property
     def not_private(self) -> list[str]:
@@ -158,96 +159,39 @@ def compared(
     if not sources:
         raise InputError("RUN", [], "name at least one run or sweep")
     rows, first = list[Point](), sources[0]
-    of_first = first.summary if isinstance(first.summary, SweepSummary) else first.summary.metrics
-    metric = metric or of_first.metric
+    metric, error = metric or first.summary.metric, first.summary.error_name
     for field, name in (("metric", metric), ("against", against or metric)):
         if name not in METRICS:
             raise InputError(field, name, suggest(name, METRICS))
-    for source in sources:
-        if (error := _error(source)) != _error(first):
-            hint = f"measures {error!r} and {first.name} {_error(first)!r}; compare runs of one kind"
-            raise InputError("RUN", source.name, hint)
-        summary, found = source.summary, _combinations(source.summary)
-        for name in (metric, against or metric):
-            if not any(row.spread(name) for row in found):
-                raise InputError("RUN", source.name, _missing(summary, name))
-        without = [sweep_page.EPSILON, sweep_page.CLAIMED]
-        if against:
-            along = sweep_page.abscissa(summary, against) if isinstance(summary, SweepSummary) else None
-            without = [along] if along else []
-        rows += sweep_page.points_of(found, metric, _epsilon, without, source.name, against)
-        rows += _baselines(source, metric, rows, against)
+    for name, summary in sources:
+        if summary.error_name != error:
+            hint = f"measures {summary.error_name!r} and {first.name} {error!r}; compare runs of one kind"
+            raise InputError("RUN", name, hint)
+        for wanted in (metric, against or metric):
+            if not any(row.spread(wanted) for row in summary.combinations):
+                why = ": ".join(filter(None, [f"has no {METRICS[wanted].title}", summary.unmeasured]))
+                raise InputError("RUN", name, why)
+        along = [sweep_page.abscissa(summary, against)] if against else [EPSILON, sweep_page.CLAIMED]
+        rows += sweep_page.points_of(summary, metric, _epsilon, along, name, against)
+        rows += _new(sweep_page.levels(summary, metric, name, against), rows)
     rows += _read_points(points, metric, against) if points else []
     return Comparison(tuple(rows), metric, tuple(sources), against)
 
 
+def _new(levels: Sequence[Point], known: Sequence[Point]) -> list[Point]:
+    """The baselines that no earlier source has: runs on the same records share them."""
+    old = {(row.series, row.value) for row in known}
+    return [row for row in levels if (row.series, row.value) not in old]
+
+
 def source_of(directory: Path) -> Source:
-    """The run or sweep of a directory, from its files alone.
-
-    InputError if it is neither a run's nor a sweep's, was left unfinished, or is of another version.
-    """
-    if is_sweep(directory):
-        return Source(directory.name, read_sweep(directory))
-    if not (directory / FILE).is_file():
-        raise InputError("RUN", str(directory), f"no run or sweep directory (there is no {FILE})")
+    """The run or sweep of a directory, from its files alone; InputError as of `read_summary`."""
     return Source(directory.name, read_summary(directory))
-
-
-def _error(source: Source) -> str:
-    summary = source.summary
-    return (summary.error_name or "") if isinstance(summary, SweepSummary) else summary.metrics.error_name
-
-
-def _combinations(summary: Summary | SweepSummary) -> Sequence[CombinationRow]:
-    """A run is one combination, or two with its non-private baseline."""
-    if isinstance(summary, SweepSummary):
-        return summary.combinations
-    silos, own = summary.privacy.silos, (summary.privacy.private, summary.metrics)
-    budget = _largest([silo.epsilon_budget for silo in silos])
-    baseline = [(False, summary.metrics.nonprivate)] if summary.privacy.private else []
-    return [
-        CombinationRow.model_construct(
-            **{name: value for name, value in values if name in Values.model_fields},
-            varied={"algorithm": summary.algorithm, **({sweep_page.EPSILON: budget} if private else {})},
-            private=private,
-            epsilon_budget=budget if private else None,
-            epsilon_guaranteed=_largest([silo.epsilon_guaranteed for silo in silos]) if private else None,
-            trials=summary.trials.finished,
-        )
-        for private, values in [own, *baseline]
-    ]
-
-
-def _largest(values: Sequence[float | None]) -> float | None:
-    """The largest epsilon; None, which is infinite, where one is."""
-    return None if None in values else max((value for value in values if value is not None), default=None)
 
 
 def _epsilon(row: CombinationRow) -> float | None:
     """The budget, or what it costs where nothing limits it."""
     return row.epsilon_guaranteed if row.epsilon_budget is None else row.epsilon_budget
-
-
-def _missing(summary: Summary | SweepSummary, metric: str) -> str:
-    """Why a source has no value of the metric."""
-    hint = f"has no {METRICS[metric].title}"
-    if isinstance(summary, SweepSummary):
-        return hint
-    if summary.deployment is not None and not summary.deployment.measured:
-        return f"{hint}: it was deployed without public test records"
-    return hint if summary.trials.finished else "no trial of it is complete; run its scenario.yaml to the end"
-
-
-def _baselines(source: Source, metric: str, known: Sequence[Point], against: str | None) -> list[Point]:
-    """The baselines of a source that no earlier one has: runs on the same records share them."""
-    summary = source.summary
-    if isinstance(summary, SweepSummary):
-        labelled, trials = summary.levels(), summary.trials
-    else:
-        labelled, trials = [(one.label, one) for one in summary.baselines], summary.trials.finished
-    old = {(row.series, row.value) for row in known}
-    found = sweep_page.levels(labelled, metric, trials, source.name, against)
-    return [row for row in found if (row.series, row.value) not in old]
 
 
 def _read_points(path: Path, metric: str, against: str | None) -> list[Point]:
@@ -285,7 +229,7 @@ def _point(path: Path, line: int, row: dict[str, str | None], metric: str, again
         raise InputError(f"{path.name} line {line}, {metric}", value, hint)
     series, x = row.get("series") or path.stem, epsilon
     if against:
-        varied = {"series": series} | ({} if epsilon is None else {sweep_page.EPSILON: epsilon})
+        varied = {"series": series} | ({} if epsilon is None else {EPSILON: epsilon})
         series, x = title(varied, epsilon is not None), _number(path, line, against, row.get(against))
     return Point(series, x, value, low, high, trials=None, source=path.name)
 

@@ -127,7 +127,7 @@ def _headline(summary: Summary) -> list[Headline]:
     """The chosen metric of the run and of its non-private baseline, and the guaranteed epsilon."""
     metrics, silos = summary.metrics, summary.privacy.silos
     name = METRICS[metrics.metric].title
-    numbers = [headline(name, metrics.chosen, f"not measured: {texts.unmeasured(summary)}")]
+    numbers = [headline(name, metrics.chosen, f"not measured: {summary.unmeasured}")]
     if summary.privacy.private:
         if (baseline := metrics.nonprivate.spread(metrics.metric)) is not None:
             numbers.append(headline(f"{name} {texts.NONPRIVATE}", baseline))

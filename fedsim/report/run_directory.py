@@ -15,7 +15,6 @@ import yaml
 from safetensors.torch import load_file, save
 
 from fedsim.common.errors import InputError
-from fedsim.common.files import UNFINISHED
 from fedsim.common.serialise import from_yaml, to_yaml
 from fedsim.problems.section import ProblemSection
 from fedsim.report.model_file import FITTED, ModelFile, Trained, read_trained, write_trained
@@ -23,7 +22,8 @@ from fedsim.report.outcome import Outcome, variants
 from fedsim.report.record import EXPORTED, MADE_OF, TABLES, LedgerRow
 from fedsim.report.silo_rows import spend
 from fedsim.report.summarise import summarise
-from fedsim.report.summary import AGAIN, FILE, Deployment, Summary, opened, read_summary
+from fedsim.report.summary import AGAIN, FILE, Deployment, Summary, opened
+from fedsim.report.sweep_summary import read_only
 from fedsim.scenario.load import anchored, relative
 from fedsim.scenario.metric import BY_SKLEARN
 
@@ -176,12 +176,7 @@ def read(directory: Path) -> RunData:
 
     InputError names the file that is missing, damaged, or of another version.
     """
-    if not directory.is_dir():
-        raise InputError("RUN", str(directory), f"no such directory; {AGAIN}")
-    if (directory / UNFINISHED).is_dir() and not (directory / FILE).exists():
-        hint = f"the run has not ended; fedsim simulate --resume {directory} goes on with it"
-        raise InputError("RUN", str(directory), hint)
-    about = read_summary(directory), *scenario_of(directory / "scenario.yaml")
+    about = read_only(Summary, directory), *scenario_of(directory / "scenario.yaml")
     tables, models = {name: _table(directory, name) for name in EXPORTED}, partial(_models, directory)
     return RunData(
         *about,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
@@ -17,15 +18,19 @@ from fedsim.privacy.registry import NONE
 from fedsim.protocol.unit import RECORD
 from fedsim.scenario.metric import METRICS, BaselineName
 
-FORMAT = 4  # of the run directory; a reader refuses any other
+FORMAT = 5  # of the directory of a run or sweep; a reader refuses any other
 FILE = "summary.json"
 FEW = 10  # trials below which there are no percentiles to speak of
-AGAIN = "a run directory is what `fedsim simulate` writes; run the scenario again"
+AGAIN = "run the scenario again with this version; a sweep's finished cells are kept"
+EPSILON = "privacy.epsilon"
 
 OF_TRAINING = ("excess_risk", "gradient_mapping_sq")
 MEASURED = (*METRICS, *OF_TRAINING)  # metrics of an evaluation
 
 Interval = tuple[float, float]
+Label = str | float | int | bool | None
+Labels = dict[str, Label]  # the value of each varied field
+Setting = dict[str, Any]  # {dotted field: value}
 Model = TypeVar("Model", bound=BaseModel)
 T = TypeVar("T")
 
@@ -173,6 +178,28 @@ class Values(_Fields):
         held = dict(self)
         mean, interval = held[name], held[f"{name}_interval90"]
         return None if mean is None else Spread(mean, *(interval or (mean, mean)))
+
+
+class CombinationRow(Values):
+    """One point of a sweep's grid, over its finished trials; its metrics are those of `Values`.
+
+    `epsilon_guaranteed` is what it costs the silo that it costs most, tuning included where that was private.
+    `epsilon_budget` is the largest of the silos' budgets; None without a mechanism, or without a limit.
+    `epsilon_claimed` is what a theorem claims for that silo, and `epsilon_attainable` a lower bound on the
+    true epsilon where `epsilon_guaranteed` may exceed it. `chosen` is None where nothing could be chosen.
+    """
+
+    varied: Labels
+    private: bool
+    chosen: Setting | None
+    epsilon_budget: float | None
+    epsilon_guaranteed: float | None
+    costliest_silo: str | None
+    noise_multiplier: float | None
+    epsilon_claimed: float | None = None
+    epsilon_attainable: float | None = None
+    trials: int
+    seconds_per_run: float | None
 
 
 class Metrics(Values):
@@ -441,23 +468,64 @@ class Summary(Part):
     versions: dict[str, str]
     environment: dict[str, Any]
 
+    @property
+    def metric(self) -> str:
+        """The chosen metric."""
+        return self.metrics.metric
 
-def read_summary(directory: Path) -> Summary:
-    """The summary of a run directory; InputError if it is missing, damaged, or of another version."""
-    return of_format(Summary, directory, FORMAT, AGAIN)
+    @property
+    def error_name(self) -> str:
+        """What `error` is."""
+        return self.metrics.error_name
 
+    @property
+    def repetitions(self) -> int:
+        """The number of trials that baselines are means of."""
+        return self.trials.finished
 
-def of_format(kind: type[Model], directory: Path, reads: int | str, remedy: str) -> Model:
-    """The summary in a directory; InputError if it is missing, damaged, or of another format."""
-    path = directory / FILE
-    tree = read_json(path, remedy)
-    written = tree.get("format") if isinstance(tree, dict) else None
-    if written != reads:
-        wrote = tree.get("versions") if isinstance(tree, dict) else None
-        version = wrote.get("fedsim-isrl", "unknown") if isinstance(wrote, dict) else "unknown"
-        hint = f"format {written!r}, written by fedsim {version}; this version reads format {reads!r}"
-        raise InputError("RUN", str(path), f"{hint}: {remedy}")
-    return validated(kind, tree, path, remedy)
+    @property
+    def varied(self) -> list[str]:
+        """The fields in which runs that are compared differ."""
+        return ["algorithm", EPSILON]
+
+    @property
+    def combinations(self) -> list[CombinationRow]:
+        """A run is a sweep of one combination, or of two with its non-private baseline."""
+        if not self.privacy.private:
+            return [self._combination(self.metrics, False)]
+        return [self._combination(self.metrics, True), self._combination(self.metrics.nonprivate, False)]
+
+    def _combination(self, values: Values, private: bool) -> CombinationRow:
+        silos = self.privacy.silos if private else []
+        budgets = [silo.epsilon_budget for silo in silos]
+        costs = [inf if silo.epsilon_guaranteed is None else silo.epsilon_guaranteed for silo in silos]
+        costliest = silos[costs.index(max(costs))] if silos else None
+        budget = (
+            None if None in budgets else max((each for each in budgets if each is not None), default=None)
+        )
+        return CombinationRow(
+            varied={"algorithm": self.algorithm} | ({EPSILON: budget} if private else {}),
+            private=private,
+            chosen={},
+            epsilon_budget=budget,
+            epsilon_guaranteed=costliest and costliest.epsilon_guaranteed,
+            costliest_silo=costliest and costliest.name,
+            noise_multiplier=costliest and costliest.noise_multiplier,
+            trials=self.trials.finished,
+            seconds_per_run=None,
+            **{name: value for name, value in values if name in Values.model_fields},
+        )
+
+    def levels(self) -> list[tuple[str, Baseline]]:
+        """Every baseline by its label."""
+        return [(one.label, one) for one in self.baselines]
+
+    @property
+    def unmeasured(self) -> str:
+        """Why there is no value of the metric."""
+        if self.deployment is not None and not self.deployment.measured:
+            return "there are no public test records"
+        return "it has no finite value" if self.trials.finished else "no trial is complete"
 
 
 def opened(path: Path, load: Callable[[], T], remedy: str = AGAIN) -> T:
@@ -475,12 +543,12 @@ def opened(path: Path, load: Callable[[], T], remedy: str = AGAIN) -> T:
     raise InputError("RUN", str(path), f"{hint}; {remedy}")
 
 
-def read_json(path: Path, remedy: str) -> Any:
+def read_json(path: Path, remedy: str = AGAIN) -> Any:
     """A file's plain values; errors as of `opened`."""
     return opened(path, lambda: json.loads(path.read_text(encoding="utf-8")), remedy)
 
 
-def validated(kind: type[Model], tree: Any, path: Path, remedy: str) -> Model:
+def validated(kind: type[Model], tree: Any, path: Path, remedy: str = AGAIN) -> Model:
     """The contents of a file as a model; InputError with the first thing that is wrong."""
     try:
         return kind.model_validate(tree)

@@ -11,29 +11,32 @@ from typing import NamedTuple
 from matplotlib.figure import Figure
 
 from fedsim.privacy.rounding import shown_down, shown_up
+from fedsim.report import page as run_page
 from fedsim.report import sweep_summary
 from fedsim.report.curves import LEVELS
 from fedsim.report.page import PAGE, Headline, how_facts, named, publish, template
 from fedsim.report.record import grouped
 from fedsim.report.run_directory import scenario_of
 from fedsim.report.style import markup, save
-from fedsim.report.summary import Baseline, Values, spans
+from fedsim.report.summary import EPSILON, CombinationRow, Summary, Values, spans
 from fedsim.report.sweep_figure import Point, draw, lines
-from fedsim.report.sweep_summary import CombinationRow, SweepSummary, last_part, title
+from fedsim.report.sweep_summary import SweepSummary, last_part, title
 from fedsim.report.tables import TextTable, capital
 from fedsim.report.texts import budget_text, captioned, distinct, mean_text, number_text, value_text
 from fedsim.scenario.metric import METRICS
 
-EPSILON, CLAIMED = "privacy.epsilon", "privacy.claimed_epsilon"
+CLAIMED = "privacy.claimed_epsilon"
 _NOTHING = TextTable("", [], [])
 
 
 def write_page(directory: Path) -> Path:
-    """Write report.html and the figure into a sweep's directory; what was there is replaced.
+    """Write report.html and its figures into the directory of a run or sweep; what was there is replaced.
 
-    InputError if it is no finished sweep of this version, or cannot be written.
+    InputError as of `read_summary`, or if they cannot be written.
     """
-    sweep = sweep_summary.read_sweep(directory)
+    sweep = sweep_summary.read_summary(directory)
+    if not isinstance(sweep, SweepSummary):
+        return run_page.write_page(directory)
     scenario, description = scenario_of(directory / "scenario.yaml")
     page = partial(_render, sweep, scenario, description)
     return publish(directory, lambda folder: (folder / PAGE).write_text(page(folder), encoding="utf-8"))
@@ -224,7 +227,7 @@ def _candidates(tuning: sweep_summary.Tuning | None, metric: str) -> TextTable:
     return TextTable.of(f"Mean {what} over {tuning.repetitions} runs{weighs}.", tuning.candidates, columns)
 
 
-def abscissa(summary: SweepSummary, against: str | None = None) -> str | None:
+def abscissa(summary: Summary | SweepSummary, against: str | None = None) -> str | None:
     """The field on the horizontal axis: epsilon if it varies, or a claimed one, else the first number that
     does. Where the metric `against` is there, the field along a line: epsilon last.
     """
@@ -239,13 +242,12 @@ def abscissa(summary: SweepSummary, against: str | None = None) -> str | None:
 def points(summary: SweepSummary, x: str | None) -> list[Point]:
     """The points of a figure over the field `x`; combinations without it are levels, and so are baselines."""
     metric, against = summary.metric, summary.against
-    return points_of(
-        summary.combinations, metric, lambda row: _number(row.varied.get(x or "")), [x], against=against
-    ) + levels(summary.levels(), metric, summary.trials, against=against)
+    at = points_of(summary, metric, lambda row: _number(row.varied.get(x or "")), [x], against=against)
+    return at + levels(summary, metric, against=against)
 
 
 def points_of(
-    rows: Sequence[CombinationRow],
+    summary: Summary | SweepSummary,
     metric: str,
     at: Callable[[CombinationRow], float | None],
     without: Collection[str | None],
@@ -255,6 +257,7 @@ def points_of(
     """A point for each combination that has the metric; lines are named by the fields not in `without`, in
     whose order they go along a line where the metric `against` is x.
     """
+    rows = summary.combinations
     if against:
         rows = sorted(rows, key=lambda row: [_number(row.varied.get(f or "")) or 0.0 for f in without])
     found = []
@@ -267,16 +270,12 @@ def points_of(
 
 
 def levels(
-    baselines: Sequence[tuple[str, Baseline]],
-    metric: str,
-    trials: int,
-    source: str = "",
-    against: str | None = None,
+    summary: Summary | SweepSummary, metric: str, source: str = "", against: str | None = None
 ) -> list[Point]:
     """A point without x, but where the metric `against` is that, for each baseline that has the metric."""
     return [
-        _placed(Point(label, None, *spread, trials, source=source), one, against)
-        for label, one in baselines
+        _placed(Point(label, None, *spread, summary.repetitions, source=source), one, against)
+        for label, one in summary.levels()
         if one.name in LEVELS and (spread := one.spread(metric)) is not None
     ]
 

@@ -8,25 +8,32 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from fedsim.common.errors import InputError
+from fedsim.common.files import UNFINISHED
 from fedsim.common.serialise import canonical
-from fedsim.report.summary import FILE, Baseline, Part, Values, of_format, read_json
+from fedsim.report.summary import (
+    AGAIN,
+    FILE,
+    FORMAT,
+    Baseline,
+    CombinationRow,
+    Labels,
+    Part,
+    Setting,
+    Summary,
+    read_json,
+    validated,
+)
 from fedsim.scenario.model import Criterion
 
-FORMAT = "fedsim sweep 3"
 CELLS = "cells.sqlite"  # the record of a sweep's finished cells
-AGAIN = "run the sweep again with this version; its finished cells are kept"
-
 SHARED = (
     "runs that differ in step size, clip norm and epsilon alone, taken together, in this sweep or another: "
     "they share noise (common random numbers), so that two of them can show what the noise of each hides"
 )
-
-Label = str | float | int | bool | None
-Labels = dict[str, Label]  # the value of each varied field
-Setting = dict[str, Any]  # {dotted field: value}
+Kind = TypeVar("Kind", bound=Part)
 
 
 class Runs(Part):
@@ -35,28 +42,6 @@ class Runs(Part):
     made: int
     from_cache: int
     failed: int
-
-
-class CombinationRow(Values):
-    """One point of the grid, over its finished trials; its metrics are those of `Values`.
-
-    `epsilon_guaranteed` is what it costs the silo that it costs most, tuning included where that was private.
-    `epsilon_budget` is the largest of the silos' budgets; None without a mechanism, or without a limit.
-    `epsilon_claimed` is what a theorem claims for that silo, and `epsilon_attainable` a lower bound on the
-    true epsilon where `epsilon_guaranteed` may exceed it. `chosen` is None where nothing could be chosen.
-    """
-
-    varied: Labels
-    private: bool
-    chosen: Setting | None
-    epsilon_budget: float | None
-    epsilon_guaranteed: float | None
-    costliest_silo: str | None
-    noise_multiplier: float | None
-    epsilon_claimed: float | None = None
-    epsilon_attainable: float | None = None
-    trials: int
-    seconds_per_run: float | None
 
 
 class FailureRow(Part):
@@ -164,7 +149,7 @@ class BaselineGroup(Part):
 class SweepSummary(Part):
     """`metric` is plotted, `against` another if there is one; `error_name` is None where none finished."""
 
-    format: str
+    format: int
     scenario: str
     status: str
     trials: int
@@ -191,25 +176,53 @@ class SweepSummary(Part):
         ]
 
     @property
+    def repetitions(self) -> int:
+        """The number of trials that baselines are means of."""
+        return self.trials
+
+    @property
+    def unmeasured(self) -> str:
+        """Why there is no value of any metric; empty where there is one."""
+        return "" if any(row.trials for row in self.combinations) else "no trial is complete"
+
+    @property
     def chosen(self) -> list[str]:
         """The fields that were tuned."""
         return list(dict.fromkeys(field for row in self.combinations for field in row.chosen or {}))
 
 
-def is_sweep(directory: Path) -> bool:
-    """Whether a directory holds a sweep, finished or not. InputError if its summary cannot be read."""
+def read_summary(directory: Path) -> Summary | SweepSummary:
+    """The summary of a run's or a sweep's directory. InputError if it is missing, damaged or of another
+    version, or if the run or the sweep has not ended.
+    """
     path = directory / FILE
-    if (directory / CELLS).is_file() or not path.is_file():
-        return (directory / CELLS).is_file()
-    tree = read_json(path, "run the scenario again")
-    return isinstance(tree, dict) and str(tree.get("format")).startswith(FORMAT.rpartition(" ")[0])
+    if not directory.is_dir():
+        raise InputError("RUN", str(directory), "no such directory")
+    if not path.exists():
+        hint = f"{FILE} is missing; `fedsim simulate` and `fedsim sweep` write it"
+        if (directory / UNFINISHED).exists() or (directory / CELLS).exists():
+            hint = "has not ended; `fedsim simulate --resume`, or the same `fedsim sweep`, goes on with it"
+        raise InputError("RUN", str(directory), hint)
+    tree = read_json(path)
+    known = tree if isinstance(tree, dict) else {}
+    if known.get("format") != FORMAT:
+        wrote = known.get("versions")
+        version = wrote.get("fedsim-isrl", "unknown") if isinstance(wrote, dict) else "unknown"
+        hint = (
+            f"format {known.get('format')!r}, written by fedsim {version}; this version reads format {FORMAT}"
+        )
+        raise InputError("RUN", str(path), f"{hint}: {AGAIN}")
+    if "combinations" in known:
+        return validated(SweepSummary, tree, path)
+    return validated(Summary, tree, path)
 
 
-def read_sweep(directory: Path) -> SweepSummary:
-    """The summary in a sweep's directory; InputError if it is no finished sweep of this version."""
-    if not (directory / FILE).exists():
-        raise InputError("RUN", str(directory), "its sweep has not finished; run it to the end")
-    return of_format(SweepSummary, directory, FORMAT, AGAIN)
+def read_only(kind: type[Kind], directory: Path) -> Kind:
+    """The summary of a directory that must be of a run, or of a sweep; errors as of `read_summary`."""
+    found = read_summary(directory)
+    if not isinstance(found, kind):
+        raise InputError("RUN", str(directory), f"is of a {'run' if kind is SweepSummary else 'sweep'}")
+    return found
 
 
 def title(varied: Mapping[str, Any], private: bool, without: Collection[str | None] = ()) -> str:

@@ -279,19 +279,12 @@ def result_line(summary: Summary) -> str:
     if trials > 1:
         note = f"mean of {trials} trials, in brackets {spans(trials)}"
     of = f" ({note})" if trials and value else ""
-    shown = value or f"not measured ({unmeasured(summary)})"
+    shown = value or f"not measured ({summary.unmeasured})"
     return f"{summary.scenario}: {METRICS[name].title} {shown}{beside}{of}"
 
 
 def _nonprivate(summary: Summary, name: str) -> Spread | None:
     return summary.metrics.nonprivate.spread(name) if summary.privacy.private else None
-
-
-def unmeasured(summary: Summary) -> str:
-    """Why a run has no value of its metric."""
-    if summary.deployment is not None and not summary.deployment.measured:
-        return "there are no public test records"
-    return "it has no finite value" if summary.trials.finished else "no trial is complete"
 
 
 def value_text(value: Spread | None, form: str = ".4f") -> str:

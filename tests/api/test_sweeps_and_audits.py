@@ -83,7 +83,7 @@ def test_runs_of_one_algorithm_make_one_line() -> None:
         ([3], "runs: 3: must be a run, a sweep, or the directory of one"),
         ("runs/one", "must be a list of runs"),
         ([], "name at least one run or sweep"),
-        (["no-such-directory"], "no run or sweep directory"),
+        (["no-such-directory"], "no such directory"),
     ],
 )
 def test_what_cannot_be_compared_is_named(runs: Any, words: str) -> None:

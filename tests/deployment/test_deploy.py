@@ -241,7 +241,7 @@ def test_what_only_a_simulation_knows_is_left_out_by_name(enrolled, channel, tmp
     assert "simulated" not in page
     assert "deployed" in page
     assert "no public test records" in repr(load_run(out))
-    with pytest.raises(InputError, match="deployed without public test records"):
+    with pytest.raises(InputError, match="no public test records"):
         compared([source_of(out)])
 
 

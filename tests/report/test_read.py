@@ -63,9 +63,9 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], list[str]]] = {
     ),
     "a later format": (
         lambda d: edit(d, format=99, versions={"fedsim-isrl": "9.9"}),
-        "summary.json | format 99 | fedsim 9.9 | format 4",
+        "summary.json | format 99 | fedsim 9.9 | format 5",
     ),
-    "before formats": (lambda d: edit(d, format=None), "format None | reads format 4"),
+    "before formats": (lambda d: edit(d, format=None), "format None | reads format 5"),
     "a list": (lambda d: (d / "summary.json").write_text("[]"), "summary.json | format None"),
     "a wrong field": (lambda d: edit(d, rounds="many"), "summary.json | rounds | integer"),
     "a missing part": (lambda d: edit(d, privacy={}), "summary.json | privacy.unit | required"),

@@ -164,7 +164,7 @@ def test_ctrl_c_ends_a_run_before_its_trials_do_saves_what_there_is_and_leaves_n
     for silo in summary["privacy"]["silos"]:  # begun, and not known how far
         assert silo.get("epsilon_spent") is None
     assert "what was spent is not known" in summary["privacy"]["epsilon_spent_note"]
-    with pytest.raises(InputError, match="no trial of it is complete"):
+    with pytest.raises(InputError, match="no trial is complete"):
         compared([source_of(tmp_path / "run")])
     assert not ray_processes()
 

@@ -11,7 +11,7 @@ from support.refusals import lacking, refused
 from support.scenarios import BASE
 
 from fedsim.common.errors import InputError
-from fedsim.report.sweep_summary import read_sweep
+from fedsim.report.sweep_summary import read_summary
 from fedsim.scenario.load import load_tree
 from fedsim.simulation.failures import WorkerLost
 from fedsim.simulation.sweeps.combinations import combinations
@@ -275,7 +275,7 @@ def test_without_a_directory_nothing_is_written_and_the_results_are_the_same(
     kept, written = run(job), run(job, tmp_path / "out")
     assert list((tmp_path / "here").iterdir()) == []
     assert kept.files == ()
-    assert read_sweep(tmp_path / "out") == written.summary
+    assert read_summary(tmp_path / "out") == written.summary
     rows = [[row.model_dump(exclude={"seconds_per_run"}) for row in one.summary.combinations]
             for one in (kept, written)]  # fmt: skip
     assert rows[0] == rows[1]
@@ -300,4 +300,4 @@ def test_an_interrupt_returns_what_there_is_and_the_same_call_goes_on(
     again = run(job_of(TREE), tmp_path / "out")
     assert cells <= again.results.cached <= ALL
     assert again.results.cached + again.results.ran == ALL
-    assert again.summary.combinations == read_sweep(tmp_path / "out").combinations
+    assert again.summary.combinations == read_summary(tmp_path / "out").combinations

@@ -10,7 +10,7 @@ import pytest
 import fedsim
 from fedsim.common.errors import InputError
 from fedsim.report.sweep_page import points
-from fedsim.report.sweep_summary import read_sweep
+from fedsim.report.sweep_summary import read_summary
 from fedsim.simulation.sweeps.run import Sweep
 
 pytestmark = pytest.mark.usefixtures("drawn")
@@ -56,7 +56,7 @@ def swept(tmp_path_factory: pytest.TempPathFactory) -> tuple[Sweep, Path]:
 
 
 def test_a_line_is_an_epsilon_and_goes_along_the_other_number(swept: tuple[Sweep, Path]) -> None:
-    summary = read_sweep(swept[1])
+    summary = read_summary(swept[1])
     made = points(summary, "algorithm.step_size")
     by_step = {
         (row.varied["algorithm.step_size"], row.epsilon_budget): row

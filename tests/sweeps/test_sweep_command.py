@@ -213,7 +213,7 @@ def test_a_killed_sweep_goes_on_without_doing_finished_cells_again(tmp_path: Pat
         finished, last = record.keys, max(row.trial for row in record.rows(CellSource))
     assert 5 <= len(finished) < 600
     assert not (out / "summary.json").exists()
-    assert "has not finished" in refusal("compare", out)
+    assert "has not ended" in refusal("compare", out)
     invoke("sweep", scenario, "--out", out, "--set", f"trials={last + 2}")
     runs = json.loads((out / "summary.json").read_text())["runs"]
     assert (runs["from_cache"], runs["failed"]) == (len(finished), 0)
@@ -245,14 +245,14 @@ def test_compare_puts_runs_sweeps_and_points_into_one_table_and_figure(
 @pytest.mark.parametrize(
     ("content", "expected"),
     [
-        (None, "no run or sweep directory"),
+        (None, "summary.json is missing"),
         ("{", "not valid JSON"),
-        ('{"format": "fedsim sweep 0"}', "'fedsim sweep 0'"),
-        ('{"format": "fedsim sweep 3"}', "scenario: field required"),
+        ('{"format": "fedsim sweep 3"}', "format 'fedsim sweep 3'"),
+        ('{"format": 5, "combinations": []}', "scenario: field required"),
         ('{"algorithm": "x"}', "format None"),
         (
             '{"format": 1, "algorithm": "x"}',
-            "format 1, written by fedsim unknown; this version reads format 4",
+            "format 1, written by fedsim unknown; this version reads format 5",
         ),
     ],
 )

@@ -13,8 +13,9 @@ from support.scenarios import BASE, SMALL, invoke, refusal
 import fedsim
 from benchmarks.thesis.tables import true_costs
 from fedsim.privacy.rounding import shown_down, shown_up
+from fedsim.report.summary import CombinationRow
 from fedsim.report.sweep_page import CLAIMED, errors, true_epsilons, under_the_axis
-from fedsim.report.sweep_summary import SHARED, CombinationRow, SweepSummary
+from fedsim.report.sweep_summary import SHARED, SweepSummary
 from fedsim.scenario.model import TuneSection, with_criterion
 
 pytestmark = pytest.mark.usefixtures("drawn")
@@ -78,7 +79,7 @@ def test_the_page_is_made_again_from_the_directory(swept: Path) -> None:
     ("change", "said"),
     [
         (lambda tree: {}, "format None"),
-        (lambda tree: tree | {"format": "fedsim sweep 0"}, "'fedsim sweep 0'"),
+        (lambda tree: tree | {"format": "fedsim sweep 3"}, "format 'fedsim sweep 3'"),
         (lambda tree: {key: value for key, value in tree.items() if key != "runs"}, "runs: field required"),
         (None, "not valid JSON"),
     ],
@@ -96,7 +97,7 @@ def test_a_damaged_sweep_is_refused(change: Any, said: str, swept: Path, tmp_pat
 def test_an_unfinished_sweep_is_refused(tmp_path: Path) -> None:
     (tmp_path / "cells.sqlite").touch()
     output = refusal("report", tmp_path)
-    assert "its sweep has not finished" in output
+    assert "has not ended" in output
 
 
 def test_runs_that_share_noise_are_said_to_carry_no_guarantee_together(swept: Path, tmp_path: Path) -> None:

@@ -12,7 +12,8 @@ from fedsim.common.errors import InputError
 from fedsim.common.serialise import canonical
 from fedsim.privacy.registry import MECHANISMS, NONE
 from fedsim.protocol.unit import Person, Rule
-from fedsim.report.sweep_summary import Label, Setting, title
+from fedsim.report.summary import Label, Setting
+from fedsim.report.sweep_summary import title
 from fedsim.scenario.load import parse, parse_sweep, place
 from fedsim.scenario.model import Scenario, SweepSection, TuneSection, with_criterion
 from fedsim.simulation.sweeps.section import (

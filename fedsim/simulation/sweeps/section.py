@@ -14,7 +14,7 @@ from fedsim.common.errors import InputError
 from fedsim.common.plugins import short
 from fedsim.common.section import complaint
 from fedsim.common.serialise import canonical
-from fedsim.report.sweep_summary import Label, Setting
+from fedsim.report.summary import Label, Setting
 from fedsim.scenario.model import Choices, Grid, SweepSection, TuneSection
 
 MOST_RUNS = 100_000

@@ -22,7 +22,8 @@ from fedsim.report.outcome import mean
 from fedsim.report.privacy_statement import CHOICE, how, not_private
 from fedsim.report.silo_rows import has_gap
 from fedsim.report.summarise import spreads
-from fedsim.report.sweep_summary import BaselineGroup, CombinationRow, FailureRow, SweepSummary, TuningLedger
+from fedsim.report.summary import FORMAT, CombinationRow
+from fedsim.report.sweep_summary import BaselineGroup, FailureRow, SweepSummary, TuningLedger
 from fedsim.report.unit_words import guaranteed, words, words_of
 from fedsim.scenario.resolve import Resolved
 from fedsim.simulation.failures import Failure
@@ -41,7 +42,7 @@ def summarise(
     report = job.scenario.report
     ended = "finished with failures" if results.failures else "finished"
     return SweepSummary(
-        format=sweep_summary.FORMAT,
+        format=FORMAT,
         scenario=job.scenario.name,
         status="interrupted" if interrupted else ended,
         trials=job.scenario.trials,
