@@ -16,7 +16,6 @@ from fedsim.common.files import atomic_directory, check_free, writing
 from fedsim.report import texts
 from fedsim.report.outcome import Outcome
 from fedsim.report.predictor import Predictor, predictor_of
-from fedsim.report.privacy_statement import PriceStatement
 from fedsim.report.run_directory import RunData, move_scenario, read
 from fedsim.report.summary import Privacy
 from fedsim.report.tables import Table, figure_html, lines_html
@@ -190,7 +189,7 @@ def load_run(path: str | os.PathLike[str]) -> Run:
     return Run(read(Path(path)))
 
 
-def silos_html(privacy: Privacy | PriceStatement) -> str:
+def silos_html(privacy: Privacy) -> str:
     """The cost to each silo as HTML; of many silos, to those with the least slack."""
     table = texts.silo_table(privacy.silos, 20, privacy.title, privacy.counted)
     return lines_html([table.caption]) + table.html

@@ -17,7 +17,6 @@ from rich.table import Table as RichTable
 
 if TYPE_CHECKING:
     from fedsim.api.run import Run
-    from fedsim.report.privacy_statement import PriceStatement
     from fedsim.report.summary import Privacy
     from fedsim.report.tables import TextTable
 
@@ -87,7 +86,7 @@ def rendered(table: TextTable, title: str) -> RichTable:
     return shown
 
 
-def print_silos(console: Console, privacy: Privacy | PriceStatement) -> None:
+def print_silos(console: Console, privacy: Privacy) -> None:
     """Print each silo's size, budget, cost and noise, of many the tightest's, and what that is worth."""
     from fedsim.report.tables import capital
     from fedsim.report.texts import silo_table, worth_lines

@@ -22,6 +22,7 @@ from fedsim.report.summary import EPSILON, CombinationRow, Summary
 from fedsim.report.sweep_figure import Point, draw
 from fedsim.report.sweep_summary import SweepSummary, read_summary, title
 from fedsim.report.tables import Table, TextTable, capital, figure_html
+from fedsim.report.texts import terms
 from fedsim.scenario.metric import METRICS
 
 _COLUMNS = ("source", "series", "x", "value", "low", "high", "trials")
@@ -117,9 +118,7 @@ class Comparison:
 
     def _page(self, folder: Path) -> str:
         caption = f"{capital(METRICS[self.metric].title)} against {self._axis}"
-        stated = [each.summary.privacy for each in self.sources]
-        said = zip(*((one.unit, one.adjacency, one.guarantee) for one in stated), strict=True)
-        terms = zip(("Unit", "Adjacency", "Guarantee"), said, strict=True)
+        stated = zip(*(terms(each.summary.privacy) for each in self.sources), strict=True)
         return template("compare.html").render(
             title=caption,
             sources=[source.name for source in self.sources],
@@ -127,7 +126,7 @@ class Comparison:
             figure=sweep_page.broad_and_narrow(self.plot, folder, "comparison", caption),
             caption=f"{caption}: {self.title}.",
             errors=self.text,
-            statement=[(term, "; ".join(_each(lines))) for term, lines in terms],
+            statement=[(own[0][0], "; ".join(_each(text for _, text in own))) for own in stated],
             not_private=self.not_private,
         )
 

@@ -18,7 +18,7 @@ from fedsim.report.curves import MEASURED_FIGURES
 from fedsim.report.outcome import Outcome
 from fedsim.report.released import read_released
 from fedsim.report.run_directory import RunData, data_of, read, write
-from fedsim.report.summary import FEW, Part, Privacy, SiloRow, Spread, Summary, spans
+from fedsim.report.summary import FEW, Privacy, SiloRow, Spread, Summary, spans
 from fedsim.report.tables import capital
 from fedsim.scenario.metric import METRICS
 
@@ -102,7 +102,7 @@ def render(run: RunData, figures: Path) -> str:
         released=read_released(run.directory),
         numbers=_headline(summary),
         statement=_statement(privacy),
-        mechanism=how_facts(privacy),
+        mechanism=texts.how(privacy),
         silos=texts.silo_table(privacy.silos, _MOST_SILOS, privacy.title, privacy.counted),
         audit=_audit(None if run.directory is None else read_audit(run.directory), figures),
         metrics=texts.metrics_table(summary),
@@ -145,26 +145,14 @@ def headline(name: str, value: Spread | None, without: str = "") -> Headline:
 
 
 def _statement(privacy: Privacy) -> list[tuple[str, str]]:
-    together = f". If they collude: {privacy.guarantee_colluding}" * bool(privacy.guarantee_colluding)
     silos = privacy.silos if privacy.private else []
     claims = _kept(silos, lambda silo: silo.epsilon_claimed, "at most what is claimed", "above the claim")
     costs = "; ".join(filter(None, [_budgets(silos), claims]))
     worth = map(capital, texts.worth_lines(privacy))
     return [
-        ("Unit", privacy.unit),
-        ("Adjacency", privacy.adjacency),
-        ("Guarantee", privacy.guarantee + together),
+        *texts.terms(privacy),
         *([("Epsilon", ". ".join([f"{texts.epsilon_range(silos)}: {costs}", *worth]))] if silos else []),
         ("Trusted", ". ".join(map(capital, privacy.trusted))),
-    ]
-
-
-def how_facts(privacy: Part) -> list[tuple[str, str]]:
-    """How the mechanism of a run, or the mechanisms of a sweep, are used and priced."""
-    parts = privacy.model_dump(include={"mechanism", "calibration", "sampler", "accountant"})
-    return [
-        (name.capitalize(), part if isinstance(part, str) else ", ".join(part) or "none")
-        for name, part in parts.items()
     ]
 
 

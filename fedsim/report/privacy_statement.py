@@ -1,8 +1,9 @@
-"""The privacy statement of a run: unit, adjacency, sampler, accountant, trust, and what is not covered."""
+"""The privacy statement of a run, a plan or a sweep: unit, guarantee, accountant, trust, what is left out."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from math import inf
 from typing import Any
 
@@ -18,8 +19,8 @@ from fedsim.protocol.plan import Admitted
 from fedsim.report.conversions import Conversions, conversions, persons
 from fedsim.report.outcome import Outcome, measures_objective
 from fedsim.report.record import Counted, grouped
-from fedsim.report.silo_rows import admitted_of, admitted_rows, has_gap, samplers, silo_rows
-from fedsim.report.summary import Deployment, Parameters, Part, Persons, Privacy, SiloRow
+from fedsim.report.silo_rows import admitted_of, admitted_rows, costliest, has_gap, samplers
+from fedsim.report.summary import Deployment, Parameters, Privacy, SiloRow
 from fedsim.report.unit_words import guaranteed, words_of
 from fedsim.scenario.model import Scenario
 from fedsim.scenario.precision import PRECISION, weights_line
@@ -41,27 +42,70 @@ NOT_SPENT = "no trial is complete, so what was spent is not known; the whole pla
 
 
 def statement(outcome: Outcome) -> Privacy:
-    """The `privacy` part of the summary."""
-    resolved = outcome.resolved
-    scenario, mechanism = resolved.scenario, resolved.mechanism
-    gap = {"epsilon_attainable_note": ATTAINABLE} if mechanism.private and has_gap(resolved) else {}
-    costs, most = admitted_of(outcome), max((row.most for row in outcome.results.rows(Counted)), default=None)
-    silos, parts, deployed = silo_rows(outcome), how(resolved, costs), outcome.deployed
-    if deployed is not None:  # silos' own notices and accountants
+    """The statement of a run."""
+    resolved, deployed, rows = outcome.resolved, outcome.deployed, costliest(outcome)
+    spent = [{"epsilon_spent": finite(row.epsilon_spent), "rounds": len(row.rounds)} for row in rows]
+    most = max((row.most for row in outcome.results.rows(Counted)), default=None)
+    gap = resolved.mechanism.private and has_gap(resolved)
+    return Privacy(
+        epsilon_spent_note=SPENT if outcome.results.trials else NOT_SPENT,
+        **({"epsilon_attainable_note": ATTAINABLE} if gap else {}),
+        trusted=trusted(resolved),
+        not_private=not_private(resolved.scenario) if deployed is None else _uncovered(deployed),
+        **of_plan(resolved, admitted_of(outcome), outcome.evaluated, spent, deployed, most),
+    )
+
+
+def of_plan(
+    resolved: Resolved,
+    admitted: Sequence[Admitted],
+    evaluated: Sequence[Admitted] = (),
+    more: Sequence[dict[str, Any]] = (),
+    deployed: Deployment | None = None,
+    most: int | None = None,
+) -> dict[str, Any]:
+    """The fields of `Privacy` that a plan has once its silos have admitted it.
+
+    Args:
+        admitted: every silo's admission of the run.
+        evaluated: the silos' of its evaluation, in the same order.
+        more: further fields of each silo's row.
+        deployed: of a deployed run, whose silos draw exact noise, and have notices and accountants.
+        most: the most records that a person has in a silo, which only a simulation can count.
+    """
+    silos, parts = admitted_rows(resolved, admitted, more, evaluated), how(resolved, admitted)
+    if evaluated and resolved.mechanism.private:
+        parts["guarantee"] += EVALUATION.format(resolved.scenario.privacy.unit.name)
+    if deployed is not None:
+        silos = [row.model_copy(update={"epsilon_attribute": None}) for row in silos]
         parts["notices"] = [*deployed.notices, *parts["notices"]]
         parts["accountant"] = "; ".join(deployed.accountants)
-    return Privacy(
-        guarantee=guarantee(resolved)
-        + EVALUATION.format(scenario.privacy.unit.name) * bool(outcome.evaluated and mechanism.private),
-        calibration=scenario.privacy.calibration,
-        epsilon_spent_note=SPENT if outcome.results.trials else NOT_SPENT,
-        trusted=trusted(resolved),
-        not_private=not_private(scenario) if deployed is None else _uncovered(deployed),
-        silos=silos,
-        **persons(resolved, costs, outcome.evaluated, deployed is not None, most),
-        **gap,
-        **parts | {"notices": [*true_epsilons(silos), *parts["notices"]]},
-    )
+    notices = [*true_epsilons(silos), *parts.pop("notices")]
+    worth = persons(resolved, admitted, evaluated, deployed is not None, most)
+    return {"notices": notices, "silos": silos, **parts, **worth}
+
+
+_SHARED = {
+    **dict.fromkeys(
+        ("notices", "unit", "mechanism", "calibration", "sampler", "accountant", "theorem"), ", "
+    ),
+    **{"adjacency": "; or ", "title": " or ", "counted": " or ", "guarantee": "; "},
+}
+"""The fields of a sweep's statement, and what stands between texts that differ."""
+
+
+def together(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The statement of several runs, from `how` of each: each different text, or line, once."""
+    if len({part["mechanism"] for part in parts}) > 1:
+        parts = [part | {"guarantee": f"{part['mechanism']}: {part['guarantee']}"} for part in parts]
+    joined = dict[str, Any]()
+    for field, between in _SHARED.items():
+        own = [part[field] for part in parts if field in part]
+        if own and isinstance(own[0], str):
+            joined[field] = between.join(dict.fromkeys(own))
+        elif own:
+            joined[field] = list(dict.fromkeys(chain.from_iterable(own)))
+    return joined
 
 
 def _uncovered(deployed: Deployment) -> list[str]:
@@ -74,21 +118,16 @@ def _uncovered(deployed: Deployment) -> list[str]:
     ]
 
 
-def guarantee(resolved: Resolved) -> str:
-    """The mechanism's guarantee of the run's unit."""
-    silo = "silo that is not public" if any(resolved.public_silos) else "silo"
-    return guaranteed(resolved.mechanism.guarantee, words_of(resolved), silo)
-
-
 def how(resolved: Resolved, admitted: Sequence[Admitted] = ()) -> dict[str, Any]:
-    """Mechanism, sampler and accountant of a statement, and the theorem that set the noise, if one did."""
-    mechanism, sampler, prescribed = resolved.mechanism, samplers(resolved), resolved.prescribed
+    """Guarantee, mechanism, sampler, accountant of a plan, and the theorem that set the noise, if one did."""
+    mechanism, prescribed = resolved.mechanism, resolved.prescribed
     claimed, said = dict[str, Any](), words_of(resolved)
     kinds = {release.kind for release, _ in resolved.trace.plan.census()}
     unit, rule = resolved.scenario.privacy.unit, resolved.scenario.algorithm.private_clip
     spent = {stage.name: stage.share for stage in resolved.stages}
     spent |= {} if rule is None else {"clip_norm": rule.share}
     shares = "".join(f" {name} {share:g}," for name, share in spent.items())
+    silo = "silo that is not public" if any(resolved.public_silos) else "silo"
     if unit.bound:
         claimed |= {"bound": unit.bound, "h": unit.h if isinstance(unit.h, int) else None}
     if resolved.sums is not None:
@@ -101,8 +140,10 @@ def how(resolved: Resolved, admitted: Sequence[Admitted] = ()) -> dict[str, Any]
         "title": said.title,
         "counted": said.counted,
         "unit": said.one if mechanism.private else NONE.name,
+        "guarantee": guaranteed(mechanism.guarantee, said, silo),
         "mechanism": mechanism.name,
-        "sampler": sampler,
+        "calibration": resolved.scenario.privacy.calibration,
+        "sampler": samplers(resolved),
         "spent": spent,
         "accountant": mechanism.accountant(kinds) + (shares and f"; of mu^2{shares} training the rest"),
         **claimed,
@@ -243,27 +284,12 @@ def _named(names: Sequence[str]) -> str:
     return f"{', '.join(names[:_MOST_NAMES])}{more}"
 
 
-class PriceStatement(Part):
+class PriceStatement(Privacy):
     """The cost of a plan, as `fedsim privacy --json` prints it."""
 
     scenario: str
-    notices: list[str]
-    unit: str
-    adjacency: str
-    title: str
-    counted: str
-    mechanism: str
-    sampler: list[str]
-    accountant: str
-    spent: dict[str, float]
-    bound: str | None = None
-    h: int | None = None
     rounds: int
-    theorem: str | None = None
-    violations: list[str] | None = None
     parameters: Parameters | None = None
-    silos: list[SiloRow]
-    persons: Persons | None = None
     conversions: Conversions | None = None
 
     def __str__(self) -> str:
@@ -279,14 +305,12 @@ def price(
     evaluated: Sequence[Admitted] = (),
 ) -> PriceStatement:
     """The cost of an admitted plan, with dp-accounting's `verified` epsilons and `evaluated` admissions."""
-    more = [{"epsilon_dp_accounting": finite(each)} for each in verified]
-    silos, parts = admitted_rows(resolved, admitted, more, evaluated), how(resolved, admitted)
     return PriceStatement(
         scenario=resolved.scenario.name,
         rounds=len(resolved.trace.plan.rounds),
-        silos=silos,
-        **parts | {"notices": [*true_epsilons(silos), *parts["notices"]]},
-        **persons(resolved, admitted, evaluated),
+        **of_plan(
+            resolved, admitted, evaluated, [{"epsilon_dp_accounting": finite(each)} for each in verified]
+        ),
         **parameters(resolved),
         **({"conversions": conversions(resolved, admitted)} if convert else {}),
     )

@@ -40,16 +40,6 @@ def costliest(outcome: Outcome) -> list[Statement]:
     return [worst[name] for name in sorted(worst)]
 
 
-def silo_rows(outcome: Outcome) -> list[SiloRow]:
-    """One row a silo, of `costliest`; where no trial is complete, what was accepted, and nothing spent."""
-    rows = costliest(outcome)
-    spent = [{"epsilon_spent": finite(row.epsilon_spent), "rounds": len(row.rounds)} for row in rows]
-    found = admitted_rows(outcome.resolved, admitted_of(outcome), spent, outcome.evaluated)
-    if outcome.deployed is None:
-        return found
-    return [row.model_copy(update={"epsilon_attribute": None}) for row in found]  # silos' noise is another
-
-
 def admitted_of(outcome: Outcome) -> list[Admitted]:
     """Each silo's admission in its costliest trial; where no trial is complete, its first."""
     if rows := costliest(outcome):

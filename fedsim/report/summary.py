@@ -108,8 +108,45 @@ class Persons(Part):
     most_records: int | None = None
 
 
+class TunedSilo(Part):
+    """What private tuning and the reported run cost one silo; see `fedsim.simulation.selection`."""
+
+    name: str
+    n_tune: int
+    n_run: int
+    delta: float
+    epsilon_budget: float | None
+    noise_multiplier: float
+    score_noise_multiplier: float
+    epsilon_training: float | None
+    epsilon_scores: float | None
+    epsilon_tuning: float | None
+    epsilon_run: float | None
+    epsilon_total: float | None
+
+
+class TunedCombination(Part):
+    """A combination of a sweep that was tuned by so many runs, and what that cost each silo."""
+
+    varied: Labels
+    runs: int
+    silos: list[TunedSilo]
+
+
+class TuningLedger(Part):
+    """The cost of private tuning."""
+
+    note: str
+    guarantee: str
+    mechanism: str
+    fraction: float
+    combinations: list[TunedCombination]
+
+
 class Privacy(Part):
-    """The privacy statement of a run; the words are `fedsim.report.privacy_statement`'s."""
+    """The privacy statement of a run, of its plan before it runs, or of a sweep's runs, of which it has each
+    different text once; the words are `fedsim.report.privacy_statement`'s. `tuning` is a sweep's.
+    """
 
     notices: list[str] = []
     unit: str
@@ -125,14 +162,15 @@ class Privacy(Part):
     spent: dict[str, float] = {}  # shares of mu^2; training has the rest
     bound: str | None = None  # of unit person
     h: int | None = None
-    epsilon_spent_note: str
+    epsilon_spent_note: str = ""
     epsilon_attainable_note: str = ""
-    trusted: list[str]
-    not_private: list[str]
+    trusted: list[str] = []
+    not_private: list[str] = []
     theorem: str | None = None
     violations: list[str] = []
-    silos: list[SiloRow]
+    silos: list[SiloRow] = []
     persons: Persons | None = None
+    tuning: TuningLedger | None = None
 
     @property
     def private(self) -> bool:

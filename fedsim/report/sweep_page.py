@@ -14,15 +14,32 @@ from fedsim.privacy.rounding import shown_down, shown_up
 from fedsim.report import page as run_page
 from fedsim.report import sweep_summary
 from fedsim.report.curves import LEVELS
-from fedsim.report.page import PAGE, Headline, how_facts, named, publish, template
+from fedsim.report.page import PAGE, Headline, named, publish, template
 from fedsim.report.record import grouped
 from fedsim.report.run_directory import scenario_of
 from fedsim.report.style import markup, save
-from fedsim.report.summary import EPSILON, CombinationRow, Summary, Values, spans
+from fedsim.report.summary import (
+    EPSILON,
+    CombinationRow,
+    Summary,
+    TunedCombination,
+    TuningLedger,
+    Values,
+    spans,
+)
 from fedsim.report.sweep_figure import Point, draw, lines
 from fedsim.report.sweep_summary import SweepSummary, last_part, title
 from fedsim.report.tables import TextTable, capital
-from fedsim.report.texts import budget_text, captioned, distinct, mean_text, number_text, value_text
+from fedsim.report.texts import (
+    budget_text,
+    captioned,
+    distinct,
+    how,
+    mean_text,
+    number_text,
+    terms,
+    value_text,
+)
 from fedsim.scenario.metric import METRICS
 
 CLAIMED = "privacy.claimed_epsilon"
@@ -50,7 +67,7 @@ def figure_name(sweep: SweepSummary) -> str:
 
 def _render(sweep: SweepSummary, scenario: str, description: str, folder: Path) -> str:
     what, x = METRICS[sweep.metric].title, sweep.against or abscissa(sweep)
-    theorem = [("Theorem", ", ".join(sweep.privacy.theorem))] * bool(sweep.privacy.theorem)
+    theorem = [("Theorem", sweep.privacy.theorem)] if sweep.privacy.theorem else []
     caption, runs = capital(what) + (f" against {x_label(x)}" if x else ""), sweep.runs
     failures = [[title(f.varied | f.chosen, True), str(f.trial), f.kind, f.message] for f in sweep.failures]
     return template("sweep.html").render(
@@ -62,7 +79,7 @@ def _render(sweep: SweepSummary, scenario: str, description: str, folder: Path) 
         spans=spans(sweep.trials),
         claims=true_epsilons(sweep),
         statement=_statement(sweep),
-        mechanism=[*how_facts(sweep.privacy), *theorem],
+        mechanism=[*how(sweep.privacy), *theorem],
         costs=_costs(sweep),
         shared=sweep_summary.SHARED in sweep.privacy.not_private,  # no guarantee of all its runs together
         ledger=_ledger(sweep.privacy.tuning),
@@ -117,11 +134,9 @@ def _statement(sweep: SweepSummary) -> list[tuple[str, str]]:
     costs = sorted(_at_most(row) for row in sweep.combinations if row.private and row.trials)
     ends = " to ".join(dict.fromkeys(shown_up(cost) for cost in (*costs[:1], *costs[-1:])))
     return [
-        ("Unit", privacy.unit),
-        ("Adjacency", privacy.adjacency),
-        ("Guarantee", privacy.guarantee),
+        *terms(privacy),
         *([("Epsilon", f"{ends}: guaranteed, of one run, to the silo that it costs most")] if costs else []),
-        ("Mechanism", ", ".join(privacy.mechanism) or "none"),
+        ("Mechanism", privacy.mechanism),
     ]
 
 
@@ -149,11 +164,11 @@ def _least(row: CombinationRow) -> str:
     return "" if row.epsilon_attainable is None else shown_down(row.epsilon_attainable)
 
 
-def _ledger(tuning: sweep_summary.TuningLedger | None) -> TextTable:
+def _ledger(tuning: TuningLedger | None) -> TextTable:
     """Epsilon of private tuning and of the reported run, each at the silo where it is largest."""
     if tuning is None:
         return _NOTHING
-    columns: dict[str, Callable[[sweep_summary.TunedCombination], str]] = {
+    columns: dict[str, Callable[[TunedCombination], str]] = {
         "combination": lambda one: title(one.varied, True),
         "tuning": lambda one: _largest([silo.epsilon_tuning for silo in one.silos]),
         "reported run": lambda one: _largest([silo.epsilon_run for silo in one.silos]),

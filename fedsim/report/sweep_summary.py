@@ -21,6 +21,7 @@ from fedsim.report.summary import (
     CombinationRow,
     Labels,
     Part,
+    Privacy,
     Setting,
     Summary,
     read_json,
@@ -83,58 +84,6 @@ class Tuning(Part):
         return dict(candidate)[self.criterion]  # type: ignore[no-any-return]
 
 
-class TunedSilo(Part):
-    """What private tuning and the reported run cost one silo; see `fedsim.simulation.selection`."""
-
-    name: str
-    n_tune: int
-    n_run: int
-    delta: float
-    epsilon_budget: float | None
-    noise_multiplier: float
-    score_noise_multiplier: float
-    epsilon_training: float | None
-    epsilon_scores: float | None
-    epsilon_tuning: float | None
-    epsilon_run: float | None
-    epsilon_total: float | None
-
-
-class TunedCombination(Part):
-    """A combination that was tuned by so many runs, and what that cost each silo."""
-
-    varied: Labels
-    runs: int
-    silos: list[TunedSilo]
-
-
-class TuningLedger(Part):
-    """The cost of private tuning."""
-
-    note: str
-    guarantee: str
-    mechanism: str
-    fraction: float
-    combinations: list[TunedCombination]
-
-
-class SweepPrivacy(Part):
-    """The privacy statement over all combinations, in the words of `fedsim.report.privacy_statement`."""
-
-    unit: str
-    adjacency: str
-    title: str
-    guarantee: str
-    notices: list[str]
-    mechanism: list[str]
-    calibration: list[str]
-    sampler: list[str]
-    accountant: list[str]
-    theorem: list[str]
-    not_private: list[str]
-    tuning: TuningLedger | None = None
-
-
 class BaselineGroup(Part):
     """Baselines on the records and the problem of some combinations, by their place; see `Baseline`.
 
@@ -163,7 +112,7 @@ class SweepSummary(Part):
     baselines: list[BaselineGroup]
     failures: list[FailureRow]
     tuning: Tuning | None
-    privacy: SweepPrivacy
+    privacy: Privacy
     code: dict[str, str]
 
     def levels(self) -> list[tuple[str, Baseline]]:

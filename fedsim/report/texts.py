@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from statistics import median
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from fedsim.privacy.rounding import UNBOUNDED, shown_down, shown_up
 from fedsim.protocol.unit import RECORD
@@ -30,9 +30,6 @@ from fedsim.report.summary import (
 from fedsim.report.tables import TextTable, capital
 from fedsim.report.unit_words import words
 from fedsim.report.worth import costs_lines, joining_lines, own_models_lines
-
-if TYPE_CHECKING:
-    from fedsim.report.privacy_statement import PriceStatement
 from fedsim.scenario.metric import BY_GROUP, METRICS, better
 
 _TIGHTEST, _RECORDS = 20, words(RECORD)
@@ -75,6 +72,23 @@ _ALWAYS = ("n", "epsilon_budget", "delta", "epsilon_guaranteed", "noise_multipli
 """All others are shown where any silo has one."""
 
 
+def terms(privacy: Privacy) -> list[tuple[str, str]]:
+    """What is guaranteed to whom, by name."""
+    together = f". If they collude: {privacy.guarantee_colluding}" * bool(privacy.guarantee_colluding)
+    guarantee = privacy.guarantee + together
+    return [("Unit", privacy.unit), ("Adjacency", privacy.adjacency), ("Guarantee", guarantee)]
+
+
+def how(privacy: Privacy) -> list[tuple[str, str]]:
+    """How the mechanism of a run, or the mechanisms of a sweep, are used and priced, by name."""
+    return [
+        ("Mechanism", privacy.mechanism),
+        ("Calibration", privacy.calibration),
+        ("Sampler", ", ".join(privacy.sampler) or "none"),
+        ("Accountant", privacy.accountant),
+    ]
+
+
 def captioned(title: str) -> str:
     """A title of `fedsim.report.unit_words` at the beginning of a caption: `For replacing one record`."""
     return f"For {title.replace('replace ', 'replacing ')}"
@@ -110,7 +124,7 @@ def _cell(row: Mapping[str, Any], key: str) -> str:
     return _COLUMNS[key].write(row[key])
 
 
-def worth_lines(privacy: Privacy | PriceStatement) -> list[str]:
+def worth_lines(privacy: Privacy) -> list[str]:
     """What the guarantee is worth to a person, in one line; none where that is not stated."""
     if (persons := privacy.persons) is None:
         return []

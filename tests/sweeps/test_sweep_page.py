@@ -230,6 +230,7 @@ def test_other_records_or_another_problem_have_baselines_of_their_own() -> None:
     assert [group.combinations for group in found.baselines] == [[0, 1], [2, 3]]
     assert [group.varied for group in found.baselines] == [{"problem.regulariser.l2": v} for v in (0.0, 1.0)]
     assert "all silos pooled, l2=1" in [label for label, _ in found.levels()]
+    assert (found.privacy.unit, found.privacy.guarantee[:6]) == ("none", "none: ")
 
 
 @pytest.mark.parametrize(

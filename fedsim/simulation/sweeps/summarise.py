@@ -13,18 +13,23 @@ import numpy as np
 from fedsim.common.errors import Refused
 from fedsim.common.serialise import finite
 from fedsim.privacy import attainable
-from fedsim.privacy.registry import GAUSSIAN, MECHANISMS
 from fedsim.protocol.division import Division, together
 from fedsim.protocol.limits import LIMITS
-from fedsim.protocol.unit import RECORD
-from fedsim.report import sweep_summary
+from fedsim.report import privacy_statement, sweep_summary
 from fedsim.report.outcome import mean
 from fedsim.report.privacy_statement import CHOICE, how, not_private
 from fedsim.report.silo_rows import has_gap
 from fedsim.report.summarise import spreads
-from fedsim.report.summary import FORMAT, CombinationRow
-from fedsim.report.sweep_summary import BaselineGroup, FailureRow, SweepSummary, TuningLedger
-from fedsim.report.unit_words import guaranteed, words, words_of
+from fedsim.report.summary import (
+    FORMAT,
+    CombinationRow,
+    Privacy,
+    TunedCombination,
+    TunedSilo,
+    TuningLedger,
+)
+from fedsim.report.sweep_summary import BaselineGroup, FailureRow, SweepSummary
+from fedsim.report.unit_words import guaranteed, words_of
 from fedsim.scenario.resolve import Resolved
 from fedsim.simulation.failures import Failure
 from fedsim.simulation.host import silos_rounds, terms
@@ -142,41 +147,23 @@ def _tuning(job: Job, results: SweepResults) -> sweep_summary.Tuning | None:
 CHOICE_BUT = "the choice of all that was not tuned, candidate values included, where data was looked at"
 
 
-def statement(job: Job, chosen: Mapping[int, int | None]) -> sweep_summary.SweepPrivacy:
-    """The `privacy` part of a summary; `chosen`: each combination's candidate, None where all failed."""
-    tuned = ledger(job, chosen)
-    alone = " or, where it was tuned, with its tuning (see tuning)" if tuned else ""
-    private = [one.scenario for one in job.combinations if one.private]
-    claimed = [(MECHANISMS[each.privacy.mechanism], words_of(resolved_of(each))) for each in private]
-    used = list(dict.fromkeys(claimed)) or [(GAUSSIAN, words(RECORD))]
-    names = dict.fromkeys(mechanism.name for mechanism, _ in used)
-    guarantees = "; ".join(
-        f"{mechanism.name}: " * (len(names) > 1) + guaranteed(mechanism.guarantee, said)
-        for mechanism, said in used
+def statement(job: Job, chosen: Mapping[int, int | None]) -> Privacy:
+    """The `privacy` part of a summary; `chosen`: each combination's candidate, None where all failed.
+
+    What is guaranteed is of the private runs, and where there is none of all.
+    """
+    tuned, private = ledger(job, chosen), [one for one in job.combinations if one.private]
+    parts = privacy_statement.together(
+        [how(resolved_of(one.scenario)) for one in private or job.combinations]
     )
-    return sweep_summary.SweepPrivacy(
-        unit=", ".join(dict.fromkeys(said.one for _, said in used)),
-        adjacency="; or ".join(dict.fromkeys(said.adjacency for _, said in used)),
-        title=" or ".join(dict.fromkeys(said.title for _, said in used)),
-        guarantee=f"of each private run taken alone{alone}: {guarantees}",
-        **_how(job.combinations),
+    alone = " or, where it was tuned, with its tuning (see tuning)" if tuned else ""
+    if private:
+        parts["guarantee"] = f"of each private run taken alone{alone}: {parts['guarantee']}"
+    return Privacy(
         not_private=list(dict.fromkeys([*_tuned_openly(job), *_of_runs(job), *_together(job)])),
+        **parts,
         **({"tuning": tuned} if tuned else {}),
     )
-
-
-_HOW = ("notices", "mechanism", "calibration", "sampler", "accountant", "theorem")
-
-
-def _how(combinations: Sequence[Combination]) -> dict[str, list[str]]:
-    """The private combinations' mechanisms, samplers, accountants, each text once."""
-    by_part: dict[str, dict[str, None]] = {part: {} for part in _HOW}
-    for scenario in (combination.scenario for combination in combinations if combination.private):
-        parts = how(resolved_of(scenario)) | {"calibration": scenario.privacy.calibration}
-        for part in _HOW:
-            texts = parts.get(part, [])
-            by_part[part] |= dict.fromkeys([texts] if isinstance(texts, str) else texts)
-    return {part: list(texts) for part, texts in by_part.items()}
 
 
 def _tuned_openly(job: Job) -> list[str]:
@@ -250,10 +237,10 @@ def ledger(job: Job, chosen: Mapping[int, int | None]) -> TuningLedger | None:
 
 def _row(
     combination: Combination, selection: Selection, chosen: int | None, trials: Sequence[int]
-) -> sweep_summary.TunedCombination:
+) -> TunedCombination:
     run = resolved_of(combination.candidates[chosen or 0].scenario)
     costs = [None] * len(run.names) if chosen is None else _run_epsilons(run, trials)
-    return sweep_summary.TunedCombination(
+    return TunedCombination(
         varied=combination.varied,
         runs=len(selection.scenarios) * selection.repetitions,
         silos=[_silo(*each) for each in zip(selection.silos, run.sizes, costs, strict=True)],
@@ -273,10 +260,10 @@ def _run_epsilons(run: Resolved, trials: Sequence[int]) -> list[float]:
     return largest
 
 
-def _silo(silo: Division, n_run: int, run: float | None) -> sweep_summary.TunedSilo:
+def _silo(silo: Division, n_run: int, run: float | None) -> TunedSilo:
     """`run` is None where nothing was reported."""
     training, scores = silo["candidates"], silo["scores"]
-    return sweep_summary.TunedSilo(
+    return TunedSilo(
         name=training.terms.name,
         n_tune=2 * training.terms.n,
         n_run=n_run,
