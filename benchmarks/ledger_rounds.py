@@ -20,9 +20,9 @@ from statistics import median
 
 import torch
 
+from fedsim.common.chain import connect
 from silos.vault.account import Caps, Price, Stretch
-from silos.vault.book import Enrolment
-from silos.vault.chain import connect
+from silos.vault.book import LEDGER, Enrolment
 from silos.vault.journal import end_of
 from silos.vault.ledger_file import LedgerFile
 
@@ -59,7 +59,7 @@ def bare(folder: Path, dimension: int) -> Callable[[], float]:
     """The same commits without a ledger, two a round."""
     path = folder / "bare.sqlite"
     sqlite3.connect(path).close()
-    connection = connect(path)
+    connection = connect(path, LEDGER)
     connection.execute("CREATE TABLE entries (seq INTEGER PRIMARY KEY, payload TEXT, hash BLOB)")
     connection.execute("CREATE UNIQUE INDEX heads ON entries (hash)")
     connection.execute("CREATE TABLE replies (run INTEGER PRIMARY KEY, reply BLOB, memory BLOB)")

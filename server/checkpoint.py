@@ -7,28 +7,29 @@ round that silos had answered, and that is not in the file, is asked again: same
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Self, TypeVar
 
 import torch
 from pydantic import Field, ValidationError
-from torch import Tensor
 
-from fedsim.common.append_log import AppendLog
+from fedsim.common.chain import RUN, Entry, text
 from fedsim.common.errors import InputError, Refused
-from fedsim.wire.frames import decode
-from fedsim.wire.messages import Admission, Echo, Greeting, Hex32, Message, Name
+from fedsim.common.section import Section
+from fedsim.common.store import Store
+from fedsim.wire.frames import Frame, decode, encode
+from fedsim.wire.messages import Admission, Echo, Greeting, Hex32, Name
 from server.loop import Kept
 from server.replies import Form
 
-Record = TypeVar("Record", bound=Message)
-_EVALUATION = "evaluation"  # its admissions
+Record = TypeVar("Record", bound=Section)
+_RUN, _ADMITTED, _ROUND, _EVALUATION = "run", "admitted", "round", "evaluation"  # kinds of entries
 _OVERHEAD = 512  # bytes of a round's record beside its arrays, about
 
 
-class RunRecord(Message, kind="run"):
+class RunRecord(Section):
     """The first record: which run this is.
 
     `scenario` and `federation` are digests of what the run depends on; `session` names it to the silos.
@@ -42,14 +43,14 @@ class RunRecord(Message, kind="run"):
     absent: dict[Name, str] = Field(default_factory=dict)
 
 
-class AdmittedRecord(Message, kind="admitted"):
+class AdmittedRecord(Section):
     """The second record: the admission of every silo that takes part."""
 
     admissions: dict[Name, Admission]
 
 
-class RoundRecord(Message, kind="round"):
-    """A round that ended; the frame's arrays are the aggregate."""
+class RoundRecord(Section):
+    """A round that ended; its body has the aggregate, as the arrays of a frame."""
 
     broadcast: Hex32
     members: tuple[Annotated[int, Field(ge=0)], ...]
@@ -66,23 +67,28 @@ class Checkpoint:
         admissions: by silo; empty before `admit`.
         heads: the last entry known of each silo's ledger, as the last record read left it; `append` keeps
             what others have put there since.
-        log: the file; the newest request to a shuffler is kept in it too (`server.secure_aggregation`).
+        rounds: the number of rounds that it holds.
+        store: the file; the newest request to a shuffler is kept in it too (`server.secure_aggregation`).
     """
 
-    def __init__(self, path: Path, log: AppendLog, heads: dict[str, str]) -> None:
-        self.run, self.heads, self.log = _head(log.read(1), RunRecord, path), heads, log
-        self.admissions: dict[str, Admission] = {}
-        self._path, self._at = path, 2
+    def __init__(self, store: Store, heads: dict[str, str]) -> None:
+        self.store, self.heads = store, heads
+        run, admitted = self._said(_RUN, RunRecord), self._said(_ADMITTED, AdmittedRecord)
+        if run is None or store.damaged:
+            raise self._damaged()
+        self.run, self.admissions = run, {} if admitted is None else admitted.admissions
+        (self.rounds,) = store.query("SELECT count(*) FROM entries WHERE kind = ?", (_ROUND,))
+        self._at = 0
 
     @classmethod
     def create(cls, path: Path, run: RunRecord, heads: dict[str, str]) -> Self:
         """A new run's file, which shares `heads`; InputError if there is one, or it cannot be written."""
         cls.check_free(path)
         try:
-            AppendLog.create(path, run.body())
+            Store.make(path, RUN, _RUN, text(run.model_dump(mode="json")))
         except OSError as error:
             raise InputError("checkpoint", str(path), f"cannot be written ({error})") from None
-        return cls(path, _held(path), heads)
+        return cls(_held(path), heads)
 
     @staticmethod
     def check_free(path: Path) -> None:
@@ -95,11 +101,7 @@ class Checkpoint:
     def open(cls, path: Path) -> Self:
         """The file of an unfinished run, read by `next`; InputError if it is absent, damaged or in use."""
         with ExitStack() as held:
-            log = _held(path)
-            held.callback(log.close)
-            made = cls(path, log, {})
-            if (second := made._read()) is not None:
-                made.admissions = _head(second, AdmittedRecord, path).admissions
+            made = cls(held.enter_context(_held(path)), {})
             held.pop_all()
         made.heads.update({name: said.head for name, said in made.admissions.items()})
         return made
@@ -107,25 +109,27 @@ class Checkpoint:
     def admit(self, admissions: Mapping[str, Admission]) -> None:
         """Keep what silos admitted, before the first round."""
         self.admissions = dict(admissions)
-        self._append("admitted", AdmittedRecord(admissions=self.admissions))
+        self._append(_ADMITTED, AdmittedRecord(admissions=self.admissions))
 
     def evaluation(self, offer: Callable[[], Mapping[str, Admission]]) -> Mapping[str, Admission]:
         """What silos admitted of the run's evaluation: offered once, and kept before they are asked."""
-        if (kept := self.log.kept(_EVALUATION)) is not None:
-            return _head(kept[1], AdmittedRecord, self._path).admissions
-        admissions = dict(offer())
-        self.log.keep(_EVALUATION, AdmittedRecord(admissions=admissions).body())
-        return admissions
+        if (kept := self._said(_EVALUATION, AdmittedRecord)) is None:
+            kept = AdmittedRecord(admissions=dict(offer()))
+            self._append(_EVALUATION, kept)
+        return kept.admissions
 
     def next(self) -> Kept | None:
         """See `Journal`."""
-        body = self._read()
-        if body is None:
+        if (entry := self.store.next(_ROUND, self._at)) is None:
             return None
-        frame = decode(body)
-        said = RoundRecord.model_validate(frame.head)
+        self._at, said = entry.seq, self._parsed(entry, RoundRecord)
+        try:
+            _, body = self.store.body(_name(entry.seq)) or (0, b"")
+            arrays = decode(body).arrays
+        except Refused as refusal:
+            raise self._damaged() from refusal
         self.heads.update(said.heads)
-        return Kept(said.broadcast, list(said.members), said.left_out, frame.arrays, said.seconds)
+        return Kept(said.broadcast, list(said.members), said.left_out, arrays, said.seconds)
 
     def append(self, kept: Kept) -> None:
         """See `Journal`."""
@@ -136,30 +140,42 @@ class Checkpoint:
             seconds=kept.seconds,
             heads=dict(self.heads),
         )
-        self._append(f"round {self.log.newest.seq - 2}", said, kept.aggregate)
-
-    @property
-    def rounds(self) -> int:
-        """Rounds that it holds."""
-        return max(0, self.log.newest.seq - 2)
+        name, aggregate = _name(self.store.newest.seq + 1), encode(Frame(_ROUND, {}, kept.aggregate))
+        self._at = self._append(_ROUND, said, {name: aggregate}).seq
+        self.rounds += 1
 
     def close(self) -> None:
         """Let another process have it."""
-        self.log.close()
+        self.store.close()
 
     def remove(self) -> None:
         """Close the file and remove it: the run has ended, or nothing was released in it."""
         self.close()
-        self._path.unlink()
+        self.store.path.unlink()
 
-    def _read(self) -> bytes | None:
-        body = self.log.read(self._at)
-        self._at += body is not None
-        return body
+    def _said(self, kind: str, record: type[Record]) -> Record | None:
+        """The one entry of a kind."""
+        found = self.store.next(kind)
+        return None if found is None else self._parsed(found, record)
 
-    def _append(self, key: str, record: Message, arrays: Mapping[str, Tensor] = MappingProxyType({})) -> None:
-        self.log.append(key, record.body(arrays))
-        self._at = self.log.newest.seq + 1
+    def _parsed(self, entry: Entry, record: type[Record]) -> Record:
+        try:
+            return record.model_validate_json(entry.payload)
+        except ValidationError:
+            raise self._damaged() from None
+
+    def _damaged(self) -> InputError:
+        return InputError("checkpoint", str(self.store.path), "is damaged, or no run's checkpoint")
+
+    def _append(
+        self, kind: str, record: Section, bodies: Mapping[str, bytes] = MappingProxyType({})
+    ) -> Entry:
+        return self.store.append(kind, text(record.model_dump(mode="json")), bodies=bodies)
+
+
+def _name(number: int) -> str:
+    """The name of a round's body."""
+    return f"round {number}"
 
 
 def expected_bytes(form: Form) -> int:
@@ -168,17 +184,12 @@ def expected_bytes(form: Form) -> int:
     return numbers * torch.empty(0, dtype=form.dtype).element_size() + len(form.arrays) * _OVERHEAD
 
 
-def _head(body: bytes | None, kind: type[Record], path: Path) -> Record:
-    with suppress(Refused, ValidationError):
-        if body is not None and (frame := decode(body)).kind == kind.kind:
-            return kind.model_validate(frame.head)
-    raise InputError("checkpoint", str(path), "is no run's checkpoint of this version")
-
-
-def _held(path: Path) -> AppendLog:
+def _held(path: Path) -> Store:
     if not path.is_file():
         raise InputError("checkpoint", str(path), "there is no such file")
     try:
-        return AppendLog.open(path)
+        return Store.hold(path, RUN)
     except Refused as refusal:
         raise InputError("checkpoint", str(path), str(refusal)) from None
+    except OSError as error:
+        raise InputError("checkpoint", str(path), error.strerror or str(error)) from None

@@ -8,7 +8,6 @@ the envelopes and adds. A silo whose report did not count is left out of the rou
 from __future__ import annotations
 
 import json
-import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
@@ -17,8 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedsim.common.append_log import AppendLog
 from fedsim.common.errors import InputError, Refused
+from fedsim.common.store import Store
 from fedsim.protocol.copies import digest
 from fedsim.protocol.limits import LIMITS
 from fedsim.protocol.links import Answered
@@ -162,7 +161,7 @@ class KeptRequest:
     its request and the answer must be able to send it again byte for byte: the silos' reports, in order.
     """
 
-    log: AppendLog  # the run's checkpoint, which holds the request beside the rounds
+    store: Store  # the run's checkpoint, which holds the request beside the rounds
 
     def keep(self, asked: Asked) -> None:
         """Write it for good, in place of the one before; InputError if it cannot be written."""
@@ -172,24 +171,24 @@ class KeptRequest:
             "left_out": {str(member): reason for member, reason in asked.left_out.items()},
         }
         try:
-            self.log.keep(_REQUEST, json.dumps(head).encode() + b"\n" + asked.request.body())
+            self.store.keep(_REQUEST, json.dumps(head).encode() + b"\n" + asked.request.body())
         except OSError as error:
             raise InputError("checkpoint", str(error), "a disk with room for a round's reports") from None
 
     def find(self, run: str, round_index: int, broadcast: str) -> Asked | None:
         """The request of this round, if it is kept. InputError if what is kept cannot be read."""
         try:
-            if (kept := self.log.kept(_REQUEST)) is None:
+            if (kept := self.store.body(_REQUEST)) is None:
                 return None
             line, _, body = kept[1].partition(b"\n")
             head, request = json.loads(line), Request.read(body)
             left_out = {int(member): str(reason) for member, reason in head["left_out"].items()}
             found = Asked(head["broadcast"], request, list(head["members"]), left_out)
-        except (sqlite3.Error, ValueError, LookupError, TypeError, Refused):
+        except (ValueError, LookupError, TypeError, Refused):
             raise InputError("checkpoint", _REQUEST, "is damaged, or of another version") from None
         this_one = request.context.run, request.context.round, found.broadcast
         return found if this_one == (run, round_index, broadcast) else None
 
     def remove(self) -> None:
         """Forget it: another request may be sent for the round."""
-        self.log.drop(_REQUEST)
+        self.store.drop(_REQUEST)

@@ -12,20 +12,29 @@ rounds that they have forgotten are for a start that this process has not.
 
 from __future__ import annotations
 
+import json
 import secrets
-import sqlite3
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple, Self
 
-from fedsim.common.append_log import AppendLog, following
+from fedsim.common.chain import GENESIS, Layout, following, text
 from fedsim.common.errors import InputError, Refused
-from fedsim.common.head_file import Head, HeadFile
+from fedsim.common.head_file import Head
+from fedsim.common.store import Store
 from fedsim.secagg.reports import NO_START
 
 KEPT_REPLIES = 8  # runs whose last reply is kept
-_CANNOT = "the shuffler's notes cannot be written; nothing was released, and nothing is until it starts anew"
+NOTES = Layout(
+    "the shuffler's notes",
+    0x66647333,
+    4,
+    "end its runs with the version of fedsim that wrote it, then enrol anew: new keys, and a new roster",
+    "CREATE UNIQUE INDEX releases ON entries (payload ->> 'run', payload ->> 'round');",
+    guarded=True,
+)
+_FIND = "SELECT seq, payload FROM entries WHERE payload ->> 'run' = ? AND payload ->> 'round' = ?"
+_TRIM = "DELETE FROM bodies WHERE name NOT IN (SELECT name FROM bodies ORDER BY seq DESC LIMIT ?)"
 
 
 class Note(NamedTuple):
@@ -37,11 +46,11 @@ class Note(NamedTuple):
 
 def released(newest: Head, run: str, round_index: int, request: str) -> Head:
     """The entry of a release that comes after another entry."""
-    return following(newest, _key(run, round_index), request.encode())
+    return following(newest, "released", _payload(run, round_index, request)).head
 
 
-def _key(run: str, round_index: int) -> str:
-    return f"{run} {round_index}"
+def _payload(run: str, round_index: int, request: str) -> str:
+    return text({"run": run, "round": round_index, "request": request})
 
 
 class MemoryStore:
@@ -50,7 +59,7 @@ class MemoryStore:
     def __init__(self) -> None:
         self._requests: dict[tuple[str, int], str] = {}
         self._replies: dict[str, tuple[int, bytes]] = {}
-        self.newest, self.start = following(Head(0, bytes(32)), None, b""), NO_START
+        self.newest, self.start = following(GENESIS, "started", "{}").head, NO_START
 
     def find(self, run: str, round_index: int) -> Note | None:
         """See `FileStore`."""
@@ -71,30 +80,20 @@ class MemoryStore:
         self.newest = released(self.newest, run, round_index, request)
 
 
-class FileStore:
-    """An append-only log, held by one process and called by one thread at a time. After a write that failed
-    everything is refused: what is then on the disk is not known.
+class FileStore(Store):
+    """Notes on the disk, held by one process; the first names the shuffler's identity."""
 
-    Entries without a key are the shuffler's identity (the first) and the random bits of each process's start.
-    """
-
-    def __init__(self, log: AppendLog, noted: HeadFile) -> None:
-        self._log, self._noted, self._failed = log, noted, False
-        with self._usable():
-            self._log.append(None, secrets.token_hex(32).encode())
-            self._noted.write(self.newest)
-        self.start = self.newest.hash.hex()  # of the entry with which this process began
+    start: str  # of the entry with which this process began
 
     @staticmethod
     def create(path: Path, identity: str) -> None:
         """An empty file for a shuffler of this public key; InputError if there is one, Refused if not."""
-        if path.exists():
-            raise InputError("state", str(path), "there are notes already; they are never begun anew")
         try:
-            HeadFile.create(path, following(Head(0, bytes(32)), None, identity.encode()))
-            AppendLog.create(path, identity.encode())
-        except OSError as error:
-            raise Refused("the shuffler's notes cannot be made there") from error
+            Store.make(path, NOTES, "enrolled", text({"identity": identity}))
+        except FileExistsError:
+            raise InputError(
+                "state", str(path), "there are notes already; they are never begun anew"
+            ) from None
 
     @classmethod
     def open(cls, path: Path, identity: str) -> Self:
@@ -108,57 +107,27 @@ class FileStore:
             hint = "there are no notes; they are made with --enrol, and only then"
             raise InputError("state", str(path), hint)
         with ExitStack() as held:
-            log = AppendLog.open(path)
-            held.callback(log.close)
-            if log.read(1) != identity.encode():
+            made = cls.hold(path, NOTES)
+            held.callback(made.close)
+            if made.query("SELECT payload FROM entries") != (text({"identity": identity}),):
                 raise InputError("state", str(path), "notes of the shuffler whose keys are beside them")
-            noted = HeadFile.open(path, log.newest, log.before)
-            held.callback(noted.close)
-            made = cls(log, noted)
+            made.start = made.append("started", text({"nonce": secrets.token_hex(32)})).hash.hex()
             held.pop_all()
         return made
 
-    @property
-    def newest(self) -> Head:
-        """The entry that the chain ends with."""
-        return self._log.newest
-
-    def close(self) -> None:
-        """Let the file go."""
-        self._failed = True
-        self._log.close()
-        self._noted.close()
-
     def find(self, run: str, round_index: int) -> Note | None:
         """The note of a round, if there is one."""
-        with self._usable():
-            entry, reply = self._log.find(_key(run, round_index)), self._log.kept(run)
+        entry, reply = self.query(_FIND, (run, round_index)), self.body(run)
         if entry is None:
             return None
-        number, request = entry
-        return Note(request.decode(), reply[1] if reply is not None and reply[0] == number else None)
-
-    def knows(self, head: str) -> bool:
-        """Whether the chain has an entry of this hash, hexadecimal."""
-        with self._usable():
-            return self._log.knows(bytes.fromhex(head))
+        seq, payload = entry
+        kept = reply[1] if reply is not None and reply[0] == seq else None
+        return Note(json.loads(payload)["request"], kept)
 
     def note(self, run: str, round_index: int, request: str, reply: bytes) -> None:
         """Note for good that a round is released, before its reply leaves; Refused if it cannot be noted."""
-        with self._usable():
-            self._log.append(_key(run, round_index), request.encode(), (run, reply), KEPT_REPLIES)
-            self._noted.write(self.newest)
-
-    @contextmanager
-    def _usable(self) -> Iterator[None]:
-        """Whatever fails in here fails for good."""
-        if self._failed:
-            raise Refused(_CANNOT)
-        try:
-            yield
-        except (sqlite3.Error, OSError) as error:
-            self._failed = True
-            raise Refused(_CANNOT) from error
+        payload, trim = _payload(run, round_index, request), (_TRIM, (KEPT_REPLIES,))
+        self.append("released", payload, trim, bodies={run: reply})
 
 
-Store = MemoryStore | FileStore
+Notes = MemoryStore | FileStore

@@ -28,7 +28,7 @@ from fedsim.protocol.contract import Algorithm
 from fedsim.protocol.plan import Admitted
 from fedsim.report import page
 from fedsim.report.outcome import NotKept, Observer, Outcome, Results, variants
-from fedsim.report.record import Begun, Finished, Measurement, Record, keys_in
+from fedsim.report.record import Begun, Finished, Measurement, Record
 from fedsim.report.run_directory import SECRET, data_of
 from fedsim.report.summary import FILE
 from fedsim.report.trackers import open_trackers
@@ -208,7 +208,8 @@ def kept(
 
 def finished_in(out: Path) -> int:
     """The number of finished trials in the directory of an unfinished run that no process works in."""
-    return len([key for key in keys_in(out / UNFINISHED / _RECORD) if key != _BEGUN])
+    file = out / UNFINISHED / _RECORD
+    return len(Record.read(file, lambda line: None).rows(Finished)) if file.is_file() else 0
 
 
 def with_drawn(scenario: Scenario, out: Path | None) -> Scenario:

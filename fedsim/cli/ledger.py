@@ -192,7 +192,7 @@ def _text(field: str, file: Path) -> str:
 
 def ledger_of(state: Path) -> Path:
     """The ledger's file."""
-    from silos.vault.chain import FILE
+    from silos.vault.book import FILE
 
     return state / FILE if state.is_dir() else state
 

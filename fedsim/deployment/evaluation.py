@@ -50,7 +50,7 @@ def evaluated(
     form = Form(evaluation.trace.messages, evaluation.dtype)
     runs = {name: said.run for name, said in admissions.items()}
     silos.begin(runs, form if contexts is None else reports_of(contexts))
-    link, aggregate = link_to(silos, evaluation, contexts, shuffler, KeptRequest(checkpoint.log))
+    link, aggregate = link_to(silos, evaluation, contexts, shuffler, KeptRequest(checkpoint.store))
     admitted = [admitted_of(evaluation, offers[name], admissions[name]) for name in names]
     public = evaluation.public([silo.noise_multiplier for silo in admitted])
     part, seed = evaluation.problem, evaluation.scenario.seed

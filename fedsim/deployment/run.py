@@ -179,7 +179,7 @@ class _Server:
 
     def _rounds(self, history: History) -> Iterator[Step]:
         plan, kept, resolved = self._plan, self._checkpoint, self._plan.resolved
-        request = KeptRequest(kept.log)
+        request = KeptRequest(kept.store)
         link, aggregate = sums.link_to(self._silos, resolved, plan.contexts, self._shuffler, request)
         public = resolved.public([kept.admissions[name].noise_multiplier for name in resolved.names])
         asked = resolved.gate_algorithm, resolved.problem, public, resolved.scenario.seed

@@ -8,17 +8,15 @@ what is `missing`.
 
 from __future__ import annotations
 
-import errno
 import json
-import sqlite3
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
-from hashlib import sha256
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, Self, TypeVar
 
-from fedsim.common.errors import InputError
+from fedsim.common.chain import RUN, Entry, chained, reading
+from fedsim.common.errors import InputError, Refused
+from fedsim.common.store import Store
 from fedsim.protocol.links import Variant
 from fedsim.scenario.metric import BaselineName
 
@@ -297,18 +295,18 @@ class Record:
 
     Attributes:
         damaged: keys of entries in the file that do not count, as they are damaged or of another version.
+        store: the file, where it was opened on one; entries of other kinds may stand in it too.
     """
 
     def __init__(self) -> None:
         self.damaged: list[str] = []
         self._entries: dict[str, dict[str, list[Any]]] = {}
-        self._log: sqlite3.Connection | None = None
-        self._file = Path()
+        self.store: Store | None = None
 
     @classmethod
     @contextmanager
     def open(cls, file: Path, tell: Callable[[str], None], durable: bool = True) -> Iterator[Self]:
-        """The record in an SQLite file, new or not; no other process opens it meanwhile.
+        """The record in a file, new or not; no other process opens it meanwhile.
 
         Args:
             file: in a folder that exists.
@@ -318,32 +316,40 @@ class Record:
         Raises:
             BlockingIOError: another process, or another record of this one, has it open.
             OSError: it cannot be written.
-            InputError: it is no record.
+            InputError: it is no record, or of another version.
         """
         record = cls()
-        record._file = file
-        with _errors(file):
-            record._log = log = sqlite3.connect(file, timeout=0, isolation_level=None)
-        with closing(log):
-            with _errors(file):
-                log.execute("PRAGMA locking_mode = EXCLUSIVE")
-                log.execute(f"PRAGMA synchronous = {'FULL' if durable else 'OFF'}")
-                log.execute("BEGIN EXCLUSIVE")
-                log.execute(_LAYOUT)
-                log.execute("COMMIT")
-                record._read(log, tell)
+        with _refusals(file):
+            record.store = Store.hold(file, RUN, record._take, tolerant=True, durable=durable)
+        with record.store:
+            record._tell(record.store.damaged, file, tell)
             yield record
 
-    def _read(self, log: sqlite3.Connection, tell: Callable[[str], None]) -> None:
-        for key, text, digest in log.execute("SELECT key, rows, sha256 FROM entry ORDER BY number"):
-            try:
-                if _digest(key, text) != digest:
-                    raise ValueError
-                read = json.loads(text).items()
-                self._entries[key] = {name: [TABLES[name](*values) for values in rows] for name, rows in read}
-            except (ValueError, TypeError, KeyError, AttributeError):
-                self.damaged.append(key)
-                tell(f"{self._file}: entry {key} {DAMAGED}")
+    @classmethod
+    def read(cls, file: Path, tell: Callable[[str], None]) -> Self:
+        """The record in a file that no process has open, in memory; errors are those of `open`."""
+        record, damaged = cls(), list[Entry]()
+        with _refusals(file), reading(file, RUN) as connection:
+            for entry in chained(connection, RUN, damaged):
+                record._take(entry)
+        record._tell(damaged, file, tell)
+        return record
+
+    def _take(self, entry: Entry) -> None:
+        """Take the rows of an entry in."""
+        if not entry.kind.startswith(_ROWS):
+            return
+        key = entry.kind.removeprefix(_ROWS)
+        try:
+            read = json.loads(entry.payload).items()
+            self._entries[key] = {name: [TABLES[name](*values) for values in rows] for name, rows in read}
+        except (ValueError, TypeError, KeyError, AttributeError):
+            self.damaged.append(key)
+
+    def _tell(self, damaged: Iterable[Entry], file: Path, tell: Callable[[str], None]) -> None:
+        self.damaged += [entry.kind.removeprefix(_ROWS) for entry in damaged]
+        for key in self.damaged:
+            tell(f"{file}: entry {key} {DAMAGED}")
 
     def append(self, key: str, rows: Sequence[Any]) -> None:
         """Append an entry: rows of any tables. It takes the place of an older one with the same key.
@@ -351,10 +357,9 @@ class Record:
         OSError if it cannot be written; the record is as it was.
         """
         entry = grouped(rows, lambda row: _NAMES[type(row)])
-        if self._log is not None:
-            text = json.dumps(entry)
-            with _errors(self._file):
-                self._log.execute(_APPEND, (key, text, _digest(key, text)))
+        if self.store is not None:
+            with _refusals(self.store.path):
+                self.store.append(f"{_ROWS}{key}", json.dumps(entry))
         self._entries[key] = entry
 
     def rows(self, kind: type[Row], key: str | None = None) -> list[Row]:
@@ -378,41 +383,12 @@ class Record:
 
 
 DAMAGED = "is damaged or of another version, and run again"
-_LAYOUT = "CREATE TABLE IF NOT EXISTS entry (number INTEGER PRIMARY KEY, key TEXT, rows TEXT, sha256 TEXT)"
-_APPEND = "INSERT INTO entry (key, rows, sha256) VALUES (?, ?, ?)"
-
-
-def keys_in(file: Path) -> list[str]:
-    """The keys of a record that no process has open, in their order; none where there is no file."""
-    if not file.is_file():
-        return []
-    with closing(sqlite3.connect(file, timeout=0)) as log:
-        return [key for (key,) in log.execute("SELECT DISTINCT key FROM entry ORDER BY number")]
-
-
-def _digest(key: str, text: str) -> str:
-    return sha256(f"{key}\0{text}".encode()).hexdigest()
+_ROWS = "rows "  # before an entry's key
 
 
 @contextmanager
-def _errors(file: Path) -> Iterator[None]:
-    """SQLite's errors as the system's."""
+def _refusals(file: Path) -> Iterator[None]:
     try:
         yield
-    except sqlite3.OperationalError as error:
-        if error.sqlite_errorcode == sqlite3.SQLITE_BUSY:
-            raise BlockingIOError(errno.EWOULDBLOCK, "another process has it open", str(file)) from None
-        raise _refused_by_system(file, str(error)) from None
-    except sqlite3.DatabaseError as error:
-        hint = f"is damaged ({error}); remove it, and all that it had is run again"
-        raise InputError("record", str(file), hint) from None
-
-
-def _refused_by_system(file: Path, reason: str) -> OSError:
-    """The system's error where SQLite failed to write: a write beside the file fails in the same way."""
-    try:
-        with tempfile.TemporaryFile(dir=file.parent) as probe:
-            probe.write(b"\0" * (file.stat().st_size + 2**16))
-    except OSError as error:
-        return OSError(error.errno, error.strerror, str(file))
-    return OSError(errno.EIO, reason, str(file))
+    except Refused as refusal:
+        raise InputError("record", str(file), str(refusal)) from None

@@ -14,8 +14,7 @@ from fedsim.protocol.unit import RECORD, stated
 from fedsim.wire.messages import Profile
 from silos.front.config import ROOT, Config, Policy
 from silos.front.own_records import OwnRecords
-from silos.vault.book import Enrolment
-from silos.vault.chain import FILE
+from silos.vault.book import FILE, Enrolment
 from silos.vault.journal import SECOND
 
 

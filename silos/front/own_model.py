@@ -11,13 +11,13 @@ import shutil
 from pathlib import Path
 
 from fedsim.algorithms.registry import algorithm_class, shipped_names
+from fedsim.common.chain import reading
 from fedsim.common.errors import InputError
 from fedsim.common.files import atomic_directory, check_free
 from fedsim.protocol.contract import traits
 from fedsim.wire.messages import named
 from silos.front.config import Config
-from silos.vault.book import replayed
-from silos.vault.chain import readable, reading
+from silos.vault.book import LEDGER, check_exists, replayed
 from silos.vault.ledger import Reply, unpacked
 
 _MODEL, _SUMMARY = "model.safetensors", "summary.json"
@@ -55,7 +55,8 @@ def write_own_model(config: Config, run: Path, out: Path) -> None:
 
 def _kept(ledger: Path, offer: str, run: Path) -> Reply:
     """What the silo remembers of the run of an offer; the whole ledger is checked."""
-    with readable(), reading(ledger) as connection:
+    check_exists(ledger)
+    with reading(ledger, LEDGER) as connection:
         found = [each.run for each in replayed(connection).runs.values() if each.offer == offer]
         sql = "SELECT memory FROM replies WHERE run = ?"
         row = connection.execute(sql, found).fetchone() if found else None

@@ -6,9 +6,9 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from fedsim.common.chain import text
 from fedsim.common.errors import InputError, Refused
 from fedsim.common.identity import is_signed, public_key
-from silos.vault.chain import text
 from silos.vault.ledger_file import PURPOSE, RECEIPT_FORMAT
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import sqlite3
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
@@ -10,14 +11,32 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from fedsim.common.chain import Entry, Layout, chained, knows, reading
 from fedsim.common.errors import InputError, Refused
 from fedsim.common.notices import ending
 from fedsim.protocol.plan import Part
 from fedsim.protocol.unit import RECORD, AccountUnit, PersonAccount
 from silos.vault.account import Account, Caps, Cost, Price
-from silos.vault.chain import GENESIS, Entry, entries, knows, readable, reading
 
 DAY = 86_400_000_000  # microseconds
+FILE = "ledger.sqlite"
+LEDGER = Layout(
+    "the silo's ledger",
+    0x66647331,
+    0,  # since version 0.3.0
+    "it takes a newer fedsim, or it is no ledger",
+    """
+CREATE UNIQUE INDEX heads ON entries (hash);
+CREATE TABLE runs (run TEXT PRIMARY KEY, offer TEXT NOT NULL, secret BLOB NOT NULL) STRICT;
+CREATE TABLE replies (
+    run TEXT PRIMARY KEY, round INTEGER NOT NULL, reply BLOB NOT NULL, memory BLOB NOT NULL
+) STRICT;
+""",
+    bodies=False,
+    guarded=True,
+    shared=True,
+)
+"""Besides the entries: a run's offer and secret, and its last reply; entries have their digests."""
 _UNPAID = 100  # runs in 24 hours without a round that was paid for
 _LONGEST = 200_000  # bytes of an offer
 
@@ -123,10 +142,9 @@ class Book:
     enrolment: Enrolment  # what was fixed when the silo enrolled
     account: Account  # what is left of the silo's life
 
-    def __init__(self, chain: Iterable[Entry]) -> None:
+    def __init__(self, chain: Iterable[Entry] = ()) -> None:
         """Replay; Refused if it is no chain of a ledger, or overspends."""
         self.head, self.length, self.time = "", 0, 0
-        self.before = GENESIS  # the hash before the head, for the head file
         self.boot = 0  # the entry with which the last process began to write
         self.version = ""
         self.notices: list[str] = []  # of all processes; below of the last
@@ -135,13 +153,13 @@ class Book:
         self.sessions: dict[str, str] = {}
         self.marks: dict[str, Mapping[str, Any]] = {}  # by shuffler, the newest that was shown
         for entry in chain:
-            if not self.length and entry.kind != "enrolled":
-                raise Refused("the silo's ledger does not begin with an enrolment")
             self.add(entry)
 
     def add(self, entry: Entry) -> None:
         """Take the next entry in."""
-        payload = entry.payload
+        if not self.length and entry.kind != "enrolled":
+            raise Refused("the silo's ledger does not begin with an enrolment")
+        payload = json.loads(entry.payload)
         match entry.kind:
             case "enrolled":
                 self.enrolment = Enrolment.from_tree(payload)
@@ -151,7 +169,7 @@ class Book:
                 self._notices = payload.get("notices", [])
                 self.notices.extend(line for line in self._notices if line not in self.notices)
             case "admitted":
-                self._admitted(entry)
+                self._admitted(entry, payload)
             case "debited" | "resumed":
                 run = self.runs[payload["run"]]
                 run.rounds[payload["round"]] = Round(payload["broadcast"], self.boot)
@@ -173,7 +191,6 @@ class Book:
                 run.closed, run.after, run.facts = entry.time, entry.hash.hex(), payload["facts"]
             case _:  # a note: nothing follows from it
                 pass
-        self.before = bytes.fromhex(self.head) or GENESIS
         self.head, self.length, self.time = entry.hash.hex(), entry.seq, entry.time
 
     def check_alive(self, now: int) -> None:
@@ -197,8 +214,8 @@ class Book:
         if sum(not run.rounds and run.opened > now - DAY for run in self.runs.values()) >= _UNPAID:
             raise Refused(f"{_UNPAID} runs of the last 24 hours were never asked for a round; no more now")
 
-    def _admitted(self, entry: Entry) -> None:
-        rest = {**entry.payload, "price": Price.from_tree(entry.payload["price"])}
+    def _admitted(self, entry: Entry, payload: Mapping[str, Any]) -> None:
+        rest = {**payload, "price": Price.from_tree(payload["price"])}
         rest |= {"before": self.head, "admitted": entry.hash.hex()}
         run = Run(**rest, opened=entry.time, version=self.version)
         self.account.reserve(run.run, run.price.whole, run.records)
@@ -215,7 +232,13 @@ def contents(*parts: bytes) -> str:
 
 def replayed(connection: sqlite3.Connection) -> Book:
     """A ledger's book, whole chain and what is stored beside it checked. Refused if altered or damaged."""
-    book = Book(entries(connection))
+    book = Book(chained(connection, LEDGER))
+    check_beside(book, connection)
+    return book
+
+
+def check_beside(book: Book, connection: sqlite3.Connection) -> None:
+    """Refuse a ledger in which offers and replies are not those that its entries have the digests of."""
     missing = {run for run, found in book.runs.items() if found.kept}
     for run, offer, secret in connection.execute("SELECT run, offer, secret FROM runs"):
         if run not in missing or contents(offer.encode(), secret) != book.runs[run].contents:
@@ -228,7 +251,12 @@ def replayed(connection: sqlite3.Connection) -> Book:
             raise Refused("the silo's ledger was altered: a stored reply is not the one that was given")
     if replied or missing:
         raise Refused("the silo's ledger was altered: a run's offer or reply is missing")
-    return book
+
+
+def check_exists(path: Path) -> None:
+    """InputError where there is no ledger."""
+    if not path.is_file():
+        raise InputError("ledger", str(path), "there is none; a silo's is made when it enrols")
 
 
 def read(path: Path, head: str | None = None) -> Book:
@@ -236,7 +264,8 @@ def read(path: Path, head: str | None = None) -> Book:
     hexadecimal, that must be in its chain is not: entries were lost. Refused if it cannot be read, was
     altered or is damaged.
     """
-    with readable(), reading(path) as connection:
+    check_exists(path)
+    with reading(path, LEDGER) as connection:
         if head is not None and not knows(connection, head):
             raise InputError("head", head, "not in this ledger's chain: it has lost entries, or is another's")
         return replayed(connection)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import torch
 
+from fedsim.common.chain import text
 from fedsim.common.errors import Refused
 from fedsim.privacy.mechanism import Mechanism
 from fedsim.privacy.silo_gaussian import NoMechanism, SiloGaussian
@@ -29,7 +30,6 @@ from fedsim.protocol.statistics import statistic
 from fedsim.protocol.unit import AccountUnit
 from silos.vault.account import Price
 from silos.vault.admission import admit, price, silo_mechanism
-from silos.vault.chain import text
 from silos.vault.ledger import RunLedger
 
 if TYPE_CHECKING:  # loaded with a roster

@@ -9,13 +9,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
+from fedsim.common.chain import text
 from fedsim.common.errors import Refused
 from fedsim.common.identity import Identity
 from fedsim.protocol.plan import Part
 from fedsim.protocol.unit import RECORD, stated
 from silos.vault.account import Account, Cost, Price
 from silos.vault.book import DAY, Enrolment, Run, contents
-from silos.vault.chain import text
 from silos.vault.journal import Journal
 from silos.vault.ledger import RunLedger
 

@@ -178,7 +178,7 @@ def cut_models(folder: Path) -> str:
 def change_entry(folder: Path) -> str:
     """Another number in the text, as a bit that flipped on the disk."""
     with closing(sqlite3.connect(folder / "record.sqlite", isolation_level=None)) as log:
-        log.execute("UPDATE entry SET rows = replace(rows, '1', '2') WHERE key = 'trial 0'")
+        log.execute("UPDATE entries SET payload = replace(payload, '1', '2') WHERE kind = 'rows trial 0'")
     return "trial 0"
 
 
@@ -211,7 +211,7 @@ def test_trials_of_an_unknown_run_are_refused_and_stay(tmp_path: Path) -> None:
         if file.is_file():
             file.unlink()
     with closing(sqlite3.connect(out / "unfinished" / "record.sqlite", isolation_level=None)) as log:
-        log.execute("UPDATE entry SET rows = '{}'")
+        log.execute("UPDATE entries SET payload = '{}'")
     with pytest.raises(InputError) as refused, pytest.warns(UserWarning, match="damaged"):
         simulate(out, resume=True)
     assert (refused.value.field, refused.value.value) == ("--resume", str(out))

@@ -16,9 +16,9 @@ from typer.testing import CliRunner
 
 import fedsim
 from fedsim.cli.main import app
+from fedsim.common.chain import text
 from fedsim.common.identity import Identity
 from fedsim.privacy import gaussian as exact
-from silos.vault.chain import text
 from silos.vault.ledger_file import LedgerFile
 
 

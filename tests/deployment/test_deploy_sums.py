@@ -3,7 +3,6 @@
 import json
 import re
 import shutil
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +14,9 @@ from support.deployed import SVRG, assert_statements, simulated
 from support.pooled import PooledFederation, pooled_federation, pooled_scenario
 
 from fedsim.api.run import load_run
-from fedsim.common.append_log import AppendLog
+from fedsim.common.chain import RUN
 from fedsim.common.errors import InputError, Refused
+from fedsim.common.store import Store
 from fedsim.deployment.federation_file import parse_federation
 from fedsim.deployment.run import checkpoint_of, deploy
 from fedsim.privacy.discrete_noise import with_noise
@@ -173,8 +173,8 @@ def test_a_request_that_is_lost_loses_its_round_and_the_run_ends_with_the_reason
     with made.silos(seeded=False) as silos:
         with made.channel(_dying(2)) as shuffler, pytest.raises(Dead):
             deploy(pooled_scenario(**TWO), made.federation, silos, out, shuffler=shuffler)
-        with closing(AppendLog.open(checkpoint_of(out))) as log:
-            log.drop("request")
+        with Store.hold(checkpoint_of(out), RUN) as store:
+            store.drop("request")
         silos.faults = {THIRD: in_round(2, absent)}
         for _ in range(2):
             with (

@@ -180,7 +180,7 @@ def _serve(federation: Federation, out: Path, resume: bool, place: str, r: int) 
 
 def _die_at(place: str, r: int) -> None:
     """Arrange that this process kills itself at a place of a round, as a loss of power would."""
-    from fedsim.common.append_log import AppendLog
+    from fedsim.common.store import Store
     from fedsim.report import page
     from server.federation import RemoteSilos
 
@@ -198,12 +198,13 @@ def _die_at(place: str, r: int) -> None:
             sockets.exchange({min(frames): frames[min(frames)]}, deadline)
             die()
 
-    def torn(log: Any, key: str, body: bytes) -> None:
+    def torn(store: Any, kind: str, payload: str) -> None:
         """Half of what a round writes is on the disk."""
         if now[0] == r:
-            log.connection.execute("PRAGMA cache_size = 1")  # so that SQLite writes before the commit
-            log.connection.execute("BEGIN IMMEDIATE")
-            log.connection.execute("INSERT INTO entries VALUES (99, ?, ?, ?)", (key, body * 5000, body))
+            store.connection.execute("PRAGMA cache_size = 1")  # so that SQLite writes before the commit
+            store.connection.execute("BEGIN IMMEDIATE")
+            row = 99, 0, kind, payload * 5000, b""
+            store.connection.execute("INSERT INTO entries VALUES (?, ?, ?, ?, ?)", row)
             die()
 
     def entered(_: Any, asked: int, *rest: Any) -> None:
@@ -216,9 +217,9 @@ def _die_at(place: str, r: int) -> None:
         case "half asked":
             around(Sockets, "exchange", before=half_asked)
         case "torn":
-            around(AppendLog, "append", before=torn)
+            around(Store, "append", before=torn)
         case "kept":
-            around(AppendLog, "append", after=here)
+            around(Store, "append", after=here)
         case "closed":
             around(RemoteSilos, "close", after=die)
         case "writing":

@@ -15,12 +15,13 @@ from support.one_server import OneServer, broadcast, offer
 from support.scenarios import invoke, refusal
 
 from fedsim.api.run import load_run
+from fedsim.common.chain import reading
 from fedsim.deployment.run import deploy
 from fedsim.scenario.load import parse
 from fedsim.simulation.host import SiloHost
 from fedsim.simulation.trial import Trial, evaluator
 from fedsim.wire.frames import decode, opened
-from silos.vault.chain import reading
+from silos.vault.book import LEDGER
 from silos.vault.ledger import unpacked
 
 ALGORITHM = {"name": "mean_regularised", "num_rounds": 5, "step_size": 0.5, "clip_norm": 1.0}
@@ -106,6 +107,6 @@ def test_a_daemon_that_is_killed_keeps_the_same_own_part(place):
                 assert not any(torch.allclose(part, value) for part in (v, own) for value in values)
         assert deaths == [-signal.SIGKILL]
         assert silo.stop() == 0
-        with reading(silo.ledger) as ledger:
+        with reading(silo.ledger, LEDGER) as ledger:
             (kept,) = ledger.execute("SELECT memory FROM replies").fetchone()
         torch.testing.assert_close(unpacked(kept)["own"], own, rtol=0, atol=1e-13)

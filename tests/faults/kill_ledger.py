@@ -29,9 +29,9 @@ import torch  # noqa: E402
 from support.ledgers import broadcast, enrolled, gaussian, open_run  # noqa: E402
 from support.power_loss import after_loss, calls, ends, files_of, made, put_back  # noqa: E402
 
+from fedsim.common.chain import chained, reading  # noqa: E402
 from fedsim.common.errors import InputError, Refused  # noqa: E402
-from silos.vault.book import read  # noqa: E402
-from silos.vault.chain import entries, reading  # noqa: E402
+from silos.vault.book import LEDGER, read  # noqa: E402
 from silos.vault.ledger import Reply  # noqa: E402
 from silos.vault.ledger_file import LedgerFile  # noqa: E402
 
@@ -78,7 +78,7 @@ def _work(path: Path, say: int, rng: random.Random, careless: bool) -> None:
     while True:
         with LedgerFile.open(path) as file:
             if careless:  # commits wait for no disk
-                file._connection.execute("PRAGMA synchronous = OFF")
+                file.connection.execute("PRAGMA synchronous = OFF")
             for _ in range(rng.randint(1, 30)):
                 _step(file, say, rng)
 
@@ -121,8 +121,8 @@ def check(path: Path, words: list[Word]) -> None:
     """The ledger opens and holds all that was said."""
     try:
         book = read(path)
-        with reading(path) as connection:
-            heads = {entry.hash.hex() for entry in entries(connection)}
+        with reading(path, LEDGER) as connection:
+            heads = {entry.hash.hex() for entry in chained(connection, LEDGER)}
     except (Refused, InputError) as error:
         cause = "" if error.__cause__ is None else f" ({error.__cause__})"
         raise Violation(f"{error}{cause}") from None

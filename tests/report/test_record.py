@@ -16,7 +16,6 @@ from fedsim.report.record import (
     Measurement,
     Record,
     Warned,
-    keys_in,
 )
 from fedsim.report.run_directory import arrow, columns
 
@@ -33,7 +32,7 @@ def test_what_was_appended_is_read_back_in_order(tmp_path: Path) -> None:
     with Record.open(file, pytest.fail) as record:
         record.append("trial 1", [MEASURED, Warned(1, "odd"), MEASURED._replace(round=4)])
         record.append("cell", [CELL])
-    assert keys_in(file) == ["trial 1", "cell"]
+    assert Record.read(file, pytest.fail).keys == ["trial 1", "cell"]
     with Record.open(file, pytest.fail) as again:
         for known in (record, again):
             assert known.rows(Measurement) == [MEASURED, MEASURED._replace(round=4)]
@@ -58,11 +57,11 @@ def test_a_newer_entry_takes_the_place_of_one_with_its_key(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     "damage",
     [
-        "UPDATE entry SET rows = replace(rows, 'odd', 'od') WHERE key = 'a'",
-        "UPDATE entry SET rows = substr(rows, 1, 9) WHERE key = 'a'",
-        "UPDATE entry SET sha256 = 'x' WHERE key = 'a'",
-        "UPDATE entry SET key = 'c' WHERE key = 'a'",
-        "UPDATE entry SET rows = NULL WHERE key = 'a'",
+        "UPDATE entries SET payload = replace(payload, 'odd', 'od') WHERE kind = 'rows a'",
+        "UPDATE entries SET payload = substr(payload, 1, 9) WHERE kind = 'rows a'",
+        "UPDATE entries SET payload = CAST(x'ff' AS TEXT) WHERE kind = 'rows a'",
+        "UPDATE entries SET hash = x'00' WHERE kind = 'rows a'",
+        "UPDATE entries SET kind = 'rows c' WHERE kind = 'rows a'",
     ],
 )
 def test_a_damaged_entry_is_named_and_missing(damage: str, tmp_path: Path) -> None:
@@ -99,6 +98,19 @@ def test_a_file_that_is_no_record_is_refused(tmp_path: Path) -> None:
         pass
     assert (refused.value.field, refused.value.value) == ("record", str(file))
     assert file.read_bytes() == b"x" * 4096
+
+
+def test_a_record_of_another_version_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    file = tmp_path / "record.sqlite"
+    with closing(sqlite3.connect(file)) as connection:
+        connection.execute("CREATE TABLE entry (number INTEGER PRIMARY KEY, key TEXT)")
+    as_it_was = file.read_bytes()
+    with pytest.raises(InputError, match="version of fedsim that wrote it") as refused:
+        Record.read(file, pytest.fail)
+    with pytest.raises(InputError, match="or remove it"), Record.open(file, pytest.fail):
+        pass
+    assert refused.value.field == "record"
+    assert file.read_bytes() == as_it_was
 
 
 def test_a_record_is_open_once_at_a_time(tmp_path: Path) -> None:

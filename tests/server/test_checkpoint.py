@@ -1,13 +1,16 @@
-"""A run's file: its records are read as they were written (see tests/common/test_append_log.py too)."""
+"""A run's file: its records are read as they were written (see tests/common/test_store.py too)."""
 
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 import torch
 from support.refusals import ANY, refused
 
-from fedsim.common.append_log import AppendLog
+from fedsim.common import chain
 from fedsim.common.errors import InputError
+from fedsim.common.store import Store
 from fedsim.wire.messages import Admission, Greeting
 from server.checkpoint import Checkpoint, RunRecord, expected_bytes
 from server.loop import Kept
@@ -105,15 +108,20 @@ def test_a_run_is_not_begun_over_another(path):
     assert same(read(path), 1)
 
 
-@pytest.mark.parametrize("content", [None, b"", b"no database", "another log"])
+@pytest.mark.parametrize("content", [None, b"", b"no database", "another log", "of before"])
 def test_something_else_is_no_checkpoint(path, content):
-    if isinstance(content, bytes):
+    if content == "of before":
+        with closing(sqlite3.connect(path)) as connection:
+            connection.execute("PRAGMA user_version = 3")
+            connection.execute("CREATE TABLE entries (number INTEGER PRIMARY KEY, key TEXT UNIQUE)")
+    elif isinstance(content, bytes):
         path.write_bytes(content)
     elif content is not None:
-        AppendLog.create(path, b"not a frame")
+        Store.make(path, chain.RUN, "rows 1", "{}")
     with pytest.raises(InputError) as caught:
         Checkpoint.open(path)
     assert (caught.value.field, caught.value.value) == ("checkpoint", str(path))
+    assert ("the version of fedsim that wrote it" in str(caught.value)) == (content in (b"", "of before"))
 
 
 def test_damage_is_refused_and_nothing_is_thrown_away(path):
@@ -129,11 +137,11 @@ def test_damage_is_refused_and_nothing_is_thrown_away(path):
 
 def test_a_full_disk_leaves_what_was_there(path):
     made = written(path, 2)
-    pages = made.log.connection.execute("PRAGMA page_count").fetchone()[0]
-    made.log.connection.execute(f"PRAGMA max_page_count = {pages}")
+    pages = made.store.connection.execute("PRAGMA page_count").fetchone()[0]
+    made.store.connection.execute(f"PRAGMA max_page_count = {pages}")
     with pytest.raises(OSError, match="full"):
         made.append(kept(2, 5000))
-    made.log.connection.execute(f"PRAGMA max_page_count = {pages + 100}")  # there is space again
+    made.store.connection.execute(f"PRAGMA max_page_count = {pages + 100}")  # there is space again
     made.append(kept(2))
     made.close()
     assert same(read(path), 3)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Self
 
 import pytest
 from support.refusals import ANY, refused
@@ -86,13 +86,22 @@ def test_notes_of_another_shuffler_are_not_taken(path):
         FileStore.open(path, "00" * 32)
 
 
+def test_notes_of_another_version_are_refused_with_what_to_do(path):
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA user_version = 3")
+    as_it_was = path.read_bytes()
+    with pytest.raises(Refused, match="with the version of fedsim that wrote it, then enrol anew"):
+        FileStore.open(path, IDENTITY)
+    assert path.read_bytes() == as_it_was
+
+
 def test_after_a_write_that_failed_nothing_is_served(path):
     store = FileStore.open(path, IDENTITY)
     made = Round(store=store)
-    store._log.connection.execute("PRAGMA query_only = ON")
+    store.connection.execute("PRAGMA query_only = ON")
     with pytest.raises(Refused, match="nothing was released"):
         made.shuffler.shuffle(made.request())
-    store._log.connection.execute("PRAGMA query_only = OFF")
+    store.connection.execute("PRAGMA query_only = OFF")
     with pytest.raises(Refused, match="nothing was released"):
         made.shuffler.shuffle(made.request())
     store.close()
@@ -167,9 +176,11 @@ def test_every_damage_is_refused_or_forgets_nothing(path, count):
 class AnyStart(FileStore):
     """Begins every process with the same entry, as if it had no start."""
 
-    def __init__(self, *given: Any) -> None:
-        super().__init__(*given)
-        self.start = NO_START
+    @classmethod
+    def open(cls, path: Path, identity: str) -> Self:
+        made = super().open(path, identity)
+        made.start = NO_START
+        return made
 
 
 @pytest.mark.parametrize("kind", [AnyStart, FileStore])
@@ -208,8 +219,8 @@ def _before_the_note(store: FileStore) -> None:
 
 def _within_the_note(store: FileStore) -> None:
     """The round's row is written, and not committed."""
-    store._log.connection.set_authorizer(
-        lambda action, table, *_: (table == "kept" and _die()) or sqlite3.SQLITE_OK
+    store.connection.set_authorizer(
+        lambda action, table, *_: (table == "bodies" and _die()) or sqlite3.SQLITE_OK
     )
 
 

@@ -51,8 +51,8 @@ def copy(tmp_path_factory):
         ("silos/front/offers.py", "from silos.front.own_records import read_records", "records-file"),
         ("silos/front/config.py", LATER + "from fedsim.data import registry", "no-simulation"),
         ("fedsim/data/prepare.py", LATER + "from fedsim.data import fetch", "no-simulation"),
-        ("silos/vault/chain.py", LATER + "import silos.front.service", "acyclic"),
-        ("silos/vault/chain.py", TYPES + "from silos.vault.ledger import RunLedger", "acyclic"),
+        ("silos/vault/book.py", LATER + "import silos.front.service", "acyclic"),
+        ("silos/vault/book.py", TYPES + "from silos.vault.ledger import RunLedger", "acyclic"),
         ("fedsim/common/errors.py", LATER + "from fedsim.data import source", "acyclic"),
     ],
 )

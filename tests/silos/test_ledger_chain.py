@@ -4,15 +4,16 @@ import contextlib
 import random
 import sqlite3
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from support.ledgers import answer, copied, enrolled, hexed, open_run, sampled, state
 from support.refusals import ANY, refused
 
+from fedsim.common.chain import errors
 from fedsim.common.errors import Refused
 from fedsim.common.head_file import head_path
-from silos.vault.book import read, replayed
-from silos.vault.chain import readable
+from silos.vault.book import LEDGER, read, replayed
 from silos.vault.ledger_file import LedgerFile
 
 
@@ -47,7 +48,7 @@ def memory(used):
 
 def noticed(connection: sqlite3.Connection) -> bool:
     try:
-        with readable():
+        with errors(LEDGER, Path()):
             replayed(connection)
     except Refused:
         return True

@@ -12,12 +12,12 @@ from support.full_disk import full_disk
 from support.helpers import LIMITS, Unrepeatable, asking, plan_of, scripted, silos_of
 from support.ledgers import answer, broadcast, enrolled, gaussian, hexed, open_run, reply_of, state
 
+from fedsim.common import store
 from fedsim.common.errors import Refused
 from fedsim.privacy.registry import GAUSSIAN
 from fedsim.problems.glm import LogisticRegression
 from fedsim.protocol.plan import Terms
 from silos.front.served import Served
-from silos.vault import journal
 from silos.vault.admission import admit, price
 from silos.vault.book import read
 from silos.vault.gate import Gate, lay_out
@@ -30,10 +30,10 @@ Failure = Callable[[LedgerFile, Path], object]
 @contextmanager
 def full(file: LedgerFile, path: Path) -> Iterator[None]:
     """The database may not have one page more; replies need some."""
-    pages = file._connection.execute("PRAGMA page_count").fetchone()[0]
-    file._connection.execute(f"PRAGMA max_page_count = {pages}")
+    pages = file.connection.execute("PRAGMA page_count").fetchone()[0]
+    file.connection.execute(f"PRAGMA max_page_count = {pages}")
     yield
-    file._connection.execute("PRAGMA max_page_count = 1000000")
+    file.connection.execute("PRAGMA max_page_count = 1000000")
 
 
 @contextmanager
@@ -44,15 +44,15 @@ def limited(file: LedgerFile, path: Path) -> Iterator[None]:
 
 @contextmanager
 def read_only(file: LedgerFile, path: Path) -> Iterator[None]:
-    file._connection.execute("PRAGMA query_only = 1")
+    file.connection.execute("PRAGMA query_only = 1")
     yield
-    file._connection.execute("PRAGMA query_only = 0")
+    file.connection.execute("PRAGMA query_only = 0")
 
 
 @contextmanager
 def busy(file: LedgerFile, path: Path) -> Iterator[None]:
     """Something else writes the file, which no fedsim does."""
-    file._connection.execute("PRAGMA busy_timeout = 1")
+    file.connection.execute("PRAGMA busy_timeout = 1")
     other = sqlite3.connect(path, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
     yield
@@ -127,10 +127,10 @@ def test_a_full_disk_at_enrolment_leaves_nothing(tmp_path):
 def test_a_ledger_that_cannot_be_written_is_not_opened(tmp_path, monkeypatch):
     path = enrolled(tmp_path)[0]
 
-    def read_only_connection(place):
+    def read_only_connection(place, *_, **options):
         return sqlite3.connect(f"{place.as_uri()}?mode=ro", uri=True, isolation_level=None)
 
-    monkeypatch.setattr(journal, "connect", read_only_connection)
+    monkeypatch.setattr(store, "connect", read_only_connection)
     with pytest.raises(Refused, match="cannot be written"):
         LedgerFile.open(path)
     assert read(path).length == 1  # reading needs no right to write
@@ -170,8 +170,8 @@ def test_every_commit_waits_for_the_disk(tmp_path):
     path = enrolled(tmp_path)[0]
     assert path.read_bytes()[18:20] == b"\2\2"  # as enrolled: a kill while it changes could not be read
     with LedgerFile.open(path) as file:
-        assert file._connection.execute("PRAGMA synchronous").fetchone() == (2,)
-        assert file._connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+        assert file.connection.execute("PRAGMA synchronous").fetchone() == (2,)
+        assert file.connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
 
 
 def test_a_payload_that_is_no_json_costs_nothing(tmp_path):
@@ -216,7 +216,7 @@ def test_a_disk_that_fails_lets_nothing_out_and_the_round_may_be_answered_after_
 
         def failing(*arguments):
             if next(left, True):
-                file._connection.execute("PRAGMA query_only = 1")
+                file.connection.execute("PRAGMA query_only = 1")
             return note(*arguments)
 
         monkeypatch.setattr(file, "note", failing)

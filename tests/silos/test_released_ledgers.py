@@ -22,6 +22,8 @@ from silos.front.config import load_config
 from silos.front.silo import Silo
 from silos.vault.book import read
 
+WRITTEN = [("6174046cae379cdc66b06822cbabfa39d3c6a9db0c0a10b6a1650ac1bdd2005e", 16, 0.2009862656190444)]
+"""Their heads, lengths and what was charged, as those versions read them."""
 RELEASED = sorted(Path(__file__).with_name("ledgers").iterdir())
 
 
@@ -46,6 +48,7 @@ def test_it_is_read_verified_and_continued(silo, tmp_path):
     before = read(state / "ledger.sqlite")
     (first,) = before.runs.values()
     assert (first.open, list(first.rounds)) == (False, list(range(6)))
+    assert (before.head, before.length, before.account.charged.mu_sq) in WRITTEN
     assert "whole and in order" in command("ledger", "show", state)
     command("ledger", "receipt", state, first.run, "--out", tmp_path / "receipt.json")
     verified = command("ledger", "verify", tmp_path / "receipt.json", "--key", state / "identity.pub")

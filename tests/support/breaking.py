@@ -13,10 +13,10 @@ def around(owner: Any, name: str, before: Any = None, after: Any = None) -> None
     real = getattr(owner, name)
 
     @wraps(real)
-    def wrapped(*given: Any) -> Any:
+    def wrapped(*given: Any, **named: Any) -> Any:
         if before is not None:
             before(*given)
-        result = real(*given)
+        result = real(*given, **named)
         if after is not None:
             after(*given)
         return result

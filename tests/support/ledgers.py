@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 
+from fedsim.common.chain import chained
 from fedsim.common.identity import Identity
 from silos.vault.account import Caps, Cost, Price, Stretch
-from silos.vault.book import Book, Enrolment
-from silos.vault.chain import entries
+from silos.vault.book import LEDGER, Book, Enrolment
 from silos.vault.journal import end_of
 from silos.vault.ledger import RunLedger
 from silos.vault.ledger_file import LedgerFile
@@ -95,6 +95,6 @@ def on_disk(path: Path) -> Book:
     """What another process would find, without the checks of a file's pages."""
     connection = sqlite3.connect(path)
     try:
-        return Book(entries(connection))
+        return Book(chained(connection, LEDGER))
     finally:
         connection.close()

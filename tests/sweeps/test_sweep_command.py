@@ -112,7 +112,7 @@ def test_a_sweep_is_gone_on_with_and_a_bad_entry_is_run_again(swept: Path) -> No
     assert "0 cells run, 18 from the cache" in output
     key = cells_of(swept)[0]
     with closing(sqlite3.connect(swept / "cells.sqlite", isolation_level=None)) as log:
-        log.execute("UPDATE entry SET rows = substr(rows, 1, 100) WHERE key = ?", [key])
+        log.execute("UPDATE entries SET payload = substr(payload, 1, 100) WHERE kind = ?", [f"rows {key}"])
     output = invoke("sweep", scenario, "--out", swept)
     assert "1 cells run, 17 from the cache" in output
     assert f"entry {key} is damaged" in output
@@ -218,8 +218,7 @@ def test_a_killed_sweep_goes_on_without_doing_finished_cells_again(tmp_path: Pat
     runs = json.loads((out / "summary.json").read_text())["runs"]
     assert (runs["from_cache"], runs["failed"]) == (len(finished), 0)
     assert runs["made"] > 0
-    with closing(sqlite3.connect(out / "cells.sqlite")) as log:
-        keys = [key for (key,) in log.execute("SELECT key FROM entry ORDER BY number")]
+    keys = Record.read(out / "cells.sqlite", pytest.fail).keys
     assert keys[: len(finished)] == finished
     assert len(keys) == len(set(keys))
 
