@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, settings
 from matplotlib.figure import Figure
 from support.scenarios import SMALL, simulate
 
-from fedsim.report import style, sweep_page
+from fedsim.report import style
 
 torch.set_num_threads(1)
 
@@ -74,5 +74,4 @@ def figures_are_blank(request: pytest.FixtureRequest, monkeypatch: pytest.Monkey
     """Except in runs of fixtures that several tests share."""
     if "drawn" not in request.fixturenames:
         monkeypatch.setattr(style, "save", _blank)
-        monkeypatch.setattr(sweep_page, "save", _blank)
-        monkeypatch.setattr(sweep_page, "markup", lambda figure, stem: BLANK)
+        monkeypatch.setattr(style, "markup", lambda figure, stem: BLANK)

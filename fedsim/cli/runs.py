@@ -65,7 +65,7 @@ def _table(comparison: Comparison) -> Table:
 @app.command(rich_help_panel=RUNS)
 def report(directory: Annotated[Path, typer.Argument(metavar="RUN", help="Run directory.")]) -> None:
     """Write the reviewer's page of a run: report.html, which needs no network, and its figures."""
-    from fedsim.report.sweep_page import write_page
+    from fedsim.report.page import write_page
 
     written = write_page(directory)
     typer.echo(f"Wrote {written} and its figures")

@@ -16,8 +16,8 @@ from matplotlib.figure import Figure
 from fedsim.common.errors import InputError, suggest
 from fedsim.common.files import atomic_directory, check_free
 from fedsim.privacy.rounding import shown_up
-from fedsim.report import sweep_page
-from fedsim.report.page import PAGE, template
+from fedsim.report import html, sweep_page
+from fedsim.report.html import PAGE
 from fedsim.report.summary import EPSILON, CombinationRow, Summary
 from fedsim.report.sweep_figure import Point, draw
 from fedsim.report.sweep_summary import SweepSummary, read_summary, title
@@ -119,12 +119,14 @@ class Comparison:
     def _page(self, folder: Path) -> str:
         caption = f"{capital(METRICS[self.metric].title)} against {self._axis}"
         stated = zip(*(terms(each.summary.privacy) for each in self.sources), strict=True)
-        return template("compare.html").render(
+        return html.render(
+            "compare.html",
             title=caption,
+            description="",
+            scenario="",
             sources=[source.name for source in self.sources],
             notices=self.notices,
-            figure=sweep_page.broad_and_narrow(self.plot, folder, "comparison", caption),
-            caption=f"{caption}: {self.title}.",
+            figure=html.saved_wide(self.plot, folder, "comparison", f"{caption}: {self.title}."),
             errors=self.text,
             statement=[(own[0][0], "; ".join(_each(text for _, text in own))) for own in stated],
             not_private=self.not_private,

@@ -2,35 +2,27 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
-from jinja2 import Environment, PackageLoader, StrictUndefined, Template
-from markupsafe import Markup, escape
 from matplotlib.figure import Figure
 
 from fedsim.common.files import atomic_directory, atomic_files, writing
-from fedsim.report import plots, style, texts
+from fedsim.report import html, plots, sweep_page, texts
 from fedsim.report.audit import AuditPart, audit_figure, audit_table, read_audit, verdict
 from fedsim.report.curves import MEASURED_FIGURES
+from fedsim.report.html import PAGE, Headline, PageFigure, saved
 from fedsim.report.outcome import Outcome
 from fedsim.report.released import read_released
-from fedsim.report.run_directory import RunData, data_of, read, write
+from fedsim.report.run_directory import RunData, data_of, read, scenario_of, write
 from fedsim.report.summary import FEW, Privacy, SiloRow, Spread, Summary, spans
+from fedsim.report.sweep_summary import SweepSummary, read_summary
 from fedsim.report.tables import capital
 from fedsim.scenario.metric import METRICS
 
-PAGE, FIGURES = "report.html", "figures"
+FIGURES = "figures"
 _MOST_SILOS = 60
-
-
-class PageFigure(NamedTuple):
-    """A figure as markup made by us, and its caption."""
-
-    svg: str
-    caption: str
 
 
 def save(outcome: Outcome, directory: Path) -> list[str]:
@@ -53,13 +45,12 @@ def listing(directory: Path) -> list[str]:
 
 
 def write_page(directory: Path) -> Path:
-    """Write a run directory's page and figures anew, once all is ready; InputError if that cannot be done."""
-    run = read(directory)
-    return publish(directory, lambda draft: _fill(run, draft))
-
-
-def publish(directory: Path, fill: Callable[[Path], object]) -> Path:
-    """Let `fill` write the page and its figures, and move them to `directory`; InputError if it cannot."""
+    """Write the page of a run or sweep and its figures anew, once all is ready; InputError if it cannot."""
+    summary = read_summary(directory)
+    if isinstance(summary, SweepSummary):
+        fill = partial(sweep_page.fill, summary, *scenario_of(directory / "scenario.yaml"))
+    else:
+        fill = partial(_fill, read(directory))
     with writing(directory, "RUN"), atomic_files(directory) as draft:
         fill(draft)
     return directory / PAGE
@@ -70,32 +61,14 @@ def _fill(run: RunData, folder: Path) -> None:
     (folder / PAGE).write_text(render(run, folder / FIGURES), encoding="utf-8")
 
 
-def template(name: str) -> Template:
-    """A template of the package. It escapes everything but SVG made here, which is marked safe."""
-    environment = Environment(
-        loader=PackageLoader("fedsim.report"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
-    )
-    environment.filters |= {"count": "{:,}".format, "ticks": ticks, "capital": capital}
-    broken = re.compile(r"(?<=\d)(,?) (?=[%\d-])")
-    environment.filters["unbroken"] = lambda cell: broken.sub("\\1\N{NO-BREAK SPACE}", cell)
-    environment.globals |= {"night": Markup(style.NIGHT), "ground": style.GROUND, "ink": style.INK}
-    return environment.get_template(name)
-
-
-def ticks(text: str) -> Markup:
-    """Text with what stands in backticks as code.
-
-    >>> ticks("see `a < b`")
-    Markup('see <code>a &lt; b</code>')
-    """
-    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))
-
-
 def render(run: RunData, figures: Path) -> str:
     """The page's text; the figures' files go to the folder `figures`."""
     summary, privacy = run.summary, run.summary.privacy
-    return template(PAGE).render(
+    return html.render(
+        PAGE,
         title=summary.scenario,
+        notices=privacy.notices,
+        not_private=privacy.not_private,
         run=summary,
         privacy=privacy,
         description=run.description,
@@ -118,9 +91,6 @@ def render(run: RunData, figures: Path) -> str:
         ],
         scenario=run.scenario,
     )
-
-
-Headline = tuple[str, str, str]  # the name of a number, the number, and a note
 
 
 def _headline(summary: Summary) -> list[Headline]:
@@ -201,7 +171,7 @@ def _figures(run: RunData, folder: Path) -> list[PageFigure]:
             "once; each silo in the trial that cost it most, as in the table.",
         ),
     }
-    return [_saved(figure, folder, stem, caption) for stem, (figure, caption) in drawn.items() if figure]
+    return [saved(figure, folder, stem, caption) for stem, (figure, caption) in drawn.items() if figure]
 
 
 def _measured(run: RunData) -> dict[str, tuple[Figure | None, str]]:
@@ -241,18 +211,9 @@ def _measured(run: RunData) -> dict[str, tuple[Figure | None, str]]:
     }
 
 
-def _saved(figure: Figure, folder: Path, stem: str, caption: str) -> PageFigure:
-    return PageFigure(named(style.save(figure, folder, stem), caption), caption)
-
-
-def named(svg: str, caption: str) -> str:
-    """An image to a screen reader, with the caption as its name."""
-    return svg.replace("<svg ", f'<svg role="img" aria-label="{escape(caption)}" ', 1)
-
-
 def _audit(audit: AuditPart | None, folder: Path) -> dict[str, object] | None:
     if audit is None:
         return None
     caption = "Epsilon claimed for each silo (dotted), and what attacks attained of it: lower bounds."
-    figure = _saved(audit_figure(audit), folder, "audit", caption)
+    figure = saved(audit_figure(audit), folder, "audit", caption)
     return {"found": audit, "verdict": verdict(audit), "table": audit_table(audit), "figure": figure}

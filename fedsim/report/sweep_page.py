@@ -6,18 +6,14 @@ from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from math import inf
 from pathlib import Path
-from typing import NamedTuple
 
 from matplotlib.figure import Figure
 
 from fedsim.privacy.rounding import shown_down, shown_up
-from fedsim.report import page as run_page
-from fedsim.report import sweep_summary
+from fedsim.report import html, sweep_summary
 from fedsim.report.curves import LEVELS
-from fedsim.report.page import PAGE, Headline, named, publish, template
+from fedsim.report.html import PAGE, Headline
 from fedsim.report.record import grouped
-from fedsim.report.run_directory import scenario_of
-from fedsim.report.style import markup, save
 from fedsim.report.summary import (
     EPSILON,
     CombinationRow,
@@ -46,17 +42,9 @@ CLAIMED = "privacy.claimed_epsilon"
 _NOTHING = TextTable("", [], [])
 
 
-def write_page(directory: Path) -> Path:
-    """Write report.html and its figures into the directory of a run or sweep; what was there is replaced.
-
-    InputError as of `read_summary`, or if they cannot be written.
-    """
-    sweep = sweep_summary.read_summary(directory)
-    if not isinstance(sweep, SweepSummary):
-        return run_page.write_page(directory)
-    scenario, description = scenario_of(directory / "scenario.yaml")
-    page = partial(_render, sweep, scenario, description)
-    return publish(directory, lambda folder: (folder / PAGE).write_text(page(folder), encoding="utf-8"))
+def fill(sweep: SweepSummary, scenario: str, description: str, folder: Path) -> None:
+    """Write report.html and its figure into a folder; the scenario is shown as it is."""
+    (folder / PAGE).write_text(_render(sweep, scenario, description, folder), encoding="utf-8")
 
 
 def figure_name(sweep: SweepSummary) -> str:
@@ -70,21 +58,23 @@ def _render(sweep: SweepSummary, scenario: str, description: str, folder: Path) 
     theorem = [("Theorem", sweep.privacy.theorem)] if sweep.privacy.theorem else []
     caption, runs = capital(what) + (f" against {x_label(x)}" if x else ""), sweep.runs
     failures = [[title(f.varied | f.chosen, True), str(f.trial), f.kind, f.message] for f in sweep.failures]
-    return template("sweep.html").render(
+    figure = html.saved_wide(partial(figure_of, sweep), folder, figure_name(sweep), f"{caption}.")
+    return html.render(
+        "sweep.html",
         title=sweep.scenario,
         description=description,
         sweep=sweep,
         metric=what,
         numbers=_headline(sweep),
         spans=spans(sweep.trials),
-        claims=true_epsilons(sweep),
+        notices=[*true_epsilons(sweep), *sweep.privacy.notices],
+        not_private=sweep.privacy.not_private,
         statement=_statement(sweep),
         mechanism=[*how(sweep.privacy), *theorem],
         costs=_costs(sweep),
         shared=sweep_summary.SHARED in sweep.privacy.not_private,  # no guarantee of all its runs together
         ledger=_ledger(sweep.privacy.tuning),
-        figure=broad_and_narrow(partial(figure_of, sweep), folder, figure_name(sweep), caption),
-        caption=f"{caption}.",
+        figure=figure,
         errors=errors(sweep),
         candidates=_candidates(sweep.tuning, sweep.metric),
         failures=TextTable("", ["cell", "trial", "kind", "message"], failures),
@@ -94,20 +84,6 @@ def _render(sweep: SweepSummary, scenario: str, description: str, folder: Path) 
             ("Code", ", ".join(f"{name} {version}" for name, version in sweep.code.items())),
         ],
         scenario=scenario,
-    )
-
-
-class TwoWidths(NamedTuple):
-    """A figure as markup for a large screen and for a small one."""
-
-    broad: str
-    narrow: str
-
-
-def broad_and_narrow(draw: Callable[[bool], Figure], folder: Path, stem: str, caption: str) -> TwoWidths:
-    """Both widths for a page; the narrow one is written to the folder."""
-    return TwoWidths(
-        named(markup(draw(True), f"{stem}-broad"), caption), named(save(draw(False), folder, stem), caption)
     )
 
 

@@ -21,11 +21,12 @@ from fedsim.common.process import undisturbed
 from fedsim.common.serialise import canonical, finite, to_yaml
 from fedsim.measure.baselines import baselines
 from fedsim.privacy.registry import NONE
+from fedsim.report.page import write_page
 from fedsim.report.record import BaselineMeasurement, CellResult, Record
 from fedsim.report.run_directory import SECRET
 from fedsim.report.summarise import baselines_of
 from fedsim.report.summary import FILE
-from fedsim.report.sweep_page import errors, figure_name, figure_of, true_epsilons, write_page
+from fedsim.report.sweep_page import errors, figure_name, figure_of, true_epsilons
 from fedsim.report.sweep_summary import CELLS, BaselineGroup, SweepSummary
 from fedsim.report.tables import Table, figure_html, lines_html
 from fedsim.scenario.load import parse, relative
