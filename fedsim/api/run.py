@@ -17,9 +17,9 @@ from fedsim.report import texts
 from fedsim.report.outcome import Outcome
 from fedsim.report.predictor import Predictor, predictor_of
 from fedsim.report.run_directory import RunData, move_scenario, read
+from fedsim.report.sections.worth import joining_note
 from fedsim.report.summary import Privacy
 from fedsim.report.tables import Table, figure_html, lines_html
-from fedsim.report.worth import joining_note
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -71,7 +71,7 @@ def _show(scenario: Scenario | None, overrides: Sequence[str], as_json: bool, ru
     """Print what applies to a scenario or a run, and what the other bounds need; a run's are drawn too."""
     from fedsim.report.privacy_statement import how
     from fedsim.report.run_directory import read
-    from fedsim.report.texts import objective
+    from fedsim.report.sections.training import OBJECTIVE
     from fedsim.scenario.load import load
     from fedsim.scenario.resolve import resolve
     from fedsim.theory.bound_table import applying
@@ -93,8 +93,8 @@ def _show(scenario: Scenario | None, overrides: Sequence[str], as_json: bool, ru
     if symbols.differ:
         say(console, f"{', '.join(symbols.differ)} differ: {UNEQUAL}")
     _table(console, found, symbols)
-    if content is not None:
-        say(console, *objective(content.summary))
+    if content is not None and (part := content.summary.objective):
+        say(console, *OBJECTIVE.lines(part, content.summary))
     moments = [] if symbols.moment is None else [MOMENTS]
     notes = (NOTE, CLASS, *moments, *([] if resolved.sums is None else [SUMS]))
     say(console, *(f"Note: {note}." for note in notes))

@@ -157,8 +157,8 @@ def print_run(console: Console, done: Run, directory: Path) -> None:
         console.print(line, markup=False, highlight=False)
     if summary.trials.finished and (summary.deployment is None or summary.baselines):
         console.print("", rendered(texts.metrics_table(summary), texts.METRICS_TITLE), sep="\n")
-    if summary.groups:
-        console.print("", rendered(texts.groups_table(summary.groups), texts.GROUPS_TITLE), sep="\n")
+    for title, table in texts.section_tables(summary):
+        console.print("", rendered(table, title), sep="\n")
     if summary.privacy.silos:
         console.print()
         print_silos(console, summary.privacy)

@@ -175,10 +175,9 @@ def _print_sweep(sweep: Sweep, directory: Path, output: Output) -> int:
 
 def sweep_table(sweep: SweepSummary) -> Table:
     """One row per combination: what was varied and chosen, error and cost."""
-    from fedsim.report.summary import spans
+    from fedsim.report.summary import spans, value_text
     from fedsim.report.sweep_summary import last_part
     from fedsim.report.tables import capital
-    from fedsim.report.texts import value_text
     from fedsim.scenario.metric import METRICS
 
     several = f"mean of {sweep.trials} trials, in brackets {spans(sweep.trials)}"

@@ -12,7 +12,7 @@ from fedsim.deployment.history import Evaluation, admitted_of
 from fedsim.deployment.offers import offers_of
 from fedsim.deployment.secure_aggregation import contexts_of, link_to, reports_of
 from fedsim.measure.estimates import estimates
-from fedsim.report.record import Evaluated
+from fedsim.report.sections.evaluation import Evaluated
 from fedsim.scenario.evaluation import evaluation_of
 from fedsim.scenario.resolve import Resolved
 from fedsim.secagg.roster import Roster

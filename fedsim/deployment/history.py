@@ -23,7 +23,9 @@ from fedsim.measure.evaluator import Evaluator
 from fedsim.measure.metrics import asked_of
 from fedsim.protocol.plan import Admitted, Statement, Terms
 from fedsim.report.outcome import Outcome, Results, TrialResult, value
-from fedsim.report.record import AskedSilo, ChosenClip, Evaluated, Measurement
+from fedsim.report.record import AskedSilo, Measurement
+from fedsim.report.sections.evaluation import Evaluated
+from fedsim.report.sections.training import ChosenClip
 from fedsim.report.summary import Deployment
 from fedsim.scenario.metric import METRICS
 from fedsim.scenario.resolve import Resolved

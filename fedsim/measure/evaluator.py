@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,7 +18,8 @@ from fedsim.measure.objective import Risk, TrainingObjective
 from fedsim.problems.kinds import Problem
 from fedsim.protocol.links import Variant
 from fedsim.protocol.rows import Rows
-from fedsim.report.record import BaselineMeasurement, CalibrationBin, GroupMeasurement, SiloMeasurement
+from fedsim.report.record import BaselineMeasurement, SiloMeasurement
+from fedsim.report.sections.predictions import CalibrationBin, GroupMeasurement
 from fedsim.scenario.metric import BY_GROUP, BY_SKLEARN
 
 Measured = tuple[float | None, float | None, Values]  # error, loss and other metrics, where defined
@@ -100,6 +102,11 @@ class Evaluator:
             return None, None, {}
         error, loss = self._problem.error(scores, target), self._problem.losses(scores, target).mean()
         return _defined(float(error)), _defined(float(loss)), self._more(scores, target, groups)
+
+    def of_model(self, variant: Variant, w: Tensor) -> Iterator[Any]:
+        """Rows of all that is measured of a trial's final model w, (d,), for the run's record."""
+        for measure in (self.by_silo, self.by_group, self.calibration):
+            yield from measure(variant, w)
 
     def calibration(self, variant: Variant, w: Tensor) -> list[CalibrationBin]:
         """Predicted and observed probabilities at w, (d,)."""
@@ -195,9 +202,9 @@ class Unseen(Evaluator):
         """Nothing."""
         return math.nan, math.nan, {}
 
-    def by_silo(self, variant: Variant, w: Tensor) -> list[SiloMeasurement]:
+    def of_model(self, variant: Variant, w: Tensor) -> Iterator[Any]:
         """Nothing."""
-        return []
+        return iter(())
 
 
 def _defined(value: float) -> float | None:

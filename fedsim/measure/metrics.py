@@ -27,7 +27,7 @@ from fedsim.data.source import Floats, Ints, Labels
 from fedsim.measure.groups import ByGroup
 from fedsim.problems.kinds import Problem, head
 from fedsim.protocol.links import Variant
-from fedsim.report.record import CalibrationBin
+from fedsim.report.sections.predictions import CalibrationBin
 from fedsim.scenario.metric import BY_GROUP, METRICS
 from fedsim.scenario.resolve import Resolved
 

@@ -16,8 +16,7 @@ from fedsim.common.errors import InputError
 from fedsim.common.files import atomic_files
 from fedsim.report.run_directory import RunData
 from fedsim.report.style import GREY, Look, label, look, save, styled, thinned
-from fedsim.report.summary import FEW, OF_TRAINING, Summary
-from fedsim.report.texts import NONPRIVATE
+from fedsim.report.summary import FEW, NONPRIVATE, OF_TRAINING, Summary
 from fedsim.scenario.metric import METRICS
 
 MEASURED_FIGURES = {

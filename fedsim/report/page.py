@@ -16,7 +16,7 @@ from fedsim.report.html import PAGE, Headline, PageFigure, saved
 from fedsim.report.outcome import Outcome
 from fedsim.report.released import read_released
 from fedsim.report.run_directory import RunData, data_of, read, scenario_of, write
-from fedsim.report.summary import FEW, Privacy, SiloRow, Spread, Summary, spans
+from fedsim.report.summary import FEW, NONPRIVATE, Privacy, SiloRow, Spread, Summary, spans
 from fedsim.report.sweep_summary import SweepSummary, read_summary
 from fedsim.report.tables import capital
 from fedsim.scenario.metric import METRICS
@@ -79,7 +79,7 @@ def render(run: RunData, figures: Path) -> str:
         silos=texts.silo_table(privacy.silos, _MOST_SILOS, privacy.title, privacy.counted),
         audit=_audit(None if run.directory is None else read_audit(run.directory), figures),
         metrics=texts.metrics_table(summary),
-        groups=texts.groups_table(summary.groups),
+        tables=texts.section_tables(summary),
         methods=texts.methods(summary.baselines),
         spans=spans(summary.trials.finished),
         remarks=texts.remarks(summary),
@@ -100,7 +100,7 @@ def _headline(summary: Summary) -> list[Headline]:
     numbers = [headline(name, metrics.chosen, f"not measured: {summary.unmeasured}")]
     if summary.privacy.private:
         if (baseline := metrics.nonprivate.spread(metrics.metric)) is not None:
-            numbers.append(headline(f"{name} {texts.NONPRIVATE}", baseline))
+            numbers.append(headline(f"{name} {NONPRIVATE}", baseline))
         if silos:
             numbers.append(("guaranteed epsilon", texts.epsilon_range(silos), _budgets(silos)))
     return numbers

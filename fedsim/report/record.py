@@ -1,9 +1,9 @@
 """A record: an append-only log of typed rows, from which all that is shown of a run is computed.
 
-Each table's columns are the fields of its row's class, declared here once (`TABLES`): a new measurement is
-one class, and one `append` of its rows. Rows are appended in entries, such as all rows of a finished trial or
-of a sweep's cell, under a key. An entry is in the record whole or not at all, so that what is still to do is
-what is `missing`.
+Each table's columns are the fields of its row's class (`TABLES`); those of sections are added as these are
+declared (`fedsim.report.section`). Rows are appended in entries, such as all rows of a finished trial or of a
+sweep's cell, under a key. An entry is in the record whole or not at all, so that what is still to do is what
+is `missing`.
 """
 
 from __future__ import annotations
@@ -55,22 +55,6 @@ class SiloMeasurement(NamedTuple):
     more: Mapping[str, float | None] = {}
 
 
-class GroupMeasurement(NamedTuple):
-    """A trial's final model on a group's test records, of all silos (None) or one.
-
-    `rate` is the share that is predicted to be of class `label`: of 1 of two, or of each in a row of its own.
-    """
-
-    trial: int
-    variant: Variant
-    silo: str | None
-    group: str
-    label: int
-    test_records: int
-    rate: float | None
-    error: float | None
-
-
 class BaselineMeasurement(NamedTuple):
     """A baseline without federation, on the pooled test records of one trial; not private.
 
@@ -85,58 +69,6 @@ class BaselineMeasurement(NamedTuple):
     error: float | None
     loss: float | None
     more: Mapping[str, float | None] = {}
-
-
-class CalibrationBin(NamedTuple):
-    """Test records to which a trial's final model gives probabilities in one of ten equal parts of [0, 1].
-
-    `predicted` is the mean predicted probability, `observed` the fraction of records that are positive.
-    """
-
-    trial: int
-    variant: Variant
-    bin: int
-    records: int
-    predicted: float
-    observed: float
-
-
-class Evaluated(NamedTuple):
-    """A metric of a final model by `evaluate`, the standard error of its noise, and what it estimates."""
-
-    trial: int
-    metric: str
-    value: float
-    standard_error: float
-    reason: str | None
-    binning: float
-    too_few: bool
-    exact: float | None = None
-
-
-class ClippedRound(NamedTuple):
-    """Terms of a round, the fraction that is shortened, and the median norm over the clipping norm."""
-
-    trial: int
-    round: int
-    terms: int
-    clipped: float
-    median_norm: float
-
-
-class ChosenClip(NamedTuple):
-    """The clip of a round, made of noisy answers: public."""
-
-    trial: int
-    round: int
-    clip: float
-
-
-class ChosenH(NamedTuple):
-    """h, made of a noisy histogram of records per unit: public."""
-
-    trial: int
-    h: int
 
 
 class SiloSpend(NamedTuple):
@@ -173,16 +105,6 @@ class AskedSilo(NamedTuple):
     round: int
     broadcast_sha256: str
     left_out: str | None
-
-
-class OptimumNote(NamedTuple):
-    """How a trial's excess risk was measured; see `fedsim.report.summary.Objective`."""
-
-    trial: int
-    least: float | None
-    eta: float
-    note: str
-    reason: str | None = None
 
 
 class Warned(NamedTuple):
@@ -246,18 +168,11 @@ class CellSource(NamedTuple):
 TABLES: dict[str, type[Any]] = {
     "metrics": Measurement,
     "silos": SiloMeasurement,
-    "groups": GroupMeasurement,
     "baselines": BaselineMeasurement,
-    "calibration": CalibrationBin,
-    "evaluation": Evaluated,
     "ledger": LedgerRow,
-    "clipping": ClippedRound,
-    "clips": ChosenClip,
-    "h": ChosenH,
     "spend": SiloSpend,
     "statements": SiloStatement,
     "asked": AskedSilo,
-    "objective": OptimumNote,
     "warnings": Warned,
     "counted": Counted,
     "finished": Finished,
@@ -265,18 +180,28 @@ TABLES: dict[str, type[Any]] = {
     "cells": CellResult,
     "cell_sources": CellSource,
 }
-MADE_OF = dict.fromkeys(
-    ("silos", "groups", "calibration"), "made of test records, which no silo releases"
-) | {
+OF_TESTS = "made of test records, which no silo releases"
+MADE_OF = {
     "metrics": "made of test records, and excess_risk and gradient_mapping_sq of training ones",
+    "silos": OF_TESTS,
     "baselines": "made of training and test records without noise: not private",
-    "clipping": "made of training records; a federation would have to query for it",
 }
 """The records that tables are made of in a simulation, for their metadata."""
-EXPORTED = ("metrics", "silos", "groups", "baselines", "calibration", "ledger", "clipping", "spend")
-"""The tables that a run directory has as Parquet files."""
-
 _NAMES = {row: name for name, row in TABLES.items()}
+
+
+def declare(name: str, row: type[Any], made_of: str) -> None:
+    """Add a section's table."""
+    TABLES[name], _NAMES[row] = row, name
+    if made_of:
+        MADE_OF[name] = made_of
+
+
+def exported() -> list[str]:
+    """The tables that a run directory has as Parquet files."""
+    return [*MADE_OF, "ledger", "spend"]
+
+
 Row = TypeVar("Row", bound=tuple[Any, ...])
 T = TypeVar("T")
 Key = TypeVar("Key")

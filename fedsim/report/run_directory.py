@@ -19,7 +19,7 @@ from fedsim.common.serialise import from_yaml, to_yaml
 from fedsim.problems.section import ProblemSection
 from fedsim.report.model_file import FITTED, ModelFile, Trained, read_trained, write_trained
 from fedsim.report.outcome import Outcome, variants
-from fedsim.report.record import EXPORTED, MADE_OF, TABLES, LedgerRow
+from fedsim.report.record import MADE_OF, TABLES, LedgerRow, exported
 from fedsim.report.silo_rows import spend
 from fedsim.report.summarise import summarise
 from fedsim.report.summary import AGAIN, FILE, Deployment, Summary, opened
@@ -41,7 +41,7 @@ class RunData:
     scenario: str  # YAML without its seed, which is enough to remove the noise
     description: str  # the scenario's
     source: Outcome | Path  # a run that has just ended, or the directory that it was read from
-    table: Callable[[str], pa.Table] = field(repr=False)  # one of the tables in `EXPORTED`, by its name
+    table: Callable[[str], pa.Table] = field(repr=False)  # one of the `exported` tables, by its name
     load_models: Callable[[], Models] = field(repr=False)  # makes `models`
     load_trained: Callable[[], Trained] = field(repr=False)  # makes `trained`
 
@@ -177,7 +177,7 @@ def read(directory: Path) -> RunData:
     InputError names the file that is missing, damaged, or of another version.
     """
     about = read_only(Summary, directory), *scenario_of(directory / "scenario.yaml")
-    tables, models = {name: _table(directory, name) for name in EXPORTED}, partial(_models, directory)
+    tables, models = {name: _table(directory, name) for name in exported()}, partial(_models, directory)
     return RunData(
         *about,
         directory,
@@ -234,7 +234,7 @@ def write(outcome: Outcome, run: RunData, folder: Path, place: Path) -> None:
     head = _DEPLOYED if outcome.deployed else SECRET if outcome.main == "private" else _NO_NOISE
     (folder / "scenario.yaml").write_text(head + to_yaml(scenario_tree(outcome, place)), encoding="utf-8")
     (folder / FILE).write_text(run.summary.json_text() + "\n", encoding="utf-8")
-    for name in EXPORTED:
+    for name in exported():
         pq.write_table(run.table(name), folder / f"{name}.parquet")
     for variant, models in run.models.items():
         named = {f"trial-{trial}.{variant}": model for trial, model in models.items()}

@@ -8,21 +8,19 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
-from statistics import fmean
 from typing import Any
 
 import numpy as np
 
 from fedsim.common import installed
 from fedsim.common.plugins import short
-from fedsim.common.serialise import finite
 from fedsim.problems.kinds import gives_probabilities
 from fedsim.report import record, summary
-from fedsim.report.outcome import Outcome, Results, interval90, mean, value
+from fedsim.report.outcome import Outcome, Results, interval90, value
 from fedsim.report.privacy_statement import parameters, statement
+from fedsim.report.sections.registry import SECTIONS, FullSummary
 from fedsim.report.silo_rows import admitted_of
 from fedsim.report.texts import no_better
-from fedsim.report.worth import costs, joining, own_models
 from fedsim.scenario.metric import BaselineName
 from fedsim.scenario.resolve import Resolved
 from fedsim.theory.participants import Available, announced, attendance_law, pull
@@ -33,20 +31,12 @@ def summarise(outcome: Outcome) -> summary.Summary:
     scenario, metrics = outcome.resolved.scenario, _metrics(outcome)
     baselines = baselines_of(outcome.results.rows(record.BaselineMeasurement))
     parts: dict[str, Any] = {
-        "groups": _groups(outcome),
         "baselines": baselines,
-        "joining": joining(outcome),
-        "own_models": own_models(outcome),
-        "costs": costs(outcome),
-        "evaluation": _evaluation(outcome),
         "deployment": outcome.deployed and _deployment(outcome, outcome.deployed),
         "heterogeneity": outcome.heterogeneity and summary.Heterogeneity(**outcome.heterogeneity),
-        "objective": next(map(_objective, outcome.results.rows(record.OptimumNote)), None),
-        "clipping": _clipping(outcome),
-        "chosen_clips": _chosen_clips(outcome),
-        "chosen_h": [row.h for row in outcome.results.rows(record.ChosenH)],
+        **{one.name: one.summarise(outcome) for one in SECTIONS if one.part},
     }
-    return summary.Summary(
+    return FullSummary(
         format=summary.FORMAT,
         scenario=scenario.name,
         status="interrupted" if outcome.interrupted else "finished",
@@ -66,48 +56,6 @@ def summarise(outcome: Outcome) -> summary.Summary:
         **parameters(outcome.resolved),
         **{name: part for name, part in parts.items() if part},
     )
-
-
-def _evaluation(outcome: Outcome) -> list[summary.Estimated]:
-    by_metric = record.grouped(outcome.results.rows(record.Evaluated), lambda row: row.metric)
-    return [
-        summary.Estimated(
-            metric=name,
-            weighing=outcome.resolved.scenario.privacy.unit.weighing,
-            value=finite(fmean(row.value for row in rows)),
-            standard_error=finite(fmean(row.standard_error for row in rows)),
-            binning=fmean(row.binning for row in rows),
-            too_few=any(row.too_few for row in rows),
-            exact=None if any(row.exact is None for row in rows) else fmean(row.exact or 0 for row in rows),
-            **next(({"reason": row.reason} for row in rows if row.reason), {}),
-        )
-        for name, rows in by_metric.items()
-    ]
-
-
-def _objective(first: record.OptimumNote) -> summary.Objective:
-    return summary.Objective(**{k: v for k, v in first._asdict().items() if k != "reason" or v})
-
-
-def _clipping(outcome: Outcome) -> summary.Clipping | None:
-    """Means over the last tenth of the rounds, which tell the clip's effect from the problem's."""
-    late = 0.9 * len(outcome.resolved.trace.plan.rounds)
-    rows = [row for row in outcome.results.rows(record.ClippedRound) if row.round > late]
-    if not rows:
-        return None
-    return summary.Clipping(
-        clipped=float(np.mean([row.clipped for row in rows])),
-        median_norm=float(np.mean([row.median_norm for row in rows])),
-        note="made of training records without noise, in simulation only: a federation would have to query "
-        "for it",
-    )
-
-
-def _chosen_clips(outcome: Outcome) -> list[float]:
-    rule = outcome.resolved.scenario.algorithm.private_clip
-    rows = [row for row in outcome.results.rows(record.ChosenClip) if rule and row.round <= rule.rounds + 1]
-    by_round = record.grouped(rows, lambda row: row.round)
-    return [fmean(row.clip for row in own) for _, own in sorted(by_round.items())]
 
 
 def _deployment(outcome: Outcome, deployed: summary.Deployment) -> summary.Deployment:
@@ -139,23 +87,6 @@ def _stretches(numbers: Sequence[int]) -> str:
 def _few(texts: Iterable[str], most: int) -> list[str]:
     different = list(dict.fromkeys(texts))
     return [*different[:most], *["..."] * (len(different) > most)]
-
-
-def _groups(outcome: Outcome) -> list[summary.GroupRow]:
-    rows = outcome.results.rows(record.GroupMeasurement)
-    of_all = [row for row in rows if row.variant == outcome.main and row.silo is None]
-    return [
-        summary.GroupRow(
-            name=name,
-            test_records=fmean(row.test_records for row in own),
-            rates={
-                str(label): mean([row.rate for row in of_label])
-                for label, of_label in sorted(record.grouped(own, lambda row: row.label).items())
-            },
-            error=mean([row.error for row in own]),
-        )
-        for name, own in record.grouped(of_all, lambda row: row.group).items()
-    ]
 
 
 def baselines_of(rows: Sequence[record.BaselineMeasurement]) -> list[summary.Baseline]:

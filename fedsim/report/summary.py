@@ -9,7 +9,7 @@ import json
 from collections.abc import Callable
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
@@ -25,6 +25,7 @@ AGAIN = "run the scenario again with this version; a sweep's finished cells are 
 EPSILON = "privacy.epsilon"
 
 OF_TRAINING = ("excess_risk", "gradient_mapping_sq")
+NONPRIVATE = "without noise and clipping"
 MEASURED = (*METRICS, *OF_TRAINING)  # metrics of an evaluation
 
 Interval = tuple[float, float]
@@ -195,6 +196,14 @@ class Spread(NamedTuple):
     high: float
 
 
+def value_text(value: Spread | None, form: str = ".4f") -> str:
+    """`0.0553 [0.0254, 0.0838]`: the mean and, where trials differ, where 90 % of them fall; or empty."""
+    if value is None:
+        return ""
+    interval = f" [{value.low:{form}}, {value.high:{form}}]" if value.low < value.high else ""
+    return f"{value.mean:{form}}{interval}"
+
+
 if TYPE_CHECKING:
 
     class _Fields(Part):
@@ -288,82 +297,6 @@ NAMES: dict[BaselineName, str] = {
 }
 
 
-class GroupRow(Part):
-    """The run's final model on a group's test records: means over trials, None where one has none.
-
-    `rates`: the shares that are predicted to be of a class, {"1": ...} of two classes, all of more.
-    """
-
-    name: str
-    test_records: float
-    rates: dict[str, float | None]
-    error: float | None
-
-
-class JoiningSilo(Part):
-    """The metric on a silo's own test records: of its own model, and of the run's."""
-
-    name: str
-    alone: float
-    joined: float
-
-
-class Joining(Part):
-    """The metric of silos alone and joined: means over silos, by their numbers of test records, and trials.
-
-    `gain_interval90` is of how much better they are joined than alone. Simulation only, not private.
-    """
-
-    metric: str
-    alone: float
-    joined: float
-    gain_interval90: Interval
-    silos: list[JoiningSilo]
-
-
-class OwnModel(Part):
-    """A kind of model: mean over silos, and the value that a tenth of them are worse than; over trials."""
-
-    name: Literal["own", "one", "alone", "silo_alone"]
-    mean: float
-    mean_interval90: Interval
-    worst_tenth: float
-
-
-class OwnModels(Part):
-    """The metric on silos' own test records of their own models, of one model, and of each silo alone (by the
-    run's rounds at its noise; without privacy). Silos weigh the same. Simulation only, not private.
-    """
-
-    metric: str
-    silos: int
-    models: list[OwnModel]
-
-
-CostOf = Literal["noise", "clip", "rounds"]
-
-
-class Cost(Part):
-    """How much worse the metric is made by one of noise, clip and too few rounds, over trials."""
-
-    of: CostOf
-    mean: float
-    mean_interval90: Interval
-
-
-class Costs(Part):
-    """What lies between the metric's `value` in this run and where its objective has `converged`.
-
-    `most` costs most, beyond the trials' spread; None where nothing does. Simulation only, not private.
-    """
-
-    metric: str
-    value: float
-    converged: float
-    steps: list[Cost]
-    most: CostOf | None
-
-
 class Participation(Part):
     """Who took part: the M that theorems speak of, and what the run saw.
 
@@ -391,46 +324,6 @@ class Heterogeneity(Part):
     phi_sq_mean_at_optimum: float | None
     at: str | None = None
     reason: str | None = None
-    note: str
-
-
-class Objective(Part):
-    """The measurement of excess risk in the first complete trial; see `fedsim.measure.objective`."""
-
-    least: float | None
-    eta: float
-    trial: int
-    note: str
-    reason: str | None = None
-
-
-class Estimated(Part):
-    """A metric of private counts of held-out records: means over trials; `reason`: why it is unknown.
-    `exact`, of the same weighing, is known in simulation only. Bins move `value` by `binning` at most.
-    """
-
-    metric: str
-    weighing: str
-    value: float | None
-    standard_error: float | None
-    binning: float = 0.0
-    too_few: bool
-    exact: float | None
-    reason: str | None = None
-
-    @property
-    def interval(self) -> tuple[float, float] | None:
-        """In which a number from 0 lies, for 95 % of the noise that one trial may have; None if unknown."""
-        if self.value is None or self.standard_error is None:
-            return None
-        return max(0.0, self.value - 1.96 * self.standard_error), self.value + 1.96 * self.standard_error
-
-
-class Clipping(Part):
-    """Share of clipped terms, and median norm over the clip: of the last tenth of rounds, means of trials."""
-
-    clipped: float
-    median_norm: float
     note: str
 
 
@@ -474,7 +367,7 @@ class Trials(Part):
 
 
 class Summary(Part):
-    """A run."""
+    """A run; besides, it has a part of each section by its name (`fedsim.report.sections.registry`)."""
 
     format: int
     scenario: str
@@ -488,23 +381,23 @@ class Summary(Part):
     wall_seconds: float
     warnings: list[str] = []
     metrics: Metrics
-    groups: list[GroupRow] = []
     baselines: list[Baseline] = []
-    joining: Joining | None = None
-    own_models: OwnModels | None = None
-    costs: Costs | None = None
-    evaluation: list[Estimated] = []
     participation: Participation
     heterogeneity: Heterogeneity | None = None
-    objective: Objective | None = None
-    clipping: Clipping | None = None
-    chosen_clips: list[float] = []  # by round, means of trials, until they stay as they are
-    chosen_h: list[int] = []  # by trial, where a noisy histogram of records per person decides
     deployment: Deployment | None = None
     parameters: Parameters | None = None
     privacy: Privacy
     versions: dict[str, str]
     environment: dict[str, Any]
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any: ...
+
+    def tree(self) -> dict[str, Any]:
+        """Plain values, as JSON has them."""
+        own = super().tree()
+        return {name: own[name] for name in dict.fromkeys((*_FIRST, *own)) if name in own}
 
     @property
     def metric(self) -> str:
@@ -564,6 +457,14 @@ class Summary(Part):
         if self.deployment is not None and not self.deployment.measured:
             return "there are no public test records"
         return "it has no finite value" if self.trials.finished else "no trial is complete"
+
+
+_FIRST = (
+    *("format", "scenario", "status", "algorithm", "problem", "runtime", "trials", "rounds", "dimension"),
+    *("wall_seconds", "warnings", "metrics", "groups", "baselines", "joining", "own_models", "costs"),
+    *("evaluation", "participation", "heterogeneity", "objective", "clipping", "chosen_clips", "chosen_h"),
+)
+"""The order of keys in JSON; others follow."""
 
 
 def opened(path: Path, load: Callable[[], T], remedy: str = AGAIN) -> T:

@@ -22,20 +22,12 @@ from fedsim.report.summary import (
     TuningLedger,
     Values,
     spans,
+    value_text,
 )
 from fedsim.report.sweep_figure import Point, draw, lines
 from fedsim.report.sweep_summary import SweepSummary, last_part, title
 from fedsim.report.tables import TextTable, capital
-from fedsim.report.texts import (
-    budget_text,
-    captioned,
-    distinct,
-    how,
-    mean_text,
-    number_text,
-    terms,
-    value_text,
-)
+from fedsim.report.texts import budget_text, captioned, distinct, how, mean_text, number_text, terms
 from fedsim.scenario.metric import METRICS
 
 CLAIMED = "privacy.claimed_epsilon"

@@ -144,6 +144,8 @@ def read_summary(directory: Path) -> Summary | SweepSummary:
     """The summary of a run's or a sweep's directory. InputError if it is missing, damaged or of another
     version, or if the run or the sweep has not ended.
     """
+    from fedsim.report.sections.registry import FullSummary  # with torch, which a refused sweep waits for
+
     path = directory / FILE
     if not directory.is_dir():
         raise InputError("RUN", str(directory), "no such directory")
@@ -163,7 +165,7 @@ def read_summary(directory: Path) -> Summary | SweepSummary:
         raise InputError("RUN", str(path), f"{hint}: {AGAIN}")
     if "combinations" in known:
         return validated(SweepSummary, tree, path)
-    return validated(Summary, tree, path)
+    return validated(FullSummary, tree, path)
 
 
 def read_only(kind: type[Kind], directory: Path) -> Kind:

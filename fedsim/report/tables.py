@@ -16,6 +16,7 @@ from fedsim.privacy.rounding import shown_down, shown_up
 if TYPE_CHECKING:
     import pandas as pd
 
+MEANS = "Means; weighing: records."
 Row = TypeVar("Row")
 
 

@@ -9,13 +9,12 @@ from typing import Any, NamedTuple
 
 from fedsim.privacy.rounding import UNBOUNDED, shown_down, shown_up
 from fedsim.protocol.unit import RECORD
+from fedsim.report.sections.registry import told
 from fedsim.report.summary import (
     NAMES,
+    NONPRIVATE,
     Baseline,
-    Clipping,
     Deployment,
-    Estimated,
-    GroupRow,
     Heterogeneity,
     Metrics,
     Parameters,
@@ -26,10 +25,10 @@ from fedsim.report.summary import (
     Summary,
     Values,
     spans,
+    value_text,
 )
-from fedsim.report.tables import TextTable, capital
+from fedsim.report.tables import MEANS, TextTable, capital
 from fedsim.report.unit_words import words
-from fedsim.report.worth import costs_lines, joining_lines, own_models_lines
 from fedsim.scenario.metric import BY_GROUP, METRICS, better
 
 _TIGHTEST, _RECORDS = 20, words(RECORD)
@@ -198,10 +197,8 @@ def methods(baselines: list[Baseline]) -> list[str]:
     ]
 
 
-METRICS_TITLE, GROUPS_TITLE = "On the same test records", "By group"
-NONPRIVATE = "without noise and clipping"
-_MEANS = "Means; weighing: records."
-_CAPTION = f"{_MEANS} All but a private run's own model is without privacy, and all is simulation only."
+METRICS_TITLE = "On the same test records"
+_CAPTION = f"{MEANS} All but a private run's own model is without privacy, and all is simulation only."
 
 
 def metrics_table(summary: Summary) -> TextTable:
@@ -217,7 +214,7 @@ def metrics_table(summary: Summary) -> TextTable:
     names = distinct(names, [values for _, values in rows], summary.metrics.metric)
     titles = [METRICS[name].short for name in names]
     cells = [[label, *(mean_text(values, name) for name in names)] for label, values in rows]
-    caption = _MEANS if summary.deployment is not None else _CAPTION
+    caption = MEANS if summary.deployment is not None else _CAPTION
     short = ["", *(title.replace(" ", "\n") for title in titles)]
     return TextTable(caption, ["", *titles], cells, short=short)
 
@@ -231,19 +228,6 @@ def distinct(names: Sequence[str], rows: Sequence[Values], metric: str) -> list[
     kept = [name for name in names if name not in BY_GROUP or name in (*gaps, metric)]
     kept.sort(key=lambda name: (name != metric, (name in BY_GROUP) != (metric in BY_GROUP)))
     return [name for name in kept if name != dropped or not alike]
-
-
-def groups_table(groups: Sequence[GroupRow]) -> TextTable:
-    """What the model predicts of each group's test records; no rows where groups are not known."""
-    labels = list(groups[0].rates) if groups else []
-    titles = ["rate of positives"] if len(labels) == 1 else [f"predicted {label}" for label in labels]
-    shares = [[*row.rates.values(), row.error] for row in groups]
-    rows = [
-        [row.name, f"{row.test_records:,.0f}", *("-" if each is None else f"{each:.4f}" for each in own)]
-        for row, own in zip(groups, shares, strict=True)
-    ]
-    caption = f"{_MEANS} Measured in simulation; no silo releases it."
-    return TextTable(caption, ["group", "test records", *titles, "error"], rows)
 
 
 def _between_groups(metrics: Metrics) -> list[str]:
@@ -301,14 +285,6 @@ def _nonprivate(summary: Summary, name: str) -> Spread | None:
     return summary.metrics.nonprivate.spread(name) if summary.privacy.private else None
 
 
-def value_text(value: Spread | None, form: str = ".4f") -> str:
-    """`0.0553 [0.0254, 0.0838]`: the mean and, where trials differ, where 90 % of them fall; or empty."""
-    if value is None:
-        return ""
-    interval = f" [{value.low:{form}}, {value.high:{form}}]" if value.low < value.high else ""
-    return f"{value.mean:{form}}{interval}"
-
-
 def _spent(privacy: Privacy) -> list[str]:
     """What a person's records become, and what of mu^2 was spent on something else than training."""
     shares = [f"{name} {share:g}" for name, share in privacy.spent.items()]
@@ -318,71 +294,20 @@ def _spent(privacy: Privacy) -> list[str]:
 
 
 def remarks(summary: Summary) -> list[str]:
-    """Lines about what joining is worth, what costs most, and what else there is to remark."""
-    automatic = summary.parameters is not None and summary.parameters.theorem == "automatic"
+    """Lines about what sections found, and what else there is to remark."""
     return (
         _spent(summary.privacy)
         + _between_groups(summary.metrics)
-        + list(map(_estimate, summary.evaluation))
-        + joining_lines(summary.joining, summary.privacy.private)
-        + own_models_lines(summary.own_models)
-        + costs_lines(summary.costs, automatic)
-        + objective(summary)
-        + (_clipping(summary.clipping) if summary.clipping else [])
-        + (_chosen(summary.chosen_clips) if summary.chosen_clips else [])
-        + [f"chosen privately, by trial: h = {', '.join(map(str, own))}" for own in [summary.chosen_h] if own]
+        + [line for one, part in told(summary) for line in one.lines(part, summary)]
         + _participation(summary.participation)
         + (_deployment(summary.deployment, summary.rounds) if summary.deployment else [])
         + (_heterogeneity(summary.heterogeneity) if summary.heterogeneity else [])
     )
 
 
-def _estimate(one: Estimated) -> str:
-    title = METRICS[one.metric].title if one.metric in METRICS else one.metric.replace("_", " ")
-    title += " among those held out" if one.metric in BY_GROUP else ""
-    exact = "" if one.exact is None else f"; exact, in simulation only: {one.exact:.3f}"
-    exact += f"; weighing: {one.weighing}"
-    if one.too_few or one.interval is None:
-        return f"evaluation, {title}: {one.reason or 'too few to say'}{exact}"
-    low, high = one.interval
-    bins = f", bins move it by {one.binning:.3f} at most" if one.binning >= 0.0005 else ""
-    error = f"standard error {one.standard_error:.3f}{bins}"
-    if one.metric in BY_GROUP:
-        error = f"95 % interval by the noise {low:.3f} to {high:.3f}"
-    return f"evaluation, {title}: {one.value:.3f}, {error}{exact}"
-
-
-def objective(summary: Summary) -> list[str]:
-    """Lines about the excess risk and the gradient mapping; none where neither was to be measured."""
-    if (part := summary.objective) is None:
-        return []
-    titles = {
-        "excess_risk": "excess risk F(w) - F(w*)",
-        "gradient_mapping_sq": f"squared gradient mapping |G_eta(w)|^2 at eta = {part.eta:.4g}",
-    }
-    lines = []
-    for name, title in titles.items():
-        if value := value_text(summary.metrics.spread(name), ".3g"):
-            baseline = value_text(_nonprivate(summary, name), ".3g")
-            beside = f"; {NONPRIVATE} {baseline}" if baseline else ""
-            lines.append(f"{title}: {value}{beside} (of the training objective, not private)")
-    return lines + ([f"excess risk: not measured, {part.reason}"] if part.reason else [])
-
-
-def _clipping(part: Clipping) -> list[str]:
-    if part.clipped < 0.1:  # not worth a line
-        return []
-    norm = f"the median norm of a term is {part.median_norm:.3g} times the clip"
-    return [
-        f"the clip shortens {part.clipped:.0%} of the terms in the last tenth of the rounds; {norm} "
-        "(simulation only, not private)"
-    ]
-
-
-def _chosen(clips: list[float]) -> list[str]:
-    first = [f"{clip:.3g}" for clip in clips[:20]]
-    rest = [f"... {clips[-1]:.3g}"] * (len(clips) > len(first))
-    return [f"clip by round, chosen privately: {', '.join([*first, *rest])}; it stays at the last"]
+def section_tables(summary: Summary) -> list[tuple[str, TextTable]]:
+    """The table of each section that has one, with its title."""
+    return [(one.title, one.table(part)) for one, part in told(summary) if one.table]
 
 
 def _participation(part: Participation) -> list[str]:

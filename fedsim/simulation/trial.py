@@ -28,7 +28,9 @@ from fedsim.protocol.links import Link, Variant
 from fedsim.protocol.unit import RECORD
 from fedsim.report import record
 from fedsim.report.outcome import Observer, Results, TrialResult, measures_costs, measures_objective, variants
-from fedsim.report.record import Evaluated, Measurement
+from fedsim.report.record import Measurement
+from fedsim.report.sections.evaluation import Evaluated
+from fedsim.report.sections.training import ChosenClip, ChosenH, ClippedRound, OptimumNote
 from fedsim.scenario.evaluation import evaluation_of
 from fedsim.scenario.resolve import Resolved
 from fedsim.simulation.host import DirectLink, Hosts, SiloHost, preview
@@ -66,7 +68,7 @@ class Trial:
         self._models: dict[Variant, Tensor] = {}
         self._own: dict[Variant, Tensor] = {}  # own models, (silos, d)
         self._clipped: list[record.BaselineMeasurement] = []
-        self._chosen: list[record.ChosenClip | record.ChosenH] = []
+        self._chosen: list[ChosenClip | ChosenH] = []
         self._estimates: list[Evaluated] = []
         self._events = self._run()
         self.finished = False
@@ -91,17 +93,15 @@ class Trial:
         """Measurements of the final models and of the whole trial."""
         trial, measured = self._trial, self._evaluate.objective
         for variant, w in self._models.items():
-            yield from self._evaluate.by_silo(variant, w)
-            yield from self._evaluate.by_group(variant, w)
-            yield from self._evaluate.calibration(variant, w)
+            yield from self._evaluate.of_model(variant, w)
         for variant, own in self._own.items():
             yield from self._evaluate.by_silo(variant, own)
         for index, part in self._hosts.clipping().items():
             if part.terms:
                 share, median = part.clipped / part.terms, float(np.median(part.ratios))
-                yield record.ClippedRound(trial, index + 1, part.terms, share, median)
+                yield ClippedRound(trial, index + 1, part.terms, share, median)
         if measured is not None:
-            yield record.OptimumNote(trial, measured.least, measured.eta, NOTE, measured.reason)
+            yield OptimumNote(trial, measured.least, measured.eta, NOTE, measured.reason)
         yield from self._evaluate.baselines()
         yield from self._clipped
         yield from self._estimates
@@ -186,9 +186,9 @@ class Trial:
         for progress in going:
             self._models[variant] = progress.answer
             if progress.clip is not None and variant != "nonprivate":
-                self._chosen.append(record.ChosenClip(self._trial, progress.rounds + 1, progress.clip))
+                self._chosen.append(ChosenClip(self._trial, progress.rounds + 1, progress.clip))
             if progress.last and isinstance(first, Contributions) and (progress.rounds, variant) == (1, main):
-                self._chosen.append(record.ChosenH(self._trial, int(first.h(progress.last.aggregate["h"]))))
+                self._chosen.append(ChosenH(self._trial, int(first.h(progress.last.aggregate["h"]))))
             if progress.rounds % every == 0 or progress.rounds == last:
                 spent += time.perf_counter() - start
                 error, loss, more = self._evaluate(progress.answer, progress.rounds == last)

@@ -21,7 +21,7 @@ from fedsim.protocol.contract import Combined
 from fedsim.protocol.dryrun import dry_run
 from fedsim.protocol.limits import LIMITS
 from fedsim.report.outcome import Results
-from fedsim.report.record import ChosenClip
+from fedsim.report.sections.training import ChosenClip
 from fedsim.report.texts import remarks
 from fedsim.scenario.load import parse
 from fedsim.scenario.resolve import resolve

@@ -6,7 +6,7 @@ from support.channels import enrolled_federation
 from support.deployed import assert_statements, offer_of, resolved_of, simulated
 
 from fedsim.deployment.run import deploy
-from fedsim.report.record import ChosenClip
+from fedsim.report.sections.training import ChosenClip
 
 CLIP = {"quantile": 0.6, "rounds": 4, "share": 0.25, "start": 0.1}
 ALGORITHM = {"name": "noisy_minibatch_sgd", "num_rounds": 6, "step_size": 0.5, "clip_norm": CLIP}

@@ -9,15 +9,9 @@ from typing import get_type_hints
 import pytest
 
 from fedsim.common.errors import InputError
-from fedsim.report.record import (
-    TABLES,
-    CellResult,
-    ClippedRound,
-    Measurement,
-    Record,
-    Warned,
-)
+from fedsim.report.record import TABLES, CellResult, Measurement, Record, Warned
 from fedsim.report.run_directory import arrow, columns
+from fedsim.report.sections.training import ClippedRound
 
 MEASURED = Measurement(0, "private", 2, 0.25, None, 3, 1.5, more={"auc": 0.75, "brier": None})
 CELL = CellResult(0.1, 0.2, None, inf, "a", 0.0, "share wrong", 1.0, {"auc": 0.5})

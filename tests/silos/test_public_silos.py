@@ -16,7 +16,7 @@ from fedsim.privacy.registry import CLIP_ONLY, GAUSSIAN, NONE
 from fedsim.problems.glm import LinearRegression, SoftmaxRegression
 from fedsim.problems.network import NeuralNetwork
 from fedsim.protocol.plan import Terms
-from fedsim.report.record import ClippedRound
+from fedsim.report.sections.training import ClippedRound
 from fedsim.report.texts import silo_table
 from fedsim.scenario.load import parse
 from fedsim.scenario.resolve import resolve

@@ -9,6 +9,8 @@ from support.scenarios import BASE, changed
 import fedsim
 from fedsim.api.given import resolved_of, scenario_of
 from fedsim.common.errors import InputError, Refused
+from fedsim.report.record import Measurement
+from fedsim.report.sections.evaluation import Evaluated
 from fedsim.report.texts import remarks
 from fedsim.simulation.host import preview_evaluation
 
@@ -65,8 +67,8 @@ def test_errors_are_those_of_the_noise() -> None:
             data=data,
             progress=False,
         )
-        rows = run.source.results.rows(fedsim.report.record.Evaluated)
-        exact = {row.trial: row.more for row in run.source.results.rows(fedsim.report.record.Measurement)}
+        rows = run.source.results.rows(Evaluated)
+        exact = {row.trial: row.more for row in run.source.results.rows(Measurement)}
         off = [row.value - exact[row.trial][row.metric] for row in rows if row.metric == "parity_gap"]
         error = np.mean([row.standard_error for row in rows if row.metric == "parity_gap"])
         assert np.sqrt(np.mean(np.square(off))) == pytest.approx(error, rel=0.35)

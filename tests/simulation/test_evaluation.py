@@ -13,7 +13,7 @@ from fedsim.api.given import resolved_of, scenario_of
 from fedsim.common.errors import InputError, Refused
 from fedsim.data.federation import Hosted
 from fedsim.measure.evaluator import Evaluator
-from fedsim.report.record import Evaluated
+from fedsim.report.sections.evaluation import Evaluated
 from fedsim.report.texts import remarks
 from fedsim.scenario.evaluation import evaluation_of
 from fedsim.scenario.resolve import Resolved

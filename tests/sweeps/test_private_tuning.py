@@ -178,7 +178,7 @@ def test_a_candidate_s_run_looks_at_the_records_that_score_it_by_the_noisy_count
 
     cell = all_cells(changed())[0]
     assert cell.scored
-    for method in ("__init__", "__call__", "by_silo"):
+    for method in ("__init__", "__call__", "by_silo", "of_model"):
         monkeypatch.setattr(Evaluator, method, look)
     (outcome,) = run_batch([cell])
     assert isinstance(outcome, CellResult), outcome

@@ -3,23 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import get_args
+from typing import Literal, get_args
 
 import numpy as np
 
-from fedsim.report.outcome import Outcome, interval90, measures_costs, penalised, value
+from fedsim.report.outcome import Outcome, interval90, penalised, value
 from fedsim.report.record import BaselineMeasurement, HasMetrics, Measurement, SiloMeasurement, grouped
-from fedsim.report.summary import Cost, CostOf, Costs, Joining, JoiningSilo, OwnModel, OwnModels
+from fedsim.report.section import Section
+from fedsim.report.summary import Interval, Part, Summary
 from fedsim.scenario.metric import METRICS, better
 
-_LEAST = 0.02
-"""The share of a metric below which a cost is not worth a word."""
+
+class JoiningSilo(Part):
+    """The metric on a silo's own test records: of its own model, and of the run's."""
+
+    name: str
+    alone: float
+    joined: float
+
+
+class Joining(Part):
+    """The metric of silos alone and joined: means over silos, by their numbers of test records, and trials.
+
+    `gain_interval90` is of how much better they are joined than alone. Simulation only, not private.
+    """
+
+    metric: str
+    alone: float
+    joined: float
+    gain_interval90: Interval
+    silos: list[JoiningSilo]
 
 
 _Pair = tuple[SiloMeasurement, float, float]  # a silo in a trial; the metric alone, and joined
 
 
-def joining(outcome: Outcome) -> Joining | None:
+def _joining(outcome: Outcome) -> Joining | None:
     """The chosen metric of silos alone and joined; None where one is not known or pays for fairness alone."""
     metric = outcome.resolved.scenario.report.metric
     alone = {
@@ -55,13 +74,11 @@ def _sign(metric: str) -> int:
     return -1 if METRICS[metric].higher else 1
 
 
-def joining_lines(part: Joining | None, private: bool) -> list[str]:
+def _joining_lines(part: Joining, run: Summary) -> list[str]:
     """A line that says for how many silos joining pays, and for which it pays most."""
-    if part is None:
-        return []
     low, high = part.gain_interval90
     what = METRICS[part.metric].title
-    model = "the federation's private model" if private else "the federation's model"
+    model = "the federation's private model" if run.privacy.private else "the federation's model"
     means = f"on its own records each silo alone has {what} {part.alone:.3g} on average"
     means += f", {model} {part.joined:.3g}"
     means += " (a difference within the trials' spread)" * (low <= 0 <= high)
@@ -85,6 +102,28 @@ def _winners(part: Joining) -> list[JoiningSilo]:
     return [silo for silo in part.silos if better(part.metric, silo.joined, silo.alone)]
 
 
+JOINING = Section("joining", part=Joining, summarise=_joining, lines=_joining_lines)
+
+
+class OwnModel(Part):
+    """A kind of model: mean over silos, and the value that a tenth of them are worse than; over trials."""
+
+    name: Literal["own", "one", "alone", "silo_alone"]
+    mean: float
+    mean_interval90: Interval
+    worst_tenth: float
+
+
+class OwnModels(Part):
+    """The metric on silos' own test records of their own models, of one model, and of each silo alone (by the
+    run's rounds at its noise; without privacy). Silos weigh the same. Simulation only, not private.
+    """
+
+    metric: str
+    silos: int
+    models: list[OwnModel]
+
+
 _MODELS = {
     "own": "own models",
     "one": "one model",
@@ -93,7 +132,7 @@ _MODELS = {
 }
 
 
-def own_models(outcome: Outcome) -> OwnModels | None:
+def _own_models(outcome: Outcome) -> OwnModels | None:
     """The chosen metric, over the silos of a trial that have it of all models; None without own models."""
     metric, trials = outcome.resolved.scenario.report.metric, outcome.results.trials
     found: dict[str, dict[tuple[int, str], float]] = {name: {} for name in _MODELS}
@@ -121,31 +160,57 @@ def own_models(outcome: Outcome) -> OwnModels | None:
     return OwnModels(metric=metric, silos=min(map(len, silos)), models=made)
 
 
-def own_models_lines(part: OwnModels | None) -> list[str]:
+def _own_models_lines(part: OwnModels, _run: Summary) -> list[str]:
     """A line with the mean over silos of each kind of model, and what it is for the worst tenth of them."""
-    if part is None:
-        return []
     texts = [f"{_MODELS[one.name]} {one.mean:.4g} ({one.worst_tenth:.4g})" for one in part.models]
     what = f"{METRICS[part.metric].title} on silos' own records, mean over {part.silos:,} silos"
     return [f"{what} (in brackets, where the worst tenth begins): {'; '.join(texts)}"]
 
 
-def costs(outcome: Outcome) -> Costs | None:
+OWN_MODELS = Section("own_models", part=OwnModels, summarise=_own_models, lines=_own_models_lines)
+
+
+CostOf = Literal["noise", "clip", "rounds"]
+_LEAST = 0.02
+"""The share of a metric below which a cost is not worth a word."""
+
+
+class Cost(Part):
+    """How much worse the metric is made by one of noise, clip and too few rounds, over trials."""
+
+    of: CostOf
+    mean: float
+    mean_interval90: Interval
+
+
+class Costs(Part):
+    """What lies between the metric's `value` in this run and where its objective has `converged`.
+
+    `most` costs most, beyond the trials' spread; None where nothing does. Simulation only, not private.
+    """
+
+    metric: str
+    value: float
+    converged: float
+    steps: list[Cost]
+    most: CostOf | None
+
+
+def _costs(outcome: Outcome) -> Costs | None:
     """What noise, clip and rounds cost, in the chosen metric if that tells, else in log loss or loss.
 
     Each is a difference between neighbours of a chain: this run; clipped, without noise; without noise and
     clipping; converged. None where one of them was not measured in every trial.
     """
     found = None
-    if measures_costs(outcome.resolved):
-        for metric in dict.fromkeys((outcome.resolved.scenario.report.metric, "log_loss", "loss")):
-            found = _costs(outcome, metric) or found
-            if found is not None and found.most is not None:
-                break
+    for metric in dict.fromkeys((outcome.resolved.scenario.report.metric, "log_loss", "loss")):
+        found = _in(outcome, metric) or found
+        if found is not None and found.most is not None:
+            break
     return found
 
 
-def _costs(outcome: Outcome, metric: str) -> Costs | None:
+def _in(outcome: Outcome, metric: str) -> Costs | None:
     trials = sorted(outcome.results.trials)
     chain = [[rows.get(trial) and value(rows[trial], metric) for trial in trials] for rows in _chain(outcome)]
     if not trials or any(number is None for column in chain for number in column):
@@ -179,13 +244,9 @@ def _chain(outcome: Outcome) -> list[Mapping[int, HasMetrics]]:
     return [found.get(name, {}) for name in ("private", "clipped", "nonprivate", optimum)]
 
 
-def costs_lines(part: Costs | None, automatic: bool) -> list[str]:
-    """A sentence that says which of noise, clip and rounds costs most, and what to try.
-
-    `auto` is not advised where the run is `automatic`.
-    """
-    if part is None:
-        return []
+def _costs_lines(part: Costs, run: Summary) -> list[str]:
+    """A sentence that says which of noise, clip and rounds costs most, and what to try."""
+    automatic = run.parameters is not None and run.parameters.theorem == "automatic"
     parts = ", ".join(f"{step.of} {step.mean:.2g}" for step in part.steps)
     what = f"{METRICS[part.metric].title} {part.value:.3g}, and {part.converged:.3g} converged without noise"
     if part.most is None:
@@ -200,3 +261,5 @@ _TRY: dict[CostOf, str] = {
     "clip": "a larger clip_norm",
     "rounds": "more rounds or a larger step",
 }
+
+COSTS = Section("costs", part=Costs, summarise=_costs, lines=_costs_lines)

@@ -1,0 +1,101 @@
+"""What final models predict of test records: for each group, and how far probabilities are from fractions."""
+
+from __future__ import annotations
+
+from statistics import fmean
+from typing import NamedTuple
+
+from fedsim.protocol.links import Variant
+from fedsim.report.outcome import Outcome, mean
+from fedsim.report.record import OF_TESTS, grouped
+from fedsim.report.section import Section
+from fedsim.report.summary import Part
+from fedsim.report.tables import MEANS, TextTable
+
+
+class GroupMeasurement(NamedTuple):
+    """A trial's final model on a group's test records, of all silos (None) or one.
+
+    `rate` is the share that is predicted to be of class `label`: of 1 of two, or of each in a row of its own.
+    """
+
+    trial: int
+    variant: Variant
+    silo: str | None
+    group: str
+    label: int
+    test_records: int
+    rate: float | None
+    error: float | None
+
+
+class GroupRow(Part):
+    """The run's final model on a group's test records: means over trials, None where one has none.
+
+    `rates`: the shares that are predicted to be of a class, {"1": ...} of two classes, all of more.
+    """
+
+    name: str
+    test_records: float
+    rates: dict[str, float | None]
+    error: float | None
+
+
+def _summarise(outcome: Outcome) -> list[GroupRow]:
+    of_all = [
+        row
+        for row in outcome.results.rows(GroupMeasurement)
+        if row.variant == outcome.main and row.silo is None
+    ]
+    return [
+        GroupRow(
+            name=name,
+            test_records=fmean(row.test_records for row in own),
+            rates={
+                str(label): mean([row.rate for row in of_label])
+                for label, of_label in sorted(grouped(own, lambda row: row.label).items())
+            },
+            error=mean([row.error for row in own]),
+        )
+        for name, own in grouped(of_all, lambda row: row.group).items()
+    ]
+
+
+def _table(groups: list[GroupRow]) -> TextTable:
+    labels = list(groups[0].rates)
+    titles = ["rate of positives"] if len(labels) == 1 else [f"predicted {label}" for label in labels]
+    shares = [[*row.rates.values(), row.error] for row in groups]
+    rows = [
+        [row.name, f"{row.test_records:,.0f}", *("-" if each is None else f"{each:.4f}" for each in own)]
+        for row, own in zip(groups, shares, strict=True)
+    ]
+    caption = f"{MEANS} Measured in simulation; no silo releases it."
+    return TextTable(caption, ["group", "test records", *titles, "error"], rows)
+
+
+GROUPS = Section(
+    "groups",
+    row=GroupMeasurement,
+    made_of=OF_TESTS,
+    part=list[GroupRow],
+    summarise=_summarise,
+    title="By group",
+    table=_table,
+)
+
+
+class CalibrationBin(NamedTuple):
+    """Test records to which a trial's final model gives probabilities in one of ten equal parts of [0, 1].
+
+    `predicted` is the mean predicted probability, `observed` the fraction of records that are positive.
+    """
+
+    trial: int
+    variant: Variant
+    bin: int
+    records: int
+    predicted: float
+    observed: float
+
+
+CALIBRATION = Section("calibration", row=CalibrationBin, made_of=OF_TESTS)
