@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from fedsim.common.errors import InputError, suggest
 from fedsim.common.files import atomic_directory, check_free, writing
 from fedsim.report import texts
 from fedsim.report.outcome import Outcome
 from fedsim.report.predictor import Predictor, predictor_of
+from fedsim.report.record import exported
 from fedsim.report.run_directory import RunData, move_scenario, read
 from fedsim.report.sections.worth import joining_note
 from fedsim.report.summary import Privacy
@@ -57,35 +59,41 @@ class Run:
         """The scenario as YAML, without its seed: the seed is enough to remove the noise."""
         return self.results.scenario
 
+    def table(self, name: str) -> Table:
+        """A table of the run's record by its name, such as "groups". InputError if there is none."""
+        if name not in (known := exported()):
+            raise InputError("table", name, suggest(name, known))
+        return Table(self.results.table(name))
+
     @property
     def metrics(self) -> Table:
         """One row per evaluation: trial, variant, round, error, loss, auc, ...; simulation only."""
-        return Table(self.results.table("metrics"))
+        return self.table("metrics")
 
     @property
     def ledger(self) -> Table:
         """One row per trial, silo and round that was paid for."""
-        return Table(self.results.table("ledger"))
+        return self.table("ledger")
 
     @property
     def silos(self) -> Table:
         """One row per trial, variant and silo: the final model on its test records; simulation only."""
-        return Table(self.results.table("silos"))
+        return self.table("silos")
 
     @property
     def groups(self) -> Table:
         """One row per trial, variant, silo (none: all) and group of test records; simulation only."""
-        return Table(self.results.table("groups"))
+        return self.table("groups")
 
     @property
     def baselines(self) -> Table:
         """One row per trial and baseline: what could be had without the federation; simulation only."""
-        return Table(self.results.table("baselines"))
+        return self.table("baselines")
 
     @property
     def calibration(self) -> Table:
         """Predicted and observed shares of final models, in ten bins; simulation only."""
-        return Table(self.results.table("calibration"))
+        return self.table("calibration")
 
     @property
     def evaluation(self) -> Table:
@@ -95,7 +103,7 @@ class Run:
     @property
     def spend(self) -> Table:
         """Epsilon that the rounds gone by had cost a silo, in the trial that cost it most."""
-        return Table(self.results.table("spend"))
+        return self.table("spend")
 
     @cached_property
     def model(self) -> np.ndarray:
@@ -179,8 +187,9 @@ class Run:
         lines = [*summary.privacy.notices, *texts.parameter_lines(summary.parameters)]
         lines += [f"warning: {line}" for line in summary.warnings]
         lines += [texts.result_line(summary), *texts.remarks(summary)]
-        heading = lines_html([f"{texts.METRICS_TITLE}. {metrics.caption}"])
-        tables = heading + metrics.html if metrics.rows else ""
+        named = [(texts.METRICS_TITLE, metrics)] if metrics.rows else []
+        named += texts.section_tables(summary)
+        tables = "".join(lines_html([f"{title}. {table.caption}"]) + table.html for title, table in named)
         return figure_html(self.plot) + lines_html(lines) + tables + silos_html(summary.privacy)
 
 

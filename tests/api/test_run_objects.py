@@ -209,6 +209,8 @@ def test_a_table_is_arrows_and_names_its_columns(run: fedsim.Run, monkeypatch: p
     assert "28 rows" in run.metrics._repr_html_()
     with pytest.raises(fedsim.InputError, match=r"column: 'eror': did you mean 'error'"):
         run.metrics["eror"]
+    with pytest.raises(fedsim.InputError, match=r"table: 'silo': did you mean 'silos'"):
+        run.table("silo")
 
 
 def test_a_table_shows_no_guarantee_below_what_it_is() -> None:

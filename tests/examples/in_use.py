@@ -1,15 +1,19 @@
 """The examples in use, in a process whose product has them all; prints what they did as JSON."""
 
+import io
 import json
 import math
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from rich.console import Console
 from sklearn.metrics import cohen_kappa_score
 from support.helpers import asking, open_gate, scripted, silos_of
 
 import fedsim
+from fedsim.cli.output import print_run
 from fedsim.measure.metrics import Asked, values_of
 from fedsim.problems.glm import LinearRegression, LogisticRegression
 from fedsim.protocol.batch import FULL
@@ -66,10 +70,27 @@ def metric() -> dict[str, Any]:
     return {"tuned": swept.summary.model_dump(mode="json"), "values": [found, of_sklearn]}
 
 
+def metric_with_a_table() -> dict[str, Any]:
+    done, terminal = fedsim.simulate(TREE), io.StringIO()
+    done.save("run")
+    read, console = fedsim.load_run("run"), Console(file=terminal, width=150)
+    print_run(console, read, Path("run"))
+    return {
+        "rows": [list(run.table("confusion")) for run in (done, read)],
+        "summary": json.loads(Path("run/summary.json").read_text(encoding="utf-8"))["confusion"],
+        "shown": [
+            terminal.getvalue(),
+            Path("run/report.html").read_text(encoding="utf-8"),
+            read._repr_html_(),
+        ],
+        "error": read.summary.metrics.error,
+    }
+
+
 def data_set() -> dict[str, Any]:
     return fedsim.simulate(TREE | {"data": {"name": "rings"}}).summary.model_dump(mode="json")
 
 
 if __name__ == "__main__":
-    examples = (mechanism, statistic, metric, data_set)
+    examples = (mechanism, statistic, metric, metric_with_a_table, data_set)
     print(json.dumps({"from": fedsim.__file__} | {each.__name__: each() for each in examples}))

@@ -68,11 +68,11 @@ def test_an_example_touches_the_files_that_the_page_names(kind: str) -> None:
     places = {name if (ROOT / name).exists() else f"fedsim/{name}" for name in named}
     touched = {name if (ROOT / name).exists() else f"{Path(name).parent}/" for name in hunks(EXAMPLES[kind])}
     assert touched == places
-    assert len(touched) <= {"mechanism": 5}.get(kind, 2)
+    assert len(touched) <= {"mechanism": 5, "metric_with_a_table": 3}.get(kind, 2)
 
 
 def test_every_example_is_there_and_fits(root: Path) -> None:
-    assert EXAMPLES.keys() == {"mechanism", "statistic", "metric", "data_set"}
+    assert EXAMPLES.keys() == {"mechanism", "statistic", "metric", "metric_with_a_table", "data_set"}
     for name in (name for example in EXAMPLES.values() for name in hunks(example)):
         compile((root / name).read_text(encoding="utf-8"), name, "exec")
 
@@ -107,6 +107,20 @@ def test_the_metric_is_measured_and_tunes(used: dict[str, Any]) -> None:
     worse, better = sorted(tuned["tuning"]["candidates"], key=lambda each: each["final_metric"])
     assert (worse["selected"], better["selected"]) == (False, True)
     assert worse["final_metric"] < better["final_metric"]
+
+
+@pytest.mark.slow
+def test_the_metric_with_a_table_is_kept_and_shown_everywhere(used: dict[str, Any]) -> None:
+    found = used["metric_with_a_table"]
+    made, read = found["rows"]
+    assert made == read
+    assert [{key: row[key] for key in ("label", "predicted", "records")} for row in made] == found["summary"]
+    wrong = sum(row["records"] for row in made if row["label"] != row["predicted"])
+    assert 0 < wrong / sum(row["records"] for row in made) == pytest.approx(found["error"])
+    for text in found["shown"]:
+        assert f"{wrong} test records are taken for another class" in text
+        assert "By predicted class" in text
+        assert "0 as 1" in text
 
 
 @pytest.mark.slow
