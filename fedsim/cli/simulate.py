@@ -156,10 +156,10 @@ def _print_sweep(sweep: Sweep, directory: Path, output: Output) -> int:
         again = f"the same command with --out {directory} goes on from there"
         say(errors, f"Interrupted: {sweep.kept} finished cells are kept; {again}.")
         return FAILED if sweep.lost else INTERRUPTED
-    for title, count in Counter(sweep.job.title(event.place) for event, _ in sweep.results.diverged).items():
+    for title, count in Counter(sweep.job.title(event.place) for event in sweep.results.diverged).items():
         say(errors, f"warning: {title}: diverged in {count} tuning runs, and counts as the worst candidate")
-    for event, failure in sweep.results.failures:
-        name, trial = sweep.job.title(event.place), event.cell.trial
+    for event in sweep.results.failures:
+        name, trial, failure = sweep.job.title(event.place), event.cell.trial, event.failure
         file = failure_file(event, directory).relative_to(directory)
         say(errors, f"{failure.kind}: {name}, trial {trial}: {failure.message}; see {file}", style="red")
     print_notices(console, [*summary.privacy.notices, *true_epsilons(summary)])

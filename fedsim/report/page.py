@@ -34,7 +34,7 @@ def save(outcome: Outcome, directory: Path) -> list[str]:
     began = directory.is_dir() and any(directory.iterdir())
     with atomic_files(directory) if began else atomic_directory(directory) as draft:
         write(outcome, run, draft, directory)
-        _fill(run, draft)
+        (draft / PAGE).write_text(render(run, draft), encoding="utf-8")
     return listing(directory)
 
 
@@ -48,22 +48,18 @@ def write_page(directory: Path) -> Path:
     """Write the page of a run or sweep and its figures anew, once all is ready; InputError if it cannot."""
     summary = read_summary(directory)
     if isinstance(summary, SweepSummary):
-        fill = partial(sweep_page.fill, summary, *scenario_of(directory / "scenario.yaml"))
+        page = partial(sweep_page.render, summary, *scenario_of(directory / "scenario.yaml"))
     else:
-        fill = partial(_fill, read(directory))
+        page = partial(render, read(directory))
     with writing(directory, "RUN"), atomic_files(directory) as draft:
-        fill(draft)
+        (draft / PAGE).write_text(page(draft), encoding="utf-8")
     return directory / PAGE
 
 
-def _fill(run: RunData, folder: Path) -> None:
-    (folder / FIGURES).mkdir()
-    (folder / PAGE).write_text(render(run, folder / FIGURES), encoding="utf-8")
-
-
-def render(run: RunData, figures: Path) -> str:
-    """The page's text; the figures' files go to the folder `figures`."""
-    summary, privacy = run.summary, run.summary.privacy
+def render(run: RunData, folder: Path) -> str:
+    """The page's text; the figures' files go to a new folder in `folder`."""
+    summary, privacy, figures = run.summary, run.summary.privacy, folder / FIGURES
+    figures.mkdir()
     return html.render(
         PAGE,
         title=summary.scenario,

@@ -427,7 +427,7 @@ class Summary(Part):
         return [self._combination(self.metrics, True), self._combination(self.metrics.nonprivate, False)]
 
     def _combination(self, values: Values, private: bool) -> CombinationRow:
-        silos = self.privacy.silos if private else []
+        silos = [silo for silo in self.privacy.silos if private and silo.guarantee is None]  # not public
         budgets = [silo.epsilon_budget for silo in silos]
         costs = [inf if silo.epsilon_guaranteed is None else silo.epsilon_guaranteed for silo in silos]
         costliest = silos[costs.index(max(costs))] if silos else None

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from fedsim.privacy.rounding import shown_down, shown_up
 from fedsim.report import html, sweep_summary
 from fedsim.report.curves import LEVELS
-from fedsim.report.html import PAGE, Headline
+from fedsim.report.html import Headline
 from fedsim.report.record import grouped
 from fedsim.report.summary import (
     EPSILON,
@@ -34,18 +34,14 @@ CLAIMED = "privacy.claimed_epsilon"
 _NOTHING = TextTable("", [], [])
 
 
-def fill(sweep: SweepSummary, scenario: str, description: str, folder: Path) -> None:
-    """Write report.html and its figure into a folder; the scenario is shown as it is."""
-    (folder / PAGE).write_text(_render(sweep, scenario, description, folder), encoding="utf-8")
-
-
 def figure_name(sweep: SweepSummary) -> str:
     """`error_vs_epsilon`, or by the metric and the last part of whatever field is on the axis."""
     field = sweep.against or abscissa(sweep)
     return f"{sweep.metric}_vs_{last_part(field)}" if field else sweep.metric
 
 
-def _render(sweep: SweepSummary, scenario: str, description: str, folder: Path) -> str:
+def render(sweep: SweepSummary, scenario: str, description: str, folder: Path) -> str:
+    """The page's text, with the scenario as it is; the figure's files go to the folder."""
     what, x = METRICS[sweep.metric].title, sweep.against or abscissa(sweep)
     theorem = [("Theorem", sweep.privacy.theorem)] if sweep.privacy.theorem else []
     caption, runs = capital(what) + (f" against {x_label(x)}" if x else ""), sweep.runs

@@ -71,6 +71,19 @@ def test_runs_sweeps_and_directories_are_compared(sweep: fedsim.Sweep, tmp_path:
     assert re.match("<img .*<table>", found._repr_html_())
 
 
+@pytest.mark.parametrize(
+    ("budgets", "at"), [([1.0, 2.0, 4.0], 4.0), (["public", 1.0, 2.0], 2.0), ("unlimited", None)]
+)
+def test_a_run_stands_at_the_epsilon_of_a_sweep_of_it_alone(budgets: Any, at: float | None) -> None:
+    changes: dict[str, Any] = {"privacy.epsilon": budgets}
+    if at is None:
+        changes |= {"privacy.calibration": "sigma", "privacy.noise_multiplier": 40.0}
+    run = fedsim.simulate(SMALL, changes, trials=1)
+    swept = fedsim.sweep(SMALL, changes | {"sweep.grid": {"algorithm.step_size": [1.0]}}, trials=1)
+    one, other = (fedsim.compare([each]).points[0].x for each in (run, swept))
+    assert one == other == (run.summary.privacy.silos[0].epsilon_guaranteed if at is None else at)
+
+
 def test_runs_of_one_algorithm_make_one_line() -> None:
     runs = [fedsim.simulate(SMALL, trials=1, epsilon=epsilon) for epsilon in (0.5, 2.0)]
     found = lines(fedsim.compare(runs).points)

@@ -208,7 +208,7 @@ def test_simulate_shares_with_a_cell_only_what_is_the_same_run(
     assert cell.repeated_by_simulate == equal
     failure = Failure("failed", "of noise")
     failed = Event(Place(0, 0, 0), "0" * 64, cell, failure, False)
-    write_failure(failed, failure, "title", tmp_path)
+    write_failure(failed, "title", tmp_path)
     said = failure_file(failed, tmp_path).read_text()
     assert ("draws noise of its own" in said) == (not equal)
     assert "draw the noise again" in said

@@ -38,6 +38,12 @@ class Event(NamedTuple):
         assert isinstance(self.outcome, CellResult)
         return self.outcome
 
+    @property
+    def failure(self) -> Failure:
+        """Why a cell failed."""
+        assert isinstance(self.outcome, Failure)
+        return self.outcome
+
 
 @dataclass
 class SweepResults:
@@ -47,9 +53,9 @@ class SweepResults:
     chosen: dict[int, int | None] = field(default_factory=dict)  # candidates; None: all failed
     rows: list[Event] = field(default_factory=list)  # reported trials, in order of place
     # cells that came to nothing, each at the first place that it was for
-    failures: list[tuple[Event, Failure]] = field(default_factory=list)
+    failures: list[Event] = field(default_factory=list)
     # candidates' cells that diverged, where every combination has another candidate to choose
-    diverged: list[tuple[Event, Failure]] = field(default_factory=list)
+    diverged: list[Event] = field(default_factory=list)
     cached: int = 0  # how many cells the record had
     ran: int = 0  # how many were run
 
@@ -98,8 +104,8 @@ class Engine:
             self.results.chosen[number] = best(values, higher) if len(values) > 1 else 0
         if None not in self.results.chosen.values():
             failed = self.results.failures
-            self.results.diverged = [each for each in failed if each[1].kind == "diverged"]
-            self.results.failures = [each for each in failed if each[1].kind != "diverged"]
+            self.results.diverged = [each for each in failed if each.failure.kind == "diverged"]
+            self.results.failures = [each for each in failed if each.failure.kind != "diverged"]
 
     def _events(
         self, runner: Runner, places: Sequence[Place], cell_at: Callable[[Place], Cell]
@@ -122,7 +128,7 @@ class Engine:
             events = [Event(place, key, cell, outcome, False) for place in wanted[key]]
             self.results.ran += 1
             if isinstance(outcome, Failure):
-                self.results.failures.append((events[0], outcome))
+                self.results.failures.append(events[0])
             else:
                 self._record.append(key, [CellSource(cell.trial, dict(cell.scenario)), outcome])
             yield from events

@@ -32,7 +32,7 @@ from fedsim.report.tables import Table, figure_html, lines_html
 from fedsim.scenario.load import parse, relative
 from fedsim.scenario.metric import BY_SKLEARN
 from fedsim.scenario.model import Scenario
-from fedsim.simulation.failures import Failure, WorkerLost
+from fedsim.simulation.failures import WorkerLost
 from fedsim.simulation.sweeps.cell import Cell, baselines_key, cell_of, records_of, resolved_of
 from fedsim.simulation.sweeps.engine import Engine, Event, SweepResults
 from fedsim.simulation.sweeps.job import Job
@@ -92,7 +92,7 @@ class Sweep:
         return f"Sweep({self._line()})"
 
     def _repr_html_(self) -> str:
-        named = [(self.job.title(event.place), why) for event, why in self.results.failures]
+        named = [(self.job.title(event.place), event.failure) for event in self.results.failures]
         failed = [f"{why.kind}: {title}: {why.message}" for title, why in named]
         lines = [*true_epsilons(self.summary), self._line(), *self.notes, *failed]
         return figure_html(self.plot) + lines_html(lines) + errors(self.summary).html
@@ -171,16 +171,16 @@ def write(job: Job, results: SweepResults, summary: SweepSummary, directory: Pat
         (draft / "scenario.yaml").write_text(scenario, encoding="utf-8")
         (draft / FILE).write_text(summary.json_text() + "\n", encoding="utf-8")
         pq.write_table(cells_table(job, results), draft / "cells.parquet")
-    for event, failure in results.failures:
-        write_failure(event, failure, job.title(event.place), directory)
+    for event in results.failures:
+        write_failure(event, job.title(event.place), directory)
     write_page(directory)
     name = figure_name(summary)
     return ["report.html", "scenario.yaml", FILE, "cells.parquet", f"{name}.png", f"{name}.svg"]
 
 
-def write_failure(event: Event, failure: Failure, title: str, directory: Path) -> None:
+def write_failure(event: Event, title: str, directory: Path) -> None:
     """Write a scenario that `fedsim simulate` runs to see the failure again."""
-    cell, path = event.cell, failure_file(event, directory)
+    cell, failure, path = event.cell, event.failure, failure_file(event, directory)
     tree = {**cell.scenario, "name": f"failed: {title}", "trials": cell.trial + 1}
     path.parent.mkdir(exist_ok=True)
     head = f"# Trial {cell.trial} failed ({failure.kind}).\n# " + "\n# ".join(failure.message.splitlines())

@@ -31,12 +31,11 @@ from fedsim.report.summary import (
 from fedsim.report.sweep_summary import BaselineGroup, FailureRow, SweepSummary
 from fedsim.report.unit_words import guaranteed, words_of
 from fedsim.scenario.resolve import Resolved
-from fedsim.simulation.failures import Failure
 from fedsim.simulation.host import silos_rounds, terms
 from fedsim.simulation.sweeps.cell import cell_of, code_version, resolved_of
 from fedsim.simulation.sweeps.combinations import Combination
 from fedsim.simulation.sweeps.engine import Event, SweepResults
-from fedsim.simulation.sweeps.job import Job, Place, Selection
+from fedsim.simulation.sweeps.job import Job, Selection
 from silos.vault.admission import admit
 
 
@@ -59,7 +58,7 @@ def summarise(
         varied=job.varied,
         combinations=[_combination(job, results, number) for number in range(len(job.combinations))],
         baselines=baselines,
-        failures=[_failure(job, event.place, failure) for event, failure in results.failures],
+        failures=[_failure(job, event) for event in results.failures],
         tuning=_tuning(job, results),
         privacy=statement(job, results.chosen),
         code=code_version(),
@@ -114,10 +113,12 @@ def _budget(combination: Combination) -> float | None:
     return max(float(each) for each in given if each != "public")
 
 
-def _failure(job: Job, place: Place, failure: Failure) -> FailureRow:
-    combination = job.combinations[place.combination]
-    chosen = combination.candidates[place.candidate].chosen
-    return FailureRow(varied=combination.varied, chosen=chosen, trial=place.trial, **asdict(failure))
+def _failure(job: Job, event: Event) -> FailureRow:
+    combination = job.combinations[event.place.combination]
+    chosen = combination.candidates[event.place.candidate].chosen
+    return FailureRow(
+        varied=combination.varied, chosen=chosen, trial=event.place.trial, **asdict(event.failure)
+    )
 
 
 def _tuning(job: Job, results: SweepResults) -> sweep_summary.Tuning | None:
