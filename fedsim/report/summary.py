@@ -59,16 +59,19 @@ class SiloRow(Part):
     epsilon where `epsilon_guaranteed` may exceed it; `epsilon_dp_accounting` is another library's number.
     Other records, `held_out`, answer an evaluation; the larger cost of the two is guaranteed. `guarantee` is
     set where there is none.
+
+    Of private tuning (`fedsim.simulation.selection`): n_tune records are put aside, whose cost is that of
+    training the candidates or of scoring them, and n_run are left to the reported run.
     """
 
     name: str
-    n: int
+    n: int | None = None
     guarantee: str | None = None
     epsilon_budget: float | None
     delta: float | None
-    epsilon_guaranteed: float | None
+    epsilon_guaranteed: float | None = None
     noise_multiplier: float
-    releases: int
+    releases: int = 0
     held_out: int | None = None
     epsilon_training: float | None = None
     epsilon_evaluation: float | None = None
@@ -80,6 +83,13 @@ class SiloRow(Part):
     delta_claimed: float | None = None
     epsilon_attainable: float | None = None
     epsilon_dp_accounting: float | None = None
+    n_tune: int | None = None
+    n_run: int | None = None
+    score_noise_multiplier: float | None = None
+    epsilon_scores: float | None = None
+    epsilon_tuning: float | None = None
+    epsilon_run: float | None = None
+    epsilon_total: float | None = None
 
 
 class Parameters(Part):
@@ -109,29 +119,12 @@ class Persons(Part):
     most_records: int | None = None
 
 
-class TunedSilo(Part):
-    """What private tuning and the reported run cost one silo; see `fedsim.simulation.selection`."""
-
-    name: str
-    n_tune: int
-    n_run: int
-    delta: float
-    epsilon_budget: float | None
-    noise_multiplier: float
-    score_noise_multiplier: float
-    epsilon_training: float | None
-    epsilon_scores: float | None
-    epsilon_tuning: float | None
-    epsilon_run: float | None
-    epsilon_total: float | None
-
-
 class TunedCombination(Part):
     """A combination of a sweep that was tuned by so many runs, and what that cost each silo."""
 
     varied: Labels
     runs: int
-    silos: list[TunedSilo]
+    silos: list[SiloRow]
 
 
 class TuningLedger(Part):

@@ -17,8 +17,8 @@ from fedsim.report.record import grouped
 from fedsim.report.summary import (
     EPSILON,
     CombinationRow,
+    SiloRow,
     Summary,
-    TunedCombination,
     TuningLedger,
     Values,
     spans,
@@ -27,7 +27,7 @@ from fedsim.report.summary import (
 from fedsim.report.sweep_figure import Point, draw, lines
 from fedsim.report.sweep_summary import SweepSummary, last_part, title
 from fedsim.report.tables import TextTable, capital
-from fedsim.report.texts import budget_text, captioned, distinct, how, mean_text, number_text, terms
+from fedsim.report.texts import TUNING, captioned, cost_table, distinct, how, mean_text, terms
 from fedsim.scenario.metric import METRICS
 
 CLAIMED = "privacy.claimed_epsilon"
@@ -107,44 +107,25 @@ def _statement(sweep: SweepSummary) -> list[tuple[str, str]]:
 def _costs(sweep: SweepSummary) -> TextTable:
     """One row for each combination that has a mechanism and was run."""
     shown = [row for row in sweep.combinations if row.private and row.trials]
-    claimed = any(row.epsilon_claimed is not None for row in shown)
-    limited = not claimed or any(row.epsilon_budget is not None for row in shown)
-    columns: dict[str, tuple[bool, Callable[[CombinationRow], str]]] = {
-        "combination": (True, lambda row: title(row.varied, True)),
-        "budget epsilon": (limited, lambda row: budget_text(row.epsilon_budget)),
-        "claimed epsilon": (claimed, lambda row: shown_up(row.epsilon_claimed)),
-        "guaranteed epsilon (true)": (True, lambda row: shown_up(row.epsilon_guaranteed)),
-        "true epsilon at least": (claimed, _least),
-        "noise multiplier": (True, lambda row: number_text(row.noise_multiplier)),
-        "silo": (True, lambda row: str(row.costliest_silo)),
-    }
-    used = {name: write for name, (needed, write) in columns.items() if needed}
-    caption = f"{captioned(sweep.privacy.title)}; the largest over trials."
-    return TextTable.of(caption, shown, used)
-
-
-def _least(row: CombinationRow) -> str:
-    """Empty where the guaranteed epsilon is known to be attained."""
-    return "" if row.epsilon_attainable is None else shown_down(row.epsilon_attainable)
+    caption = f"{captioned(sweep.privacy.title)}; the largest over trials"
+    return cost_table(caption, "combination", [(title(row.varied, True), row.tree()) for row in shown])
 
 
 def _ledger(tuning: TuningLedger | None) -> TextTable:
     """Epsilon of private tuning and of the reported run, each at the silo where it is largest."""
     if tuning is None:
         return _NOTHING
-    columns: dict[str, Callable[[TunedCombination], str]] = {
-        "combination": lambda one: title(one.varied, True),
-        "tuning": lambda one: _largest([silo.epsilon_tuning for silo in one.silos]),
-        "reported run": lambda one: _largest([silo.epsilon_run for silo in one.silos]),
-        "together": lambda one: _largest([silo.epsilon_total for silo in one.silos]),
-    }
-    caption = f"Epsilon, largest over silos. {tuning.guarantee.capitalize()}."
-    return TextTable.of(caption, tuning.combinations, columns)
+    rows = [
+        (title(one.varied, True), {key: _largest(one.silos, key) for key in TUNING})
+        for one in tuning.combinations
+    ]
+    return cost_table(f"Epsilon, largest over silos. {capital(tuning.guarantee)}", "combination", rows)
 
 
-def _largest(values: Sequence[float | None]) -> str:
+def _largest(silos: Sequence[SiloRow], key: str) -> float | None:
     """The largest of the silos'; None, which is infinity or nothing reported, where one is None."""
-    return shown_up(None if None in values else max(value for value in values if value is not None))
+    values = [dict(silo)[key] for silo in silos]
+    return None if None in values else max(values)
 
 
 def figure_of(sweep: SweepSummary, broad: bool = False) -> Figure:

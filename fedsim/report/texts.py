@@ -54,6 +54,9 @@ _COLUMNS = {
     "n": _Column("{} n", "n", lambda count: f"{count:,}"),
     "epsilon_budget": _Column("budget epsilon", "budget", budget_text),
     "delta": _Column("delta", "delta", shown_up),
+    "epsilon_tuning": _Column("tuning", "tuning", shown_up),
+    "epsilon_run": _Column("reported run", "run", shown_up),
+    "epsilon_total": _Column("together", "together", shown_up),
     "epsilon_guaranteed": _Column("guaranteed epsilon (true)", "guaranteed", shown_up),
     "held_out": _Column("held out", "held\nout", lambda count: f"{count:,}"),
     "epsilon_training": _Column("training epsilon", "train-\ning", shown_up),
@@ -66,9 +69,12 @@ _COLUMNS = {
     "epsilon_spent": _Column("spent epsilon", "spent", shown_up),
     "noise_multiplier": _Column("noise multiplier", "noise\nmult.", number_text),
     "releases": _Column("releases", "releases", lambda count: f"{count:,}"),
+    "costliest_silo": _Column("silo", "silo", str),
 }
-_ALWAYS = ("n", "epsilon_budget", "delta", "epsilon_guaranteed", "noise_multiplier", "releases")
-"""All others are shown where any silo has one."""
+TUNING = ("epsilon_tuning", "epsilon_run", "epsilon_total")
+_ALWAYS = ("epsilon_budget", "delta", "epsilon_guaranteed", "epsilon_colluding", "noise_multiplier", *TUNING)
+"""Columns that say that there is none, too; all others are shown where any row has a value."""
+Costs = Mapping[str, Any]  # fields of a `SiloRow`, or of a sweep's `CombinationRow`
 
 
 def terms(privacy: Privacy) -> list[tuple[str, str]]:
@@ -96,31 +102,34 @@ def captioned(title: str) -> str:
 def silo_table(
     silos: Sequence[SiloRow], most: int, title: str = _RECORDS.title, counted: str = _RECORDS.counted
 ) -> TextTable:
-    """Up to `most` silos as they are; of more, the 20 with the least slack and the range of all of them."""
-    said = captioned(title)
-    rows = [dict(silo) for silo in silos]
-    stated = {key for row in rows for key, value in row.items() if value is not None}.union(_ALWAYS)
-    if any("epsilon_colluding" in silo.model_fields_set for silo in silos):  # that there is none, too
-        stated.add("epsilon_colluding")
+    """`cost_table` of silos; `title` and `counted` are words of their unit."""
+    rows = [(silo.name, silo.tree()) for silo in silos]
+    return cost_table(captioned(title), "silo", rows, most, counted)
+
+
+def cost_table(
+    caption: str, first: str, rows: Sequence[tuple[str, Costs]], most: float = math.inf, counted: str = ""
+) -> TextTable:
+    """Up to `most` rows as they are; of more, the 20 with the least slack and the range of all of them."""
+    costs, few = [row for _, row in rows], len(rows) <= most
+    stated = {key for row in costs for key, value in row.items() if value is not None or key in _ALWAYS}
+    if "epsilon_claimed" in stated and all(row["epsilon_budget"] is None for row in costs):
+        stated.remove("epsilon_budget")  # a claim stands in its place
     keys = [key for key in _COLUMNS if key in stated]
-    if "epsilon_claimed" in keys and all(silo.epsilon_budget is None for silo in silos):
-        keys.remove("epsilon_budget")  # a claim stands in its place
-    few = len(silos) <= most
-    shown = silos if few else sorted(silos, key=slack)[:_TIGHTEST]
-    caption = f"{said}: the {_TIGHTEST} of {len(silos):,} silos with the least slack."
+    shown = rows if few else sorted(rows, key=lambda named: slack(named[1]))[:_TIGHTEST]
     return TextTable(
-        f"{said}." if few else caption,
-        ["silo", *(_COLUMNS[key].title.format(counted) for key in keys)],
-        [[silo.name, *(_cell(row, key) for key in keys)] for silo in shown for row in [dict(silo)]],
-        [] if few else [f"all {len(silos):,} silos", *(_range(key, rows) for key in keys)],
-        ["silo", *(_COLUMNS[key].short for key in keys)],
+        caption + ("" if few else f": the {_TIGHTEST} of {len(rows):,} silos with the least slack") + ".",
+        [first, *(_COLUMNS[key].title.format(counted) for key in keys)],
+        [[name, *(_cell(row, key) for key in keys)] for name, row in shown],
+        [] if few else [f"all {len(rows):,} silos", *(_range(key, costs) for key in keys)],
+        [first, *(_COLUMNS[key].short for key in keys)],
     )
 
 
-def _cell(row: Mapping[str, Any], key: str) -> str:
-    if row["guarantee"] and key.startswith(("epsilon_", "delta")):
-        return row["guarantee"] if key == "epsilon_guaranteed" else "-"
-    return _COLUMNS[key].write(row[key])
+def _cell(row: Costs, key: str) -> str:
+    if row.get("guarantee") and key.startswith(("epsilon_", "delta")):
+        return str(row["guarantee"]) if key == "epsilon_guaranteed" else "-"
+    return _COLUMNS[key].write(row[key]) if key in row else ""
 
 
 def worth_lines(privacy: Privacy) -> list[str]:
@@ -138,22 +147,19 @@ def worth_lines(privacy: Privacy) -> list[str]:
     return [f"a person {who}: epsilon {costs}{at}; {persons.note}{seen}"]
 
 
-def slack(silo: SiloRow) -> float:
+def slack(row: Costs) -> float:
     """Share of the budget that the guarantee leaves; all of it where it is unlimited."""
-    if silo.epsilon_budget is None:
-        return 1.0
-    if silo.epsilon_guaranteed is None:
-        return -math.inf
-    return 1 - silo.epsilon_guaranteed / silo.epsilon_budget
+    budget, cost = row["epsilon_budget"], row["epsilon_guaranteed"]
+    return 1.0 if budget is None else -math.inf if cost is None else 1 - cost / budget
 
 
 def epsilon_range(silos: Sequence[SiloRow]) -> str:
     """The least and the largest guaranteed epsilon, rounded up."""
-    return _range("epsilon_guaranteed", list(map(dict, silos)))
+    return _range("epsilon_guaranteed", [silo.tree() for silo in silos])
 
 
-def _range(key: str, rows: Sequence[Mapping[str, Any]]) -> str:
-    values = [row[key] for row in rows if not row["guarantee"]]
+def _range(key: str, rows: Sequence[Costs]) -> str:
+    values = [row[key] for row in rows if key in row and not row.get("guarantee")]
     order = sorted(values, key=lambda value: math.inf if value is None else value)
     low, high = map(_COLUMNS[key].write, (order[0], order[-1]))
     return low if low == high else f"{low} to {high}"

@@ -5,38 +5,35 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
-from math import isfinite
 from operator import attrgetter
 
 import numpy as np
 
 from fedsim.common.errors import Refused
 from fedsim.common.serialise import finite
-from fedsim.privacy import attainable
 from fedsim.protocol.division import Division, together
-from fedsim.protocol.limits import LIMITS
+from fedsim.protocol.plan import Admitted
 from fedsim.report import privacy_statement, sweep_summary
 from fedsim.report.outcome import mean
 from fedsim.report.privacy_statement import CHOICE, how, not_private
-from fedsim.report.silo_rows import has_gap
+from fedsim.report.silo_rows import admitted_rows
 from fedsim.report.summarise import spreads
 from fedsim.report.summary import (
     FORMAT,
     CombinationRow,
     Privacy,
+    SiloRow,
     TunedCombination,
-    TunedSilo,
     TuningLedger,
 )
 from fedsim.report.sweep_summary import BaselineGroup, FailureRow, SweepSummary
 from fedsim.report.unit_words import guaranteed, words_of
 from fedsim.scenario.resolve import Resolved
-from fedsim.simulation.host import silos_rounds, terms
+from fedsim.simulation.host import agreed_terms, preview
 from fedsim.simulation.sweeps.cell import cell_of, code_version, resolved_of
 from fedsim.simulation.sweeps.combinations import Combination
 from fedsim.simulation.sweeps.engine import Event, SweepResults
 from fedsim.simulation.sweeps.job import Job, Selection
-from silos.vault.admission import admit
 
 
 def summarise(
@@ -93,13 +90,11 @@ def _claim(job: Job, row: Event) -> dict[str, float]:
     prescribed = resolved.prescribed
     if prescribed is None or prescribed.theorem is None:
         return {}
-    silo = resolved.names.index(row.result.silo)
-    result = {"epsilon_claimed": resolved.premises.claims[silo].epsilon}
-    if has_gap(resolved) and isfinite(row.result.epsilon):
-        census = resolved.trace.plan.census(silos_rounds(resolved, row.place.trial)[silo])
-        case = resolved.sizes[silo], row.result.noise_multiplier, resolved.deltas[silo]
-        result["epsilon_attainable"] = attainable.epsilon(census, *case)
-    return result
+    own = agreed_terms(resolved, row.place.trial)[resolved.names.index(row.result.silo)]
+    (found,) = admitted_rows(resolved, [Admitted(own, row.result.noise_multiplier, row.result.epsilon, 0)])
+    return {
+        key: cost for key, cost in found.tree().items() if key in ("epsilon_claimed", "epsilon_attainable")
+    }
 
 
 def _budget(combination: Combination) -> float | None:
@@ -255,16 +250,15 @@ def _run_epsilons(run: Resolved, trials: Sequence[int]) -> list[float]:
     largest = [0.0] * len(run.names)
     for trial in trials:
         with suppress(Refused):
-            own = terms(run, run.names, silos_rounds(run, trial), run.mechanism)
-            priced = admit(run.trace.plan, own, run.mechanism, LIMITS)
-            largest = [max(old, new.epsilon_guaranteed) for old, new in zip(largest, priced, strict=True)]
+            costs = [each.epsilon_guaranteed for each in preview(run, trial)]
+            largest = list(map(max, largest, costs))
     return largest
 
 
-def _silo(silo: Division, n_run: int, run: float | None) -> TunedSilo:
+def _silo(silo: Division, n_run: int, run: float | None) -> SiloRow:
     """`run` is None where nothing was reported."""
     training, scores = silo["candidates"], silo["scores"]
-    return TunedSilo(
+    return SiloRow(
         name=training.terms.name,
         n_tune=2 * training.terms.n,
         n_run=n_run,
