@@ -6,8 +6,8 @@ round that silos had answered, and that is not in the file, is asked again: same
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Self, TypeVar
@@ -26,6 +26,7 @@ from server.replies import Form
 
 Record = TypeVar("Record", bound=Section)
 _RUN, _ADMITTED, _ROUND, _EVALUATION = "run", "admitted", "round", "evaluation"  # kinds of entries
+_NONE: Mapping[str, bytes] = MappingProxyType({})
 _OVERHEAD = 512  # bytes of a round's record beside its arrays, about
 
 
@@ -75,7 +76,7 @@ class Checkpoint:
         self.store, self.heads = store, heads
         run, admitted = self._said(_RUN, RunRecord), self._said(_ADMITTED, AdmittedRecord)
         if run is None or store.damaged:
-            raise self._damaged()
+            raise Refused("it is damaged, or no run's checkpoint")
         self.run, self.admissions = run, {} if admitted is None else admitted.admissions
         (self.rounds,) = store.query("SELECT count(*) FROM entries WHERE kind = ?", (_ROUND,))
         self._at = 0
@@ -84,11 +85,9 @@ class Checkpoint:
     def create(cls, path: Path, run: RunRecord, heads: dict[str, str]) -> Self:
         """A new run's file, which shares `heads`; InputError if there is one, or it cannot be written."""
         cls.check_free(path)
-        try:
+        with _as_input(path):
             Store.make(path, RUN, _RUN, text(run.model_dump(mode="json")))
-        except OSError as error:
-            raise InputError("checkpoint", str(path), f"cannot be written ({error})") from None
-        return cls(_held(path), heads)
+            return cls(Store.hold(path, RUN), heads)
 
     @staticmethod
     def check_free(path: Path) -> None:
@@ -100,8 +99,10 @@ class Checkpoint:
     @classmethod
     def open(cls, path: Path) -> Self:
         """The file of an unfinished run, read by `next`; InputError if it is absent, damaged or in use."""
-        with ExitStack() as held:
-            made = cls(held.enter_context(_held(path)), {})
+        if not path.is_file():
+            raise InputError("checkpoint", str(path), "there is no such file")
+        with _as_input(path), ExitStack() as held:
+            made = cls(held.enter_context(Store.hold(path, RUN)), {})
             held.pop_all()
         made.heads.update({name: said.head for name, said in made.admissions.items()})
         return made
@@ -122,12 +123,11 @@ class Checkpoint:
         """See `Journal`."""
         if (entry := self.store.next(_ROUND, self._at)) is None:
             return None
-        self._at, said = entry.seq, self._parsed(entry, RoundRecord)
-        try:
+        with _as_input(self.store.path):
+            said = RoundRecord.model_validate_json(entry.payload)
             _, body = self.store.body(_name(entry.seq)) or (0, b"")
             arrays = decode(body).arrays
-        except Refused as refusal:
-            raise self._damaged() from refusal
+        self._at = entry.seq
         self.heads.update(said.heads)
         return Kept(said.broadcast, list(said.members), said.left_out, arrays, said.seconds)
 
@@ -156,16 +156,7 @@ class Checkpoint:
     def _said(self, kind: str, record: type[Record]) -> Record | None:
         """The one entry of a kind."""
         found = self.store.next(kind)
-        return None if found is None else self._parsed(found, record)
-
-    def _parsed(self, entry: Entry, record: type[Record]) -> Record:
-        try:
-            return record.model_validate_json(entry.payload)
-        except ValidationError:
-            raise self._damaged() from None
-
-    def _damaged(self) -> InputError:
-        return InputError("checkpoint", str(self.store.path), "is damaged, or no run's checkpoint")
+        return None if found is None else record.model_validate_json(found.payload)
 
     def _append(
         self, kind: str, record: Section, bodies: Mapping[str, bytes] = MappingProxyType({})
@@ -184,12 +175,11 @@ def expected_bytes(form: Form) -> int:
     return numbers * torch.empty(0, dtype=form.dtype).element_size() + len(form.arrays) * _OVERHEAD
 
 
-def _held(path: Path) -> Store:
-    if not path.is_file():
-        raise InputError("checkpoint", str(path), "there is no such file")
+@contextmanager
+def _as_input(path: Path) -> Iterator[None]:
+    """What is wrong with the file as an InputError: it is for the server's operator to mend."""
     try:
-        return Store.hold(path, RUN)
-    except Refused as refusal:
-        raise InputError("checkpoint", str(path), str(refusal)) from None
-    except OSError as error:
-        raise InputError("checkpoint", str(path), error.strerror or str(error)) from None
+        yield
+    except (Refused, OSError, ValidationError) as error:
+        hint = "is no run's checkpoint of this version" if isinstance(error, ValidationError) else str(error)
+        raise InputError("checkpoint", str(path), hint) from None

@@ -23,7 +23,7 @@ from fedsim.secagg.shuffling import Release, Request, marked
 from fedsim.wire.frames import sealed
 from fedsim.wire.messages import Mark
 from shuffler.keys import Keys
-from shuffler.store import Notes, released
+from shuffler.store import FileStore, released
 
 _NONE_COUNTS = "silos repeat those for the shuffler's process of then, so if it has ended, the round is lost"
 log = logging.getLogger("shuffler")
@@ -34,7 +34,7 @@ class Shuffler:
     InputError if a roster, which its operator has pinned, names other keys.
     """
 
-    def __init__(self, rosters: Iterable[Roster], keys: Keys, store: Notes) -> None:
+    def __init__(self, rosters: Iterable[Roster], keys: Keys, store: FileStore) -> None:
         self.rosters = {roster.digest: roster for roster in rosters}
         self.keys, self._store, self._lock = keys, store, threading.Lock()
         for roster in self.rosters.values():

@@ -14,12 +14,13 @@ from __future__ import annotations
 
 import json
 import secrets
+import sqlite3
 from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple, Self
 
-from fedsim.common.chain import GENESIS, Layout, following, text
-from fedsim.common.errors import InputError, Refused
+from fedsim.common.chain import Layout, following, text
+from fedsim.common.errors import InputError
 from fedsim.common.head_file import Head
 from fedsim.common.store import Store
 from fedsim.secagg.reports import NO_START
@@ -51,33 +52,6 @@ def released(newest: Head, run: str, round_index: int, request: str) -> Head:
 
 def _payload(run: str, round_index: int, request: str) -> str:
     return text({"run": run, "round": round_index, "request": request})
-
-
-class MemoryStore:
-    """For a simulation: it is gone with its process, and so are the keys."""
-
-    def __init__(self) -> None:
-        self._requests: dict[tuple[str, int], str] = {}
-        self._replies: dict[str, tuple[int, bytes]] = {}
-        self.newest, self.start = following(GENESIS, "started", "{}").head, NO_START
-
-    def find(self, run: str, round_index: int) -> Note | None:
-        """See `FileStore`."""
-        request = self._requests.get((run, round_index))
-        kept, reply = self._replies.get(run, (None, None))
-        return None if request is None else Note(request, reply if kept == round_index else None)
-
-    def knows(self, head: str) -> bool:
-        """See `FileStore`."""
-        return head == self.newest.hash.hex()
-
-    def note(self, run: str, round_index: int, request: str, reply: bytes) -> None:
-        """See `FileStore`."""
-        if (run, round_index) in self._requests:
-            raise Refused("the round was released before")
-        self._requests[run, round_index] = request
-        self._replies[run] = round_index, reply
-        self.newest = released(self.newest, run, round_index, request)
 
 
 class FileStore(Store):
@@ -130,4 +104,12 @@ class FileStore(Store):
         self.append("released", payload, trim, bodies={run: reply})
 
 
-Notes = MemoryStore | FileStore
+class MemoryStore(FileStore):
+    """For a simulation: it is gone with its process, and so are the keys."""
+
+    def __init__(self) -> None:
+        connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+        connection.executescript(NOTES.schema)
+        super().__init__(Path(":memory:"), NOTES, connection, ExitStack())
+        self.start = NO_START
+        self.append("enrolled", "{}")

@@ -37,14 +37,6 @@ CREATE TABLE bodies (
 """
 _SHARED = "journal_mode = WAL", "synchronous = FULL"
 _ALONE = "locking_mode = EXCLUSIVE", "synchronous = EXTRA", "secure_delete = ON"
-_OTHERS = sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED
-_SYSTEM = (
-    sqlite3.SQLITE_PERM,
-    sqlite3.SQLITE_READONLY,
-    sqlite3.SQLITE_IOERR,
-    sqlite3.SQLITE_FULL,
-    sqlite3.SQLITE_CANTOPEN,
-)
 
 
 @dataclass(frozen=True)
@@ -215,28 +207,30 @@ def check_file(connection: sqlite3.Connection, path: Path, layout: Layout, pages
 
 
 @contextmanager
-def errors(layout: Layout, path: Path, done: str = "read") -> Iterator[None]:
+def errors(layout: Layout, path: Path) -> Iterator[None]:
     """Errors of SQLite, of the system and of what is stored, as those of `Store.hold`; none says anything of
-    what is stored. `done` is what was to be done with the file.
+    what is stored.
     """
     try:
         yield
     except (InputError, Refused):
         raise
     except (sqlite3.Error, OSError, ValueError, KeyError, TypeError) as error:
-        raise meant(error, layout, path, done) from error
+        raise meant(error, layout, path) from error
 
 
-def meant(error: Exception, layout: Layout, path: Path, done: str) -> Exception:
+def meant(error: Exception, layout: Layout, path: Path) -> Exception:
     """See `errors`."""
-    code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # without what SQLite adds to it
-    if code in _OTHERS or isinstance(error, BlockingIOError):
+    if isinstance(error, BlockingIOError) or getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_BUSY:
         held = f"another process holds {layout.name}"
         return Refused(held) if layout.guarded else BlockingIOError(errno.EWOULDBLOCK, held, str(path))
-    if code in _SYSTEM or isinstance(error, OSError):
-        found = error if isinstance(error, OSError) else _by_system(path, str(error))
-        return Refused(f"{layout.name} cannot be {done}: {found.strerror}") if layout.guarded else found
-    return Refused(f"{layout.name} cannot be {done}: {path.name} is damaged")
+    if layout.guarded:
+        by_sqlite = "it is damaged, or its disk full or read-only"
+        reason = error.strerror if isinstance(error, OSError) else by_sqlite
+        return Refused(f"{layout.name} cannot be read or written: {reason}")
+    if isinstance(error, sqlite3.OperationalError):
+        return _by_system(path, str(error))
+    return error if isinstance(error, OSError) else Refused(f"{path.name} is damaged")
 
 
 def _by_system(path: Path, reason: str) -> OSError:

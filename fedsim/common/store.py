@@ -78,7 +78,7 @@ class Store:
                 held.callback(os.close, _locked(path, layout))
             if path.exists():
                 raise FileExistsError(errno.EEXIST, "there is one already", str(path))
-            held.enter_context(errors(layout, path, "created"))
+            held.enter_context(errors(layout, path))
             with atomic_file(path) as draft:
                 os.close(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
                 with closing(sqlite3.connect(draft)) as connection:
@@ -202,7 +202,7 @@ class Store:
             if entry is not None and self._noted is not None:
                 self._noted.write(entry.head)
         except (sqlite3.Error, OSError) as error:
-            told = Refused(self._cannot) if guarded else meant(error, self.layout, self.path, "written")
+            told = Refused(self._cannot) if guarded else meant(error, self.layout, self.path)
             raise told from error
         if entry is not None:
             self.newest = entry.head

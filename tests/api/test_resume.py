@@ -127,7 +127,7 @@ def test_a_killed_run_goes_on_too(tmp_path: Path) -> None:
         if file.is_file():
             file.unlink()
     (out / "unfinished" / ".writing-0123456789abcdef.safetensors").write_bytes(b"half")
-    with refused("RUN", ANY, "has not ended; fedsim simulate --resume", "run goes on"):
+    with refused("RUN", ANY, "has not ended", "fedsim simulate --resume"):
         load_run(out)
     check_equal(simulate(out, resume=True), simulate(None))
 

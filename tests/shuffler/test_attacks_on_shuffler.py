@@ -53,9 +53,8 @@ class NotesByRoster(Shuffler):
     """Takes a round under another roster for another round."""
 
     def shuffle(self, request: Request) -> bytes:
-        for (run, index), _ in list(self._store._requests.items()):
-            if self.noted_roster != request.context.roster:
-                del self._store._requests[run, index]
+        if self.noted_roster != request.context.roster:
+            self._store.connection.execute("DELETE FROM entries WHERE kind = 'released'")
         self.noted_roster = request.context.roster
         return super().shuffle(request)
 

@@ -119,7 +119,7 @@ def test_a_full_disk_at_the_start_is_refused(tmp_path):
 
 
 def test_a_full_disk_at_enrolment_leaves_nothing(tmp_path):
-    with full_disk(1000), pytest.raises(Refused, match="cannot be created"):
+    with full_disk(1000), pytest.raises(Refused, match="cannot be read or written"):
         enrolled(tmp_path)
     assert not (tmp_path / "ledger.sqlite").exists()
 

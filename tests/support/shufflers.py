@@ -12,7 +12,7 @@ from fedsim.secagg.roster import Roster
 from fedsim.secagg.shuffling import Release, Request
 from shuffler.keys import Keys
 from shuffler.rounds import Shuffler
-from shuffler.store import MemoryStore, Notes
+from shuffler.store import FileStore, MemoryStore
 
 
 class Round:
@@ -23,7 +23,7 @@ class Round:
         parties: Parties | None = None,
         kind: type[Shuffler] = Shuffler,
         form: Form = FORM,
-        store: Notes | None = None,
+        store: FileStore | None = None,
         rosters: Sequence[Roster] = (),
     ) -> None:
         self.parties = parties or Parties()
@@ -35,7 +35,7 @@ class Round:
         self.numbers = counts(np.random.default_rng(0), self.parties.count, form)
         self.reports = [self.parties.report(i, row, self.context) for i, row in enumerate(self.numbers)]
 
-    def again(self, store: Notes) -> Request:
+    def again(self, store: FileStore) -> Request:
         """The shuffler with other notes, and all reports sealed for their start."""
         self.shuffler._store = store
         self.context = replace(self.context, start=store.start)
