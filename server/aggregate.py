@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import torch
 from torch import Tensor
 
 from fedsim.common.errors import Refused
-from fedsim.privacy.sum_mechanism import SumMechanism
 from fedsim.protocol.contract import Algorithm, Asker, Public, PublicProblem, Query
 from fedsim.protocol.copies import CohortMemory, copied_arrays, copied_queries
 from fedsim.protocol.passes import features_of
 from fedsim.protocol.plan import Ask, Plan
-from fedsim.protocol.pool import Pool
 from fedsim.protocol.statistics import size_of
+
+if TYPE_CHECKING:
+    from fedsim.privacy.sum_mechanism import SumMechanism
+    from fedsim.protocol.pool import Pool
 
 
 def weighted(messages: Mapping[str, Tensor], public: Public, members: Sequence[int]) -> dict[str, Tensor]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, cast
 import fedsim.algorithms
 from fedsim.common.errors import InputError, suggest
 from fedsim.common.plugins import class_of, entry_points, file_of
+from fedsim.common.registry import Registry
 
 if TYPE_CHECKING:  # a silo knows names before it runs any
     from fedsim.protocol.contract import Algorithm
@@ -20,20 +21,21 @@ GROUP = "fedsim.algorithms"
 
 
 @cache
-def algorithms() -> dict[str, type[Algorithm]]:
+def algorithms() -> Registry[type[Algorithm]]:
     """{scenario name: dataclass}, sorted by name; adding a file, or an entry point, adds an algorithm.
 
     InputError if an entry point does not load, is no algorithm, or has a name that is taken.
     """
-    found = dict(shipped())
+    found = dict[str, "type[Algorithm]"]()
     for name, thing in entry_points(GROUP).items():
-        if name in found:
+        if name in shipped():
             hint = "another name: fedsim has an algorithm of this one"
             raise InputError(f"entry point {GROUP}:{name}", thing, hint)
         if not is_algorithm(thing):
             raise InputError(f"entry point {GROUP}:{name}", thing, f"a dataclass with {ALGORITHM_HAS}")
         found[name] = cast("type[Algorithm]", thing)
-    return dict(sorted(found.items()))
+    names = sorted([*shipped_names(), *found])
+    return Registry(names, lambda name: found[name] if name in found else _shipped(name))
 
 
 # modules without an algorithm that trains
@@ -49,9 +51,9 @@ def shipped_names() -> tuple[str, ...]:
 
 
 @cache
-def shipped() -> dict[str, type[Algorithm]]:
+def shipped() -> Registry[type[Algorithm]]:
     """{scenario name: dataclass} of the algorithms that fedsim ships."""
-    return {name: algorithm_class(name) for name in shipped_names()}
+    return Registry(shipped_names(), _shipped)
 
 
 def algorithm_class(name: str) -> type[Algorithm]:

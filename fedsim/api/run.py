@@ -16,7 +16,6 @@ from fedsim.common.errors import InputError, suggest
 from fedsim.common.files import atomic_directory, check_free, writing
 from fedsim.report import texts
 from fedsim.report.outcome import Outcome
-from fedsim.report.predictor import Predictor, predictor_of
 from fedsim.report.record import exported
 from fedsim.report.run_directory import RunData, move_scenario, read
 from fedsim.report.sections.worth import joining_note
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
     from sklearn.pipeline import Pipeline
     from torch import nn
 
+    from fedsim.report.predictor import Predictor
     from fedsim.report.summary import Summary
 
 
@@ -123,6 +123,8 @@ class Run:
             nonprivate: take a model without guarantee: the non-private baseline, or that of a run without
                 privacy. InputError if the model is not private, and this does not say so.
         """
+        from fedsim.report.predictor import predictor_of
+
         return predictor_of(self.results, trial, nonprivate)
 
     def predict(self, table: Any, trial: int | None = None, *, nonprivate: bool = False) -> pd.DataFrame:

@@ -35,10 +35,10 @@ from fedsim.report.trackers import open_trackers
 from fedsim.scenario.load import digests_of, relative
 from fedsim.scenario.model import Scenario
 from fedsim.scenario.resolve import Resolved, with_seed
+from fedsim.simulation.code_version import code_version
 from fedsim.simulation.failures import WorkerLost
 from fedsim.simulation.host import preview, preview_evaluation
 from fedsim.simulation.run_digest import run_digest
-from fedsim.simulation.sweeps.cell import code_version
 from fedsim.simulation.trial import read
 
 _RECORD, _SCENARIO, _BEGUN = "record.sqlite", "scenario.yaml", "begun"

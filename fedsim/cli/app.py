@@ -8,12 +8,14 @@ import os
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import click
 import typer
 from typer.core import TyperGroup
+from typer.main import get_group
 
 import fedsim
 from fedsim.common.errors import InputError, PluginError, Refused
@@ -34,11 +36,53 @@ EXIT_CODES = (
 )
 
 
-class _PlainErrors(TyperGroup):
-    """Commands: bad input and refusals are one line on stderr and exit code 2, a full disk one line and 1.
+_MODULES = {
+    "simulate": "simulate sweep",
+    "release": "release",
+    "runs": "compare report predict export",
+    "privacy": "privacy audit",
+    "bounds": "bounds theorems",
+    "deploy": "up deploy",
+    "federation": "kit federation",
+    "operate": "status runs stop down",
+    "parties": "certs node shuffler preflight silo",
+    "ledger": "ledger",
+    "offers": "offers",
+    "parts": "list schema check",
+    "init": "init",
+    "inspect": "inspect",
+    "contributions": "contributions",
+    "new": "new",
+}
+"""Modules of `fedsim.cli`, each of which registers these commands with `app`."""
+_LATER = ("federation", "silo", "ledger", "offers")  # commands with commands of their own
+_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names.split()}
+COMMANDS = {name: _MODULE_OF[name] for name in sorted(_MODULE_OF, key=lambda name: name in _LATER)}
+"""{command: its module}, as `fedsim --help` lists them."""
 
-    With `fedsim --debug` the traceback comes first.
+
+class _Commands(TyperGroup):
+    """Commands, each imported when it is asked for.
+
+    Bad input and refusals are one line on stderr and exit code 2, a full disk one line and 1. With
+    `fedsim --debug` the traceback comes first.
     """
+
+    def get_command(self, context: click.Context, name: str) -> click.Command | None:
+        """The command; a name that is none imports all, among which there may be a similar one."""
+        if name not in self.commands:
+            self._load([name] if name in COMMANDS else list(COMMANDS))
+        return super().get_command(context, name)
+
+    def list_commands(self, context: click.Context) -> list[str]:
+        """All of them, in the order of `fedsim --help`."""
+        self._load(list(COMMANDS))
+        return list(COMMANDS)
+
+    def _load(self, names: Sequence[str]) -> None:
+        for name in names:
+            import_module(f"fedsim.cli.{COMMANDS[name]}")
+        self.commands = get_group(app).commands
 
     def invoke(self, context: click.Context) -> Any:
         try:
@@ -58,7 +102,7 @@ class _PlainErrors(TyperGroup):
 
 
 app = typer.Typer(
-    cls=_PlainErrors,
+    cls=_Commands,
     help="Federated learning between organisations that do not trust the server: every silo's messages are "
     "differentially private, each within its own budget.",
     epilog=EXIT_CODES,

@@ -8,24 +8,12 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib import import_module
 from typing import Any, TextIO
 
 import typer
 
 from fedsim.cli.app import app
 from fedsim.common.process import HEAVY, lazily
-
-COMMANDS = (
-    *("simulate", "release", "runs"),
-    *("privacy", "bounds"),
-    *("deploy", "federation", "operate", "parties", "ledger", "offers"),
-    *("parts", "init", "inspect", "contributions", "new"),
-)
-"""Modules of `fedsim.cli`, each of which registers with `app`, as `fedsim --help` lists them."""
-
-for _name in COMMANDS:
-    import_module(f"fedsim.cli.{_name}")
 
 
 def main() -> Any:

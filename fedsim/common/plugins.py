@@ -42,10 +42,12 @@ def entry_points(group: str) -> dict[str, object]:
     return found
 
 
-def extended(group: str, own: Mapping[str, type[T]], base: type[T]) -> dict[str, type[T]]:
+def extended(group: str, own: Mapping[str, type[T]], base: type[T]) -> Mapping[str, type[T]]:
     """`own` parts and those of the group's entry points; InputError as in `entry_points`, or where a name is
     built in or an object is no class derived from `base`.
     """
+    if not named(group):
+        return own
     parts, found = dict(own), entry_points(group)
     for point in _points(group):
         kind = found[point.name]

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection
+import os
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import numpy as np
 from pydantic import ConfigDict, Field, PlainSerializer
 
 from fedsim.common.errors import InputError, suggest
@@ -15,8 +17,8 @@ from fedsim.common.section import arguments
 from fedsim.data.csv_table import DATA, TableData
 from fedsim.data.dataset import InMemory
 from fedsim.data.inspection import no_silo, survey
-from fedsim.data.schema import Reading, Schema
-from fedsim.data.table import ArrowTable
+from fedsim.data.schema import DEFAULTS, Reading, Schema
+from fedsim.data.table import ArrowTable, open_table
 
 
 def as_arrow(given: Any, field: str, names: Collection[str] | None = None) -> Any:
@@ -185,3 +187,27 @@ def _loaded(data: HuggingFace) -> Any:
             column = pc.take(pa.array(kind.names, pa.string()), some)
             table = table.set_column(table.column_names.index(name), name, column)
     return table
+
+
+FIELD = "table"
+
+
+def columns_of(given: Any, names: Collection[str], reading: Reading = DEFAULTS) -> Mapping[str, Any]:
+    """The named columns as pyarrow.ChunkedArray, all of one length; others are not read.
+
+    `given` is a data frame of pandas or Polars, a pyarrow.Table, a `fedsim.Frame`, the path of a CSV or
+    Parquet file, or an array (n, d) whose columns are `names` in their order. InputError if it is none of
+    these, or lacks or repeats a column.
+    """
+    if isinstance(given, str | os.PathLike):
+        opened = open_table(Path(given), FIELD, reading)
+        for name in names:
+            opened.require(name, FIELD)
+        return opened.read(names)
+    if isinstance(given, np.ndarray):
+        if given.ndim != 2 or given.shape[1] != len(names):
+            hint = f"must have shape (n, {len(names)}): a column for each that the model needs"
+            raise InputError(FIELD, given.shape, hint)
+        return {name: arrow_column(given[:, k]) for k, name in enumerate(names)}
+    table = as_arrow(given.table if isinstance(given, Frame) else given, FIELD, names)
+    return {name: table.column(name) for name in names}

@@ -6,11 +6,9 @@ on all silos' pooled training records stands apart, in `Fitted`, and is not priv
 
 from __future__ import annotations
 
-import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,13 +16,10 @@ from pydantic import Field, ValidationError
 
 from fedsim.common.errors import InputError
 from fedsim.common.section import Section
-from fedsim.data.builtin import BreastCancer, Digits, Synthetic
 from fedsim.data.column_values import Cells, features_of
 from fedsim.data.csv_table import TableData
 from fedsim.data.dataset import Dataset, Scaling
 from fedsim.data.fitted import Components, Standard
-from fedsim.data.frame import Frame, arrow_column, as_arrow
-from fedsim.data.images import Cifar10, Mnist
 from fedsim.data.prepare import Preparation
 from fedsim.data.schema import (
     DEFAULTS,
@@ -39,9 +34,7 @@ from fedsim.data.schema import (
     read_schema,
 )
 from fedsim.data.source import Design, Floats, Matrix, Ranges, Source
-from fedsim.data.table import open_table
 from fedsim.data.transform import Transform
-from fedsim.data.visits import Visits
 
 
 class Recipe(Section):
@@ -110,6 +103,8 @@ class Fitted:
         if self.recipe.scaling == "silo_statistics":
             hint = "each silo's records were scaled by their own statistics, and these records are no silo's"
             raise InputError("model", "scaling: silo_statistics", f"cannot be used: {hint}")
+        from fedsim.data.frame import FIELD, columns_of  # of records to predict
+
         columns, reading = self.recipe.columns, self.recipe.reading
         found = columns_of(table, columns, reading)
         rows = np.arange(len(found[next(iter(columns))]))
@@ -122,6 +117,9 @@ def recipe_of(data: Dataset, source: Source, design: Design) -> Recipe:
     return _of_schema(data) if isinstance(data, TableData) else _of_source(data, source, design)
 
 
+_PUBLIC = ("breast_cancer", "cifar10", "digits", "mnist", "synthetic", "visits")
+
+
 def declared_recipe(data: Dataset, num_features: int, num_classes: int) -> Recipe | None:
     """The recipe that needs no record: from a declared schema, whose file alone is opened, or from a public
     data set. None where nothing is declared, or it does not fit what silos state of prepared records.
@@ -129,8 +127,9 @@ def declared_recipe(data: Dataset, num_features: int, num_classes: int) -> Recip
     try:
         if isinstance(data, TableData):
             made = _of_schema(data)
-        elif isinstance(data, BreastCancer | Cifar10 | Digits | Mnist | Synthetic | Visits):
+        elif data.name in _PUBLIC:
             source, nothing = data.open(), np.zeros(0, dtype=np.int64)
+            assert isinstance(source, Matrix)
             design = Design(np.zeros((0, source.num_features)), source.ranges, nothing, None)
             made = _of_source(data, source, design)
         else:
@@ -192,27 +191,3 @@ def _classes(source: Source, design: Design) -> tuple[str, ...]:
     labels = source.labels(source.target, "scenario.data")
     same = len(labels.names) == source.num_classes and np.array_equal(labels.codes, design.target)
     return labels.names if same else source.classes
-
-
-FIELD = "table"
-
-
-def columns_of(given: Any, names: Collection[str], reading: Reading = DEFAULTS) -> Mapping[str, Any]:
-    """The named columns as pyarrow.ChunkedArray, all of one length; others are not read.
-
-    `given` is a data frame of pandas or Polars, a pyarrow.Table, a `fedsim.Frame`, the path of a CSV or
-    Parquet file, or an array (n, d) whose columns are `names` in their order. InputError if it is none of
-    these, or lacks or repeats a column.
-    """
-    if isinstance(given, str | os.PathLike):
-        opened = open_table(Path(given), FIELD, reading)
-        for name in names:
-            opened.require(name, FIELD)
-        return opened.read(names)
-    if isinstance(given, np.ndarray):
-        if given.ndim != 2 or given.shape[1] != len(names):
-            hint = f"must have shape (n, {len(names)}): a column for each that the model needs"
-            raise InputError(FIELD, given.shape, hint)
-        return {name: arrow_column(given[:, k]) for k, name in enumerate(names)}
-    table = as_arrow(given.table if isinstance(given, Frame) else given, FIELD, names)
-    return {name: table.column(name) for name in names}

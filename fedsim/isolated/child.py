@@ -24,9 +24,9 @@ from fedsim.common.errors import InputError, PluginError, Refused
 from fedsim.common.plugins import file_of
 from fedsim.common.process import keep_to_one_thread
 from fedsim.isolated import data
-from fedsim.isolated.data import DTYPES, Arrays, Pipes, prefixed, without
+from fedsim.isolated.data import Arrays, Pipes, prefixed, without
 from fedsim.problems.given import described
-from fedsim.problems.kinds import Problem
+from fedsim.problems.kinds import Problem, dtype_of
 from fedsim.problems.section import problem_of, problem_section
 from fedsim.protocol.blame import raised
 from fedsim.protocol.contract import Algorithm, Combined, Query, Round, ServerHalf
@@ -71,7 +71,7 @@ class Server:
 
     def _make(self, frame: Frame) -> Answer:
         head = frame.head
-        dtype = DTYPES[head["dtype"]]
+        dtype = dtype_of(head["dtype"])
         if "pickled" in head:  # of a simulation, which has the objects
             self._algorithm, self._problem = pickle.loads(base64.b64decode(head["pickled"]))
         else:

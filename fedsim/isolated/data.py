@@ -30,7 +30,6 @@ _ASK: TypeAdapter[Ask] = TypeAdapter(Ask)
 Kind = tuple[tuple[Ask, ...], bool, Sent, Sent]  # a round's asks, hold, broadcast, message
 _KINDS: TypeAdapter[list[Kind]] = TypeAdapter(list[Kind])
 _UNIT: TypeAdapter[Unit] = TypeAdapter(Unit)
-DTYPES = {"float64": torch.float64, "float32": torch.float32}
 _LONGEST = 2_000  # characters of an error's text
 _AT_ONCE = 1 << 16  # bytes, as many as a pipe holds
 

@@ -26,9 +26,9 @@ from torch import Tensor
 from fedsim.common.errors import InputError, Refused
 from fedsim.isolated import data
 from fedsim.isolated.confine import CHILD, Child, start
-from fedsim.isolated.data import DTYPES, Pipes, prefixed, without
+from fedsim.isolated.data import Pipes, prefixed, without
 from fedsim.problems.given import given
-from fedsim.problems.kinds import Problem
+from fedsim.problems.kinds import Problem, dtype_of
 from fedsim.problems.registry import is_shipped
 from fedsim.protocol.contract import Algorithm, Asker, Combined, Public, PublicProblem, Round, ServerHalf
 from fedsim.protocol.copies import MAX_ARRAYS, CohortMemory
@@ -90,7 +90,7 @@ class Isolated:
         head = self.made.head.get("problem")
         head = head if type(head) is dict else {}
         arrays = data.constants_in(head, self.made.arrays)
-        return given(head.get("tree"), arrays, DTYPES[self._recipe["dtype"]])
+        return given(head.get("tree"), arrays, dtype_of(self._recipe["dtype"]))
 
     def dry_run(self, public: Public, seed: int, limits: Limits, problem: PublicProblem) -> Trace:
         """The plan that the algorithm follows, as `fedsim.protocol.dryrun.dry_run` finds it; Refused or

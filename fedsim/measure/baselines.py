@@ -31,7 +31,7 @@ from torch import Tensor
 from fedsim.data.federation import SiloSplit
 from fedsim.measure.evaluator import Evaluator, Measured
 from fedsim.measure.objective import pair, with_public
-from fedsim.problems.glm import KinkedLoss
+from fedsim.problems.glm import GeneralisedLinear, KinkedLoss
 from fedsim.problems.kinds import Problem, gives_probabilities, without_public
 from fedsim.problems.minimise import (
     LIKE_SKLEARN,
@@ -43,7 +43,6 @@ from fedsim.problems.minimise import (
     pooled,
     slight,
 )
-from fedsim.problems.network import NeuralNetwork
 from fedsim.report.record import BaselineMeasurement as Row
 from fedsim.scenario.metric import BaselineName
 from fedsim.scenario.resolve import Resolved
@@ -182,7 +181,7 @@ def _descended(problem: Problem, records: Shared, intercept: bool, seed: int) ->
     """Fit by L-BFGS with strong Wolfe steps (Liu and Nocedal, 1989)."""
     if not (is_smooth(problem) and problem.composite.constraint is None):
         return Fit(None, "not fitted: no solver for this loss with a norm or a constraint")
-    if isinstance(problem, NeuralNetwork) and problem.dimension * len(records[1]) > _WORK:
+    if not isinstance(problem, GeneralisedLinear) and problem.dimension * len(records[1]) > _WORK:
         size = f"{len(records[1]):,} records times {problem.dimension:,} parameters"
         return Fit(None, f"not fitted: a network with {size} takes too long")
     loss, note = _loss(problem, records, intercept)
@@ -204,7 +203,7 @@ def _descended(problem: Problem, records: Shared, intercept: bool, seed: int) ->
 def _loss(problem: Problem, records: Shared, intercept: bool) -> tuple[Callable[[Tensor], Tensor], str]:
     """The objective, which adds its gradient to its argument's, and a note for its method."""
     n = len(records[1])
-    if isinstance(problem, NeuralNetwork):
+    if not isinstance(problem, GeneralisedLinear):
         scores_of, tiny, note = problem.slope_scores, torch.zeros(1), ", a local search"
     else:
         scores_of, tiny, note = problem.scores, slight(problem, n, intercept), f" {LIKE_SKLEARN}"

@@ -28,7 +28,6 @@ from fedsim.problems.minimise import (
     pooled,
     smooth,
 )
-from fedsim.problems.network import NeuralNetwork
 from fedsim.protocol.contract import Algorithm, traits
 from fedsim.scenario.resolve import Resolved
 
@@ -77,7 +76,7 @@ class TrainingObjective:
     def _slope(self, w: Tensor) -> Tensor:
         """grad F0(w), (d,)."""
         problem, records = self._problem, (self._features, self._target, self._share)
-        if not isinstance(problem, NeuralNetwork):
+        if isinstance(problem, GeneralisedLinear):
             return gradient(problem, *records, w)
         total, point = torch.zeros_like(w), w.detach().requires_grad_()
         for x, y, share in zip(*(torch.split(each, _ROWS) for each in records), strict=True):

@@ -80,3 +80,6 @@ def census(plan: Plan, rounds: Sequence[int], clip: float, norm: float, outputs:
 
     asks = {a: replace(a, queries=tuple(chain.from_iterable(map(seen, a.queries)))) for a in plan.asks}
     return Plan(tuple(tuple(asks[ask] for ask in plan.rounds[r]) for r in rounds), plan.unit).census()
+
+
+NAMED = AttributeGaussian()

@@ -2,33 +2,35 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from fedsim.common.errors import InputError
-from fedsim.privacy.attribute import AttributeGaussian
+from fedsim.common.registry import Registry
 from fedsim.privacy.mechanism import Mechanism
-from fedsim.privacy.shuffled_binomial import ShuffledBinomial, advised_steps
-from fedsim.privacy.shuffled_gaussian import ShuffledGaussian
 from fedsim.privacy.silo_gaussian import ClipOnly, NoMechanism, SiloGaussian
-from fedsim.privacy.sum_mechanism import SumMechanism
-from fedsim.privacy.summed_gaussian import NoiseBy, SummedGaussian
-from fedsim.protocol.contract import Algorithm
-from fedsim.protocol.pool import Pool
-from fedsim.protocol.statistics import Extent
+
+if TYPE_CHECKING:  # secure aggregation, where it is asked for
+    from fedsim.privacy.sum_mechanism import SumMechanism
+    from fedsim.privacy.summed_gaussian import NoiseBy
+    from fedsim.protocol.contract import Algorithm
+    from fedsim.protocol.pool import Pool
+    from fedsim.protocol.statistics import Extent
 
 GAUSSIAN: Mechanism = SiloGaussian()
 NONE: Mechanism = NoMechanism()  # the mechanism of a run's non-private baseline
 CLIP_ONLY: Mechanism = ClipOnly()
 
-MECHANISMS: dict[str, Mechanism] = {
-    mechanism.name: mechanism
-    for mechanism in (
-        GAUSSIAN,
-        NONE,
-        SummedGaussian(Extent(1, 1), 1, 1.0),
-        ShuffledBinomial(1, 1, 1.0, advised_steps(1)),
-        ShuffledGaussian(1),
-        AttributeGaussian(),
-    )
-}
+MECHANISMS: Registry[Mechanism] = Registry.of(
+    "fedsim.privacy",
+    {
+        "gaussian": "registry:GAUSSIAN",
+        "none": "registry:NONE",
+        "summed_gaussian": "summed_gaussian:NAMED",
+        "shuffled_binomial": "shuffled_binomial:NAMED",
+        "shuffled_gaussian": "shuffled_gaussian:NAMED",
+        "attribute_gaussian": "attribute:NAMED",
+    },
+)
 """{name: mechanism}. Those of secure aggregation describe their class; `sum_mechanism` makes usable ones."""
 
 
@@ -40,12 +42,18 @@ def sum_mechanism(
     `noise_by` is of summed_gaussian; `steps` of shuffled_binomial, of its grid to the clip, None for those
     that suit d.
     """
-    if name == ShuffledGaussian.name:
+    if name == "shuffled_gaussian":
+        from fedsim.privacy.shuffled_gaussian import ShuffledGaussian
+
         alike = set(pool.sizes) == {1} and len(set(pool.weights)) == 1
         return ShuffledGaussian(pool.min_silos, pool.honest_fraction, alike)
-    if name == ShuffledBinomial.name:
+    if name == "shuffled_binomial":
+        from fedsim.privacy.shuffled_binomial import ShuffledBinomial, advised_steps
+
         steps = advised_steps(extent.largest) if steps is None else steps
         return ShuffledBinomial(extent.largest, pool.min_silos, pool.honest_fraction, steps)
+    from fedsim.privacy.summed_gaussian import SummedGaussian
+
     return SummedGaussian(extent, pool.min_silos, pool.honest_fraction, noise_by)
 
 

@@ -248,3 +248,6 @@ def _cells(bits: int) -> tuple[int, np.ndarray]:
     below[0] = 0.0
     keep = np.append(np.diff(below) > 0, below[-1] < 1)
     return int(values[keep][0]), below[keep]
+
+
+NAMED = ShuffledBinomial(1, 1, 1.0, advised_steps(1))

@@ -176,3 +176,6 @@ def _hidden(
         return inf
     epsilon = loss.epsilon(pairs, (1 - _APART) * delta)
     return epsilon if epsilon <= most else inf
+
+
+NAMED = ShuffledGaussian(1)

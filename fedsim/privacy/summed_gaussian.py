@@ -207,3 +207,6 @@ def _rounded(normal: np.ndarray, scales: list[float]) -> np.ndarray:
     spread = np.sqrt(np.maximum(0.0, np.square(scales) - 1 / 12))
     integers: np.ndarray = np.rint(normal * spread[:, None]).astype(np.int64)
     return integers
+
+
+NAMED = SummedGaussian(Extent(1, 1), 1, 1.0)

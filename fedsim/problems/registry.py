@@ -6,25 +6,27 @@ from functools import cache
 from inspect import isabstract
 
 from fedsim.common.plugins import class_of, extended, file_of, named
+from fedsim.common.registry import Registry
 from fedsim.problems.glm import BUILT_IN, OWN, GeneralisedLinear
 from fedsim.problems.kinds import GROUP as GROUP
 from fedsim.problems.kinds import NETWORK, Problem
-from fedsim.problems.network import NeuralNetwork
-from fedsim.problems.network_models import Lenet, Mlp, PairedMlp
 
-PROBLEMS: dict[str, type[Problem]] = {**BUILT_IN, NETWORK: NeuralNetwork}
+_PLACES = {name: f"glm:{kind.__name__}" for name, kind in BUILT_IN.items()}
+PROBLEMS: Registry[type[Problem]] = Registry.of(
+    "fedsim.problems", {**_PLACES, NETWORK: "network:NeuralNetwork"}
+)
 """{scenario name: dataclass} of the problems that fedsim ships."""
 
 
 @cache
-def problems() -> dict[str, type[Problem]]:
+def problems() -> Registry[type[Problem]]:
     """{scenario name: dataclass}; another distribution's class derives from `GeneralisedLinear`. InputError
     names the distribution whose entry point does not load, or takes a name twice.
     """
     if named(GROUP):
         import fedsim.problems.operations  # noqa: F401  what torch has, before code of others runs
     linear = extended(GROUP, BUILT_IN, GeneralisedLinear)  # type: ignore[type-abstract]
-    return {**linear, NETWORK: NeuralNetwork}
+    return Registry([*linear, NETWORK], lambda name: linear[name] if name in linear else PROBLEMS[name])
 
 
 def problem_class(name: str) -> type[Problem]:
@@ -42,6 +44,8 @@ def _is_problem(thing: object) -> bool:
 
 def is_shipped(problem: Problem) -> bool:
     """Whether fedsim ships all of its code, by identity with the table of its classes."""
-    if type(problem) is NeuralNetwork:
-        return type(problem.model) in (Mlp, PairedMlp, Lenet)
-    return type(problem) in OWN
+    if isinstance(problem, GeneralisedLinear):
+        return type(problem) in OWN
+    from fedsim.problems.network_models import Lenet, Mlp, PairedMlp  # where there is a network
+
+    return type(problem) is PROBLEMS[NETWORK] and type(problem.model) in (Mlp, PairedMlp, Lenet)

@@ -11,13 +11,12 @@ from pydantic import Field, WrapValidator
 
 from fedsim.common.errors import InputError
 from fedsim.common.plugins import file_of
+from fedsim.common.registry import Later
 from fedsim.common.section import Section, validated
 from fedsim.problems.composite import Composite
 from fedsim.problems.fairness import Fairness, Notion
 from fedsim.problems.glm import OWN, ClippedLogisticRegression, KinkedLoss, LogisticRegression
-from fedsim.problems.kinds import Problem, check, gives_probabilities, head
-from fedsim.problems.network import NeuralNetwork
-from fedsim.problems.network_models import Model
+from fedsim.problems.kinds import NETWORK, Problem, check, gives_probabilities, head
 from fedsim.problems.registry import problem_class, problems
 from fedsim.problems.regularisers import Constraint, GroupLasso, Ridge, WholeSpace
 
@@ -30,8 +29,11 @@ def _of_file(value: Any, validate: Callable[[Any], str]) -> str:
 
 
 if TYPE_CHECKING:
+    from fedsim.problems.network_models import Model
+
     ProblemName = str
 else:
+    Model = Annotated[Any, Later("fedsim.problems.network_models:Model")]
     ProblemName = Annotated[Literal[tuple(problems())], WrapValidator(_of_file)]
 
 
@@ -157,10 +159,12 @@ def problem_of(
         raise InputError("scenario.problem.ridge.centre", list(ridge.centre), hint)
     within = None if isinstance(section.constraint, WholeSpace) else section.constraint
     public = Composite(chosen.l1, chosen.l2, within, lasso, ridge)
-    if kind is NeuralNetwork:
+    if section.name == NETWORK:
         if section.model is None:
             hint = "is required with neural_network, such as {name: mlp, hidden: [64]}"
             raise InputError("scenario.problem.model", None, hint)
+        from fedsim.problems.network import NeuralNetwork
+
         problem: Problem = NeuralNetwork(features, outputs, public, section.model)
     elif section.model is not None:
         raise InputError("scenario.problem.model", section.model.name, "needs problem.name neural_network")

@@ -22,10 +22,9 @@ from typing import Annotated, NamedTuple
 
 from pydantic import PlainSerializer
 
-from fedsim.privacy import convert, groups
+from fedsim.privacy import convert
 from fedsim.privacy.convert import Guarantee
 from fedsim.privacy.cost import Composition, as_gaussian, compose, joint
-from fedsim.privacy.grid import GridGaussian
 from fedsim.privacy.mechanism import Mechanism
 from fedsim.privacy.registry import GAUSSIAN
 from fedsim.protocol.batch import FULL
@@ -162,6 +161,8 @@ class _Silos(NamedTuple):
     ) -> _Silos:
         plan, problem, mechanism = run.trace.plan, run.problem, run.mechanism
         if deployed and mechanism == GAUSSIAN:
+            from fedsim.privacy.grid import GridGaussian
+
             mechanism = GridGaussian(plan.extent(problem.dimension, problem.num_features))
         parts = [(run, admitted), *([(evaluation_of(run), evaluated)] if evaluated else [])]
         silos = list(zip(*(own for _, own in parts), strict=True))
@@ -188,6 +189,8 @@ class _Silos(NamedTuple):
         """The cost of so many records replaced in one silo."""
         if self.mus:
             return self._of(count * self.mus[-1])
+        from fedsim.privacy import groups  # of sampled plans
+
         delta = max(self.deltas)
         found = max((groups.epsilon(*kind, count, delta) for kind in self.kinds), default=math.inf)
         return (found, delta) if found < math.inf else self._group(count)

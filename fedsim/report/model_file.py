@@ -24,8 +24,7 @@ from fedsim.common.plugins import file_of, short, source
 from fedsim.common.section import Section
 from fedsim.data.fitted import Components, Standard
 from fedsim.data.recipe import Fitted, Recipe
-from fedsim.problems.kinds import Problem
-from fedsim.problems.operations import DTYPES
+from fedsim.problems.kinds import Problem, dtype_of
 from fedsim.problems.section import ProblemSection, problem_of
 from fedsim.report.summary import AGAIN, opened, read_json, validated
 
@@ -48,7 +47,7 @@ class ModelFile(Section):
 
     def made(self) -> Problem:
         """The problem, without its public part; InputError if it is of a package that is not installed."""
-        return problem_of(self.problem, self.num_features, self.num_classes, DTYPES[self.dtype])
+        return problem_of(self.problem, self.num_features, self.num_classes, dtype_of(self.dtype))
 
 
 Trained = tuple[ModelFile, dict[int, Fitted]]  # of all trials, and how each prepares records, where known

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from fedsim.common.errors import InputError
-from fedsim.data.recipe import FIELD, Fitted, Recipe
+from fedsim.data.frame import FIELD
+from fedsim.data.recipe import Fitted, Recipe
 from fedsim.data.source import Floats
 from fedsim.problems.glm import GeneralisedLinear
 from fedsim.problems.kinds import Problem, head

@@ -12,8 +12,6 @@ import torch
 from fedsim.common.serialise import finite
 from fedsim.privacy.registry import MECHANISMS, NONE
 from fedsim.privacy.rounding import shown_down, shown_up
-from fedsim.problems.network import NeuralNetwork
-from fedsim.problems.network_models import Imported
 from fedsim.protocol.clashes import clashes
 from fedsim.protocol.plan import Admitted
 from fedsim.report.conversions import Conversions, conversions, persons
@@ -23,7 +21,6 @@ from fedsim.report.silo_rows import admitted_of, admitted_rows, costliest, has_g
 from fedsim.report.summary import Deployment, Parameters, Privacy, SiloRow
 from fedsim.report.unit_words import guaranteed, words_of
 from fedsim.scenario.model import Scenario
-from fedsim.scenario.precision import PRECISION, weights_line
 from fedsim.scenario.resolve import Resolved
 
 ATTAINABLE = (
@@ -161,7 +158,9 @@ def _notices(resolved: Resolved, admitted: Sequence[Admitted]) -> list[str]:
     pairs = zip(resolved.names, resolved.public_silos, strict=True)
     if names := [name for name, its in pairs if its and resolved.mechanism.private]:
         lines.append(f"public, without clip, noise or guarantee: {_named(names)}")
-    if resolved.scenario.problem.silo_weights == PRECISION:
+    if resolved.scenario.problem.silo_weights == "precision":
+        from fedsim.scenario.precision import weights_line
+
         lines.append(weights_line(resolved.names, resolved.weights))
     if resolved.protects == "label":
         lines.append("Labels alone are protected: what is released may reveal features")
@@ -248,8 +247,9 @@ def plug_ins(resolved: Resolved) -> list[str]:
         for kind, part in parts.items()
         if not type(part).__module__.startswith("fedsim.")
     ]
-    if isinstance(problem, NeuralNetwork) and isinstance(problem.model, Imported):
-        result.append(f"module {problem.model.path}")
+    model = resolved.scenario.problem.model_dump()["model"] or {}
+    if model.get("name") == "module":
+        result.append(f"module {model['path']}")
     return result
 
 

@@ -10,12 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from fedsim.algorithms.fair_minibatch_sgd import FairMinibatchSGD
 from fedsim.common.serialise import finite
 from fedsim.data.csv_table import TableData
-from fedsim.privacy import attribute, cost
-from fedsim.privacy.attainable import epsilon as attainable_epsilon
-from fedsim.privacy.grid import GridGaussian
+from fedsim.privacy import cost
 from fedsim.problems.glm import GeneralisedLinear
 from fedsim.protocol.batch import WithReplacement
 from fedsim.protocol.division import together
@@ -95,7 +92,7 @@ def _known(resolved: Resolved) -> Callable[[Admitted], dict[str, float | None]]:
     sums, gap, prescribed = resolved.sums, has_gap(resolved), resolved.prescribed
     stated = prescribed is not None and prescribed.theorem is not None
     claims = dict(zip(resolved.names, resolved.premises.claims, strict=True)) if stated else {}
-    census, attainable = cache(resolved.trace.plan.census), cache(attainable_epsilon)
+    census = cache(resolved.trace.plan.census)
     apart = None if resolved.mechanism.of_groups else group_apart(resolved)
     together = None if sums is None else cache(sums.mechanism.colluding_epsilons)
 
@@ -108,13 +105,22 @@ def _known(resolved: Resolved) -> Callable[[Admitted], dict[str, float | None]]:
         if together is not None:  # under each silo's own share of the noise
             result["epsilon_colluding"] = finite(together(census(rounds), (case,))[0])
         if apart and isfinite(silo.epsilon_guaranteed):
+            from fedsim.privacy import attribute
+
             changed = attribute.census(resolved.trace.plan, rounds, *apart)
             result["epsilon_attribute"] = resolved.mechanism.epsilons(changed, (case,))[0]
         if gap and isfinite(silo.epsilon_guaranteed):
-            result["epsilon_attainable"] = attainable(census(rounds), *case)
+            result["epsilon_attainable"] = _attainable(census(rounds), *case)
         return result
 
     return known
+
+
+@cache
+def _attainable(census: Census, n: int, z: float, delta: float) -> float:
+    from fedsim.privacy.attainable import epsilon  # batches are drawn with replacement
+
+    return epsilon(census, n, z, delta)
 
 
 def group_apart(resolved: Resolved) -> tuple[float, float, int] | None:
@@ -130,6 +136,8 @@ def group_apart(resolved: Resolved) -> tuple[float, float, int] | None:
     if not outline.groups or other or feature:
         return None
     norm, outputs = inf, resolved.problem.num_outputs
+    from fedsim.algorithms.fair_minibatch_sgd import FairMinibatchSGD  # groups are known
+
     if not isinstance(resolved.algorithm, FairMinibatchSGD) or resolved.stages:
         return 1.0, norm, outputs
     if isinstance(resolved.problem, GeneralisedLinear) and outline.squared_norms is not None:
@@ -173,6 +181,8 @@ def _price(outcome: Outcome, admitted: Admitted) -> Callable[[Census, int, float
     """The price of exact noise, where a deployed silo priced its plan by it; else None."""
     if outcome.deployed is None:
         return None
+    from fedsim.privacy.grid import GridGaussian
+
     plan, problem, terms = outcome.resolved.trace.plan, outcome.resolved.problem, admitted.terms
     exact = GridGaussian(plan.extent(problem.dimension, problem.num_features))
     case = terms.n, admitted.noise_multiplier, terms.delta

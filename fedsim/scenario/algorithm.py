@@ -5,15 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, fields, replace
-from typing import TYPE_CHECKING, Annotated, Any, Self, Union, get_type_hints
+from typing import Annotated, Any, Self, get_type_hints
 
-from pydantic import ConfigDict, Field, PrivateAttr, SerializeAsAny, WrapValidator
+from pydantic import ConfigDict, PrivateAttr, WrapValidator
 
 from fedsim.algorithms.registry import ALGORITHM_HAS, algorithms, is_algorithm
 from fedsim.algorithms.section import NOT_NUMBERS, AlgorithmSection, section_of
 from fedsim.common.errors import InputError
 from fedsim.common.objects import changed, stand, standing_by
 from fedsim.common.plugins import file_of
+from fedsim.common.registry import OneOf, Registry
 from fedsim.common.section import validated
 from fedsim.protocol.batch import KINDS
 from fedsim.protocol.contract import Algorithm
@@ -95,7 +96,7 @@ def _plain(value: Any) -> Any:
     return re.sub(r" at 0x[0-9a-f]+", "", str(value))  # the same in every process
 
 
-SECTIONS = {name: section_of(name) for name in algorithms()}
+SECTIONS: Registry[type[AlgorithmSection]] = Registry(algorithms(), section_of)
 
 
 def _of_file(value: Any, validate: Callable[[Any], AlgorithmSection]) -> AlgorithmSection:
@@ -112,11 +113,4 @@ def _of_file(value: Any, validate: Callable[[Any], AlgorithmSection]) -> Algorit
         raise InputError(error.field.removeprefix("scenario.algorithm."), error.value, error.hint) from error
 
 
-if TYPE_CHECKING:
-    AlgorithmConfig = AlgorithmSection
-else:
-    AlgorithmConfig = Annotated[  # an object's section too
-        SerializeAsAny[Union[tuple(SECTIONS.values())]],  # noqa: UP007
-        Field(discriminator="name"),
-        WrapValidator(_of_file),
-    ]
+AlgorithmConfig = Annotated[AlgorithmSection, OneOf(SECTIONS), WrapValidator(_of_file)]

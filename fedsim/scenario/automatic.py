@@ -38,9 +38,8 @@ from fedsim.scenario.algorithm import GivenAlgorithm
 from fedsim.scenario.by_theorem import need_equal_noise, noise_of, with_clip
 from fedsim.scenario.model import Scenario
 from fedsim.theory.averaged_noise import Kind
-from fedsim.theory.choice import smallest
 from fedsim.theory.symbols import Premises
-from fedsim.theory.theorem import Derived
+from fedsim.theory.theorem import Derived, smallest
 
 DISTANCE = 4.0
 MOST_ROUNDS = 500

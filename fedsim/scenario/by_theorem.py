@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fedsim.algorithms.registry import algorithms
 from fedsim.algorithms.section import THEOREM
 from fedsim.common.errors import InputError
+from fedsim.common.registry import Registry
 from fedsim.privacy.registry import MECHANISMS
 from fedsim.problems.regularisers import L2Ball
 from fedsim.protocol.batch import Fresh
@@ -16,24 +17,26 @@ from fedsim.protocol.contract import traits
 from fedsim.protocol.statistics import GRADIENT, OPPOSITE, Extent
 from fedsim.scenario.model import Scenario
 from fedsim.scenario.privacy import PrivacySection
-from fedsim.theory import convex_choice, proximal_choice
 from fedsim.theory.averaged_noise import Kind, Noise, SummedNoise, averaged_noise
-from fedsim.theory.choice import Case
-from fedsim.theory.heavy_tails import CLIPS, bias
 from fedsim.theory.participants import law
-from fedsim.theory.stated_noise import Prescribed, stated_noise
 from fedsim.theory.symbols import Constants, Premises, symbols
-from fedsim.theory.theorem import Derived
+from fedsim.theory.theorem import Derived, Prescribed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from fedsim.theory.choice import Case
 
 _RATIO = "difference_noise_ratio"
-CHOICES: dict[str, Callable[[Case], Derived]] = {
-    "noisy_minibatch_sgd": convex_choice.noisy_minibatch_sgd,
-    "accelerated_minibatch_sgd": convex_choice.accelerated_minibatch_sgd,
-    "multi_stage_accelerated_minibatch_sgd": convex_choice.multi_stage_accelerated_minibatch_sgd,
-    "prox_sgd": proximal_choice.prox_sgd,
-    "prox_pl_svrg": proximal_choice.prox_pl_svrg,
-    "prox_spider": proximal_choice.prox_spider,
+_PLACES = {
+    "noisy_minibatch_sgd": "convex_choice:noisy_minibatch_sgd",
+    "accelerated_minibatch_sgd": "convex_choice:accelerated_minibatch_sgd",
+    "multi_stage_accelerated_minibatch_sgd": "convex_choice:multi_stage_accelerated_minibatch_sgd",
+    "prox_sgd": "proximal_choice:prox_sgd",
+    "prox_pl_svrg": "proximal_choice:prox_pl_svrg",
+    "prox_spider": "proximal_choice:prox_spider",
 }
+CHOICES: Registry[Callable[[Case], Derived]] = Registry.of("fedsim.theory", _PLACES)
 """{algorithm: its theorem's choice}; other algorithms have no utility theorem that can be computed."""
 
 
@@ -98,6 +101,8 @@ def _chosen(scenario: Scenario, premises: Premises, given: Mapping[str, Any]) ->
     if name not in CHOICES:
         hint = f"no theorem chooses the numbers of {name}; those of {', '.join(CHOICES)} have one"
         raise InputError("scenario.algorithm.parameters", "theorem", hint)
+    from fedsim.theory.choice import Case  # parameters: theorem
+
     s = symbols(premises)
     if scenario.privacy.calibration != "accountant":
         return CHOICES[name](Case(s, s.clip or 0.0, batch))
@@ -116,6 +121,8 @@ def with_clip(scenario: Scenario, premises: Premises) -> tuple[Scenario, Derived
     section: Any = scenario.algorithm
     if traits(section).clip_norm != THEOREM:
         return scenario, None
+    from fedsim.theory.heavy_tails import CLIPS, bias  # clip_norm: theorem
+
     need_privacy(scenario.privacy)
     if section.name not in CLIPS:
         hint = f"a number: no theorem on heavy tails is of {section.name}, only of {', '.join(CLIPS)}"
@@ -164,6 +171,8 @@ def with_stated_noise(scenario: Scenario, premises: Premises) -> tuple[Scenario,
     privacy, section = scenario.privacy, scenario.algorithm
     if not MECHANISMS[privacy.mechanism].private or privacy.calibration != "theorem":
         return scenario, None
+    from fedsim.theory.stated_noise import stated_noise  # calibration: theorem
+
     need_privacy(privacy)
     need_equal_noise(scenario)
     algorithm, allowed, kind = section.build(), privacy.allow_violations, section.kind

@@ -12,8 +12,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from typing import TYPE_CHECKING
 
-from fedsim.algorithms.prepared import Contributions, StageKind
 from fedsim.common.errors import InputError
 from fedsim.data.source import Outline
 from fedsim.privacy import gaussian
@@ -23,7 +23,10 @@ from fedsim.protocol.statistics import GRADIENT
 from fedsim.protocol.unit import Person, Rule, Unit
 from fedsim.scenario.model import Scenario
 
-Stages = tuple[StageKind | Contributions, ...]
+if TYPE_CHECKING:
+    from fedsim.algorithms.prepared import Contributions, StageKind
+
+Stages = tuple["StageKind | Contributions", ...]
 
 
 def sweet_spot(profile: Profile, persons: int, noise: float) -> int:
@@ -80,6 +83,8 @@ def with_h(scenario: Scenario, stages: Stages, d: int, budgets: Sequence[Budget]
         return scenario.model_copy(update={"privacy": privacy.model_copy(update={"unit": unit})}), stages
     if rule.choose == "private_root" and budgets:
         weighs = max(range(len(budgets)), key=lambda i: noises[i] / budgets[i].n)
+        from fedsim.algorithms.prepared import Contributions
+
         first, *rest = stages  # that of the histogram comes first
         assert isinstance(first, Contributions)
         first = replace(first, bound=unit.bound, persons=budgets[weighs].n, noise=noises[weighs])

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from fedsim.algorithms.prepared import Stage
 from fedsim.common.choice import Shorthand
 from fedsim.common.errors import InputError
+from fedsim.common.registry import Later
 from fedsim.common.section import Section
 from fedsim.data.by_label import NaturalIdPartition
 from fedsim.data.dataset import Elsewhere
@@ -20,6 +20,11 @@ from fedsim.scenario.metric import MetricName
 from fedsim.scenario.participation import AllSilos, Participation
 from fedsim.scenario.privacy import PrivacySection
 from fedsim.theory.symbols import Constants
+
+if TYPE_CHECKING:
+    from fedsim.algorithms.prepared import Stage
+else:
+    Stage = Annotated[Any, Later("fedsim.algorithms.prepared:Stage")]
 
 
 class RuntimeSection(Section):

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from fedsim.algorithms.prepared import Contributions, PrincipalComponents, Ranges, StageKind
 from fedsim.common.errors import InputError
 from fedsim.data.source import Outline
 from fedsim.privacy.registry import MECHANISMS
@@ -12,6 +12,9 @@ from fedsim.problems.glm import GeneralisedLinear
 from fedsim.problems.kinds import Problem
 from fedsim.scenario.contributions import asked
 from fedsim.scenario.model import Scenario
+
+if TYPE_CHECKING:
+    from fedsim.algorithms.prepared import Contributions, StageKind
 
 
 def checked(
@@ -22,8 +25,12 @@ def checked(
     A standardised feature has mean square 1, and one of a range at most about that: they bound a record's
     squared norm by their number. InputError names a field that does not fit the stages, or a stage.
     """
-    norms, features, found = shape.squared_norms, shape.num_features, list[StageKind | Contributions]()
-    if (rule := asked(scenario.privacy.unit)) is not None:
+    norms, features, found = shape.squared_norms, shape.num_features, list["StageKind | Contributions"]()
+    if (rule := asked(scenario.privacy.unit)) is None and not scenario.prepare:
+        return (), problem, norms
+    from fedsim.algorithms.prepared import Contributions, PrincipalComponents, Ranges
+
+    if rule is not None:
         found.append(Contributions(share=rule.share or 0, q=rule.q, largest=rule.largest))
     _check(scenario, problem, [stage.share for stage in (*found, *scenario.prepare)])
     for r, stage in enumerate(scenario.prepare):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from math import inf
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -14,12 +14,13 @@ from fedsim.common.section import Section
 from fedsim.data.source import Outline
 from fedsim.privacy.calibrate import Budget
 from fedsim.privacy.registry import MECHANISMS, sum_mechanism
-from fedsim.protocol.pool import Pool
 from fedsim.protocol.statistics import Extent
 from fedsim.protocol.unit import RECORD, Unit
 from fedsim.scenario.participation import PerSilo, per_silo
-from fedsim.secagg.agreement import Sums
 from fedsim.theory.participants import Participants, size_law
+
+if TYPE_CHECKING:
+    from fedsim.secagg.agreement import Sums
 
 MechanismName = Literal[
     "gaussian", "none", "summed_gaussian", "shuffled_binomial", "shuffled_gaussian", "attribute_gaussian"
@@ -198,6 +199,9 @@ class PrivacySection(Section):
         on for answers of an `extent`. By default a sum has at least as many silos as the smallest round of
         `active` ones. InputError names the field.
         """
+        from fedsim.protocol.pool import Pool
+        from fedsim.secagg.agreement import Sums
+
         law = zip(*size_law(active, len(sizes)), strict=True)
         least = int(min(size for size, chance in law if chance > 0))
         chosen = least if self.min_silos is None else self.min_silos

@@ -15,18 +15,13 @@ from typing import Any
 from fedsim.algorithms.registry import shipped_names
 from fedsim.common.errors import InputError
 from fedsim.common.plugins import file_of
-from fedsim.data.arrays import Arrays
 from fedsim.data.federation import outline
-from fedsim.data.frame import Frame
-from fedsim.data.registry import OWN
+from fedsim.data.registry import SHIPPED
 from fedsim.data.source import Outline
-from fedsim.isolated.data import DTYPES
 from fedsim.privacy.calibrate import Budget
 from fedsim.privacy.registry import MECHANISMS
 from fedsim.problems.composite import SERVES
-from fedsim.problems.kinds import Problem, gives_probabilities
-from fedsim.problems.network import NeuralNetwork
-from fedsim.problems.network_models import Imported
+from fedsim.problems.kinds import Problem, dtype_of, gives_probabilities
 from fedsim.problems.registry import PROBLEMS, problem_class
 from fedsim.problems.section import problem_of
 from fedsim.protocol.blame import blaming
@@ -41,12 +36,11 @@ from fedsim.scenario.contributions import lines, with_h
 from fedsim.scenario.metric import NO_GROUPS, check_metric
 from fedsim.scenario.model import Scenario
 from fedsim.scenario.participation import participants, per_silo
-from fedsim.scenario.precision import PRECISION, precision_weights
 from fedsim.scenario.preparation import checked
 from fedsim.scenario.public import FIELD, with_public
 from fedsim.scenario.resolved import Resolved as Resolved
-from fedsim.theory.stated_noise import Prescribed
 from fedsim.theory.symbols import Premises
+from fedsim.theory.theorem import Prescribed
 
 
 def resolve(scenario: Scenario, known: Outline | None = None) -> Resolved:
@@ -58,7 +52,7 @@ def resolve(scenario: Scenario, known: Outline | None = None) -> Resolved:
     with blaming("data set", type(scenario.data)):
         shape = known or outline(scenario.data, scenario.partition, scenario.seed, scenario.privacy.unit)
     scenario = with_nonce(_with_smoothness(scenario))
-    dtype, section = DTYPES[scenario.runtime.dtype], scenario.problem
+    dtype, section = dtype_of(scenario.runtime.dtype), scenario.problem
     with blaming("problem", problem_class(section.name)):
         problem = problem_of(section, shape.num_features, shape.num_classes, dtype, len(shape.groups))
     scenario, problem = with_public(scenario, shape, _on_device(scenario, problem), dtype)
@@ -88,11 +82,12 @@ def _on_device(scenario: Scenario, problem: Problem) -> Problem:
     runtime = scenario.runtime
     if runtime.device == "cpu":
         return problem
+    from fedsim.problems.network import NeuralNetwork
     from fedsim.problems.network_layers import Layers
 
     runtime.on_host("networks only", isinstance(problem, NeuralNetwork))
     assert isinstance(problem, NeuralNetwork)
-    chained = isinstance(problem.form(DTYPES[runtime.dtype]), Layers)
+    chained = isinstance(problem.form(dtype_of(runtime.dtype)), Layers)
     runtime.on_host("networks that are chains of torch's layers", chained)
     sums = MECHANISMS[scenario.privacy.mechanism].sums_only
     runtime.on_host("noise of real numbers, not the exact, discrete noise of secure aggregation", not sums)
@@ -105,7 +100,7 @@ def _premises(
 ) -> Premises:
     """What theorems start from, with the constants that the scenario states so far."""
     privacy, chosen = scenario.privacy, scenario.problem.silo_weights
-    rule: Any = 1.0 if chosen in ("equal", PRECISION) else chosen
+    rule: Any = 1.0 if chosen in ("equal", "precision") else chosen
     sizes = [own.n for own in budgets]
     raw = sizes if rule == "size" else per_silo("scenario.problem.silo_weights", rule, names)
     total = sum(raw)
@@ -172,8 +167,10 @@ def _with_given_noise(resolved: Resolved) -> Resolved:
 def _with_precision(resolved: Resolved) -> Resolved:
     """With weights by the silos' noise, where the objective asks for them."""
     scenario, premises = resolved.scenario, resolved.premises
-    if scenario.problem.silo_weights != PRECISION:
+    if scenario.problem.silo_weights != "precision":
         return resolved
+    from fedsim.scenario.precision import precision_weights
+
     fixed = resolved.public_silos, resolved.noise_multipliers, resolved.derived is not None
     weights = precision_weights(scenario, premises, resolved.trace.plan, *fixed)
     return replace(resolved, premises=replace(premises, weights=weights))
@@ -273,6 +270,6 @@ def _is_shipped(scenario: Scenario, besides: Callable[[str], bool] = lambda name
         not isinstance(algorithm, GivenAlgorithm)
         and (algorithm.name in shipped_names() or besides(algorithm.name))
         and (problem.name in PROBLEMS or besides(problem.name))
-        and not isinstance(problem.model, Imported)
-        and all(type(data) in (*OWN.values(), Arrays, Frame) for data in sets)
+        and (problem.model is None or problem.model.name != "module")
+        and all(type(data) is SHIPPED.get(data.name) for data in sets)
     )

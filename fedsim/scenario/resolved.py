@@ -6,24 +6,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import inf
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import torch
 
 from fedsim.algorithms.preconditioned_sgd import PreconditionedSGD
-from fedsim.algorithms.prepared import Prepared
 from fedsim.algorithms.registry import shipped
-from fedsim.algorithms.with_public import WithPublic
 from fedsim.data.source import Outline
-from fedsim.isolated.data import DTYPES
-from fedsim.isolated.parts import Isolated, of_objects, recipe_of, trace_of
 from fedsim.privacy.calibrate import Budget, noise_ratios
 from fedsim.privacy.mechanism import Mechanism
 from fedsim.privacy.registry import GAUSSIAN, MECHANISMS
-from fedsim.problems.kinds import Problem
+from fedsim.problems.kinds import Problem, dtype_of
 from fedsim.problems.registry import is_shipped
 from fedsim.protocol.contract import Algorithm, Public, innermost, traits
-from fedsim.protocol.dryrun import Trace
+from fedsim.protocol.dryrun import Trace, dry_run
 from fedsim.protocol.facts import Facts
 from fedsim.protocol.limits import LIMITS
 from fedsim.protocol.plan import Admitted
@@ -33,11 +29,14 @@ from fedsim.scenario.by_theorem import need_privacy
 from fedsim.scenario.contributions import Stages
 from fedsim.scenario.facts import facts_of
 from fedsim.scenario.model import Scenario
-from fedsim.secagg.agreement import Sums
 from fedsim.theory.participants import Participants
-from fedsim.theory.stated_noise import Prescribed
 from fedsim.theory.symbols import Premises, Symbols, symbols
-from fedsim.theory.theorem import Derived
+from fedsim.theory.theorem import Derived, Prescribed
+
+if TYPE_CHECKING:
+    from fedsim.algorithms.with_public import WithPublic
+    from fedsim.isolated.parts import Isolated
+    from fedsim.secagg.agreement import Sums
 
 
 @dataclass(frozen=True)
@@ -113,7 +112,7 @@ class Resolved:
     @property
     def dtype(self) -> torch.dtype:
         """Type of parameters and features."""
-        return DTYPES[self.scenario.runtime.dtype]
+        return dtype_of(self.scenario.runtime.dtype)
 
     @property
     def symbols(self) -> Symbols:
@@ -159,8 +158,12 @@ class Resolved:
     def trace(self) -> Trace:
         """The plan, by dry run."""
         algorithm, problem = self.gate_algorithm, self.gate_problem
-        trace = trace_of(algorithm, problem, self.public(), self.scenario.seed, LIMITS)
-        return trace.of(self.scenario.privacy.unit)
+        about = algorithm, problem, self.public(), self.scenario.seed, LIMITS
+        if self._isolated is None:
+            return dry_run(*about).of(self.scenario.privacy.unit)
+        from fedsim.isolated.parts import trace_of
+
+        return trace_of(*about).of(self.scenario.privacy.unit)
 
     def warnings(self, admitted: Sequence[Admitted]) -> list[str]:
         """Lines on numbers that are allowed and hardly intended."""
@@ -169,10 +172,20 @@ class Resolved:
 
     def weighed(self, admitted: Sequence[Admitted]) -> Problem:
         """The problem, with the weight of public records that follows from the silos' noise."""
-        if not admitted or not isinstance(algorithm := self.gate_algorithm, WithPublic):
+        if not admitted or (algorithm := self._with_public) is None:
             return self.problem
         found = algorithm.weighed(self.problem, self.public([silo.noise_multiplier for silo in admitted]))
         return cast(Problem, found)
+
+    @property
+    def _with_public(self) -> WithPublic | None:
+        """The algorithm with a server that preconditions and weighs public records, where it is to."""
+        records = self.problem.composite.records
+        if self.stages or records is None or not records.by_server:
+            return None
+        from fedsim.algorithms.with_public import WithPublic
+
+        return WithPublic(self.algorithm, records, self.premises.active / len(self.names))
 
     @property
     def gate_algorithm(self) -> Algorithm:
@@ -181,11 +194,12 @@ class Resolved:
 
         With `runtime.plug_ins: isolated` it is a confined process's, where a part is not fedsim's.
         """
-        records = self.problem.composite.records
         if self.stages:
+            from fedsim.algorithms.prepared import Prepared
+
             return Prepared(self.stages, self._stage_ratios, self.algorithm)
-        if records is not None and records.by_server:
-            return WithPublic(self.algorithm, records, self.premises.active / len(self.names))
+        if (with_public := self._with_public) is not None:
+            return with_public
         return self.algorithm if self._isolated is None else cast(Algorithm, self._isolated)
 
     @property
@@ -206,7 +220,7 @@ class Resolved:
     @cached_property
     def _stage_ratios(self) -> tuple[float, ...]:
         """The stages' noise ratios, which follow from the algorithm's own plan and the budgets."""
-        own = trace_of(self.algorithm, self.inner, self.public(), self.scenario.seed, LIMITS)
+        own = dry_run(self.algorithm, self.inner, self.public(), self.scenario.seed, LIMITS)
         census = own.of(self.scenario.privacy.unit).plan.census()
         return noise_ratios([stage.share for stage in self.stages], census, self.premises.claims)
 
@@ -215,11 +229,16 @@ class Resolved:
         """The child process that runs plug-in code; None where nothing is isolated."""
         if self.scenario.runtime.plug_ins == "in_process" or self._recipe is None:
             return None
+        from fedsim.isolated.parts import of_objects
+
         return of_objects(self._recipe)
 
     @cached_property
     def _recipe(self) -> str | None:
         """The recipe for a child process; None where all parts are shipped."""
-        if type(innermost(self.algorithm)) in shipped().values() and is_shipped(self.problem):
+        kind = shipped().get(self.scenario.algorithm.name)
+        if kind is type(innermost(self.algorithm)) and is_shipped(self.problem):
             return None
+        from fedsim.isolated.parts import recipe_of
+
         return recipe_of(self.algorithm, self.problem, self.scenario.runtime.dtype)

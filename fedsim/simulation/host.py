@@ -6,14 +6,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from math import inf
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor
 
 from fedsim.common.errors import InputError, PluginError, Refused
 from fedsim.data.federation import Hosted
-from fedsim.privacy import verify
 from fedsim.privacy.mechanism import Mechanism
 from fedsim.privacy.registry import CLIP_ONLY, NONE
 from fedsim.privacy.silo_gaussian import DrawnAtOnce
@@ -27,14 +26,16 @@ from fedsim.scenario.evaluation import evaluation_of
 from fedsim.scenario.resolve import Resolved
 from fedsim.simulation.clipping import Part, Recorder, Watched
 from fedsim.simulation.run_digest import run_digest
-from fedsim.simulation.selection import Grant
 from server.participation import admitted_rounds, schedule
 from silos.front.served import Served
 from silos.vault.admission import admit
 from silos.vault.entropy import SeededEntropy
 from silos.vault.gate import Gate, Row, lay_out
-from silos.vault.ledger import Reply
 from silos.vault.owners import Owners
+
+if TYPE_CHECKING:
+    from fedsim.simulation.selection import Grant
+    from silos.vault.ledger import Reply
 
 
 class MemoryLedger:
@@ -321,6 +322,8 @@ def preview_evaluation(resolved: Resolved) -> list[Admitted]:
 
 def second_opinions(resolved: Resolved, admitted: list[Admitted]) -> list[float]:
     """The silos' epsilons as dp-accounting composes them; equal cases are priced once."""
+    from fedsim.privacy import verify
+
     price = cache(verify.epsilon)
     plan = resolved.trace.plan
     return [

@@ -22,8 +22,8 @@ from typing import Any
 
 from fedsim.common.plugins import digest, file_of, short
 from fedsim.common.serialise import canonical
-from fedsim.problems.network import NeuralNetwork
-from fedsim.problems.network_models import Imported
+from fedsim.problems.glm import GeneralisedLinear
+from fedsim.problems.registry import is_shipped
 from fedsim.protocol.links import Variant
 from fedsim.report.outcome import variants
 from fedsim.scenario.algorithm import GivenAlgorithm
@@ -62,7 +62,7 @@ def _common(resolved: Resolved, data: str, private: bool, varied: Collection[str
     problem = resolved.problem
     # A network of fedsim's own as torch prints it; a run with a module of others has a nonce.
     layers = ""
-    if type(problem) is NeuralNetwork and not isinstance(problem.model, Imported):
+    if not isinstance(problem, GeneralisedLinear) and is_shipped(problem):
         layers = str(problem.module)
     first = problem.start(scenario.seed)
     if isinstance(active, Recorded):

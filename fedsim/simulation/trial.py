@@ -6,20 +6,17 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from math import isfinite
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from torch import Tensor
 
-from fedsim.algorithms.prepared import Contributions
 from fedsim.common.errors import InputError, Refused
 from fedsim.common.process import one_thread
 from fedsim.common.serialise import finite
 from fedsim.data.federation import Federation, load
 from fedsim.measure.baselines import baselines, converged
-from fedsim.measure.estimates import estimates
 from fedsim.measure.evaluator import Evaluator, odd_records
-from fedsim.measure.from_histogram import Estimate
 from fedsim.measure.metrics import asked_of
 from fedsim.measure.objective import NOTE, TrainingObjective
 from fedsim.protocol.blame import blaming
@@ -35,10 +32,14 @@ from fedsim.scenario.evaluation import evaluation_of
 from fedsim.scenario.resolve import Resolved
 from fedsim.simulation.host import DirectLink, Hosts, SiloHost, preview
 from fedsim.simulation.run_digest import run_digest
-from fedsim.simulation.secure_aggregation import Party, Summed, TrialSums, adder
 from server.aggregate import summed, weighted
 from server.loop import Aggregate, Progress, run
 from server.participation import Schedule, admitted_rounds, schedule
+
+if TYPE_CHECKING:
+    from fedsim.algorithms.prepared import Contributions
+    from fedsim.measure.from_histogram import Estimate
+    from fedsim.simulation.secure_aggregation import Party
 
 _SLICE = 0.2  # seconds between two looks at the progress
 
@@ -53,7 +54,7 @@ class Trial:
         hosts: Hosts,
         evaluate: Evaluator,
         data: Federation,
-        party: Callable[[], Party] = Party,
+        party: Callable[[], Party] | None = None,
     ) -> None:
         """A trial that has not begun.
 
@@ -170,9 +171,21 @@ class Trial:
         """Metrics of a model, (d,), from one release of every silo's held-out records. Refused if a silo
         does not take the model, or has released before.
         """
+        from fedsim.measure.estimates import estimates
+
         evaluation = evaluation_of(self._resolved)
         *_, last = self._rounds("evaluation", [list(range(len(evaluation.sizes)))], model)
         return estimates(evaluation, preview(evaluation), last.answer, sum(evaluation.sizes))
+
+    @property
+    def _counted(self) -> Contributions | None:
+        """The stage that chooses h by a histogram of persons, which comes first."""
+        if not self._resolved.stages:
+            return None
+        from fedsim.algorithms.prepared import Contributions
+
+        first = self._resolved.stages[0]
+        return first if isinstance(first, Contributions) else None
 
     def _rounds(self, variant: Variant, rounds: Schedule, start: Tensor | None = None) -> Iterator[Progress]:
         own = self._resolved, self._trial, self._hosts, self._data.digest
@@ -181,14 +194,14 @@ class Trial:
     def _variant(self, variant: Variant, rounds: Schedule) -> Iterator[Measurement]:
         every, last = self._resolved.scenario.report.evaluate_every, len(rounds)
         going, main = self._rounds(variant, rounds), variants(self._resolved)[0]
-        first = next(iter(self._resolved.stages), None)
+        counted = self._counted
         spent, start = 0.0, time.perf_counter()
         for progress in going:
             self._models[variant] = progress.answer
             if progress.clip is not None and variant != "nonprivate":
                 self._chosen.append(ChosenClip(self._trial, progress.rounds + 1, progress.clip))
-            if progress.last and isinstance(first, Contributions) and (progress.rounds, variant) == (1, main):
-                self._chosen.append(ChosenH(self._trial, int(first.h(progress.last.aggregate["h"]))))
+            if progress.last and counted and (progress.rounds, variant) == (1, main):
+                self._chosen.append(ChosenH(self._trial, int(counted.h(progress.last.aggregate["h"]))))
             if progress.rounds % every == 0 or progress.rounds == last:
                 spent += time.perf_counter() - start
                 error, loss, more = self._evaluate(progress.answer, progress.rounds == last)
@@ -204,7 +217,7 @@ def rounds_of(
     digest: str,
     variant: Variant,
     rounds: Schedule,
-    party: Callable[[], Party] = Party,
+    party: Callable[[], Party] | None = None,
     start: Tensor | None = None,
 ) -> Iterator[Progress]:
     """The rounds of a variant of what is asked, as `server.loop.run`; other arguments as of `Trial`."""
@@ -216,8 +229,10 @@ def rounds_of(
     if resolved.sums is not None and variant in ("private", "evaluation"):
         common, key = admitted[0].terms.noise_multiplier, run_digest(asked, digest, variant)
         assert common is not None
+        from fedsim.simulation.secure_aggregation import Party, Summed, TrialSums, adder
+
         sums = TrialSums(resolved, trial, key, common)
-        link, aggregate = Summed(resolved, link, adder(sums, party)), summed
+        link, aggregate = Summed(resolved, link, adder(sums, party or Party)), summed
     algorithm, seed = resolved.beside.get(variant, resolved.gate_algorithm), resolved.scenario.seed
     return run(algorithm, resolved.problem, public, seed, link, rounds, aggregate, start=start)
 
@@ -252,7 +267,7 @@ def evaluator(resolved: Resolved, data: Federation, trial: int) -> Evaluator:
 def trial_of(
     resolved: Resolved,
     trial: int,
-    party: Callable[[], Party] = Party,
+    party: Callable[[], Party] | None = None,
     hosts: Callable[[Resolved, int, Federation], Hosts] = SiloHost,
 ) -> Trial:
     """A trial whose silos `hosts` holds, by default in this process as one cohort; of `party` see `Trial`."""

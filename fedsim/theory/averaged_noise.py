@@ -12,18 +12,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import ceil, inf
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from fedsim.privacy.calibrate import Budget, noise_multipliers
 from fedsim.privacy.cost import compose
-from fedsim.privacy.sum_mechanism import SumMechanism
 from fedsim.protocol.batch import FULL, Batch
 from fedsim.protocol.plan import Census, Release
-from fedsim.protocol.pool import Pool
 from fedsim.protocol.statistics import GRADIENT
 from fedsim.protocol.unit import RECORD, Unit
 from fedsim.theory.participants import Law, mean_shares, planned_share
 from fedsim.theory.symbols import Premises
+
+if TYPE_CHECKING:
+    from fedsim.privacy.sum_mechanism import SumMechanism
+    from fedsim.protocol.pool import Pool
 
 
 @dataclass(frozen=True)

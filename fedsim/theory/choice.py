@@ -26,13 +26,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fedsim.protocol.batch import FULL, Batch, Fresh
-from fedsim.protocol.limits import LIMITS
 from fedsim.theory.averaged_noise import Kind, Noise
 from fedsim.theory.symbols import Symbols
-from fedsim.theory.theorem import Derived
+from fedsim.theory.theorem import Derived, smallest
 from fedsim.theory.theorem_noise import one_pass_variance, variance
-
-MOST_ROUNDS = LIMITS.max_rounds  # the largest number of rounds that a silo admits by default
 
 Errors = Callable[[int], tuple[float, float]]  # R to errors of optimisation, falling with R, and of noise
 
@@ -136,25 +133,6 @@ def fresh(R: int) -> dict[str, Any]:
 def subsample(fraction: float) -> Any:
     """Subsampling of a fraction of the records, as the `batch` field of a scenario."""
     return "full" if fraction >= 1 else {"sampler": "subsample", "fraction": fraction}
-
-
-def smallest(holds: Callable[[int], bool], least: int = 1) -> int:
-    """The smallest R >= least at which a monotone condition holds, by doubling and bisection.
-
-    `MOST_ROUNDS` if it holds nowhere below.
-
-    >>> smallest(lambda R: R * R >= 50)
-    8
-    """
-    low, high = least - 1, least
-    while not holds(high):
-        if high >= MOST_ROUNDS:
-            return MOST_ROUNDS
-        low, high = high, min(2 * high, MOST_ROUNDS)
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if holds(middle) else (middle, high)
-    return high
 
 
 def balanced(errors: Errors) -> int:

@@ -11,9 +11,9 @@ from typing import Any
 
 from fedsim.common.errors import InputError
 from fedsim.protocol.batch import FULL, Batch
-from fedsim.theory.choice import MOST_ROUNDS, Case, Errors, fresh, larger, log, rounded, smallest, subsample
+from fedsim.theory.choice import Case, Errors, fresh, larger, log, rounded, subsample
 from fedsim.theory.symbols import Symbols
-from fedsim.theory.theorem import Derived
+from fedsim.theory.theorem import MOST_ROUNDS, Derived, smallest
 from fedsim.theory.theorem_noise import smallest_batch
 
 _LONGEST = 100  # a stage that makes a run longer than this many times the noiseless rounds is not begun

@@ -11,8 +11,8 @@ from typing import Any
 from fedsim.common.errors import InputError
 from fedsim.protocol.batch import FULL, Batch, Fresh, Subsample
 from fedsim.theory.averaged_noise import Kind, Noise
-from fedsim.theory.choice import Case, balanced, best, fresh, larger, log, rounded, smallest, subsample
-from fedsim.theory.theorem import Derived
+from fedsim.theory.choice import Case, balanced, best, fresh, larger, log, rounded, subsample
+from fedsim.theory.theorem import Derived, smallest
 from fedsim.theory.theorem_noise import smallest_batch
 
 

@@ -6,7 +6,6 @@ Theorems are found by the algorithm's name in scenarios: they need its public nu
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from inspect import signature
 from typing import Any, Literal
 
@@ -15,19 +14,10 @@ from fedsim.privacy.calibrate import Budget
 from fedsim.protocol.batch import Fresh
 from fedsim.theory import theorem_noise
 from fedsim.theory.symbols import Premises
-from fedsim.theory.theorem import Check, Theorem
+from fedsim.theory.theorem import Check, Prescribed, Theorem
 
 Choice = Literal["thesis", "experiments"]
 _Stated = Callable[..., Theorem]
-
-
-@dataclass(frozen=True)
-class Prescribed:
-    """Noise that is fixed beforehand, silo by silo in canonical order."""
-
-    noise_multipliers: tuple[float, ...]  # z_i, sigma / L2 sensitivity of a gradient
-    theorem: str | None = None  # that states it for `Premises.claims`; None where it is given
-    violations: tuple[str, ...] = ()  # conditions of the theorem that do not hold, one line each
 
 
 def stated_noise(

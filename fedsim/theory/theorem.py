@@ -15,6 +15,7 @@ from typing import Any
 
 from fedsim.privacy.calibrate import Budget
 from fedsim.protocol.batch import Batch
+from fedsim.protocol.limits import LIMITS
 from fedsim.protocol.statistics import OPPOSITE
 
 
@@ -133,3 +134,34 @@ def sampled_by(batches: Iterable[Batch], allowed: tuple[str, ...], symbol: str) 
     names = sorted({batch.sampler for batch in batches})
     bound = " or ".join(allowed)
     return tuple(Check(symbol, "algorithm.batch.sampler", name, bound, name in allowed) for name in names)
+
+
+@dataclass(frozen=True)
+class Prescribed:
+    """Noise that is fixed beforehand, silo by silo in canonical order."""
+
+    noise_multipliers: tuple[float, ...]  # z_i, sigma / L2 sensitivity of a gradient
+    theorem: str | None = None  # that states it for `Premises.claims`; None where it is given
+    violations: tuple[str, ...] = ()  # conditions of the theorem that do not hold, one line each
+
+
+MOST_ROUNDS = LIMITS.max_rounds  # the largest number of rounds that a silo admits by default
+
+
+def smallest(holds: Callable[[int], bool], least: int = 1) -> int:
+    """The smallest R >= least at which a monotone condition holds, by doubling and bisection.
+
+    `MOST_ROUNDS` if it holds nowhere below.
+
+    >>> smallest(lambda R: R * R >= 50)
+    8
+    """
+    low, high = least - 1, least
+    while not holds(high):
+        if high >= MOST_ROUNDS:
+            return MOST_ROUNDS
+        low, high = high, min(2 * high, MOST_ROUNDS)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if holds(middle) else (middle, high)
+    return high

@@ -6,17 +6,17 @@ from collections.abc import Iterable
 from dataclasses import fields
 from datetime import date
 from hashlib import sha256
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, SerializeAsAny, ValidationError, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from fedsim.algorithms.registry import GROUP as ALGORITHMS
 from fedsim.algorithms.registry import shipped_names
 from fedsim.common.errors import InputError, suggest
 from fedsim.common.plugins import file_of, listed
-from fedsim.common.section import Section, complaint, settings
+from fedsim.common.registry import OneOf, Registry
+from fedsim.common.section import Section, settings
 from fedsim.common.serialise import mapping
 from fedsim.data.dataset import Dataset
 from fedsim.problems.kinds import GROUP as PROBLEM_GROUP
@@ -33,26 +33,7 @@ ROOT = "silo"  # the name of the file in errors
 if TYPE_CHECKING:  # loaded where a plug-in is listed
     from fedsim.isolated.confine import Child
 
-_READS = {"csv": ("fedsim.data.csv_table", "Csv"), "npz": ("fedsim.data.arrays", "Npz")}
-
-
-def _data_set(value: Any) -> Any:
-    """The data set of this name; only its own module is loaded, and none of a simulation's."""
-    if not isinstance(value, dict):
-        return value
-    name = value.get("name")
-    if name not in _READS:
-        raise InputError("name", name, suggest(name, _READS))
-    module, attribute = _READS[name]
-    kind: type[Dataset] = getattr(import_module(module), attribute)
-    try:
-        return kind.model_validate(value)
-    except ValidationError as error:
-        wrong = complaint(error, value, "records", kind)
-        raise InputError(wrong.field.removeprefix("records."), wrong.value, wrong.hint) from None
-
-
-Records = Annotated[SerializeAsAny[Dataset], BeforeValidator(_data_set)]
+Records = Annotated[Dataset, OneOf(Registry.of("fedsim.data", {"csv": "csv_table:Csv", "npz": "arrays:Npz"}))]
 """A silo's records: a table by its schema (csv), or arrays in a file (npz)."""
 Probability = Annotated[float, Field(ge=1e-100, lt=1)]
 FileName = Annotated[str, Field(pattern=r"^[^/]+\.py$")]

@@ -18,7 +18,7 @@ from fedsim.algorithms.registry import EVALUATION, shipped_names
 from fedsim.algorithms.section import algorithm_of
 from fedsim.common.errors import InputError, Refused
 from fedsim.privacy.silo_gaussian import SiloGaussian
-from fedsim.problems.kinds import Problem
+from fedsim.problems.kinds import Problem, dtype_of
 from fedsim.problems.network import NeuralNetwork
 from fedsim.problems.network_models import Imported
 from fedsim.problems.registry import PROBLEMS, is_shipped
@@ -41,7 +41,6 @@ if TYPE_CHECKING:  # loaded where a roster is pinned, or a plug-in is listed
     from fedsim.problems.public_records import PublicRecords
     from silos.front.pooled import Pinned, SumPart
 
-DTYPES = {"float64": torch.float64, "float32": torch.float32}
 _LARGEST = 2**53
 
 
@@ -100,7 +99,7 @@ def proposal_of(
             part = pinned.part(offer, own.silo, problem.dimension, algorithm)
     except InputError as error:
         raise _refusal(error) from None
-    dtype, shape = DTYPES[offer.dtype], offer.shape
+    dtype, shape = dtype_of(offer.dtype), offer.shape
     weights = torch.tensor(offer.weights, dtype=dtype)
     public = Public(tuple(shape.sizes), torch.tensor(list(shape.sizes.values())), weights, weights * 0)
     return Proposal(offer, algorithm, problem, public, dtype, isolated, part)
@@ -211,7 +210,7 @@ def _problem(offer: Offer, policy: Policy, published: PublicRecords | None) -> P
         raise Refused("offer: the network is to be given as {name: module, path: ...}")
     features, classes = offer.shape.num_features, offer.shape.num_classes
     _check_dimension(_dimension(section, features, classes), policy)
-    dtype = DTYPES[offer.dtype]
+    dtype = dtype_of(offer.dtype)
     problem = problem_of(section, features, classes, dtype, offer.shape.num_groups)
     if section.public is None:
         return problem

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, cast
 from fedsim.common.errors import Refused
 from fedsim.privacy.calibrate import Budget, over_budget
 from fedsim.privacy.cost import as_gaussian, compose
-from fedsim.privacy.grid import GridGaussian
 from fedsim.privacy.mechanism import FLOATING_POINT, Mechanism, check_unit
 from fedsim.privacy.rounding import shown_up
 from fedsim.privacy.silo_gaussian import SiloGaussian
@@ -229,5 +228,7 @@ def silo_mechanism(
     if seeded:
         return SiloGaussian(), ()
     if answers.largest <= exact_noise_dimension:
+        from fedsim.privacy.grid import GridGaussian  # exact noise
+
         return GridGaussian(answers), ()
     return SiloGaussian(), (FLOATING_POINT,)

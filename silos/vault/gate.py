@@ -37,7 +37,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import torch
 from torch import Tensor
@@ -55,11 +55,13 @@ from fedsim.protocol.statistics import groups_asked, point_sizes, statistic
 from fedsim.protocol.unit import check_h
 from silos.vault.admission import admit, spent
 from silos.vault.entropy import Entropy
-from silos.vault.ledger import Ledger, Reply
 from silos.vault.owners import ALONE, Owners
 from silos.vault.records import Records
 from silos.vault.releases import Releases
 from silos.vault.sums import check_surroundings
+
+if TYPE_CHECKING:
+    from silos.vault.ledger import Ledger, Reply
 
 
 def lay_out(silos: Sequence[Rows], problem: Problem, dtype: torch.dtype, owners: Owners = ALONE) -> Records:

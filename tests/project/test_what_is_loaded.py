@@ -9,8 +9,10 @@ QUICK = (
 FRAMES = "import numpy; from fedsim.wire.frames import *; " + (
     "decode_words(encode(Frame('reply', {}, {'report': numpy.ones(3, numpy.uint8)})))"
 )
-SIZES = "from fedsim.data.registry import BreastCancer, SortedPartition as Sorted; " + (
-    "from fedsim.data.federation import outline; outline(BreastCancer(), Sorted(num_partitions=3), 0)"
+SIZES = (
+    "from fedsim.data.builtin import BreastCancer; from fedsim.data.partition import SortedPartition; "
+    "from fedsim.data.federation import outline; "
+    "outline(BreastCancer(), SortedPartition(num_partitions=3), 0)"
 )
 NOISE = (
     "from fedsim.privacy import cost, calibrate, verify; from fedsim.protocol.batch import FULL; "

@@ -13,6 +13,7 @@ from fedsim.protocol.plan import Release
 from fedsim.report.record import Record
 from fedsim.scenario.load import parse, place
 from fedsim.scenario.resolve import resolve
+from fedsim.simulation import code_version
 from fedsim.simulation.failures import Failure
 from fedsim.simulation.selection import Grant
 from fedsim.simulation.sweeps import cell
@@ -91,7 +92,7 @@ def test_without_a_mechanism_the_budget_does_not_matter(base: dict[str, Any]) ->
 def test_the_code_and_the_packages_change_the_key(
     base: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before, now = key(base), cell.code_version()
+    before, now = key(base), code_version.code_version()
     for name in ("source", "torch"):
         changed = now | {name: "other"}
         monkeypatch.setattr(cell, "code_version", lambda changed=changed: changed)
@@ -99,7 +100,7 @@ def test_the_code_and_the_packages_change_the_key(
 
 
 def test_the_source_covers_what_cells_run_and_not_the_command_line() -> None:
-    names = {name for name, _ in cell._sources()}
+    names = {name for name, _ in code_version._sources()}
     for name in (
         "fedsim/algorithms/local_sgd.py",
         "silos/vault/entropy.py",

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
 import json
-import platform
-from collections.abc import Iterator, Mapping
-from functools import lru_cache
+from collections.abc import Mapping
 from hashlib import sha256
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,6 +20,7 @@ from fedsim.report.record import CellResult
 from fedsim.scenario.load import code_digests, digests
 from fedsim.scenario.model import Scenario
 from fedsim.scenario.resolve import Resolved, resolve
+from fedsim.simulation.code_version import code_version
 from fedsim.simulation.failures import Failure
 from fedsim.simulation.selection import Grant, RunId
 from fedsim.simulation.side_by_side import fold_key
@@ -96,13 +93,6 @@ def _digest(tree: Any) -> str:
     return sha256(json.dumps(tree, sort_keys=True).encode()).hexdigest()
 
 
-_NOT_RUN = tuple(f"fedsim/{room}/" for room in ("api", "cli", "deployment", "report", "testing/attacks"))
-_RUN = ("fedsim/report/outcome.py", "fedsim/report/record.py")
-"""Rooms whose code no cell runs, and the modules in them that cells run."""
-
-_PACKAGES = ("torch", "numpy", "scipy", "scikit-learn", "pyarrow", "pydantic")
-
-
 def key_of(cell: Cell) -> str:
     """SHA-256 of the cell's fields, input files and fedsim's code, in hexadecimal.
 
@@ -130,25 +120,6 @@ def _files(scenario: Mapping[str, Any]) -> list[str]:
     path = scenario.get("participation", {}).get("path")
     known = public and _DATA.validate_python(public)
     return list(digests(data, Path(path) if path else None, known).values())
-
-
-@lru_cache(maxsize=1)
-def code_version() -> dict[str, str]:
-    """Hash of the source that cells run, and the versions of what it calls."""
-    digest = sha256()
-    for name, file in _sources():
-        digest.update(f"{name}\0".encode() + file.read_bytes() + b"\0")
-    versions = {name: version(name) for name in _PACKAGES}
-    return {"source": digest.hexdigest(), "python": platform.python_version(), **versions}
-
-
-def _sources() -> Iterator[tuple[str, Path]]:
-    for package in ("fedsim", "server", "shuffler", "silos"):
-        (folder,) = importlib.import_module(package).__path__
-        for file in sorted(Path(folder).rglob("*.py")):
-            name = f"{package}/{file.relative_to(folder).as_posix()}"
-            if name in _RUN or not name.startswith(_NOT_RUN):
-                yield name, file
 
 
 _SECTIONS = ("data", "partition", "seed")

@@ -29,8 +29,9 @@ from fedsim.report.summary import (
 from fedsim.report.sweep_summary import BaselineGroup, FailureRow, SweepSummary
 from fedsim.report.unit_words import guaranteed, words_of
 from fedsim.scenario.resolve import Resolved
+from fedsim.simulation.code_version import code_version
 from fedsim.simulation.host import agreed_terms, preview
-from fedsim.simulation.sweeps.cell import cell_of, code_version, resolved_of
+from fedsim.simulation.sweeps.cell import cell_of, resolved_of
 from fedsim.simulation.sweeps.combinations import Combination
 from fedsim.simulation.sweeps.engine import Event, SweepResults
 from fedsim.simulation.sweeps.job import Job, Selection
