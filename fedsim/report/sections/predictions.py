@@ -74,13 +74,7 @@ def _table(groups: list[GroupRow]) -> TextTable:
 
 
 GROUPS = Section(
-    "groups",
-    row=GroupMeasurement,
-    made_of=OF_TESTS,
-    part=list[GroupRow],
-    summarise=_summarise,
-    title="By group",
-    table=_table,
+    "groups", GroupMeasurement, OF_TESTS, list[GroupRow], _summarise, title="By group", table=_table
 )
 
 
@@ -98,4 +92,4 @@ class CalibrationBin(NamedTuple):
     observed: float
 
 
-CALIBRATION = Section("calibration", row=CalibrationBin, made_of=OF_TESTS)
+CALIBRATION = Section("calibration", CalibrationBin, OF_TESTS)

@@ -98,14 +98,8 @@ def _clipping_lines(part: Clipping, _run: Summary) -> list[str]:
     ]
 
 
-CLIPPING = Section(
-    "clipping",
-    row=ClippedRound,
-    made_of="made of training records; a federation would have to query for it",
-    part=Clipping,
-    summarise=_clipping,
-    lines=_clipping_lines,
-)
+_MADE_OF = "made of training records; a federation would have to query for it"
+CLIPPING = Section("clipping", ClippedRound, _MADE_OF, Clipping, _clipping, _clipping_lines)
 
 
 class ChosenClip(NamedTuple):
@@ -137,15 +131,13 @@ def _clip_lines(clips: list[float], _run: Summary) -> list[str]:
     return [f"clip by round, chosen privately: {', '.join([*first, *rest])}; it stays at the last"]
 
 
+def _h(outcome: Outcome) -> list[int]:
+    return [row.h for row in outcome.results.rows(ChosenH)]
+
+
 def _h_lines(by_trial: list[int], _run: Summary) -> list[str]:
     return [f"chosen privately, by trial: h = {', '.join(map(str, by_trial))}"]
 
 
-CLIPS = Section("chosen_clips", row=ChosenClip, part=list[float], summarise=_clips, lines=_clip_lines)
-H = Section(
-    "chosen_h",
-    row=ChosenH,
-    part=list[int],
-    summarise=lambda outcome: [row.h for row in outcome.results.rows(ChosenH)],
-    lines=_h_lines,
-)
+CLIPS = Section("chosen_clips", ChosenClip, part=list[float], summarise=_clips, lines=_clip_lines)
+H = Section("chosen_h", ChosenH, part=list[int], summarise=_h, lines=_h_lines)
