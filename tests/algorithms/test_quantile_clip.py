@@ -8,6 +8,7 @@ import pytest
 import torch
 from support.algorithm_table import ROWS
 from support.helpers import DELTA, public_of
+from support.scenarios import once
 
 import fedsim
 from fedsim.algorithms.localized_accelerated_sgd import LocalizedAcceleratedSGD
@@ -124,23 +125,14 @@ def test_of_sampled_batches_they_take_about_their_share():
 
 
 def scenario(clip_norm, **more):
-    tree = {
-        "name": "clipped",
-        "seed": 3,
-        "trials": 1,
-        "data": {"name": "synthetic", "link": "linear", "rows": 600, "features": 3},
-        "partition": {"name": "iid", "num_partitions": 3},
-        "problem": "linear_regression",
-        "algorithm": {
-            "name": "noisy_minibatch_sgd",
-            "num_rounds": 12,
-            "step_size": 0.3,
-            "clip_norm": clip_norm,
-        },
-        "privacy": {"epsilon": [1, 3, 8], "delta": "1/n^2"},
-        "runtime": "inprocess",
-        "report": {"nonprivate_baseline": True},
-    }
+    tree = once(
+        seed=3,
+        data={"link": "linear", "rows": 600},
+        problem="linear_regression",
+        algorithm={"num_rounds": 12, "step_size": 0.3, "clip_norm": clip_norm},
+        privacy={"epsilon": [1, 3, 8], "delta": "1/n^2"},
+        report={"nonprivate_baseline": True},
+    )
     for key, value in more.items():
         section, _, field = key.partition("__")
         tree[section] = {**tree[section], field: value} if field else value

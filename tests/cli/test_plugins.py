@@ -10,7 +10,7 @@ import pytest
 import yaml
 from support.distribution import fedsim, install
 from support.refusals import refused
-from support.scenarios import invoke
+from support.scenarios import invoke, once
 
 from fedsim.algorithms.registry import GROUP, algorithms
 from fedsim.common.errors import InputError
@@ -52,20 +52,8 @@ class Nothing:
     pass
 '''
 
-SCENARIO = {
-    "name": "signs",
-    "trials": 2,
-    "data": {"name": "synthetic", "rows": 200, "features": 3},
-    "partition": {"name": "iid", "num_partitions": 4},
-    "problem": "logistic_regression",
-    "algorithm": {
-        "name": "sign_sgd",
-        "num_rounds": 5,
-        "step_size": 0.1,
-        "batch": {"sampler": "fresh", "fraction": 0.2},
-    },
-    "privacy": {"epsilon": 1.0},
-}
+FRESH = {"sampler": "fresh", "fraction": 0.2}
+SCENARIO = once(algorithm={"name": "sign_sgd", "num_rounds": 5, "step_size": 0.1, "batch": FRESH})
 
 
 def installed(site: Path, **points: str) -> Path:

@@ -16,6 +16,7 @@ from scipy.optimize import minimize
 from scipy.special import log_softmax
 from support.distribution import ROOT
 from support.refusals import refused
+from support.scenarios import once
 
 from fedsim.common.errors import InputError
 from fedsim.data.arrays import Arrays
@@ -35,13 +36,7 @@ from fedsim.simulation import trial as in_process
 DIGITS = Digits().open()
 PIXELS, DIGIT = DIGITS.features, DIGITS.other("digit")
 NORTH_SOUTH = ["north", "south", "north", "south"]
-SCENARIO: dict[str, Any] = {
-    "name": "arrays",
-    "partition": "natural_id",
-    "problem": "logistic_regression",
-    "algorithm": {"name": "noisy_minibatch_sgd", "num_rounds": 2, "step_size": 1.0, "clip_norm": 1.0},
-    "privacy": {"epsilon": 1.0, "delta": 0.01},
-}
+SCENARIO = once(partition="natural_id", privacy={"delta": 0.01})
 
 
 def small(**options: Any) -> Arrays:

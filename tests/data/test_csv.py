@@ -10,6 +10,7 @@ import pytest
 import yaml
 from pydantic import TypeAdapter
 from support.refusals import ANY, refused
+from support.scenarios import once, write
 
 from fedsim.common.errors import InputError
 from fedsim.data.arrays import Arrays, Npz
@@ -228,8 +229,5 @@ def test_a_file_that_is_none_is_named(tmp_path: Path, content: bytes | None) -> 
 
 def test_a_scenario_names_it_relative_to_itself(tmp_path: Path) -> None:
     np.savez(tmp_path / "records.npz", features=X, target=Y)
-    lines = "name: own\ndata: {name: npz, path: records.npz}\npartition: {name: iid, num_partitions: 1}\n"
-    lines += "problem: logistic_regression\nprivacy: {epsilon: 1.0}\n"
-    lines += "algorithm: {name: prox_sgd, num_rounds: 1, step_size: 1.0, clip_norm: 1.0}\n"
-    (tmp_path / "own.yaml").write_text(lines)
-    assert load_scenario(tmp_path / "own.yaml").data.open().num_rows == 4
+    file = write(tmp_path, once(data={"name": "npz", "path": "records.npz"}))
+    assert load_scenario(file).data.open().num_rows == 4

@@ -17,6 +17,7 @@ from urllib.parse import quote, unquote
 import pytest
 import yaml
 from support.refusals import ANY, refused
+from support.scenarios import once, write
 from typer.testing import CliRunner
 
 from fedsim.cli.app import data_from
@@ -327,18 +328,8 @@ def test_a_truncated_gzip_file_has_no_content(tmp_path: Path) -> None:
 
 
 def scenario(place: Path, data: dict[str, Any]) -> Path:
-    tree = {
-        "name": "x",
-        "data": {"name": "csv", "target": "outcome", "schema": SCHEMA, **data},
-        "partition": {"name": "iid", "num_partitions": 2},
-        "problem": "logistic_regression",
-        "algorithm": {"name": "noisy_minibatch_sgd", "num_rounds": 1, "step_size": 1, "clip_norm": 1},
-        "privacy": {"epsilon": 1},
-        "runtime": "inprocess",
-    }
     place.mkdir(exist_ok=True)
-    (place / "scenario.yaml").write_text(yaml.safe_dump(tree))
-    return place / "scenario.yaml"
+    return write(place, once(data={"name": "csv", "target": "outcome", "schema": SCHEMA, **data}))
 
 
 def path_of(file: Path) -> Path:

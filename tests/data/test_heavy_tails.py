@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from scipy import stats
+from support.scenarios import once
 
 import fedsim
 from fedsim.data.heavy_tails import HeavyTails
@@ -55,25 +56,14 @@ def test_the_instance_of_signs_has_a_mean_that_is_hard_to_see() -> None:
 @pytest.mark.parametrize("law", ["rare", "signs"])
 def test_a_hard_instance_trains_in_its_ball(law: str) -> None:
     data = {"name": "heavy_tails", "law": law, "rows": 400, "features": 16, "intercept": False}
-    run = fedsim.simulate(
-        {
-            "name": "hard",
-            "seed": 1,
-            "data": data | {"probability": 0.5},
-            "partition": {"name": "iid", "num_partitions": 2},
-            "problem": {"name": "hinge_loss", "constraint": {"name": "l2_ball", "radius": 1.0}},
-            "algorithm": {
-                "name": "noisy_minibatch_sgd",
-                "num_rounds": 20,
-                "step_size": 0.3,
-                "last_iterate": True,
-                "clip_norm": 1.0,
-            },
-            "privacy": {"mechanism": "none"},
-            "runtime": "inprocess",
-        },
-        progress=False,
+    tree = once(
+        seed=1,
+        data=data | {"probability": 0.5},
+        partition={"name": "iid", "num_partitions": 2},
+        problem={"name": "hinge_loss", "constraint": {"name": "l2_ball", "radius": 1.0}},
+        algorithm={"num_rounds": 20, "step_size": 0.3, "last_iterate": True},
     )
+    run = fedsim.simulate(tree | {"privacy": {"mechanism": "none"}}, progress=False)
     if law == "rare":
         optimum = HeavyTails(**data, probability=0.5).open().optimum
         assert np.asarray(run.model)[0] @ optimum > 0.9

@@ -17,7 +17,7 @@ from fedsim.data.by_label import (
     NaturalIdPartition,
     PathologicalPartition,
 )
-from fedsim.data.dataset import Dataset
+from fedsim.data.dataset import Dataset, Reserve
 from fedsim.data.federation import load, outline
 from fedsim.data.inspection import inspect
 from fedsim.data.partition import IidPartition, Partition, SizePartition, SortedPartition
@@ -31,6 +31,8 @@ CASES: list[tuple[Dataset, Partition]] = [
     (BreastCancer(scaling="none", intercept=False), IidPartition(num_partitions=4)),
     (BreastCancer(), NaturalIdPartition(partition_by="diagnosis")),
     (Digits(), LabelPairsPartition()),
+    (Digits(reserve=Reserve(fraction=0.3, use="rest")), LabelPairsPartition()),
+    (Digits(reserve=Reserve(fraction=0.3, use="reserved")), LabelPairsPartition()),
     (Digits(task="parity"), LabelPairsPartition()),
     (
         Digits(task="parity"),

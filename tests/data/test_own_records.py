@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from support.scenarios import once
 
 from fedsim.common.errors import InputError
 from fedsim.data.builtin import Synthetic, SyntheticSource
@@ -21,6 +22,7 @@ from fedsim.simulation.trial import read
 
 ASKED: list[int] = []
 PARTITION = {"name": "iid", "num_partitions": 4}
+NUMBERS = {"num_rounds": 2, "step_size": 1.0}
 
 
 class Watched(SyntheticSource):
@@ -47,14 +49,7 @@ def asked() -> Iterator[list[int]]:
 
 
 def scenario(data: Synthetic) -> dict[str, Any]:
-    return {
-        "name": "own records",
-        "data": data,
-        "partition": PARTITION,
-        "problem": "logistic_regression",
-        "algorithm": {"name": "noisy_minibatch_sgd", "num_rounds": 2, "step_size": 1.0, "clip_norm": 1.0},
-        "privacy": {"epsilon": 1.0, "delta": 0.01},
-    }
+    return once(data=data, partition=PARTITION, algorithm=NUMBERS, privacy={"delta": 0.01})
 
 
 def test_a_hosts_process_reads_no_other_silos_records(asked: list[int]) -> None:

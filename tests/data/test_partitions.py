@@ -352,14 +352,6 @@ def test_each_silo_and_seed_has_a_division_of_its_own() -> None:
     assert places(0) != places(1)
 
 
-@pytest.mark.parametrize("use", ["rest", "reserved"])
-def test_the_outline_knows_the_sizes(use: str) -> None:
-    data = Digits(reserve=Reserve(fraction=0.3, use=use))
-    told = outline(data, LabelPairsPartition(), 1).sizes
-    found = load(data, LabelPairsPartition(), 1, 0)
-    assert told == {silo.name: len(silo.train.target) for silo in found.silos}
-
-
 @pytest.mark.parametrize(("fraction", "aside"), [(0.05, 0), (0.99, 8)])
 def test_a_silo_too_small_is_named(fraction: float, aside: int) -> None:
     data = Synthetic(rows=60, reserve=Reserve(fraction=fraction))

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.decomposition import PCA
 from support.refusals import refused
+from support.scenarios import once
 
 from fedsim.common.errors import InputError
 from fedsim.data.builtin import DOCUMENTED, BreastCancer, Digits, Synthetic, documented_ranges
@@ -19,6 +20,7 @@ from fedsim.data.partition import IidPartition
 from fedsim.data.partition import IidPartition as Iid
 from fedsim.data.prepare import declared, of_norm
 from fedsim.data.source import Ranges
+from fedsim.data.transform import Transform
 from fedsim.report.privacy_statement import not_private
 from fedsim.scenario.load import parse
 from fedsim.scenario.model import Scenario
@@ -69,7 +71,7 @@ def test_silo_statistics_standardise_each_silo_by_itself() -> None:
         load(data, partition, 0, 0).fitted.features(BreastCancer().open().features)
 
 
-@pytest.mark.parametrize("options", [{}, {"scaling": "none"}, {"pca": 5}])
+@pytest.mark.parametrize("options", [{}, {"scaling": "none"}, {"pca": 5}, {"transform": Transform(dct=9)}])
 def test_records_of_one_norm_are_a_function_of_each_alone(options) -> None:
     before, after = (
         pooled(load(Digits(record_norm=norm, **options), ONE_SILO, 0, 0)) for norm in (None, 3.0)
@@ -220,15 +222,7 @@ def test_more_components_than_features_are_refused() -> None:
 
 
 def scenario_of(data: dict[str, Any]) -> Scenario:
-    tree = {
-        "name": "x",
-        "data": {"name": "digits", "task": "parity", **data},
-        "partition": "label_pairs",
-        "problem": "logistic_regression",
-        "algorithm": {"name": "noisy_minibatch_sgd", "num_rounds": 1, "step_size": 1, "clip_norm": 1},
-        "privacy": {"epsilon": 1},
-    }
-    return parse(tree)
+    return parse(once(data={"name": "digits", "task": "parity", **data}, partition="label_pairs"))
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-import yaml
 from support.distribution import ROOT, fedsim, install
-from support.refusals import refused
+from support.scenarios import once, write
 
 from fedsim.common.errors import InputError
 from fedsim.common.serialise import from_yaml
@@ -145,56 +144,6 @@ def test_a_draft_sees_every_number_and_reads_its_table(name: str) -> None:
     assert sum(len(s.train.target) + len(s.test.target) for s in silos) == whole[SILO[name]].notna().sum()
 
 
-def without_fill(name: str, column: str) -> dict[str, Any]:
-    data = scenario(name).data
-    assert isinstance(data, Csv)
-    schema = dict(read_schema(data.columns))
-    schema[column] = schema[column].model_copy(update={"fill": None})
-    return {"columns": schema}
-
-
-@pytest.mark.parametrize(
-    ("name", "data", "told"),
-    [
-        ("heart", without_fill("heart", "chol"), r"schema\.chol: None: .*none\); declare a `fill`"),
-        ("heart", {"missing": ("?",)}, r"schema\.trestbps: 'NA': row .*list it under `missing`"),
-        ("heart", {"delimiter": ";"}, r"data\.target: 'disease': heart\.csv has no such column"),
-        ("heart", {"silo_column": "clinic"}, r"silo_column: 'clinic': heart\.csv has no such column"),
-        ("census", {"target": ">50k"}, r"data\.target: '>50k': .*did you mean '>50K'"),
-        ("homes", {"encoding": None}, r"data\.path\.\w+: '.*line \d+ is not utf-8 text.*`encoding: latin-1`"),
-        ("homes", {"decimal": "."}, r"schema\.Wohnfläche: '\d+,\d': \w+\.csv, row .*`decimal: ','`"),
-        (
-            "homes",
-            {"missing": ("-",)},
-            r"schema\.Energieklasse: 'k\. A\.': \w+\.csv, row \d+: not a declared",
-        ),
-        ("homes", {"path": {"a": TABLES / "homes" / "west.csv"}}, r"data\.path\.a: '.*west\.csv': no such"),
-    ],
-)
-def test_what_does_not_fit_is_named_with_the_remedy(name: str, data: dict[str, Any], told: str) -> None:
-    with pytest.raises(InputError, match=told):
-        federation(name, **data)
-
-
-def test_records_without_a_silo_are_counted_before_anything_is_made_up() -> None:
-    found = scenario("census")
-    partition = found.partition.model_copy(update={"without_silo": "error"})
-    with refused(
-        "scenario.partition.partition_by",
-        "workclass",
-        "31 of 600 records have no value there",
-        "`without_silo",
-    ):
-        load(found.data, partition, 0, 0)
-
-
-def test_the_files_of_a_scenario_are_beside_it_and_all_are_named() -> None:
-    """Their contents decide whether a result is still the scenario's."""
-    files = scenario("homes").data.files
-    assert files == {f"path.{town}": TABLES / "homes" / f"{town}.csv" for town in ("north", "south", "east")}
-    assert all(isinstance(path, Path) and path.is_absolute() for path in files.values())
-
-
 # Data sets of other distributions, found by entry point.
 
 COINS = '''
@@ -250,16 +199,6 @@ class Closed(Dataset):
     name: Literal["closed"] = "closed"
 '''
 
-SCENARIO = {
-    "name": "coins",
-    "data": {"name": "coins", "rows": 80},
-    "partition": {"name": "pathological", "num_partitions": 4, "num_classes_per_partition": 2},
-    "problem": "logistic_regression",
-    "algorithm": {"name": "noisy_minibatch_sgd", "num_rounds": 30, "step_size": 4.0, "clip_norm": 1.0},
-    "privacy": {"epsilon": 8.0, "delta": 0.001},
-    "runtime": "inprocess",
-}
-
 
 @pytest.mark.slow
 def test_a_distribution_adds_a_data_set(tmp_path: Path) -> None:
@@ -267,8 +206,13 @@ def test_a_distribution_adds_a_data_set(tmp_path: Path) -> None:
     install(site, "tiny-data", {"tiny_coins": COINS}, {GROUP: {"coins": "tiny_coins:Coins"}})
     listed = fedsim("list", site=site)
     assert "Coins, of which the heavy ones are false." in listed.stdout, listed.stderr
-    path = tmp_path / "scenario.yaml"
-    path.write_text(yaml.safe_dump(SCENARIO))
+    tree = once(
+        data={"name": "coins", "rows": 80},
+        partition={"name": "pathological", "num_partitions": 4, "num_classes_per_partition": 2},
+        algorithm={"num_rounds": 30, "step_size": 4.0},
+        privacy={"epsilon": 8.0, "delta": 0.001},
+    )
+    path = write(tmp_path, tree)
     done = fedsim("simulate", path, "--out", tmp_path / "run", site=site)
     assert done.returncode == 0, done.stderr
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())

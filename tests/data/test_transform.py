@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support.refusals import ANY, refused
+from support.scenarios import once
 
 import fedsim
 from fedsim.common.files import VARIABLE
@@ -106,15 +107,6 @@ def test_the_public_brightness_is_a_part_of_the_declared_range_and_moves_the_mea
     np.testing.assert_allclose(moved[:, 1:], 0, atol=1e-12)
 
 
-def test_nothing_is_normalised_but_by_record_norm() -> None:
-    plain = load(Digits(transform=Transform(dct=9), intercept=False), ALONE, 0, 0).silos[0].train.features
-    assert np.ptp(np.linalg.norm(plain, axis=1)) > 1
-    data = Digits(transform=Transform(dct=9), intercept=False, record_norm=3.0)
-    of_one = load(data, ALONE, 0, 0).silos[0].train.features
-    np.testing.assert_allclose(np.linalg.norm(of_one, axis=1), 3)
-    np.testing.assert_allclose(of_one[0], 3 * plain[0] / np.linalg.norm(plain[0]))
-
-
 @pytest.mark.parametrize("subtract", [0.0, 0.25, 0.5])
 def test_norms_are_bounded_by_what_is_public(subtract: float) -> None:
     rng, options = np.random.default_rng(1), {"transform": Transform(dct=10, crop=6, subtract=subtract)}
@@ -170,16 +162,8 @@ def test_what_does_not_fit_an_image_is_named_before_records_are_read(
     ],
 )
 def test_a_bad_value_is_named_as_in_the_file(given: Any, field: str, value: Any) -> None:
-    tree = {
-        "name": "x",
-        "data": {"name": "digits", "transform": given},
-        "partition": {"name": "iid", "num_partitions": 2},
-        "problem": "softmax_regression",
-        "algorithm": {"name": "noisy_minibatch_sgd", "num_rounds": 1, "step_size": 1, "clip_norm": 1},
-        "privacy": {"epsilon": 1},
-    }
     with refused(f"scenario.data.transform{field}", value if value is not None else ANY):
-        fedsim.price(tree)
+        fedsim.price(once(data={"name": "digits", "transform": given}, problem="softmax_regression"))
 
 
 @pytest.mark.parametrize(
@@ -198,11 +182,6 @@ def test_a_transform_of_no_images_or_beside_what_is_fitted_is_refused(data: Any,
     made: Dataset = data(Transform(dct=2))
     with refused("scenario.data.transform", {"dct": 2}, words):
         outline(made, ALONE, 0)
-
-
-def test_a_table_is_no_image(make_csv) -> None:
-    with refused("scenario.data.transform", {"dct": 2}, "is for images", "csv"):
-        load(make_csv(transform={"dct": 2}), ALONE, 0, 0)
 
 
 def test_images_need_declared_ranges() -> None:

@@ -1,5 +1,6 @@
 """Baselines against scikit-learn on its own data, and against what can be said without a solver."""
 
+import re
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from sklearn.linear_model import LinearRegression as SkLinear
 from sklearn.linear_model import LogisticRegression as SkLogistic
 from sklearn.linear_model import QuantileRegressor
 from sklearn.metrics import log_loss, mean_absolute_error, roc_auc_score
+from support.scenarios import once
 
 import fedsim
 from fedsim.data.federation import SiloSplit
@@ -50,20 +52,17 @@ def fitted(problem: Any, x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, str]
     return problem.scores(torch.tensor(x), found.w).numpy(), found.method
 
 
-def test_logistic_regression_is_scikit_learns_without_a_penalty():
-    x, y = records(load_breast_cancer, FEW)
+@pytest.mark.parametrize(
+    ("columns", "penalty", "said"),
+    [(FEW, {"C": np.inf}, r"converged$"), (None, {}, ".*scikit-learn's default")],
+    ids=["without a penalty", "separable classes"],
+)
+def test_logistic_regression_is_scikit_learns(columns, penalty, said):
+    x, y = records(load_breast_cancer, columns)
     scores, method = fitted(LogisticRegression(x.shape[1]), x, y)
-    theirs = SkLogistic(C=np.inf, tol=1e-10, max_iter=10_000).fit(x[:, :-1], y)
+    theirs = SkLogistic(**penalty, tol=1e-10, max_iter=10_000).fit(x[:, :-1], y)
     assert np.abs(scores - theirs.decision_function(x[:, :-1])).max() < 1e-3
-    assert method == "converged"
-
-
-def test_separable_classes_are_scikit_learns_with_its_default_penalty():
-    x, y = records(load_breast_cancer)
-    scores, method = fitted(LogisticRegression(x.shape[1]), x, y)
-    theirs = SkLogistic(tol=1e-10, max_iter=10_000).fit(x[:, :-1], y)
-    assert np.abs(scores - theirs.decision_function(x[:, :-1])).max() < 1e-3
-    assert "scikit-learn's default" in method
+    assert re.match(said, method)
 
 
 def test_softmax_is_scikit_learns():
@@ -148,20 +147,12 @@ def imbalanced(n: int = 1000) -> fedsim.Arrays:
     return fedsim.Arrays(features=x / 4, target=y, silo=np.arange(n) % 4)
 
 
-SCENARIO: dict[str, Any] = {
-    "seed": 0,
-    "name": "rare",
-    "data": {"name": "breast_cancer"},
-    "partition": "natural_id",
-    "problem": "logistic_regression",
-    "algorithm": {"name": "noisy_minibatch_sgd", "num_rounds": 4, "step_size": 1.0, "clip_norm": 1.0},
-    "privacy": {"epsilon": 8.0},
-    "runtime": "inprocess",
-}
+NUMBERS: dict[str, Any] = {"algorithm": {"step_size": 1.0}, "privacy": {"epsilon": 8.0}}
 
 
 def simulated(**report: Any) -> fedsim.Run:
-    return fedsim.simulate(SCENARIO | {"report": report}, data=imbalanced(), progress=False)
+    tree = once(partition="natural_id", report=report, **NUMBERS)
+    return fedsim.simulate(tree, data=imbalanced(), progress=False)
 
 
 def test_where_few_are_positive_the_error_says_nothing_and_the_auc_does():
@@ -196,7 +187,7 @@ def test_baselines_can_be_left_out():
 
 
 def test_a_runs_baselines_are_scikit_learns_on_the_same_records():
-    tree = SCENARIO | {"data": {"name": "breast_cancer"}, "partition": {"name": "iid", "num_partitions": 3}}
+    tree = once(data={"name": "breast_cancer"}, **NUMBERS)
     prior, *_, pooled, _ = fedsim.simulate(tree, progress=False).baselines.to_pylist()
     silos = read(resolve(parse(tree)), 0).silos
     train, test = silos.train.rows, silos.test.rows

@@ -12,6 +12,7 @@ import torch
 import yaml
 from scipy import optimize
 from support.helpers import silos_of
+from support.scenarios import BASE
 from typer.testing import CliRunner
 
 from fedsim.algorithms.multi_stage_accelerated_minibatch_sgd import MultiStageAcceleratedMinibatchSGD
@@ -110,11 +111,8 @@ def test_records_that_can_be_separated_have_a_minimiser_in_a_ball_and_none_witho
     assert float(inside.norm()) == pytest.approx(2.0)
 
 
-GOOD: dict[str, Any] = {
-    "name": "measured",
-    "trials": 2,
+GOOD = BASE | {
     "data": {"name": "synthetic", "rows": 400, "features": 3},
-    "partition": {"name": "iid", "num_partitions": 3},
     "problem": {
         "name": "logistic_regression",
         "silo_weights": [4, 1, 1],
@@ -122,7 +120,6 @@ GOOD: dict[str, Any] = {
     },
     "algorithm": {"name": "prox_sgd", "num_rounds": 300, "step_size": 1.0, "clip_norm": 1.0},
     "privacy": {"epsilon": 2.0},
-    "runtime": "inprocess",
 }
 
 

@@ -6,28 +6,19 @@ import numpy as np
 import pytest
 import torch
 from sklearn.linear_model import LogisticRegression as SkLogistic
+from support.scenarios import once
 
 import fedsim
 from fedsim.measure.baselines import fit
 from fedsim.problems.glm import LogisticRegression
 from fedsim.report.texts import metrics_table, remarks
 
-SCENARIO: dict[str, Any] = {
-    "seed": 3,
-    "name": "worth",
-    "trials": 3,
-    "data": {"name": "breast_cancer"},
-    "partition": "natural_id",
-    "problem": "logistic_regression",
-    "algorithm": {"name": "noisy_minibatch_sgd", "num_rounds": 40, "step_size": 4.0, "clip_norm": 2.0},
-    "privacy": {"epsilon": 1000.0},
-    "runtime": "inprocess",
-}
+NUMBERS = {"num_rounds": 40, "step_size": 4.0, "clip_norm": 2.0}
 
 
 def run_of(data: fedsim.Arrays, **changes: Any) -> fedsim.Run:
-    tree = {key: changes.get(key, value) for key, value in (SCENARIO | changes).items()}
-    tree["algorithm"] = SCENARIO["algorithm"] | changes.get("algorithm", {})
+    given = {"seed": 3, "trials": 3, "partition": "natural_id", "privacy": {"epsilon": 1000.0}} | changes
+    tree = once(**given | {"algorithm": NUMBERS | changes.get("algorithm", {})})
     return fedsim.simulate(tree, data=data, progress=False)
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from support.refusals import refused
+from support.scenarios import once
 
 from fedsim.common.errors import InputError
 from fedsim.problems.glm import ClippedLogisticRegression, LogisticRegression
@@ -62,16 +63,7 @@ def test_it_is_not_taken_for_its_convex_parent() -> None:
 
 
 def scenario(problem: dict[str, Any]) -> Any:
-    return parse(
-        {
-            "name": "x",
-            "data": {"name": "synthetic", "rows": 20, "link": "softmax", "classes": 2},
-            "partition": {"name": "iid", "num_partitions": 2},
-            "problem": problem,
-            "algorithm": {"name": "noisy_minibatch_sgd", "num_rounds": 1, "step_size": 1, "clip_norm": 1},
-            "privacy": {"epsilon": 1},
-        }
-    )
+    return parse(once(data={"link": "softmax", "classes": 2}, problem=problem))
 
 
 def test_a_scenario_asks_for_it_by_its_bound() -> None:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from support.refusals import refused
+from support.scenarios import once
 
 import fedsim
 from fedsim.data.arrays import Arrays
@@ -21,15 +22,13 @@ AUTO = {"num_rounds": "auto", "step_size": "auto", "clip_norm": "auto"}
 
 
 def tree(epsilon: Any = 1.0, algorithm: dict[str, Any] | None = None, **changes: Any) -> dict[str, Any]:
-    given = {
-        "name": "auto",
-        "data": {"name": "breast_cancer"},
-        "partition": {"name": "iid", "num_partitions": 5},
-        "problem": {"name": "logistic_regression"},
-        "algorithm": {"name": "accelerated_minibatch_sgd", **AUTO, **(algorithm or {})},
-        "privacy": {"epsilon": epsilon},
-        "runtime": "inprocess",
-    }
+    given = once(
+        data={"name": "breast_cancer"},
+        partition={"name": "iid", "num_partitions": 5},
+        problem={"name": "logistic_regression"},
+        algorithm={"name": "accelerated_minibatch_sgd", **AUTO, **(algorithm or {})},
+        privacy={"epsilon": epsilon},
+    )
     return given | changes
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from support.refusals import refused
-from support.scenarios import changed
+from support.scenarios import changed, once
 
 import fedsim
 from fedsim.common.errors import InputError
@@ -28,18 +28,13 @@ STAGES = [
     {"name": "standardise", "share": 0.1},
     {"name": "pca", "share": 0.2, "components": 5},
 ]
-BASE: dict[str, Any] = {
-    "seed": 0,
-    "name": "prepared",
-    "data": {"name": "breast_cancer"},
-    "partition": {"name": "size", "partition_sizes": [75, 113, 150]},
-    "prepare": STAGES,
-    "problem": "logistic_regression",
-    "algorithm": {"name": "noisy_minibatch_sgd", "num_rounds": 6, "step_size": 0.5, "clip_norm": 1.0},
-    "privacy": {"epsilon": 1.0},
-    "runtime": "inprocess",
-    "report": {"baselines": False},
-}
+BASE = once(
+    data={"name": "breast_cancer"},
+    partition={"name": "size", "partition_sizes": [75, 113, 150]},
+    prepare=STAGES,
+    algorithm={"num_rounds": 6},
+    report={"baselines": False},
+)
 SAMPLED = {"sampler": "poisson", "fraction": 0.2}
 
 

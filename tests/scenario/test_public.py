@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from support.scenarios import changed
+from support.scenarios import changed, once
 
 import fedsim
 from fedsim.algorithms.registry import shipped
@@ -22,24 +22,15 @@ from fedsim.scenario.resolve import resolve
 
 DATA = {"name": "synthetic", "link": "linear", "rows": 300, "features": 4, "noise": 0.5}
 PUBLIC = {**DATA, "draw": 1, "rows": 60}
-TREE = {
-    "name": "public",
-    "seed": 3,
-    "data": DATA,
-    "public": PUBLIC,
-    "partition": {"name": "iid", "num_partitions": 3},
-    "problem": {"name": "linear_regression", "silo_weights": "size", "public": {"weight": 0}},
-    "algorithm": {
-        "name": "noisy_minibatch_sgd",
-        "num_rounds": 3,
-        "step_size": 0.3,
-        "clip_norm": 1.0,
-        "last_iterate": True,
-    },
-    "privacy": {"epsilon": 2},
-    "runtime": "inprocess",
-    "report": {"evaluate_every": 3},
-}
+TREE = once(
+    seed=3,
+    data=DATA,
+    public=PUBLIC,
+    problem={"name": "linear_regression", "silo_weights": "size", "public": {"weight": 0}},
+    algorithm={"num_rounds": 3, "step_size": 0.3, "last_iterate": True},
+    privacy={"epsilon": 2},
+    report={"evaluate_every": 3},
+)
 
 
 def resolved_with(**problem):

@@ -11,6 +11,7 @@ import yaml
 from jsonschema import Draft202012Validator
 from pydantic import TypeAdapter
 from support.refusals import ANY, lacking, refused
+from support.scenarios import once
 
 from fedsim.algorithms.noisy_minibatch_sgd import NoisyMinibatchSGD
 from fedsim.algorithms.prox_spider import ProxSPIDER
@@ -28,14 +29,10 @@ from fedsim.scenario.participation import AllSilos, AvailableSilos, Participatio
 from fedsim.scenario.resolve import Resolved, resolve
 from fedsim.theory.participants import RandomSize
 
-GOOD: dict[str, Any] = {
-    "name": "good",
-    "data": {"name": "synthetic"},
-    "partition": {"name": "iid", "num_partitions": 4},
-    "problem": {"name": "logistic_regression"},
-    "algorithm": {"name": "prox_sgd", "num_rounds": 5, "step_size": 0.1, "clip_norm": 1.0},
-    "privacy": {"epsilon": 1.0},
-}
+GOOD = once(
+    problem={"name": "logistic_regression"},
+    algorithm={"name": "prox_sgd", "num_rounds": 5, "step_size": 0.1, "clip_norm": 1.0},
+)
 CHOICES = [
     ("algorithm", "batch", "full", FULL),
     ("algorithm", "batch", {"sampler": "subsample", "fraction": 0.5}, Subsample(0.5)),
@@ -227,14 +224,7 @@ class OneStep:
 
 
 def tree(algorithm: dict[str, Any], **privacy: Any) -> dict[str, Any]:
-    return {
-        "name": "given",
-        "data": {"name": "synthetic", "rows": 100, "features": 5, "test_fraction": 0.2},
-        "partition": {"name": "iid", "num_partitions": 2},
-        "problem": "logistic_regression",
-        "algorithm": algorithm,
-        "privacy": {"epsilon": 1.0, "delta": 1e-5, **privacy},
-    }
+    return once(algorithm=algorithm, privacy={"delta": 1e-5, **privacy})
 
 
 SECTION = {"name": "noisy_minibatch_sgd", "num_rounds": 3, "step_size": 0.1, "clip_norm": 2.0}

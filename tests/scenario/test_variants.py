@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from support.refusals import ANY, refused
+from support.scenarios import BASE
 
 import fedsim
 from fedsim.api.given import scenario_of
@@ -12,16 +13,9 @@ from fedsim.common.errors import InputError
 from fedsim.common.serialise import to_yaml
 from fedsim.scenario.load import completed, load, parse
 
-FILE: dict[str, Any] = {
-    "name": "two",
+FILE = BASE | {
     "variant": "honest",
-    "trials": 2,
-    "data": {"name": "synthetic", "rows": 40, "features": 2},
-    "partition": {"name": "iid", "num_partitions": 2},
-    "problem": "logistic_regression",
-    "algorithm": {"name": "noisy_minibatch_sgd", "num_rounds": 2, "step_size": 0.5, "clip_norm": 1.0},
     "privacy": {"epsilon": 3},
-    "runtime": "inprocess",
     "variants": {
         "honest": {},
         "published": {

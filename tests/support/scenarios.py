@@ -4,6 +4,7 @@ import copy
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -40,19 +41,29 @@ def changed(tree: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, An
     return made
 
 
-FAIR: dict[str, Any] = {
-    "name": "groups",
-    "data": {"name": "synthetic", "rows": 400, "features": 4, "groups": True},
-    "partition": {"name": "iid", "num_partitions": 4},
-    "problem": {
+def over(tree: Mapping[str, Any], **sections: Any) -> dict[str, Any]:
+    """The tree with these sections: one that has a name as it is, the fields of another over the tree's."""
+    made = dict(tree)
+    for section, given in sections.items():
+        fields = isinstance(given, Mapping) and "name" not in given and isinstance(made.get(section), Mapping)
+        made[section] = made[section] | given if fields else given
+    return made
+
+
+once = partial(over, BASE | {"trials": 1})
+"""`BASE` with one trial, and other sections."""
+
+
+FAIR = once(
+    data={"name": "synthetic", "rows": 400, "features": 4, "groups": True},
+    partition={"name": "iid", "num_partitions": 4},
+    problem={
         "name": "logistic_regression",
         "silo_weights": "size",
         "fairness": {"notion": "demographic_parity", "weight": 0.01},
     },
-    "algorithm": {"name": "fair_minibatch_sgd", "num_rounds": 5, "step_size": 1, "clip_norm": 1},
-    "privacy": {"epsilon": 1},
-    "runtime": "inprocess",
-}
+    algorithm={"name": "fair_minibatch_sgd", "num_rounds": 5, "step_size": 1, "clip_norm": 1},
+)
 """Fair training on records of two groups."""
 
 SMALL = changed(

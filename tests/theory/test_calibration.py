@@ -7,11 +7,9 @@ from typing import Any
 
 import pytest
 import torch
-import yaml
 from support.refusals import refused
-from typer.testing import CliRunner
+from support.scenarios import invoke, once, simulate, write
 
-from fedsim.cli.main import app
 from fedsim.common.errors import Refused
 from fedsim.privacy import cost
 from fedsim.scenario.load import parse
@@ -45,15 +43,13 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
 
 
 def tree(algorithm: dict[str, Any], **privacy: Any) -> dict[str, Any]:
-    return {
-        "name": "calibrated",
-        "data": {"name": "synthetic", "rows": 100, "features": 5, "test_fraction": 0.2},
-        "partition": {"name": "iid", "num_partitions": 2},
-        "problem": "logistic_regression",
-        "algorithm": algorithm,
-        "privacy": {"epsilon": "unlimited", "delta": 1e-5, **privacy},
-        "runtime": "inprocess",
-    }
+    made = once(
+        data={"name": "synthetic", "rows": 100, "features": 5},
+        partition={"name": "iid", "num_partitions": 2},
+        algorithm=algorithm,
+        privacy={"epsilon": "unlimited", "delta": 1e-5, **privacy},
+    )
+    return made | {"name": "calibrated"}
 
 
 def by_theorem(algorithm: dict[str, Any], claimed: float = 0.5, **privacy: Any) -> Resolved:
@@ -233,39 +229,22 @@ def test_the_experiments_noise_is_stated_for_the_algorithms_of_the_experiments()
         by_theorem(ALGORITHMS["svrg"], theorem="experiments")
 
 
-def invoke(tmp_path: Path, command: str, scenario: dict[str, Any], *arguments: str) -> str:
-    path = tmp_path / "scenario.yaml"
-    path.write_text(yaml.safe_dump(scenario))
-    result = CliRunner().invoke(app, [command, str(path), *arguments])
-    assert result.exit_code == 0, result.output
-    return result.output
-
-
 VIOLATING = tree(OVERSPENT, calibration="theorem", claimed_epsilon=15.5, allow_violations=True)
 
 
 def test_the_first_lines_of_every_report_say_unlimited_and_violated(tmp_path: Path) -> None:
-    shown = invoke(tmp_path, "privacy", VIOLATING).splitlines()
+    shown = invoke("privacy", write(tmp_path, VIOLATING)).splitlines()
     assert shown[0] == "claimed epsilon 15.5, true epsilon 18.36 (silo-00, silo-01)"
     assert shown[1].startswith("epsilon is unlimited")
     assert "prox-SGD (Theorems 40, 144)" in shown[2]
     assert "15.5 is not at most 15" in shown[3]
-    run = invoke(tmp_path, "simulate", VIOLATING, "--out", str(tmp_path / "run"))
-    at = [
-        run.index(text)
-        for text in (
-            "true epsilon 18.36",
-            "epsilon is unlimited",
-            "15.5 is not at most 15",
-            "calibrated: test error",
-        )
-    ]
-    assert at == sorted(at)
+    run = invoke("simulate", tmp_path / "scenario.yaml", "--out", tmp_path / "run")
+    lines = "true epsilon 18.36", "epsilon is unlimited", "15.5 is not at most 15", "calibrated: test error"
+    assert sorted(lines, key=run.index) == list(lines)
 
 
 def test_the_summary_states_the_true_epsilon_first_and_the_claim_beside_it(tmp_path: Path) -> None:
-    invoke(tmp_path, "simulate", VIOLATING, "--out", str(tmp_path / "run"))
-    privacy = json.loads((tmp_path / "run" / "summary.json").read_text())["privacy"]
+    privacy = json.loads((simulate(tmp_path, VIOLATING) / "summary.json").read_text())["privacy"]
     assert next(iter(privacy)) == "notices"
     assert privacy["notices"][0].startswith("claimed epsilon 15.5, true epsilon 18.36")
     assert len(privacy["notices"]) == 4
@@ -280,8 +259,7 @@ def test_the_summary_states_the_true_epsilon_first_and_the_claim_beside_it(tmp_p
 
 
 def test_a_run_within_its_budget_has_no_notice_and_no_claim(tmp_path: Path) -> None:
-    scenario = tree(OVERSPENT, epsilon=1.0)
-    statement = json.loads(invoke(tmp_path, "privacy", scenario, "--json"))
+    statement = json.loads(invoke("privacy", write(tmp_path, tree(OVERSPENT, epsilon=1.0)), "--json"))
     assert statement["notices"] == []
     assert "violations" not in statement
     assert "epsilon_claimed" not in statement["silos"][0]

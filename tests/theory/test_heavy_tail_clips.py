@@ -9,12 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-import yaml
 from support.refusals import ANY, refused
+from support.scenarios import invoke, write
 from support.theorem_scenarios import tree as made_of
-from typer.testing import CliRunner
 
-from fedsim.cli.main import app
 from fedsim.privacy import gaussian
 from fedsim.scenario.load import parse
 from fedsim.scenario.resolve import Resolved, resolve
@@ -138,12 +136,11 @@ def test_slopes_of_the_rates_where_noise_rules() -> None:
 
 
 def test_it_is_stated_with_its_reason_and_beside_what_another_theorem_chose(tmp_path: Path) -> None:
-    path = tmp_path / "scenario.yaml"
-    path.write_text(yaml.safe_dump(scenario()))
-    lines = CliRunner().invoke(app, ["privacy", str(path)]).output.splitlines()
+    path = write(tmp_path, scenario())
+    lines = invoke("privacy", path).splitlines()
     assert lines[0] == f"noisy clipped AC-SA (Theorem 59): clip_norm = {clip():.6g}"
     assert lines[1].strip().startswith("clip_norm: noise of 5 rounds counts as much as the bias of clipping")
-    stated = json.loads(CliRunner().invoke(app, ["privacy", str(path), "--json"]).output)["parameters"]
+    stated = json.loads(invoke("privacy", path, "--json"))["parameters"]
     assert stated["values"] == {"clip_norm": clip()}
     both = resolved(algorithm={"step_size": "auto"}, data={"record_norm": 1})
     assert both.derived is not None
@@ -165,11 +162,10 @@ def test_the_rest_of_the_theorems_numbers_are_for_the_clip() -> None:
 
 
 def test_the_command_shows_rates_where_a_moment_is_given(tmp_path: Path) -> None:
-    path = tmp_path / "scenario.yaml"
-    path.write_text(yaml.safe_dump(scenario(assumptions={"beta": 1.0, "D": 4.0, "mu": 0.5})))
+    path = write(tmp_path, scenario(assumptions={"beta": 1.0, "D": 4.0, "mu": 0.5}))
     found = {
         bound["source"]: bound
-        for bound in json.loads(CliRunner().invoke(app, ["bounds", str(path), "--json"]).output)["bounds"]
+        for bound in json.loads(invoke("bounds", path, "--json"))["bounds"]
         if "T" in bound["source"] and bound["source"].split()[-1] in {"57", "58", "59", "61", "63"}
     }
     assert len(found) == 5
@@ -177,10 +173,9 @@ def test_the_command_shows_rates_where_a_moment_is_given(tmp_path: Path) -> None
     expected = 49 / 0.5 * (1 / 10_000 + (math.sqrt(2) * p) ** (4 / 3))
     assert found["clipped SGD, Theorem 61"]["value"] == pytest.approx(expected)
     assert found["Theorem 57"]["conditions"][0]["met"] is False  # d = 6, not 40
-    output = CliRunner().invoke(app, ["bounds", str(path)]).output
-    assert "Theorems 57 to 63 bound a moment" in output
-    path.write_text(yaml.safe_dump(scenario(assumptions={"beta": 1.0, "D": 4.0, "moment_bound": None})))
-    bare = CliRunner().invoke(app, ["bounds", str(path), "--set", "algorithm.clip_norm=1"]).output
+    assert "Theorems 57 to 63 bound a moment" in invoke("bounds", path)
+    write(tmp_path, scenario(assumptions={"beta": 1.0, "D": 4.0, "moment_bound": None}))
+    bare = invoke("bounds", path, "--set", "algorithm.clip_norm=1")
     assert "needs assumptions.moment_bound: convex (clipped AC-SA, Theorem 59)" in bare
 
 
@@ -236,7 +231,7 @@ def test_an_offer_has_the_number() -> None:
 
 
 def test_the_theorems_epsilon_is_mu() -> None:
-    entries = json.loads(CliRunner().invoke(app, ["theorems", "--json"]).output)
+    entries = json.loads(invoke("theorems", "--json"))
     (entry,) = (each for each in entries if "59, 61, 63" in each["theorem"])
     for row in entry["rows"]:
         exact = float(gaussian.epsilon(row["target"], 1e-5))

@@ -254,14 +254,6 @@ def test_a_resolved_scenario_resolves_to_itself(name: str) -> None:
     assert predicted(again) == predicted(once)
 
 
-def test_a_budget_that_ends_no_stage_is_refused() -> None:
-    budget = {"epsilon": 0.01, "delta": DELTA}
-    with refused("scenario.privacy.epsilon", 0.01):
-        made("multi_stage_accelerated_minibatch_sgd", privacy=budget)
-    with refused("scenario.privacy.epsilon", 0.0001):
-        made("prox_spider", privacy={"epsilon": 0.0001, "delta": DELTA})
-
-
 def test_fewer_records_than_the_condition_number_are_refused() -> None:
     constants = {"L": L, "beta": BETA, "mu": 1e-4, "Delta": DELTA_F}
     with refused("scenario.assumptions.beta", BETA, "n = 1500", "kappa = 15000"):

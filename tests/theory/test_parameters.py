@@ -7,12 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from support.refusals import refused
+from support.scenarios import invoke, write
 from support.theorem_scenarios import tree as made_of
-from typer.testing import CliRunner
 
-from fedsim.cli.main import app
 from fedsim.protocol.batch import Fresh
 from fedsim.scenario.by_theorem import CHOICES
 from fedsim.scenario.load import parse
@@ -142,11 +140,6 @@ def test_prox_spider_is_theorem_44() -> None:
         chosen("prox_spider", replace(S, epsilon=0.001))
 
 
-def test_prox_sgd_with_fewer_records_than_the_condition_number_is_refused() -> None:
-    with refused("scenario.assumptions.beta", 1.5, "n = 1000"):
-        chosen("prox_sgd", replace(S, mu=0.001))
-
-
 SCENARIO = made_of(
     3,
     1000,
@@ -181,21 +174,20 @@ def test_a_theorem_for_claimed_epsilon_chooses_by_the_claim() -> None:
 
 
 def test_the_numbers_are_printed(tmp_path: Path) -> None:
-    path = tmp_path / "scenario.yaml"
-    path.write_text(yaml.safe_dump(scenario()))
+    path = write(tmp_path, scenario())
     first = resolve(parse(scenario())).algorithm.num_rounds
-    shown = CliRunner().invoke(app, ["privacy", str(path)]).output.splitlines()
+    shown = invoke("privacy", path).splitlines()
     assert shown[0].startswith(f"prox-SGD (Theorem 40): num_rounds = {first}, step_size = 1,")
-    stated = json.loads(CliRunner().invoke(app, ["privacy", str(path), "--json"]).output)["parameters"]
+    stated = json.loads(invoke("privacy", path, "--json"))["parameters"]
     assert stated["values"]["num_rounds"] == first
 
 
 def test_the_editors_schema_asks_for_numbers_unless_a_theorem_gives_them() -> None:
-    schema = json.loads(CliRunner().invoke(app, ["schema"]).output)["$defs"]["prox_sgd"]
+    kinds = json.loads(invoke("schema"))["$defs"]
+    schema = kinds["prox_sgd"]
     assert schema["else"]["required"] == ["num_rounds", "step_size", "clip_norm"]
     assert schema["if"]["properties"] == {"parameters": {"const": "theorem"}}
-    other = json.loads(CliRunner().invoke(app, ["schema"]).output)["$defs"]["local_sgd"]
-    assert "local_steps" in other["else"]["required"]
+    assert "local_steps" in kinds["local_sgd"]["else"]["required"]
 
 
 BAD: dict[str, tuple[dict[str, Any], dict[str, Any], str, object]] = {

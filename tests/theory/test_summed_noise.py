@@ -1,10 +1,9 @@
 """The noise of secure aggregation as theorems see it: by hand, as it is added, and as a run plans it."""
 
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
+from support.scenarios import once
 
 from fedsim.privacy import gaussian
 from fedsim.privacy.calibrate import Budget
@@ -82,16 +81,13 @@ def test_it_is_what_the_mechanism_adds(members: int, honest: float) -> None:
     assert float(mean.var()) / each.variance(2.0, PLAN[0], PLAN) == pytest.approx(1, abs=0.05)
 
 
-TREE: dict[str, Any] = {
-    "name": "sums",
-    "data": {"name": "synthetic", "rows": 1250, "features": 5, "test_fraction": 0.2},
-    "partition": {"name": "iid", "num_partitions": 20},
-    "problem": "logistic_regression",
-    "algorithm": {"name": "noisy_minibatch_sgd", "parameters": "theorem"},
-    "privacy": {"mechanism": "summed_gaussian", "epsilon": 1.0, "delta": 1e-6, "honest_fraction": 0.9},
-    "assumptions": {"L": 2.5, "beta": 1.5, "D": 6.0, "Delta": 0.7},
-    "runtime": "inprocess",
-}
+TREE = once(
+    data={"name": "synthetic", "rows": 1250, "features": 5, "test_fraction": 0.2},
+    partition={"name": "iid", "num_partitions": 20},
+    algorithm={"name": "noisy_minibatch_sgd", "parameters": "theorem"},
+    privacy={"mechanism": "summed_gaussian", "delta": 1e-6, "honest_fraction": 0.9},
+    assumptions={"L": 2.5, "beta": 1.5, "D": 6.0, "Delta": 0.7},
+)
 
 
 @pytest.mark.parametrize("name", ["noisy_minibatch_sgd", "accelerated_minibatch_sgd", "prox_spider"])

@@ -8,13 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-import yaml
 from hypothesis import given
 from hypothesis import strategies as st
+from support.scenarios import invoke, write
 from support.theorem_scenarios import tree as made_of
-from typer.testing import CliRunner
 
-from fedsim.cli.main import app
 from fedsim.privacy.calibrate import Budget
 from fedsim.scenario.by_theorem import CHOICES
 from fedsim.scenario.load import parse
@@ -237,8 +235,6 @@ def test_batches_are_the_same_share_of_every_silo_and_no_smaller_than_its_proof_
 
 
 def test_the_command_says_what_differs(tmp_path: Path) -> None:
-    path = tmp_path / "scenario.yaml"
-    path.write_text(yaml.safe_dump(tree(privacy={"epsilon": [1, 2, 2, 2], "delta": 1e-5})))
-    output = CliRunner().invoke(app, ["bounds", str(path)]).output
+    output = invoke("bounds", write(tmp_path, tree(privacy={"epsilon": [1, 2, 2, 2], "delta": 1e-5})))
     assert "eps_i differ: n is the smallest, noise is xi = min(Xi / M', xi_max / M)" in output
     assert "Not shown, stated for silos alike, here eps_i differ: convex (Theorem 35)" in output

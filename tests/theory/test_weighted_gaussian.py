@@ -17,7 +17,7 @@ from fedsim.scenario.resolve import Resolved, resolve
 from fedsim.simulation.host import preview
 from fedsim.simulation.trial import trial_of
 from fedsim.theory.weighted_gaussian import best, error, shares
-from tests.support.scenarios import BASE, changed
+from tests.support.scenarios import BASE, changed, once
 
 N = 10_000
 
@@ -59,16 +59,14 @@ def one_round(seed: int, weights: Any = "precision", epsilon: Any = BUDGETS, **a
     numbers = {"num_rounds": 1, "step_size": 1, "clip_norm": 1, "last_iterate": True}
     names = np.where(np.arange(320) < 40, "registry", "ward")
     data = fedsim.Arrays(x, np.ones(320), names, intercept=False, test_fraction=0.1)
-    tree = {
-        "name": "mean",
-        "seed": seed,
-        "partition": "natural_id",
-        "problem": {"name": "linear_regression", "silo_weights": weights},
-        "algorithm": {"name": "noisy_minibatch_sgd"} | numbers | algorithm,
-        "privacy": {"epsilon": epsilon},
-        "runtime": "inprocess",
-        "report": {"baselines": False, "nonprivate_baseline": False, "clipping": False},
-    }
+    tree = once(
+        seed=seed,
+        partition="natural_id",
+        problem={"name": "linear_regression", "silo_weights": weights},
+        algorithm=numbers | algorithm,
+        privacy={"epsilon": epsilon},
+        report={"baselines": False, "nonprivate_baseline": False, "clipping": False},
+    )
     return resolve(parse(tree).model_copy(update={"data": data}))
 
 
