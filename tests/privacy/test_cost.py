@@ -15,7 +15,8 @@ from fedsim.protocol.plan import Release
 
 N, K, ROUNDS = 1238, 443, 35
 DELTA = 1 / N**2
-# The thesis's noise for a claimed epsilon; what it costs without replacement, Poisson, full batch.
+# The thesis's noise for a claimed epsilon; what it costs without replacement, Poisson, full batch. Losses of
+# both signs count: one-sided grids give 0.737 or 0.594 in place of 0.5978.
 TABLE = [
     (0.75, 0.5978, 0.585, 0.585),
     (1.5, 1.2877, 1.23, 1.23),
@@ -48,12 +49,6 @@ def test_known_costs_of_the_thesis_noise_are_reproduced(claimed, without, poisso
     assert got == pytest.approx(poisson, rel=0.01)
     got = cost.epsilon((releases(FULL, ROUNDS),), N, large, DELTA)
     assert got == pytest.approx(full, rel=0.01)
-
-
-def test_losses_of_both_signs_count():
-    # One-sided grids give 0.737 or 0.594 here.
-    got = cost.epsilon((releases(Subsample(K / N), ROUNDS),), N, multiplier(0.75, K), DELTA)
-    assert got == pytest.approx(0.5978, abs=5e-4)
 
 
 @pytest.mark.parametrize("batch", [Subsample(0.25), Poisson(0.25)])

@@ -71,11 +71,6 @@ def test_mu_is_the_largest_that_holds(eps, delta):
     assert gaussian.profile(eps, mu * (1 + 1e-6)) > delta
 
 
-@given(st.floats(1e-2, 50), st.floats(1e-12, 1e-3))
-def test_epsilon_inverts_mu(eps, delta):
-    assert gaussian.epsilon(gaussian.mu(eps, delta), delta) == pytest.approx(eps, rel=1e-6)
-
-
 def test_an_array_gives_what_its_elements_give():
     rng = np.random.default_rng(0)
     mu, delta = rng.uniform(0.01, 5, 17), 10 ** rng.uniform(-9, -2, 17)

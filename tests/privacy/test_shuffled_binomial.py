@@ -214,13 +214,6 @@ def test_what_cannot_be_is_refused() -> None:
     assert ShuffledBinomial(5, 3, 1.0, 8).noise_multipliers(ROUNDS, [Budget(50, inf, DELTA)], 1.0) == [0.0]
 
 
-@pytest.mark.parametrize("r", [1.0, 0.5, 0.0])
-def test_the_common_multiplier_and_a_silos_own_are_inverse(r: float) -> None:
-    mechanism = ShuffledBinomial(1000, 5, 1.0, 64)
-    assert mechanism.common(mechanism.effective(2.0, r), r) == pytest.approx(2.0, rel=1e-14)
-    assert mechanism.effective(2.0, r) >= 2.0
-
-
 def divergence(bits: int, shift: int, order: float, window: float) -> float:
     """ln sum over |x| <= window of p(x)^order p(x - shift)^(1 - order), over order - 1."""
     x = np.arange(-int(window), int(window) + 1)

@@ -15,7 +15,8 @@ from fedsim.common.errors import Refused
 from fedsim.privacy import cost, gaussian, grid
 from fedsim.privacy.calibrate import Budget
 from fedsim.privacy.grid import MAX_RECORDS, STEPS
-from fedsim.privacy.sum_mechanism import honest_silos
+from fedsim.privacy.shuffled_binomial import ShuffledBinomial
+from fedsim.privacy.sum_mechanism import SharedNoise, honest_silos
 from fedsim.privacy.summed_gaussian import LARGEST_NOISE, SummedGaussian, sum_distance
 from fedsim.protocol.batch import FULL, Subsample
 from fedsim.protocol.plan import Census, Release
@@ -111,13 +112,17 @@ def test_a_replaced_record_moves_a_contribution_by_no_more_than_its_sensitivity(
     assert moved > 2 * share * STEPS + 0.9 * sqrt(d)
 
 
+SHARED = [SummedGaussian(Extent(1000, 1000), 5, 1.0), ShuffledBinomial(1000, 5, 1.0, 64)]
+
+
+@pytest.mark.parametrize("mechanism", SHARED, ids=lambda mechanism: mechanism.name)
 @pytest.mark.parametrize("r", [1.0, 0.5, 0.01, 0.0])
-def test_the_common_multiplier_and_a_silos_own_are_inverse(r: float) -> None:
-    mechanism = SummedGaussian(Extent(1000, 1000), 5, 1.0)
+def test_the_common_multiplier_and_a_silos_own_are_inverse(mechanism: SharedNoise, r: float) -> None:
     assert mechanism.common(mechanism.effective(2.0, r), r) == pytest.approx(2.0, rel=1e-14)
     assert mechanism.effective(2.0, r) == mechanism.effective(2.0, max(r, mechanism.least)) >= 2.0
     noise = 2.0 * mechanism.sensitivity()
-    assert mechanism.effective(2.0, 0.5) == noise / grid.sensitivity(1000, 2.0, 0.5)
+    assert mechanism.effective(2.0, 0.5) == noise / mechanism.sensitivity(0.5)
+    assert SHARED[0].sensitivity(0.5) == grid.sensitivity(1000, 2.0, 0.5)
 
 
 def convolved(sigma: float, count: int) -> tuple[np.ndarray, np.ndarray]:

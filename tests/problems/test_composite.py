@@ -60,7 +60,7 @@ def _minimised(f1: Composite, v: np.ndarray) -> np.ndarray:
     def inside(y: np.ndarray) -> np.ndarray:
         match f1.constraint:
             case L2Ball(radius):
-                return y * min(1, radius / np.linalg.norm(y))
+                return y * radius / max(radius, np.linalg.norm(y))
             case Box(lower, upper):
                 return np.clip(y, lower, upper)
         return y
@@ -77,7 +77,7 @@ def _minimised(f1: Composite, v: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("f1", SUMS, ids=_name)
 def test_prox_is_the_minimiser(f1: Composite) -> None:
-    rows = np.random.default_rng(0).normal(size=(2, D)) * [[1.0], [2.0]]
+    rows = np.random.default_rng(0).normal(size=(3, D)) * [[0.3], [1.0], [2.0]]
     found = f1.prox(torch.from_numpy(rows), STEP).numpy()
     for v, mine in zip(rows, found, strict=True):
         np.testing.assert_allclose(mine, _minimised(f1, v), atol=1e-6)
@@ -88,19 +88,6 @@ def _objective(f1: Composite, y: np.ndarray, v: np.ndarray) -> float:
     value = f1.l1 * np.abs(y).sum() + f1.l2 / 2 * (y @ y) + _lasso(f1).weight * groups
     value += f1.ridge.weight / 2 * ((y - f1.ridge.centre) @ (y - f1.ridge.centre))
     return float(STEP * value + (y - v) @ (y - v) / 2)
-
-
-@pytest.mark.parametrize("f1", SUMS, ids=_name)
-def test_nothing_near_the_prox_is_better(f1: Composite) -> None:
-    """A convex function's minimiser needs no solver to be checked: no feasible step improves it."""
-    rng = np.random.default_rng(1)
-    for scale in (0.3, 1.0, 3.0):
-        v = rng.normal(size=D) * scale
-        best = f1.prox(torch.from_numpy(v), STEP).numpy()
-        steps = np.concatenate([10.0**-k * rng.normal(size=(60, D)) for k in range(6)])
-        others = f1.project(torch.from_numpy(best + steps)).numpy()
-        base = _objective(f1, best, v)
-        assert min(_objective(f1, other, v) for other in others) >= base - 1e-13 * (1 + base)
 
 
 @pytest.mark.parametrize("f1", SUMS, ids=_name)
@@ -198,13 +185,6 @@ def _into(constraint: Constraint, w: Tensor) -> Tensor:
             return radius * w / (1 + w.norm())
         case Box(lower, upper):
             return lower + (upper - lower) * w.sigmoid()
-
-
-@every_constraint
-def test_projection_of_a_point_outside_moves_it(constraint: Constraint) -> None:
-    far = torch.full((3,), 5.0, dtype=torch.float64)
-    expected = {WholeSpace: 5.0, L2Ball: 0.9 / 3**0.5, Box: 0.5}[type(constraint)]
-    torch.testing.assert_close(constraint.project(far), torch.full_like(far, expected))
 
 
 def test_value_and_subgradient_by_hand() -> None:
