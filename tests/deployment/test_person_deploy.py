@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from support.channels import InMemory
 from support.pooled import pooled_federation, pooled_scenario
+from support.scenarios import once
 from support.visits import SCHEMA, id_of, write_visits
 
 from fedsim.api.run import load_run
@@ -35,22 +36,12 @@ def table(tmp_path_factory) -> Path:
 
 
 def scenario_of(table: Path, unit: object = "person", **privacy: object) -> dict[str, Any]:
-    return {
-        "name": "visits",
-        "data": {
-            "name": "csv",
-            "path": str(table),
-            "target": "readmitted",
-            "person_column": "patient_id",
-            "schema": SCHEMA,
-        },
-        "partition": {"name": "iid", "num_partitions": 3},
-        "problem": "logistic_regression",
-        "algorithm": {"name": "noisy_minibatch_sgd", "num_rounds": 4, "step_size": 0.5, "clip_norm": 1.0},
-        "privacy": {"epsilon": 4.0, "delta": 1e-4, "unit": unit, **privacy},
-        "evaluate": {"bins": 4},
-        "runtime": "inprocess",
-    }
+    data = {"name": "csv", "path": str(table), "target": "readmitted", "person_column": "patient_id"}
+    return once(
+        data=data | {"schema": SCHEMA},
+        privacy={"epsilon": 4.0, "delta": 1e-4, "unit": unit, **privacy},
+        evaluate={"bins": 4},
+    )
 
 
 def made(folder: Path, scenario: dict[str, Any]) -> Topology:

@@ -96,17 +96,10 @@ def test_a_terminal_that_has_gone_does_not_cut_the_round_off(job):
     assert signal.getsignal(signal.SIGHUP) is handler
 
 
-def test_a_run_that_waits_for_operators_is_stopped_at_once(job):
+@pytest.mark.parametrize("change", [{"begun": []}, {"start": lambda settings: 1}], ids=["waits", "elsewhere"])
+def test_a_run_that_waits_for_operators_or_is_elsewhere_is_stopped_at_once(job, change):
     control = OneRun(job, RUNNING)
-    control.begun = []
-    with pytest.raises(KeyboardInterrupt):
-        submit(control, job, {}, 1.0, lambda line: None)
-    assert (control.looks, control.stops) == (2, 1)
-
-
-def test_a_run_that_has_not_begun_or_is_elsewhere_is_stopped_at_once(job):
-    control = OneRun(job, RUNNING)
-    control.start = lambda settings: 1
+    vars(control).update(change)
     with pytest.raises(KeyboardInterrupt):
         submit(control, job, {}, 1.0, lambda line: None)
     assert (control.looks, control.stops) == (2, 1)

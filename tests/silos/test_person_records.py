@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-import yaml
-from support.deployed import POLICY
+from support.deployed import silo_file
 from support.refusals import refused
 
 from fedsim.common.errors import InputError
@@ -40,9 +39,7 @@ def write(folder: Path, ids: Sequence[str], **more: Any) -> Path:
     (folder / "own.csv").write_text("\n".join(["who,x,y", *rows, ""]))
     table = {"name": "csv", "path": "own.csv", "target": "y", "person_column": "who", "schema": SCHEMA}
     fields = {"intercept": False, "scaling": "none"}
-    tree = {"name": "north", "records": table | fields, "state": "state", "listen": {"socket": "s"}}
-    (folder / "silo.yaml").write_text(yaml.safe_dump(tree | {"policy": POLICY} | more))
-    return folder / "silo.yaml"
+    return silo_file(folder, "north", **{"records": table | fields} | more)
 
 
 @pytest.fixture

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
-from support.deployed import POLICY
+from support.deployed import silo_file
 from support.ledgers import CAPS, answer, broadcast, enrolled, hexed, open_run
 from support.refusals import ANY, refused
 
@@ -158,16 +157,8 @@ def config_of(folder: Path, script: str, **records: Any) -> Config:
         "age": {"kind": "number", "lower": 0, "upper": 110},
         "ill": {"kind": "category", "categories": ["no", "yes"]},
     }
-    tree = {
-        "name": "north",
-        "reader": [sys.executable, "export.py"],
-        "records": {"name": "csv", "path": "patients.csv", "target": "ill", "schema": schema, **records},
-        "state": "state",
-        "listen": {"socket": "silo.sock"},
-        "policy": POLICY,
-    }
-    (folder / "silo.yaml").write_text(yaml.safe_dump(tree))
-    return load_config(folder / "silo.yaml")
+    table = {"name": "csv", "path": "patients.csv", "target": "ill", "schema": schema, **records}
+    return load_config(silo_file(folder, "north", table, reader=[sys.executable, "export.py"]))
 
 
 @pytest.fixture

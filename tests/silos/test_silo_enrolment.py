@@ -10,9 +10,8 @@ import numpy as np
 import pyarrow.csv
 import pyarrow.parquet
 import pytest
-import yaml
 from support.daemons import enrolment_killed_at
-from support.deployed import POLICY
+from support.deployed import POLICY, silo_file
 from support.refusals import ANY, refused
 
 from fedsim.common.errors import InputError
@@ -40,16 +39,9 @@ def configure(tmp_path):
 
     def make(records=None, policy=None, **top):
         np.savez(tmp_path / "records.npz", features=X, target=Y)
-        tree = {
-            "name": "silo-1",
-            "records": records or {"name": "npz", "path": "records.npz", "classes": 2},
-            "state": "state",
-            "listen": {"socket": "silo.sock"},
-            "policy": {**POLICY, **(policy or {})},
-            **top,
-        }
-        (tmp_path / "silo.yaml").write_text(yaml.safe_dump(tree))
-        return load_config(tmp_path / "silo.yaml")
+        section = records or {"name": "npz", "path": "records.npz", "classes": 2}
+        own = {"name": "silo-1", "policy": {**POLICY, **(policy or {})}} | top
+        return load_config(silo_file(tmp_path, records=section, **own))
 
     return make
 

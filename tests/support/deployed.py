@@ -73,6 +73,13 @@ def federation_of(resolved: Resolved) -> Federation:
     return load(scenario.data, scenario.partition, scenario.seed, 0, scenario.privacy.unit)
 
 
+def silo_file(folder: Path, name: str, records: Mapping[str, Any], **more: Any) -> Path:
+    """`folder`/silo.yaml of a silo with these records and further fields."""
+    tree = {"name": name, "records": dict(records), "state": "state", "listen": {"socket": "silo.sock"}}
+    (folder / "silo.yaml").write_text(yaml.safe_dump(tree | {"policy": POLICY} | more))
+    return folder / "silo.yaml"
+
+
 def write_silos(
     folder: Path,
     resolved: Resolved,
@@ -94,24 +101,15 @@ def write_silos(
             records["groups"] = list(federation.groups)
         if federation.num_classes:
             records["classes"] = federation.num_classes
-        tree = {
-            "name": silo.name,
-            "records": records,
-            "state": "state",
-            "listen": {"socket": "silo.sock"},
-            "policy": {**POLICY, **(policy or {})},
-            "rosters": list(rosters),
-            "holdout": holdout,
-        }
+        more: dict[str, Any] = {"rosters": list(rosters), "holdout": holdout}
         if silo.name in public:
-            tree["public_silo"] = True
+            more["public_silo"] = True
         if resolved.scenario.privacy.unit != RECORD:
-            tree["unit"] = {"name": "person", "relation": resolved.scenario.privacy.unit.relation}
+            more["unit"] = {"name": "person", "relation": resolved.scenario.privacy.unit.relation}
         if seeded:
             run = run_digest(resolved, federation.digest, "private")
-            tree["insecure_simulation"] = {"seed": resolved.scenario.seed, "trial": 0, "run": run}
-        paths.append(own / "silo.yaml")
-        paths[-1].write_text(yaml.safe_dump(tree))
+            more["insecure_simulation"] = {"seed": resolved.scenario.seed, "trial": 0, "run": run}
+        paths.append(silo_file(own, silo.name, records, policy={**POLICY, **(policy or {})}, **more))
     return paths
 
 
