@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 import torch
+from support.scenarios import once
 
 import fedsim
 from fedsim.privacy.exponential import epsilon_of
@@ -68,14 +69,7 @@ def test_a_worst_pair_attains_most_of_the_epsilon(name):
     rng = np.random.default_rng(0)
     x = rng.uniform(-1, 1, (120, 3))
     y = (x[:, 0] + 0.3 * rng.standard_normal(120) > 0).astype(int)
-    scenario = {
-        "name": "audited",
-        "seed": 1,
-        "partition": {"name": "iid", "num_partitions": 2},
-        "problem": "logistic_regression",
-        "algorithm": {"name": "noisy_minibatch_sgd", "num_rounds": 1, "step_size": 1, "clip_norm": 1},
-        "privacy": {"epsilon": EPSILON},
-    }
+    scenario = once(seed=1, partition={"name": "iid", "num_partitions": 2}, privacy={"epsilon": EPSILON})
     found = fedsim.audit(scenario, algorithm=AskOnce(name, *CASES[name]), data=fedsim.Arrays(x, y))
     assert not found.broken
     for row in found.silos:
@@ -87,15 +81,13 @@ def test_a_worst_pair_attains_most_of_the_epsilon(name):
 @pytest.mark.slow
 def test_a_run_that_finds_its_clip_attains_its_epsilon_and_no_more():
     clip = {"quantile": 0.75, "rounds": 6, "share": 0.3}
-    scenario = {
-        "name": "audited",
-        "seed": 3,
-        "data": {"name": "synthetic", "link": "linear", "rows": 600, "features": 3},
-        "partition": {"name": "iid", "num_partitions": 3},
-        "problem": "linear_regression",
-        "algorithm": {"name": "noisy_minibatch_sgd", "num_rounds": 12, "step_size": 0.3, "clip_norm": clip},
-        "privacy": {"epsilon": [1, 3, 8]},
-    }
+    scenario = once(
+        seed=3,
+        data={"link": "linear", "rows": 600},
+        problem="linear_regression",
+        algorithm={"num_rounds": 12, "step_size": 0.3, "clip_norm": clip},
+        privacy={"epsilon": [1, 3, 8]},
+    )
     found = fedsim.audit(scenario)
     assert not found.broken
     for row, epsilon in zip(found.silos, (1, 3, 8), strict=True):

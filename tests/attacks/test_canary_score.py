@@ -72,38 +72,33 @@ def test_asks_add_up():
     assert scores.ratios()[0] == pytest.approx(expected, rel=1e-9)
 
 
-def test_a_record_is_in_one_fresh_batch_or_in_none():
+FRESH, PARTS = Fresh(0.3), (Part(0, 0.3), Part(0.5, 1))
+ONE_OF = {  # of each answer: its batch and which one that is; of each that a record may be in: its share
+    "fresh batches": ([(FRESH, 0), (FRESH, 1)], {0: 0.3, 1: 0.3, None: 0.4}),
+    "parts, whose answers add": (
+        [(PARTS[0], 0), (PARTS[0], 0), (PARTS[1], 1)],
+        {0: 0.3, 1: 0.5, None: 0.2},
+    ),
+}
+
+
+@pytest.mark.parametrize(("asked", "shares"), ONE_OF.values(), ids=ONE_OF)
+def test_a_record_is_in_one_batch_or_in_none(asked, shares):
     """Where it is in none, or in another one, an answer is that of the first world."""
-    batch, scores = Fresh(0.3), Scores(1, N, Z)
-    made = []
-    for seed in range(2):
-        query, answer, place = _made(seed)
-        place = Places(place.base, torch.zeros_like(place.first), place.second)
-        made.append((query, answer, place))
-        scores.add(batch, Heard((Query("gradient", (), 0.5, batch, 1.5),), (answer,)), [place])
-    total = sum(
-        share
-        * math.prod(_normal(each, batch, each[2].second * (at == where)) for at, each in enumerate(made))
-        for where, share in enumerate((0.3, 0.3, 0.4))
-    )
-    nothing = math.prod(_normal(each, batch, 0.0) for each in made)
-    assert scores.ratios()[0] == pytest.approx(math.log(total / nothing), rel=1e-9)
-
-
-def test_a_record_is_in_one_part_whose_answers_add():
-    """Two answers of one part and one of another; a fifth of the records are in neither."""
     scores, made = Scores(1, N, Z), []
-    for seed, batch in enumerate((Part(0, 0.3), Part(0, 0.3), Part(0.5, 1))):
+    for seed, (batch, which) in enumerate(asked):
         query, answer, place = _made(seed)
         place = Places(place.base, torch.zeros_like(place.first), place.second)
-        made.append((batch, (query, answer, place)))
+        made.append((which, batch, (query, answer, place)))
         scores.add(batch, Heard((Query("gradient", (), 0.5, batch, 1.5),), (answer,)), [place])
-    total = sum(
-        share * math.prod(_normal(each, batch, each[2].second * (batch == where)) for batch, each in made)
-        for where, share in ((Part(0, 0.3), 0.3), (Part(0.5, 1), 0.5), (None, 0.2))
-    )
-    nothing = math.prod(_normal(each, batch, 0.0) for batch, each in made)
-    assert scores.ratios()[0] == pytest.approx(math.log(total / nothing), rel=1e-9)
+    worlds = {
+        where: math.prod(
+            _normal(each, batch, each[2].second * (which == where)) for which, batch, each in made
+        )
+        for where in shares
+    }
+    total = sum(share * worlds[where] for where, share in shares.items())
+    assert scores.ratios()[0] == pytest.approx(math.log(total / worlds[None]), rel=1e-9)
 
 
 @pytest.mark.parametrize(("batch", "n"), list(product(BATCHES, (20, 40))), ids=str)

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import torch
 from attacks.test_audit_of_statistics import CASES, AskOnce
-from support.audit_settings import assert_sums_not_flagged
+from support.audit_settings import assert_sound, assert_sums_not_flagged
+from support.scenarios import once
 
 import fedsim
 from fedsim.api.given import one_run, resolved_of
@@ -18,7 +19,7 @@ from fedsim.protocol.batch import FULL, Poisson, Subsample, WithReplacement
 from fedsim.protocol.rows import Rows
 from fedsim.protocol.unit import RECORD, Person
 from fedsim.report.audit import audit_table
-from fedsim.testing.attacks import cohorts, estimate, noise, probes, sensitivity, servers
+from fedsim.testing.attacks import cohorts, estimate, noise, sensitivity, servers
 from fedsim.testing.attacks.audit import ALARM
 from fedsim.testing.attacks.canaries import canaries, num_units, related, replaced
 from fedsim.testing.attacks.likelihood import draws
@@ -47,19 +48,8 @@ def scenario(unit, epsilon=2.0, **algorithm):
     privacy = {"epsilon": epsilon, "delta": 1e-3, "unit": unit}
     if getattr(unit, "one_sided", False):
         privacy["expected_persons"] = EXPECTED
-    return {
-        "name": "persons",
-        "seed": 1,
-        "problem": "logistic_regression",
-        "algorithm": {
-            "name": "noisy_minibatch_sgd",
-            "num_rounds": 3,
-            "step_size": 1.0,
-            "clip_norm": 1.0,
-            **algorithm,
-        },
-        "privacy": privacy,
-    }
+    numbers = {"num_rounds": 3, "step_size": 1.0} | algorithm
+    return once(seed=1, partition="natural_id", algorithm=numbers, privacy=privacy)
 
 
 @cache
@@ -116,7 +106,7 @@ def test_candidates_have_many_records_and_one_and_nobody_where_the_claim_has():
 def test_a_right_gate_is_not_flagged_and_its_bound_is_attained(unit, relation):
     setting, chosen = attacked(replace(unit, relation=relation))
     assert chosen.ratios[0] == pytest.approx(1.0, abs=1e-6)
-    _assert_sound(setting, chosen)
+    assert_sound(setting, chosen)
     if relation == "add_remove":
         assert len(chosen.first.target) == 0 < len(chosen.second.target)
         assert setting.admitted[SILO].terms.n == EXPECTED != num_units(setting.data[SILO], setting.unit)
@@ -128,24 +118,13 @@ def test_a_right_gate_is_not_flagged_and_its_bound_is_attained(unit, relation):
 @pytest.mark.parametrize("unit", [Person(), Person("limit", 2)], ids=lambda unit: unit.bound)
 def test_a_right_gate_is_not_flagged_whatever_the_sampler(unit, sampler):
     setting, chosen = attacked(unit, sampler)
-    _assert_sound(setting, chosen, runs=100)
+    assert_sound(setting, chosen, runs=100)
 
 
 def test_poisson_batches_of_persons_who_are_added_are_not_flagged():
     for unit in (Person(relation="add_remove"), Person("limit", 2, "add_remove")):
         setting, chosen = attacked(unit, "poisson")
-        _assert_sound(setting, chosen, runs=200)
-
-
-def _assert_sound(setting, chosen, runs=300):
-    found = sensitivity.search(setting, SILO, chosen, 3, 25)
-    assert found.sensitivity == pytest.approx(1.0, abs=0.01)
-    assert found.sensitivity <= 1 + sensitivity.TOLERANCE
-    assert found.cross <= sensitivity.TOLERANCE
-    assert not list(probes.probe(setting, SILO, chosen))
-    assert noise.measure(setting, SILO, chosen, ALARM).faults == ()
-    samples = servers.malicious(setting, SILO, chosen, runs)
-    assert estimate.violated([samples], estimate.claim_of(setting, SILO), ALARM) is None
+        assert_sound(setting, chosen, runs=200)
 
 
 def _unbounded(records, terms, problem, block, points, clip, size):

@@ -1,7 +1,7 @@
 """What loads none of the libraries and parties that it does not need, each asked of a fresh process."""
 
 import pytest
-from support.distribution import python
+from support.distribution import assert_not_loaded, python
 
 QUICK = (
     "from typer.testing import CliRunner; from fedsim.cli.main import app; assert CliRunner().invoke(app, "
@@ -46,13 +46,7 @@ NOT_LOADED = {
 
 @pytest.mark.parametrize("statements", NOT_LOADED)
 def test_what_is_not_needed_is_not_loaded(statements):
-    names = NOT_LOADED[statements].split()
-    code = (
-        f"import sys; {statements}\n"
-        f"print([m for m in sys.modules for name in {names!r} if m == name or m.startswith(name + '.')])"
-    )
-    done = python("-c", code, paths=())
-    assert (done.returncode, done.stdout.splitlines()[-1:]) == (0, ["[]"]), done.stderr
+    assert_not_loaded(statements, NOT_LOADED[statements])
 
 
 def test_a_command_does_not_look_for_garbage_among_modules_that_it_loads():

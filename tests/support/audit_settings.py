@@ -1,15 +1,17 @@
 """Small scenarios to attack."""
 
-import copy
 from typing import Any
 
 import pytest
 from scipy import stats
-from support.scenarios import BASE, changed
+from support.scenarios import BASE, changed, over
 
 import fedsim
 from fedsim.scenario.load import parse
 from fedsim.scenario.resolve import resolve
+from fedsim.testing.attacks import estimate, noise, probes, sensitivity, servers
+from fedsim.testing.attacks.audit import ALARM
+from fedsim.testing.attacks.search import Attack
 from fedsim.testing.attacks.setting import Setting, prepare
 
 SMALL = changed(
@@ -20,10 +22,7 @@ SMALL = changed(
 
 def setting_of(**changes: Any) -> Setting:
     """SMALL with whole sections replaced, and numbers of the algorithm changed by `algorithm`."""
-    tree = copy.deepcopy(SMALL)
-    for key, value in changes.items():
-        tree[key] = tree[key] | value if isinstance(value, dict) and "name" not in value else value
-    return prepare(resolve(parse(tree)))
+    return prepare(resolve(parse(over(SMALL, **changes))))
 
 
 def power(mu: float, runs: int, alarm: float) -> float:
@@ -36,6 +35,26 @@ def power(mu: float, runs: int, alarm: float) -> float:
     likely = int(stats.binom.isf(2e-7, runs, p))
     bound = stats.beta.ppf(1 - alarm / 2, likely + 1, runs - likely)
     return 1 - 4e-7 if -2 * stats.norm.ppf(bound) > 1.02 * mu else 0.0
+
+
+def assert_sound(
+    setting: Setting,
+    chosen: Attack,
+    silo: int = 1,
+    runs: int = 300,
+    least: float = 0.99,
+    effort: tuple[int, int] = (3, 25),
+) -> noise.Measured:
+    """No check flags the silo's gate: a record moves an answer as far as is stated, `least` of it or more."""
+    found = sensitivity.search(setting, silo, chosen, *effort)
+    assert least <= found.sensitivity <= 1 + sensitivity.TOLERANCE
+    assert found.cross <= sensitivity.TOLERANCE
+    assert not list(probes.probe(setting, silo, chosen))
+    measured = noise.measure(setting, silo, chosen, ALARM)
+    assert measured.faults == ()
+    samples = servers.malicious(setting, silo, chosen, runs)
+    assert estimate.violated([samples], estimate.claim_of(setting, silo), ALARM) is None
+    return measured
 
 
 def assert_sums_not_flagged(tree: dict[str, Any], data: Any) -> None:

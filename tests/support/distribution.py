@@ -41,6 +41,16 @@ def python(
     )
 
 
+def assert_not_loaded(statements: str, names: str) -> None:
+    """A fresh process that runs these has none of the modules, nor any below them."""
+    code = (
+        f"import sys\n{statements}\n"
+        f"print([m for m in sys.modules for name in {names.split()!r} if (m + '.').startswith(name + '.')])"
+    )
+    done = python("-c", code, paths=())
+    assert (done.returncode, done.stdout.splitlines()[-1:]) == (0, ["[]"]), done.stderr
+
+
 def fedsim(*arguments: object, site: Path, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
     """The command line in an environment where `site` is installed."""
     return python("-m", "fedsim.cli.main", *arguments, paths=(site,), cwd=cwd)
