@@ -136,7 +136,7 @@ class FakeRunner:
     def __init__(self, outcome: Callable[[Cell], CellOutcome]) -> None:
         self.outcome, self.cells = outcome, list[Cell]()
 
-    def run(self, batches: Sequence[Sequence[Cell]]) -> Iterator[tuple[Cell, CellOutcome]]:
+    def run(self, batches: Sequence[Sequence[Cell]], work: Any = None) -> Iterator[tuple[Cell, CellOutcome]]:
         for batch in batches:
             for cell in batch:
                 self.cells.append(cell)

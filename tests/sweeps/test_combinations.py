@@ -1,6 +1,6 @@
 """What a sweep section stands for."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,11 +13,13 @@ from support.scenarios import BASE
 from fedsim.common.errors import InputError
 from fedsim.report.sweep_summary import read_summary
 from fedsim.scenario.load import load_tree
-from fedsim.simulation.failures import WorkerLost
+from fedsim.simulation.failures import Failure, WorkerLost
 from fedsim.simulation.sweeps.combinations import combinations
 from fedsim.simulation.sweeps.engine import Event
 from fedsim.simulation.sweeps.job import Job, job_of
-from fedsim.simulation.sweeps.run import Watch, run
+from fedsim.simulation.sweeps.pool import Batch, Finished, Local, Work
+from fedsim.simulation.sweeps.run import Watch, of_trial, run
+from fedsim.simulation.sweeps.run_cells import run_batch
 
 LOCAL = {"name": "local_sgd", "num_rounds": 2, "local_steps": 3, "step_size": 0.5, "clip_norm": 1.0}
 FULL = {"sampler": "full"}
@@ -301,3 +303,18 @@ def test_an_interrupt_returns_what_there_is_and_the_same_call_goes_on(
     assert cells <= again.results.cached <= ALL
     assert again.results.cached + again.results.ran == ALL
     assert again.summary.combinations == read_summary(tmp_path / "out").combinations
+
+
+class LostOverBaselines(Local):
+    def run(self, batches: Sequence[Batch], work: Work = run_batch) -> Iterator[Finished]:
+        lost = ((batch[0], Failure("worker died", "Ray was ended")) for batch in batches)
+        yield from lost if work is of_trial else super().run(batches, work)
+
+
+def test_a_worker_lost_over_a_baseline_ends_the_sweep_and_keeps_its_cells(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedsim.simulation.sweeps.run.Local", LostOverBaselines)
+    sweep = run(job_of(TREE), tmp_path / "out")
+    assert (sweep.interrupted, sweep.lost, len(sweep.results.scores)) == (True, "Ray was ended", TUNING)
+    assert sweep.results.cached + sweep.results.ran == ALL

@@ -135,7 +135,7 @@ class Actor:
         self.trials: list[int] = []
         self.run = self
 
-    def remote(self, cells: list[Cell]) -> object:
+    def remote(self, work: Any, cells: list[Cell]) -> object:
         self.trials.append(cells[0].trial)
         return object()
 

@@ -2,43 +2,35 @@
 
 from __future__ import annotations
 
-import itertools
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
 import psutil
 
 from fedsim.common.objects import all_standing, stand
 from fedsim.common.process import keep_memory, keep_to_one_thread, one_thread
 from fedsim.simulation.failures import Failure, WorkerLost, death, failure
-from fedsim.simulation.sweeps.cell import Cell, CellOutcome, records_key
+from fedsim.simulation.sweeps.cell import Cell, records_key
 from fedsim.simulation.sweeps.run_cells import run_batch
 
 Batch = Sequence[Cell]
-Finished = tuple[Cell, CellOutcome]
-T = TypeVar("T")
+Work = Callable[[Batch], Sequence[Any]]  # the outcome of each cell of a batch, in order
+Finished = tuple[Cell, Any]  # with its outcome, or the `Failure` of its worker
 _AHEAD = 2  # batches a worker has been given: the next one waits there, so that it is never idle
 
 
 class Local:
     """No workers: cells run here, one batch after another."""
 
-    def run(self, batches: Sequence[Batch]) -> Iterator[Finished]:
+    def run(self, batches: Sequence[Batch], work: Work = run_batch) -> Iterator[Finished]:
         """Each cell with its outcome, in order."""
         for batch in batches:
             with one_thread():
-                outcomes = run_batch(batch)
+                outcomes = work(batch)
             yield from zip(batch, outcomes, strict=True)
-
-    def each(self, function: Callable[[Cell], T], cells: Sequence[Cell]) -> Iterator[T]:
-        """The function's value for each cell, in their order."""
-        for cell in cells:
-            with one_thread():
-                made = function(cell)
-            yield made
 
 
 @dataclass(eq=False)
@@ -64,6 +56,7 @@ class Workers(AbstractContextManager["Workers"]):
         self._places: list[_Place] = []
         self._waiting = deque[tuple[str, Batch]]()  # with the records that each reads first
         self._homes: dict[str, _Place] = {}  # by `records_key` the worker that has read the records first
+        self._work: Work = run_batch
         self._started = False
         self._others = set(psutil.Process().children(recursive=True))
 
@@ -73,41 +66,19 @@ class Workers(AbstractContextManager["Workers"]):
 
             cluster.stop([place.actor for place in self._places], self._others)
 
-    def run(self, batches: Sequence[Batch]) -> Iterator[Finished]:
+    def run(self, batches: Sequence[Batch], work: Work = run_batch) -> Iterator[Finished]:
         """Each cell with its outcome, in any order. WorkerLost if no node is left."""
         from fedsim.simulation.cluster import ray
 
         if batches and not self._started:
             self._start()
-        self._waiting = deque(map(_keyed, batches))
+        self._waiting, self._work = deque(map(_keyed, batches)), work
         self._hand_out()
         while oldest := {place.given[0][0]: place for place in self._places if place.given}:
             ready, _ = ray.wait(list(oldest), num_returns=1, timeout=1.0)
             for future in ready:
                 yield from self._collect(future, oldest[future])
             self._hand_out()
-
-    def each(self, function: Callable[[Cell], T], cells: Sequence[Cell]) -> Iterator[T]:
-        """The function's value for each cell, in their order. WorkerLost if a worker died over one."""
-        from fedsim.simulation.cluster import ray
-
-        if cells and not self._started:
-            self._start()
-        turns = itertools.cycle(self._places)
-        takers = [self._homes.get(_key(cell)) or next(turns) for cell in cells]
-        given = [place.actor.each.remote(function, cell) for cell, place in zip(cells, takers, strict=True)]
-        for cell, place, future in zip(cells, takers, given, strict=True):
-            while True:
-                try:
-                    yield ray.get(future)
-                    break
-                except ray.exceptions.RayTaskError as error:
-                    raise error.cause from None
-                except ray.exceptions.RayError as error:
-                    if not self._renew(place):
-                        raise WorkerLost(death(error).message) from None
-                place = self._places[0]
-                future = place.actor.each.remote(function, cell)
 
     def _start(self) -> None:
         from fedsim.simulation import cluster
@@ -127,7 +98,7 @@ class Workers(AbstractContextManager["Workers"]):
                     key, batch = self._waiting[at]
                     del self._waiting[at]
                     self._homes.setdefault(key, place)
-                    place.given.append((place.actor.run.remote(list(batch)), batch))
+                    place.given.append((place.actor.run.remote(self._work, list(batch)), batch))
 
     def _collect(self, future: Any, place: _Place) -> list[Finished]:
         from fedsim.simulation.cluster import ray
@@ -193,13 +164,9 @@ class CellWorker:
         keep_to_one_thread()
         keep_memory()
 
-    def run(self, cells: list[Cell]) -> list[CellOutcome]:
-        """Run the cells of one batch."""
-        return run_batch(cells)
-
-    def each(self, function: Callable[[Cell], T], cell: Cell) -> T:
-        """Apply the function to one cell."""
-        return function(cell)
+    def run(self, work: Work, cells: list[Cell]) -> Sequence[Any]:
+        """The outcomes of the cells of one batch."""
+        return work(cells)
 
 
 def _actor(node: str) -> Any:

@@ -32,7 +32,7 @@ from fedsim.report.tables import Table, figure_html, lines_html
 from fedsim.scenario.load import parse, relative
 from fedsim.scenario.metric import BY_SKLEARN
 from fedsim.scenario.model import Scenario
-from fedsim.simulation.failures import WorkerLost
+from fedsim.simulation.failures import Failure, WorkerLost
 from fedsim.simulation.sweeps.cell import Cell, baselines_key, cell_of, records_of, resolved_of
 from fedsim.simulation.sweeps.engine import Engine, Event, SweepResults
 from fedsim.simulation.sweeps.job import Job
@@ -269,14 +269,17 @@ def _rows(
 ) -> list[BaselineMeasurement]:
     depends_on, every = _depends_on(scenario), [cell_of(scenario, trial, False) for trial in trials]
     cells = {baselines_key(cell, depends_on): cell for cell in every}
-    missing = record.missing(cells)
-    for key, rows in zip(missing, runner.each(of_trial, [cells[key] for key in missing]), strict=True):
-        record.append(key, rows)
+    keys = {cell.trial: key for key, cell in cells.items()}
+    for cell, rows in runner.run([[cells[key]] for key in record.missing(cells)], of_trial):
+        if isinstance(rows, Failure):
+            raise WorkerLost(rows.message)
+        record.append(keys[cell.trial], rows)
     return [row for key in cells for row in record.rows(BaselineMeasurement, key)]
 
 
-def of_trial(cell: Cell) -> list[BaselineMeasurement]:
-    """The baselines of the cell's trial."""
+def of_trial(batch: Sequence[Cell]) -> list[list[BaselineMeasurement]]:
+    """The baselines of a cell's trial."""
+    (cell,) = batch
     resolved = resolved_of(parse(cell.scenario))
     data = records_of(resolved, cell.trial)
-    return baselines(resolved, data.silos, evaluator_of(resolved, data, cell.trial))
+    return [baselines(resolved, data.silos, evaluator_of(resolved, data, cell.trial))]
