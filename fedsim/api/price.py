@@ -11,10 +11,13 @@ import pyarrow as pa
 from fedsim.api.given import ScenarioLike, changes_of, resolved_of, scenario_of
 from fedsim.api.run import silos_html
 from fedsim.common.errors import InputError
+from fedsim.common.serialise import finite
 from fedsim.data.dataset import Dataset
 from fedsim.protocol.contract import Algorithm
-from fedsim.report.privacy_statement import PriceStatement
-from fedsim.report.privacy_statement import price as stated
+from fedsim.report.conversions import Conversions
+from fedsim.report.conversions import conversions as converted
+from fedsim.report.privacy_statement import of_plan, parameters
+from fedsim.report.summary import Parameters, Privacy
 from fedsim.report.tables import Table, lines_html
 from fedsim.scenario.evaluation import evaluation_of
 from fedsim.simulation.host import preview, preview_evaluation, second_opinions
@@ -22,7 +25,18 @@ from fedsim.simulation.host import preview, preview_evaluation, second_opinions
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from fedsim.report.conversions import Conversions
+
+class PriceStatement(Privacy):
+    """The cost of a plan, as `fedsim privacy --json` prints it."""
+
+    scenario: str
+    rounds: int
+    parameters: Parameters | None = None
+    conversions: Conversions | None = None
+
+    def __str__(self) -> str:
+        rest = f"sampler {', '.join(self.sampler)}, accountant: {self.accountant}"
+        return f"{self.scenario}: {self.rounds} rounds, {rest}"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -90,4 +104,12 @@ def price(
     if verified and evaluated:
         others = second_opinions(evaluation_of(resolved), evaluated)
         verified = [max(each) for each in zip(verified, others, strict=True)]
-    return Price(stated(resolved, admitted, verified, conversions, evaluated))
+    more = [{"epsilon_dp_accounting": finite(each)} for each in verified]
+    statement = PriceStatement(
+        scenario=resolved.scenario.name,
+        rounds=len(resolved.trace.plan.rounds),
+        **of_plan(resolved, admitted, evaluated, more),
+        **parameters(resolved),
+        **({"conversions": converted(resolved, admitted)} if conversions else {}),
+    )
+    return Price(statement)

@@ -14,7 +14,7 @@ from fedsim.privacy.registry import MECHANISMS, NONE
 from fedsim.privacy.rounding import shown_down, shown_up
 from fedsim.protocol.clashes import clashes
 from fedsim.protocol.plan import Admitted
-from fedsim.report.conversions import Conversions, conversions, persons
+from fedsim.report.conversions import persons
 from fedsim.report.outcome import Outcome, measures_objective
 from fedsim.report.record import Counted, grouped
 from fedsim.report.silo_rows import admitted_of, admitted_rows, costliest, has_gap, samplers
@@ -282,35 +282,3 @@ def _of(silos: Sequence[SiloRow]) -> str:
 def _named(names: Sequence[str]) -> str:
     more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
     return f"{', '.join(names[:_MOST_NAMES])}{more}"
-
-
-class PriceStatement(Privacy):
-    """The cost of a plan, as `fedsim privacy --json` prints it."""
-
-    scenario: str
-    rounds: int
-    parameters: Parameters | None = None
-    conversions: Conversions | None = None
-
-    def __str__(self) -> str:
-        rest = f"sampler {', '.join(self.sampler)}, accountant: {self.accountant}"
-        return f"{self.scenario}: {self.rounds} rounds, {rest}"
-
-
-def price(
-    resolved: Resolved,
-    admitted: Sequence[Admitted],
-    verified: Sequence[float] = (),
-    convert: bool = False,
-    evaluated: Sequence[Admitted] = (),
-) -> PriceStatement:
-    """The cost of an admitted plan, with dp-accounting's `verified` epsilons and `evaluated` admissions."""
-    return PriceStatement(
-        scenario=resolved.scenario.name,
-        rounds=len(resolved.trace.plan.rounds),
-        **of_plan(
-            resolved, admitted, evaluated, [{"epsilon_dp_accounting": finite(each)} for each in verified]
-        ),
-        **parameters(resolved),
-        **({"conversions": conversions(resolved, admitted)} if convert else {}),
-    )

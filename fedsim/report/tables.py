@@ -56,11 +56,8 @@ class TextTable:
 
 
 _SHOWN = 10
-_KINDS = ("guaranteed", "claimed", "dp_accounting", "spent")
-_UP = ("delta", "epsilon", "claimed", *(f"epsilon_{kind}" for kind in _KINDS))
-_DOWN = ("epsilon_attainable", "attained", "worst_server", "honest_server", "model")
-_BOUNDS = {**dict.fromkeys(_UP, shown_up), **dict.fromkeys(_DOWN, shown_down)}
-"""How columns of privacy figures are rounded; all others to the nearest."""
+_UP = "epsilon", "delta", "claimed"  # columns of privacy figures begin so, and are rounded up
+_DOWN = "epsilon_attainable", "attained", "worst_server", "honest_server", "model"
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,8 +112,8 @@ class Table:
 def _cell(column: str, value: object) -> str:
     if value is None:
         return ""
-    if isinstance(value, float) and (shown := _BOUNDS.get(column)):
-        return shown(value, 6)
+    if isinstance(value, float) and (column in _DOWN or column.startswith(_UP)):
+        return (shown_down if column in _DOWN else shown_up)(value, 6)
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 

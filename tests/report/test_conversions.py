@@ -19,8 +19,8 @@ from fedsim.privacy import cost, gaussian, groups
 from fedsim.privacy.cost import compose, joint
 from fedsim.report import conversions
 from fedsim.report.conversions import persons
-from fedsim.report.privacy_statement import price as stated
-from fedsim.report.summary import Persons
+from fedsim.report.privacy_statement import of_plan
+from fedsim.report.summary import Persons, Privacy
 from fedsim.report.texts import worth_lines
 from fedsim.scenario.load import parse
 from fedsim.scenario.resolve import Resolved, resolve
@@ -87,7 +87,7 @@ def test_sampled_plans_of_few_kinds_are_composed_for_groups_and_others_have_the_
 def test_a_delta_that_covers_a_tenth_of_all_persons_or_more_is_no_guarantee(monkeypatch, delta, last) -> None:
     monkeypatch.setattr(conversions, "_KINDS", 0)
     run = resolved(FOUR, {"algorithm.batch": POISSON}, epsilon=0.2, delta=delta)
-    shown = stated(run, preview(run))
+    shown = Privacy(**of_plan(run, preview(run)))
     *_, ten, fifty = json.loads(shown.json_text())["persons"]["rows"]
     assert ten["delta"] < 1e-3
     assert fifty["epsilon"] == (last and pytest.approx(last, rel=1e-2))
@@ -199,7 +199,7 @@ def test_the_price_states_it_rounded_up() -> None:
         "delta": DELTA,
     }
     run = resolved(FOUR, unit="person")
-    (line,) = worth_lines(stated(run, preview(run)))
+    (line,) = worth_lines(Privacy(**of_plan(run, preview(run))))
     first, *_ = line.removeprefix("a person in 1 / 2 / 3 / 4 silos: epsilon ").split(" ")
     assert float(first) >= 1 - 1e-9
     assert np.isclose(float(first), 1.0, atol=1e-3)
