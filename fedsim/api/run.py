@@ -202,5 +202,5 @@ def load_run(path: str | os.PathLike[str]) -> Run:
 
 def silos_html(privacy: Privacy) -> str:
     """The cost to each silo as HTML; of many silos, to those with the least slack."""
-    table = texts.silo_table(privacy.silos, 20, privacy.title, privacy.counted)
+    table = texts.silo_table(privacy)
     return lines_html([table.caption]) + table.html

@@ -91,7 +91,7 @@ def print_silos(console: Console, privacy: Privacy) -> None:
     from fedsim.report.tables import capital
     from fedsim.report.texts import silo_table, worth_lines
 
-    table = silo_table(privacy.silos, 20, privacy.title, privacy.counted)
+    table = silo_table(privacy)
     console.print(rendered(table, f"Epsilon per silo ({privacy.title})"))
     say(console, *map(capital, worth_lines(privacy)))
 

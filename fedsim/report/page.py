@@ -72,7 +72,7 @@ def render(run: RunData, folder: Path) -> str:
         numbers=_headline(summary),
         statement=_statement(privacy),
         mechanism=texts.how(privacy),
-        silos=texts.silo_table(privacy.silos, _MOST_SILOS, privacy.title, privacy.counted),
+        silos=texts.silo_table(privacy, _MOST_SILOS),
         audit=_audit(None if run.directory is None else read_audit(run.directory), figures),
         metrics=texts.metrics_table(summary),
         tables=texts.section_tables(summary),

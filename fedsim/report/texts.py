@@ -8,7 +8,6 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from fedsim.privacy.rounding import UNBOUNDED, shown_down, shown_up
-from fedsim.protocol.unit import RECORD
 from fedsim.report.sections.registry import told
 from fedsim.report.summary import (
     NAMES,
@@ -28,10 +27,9 @@ from fedsim.report.summary import (
     value_text,
 )
 from fedsim.report.tables import MEANS, TextTable, capital
-from fedsim.report.unit_words import words
 from fedsim.scenario.metric import BY_GROUP, METRICS, better
 
-_TIGHTEST, _RECORDS = 20, words(RECORD)
+_TIGHTEST = 20
 
 
 class _Column(NamedTuple):
@@ -99,12 +97,10 @@ def captioned(title: str) -> str:
     return f"For {title.replace('replace ', 'replacing ')}"
 
 
-def silo_table(
-    silos: Sequence[SiloRow], most: int, title: str = _RECORDS.title, counted: str = _RECORDS.counted
-) -> TextTable:
-    """`cost_table` of silos; `title` and `counted` are words of their unit."""
-    rows = [(silo.name, silo.tree()) for silo in silos]
-    return cost_table(captioned(title), "silo", rows, most, counted)
+def silo_table(privacy: Privacy, most: int = 20) -> TextTable:
+    """`cost_table` of a run's silos."""
+    rows = [(silo.name, silo.tree()) for silo in privacy.silos]
+    return cost_table(captioned(privacy.title), "silo", rows, most, privacy.counted)
 
 
 def cost_table(

@@ -188,9 +188,7 @@ def test_html_holds_what_matters_and_escapes_it() -> None:
 def test_html_has_the_lines_and_the_tables_of_the_terminal(run: fedsim.Run) -> None:
     page, summary = run._repr_html_(), run.summary
     shown = [*summary.privacy.notices, *summary.warnings, *remarks(summary), METRICS_TITLE]
-    rows = [
-        row for table in (metrics_table(summary), silo_table(summary.privacy.silos, 20)) for row in table.rows
-    ]
+    rows = [*metrics_table(summary).rows, *silo_table(summary.privacy).rows]
     for text in [*shown, *(cell for row in rows for cell in row)]:
         assert escape(text) in page
 
@@ -214,7 +212,7 @@ def test_a_table_is_arrows_and_names_its_columns(run: fedsim.Run, monkeypatch: p
 
 
 def test_a_table_shows_no_guarantee_below_what_it_is() -> None:
-    values = {name: [1.00000049] for name in ("epsilon_guaranteed", "epsilon_spent", "delta", "error")}
+    values = {name: [1.00000049] for name in ("epsilon_colluding", "epsilon_spent", "delta", "error")}
     shown = fedsim.Table(pa.table({**values, "epsilon_attainable": [1.0000099]}))._repr_html_()
     assert re.findall("<td>(.*?)</td>", shown) == ["1.00001"] * 3 + ["1", "1"]
 

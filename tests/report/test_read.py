@@ -17,7 +17,7 @@ from fedsim.api.given import resolved_of
 from fedsim.report.privacy_statement import OWN, how, not_private, plug_ins, true_epsilons, trusted
 from fedsim.report.run_directory import read
 from fedsim.report.summarise import of_scenario
-from fedsim.report.summary import SiloRow
+from fedsim.report.summary import Privacy, SiloRow
 from fedsim.report.tables import TextTable
 from fedsim.report.texts import budget_text, number_text, silo_table, slack
 from fedsim.scenario.load import parse
@@ -95,8 +95,8 @@ def test_a_path_that_is_no_directory_is_refused(kind: str, tmp_path: Path) -> No
 
 
 def row(name: str, **epsilons: Any) -> SiloRow:
-    numbers = {"n": 10, "epsilon_budget": None, "delta": 1e-3, "noise_multiplier": 1.0, "releases": 1}
-    return SiloRow(name=name, **numbers, **epsilons)
+    numbers = {"n": 12345, "epsilon_budget": None, "delta": 1.00001e-5, "noise_multiplier": 1.50001}
+    return SiloRow(name=name, **numbers | epsilons, releases=3)
 
 
 def rows(count: int, **epsilons: Any) -> list[SiloRow]:
@@ -134,18 +134,12 @@ def test_of_many_different_costs_the_largest_is_said() -> None:
 # Promises are rounded up, and the tightest silos are the ones shown.
 
 
-def silo_row(name: str, budget: float | None, guaranteed: float | None, **more: float) -> SiloRow:
-    return SiloRow(
-        name=name,
-        n=12345,
-        epsilon_budget=budget,
-        delta=1.00001e-5,
-        epsilon_guaranteed=guaranteed,
-        epsilon_spent=guaranteed,
-        noise_multiplier=1.50001,
-        releases=3,
-        **more,
-    )
+def silo_row(name: str, budget: float | None, cost: float | None, **more: float) -> SiloRow:
+    return row(name, epsilon_budget=budget, epsilon_guaranteed=cost, epsilon_spent=cost, **more)
+
+
+def table_of(*silos: SiloRow) -> TextTable:
+    return silo_table(Privacy.model_construct(silos=silos, title="", counted=""), 60)
 
 
 def column(table: TextTable, title: str) -> list[str]:
@@ -155,7 +149,7 @@ def column(table: TextTable, title: str) -> list[str]:
 
 def test_figures_are_rounded_to_the_side_that_does_not_flatter() -> None:
     bounds = {"epsilon_claimed": 1.00004, "epsilon_dp_accounting": 1.00004, "epsilon_attainable": 0.99999}
-    table = silo_table([silo_row("a", 1.00004, 1.00004, **bounds)], 60)
+    table = table_of(silo_row("a", 1.00004, 1.00004, **bounds))
     shown = dict(zip(table.short, table.rows[0], strict=True))
     assert shown == {
         "silo": "a",
@@ -188,7 +182,7 @@ def test_numbers_that_are_no_promise(shown: str, text: str) -> None:
 def test_the_tightest_come_first_and_an_unbounded_cost_before_all() -> None:
     silos = [silo_row(f"s{i}", 1.0, i / 100) for i in range(98)]
     silos += [silo_row("boundless", 1.0, None), silo_row("unlimited", None, 9.0)]
-    table = silo_table(silos, 60)
+    table = table_of(*silos)
     assert [cells[0] for cells in table.rows] == ["boundless", *(f"s{i}" for i in range(97, 78, -1))]
     assert table.total[0] == "all 100 silos"
     assert column(table, "budget epsilon")[-1] == "1 to unlimited"
@@ -197,8 +191,8 @@ def test_the_tightest_come_first_and_an_unbounded_cost_before_all() -> None:
 
 
 def test_claims_have_a_column_only_where_there_are_any() -> None:
-    assert "claimed epsilon" not in silo_table([silo_row("a", 1.0, 1.0)], 60).columns
-    table = silo_table([silo_row("a", 1.0, 1.0, epsilon_claimed=0.5), silo_row("b", 1.0, 1.0)], 60)
+    assert "claimed epsilon" not in table_of(silo_row("a", 1.0, 1.0)).columns
+    table = table_of(silo_row("a", 1.0, 1.0, epsilon_claimed=0.5), silo_row("b", 1.0, 1.0))
     assert column(table, "claimed epsilon") == ["0.5", ""]
     assert table.total == []
 

@@ -6,7 +6,7 @@ import pytest
 
 from fedsim.privacy.registry import MECHANISMS
 from fedsim.protocol.unit import RECORD, Person, Record
-from fedsim.report.summary import SiloRow
+from fedsim.report.summary import Privacy, SiloRow
 from fedsim.report.texts import captioned, silo_table
 from fedsim.report.unit_words import guaranteed, words
 from fedsim.simulation.sweeps.summarise import GUARANTEE
@@ -65,5 +65,6 @@ def test_tables_are_headed_by_their_unit() -> None:
     assert captioned(person.title) == "For replacing one person's records by another's"
     assert captioned(words(Person(relation="add_remove")).title) == "For one person more or fewer"
     silo = SiloRow(name="a", n=7, epsilon_budget=1.0, delta=1e-5, noise_multiplier=1.0)
-    assert silo_table([silo], 60).columns[1] == "records n"
-    assert silo_table([silo], 60, person.title, person.counted).columns[1] == "persons n"
+    for unit, head in ((record, "records n"), (person, "persons n")):
+        stated = Privacy.model_construct(silos=[silo], title=unit.title, counted=unit.counted)
+        assert silo_table(stated).columns[1] == head

@@ -128,7 +128,7 @@ def test_the_report_says_that_nothing_is_guaranteed_to_a_public_silo(tmp_path: P
     assert any(NAMES[0] in line for line in found.summary.privacy.notices)
     assert found.summary.privacy.persons is not None
     assert found.summary.privacy.persons.rows == before.persons.rows  # type: ignore[union-attr]
-    assert "no guarantee: public" in str(silo_table(found.summary.privacy.silos, 50).rows[0])
+    assert "no guarantee: public" in str(silo_table(stated).rows[0])
     found.save(tmp_path / "run")
     assert "no guarantee: public" in (tmp_path / "run" / "report.html").read_text()
     assert '"guarantee": "no guarantee: public"' in (tmp_path / "run" / "summary.json").read_text()
