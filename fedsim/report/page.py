@@ -9,7 +9,7 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from fedsim.common.files import atomic_directory, atomic_files, writing
-from fedsim.report import html, plots, sweep_page, texts
+from fedsim.report import html, plots, texts
 from fedsim.report.audit import AuditPart, audit_figure, audit_table, read_audit, verdict
 from fedsim.report.curves import MEASURED_FIGURES
 from fedsim.report.html import PAGE, Headline, PageFigure, saved
@@ -48,6 +48,8 @@ def write_page(directory: Path) -> Path:
     """Write the page of a run or sweep and its figures anew, once all is ready; InputError if it cannot."""
     summary = read_summary(directory)
     if isinstance(summary, SweepSummary):
+        from fedsim.report import sweep_page  # a run does without
+
         page = partial(sweep_page.render, summary, *scenario_of(directory / "scenario.yaml"))
     else:
         page = partial(render, read(directory))

@@ -240,6 +240,8 @@ def test_other_records_or_another_problem_have_baselines_of_their_own() -> None:
         ("error", None, "final_train_loss"),
         ("auc", None, "final_metric"),
         ("auc", {"fraction": 0.2}, "private_error"),
+        ("auc", {"fraction": 0.2, "metric": "error"}, "private_error"),
+        ("auc", {"fraction": 0.2, "metric": "auc"}, "private_metric"),
     ],
 )
 def test_the_criterion_that_is_meant(metric: str | None, private: Any, meant: str) -> None:

@@ -14,7 +14,6 @@ from support.scenarios import BASE, FakeRunner, invoke, result, write
 
 import fedsim
 from fedsim.report.record import Record
-from fedsim.scenario.model import PrivateSection, TuneSection, with_criterion
 from fedsim.simulation.sweeps.cell import Cell
 from fedsim.simulation.sweeps.engine import Engine
 from fedsim.simulation.sweeps.job import job_of
@@ -87,14 +86,6 @@ def test_the_price_is_the_same_and_no_two_metrics_share_noise() -> None:
     values = [[one.error for one in run_batch(own)] for own in cells]
     inside = [value for own in values for value in own if value not in (0.0, 1.0)]  # an AUC is cut to [0, 1]
     assert len(set(inside)) == len(inside) >= 12
-
-
-def test_the_metric_that_is_meant() -> None:
-    def meant(**private: Any) -> str | None:
-        tune = TuneSection(grid={}, private=PrivateSection(**private))
-        return with_criterion(tune, "auc").criterion
-
-    assert (meant(), meant(metric="error"), meant(metric="auc")) == (*["private_error"] * 2, "private_metric")
 
 
 THREE = {"data": {"name": "digits"}, "problem": "softmax_regression"}
