@@ -97,10 +97,13 @@ def test_mechanism_none_claims_nothing(tmp_path: Path) -> None:
 
 
 def test_privacy_prices_the_run_that_simulate_does(run_directory: Path) -> None:
-    shown = json.loads(invoke("privacy", BREAST_CANCER, "--json"))["silos"]
-    spent = json.loads((run_directory / "summary.json").read_text())["privacy"]["silos"]
-    for before, after in zip(shown, spent, strict=True):
+    shown = json.loads(invoke("privacy", BREAST_CANCER, "--json"))
+    stated = json.loads((run_directory / "summary.json").read_text())["privacy"]
+    for before, after in zip(shown["silos"], stated["silos"], strict=True):
         assert before == {key: after[key] for key in before}
+    same = (shown.keys() & stated.keys()) - {"silos"}
+    assert same > {"guarantee", "unit", "accountant", "persons"}
+    assert {key: shown[key] for key in same} == {key: stated[key] for key in same}
 
 
 def test_list_names_every_part_with_a_line() -> None:
