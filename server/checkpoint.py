@@ -125,7 +125,7 @@ class Checkpoint:
             return None
         with _as_input(self.store.path):
             said = RoundRecord.model_validate_json(entry.payload)
-            _, body = self.store.body(_name(entry.seq)) or (0, b"")
+            _, body = self.store.body(f"round {entry.seq}") or (0, b"")
             arrays = decode(body).arrays
         self._at = entry.seq
         self.heads.update(said.heads)
@@ -140,8 +140,8 @@ class Checkpoint:
             seconds=kept.seconds,
             heads=dict(self.heads),
         )
-        name, aggregate = _name(self.store.newest.seq + 1), encode(Frame(_ROUND, {}, kept.aggregate))
-        self._at = self._append(_ROUND, said, {name: aggregate}).seq
+        name = f"round {self.store.newest.seq + 1}"
+        self._at = self._append(_ROUND, said, {name: encode(Frame(_ROUND, {}, kept.aggregate))}).seq
         self.rounds += 1
 
     def close(self) -> None:
@@ -162,11 +162,6 @@ class Checkpoint:
         self, kind: str, record: Section, bodies: Mapping[str, bytes] = MappingProxyType({})
     ) -> Entry:
         return self.store.append(kind, text(record.model_dump(mode="json")), bodies=bodies)
-
-
-def _name(number: int) -> str:
-    """The name of a round's body."""
-    return f"round {number}"
 
 
 def expected_bytes(form: Form) -> int:

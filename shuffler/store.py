@@ -83,7 +83,7 @@ class FileStore(Store):
         with ExitStack() as held:
             made = cls.hold(path, NOTES)
             held.callback(made.close)
-            if made.query("SELECT payload FROM entries") != (text({"identity": identity}),):
+            if made.query("SELECT payload FROM entries WHERE seq = 1") != (text({"identity": identity}),):
                 raise InputError("state", str(path), "notes of the shuffler whose keys are beside them")
             made.start = made.append("started", text({"nonce": secrets.token_hex(32)})).hash.hex()
             held.pop_all()

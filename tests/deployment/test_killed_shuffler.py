@@ -73,8 +73,8 @@ def assert_same(made: PooledFederation, found: Outcome, expected: TrialResult) -
     assert found.deployed.without_statement == {}
     assert all(row.left_out is None for row in found.results.rows(AskedSilo))
     with closing(sqlite3.connect(made.folder / "shuffler" / "state" / "released.sqlite")) as notes:
-        keys = notes.execute("SELECT key FROM entries WHERE key IS NOT NULL")
-        released = Counter(int(key.split()[1]) for (key,) in keys)
+        rows = notes.execute("SELECT payload ->> 'round' FROM entries WHERE kind = 'released'")
+        released = Counter(index for (index,) in rows)
     assert released == Counter(range(rounds))
     for name in made.enrolled.configs:
         (run,) = read_ledger(made.folder / name / "state" / "ledger.sqlite").runs.values()
