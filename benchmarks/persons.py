@@ -58,7 +58,7 @@ def losses(world: str, unit: Any, epsilon: float, clip: float, step: float, seed
         },
         progress=False,
     )
-    rows = run.results.table("metrics").to_pylist()
+    rows = run.metrics.to_pylist()
     return np.array([(row["log_loss"], row["person_loss"]) for row in rows if row["round"] == 30])
 
 

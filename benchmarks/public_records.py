@@ -17,12 +17,12 @@ from math import inf
 from pathlib import Path
 
 import numpy as np
-import pyarrow.parquet as pq
 
 from benchmarks.document import table, write
 from benchmarks.thesis import runs, tables
 from benchmarks.thesis.trials import ByTrial, Curve, paired
 from benchmarks.thesis.verdicts import Claim, Verdict, judge
+from fedsim.report.arrow import cells_of
 from fedsim.report.sweep_summary import SweepSummary, read_only
 
 SCENARIO = runs.SCENARIOS / "semi_dp_regression.yaml"
@@ -63,7 +63,7 @@ def curves(place: Path) -> dict[tuple[int, str], Curve]:
     errors = defaultdict[tuple[int, str, float], dict[float, dict[int, float]]](lambda: defaultdict(dict))
     alone = dict[int, float]()
     for seed in (*REPORTED, *TUNED):
-        for row in pq.read_table(place / str(seed) / "cells.parquet").to_pylist():
+        for row in cells_of(place / str(seed)).to_pylist():
             key = row["partition.num_partitions"], row["problem"], row["privacy.epsilon"]
             if row["loss"] is not None:  # else it diverged
                 errors[key][row["algorithm.step_size"]][seed] = 2 * row["loss"]

@@ -48,7 +48,7 @@ def main() -> None:
             walls.append([f"`{name}.yaml`", str(summary["runs"]["made"]), f"{seconds:.1f}"])
             if name == "full_protocol":
                 columns = ("algorithm in `full_protocol.yaml`", "runs", "worker seconds", "seconds a run")
-                parts = table(columns, by_algorithm(Path(folder) / name / "cells.sqlite"))
+                parts = table(columns, by_algorithm(Path(folder) / name / "record.sqlite"))
     text = f"{where()}\n\n{table(('sweep', 'runs', 'wall seconds'), walls)}\n\n{parts}"
     write("sweeps", text)
     print(text)

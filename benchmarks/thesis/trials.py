@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from fedsim.report.arrow import cells_of
 from fedsim.report.sweep_summary import SweepSummary, read_only, title
 
 EPSILONS = ("privacy.epsilon", "privacy.claimed_epsilon")
@@ -69,7 +69,7 @@ def curves_of(
 
     Args:
         summary: names what was varied, and the metric.
-        cells: rows of `cells.parquet`; those without a finite metric are left out.
+        cells: rows of `fedsim.report.arrow.cells_of`; those without a finite metric are left out.
         series: varied fields that name a curve.
     """
     axis, apart = epsilon_field(summary.varied), settings_of(summary.varied, series)
@@ -89,7 +89,7 @@ def curves_of(
 def read_curves(place: Path, series: Sequence[str] = SERIES) -> tuple[SweepSummary, list[Curve]]:
     """Of a sweep's directory; InputError where it is not finished."""
     summary = read_only(SweepSummary, place)
-    return summary, curves_of(summary, pq.read_table(place / "cells.parquet").to_pylist(), series)
+    return summary, curves_of(summary, cells_of(place).to_pylist(), series)
 
 
 def paired(one: ByTrial, other: ByTrial) -> tuple[Floats, Floats]:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shutil
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -17,22 +16,21 @@ from typing import Any
 from fedsim.api.given import ScenarioLike, changes_of, one_run, resolved_of
 from fedsim.api.progress import Watch, run_display, watching
 from fedsim.api.run import Run
-from fedsim.common.durable import remove_drafts
 from fedsim.common.errors import InputError
-from fedsim.common.files import UNFINISHED, check_free, unwritable
+from fedsim.common.files import to_resume
 from fedsim.common.process import one_thread, undisturbed
-from fedsim.common.serialise import canonical, mapping, to_yaml
+from fedsim.common.serialise import canonical, mapping
 from fedsim.data.dataset import Dataset
 from fedsim.measure.objective import measure
 from fedsim.protocol.contract import Algorithm
 from fedsim.protocol.plan import Admitted
 from fedsim.report import page
 from fedsim.report.outcome import NotKept, Observer, Outcome, Results, variants
-from fedsim.report.record import Begun, Finished, Measurement, Record
-from fedsim.report.run_directory import SECRET, data_of
-from fedsim.report.summary import FILE
+from fedsim.report.record import Begun, Measurement
+from fedsim.report.resume import opened
+from fedsim.report.run_directory import data_of, scenario_text
 from fedsim.report.trackers import open_trackers
-from fedsim.scenario.load import digests_of, relative
+from fedsim.scenario.load import digests_of
 from fedsim.scenario.model import Scenario
 from fedsim.scenario.resolve import Resolved, with_seed
 from fedsim.simulation.code_version import code_version
@@ -40,8 +38,6 @@ from fedsim.simulation.failures import WorkerLost
 from fedsim.simulation.host import preview, preview_evaluation
 from fedsim.simulation.run_digest import run_digest
 from fedsim.simulation.trial import read
-
-_RECORD, _SCENARIO, _BEGUN = "record.sqlite", "scenario.yaml", "begun"
 
 
 def simulate(
@@ -101,17 +97,19 @@ def follow(
         complain: called with a line about odd numbers before round 0, about trackers that fail, and about
             kept trials that are damaged.
     """
-    with kept(out, resolved, resume, complain) as results:
+    files = digests_of(resolved.scenario)
+    with kept(out, resolved, files, resume, complain) as results:
         # A refusal should not wait for Ray to start, nor for the last trial; trials differ where silos do.
         trials = range(resolved.scenario.trials if resolved.active else 1)
         admitted = [each for trial in trials for each in preview(resolved, trial)]
         for line in resolved.warnings(admitted[: len(resolved.names)]):
             complain(line)
-        return _followed(resolved, admitted, results, watch, out, complain)
+        return _followed(resolved, files, admitted, results, watch, out, complain)
 
 
 def _followed(
     resolved: Resolved,
+    files: Mapping[str, str],
     admitted: list[Admitted],
     results: Results,
     watch: Watch,
@@ -120,7 +118,7 @@ def _followed(
 ) -> Run:
     start = time.perf_counter()
     trackers = open_trackers(resolved.scenario.report.trackers, True, complain)
-    heterogeneity, end, files = None, None, digests_of(resolved.scenario)
+    heterogeneity, end = None, None
     evaluated = preview_evaluation(resolved)
     try:
         trackers.start(resolved)
@@ -160,8 +158,6 @@ def _saved(run: Run, outcome: Outcome, out: Path) -> Run:
         page.save(outcome, out.resolve())
     except OSError as error:
         return replace(run, failure=run.failure or f"{out}: cannot be written ({error.strerror or error})")
-    if not outcome.interrupted:
-        shutil.rmtree(out / UNFINISHED, ignore_errors=True)
     return run
 
 
@@ -175,102 +171,44 @@ def _execute(resolved: Resolved, results: Results, observe: Observer) -> None:
 
 @contextmanager
 def kept(
-    out: Path | None, resolved: Resolved, resume: bool, complain: Callable[[str], None]
+    out: Path | None,
+    resolved: Resolved,
+    files: Mapping[str, str],
+    resume: bool,
+    complain: Callable[[str], None],
 ) -> Iterator[Results]:
-    """Results that append every finished trial to a record in `out`, a new directory or None; with `resume`,
-    that of an unfinished run, whose trials they have. InputError: it cannot be used, or would come to
-    something else.
+    """Results that append every finished trial to the record in `out` (`fedsim.report.resume`), a new
+    directory or None; with `resume`, that of a run that has not ended, whose trials they have.
 
-    No other process uses `out` inside the block. Where nothing was kept it is not there afterwards.
-    `complain` is called with a line about kept trials that are damaged, and are run again.
+    InputError: it cannot be used, or would come to something else. `files` has the SHA-256 of the scenario's
+    files, by field. `complain` is called with a line about kept trials that are damaged, and are run again.
     """
     if out is None:
         yield Results()
         return
-    folder = (_found(out) if resume else check_free(out)) / UNFINISHED
-    missing = [each for each in folder.parent.parents if not each.exists()]  # from the inmost
-    with ExitStack() as stack:
-        try:
-            folder.parent.mkdir(parents=True, exist_ok=True)
-            folder.mkdir(exist_ok=resume)
-            record = stack.enter_context(Record.open(folder / _RECORD, complain))
-            stack.callback(_tidy, record, folder, missing)
-            results = _results(record, folder, resolved, resume, complain)
-        except (FileExistsError, BlockingIOError):
-            hint = "another run is at work in it; name another directory"
-            raise InputError("--out", str(out), hint) from None
-        except OSError as error:
-            if not resume:
-                _remove(folder, missing)
-            raise unwritable(out, error) from None
+    made_of, place = _made_of(resolved, list(files.values())), out.resolve()
+    scenario = scenario_text(resolved, files, place)
+    with opened(out, made_of, complain, resume, scenario) as record:
+        results = Results(record, place)
+        results.recall(complain)
         yield results
-
-
-def finished_in(out: Path) -> int:
-    """The number of finished trials in the directory of an unfinished run that no process works in."""
-    file = out / UNFINISHED / _RECORD
-    return len(Record.read(file, lambda line: None).rows(Finished)) if file.is_file() else 0
 
 
 def with_drawn(scenario: Scenario, out: Path | None) -> Scenario:
     """The scenario with the seed and the nonce that the unfinished run in `out` drew, where it gives none."""
     if out is None:
         raise InputError("resume", True, "needs out: the directory of the run that is to go on")
-    kept = mapping(_found(out) / UNFINISHED / _SCENARIO, "scenario", "data:")
+    kept = mapping(to_resume(out), "scenario", "data:")
     own = scenario.model_fields_set
     return scenario.model_copy(update={k: kept.get(k) for k in ("seed", "nonce") if k not in own})
 
 
-def _found(out: Path) -> Path:
-    if not (out / UNFINISHED / _RECORD).is_file():
-        done = (out / FILE).is_file()
-        hint = "is complete; nothing is left of it to run" if done else "holds no run that can go on"
-        raise InputError("--resume", str(out), hint)
-    return out.resolve()
-
-
-def _results(
-    record: Record, folder: Path, resolved: Resolved, resume: bool, complain: Callable[[str], None]
-) -> Results:
-    made_of, results = _made_of(resolved), Results(record, folder)
-    if not resume:
-        scenario = to_yaml(relative(resolved.scenario.model_dump(mode="json", exclude_none=True), folder))
-        (folder / _SCENARIO).write_text(SECRET + scenario, encoding="utf-8")
-        record.append(_BEGUN, [made_of])
-        return results
-    remove_drafts(folder)
-    if not record.rows(Begun):
-        hint = "has lost what it was begun with, so that its trials may be of another run; start a new one"
-        raise InputError("--resume", str(folder.parent), hint)
-    different = "another scenario, or other data", "another version of the code"
-    for before in record.rows(Begun):
-        for old, new, what in zip(before, made_of, different, strict=True):
-            if old != new:
-                hint = f"was begun with {what}: its trials would not be of one run; start a new one"
-                raise InputError("--resume", str(folder.parent), hint)
-    results.recall(complain)
-    return results
-
-
-def _made_of(resolved: Resolved) -> Begun:
+def _made_of(resolved: Resolved, files: list[str]) -> Begun:
     """What determines the run's results: runs with equal ones have equal results."""
     tree = resolved.scenario.model_dump(mode="json", exclude_none=True)
     tree["runtime"].pop("address", None)
-    files = list(digests_of(resolved.scenario).values())
     run = [run_digest(resolved, canonical(files), variant) for variant in variants(resolved)]
-    asked = {key: value for key, value in tree.items() if key not in ("name", "description", "purpose")}
+    apart = ("name", "description", "purpose", "files")
+    asked = {key: value for key, value in tree.items() if key not in apart}
     digest = hashlib.sha256(canonical([asked, run, files]).encode()).hexdigest()
-    return Begun(digest, code_version())
-
-
-def _tidy(record: Record, folder: Path, made: list[Path]) -> None:
-    """Leave nothing of a run that has nothing to go on from, nor of the folders that were made for it."""
-    if not (record.rows(Finished) or record.damaged or (folder.parent / FILE).exists()):
-        _remove(folder, made)
-
-
-def _remove(folder: Path, made: list[Path]) -> None:
-    shutil.rmtree(folder, ignore_errors=True)
-    with suppress(OSError):
-        for each in (folder.parent, *made):
-            each.rmdir()
+    return Begun("simulation", digest, code_version())

@@ -117,32 +117,39 @@ def _predicted(model: Predictor, table: Path, keep: Sequence[str]) -> pd.DataFra
     return made
 
 
-class Library(StrEnum):
-    """A library that a model can be written for."""
+class Format(StrEnum):
+    """A library that a model can be written for, or a format of tables."""
 
     SKLEARN = "sklearn"
     TORCH = "torch"
+    PARQUET = "parquet"
 
 
-_SUFFIXES = {Library.SKLEARN: [".joblib"], Library.TORCH: [".safetensors", ".pt"]}
+_SUFFIXES = {Format.SKLEARN: [".joblib"], Format.TORCH: [".safetensors", ".pt"]}
+_NEW = "New file: .joblib for sklearn; .safetensors or .pt for torch's state_dict. New folder for parquet."
 
 
 @app.command(rich_help_panel=RUNS)
 def export(
-    directory: Annotated[Path, typer.Argument(metavar="RUN", help="Run directory.")],
-    to: Annotated[Library, typer.Option(help="For which library.")],
-    out: Annotated[
-        Path, typer.Option(help="New file: .joblib for sklearn; .safetensors or .pt for torch's state_dict.")
+    directory: Annotated[
+        Path, typer.Argument(metavar="RUN", help="Run directory; for parquet a sweep's too.")
     ],
+    to: Annotated[Format, typer.Option(help="For which library, or in which format of tables.")],
+    out: Annotated[Path, typer.Option(help=_NEW)],
     trial: Trial = None,
     nonprivate: NonPrivate = False,
 ) -> None:
-    """Write a run's model for use outside fedsim: a scikit-learn pipeline, or a torch state_dict."""
+    """Write a run's model for use outside fedsim, as a scikit-learn pipeline or a torch state_dict; or the
+    tables of a run or a sweep, as Parquet files.
+    """
+    if to is Format.PARQUET:
+        _export_tables(directory, out, models=trial is not None or nonprivate)
+        return
     from fedsim.api.run import load_run
 
     with _new_file(out, _SUFFIXES[to]) as draft:
         model = load_run(directory).predictor(trial, nonprivate=nonprivate)
-        if to is Library.SKLEARN:
+        if to is Format.SKLEARN:
             import joblib
 
             joblib.dump(model.to_sklearn(), draft)
@@ -155,8 +162,16 @@ def export(
             }
             torch.save(state, draft) if draft.suffix == ".pt" else save_file(state, draft)
     typer.echo(f"Wrote {shown(out)}")
-    if to is Library.SKLEARN:
+    if to is Format.SKLEARN:
         typer.echo(_UNSAFE)
+
+
+def _export_tables(directory: Path, out: Path, models: bool) -> None:
+    if models:
+        raise InputError("--to", "parquet", "writes tables of all trials: leave --trial and --nonprivate out")
+    from fedsim.report.arrow import export as written
+
+    typer.echo(f"Wrote {shown(out)}/ ({', '.join(written(directory, out))})")
 
 
 @contextmanager

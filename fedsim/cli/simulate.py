@@ -15,8 +15,7 @@ from rich.table import Table
 from fedsim.cli import app as shared
 from fedsim.cli.app import DONE, FAILED, INTERRUPTED, RUNS, app, data_from, fail, ready
 from fedsim.cli.output import Output, dated, print_notices, print_run, say, shown, slug, titled
-from fedsim.common.errors import InputError
-from fedsim.common.files import UNFINISHED, taken
+from fedsim.common.files import taken, to_resume
 from fedsim.privacy.rounding import shown_up
 
 if TYPE_CHECKING:
@@ -44,21 +43,12 @@ def simulate(
     """Train a private model across silos and write the run directory."""
     changes = [*(overrides or []), *shared.on_runtime(runtime, address)]
     with data_from(data_dir):
-        path = _unfinished(resume) if scenario is None and resume is not None else scenario
+        path = to_resume(resume) if scenario is None and resume is not None else scenario
         if path is None:
             fail("error: SCENARIO: name one, or --resume RUN")
         if resume is not None and out is not None:
             fail("error: --out: --resume RUN goes on in RUN: leave --out out")
         raise typer.Exit(_run(ready(path, changes, out), out, resume, Output(quiet, as_json)))
-
-
-def _unfinished(run: Path) -> Path:
-    """The scenario file of a run directory that is to go on."""
-    file = run / UNFINISHED / "scenario.yaml"
-    if not file.is_file():
-        hint = "holds no unfinished run: one that was interrupted keeps what it needs to go on"
-        raise InputError("--resume", str(run), hint)
-    return file
 
 
 def _run(scenario: Scenario, out: Path | None, resume: Path | None, output: Output) -> int:
@@ -96,10 +86,11 @@ def _run(scenario: Scenario, out: Path | None, resume: Path | None, output: Outp
 
 def _kept(done: Run, directory: Path) -> str:
     """A line on the finished trials, and the command that resumes."""
-    from fedsim.api.simulate import finished_in
+    from fedsim.report.outcome import Outcome
 
+    assert isinstance(done.source, Outcome)  # it has just ended
     command = shlex.join(["fedsim", "simulate", "--resume", shown(directory)])
-    count = finished_in(directory)
+    count = done.source.results.kept
     return f"{count} of {done.summary.trials.asked} trials are complete and saved. To go on: {command}"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -30,9 +31,9 @@ def atomic_file(place: Path, sync: bool = True) -> Iterator[Path]:
 
 
 def remove_drafts(directory: Path) -> None:
-    """Remove files that a process left half-written in `directory` when it was killed."""
+    """Remove what a process left half-written in `directory` when it was killed."""
     for draft in directory.glob(f"{PREFIX}*"):
-        draft.unlink()
+        shutil.rmtree(draft) if draft.is_dir() else draft.unlink()
 
 
 def to_disk(place: Path) -> None:

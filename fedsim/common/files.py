@@ -20,8 +20,8 @@ from secrets import token_hex
 from fedsim.common.durable import PREFIX, to_disk
 from fedsim.common.errors import InputError
 
-UNFINISHED = "unfinished"
-"""The folder of a run directory that has what a run needs to go on; it goes when the run has ended."""
+RECORD, SCENARIO = "record.sqlite", "scenario.yaml"
+"""A directory of a run has both from its beginning (`fedsim.report.resume`)."""
 
 
 @contextmanager
@@ -104,6 +104,22 @@ def check_free(directory: Path) -> Path:
     with writing(directory):
         tempfile.TemporaryFile(dir=parent).close()
     return place
+
+
+def of_this_version(field: str, directory: Path) -> None:
+    """InputError on `field` where an earlier version of fedsim began a run or sweep that has not ended."""
+    for old in ("unfinished", "cells.sqlite"):
+        if (directory / old).exists() and not (directory / RECORD).exists():
+            hint = f"is of an earlier version of fedsim ({old}), and stays as it is; name a new directory"
+            raise InputError(field, str(directory), hint)
+
+
+def to_resume(directory: Path) -> Path:
+    """The scenario of a run that began in a directory; InputError if none did."""
+    of_this_version("--resume", directory)
+    if not (directory / RECORD).is_file() or not (directory / SCENARIO).is_file():
+        raise InputError("--resume", str(directory), "holds no run that can go on")
+    return directory / SCENARIO
 
 
 def taken(directory: Path) -> Path:

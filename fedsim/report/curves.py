@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 from matplotlib.axes import Axes
 from matplotlib.ticker import LogFormatter
 
 from fedsim.common.errors import InputError
 from fedsim.common.files import atomic_files
+from fedsim.report.outcome import value
+from fedsim.report.record import Measurement
 from fedsim.report.run_directory import RunData
 from fedsim.report.style import GREY, Look, label, look, save, styled, thinned
 from fedsim.report.summary import FEW, NONPRIVATE, OF_TRAINING, Summary
@@ -59,7 +59,8 @@ def draw_runs(axes: Axes, run: RunData, column: str) -> None:
     mean over trials, and each of few trials as points, or the range of 90 % of many.
     """
     for variant, style, name in variants_of(run):
-        rounds, values = by_round(run.table("metrics").filter(pc.field("variant") == variant), column)
+        own = [row for row in run.rows(Measurement) if row.variant == variant]
+        rounds, values = by_round((row.trial, row.round, value(row, column)) for row in own)
         if not len(rounds):
             continue
         kept = thinned(len(rounds))
@@ -82,12 +83,14 @@ def draw_baselines(axes: Axes, summary: Summary, column: str) -> None:
             axes.axhline(level.mean, color=GREY, linewidth=0.9, linestyle=LEVELS[one.name], label=name)
 
 
-def by_round(table: pa.TextTable, column: str) -> tuple[np.ndarray, np.ndarray]:
-    """(rounds, values (trials, rounds)), as far as every trial that was begun has come and has a value."""
+def by_round(points: Iterable[tuple[int, int, float | None]]) -> tuple[np.ndarray, np.ndarray]:
+    """(rounds, values (trials, rounds)) of points (trial, round, value), as far as every trial that was begun
+    has come and has a value.
+    """
     rows: dict[int, dict[int, float]] = {}
-    for trial, index, value in zip(*(table[c].to_pylist() for c in ("trial", "round", column)), strict=True):
-        if value is not None:
-            rows.setdefault(trial, {})[index] = value
+    for trial, index, number in points:
+        if number is not None:
+            rows.setdefault(trial, {})[index] = number
     rounds = sorted(set.intersection(*map(set, rows.values()))) if rows else []
     return np.array(rounds), np.array([[row[r] for r in rounds] for row in rows.values()])
 
@@ -117,8 +120,8 @@ class Line(NamedTuple):
 
 def measured(run: RunData) -> list[str]:
     """The columns that the run measured. InputError if there is neither."""
-    table = run.table("metrics")
-    if result := [name for name in OF_TRAINING if table[name].null_count < len(table)]:
+    rows = run.rows(Measurement)
+    if result := [name for name in OF_TRAINING if any(value(row, name) is not None for row in rows)]:
         return result
     objective = run.summary.objective
     why = f": {objective.reason}" if objective and objective.reason else ""

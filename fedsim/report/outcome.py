@@ -14,8 +14,17 @@ from torch import Tensor
 from fedsim.data.recipe import Fitted
 from fedsim.protocol.links import Variant
 from fedsim.protocol.plan import Admitted, Statement, Terms
-from fedsim.report.model_file import read_models, write_models
-from fedsim.report.record import DAMAGED, Finished, HasMetrics, Measurement, Record, SiloStatement
+from fedsim.report.model_file import OF_TRIAL, read_models, write_models
+from fedsim.report.record import (
+    DAMAGED,
+    ENDED,
+    Ended,
+    Finished,
+    HasMetrics,
+    Measurement,
+    Record,
+    SiloStatement,
+)
 from fedsim.report.summary import FEW, Deployment, Interval
 from fedsim.scenario.metric import METRICS
 from fedsim.scenario.model import Scenario
@@ -78,11 +87,12 @@ class Results:
 
     Args:
         record: where finished trials are appended; on disk with the file of it.
-        folder: where their models are written, one file a trial; None: they stay in memory.
+        folder: the run's directory, which has the record's file, and each trial's models until the run has
+            ended; None: they stay in memory.
     """
 
     def __init__(self, record: Record | None = None, folder: Path | None = None) -> None:
-        self._record, self._folder = record or Record(), folder
+        self._record, self.folder = record or Record(), folder
         self._unfinished: list[Any] = []
         self.trials: dict[int, TrialResult] = {}
 
@@ -100,7 +110,7 @@ class Results:
         rows = [row for row in self._unfinished if row.trial == result.trial]
         try:
             digest = ""
-            if self._folder is not None:
+            if self.folder is not None:
                 digest = write_models(result.models, result.fitted, self._file(result.trial))
             recipe = None if result.fitted is None else result.fitted.recipe.model_dump_json()
             self._record.append(key_of(result.trial), [*rows, Finished(result.trial, digest, recipe)])
@@ -125,10 +135,29 @@ class Results:
     def rows(self, kind: type[Row]) -> list[Row]:
         """All rows of a table's class, in order of their trials, those of unfinished trials among them."""
         rows = [*self._record.rows(kind), *(row for row in self._unfinished if type(row) is kind)]
-        return sorted(rows, key=lambda row: row.trial)  # type: ignore[attr-defined]
+        return sorted(rows, key=lambda row: getattr(row, "trial", 0))
+
+    def end(self, rows: Sequence[Any]) -> None:
+        """Append that the run has ended, with what was measured in unfinished trials; the models of single
+        trials go where it is `finished`. OSError if it cannot be written: the run has not ended.
+        """
+        self._record.append(ENDED, [*self._unfinished, *rows])
+        self._unfinished = []
+        (ended,) = self._record.rows(Ended)
+        for file in (self.folder or Path()).glob(f"{OF_TRIAL}*") if ended.status == "finished" else ():
+            file.unlink()
+
+    def copy(self, file: Path, rows: Sequence[Any]) -> None:
+        """Write the record of a run that has ended to a new file, `rows` as of `end`; OSError likewise."""
+        self._record.copy(file, {ENDED: self._record.entry(ENDED) or [*self._unfinished, *rows]})
 
     def _file(self, trial: int) -> Path:
-        return (self._folder or Path()) / f"trial-{trial}.safetensors"
+        return (self.folder or Path()) / f"{OF_TRIAL}{trial}.safetensors"
+
+    @property
+    def kept(self) -> int:
+        """The number of finished trials that the record has."""
+        return len(self._record.rows(Finished))
 
     def left(self, trials: int) -> list[int]:
         """The trials that have not ended, of so many."""

@@ -14,8 +14,9 @@ from fedsim.report.audit import AuditPart, audit_figure, audit_table, read_audit
 from fedsim.report.curves import MEASURED_FIGURES
 from fedsim.report.html import PAGE, Headline, PageFigure, saved
 from fedsim.report.outcome import Outcome
+from fedsim.report.record import SiloSpend
 from fedsim.report.released import read_released
-from fedsim.report.run_directory import RunData, data_of, read, scenario_of, write
+from fedsim.report.run_directory import RunData, data_of, ended, read, scenario_of, write
 from fedsim.report.summary import FEW, NONPRIVATE, Privacy, SiloRow, Spread, Summary, spans
 from fedsim.report.sweep_summary import SweepSummary, read_summary
 from fedsim.report.tables import capital
@@ -28,13 +29,15 @@ _MOST_SILOS = 60
 def save(outcome: Outcome, directory: Path) -> list[str]:
     """Write a run directory, with its page; returns what is in it.
 
-    A new one is whole or not there; in one that is taken, every file is. OSError if it cannot be written.
+    A new one is whole or not there. In one that has the run's record every file is, and the record says last
+    that the run has ended. OSError if it cannot be written.
     """
-    run = data_of(outcome, directory)
-    began = directory.is_dir() and any(directory.iterdir())
-    with atomic_files(directory) if began else atomic_directory(directory) as draft:
+    run, kept = data_of(outcome, directory), outcome.results.folder == directory
+    with atomic_files(directory) if kept else atomic_directory(directory) as draft:
         write(outcome, run, draft, directory)
         (draft / PAGE).write_text(render(run, draft), encoding="utf-8")
+    if kept:
+        outcome.results.end(ended(run))
     return listing(directory)
 
 
@@ -144,7 +147,7 @@ def _kept(silos: list[SiloRow], limit: Callable[[SiloRow], float | None], good: 
 
 def _figures(run: RunData, folder: Path) -> list[PageFigure]:
     """The figures that have something to show, those of the chosen metric first."""
-    priced, silos = len(run.table("spend")["silo"].unique()), len(run.summary.privacy.silos)
+    priced, silos = len({row.silo for row in run.rows(SiloSpend)}), len(run.summary.privacy.silos)
     some = f" ({priced} of {silos:,} silos, evenly in order of budget)" if priced < silos else ""
     drawn = {
         **_measured(run),

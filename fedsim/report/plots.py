@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from math import fsum
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from fedsim.common.errors import InputError, suggest
 from fedsim.report import curves
+from fedsim.report.outcome import value
+from fedsim.report.record import Measurement, SiloMeasurement, SiloSpend, grouped
 from fedsim.report.run_directory import RunData
+from fedsim.report.sections.predictions import CalibrationBin
+from fedsim.report.sections.training import ClippedRound
 from fedsim.report.style import GREY, Look, frame, frame_lines, from_zero, label, look, styled, thinned
 from fedsim.report.summary import FEW, OF_TRAINING, SiloRow
 from fedsim.scenario.metric import METRICS
@@ -41,15 +45,16 @@ def against_rounds(run: RunData, column: str) -> Figure | None:
 
 def clipping(run: RunData) -> Figure | None:
     """The share of terms that the clip shortens against rounds; None where it was not measured."""
-    if not len(run.table("clipping")):
+    rows = run.rows(ClippedRound)
+    if not rows:
         return None
     with styled(2.6) as (figure, axes):
-        rounds, shares = curves.by_round(run.table("clipping"), "clipped")
+        rounds, shares = curves.by_round((row.trial, row.round, row.clipped) for row in rows)
         kept = thinned(len(rounds))
         low, high = np.percentile(shares[:, kept], [5, 95], axis=0)
         band = (low, high) if len(shares) >= FEW else None
         curves.curve(axes, rounds[kept], shares[:, kept].mean(0), look(0), "share clipped", band)
-        norms = curves.by_round(run.table("clipping"), "median_norm")[1][:, kept].mean(0)
+        norms = curves.by_round((row.trial, row.round, row.median_norm) for row in rows)[1][:, kept].mean(0)
         curves.curve(axes, rounds[kept], norms, look(1), "median norm / clip")
         axes.axhline(1.0, color=GREY, linewidth=0.9, linestyle=":", label="the clip; all terms")
         axes.set(xlabel="rounds", ylabel="share, or multiple of the clip")
@@ -88,8 +93,8 @@ def figure_of(run: RunData, what: str) -> Figure:
         raise InputError("plot", what, suggest(what, known))
     figure = known[column](run)
     if figure is None:
-        table = run.table("metrics")
-        measured = [name for name in curves.MEASURED_FIGURES if table[name].null_count < len(table)]
+        rows = run.rows(Measurement)
+        measured = [n for n in curves.MEASURED_FIGURES if any(value(row, n) is not None for row in rows)]
         hint = f"has nothing to show; measured against rounds: {', '.join(measured) or 'nothing yet'}"
         raise InputError("plot", what, hint)
     return figure
@@ -101,7 +106,7 @@ def silo_values(run: RunData) -> Figure | None:
     None where no trial is complete, or no silo has a value of its own.
     """
     metric = run.summary.metrics.metric
-    spreads = {variant: by_silo(run.table("silos"), variant, metric) for variant in curves.VARIANTS}
+    spreads = {variant: by_silo(run.rows(SiloMeasurement), variant, metric) for variant in curves.VARIANTS}
     title = METRICS[metric].title
     names = list(dict.fromkeys(name for spread in spreads.values() for name in spread))
     if not names:
@@ -130,29 +135,33 @@ def silo_values(run: RunData) -> Figure | None:
 
 def calibration(run: RunData) -> Figure | None:
     """Observed shares against predicted probabilities, of all trials' test records; None without any."""
-    rows = run.table("calibration").to_pandas()
-    if rows.empty:
+    rows = run.rows(CalibrationBin)
+    if not rows:
         return None
     with styled() as (figure, axes):
         axes.plot([0, 1], [0, 1], color=GREY, linewidth=0.9, linestyle=":", label="calibrated")
         for variant, style, name in curves.variants_of(run):
-            own = rows[rows.variant == variant]
-            if not own.empty:
-                bins = own.assign(**{at: own[at] * own.records for at in ("predicted", "observed")})
-                sums = bins.groupby("bin")[["records", "predicted", "observed"]].sum()
-                x, y = sums.predicted / sums.records, sums.observed / sums.records
-                curves.curve(axes, x.to_numpy(), y.to_numpy(), style, name, markevery=1)
+            bins = grouped((row for row in rows if row.variant == variant), lambda row: row.bin)
+            if bins:
+                x, y = np.array([_weighed(own) for _, own in sorted(bins.items())]).T
+                curves.curve(axes, x, y, style, name, markevery=1)
         axes.set(xlabel="predicted probability", ylabel="observed share", xlim=(0, 1), ylim=(0, 1))
         return figure
 
 
-def by_silo(silos: pa.Table, variant: str, metric: str) -> dict[str, Spread]:
+def _weighed(bins: Sequence[CalibrationBin]) -> tuple[float, float]:
+    """The predicted and the observed fraction of one bin, of all trials' records."""
+    records = sum(row.records for row in bins)
+    predicted = fsum(row.predicted * row.records for row in bins)
+    return predicted / records, fsum(row.observed * row.records for row in bins) / records
+
+
+def by_silo(silos: Sequence[SiloMeasurement], variant: str, metric: str) -> dict[str, Spread]:
     """{silo: (mean, 5th, 95th percentile) over trials}; silos without a value are left out."""
     errors: dict[str, list[float]] = {}
-    columns = (silos[name].to_pylist() for name in ("variant", "silo", metric))
-    for kind, name, error in zip(*columns, strict=True):
-        if kind == variant and error is not None:
-            errors.setdefault(name, []).append(error)
+    for row in silos:
+        if row.variant == variant and (error := value(row, metric)) is not None:
+            errors.setdefault(row.silo, []).append(error)
     spread: dict[str, Spread] = {}
     for count in set(map(len, errors.values())):  # all silos at once: there may be ten thousand
         own = {name: values for name, values in errors.items() if len(values) == count}
@@ -175,8 +184,8 @@ def _rows(axes: Axes, names: list[str], spread: dict[str, Spread], look_: Look, 
 def spend(run: RunData) -> Figure | None:
     """Epsilon spent over rounds per silo, and its budget as a level; None where nothing is guaranteed."""
     lines: dict[str, Points] = {}
-    for silo, *point in zip(*(column.to_pylist() for column in run.table("spend").columns), strict=True):
-        lines.setdefault(silo, []).append(tuple(point))
+    for row in run.rows(SiloSpend):
+        lines.setdefault(row.silo, []).append((row.round, row.epsilon_spent, row.budget))
     if not lines:
         return None
     with styled(3.2) as (figure, axes):

@@ -10,15 +10,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from operator import itemgetter
 from pathlib import Path
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import Any, Literal, NamedTuple, Self, TypeVar
 
 from fedsim.common.chain import RUN, Entry, chained, reading
 from fedsim.common.errors import InputError, Refused
 from fedsim.common.store import Store
 from fedsim.protocol.links import Variant
+from fedsim.report.summary import AGAIN
 from fedsim.scenario.metric import BaselineName
+
+Kind = Literal["simulation", "sweep", "deployment"]
 
 
 class Measurement(NamedTuple):
@@ -130,10 +134,35 @@ class Finished(NamedTuple):
 
 
 class Begun(NamedTuple):
-    """Digests of scenario and code that all entries of a run's record have in common."""
+    """What all entries of a record have in common: of a run, digests of its scenario and of the code; cells
+    of a sweep need neither, since their keys have both.
+    """
 
-    scenario: str
-    code: dict[str, str]
+    of: Kind
+    scenario: str = ""
+    code: Mapping[str, str] = {}
+
+    @property
+    def word(self) -> str:
+        """What its directory holds."""
+        return "sweep" if self.of == "sweep" else "run"
+
+
+class Ended(NamedTuple):
+    """The run or sweep has ended, and its files have been written; a run that goes on has no such row."""
+
+    status: str
+
+
+class ReportedCell(NamedTuple):
+    """A reported trial of a sweep: its fields that were varied and chosen, and the key of its cell."""
+
+    varied: dict[str, Any]
+    chosen: dict[str, Any]
+    private: bool
+    trial: int
+    cached: bool
+    key: str
 
 
 class CellResult(NamedTuple):
@@ -177,8 +206,10 @@ TABLES: dict[str, type[Any]] = {
     "counted": Counted,
     "finished": Finished,
     "begun": Begun,
+    "ended": Ended,
     "cells": CellResult,
     "cell_sources": CellSource,
+    "reported": ReportedCell,
 }
 OF_TESTS = "made of test records, which no silo releases"
 MADE_OF = {
@@ -187,6 +218,9 @@ MADE_OF = {
     "baselines": "made of training and test records without noise: not private",
 }
 """The records that tables are made of in a simulation, for their metadata."""
+
+BEGUN, ENDED = "begun", "ended"
+"""The keys of the first entry, and of the last one where the run or sweep has ended."""
 _NAMES = {row: name for name, row in TABLES.items()}
 
 
@@ -198,7 +232,7 @@ def declare(name: str, row: type[Any], made_of: str) -> None:
 
 
 def exported() -> list[str]:
-    """The tables that a run directory has as Parquet files."""
+    """The tables that `fedsim export` writes as Parquet files."""
     return [*MADE_OF, "ledger", "spend"]
 
 
@@ -226,6 +260,7 @@ class Record:
     def __init__(self) -> None:
         self.damaged: list[str] = []
         self._entries: dict[str, dict[str, list[Any]]] = {}
+        self._read: list[tuple[int, str, dict[str, list[Any]] | None]] = []
         self.store: Store | None = None
 
     @classmethod
@@ -247,34 +282,60 @@ class Record:
         with _refusals(file):
             record.store = Store.hold(file, RUN, record._take, tolerant=True, durable=durable)
         with record.store:
-            record._tell(record.store.damaged, file, tell)
+            record._settle(record.store.damaged)
+            for key in record.damaged:
+                tell(f"{file}: entry {key} {DAMAGED}")
             yield record
 
     @classmethod
-    def read(cls, file: Path, tell: Callable[[str], None]) -> Self:
-        """The record in a file that no process has open, in memory; errors are those of `open`."""
+    def read(cls, file: Path) -> Self:
+        """The record in a file, in memory; InputError: absent, damaged, of another version or in use."""
         record, damaged = cls(), list[Entry]()
-        with _refusals(file), reading(file, RUN) as connection:
-            for entry in chained(connection, RUN, damaged):
-                record._take(entry)
-        record._tell(damaged, file, tell)
+        if not file.is_file():
+            raise InputError("RUN", str(file), f"is missing; {AGAIN}")
+        try:
+            with reading(file, RUN) as connection:
+                for entry in chained(connection, RUN, damaged):
+                    record._take(entry)
+        except Refused as refusal:
+            raise InputError("RUN", str(file), str(refusal)) from None
+        except BlockingIOError:
+            raise InputError("RUN", str(file), "a run is at work in it; wait until it has ended") from None
+        except OSError as error:
+            raise InputError("RUN", str(file), f"cannot be read ({error.strerror})") from None
+        record._settle(damaged)
+        if record.damaged:
+            hint = f"entry {record.damaged[0]} is damaged or of another version; {AGAIN}"
+            raise InputError("RUN", str(file), hint)
         return record
 
+    def copy(self, file: Path, more: Mapping[str, Sequence[Any]]) -> None:
+        """Write all entries to a new file, and `more` by their keys; OSError if it cannot be written."""
+        with Record.open(file, lambda line: None, durable=False) as other:
+            for key, rows in ({key: self.entry(key) for key in self.keys} | dict(more)).items():
+                other.append(key, rows)
+
     def _take(self, entry: Entry) -> None:
-        """Take the rows of an entry in."""
+        """Take an entry of the file in, to be settled with the damaged ones."""
+        rows: dict[str, list[Any]] | None = None
         if not entry.kind.startswith(_ROWS):
             return
-        key = entry.kind.removeprefix(_ROWS)
-        try:
+        with suppress(ValueError, TypeError, KeyError, AttributeError):
             read = json.loads(entry.payload).items()
-            self._entries[key] = {name: [TABLES[name](*values) for values in rows] for name, rows in read}
-        except (ValueError, TypeError, KeyError, AttributeError):
-            self.damaged.append(key)
+            rows = {name: [TABLES[name](*values) for values in each] for name, each in read}
+        self._read.append((entry.seq, entry.kind, rows))
 
-    def _tell(self, damaged: Iterable[Entry], file: Path, tell: Callable[[str], None]) -> None:
-        self.damaged += [entry.kind.removeprefix(_ROWS) for entry in damaged]
-        for key in self.damaged:
-            tell(f"{file}: entry {key} {DAMAGED}")
+    def _settle(self, damaged: Iterable[Entry]) -> None:
+        """Of entries with the same key the last one counts, unless it is damaged."""
+        last = dict[str, dict[str, list[Any]] | None]()
+        found = [*self._read, *((entry.seq, entry.kind, None) for entry in damaged)]
+        for _, kind, rows in sorted(found, key=itemgetter(0)):
+            key = kind.removeprefix(_ROWS)
+            last.pop(key, None)  # the newest comes last
+            last[key] = rows
+        self._entries = {key: rows for key, rows in last.items() if rows is not None}
+        self.damaged = [key for key, rows in last.items() if rows is None]
+        self._read.clear()
 
     def append(self, key: str, rows: Sequence[Any]) -> None:
         """Append an entry: rows of any tables. It takes the place of an older one with the same key.
@@ -285,12 +346,17 @@ class Record:
         if self.store is not None:
             with _refusals(self.store.path):
                 self.store.append(f"{_ROWS}{key}", json.dumps(entry))
+        self._entries.pop(key, None)  # the newest comes last
         self._entries[key] = entry
 
     def rows(self, kind: type[Row], key: str | None = None) -> list[Row]:
         """All rows of a class, in the order of their entries; with `key` those of one entry."""
         entries = list(self._entries.values()) if key is None else [self._entries.get(key, {})]
         return [row for entry in entries for row in entry.get(_NAMES[kind], ())]
+
+    def entry(self, key: str) -> list[Any]:
+        """All rows of an entry; none where there is no such entry."""
+        return [row for rows in self._entries.get(key, {}).values() for row in rows]
 
     def drop(self, key: str) -> None:
         """Let an entry count as missing, since what belongs to it is damaged."""

@@ -3,29 +3,28 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache, cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_type_hints
+from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import yaml
 from safetensors.torch import load_file, save
 
 from fedsim.common.errors import InputError
+from fedsim.common.files import RECORD, SCENARIO
 from fedsim.common.serialise import from_yaml, to_yaml
 from fedsim.problems.section import ProblemSection
-from fedsim.report.model_file import FITTED, ModelFile, Trained, read_trained, write_trained
-from fedsim.report.outcome import Outcome, variants
-from fedsim.report.record import MADE_OF, TABLES, LedgerRow, exported
+from fedsim.report.model_file import FITTED, OF_TRIAL, ModelFile, Trained, read_trained, write_trained
+from fedsim.report.outcome import Outcome, Results, Row, variants
+from fedsim.report.record import Ended, LedgerRow, Record, SiloSpend
 from fedsim.report.silo_rows import spend
 from fedsim.report.summarise import summarise
 from fedsim.report.summary import AGAIN, FILE, Deployment, Summary, opened
-from fedsim.report.sweep_summary import read_only
+from fedsim.report.sweep_summary import NOT_ENDED, read_only
 from fedsim.scenario.load import anchored, relative
-from fedsim.scenario.metric import BY_SKLEARN
+from fedsim.scenario.resolve import Resolved
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -41,7 +40,7 @@ class RunData:
     scenario: str  # YAML without its seed, which is enough to remove the noise
     description: str  # the scenario's
     source: Outcome | Path  # a run that has just ended, or the directory that it was read from
-    table: Callable[[str], pa.Table] = field(repr=False)  # one of the `exported` tables, by its name
+    load_rows: Callable[[Any], list[Any]] = field(repr=False)  # makes `rows`
     load_models: Callable[[], Models] = field(repr=False)  # makes `models`
     load_trained: Callable[[], Trained] = field(repr=False)  # makes `trained`
 
@@ -49,6 +48,10 @@ class RunData:
     def directory(self) -> Path | None:
         """Where it was read from."""
         return self.source if isinstance(self.source, Path) else None
+
+    def rows(self, kind: type[Row]) -> list[Row]:
+        """All rows of a class of `fedsim.report.record`, in the order of their trials."""
+        return self.load_rows(kind)
 
     @cached_property
     def models(self) -> Models:
@@ -63,43 +66,16 @@ class RunData:
 
 def data_of(outcome: Outcome, folder: Path | None = None) -> RunData:
     """The results of a run that has ended; file names are relative to `folder`, else the current one."""
-    scenario = scenario_tree(outcome, folder or Path.cwd())
+    deployed, place = outcome.deployed is not None, folder or Path.cwd()
+    scenario = scenario_tree(outcome.resolved, outcome.files, place, deployed)
     about = summarise(outcome), without_seed(scenario), str(scenario.get("description", ""))
-    table, models = cache(partial(_table_of, outcome)), partial(_models_of, outcome)
-    return RunData(*about, outcome, table, models, partial(_trained_of, outcome))
+    rows, models = cache(partial(_rows_of, outcome)), partial(_models_of, outcome)
+    return RunData(*about, outcome, rows, models, partial(_trained_of, outcome))
 
 
-_TYPES: dict[Any, pa.DataType] = {int: pa.int64(), float: pa.float64(), float | None: pa.float64()}
-
-
-def columns(name: str) -> dict[str, pa.DataType]:
-    """A table's columns and their types; `more` stands for a column of each metric by scikit-learn."""
-    types = {field: _TYPES.get(hint, pa.string()) for field, hint in get_type_hints(TABLES[name]).items()}
-    if types.pop("more", None):
-        types |= dict.fromkeys(BY_SKLEARN, pa.float64())
-    return types
-
-
-def arrow(name: str, rows: Sequence[Any], made_of: Mapping[str, str] | None = None) -> pa.Table:
-    """Rows of a table as Arrow's; `made_of` is its metadata, else what it is made of in a simulation."""
-    if made_of is None:
-        made_of = {"simulation_only": MADE_OF[name]} if name in MADE_OF else {}
-    schema = pa.schema(columns(name), metadata=dict(made_of) or None)
-    own = {field: i for i, field in enumerate(TABLES[name]._fields)}
-    values = [
-        [row[own[column]] for row in rows] if column in own else [row.more.get(column) for row in rows]
-        for column in schema.names
-    ]
-    return pa.table(values, schema=schema)
-
-
-def _table_of(outcome: Outcome, name: str) -> pa.Table:
-    """A table of the record; of a deployed run metrics are of public test records."""
-    made: dict[str, Callable[[Outcome], Sequence[Any]]] = {"spend": spend, "ledger": _ledger}
-    rows = made[name](outcome) if name in made else outcome.results.rows(TABLES[name])
-    of_server = outcome.deployed and name in ("metrics", "baselines")
-    public = {"public": "made of public records"} if of_server else None
-    return arrow(name, rows, public)
+def _rows_of(outcome: Outcome, kind: type[Any]) -> list[Any]:
+    compute = AT_THE_END.get(kind)
+    return outcome.results.rows(kind) if compute is None else compute(outcome)
 
 
 def _ledger(outcome: Outcome) -> list[LedgerRow]:
@@ -111,6 +87,15 @@ def _ledger(outcome: Outcome) -> list[LedgerRow]:
         for statement in result.statements
         for r, digest in zip(statement.rounds, statement.digests, strict=True)
     ]
+
+
+AT_THE_END: dict[type[Any], Callable[[Outcome], list[Any]]] = {LedgerRow: _ledger, SiloSpend: spend}
+"""Rows that are computed of a run that has ended."""
+
+
+def ended(run: RunData) -> list[Any]:
+    """The rows of the record's last entry: that the run has ended, and what is computed then."""
+    return [Ended(run.summary.status), *(row for kind in AT_THE_END for row in run.rows(kind))]
 
 
 def _models_of(outcome: Outcome) -> Models:
@@ -136,15 +121,22 @@ def _trained_of(outcome: Outcome) -> Trained:
     return kept, fitted
 
 
-def scenario_tree(outcome: Outcome, folder: Path) -> dict[str, Any]:
-    """The run's scenario as plain values, its seed and the digests of its files among them.
+def scenario_tree(
+    resolved: Resolved, files: Mapping[str, str], folder: Path, deployed: bool = False
+) -> dict[str, Any]:
+    """The run's scenario as plain values, its seed and the digests of its `files` among them.
 
     File names are relative to `folder`. Of a deployed run it lacks what that did not use.
     """
-    unused = {"files"} if outcome.deployed is None else _WHERE
-    scenario = outcome.resolved.scenario
-    tree = relative(scenario.model_dump(mode="json", exclude_none=True, exclude=unused), folder)
-    return tree | ({"files": dict(outcome.files)} if outcome.files else {})
+    unused = _WHERE if deployed else {"files"}
+    tree = relative(resolved.scenario.model_dump(mode="json", exclude_none=True, exclude=unused), folder)
+    return tree | ({"files": dict(files)} if files else {})
+
+
+def scenario_text(resolved: Resolved, files: Mapping[str, str], folder: Path, deployed: bool = False) -> str:
+    """`scenario.yaml` in the run's directory `folder`."""
+    head = _DEPLOYED if deployed else SECRET if resolved.mechanism.private else _NO_NOISE
+    return head + to_yaml(scenario_tree(resolved, files, folder, deployed))
 
 
 SECRETS = {"seed", "nonce", "files"}  # sections that are as secret as the records
@@ -176,12 +168,14 @@ def read(directory: Path) -> RunData:
 
     InputError names the file that is missing, damaged, or of another version.
     """
-    about = read_only(Summary, directory), *scenario_of(directory / "scenario.yaml")
-    tables, models = {name: _table(directory, name) for name in exported()}, partial(_models, directory)
+    about = read_only(Summary, directory), *scenario_of(directory / SCENARIO)
+    record, models = Record.read(directory / RECORD), partial(_models, directory)
+    if not record.rows(Ended):
+        raise InputError("RUN", str(directory), NOT_ENDED)
     return RunData(
         *about,
         directory,
-        tables.__getitem__,
+        Results(record).rows,
         load_models=models,
         load_trained=lambda: read_trained(directory, {k for own in models().values() for k in own}),
     )
@@ -198,18 +192,10 @@ def scenario_of(path: Path) -> tuple[str, str]:
     return without_seed(tree), str(tree.get("description", ""))
 
 
-def _table(directory: Path, name: str) -> pa.Table:
-    path = directory / f"{name}.parquet"
-    table = opened(path, partial(pq.read_table, path))
-    missing = [column for column in columns(name) if column not in table.column_names]
-    if missing:
-        raise InputError("RUN", str(path), f"has no column {missing[0]!r}; {AGAIN}")
-    return table
-
-
 def _models(directory: Path) -> Models:
     models: Models = {}
-    for path in sorted(set(directory.glob("*.safetensors")) - {directory / FITTED}):
+    others = {directory / FITTED, *directory.glob(f"{OF_TRIAL}*")}  # of a run that may go on
+    for path in sorted(set(directory.glob("*.safetensors")) - others):
         for key, tensor in opened(path, partial(load_file, path)).items():
             trial, variant = key.removeprefix("trial-").split(".")
             models.setdefault(variant, {})[int(trial)] = tensor
@@ -228,20 +214,20 @@ _NO_NOISE = "# No privacy: this run neither clipped nor added noise.\n"
 
 
 def write(outcome: Outcome, run: RunData, folder: Path, place: Path) -> None:
-    """Write a run's data, `run` being of `outcome`, into an empty folder; it will be at `place`, which file
-    names in the scenario are relative to.
+    """Write a run's files, `run` being of `outcome`, into an empty folder; it will be at `place`, which file
+    names in the scenario are relative to. A record that is at `place` stays there.
     """
-    head = _DEPLOYED if outcome.deployed else SECRET if outcome.main == "private" else _NO_NOISE
-    (folder / "scenario.yaml").write_text(head + to_yaml(scenario_tree(outcome, place)), encoding="utf-8")
+    scenario = scenario_text(outcome.resolved, outcome.files, place, outcome.deployed is not None)
+    (folder / SCENARIO).write_text(scenario, encoding="utf-8")
     (folder / FILE).write_text(run.summary.json_text() + "\n", encoding="utf-8")
-    for name in exported():
-        pq.write_table(run.table(name), folder / f"{name}.parquet")
     for variant, models in run.models.items():
         named = {f"trial-{trial}.{variant}": model for trial, model in models.items()}
         other = "nonprivate_model" if variant == outcome.main else "nonprivate_baseline"
         file = folder / f"{'model' if variant == 'private' else other}.safetensors"
         file.write_bytes(save(named))  # a full disk is an OSError, which its `save_file` does not raise
     write_trained(run.trained, folder)
+    if outcome.results.folder != place:
+        outcome.results.copy(folder / RECORD, ended(run))
     if outcome.deployed is not None:
         _write_receipts(outcome.deployed, folder / RECEIPTS)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from fedsim.common.errors import InputError
-from fedsim.common.files import UNFINISHED
+from fedsim.common.files import RECORD, of_this_version
 from fedsim.common.serialise import canonical
 from fedsim.report.summary import (
     AGAIN,
@@ -29,7 +29,7 @@ from fedsim.report.summary import (
 )
 from fedsim.scenario.model import Criterion
 
-CELLS = "cells.sqlite"  # the record of a sweep's finished cells
+NOT_ENDED = "has not ended; `fedsim simulate --resume`, or the same `fedsim sweep`, goes on with it"
 SHARED = (
     "runs that differ in step size, clip norm and epsilon alone, taken together, in this sweep or another: "
     "they share noise (common random numbers), so that two of them can show what the noise of each hides"
@@ -150,10 +150,9 @@ def read_summary(directory: Path) -> Summary | SweepSummary:
     if not directory.is_dir():
         raise InputError("RUN", str(directory), "no such directory")
     if not path.exists():
-        hint = f"{FILE} is missing; `fedsim simulate` and `fedsim sweep` write it"
-        if (directory / UNFINISHED).exists() or (directory / CELLS).exists():
-            hint = "has not ended; `fedsim simulate --resume`, or the same `fedsim sweep`, goes on with it"
-        raise InputError("RUN", str(directory), hint)
+        of_this_version("RUN", directory)
+        missing = f"{FILE} is missing; `fedsim simulate` and `fedsim sweep` write it"
+        raise InputError("RUN", str(directory), NOT_ENDED if (directory / RECORD).exists() else missing)
     tree = read_json(path)
     known = tree if isinstance(tree, dict) else {}
     if known.get("format") != FORMAT:

@@ -15,10 +15,19 @@ from support.refusals import ANY, refused
 import fedsim
 from fedsim.algorithms.noisy_minibatch_sgd import NoisyMinibatchSGD
 from fedsim.api.run import load_run
-from fedsim.api.simulate import finished_in
 from fedsim.common.errors import InputError
 from fedsim.report import page
-from fedsim.report.record import TABLES, Measurement, Record, SiloStatement
+from fedsim.report.record import (
+    ENDED,
+    TABLES,
+    Finished,
+    LedgerRow,
+    Measurement,
+    Record,
+    SiloMeasurement,
+    SiloSpend,
+    SiloStatement,
+)
 from fedsim.simulation import trial
 
 SMALL: dict[str, Any] = {"trials": 3, "num_rounds": 4, "runtime": "inprocess", "baselines": False}
@@ -37,12 +46,17 @@ KINDS: dict[str, dict[str, Any]] = {
 @pytest.fixture(autouse=True)
 def no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     """The page takes longer than these runs, and is tested elsewhere."""
-    monkeypatch.setattr(page, "_fill", lambda *_: None)
+    monkeypatch.setattr(page, "render", lambda *_: "")
 
 
 def simulate(out: Path | None, changes: dict[str, Any] | None = None, **more: Any) -> fedsim.Run:
     more.setdefault("progress", False)
     return fedsim.simulate("breast_cancer", {**SMALL, **(changes or {})}, out=out, **more)
+
+
+def finished_in(out: Path) -> int:
+    """The number of finished trials in a directory that no process works in."""
+    return len(Record.read(out / "record.sqlite").rows(Finished))
 
 
 def stop_in(trial: int) -> Callable[[Measurement], None]:
@@ -65,8 +79,8 @@ def measured(run: fedsim.Run) -> list[dict[str, Any]]:
 
 def check_equal(one: fedsim.Run, other: fedsim.Run) -> None:
     assert measured(one) == measured(other)
-    for table in ("silos", "ledger", "spend"):
-        assert one.results.table(table).equals(other.results.table(table)), table
+    for kind in (SiloMeasurement, LedgerRow, SiloSpend):
+        assert one.results.rows(kind) == other.results.rows(kind)
     assert np.array_equal(one.model, other.model)
     assert np.array_equal(one.nonprivate_baseline, other.nonprivate_baseline)
     trees = [run.summary.tree() for run in (one, other)]
@@ -88,7 +102,7 @@ def test_a_resumed_run_equals_one_that_was_never_stopped(kind: str, tmp_path: Pa
     assert sorted(set(began)) == [0, 1, 2]  # what was kept is shown too
     check_equal(resumed, simulate(None, KINDS[kind]))
     check_equal(load_run(out), simulate(None, KINDS[kind]))
-    assert not (out / "unfinished").exists()
+    assert not list(out.glob("trial-*"))
 
 
 def test_objects_are_resumed_where_they_are_the_same(tmp_path: Path) -> None:
@@ -119,17 +133,29 @@ def test_a_finished_trial_is_not_run_again(tmp_path: Path, monkeypatch: pytest.M
     assert ran == [2]
 
 
+KEPT = ("record.sqlite", "scenario.yaml", "trial-0.safetensors", "trial-1.safetensors")
+
+
+def killed(out: Path) -> None:
+    """Let an interrupted run be as kill -9 leaves it: without results."""
+    with Record.open(out / "record.sqlite", pytest.fail) as record:
+        record.append(ENDED, [])
+    for file in out.iterdir():
+        if file.is_file() and file.name not in KEPT:
+            file.unlink()
+
+
 def test_a_killed_run_goes_on_too(tmp_path: Path) -> None:
     """Nothing but kept trials is there, as after kill -9; a half-written one does not count."""
     out = tmp_path / "run"
     simulate(out, progress=stop_in(2))
-    for file in out.iterdir():
-        if file.is_file():
-            file.unlink()
-    (out / "unfinished" / ".writing-0123456789abcdef.safetensors").write_bytes(b"half")
-    with refused("RUN", ANY, "has not ended", "fedsim simulate --resume"):
+    killed(out)
+    (out / ".writing-0123456789abcdef.safetensors").write_bytes(b"half")
+    (out / ".writing-0123456789abcdef").mkdir()
+    with refused("RUN", ANY, "has not ended; `fedsim simulate --resume`"):
         load_run(out)
     check_equal(simulate(out, resume=True), simulate(None))
+    assert not list(out.glob(".writing-*"))
 
 
 @pytest.mark.parametrize(
@@ -197,7 +223,7 @@ def rename_field(folder: Path) -> str:
 def test_a_damaged_trial_is_named_and_run_again(damage: Callable[[Path], str], tmp_path: Path) -> None:
     out = tmp_path / "run"
     simulate(out, progress=stop_in(2))
-    name = damage(out / "unfinished")
+    name = damage(out)
     with pytest.warns(UserWarning, match=f"{name}.* is damaged"):
         resumed = simulate(out, resume=True)
     check_equal(resumed, simulate(None))
@@ -207,20 +233,17 @@ def test_trials_of_an_unknown_run_are_refused_and_stay(tmp_path: Path) -> None:
     """What a run was begun with tells whether its trials are of this one."""
     out = tmp_path / "run"
     simulate(out, progress=stop_in(1))
-    for file in out.iterdir():
-        if file.is_file():
-            file.unlink()
-    with closing(sqlite3.connect(out / "unfinished" / "record.sqlite", isolation_level=None)) as log:
+    with closing(sqlite3.connect(out / "record.sqlite", isolation_level=None)) as log:
         log.execute("UPDATE entries SET payload = '{}'")
     with pytest.raises(InputError) as refused, pytest.warns(UserWarning, match="damaged"):
         simulate(out, resume=True)
     assert (refused.value.field, refused.value.value) == ("--resume", str(out))
-    assert (out / "unfinished" / "trial-0.safetensors").exists()
+    assert (out / "trial-0.safetensors").exists()
 
 
 def test_a_damaged_record_is_refused(tmp_path: Path) -> None:
     simulate(tmp_path / "run", progress=stop_in(1))
-    file = tmp_path / "run" / "unfinished" / "record.sqlite"
+    file = tmp_path / "run" / "record.sqlite"
     file.write_bytes(b"x" * 4096)
     with pytest.raises(InputError) as refused:
         simulate(tmp_path / "run", resume=True)
@@ -256,20 +279,20 @@ def test_a_disk_that_fills_during_a_run_costs_the_trial_at_hand(tmp_path: Path) 
     assert run.interrupted
     assert len(run.model) == 2  # the second is whole in memory
     assert finished_in(out) == 1
-    assert [file.name for file in out.iterdir()] == ["unfinished"]  # no half of a directory
+    assert sorted(file.name for file in out.iterdir()) == [*KEPT[:3]]  # no half of a directory
     check_equal(simulate(out, resume=True), simulate(None))
 
 
 def test_a_disk_too_full_for_the_results_keeps_every_trial(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(page, "_fill", lambda _, folder: (folder / "report.html").write_text("x" * 10**6))
+    monkeypatch.setattr(page, "render", lambda *_: "x" * 10**6)
     out = tmp_path / "run"
     with full_disk(500_000), pytest.warns(UserWarning, match=r"cannot be written \(File too large\)"):
         run = simulate(out)
     assert len(run.model) == 3
     assert finished_in(out) == 3
-    assert [file.name for file in out.iterdir()] == ["unfinished"]
+    assert sorted(file.name for file in out.iterdir()) == [*KEPT, "trial-2.safetensors"]
     check_equal(simulate(out, resume=True), run)
     assert (out / "report.html").exists()
 

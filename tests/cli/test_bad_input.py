@@ -86,7 +86,7 @@ def test_bad_input_names_field_value_and_remedy_and_leaves_nothing(overrides: st
     line = refusal("simulate", scenario, "--out", out, *sets)
     assert lacking(line, BAD[overrides]) == [], line
     assert not out.exists()
-    assert list(tmp_path.rglob("*.parquet")) == []
+    assert list(tmp_path.rglob("record.sqlite")) == []
 
 
 @pytest.mark.parametrize(
@@ -106,17 +106,9 @@ def test_what_a_module_does_at_import_is_one_line(
 
 def test_the_good_scenario_is_good(tmp_path: Path) -> None:
     invoke("simulate", write(tmp_path, GOOD), "--out", tmp_path / "run")
-    measured = [
-        "baselines.parquet",
-        "calibration.parquet",
-        "clipping.parquet",
-        "groups.parquet",
-        "metrics.parquet",
-    ]
-    tables = [*measured, "ledger.parquet", "silos.parquet", "spend.parquet"]
     models = ["model.json", "model.safetensors", "nonprivate_baseline.safetensors"]
-    others = ["figures", "report.html", "scenario.yaml", "summary.json"]
-    assert sorted(file.name for file in (tmp_path / "run").iterdir()) == sorted(tables + models + others)
+    others = ["figures", "record.sqlite", "report.html", "scenario.yaml", "summary.json"]
+    assert sorted(file.name for file in (tmp_path / "run").iterdir()) == sorted(models + others)
 
 
 @pytest.mark.parametrize("text", ["", "a: [", "just words", "- a\n- b\n"])

@@ -11,10 +11,16 @@ import yaml
 from jsonschema import Draft202012Validator
 from safetensors.torch import load_file
 from support.distribution import install
-from support.scenarios import invoke
+from support.full_disk import full_disk
+from support.refusals import lacking
+from support.scenarios import invoke, refusal
 
 from fedsim.algorithms.registry import algorithms
+from fedsim.api.run import load_run
 from fedsim.privacy.rounding import shown_down
+from fedsim.report.arrow import table_of
+from fedsim.report.record import exported
+from fedsim.report.run_directory import read
 from fedsim.scenario.catalogue import shipped
 from fedsim.scenario.load import load
 
@@ -50,16 +56,30 @@ def test_the_summary_has_what_a_reviewer_asks_for(run_directory: Path) -> None:
 
 
 def test_metrics_ledger_and_model_agree_with_the_scenario(run_directory: Path) -> None:
-    metrics = pq.read_table(run_directory / "metrics.parquet").to_pylist()
+    metrics = load_run(run_directory).metrics.to_pylist()
     assert len(metrics) == 3 * 2 * 31
     assert {row["variant"] for row in metrics} == {"private", "nonprivate"}
-    ledger = pq.read_table(run_directory / "ledger.parquet").to_pylist()
+    ledger = load_run(run_directory).ledger.to_pylist()
     assert len(ledger) == 3 * 5 * 30
     assert all(row["releases"] == 1 and len(row["broadcast_sha256"]) == 64 for row in ledger)
     for variant, name in (("private", "model"), ("nonprivate", "nonprivate_baseline")):
         models = load_file(run_directory / f"{name}.safetensors")
         assert sorted(models) == [f"trial-{t}.{variant}" for t in range(3)]
         assert all(model.shape == (31,) for model in models.values())
+
+
+def test_tables_are_exported_whole_or_not_at_all(run_directory: Path, tmp_path: Path) -> None:
+    export = "export", run_directory, "--to", "parquet", "--out", tmp_path / "tables"
+    with full_disk(2_000):
+        assert lacking(refusal(*export), "cannot be written | File too large") == []
+    assert list(tmp_path.iterdir()) == []
+    invoke(*export)
+    run = read(run_directory)
+    for name in exported():
+        table = pq.read_table(tmp_path / "tables" / f"{name}.parquet")
+        assert table.equals(table_of(run, name), check_metadata=True)
+    assert "name a new directory" in refusal(*export)
+    assert "leave --trial and --nonprivate out" in refusal(*export, "--trial", 0)
 
 
 def test_the_resolved_scenario_reads_back_to_itself(run_directory: Path) -> None:

@@ -134,7 +134,7 @@ def test_every_documented_exit_code(place: Path, monkeypatch: pytest.MonkeyPatch
 
 def test_resuming_what_cannot_go_on_is_one_line(place: Path) -> None:
     for given, expected in (
-        (["--resume", "none"], "holds no unfinished run"),
+        (["--resume", "none"], "holds no run that can go on"),
         ([], "name one, or --resume RUN"),
         (["quickstart", "--resume", "none", "--out", "x"], "leave --out out"),
         (["quickstart", "--resume", "none"], "holds no run that can go on"),

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 import torch
 import yaml
@@ -17,6 +16,7 @@ from typer.testing import CliRunner
 
 from fedsim.algorithms.multi_stage_accelerated_minibatch_sgd import MultiStageAcceleratedMinibatchSGD
 from fedsim.algorithms.noisy_minibatch_sgd import NoisyMinibatchSGD
+from fedsim.api.run import load_run
 from fedsim.cli.main import app
 from fedsim.measure.objective import TrainingObjective, eta_of
 from fedsim.problems.composite import Composite
@@ -177,7 +177,7 @@ def test_the_measured_numbers_are_those_of_the_definition():
 
 def test_a_run_measures_both_variants_every_round_and_says_so(drawn, tmp_path):
     run, said = _simulate(tmp_path)
-    rows = pq.read_table(run / "metrics.parquet").to_pylist()
+    rows = load_run(run).metrics.to_pylist()
     assert len(rows) == 2 * 2 * 301
     last = {(r["trial"], r["variant"]): r for r in rows if r["round"] == 300}
     for trial in (0, 1):  # without noise the optimum is reached, so it is the right one
@@ -227,7 +227,7 @@ def test_it_is_measured_where_it_exists_and_is_asked_for(case, tmp_path):
     changes, excess, mapping = ASKED[case]
     few = {"algorithm": GOOD["algorithm"] | {"num_rounds": 2}, "trials": 1}
     run, said = _simulate(tmp_path, **few | changes)
-    rows = pq.read_table(run / "metrics.parquet").to_pylist()
+    rows = load_run(run).metrics.to_pylist()
     assert {row["excess_risk"] is not None for row in rows} == {excess}
     assert {row["gradient_mapping_sq"] is not None for row in rows} == {mapping}
     asked = "not asked" not in case and "other data, by default" not in case

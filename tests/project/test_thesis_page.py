@@ -3,7 +3,6 @@
 import json
 from pathlib import Path
 
-import pyarrow.parquet as pq
 import pytest
 
 import fedsim
@@ -15,6 +14,7 @@ from benchmarks.thesis.tables import audit_line, errors, filled
 from benchmarks.thesis.trials import curves_of
 from benchmarks.thesis.verdicts import Claim
 from fedsim.privacy.rounding import shown_up
+from fedsim.report.arrow import cells_of
 from fedsim.report.audit import AuditPart
 
 SCENARIO = {
@@ -168,7 +168,7 @@ def test_beside_another_metric_stands_the_accuracy(place):
     assert found is not None
     assert "%)" not in errors(of_setting(found.summary, "M = 3"), found.curves, "M = 3")
     summary = found.summary.model_copy(update={"metric": "auc"})
-    cells = pq.read_table(place / "toy-honest" / "cells.parquet").to_pylist()
+    cells = cells_of(place / "toy-honest").to_pylist()
     table = errors(of_setting(summary, "M = 3"), curves_of(summary, cells, ONE.series), "M = 3")
     rows = {line.split(" | ")[0]: line for line in table.splitlines()}
     for row in of_setting(summary, "M = 3").combinations:

@@ -12,9 +12,11 @@ from support.scenarios import SMALL
 import fedsim
 from fedsim.api.given import one_run, resolved_of
 from fedsim.measure.evaluator import Evaluator
+from fedsim.report.arrow import table_of
 from fedsim.report.outcome import Outcome, Results
 from fedsim.report.page import save
 from fedsim.report.plots import figure_of
+from fedsim.report.record import exported
 from fedsim.report.run_directory import RunData, data_of, read
 from fedsim.scenario.load import parse
 from fedsim.scenario.resolve import resolve
@@ -41,8 +43,8 @@ def test_what_is_read_is_what_was_written(outcome: Outcome, back: RunData) -> No
     assert back.summary == run.summary
     assert back.summary.json_text() == run.summary.json_text()
     assert (back.scenario, back.description) == (run.scenario, run.description)
-    for name in ("metrics", "silos", "ledger", "spend"):
-        assert back.table(name).equals(run.table(name), check_metadata=True)
+    for name in exported():
+        assert table_of(back, name).equals(table_of(run, name), check_metadata=True)
 
 
 def test_models_are_by_variant_and_trial(outcome: Outcome, back: RunData) -> None:

@@ -9,14 +9,13 @@ from statistics import fmean
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import torch
 from matplotlib.figure import Figure
 from rich.console import Console
 from support.scenarios import SMALL, edited, simulate
 
-from fedsim.api.run import Run
+from fedsim.api.run import Run, load_run
 from fedsim.cli.output import print_silos, rendered
 from fedsim.cli.privacy import show_conversions
 from fedsim.cli.simulate import sweep_table
@@ -74,9 +73,9 @@ def test_an_error_relative_to_a_silos_mean_needs_targets_that_differ() -> None:
 
 
 def test_the_silos_average_to_the_error_of_the_run(small_run: Path) -> None:
-    table = pq.read_table(small_run / "silos.parquet")
-    assert b"simulation_only" in table.schema.metadata
-    rows, metrics = table.to_pylist(), pq.read_table(small_run / "metrics.parquet").to_pylist()
+    run = load_run(small_run)
+    assert b"simulation_only" in run.silos.arrow.schema.metadata
+    rows, metrics = run.silos.to_pylist(), run.metrics.to_pylist()
     assert len(rows) == 2 * 2 * 3
     for trial in range(2):
         for variant in ("private", "nonprivate"):
@@ -87,7 +86,7 @@ def test_the_silos_average_to_the_error_of_the_run(small_run: Path) -> None:
 
 
 def test_the_spend_of_full_batches_is_the_gaussian_closed_form(small_run: Path) -> None:
-    rows = pq.read_table(small_run / "spend.parquet").to_pylist()
+    rows = load_run(small_run).spend.to_pylist()
     silos = json.loads((small_run / "summary.json").read_text())["privacy"]["silos"]
     assert {silo["name"] for silo in silos} == {row["silo"] for row in rows}
     for silo in silos:
@@ -104,7 +103,7 @@ def test_the_spend_of_full_batches_is_the_gaussian_closed_form(small_run: Path) 
 def test_only_rounds_taken_part_in_cost(tmp_path: Path) -> None:
     tree = SMALL | {"trials": 1, "participation": {"name": "uniform", "num_silos": 1}}
     run = simulate(tmp_path, tree)
-    rows, ledger = (pq.read_table(run / f"{name}.parquet").to_pylist() for name in ("spend", "ledger"))
+    rows, ledger = load_run(run).spend.to_pylist(), load_run(run).ledger.to_pylist()
     for silo in {row["silo"] for row in rows}:
         paid = [row["round"] + 1 for row in ledger if row["silo"] == silo]
         assert [row["round"] for row in rows if row["silo"] == silo] == [0, *paid]
@@ -112,7 +111,7 @@ def test_only_rounds_taken_part_in_cost(tmp_path: Path) -> None:
 
 def test_a_run_without_privacy_has_no_spend_and_says_so(tmp_path: Path) -> None:
     run = simulate(tmp_path, SMALL | {"trials": 1, "privacy": {"mechanism": "none"}})
-    assert pq.read_table(run / "spend.parquet").num_rows == 0
+    assert len(load_run(run).spend) == 0
     text = (run / "report.html").read_text()
     assert "No privacy: mechanism none" in text
     assert text.count("<svg") == 5  # errors twice, excess risk and gradient mapping, calibration

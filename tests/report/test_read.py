@@ -1,13 +1,13 @@
 """A directory that is no whole run of this version is refused by name, and stays as it was."""
 
 import json
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from support.refusals import lacking
 from support.scenarios import SMALL, invoke, refusal, write
@@ -15,6 +15,7 @@ from support.scenarios import SMALL, invoke, refusal, write
 import fedsim
 from fedsim.api.given import resolved_of
 from fedsim.report.privacy_statement import OWN, how, not_private, plug_ins, true_epsilons, trusted
+from fedsim.report.record import Record
 from fedsim.report.run_directory import read
 from fedsim.report.summarise import of_scenario
 from fedsim.report.summary import Privacy, SiloRow
@@ -42,15 +43,42 @@ def remove(name: str) -> Callable[[Path], None]:
     return lambda directory: (directory / name).unlink()
 
 
+def changed(directory: Path) -> None:
+    with closing(sqlite3.connect(directory / "record.sqlite", isolation_level=None)) as log:
+        log.execute("UPDATE entries SET payload = replace(payload, '1', '2') WHERE kind = 'rows trial 1'")
+
+
+def unended(directory: Path) -> None:
+    with Record.open(directory / "record.sqlite", pytest.fail) as record:
+        record.append("ended", [])
+
+
+def foreign(directory: Path) -> None:
+    with Record.open(directory / "record.sqlite", pytest.fail) as record:
+        assert record.store is not None
+        record.store.append("rows ended", json.dumps({"ended": [["finished", "of a column that is new"]]}))
+
+
 DAMAGE: dict[str, tuple[Callable[[Path], object], list[str]]] = {
-    "no summary": (remove("summary.json"), "summary.json | is missing | fedsim simulate"),
-    "no metrics": (remove("metrics.parquet"), "metrics.parquet | is missing"),
+    "no summary": (remove("summary.json"), "has not ended | fedsim simulate --resume"),
+    "no record": (remove("record.sqlite"), "record.sqlite | is missing"),
     "no scenario": (remove("scenario.yaml"), "scenario.yaml | is missing"),
     "half a summary": (cut("summary.json"), "summary.json | not valid JSON | line"),
-    "half a table": (cut("silos.parquet"), "silos.parquet | damaged"),
-    "another table": (
-        lambda d: pq.write_table(pa.table({"x": [1]}), d / "spend.parquet"),
-        "spend.parquet | no column 'silo'",
+    "half a record": (cut("record.sqlite"), "record.sqlite | damaged"),
+    "a changed entry": (changed, "trial 1 is damaged"),
+    "an entry of another version": (foreign, "ended is damaged or of another version"),
+    "a run that goes on": (unended, "has not ended | fedsim simulate --resume"),
+    "a run that was killed": (
+        lambda d: (unended(d), (d / "summary.json").unlink()),
+        "has not ended | fedsim simulate --resume",
+    ),
+    "an interrupted run of before": (
+        lambda d: ((d / "record.sqlite").rename(d / "unfinished"), (d / "summary.json").unlink()),
+        "of an earlier version of fedsim (unfinished), and stays as it is",
+    ),
+    "a sweep of before": (
+        lambda d: ((d / "record.sqlite").rename(d / "cells.sqlite"), (d / "summary.json").unlink()),
+        "of an earlier version of fedsim (cells.sqlite), and stays as it is",
     ),
     "no scenario's text": (
         lambda d: (d / "scenario.yaml").write_text("- a"),
@@ -58,8 +86,8 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], list[str]]] = {
     ),
     "not text": (lambda d: (d / "scenario.yaml").write_bytes(b"\xff\xfe\x00"), "scenario.yaml | damaged"),
     "a directory in a file's place": (
-        lambda d: ((d / "metrics.parquet").unlink(), (d / "metrics.parquet").mkdir()),
-        "metrics.parquet",
+        lambda d: ((d / "record.sqlite").unlink(), (d / "record.sqlite").mkdir()),
+        "record.sqlite",
     ),
     "a later format": (
         lambda d: edit(d, format=99, versions={"fedsim-isrl": "9.9"}),

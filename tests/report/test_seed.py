@@ -14,7 +14,7 @@ from fedsim.cli.main import app
 from fedsim.scenario.load import load
 
 SEED = 918273645918273
-KEPT = {"scenario.yaml", "cells.sqlite", "failed"}
+KEPT = {"scenario.yaml", "record.sqlite", "failed"}
 """What repeats a run or sweep, and has its seed."""
 
 

@@ -5,13 +5,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 import pytest
 from support.distribution import install
 from support.scenarios import SMALL, invoke, refusal, simulate, write
 
 import fedsim
 from fedsim.api.given import resolved_of
+from fedsim.api.run import load_run
 from fedsim.report.outcome import Outcome, Results, TrialResult
 from fedsim.report.record import Measurement, SiloMeasurement
 from fedsim.report.trackers import Trackers, open_trackers
@@ -128,7 +128,7 @@ def test_a_run_can_be_read_back_in_tensorboard(tmp_path: Path, monkeypatch: pyte
     events = EventAccumulator(str(folder))
     events.Reload()
     seen = {event.step: event.value for event in events.Scalars("trial-0/private/error")}
-    metrics = pq.read_table(out / "metrics.parquet").to_pylist()
+    metrics = load_run(out).metrics.to_pylist()
     kept = {m["round"]: m["error"] for m in metrics if (m["trial"], m["variant"]) == (0, "private")}
     assert seen == pytest.approx(kept)
     assert "trial-1/nonprivate/silo/silo-02/error" in events.Tags()["scalars"]

@@ -10,6 +10,7 @@ import yaml
 from support.refusals import lacking
 from support.scenarios import refusal, simulate, write
 
+from fedsim.api.run import load_run
 from fedsim.privacy import cost
 from fedsim.report.outcome import Results
 from fedsim.scenario.load import parse
@@ -141,7 +142,7 @@ def test_the_summary_reports_effective_m_and_both_epsilons(tmp_path):
     assert found["effective_m"] == pytest.approx(1 / found["expected_inverse_m"])
     assert found["plan_covers"] == "all rounds"
     assert found["empty_round_probability"] == 0
-    ledger = pq.read_table(out / "ledger.parquet").to_pylist()
+    ledger = load_run(out).ledger.to_pylist()
     assert found["observed_mean_m"] == pytest.approx(len(ledger) / (3 * ROUNDS))
     most = {row["silo"]: 0 for row in ledger}
     for trial in range(3):

@@ -17,6 +17,7 @@ from fedsim.measure.evaluator import Evaluator
 from fedsim.problems.glm import LinearRegression
 from fedsim.report.outcome import Results
 from fedsim.report.record import Measurement
+from fedsim.report.sections.training import ClippedRound
 from fedsim.scenario.load import parse
 from fedsim.scenario.resolve import resolve
 from fedsim.simulation import trial
@@ -82,10 +83,10 @@ def test_every_kind_of_run_says_what_its_clip_takes(kind):
     for clip in (1e-6, 1e6):
         algorithm = tree["algorithm"] | {"clip_norm": clip, "step_size": 1e-9}
         run = fedsim.simulate(tree | {"algorithm": algorithm}, progress=False)
-        table = run.results.table("clipping")
-        assert table["round"].to_pylist() == list(range(1, 7))
-        shares.append(np.mean(table["clipped"]))
-        assert all((norm > 1) == (clip < 1) for norm in table["median_norm"].to_pylist())
+        rows = run.results.rows(ClippedRound)
+        assert [row.round for row in rows] == list(range(1, 7))
+        shares.append(np.mean([row.clipped for row in rows]))
+        assert all((row.median_norm > 1) == (clip < 1) for row in rows)
         assert run.summary.clipping is not None
     assert shares == [1.0, 0.0]
 
@@ -93,10 +94,10 @@ def test_every_kind_of_run_says_what_its_clip_takes(kind):
 def test_watching_changes_nothing_and_can_be_left_out():
     on, off = (fedsim.simulate(SMALL, {"report.clipping": on}, progress=False) for on in (True, False))
     assert np.array_equal(on.model, off.model)
-    assert len(off.results.table("clipping")) == 0
+    assert off.results.rows(ClippedRound) == []
     assert off.summary.clipping is None
     bare = fedsim.simulate(SMALL | {"privacy": {"mechanism": "none"}}, progress=False)
-    assert len(bare.results.table("clipping")) == 0
+    assert bare.results.rows(ClippedRound) == []
 
 
 MAKERS = ("clipped_sum", "network_sum", "_add_clipped", "bounded")

@@ -155,7 +155,7 @@ def test_ctrl_c_ends_a_run_before_its_trials_do_saves_what_there_is_and_leaves_n
         output = interrupt(process)
     assert process.returncode == 130
     assert "Interrupted: 0 of 2 trials are complete and saved" in output
-    assert (tmp_path / "run" / "metrics.parquet").exists()
+    assert (tmp_path / "run" / "report.html").exists()
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert summary["status"] == "interrupted"
     assert [silo["epsilon_guaranteed"] for silo in summary["privacy"]["silos"]] == pytest.approx(

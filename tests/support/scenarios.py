@@ -145,5 +145,5 @@ class FakeRunner:
 
 def grown(out: Path) -> bool:
     """Whether a sweep at work in a directory has kept some cells: no other process can open its record."""
-    file = out / "cells.sqlite"
+    file = out / "record.sqlite"
     return file.exists() and file.stat().st_size > 20_000

@@ -23,7 +23,7 @@ from fedsim.simulation.sweeps import run_cells
 from fedsim.simulation.sweeps.cell import Cell, CellOutcome, cell_of
 from fedsim.simulation.sweeps.engine import Engine, Event, SweepResults, batches
 from fedsim.simulation.sweeps.job import Place, job_of
-from fedsim.simulation.sweeps.run import cells_table
+from fedsim.simulation.sweeps.run import reported
 from fedsim.simulation.sweeps.run_cells import run_batch, train_loss
 from fedsim.simulation.trial import Trial, read
 
@@ -34,7 +34,7 @@ def run(
     tree: dict[str, Any], folder: Path, outcome: Callable[[Cell], CellOutcome]
 ) -> tuple[SweepResults, FakeRunner]:
     runner = FakeRunner(outcome)
-    with Record.open(folder / "cells.sqlite", pytest.fail) as record:
+    with Record.open(folder / "record.sqlite", pytest.fail) as record:
         return Engine(job_of(tree), record).run(runner, lambda _: None), runner
 
 
@@ -95,7 +95,7 @@ def test_the_better_of_two_algorithms_is_reported_and_every_candidate_is_tried(
     assert {row.place.trial for row in results.rows} == {3, 4}
     (row, *_) = results.rows
     assert row.place.candidate == 4
-    assert spider.items() <= cells_table(job, results).to_pylist()[0].items()
+    assert spider.items() <= reported(job, results)[0].chosen.items()
 
 
 def test_train_loss_is_measured_only_where_it_chooses(base: dict[str, Any], tmp_path: Path) -> None:

@@ -114,7 +114,7 @@ def test_ctrl_c_keeps_finished_cells_and_leaves_no_process(tmp_path: Path) -> No
     process.send_signal(signal.SIGINT)
     output, _ = process.communicate(timeout=300)
     assert process.returncode == 130
-    with Record.open(out / "cells.sqlite", pytest.fail) as record:
+    with Record.open(out / "record.sqlite", pytest.fail) as record:
         kept = [row.trial for row in record.rows(CellSource)]
     assert f"{len(kept)} finished cells are kept" in output
     _, alive = psutil.wait_procs(below, timeout=300)

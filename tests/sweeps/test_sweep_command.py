@@ -15,6 +15,8 @@ import pytest
 from support.refusals import lacking
 from support.scenarios import BASE, grown, invoke, refusal, write
 
+from fedsim.api.run import load_run
+from fedsim.report.arrow import cells_of
 from fedsim.report.record import CellResult, CellSource, Record
 
 pytestmark = pytest.mark.usefixtures("drawn")
@@ -23,9 +25,9 @@ TUNE = {"grid": {"algorithm.step_size": [0.01, 1.0]}, "repetitions": 2}
 SWEEP = {"grid": {"privacy.epsilon": [0.5, 8]}, "tune": TUNE}
 
 
-def cells_of(directory: Path) -> list[str]:
+def keys_of(directory: Path) -> list[str]:
     """The keys of a sweep's cells; those of baselines are in the same record."""
-    with Record.open(directory / "cells.sqlite", lambda _: None) as record:
+    with Record.open(directory / "record.sqlite", lambda _: None) as record:
         return [key for key in record.keys if record.rows(CellResult, key)]
 
 
@@ -48,10 +50,10 @@ def run_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_directory_holds_cells_results_and_figures(swept: Path) -> None:
     names = {path.name for path in swept.iterdir()}
-    assert {"cells.sqlite", "cells.parquet", "scenario.yaml", "summary.json"} <= names
+    assert {"record.sqlite", "scenario.yaml", "summary.json"} <= names
     assert (swept / "error_vs_epsilon.png").read_bytes().startswith(b"\x89PNG")
     assert b"<svg" in (swept / "error_vs_epsilon.svg").read_bytes()
-    assert len(cells_of(swept)) == 18
+    assert len(keys_of(swept)) == 18
 
 
 def test_the_summary_says_what_came_out_and_how_it_was_chosen(swept: Path) -> None:
@@ -78,6 +80,16 @@ def test_the_summary_says_what_came_out_and_how_it_was_chosen(swept: Path) -> No
     assert len(summary["code"]["source"]) == 64
 
 
+def test_its_reported_trials_are_exported(swept: Path, tmp_path: Path) -> None:
+    output = invoke("export", swept, "--to", "parquet", "--out", tmp_path / "tables")
+    assert "tables/ (cells.parquet)" in " ".join(output.split())
+    table = pq.read_table(tmp_path / "tables" / "cells.parquet")
+    assert table.equals(cells_of(swept))
+    columns = ["privacy.epsilon", "algorithm.step_size", "private", "trial", "error", "loss"]
+    assert table.column_names[:6] == columns
+    assert "is of a sweep" in refusal("export", swept, "--to", "torch", "--out", tmp_path / "model.pt")
+
+
 def test_an_unlimited_epsilon_is_summarised_and_compared_by_what_it_costs(tmp_path: Path) -> None:
     sigma = {"epsilon": "unlimited", "calibration": "sigma", "noise_multiplier": 2.0}
     path = write(tmp_path, BASE | {"privacy": sigma, "sweep": {"grid": {"algorithm.step_size": [0.1, 1.0]}}})
@@ -92,13 +104,13 @@ def test_an_unlimited_epsilon_is_summarised_and_compared_by_what_it_costs(tmp_pa
 
 def test_a_reported_trial_is_the_one_that_simulate_runs_at_other_noise(swept: Path, tmp_path: Path) -> None:
     """A sweep's cells share noise, and `simulate` with none of them; without noise they are equal."""
-    rows = pq.read_table(swept / "cells.parquet").to_pylist()
+    rows = cells_of(swept).to_pylist()
     assert len(rows) == 6
     row = next(row for row in rows if row["privacy.epsilon"] == 8 and row["trial"] == 3)
     tree = BASE | {"privacy": {"epsilon": 8}, "trials": 4}
     tree["algorithm"] = BASE["algorithm"] | {"step_size": row["algorithm.step_size"]}
     invoke("simulate", write(tmp_path, tree), "--out", tmp_path / "run")
-    metrics = pq.read_table(tmp_path / "run" / "metrics.parquet").to_pylist()
+    metrics = load_run(tmp_path / "run").metrics.to_pylist()
     for variant, epsilon in (("private", 8), ("nonprivate", None)):
         same = [r for r in rows if r["privacy.epsilon"] == epsilon and r["trial"] == 3]
         (last,) = [m for m in metrics if (m["trial"], m["round"], m["variant"]) == (3, 4, variant)]
@@ -110,8 +122,8 @@ def test_a_sweep_is_gone_on_with_and_a_bad_entry_is_run_again(swept: Path) -> No
     scenario = swept.parent / "scenario.yaml"
     output = invoke("sweep", scenario, "--out", swept)
     assert "0 cells run, 18 from the cache" in output
-    key = cells_of(swept)[0]
-    with closing(sqlite3.connect(swept / "cells.sqlite", isolation_level=None)) as log:
+    key = keys_of(swept)[0]
+    with closing(sqlite3.connect(swept / "record.sqlite", isolation_level=None)) as log:
         log.execute("UPDATE entries SET payload = substr(payload, 1, 100) WHERE kind = ?", [f"rows {key}"])
     output = invoke("sweep", scenario, "--out", swept)
     assert "1 cells run, 17 from the cache" in output
@@ -188,7 +200,7 @@ def test_bad_input_is_one_line_and_leaves_nothing(override: str, expected: str, 
 
 def test_a_directory_that_holds_a_run_is_refused(run_directory: Path, tmp_path: Path) -> None:
     scenario = write(tmp_path, BASE | {"sweep": SWEEP})
-    assert "no sweep" in refusal("sweep", scenario, "--out", run_directory)
+    assert "holds a run" in refusal("sweep", scenario, "--out", run_directory)
 
 
 def test_simulate_points_to_sweep(tmp_path: Path) -> None:
@@ -209,8 +221,8 @@ def test_a_killed_sweep_goes_on_without_doing_finished_cells_again(tmp_path: Pat
     assert "another sweep is at work" in refusal("sweep", scenario, "--out", out)
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
-    with Record.open(out / "cells.sqlite", pytest.fail) as record:
-        finished, last = record.keys, max(row.trial for row in record.rows(CellSource))
+    with Record.open(out / "record.sqlite", pytest.fail) as record:
+        finished, last = record.keys[1:], max(row.trial for row in record.rows(CellSource))
     assert 5 <= len(finished) < 600
     assert not (out / "summary.json").exists()
     assert "has not ended" in refusal("compare", out)
@@ -218,8 +230,8 @@ def test_a_killed_sweep_goes_on_without_doing_finished_cells_again(tmp_path: Pat
     runs = json.loads((out / "summary.json").read_text())["runs"]
     assert (runs["from_cache"], runs["failed"]) == (len(finished), 0)
     assert runs["made"] > 0
-    keys = Record.read(out / "cells.sqlite", pytest.fail).keys
-    assert keys[: len(finished)] == finished
+    keys = Record.read(out / "record.sqlite").keys
+    assert keys[1 : len(finished) + 1] == finished
     assert len(keys) == len(set(keys))
 
 

@@ -85,7 +85,7 @@ def test_the_page_is_made_again_from_the_directory(swept: Path) -> None:
     ],
 )
 def test_a_damaged_sweep_is_refused(change: Any, said: str, swept: Path, tmp_path: Path) -> None:
-    (tmp_path / "cells.sqlite").touch()
+    (tmp_path / "record.sqlite").touch()
     (tmp_path / "scenario.yaml").write_text((swept / "scenario.yaml").read_text())
     text = (swept / "summary.json").read_text()
     (tmp_path / "summary.json").write_text(json.dumps(change(json.loads(text))) if change else text[:200])
@@ -95,7 +95,7 @@ def test_a_damaged_sweep_is_refused(change: Any, said: str, swept: Path, tmp_pat
 
 
 def test_an_unfinished_sweep_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "cells.sqlite").touch()
+    (tmp_path / "record.sqlite").touch()
     output = refusal("report", tmp_path)
     assert "has not ended" in output
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedsim.common.errors import InputError, Refused
+from fedsim.common.files import RECORD
 from fedsim.privacy.registry import MECHANISMS
 from fedsim.problems.kinds import gives_probabilities
 from fedsim.protocol.clashes import check
@@ -19,7 +20,6 @@ from fedsim.protocol.division import Division
 from fedsim.protocol.limits import LIMITS
 from fedsim.protocol.plan import Terms
 from fedsim.report.record import CellSource, Record
-from fedsim.report.sweep_summary import CELLS
 from fedsim.scenario.facts import facts_of
 from fedsim.scenario.metric import applicable
 from fedsim.scenario.model import PrivateSection, Scenario, TuneSection
@@ -118,7 +118,7 @@ def job_of(tree: Mapping[str, Any], out: Path | None = None) -> Job:
 
 def drawn_in(out: Path) -> Mapping[str, Any]:
     """The scenario of a cell in a sweep's directory; empty where there is none."""
-    file = out.resolve() / CELLS
+    file = out.resolve() / RECORD
     if not file.is_file():
         return {}
     try:

@@ -4,33 +4,32 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 from matplotlib.figure import Figure
 
 from fedsim.common.durable import atomic_file
-from fedsim.common.errors import InputError
-from fedsim.common.files import atomic_files, unwritable
+from fedsim.common.files import atomic_files
 from fedsim.common.process import undisturbed
-from fedsim.common.serialise import canonical, finite, to_yaml
+from fedsim.common.serialise import canonical, to_yaml
 from fedsim.measure.baselines import baselines
 from fedsim.privacy.registry import NONE
+from fedsim.report.arrow import cells_table
 from fedsim.report.page import write_page
-from fedsim.report.record import BaselineMeasurement, CellResult, Record
+from fedsim.report.record import ENDED, BaselineMeasurement, Begun, CellResult, Ended, Record, ReportedCell
+from fedsim.report.resume import opened
 from fedsim.report.run_directory import SECRET
 from fedsim.report.summarise import baselines_of
 from fedsim.report.summary import FILE
 from fedsim.report.sweep_page import errors, figure_name, figure_of, true_epsilons
-from fedsim.report.sweep_summary import CELLS, BaselineGroup, SweepSummary
+from fedsim.report.sweep_summary import BaselineGroup, SweepSummary
 from fedsim.report.tables import Table, figure_html, lines_html
 from fedsim.scenario.load import parse, relative
-from fedsim.scenario.metric import BY_SKLEARN
 from fedsim.scenario.model import Scenario
 from fedsim.simulation.failures import Failure, WorkerLost
 from fedsim.simulation.sweeps.cell import Cell, baselines_key, cell_of, records_of, resolved_of
@@ -70,7 +69,8 @@ class Sweep:
     @property
     def cells(self) -> Table:
         """One row per combination and reported trial."""
-        return Table(cells_table(self.job, self.results))
+        results = [row.result for row in self.results.rows]
+        return Table(cells_table(list(zip(reported(self.job, self.results), results, strict=True))))
 
     def plot(self) -> Figure:
         """Test error against what was varied, one line per algorithm."""
@@ -119,7 +119,8 @@ def run(
     """
     start, runtime = time.perf_counter(), job.scenario.runtime
     here = workers == 0 or (workers is None and runtime.name == "inprocess")
-    with opened(out, warn) if out else nullcontext(Record()) as record:
+    begun = Begun("sweep")
+    with opened(out, begun, warn, None, durable=False) if out else nullcontext(Record()) as record:
         engine = Engine(job, record)
         interrupted, lost = False, ""
         compared: list[BaselineGroup] = []
@@ -134,34 +135,12 @@ def run(
             kept = len(record.rows(CellResult))
             summary = summarise(job, engine.results, compared, time.perf_counter() - start, interrupted)
             files = write(job, engine.results, summary, out.resolve()) if out and not interrupted else []
+            if files:
+                record.append(ENDED, [Ended(summary.status), *reported(job, engine.results)])
     return Sweep(job, engine.results, summary, interrupted, lost, kept, tuple(files))
 
 
 FAILED = "failed"
-
-
-@contextmanager
-def opened(directory: Path, tell: Callable[[str], None]) -> Iterator[Record]:
-    """The record of a sweep's directory, new or of an earlier call; no other process opens it inside the
-    block. `tell` gets a line about damaged entries, which are run again. InputError: it holds something else,
-    is in use, or cannot be made.
-    """
-    place = directory.resolve()
-    if place.is_file() or (place.is_dir() and any(place.iterdir()) and not (place / CELLS).is_file()):
-        hint = "holds a run or other files, and no sweep; name another one"
-        raise InputError("--out", str(directory), hint)
-    with ExitStack() as stack:
-        try:
-            place.mkdir(parents=True, exist_ok=True)
-            record = stack.enter_context(Record.open(place / CELLS, tell, durable=False))
-        except BlockingIOError:
-            hint = "another sweep is at work in it; wait for it"
-            raise InputError("--out", str(directory), hint) from None
-        except OSError as error:
-            raise unwritable(directory, error) from None
-        for old in (place / FAILED).glob("*.yaml"):  # they are run again
-            old.unlink()
-        yield record
 
 
 def write(job: Job, results: SweepResults, summary: SweepSummary, directory: Path) -> list[str]:
@@ -170,12 +149,13 @@ def write(job: Job, results: SweepResults, summary: SweepSummary, directory: Pat
     with atomic_files(directory) as draft:
         (draft / "scenario.yaml").write_text(scenario, encoding="utf-8")
         (draft / FILE).write_text(summary.json_text() + "\n", encoding="utf-8")
-        pq.write_table(cells_table(job, results), draft / "cells.parquet")
+    for old in (directory / FAILED).glob("*.yaml"):
+        old.unlink()
     for event in results.failures:
         write_failure(event, job.title(event.place), directory)
     write_page(directory)
     name = figure_name(summary)
-    return ["report.html", "scenario.yaml", FILE, "cells.parquet", f"{name}.png", f"{name}.svg"]
+    return ["report.html", "scenario.yaml", FILE, f"{name}.png", f"{name}.svg"]
 
 
 def write_failure(event: Event, title: str, directory: Path) -> None:
@@ -198,41 +178,16 @@ def failure_file(event: Event, directory: Path) -> Path:
     return directory / FAILED / f"{event.key[:16]}.yaml"
 
 
-def cells_table(job: Job, results: SweepResults) -> pa.Table:
-    """Varied and chosen fields as columns, then what was measured."""
-    rows = [_row(job, row) for row in results.rows]
-    names = list(rows[0]) if rows else []
-    return pa.table({name: _column([row[name] for row in rows]) for name in names})
-
-
-def _row(job: Job, row: Event) -> dict[str, Any]:
-    combination, result = job.combinations[row.place.combination], row.result
-    picked = combination.candidates[row.place.candidate].chosen
-    return {
-        **{field: combination.varied.get(field) for field in job.varied},
-        **{field: picked.get(field) for field in job.tuned},
-        "private": combination.private,
-        "trial": row.place.trial,
-        "error": result.error,
-        "loss": result.loss,
-        **{name: result.more[name] for name in BY_SKLEARN if name in result.more},
-        "epsilon_guaranteed": finite(result.epsilon),
-        "worst_silo": result.silo if combination.private else None,
-        "noise_multiplier": result.noise_multiplier,
-        "seconds": result.seconds,
-        "cached": row.cached,
-        "key": row.key,
-    }
-
-
-def _column(values: Sequence[Any]) -> pa.Array:
-    """Values of one type as they are; whole sections, and a mixture, as texts."""
-    try:
-        if not any(isinstance(value, dict | list) for value in values):
-            return pa.array(values)
-    except pa.ArrowException:
-        pass
-    return pa.array([v if v is None or isinstance(v, str) else canonical(v) for v in values], pa.string())
+def reported(job: Job, results: SweepResults) -> list[ReportedCell]:
+    """Every reported trial, in the order of combinations."""
+    rows = []
+    for row in results.rows:
+        combination = job.combinations[row.place.combination]
+        picked = combination.candidates[row.place.candidate].chosen
+        varied = {field: combination.varied.get(field) for field in job.varied}
+        chosen = {field: picked.get(field) for field in job.tuned}
+        rows.append(ReportedCell(varied, chosen, combination.private, row.place.trial, row.cached, row.key))
+    return rows
 
 
 def measured(job: Job, results: SweepResults, record: Record, runner: Runner) -> list[BaselineGroup]:
