@@ -86,10 +86,11 @@ def run(
     begin = problem.project(problem.start(seed).to(public.weights.dtype)) if start is None else start
     coroutine = algorithm.server(begin, problem, public, server_rng(seed))
     kept: Kept | None = None
+    combined: Combined | None = None  # of it
     held: frozenset[int] | None = None  # who answered an epoch's first round; None where none was missing
     for r in count():
         try:
-            step = next(coroutine) if kept is None else coroutine.send(_combined(kept, public))
+            step = next(coroutine) if combined is None else coroutine.send(combined)
         except StopIteration as stop:
             yield Progress(r, stop.value, len(rounds[-1]) if rounds else 0, kept)
             return
@@ -100,12 +101,9 @@ def run(
         members = rounds[r] if held is None or not hold else [m for m in rounds[r] if m in held]
         yield Progress(r, step.answer, len(members), kept, step.clip)
         kept = _round(r, step.broadcast, members, public, link, aggregate, journal)
+        combined = Combined(kept.aggregate, len(kept.members) / len(public.names))
         if not hold:
             held = frozenset(kept.members) if len(kept.members) < len(members) else None
-
-
-def _combined(kept: Kept, public: Public) -> Combined:
-    return Combined(kept.aggregate, len(kept.members) / len(public.names))
 
 
 def _round(

@@ -7,7 +7,6 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from math import floor
 from pathlib import Path
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any
@@ -23,17 +22,15 @@ from fedsim.common.files import writing
 from fedsim.common.process import one_thread
 from fedsim.data.dataset import Dataset
 from fedsim.deployment.offers import offers_of
-from fedsim.privacy.rounding import shown_down, shown_up
 from fedsim.protocol.contract import Algorithm
 from fedsim.report.audit import FILE, AuditPart, adversaries, audit_figure, audit_table, verdict
 from fedsim.report.outcome import Outcome
-from fedsim.report.tables import Table, TextTable, lines_html
+from fedsim.report.tables import Table, lines_html
 from fedsim.testing.attacks import daemons
 from fedsim.testing.attacks.audit import Observe, attack
 from fedsim.testing.attacks.daemon_pair import daemons as started
 from fedsim.testing.attacks.neighbours import neighbours
-from fedsim.testing.attacks.setting import Setting, prepare
-from fedsim.wire.messages import Offer
+from fedsim.testing.attacks.setting import prepare
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -144,55 +141,18 @@ def check_effort(effort: float) -> None:
         raise InputError("effort", effort, f"must be between {LEAST:g} and {MOST:g}")
 
 
-@dataclass(frozen=True)
-class DaemonAudit:
-    """The result of an audit of daemons; `fedsim audit --daemons DIR --json` prints `tree`."""
-
-    tree: dict[str, Any]
-
-    @property
-    def broken(self) -> bool:
-        """Whether the daemons' claim does not hold."""
-        return bool(self.tree["broken"])
-
-    @property
-    def verdict(self) -> list[str]:
-        """One line, and where the claim is broken the reason."""
-        if not self.broken:
-            return ["the claim is not broken by what was tried"]
-        return ["BROKEN: the daemons' claim does not hold", *self.tree["findings"]]
-
-    @property
-    def table(self) -> TextTable:
-        """A table of one row: the silo's claimed and attained epsilon."""
-        tree = self.tree
-        share = f" ({floor(100 * tree['attained_share'])} %)" if tree["attained_share"] is not None else ""
-        cells = {
-            "silo": tree["silo"],
-            "n": f"{tree['n']}",
-            "delta": shown_up(tree["delta"], 4),
-            "claimed epsilon": shown_up(tree["claimed"], 3),
-            "attained by malicious server": f"{shown_down(tree['attained'], 3)}{share}",
-            "runs a data set": f"{min(tree['runs']):,}",
-            "noise": f"{tree['noise_ratio']:.3f}",
-        }
-        short = ["silo", "n", "delta", "claimed", "malicious\nserver", "runs a\ndata set", "noise"]
-        return TextTable("Lower bound on epsilon.", list(cells), [list(cells.values())], short=short)
-
-
 def audit_daemons(
     scenario: ScenarioLike,
     folder: Path,
-    overrides: Mapping[str, Any] | None = None,
     *,
     silo: str | None = None,
     effort: float = 1.0,
     progress: bool | Observe | None = None,
-) -> DaemonAudit:
+) -> daemons.DaemonAudit:
     """Play a malicious server against two daemons with neighbouring records of one silo.
 
     Args:
-        scenario: see `fedsim.simulate`, as for `overrides` and `progress`.
+        scenario: see `fedsim.simulate`, as for `progress`.
         folder: where the daemons listen (world-0/silo.sock and world-1/silo.sock); if they do not, they are
             made and started there. On a Unix socket's path, so not too deep.
         silo: whose records; by default the silo with the largest claim, which takes the fewest runs.
@@ -205,18 +165,11 @@ def audit_daemons(
     check_effort(effort)
     with watching(progress, audit_display) as observe, one_thread():
         observe("looking for the worst records and points", 0.0)
-        setting = prepare(resolved_of(one_run(scenario, changes_of(overrides, {}))))
+        setting = prepare(resolved_of(one_run(scenario)))
         names, costs = setting.resolved.names, [each.epsilon_guaranteed for each in setting.admitted]
         if silo is not None and silo not in names:
             raise InputError("--silo", silo, f"must be one of {', '.join(names)}")
         place = max(setting.audited(), key=costs.__getitem__) if silo is None else names.index(silo)
         pair = neighbours(setting, place)
-        openings, offer = started(setting, pair, folder), offer_to(setting, pair.silo)
-        attacked = daemons.attack(setting, pair, offer, openings, effort, observe)
-        return DaemonAudit(daemons.as_json(attacked))
-
-
-def offer_to(setting: Setting, silo: int) -> Offer:
-    """The offer that a deployed server would make to the silo."""
-    resolved = setting.resolved
-    return offers_of(resolved, token_hex(32), setting.schedule)[resolved.names[silo]]
+        offer = offers_of(setting.resolved, token_hex(32), setting.schedule)[names[place]]
+        return daemons.attack(setting, pair, offer, started(setting, pair, folder), effort, observe)

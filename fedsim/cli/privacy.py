@@ -20,11 +20,12 @@ from fedsim.common.errors import InputError
 from fedsim.privacy.rounding import shown_down, shown_up
 
 if TYPE_CHECKING:
-    from fedsim.api.audit import Audit, DaemonAudit
+    from fedsim.api.audit import Audit
     from fedsim.privacy.convert import Guarantee
     from fedsim.report.conversions import Conversions, SiloConversions
     from fedsim.report.tables import TextTable
     from fedsim.scenario.model import Scenario
+    from fedsim.testing.attacks.daemons import DaemonAudit
 
 
 MOST_ROWS = 5

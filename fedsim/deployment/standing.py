@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NamedTuple, get_args
+from typing import Any, get_args
 
 from pydantic import AliasPath, BaseModel, Field, NonNegativeFloat
 
@@ -65,13 +65,6 @@ def job_of(run: Submitted) -> Job | None:
     return None
 
 
-def round_of(run: Submitted) -> tuple[int, int] | None:
-    """The rounds that have ended, and all rounds; None where its progress is not on this machine."""
-    job = job_of(run)
-    rounds = [line for line in Reader(job.progress).new() if not line.words] if job else []
-    return (rounds[-1].rounds, rounds[-1].of) if rounds else None
-
-
 class _Cost(BaseModel, allow_inf_nan=False):
     mu_sq: NonNegativeFloat
     epsilon: NonNegativeFloat
@@ -90,16 +83,11 @@ class _Receipt(BaseModel):
     caps: _Cost = Field(validation_alias=AliasPath("lifetime", "total"))
 
 
-class Lifetime(NamedTuple):
-    """What receipts say of a silo's lifetime account; other servers may have charged more to it."""
+def lifetimes(folders: Iterable[Path], names: Iterable[str]) -> dict[str, dict[str, Any] | None]:
+    """By silo, what receipts in run directories say of its lifetime account; None where there is none of it.
 
-    caps: Mapping[str, float]
-    charged: Mapping[str, float]  # by the runs whose receipts were read; of its two parts the larger
-    runs: int
-
-
-def lifetimes(folders: Iterable[Path], names: Iterable[str]) -> dict[str, Lifetime | None]:
-    """By silo, from the receipts in run directories; None where there is none of it."""
+    `charged` is by their `runs`, of its two parts the larger; other servers may have charged more to it.
+    """
     places = list(dict.fromkeys(folders))
     return {
         name: _lifetime([each for place in places for each in (place / RECEIPTS).glob(f"**/{name}.json")])
@@ -107,7 +95,7 @@ def lifetimes(folders: Iterable[Path], names: Iterable[str]) -> dict[str, Lifeti
     }
 
 
-def _lifetime(files: Iterable[Path]) -> Lifetime | None:
+def _lifetime(files: Iterable[Path]) -> dict[str, Any] | None:
     receipts: dict[str, _Receipt] = {}
     for file in files:
         with suppress(OSError, ValueError):  # none of this run, or none
@@ -120,7 +108,7 @@ def _lifetime(files: Iterable[Path]) -> Lifetime | None:
     parts = [[dict(each.charged) for each in own if each.part == part] for part in get_args(Part)]
     caps = dict(newest.caps)
     charged = {name: max(sum(each[name] for each in part) for part in parts) for name in caps}
-    return Lifetime(caps, charged, len(own))
+    return {"caps": caps, "charged": charged, "runs": len(own)}
 
 
 def standing(place: Place, folders: Iterable[Path]) -> dict[str, Any]:
@@ -142,7 +130,7 @@ def standing(place: Place, folders: Iterable[Path]) -> dict[str, Any]:
             name: {
                 "node": (node := seen.get(key)) and node.status,
                 "contact": node and node.contact and node.contact.isoformat(timespec="seconds"),
-                "lifetime": (known := left[name]) and known._asdict(),
+                "lifetime": left[name],
             }
             for name, key in keys.items()
         },
@@ -151,7 +139,9 @@ def standing(place: Place, folders: Iterable[Path]) -> dict[str, Any]:
 
 def run_tree(run: Submitted) -> dict[str, Any]:
     """A run as plain values; its number as text, since it is beyond what JSON's readers count exactly."""
-    job, rounds = job_of(run), round_of(run)
+    job = job_of(run)
+    rounds = [line for line in Reader(job.progress).new() if not line.words] if job else []
+    newest = rounds[-1] if rounds else None  # of a run whose progress is on this machine
     until = run.ended or datetime.now(UTC)
     return {
         "run": str(run.number),
@@ -159,7 +149,7 @@ def run_tree(run: Submitted) -> dict[str, Any]:
         "details": run.status.details,
         "started": run.began and run.began.isoformat(timespec="seconds"),
         "seconds": run.began and (until - run.began).total_seconds(),
-        "round": rounds and rounds[0],
-        "rounds": rounds and rounds[1],
+        "round": newest and newest.rounds,
+        "rounds": newest and newest.of,
         "out": job and str(job.out),
     }

@@ -138,7 +138,7 @@ def at_once(run: TrialSums, round_index: int, members: Sequence[int], rows: Rows
 
 def _by_shares(run: TrialSums, party: Party, round_index: int, members: Sequence[int], rows: Rows) -> Sums:
     """Two shares of every contribution, added by two parties: the same sums, to the last bit."""
-    mine, theirs = split(counts_of(rows))
+    mine, theirs = split(messages_of(rows).astype(np.int64))
     own = [add(mine), party.add(theirs)]
     if any(run.scales(round_index)):
         own = [share + np.stack(run.noise(round_index, k)).view(np.uint64) for k, share in enumerate(own)]
@@ -176,7 +176,7 @@ class ByEnvelopes:
         form = Form(self._sums.mechanism.transport, *self._run.scales(round_index))
         context = ReportContext(self._session, round_index, self._roster.digest, form)
         whole = form.transport == "messages"
-        numbers = messages_of(rows) if whole else counts_of(rows)
+        numbers = messages_of(rows) if whole else messages_of(rows).astype(np.int64)
         reports = tuple(
             seal_report(own, context, self._roster, member, self._silos[member].sign)
             for member, own in zip(members, numbers, strict=True)
@@ -187,11 +187,6 @@ class ByEnvelopes:
         if whole:
             return totals_of(messages(release, self._key).sum(0))
         return totals_of(totals(release, self._roster, self._key, aggregators_noise(form)))
-
-
-def counts_of(rows: Rows) -> np.ndarray:
-    """Contributions as integers, (members, queries, d)."""
-    return messages_of(rows).astype(np.int64)
 
 
 def messages_of(rows: Rows) -> np.ndarray:

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from secrets import token_hex
 from typing import Any
 
 import pytest
@@ -19,9 +20,9 @@ from support.daemons import daemons
 from support.half_noise import halve
 from typer.testing import CliRunner
 
-from fedsim.api.audit import offer_to
 from fedsim.cli.main import app
 from fedsim.common.errors import InputError
+from fedsim.deployment.offers import offers_of
 from fedsim.privacy import gaussian
 from fedsim.testing.attacks import daemon_pair
 from fedsim.testing.attacks.daemons import DaemonAudit, attack
@@ -65,8 +66,9 @@ def _running(
 
 def _attacked(setting: Setting, folder: Path, share: float = 0.001) -> DaemonAudit:
     found = neighbours(setting, SILO)
-    openings = daemon_pair.daemons(setting, found, folder)
-    return attack(setting, found, offer_to(setting, SILO), openings, share, alarm=FALSE_ALARM)
+    offers = offers_of(setting.resolved, token_hex(32), setting.schedule)
+    offer, openings = offers[setting.resolved.names[SILO]], daemon_pair.daemons(setting, found, folder)
+    return attack(setting, found, offer, openings, share, alarm=FALSE_ALARM)
 
 
 @pytest.mark.slow

@@ -53,7 +53,7 @@ def test_where_nothing_can_be_told_nothing_is_attained(runs):
     rng = np.random.default_rng(runs)
     found = [estimate.bounds(*_scores(rng, 0.0, runs), claim) for _ in range(40)]
     assert sum(each.mean_difference > 0 for each in found) <= stats.binom.isf(1e-6, 40, 0.05)
-    assert sum(each.curve > 0 for each in found) <= stats.binom.isf(1e-6, 40, 0.05)
+    assert sum(each.plan_curve > 0 for each in found) <= stats.binom.isf(1e-6, 40, 0.05)
     assert max(each.mean_difference for each in found) < 1.5
     assert assumption_free(1.0, 1.0, DELTA) == assumption_free(0.6, 0.5, DELTA) == 0.0
     assert curve(1.0, 1.0, claim) == curve(0.6, 0.5, claim) == 0.0

@@ -220,10 +220,10 @@ def test_runs_attain_half_of_the_claim_and_no_more_than_it(case, alone):
     found, claim = sensitivity.search(setting, SILO, chosen, 5, 40), estimate.claim_of(setting, SILO)
     assert found.sensitivity <= 1 + sensitivity.TOLERANCE
     first, second = servers.malicious(setting, SILO, chosen, 3000)
-    epsilon, name = estimate.bounds(first, second, claim).attained(estimate.is_gaussian(claim.census))
-    assert name == "mean difference"
-    assert epsilon <= claim.epsilon
-    assert epsilon >= 0.5 * claim.epsilon
+    bounds = estimate.bounds(first, second, claim)
+    assert bounds.estimator == "mean difference"
+    assert bounds.attained <= claim.epsilon
+    assert bounds.attained >= 0.5 * claim.epsilon
     assert estimate.violated([(first, second)], claim, ALARM) is None
 
 

@@ -166,10 +166,10 @@ def _attained(setting):
     claim = estimate.claim_of(setting, SILO)
     found = sensitivity.search(setting, SILO, chosen, 3, 25)
     first, second = servers.malicious(setting, SILO, chosen, 3000)
-    epsilon, name = estimate.bounds(first, second, claim).attained(estimate.is_gaussian(claim.census))
-    assert name == "mean difference"
+    bounds = estimate.bounds(first, second, claim)
+    assert bounds.estimator == "mean difference"
     assert estimate.violated([(first, second)], claim, ALARM) is None
-    return found.sensitivity, epsilon / claim.epsilon
+    return found.sensitivity, bounds.attained / claim.epsilon
 
 
 STATISTICS = [

@@ -19,7 +19,7 @@ from fedsim.deployment.flower.control import Node, Status, Submitted
 from fedsim.deployment.flower.submit import Reader
 from fedsim.deployment.processes import marked
 from fedsim.deployment.running import FILE, Running, recorded, running
-from fedsim.deployment.standing import Place, job_of, lifetimes, round_of, standing
+from fedsim.deployment.standing import Place, job_of, lifetimes, run_tree, standing
 from fedsim.deployment.topology import prepare
 from fedsim.report.run_directory import RECEIPTS
 from fedsim.scenario.load import load
@@ -226,9 +226,9 @@ def test_receipts_of_one_lifetime_add_up_each_once(tmp_path):
     ]
     found = lifetimes([*folders, tmp_path / "no run"], ["north", "south"])
     assert found["south"] is None
-    assert found["north"].runs == 2
-    assert found["north"].charged == {**NOTHING, "mu_sq": 0.5}
-    assert found["north"].caps == {**NOTHING, "mu_sq": 1.0}
+    assert found["north"]["runs"] == 2
+    assert found["north"]["charged"] == {**NOTHING, "mu_sq": 0.5}
+    assert found["north"]["caps"] == {**NOTHING, "mu_sq": 1.0}
 
 
 def test_the_larger_of_a_silos_two_parts_counts(tmp_path):
@@ -237,13 +237,13 @@ def test_the_larger_of_a_silos_two_parts_counts(tmp_path):
     said |= {"run": "r2", "part": "holdout", "charged": {**NOTHING, "mu_sq": 0.5}}
     (folder / RECEIPTS / "evaluation").mkdir()
     (folder / RECEIPTS / "evaluation" / "north.json").write_text(json.dumps(said))
-    assert lifetimes([folder], ["north"])["north"].charged == {**NOTHING, "mu_sq": 0.5}
+    assert lifetimes([folder], ["north"])["north"]["charged"] == {**NOTHING, "mu_sq": 0.5}
 
 
 def test_a_run_of_another_program_is_shown_without_rounds():
     run = Submitted(7, Status("running", ""), None, None, {"model": "theirs"})
     assert job_of(run) is None
-    assert round_of(run) is None
+    assert (run_tree(run)["round"], run_tree(run)["rounds"]) == (None, None)
 
 
 STRANGERS = {
@@ -275,7 +275,7 @@ def test_progress_that_is_none_is_passed_over(tmp_path):
         b"\n".join([b"\xff", b"{}", b"[]", b"[" * 100_000, good.encode(), b'{"rounds": "x"}', b""])
     )
     run = Submitted(7, Status("running", ""), None, None, STRANGERS | {"out": str(tmp_path / "run")})
-    assert round_of(run) == (2, 4)
+    assert (run_tree(run)["round"], run_tree(run)["rounds"]) == (2, 4)
     assert Reader(tmp_path).new() == []
 
 

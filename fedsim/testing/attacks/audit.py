@@ -12,10 +12,10 @@ from math import isfinite
 
 from fedsim.common.errors import InputError
 from fedsim.common.serialise import finite
-from fedsim.report.audit import NOTE, AttainedPart, AuditedSilo, AuditPart, ConfidencePart
+from fedsim.report.audit import NOTE, AuditedSilo, AuditPart, ConfidencePart
 from fedsim.scenario.resolve import Resolved
 from fedsim.testing.attacks import estimate, noise, probes, sensitivity, servers
-from fedsim.testing.attacks.estimate import Bounds, Claim
+from fedsim.testing.attacks.estimate import Claim
 from fedsim.testing.attacks.parties import Party
 from fedsim.testing.attacks.search import Attack, search
 from fedsim.testing.attacks.servers import Samples
@@ -46,7 +46,12 @@ def attack(
         InputError: the scenario claims nothing, or its data cannot be read.
         Refused: a silo does not accept the plan.
     """
-    setting = _prepared(resolved, person, groups)
+    setting = prepare(resolved)
+    if person is not None:
+        if setting.groups_alone:
+            raise InputError("person", person, "left out: the mechanism protects records' groups alone")
+        setting = setting.by_persons(person)
+    setting = setting.by_groups() if groups else setting
     silos = setting.audited()
     claims = {silo: estimate.claim_of(setting, silo) for silo in silos}
     planned, worst, honest = estimate.effort(setting, silos, claims, share)
@@ -70,15 +75,6 @@ def attack(
         of_silos=len(setting.data),
         silos=found,
     )
-
-
-def _prepared(resolved: Resolved, person: int | None, groups: bool) -> Setting:
-    setting = prepare(resolved)
-    if person is not None:
-        if setting.groups_alone:
-            raise InputError("person", person, "left out: the mechanism protects records' groups alone")
-        setting = setting.by_persons(person)
-    return setting.by_groups() if groups else setting
 
 
 def _unit(setting: Setting) -> str:
@@ -143,9 +139,7 @@ def _silo(
     for shared in dict.fromkeys(claims.values()):
         own = [each for name, each in samples.items() if claims[name] == shared]
         findings += estimate.proven(own, shared, alarm * len(own) / len(samples))
-    adversaries = {
-        name: attained(estimate.bounds(*each, claims[name]), claims[name]) for name, each in samples.items()
-    }
+    adversaries = {name: estimate.bounds(*each, claims[name]) for name, each in samples.items()}
     most = adversaries["worst_server"].attained
     return AuditedSilo(
         name=setting.resolved.names[silo],
@@ -187,18 +181,3 @@ def _exact_findings(found: sensitivity.Found, unit: str) -> list[str]:
             f"sensitivity ({found.where['cross']})"
         )
     return lines
-
-
-def attained(found: Bounds, claim: Claim) -> AttainedPart:
-    """Bounds, the one to quote, and the epsilon that is claimed; infinity is None."""
-    value, name = found.attained(estimate.is_gaussian(claim.census), claim.shaped)
-    return AttainedPart(
-        attained=value,
-        estimator=name,
-        runs=found.runs,
-        mean_difference=found.mean_difference,
-        plan_curve=found.curve,
-        assumption_free=found.assumption_free,
-        normality_p=found.normality,
-        claimed=finite(claim.epsilon),
-    )

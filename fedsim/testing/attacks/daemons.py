@@ -9,14 +9,18 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from math import ceil, inf
+from functools import cached_property
+from math import ceil, floor, inf
 from typing import Any
 
 from fedsim.common.errors import InputError
+from fedsim.privacy.rounding import shown_down, shown_up
+from fedsim.report.audit import AttainedPart
+from fedsim.report.tables import TextTable
 from fedsim.testing.attacks import estimate
-from fedsim.testing.attacks.audit import ALARM, Observe, attained
+from fedsim.testing.attacks.audit import ALARM, Observe
 from fedsim.testing.attacks.daemon_pair import OPTION, Openings, Runs, Worlds
-from fedsim.testing.attacks.estimate import Bounds, Claim
+from fedsim.testing.attacks.estimate import Claim
 from fedsim.testing.attacks.neighbours import WORLDS, Neighbours, noise, scores
 from fedsim.testing.attacks.noise import Measured, judged
 from fedsim.testing.attacks.probes import outside, probe_daemon
@@ -36,13 +40,67 @@ class DaemonAudit:
     setting: Setting
     silo: int
     admission: Admission  # what it claimed; the same in both worlds
-    claim: Claim  # of its epsilon
-    worst: Bounds  # bounds that the malicious server attained
+    worst: AttainedPart  # bounds that the malicious server attained
     noise: Measured  # over what is stated
     findings: tuple[str, ...]  # what breaks the promise, in words
     alarm: float  # probability of findings about daemons that keep it
     share: float  # of the default work
     minutes: float  # of the runs alone
+
+    @cached_property
+    def tree(self) -> dict[str, Any]:
+        """Plain values; `fedsim audit --daemons DIR --json` prints them."""
+        admission, worst, claimed = self.admission, self.worst, self.worst.claimed
+        resolved = self.setting.resolved
+        return {
+            "scenario": resolved.scenario.name,
+            "daemons": True,
+            "broken": self.broken,
+            "confidence": {"bound": estimate.CONFIDENCE, "false_alarm": self.alarm},
+            "effort": self.share,
+            "silo": resolved.names[self.silo],
+            "n": resolved.sizes[self.silo],
+            "delta": admission.delta,
+            "claimed": claimed,
+            "attained_share": worst.attained / claimed if claimed else None,
+            **worst.model_dump(exclude={"claimed"}),
+            "runs_a_minute": worst.runs[0] / self.minutes if self.minutes else None,
+            "noise_multiplier": admission.noise_multiplier,
+            "noise_ratio": self.noise.ratio,
+            "noise_correlation": self.noise.repeated,
+            "noise_p": self.noise.p,
+            "notices": list(admission.notices),
+            "findings": list(self.findings),
+        }
+
+    @property
+    def broken(self) -> bool:
+        """Whether the daemons' claim does not hold."""
+        return bool(self.findings)
+
+    @property
+    def verdict(self) -> list[str]:
+        """One line, and where the claim is broken the reason."""
+        if not self.broken:
+            return ["the claim is not broken by what was tried"]
+        return ["BROKEN: the daemons' claim does not hold", *self.findings]
+
+    @property
+    def table(self) -> TextTable:
+        """A table of one row: the silo's claimed and attained epsilon."""
+        tree = self.tree
+        share = f" ({floor(100 * tree['attained_share'])} %)" if tree["attained_share"] is not None else ""
+        cells = {
+            "silo": tree["silo"],
+            "n": f"{tree['n']}",
+            "delta": shown_up(tree["delta"], 4),
+            "claimed epsilon": shown_up(tree["claimed"], 3),
+            "attained by malicious server": f"{shown_down(tree['attained'], 3)}{share}",
+            "runs a data set": f"{min(tree['runs']):,}",
+            "noise": f"{tree['noise_ratio']:.3f}",
+        }
+        short = ["silo", "n", "delta", "claimed", "malicious\nserver", "runs a\ndata set", "noise"]
+        return TextTable("Lower bound on epsilon.", list(cells), [list(cells.values())], short=short)
 
 
 def attack(
@@ -83,7 +141,7 @@ def attack(
     claim = Claim(setting.census(found.silo), n, admission.epsilon_guaranteed or inf, admission.delta)
     worst, measured, more = _judged(found, runs, claim, alarm)
     findings += more
-    judged_so = claim, worst, measured, tuple(findings)
+    judged_so = worst, measured, tuple(findings)
     return DaemonAudit(setting, found.silo, admission, *judged_so, alarm, share, seconds / 60)
 
 
@@ -107,7 +165,9 @@ def _check(setting: Setting, silo: int, worlds: Worlds) -> None:
             raise InputError(OPTION, greeting.silo, hint)
 
 
-def _judged(found: Neighbours, runs: Runs, claim: Claim, alarm: float) -> tuple[Bounds, Measured, list[str]]:
+def _judged(
+    found: Neighbours, runs: Runs, claim: Claim, alarm: float
+) -> tuple[AttainedPart, Measured, list[str]]:
     """Bounds by the runs, their noise, and findings about both, each at half of the alarm rate."""
     n, z = claim.n, runs.admission.noise_multiplier
     worlds = [runs.answers(world) for world in range(len(WORLDS))]
@@ -115,29 +175,3 @@ def _judged(found: Neighbours, runs: Runs, claim: Claim, alarm: float) -> tuple[
     measured = judged(*noise(found.lines, [answers[:_LISTENED] for answers in worlds[0]], n, z), alarm / 2)
     findings = [*measured.faults, *estimate.proven([(samples[0], samples[1])], claim, alarm / 2)]
     return estimate.bounds(samples[0], samples[1], claim), measured, findings
-
-
-def as_json(found: DaemonAudit) -> dict[str, Any]:
-    """The findings as plain values."""
-    admission, worst, claimed = found.admission, found.worst, found.claim.epsilon
-    row = attained(worst, found.claim).model_dump(exclude={"claimed"})
-    return {
-        "scenario": found.setting.resolved.scenario.name,
-        "daemons": True,
-        "broken": bool(found.findings),
-        "confidence": {"bound": estimate.CONFIDENCE, "false_alarm": found.alarm},
-        "effort": found.share,
-        "silo": found.setting.resolved.names[found.silo],
-        "n": found.setting.resolved.sizes[found.silo],
-        "delta": admission.delta,
-        "claimed": claimed,
-        "attained_share": row["attained"] / claimed if claimed else None,
-        **row,
-        "runs_a_minute": worst.runs[0] / found.minutes if found.minutes else None,
-        "noise_multiplier": admission.noise_multiplier,
-        "noise_ratio": found.noise.ratio,
-        "noise_correlation": found.noise.repeated,
-        "noise_p": found.noise.p,
-        "notices": list(admission.notices),
-        "findings": list(found.findings),
-    }

@@ -30,6 +30,7 @@ import numpy as np
 from scipy import special, stats
 
 from fedsim.common.errors import Refused
+from fedsim.common.serialise import finite
 from fedsim.privacy import attainable, cost, gaussian
 from fedsim.privacy.calibrate import Budget, noise_multipliers
 from fedsim.privacy.convert import group_gaussian
@@ -37,6 +38,7 @@ from fedsim.privacy.rounding import shown_down, shown_up
 from fedsim.problems.network import NeuralNetwork
 from fedsim.protocol.batch import WithReplacement
 from fedsim.protocol.plan import Census
+from fedsim.report.audit import AttainedPart
 from fedsim.testing.attacks.setting import Setting
 
 CONFIDENCE = 0.95
@@ -80,34 +82,29 @@ def worth(claim: Claim, records: int) -> Claim:
     return replace(claim, epsilon=math.inf if known is None else known.epsilon)
 
 
-@dataclass(frozen=True)
-class Bounds:
-    """Lower bounds on epsilon at the claim's delta."""
-
-    runs: tuple[int, int]  # in each world
-    mean_difference: float  # if scores are normal
-    curve: float  # if trade-offs are the plan's, at some noise
-    assumption_free: float  # in any case
-    normality: float  # p-value of the test of normality
-
-    def attained(self, gaussian_plan: bool, shaped: bool = True) -> tuple[float, str]:
-        """The bound to quote, by a rule that looks at the claim and at normality alone; and its name."""
-        if not shaped:
-            return self.assumption_free, "no assumption"
-        if gaussian_plan and self.normality >= _NORMAL:
-            return self.mean_difference, "mean difference"
-        return self.curve, "plan's curve"
-
-
-def bounds(first: np.ndarray, second: np.ndarray, claim: Claim, confidence: float = CONFIDENCE) -> Bounds:
-    """Bounds from scores in the two worlds, larger in the second; the threshold is 0.
-
-    Each bound holds by itself at `confidence`.
+def bounds(first: np.ndarray, second: np.ndarray, claim: Claim) -> AttainedPart:
+    """Lower bounds on epsilon at the claim's delta, from scores in the two worlds, larger in the second; the
+    threshold is 0. Each holds by itself at `CONFIDENCE`. The one to quote is chosen by a rule that looks at
+    the claim and at normality alone.
     """
-    alpha, beta = rates(first, second, confidence)
-    runs, moved = (len(first), len(second)), mean_difference(first, second, claim.delta, confidence)
-    free = assumption_free(alpha, beta, claim.delta)
-    return Bounds(runs, moved, curve(alpha, beta, claim), free, normality(first, second))
+    alpha, beta = rates(first, second, CONFIDENCE)
+    normal, free = normality(first, second), assumption_free(alpha, beta, claim.delta)
+    moved, curved = mean_difference(first, second, claim.delta, CONFIDENCE), curve(alpha, beta, claim)
+    value, name = curved, "plan's curve"
+    if not claim.shaped:
+        value, name = free, "no assumption"
+    elif is_gaussian(claim.census) and normal >= _NORMAL:
+        value, name = moved, "mean difference"
+    return AttainedPart(
+        attained=value,
+        estimator=name,
+        runs=(len(first), len(second)),
+        mean_difference=moved,
+        plan_curve=curved,
+        assumption_free=free,
+        normality_p=normal,
+        claimed=finite(claim.epsilon),
+    )
 
 
 def rates(first: np.ndarray, second: np.ndarray, confidence: float) -> tuple[float, float]:

@@ -84,11 +84,6 @@ def _rows(clip: Tensor | float) -> TypeGuard[Tensor]:
     return isinstance(clip, Tensor) and clip.dim() == 2
 
 
-def shared(query: Query) -> bool:
-    """Whether all members are asked at the same points, with the same clip."""
-    return all(point.dim() == 1 for point in query.points) and not _rows(query.clip)
-
-
 def narrowed(query: Query) -> Query:
     """The query with one number as its clip, where all members share points and the clip is a column."""
     if _rows(query.clip) and all(point.dim() == 1 for point in query.points):
@@ -263,7 +258,7 @@ class InRuns:
 
     def places(self, heard: Heard, at: tuple[int, int], key: Key | None = None) -> list[Places]:
         """Means of the answers of the ask `at` (round, ask); equal keys are asked at equal points."""
-        if all(shared(narrowed(query)) for query in heard.queries):
+        if all(point.dim() == 1 for query in heard.queries for point in query.points):
             return self._knowledge.alike(key or at, heard)
         if self._means is None:
             shapes = self._knowledge.shapes()

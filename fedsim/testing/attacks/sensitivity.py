@@ -131,12 +131,9 @@ class Found:
 
     def add(self, kind: Literal["sensitivity", "cross"], ratio: float, where: str) -> None:
         """Another movement."""
-        if ratio > (self.cross if kind == "cross" else self.sensitivity):
+        if ratio > getattr(self, kind):
             self.where[kind] = where
-            if kind == "cross":
-                self.cross = ratio
-            else:
-                self.sensitivity = ratio
+            setattr(self, kind, ratio)
 
 
 @dataclass(frozen=True)
