@@ -8,7 +8,7 @@ import pytest
 import yaml
 from matplotlib.text import Text
 from support.browser import BINARY, assert_fits, chromium
-from support.scenarios import BASE, SMALL, invoke, refusal
+from support.scenarios import BASE, SMALL, invoke
 
 import fedsim
 from benchmarks.thesis.tables import true_costs
@@ -73,31 +73,6 @@ def test_the_page_is_made_again_from_the_directory(swept: Path) -> None:
     (swept / "report.html").unlink()
     invoke("report", swept)
     assert (swept / "report.html").read_text() == before
-
-
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        (lambda tree: {}, "format None"),
-        (lambda tree: tree | {"format": "fedsim sweep 3"}, "format 'fedsim sweep 3'"),
-        (lambda tree: {key: value for key, value in tree.items() if key != "runs"}, "runs: field required"),
-        (None, "not valid JSON"),
-    ],
-)
-def test_a_damaged_sweep_is_refused(change: Any, said: str, swept: Path, tmp_path: Path) -> None:
-    (tmp_path / "record.sqlite").touch()
-    (tmp_path / "scenario.yaml").write_text((swept / "scenario.yaml").read_text())
-    text = (swept / "summary.json").read_text()
-    (tmp_path / "summary.json").write_text(json.dumps(change(json.loads(text))) if change else text[:200])
-    output = refusal("report", tmp_path)
-    assert said in output
-    assert not (tmp_path / "report.html").exists()
-
-
-def test_an_unfinished_sweep_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "record.sqlite").touch()
-    output = refusal("report", tmp_path)
-    assert "has not ended" in output
 
 
 def test_runs_that_share_noise_are_said_to_carry_no_guarantee_together(swept: Path, tmp_path: Path) -> None:
