@@ -103,35 +103,9 @@ def thinned(count: int, most: int = 300) -> np.ndarray:
     return np.unique(np.linspace(0, count - 1, min(count, most)).round().astype(int))
 
 
-def labels_beside(figure: Figure, axes: Axes) -> None:
-    """Name each line to the right of the axes, by its end's height and in that order: no leaders cross."""
-    ends, (low, high) = _ends(axes), axes.get_ylim()
-    starts = [min(max((end - low) / (high - low), 0.0), 1.0) for end, _, _ in ends]
-    step = _LINE / (0.7 * figure.get_figheight())
-    at: list[float] = []
-    for start in starts:
-        at.append(max(start, at[-1] + step if at else 0.0))
-    for place in range(len(at) - 1, -1, -1):
-        at[place] = min(at[place], at[place + 1] - step if place + 1 < len(at) else 1.0)
-    for (_, handle, name), start, height in zip(ends, starts, at, strict=True):
-        leader = Line2D([1.0, 1.02, 1.045, 1.06], [start, *[height] * 3])
-        leader.update_from(_line(handle))
-        leader.set(transform=axes.transAxes, clip_on=False, label="", markevery=[2])
-        axes.add_artist(leader)
-        axes.text(1.07, height, name, transform=axes.transAxes, va="center", fontsize=9)
-
-
-def _ends(axes: Axes) -> list[tuple[float, Any, str]]:
-    """(y at the right end, handle, name) of every named line, from the lowest."""
-    handles, names = axes.get_legend_handles_labels()
-    ends = [float(np.asarray(_line(handle).get_ydata())[-1]) for handle in handles]
-    return sorted(zip(ends, handles, names, strict=True), key=lambda one: one[0])
-
-
-def _line(handle: Any) -> Line2D:
-    """The line of a handle, which with error bars is a tuple."""
-    line: Line2D = handle[0] if isinstance(handle, tuple) else handle
-    return line
+def legend_beside(figure: Figure, axes: Axes) -> None:
+    """Put a legend to the right of the axes, in the order of the lines' right ends, from the highest."""
+    figure.legend(*_by_height(axes), loc="outside right center", frameon=False)
 
 
 def legend_below(figure: Figure, axes: Axes, by_height: bool = False) -> None:
@@ -139,22 +113,16 @@ def legend_below(figure: Figure, axes: Axes, by_height: bool = False) -> None:
 
     `by_height`: in the order of the lines' right ends, from the highest.
     """
-    handles, labels = axes.get_legend_handles_labels()
+    handles, labels = _by_height(axes) if by_height else axes.get_legend_handles_labels()
     if not labels:
         return
-    order = sorted(range(len(labels)), key=lambda at: len(labels[at]))
-    if by_height:
-        _, handles, labels = map(list, zip(*reversed(_ends(axes)), strict=True))
-        order = list(range(len(labels)))
-    divided = (_columns(order, count) for count in (3, 2))
-    columns = next((each for each in divided if _width(each, labels) <= _LETTERS), _columns(order, 1))
-    order = [at for column in columns for at in column]
-    figure.set_figheight(figure.get_figheight() + _LINE * len(columns[0]))
+    columns = next((count for count in (3, 2) if _width(labels, count) <= _LETTERS), 1)
+    figure.set_figheight(figure.get_figheight() - _LINE * (-len(labels) // columns))
     figure.legend(
-        [handles[at] for at in order],
-        [labels[at] for at in order],
+        handles,
+        labels,
         loc="outside lower center",
-        ncols=len(columns),
+        ncols=columns,
         frameon=False,
         handlelength=1.6,
         handletextpad=0.5,
@@ -166,13 +134,16 @@ _LETTERS, _HANDLE, _LINE = 63, 5, 0.19
 """Letters that fit beside each other in a legend, what a handle takes of them, and a line in inches."""
 
 
-def _columns(order: Sequence[int], count: int) -> list[list[int]]:
-    """Places of labels in columns of almost one length, filled in this order; each column is ascending."""
-    return [sorted(column.tolist()) for column in np.array_split(order, count) if len(column)]
+def _width(labels: Sequence[str], columns: int) -> int:
+    return sum(_HANDLE + max(map(len, own), default=0) for own in np.array_split(labels, columns))
 
 
-def _width(columns: Sequence[Sequence[int]], labels: Sequence[str]) -> int:
-    return sum(_HANDLE + max(len(labels[at]) for at in column) for column in columns)
+def _by_height(axes: Axes) -> tuple[list[Any], list[str]]:
+    """Handles and names of all named lines, by their right ends from the highest."""
+    named = [*zip(*axes.get_legend_handles_labels(), strict=True)]
+    lines: list[Any] = [one[0] if isinstance(one, tuple) else one for one, _ in named]  # error bars: tuples
+    order = sorted(range(len(named)), key=lambda at: -float(lines[at].get_ydata()[-1]))
+    return [named[at][0] for at in order], [named[at][1] for at in order]
 
 
 def settle(figure: Figure) -> None:

@@ -16,7 +16,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from fedsim.privacy.rounding import shown_up
 from fedsim.report.record import grouped
-from fedsim.report.style import WIDE, frame, from_zero, label, labels_beside, legend_below, look, styled
+from fedsim.report.style import WIDE, frame, from_zero, label, legend_below, legend_beside, look, styled
 
 _MOST_TICKS = 10
 _LETTER, _GAP = 0.03, 0.02  # a letter's width and the least gap between labels, as shares of the x axis
@@ -72,7 +72,7 @@ def draw(
 ) -> Figure:
     """One figure of all points; without an x, rows. `below` stands under the axis of x, a line each.
 
-    A `broad` one is as wide as a page on a large screen, and names its lines where they end. Where x is
+    A `broad` one is as wide as a page on a large screen, with its lines' names beside the axes. Where x is
     a metric too, and has an interval, a line joins its points in their order.
     """
     against = any(point.across for point in points)
@@ -93,7 +93,7 @@ def draw(
         if xs:
             axes.set_ylabel(y_label)
             beside = broad and not against  # a line may end at the left
-            labels_beside(figure, axes) if beside else legend_below(figure, axes, by_height=not against)
+            legend_beside(figure, axes) if beside else legend_below(figure, axes, by_height=not against)
         axes.set_title(label(title, 44))
         return figure
 

@@ -87,8 +87,10 @@ def test_twins_are_levels_from_end_to_end(drawn: list[Figure], tmp_path: Path) -
     assert {str(line.get_marker()) for line in across} == {"None"}  # no place on an axis that it is not on
 
 
-def test_every_series_is_in_the_legend_which_covers_no_axes() -> None:
-    figure = draw(SERIES, ["epsilon of each silo"], "test error", "title", "mean of 3 trials")
+@pytest.mark.parametrize("broad", [False, True])
+def test_every_series_is_in_the_legend_which_covers_no_axes(broad: bool) -> None:
+    """Below them in two columns; of a broad figure beside them, in one."""
+    figure = draw(SERIES, ["epsilon of each silo"], "test error", "title", "mean of 3 trials", broad=broad)
     figure.draw_without_rendering()
     (legend,) = figure.legends
     names = [text.get_text().partition(": ")[0] for text in legend.get_texts()]
@@ -96,28 +98,13 @@ def test_every_series_is_in_the_legend_which_covers_no_axes() -> None:
     last = {point.series: point.value for point in sorted(SERIES, key=lambda point: point.x or 0)}
     assert [last[name] for name in names] == sorted(last.values(), reverse=True)
     box = legend.get_window_extent()
-    assert box.y1 < figure.axes[0].bbox.y0
+    boxes = [text.get_window_extent() for text in legend.get_texts()]
+    assert box.x0 > figure.axes[0].bbox.x1 if broad else box.y1 < figure.axes[0].bbox.y0
     assert figure.bbox.x0 <= box.x0 < box.x1 <= figure.bbox.x1
-    assert len({round(text.get_window_extent().x0) for text in legend.get_texts()}) == 2
-
-
-def test_a_broad_figure_names_lines_at_their_ends_in_order_and_no_leaders_cross() -> None:
-    figure = draw(SERIES, ["epsilon of each silo"], "test error", "title", "mean of 3 trials", broad=True)
-    figure.draw_without_rendering()
-    (axes,) = figure.axes
-    assert figure.get_figwidth() == style.WIDE
-    assert not figure.legends
-    leaders = [np.asarray(line.get_ydata()) for line in axes.lines if line.get_transform() == axes.transAxes]
-    texts = [text for text in axes.texts if text.get_text()]
-    assert len(leaders) == len(texts) == len({point.series for point in SERIES})
-    starts, ends = [ys[0] for ys in leaders], [ys[-1] for ys in leaders]
-    assert starts == sorted(starts)
-    assert ends == sorted(ends) == [text.get_position()[1] for text in texts]
-    boxes = [text.get_window_extent() for text in texts]
-    assert all(below.y1 <= above.y0 for below, above in pairwise(boxes))
-    assert all(
-        figure.bbox.y0 <= box.y0 and box.x1 <= figure.bbox.x1 and box.y1 <= figure.bbox.y1 for box in boxes
-    )
+    assert figure.bbox.y0 <= box.y0 < box.y1 <= figure.bbox.y1
+    assert len({round(each.x0) for each in boxes}) == (1 if broad else 2)
+    assert all(above.y0 >= below.y1 for above, below in pairwise(boxes) if above.x0 == below.x0)
+    assert figure.get_figwidth() == (style.WIDE if broad else 4.4)
 
 
 def test_a_level_far_from_the_lines_is_named_with_its_value_outside_the_axis() -> None:
