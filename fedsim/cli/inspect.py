@@ -16,7 +16,7 @@ from fedsim.cli.output import titled
 from fedsim.cli.reading import SPOKEN, GivenReading, Tables, with_reading
 
 if TYPE_CHECKING:
-    from fedsim.data.inspection import Column, Inspection, Silo
+    from fedsim.data.inspection import Column, Inspection, NamedSilo
 
 _SHOWN = 3
 _MOST_CLASSES = 4
@@ -96,7 +96,7 @@ def _values(column: Column) -> str:
     return ", ".join(shown) + (f", and {more} more" if more else "")
 
 
-def _balance(silo: Silo) -> str:
+def _balance(silo: NamedSilo) -> str:
     if silo.mean is not None:
         return f"mean {silo.mean:g}"
     classes = silo.classes or {}

@@ -91,7 +91,7 @@ class Target:
 
 
 @dataclass(frozen=True)
-class Silo:
+class NamedSilo:
     """One value of the partition column; of the target's classes the counts, of a number the mean."""
 
     name: str
@@ -101,12 +101,12 @@ class Silo:
 
 
 @dataclass(frozen=True)
-class Silos:
+class NamedSilos:
     """A partition column; `without` records name no silo."""
 
     column: str
     without: int
-    sizes: list[Silo]
+    sizes: list[NamedSilo]
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ class Inspection:
     records: int
     columns: list[Column]
     target: Target | None
-    silos: Silos | None
+    silos: NamedSilos | None
 
 
 def inspect(
@@ -159,15 +159,15 @@ def _target(found: Survey) -> Target:
     return Target(found.name, found.missing, None, float(found.numbers.mean()), named)
 
 
-def _silos(table: Table, reading: Reading, silo: str, target: Survey | None) -> Silos:
+def _silos(table: Table, reading: Reading, silo: str, target: Survey | None) -> NamedSilos:
     names = _cells(table, silo, reading).names()
     rows = defaultdict[str, list[int]](list)
     for row, name in enumerate(names):
         if name is not None:
             rows[name].append(row)
     balance = _balance(table, reading, target)
-    sizes = [Silo(name, len(own), *balance(own)) for name, own in sorted(rows.items())]
-    return Silos(silo, names.count(None), sizes)
+    sizes = [NamedSilo(name, len(own), *balance(own)) for name, own in sorted(rows.items())]
+    return NamedSilos(silo, names.count(None), sizes)
 
 
 def _balance(table: Table, reading: Reading, target: Survey | None) -> Callable[[list[int]], Balance]:

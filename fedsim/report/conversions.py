@@ -137,12 +137,12 @@ def _converted(resolved: Resolved, silo: Admitted) -> SiloConversions:
     )
 
 
-Cost = tuple[float, float]
+EpsilonDelta = tuple[float, float]
 NO_DELTA = 0.1
 """The delta from which on a guarantee to a person is none: it may give one person in ten away."""
 
 
-def _guarantee(cost: Cost) -> Guarantee | None:
+def _guarantee(cost: EpsilonDelta) -> Guarantee | None:
     return Guarantee(*cost) if cost[0] < math.inf and cost[1] < NO_DELTA else None
 
 
@@ -185,7 +185,7 @@ class _Silos(NamedTuple):
         few = self.mechanism == GAUSSIAN and len(self.plans[0]) == 1 and len(found) <= _KINDS
         return found if few and all(math.isfinite(plan.weight) for plan, _ in found) else set()
 
-    def replaced(self, count: int) -> Cost:
+    def replaced(self, count: int) -> EpsilonDelta:
         """The cost of so many records replaced in one silo."""
         if self.mus:
             return self._of(count * self.mus[-1])
@@ -195,7 +195,7 @@ class _Silos(NamedTuple):
         found = max((groups.epsilon(*kind, count, delta) for kind in self.kinds), default=math.inf)
         return (found, delta) if found < math.inf else self._group(count)
 
-    def together(self, k: int) -> Cost:
+    def together(self, k: int) -> EpsilonDelta:
         """The cost of one person's data in k silos."""
         if mus := self.mus[-k:]:
             return self._of(sum(mus) if self.mechanism.sums_only else math.hypot(*mus))
@@ -207,19 +207,19 @@ class _Silos(NamedTuple):
             return _epsilon(joint([(plan, 1.0) for plan in costliest]), delta), delta
         return sum(sorted(self.epsilons)[-k:]), sum(sorted(self.deltas)[-k:])
 
-    def row(self, cost: Cost, **of: int) -> PersonRow:
+    def row(self, cost: EpsilonDelta, **of: int) -> PersonRow:
         """A cost as a row; one without a finite epsilon, or of a delta of `NO_DELTA`, is no guarantee."""
         epsilon, delta = _guarantee(cost) or (None, None)
         return PersonRow(**of, epsilon=epsilon, delta=delta)
 
-    def _of(self, mu: float) -> Cost:
+    def _of(self, mu: float) -> EpsilonDelta:
         """The cost of one Gaussian release, at the largest delta."""
         delta = max(self.deltas)
         if mu == math.inf:
             return mu, delta
         return self.mechanism.epsilons(((Release(FULL, mu), 1),), [(2, 1.0, delta)])[0], delta
 
-    def _group(self, count: int) -> Cost:
+    def _group(self, count: int) -> EpsilonDelta:
         return convert.group(max(self.epsilons), max(self.deltas), count) or (math.inf, 1.0)
 
 

@@ -19,12 +19,11 @@ from fedsim.report.run_directory import RunData
 from fedsim.report.sections.predictions import CalibrationBin
 from fedsim.report.sections.training import ClippedRound
 from fedsim.report.style import GREY, Look, frame, frame_lines, from_zero, label, look, styled, thinned
-from fedsim.report.summary import FEW, OF_TRAINING, SiloRow
+from fedsim.report.summary import FEW, OF_TRAINING, SiloRow, Spread
 from fedsim.scenario.metric import METRICS
 
 _MOST_NAMED = 30  # silos that get a row of their own
 
-Spread = tuple[float, float, float]  # mean, 5th and 95th percentile over trials
 Points = list[tuple[int, float | None, float | None]]  # (round, epsilon spent, budget)
 
 
@@ -157,7 +156,7 @@ def _weighed(bins: Sequence[CalibrationBin]) -> tuple[float, float]:
 
 
 def by_silo(silos: Sequence[SiloMeasurement], variant: str, metric: str) -> dict[str, Spread]:
-    """{silo: (mean, 5th, 95th percentile) over trials}; silos without a value are left out."""
+    """Of each silo over trials; silos without a value are left out."""
     errors: dict[str, list[float]] = {}
     for row in silos:
         if row.variant == variant and (error := value(row, metric)) is not None:
@@ -168,7 +167,7 @@ def by_silo(silos: Sequence[SiloMeasurement], variant: str, metric: str) -> dict
         matrix = np.array(list(own.values()))
         low, high = np.percentile(matrix, [0, 100] if count < FEW else [5, 95], axis=1)
         rows = np.stack([matrix.mean(1), low, high], axis=1).tolist()
-        spread |= {name: (row[0], row[1], row[2]) for name, row in zip(own, rows, strict=True)}
+        spread |= {name: Spread(*row) for name, row in zip(own, rows, strict=True)}
     return {name: spread[name] for name in errors}
 
 

@@ -22,7 +22,7 @@ MOST = 500  # terms that a round's median is taken of at most: evenly among the 
 _HELD = 2**20  # terms that wait to be counted at most
 
 
-class Part(NamedTuple):
+class ClippedTerms(NamedTuple):
     """One host's terms of a round: how many, how many were clipped, and norms over the clip of some."""
 
     terms: int
@@ -37,7 +37,7 @@ class Recorder:
         self._held: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
         self._waiting = 0
         self._round: int | None = 0
-        self._parts: dict[int, list[Part]] = {}
+        self._parts: dict[int, list[ClippedTerms]] = {}
 
     def begin(self, round_index: int | None) -> None:
         """Begin a round; None is one that does not count."""
@@ -57,7 +57,7 @@ class Recorder:
         if self._waiting > _HELD:
             self._count()
 
-    def rounds(self) -> dict[int, Part]:
+    def rounds(self) -> dict[int, ClippedTerms]:
         """All rounds so far, by number from 0."""
         self._count()
         return {index: joined(parts) for index, parts in self._parts.items()}
@@ -72,10 +72,12 @@ class Recorder:
         with np.errstate(all="ignore"):
             ratios = np.divide(length[some][few], bound[some][few], dtype=np.float64)
             clipped = int(np.count_nonzero((length > bound) & counts))
-        self._parts.setdefault(self._round, []).append(Part(int(np.count_nonzero(counts)), clipped, ratios))
+        self._parts.setdefault(self._round, []).append(
+            ClippedTerms(int(np.count_nonzero(counts)), clipped, ratios)
+        )
 
 
-def joined(parts: Sequence[Part]) -> Part:
+def joined(parts: Sequence[ClippedTerms]) -> ClippedTerms:
     """Several parts as one; more than `MOST` ratios are reduced to as many quantiles."""
     if len(parts) == 1:
         return parts[0]
@@ -85,12 +87,12 @@ def joined(parts: Sequence[Part]) -> Part:
         order = np.argsort(ratios)
         reached = np.cumsum(weights[order]) / weights.sum()
         ratios = ratios[order][np.searchsorted(reached, (np.arange(MOST) + 0.5) / MOST)]
-    return Part(sum(part.terms for part in parts), sum(part.clipped for part in parts), ratios)
+    return ClippedTerms(sum(part.terms for part in parts), sum(part.clipped for part in parts), ratios)
 
 
-def together(hosts: Iterable[dict[int, Part]]) -> dict[int, Part]:
+def together(hosts: Iterable[dict[int, ClippedTerms]]) -> dict[int, ClippedTerms]:
     """The rounds of several hosts, whose silos took part in them or not."""
-    found: dict[int, list[Part]] = {}
+    found: dict[int, list[ClippedTerms]] = {}
     for rounds in hosts:
         for index, part in rounds.items():
             found.setdefault(index, []).append(part)

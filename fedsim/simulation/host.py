@@ -24,7 +24,7 @@ from fedsim.protocol.plan import Admitted, Statement, Terms
 from fedsim.report.outcome import variants
 from fedsim.scenario.evaluation import evaluation_of
 from fedsim.scenario.resolve import Resolved
-from fedsim.simulation.clipping import Part, Recorder, Watched
+from fedsim.simulation.clipping import ClippedTerms, Recorder, Watched
 from fedsim.simulation.run_digest import run_digest
 from server.participation import admitted_rounds, schedule
 from silos.front.served import Served
@@ -162,7 +162,7 @@ class Hosts(Protocol):
     def own(self, variant: Variant) -> Tensor:
         """The silos' own parts of their models, (silos, d), in canonical order; for the evaluation alone."""
 
-    def clipping(self) -> dict[int, Part]:
+    def clipping(self) -> dict[int, ClippedTerms]:
         """What the clip took away, by round; empty without a recorder."""
 
 
@@ -273,7 +273,7 @@ class SiloHost:
         rows = [ledger.memory.get(name or "", nothing) for ledger in self._ledgers[variant]]
         return torch.stack([row.to(self._resolved.dtype) for row in rows])
 
-    def clipping(self) -> dict[int, Part]:
+    def clipping(self) -> dict[int, ClippedTerms]:
         """Counts of clipped terms, by round; simulation only."""
         return {} if self._recorder is None else self._recorder.rounds()
 

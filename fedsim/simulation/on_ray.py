@@ -28,7 +28,7 @@ from fedsim.scenario.model import Scenario
 from fedsim.scenario.resolve import Resolved, resolve
 from fedsim.secagg.reports import Words
 from fedsim.simulation import cluster
-from fedsim.simulation.clipping import Part, together
+from fedsim.simulation.clipping import ClippedTerms, together
 from fedsim.simulation.cluster import ray
 from fedsim.simulation.failures import WorkerLost, death
 from fedsim.simulation.host import SiloHost
@@ -268,5 +268,5 @@ class _RemoteHosts:
         parts = ray.get([actor.own.remote(variant) for actor in self._actors])
         return torch.cat([part.clone() for part in parts])
 
-    def clipping(self) -> dict[int, Part]:
+    def clipping(self) -> dict[int, ClippedTerms]:
         return together(ray.get([actor.clipping.remote() for actor in self._actors]))

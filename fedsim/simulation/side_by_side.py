@@ -45,7 +45,7 @@ from silos.front.served import Served
 from silos.vault.entropy import SeededEntropy
 from silos.vault.gate import Gate
 from silos.vault.owners import ALONE, Owners
-from silos.vault.records import Part, Records, clipped_sum
+from silos.vault.records import Records, RowsOfBlock, clipped_sum
 from silos.vault.sums import KEPT, Block, bounded, weighted_sum
 
 
@@ -132,7 +132,7 @@ class SideBySide(Records):
         some = super().full(self.drawing(members))
         return [replace(block, members=self._everywhere(block.members)) for block in some]
 
-    def _parts(self, members: Sequence[int]) -> list[Part]:
+    def _parts(self, members: Sequence[int]) -> list[RowsOfBlock]:
         return [part._replace(members=self._everywhere(part.members)) for part in super()._parts(members)]
 
     def _everywhere(self, members: Sequence[int]) -> list[int]:

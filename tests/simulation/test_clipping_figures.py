@@ -21,7 +21,7 @@ from fedsim.report.sections.training import ClippedRound
 from fedsim.scenario.load import parse
 from fedsim.scenario.resolve import resolve
 from fedsim.simulation import trial
-from fedsim.simulation.clipping import MOST, Part, Recorder, Watched, joined, together
+from fedsim.simulation.clipping import MOST, ClippedTerms, Recorder, Watched, joined, together
 from fedsim.simulation.host import MemoryLedger, SiloHost
 from silos.vault.gate import lay_out
 
@@ -29,7 +29,7 @@ NORMS = [0.5, 1.0, 4.0, 0.0, 2.5]
 """Of the terms at w = 0 of records x = (1, 0), y = norm."""
 
 
-def watched(norms: list[float], clip: float | torch.Tensor) -> Part:
+def watched(norms: list[float], clip: float | torch.Tensor) -> ClippedTerms:
     recorder = Recorder()
     x = np.tile([1.0, 0.0], (len(norms), 1))
     records = Watched(recorder, [(x, np.array(norms))], LinearRegression(2), torch.float64)
@@ -54,7 +54,7 @@ def test_of_many_terms_the_count_is_exact_and_the_median_of_some():
 def test_hosts_together_say_what_one_host_would():
     rng = np.random.default_rng(0)
     few, many = rng.exponential(size=700), 3 + rng.exponential(size=7_000)
-    parts = [Part(len(v), int((v > 3).sum()), v[:: max(1, len(v) // MOST)]) for v in (few, many)]
+    parts = [ClippedTerms(len(v), int((v > 3).sum()), v[:: max(1, len(v) // MOST)]) for v in (few, many)]
     both = together([{0: parts[0], 4: parts[0]}, {0: parts[1]}])
     assert both[4] == parts[0]
     assert both[0].terms == 7_700

@@ -175,7 +175,7 @@ _LEAST = 0.02
 """The share of a metric below which a cost is not worth a word."""
 
 
-class Cost(Part):
+class CostStep(Part):
     """How much worse the metric is made by one of noise, clip and too few rounds, over trials."""
 
     of: CostOf
@@ -192,7 +192,7 @@ class Costs(Part):
     metric: str
     value: float
     converged: float
-    steps: list[Cost]
+    steps: list[CostStep]
     most: CostOf | None
 
 
@@ -217,7 +217,7 @@ def _in(outcome: Outcome, metric: str) -> Costs | None:
         return None
     values = _sign(metric) * np.array(chain, dtype=float)
     steps = [
-        Cost(of=of, mean=float(step.mean()), mean_interval90=interval90(step))
+        CostStep(of=of, mean=float(step.mean()), mean_interval90=interval90(step))
         for of, step in zip(get_args(CostOf), values[:-1] - values[1:], strict=True)
     ]
     clear = [s for s in steps if s.mean_interval90[0] > 0 and s.mean > _LEAST * abs(values[-1].mean())]
