@@ -8,7 +8,6 @@ from pathlib import Path
 from statistics import fmean
 
 import numpy as np
-import pyarrow as pa
 import pytest
 import torch
 from matplotlib.figure import Figure
@@ -32,6 +31,7 @@ from fedsim.report.audit import AttainedPart, AuditedSilo, AuditPart, Confidence
 from fedsim.report.comparison import compared, source_of
 from fedsim.report.conversions import Conversions, GroupPrivacy, SiloConversions
 from fedsim.report.page import render
+from fedsim.report.record import SiloSpend
 from fedsim.report.run_directory import read
 from fedsim.report.silo_rows import chosen, prefixes
 from fedsim.report.style import frame, frame_lines, legend_below, settle, styled
@@ -165,11 +165,11 @@ def test_of_few_trials_an_interval_is_all_of_them() -> None:
 
 def test_equal_curves_of_spend_are_drawn_once_with_their_number(small_run: Path) -> None:
     rows = [
-        {"silo": f"silo-{k}", "round": r, "epsilon_spent": scale * r / 5, "budget": 4.0}
+        SiloSpend(f"silo-{k}", r, scale * r / 5, 4.0)
         for k, scale in enumerate((1.0, 1.0001, 3.0, 1.0))
         for r in (0, 5)
     ]
-    run = replace(read(small_run), table=lambda _: pa.Table.from_pylist(rows))
+    run = replace(read(small_run), load_rows=lambda _: rows)
     figure = plots.spend(run)
     assert figure is not None
     names = {text.get_text() for text in figure.legends[0].get_texts()}
