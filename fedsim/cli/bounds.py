@@ -24,7 +24,7 @@ from fedsim.common.errors import InputError
 from fedsim.privacy.rounding import shown_down, shown_up
 
 if TYPE_CHECKING:
-    from fedsim.report.curves import Line
+    from fedsim.report.plots import Line
     from fedsim.report.run_directory import RunData
     from fedsim.scenario.model import Scenario
     from fedsim.scenario.resolve import Resolved
@@ -104,8 +104,8 @@ def _show(scenario: Scenario | None, overrides: Sequence[str], as_json: bool, ru
 
 def _drawn(run: RunData, directory: Path, resolved: Resolved, symbols: Symbols, found: Found) -> list[Path]:
     """Draw the figures; a run that measured nothing is refused before its bounds are looked at."""
-    from fedsim.report.curves import draw, measured
     from fedsim.report.page import FIGURES
+    from fedsim.report.plots import draw, measured
 
     columns = measured(run)
     proximal = resolved.scenario.algorithm.name.startswith("prox_")
@@ -129,7 +129,7 @@ def _lines(bound: Bound, value: float, symbols: Symbols, proximal: bool) -> list
 
     What is measured is the training objective: a lower bound on the population's risk says nothing of it.
     """
-    from fedsim.report.curves import Line
+    from fedsim.report.plots import Line
 
     if bound.risk == "squared gradient":
         return [Line("gradient_mapping_sq", bound.source, bound.side, value)]
@@ -143,7 +143,7 @@ def _lines(bound: Bound, value: float, symbols: Symbols, proximal: bool) -> list
 def _print_json(
     resolved: Resolved, symbols: Symbols, found: Found, run: RunData | None, drawn: Sequence[Path]
 ) -> None:
-    from fedsim.report.curves import measured
+    from fedsim.report.plots import measured
     from fedsim.theory.bound_table import conditions
 
     statement = {

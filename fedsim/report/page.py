@@ -17,6 +17,7 @@ from fedsim.report.outcome import Outcome
 from fedsim.report.record import SiloSpend
 from fedsim.report.released import read_released
 from fedsim.report.run_directory import RunData, data_of, ended, read, scenario_of, write
+from fedsim.report.sections.registry import SECTIONS
 from fedsim.report.summary import FEW, NONPRIVATE, Privacy, SiloRow, Spread, Summary, spans
 from fedsim.report.sweep_summary import SweepSummary, read_summary
 from fedsim.report.tables import capital
@@ -151,20 +152,10 @@ def _figures(run: RunData, folder: Path) -> list[PageFigure]:
     some = f" ({priced} of {silos:,} silos, evenly in order of budget)" if priced < silos else ""
     drawn = {
         **_measured(run),
-        "clipping-over-rounds": (
-            plots.clipping(run),
-            "What the clip takes away: the share of terms that it shortens, and the median norm of them all "
-            "over the clip. Simulation only, not private: an honest federation must query for it.",
-        ),
+        **{one.stem: (plots.of_section(run, one), one.caption) for one in SECTIONS if one.draw},
         "round-times": (
             plots.round_times(run),
             "What each round took, as the server saw it: from its question to the aggregate.",
-        ),
-        "calibration": (
-            plots.calibration(run),
-            "Calibration of the final model: of test records to which it gives about this probability (of "
-            "class 1, or among more than two classes of the one that it predicts), the share of which it is "
-            "so. Simulation only.",
         ),
         "spend-over-rounds": (
             plots.spend(run),

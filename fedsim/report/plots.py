@@ -4,63 +4,74 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from math import fsum
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from fedsim.common.errors import InputError, suggest
+from fedsim.common.files import atomic_files
 from fedsim.report import curves
 from fedsim.report.outcome import value
-from fedsim.report.record import Measurement, SiloMeasurement, SiloSpend, grouped
+from fedsim.report.record import Measurement, SiloMeasurement, SiloSpend
 from fedsim.report.run_directory import RunData
-from fedsim.report.sections.predictions import CalibrationBin
-from fedsim.report.sections.training import ClippedRound
-from fedsim.report.style import GREY, Look, frame, frame_lines, from_zero, label, look, styled, thinned
-from fedsim.report.summary import FEW, OF_TRAINING, SiloRow, Spread
+from fedsim.report.section import Section
+from fedsim.report.sections.registry import SECTIONS
+from fedsim.report.style import GREY, Look, frame, frame_lines, from_zero, label, look, save, styled, thinned
+from fedsim.report.summary import FEW, OF_TRAINING, SiloRow, Spread, Summary
 from fedsim.scenario.metric import METRICS
 
+_MOST, _LEAST = "\N{LESS-THAN OR EQUAL TO}", "\N{GREATER-THAN OR EQUAL TO}"
 _MOST_NAMED = 30  # silos that get a row of their own
 
 Points = list[tuple[int, float | None, float | None]]  # (round, epsilon spent, budget)
 
 
+def draw_runs(axes: Axes, run: RunData, column: str) -> None:
+    """Draw a metric against rounds, of the run (filled markers) and its non-private baseline (hollow): the
+    mean over trials, and each of few trials as points, or the range of 90 % of many.
+    """
+    for variant, style, name in curves.variants_of(run.summary.privacy.private):
+        own = [row for row in run.rows(Measurement) if row.variant == variant]
+        rounds, values = curves.by_round((row.trial, row.round, value(row, column)) for row in own)
+        if not len(rounds):
+            continue
+        kept = thinned(len(rounds))
+        rounds, values = rounds[kept], values[:, kept]
+        every = max(1, len(rounds) // 8)
+        low, high = np.percentile(values, [5, 95], axis=0)
+        band = (low, high) if len(values) >= FEW else None
+        marked = int(every * curves.VARIANTS[variant][0] / 2), every
+        inside = style.colour if variant == "private" else "white"
+        shown: dict[str, Any] = {"markevery": marked, "markerfacecolor": inside}
+        curves.curve(axes, rounds, values.mean(0), style, name, band, **shown)
+        for row in values if 1 < len(values) < FEW else ():
+            axes.plot(rounds[::every], row[::every], ".", color=style.colour, markersize=3, alpha=0.6)
+
+
+def draw_baselines(axes: Axes, summary: Summary, column: str) -> None:
+    """Draw the mean of each baseline without the federation as a level."""
+    for one in summary.baselines:
+        if one.name in curves.LEVELS and (level := one.spread(column)) is not None:
+            name = f"{one.label}: {level.mean:.3g}"  # the level may lie above the axis
+            axes.axhline(level.mean, color=GREY, linewidth=0.9, linestyle=curves.LEVELS[one.name], label=name)
+
+
 def against_rounds(run: RunData, column: str) -> Figure | None:
     """One of `MEASURED_FIGURES`; None where it was not measured, unless a simulation chose that metric."""
     with styled() as (figure, axes):
-        curves.draw_runs(axes, run, column)
+        draw_runs(axes, run, column)
         axes.set(xlabel="rounds", ylabel=curves.MEASURED_FIGURES[column][1])
         measured = bool(axes.lines)
         if column in OF_TRAINING and measured:
             curves.logarithmic(axes)
         elif column not in OF_TRAINING:
-            curves.draw_baselines(axes, run.summary, column)
+            draw_baselines(axes, run.summary, column)
             frame_lines(axes)
         asked = column == run.summary.metrics.metric and run.summary.deployment is None
         return figure if asked or measured else None
-
-
-def clipping(run: RunData) -> Figure | None:
-    """The share of terms that the clip shortens against rounds; None where it was not measured."""
-    rows = run.rows(ClippedRound)
-    if not rows:
-        return None
-    with styled(2.6) as (figure, axes):
-        rounds, shares = curves.by_round((row.trial, row.round, row.clipped) for row in rows)
-        kept = thinned(len(rounds))
-        low, high = np.percentile(shares[:, kept], [5, 95], axis=0)
-        band = (low, high) if len(shares) >= FEW else None
-        curves.curve(axes, rounds[kept], shares[:, kept].mean(0), look(0), "share clipped", band)
-        norms = curves.by_round((row.trial, row.round, row.median_norm) for row in rows)[1][:, kept].mean(0)
-        curves.curve(axes, rounds[kept], norms, look(1), "median norm / clip")
-        axes.axhline(1.0, color=GREY, linewidth=0.9, linestyle=":", label="the clip; all terms")
-        axes.set(xlabel="rounds", ylabel="share, or multiple of the clip")
-        if norms.max() > 3:  # the shares would not be seen on a linear axis
-            axes.set_yscale("symlog", linthresh=1.0)
-        axes.set_ylim(0, 1.08 * max(1.0, norms.max()))
-        return figure
 
 
 def round_times(run: RunData) -> Figure | None:
@@ -78,15 +89,20 @@ def round_times(run: RunData) -> Figure | None:
         return figure
 
 
+def of_section(run: RunData, section: Section) -> Figure | None:
+    """The figure of a section; None where it has no rows."""
+    rows = run.rows(section.row)
+    return section.draw(rows, run.summary.privacy.private) if section.draw and rows else None
+
+
 def figure_of(run: RunData, what: str) -> Figure:
     """The figure of a metric, or of another name in `known`; InputError if it has nothing to show."""
     column = {short: name for name, (short, _) in curves.MEASURED_FIGURES.items()}.get(what, what)
     known: dict[str, Callable[[RunData], Figure | None]] = {
         **{name: partial(against_rounds, column=name) for name in curves.MEASURED_FIGURES},
-        "calibration": calibration,
         "silos": silo_values,
-        "clipping": clipping,
         "spend": spend,
+        **{one.name: partial(of_section, section=one) for one in SECTIONS if one.draw},
     }
     if column not in known:
         raise InputError("plot", what, suggest(what, known))
@@ -112,7 +128,7 @@ def silo_values(run: RunData) -> Figure | None:
         return None
     few = len(names) <= _MOST_NAMED
     with styled(1.0 + 0.28 * len(names) if few else 3.0) as (figure, axes):
-        for variant, look_, name in curves.variants_of(run):
+        for variant, look_, name in curves.variants_of(run.summary.privacy.private):
             spread = spreads[variant]
             if spread and few:
                 _rows(axes, names, spread, look_, name)
@@ -130,29 +146,6 @@ def silo_values(run: RunData) -> Figure | None:
             axes.set(xlabel=f"silos, in order of {title}", ylabel=f"{title} on its own records")
             frame_lines(axes)
         return figure
-
-
-def calibration(run: RunData) -> Figure | None:
-    """Observed shares against predicted probabilities, of all trials' test records; None without any."""
-    rows = run.rows(CalibrationBin)
-    if not rows:
-        return None
-    with styled() as (figure, axes):
-        axes.plot([0, 1], [0, 1], color=GREY, linewidth=0.9, linestyle=":", label="calibrated")
-        for variant, style, name in curves.variants_of(run):
-            bins = grouped((row for row in rows if row.variant == variant), lambda row: row.bin)
-            if bins:
-                x, y = np.array([_weighed(own) for _, own in sorted(bins.items())]).T
-                curves.curve(axes, x, y, style, name, markevery=1)
-        axes.set(xlabel="predicted probability", ylabel="observed share", xlim=(0, 1), ylim=(0, 1))
-        return figure
-
-
-def _weighed(bins: Sequence[CalibrationBin]) -> tuple[float, float]:
-    """The predicted and the observed fraction of one bin, of all trials' records."""
-    records = sum(row.records for row in bins)
-    predicted = fsum(row.predicted * row.records for row in bins)
-    return predicted / records, fsum(row.observed * row.records for row in bins) / records
 
 
 def by_silo(silos: Sequence[SiloMeasurement], variant: str, metric: str) -> dict[str, Spread]:
@@ -234,3 +227,50 @@ def budgets(silos: Sequence[SiloRow]) -> Figure:
         axes.invert_yaxis()
         axes.set_xlabel(f"epsilon: {'budget hatched' if any(limits) else 'no budget'}, guaranteed solid")
         return figure
+
+
+class Line(NamedTuple):
+    """A bound: a column of `OF_TRAINING`, the bound's name, its side (upper or lower), its value."""
+
+    column: str
+    name: str
+    side: str
+    value: float
+
+
+def measured(run: RunData) -> list[str]:
+    """The columns that the run measured. InputError if there is neither."""
+    rows = run.rows(Measurement)
+    if result := [name for name in OF_TRAINING if any(value(row, name) is not None for row in rows)]:
+        return result
+    objective = run.summary.objective
+    why = f": {objective.reason}" if objective and objective.reason else ""
+    hint = f"measured no excess risk{why}; run the scenario again with --set report.excess_risk=true"
+    raise InputError("--run", str(run.directory), hint)
+
+
+def draw(run: RunData, lines: Sequence[Line], directory: Path, folder: str) -> list[Path]:
+    """Write a PNG and an SVG for each column that was measured and has a bound; returns the PNGs."""
+    columns = [name for name in measured(run) if any(line.column == name for line in lines)]
+    with atomic_files(directory) as draft:
+        (draft / folder).mkdir()
+        for column in columns:
+            _draw(run, column, [line for line in lines if line.column == column], draft / folder)
+    return [directory / folder / f"{_stem(column)}.png" for column in columns]
+
+
+def _stem(column: str) -> str:
+    return f"bounds-{curves.MEASURED_FIGURES[column][0]}"
+
+
+def _draw(run: RunData, column: str, lines: Sequence[Line], folder: Path) -> None:
+    with styled(3.4) as (figure, axes):
+        draw_runs(axes, run, column)
+        # Levels, about the model that is returned; looks 0 and 1 are the run's and its baseline's.
+        for i, line in enumerate(lines, 2):
+            side, dash = (_MOST, (7, 2)) if line.side == "upper" else (_LEAST, (1.2, 1.4))
+            said = label(f"{side} {line.value:.2g}: {line.name}", 54)
+            axes.axhline(line.value, color=look(i).colour, linestyle=(0, dash), linewidth=1.4, label=said)
+        axes.set(xlabel="rounds", ylabel=curves.MEASURED_FIGURES[column][1])
+        curves.logarithmic(axes)
+    save(figure, folder, _stem(column))

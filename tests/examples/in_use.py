@@ -84,6 +84,7 @@ def metric_with_a_table() -> dict[str, Any]:
             read._repr_html_(),
         ],
         "error": read.summary.metrics.error,
+        "figures": [Path("run/figures/confusion.svg").is_file(), len(read.plot("confusion").axes)],
     }
 
 

@@ -121,6 +121,8 @@ def test_the_metric_with_a_table_is_kept_and_shown_everywhere(used: dict[str, An
         assert f"{wrong} test records are taken for another class" in text
         assert "By predicted class" in text
         assert "0 as 1" in text
+    assert found["figures"] == [True, 1]
+    assert "Test records by class and predicted class" in found["shown"][1]
 
 
 @pytest.mark.slow

@@ -177,7 +177,7 @@ def test_equal_curves_of_spend_are_drawn_once_with_their_number(small_run: Path)
 
 
 def test_what_the_clip_takes_is_drawn_between_none_and_all(small_run: Path) -> None:
-    figure = plots.clipping(read(small_run))
+    figure = plots.figure_of(read(small_run), "clipping")
     assert figure is not None
     names = {str(line.get_label()): np.asarray(line.get_ydata()) for line in figure.axes[0].lines}
     assert 0 <= names["share clipped"].min() <= names["share clipped"].max() <= 1

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from math import fsum
 from statistics import fmean
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
 
 from fedsim.protocol.links import Variant
 from fedsim.report.outcome import Outcome, mean
@@ -11,6 +15,9 @@ from fedsim.report.record import OF_TESTS, grouped
 from fedsim.report.section import Section
 from fedsim.report.summary import Part
 from fedsim.report.tables import MEANS, TextTable
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 class GroupMeasurement(NamedTuple):
@@ -92,4 +99,36 @@ class CalibrationBin(NamedTuple):
     observed: float
 
 
-CALIBRATION = Section("calibration", CalibrationBin, OF_TESTS)
+def _calibration_figure(rows: list[CalibrationBin], private: bool) -> Figure:
+    """Observed shares against predicted probabilities, of all trials' test records."""
+    from fedsim.report import curves
+    from fedsim.report.style import GREY, styled
+
+    with styled() as (figure, axes):
+        axes.plot([0, 1], [0, 1], color=GREY, linewidth=0.9, linestyle=":", label="calibrated")
+        for variant, style, name in curves.variants_of(private):
+            bins = grouped((row for row in rows if row.variant == variant), lambda row: row.bin)
+            if bins:
+                x, y = np.array([_weighed(own) for _, own in sorted(bins.items())]).T
+                curves.curve(axes, x, y, style, name, markevery=1)
+        axes.set(xlabel="predicted probability", ylabel="observed share", xlim=(0, 1), ylim=(0, 1))
+        return figure
+
+
+def _weighed(bins: Sequence[CalibrationBin]) -> tuple[float, float]:
+    """The predicted and the observed fraction of one bin, of all trials' records."""
+    records = sum(row.records for row in bins)
+    predicted = fsum(row.predicted * row.records for row in bins)
+    return predicted / records, fsum(row.observed * row.records for row in bins) / records
+
+
+CALIBRATION = Section(
+    "calibration",
+    CalibrationBin,
+    OF_TESTS,
+    stem="calibration",
+    caption="Calibration of the final model: of test records to which it gives about this probability (of "
+    "class 1, or among more than two classes of the one that it predicts), the share of which it is so. "
+    "Simulation only.",
+    draw=_calibration_figure,
+)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from statistics import fmean
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from fedsim.report.outcome import Outcome
 from fedsim.report.record import grouped
 from fedsim.report.section import Section
-from fedsim.report.summary import NONPRIVATE, Part, Summary, value_text
+from fedsim.report.summary import FEW, NONPRIVATE, Part, Summary, value_text
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 class OptimumNote(NamedTuple):
@@ -98,8 +101,39 @@ def _clipping_lines(part: Clipping, _run: Summary) -> list[str]:
     ]
 
 
-_MADE_OF = "made of training records; a federation would have to query for it"
-CLIPPING = Section("clipping", ClippedRound, _MADE_OF, Clipping, _clipping, _clipping_lines)
+def _clipping_figure(rows: list[ClippedRound], _private: bool) -> Figure:
+    """The share of terms that the clip shortens against rounds."""
+    from fedsim.report import curves
+    from fedsim.report.style import GREY, look, styled, thinned
+
+    with styled(2.6) as (figure, axes):
+        rounds, shares = curves.by_round((row.trial, row.round, row.clipped) for row in rows)
+        kept = thinned(len(rounds))
+        low, high = np.percentile(shares[:, kept], [5, 95], axis=0)
+        band = (low, high) if len(shares) >= FEW else None
+        curves.curve(axes, rounds[kept], shares[:, kept].mean(0), look(0), "share clipped", band)
+        norms = curves.by_round((row.trial, row.round, row.median_norm) for row in rows)[1][:, kept].mean(0)
+        curves.curve(axes, rounds[kept], norms, look(1), "median norm / clip")
+        axes.axhline(1.0, color=GREY, linewidth=0.9, linestyle=":", label="the clip; all terms")
+        axes.set(xlabel="rounds", ylabel="share, or multiple of the clip")
+        if norms.max() > 3:  # the shares would not be seen on a linear axis
+            axes.set_yscale("symlog", linthresh=1.0)
+        axes.set_ylim(0, 1.08 * max(1.0, norms.max()))
+        return figure
+
+
+CLIPPING = Section(
+    "clipping",
+    ClippedRound,
+    "made of training records; a federation would have to query for it",
+    Clipping,
+    _clipping,
+    _clipping_lines,
+    stem="clipping-over-rounds",
+    caption="What the clip takes away: the share of terms that it shortens, and the median norm of them all "
+    "over the clip. Simulation only, not private: an honest federation must query for it.",
+    draw=_clipping_figure,
+)
 
 
 class ChosenClip(NamedTuple):
