@@ -125,8 +125,7 @@ class Checkpoint:
             return None
         with _as_input(self.store.path):
             said = RoundRecord.model_validate_json(entry.payload)
-            _, body = self.store.body(f"round {entry.seq}") or (0, b"")
-            arrays = decode(body).arrays
+            arrays = decode(self.store.body(f"round {entry.seq}") or b"").arrays
         self._at = entry.seq
         self.heads.update(said.heads)
         return Kept(said.broadcast, list(said.members), said.left_out, arrays, said.seconds)

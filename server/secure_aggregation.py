@@ -180,7 +180,7 @@ class KeptRequest:
         try:
             if (kept := self.store.body(_REQUEST)) is None:
                 return None
-            line, _, body = kept[1].partition(b"\n")
+            line, _, body = kept.partition(b"\n")
             head, request = json.loads(line), Request.read(body)
             left_out = {int(member): str(reason) for member, reason in head["left_out"].items()}
             found = Asked(head["broadcast"], request, list(head["members"]), left_out)

@@ -12,14 +12,13 @@ rounds that they have forgotten are for a start that this process has not.
 
 from __future__ import annotations
 
-import json
 import secrets
 import sqlite3
 from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple, Self
 
-from fedsim.common.chain import Layout, following, text
+from fedsim.common.chain import BODIES, Layout, following, text
 from fedsim.common.errors import InputError
 from fedsim.common.head_file import Head
 from fedsim.common.store import Store
@@ -31,10 +30,13 @@ NOTES = Layout(
     0x66647333,
     4,
     "end its runs with the version of fedsim that wrote it, then enrol anew: new keys, and a new roster",
-    "CREATE UNIQUE INDEX releases ON entries (payload ->> 'run', payload ->> 'round');",
+    BODIES + "CREATE UNIQUE INDEX releases ON entries (payload ->> 'run', payload ->> 'round');",
     guarded=True,
 )
-_FIND = "SELECT seq, payload FROM entries WHERE payload ->> 'run' = ? AND payload ->> 'round' = ?"
+_FIND = """
+SELECT payload ->> 'request', body FROM entries LEFT JOIN bodies USING (seq)
+WHERE payload ->> 'run' = ? AND payload ->> 'round' = ?
+"""
 _TRIM = "DELETE FROM bodies WHERE name NOT IN (SELECT name FROM bodies ORDER BY seq DESC LIMIT ?)"
 
 
@@ -91,12 +93,8 @@ class FileStore(Store):
 
     def find(self, run: str, round_index: int) -> Note | None:
         """The note of a round, if there is one."""
-        entry, reply = self.query(_FIND, (run, round_index)), self.body(run)
-        if entry is None:
-            return None
-        seq, payload = entry
-        kept = reply[1] if reply is not None and reply[0] == seq else None
-        return Note(json.loads(payload)["request"], kept)
+        row = self.query(_FIND, (run, round_index))
+        return None if row is None else Note(*row)
 
     def note(self, run: str, round_index: int, request: str, reply: bytes) -> None:
         """Note for good that a round is released, before its reply leaves; Refused if it cannot be noted."""

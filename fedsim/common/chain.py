@@ -30,7 +30,7 @@ CREATE TABLE entries (
     hash BLOB NOT NULL
 ) STRICT;
 """
-_BODIES = """
+BODIES = """
 CREATE TABLE bodies (
     name TEXT PRIMARY KEY, seq INTEGER NOT NULL, body BLOB NOT NULL, digest BLOB NOT NULL
 ) STRICT;
@@ -48,8 +48,7 @@ class Layout:
         application, version: application_id and user_version in its header. A release that changes what is
             stored counts the version up.
         otherwise: what to do with a file that has others.
-        tables: SQL of what it has besides.
-        bodies: whether it has bodies.
+        tables: SQL of what it has besides its entries, by default bodies.
         guarded: whether a guarantee rests on it (`fedsim.common.store`): all that goes wrong is `Refused`.
         shared: whether others read it while one process writes: it has a write-ahead log then, and a lock
             file, which dies with the process and does not keep readers out, as SQLite's would.
@@ -59,16 +58,14 @@ class Layout:
     application: int
     version: int
     otherwise: str
-    tables: str = ""
-    bodies: bool = True
+    tables: str = BODIES
     guarded: bool = False
     shared: bool = False
 
     @property
     def schema(self) -> str:
         """SQL of a new file."""
-        head = _ENTRIES.format(application=self.application, version=self.version)
-        return head + _BODIES * self.bodies + self.tables
+        return _ENTRIES.format(application=self.application, version=self.version) + self.tables
 
 
 RUN = Layout(

@@ -25,6 +25,7 @@ from types import MappingProxyType
 from typing import Any, Self
 
 from fedsim.common.chain import (
+    BODIES,
     GENESIS,
     SELECT,
     Entry,
@@ -129,7 +130,7 @@ class Store:
             if layout.guarded:
                 made._noted = HeadFile.open(path, made.newest, before.hash)
                 held.callback(made._noted.close)
-            if layout.bodies:
+            if BODIES in layout.tables:
                 made._check_bodies(tolerant)
             made._held = held.pop_all()
         return made
@@ -234,12 +235,10 @@ class Store:
         row = self.query(f"{SELECT} WHERE seq > ? AND kind = ? ORDER BY seq LIMIT 1", (after, kind))
         return None if row is None else Entry(*row)
 
-    def body(self, name: str) -> tuple[int, bytes] | None:
-        """A body, and the number of the entry that it is bound to."""
-        if name in self._odd:
-            return None
-        found: tuple[int, bytes] | None = self.query("SELECT seq, body FROM bodies WHERE name = ?", (name,))
-        return found
+    def body(self, name: str) -> bytes | None:
+        """The body of this name."""
+        row = self.query("SELECT body FROM bodies WHERE name = ?", (name,))
+        return None if row is None or name in self._odd else bytes(row[0])
 
     def _check_bodies(self, tolerant: bool) -> None:
         for name, seq, body, digest in self.connection.execute("SELECT * FROM bodies"):

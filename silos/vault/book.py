@@ -32,7 +32,6 @@ CREATE TABLE replies (
     run TEXT PRIMARY KEY, round INTEGER NOT NULL, reply BLOB NOT NULL, memory BLOB NOT NULL
 ) STRICT;
 """,
-    bodies=False,
     guarded=True,
     shared=True,
 )
