@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from fedsim.common.errors import InputError
+from fedsim.common.serialise import finite
 from fedsim.privacy.registry import NONE
 from fedsim.protocol.unit import RECORD
 from fedsim.scenario.metric import METRICS, BaselineName
@@ -408,11 +409,6 @@ class Summary(Part):
         return self.trials.finished
 
     @property
-    def varied(self) -> list[str]:
-        """The fields in which runs that are compared differ."""
-        return ["algorithm", EPSILON]
-
-    @property
     def combinations(self) -> list[CombinationRow]:
         """A run is a sweep of one combination, or of two with its non-private baseline."""
         if not self.privacy.private:
@@ -424,9 +420,7 @@ class Summary(Part):
         budgets = [silo.epsilon_budget for silo in silos]
         costs = [inf if silo.epsilon_guaranteed is None else silo.epsilon_guaranteed for silo in silos]
         costliest = silos[costs.index(max(costs))] if silos else None
-        budget = (
-            None if None in budgets else max((each for each in budgets if each is not None), default=None)
-        )
+        budget = finite(max((inf if each is None else each for each in budgets), default=inf))
         return CombinationRow(
             varied={"algorithm": self.algorithm} | ({EPSILON: budget} if private else {}),
             private=private,

@@ -191,7 +191,8 @@ def abscissa(summary: Summary | SweepSummary, against: str | None = None) -> str
     """The field on the horizontal axis: epsilon if it varies, or a claimed one, else the first number that
     does. Where the metric `against` is there, the field along a line: epsilon last.
     """
-    order = sorted(summary.varied, key=lambda f: (f != EPSILON, f != CLAIMED), reverse=against is not None)
+    varied = dict.fromkeys(field for row in summary.combinations for field in row.varied)
+    order = sorted(varied, key=lambda f: (f != EPSILON, f != CLAIMED), reverse=against is not None)
     for field in order:
         values = {row.varied.get(field) for row in summary.combinations} - {None}
         if len(values) > 1 and all(isinstance(v, float | int) and not isinstance(v, bool) for v in values):
