@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from fedsim.common.files import RECORD, atomic_directory, check_free, writing
+from fedsim.common.files import atomic_directory, check_free, writing
 from fedsim.common.serialise import canonical, finite
-from fedsim.report.record import MADE_OF, TABLES, CellResult, Record, ReportedCell, exported
-from fedsim.report.run_directory import RunData, read
+from fedsim.report.record import MADE_OF, TABLES, CellResult, ReportedCell, exported
+from fedsim.report.run_directory import RunData, ended_record, read
 from fedsim.report.sweep_summary import SweepSummary, read_only, read_summary
 from fedsim.scenario.metric import BY_SKLEARN
 
@@ -87,7 +86,7 @@ def _column(values: Sequence[Any]) -> pa.Array:
 def cells_of(directory: Path) -> pa.Table:
     """The reported trials of a finished sweep's directory. InputError: it has not finished, or is damaged."""
     read_only(SweepSummary, directory)
-    record = Record.read(directory / RECORD)
+    record = ended_record(directory)
     return cells_table([(row, record.rows(CellResult, row.key)[0]) for row in record.rows(ReportedCell)])
 
 
@@ -95,6 +94,8 @@ def export(directory: Path, out: Path) -> list[str]:
     """Write the tables of a run, or the cells of a sweep, as Parquet files into a new folder, which is whole
     or not there; returns their names. InputError: the directory is not whole, or the folder not free.
     """
+    import pyarrow.parquet as pq  # which a run does not need
+
     place = check_free(out)
     if isinstance(read_summary(directory), SweepSummary):
         tables = {"cells": cells_of(directory)}

@@ -169,9 +169,7 @@ def read(directory: Path) -> RunData:
     InputError names the file that is missing, damaged, or of another version.
     """
     about = read_only(Summary, directory), *scenario_of(directory / SCENARIO)
-    record, models = Record.read(directory / RECORD), partial(_models, directory)
-    if not record.rows(Ended):
-        raise InputError("RUN", str(directory), NOT_ENDED)
+    record, models = ended_record(directory), partial(_models, directory)
     return RunData(
         *about,
         directory,
@@ -179,6 +177,14 @@ def read(directory: Path) -> RunData:
         load_models=models,
         load_trained=lambda: read_trained(directory, {k for own in models().values() for k in own}),
     )
+
+
+def ended_record(directory: Path) -> Record:
+    """The record of a run or sweep that has ended; InputError likewise."""
+    record = Record.read(directory / RECORD)
+    if not record.rows(Ended):
+        raise InputError("RUN", str(directory), NOT_ENDED)
+    return record
 
 
 def scenario_of(path: Path) -> tuple[str, str]:

@@ -1,9 +1,11 @@
 """A run that was cut short goes on with the trials it had not finished, and comes to what it would have."""
 
+import os
 import sqlite3
 import warnings
 from collections.abc import Callable
 from contextlib import closing
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ import fedsim
 from fedsim.algorithms.noisy_minibatch_sgd import NoisyMinibatchSGD
 from fedsim.api.run import load_run
 from fedsim.common.errors import InputError
+from fedsim.common.store import Store
 from fedsim.report import page
 from fedsim.report.record import (
     ENDED,
@@ -302,3 +305,59 @@ def test_what_nothing_was_kept_of_leaves_nothing(tmp_path: Path, monkeypatch: py
     with pytest.raises(KeyboardInterrupt):
         simulate(tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def killed_at(write: int, out: Path) -> bool:
+    """Run in another process, which dies before its write of this number; False where it had fewer."""
+    child = os.fork()
+    if child:
+        return os.waitpid(child, 0)[1] != 0
+    count = iter(range(write))
+
+    def deadly(real: Callable[..., Any]) -> Callable[..., Any]:
+        def once(*given: Any, **more: Any) -> Any:
+            if next(count, None) is None:
+                os._exit(9)
+            return real(*given, **more)
+
+        return once
+
+    with pytest.MonkeyPatch.context() as patch:
+        for place, name in ((Store, "append"), (os, "replace"), (os, "unlink"), (Path, "write_text")):
+            patch.setattr(place, name, deadly(getattr(place, name)))
+        simulate(out, FEW)
+    os._exit(0)
+
+
+FEW = {"trials": 2, "num_rounds": 1, "report.nonprivate_baseline": False}
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_after_a_kill_at_any_write(tmp_path: Path) -> None:
+    expected, began, ended = simulate(None, FEW), 0, 0
+    for write in count(1):
+        out = tmp_path / str(write)
+        if not killed_at(write, out):
+            break
+        try:
+            simulate(out, FEW, resume=True)
+        except InputError as refusal:
+            told = str(refusal)
+            began += "no run that can go on" in told
+            ended += "is complete" in told
+            assert told.startswith(f"--resume: '{out}'")
+        if (out / "summary.json").exists():
+            check_equal(load_run(out), expected)
+    assert began <= 1  # before its scenario was there
+    assert 1 <= ended <= 2  # while the trials' files were removed
+    assert write > 12
+
+
+@pytest.mark.parametrize("old", ["unfinished", "cells.sqlite"])
+def test_what_an_earlier_version_began_is_refused_and_stays(old: str, tmp_path: Path) -> None:
+    (tmp_path / old).mkdir()
+    with refused("--resume", str(tmp_path), f"is of an earlier version of fedsim ({old})"):
+        simulate(tmp_path, resume=True)
+    with refused("--out", str(tmp_path), f"is of an earlier version of fedsim ({old})"):
+        fedsim.sweep("breast_cancer", {"sweep.grid": {"privacy.epsilon": [1, 2]}}, out=tmp_path)
+    assert [file.name for file in tmp_path.iterdir()] == [old]
