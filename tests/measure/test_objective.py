@@ -8,16 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import yaml
 from scipy import optimize
 from support.helpers import silos_of
-from support.scenarios import BASE
-from typer.testing import CliRunner
+from support.scenarios import BASE, invoke, refusal, write
 
 from fedsim.algorithms.multi_stage_accelerated_minibatch_sgd import MultiStageAcceleratedMinibatchSGD
 from fedsim.algorithms.noisy_minibatch_sgd import NoisyMinibatchSGD
 from fedsim.api.run import load_run
-from fedsim.cli.main import app
 from fedsim.measure.objective import TrainingObjective, eta_of
 from fedsim.problems.composite import Composite
 from fedsim.problems.glm import GeneralisedLinear, LinearRegression, LogisticRegression, SoftmaxRegression
@@ -125,12 +122,8 @@ GOOD = BASE | {
 
 def _simulate(tmp_path: Path, **changes: Any) -> tuple[Path, str]:
     changes["report"] = {"baselines": False} | changes.get("report", {})
-    (tmp_path / "scenario.yaml").write_text(yaml.safe_dump(GOOD | changes))
-    result = CliRunner().invoke(
-        app, ["simulate", str(tmp_path / "scenario.yaml"), "--out", str(tmp_path / "run")]
-    )
-    assert result.exit_code == 0, result.output
-    return tmp_path / "run", " ".join(result.output.split())
+    output = invoke("simulate", write(tmp_path, GOOD | changes), "--out", tmp_path / "run")
+    return tmp_path / "run", " ".join(output.split())
 
 
 def _objective(**changes: Any) -> TrainingObjective:
@@ -259,18 +252,12 @@ def test_a_model_that_is_not_finite_has_no_excess():
 STATED = {"L": 1.0, "beta": 1.0, "mu": 0.01, "D": 6.0, "Delta": 0.7}
 
 
-def _bounds(*arguments: str) -> tuple[int, str]:
-    result = CliRunner().invoke(app, ["bounds", *arguments])
-    return result.exit_code, result.output
-
-
 def test_bounds_are_drawn_over_a_run_and_printed(tmp_path):
     """Lower bounds are for silos alike: of equal size and weight."""
     alike = {"data": GOOD["data"] | {"rows": 390}, "problem": GOOD["problem"] | {"silo_weights": "equal"}}
     few = {"algorithm": GOOD["algorithm"] | {"num_rounds": 5}, "assumptions": STATED}
     run, _ = _simulate(tmp_path, **few, **alike)
-    code, said = _bounds("--run", str(run))
-    assert code == 0, said
+    said = invoke("bounds", "--run", run)
     assert "Theorem 40" in said
     assert "excess risk F(w) - F(w*)" in said
     for stem in ("bounds-excess-risk", "bounds-gradient-mapping"):
@@ -279,8 +266,7 @@ def test_bounds_are_drawn_over_a_run_and_printed(tmp_path):
     for text in ("prox-SGD, Theorem 40", "Theorem 133 (empirical)", "private", "1e"):
         assert text in drawn
     assert "Theorem 35" not in drawn  # a lower bound on another risk than the measured one
-    code, said = _bounds("--run", str(run), "--json")
-    tree = json.loads(said)
+    tree = json.loads(invoke("bounds", "--run", run, "--json"))
     assert (
         tree["measured"]["excess_risk"]
         == json.loads((run / "summary.json").read_text())["metrics"]["excess_risk"]
@@ -293,14 +279,13 @@ def test_bounds_of_sums_over_silos_are_those_of_every_trust(tmp_path):
     few = {"algorithm": {"name": "noisy_minibatch_sgd", "num_rounds": 3, "step_size": 0.5, "clip_norm": 1.0}}
     sums = {"mechanism": "summed_gaussian", "epsilon": 2.0, "delta": 1e-5, "honest_fraction": 1.0}
     run, _ = _simulate(tmp_path, **few, **alike, privacy=sums, assumptions=STATED | {"mu": None})
-    code, said = _bounds("--run", str(run))
-    assert code == 0, said
+    said = invoke("bounds", "--run", run)
     assert "of which one keeps to the protocol" in said
     drawn = (run / "figures" / "bounds-excess-risk.svg").read_text()
     for text in ("SDP, shuffled MB-SGD, Theorem 38", "ISRL, noisy MB-SGD, Theorem 34",
                  "ISRL, Theorem 133 (empirical)", "central, Theorems 123, 134"):  # fmt: skip
         assert text in drawn
-    tree = json.loads(_bounds("--run", str(run), "--json")[1])
+    tree = json.loads(invoke("bounds", "--run", run, "--json"))
     convex = [each for each in tree["bounds"] if each["functions"] == "convex"]
     values = {(each["trust"], each["source"]): each["value"] for each in convex}
     at_most, own = (values["SDP", "shuffled MB-SGD, Theorem 38"], values["ISRL", "noisy MB-SGD, Theorem 34"])
@@ -318,12 +303,9 @@ def test_bounds_over_a_run_that_cannot_be_drawn_say_why(tmp_path):
     ):
         (tmp_path / name).mkdir()
         run, _ = _simulate(tmp_path / name, **few | changes)
-        code, said = _bounds("--run", str(run))
-        assert (code, reason in said, len(said.strip().splitlines())) == (2, True, 1), said
+        assert reason in refusal("bounds", "--run", run)
     for arguments in ([], [str(tmp_path / "scenario.yaml"), "--run", str(tmp_path)]):
-        code, said = _bounds(*arguments)
-        assert code == 2
-        assert "--run" in said
+        assert "--run" in invoke("bounds", *arguments, code=2)
 
 
 def test_the_envelope_states_the_smoothness_that_theorems_ask_for():
