@@ -258,7 +258,9 @@ class Store:
 
 def _bound(seq: int, name: str, body: bytes) -> tuple[str, int, bytes, bytes]:
     """A row of a body, with its digest."""
-    return name, seq, body, hashlib.sha256(json.dumps([seq, name]).encode() + body).digest()
+    made = hashlib.sha256(json.dumps([seq, name]).encode())
+    made.update(body)  # which may be large
+    return name, seq, body, made.digest()
 
 
 def _locked(path: Path, layout: Layout) -> int:
