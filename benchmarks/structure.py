@@ -4,7 +4,8 @@ The product is fedsim, silos, server and shuffler. A line of code has a token th
 The trusted closure is what a new process has loaded of the product once a vault has answered a round of each
 sampler and statistic, for records and persons, of a linear model; what networks
 load on top, and sums over silos (their mechanisms and the sealing of reports), are figures of their own. A
-plain silo's are all lines of what `silos.front.service` and `Silo.open` load. The rest is read off the
+plain silo's are all lines of what `silos.front.service` and `Silo.open` load; those of a daemon and of two
+commands, of quickstart, likewise. The rest is read off the
 sources: files with "person" or "one_sided"; `isinstance` of a mechanism outside its class's file; the longest
 function; types with three annotated fields or more; `getattr` by a constant name; all lines.
 """
@@ -33,6 +34,11 @@ def code_lines(source: str) -> int:
                 docs |= set(range(each.lineno, (each.end_lineno or each.lineno) + 1))
     tokens = tokenize.generate_tokens(io.StringIO(source).readline)
     return len({n for t in tokens if t.type not in _THIN for n in range(t.start[0], t.end[0] + 1)} - docs)
+
+
+def lines(files: Iterable[Path]) -> int:
+    """How many lines files have in all."""
+    return sum(file.read_text(encoding="utf-8").count("\n") for file in files)
 
 
 def loaded(folder: Path, what: str) -> set[Path]:
@@ -79,8 +85,10 @@ def of_loaded() -> Iterator[tuple[str, int, str]]:
             yield f"  {which} on top", code(more), f"{len(more)} files"
         loaded(folder := next(folders), "enrolled")
         silo = loaded(folder, "opened")
-        lines = sum(file.read_text(encoding="utf-8").count("\n") for file in silo)
-        yield "a plain silo after open: lines", lines, f"{len(silo)} files"
+        yield "a plain silo after open: lines", lines(silo), f"{len(silo)} files"
+        for what in ("daemon", "simulate", "release"):
+            files = loaded(next(folders), what)
+            yield f"{what}: lines", lines(files), f"{len(files)} files"
 
 
 def of_sources() -> Iterator[tuple[str, int, str]]:

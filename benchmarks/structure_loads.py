@@ -2,7 +2,8 @@
 
 Prints the product's files that it has loaded by the end, separated by tabs: of `opened` a plain silo, which
 `enrolled` has made in the folder; of `linear` a vault that has answered a round of each sampler and
-statistic, for records and persons, and closed the runs; of `networks` and `sums`, these and theirs.
+statistic, for records and persons, and closed the runs; of `networks` and `sums`, these and theirs; of
+`daemon` a silo's before its settings are read, of `simulate` and `release` the commands, of quickstart.
 """
 
 import json
@@ -146,8 +147,35 @@ def opened(folder: Path) -> None:
     Silo.open(load_config(folder / "silo.yaml")).close()
 
 
+COMMANDS = {
+    "simulate": ("simulate", "quickstart", "--set", "trials=1"),
+    "release": ("release", "quickstart", "age=mean", "--epsilon", "0.5"),
+}
+
+
+def commanded(folder: Path, what: str) -> None:
+    """A command in this process, which writes its results."""
+    from fedsim.cli.main import main
+
+    sys.argv[1:] = [*COMMANDS[what], "--quiet", "--out", str(folder / "run")]
+    try:
+        main()
+    except SystemExit as end:
+        if end.code:
+            raise
+
+
+def load(folder: Path, what: str) -> None:
+    """Load what this figure is of."""
+    if what == "daemon":
+        import silos.front.service  # noqa: F401
+    elif what in COMMANDS:
+        commanded(folder, what)
+    else:
+        {"enrolled": enrolled, "opened": opened}.get(what, lambda folder: trusted(folder, what))(folder)
+
+
 if __name__ == "__main__":
-    folder, what = Path(sys.argv[1]), sys.argv[2]
-    {"enrolled": enrolled, "opened": opened}.get(what, lambda folder: trusted(folder, what))(folder)
+    load(Path(sys.argv[1]), sys.argv[2])
     ours = {name for name in sys.modules if name.startswith(("fedsim", "silos", "server", "shuffler"))}
     print("\t".join(sorted({file for name in ours if (file := sys.modules[name].__file__)})))

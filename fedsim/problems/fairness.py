@@ -21,14 +21,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
-from fedsim.protocol.groups import Cells
+from fedsim.protocol.groups import Cells, Notion
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-Notion = Literal["demographic_parity", "equalized_odds", "equal_opportunity"]
 _LEAST = 1e-3  # of a class's share of the noisy joint
 
 

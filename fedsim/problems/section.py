@@ -14,11 +14,11 @@ from fedsim.common.plugins import file_of
 from fedsim.common.registry import Later
 from fedsim.common.section import Section, validated
 from fedsim.problems.composite import Composite
-from fedsim.problems.fairness import Fairness, Notion
 from fedsim.problems.glm import OWN, ClippedLogisticRegression, KinkedLoss, LogisticRegression
 from fedsim.problems.kinds import NETWORK, Problem, check, gives_probabilities, head
 from fedsim.problems.registry import problem_class, problems
 from fedsim.problems.regularisers import Constraint, GroupLasso, Ridge, WholeSpace
+from fedsim.protocol.groups import Notion
 
 Share = Annotated[float, Field(gt=0)]
 FeatureIndex = Annotated[int, Field(ge=0)]
@@ -29,6 +29,7 @@ def _of_file(value: Any, validate: Callable[[Any], str]) -> str:
 
 
 if TYPE_CHECKING:
+    from fedsim.problems.fairness import Fairness
     from fedsim.problems.network_models import Model
 
     ProblemName = str
@@ -198,6 +199,8 @@ def _fairness(section: ProblemSection, problem: Problem, classes: int, groups: i
     if len(shares) != groups or abs(sum(shares) - 1) > 1e-6 or min(shares) < 1e-3:
         hint = f"{groups} shares, one for each group, of 0.001 or more, which sum to 1"
         raise InputError(f"{field}.reference", chosen.reference, hint)
+    from fedsim.problems.fairness import Fairness
+
     return Fairness(chosen.notion, chosen.weight, shares, classes)
 
 

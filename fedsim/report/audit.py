@@ -209,7 +209,7 @@ class AuditPart(Part):
         return any(silo.shuffler or silo.both for silo in self.silos)
 
 
-def read_audit(directory: Path) -> AuditPart | None:
-    """A run's audit, if there is one. InputError if the file is damaged."""
+def read_audit(directory: Path) -> AuditPart:
+    """A run's audit. InputError if the file is damaged."""
     path = directory / FILE
-    return validated(AuditPart, read_json(path, _AGAIN), path, _AGAIN) if path.exists() else None
+    return validated(AuditPart, read_json(path, _AGAIN), path, _AGAIN)

@@ -10,7 +10,6 @@ from matplotlib.figure import Figure
 
 from fedsim.common.files import atomic_directory, atomic_files, writing
 from fedsim.report import html, plots, texts
-from fedsim.report.audit import AuditPart, audit_figure, audit_table, read_audit, verdict
 from fedsim.report.curves import MEASURED_FIGURES
 from fedsim.report.html import PAGE, Headline, PageFigure, saved
 from fedsim.report.outcome import Outcome
@@ -19,7 +18,6 @@ from fedsim.report.released import read_released
 from fedsim.report.run_directory import RunData, data_of, ended, read, scenario_of, write
 from fedsim.report.sections.registry import SECTIONS
 from fedsim.report.summary import FEW, NONPRIVATE, Privacy, SiloRow, Spread, Summary, spans
-from fedsim.report.sweep_summary import SweepSummary, read_summary
 from fedsim.report.tables import capital
 from fedsim.scenario.metric import METRICS
 
@@ -50,6 +48,8 @@ def listing(directory: Path) -> list[str]:
 
 def write_page(directory: Path) -> Path:
     """Write the page of a run or sweep and its figures anew, once all is ready; InputError if it cannot."""
+    from fedsim.report.sweep_summary import SweepSummary, read_summary
+
     summary = read_summary(directory)
     if isinstance(summary, SweepSummary):
         from fedsim.report import sweep_page  # a run does without
@@ -79,7 +79,7 @@ def render(run: RunData, folder: Path) -> str:
         statement=_statement(privacy),
         mechanism=texts.how(privacy),
         silos=texts.silo_table(privacy, _MOST_SILOS),
-        audit=_audit(None if run.directory is None else read_audit(run.directory), figures),
+        audit=_audit(run.directory, figures),
         metrics=texts.metrics_table(summary),
         tables=texts.section_tables(summary),
         methods=texts.methods(summary.baselines),
@@ -203,9 +203,12 @@ def _measured(run: RunData) -> dict[str, tuple[Figure | None, str]]:
     }
 
 
-def _audit(audit: AuditPart | None, folder: Path) -> dict[str, object] | None:
-    if audit is None:
+def _audit(directory: Path | None, folder: Path) -> dict[str, object] | None:
+    if directory is None or not (directory / "audit.json").exists():
         return None
+    from fedsim.report.audit import audit_figure, audit_table, read_audit, verdict
+
+    audit = read_audit(directory)
     caption = "Epsilon claimed for each silo (dotted), and what attacks attained of it: lower bounds."
     figure = saved(audit_figure(audit), folder, "audit", caption)
     return {"found": audit, "verdict": verdict(audit), "table": audit_table(audit), "figure": figure}

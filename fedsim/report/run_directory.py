@@ -22,7 +22,6 @@ from fedsim.report.record import Ended, LedgerRow, Record, SiloSpend
 from fedsim.report.silo_rows import spend
 from fedsim.report.summarise import summarise
 from fedsim.report.summary import AGAIN, FILE, Deployment, Summary, opened
-from fedsim.report.sweep_summary import NOT_ENDED, read_only
 from fedsim.scenario.load import anchored, relative
 from fedsim.scenario.resolve import Resolved
 
@@ -168,6 +167,8 @@ def read(directory: Path) -> RunData:
 
     InputError names the file that is missing, damaged, or of another version.
     """
+    from fedsim.report.sweep_summary import read_only
+
     about = read_only(Summary, directory), *scenario_of(directory / SCENARIO)
     record, models = ended_record(directory), partial(_models, directory)
     return RunData(
@@ -183,6 +184,8 @@ def ended_record(directory: Path) -> Record:
     """The record of a run or sweep that has ended; InputError likewise."""
     record = Record.read(directory / RECORD)
     if not record.rows(Ended):
+        from fedsim.report.sweep_summary import NOT_ENDED
+
         raise InputError("RUN", str(directory), NOT_ENDED)
     return record
 

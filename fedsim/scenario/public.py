@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
@@ -12,18 +12,19 @@ from torch import Tensor
 from fedsim.common.errors import InputError
 from fedsim.data.dataset import Dataset, Elsewhere
 from fedsim.data.fetch import content, obtain
-from fedsim.data.public import read_public
 from fedsim.data.recipe import declared_recipe, recipe_of
 from fedsim.data.source import Design, Outline, Source
 from fedsim.problems.glm import GeneralisedLinear
 from fedsim.problems.kinds import Problem, accepts
 from fedsim.problems.minimise import LIKE_SKLEARN, Fit, NoOptimumError, convex, hessian_of, smooth
-from fedsim.problems.public_records import PublicRecords
 from fedsim.problems.registry import is_shipped
 from fedsim.problems.regularisers import WholeSpace
 from fedsim.problems.section import PublicSection
 from fedsim.protocol.contract import traits
 from fedsim.scenario.model import Scenario
+
+if TYPE_CHECKING:
+    from fedsim.problems.public_records import PublicRecords
 
 FIELD = "scenario.problem.public"
 _SAME = "the public records are the private ones, so that these are published too"
@@ -46,6 +47,8 @@ def with_public(
         return scenario, problem
     if section.public is None and section.start == "default":
         raise InputError(FIELD, None, "a weight or precondition, or start: public; else no section public")
+    from fedsim.data.public import read_public
+
     data = _prepared_alike(scenario.public, scenario.data)
     obtain(data.downloads)
     records, source, design = read_public(data, "scenario.public")
