@@ -15,7 +15,6 @@ import pyarrow as pa
 from fedsim.common.errors import InputError, suggest
 from fedsim.common.files import atomic_directory, check_free, writing
 from fedsim.report import texts
-from fedsim.report.arrow import table_of
 from fedsim.report.outcome import Outcome
 from fedsim.report.record import exported
 from fedsim.report.run_directory import RunData, move_scenario, read
@@ -64,6 +63,8 @@ class Run:
         """A table of the run's record by its name, such as "groups". InputError if there is none."""
         if name not in (known := exported()):
             raise InputError("table", name, suggest(name, known))
+        from fedsim.report.arrow import table_of
+
         return Table(table_of(self.results, name))
 
     @property
