@@ -13,13 +13,13 @@ from matplotlib.figure import Figure
 
 from fedsim.common.errors import InputError, suggest
 from fedsim.common.files import atomic_files
-from fedsim.report import curves
+from fedsim.report import curves, style
 from fedsim.report.outcome import value
 from fedsim.report.record import Measurement, SiloMeasurement, SiloSpend
 from fedsim.report.run_directory import RunData
 from fedsim.report.section import Section
 from fedsim.report.sections.registry import SECTIONS
-from fedsim.report.style import GREY, Look, frame, frame_lines, from_zero, label, look, save, styled, thinned
+from fedsim.report.style import GREY, Look, frame, frame_lines, from_zero, label, look, styled, thinned
 from fedsim.report.summary import FEW, OF_TRAINING, SiloRow, Spread, Summary
 from fedsim.scenario.metric import METRICS
 
@@ -33,7 +33,7 @@ def draw_runs(axes: Axes, run: RunData, column: str) -> None:
     """Draw a metric against rounds, of the run (filled markers) and its non-private baseline (hollow): the
     mean over trials, and each of few trials as points, or the range of 90 % of many.
     """
-    for variant, style, name in curves.variants_of(run.summary.privacy.private):
+    for variant, its, name in curves.variants_of(run.summary.privacy.private):
         own = [row for row in run.rows(Measurement) if row.variant == variant]
         rounds, values = curves.by_round((row.trial, row.round, value(row, column)) for row in own)
         if not len(rounds):
@@ -44,11 +44,11 @@ def draw_runs(axes: Axes, run: RunData, column: str) -> None:
         low, high = np.percentile(values, [5, 95], axis=0)
         band = (low, high) if len(values) >= FEW else None
         marked = int(every * curves.VARIANTS[variant][0] / 2), every
-        inside = style.colour if variant == "private" else "white"
+        inside = its.colour if variant == "private" else "white"
         shown: dict[str, Any] = {"markevery": marked, "markerfacecolor": inside}
-        curves.curve(axes, rounds, values.mean(0), style, name, band, **shown)
+        curves.curve(axes, rounds, values.mean(0), its, name, band, **shown)
         for row in values if 1 < len(values) < FEW else ():
-            axes.plot(rounds[::every], row[::every], ".", color=style.colour, markersize=3, alpha=0.6)
+            axes.plot(rounds[::every], row[::every], ".", color=its.colour, markersize=3, alpha=0.6)
 
 
 def draw_baselines(axes: Axes, summary: Summary, column: str) -> None:
@@ -273,4 +273,4 @@ def _draw(run: RunData, column: str, lines: Sequence[Line], folder: Path) -> Non
             axes.axhline(line.value, color=look(i).colour, linestyle=(0, dash), linewidth=1.4, label=said)
         axes.set(xlabel="rounds", ylabel=curves.MEASURED_FIGURES[column][1])
         curves.logarithmic(axes)
-    save(figure, folder, _stem(column))
+    style.save(figure, folder, _stem(column))

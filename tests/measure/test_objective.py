@@ -252,7 +252,7 @@ def test_a_model_that_is_not_finite_has_no_excess():
 STATED = {"L": 1.0, "beta": 1.0, "mu": 0.01, "D": 6.0, "Delta": 0.7}
 
 
-def test_bounds_are_drawn_over_a_run_and_printed(tmp_path):
+def test_bounds_are_drawn_over_a_run_and_printed(tmp_path, drawn):
     """Lower bounds are for silos alike: of equal size and weight."""
     alike = {"data": GOOD["data"] | {"rows": 390}, "problem": GOOD["problem"] | {"silo_weights": "equal"}}
     few = {"algorithm": GOOD["algorithm"] | {"num_rounds": 5}, "assumptions": STATED}
@@ -262,10 +262,10 @@ def test_bounds_are_drawn_over_a_run_and_printed(tmp_path):
     assert "excess risk F(w) - F(w*)" in said
     for stem in ("bounds-excess-risk", "bounds-gradient-mapping"):
         assert (run / "figures" / f"{stem}.png").stat().st_size > 10_000
-    drawn = (run / "figures" / "bounds-excess-risk.svg").read_text()
+    shown = (run / "figures" / "bounds-excess-risk.svg").read_text()
     for text in ("prox-SGD, Theorem 40", "Theorem 133 (empirical)", "private", "1e"):
-        assert text in drawn
-    assert "Theorem 35" not in drawn  # a lower bound on another risk than the measured one
+        assert text in shown
+    assert "Theorem 35" not in shown  # a lower bound on another risk than the measured one
     tree = json.loads(invoke("bounds", "--run", run, "--json"))
     assert (
         tree["measured"]["excess_risk"]
@@ -274,17 +274,17 @@ def test_bounds_are_drawn_over_a_run_and_printed(tmp_path):
     assert len(tree["figures"]) == 2
 
 
-def test_bounds_of_sums_over_silos_are_those_of_every_trust(tmp_path):
+def test_bounds_of_sums_over_silos_are_those_of_every_trust(tmp_path, drawn):
     alike = {"data": GOOD["data"] | {"rows": 390}, "problem": "logistic_regression"}
     few = {"algorithm": {"name": "noisy_minibatch_sgd", "num_rounds": 3, "step_size": 0.5, "clip_norm": 1.0}}
     sums = {"mechanism": "summed_gaussian", "epsilon": 2.0, "delta": 1e-5, "honest_fraction": 1.0}
     run, _ = _simulate(tmp_path, **few, **alike, privacy=sums, assumptions=STATED | {"mu": None})
     said = invoke("bounds", "--run", run)
     assert "of which one keeps to the protocol" in said
-    drawn = (run / "figures" / "bounds-excess-risk.svg").read_text()
+    shown = (run / "figures" / "bounds-excess-risk.svg").read_text()
     for text in ("SDP, shuffled MB-SGD, Theorem 38", "ISRL, noisy MB-SGD, Theorem 34",
                  "ISRL, Theorem 133 (empirical)", "central, Theorems 123, 134"):  # fmt: skip
-        assert text in drawn
+        assert text in shown
     tree = json.loads(invoke("bounds", "--run", run, "--json"))
     convex = [each for each in tree["bounds"] if each["functions"] == "convex"]
     values = {(each["trust"], each["source"]): each["value"] for each in convex}
