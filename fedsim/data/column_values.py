@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedsim.common.errors import InputError, suggest
-from fedsim.data.schema import DEFAULTS, CategoryColumn, Input, NumberColumn, Reading
+from fedsim.data.schema import DEFAULTS, CategoryColumn, Input, MeasuredColumn, NumberColumn, Reading
 from fedsim.data.source import NO_LABEL, Floats, Ints
 
 Mask = NDArray[np.bool_]
@@ -33,7 +33,13 @@ class Cells:
     place: Callable[[int], str] = counted  # describes a row's place in the table, for errors
     secret: bool = False  # whether no error may hold a category that a record has
 
-    def numbers(self, column: NumberColumn) -> Floats:
+    def features(self, column: Input) -> Floats:
+        """The column's features, (n, width)."""
+        if isinstance(column, CategoryColumn):
+            return np.eye(column.width)[self.codes(column)]
+        return self.numbers(column)[:, None]
+
+    def numbers(self, column: NumberColumn | MeasuredColumn) -> Floats:
         """Numbers with missing ones filled, shape (n,), not yet clipped."""
         values = self.finite()
         missing = np.isnan(values)
@@ -227,11 +233,4 @@ def features_of(columns: Mapping[str, Input], cells: Mapping[str, Cells]) -> Flo
     """Raw features (n, d) in the order of `columns`: numbers filled, not clipped; categories as 0 and 1.
     InputError names the column and row of a wrong cell.
     """
-    return np.hstack([_block(cells[name], column) for name, column in columns.items()])
-
-
-def _block(cells: Cells, column: Input) -> Floats:
-    """A column's features, (n, width)."""
-    if isinstance(column, CategoryColumn):
-        return np.eye(column.width)[cells.codes(column)]
-    return cells.numbers(column)[:, None]  # type: ignore[arg-type]  # uses only its fill
+    return np.hstack([cells[name].features(column) for name, column in columns.items()])

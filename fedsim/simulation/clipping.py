@@ -92,11 +92,8 @@ def joined(parts: Sequence[ClippedTerms]) -> ClippedTerms:
 
 def together(hosts: Iterable[dict[int, ClippedTerms]]) -> dict[int, ClippedTerms]:
     """The rounds of several hosts, whose silos took part in them or not."""
-    found: dict[int, list[ClippedTerms]] = {}
-    for rounds in hosts:
-        for index, part in rounds.items():
-            found.setdefault(index, []).append(part)
-    return {index: joined(parts) for index, parts in sorted(found.items())}
+    every = list(hosts)
+    return {r: joined([own[r] for own in every if r in own]) for r in sorted(set().union(*every))}
 
 
 class Watched(Records):

@@ -125,15 +125,6 @@ class MemoryLedgers(Sequence[MemoryLedger]):
         return (self._own.get(member) or self._all.of(member) for member in range(self._silos))
 
 
-class Answering(Protocol):
-    """Anything that answers as a gate does."""
-
-    def answer(
-        self, round_index: int, broadcast: Message, members: Sequence[int] | None = None
-    ) -> dict[str, Tensor]:
-        """See `silos.vault.gate.Gate.answer`."""
-
-
 @dataclass(frozen=True)
 class DirectLink:
     """The server loop's link to silos that all answer: `ask` is a gate's `answer`, or that of several."""

@@ -86,9 +86,7 @@ def _rows(clip: Tensor | float) -> TypeGuard[Tensor]:
 
 def narrowed(query: Query) -> Query:
     """The query with one number as its clip, where all members share points and the clip is a column."""
-    if _rows(query.clip) and all(point.dim() == 1 for point in query.points):
-        return replace(query, clip=float(query.clip[0, 0]))
-    return query
+    return single(query) if all(point.dim() == 1 for point in query.points) else query
 
 
 def single(query: Query, row: int = 0) -> Query:

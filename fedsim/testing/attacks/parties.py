@@ -31,10 +31,10 @@ from fedsim.protocol.rows import Rows
 from fedsim.scenario.resolve import Resolved
 from fedsim.secagg.agreement import Sums
 from fedsim.secagg.reports import split
-from fedsim.simulation.host import Answering
 from fedsim.simulation.secure_aggregation import TrialSums
 from fedsim.testing.attacks.canaries import silent
 from fedsim.testing.attacks.cohorts import Heard, Tap, Wiretap, cohort
+from silos.front.served import Served
 
 Party = Literal["server", "shuffler", "both"]
 PARTIES: tuple[Party, ...] = ("server", "shuffler", "both")
@@ -106,7 +106,7 @@ def party_gate(
 class PartyGate:
     """A gate whose answers go into secure aggregation, as one party reads them."""
 
-    gate: Answering
+    gate: Served
     tap: Tap
     mechanism: SumMechanism
     about: Sequence[tuple[Share, int]]  # share and size of the silo that each row of what is read is about
@@ -139,3 +139,7 @@ class PartyGate:
         half = clip * torch.tensor(reach, dtype=torch.float64) / (self.spread * w)
         alike = bool((half == half[0]).all())
         return replace(query, clip=float(half[0]) if alike else half[:, None]), means.to(heard.dtype)
+
+
+Answering = Served | PartyGate
+"""What a silo's answers come from: its own gate, or a party that reads them."""

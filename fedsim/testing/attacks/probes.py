@@ -8,10 +8,10 @@ from typing import Any
 import torch
 
 from fedsim.common.errors import Refused
-from fedsim.simulation.host import Answering
 from fedsim.testing.attacks.cohorts import Tap
 from fedsim.testing.attacks.daemon_pair import Worlds
 from fedsim.testing.attacks.neighbours import Line
+from fedsim.testing.attacks.parties import Answering
 from fedsim.testing.attacks.search import Attack
 from fedsim.testing.attacks.setting import Broadcast, Setting
 from fedsim.wire.frames import decode

@@ -26,10 +26,10 @@ from fedsim.protocol.groups import Cells
 from fedsim.protocol.plan import Plan, QueryShape, Terms
 from fedsim.protocol.rows import Rows
 from fedsim.protocol.statistics import COSTED_GRADIENT
-from fedsim.simulation.host import Answering
 from fedsim.testing.attacks.canaries import Record, alike, record_of, replaced, whose
 from fedsim.testing.attacks.cohorts import Heard, Tap, Wiretap, cohort
 from fedsim.testing.attacks.setting import Broadcast, Kind, Setting, beside, others
+from silos.front.served import Served
 
 _BALANCING_STEPS = 150
 _HUGE = (1e3, 1e6, 1e11, 1e30)
@@ -316,7 +316,7 @@ def _hear(
 
 def in_full(
     setting: Setting, kind: Kind, tap: Tap, data: Sequence[Rows], rounds: int, terms: Sequence[Terms] = ()
-) -> Answering:
+) -> Served:
     """A gate without noise over silos with these data, for so many rounds of the kind in full batches."""
     plan = Plan((tuple(replace(ask, batch=FULL) for ask in kind.asks),) * rounds, setting.unit)
     wiretap, arrays = Wiretap(setting.resolved.gate_algorithm, tap), [kind.arrays] * rounds

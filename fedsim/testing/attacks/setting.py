@@ -33,12 +33,12 @@ from fedsim.protocol.unit import RECORD, Person, Unit
 from fedsim.report.silo_rows import admitted_rows, group_apart
 from fedsim.scenario.facts import facts_of
 from fedsim.scenario.resolve import Resolved
-from fedsim.simulation.host import Answering, DirectLink, preview
+from fedsim.simulation.host import DirectLink, preview
 from fedsim.simulation.secure_aggregation import Summed, TrialSums, at_once
 from fedsim.simulation.trial import read
 from fedsim.testing.attacks.canaries import MANY, Record, canaries, num_units, related, silent, whose
 from fedsim.testing.attacks.cohorts import Tap, Wiretap, cohort, sensitivity
-from fedsim.testing.attacks.parties import PARTIES, Party, party_gate, together
+from fedsim.testing.attacks.parties import PARTIES, Answering, Party, party_gate, together
 from server.aggregate import summed, weighted
 from server.loop import run
 from server.participation import Schedule, schedule
