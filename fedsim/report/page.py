@@ -15,7 +15,7 @@ from fedsim.report.html import PAGE, Headline, PageFigure, saved
 from fedsim.report.outcome import Outcome
 from fedsim.report.record import SiloSpend
 from fedsim.report.released import read_released
-from fedsim.report.run_directory import RunData, data_of, ended, read, scenario_of, write
+from fedsim.report.run_directory import RunData, data_of, ended, run_of, scenario_of, write
 from fedsim.report.sections.registry import SECTIONS
 from fedsim.report.summary import FEW, NONPRIVATE, Privacy, SiloRow, Spread, Summary, spans
 from fedsim.report.tables import capital
@@ -56,7 +56,7 @@ def write_page(directory: Path) -> Path:
 
         page = partial(sweep_page.render, summary, *scenario_of(directory / "scenario.yaml"))
     else:
-        page = partial(render, read(directory))
+        page = partial(render, run_of(summary, directory))
     with writing(directory, "RUN"), atomic_files(directory) as draft:
         (draft / PAGE).write_text(page(draft), encoding="utf-8")
     return directory / PAGE

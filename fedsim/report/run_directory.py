@@ -169,7 +169,12 @@ def read(directory: Path) -> RunData:
     """
     from fedsim.report.sweep_summary import read_only
 
-    about = read_only(Summary, directory), *scenario_of(directory / SCENARIO)
+    return run_of(read_only(Summary, directory), directory)
+
+
+def run_of(summary: Summary, directory: Path) -> RunData:
+    """As `read`, with a summary that was read."""
+    about = summary, *scenario_of(directory / SCENARIO)
     record, models = ended_record(directory), partial(_models, directory)
     return RunData(
         *about,

@@ -125,7 +125,7 @@ class PrivacySection(Section):
                 hint = f"only with calibration {calibration}, this one is {self.calibration}"
                 raise InputError(f"scenario.privacy.{field}", value, hint)
         for hint, wrong in {  # public silos stand beside private ones, each of which answers for itself
-            "a number for some silo, or mechanism: none": set(self._epsilons) == {"public"},
+            "a number for some silo, or mechanism: none": set(self.given_epsilons) == {"public"},
             "numbers: in a sum a public silo's records get noise too": MECHANISMS[self.mechanism].sums_only,
             "numbers: public needs the accountant, not private tuning": self.calibration != "accountant",
         }.items():
@@ -149,10 +149,11 @@ class PrivacySection(Section):
     @property
     def some_public(self) -> bool:
         """Whether epsilon says so of a silo."""
-        return "public" in self._epsilons
+        return "public" in self.given_epsilons
 
     @property
-    def _epsilons(self) -> tuple[object, ...]:
+    def given_epsilons(self) -> tuple[object, ...]:
+        """The field's one value, or those of its list or map."""
         given = self.epsilon.values() if isinstance(self.epsilon, dict) else self.epsilon
         return tuple(given) if not isinstance(given, float | str | None) else (given,)
 

@@ -277,6 +277,7 @@ def test_without_a_directory_nothing_is_written_and_the_results_are_the_same(
     kept, written = run(job), run(job, tmp_path / "out")
     assert list((tmp_path / "here").iterdir()) == []
     assert kept.files == ()
+    assert set(written.files) == {file.name for file in (tmp_path / "out").iterdir()}
     assert read_summary(tmp_path / "out") == written.summary
     rows = [[row.model_dump(exclude={"seconds_per_run"}) for row in one.summary.combinations]
             for one in (kept, written)]  # fmt: skip

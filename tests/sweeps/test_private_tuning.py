@@ -298,7 +298,7 @@ def test_what_the_gates_admit_costs_what_the_silos_agreed_to(
     monkeypatch.setattr(SiloHost, "open", opened)
     desk = engine(tree)
     desk.run(Local(), ignored)
-    for silo in desk._job.selections[0].silos:
+    for silo in desk._job.selections[0].parts.silos:
         candidates = silo["candidates"]
         terms, z = candidates.terms, candidates.noise_multiplier
         runs = spent[True, terms.name]

@@ -75,7 +75,7 @@ def test_the_price_is_the_same_and_no_two_metrics_share_noise() -> None:
         desk = Engine(job_of(tree(private=private)), Record())
         runner = FakeRunner(lambda _: result())
         desk.run(runner, lambda event: None)
-        scores = [silo["scores"] for silo in desk._job.selections[0].silos]
+        scores = [silo["scores"] for silo in desk._job.selections[0].parts.silos]
         terms = [(each.noise_multiplier, each.epsilon_guaranteed) for each in scores]
         return [cell for cell in runner.cells if cell.scored], terms
 

@@ -102,8 +102,8 @@ def _combination(
     inner: Sequence[Setting],
 ) -> Combination:
     candidates = tuple(
-        Candidate(way.chosen | common, scenario_of(base, way.setting | common, section))
-        for way in ways(setting)
+        Candidate(chosen | common, scenario_of(base, fields | common, section))
+        for fields, chosen in ways(setting)
         for common in inner
     )
     varied = {field: names[field][canonical(value)] for field, value in setting.items()}

@@ -134,8 +134,7 @@ class Engine:
             yield from events
 
     def _reported_cell(self, place: Place, train_loss: bool = False) -> Cell:
-        scenario = self._job.combinations[place.combination].candidates[place.candidate].scenario
-        return cell_of(scenario, place.trial, train_loss)
+        return cell_of(self._job.candidate(place).scenario, place.trial, train_loss)
 
     def _granted_cell(self, place: Place) -> Cell:
         """A reported cell, with leave to use the rest of the records where some were put aside."""

@@ -16,7 +16,6 @@ from fedsim.common.files import RECORD
 from fedsim.privacy.registry import MECHANISMS
 from fedsim.problems.kinds import gives_probabilities
 from fedsim.protocol.clashes import check
-from fedsim.protocol.division import Division
 from fedsim.protocol.limits import LIMITS
 from fedsim.protocol.plan import Terms
 from fedsim.report.record import CellSource, Record
@@ -27,7 +26,7 @@ from fedsim.scenario.resolve import Resolved, is_known, with_nonce
 from fedsim.simulation.host import silos_rounds
 from fedsim.simulation.selection import MISTAKES, Parts, Score
 from fedsim.simulation.sweeps.cell import resolved_of
-from fedsim.simulation.sweeps.combinations import Combination, base_and_section, combinations
+from fedsim.simulation.sweeps.combinations import Candidate, Combination, base_and_section, combinations
 from fedsim.simulation.sweeps.section import TUNE, where_fraction_is_given
 
 
@@ -75,6 +74,10 @@ class Job:
             return ""
         fields = ", ".join(field.split(".")[-1] for field in self.tuned)
         return f"{fields} tuned privately, on {self.tune.private.fraction:.0%} of each silo's records"
+
+    def candidate(self, place: Place) -> Candidate:
+        """The candidate of a place."""
+        return self.combinations[place.combination].candidates[place.candidate]
 
     def title(self, place: Place) -> str:
         """The title of a place's combination and candidate."""
@@ -159,19 +162,14 @@ class Selection:
     """Private tuning of one combination."""
 
     scenarios: tuple[Scenario, ...]  # of each candidate, on the records put aside, at the silos' noise
-    parts: Parts  # what the silos agreed to, and hand out
+    parts: Parts  # what the silos agreed to, in canonical order, and hand out
     repetitions: int  # runs of each candidate
-
-    @property
-    def silos(self) -> Sequence[Division]:
-        """Each silo's admission, in canonical order."""
-        return self.parts.silos
 
     @cached_property
     def digest(self) -> str:
         """Keys the noise of its runs and scores, beside each run itself: no other selection shares it."""
         trees = [s.model_dump(mode="json", include=_CANDIDATE, exclude=_PLACES) for s in self.scenarios]
-        noise = [silo["scores"].noise_multiplier for silo in self.silos]
+        noise = [silo["scores"].noise_multiplier for silo in self.parts.silos]
         other = [self.parts.score] * (self.parts.score != MISTAKES)
         return hashlib.sha256(json.dumps([trees, self.repetitions, noise, *other]).encode()).hexdigest()
 

@@ -136,9 +136,8 @@ class Workers(AbstractContextManager["Workers"]):
             cluster.ray.kill(place.actor)  # one that is not to be reached would hold the CPU
             place.actor = _actor(place.node)
             return False
-        if place in self._places:
-            self._places.remove(place)
-            self._homes = {key: home for key, home in self._homes.items() if home is not place}
+        self._places.remove(place)
+        self._homes = {key: home for key, home in self._homes.items() if home is not place}
         if not self._places:
             raise WorkerLost("Ray itself was ended from outside, perhaps for want of memory")
         return True
@@ -148,11 +147,7 @@ Runner = Local | Workers
 
 
 def _keyed(batch: Batch) -> tuple[str, Batch]:
-    return _key(batch[0]), batch
-
-
-def _key(cell: Cell) -> str:
-    return records_key(cell.scenario, cell.trial)
+    return records_key(batch[0].scenario, batch[0].trial), batch
 
 
 class CellWorker:

@@ -20,13 +20,13 @@ from fedsim.common.serialise import canonical, to_yaml
 from fedsim.measure.baselines import baselines
 from fedsim.privacy.registry import NONE
 from fedsim.report.arrow import cells_table
-from fedsim.report.page import write_page
+from fedsim.report.page import listing, write_page
 from fedsim.report.record import ENDED, BaselineMeasurement, Begun, CellResult, Ended, Record, ReportedCell
 from fedsim.report.resume import opened
 from fedsim.report.run_directory import SECRET
 from fedsim.report.summarise import baselines_of
 from fedsim.report.summary import FILE
-from fedsim.report.sweep_page import errors, figure_name, figure_of, true_epsilons
+from fedsim.report.sweep_page import errors, figure_of, true_epsilons
 from fedsim.report.sweep_summary import BaselineGroup, SweepSummary
 from fedsim.report.tables import Table, figure_html, lines_html
 from fedsim.scenario.load import parse, relative
@@ -53,7 +53,7 @@ class Sweep:
     interrupted: bool = False  # whether cells are missing: it was interrupted, or its workers were lost
     lost: str = ""  # why workers were lost
     kept: int = 0  # how many finished cells its record has
-    files: tuple[str, ...] = ()  # names of what was written into its directory
+    files: tuple[str, ...] = ()  # names of what is in its directory, once all is written
 
     @property
     def combinations(self) -> Table:
@@ -134,17 +134,18 @@ def run(
         with undisturbed():
             kept = len(record.rows(CellResult))
             summary = summarise(job, engine.results, compared, time.perf_counter() - start, interrupted)
-            files = write(job, engine.results, summary, out.resolve()) if out and not interrupted else []
-            if files:
+            if out and not interrupted:
+                write(job, engine.results, summary, out.resolve())
                 record.append(ENDED, [Ended(summary.status), *reported(job, engine.results)])
-    return Sweep(job, engine.results, summary, interrupted, lost, kept, tuple(files))
+    files = tuple(listing(out)) if out and not interrupted else ()
+    return Sweep(job, engine.results, summary, interrupted, lost, kept, files)
 
 
 FAILED = "failed"
 
 
-def write(job: Job, results: SweepResults, summary: SweepSummary, directory: Path) -> list[str]:
-    """Write or replace the results; returns the names of the files."""
+def write(job: Job, results: SweepResults, summary: SweepSummary, directory: Path) -> None:
+    """Write or replace the results."""
     scenario = SECRET + to_yaml(relative(job.tree, directory))
     with atomic_files(directory) as draft:
         (draft / "scenario.yaml").write_text(scenario, encoding="utf-8")
@@ -154,8 +155,6 @@ def write(job: Job, results: SweepResults, summary: SweepSummary, directory: Pat
     for event in results.failures:
         write_failure(event, job.title(event.place), directory)
     write_page(directory)
-    name = figure_name(summary)
-    return ["report.html", "scenario.yaml", FILE, f"{name}.png", f"{name}.svg"]
 
 
 def write_failure(event: Event, title: str, directory: Path) -> None:
@@ -183,9 +182,8 @@ def reported(job: Job, results: SweepResults) -> list[ReportedCell]:
     rows = []
     for row in results.rows:
         combination = job.combinations[row.place.combination]
-        picked = combination.candidates[row.place.candidate].chosen
         varied = {field: combination.varied.get(field) for field in job.varied}
-        chosen = {field: picked.get(field) for field in job.tuned}
+        chosen = {field: job.candidate(row.place).chosen.get(field) for field in job.tuned}
         rows.append(ReportedCell(varied, chosen, combination.private, row.place.trial, row.cached, row.key))
     return rows
 

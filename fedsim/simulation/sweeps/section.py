@@ -6,7 +6,7 @@ import itertools
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -177,23 +177,20 @@ def _check_count(section: SweepSection, trials: int) -> None:
 ONE_OF = "one_of"
 
 
-class Way(NamedTuple):
-    """A choice of candidates for a combination."""
+def ways(setting: Setting) -> Iterator[tuple[Setting, Setting]]:
+    """Every choice that the values of a setting leave; one where they leave none.
 
-    setting: Setting  # the fields that it sets, sections without their candidates
-    chosen: Setting  # those that were tuned, and `FIELD.one_of` with the name of the alternative
-
-
-def ways(setting: Setting) -> Iterator[Way]:
-    """Every choice that the values of a setting leave; one where they leave none."""
+    Each is the fields that it sets, sections without their candidates, and those of them that were tuned,
+    with the name of the alternative as `FIELD.one_of`.
+    """
     for parts in itertools.product(*(list(_ways_of(*each)) for each in setting.items())):
-        yield Way(_merged(part.setting for part in parts), _merged(part.chosen for part in parts))
+        yield _merged(fields for fields, _ in parts), _merged(chosen for _, chosen in parts)
 
 
-def _ways_of(field: str, value: Any) -> Iterator[Way]:
+def _ways_of(field: str, value: Any) -> Iterator[tuple[Setting, Setting]]:
     own = choices_of(field, value)
     if own == Choices():
-        yield Way({field: value}, {})
+        yield {field: value}, {}
         return
     names = of_field(f"{field}.{ONE_OF}", own.one_of)
     for alternative in own.one_of or [{}]:
@@ -201,7 +198,7 @@ def _ways_of(field: str, value: Any) -> Iterator[Way]:
         section = {k: v for k, v in (value | alternative).items() if k not in Choices.model_fields}
         for point in product(own.tune | choices_of(field, alternative).tune):
             tuned = {f"{field}.{key}": one for key, one in point.items()}
-            yield Way({field: section} | tuned, picked | tuned)
+            yield {field: section} | tuned, picked | tuned
 
 
 def product(grid: Grid) -> Iterator[Setting]:

@@ -69,7 +69,7 @@ def _combination(job: Job, results: SweepResults, number: int) -> CombinationRow
     finished = [row.result for row in rows]
     costliest = max(rows, key=attrgetter("result.epsilon"), default=None)
     worst, selection = costliest and costliest.result, job.selections.get(number)
-    tuning = [silo.epsilon for silo in selection.silos] if selection else []
+    tuning = [silo.epsilon for silo in selection.parts.silos] if selection else []
     return CombinationRow(
         varied=combination.varied,
         private=combination.private,
@@ -87,7 +87,7 @@ def _combination(job: Job, results: SweepResults, number: int) -> CombinationRow
 
 def _claim(job: Job, row: Event) -> dict[str, float]:
     """Claimed and attainable epsilon of a run's costliest silo; {} without a claim."""
-    resolved = resolved_of(job.combinations[row.place.combination].candidates[row.place.candidate].scenario)
+    resolved = resolved_of(job.candidate(row.place).scenario)
     prescribed = resolved.prescribed
     if prescribed is None or prescribed.theorem is None:
         return {}
@@ -100,21 +100,13 @@ def _claim(job: Job, row: Event) -> dict[str, float]:
 
 def _budget(combination: Combination) -> float | None:
     """The largest of the silos' budgets; None without a guarantee, or without a limit."""
-    epsilon = combination.scenario.privacy.epsilon
-    if not combination.private or epsilon is None or epsilon == "unlimited":
-        return None
-    if isinstance(epsilon, float | int):
-        return float(epsilon)
-    given = epsilon.values() if isinstance(epsilon, dict) else epsilon
-    return max(float(each) for each in given if each != "public")
+    given = combination.scenario.privacy.given_epsilons if combination.private else ()
+    return max((each for each in given if isinstance(each, float)), default=None)
 
 
 def _failure(job: Job, event: Event) -> FailureRow:
-    combination = job.combinations[event.place.combination]
-    chosen = combination.candidates[event.place.candidate].chosen
-    return FailureRow(
-        varied=combination.varied, chosen=chosen, trial=event.place.trial, **asdict(event.failure)
-    )
+    varied, chosen = job.combinations[event.place.combination].varied, job.candidate(event.place).chosen
+    return FailureRow(varied=varied, chosen=chosen, trial=event.place.trial, **asdict(event.failure))
 
 
 def _tuning(job: Job, results: SweepResults) -> sweep_summary.Tuning | None:
@@ -240,7 +232,7 @@ def _row(
     return TunedCombination(
         varied=combination.varied,
         runs=len(selection.scenarios) * selection.repetitions,
-        silos=[_silo(*each) for each in zip(selection.silos, run.sizes, costs, strict=True)],
+        silos=[_silo(*each) for each in zip(selection.parts.silos, run.sizes, costs, strict=True)],
     )
 
 
