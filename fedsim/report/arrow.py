@@ -46,10 +46,7 @@ def table_of(run: RunData, name: str) -> pa.Table:
     return arrow(name, run.rows(TABLES[name]), public)
 
 
-Cells = Sequence[tuple[ReportedCell, CellResult]]
-
-
-def cells_table(cells: Cells) -> pa.Table:
+def cells_table(cells: Sequence[tuple[ReportedCell, CellResult]]) -> pa.Table:
     """A sweep's reported trials: varied and chosen fields as columns, then what was measured."""
     rows = [
         {

@@ -174,15 +174,11 @@ def compared(
                 raise InputError("RUN", name, why)
         along = [sweep_page.abscissa(summary, against)] if against else [EPSILON, sweep_page.CLAIMED]
         rows += sweep_page.points_of(summary, metric, _epsilon, along, name, against)
-        rows += _new(sweep_page.levels(summary, metric, name, against), rows)
+        known = {(row.series, row.value) for row in rows}  # runs on the same records share baselines
+        levels = sweep_page.levels(summary, metric, name, against)
+        rows += [row for row in levels if (row.series, row.value) not in known]
     rows += _read_points(points, metric, against) if points else []
     return Comparison(tuple(rows), metric, tuple(sources), against)
-
-
-def _new(levels: Sequence[Point], known: Sequence[Point]) -> list[Point]:
-    """The baselines that no earlier source has: runs on the same records share them."""
-    old = {(row.series, row.value) for row in known}
-    return [row for row in levels if (row.series, row.value) not in old]
 
 
 def source_of(directory: Path) -> Source:

@@ -31,10 +31,10 @@ def curve(
     y: np.ndarray,
     style: Look,
     name: str,
-    band: tuple[np.ndarray, np.ndarray] | None = None,
+    band: np.ndarray | None = None,
     **line: Any,
 ) -> None:
-    """A line of `y` at `x`, both (points,), and where given the band around it: (low, high), (points,) each.
+    """A line of `y` at `x`, both (points,), and where given the band around it: low and high, (2, points).
 
     `line` is more of what `Axes.plot` takes.
     """

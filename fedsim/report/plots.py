@@ -15,12 +15,12 @@ from fedsim.common.errors import InputError, suggest
 from fedsim.common.files import atomic_files
 from fedsim.report import curves, style
 from fedsim.report.outcome import value
-from fedsim.report.record import Measurement, SiloMeasurement, SiloSpend
+from fedsim.report.record import Measurement, SiloMeasurement, SiloSpend, grouped
 from fedsim.report.run_directory import RunData
 from fedsim.report.section import Section
 from fedsim.report.sections.registry import SECTIONS
 from fedsim.report.style import GREY, Look, frame, frame_lines, from_zero, label, look, styled, thinned
-from fedsim.report.summary import FEW, OF_TRAINING, SiloRow, Spread, Summary
+from fedsim.report.summary import FEW, OF_TRAINING, SiloRow, Spread
 from fedsim.scenario.metric import METRICS
 
 _MOST, _LEAST = "\N{LESS-THAN OR EQUAL TO}", "\N{GREATER-THAN OR EQUAL TO}"
@@ -41,22 +41,13 @@ def draw_runs(axes: Axes, run: RunData, column: str) -> None:
         kept = thinned(len(rounds))
         rounds, values = rounds[kept], values[:, kept]
         every = max(1, len(rounds) // 8)
-        low, high = np.percentile(values, [5, 95], axis=0)
-        band = (low, high) if len(values) >= FEW else None
+        band = np.percentile(values, [5, 95], axis=0) if len(values) >= FEW else None
         marked = int(every * curves.VARIANTS[variant][0] / 2), every
         inside = its.colour if variant == "private" else "white"
         shown: dict[str, Any] = {"markevery": marked, "markerfacecolor": inside}
         curves.curve(axes, rounds, values.mean(0), its, name, band, **shown)
         for row in values if 1 < len(values) < FEW else ():
             axes.plot(rounds[::every], row[::every], ".", color=its.colour, markersize=3, alpha=0.6)
-
-
-def draw_baselines(axes: Axes, summary: Summary, column: str) -> None:
-    """Draw the mean of each baseline without the federation as a level."""
-    for one in summary.baselines:
-        if one.name in curves.LEVELS and (level := one.spread(column)) is not None:
-            name = f"{one.label}: {level.mean:.3g}"  # the level may lie above the axis
-            axes.axhline(level.mean, color=GREY, linewidth=0.9, linestyle=curves.LEVELS[one.name], label=name)
 
 
 def against_rounds(run: RunData, column: str) -> Figure | None:
@@ -68,7 +59,11 @@ def against_rounds(run: RunData, column: str) -> Figure | None:
         if column in OF_TRAINING and measured:
             curves.logarithmic(axes)
         elif column not in OF_TRAINING:
-            draw_baselines(axes, run.summary, column)
+            for one in run.summary.baselines:
+                if one.name in curves.LEVELS and (level := one.spread(column)) is not None:
+                    name = f"{one.label}: {level.mean:.3g}"  # the level may lie above the axis
+                    dash = curves.LEVELS[one.name]
+                    axes.axhline(level.mean, color=GREY, linewidth=0.9, linestyle=dash, label=name)
             frame_lines(axes)
         asked = column == run.summary.metrics.metric and run.summary.deployment is None
         return figure if asked or measured else None
@@ -134,8 +129,8 @@ def silo_values(run: RunData) -> Figure | None:
                 _rows(axes, names, spread, look_, name)
             elif spread:  # means in ascending order, and the band's edges likewise, each by itself
                 kept = thinned(len(spread))
-                mean, low, high = np.sort(np.array(list(spread.values())), axis=0)[kept].T
-                curves.curve(axes, kept + 1, mean, look_, name, (low, high))
+                mean, *band = np.sort(np.array(list(spread.values())), axis=0)[kept].T
+                curves.curve(axes, kept + 1, mean, look_, name, np.array(band))
         if few:
             axes.locator_params("x", nbins=6)
             axes.set_yticks(range(len(names)), [label(name) for name in names])
@@ -251,19 +246,16 @@ def measured(run: RunData) -> list[str]:
 
 def draw(run: RunData, lines: Sequence[Line], directory: Path, folder: str) -> list[Path]:
     """Write a PNG and an SVG for each column that was measured and has a bound; returns the PNGs."""
-    columns = [name for name in measured(run) if any(line.column == name for line in lines)]
+    bounds = grouped(lines, lambda line: line.column)
+    stems = {name: f"bounds-{curves.MEASURED_FIGURES[name][0]}" for name in measured(run) if name in bounds}
     with atomic_files(directory) as draft:
         (draft / folder).mkdir()
-        for column in columns:
-            _draw(run, column, [line for line in lines if line.column == column], draft / folder)
-    return [directory / folder / f"{_stem(column)}.png" for column in columns]
+        for column, stem in stems.items():
+            style.save(_bounded(run, column, bounds[column]), draft / folder, stem)
+    return [directory / folder / f"{stem}.png" for stem in stems.values()]
 
 
-def _stem(column: str) -> str:
-    return f"bounds-{curves.MEASURED_FIGURES[column][0]}"
-
-
-def _draw(run: RunData, column: str, lines: Sequence[Line], folder: Path) -> None:
+def _bounded(run: RunData, column: str, lines: Sequence[Line]) -> Figure:
     with styled(3.4) as (figure, axes):
         draw_runs(axes, run, column)
         # Levels, about the model that is returned; looks 0 and 1 are the run's and its baseline's.
@@ -273,4 +265,4 @@ def _draw(run: RunData, column: str, lines: Sequence[Line], folder: Path) -> Non
             axes.axhline(line.value, color=look(i).colour, linestyle=(0, dash), linewidth=1.4, label=said)
         axes.set(xlabel="rounds", ylabel=curves.MEASURED_FIGURES[column][1])
         curves.logarithmic(axes)
-    style.save(figure, folder, _stem(column))
+        return figure

@@ -40,8 +40,6 @@ class RunData:
     description: str  # the scenario's
     source: Outcome | Path  # a run that has just ended, or the directory that it was read from
     load_rows: Callable[[Any], list[Any]] = field(repr=False)  # makes `rows`
-    load_models: Callable[[], Models] = field(repr=False)  # makes `models`
-    load_trained: Callable[[], Trained] = field(repr=False)  # makes `trained`
 
     @property
     def directory(self) -> Path | None:
@@ -55,12 +53,15 @@ class RunData:
     @cached_property
     def models(self) -> Models:
         """The final parameters by variant and trial, flat (d,)."""
-        return self.load_models()
+        source = self.source
+        return _models(source) if isinstance(source, Path) else _models_of(source)
 
     @cached_property
     def trained(self) -> Trained:
         """The problem, recipe and preparation of the parameters; see `fedsim.report.model_file`."""
-        return self.load_trained()
+        if isinstance(self.source, Path):
+            return read_trained(self.source, {k for own in self.models.values() for k in own})
+        return _trained_of(self.source)
 
 
 def data_of(outcome: Outcome, folder: Path | None = None) -> RunData:
@@ -68,8 +69,7 @@ def data_of(outcome: Outcome, folder: Path | None = None) -> RunData:
     deployed, place = outcome.deployed is not None, folder or Path.cwd()
     scenario = scenario_tree(outcome.resolved, outcome.files, place, deployed)
     about = summarise(outcome), without_seed(scenario), str(scenario.get("description", ""))
-    rows, models = cache(partial(_rows_of, outcome)), partial(_models_of, outcome)
-    return RunData(*about, outcome, rows, models, partial(_trained_of, outcome))
+    return RunData(*about, outcome, cache(partial(_rows_of, outcome)))
 
 
 def _rows_of(outcome: Outcome, kind: type[Any]) -> list[Any]:
@@ -175,14 +175,7 @@ def read(directory: Path) -> RunData:
 def run_of(summary: Summary, directory: Path) -> RunData:
     """As `read`, with a summary that was read."""
     about = summary, *scenario_of(directory / SCENARIO)
-    record, models = ended_record(directory), partial(_models, directory)
-    return RunData(
-        *about,
-        directory,
-        Results(record).rows,
-        load_models=models,
-        load_trained=lambda: read_trained(directory, {k for own in models().values() for k in own}),
-    )
+    return RunData(*about, directory, Results(ended_record(directory)).rows)
 
 
 def ended_record(directory: Path) -> Record:

@@ -16,7 +16,6 @@ import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 
 WIDE = 9.2  # inches of a figure that takes a large screen's width at the same size of letters
 GREY = "#666666"
@@ -103,17 +102,9 @@ def thinned(count: int, most: int = 300) -> np.ndarray:
     return np.unique(np.linspace(0, count - 1, min(count, most)).round().astype(int))
 
 
-def legend_beside(figure: Figure, axes: Axes) -> None:
-    """Put a legend to the right of the axes, in the order of the lines' right ends, from the highest."""
-    figure.legend(*_by_height(axes), loc="outside right center", frameon=False)
-
-
-def legend_below(figure: Figure, axes: Axes, by_height: bool = False) -> None:
-    """Put a legend under the axes, where it hides nothing; the figure grows by its height.
-
-    `by_height`: in the order of the lines' right ends, from the highest.
-    """
-    handles, labels = _by_height(axes) if by_height else axes.get_legend_handles_labels()
+def legend_below(figure: Figure, axes: Axes, named: tuple[list[Any], list[str]] | None = None) -> None:
+    """Put a legend (`named`: handles and labels) under the axes; the figure grows by its height."""
+    handles, labels = named or axes.get_legend_handles_labels()
     if not labels:
         return
     columns = next((count for count in (3, 2) if _width(labels, count) <= _LETTERS), 1)
@@ -138,7 +129,7 @@ def _width(labels: Sequence[str], columns: int) -> int:
     return sum(_HANDLE + max(map(len, own), default=0) for own in np.array_split(labels, columns))
 
 
-def _by_height(axes: Axes) -> tuple[list[Any], list[str]]:
+def by_height(axes: Axes) -> tuple[list[Any], list[str]]:
     """Handles and names of all named lines, by their right ends from the highest."""
     named = [*zip(*axes.get_legend_handles_labels(), strict=True)]
     lines: list[Any] = [one[0] if isinstance(one, tuple) else one for one, _ in named]  # error bars: tuples
@@ -148,8 +139,7 @@ def _by_height(axes: Axes) -> tuple[list[Any], list[str]]:
 
 def settle(figure: Figure) -> None:
     """Give everything its place, for good: saving draws twice otherwise, once for the places."""
-    engine = figure.get_layout_engine()
-    if engine is not None:
+    if engine := figure.get_layout_engine():
         engine.execute(figure)
     figure.set_layout_engine(None)
 
@@ -229,7 +219,9 @@ def frame_lines(axes: Axes) -> None:
     """Let the y axis show all lines, the later nine tenths of them at least, and say in its label where it
     begins. Levels more than twice as high as the rest may lie above it.
     """
-    lines = [(*np.asarray(line.get_data(), dtype=float), is_level(axes, line)) for line in axes.get_lines()]
+    drawn = [(*np.asarray(line.get_data(), dtype=float), line.get_transform()) for line in axes.get_lines()]
+    # A level goes from edge to edge: its x is not in the axes' data.
+    lines = [(x, y, not where.contains_branch_seperately(axes.transData)[0]) for x, y, where in drawn]
     last = max((x.max() for x, _, level in lines if not level), default=0.0)
     late = [y[x >= _EARLY * last] for x, y, level in lines if not level]
     far = 2 * max(_finite(late), default=np.inf)
@@ -244,9 +236,3 @@ def _finite(values: Sequence[np.ndarray]) -> list[float]:
     joined = np.concatenate([*values, np.empty(0)])
     result: list[float] = joined[np.isfinite(joined)].tolist()
     return result
-
-
-def is_level(axes: Axes, line: Line2D) -> bool:
-    """Whether a line is a level, from edge to edge."""
-    across, _ = line.get_transform().contains_branch_seperately(axes.transData)
-    return not across

@@ -10,13 +10,14 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from fedsim.privacy.rounding import shown_up
 from fedsim.report.record import grouped
-from fedsim.report.style import WIDE, frame, from_zero, label, legend_below, legend_beside, look, styled
+from fedsim.report.style import WIDE, by_height, frame, from_zero, label, legend_below, look, styled
 
 _MOST_TICKS = 10
 _LETTER, _GAP = 0.03, 0.02  # a letter's width and the least gap between labels, as shares of the x axis
@@ -42,16 +43,10 @@ class Point(NamedTuple):
     across: tuple[float, float] | None = None  # the interval of x, where that is a mean too
 
     @property
-    def bars(self) -> tuple[float, float]:
-        """How far the interval goes from the mean down and up."""
+    def ends(self) -> tuple[float, float]:
+        """Of the interval; the mean where there is none."""
         low, high = (self.value if end is None else end for end in (self.low, self.high))
-        return self.value - low, high - self.value
-
-    @property
-    def arms(self) -> tuple[float, float]:
-        """How far the interval of x goes from it left and right."""
-        left, right = self.across or (self.x or 0.0, self.x or 0.0)
-        return (self.x or 0.0) - left, right - (self.x or 0.0)
+        return low, high
 
 
 Lines = list[list[Point]]
@@ -92,8 +87,10 @@ def draw(
         axes.set_xlabel("\n".join(textwrap.fill(each, letters) for each in notes if each))
         if xs:
             axes.set_ylabel(y_label)
-            beside = broad and not against  # a line may end at the left
-            legend_beside(figure, axes) if beside else legend_below(figure, axes, by_height=not against)
+            if broad and not against:  # a line may end at the left
+                figure.legend(*by_height(axes), loc="outside right center", frameon=False)
+            else:
+                legend_below(figure, axes, None if against else by_height(axes))
         axes.set_title(label(title, 44))
         return figure
 
@@ -107,10 +104,14 @@ def _draw_lines(axes: Axes, series: Lines, xs: Sequence[float]) -> None:
             points.sort(key=lambda p: p.x or 0)
         if points:
             shift = _shift(xs, drawn.index(k), len(drawn))
-            bars = list(zip(*(point.bars for point in points), strict=True))
-            arms = None if xs else list(zip(*(point.arms for point in points), strict=True))
-            x, y = [(p.x or 0) * shift for p in points], [p.value for p in points]
-            axes.errorbar(x, y, bars, arms, capsize=3, elinewidth=1, label=label(line.series, _NAME), **style)
+            name = label(line.series, _NAME)
+            x, y = np.array([(p.x, p.value) for p in points]).T
+            left, right = np.array([p.across or (p.x, p.x) for p in points]).T
+            low, high = np.array([p.ends for p in points]).T
+            arms = None if xs else (x - left, right - x)
+            axes.errorbar(
+                x * shift, y, (y - low, high - y), arms, capsize=3, elinewidth=1, label=name, **style
+            )
         for level in (p for p in series[k] if p.x is None):
             own = {key: style[key] for key in ("color", "linestyle", "linewidth") if key in style}
             name = f"{label(line.series, _NAME)}: {level.value:.3g}"  # the level may lie outside the axis
@@ -134,19 +135,14 @@ def _styled(series: Lines, apart: bool) -> Iterator[tuple[Point, dict[str, Any]]
 def _ends(points: Sequence[Point], drawn: bool) -> list[float]:
     """What the axis shows: points and their bars; of levels among lines those that leave the lines room."""
     if not drawn:
-        return [end for point in points for end in _bounds(point)]
-    ends = [end for point in points if point.x is not None for end in _bounds(point)]
+        return [end for point in points for end in point.ends]
+    ends = [end for point in points if point.x is not None for end in point.ends]
     levels = sorted((point.value for point in points if point.x is None), key=lambda at: abs(at - ends[0]))
     shown = list(ends)
     for level in levels:
         if max(ends) - min(ends) >= _SHARE * (max(*shown, level) - min(*shown, level)):
             shown.append(level)
     return shown
-
-
-def _bounds(point: Point) -> tuple[float, float]:
-    down, up = point.bars
-    return point.value - down, point.value + up
 
 
 def _style(family: int, published: bool) -> dict[str, Any]:
@@ -164,8 +160,9 @@ def _draw_rows(axes: Axes, series: Lines) -> None:
     for row, points in enumerate(series):
         style = _style(row, points[0].trials is None) | {"linestyle": ""}
         for point in points:
-            below, above = point.bars
-            axes.errorbar([point.value], [row], xerr=[[below], [above]], capsize=3, **style)
+            low, high = point.ends
+            arms = [[point.value - low], [high - point.value]]
+            axes.errorbar([point.value], [row], xerr=arms, capsize=3, **style)
     names = [textwrap.fill(label(points[0].series, 2 * _ROW), _ROW) for points in series]
     axes.set_yticks(range(len(series)), names)
     axes.set_ylim(len(series) - 0.4, -0.6)

@@ -13,7 +13,6 @@ from fedsim.privacy.rounding import shown_down, shown_up
 from fedsim.report import html, sweep_summary
 from fedsim.report.curves import LEVELS
 from fedsim.report.html import Headline
-from fedsim.report.record import grouped
 from fedsim.report.summary import (
     EPSILON,
     CombinationRow,
@@ -279,11 +278,11 @@ def interval_note(trials: Sequence[int]) -> str:
 def true_epsilons(sweep: SweepSummary) -> list[str]:
     """One line for each line of the figure, of all its claims; none where nothing is claimed."""
     found = []
-    for name, rows in _lines(sweep):
-        claimed = ", ".join(f"{_claimed(row):g}" for row in rows)
-        attained = ", ".join(shown_down(row.epsilon_attainable) for row in rows)
-        least = f"at least {attained}, " * any(row.epsilon_attainable is not None for row in rows)
-        most = ", ".join(shown_up(_at_most(row)) for row in rows)
+    for name, rows in _lines(sweep).items():
+        claimed = ", ".join(f"{claim:g}" for claim in rows)
+        attained = ", ".join(shown_down(row.epsilon_attainable) for row in rows.values())
+        least = f"at least {attained}, " * any(row.epsilon_attainable is not None for row in rows.values())
+        most = ", ".join(shown_up(_at_most(row)) for row in rows.values())
         found.append(f"{name}: claimed epsilon {claimed}; true epsilon {least}at most {most}")
     return found
 
@@ -291,23 +290,22 @@ def true_epsilons(sweep: SweepSummary) -> list[str]:
 def under_the_axis(sweep: SweepSummary) -> list[str]:
     """The same for a figure, whose axis has the claims: a number for each, where there is one."""
     lines = _lines(sweep)
-    claims = sorted({_claimed(row) for _, rows in lines for row in rows})
+    claims = sorted({claim for rows in lines.values() for claim in rows})
     result = []
-    for name, rows in lines:
-        digits = [4 if (row.epsilon_guaranteed or 0) > 999 else 3 for row in rows]
-        costs = {_claimed(row): shown_up(_at_most(row), n) for row, n in zip(rows, digits, strict=True)}
-        result.append(f"true for {name}: {', '.join(costs.get(claim, '-') for claim in claims)}")
+    for name, rows in lines.items():
+        costs = {claim: _at_most(row) for claim, row in rows.items()}
+        shown = {claim: shown_up(cost, 4 if cost > 999 else 3) for claim, cost in costs.items()}
+        result.append(f"true for {name}: {', '.join(shown.get(claim, '-') for claim in claims)}")
     return result
 
 
-def _lines(sweep: SweepSummary) -> list[tuple[str, list[CombinationRow]]]:
-    claimed = [row for row in sweep.combinations if row.epsilon_claimed is not None]
-    lines = grouped(claimed, lambda row: title(row.varied, True, without=[CLAIMED]))
-    return [(name, sorted(rows, key=_claimed)) for name, rows in lines.items()]
-
-
-def _claimed(row: CombinationRow) -> float:
-    return row.epsilon_claimed or 0.0
+def _lines(sweep: SweepSummary) -> dict[str, dict[float, CombinationRow]]:
+    """The combinations of each line by their claims, in ascending order."""
+    lines = dict[str, dict[float, CombinationRow]]()
+    for row in sweep.combinations:
+        if row.epsilon_claimed is not None:
+            lines.setdefault(title(row.varied, True, without=[CLAIMED]), {})[row.epsilon_claimed] = row
+    return {name: dict(sorted(rows.items())) for name, rows in lines.items()}
 
 
 def _at_most(row: CombinationRow) -> float:

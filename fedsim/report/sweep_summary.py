@@ -183,12 +183,12 @@ def title(varied: Mapping[str, Any], private: bool, without: Collection[str | No
     >>> title({"algorithm": "local_sgd", "privacy.epsilon": 1.5}, False, without=["privacy.epsilon"])
     'local_sgd (non-private)'
     """
-    parts = [_part(field, value) for field, value in varied.items() if field not in without]
+    parts = [
+        value if isinstance(value, str) else f"{last_part(field)}={_number(value)}"
+        for field, value in varied.items()
+        if field not in without
+    ]
     return ", ".join(parts or ["the scenario"]) + ("" if private else " (non-private)")
-
-
-def _part(field: str, value: Any) -> str:
-    return value if isinstance(value, str) else f"{last_part(field)}={_number(value)}"
 
 
 def last_part(field: str) -> str:

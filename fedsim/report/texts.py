@@ -273,7 +273,8 @@ def _short(value: Any) -> str:
 def result_line(summary: Summary) -> str:
     """The chosen metric, beside that of the same algorithm without noise and clipping."""
     name, trials = summary.metrics.metric, summary.trials.finished
-    value, baseline = value_text(summary.metrics.chosen), value_text(_nonprivate(summary, name))
+    without = summary.metrics.nonprivate.spread(name) if summary.privacy.private else None
+    value, baseline = value_text(summary.metrics.chosen), value_text(without)
     beside = f"; the same algorithm {NONPRIVATE}: {baseline}" if baseline else ""
     note = "one trial" if summary.deployment is None else "public test records"
     if trials > 1:
@@ -281,10 +282,6 @@ def result_line(summary: Summary) -> str:
     of = f" ({note})" if trials and value else ""
     shown = value or f"not measured ({summary.unmeasured})"
     return f"{summary.scenario}: {METRICS[name].title} {shown}{beside}{of}"
-
-
-def _nonprivate(summary: Summary, name: str) -> Spread | None:
-    return summary.metrics.nonprivate.spread(name) if summary.privacy.private else None
 
 
 def _spent(privacy: Privacy) -> list[str]:

@@ -9,7 +9,7 @@ from fedsim.common.serialise import finite
 from fedsim.report.outcome import Outcome
 from fedsim.report.record import grouped
 from fedsim.report.section import Section
-from fedsim.report.summary import Part, Summary
+from fedsim.report.summary import Part
 from fedsim.scenario.metric import BY_GROUP, METRICS
 
 
@@ -79,8 +79,10 @@ def _line(one: Estimated) -> str:
     return f"evaluation, {title}: {one.value:.3f}, {error}{exact}"
 
 
-def _lines(part: list[Estimated], _run: Summary) -> list[str]:
-    return list(map(_line, part))
-
-
-EVALUATION = Section("evaluation", Evaluated, part=list[Estimated], summarise=_summarise, lines=_lines)
+EVALUATION = Section(
+    "evaluation",
+    Evaluated,
+    part=list[Estimated],
+    summarise=_summarise,
+    lines=lambda part, _run: list(map(_line, part)),
+)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from math import fsum
 from statistics import fmean
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -109,17 +107,14 @@ def _calibration_figure(rows: list[CalibrationBin], private: bool) -> Figure:
         for variant, style, name in curves.variants_of(private):
             bins = grouped((row for row in rows if row.variant == variant), lambda row: row.bin)
             if bins:
-                x, y = np.array([_weighed(own) for _, own in sorted(bins.items())]).T
+                means = [
+                    np.average([row[-2:] for row in own], axis=0, weights=[row.records for row in own])
+                    for _, own in sorted(bins.items())
+                ]
+                x, y = np.array(means).T
                 curves.curve(axes, x, y, style, name, markevery=1)
         axes.set(xlabel="predicted probability", ylabel="observed share", xlim=(0, 1), ylim=(0, 1))
         return figure
-
-
-def _weighed(bins: Sequence[CalibrationBin]) -> tuple[float, float]:
-    """The predicted and the observed fraction of one bin, of all trials' records."""
-    records = sum(row.records for row in bins)
-    predicted = fsum(row.predicted * row.records for row in bins)
-    return predicted / records, fsum(row.observed * row.records for row in bins) / records
 
 
 CALIBRATION = Section(

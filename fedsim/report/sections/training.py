@@ -109,8 +109,7 @@ def _clipping_figure(rows: list[ClippedRound], _private: bool) -> Figure:
     with styled(2.6) as (figure, axes):
         rounds, shares = curves.by_round((row.trial, row.round, row.clipped) for row in rows)
         kept = thinned(len(rounds))
-        low, high = np.percentile(shares[:, kept], [5, 95], axis=0)
-        band = (low, high) if len(shares) >= FEW else None
+        band = np.percentile(shares[:, kept], [5, 95], axis=0) if len(shares) >= FEW else None
         curves.curve(axes, rounds[kept], shares[:, kept].mean(0), look(0), "share clipped", band)
         norms = curves.by_round((row.trial, row.round, row.median_norm) for row in rows)[1][:, kept].mean(0)
         curves.curve(axes, rounds[kept], norms, look(1), "median norm / clip")
@@ -165,13 +164,11 @@ def _clip_lines(clips: list[float], _run: Summary) -> list[str]:
     return [f"clip by round, chosen privately: {', '.join([*first, *rest])}; it stays at the last"]
 
 
-def _h(outcome: Outcome) -> list[int]:
-    return [row.h for row in outcome.results.rows(ChosenH)]
-
-
-def _h_lines(by_trial: list[int], _run: Summary) -> list[str]:
-    return [f"chosen privately, by trial: h = {', '.join(map(str, by_trial))}"]
-
-
 CLIPS = Section("chosen_clips", ChosenClip, part=list[float], summarise=_clips, lines=_clip_lines)
-H = Section("chosen_h", ChosenH, part=list[int], summarise=_h, lines=_h_lines)
+H = Section(
+    "chosen_h",
+    ChosenH,
+    part=list[int],
+    summarise=lambda outcome: [row.h for row in outcome.results.rows(ChosenH)],
+    lines=lambda hs, _run: [f"chosen privately, by trial: h = {', '.join(map(str, hs))}"],
+)
