@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from math import isfinite
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from torch import Tensor
@@ -23,6 +23,7 @@ from fedsim.report.record import (
     HasMetrics,
     Measurement,
     Record,
+    Row,
     SiloStatement,
 )
 from fedsim.report.summary import FEW, Deployment, Interval
@@ -30,7 +31,6 @@ from fedsim.scenario.metric import METRICS
 from fedsim.scenario.model import Scenario
 from fedsim.scenario.resolve import Resolved
 
-Row = TypeVar("Row", bound=tuple[Any, ...])
 Observer = Callable[[Measurement], None]
 
 

@@ -17,8 +17,8 @@ from fedsim.common.files import RECORD, SCENARIO
 from fedsim.common.serialise import from_yaml, to_yaml
 from fedsim.problems.section import ProblemSection
 from fedsim.report.model_file import FITTED, OF_TRIAL, ModelFile, Trained, read_trained, write_trained
-from fedsim.report.outcome import Outcome, Results, Row, variants
-from fedsim.report.record import Ended, LedgerRow, Record, SiloSpend
+from fedsim.report.outcome import Outcome, Results, variants
+from fedsim.report.record import Ended, LedgerRow, Record, Row, SiloSpend
 from fedsim.report.silo_rows import spend
 from fedsim.report.summarise import summarise
 from fedsim.report.summary import AGAIN, FILE, Deployment, Summary, opened

@@ -100,6 +100,8 @@ def test_a_resumed_run_equals_one_that_was_never_stopped(kind: str, tmp_path: Pa
     stopped = simulate(out, KINDS[kind], progress=stop_in(1))
     assert stopped.interrupted
     assert finished_in(out) == 1
+    assert stopped.summary.trials.finished == 1
+    assert stopped.model.shape == (1, stopped.summary.dimension)
     assert load_run(out).interrupted
     resumed = simulate(out, KINDS[kind], resume=True, progress=lambda m: began.append(m.trial))
     assert sorted(set(began)) == [0, 1, 2]  # what was kept is shown too
@@ -161,18 +163,11 @@ def test_a_killed_run_goes_on_too(tmp_path: Path) -> None:
     assert not list(out.glob(".writing-*"))
 
 
-@pytest.mark.parametrize(
-    ("change", "what"),
-    [
-        ({"privacy.epsilon": 2.0}, "another scenario"),
-        ({"seed": 7}, "another scenario"),
-        ({"report.evaluate_every": 2}, "another scenario"),
-    ],
-)
-def test_another_scenario_is_refused(change: dict[str, Any], what: str, tmp_path: Path) -> None:
+def test_another_scenario_is_refused(tmp_path: Path) -> None:
     simulate(tmp_path / "run", progress=stop_in(1))
-    with pytest.raises(InputError, match=what):
-        simulate(tmp_path / "run", change, resume=True)
+    for change in ({"privacy.epsilon": 2.0}, {"seed": 7}, {"report.evaluate_every": 2}):
+        with refused("--resume", ANY, "another scenario"):
+            simulate(tmp_path / "run", change, resume=True)
     assert finished_in(tmp_path / "run") == 1
 
 
@@ -242,15 +237,6 @@ def test_trials_of_an_unknown_run_are_refused_and_stay(tmp_path: Path) -> None:
         simulate(out, resume=True)
     assert (refused.value.field, refused.value.value) == ("--resume", str(out))
     assert (out / "trial-0.safetensors").exists()
-
-
-def test_a_damaged_record_is_refused(tmp_path: Path) -> None:
-    simulate(tmp_path / "run", progress=stop_in(1))
-    file = tmp_path / "run" / "record.sqlite"
-    file.write_bytes(b"x" * 4096)
-    with pytest.raises(InputError) as refused:
-        simulate(tmp_path / "run", resume=True)
-    assert (refused.value.field, refused.value.value) == ("record", str(file))
 
 
 def test_two_runs_are_not_at_work_in_one_directory(tmp_path: Path) -> None:

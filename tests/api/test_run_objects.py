@@ -17,7 +17,6 @@ from matplotlib.figure import Figure
 from support.scenarios import SMALL
 
 import fedsim
-from fedsim.api import simulate as simulation
 from fedsim.common.errors import PluginError
 from fedsim.report.record import Measurement
 from fedsim.report.texts import METRICS_TITLE, metrics_table, remarks, silo_table
@@ -134,27 +133,6 @@ def stop_after(count: int, error: BaseException) -> Any:
     return observe
 
 
-def test_an_interrupt_returns_what_there_is(tmp_path: Path) -> None:
-    """The first trial has 14 evaluations."""
-    run = fedsim.simulate(SMALL, progress=stop_after(16, KeyboardInterrupt()), out=tmp_path / "run")
-    assert run.interrupted
-    assert run.summary.trials.finished == 1
-    assert run.model.shape == (1, run.summary.dimension)
-    assert fedsim.load_run(tmp_path / "run").interrupted
-
-
-def test_an_interrupt_before_anything_was_measured_is_an_interrupt(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def interrupted(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(simulation, "_execute", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        fedsim.simulate(SMALL, out=tmp_path / "run")
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_a_lost_worker_says_why() -> None:
     with pytest.warns(UserWarning, match="the machine ran out of memory"):
         run = fedsim.simulate(SMALL, progress=stop_after(3, WorkerLost("the machine ran out of memory")))
@@ -171,7 +149,9 @@ def test_figures_are_matplotlibs_and_show_themselves(run: fedsim.Run, what: str)
     assert plt.get_backend() == before  # a caller's own figures are shown as before
 
 
-def test_a_figure_that_is_not_there_is_named(run: fedsim.Run) -> None:
+def test_a_figure_has_its_axes_and_one_that_is_not_there_is_named(run: fedsim.Run) -> None:
+    assert run.plot("error").axes[0].get_ylabel() == "test error"
+    assert run.plot("excess_risk").axes[0].get_yscale() == "log"
     with pytest.raises(fedsim.InputError, match=r"plot: 'eror': did you mean"):
         run.plot("eror")
     with pytest.raises(fedsim.InputError, match="nothing to show"):

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from support.refusals import ANY, refused
 from support.scenarios import SMALL
 
@@ -15,7 +14,6 @@ from fedsim.measure.evaluator import Evaluator
 from fedsim.report.arrow import table_of
 from fedsim.report.outcome import Outcome, Results
 from fedsim.report.page import save
-from fedsim.report.plots import figure_of
 from fedsim.report.record import exported
 from fedsim.report.run_directory import RunData, data_of, read
 from fedsim.scenario.load import parse
@@ -47,17 +45,6 @@ def test_what_is_read_is_what_was_written(outcome: Outcome, back: RunData) -> No
         assert table_of(back, name).equals(table_of(run, name), check_metadata=True)
 
 
-def test_models_are_by_variant_and_trial(outcome: Outcome, back: RunData) -> None:
-    own = data_of(outcome).models
-    assert {variant: list(trials) for variant, trials in back.models.items()} == {
-        "private": [0, 1],
-        "nonprivate": [0, 1],
-    }
-    for variant, trials in own.items():
-        for trial, model in trials.items():
-            assert torch.equal(back.models[variant][trial], model)
-
-
 def test_a_damaged_model_is_named(back: RunData) -> None:
     assert back.directory is not None
     path = back.directory / "nonprivate_baseline.safetensors"
@@ -66,18 +53,6 @@ def test_a_damaged_model_is_named(back: RunData) -> None:
     with refused("RUN", ANY, "nonprivate_baseline.safetensors", "damaged"):
         _ = read(back.directory).models
     path.write_bytes(whole)
-
-
-def test_a_metric_has_a_figure_where_it_was_measured(outcome: Outcome) -> None:
-    run = data_of(outcome)
-    axes = figure_of(run, "error").axes[0]
-    assert axes.get_ylabel() == "test error"
-    assert figure_of(run, "excess_risk").axes[0].get_yscale() == "log"
-    with refused("plot", "eror", "did you mean"):
-        figure_of(run, "eror")
-    unmeasured = resolve(parse(SMALL | {"report": {"excess_risk": False}}))
-    with refused("plot", "excess_risk", "has nothing to show"):
-        figure_of(data_of(Outcome(unmeasured, Results(), 1.0)), "excess_risk")
 
 
 # What a silo spent is one number, in the table, in the curves, and where nothing is known of it.

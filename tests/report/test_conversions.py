@@ -216,12 +216,8 @@ def test_a_simulation_counts_the_most_records_of_a_person_and_a_price_does_not()
     assert 37 / 2 < found.most_records <= 37  # the rest is held out to test
     assert found.most_records in [row.records for row in found.rows]
     assert "not private" in worth_lines(SimpleNamespace(persons=found))[0]
-    assert (
-        price(
-            changed(tree, {"data": "synthetic", "partition": "natural_id"}), data=data
-        ).statement.persons.most_records
-        is None
-    )
+    priced = price(changed(tree, {"data": "synthetic", "partition": "natural_id"}), data=data)
+    assert priced.statement.persons.most_records is None
 
 
 def test_what_is_stated_of_several_records_is_of_what_is_protected() -> None:

@@ -286,16 +286,8 @@ def test_on_the_axis_of_a_figure() -> None:
 
 def test_in_an_audit() -> None:
     attained = AttainedPart(attained=LEAST, estimator="curve", runs=(1, 1), assumption_free=0.0)
-    silo = AuditedSilo(
-        name="a",
-        claimed=TRUE,
-        attained=LEAST,
-        sensitivity_ratio=1.0,
-        cross_silo_ratio=0.0,
-        noise_ratio=1.0,
-        worst_server=attained,
-        findings=[],
-    )
+    ratios = {"sensitivity_ratio": 1.0, "cross_silo_ratio": 0.0, "noise_ratio": 1.0}
+    silo = AuditedSilo(name="a", claimed=TRUE, attained=LEAST, worst_server=attained, findings=[], **ratios)
     confidence = ConfidencePart(bound=0.95, false_alarm=1e-4)
     found = AuditPart(broken=False, of_silos=1, confidence=confidence, silos=[silo])
     assert audit_table(found).rows[0][1:3] == ["1.01", "0.999 (99 %)"]

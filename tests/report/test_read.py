@@ -61,6 +61,14 @@ def foreign(directory: Path) -> None:
 
 DAMAGE: dict[str, tuple[Callable[[Path], object], list[str]]] = {
     "no summary": (remove("summary.json"), "has not ended | fedsim simulate --resume"),
+    "no run": (
+        lambda d: ((d / "record.sqlite").unlink(), (d / "summary.json").unlink()),
+        "summary.json is missing; `fedsim simulate` and `fedsim sweep` write it",
+    ),
+    "of a sweep, and half of it": (
+        lambda d: (d / "summary.json").write_text('{"format": 5, "combinations": []}'),
+        "summary.json | scenario: field required",
+    ),
     "no record": (remove("record.sqlite"), "record.sqlite | is missing"),
     "no scenario": (remove("scenario.yaml"), "scenario.yaml | is missing"),
     "half a summary": (cut("summary.json"), "summary.json | not valid JSON | line"),
@@ -131,11 +139,8 @@ def rows(count: int, **epsilons: Any) -> list[SiloRow]:
     return [row(f"silo-{at}", **epsilons) for at in range(count)]
 
 
-def test_nothing_is_said_without_a_claim() -> None:
-    assert true_epsilons(rows(3, epsilon_guaranteed=1.0)) == []
-
-
 def test_silos_that_cost_the_same_stand_together_and_numbers_never_flatter() -> None:
+    assert true_epsilons(rows(3, epsilon_guaranteed=1.0)) == []  # without a claim
     alike = rows(25, epsilon_claimed=12.0, epsilon_attainable=33.0789, epsilon_guaranteed=47.2741)
     expected = "between 33.07 and 47.28 (silo-0, silo-1, silo-2, silo-3 and 21 more)"
     assert true_epsilons(alike) == [f"claimed epsilon 12, true epsilon {expected}"]
@@ -194,17 +199,9 @@ def test_figures_are_rounded_to_the_side_that_does_not_flatter() -> None:
     }
 
 
-@pytest.mark.parametrize(
-    ("shown", "text"),
-    [
-        (budget_text(None), "unlimited"),
-        (budget_text(1.5), "1.5"),
-        (number_text(None), "none"),
-        (number_text(2), "2"),
-    ],
-)
-def test_numbers_that_are_no_promise(shown: str, text: str) -> None:
-    assert shown == text
+def test_numbers_that_are_no_promise() -> None:
+    assert (budget_text(None), budget_text(1.5)) == ("unlimited", "1.5")
+    assert (number_text(None), number_text(2)) == ("none", "2")
 
 
 def test_the_tightest_come_first_and_an_unbounded_cost_before_all() -> None:
@@ -237,11 +234,8 @@ TREE: dict[str, Any] = {
 }
 
 
-def test_with_nothing_of_others_only_the_installation_is_trusted() -> None:
+def test_a_module_of_others_is_named_and_else_only_the_installation_is_trusted() -> None:
     assert trusted(resolve(parse(TREE))) == [OWN]
-
-
-def test_a_module_of_others_is_named() -> None:
     model = {"name": "module", "path": "support.network_modules:Wide"}
     algorithm = TREE["algorithm"] | {"name": "prox_sgd"}
     problem = {"name": "neural_network", "model": model}

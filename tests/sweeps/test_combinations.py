@@ -98,13 +98,17 @@ def test_namesakes_are_told_apart_by_what_differs_or_by_a_label(base: dict[str, 
 
 def test_a_swept_file_name_is_relative_to_the_scenario(base: dict[str, Any], tmp_path: Path) -> None:
     data = {"name": "csv", "path": "c.csv", "target": "y", "schema": "s.yaml"}
-    sweep = {"grid": {"data.path": ["a.csv", "b.csv"]}, "cells": [{"data.schema": "t.yaml"}]}
+    ways = {"name": "csv", "tune": {"path": ["a.csv"]}, "one_of": [{"schema": "s.yaml"}]}
+    sweep = {"grid": {"data.path": ["a.csv", "b.csv"], "data": [ways]}, "cells": [{"data.schema": "t.yaml"}]}
     file = tmp_path / "scenario.yaml"
     file.write_text(yaml.safe_dump(base | {"data": data, "sweep": sweep}))
     tree = load_tree(file)
     assert tree["data"]["path"] == str(tmp_path / "c.csv")
     assert tree["sweep"]["grid"]["data.path"] == [str(tmp_path / "a.csv"), str(tmp_path / "b.csv")]
     assert tree["sweep"]["cells"] == [{"data.schema": str(tmp_path / "t.yaml")}]
+    (found,) = tree["sweep"]["grid"]["data"]
+    assert found["one_of"] == [{"schema": str(tmp_path / "s.yaml")}]
+    assert found["tune"] == {"path": [str(tmp_path / "a.csv")]}
 
 
 SPIDER = {
@@ -166,15 +170,6 @@ def test_what_is_not_named_is_called_by_its_alternatives(base: dict[str, Any]) -
     bare = {key: value for key, value in SPIDER.items() if key != "label"}
     (found, _) = swept(base, grid={"algorithm": [bare]})
     assert found.varied == {"algorithm": "spider_alternate or prox_spider"}
-
-
-def test_alternatives_name_files_relative_to_the_scenario_too(base: dict[str, Any], tmp_path: Path) -> None:
-    data = {"name": "csv", "target": "y", "tune": {"path": ["a.csv"]}, "one_of": [{"schema": "s.yaml"}]}
-    file = tmp_path / "scenario.yaml"
-    file.write_text(yaml.safe_dump(base | {"sweep": {"grid": {"data": [data]}}}))
-    (found,) = load_tree(file)["sweep"]["grid"]["data"]
-    assert found["one_of"] == [{"schema": str(tmp_path / "s.yaml")}]
-    assert found["tune"] == {"path": [str(tmp_path / "a.csv")]}
 
 
 BAD = {

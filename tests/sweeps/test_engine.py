@@ -152,12 +152,8 @@ def test_a_batch_holds_every_setting_in_every_trial(base: dict[str, Any], tmp_pa
     tree = base | {"sweep": {"grid": {"privacy.epsilon": [1, 2], "algorithm.num_rounds": [3, 4]}}}
     _, runner = run(tree, tmp_path, lambda _: result())
     found = batches(reversed(runner.cells), most=10)
-    assert sorted(map(len, found)) == [
-        2,
-        2,
-        4,
-        4,
-    ]  # baselines, private runs of 3 and 4 rounds; two trials
+    # baselines, and private runs, of 3 and 4 rounds; two trials
+    assert sorted(map(len, found)) == [2, 2, 4, 4]
     for batch in found:
         settings = {str(cell.scenario) for cell in batch}
         assert len({cell.trial for cell in batch}) * len(settings) == len(batch)

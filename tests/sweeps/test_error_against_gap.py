@@ -137,13 +137,9 @@ def test_candidates_are_chosen_by_a_gap_in_the_open_and_not_privately() -> None:
     tree = scenario(metric="parity_gap")
     tree["sweep"] = {"tune": {"grid": {"algorithm.step_size": STEPS}}}
     private = {"criterion": "private_metric", "private": {"metric": "parity_gap"}}
+    tuned = {"sweep": {"tune": tree["sweep"]["tune"] | private}}
     with pytest.raises(InputError, match=r"private\.metric: 'parity_gap'"):
-        fedsim.sweep(
-            tree | {"sweep": {"tune": tree["sweep"]["tune"] | private}},
-            data=data(),
-            workers=0,
-            progress=False,
-        )
+        fedsim.sweep(tree | tuned, data=data(), workers=0, progress=False)
     found = fedsim.sweep(tree, data=data(), workers=0, progress=False).summary
     rows = [row for row in found.tuning.candidates if row.private]
     assert len(rows) == 3

@@ -177,12 +177,8 @@ def test_a_theorems_noise_on_differences_of_their_own_clip_keeps_clips_apart(
 
 
 def test_automatic_rounds_follow_from_epsilon_so_that_only_trials_fold(tree: dict[str, Any]) -> None:
-    algorithm = {
-        "name": "noisy_minibatch_sgd",
-        "num_rounds": "auto",
-        "step_size": "auto",
-        "clip_norm": "auto",
-    }
+    chosen = dict.fromkeys(("num_rounds", "step_size", "clip_norm"), "auto")
+    algorithm = {"name": "noisy_minibatch_sgd", **chosen}
     trees = [tree | {"algorithm": algorithm, "privacy": {"epsilon": epsilon}} for epsilon in (0.5, 8.0)]
     cells = [cell_of(parse(each), trial, False) for each in trees for trial in range(2)]
     assert [len(batch) for batch in batches(cells)] == [2, 2]

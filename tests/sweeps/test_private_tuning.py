@@ -335,11 +335,25 @@ def test_a_silo_may_train_on_one_record_also_in_a_twin(tmp_path: Path) -> None:
     assert summary(tmp_path)["privacy"]["tuning"]["combinations"][0]["silos"][0]["n_tune"] == 2
 
 
+DIGITS: dict[str, Any] = {"data": {"name": "digits"}, "problem": "softmax_regression"}
+HINGE = {"problem": "hinge_loss"}
 REGRESSION = {
     "data": {"name": "synthetic", "rows": 300, "features": 3, "link": "linear"},
     "problem": "linear_regression",
 }
+
+
+def scored(**private: Any) -> dict[str, Any]:
+    return {"criterion": None, "private": {"fraction": 0.4, **private}}
+
+
 BAD: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
+    ("tune.private.metric", {}, scored(metric="rmse"), "auc"),
+    ("tune.private.metric", DIGITS, scored(metric="auc"), "SoftmaxRegression of 10 classes"),
+    ("tune.private.metric", HINGE, scored(metric="brier"), "HingeLoss | all but error probabilities"),
+    ("tune.private.metric", {}, {"private": scored(metric="auc")["private"]}, "private_metric"),
+    ("tune.private.bins", {}, scored(metric="auc", bins=1), "2"),
+    ("tune.private.bound", {}, scored(metric="log_loss", bound=0.5), "0.5"),
     ("tune.grid.data.pca", {}, {"grid": {"data.pca": [1, 2]}}, "sets records or budgets"),
     ("tune.grid.seed", {}, {"grid": {"seed": [1, 2]}}, "sets records or budgets"),
     ("tune.grid.partition.num_partitions", {}, {"grid": {"partition.num_partitions": [1, 2]}}, "records"),

@@ -5,10 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from matplotlib.text import Text
 from support.browser import BINARY, assert_fits, chromium
-from support.scenarios import BASE, SMALL, invoke
+from support.scenarios import BASE, SMALL, invoke, write
 
 import fedsim
 from benchmarks.thesis.tables import true_costs
@@ -34,13 +33,14 @@ SWEEP: dict[str, Any] = {
 }
 
 
+def sweep_of(folder: Path, tree: dict[str, Any]) -> Path:
+    invoke("sweep", write(folder, tree), "--out", folder / "out")
+    return folder / "out"
+
+
 @pytest.fixture(scope="module")
 def swept(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("page")
-    path = folder / "scenario.yaml"
-    path.write_text(yaml.safe_dump(BASE | {"description": HOSTILE, "sweep": SWEEP}), encoding="utf-8")
-    invoke("sweep", path, "--out", folder / "out")
-    return folder / "out"
+    return sweep_of(tmp_path_factory.mktemp("page"), BASE | {"description": HOSTILE, "sweep": SWEEP})
 
 
 def test_the_result_comes_first_then_privacy_and_what_is_not_private(swept: Path) -> None:
@@ -86,11 +86,9 @@ def test_runs_that_share_noise_are_said_to_carry_no_guarantee_together(swept: Pa
 
 def test_runs_that_add_up_are_not_said_to_share(tmp_path: Path) -> None:
     tree = BASE | {"privacy": {"epsilon": 1, "calibration": "sigma", "noise_multiplier": 40}}
-    path = tmp_path / "scenario.yaml"
-    path.write_text(yaml.safe_dump(tree | {"sweep": {"grid": {"privacy.epsilon": [1, 2]}}}), encoding="utf-8")
-    invoke("sweep", path, "--out", tmp_path / "out")
-    assert "share noise" not in (tmp_path / "out" / "report.html").read_text()
-    assert "share noise" not in invoke("compare", tmp_path / "out", "--out", tmp_path / "compared")
+    out = sweep_of(tmp_path, tree | {"sweep": {"grid": {"privacy.epsilon": [1, 2]}}})
+    assert "share noise" not in (out / "report.html").read_text()
+    assert "share noise" not in invoke("compare", out, "--out", tmp_path / "compared")
 
 
 def test_where_epsilon_is_claimed_the_true_one_comes_first_and_stands_beside_it(tmp_path: Path) -> None:
@@ -103,9 +101,7 @@ def test_where_epsilon_is_claimed_the_true_one_comes_first_and_stands_beside_it(
         }
     }
     tree = BASE | {"privacy": {"epsilon": "unlimited", "claimed_epsilon": 3, **stated}, "sweep": sweep}
-    path = tmp_path / "scenario.yaml"
-    path.write_text(yaml.safe_dump(tree), encoding="utf-8")
-    output = invoke("sweep", path, "--out", tmp_path / "out")
+    output = invoke("sweep", write(tmp_path, tree), "--out", tmp_path / "out")
     summary = json.loads((tmp_path / "out" / "summary.json").read_text())
     found = [row for row in summary["combinations"] if row["private"]]
     assert [row["epsilon_claimed"] for row in found] == [1, 12]

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from scipy.optimize import brentq
 from scipy.special import expit
-from support.refusals import lacking
 from support.scenarios import BASE, FakeRunner, invoke, result, write
 
 import fedsim
@@ -28,16 +27,12 @@ TREE: dict[str, Any] = BASE | {
 }
 
 
-def tree(**sections: Any) -> dict[str, Any]:
-    """`private` and `criterion` of `tune`, and sections of the scenario."""
+def tree(**private: Any) -> dict[str, Any]:
+    """A sweep that is tuned with these fields of `private`."""
     made = copy.deepcopy(TREE)
-    private = {"fraction": 0.4} | sections.pop("private", {})
-    made["sweep"]["tune"] = {
-        "grid": {"algorithm.step_size": STEPS},
-        "repetitions": 2,
-        "private": private,
-    } | sections.pop("tune", {})
-    return made | sections
+    tune = {"grid": {"algorithm.step_size": STEPS}, "repetitions": 2, "private": {"fraction": 0.4} | private}
+    made["sweep"]["tune"] = tune
+    return made
 
 
 @pytest.mark.parametrize(
@@ -52,12 +47,12 @@ def tree(**sections: Any) -> dict[str, Any]:
 def test_the_metric_chooses_in_its_direction_and_is_named(
     metric: str, best: float, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    desk = Engine(job_of(tree(private={"metric": metric})), Record())
+    desk = Engine(job_of(tree(metric=metric)), Record())
     runner = FakeRunner(lambda cell: result(cell.scenario["algorithm"]["step_size"] / 2))
     results = desk.run(runner, lambda event: None)
     assert STEPS[results.chosen[0] or 0] == best
     assert all(cell.grant.score.metric == metric for cell in runner.cells if cell.scored)
-    invoke("sweep", write(tmp_path, tree(private={"metric": metric})), "--out", tmp_path / "out", code=0)
+    invoke("sweep", write(tmp_path, tree(metric=metric)), "--out", tmp_path / "out", code=0)
     found = json.loads((tmp_path / "out" / "summary.json").read_text())
     assert (found["tuning"]["scored_by"], found["tuning"]["weighing"]) == (metric, "records")
     criterion = "private_error" if metric == "error" else "private_metric"
@@ -72,7 +67,7 @@ def test_the_metric_chooses_in_its_direction_and_is_named(
 
 def test_the_price_is_the_same_and_no_two_metrics_share_noise() -> None:
     def scored(**private: Any) -> tuple[list[Cell], list[Any]]:
-        desk = Engine(job_of(tree(private=private)), Record())
+        desk = Engine(job_of(tree(**private)), Record())
         runner = FakeRunner(lambda _: result())
         desk.run(runner, lambda event: None)
         scores = [silo["scores"] for silo in desk._job.selections[0].parts.silos]
@@ -86,42 +81,6 @@ def test_the_price_is_the_same_and_no_two_metrics_share_noise() -> None:
     values = [[one.error for one in run_batch(own)] for own in cells]
     inside = [value for own in values for value in own if value not in (0.0, 1.0)]  # an AUC is cut to [0, 1]
     assert len(set(inside)) == len(inside) >= 12
-
-
-THREE = {"data": {"name": "digits"}, "problem": "softmax_regression"}
-BAD: list[tuple[str, dict[str, Any], str]] = [
-    ("scenario.sweep.tune.private.metric", {"private": {"metric": "rmse"}}, "auc"),
-    (
-        "scenario.sweep.tune.private.metric",
-        {"private": {"metric": "auc"}, **THREE},
-        "SoftmaxRegression of 10 classes",
-    ),
-    (
-        "scenario.sweep.tune.private.metric",
-        {"private": {"metric": "brier"}, "problem": "hinge_loss"},
-        "HingeLoss | all but error probabilities",
-    ),
-    ("scenario.sweep.tune.private.bins", {"private": {"metric": "auc", "bins": 1}}, "2"),
-    ("scenario.sweep.tune.private.bound", {"private": {"metric": "log_loss", "bound": 0.5}}, "0.5"),
-    (
-        "scenario.sweep.tune.private.metric",
-        {"private": {"metric": "auc"}, "tune": {"criterion": "private_error"}},
-        "private_metric",
-    ),
-]
-
-
-@pytest.mark.parametrize(("field", "sections", "words"), BAD)
-def test_bad_input_is_one_line_that_names_the_field(
-    field: str, sections: dict[str, Any], words: str, tmp_path: Path
-) -> None:
-    sections = copy.deepcopy(sections)
-    made = tree(**sections)
-    if "tune" in sections:
-        made["sweep"]["tune"]["private"] = {"fraction": 0.4, **sections["private"]}
-    output = invoke("sweep", write(tmp_path, made), "--out", tmp_path / "out", code=2)
-    assert lacking(output, f"{field} | {words}") == []
-    assert len(output.strip().splitlines()) == 1
 
 
 def risk_table(records: int = 4000, features: int = 10, silos: int = 4) -> fedsim.Arrays:
