@@ -1,4 +1,4 @@
-"""Where a run stands, in a file: its session, what silos admitted, and the aggregate of every round.
+"""Where a run stands, in its record: its session, what silos admitted, and the aggregate of every round.
 
 The server method is deterministic given these, so a run that was cut short goes on by replaying them. A
 round that silos had answered, and that is not in the file, is asked again: same broadcast, same replies.
@@ -7,7 +7,7 @@ round that silos had answered, and that is not in the file, is asked again: same
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Self, TypeVar
@@ -84,23 +84,16 @@ class Checkpoint:
     @classmethod
     def create(cls, path: Path, run: RunRecord, heads: dict[str, str]) -> Self:
         """A new run's file, which shares `heads`; InputError if there is one, or it cannot be written."""
-        cls.check_free(path)
         with _as_input(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
             Store.make(path, RUN, _RUN, text(run.model_dump(mode="json")))
             return cls(Store.hold(path, RUN), heads)
-
-    @staticmethod
-    def check_free(path: Path) -> None:
-        """Raise InputError where there is a run's file."""
-        if path.exists():
-            hint = "holds a run that did not end: resume it, or remove the file to give it up"
-            raise InputError("checkpoint", str(path), hint)
 
     @classmethod
     def open(cls, path: Path) -> Self:
         """The file of an unfinished run, read by `next`; InputError if it is absent, damaged or in use."""
         if not path.is_file():
-            raise InputError("checkpoint", str(path), "there is no such file")
+            raise InputError("record", str(path), "there is no such file")
         with _as_input(path), ExitStack() as held:
             made = cls(held.enter_context(Store.hold(path, RUN)), {})
             held.pop_all()
@@ -148,9 +141,11 @@ class Checkpoint:
         self.store.close()
 
     def remove(self) -> None:
-        """Close the file and remove it: the run has ended, or nothing was released in it."""
+        """Close the file and remove it, with its folder where that is empty: nothing was released."""
         self.close()
         self.store.path.unlink()
+        with suppress(OSError):
+            self.store.path.parent.rmdir()
 
     def _said(self, kind: str, record: type[Record]) -> Record | None:
         """The one entry of a kind."""
@@ -176,4 +171,4 @@ def _as_input(path: Path) -> Iterator[None]:
         yield
     except (Refused, OSError, ValidationError) as error:
         hint = "is no run's checkpoint of this version" if isinstance(error, ValidationError) else str(error)
-        raise InputError("checkpoint", str(path), hint) from None
+        raise InputError("record", str(path), hint) from None

@@ -131,7 +131,7 @@ def deploy(
     ] = None,
 ) -> None:
     """Train a model with real silos, through Flower, and write the run directory."""
-    ready(scenario, overrides, out)  # a mistake should not wait for silos
+    ready(scenario, overrides)  # a mistake should not wait for silos
     raise typer.Exit(_run(scenario, overrides or [], federation, out, resume, superlink))
 
 
@@ -144,12 +144,13 @@ def _run(
     from fedsim.deployment.federation_file import load_federation
     from fedsim.deployment.flower.grid import node_keys
     from fedsim.deployment.flower.submit import Job, submit
+    from fedsim.report.resume import place_of
 
     console = Console()
     known = load_federation(federation)
     keys = node_keys(known)
     print_warnings(console, notices(known.authority))
-    out = check_free(out).absolute()
+    out = out.absolute() if resume and not out.exists() else place_of(out, resume)  # it may be elsewhere
     out.parent.mkdir(parents=True, exist_ok=True)
     name = str(scenario.absolute()) if scenario.exists() else str(scenario)
     job = Job(name, overrides, federation.absolute(), out, resume)
@@ -224,9 +225,9 @@ def telling(console: Console) -> Iterator[Tell]:
 
 def print_kept(console: Console, job: Job, running: str | None) -> None:
     """Print the rounds kept and the command that resumes."""
-    from fedsim.deployment.run import checkpoint_of
+    from fedsim.report.resume import begun
 
-    there = checkpoint_of(job.out).exists()
+    there = begun(job.out)
     if not there and running is None:
         say(console, "Nothing was released by any silo; the same command starts anew.")
         return

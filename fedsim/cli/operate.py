@@ -71,7 +71,7 @@ def _print(place: Place, tree: Mapping[str, Any]) -> None:
 
 def _newest(place: Place, runs: list[dict[str, Any]]) -> str:
     """The newest run in a line; without a SuperLink, what `fedsim up` has left of it."""
-    from fedsim.deployment.run import checkpoint_of
+    from fedsim.report.resume import begun, ended
 
     if runs:
         first = runs[0]
@@ -79,10 +79,9 @@ def _newest(place: Place, runs: list[dict[str, Any]]) -> str:
         return f"{first['run']} {first['state']} since {_minute(first['started'])}{why}"
     if place.topology is None:
         return "none known"
-    if place.topology.run.exists():
+    if ended(place.topology.run):
         return f"has ended; {shown(place.topology.run / 'report.html')}"
-    begun = checkpoint_of(place.topology.run).exists()
-    return "has not ended; its rounds so far are kept" if begun else "has not begun"
+    return "has not ended; its rounds so far are kept" if begun(place.topology.run) else "has not begun"
 
 
 def _rounds(run: Mapping[str, Any]) -> str:
@@ -128,8 +127,8 @@ def stop(
 ) -> None:
     """End a run after the round in hand, and say how to resume it; within the round where that takes longer
     than 30 s, another machine has the run, or it is one of another federation.yaml."""
-    from fedsim.deployment.run import checkpoint_of
     from fedsim.deployment.standing import Place
+    from fedsim.report.resume import begun, ended
 
     place, console = Place.of(federation, superlink), Console()
     with place.control() as control:
@@ -137,11 +136,10 @@ def stop(
         job = place.job(found)
         _stop(control, found, job, console)
     if place.topology is not None:
-        if not place.topology.run.exists():
+        if not ended(place.topology.run):
             print_resume(console, place.topology)
-    elif job is not None and not job.out.exists():
-        there = checkpoint_of(job.out).exists()
-        print_kept(console, job, superlink if there else superlink or place.address)
+    elif job is not None and not ended(job.out):
+        print_kept(console, job, superlink if begun(job.out) else superlink or place.address)
 
 
 def _chosen(control: Control, number: str | None) -> Submitted:
@@ -178,6 +176,7 @@ def down(
     """End what runs in a directory of `fedsim up`: an `up` in another terminal, or what one left behind."""
     from fedsim.deployment.running import FILE, running
     from fedsim.deployment.topology import made
+    from fedsim.report.resume import ended
 
     topology, console = made(directory.absolute(), "DIR"), Console()
     there = running(topology.directory)
@@ -187,5 +186,5 @@ def down(
         say(console, f"Nothing of `fedsim up` runs in {shown(directory)}/.")
         return
     say(console, f"Ended {count} processes.")
-    if not topology.run.exists():
+    if not ended(topology.run):
         print_resume(console, topology)

@@ -193,6 +193,12 @@ class Store:
         with self.lock:
             self._write(("DELETE FROM bodies WHERE name = ?", (name,)))
 
+    def forget(self) -> None:
+        """Keep no body any longer, and give the disk back what they took; see `append`."""
+        with self.lock:
+            self._write(("DELETE FROM bodies", ()))
+            self._write(("VACUUM", ()))
+
     def _write(
         self, *statements: Statement, entry: Entry | None = None, then: Callable[[Entry], None] = _nothing
     ) -> None:

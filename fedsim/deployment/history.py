@@ -89,7 +89,8 @@ class Evaluation(NamedTuple):
 class History:
     """Follows a run's rounds, and makes its outcome; `evaluate` measures a model on public test records.
 
-    The schema of these, `test`, is the silos' where the scenario says nothing of records.
+    The schema of these, `test`, is the silos' where the scenario says nothing of records. What is measured
+    goes into `results`.
     """
 
     def __init__(
@@ -100,6 +101,7 @@ class History:
         evaluate: Evaluator | None,
         silos: RemoteSilos,
         test: Dataset | None,
+        results: Results,
     ) -> None:
         self._resolved, self._evaluate, self._silos, self._test = resolved, evaluate, silos, test
         self._greetings, self._absent = checkpoint.run.greetings, checkpoint.run.absent
@@ -109,7 +111,7 @@ class History:
         self._asked: list[AskedSilo] = []
         self._clips: list[ChosenClip] = []
         self._seconds: list[float | None] = []
-        self._results, self.model = Results(), Tensor()
+        self._results, self.model = results, Tensor()
 
     def add(self, progress: Progress) -> Step:
         """One step of the loop: the model, and the round that made it."""

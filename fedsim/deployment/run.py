@@ -27,13 +27,13 @@ import secrets
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from fedsim.common.errors import InputError, Refused
-from fedsim.common.files import atomic_directory, check_free
+from fedsim.common.files import RECORD, atomic_directory, writing
 from fedsim.common.process import one_thread
 from fedsim.deployment import secure_aggregation as sums
 from fedsim.deployment.evaluation import evaluated
@@ -41,8 +41,10 @@ from fedsim.deployment.federation_file import ROOT, Federation, read_heads, writ
 from fedsim.deployment.history import Evaluation, Gauges, History, Step, public_evaluator
 from fedsim.deployment.offers import deployable, digest_of, identities_digest, of_those, offers_of, outline_of
 from fedsim.measure.evaluator import Evaluator
-from fedsim.report.outcome import Outcome
+from fedsim.report.outcome import NotKept, Outcome, Results
 from fedsim.report.page import save
+from fedsim.report.record import BEGUN, Begun, Record
+from fedsim.report.resume import place_of
 from fedsim.report.trackers import open_trackers
 from fedsim.scenario.model import Scenario
 from fedsim.scenario.participation import per_silo
@@ -60,6 +62,7 @@ from server.secure_aggregation import KeptRequest
 Observe = Callable[[Step], None]
 Say = Callable[[str], None]
 Told = TypeVar("Told")
+OFFERS = "offers"  # in the run's directory from the beginning: an operator may be sent his, to try it out
 
 
 class _Plan(NamedTuple):
@@ -87,39 +90,34 @@ def deploy(
 
     Silos of the federation must greet and admit their offers, `federation.min_silos` of them (see the
     module); after that a silo may be absent from rounds.
-    Until the run directory is written, a file beside it has the rounds so far (`checkpoint_of`).
+    Its record has the rounds so far, and their aggregates until the run has ended.
 
     Args:
         scenario: what to run; its data and partition are not opened.
         federation: who takes part.
         channel: carries the frames.
-        out: a new directory.
-        resume: go on with the run that did not end there.
+        out: a new directory, or with `resume` that of a run that has not ended, which goes on.
+        resume: see `out`.
         observe: told of every round; with `resume`, of the last one so far and those after it.
         say: told in words what a person should know as it goes.
         shuffler: carries frames to the shuffler; by default a socket, as federation.yaml has it.
 
     Raises:
-        InputError: the scenario asks for what no silo does, a file is wrong, or the checkpoint is another
-            run's.
+        InputError: the scenario asks for what no silo does, a file is wrong or cannot be written, or the
+            record is another run's.
         Refused: a silo does not admit the run, or too few answered a round: the rounds so far are kept.
     """
-    began, place = time.perf_counter(), check_free(out)
-    path = checkpoint_of(place)
+    start, place = time.perf_counter(), place_of(out, resume)
     with one_thread(), ExitStack() as stack:
-        server = _Server(stack, scenario, federation, channel, shuffler, path, resume, say)
-        outcome, offers = server.trained(observe, began)
-    save(outcome, place)
-    _keep(offers, place / "offers")
-    shutil.rmtree(_offers_beside(path), ignore_errors=True)
-    path.unlink()
+        server = _Server(stack, scenario, federation, channel, shuffler, place, resume, say)
+        outcome, offers = server.trained(observe, start)
+        with writing(out):
+            _keep(offers, place / OFFERS)
+            save(outcome, place)
+        with suppress(OSError):  # it has ended; what is left takes room alone
+            server.checkpoint.store.forget()
     server.trackers.finish(outcome)
     return outcome
-
-
-def checkpoint_of(place: Path) -> Path:
-    """Where the rounds of a run are kept until its directory is there."""
-    return place.with_name(f"{place.name}.checkpoint")
 
 
 class _Server:
@@ -132,17 +130,15 @@ class _Server:
         federation: Federation,
         channel: Channel,
         shuffler: Channel | None,
-        path: Path,
+        place: Path,
         resume: bool,
         say: Say,
     ) -> None:
         scenario, self._remarks = deployable(scenario)
         self._scenario, self._roster = sums.with_roster(scenario, federation)
         self.trackers, self._gauges = open_trackers(scenario.report.trackers, False, say), Gauges()
-        self._federation, self._path, self._say = federation, path, say
-        old = stack.enter_context(closing(Checkpoint.open(path))) if resume else None
-        if old is None:
-            Checkpoint.check_free(path)
+        self._federation, self._place, self._say = federation, place, say
+        old = stack.enter_context(closing(Checkpoint.open(place / RECORD))) if resume else None
         heads = read_heads(federation.heads)
         if old is not None:
             old.heads.update(heads | old.heads)  # its own are newer, and it may lack those of other silos
@@ -153,14 +149,18 @@ class _Server:
         known = federation.identities, federation.deadline, federation.min_silos, federation.patience
         self._silos = RemoteSilos(channel, *known, heads, say)
         self._least = self._silos.least if self._roster is None else len(self._silos.names)
-        self._plan, self._checkpoint = self._joined(old)
-        stack.callback(self._checkpoint.close)
+        self._plan, self.checkpoint = self._joined(old)
+        stack.callback(self.checkpoint.close)
 
     def trained(self, observe: Observe, began: float) -> tuple[Outcome, Mapping[str, Offer]]:
         """Play the rounds, close the run and evaluate its model: the outcome, and all that was offered."""
-        plan, checkpoint, silos = self._plan, self._checkpoint, self._silos
-        resolved, ended = plan.resolved, checkpoint.rounds
-        history = History(resolved, plan.offers, checkpoint, plan.evaluate, silos, self._federation.test)
+        plan, checkpoint, silos = self._plan, self.checkpoint, self._silos
+        resolved, ended, test = plan.resolved, checkpoint.rounds, self._federation.test
+        record = Record.of(checkpoint.store)
+        with writing(self._place):
+            record.append(BEGUN, [Begun("deployment")])
+        results = Results(record, self._place)
+        history = History(resolved, plan.offers, checkpoint, plan.evaluate, silos, test, results)
         self.trackers.start(resolved)
         for step in self._rounds(history):
             self._gauges.add(step)
@@ -174,11 +174,16 @@ class _Server:
             with _resumable():
                 asked = history.model, checkpoint, silos, self._roster, self._shuffler
                 evaluation = evaluated(resolved, *asked)
-        outcome = history.outcome(closed, unstated, remarks, time.perf_counter() - began, evaluation)
+        seconds = time.perf_counter() - began
+        try:
+            outcome = history.outcome(closed, unstated, remarks, seconds, evaluation)
+        except NotKept as error:
+            hint = f"cannot be written ({error}); the rounds so far are kept, so that the run can be resumed"
+            raise InputError("--out", str(self._place), hint) from None
         return outcome, {**plan.offers, **evaluation.offers}
 
     def _rounds(self, history: History) -> Iterator[Step]:
-        plan, kept, resolved = self._plan, self._checkpoint, self._plan.resolved
+        plan, kept, resolved = self._plan, self.checkpoint, self._plan.resolved
         request = KeptRequest(kept.store)
         link, aggregate = sums.link_to(self._silos, resolved, plan.contexts, self._shuffler, request)
         public = resolved.public([kept.admissions[name].noise_multiplier for name in resolved.names])
@@ -200,15 +205,16 @@ class _Server:
             self._silos.keep(greetings)
             plan = self._planned(greetings, absent, session)
             if checkpoint is None:
-                checkpoint = Checkpoint.create(self._path, plan.record, self._silos.heads)
+                checkpoint = Checkpoint.create(self._place / RECORD, plan.record, self._silos.heads)
             elif checkpoint.run != plan.record:
                 hint = "is of another scenario or another federation"
-                raise InputError("checkpoint", str(self._path), hint)
+                raise InputError("record", str(checkpoint.store.path), hint)
             refused = {} if checkpoint.admissions else self._offered(plan, checkpoint)
             if not refused:
                 form = Form(plan.resolved.trace.messages, plan.resolved.dtype)
                 if checkpoint.rounds == 0:
-                    self._say(f"checkpoint {self._path}: at most about {_size(expected_bytes(form))}")
+                    size = _size(expected_bytes(form))
+                    self._say(f"record {checkpoint.store.path}: at most about {size} until the run has ended")
                 looks = form if plan.contexts is None else sums.reports_of(plan.contexts)
                 self._silos.begin({name: said.run for name, said in checkpoint.admissions.items()}, looks)
                 return plan, checkpoint
@@ -252,12 +258,12 @@ class _Server:
         """Offer a run. Its checkpoint has the admissions where all admit it, and is removed where some do
         not; the reasons of these.
         """
-        _keep(plan.offers, _offers_beside(self._path))
+        _keep(plan.offers, self._place / OFFERS)
         try:
             admissions, refused = self._all_if_summed(partial(self._silos.offer, plan.offers))
         except Refused:
+            shutil.rmtree(self._place / OFFERS)
             checkpoint.remove()  # nothing has been released, so there is nothing to resume
-            shutil.rmtree(_offers_beside(self._path))
             raise
         except BaseException:
             checkpoint.close()  # another process may resume it, while this one lives
@@ -281,11 +287,6 @@ class _Server:
     def _say_absent(self, absent: Mapping[str, str]) -> None:
         for name, reason in sorted(absent.items()):
             self._say(f"silo {name} takes no part in this run: {reason}")
-
-
-def _offers_beside(checkpoint: Path) -> Path:
-    """The folder of the offers of a run that has not ended, which an operator may be sent to try out."""
-    return checkpoint.with_suffix(".offers")
 
 
 def _keep(offers: Mapping[str, Offer], folder: Path) -> None:

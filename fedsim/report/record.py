@@ -288,6 +288,16 @@ class Record:
             yield record
 
     @classmethod
+    def of(cls, store: Store) -> Self:
+        """The record in a store that is open and whole."""
+        record = cls()
+        record.store = store
+        for entry in chained(store.connection, RUN):
+            record._take(entry)
+        record._settle(())
+        return record
+
+    @classmethod
     def read(cls, file: Path) -> Self:
         """The record in a file, in memory; InputError: absent, damaged, of another version or in use."""
         record, damaged = cls(), list[Entry]()

@@ -61,6 +61,37 @@ def opened(
         yield record
 
 
+def begun(out: Path) -> bool:
+    """Whether a run or sweep has begun in a directory, and has not ended; True too of one under way."""
+    if not (out / RECORD).is_file():
+        return False
+    with suppress(InputError):  # it is held or damaged, which going on with it says
+        return not (out / FILE).exists() or not Record.read(out / RECORD).rows(Ended)
+    return True
+
+
+def ended(out: Path) -> bool:
+    """Whether a directory is there, and no run or sweep goes on in it."""
+    return out.exists() and not begun(out)
+
+
+def place_of(out: Path, resume: bool) -> Path:
+    """The absolute path of a deployed run's directory: a new one, or with `resume` one where a run goes on;
+    InputError if it is neither.
+    """
+    if (old := out.with_name(f"{out.name}.checkpoint")).exists():
+        hint = f"is of an earlier version of fedsim ({old.name}), which goes on with it; name a new directory"
+        raise InputError("--out", str(out), hint)
+    if begun(out):
+        if not resume:
+            hint = "holds a run that has not ended: resume it, or remove the directory to give it up"
+            raise InputError("--out", str(out), hint)
+        return out.resolve()
+    if resume:
+        raise InputError("--resume", str(out), "holds no run that can go on")
+    return check_free(out)
+
+
 def _begin(record: Record, out: Path, made_of: Begun, resume: bool | None, scenario: str) -> None:
     """Append the first entry, or compare it; what had ended has not any more."""
     remove_drafts(out)

@@ -29,7 +29,9 @@ from fedsim.report.summary import (
 )
 from fedsim.scenario.model import Criterion
 
-NOT_ENDED = "has not ended; `fedsim simulate --resume`, or the same `fedsim sweep`, goes on with it"
+NOT_ENDED = (
+    "has not ended; `fedsim simulate --resume`, `fedsim deploy --resume` or the same `fedsim sweep` goes on"
+)
 SHARED = (
     "runs that differ in step size, clip norm and epsilon alone, taken together, in this sweep or another: "
     "they share noise (common random numbers), so that two of them can show what the noise of each hides"

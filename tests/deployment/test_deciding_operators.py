@@ -18,8 +18,9 @@ from typer.testing import CliRunner
 
 from fedsim.cli.main import app
 from fedsim.deployment.federation_file import Federation
-from fedsim.deployment.run import checkpoint_of, deploy
+from fedsim.deployment.run import deploy
 from fedsim.report.record import AskedSilo
+from fedsim.report.resume import begun, ended
 from fedsim.scenario.load import parse
 from server.sockets import Sockets
 from silos.front.pending import PendingOffers
@@ -83,11 +84,10 @@ def test_a_server_that_ends_while_it_waits_offers_the_same_again(tmp_path):
         for resume in (False, True):
             with pytest.raises(KeyboardInterrupt):
                 deploy(parse(SCENARIO), made.federation, channel, out, resume=resume, say=killed)
-        offers = {name: (tmp_path / "run.offers" / f"{name}.json").read_text() for name in made.configs}
+        offers = {name: (out / "offers" / f"{name}.json").read_text() for name in made.configs}
         assert [decide(made, name, "approve") for name in made.configs] == [1, 1, 1]
         deploy(parse(SCENARIO), made.federation, channel, out, resume=True, say=killed)
     assert {name: (out / "offers" / f"{name}.json").read_text() for name in made.configs} == offers
-    assert not (tmp_path / "run.offers").exists()
     for config in made.configs.values():
         assert len(read(config.ledger).sessions) == 1
 
@@ -109,7 +109,7 @@ def test_an_operator_who_refuses_is_left_out_by_name(tmp_path):
 
 def _serve(federation: Federation, out: Path) -> None:
     with Sockets(federation.addresses) as channel:
-        deploy(parse(SCENARIO), federation, channel, out, resume=checkpoint_of(out).exists())
+        deploy(parse(SCENARIO), federation, channel, out, resume=begun(out))
 
 
 @pytest.mark.slow
@@ -137,14 +137,14 @@ def test_whatever_is_killed_an_approved_run_is_answered_and_paid_for_once(tmp_pa
                     server.kill()
                     kills += 1
                 server.join()
-                if out.exists():
+                if ended(out):
                     break
             assert kills > 10
             for silo in silos.values():
                 silo.until_it_listens()
-            if not out.exists():
+            if not ended(out):
                 with Sockets(made.federation.addresses) as channel:
-                    resume = checkpoint_of(out).exists()
+                    resume = begun(out)
                     deploy(parse(SCENARIO), made.federation, channel, out, resume=resume, say=deciding(made))
         for name in (FIRST, SECOND):
             book = read(made.configs[name].ledger)

@@ -1,14 +1,18 @@
 """A scenario over silos of this process: the simulation's model, and a run directory that says what it is."""
 
+import errno
 import json
+import os
 import re
 import socket
+import sqlite3
 import urllib.request
 from collections.abc import Mapping
+from contextlib import closing
 from io import StringIO
 from pathlib import Path
 from typing import Any
-from unittest.mock import ANY
+from unittest.mock import ANY, Mock
 
 import numpy as np
 import pytest
@@ -36,13 +40,15 @@ from torch import Tensor
 from fedsim.api.run import load_run
 from fedsim.cli.output import print_run
 from fedsim.common.errors import InputError, Refused
+from fedsim.common.files import RECORD
 from fedsim.data.federation import Hosted
 from fedsim.deployment.history import Step
-from fedsim.deployment.run import checkpoint_of, deploy
+from fedsim.deployment.run import deploy
 from fedsim.protocol.links import Answered
 from fedsim.report.comparison import compared, source_of
 from fedsim.report.outcome import Outcome
 from fedsim.report.page import write_page
+from fedsim.report.resume import begun, ended
 from fedsim.report.texts import remarks
 from fedsim.scenario.load import load, parse
 from fedsim.scenario.model import Scenario
@@ -172,7 +178,7 @@ def test_a_run_directory_says_that_it_was_deployed(enrolled, channel, test_file,
     deploy(asked, federation, channel, out, observe=steps.append, say=said.append)
     assert [step.rounds for step in steps] == list(range(7))
     assert [step.answered for step in steps] == [0, 3, 3, 3, 3, 3, 3]
-    assert said == [f"checkpoint {checkpoint_of(out)}: at most about 3 kB"]
+    assert said == [f"record {out / RECORD}: at most about 3 kB until the run has ended"]
     loaded = load_run(out)
     assert list(loaded.predict(np.zeros((2, 4))).columns) == ["prediction", "probability 0", "probability 1"]
     summary = loaded.summary
@@ -196,7 +202,7 @@ def test_a_run_directory_says_that_it_was_deployed(enrolled, channel, test_file,
     written = (out / "scenario.yaml").read_text()
     assert "data:" not in written
     assert "partition:" not in written
-    assert not checkpoint_of(out).exists()
+    assert not begun(out)
 
 
 NO_RECORDS = {key: value for key, value in SCENARIO.items() if key not in ("data", "partition")}
@@ -391,8 +397,8 @@ def test_a_statement_that_is_not_the_servers_is_not_believed(enrolled, channel, 
 def test_too_few_answers_end_a_run_that_can_be_resumed(enrolled, channel, tmp_path):
     out = tmp_path / "run"
     broken_off(enrolled, channel, out)
-    assert not out.exists()
-    with pytest.raises(InputError, match="holds a run that did not end"):
+    assert begun(out)
+    with pytest.raises(InputError, match="holds a run that has not ended"):
         deploy(scenario_of(), enrolled.federation, channel, out)
     channel.asked.clear()
     steps: list[Step] = []
@@ -410,6 +416,39 @@ def broken_off(enrolled: Enrolled, channel: InMemory, out: Path) -> None:
     channel.asked.clear()
 
 
+@pytest.mark.parametrize(
+    "fails", ["outcome.write_models", "run_directory.write_trained", "outcome.Results.end"]
+)
+def test_a_run_that_the_disk_has_no_room_for_at_its_end_is_resumed(
+    enrolled, channel, tmp_path, monkeypatch, fails
+):
+    """Where its last entry alone is missing, all files are there, and the run has not ended."""
+    out = tmp_path / "run"
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    with monkeypatch.context() as patch:
+        patch.setattr(f"fedsim.report.{fails}", Mock(side_effect=full))
+        with pytest.raises(InputError, match=r"cannot be written \(No space left"):
+            deploy(scenario_of(), enrolled.federation, channel, out)
+    assert begun(out)
+    channel.asked.clear()
+    deploy(scenario_of(), enrolled.federation, channel, out, resume=True)
+    assert not [kind for _, kind, _ in channel.asked if kind in ("offer", "ask")]
+    assert ended(out)
+    assert [row.rounds for row in load_run(out).summary.privacy.silos] == [6, 6, 6]
+    with closing(sqlite3.connect(out / RECORD)) as record:  # aggregates took room until it had ended
+        assert record.execute("SELECT count(*) FROM bodies").fetchone() == (0,)
+    with pytest.raises(InputError, match="holds no run that can go on"):
+        deploy(scenario_of(), enrolled.federation, channel, out, resume=True)
+
+
+def test_a_checkpoint_of_before_is_refused_by_name(enrolled, channel, tmp_path):
+    (tmp_path / "run.checkpoint").write_bytes(b"rounds")
+    for resume in (False, True):
+        with pytest.raises(InputError, match=r"earlier version of fedsim \(run.checkpoint\)"):
+            deploy(scenario_of(), enrolled.federation, channel, tmp_path / "run", resume=resume)
+    assert (tmp_path / "run.checkpoint").read_bytes() == b"rounds"
+
+
 OTHERS: dict[str, dict[str, Any]] = {
     "rounds": {"algorithm": {**SCENARIO["algorithm"], "num_rounds": 7}},
     "step size": {"algorithm": {**SCENARIO["algorithm"], "step_size": 0.25}},
@@ -423,14 +462,14 @@ OTHERS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("other", [*OTHERS, "federation"])
 def test_another_scenario_or_federation_is_not_resumed(enrolled, channel, tmp_path, other):
     broken_off(enrolled, channel, tmp_path / "run")
-    before = checkpoint_of(tmp_path / "run").read_bytes()
+    before = (tmp_path / "run" / RECORD).read_bytes()
     key = tmp_path / "other.pub"
     key.write_text("cd" * 32)
     federation = enrolled.again(**{LIAR: {"identity": str(key)}} if other == "federation" else {})
     with pytest.raises(InputError, match="is of another scenario or another federation"):
         deploy(scenario_of(**OTHERS.get(other, {})), federation, channel, tmp_path / "run", resume=True)
     assert channel.asked == []
-    assert checkpoint_of(tmp_path / "run").read_bytes() == before
+    assert (tmp_path / "run" / RECORD).read_bytes() == before
 
 
 def test_a_run_that_a_silo_does_not_admit_leaves_nothing(enrolled, channel, tmp_path):

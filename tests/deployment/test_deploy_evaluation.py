@@ -11,6 +11,7 @@ from fedsim.api.run import load_run
 from fedsim.common.errors import InputError, Refused
 from fedsim.deployment.federation_file import parse_federation
 from fedsim.deployment.run import deploy
+from fedsim.report.resume import begun
 from fedsim.report.texts import remarks
 from fedsim.scenario.load import parse
 from fedsim.wire.frames import decode, opened
@@ -154,7 +155,7 @@ def test_an_evaluation_that_too_few_answer_is_resumed(silos, tmp_path):
         channel.faults = {"silo-02": _lost("ask", evaluation=True)}
         with pytest.raises(Refused, match=r"2 of 3 silos.*can be resumed"):
             deploy(parse(EVALUATED), federation, channel, tmp_path / "run")
-        assert not (tmp_path / "run").exists()
+        assert begun(tmp_path / "run")
         channel.faults = {"silo-02": _lost("ask", "offer")}
         with pytest.raises(Refused, match="can be resumed"):
             deploy(parse(EVALUATED), federation, channel, tmp_path / "run", resume=True)

@@ -16,11 +16,13 @@ from support.pooled import PooledFederation, pooled_federation, pooled_scenario
 from fedsim.api.run import load_run
 from fedsim.common.chain import RUN
 from fedsim.common.errors import InputError, Refused
+from fedsim.common.files import RECORD
 from fedsim.common.store import Store
 from fedsim.deployment.federation_file import parse_federation
-from fedsim.deployment.run import checkpoint_of, deploy
+from fedsim.deployment.run import deploy
 from fedsim.privacy.discrete_noise import with_noise
 from fedsim.report.outcome import Outcome
+from fedsim.report.resume import begun
 from fedsim.report.summarise import answered
 from fedsim.scenario.resolve import resolve
 from fedsim.secagg import reports
@@ -111,7 +113,7 @@ def test_a_run_directory_says_both_guarantees_and_who_made_the_sums(made, tmp_pa
         assert f"sums over at least 2 of 3 silos alone, of roster {made.roster.digest}" in text
         assert made.roster.shuffler.identity in text
     assert summary.privacy.guarantee_colluding in page
-    assert not checkpoint_of(tmp_path / "run").exists()
+    assert not begun(tmp_path / "run")
 
 
 def test_a_silo_that_is_absent_or_whose_report_does_not_count_is_left_out_by_name(made, tmp_path):
@@ -173,7 +175,7 @@ def test_a_request_that_is_lost_loses_its_round_and_the_run_ends_with_the_reason
     with made.silos(seeded=False) as silos:
         with made.channel(_dying(2)) as shuffler, pytest.raises(Dead):
             deploy(pooled_scenario(**TWO), made.federation, silos, out, shuffler=shuffler)
-        with Store.hold(checkpoint_of(out), RUN) as store:
+        with Store.hold(out / RECORD, RUN) as store:
             store.drop("request")
         silos.faults = {THIRD: in_round(2, absent)}
         for _ in range(2):
@@ -318,7 +320,7 @@ def test_a_roster_that_does_not_fit_is_named_before_any_silo_is_asked(made, tmp_
         with made.channel() as shuffler, pytest.raises(InputError, match=re.escape(said)):
             deploy(scenario, parse_federation(tree), silos, tmp_path / "run", shuffler=shuffler)
         assert not silos.asked
-    assert not checkpoint_of(tmp_path / "run").exists()
+    assert not begun(tmp_path / "run")
 
 
 class Dead(BaseException):
@@ -349,4 +351,4 @@ def test_sums_are_of_all_silos_of_the_roster_from_the_start(tmp_path):
         with pytest.raises(Refused, match=r"2 of 3 silos answered, 3 are needed.*secure aggregation"):
             deploy(pooled_scenario(), made.federation, silos, out, shuffler=shuffler)
         assert {kind for _, kind, _ in silos.asked} == {"hello"}
-    assert not checkpoint_of(out).exists()
+    assert not begun(out)

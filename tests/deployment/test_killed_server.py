@@ -19,9 +19,10 @@ from support.deployed import SCENARIO, resolved_of
 
 from fedsim.deployment.federation_file import Federation
 from fedsim.deployment.history import Step
-from fedsim.deployment.run import checkpoint_of, deploy
+from fedsim.deployment.run import deploy
 from fedsim.report.outcome import Outcome
 from fedsim.report.record import AskedSilo
+from fedsim.report.resume import begun
 from fedsim.scenario.load import parse
 from server.federation import NOT_ASKED
 from server.sockets import Sockets
@@ -81,12 +82,11 @@ def test_a_server_killed_again_and_again_resumes_to_the_same_model(enrolled, tmp
             process.start()
             process.join(120)
             assert process.exitcode == -signal.SIGKILL, kill
-            assert checkpoint_of(out).exists()
-            assert not out.exists()
+            assert begun(out)
         with Sockets(enrolled.federation.addresses) as channel:
             found = deploy(parse(SCENARIO), enrolled.federation, channel, out, resume=True)
     assert_same(found, unbroken(tmp_path))
-    assert not checkpoint_of(out).exists()
+    assert not begun(out)
 
 
 @pytest.mark.slow

@@ -16,11 +16,12 @@ from support.flower import environment
 
 from fedsim.cli.deploy import _run_here as run
 from fedsim.common.errors import InputError
+from fedsim.common.files import RECORD
 from fedsim.deployment import up
 from fedsim.deployment.processes import Ended, Processes
-from fedsim.deployment.run import checkpoint_of
 from fedsim.deployment.topology import prepare
 from fedsim.deployment.up import run_all
+from fedsim.report.resume import begun
 from fedsim.report.run_directory import read
 from fedsim.scenario.load import load
 from fedsim.scenario.resolve import resolve
@@ -104,7 +105,7 @@ def test_sums_over_silos_have_a_shuffler_and_one_roster_for_all(place):
     _until_round(place, 3, process)
     process.send_signal(signal.SIGINT)
     assert "ending the round in hand" in _end(process, 130)
-    assert checkpoint_of(place / "all" / "run").exists()
+    assert begun(place / "all" / "run")
     rosters = {
         (place / "all" / party / "roster.yaml").read_text() for party in (*SILOS, "server", "shuffler")
     }
@@ -135,7 +136,7 @@ def test_an_interrupted_run_leaves_no_process_and_can_be_resumed(place):
     process.send_signal(signal.SIGINT)
     assert "fedsim up --resume" in _end(process, 130)
     assert not _left(place)
-    assert not (place / "all" / "run").exists()
+    assert begun(place / "all" / "run")
     _end(_up(place, "--resume"), 0)
     for silo in SILOS:
         assert _debited(place, silo) == list(range(40))
@@ -182,10 +183,11 @@ def test_a_silo_that_cannot_enrol_is_named_with_its_reason(place):
 
 @pytest.mark.parametrize("admitted", [True, False])
 def test_what_no_silo_has_admitted_begins_anew(place, admitted, monkeypatch):
-    """As after an interrupted enrolment: there is no checkpoint that a run could open."""
+    """As after an interrupted enrolment: there is no record that a run could go on with."""
     topology = prepare(resolve(load(Path("breast_cancer"), TWO_SILOS)), place / "all")
     if admitted:
-        checkpoint_of(topology.run).touch()
+        topology.run.mkdir()
+        (topology.run / RECORD).touch()
     monkeypatch.setattr(up.superlink, "start", lambda *given: None)
     for name in ("_start_daemons", "_wait", "enroll", "_start_nodes", "load_federation"):
         monkeypatch.setattr(up, name, lambda *given: "127.0.0.1:1")

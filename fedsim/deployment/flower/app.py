@@ -46,7 +46,7 @@ def main(grid: Grid, context: Context) -> None:
         _log.info("%s", line.text)
 
     def observe(step: Step) -> None:
-        """The round is in the checkpoint by now."""
+        """The round is in the record by now."""
         tell(of_step(step))
         if step.rounds < step.of and file is not None and stop_of(file).exists():
             raise Refused(f"stopped by its operator after round {step.rounds} of {step.of}")

@@ -95,7 +95,7 @@ Tell = Callable[[Line], None]
 def _named(path: Path) -> Path:
     if not (path.is_absolute() and path.name) or "\0" in str(path):
         raise ValueError
-    path.with_name(f"{path.name}.checkpoint").exists()  # OSError where no file is called so, or it is hidden
+    path.with_name(f"{path.name}.progress").exists()  # OSError where no file is called so, or it is hidden
     return path
 
 
@@ -137,7 +137,7 @@ class Job:
 
     @property
     def stop(self) -> Path:
-        """A file that its operator makes: the run ends when the round in hand is in the checkpoint."""
+        """A file that its operator makes: the run ends when the round in hand is in the record."""
         return stop_of(self.progress)
 
 
