@@ -76,7 +76,7 @@ class Checkpoint:
         self.store, self.heads = store, heads
         run, admitted = self._said(_RUN, RunRecord), self._said(_ADMITTED, AdmittedRecord)
         if run is None or store.damaged:
-            raise Refused("it is damaged, or no run's checkpoint")
+            raise Refused("it is damaged, or of no deployed run")
         self.run, self.admissions = run, {} if admitted is None else admitted.admissions
         (self.rounds,) = store.query("SELECT count(*) FROM entries WHERE kind = ?", (_ROUND,))
         self._at = 0
@@ -170,5 +170,7 @@ def _as_input(path: Path) -> Iterator[None]:
     try:
         yield
     except (Refused, OSError, ValidationError) as error:
-        hint = "is no run's checkpoint of this version" if isinstance(error, ValidationError) else str(error)
+        hint = (isinstance(error, OSError) and error.strerror) or str(error)
+        if isinstance(error, ValidationError):
+            hint = "is no run's record of this version"
         raise InputError("record", str(path), hint) from None

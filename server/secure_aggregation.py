@@ -161,7 +161,7 @@ class KeptRequest:
     its request and the answer must be able to send it again byte for byte: the silos' reports, in order.
     """
 
-    store: Store  # the run's checkpoint, which holds the request beside the rounds
+    store: Store  # the run's record, which holds the request beside the rounds
 
     def keep(self, asked: Asked) -> None:
         """Write it for good, in place of the one before; InputError if it cannot be written."""
@@ -173,7 +173,7 @@ class KeptRequest:
         try:
             self.store.keep(_REQUEST, json.dumps(head).encode() + b"\n" + asked.request.body())
         except OSError as error:
-            raise InputError("checkpoint", str(error), "a disk with room for a round's reports") from None
+            raise InputError("record", str(error), "a disk with room for a round's reports") from None
 
     def find(self, run: str, round_index: int, broadcast: str) -> Asked | None:
         """The request of this round, if it is kept. InputError if what is kept cannot be read."""
@@ -184,8 +184,8 @@ class KeptRequest:
             head, request = json.loads(line), Request.read(body)
             left_out = {int(member): str(reason) for member, reason in head["left_out"].items()}
             found = Asked(head["broadcast"], request, list(head["members"]), left_out)
-        except (ValueError, LookupError, TypeError, Refused):
-            raise InputError("checkpoint", _REQUEST, "is damaged, or of another version") from None
+        except (OSError, ValueError, LookupError, TypeError, Refused):
+            raise InputError("record", _REQUEST, "is damaged, or of another version") from None
         this_one = request.context.run, request.context.round, found.broadcast
         return found if this_one == (run, round_index, broadcast) else None
 

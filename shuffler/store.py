@@ -25,18 +25,16 @@ from fedsim.common.store import Store
 from fedsim.secagg.reports import NO_START
 
 KEPT_REPLIES = 8  # runs whose last reply is kept
+_RUN, _ROUND, _REQUEST = (f"json_extract(payload, '$.{name}')" for name in ("run", "round", "request"))
 NOTES = Layout(
     "the shuffler's notes",
     0x66647333,
     4,
     "end its runs with the version of fedsim that wrote it, then enrol anew: new keys, and a new roster",
-    BODIES + "CREATE UNIQUE INDEX releases ON entries (payload ->> 'run', payload ->> 'round');",
+    f"{BODIES} CREATE UNIQUE INDEX releases ON entries ({_RUN}, {_ROUND});",
     guarded=True,
 )
-_FIND = """
-SELECT payload ->> 'request', body FROM entries LEFT JOIN bodies USING (seq)
-WHERE payload ->> 'run' = ? AND payload ->> 'round' = ?
-"""
+_FIND = f"SELECT {_REQUEST}, body FROM entries LEFT JOIN bodies USING (seq) WHERE {_RUN} = ? AND {_ROUND} = ?"
 _TRIM = "DELETE FROM bodies WHERE name NOT IN (SELECT name FROM bodies ORDER BY seq DESC LIMIT ?)"
 
 

@@ -120,8 +120,8 @@ def chained(
     """
     previous, number, then = [GENESIS.hash], 0, 0  # after a damaged entry, whichever of its hashes is right
     for number, (seq, time, its_kind, its_payload, found) in enumerate(connection.execute(_BYTES), start=1):
-        kind = its_kind.decode(errors="replace")  # damage is for the chain to find
-        payload = its_payload.decode(errors="replace")
+        kind = (its_kind or b"").decode(errors="replace")  # damage is for the chain to find
+        payload = (its_payload or b"").decode(errors="replace")
         links = [_link(before, seq, time, kind, payload) for before in previous]
         if found in links and (damaged is not None or (seq == number and time >= then)):
             yield Entry(seq, time, kind, payload, found)

@@ -20,8 +20,10 @@ from secrets import token_hex
 from fedsim.common.durable import PREFIX, to_disk
 from fedsim.common.errors import InputError
 
-RECORD, SCENARIO = "record.sqlite", "scenario.yaml"
-"""A directory of a run has both from its beginning (`fedsim.report.resume`)."""
+RECORD, SCENARIO, OF_TRIAL = "record.sqlite", "scenario.yaml", "trial-"
+"""A directory of a run has two files from its beginning (`fedsim.report.resume`), and until it has ended
+those of each finished trial's models, whose names begin with the third.
+"""
 
 
 @contextmanager
@@ -53,6 +55,7 @@ def atomic_files(directory: Path) -> Iterator[Path]:
         draft = Path(folder)
         yield draft
         for file in files_below(draft):
+            to_disk(file)
             place = directory / file.relative_to(draft)
             place.parent.mkdir(parents=True, exist_ok=True)
             os.replace(file, place)

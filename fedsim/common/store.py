@@ -44,6 +44,7 @@ from fedsim.common.head_file import Head, HeadFile
 
 Statement = tuple[str, Sequence[Any]]  # SQL with its values
 _ADD = "INSERT INTO entries VALUES (?, ?, ?, ?, ?)"
+_LAST = "SELECT seq, hash FROM entries ORDER BY seq DESC LIMIT 1"
 _KEEP = "INSERT OR REPLACE INTO bodies VALUES (?, ?, ?, ?)"
 
 
@@ -211,6 +212,10 @@ class Store:
         except (sqlite3.Error, OSError) as error:
             told = Refused(self._cannot) if guarded else meant(error, self.layout, self.path)
             raise told from error
+        except BaseException:  # an interrupt, before the write or after it: the file says which
+            if not guarded and (last := self.connection.execute(_LAST).fetchone()) is not None:
+                self.newest = Head(*last)
+            raise
         if entry is not None:
             self.newest = entry.head
             then(entry)

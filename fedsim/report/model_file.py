@@ -29,7 +29,6 @@ from fedsim.problems.section import ProblemSection, problem_of
 from fedsim.report.summary import AGAIN, opened, read_json, validated
 
 FILE, FITTED = "model.json", "nonprivate_preparation.safetensors"
-OF_TRIAL = "trial-"  # begins the names of files of one trial's models
 _PREPARED = "prepared."  # before the names of arrays that are no models
 
 _PUBLIC_PART = set(ProblemSection.model_fields) - {"name", "model"}

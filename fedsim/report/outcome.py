@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from fedsim.common.files import OF_TRIAL
 from fedsim.data.recipe import Fitted
 from fedsim.protocol.links import Variant
 from fedsim.protocol.plan import Admitted, Statement, Terms
-from fedsim.report.model_file import OF_TRIAL, read_models, write_models
+from fedsim.report.model_file import read_models, write_models
 from fedsim.report.record import (
     DAMAGED,
     ENDED,

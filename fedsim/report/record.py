@@ -154,6 +154,12 @@ class Ended(NamedTuple):
     status: str
 
 
+class Mended(NamedTuple):
+    """The number of a damaged entry, whose work was done again as far as it was not done."""
+
+    entry: int
+
+
 class ReportedCell(NamedTuple):
     """A reported trial of a sweep: its fields that were varied and chosen, and the key of its cell."""
 
@@ -207,6 +213,7 @@ TABLES: dict[str, type[Any]] = {
     "finished": Finished,
     "begun": Begun,
     "ended": Ended,
+    "mended": Mended,
     "cells": CellResult,
     "cell_sources": CellSource,
     "reported": ReportedCell,
@@ -282,9 +289,11 @@ class Record:
         with _refusals(file):
             record.store = Store.hold(file, RUN, record._take, tolerant=True, durable=durable)
         with record.store:
-            record._settle(record.store.damaged)
+            damaged = record._settle(record.store.damaged)
             for key in record.damaged:
                 tell(f"{file}: entry {key} {DAMAGED}")
+            if damaged:  # a key itself may be damaged, and then no other entry takes this one's place
+                record.append(_MENDED, [*record.rows(Mended), *map(Mended, damaged)])
             yield record
 
     @classmethod
@@ -335,17 +344,22 @@ class Record:
             rows = {name: [TABLES[name](*values) for values in each] for name, each in read}
         self._read.append((entry.seq, entry.kind, rows))
 
-    def _settle(self, damaged: Iterable[Entry]) -> None:
-        """Of entries with the same key the last one counts, unless it is damaged."""
+    def _settle(self, damaged: Iterable[Entry]) -> list[int]:
+        """Of entries with the same key the last one counts, unless it is damaged; the numbers of those that
+        are, and that no earlier process has found.
+        """
         last = dict[str, dict[str, list[Any]] | None]()
         found = [*self._read, *((entry.seq, entry.kind, None) for entry in damaged)]
-        for _, kind, rows in sorted(found, key=itemgetter(0)):
+        mended = {row.entry for *_, rows in self._read for row in (rows or {}).get(_MENDED, ())}
+        found = sorted((each for each in found if each[0] not in mended), key=itemgetter(0))
+        for _, kind, rows in found:
             key = kind.removeprefix(_ROWS)
             last.pop(key, None)  # the newest comes last
             last[key] = rows
         self._entries = {key: rows for key, rows in last.items() if rows is not None}
         self.damaged = [key for key, rows in last.items() if rows is None]
         self._read.clear()
+        return [seq for seq, _, rows in found if rows is None]
 
     def append(self, key: str, rows: Sequence[Any]) -> None:
         """Append an entry: rows of any tables. It takes the place of an older one with the same key.
@@ -384,7 +398,7 @@ class Record:
 
 
 DAMAGED = "is damaged or of another version, and run again"
-_ROWS = "rows "  # before an entry's key
+_ROWS, _MENDED = "rows ", "mended"  # what stands before an entry's key; a key
 
 
 @contextmanager

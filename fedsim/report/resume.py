@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-from fedsim.common.durable import remove_drafts
+from fedsim.common.durable import atomic_file, remove_drafts
 from fedsim.common.errors import InputError
-from fedsim.common.files import RECORD, SCENARIO, check_free, of_this_version, unwritable
-from fedsim.report.record import BEGUN, ENDED, Begun, Ended, Finished, Record
+from fedsim.common.files import OF_TRIAL, RECORD, SCENARIO, check_free, of_this_version, unwritable
+from fedsim.report.record import BEGUN, ENDED, Begun, Ended, Record
 from fedsim.report.summary import FILE
 
 
@@ -98,15 +98,17 @@ def _begin(record: Record, out: Path, made_of: Begun, resume: bool | None, scena
     if resume is False and record.keys:
         raise InputError("--out", str(out), "holds another run; name a new directory")
     if resume and Ended("finished") in record.rows(Ended) and (out / FILE).exists():
+        _remove_models(out)
         raise InputError("--resume", str(out), "is complete; nothing is left of it to run")
     if not record.rows(Begun):
-        if resume or record.rows(Finished):
+        if record.keys or record.damaged:
             hint = (
                 "has lost what it was begun with, so that its trials may be of another run; start a new one"
             )
             raise InputError("--resume", str(out), hint)
         if scenario:
-            (out / SCENARIO).write_text(scenario, encoding="utf-8")
+            with atomic_file(out / SCENARIO) as draft:
+                draft.write_text(scenario, encoding="utf-8")
         record.append(BEGUN, [made_of])
     for before in record.rows(Begun):
         _compare(before, made_of, out)
@@ -138,7 +140,14 @@ def _tidy(record: Record, place: Path, made: list[Path]) -> None:
         _remove(place, made)
 
 
+def _remove_models(place: Path) -> None:
+    """Of single trials."""
+    for file in place.glob(f"{OF_TRIAL}*"):
+        file.unlink()
+
+
 def _remove(place: Path, made: list[Path]) -> None:
+    _remove_models(place)
     for name in (RECORD, f"{RECORD}-journal", SCENARIO):
         (place / name).unlink(missing_ok=True)
     with suppress(OSError):

@@ -13,10 +13,10 @@ import yaml
 from safetensors.torch import load_file, save
 
 from fedsim.common.errors import InputError
-from fedsim.common.files import RECORD, SCENARIO
+from fedsim.common.files import OF_TRIAL, RECORD, SCENARIO
 from fedsim.common.serialise import from_yaml, to_yaml
 from fedsim.problems.section import ProblemSection
-from fedsim.report.model_file import FITTED, OF_TRIAL, ModelFile, Trained, read_trained, write_trained
+from fedsim.report.model_file import FITTED, ModelFile, Trained, read_trained, write_trained
 from fedsim.report.outcome import Outcome, Results, variants
 from fedsim.report.record import Ended, LedgerRow, Record, Row, SiloSpend
 from fedsim.report.silo_rows import spend

@@ -23,6 +23,7 @@ from fedsim.report import page
 from fedsim.report.record import (
     ENDED,
     TABLES,
+    Begun,
     Finished,
     LedgerRow,
     Measurement,
@@ -31,6 +32,7 @@ from fedsim.report.record import (
     SiloSpend,
     SiloStatement,
 )
+from fedsim.report.resume import opened
 from fedsim.simulation import trial
 
 SMALL: dict[str, Any] = {"trials": 3, "num_rounds": 4, "runtime": "inprocess", "baselines": False}
@@ -347,3 +349,11 @@ def test_what_an_earlier_version_began_is_refused_and_stays(old: str, tmp_path: 
     with refused("--out", str(tmp_path), f"is of an earlier version of fedsim ({old})"):
         fedsim.sweep("breast_cancer", {"sweep.grid": {"privacy.epsilon": [1, 2]}}, out=tmp_path)
     assert [file.name for file in tmp_path.iterdir()] == [old]
+
+
+def test_models_of_a_trial_that_no_entry_tells_of_do_not_stay(tmp_path):
+    """As on a disk that had room for a trial's models and not for its entry."""
+    out = tmp_path / "deep" / "run"
+    with opened(out, Begun("simulation"), pytest.fail, False, "seed: 1\n"):
+        (out / "trial-0.safetensors").write_bytes(b"a model")
+    assert list(tmp_path.iterdir()) == []

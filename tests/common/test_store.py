@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from fedsim.common.chain import GENESIS, RUN, following
+from fedsim.common.chain import GENESIS, RUN, Entry, chained, following
 from fedsim.common.errors import Refused
 from fedsim.common.store import Store
 
@@ -51,6 +51,32 @@ def test_a_journal_that_was_left_behind_is_not_rolled_into_a_new_store(path: Pat
     assert not path.with_name("log-journal").exists()
     with Store.hold(path, RUN) as store:
         assert store.newest.seq == 1
+
+
+def test_after_an_interrupt_the_file_says_whether_an_entry_is_in_it(path: Path, monkeypatch) -> None:
+    with Store.hold(path, RUN) as store:
+        commit = store._commit
+
+        def late(statements):
+            commit(statements)
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch:
+            patch.setattr(store, "_commit", late)
+            with pytest.raises(KeyboardInterrupt):
+                store.append("kind", "{}")
+        assert store.append("kind", "{}").seq == 9
+    assert whole(path)
+
+
+def test_an_entry_whose_text_is_gone_is_damaged() -> None:
+    """As where a bit of a page's header makes SQLite read NULL."""
+    with closing(sqlite3.connect(":memory:")) as table:
+        table.execute("CREATE TABLE entries (seq, time, kind, payload, hash)")
+        table.execute("INSERT INTO entries VALUES (1, 0, NULL, NULL, x'00')")
+        damaged = list[Entry]()
+        assert list(chained(table, RUN, damaged)) == []
+        assert [entry.seq for entry in damaged] == [1]
 
 
 def test_a_store_is_made_once(path: Path) -> None:

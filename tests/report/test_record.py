@@ -127,3 +127,28 @@ def test_every_table_has_columns_and_metrics_are_columns_of_their_own() -> None:
     assert (row["auc"], row["brier"], row["r2"], row["participants"]) == (0.75, None, None, 3)
     assert b"simulation_only" in made.schema.metadata
     assert arrow("ledger", []).schema.metadata is None
+
+
+def test_a_damaged_key_is_noted_so_that_a_record_that_was_mended_is_read(tmp_path: Path) -> None:
+    """No other entry takes the place of one whose key is another now; later damage still counts."""
+    file, told = tmp_path / "record.sqlite", list[str]()
+    with Record.open(file, pytest.fail) as record:
+        record.append("trial 0", [Warned(0, "odd")])
+        record.append("trial 1", [Warned(1, "even")])
+    _altered(file, "UPDATE entries SET kind = 'rows trial p' WHERE kind = 'rows trial 0'")
+    with Record.open(file, told.append) as record:
+        assert record.missing(["trial 0", "trial 1"]) == ["trial 0"]
+        record.append("trial 0", [Warned(0, "odd")])
+    assert len(told) == 1
+    with Record.open(file, pytest.fail):
+        pass
+    assert Record.read(file).rows(Warned) == [Warned(1, "even"), Warned(0, "odd")]
+    _altered(file, "UPDATE entries SET kind = 'rows trial q' WHERE kind = 'rows trial 1'")
+    with pytest.raises(InputError, match="trial q is damaged"):
+        Record.read(file)
+
+
+def _altered(file: Path, change: str) -> None:
+    with closing(sqlite3.connect(file)) as log:
+        log.execute(change)
+        log.commit()

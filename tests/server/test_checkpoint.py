@@ -69,7 +69,7 @@ def same(found: list[Kept], rounds: int) -> bool:
 
 @pytest.fixture
 def path(tmp_path):
-    return tmp_path / "run.checkpoint"
+    return tmp_path / "record.sqlite"
 
 
 def test_what_was_written_is_read(path):
@@ -95,7 +95,7 @@ def test_it_goes_on_where_it_ended(path):
 
 def test_one_process_at_a_time(path):
     first = written(path, 1)
-    with refused("checkpoint", ANY, "another process"):
+    with refused("record", ANY, "another process"):
         Checkpoint.open(path)
     first.close()
     assert same(read(path), 1)
@@ -103,7 +103,7 @@ def test_one_process_at_a_time(path):
 
 def test_a_run_is_not_begun_over_another(path):
     written(path, 1).close()
-    with refused("checkpoint", ANY, "holds a run that did not end"):
+    with refused("record", ANY, "there is one already"):
         Checkpoint.create(path, RUN, {})
     assert same(read(path), 1)
 
@@ -120,7 +120,7 @@ def test_something_else_is_no_checkpoint(path, content):
         Store.make(path, chain.RUN, "rows 1", "{}")
     with pytest.raises(InputError) as caught:
         Checkpoint.open(path)
-    assert (caught.value.field, caught.value.value) == ("checkpoint", str(path))
+    assert (caught.value.field, caught.value.value) == ("record", str(path))
     assert ("the version of fedsim that wrote it" in str(caught.value)) == (content in (b"", "of before"))
 
 
@@ -131,7 +131,7 @@ def test_damage_is_refused_and_nothing_is_thrown_away(path):
     path.write_bytes(whole)
     with pytest.raises(InputError) as caught:
         Checkpoint.open(path)
-    assert caught.value.field == "checkpoint"
+    assert caught.value.field == "record"
     assert path.read_bytes() == bytes(whole)
 
 

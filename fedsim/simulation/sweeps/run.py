@@ -13,8 +13,8 @@ from typing import Any
 import pyarrow as pa
 from matplotlib.figure import Figure
 
-from fedsim.common.durable import atomic_file
-from fedsim.common.files import atomic_files
+from fedsim.common.durable import atomic_file, to_disk
+from fedsim.common.files import RECORD, atomic_files
 from fedsim.common.process import undisturbed
 from fedsim.common.serialise import canonical, to_yaml
 from fedsim.measure.baselines import baselines
@@ -137,6 +137,7 @@ def run(
             if out and not interrupted:
                 write(job, engine.results, summary, out.resolve())
                 record.append(ENDED, [Ended(summary.status), *reported(job, engine.results)])
+                to_disk(out.resolve() / RECORD)
     files = tuple(listing(out)) if out and not interrupted else ()
     return Sweep(job, engine.results, summary, interrupted, lost, kept, files)
 
