@@ -26,7 +26,8 @@ from fedsim.common.process import keep_to_one_thread
 from fedsim.isolated import data
 from fedsim.isolated.data import Arrays, Pipes, prefixed, without
 from fedsim.problems.given import described
-from fedsim.problems.kinds import Problem, dtype_of
+from fedsim.problems.kinds import Problem
+from fedsim.problems.registry import dtype_of
 from fedsim.problems.section import problem_of, problem_section
 from fedsim.protocol.blame import raised
 from fedsim.protocol.contract import Algorithm, Combined, Query, Round, ServerHalf

@@ -28,8 +28,8 @@ from fedsim.isolated import data
 from fedsim.isolated.confine import CHILD, Child, start
 from fedsim.isolated.data import Pipes, prefixed, without
 from fedsim.problems.given import given
-from fedsim.problems.kinds import Problem, dtype_of
-from fedsim.problems.registry import is_shipped
+from fedsim.problems.kinds import Problem
+from fedsim.problems.registry import dtype_of, is_shipped
 from fedsim.protocol.contract import Algorithm, Asker, Combined, Public, PublicProblem, Round, ServerHalf
 from fedsim.protocol.copies import MAX_ARRAYS, CohortMemory
 from fedsim.protocol.dryrun import Trace, dry_run

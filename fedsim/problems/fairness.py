@@ -23,7 +23,8 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fedsim.protocol.groups import Cells, Notion
+from fedsim.problems.regularisers import Notion
+from fedsim.protocol.groups import Cells
 
 if TYPE_CHECKING:
     from torch import Tensor

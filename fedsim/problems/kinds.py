@@ -21,11 +21,6 @@ NETWORK = "neural_network"
 NAMES = (*BUILT_IN, NETWORK)  # of the problems that fedsim ships
 
 
-def dtype_of(name: str) -> torch.dtype:
-    """The type of parameters and features by its name."""
-    return {"float64": torch.float64, "float32": torch.float32}[name]
-
-
 def without_public(problem: Problem) -> Problem:
     """The problem of the silos' records alone: f1 is norms and the constraint."""
     if problem.composite.records is None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from functools import cache
 from inspect import isabstract
 
+import torch
+
 from fedsim.common.plugins import class_of, extended, file_of, named
 from fedsim.common.registry import Registry
 from fedsim.problems.glm import BUILT_IN, OWN, GeneralisedLinear
@@ -36,6 +38,11 @@ def problem_class(name: str) -> type[Problem]:
         kind: type[Problem] = class_of(name, "scenario.problem.name", _is_problem, what)
         return kind
     return problems()[name]
+
+
+def dtype_of(name: str) -> torch.dtype:
+    """The type of parameters and features by its name."""
+    return {"float64": torch.float64, "float32": torch.float32}[name]
 
 
 def _is_problem(thing: object) -> bool:

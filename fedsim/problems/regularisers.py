@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from fedsim.protocol.contract import Scalar
+
+Notion = Literal["demographic_parity", "equalized_odds", "equal_opportunity"]
+"""Of fairness (`fedsim.problems.fairness`), which is a penalty on costs and no part of f1."""
 
 
 @dataclass(frozen=True)

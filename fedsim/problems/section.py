@@ -17,8 +17,7 @@ from fedsim.problems.composite import Composite
 from fedsim.problems.glm import OWN, ClippedLogisticRegression, KinkedLoss, LogisticRegression
 from fedsim.problems.kinds import NETWORK, Problem, check, gives_probabilities, head
 from fedsim.problems.registry import problem_class, problems
-from fedsim.problems.regularisers import Constraint, GroupLasso, Ridge, WholeSpace
-from fedsim.protocol.groups import Notion
+from fedsim.problems.regularisers import Constraint, GroupLasso, Notion, Ridge, WholeSpace
 
 Share = Annotated[float, Field(gt=0)]
 FeatureIndex = Annotated[int, Field(ge=0)]

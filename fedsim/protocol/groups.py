@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 MOST_CELLS = 4096  # of a table
-Notion = Literal["demographic_parity", "equalized_odds", "equal_opportunity"]  # of fairness
 
 
 class Cells(NamedTuple):

@@ -24,7 +24,8 @@ from fedsim.common.plugins import file_of, short, source
 from fedsim.common.section import Section
 from fedsim.data.fitted import Components, Standard
 from fedsim.data.recipe import Fitted, Recipe
-from fedsim.problems.kinds import Problem, dtype_of
+from fedsim.problems.kinds import Problem
+from fedsim.problems.registry import dtype_of
 from fedsim.problems.section import ProblemSection, problem_of
 from fedsim.report.summary import AGAIN, opened, read_json, validated
 

@@ -21,8 +21,8 @@ from fedsim.data.source import Outline
 from fedsim.privacy.calibrate import Budget
 from fedsim.privacy.registry import MECHANISMS
 from fedsim.problems.composite import SERVES
-from fedsim.problems.kinds import Problem, dtype_of, gives_probabilities
-from fedsim.problems.registry import PROBLEMS, problem_class
+from fedsim.problems.kinds import Problem, gives_probabilities
+from fedsim.problems.registry import PROBLEMS, dtype_of, problem_class
 from fedsim.problems.section import problem_of
 from fedsim.protocol.blame import blaming
 from fedsim.protocol.clashes import check

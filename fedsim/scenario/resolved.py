@@ -16,8 +16,8 @@ from fedsim.data.source import Outline
 from fedsim.privacy.calibrate import Budget, noise_ratios
 from fedsim.privacy.mechanism import Mechanism
 from fedsim.privacy.registry import GAUSSIAN, MECHANISMS
-from fedsim.problems.kinds import Problem, dtype_of
-from fedsim.problems.registry import is_shipped
+from fedsim.problems.kinds import Problem
+from fedsim.problems.registry import dtype_of, is_shipped
 from fedsim.protocol.contract import Algorithm, Public, innermost, traits
 from fedsim.protocol.dryrun import Trace, dry_run
 from fedsim.protocol.facts import Facts

@@ -18,10 +18,10 @@ from fedsim.algorithms.registry import EVALUATION, shipped_names
 from fedsim.algorithms.section import algorithm_of
 from fedsim.common.errors import InputError, Refused
 from fedsim.privacy.silo_gaussian import SiloGaussian
-from fedsim.problems.kinds import Problem, dtype_of
+from fedsim.problems.kinds import Problem
 from fedsim.problems.network import NeuralNetwork
 from fedsim.problems.network_models import Imported
-from fedsim.problems.registry import PROBLEMS, is_shipped
+from fedsim.problems.registry import PROBLEMS, dtype_of, is_shipped
 from fedsim.problems.section import ProblemSection, problem_of, problem_section
 from fedsim.protocol.clashes import check
 from fedsim.protocol.contract import Algorithm, Public

@@ -225,10 +225,8 @@ def silo_mechanism(
     `exact_noise_dimension` is the largest d with exact noise, about 20 microseconds a number, 0 for none;
     noise that comes from a seed is never exact.
     """
-    if seeded:
-        return SiloGaussian(), ()
-    if answers.largest <= exact_noise_dimension:
+    if not seeded and answers.largest <= exact_noise_dimension:
         from fedsim.privacy.grid import GridGaussian  # exact noise
 
         return GridGaussian(answers), ()
-    return SiloGaussian(), (FLOATING_POINT,)
+    return SiloGaussian(), () if seeded else (FLOATING_POINT,)
