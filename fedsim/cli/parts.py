@@ -22,7 +22,7 @@ from fedsim.common.errors import InputError
 def list_parts() -> None:
     """List what a scenario can name: algorithms, problems, data sets, partitions, samplers and so on."""
     from fedsim.algorithms.registry import algorithms
-    from fedsim.common.choice import kinds
+    from fedsim.common.registry import kinds
     from fedsim.data.registry import PARTITIONS, data_sets
     from fedsim.privacy.registry import MECHANISMS
     from fedsim.problems.network_models import Model

@@ -86,22 +86,6 @@ class Shorthand:
         return {self.key: value} if isinstance(value, str) else value
 
 
-def kinds(choice: Any) -> dict[str, type]:
-    """{name: class} of a union that is annotated with `Choice`, in its order.
-
-    >>> from typing import Annotated, ClassVar
-    >>> class Cat:
-    ...     name: ClassVar[str] = "cat"
-    >>> class Dog:
-    ...     name: ClassVar[str] = "dog"
-    >>> list(kinds(Annotated[Cat | Dog, Choice()]))
-    ['cat', 'dog']
-    """
-    union, *annotations = get_args(choice)
-    choice = next(each for each in annotations if isinstance(each, Choice))
-    return {choice.name(kind): kind for kind in get_args(union)}
-
-
 @dataclass(frozen=True)
 class Setting:
     """Annotation: in a file the field is of the type that a `module` has under this name, bounds included."""

@@ -6,12 +6,12 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar, Union
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, Union, get_args
 
 from pydantic import BaseModel, Field, TypeAdapter
 from pydantic_core import PydanticKnownError, core_schema
 
-from fedsim.common.choice import Node
+from fedsim.common.choice import Choice, Node
 from fedsim.common.section import Section
 
 if TYPE_CHECKING:
@@ -56,6 +56,22 @@ class Registry(Mapping[str, T]):
 
     def __len__(self) -> int:
         return len(self._names)
+
+
+def kinds(choice: Any) -> dict[str, type]:
+    """{name: class} of a union that is annotated with `Choice`, in its order.
+
+    >>> from typing import Annotated, ClassVar
+    >>> class Cat:
+    ...     name: ClassVar[str] = "cat"
+    >>> class Dog:
+    ...     name: ClassVar[str] = "dog"
+    >>> list(kinds(Annotated[Cat | Dog, Choice()]))
+    ['cat', 'dog']
+    """
+    union, *annotations = get_args(choice)
+    choice = next(each for each in annotations if isinstance(each, Choice))
+    return {choice.name(kind): kind for kind in get_args(union)}
 
 
 @dataclass(frozen=True, eq=False)

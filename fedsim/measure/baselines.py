@@ -32,7 +32,7 @@ from fedsim.data.federation import SiloSplit
 from fedsim.measure.evaluator import Evaluator, Measured
 from fedsim.measure.objective import pair, with_public
 from fedsim.problems.glm import GeneralisedLinear, KinkedLoss
-from fedsim.problems.kinds import Problem, gives_probabilities, without_public
+from fedsim.problems.kinds import Problem, gives_probabilities
 from fedsim.problems.minimise import (
     LIKE_SKLEARN,
     Fit,
@@ -42,6 +42,7 @@ from fedsim.problems.minimise import (
     is_smooth,
     pooled,
     slight,
+    without_public,
 )
 from fedsim.report.record import BaselineMeasurement as Row
 from fedsim.scenario.metric import BaselineName

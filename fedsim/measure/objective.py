@@ -17,7 +17,6 @@ from torch import Tensor
 from fedsim.common.serialise import finite
 from fedsim.data.federation import SiloSplit
 from fedsim.problems.glm import GeneralisedLinear, KinkedLoss
-from fedsim.problems.kinds import without_public
 from fedsim.problems.minimise import (
     NoOptimumError,
     Pairs,
@@ -27,6 +26,7 @@ from fedsim.problems.minimise import (
     minimiser,
     pooled,
     smooth,
+    without_public,
 )
 from fedsim.protocol.contract import Algorithm, traits
 from fedsim.scenario.resolve import Resolved

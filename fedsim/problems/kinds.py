@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Union
 
 import torch
@@ -19,13 +18,6 @@ Problem = Union[GeneralisedLinear, "NeuralNetwork"]
 GROUP = "fedsim.problems"  # of entry points
 NETWORK = "neural_network"
 NAMES = (*BUILT_IN, NETWORK)  # of the problems that fedsim ships
-
-
-def without_public(problem: Problem) -> Problem:
-    """The problem of the silos' records alone: f1 is norms and the constraint."""
-    if problem.composite.records is None:
-        return problem
-    return replace(problem, composite=replace(problem.composite, records=None))
 
 
 def check(problem: Problem, dtype: torch.dtype) -> None:

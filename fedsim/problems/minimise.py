@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from math import inf
 from typing import NamedTuple, cast
 
@@ -22,6 +23,13 @@ _CERTAIN = 25.0  # a score of 25 is a probability of 1 - 1e-11: on its way to in
 LIKE_SKLEARN = "with |w|^2 / 2 beside the sum of losses, as in scikit-learn's default"
 _PIVOT = 1e-5  # a condition number of at most about 1e10
 _MOST_PARAMETERS = 2_000
+
+
+def without_public(problem: Problem) -> Problem:
+    """The problem of the silos' records alone: f1 is norms and the constraint."""
+    if problem.composite.records is None:
+        return problem
+    return replace(problem, composite=replace(problem.composite, records=None))
 
 
 class NoOptimumError(Exception):

@@ -21,7 +21,7 @@ from dataclasses import replace
 from fedsim.algorithms.registry import EVALUATION
 from fedsim.algorithms.section import section_of
 from fedsim.privacy.calibrate import Budget
-from fedsim.problems.kinds import without_public
+from fedsim.problems.minimise import without_public
 from fedsim.protocol.plan import Admitted
 from fedsim.protocol.unit import Person, Rule
 from fedsim.scenario.privacy import alike

@@ -172,8 +172,7 @@ class Gate:
             self._broadcasts is not None
             and broadcast.keys() != (sizes := dict(self._broadcasts[round_index])).keys()
         ):
-            names = ", ".join(sizes)
-            raise Refused(f"round {round_index} is asked for with other arrays than {names}")
+            raise Refused(f"round {round_index} is asked for with other arrays than {', '.join(sizes)}")
         for name, value in broadcast.items():
             self.check_point(value, self.records.shapes(members, sizes[name]))
         keys = digests(broadcast, len(members))

@@ -15,8 +15,8 @@ from support.scenarios import once
 
 from fedsim.algorithms.noisy_minibatch_sgd import NoisyMinibatchSGD
 from fedsim.algorithms.prox_spider import ProxSPIDER
-from fedsim.common.choice import kinds
 from fedsim.common.errors import InputError
+from fedsim.common.registry import kinds
 from fedsim.common.section import fields
 from fedsim.problems.network_models import Imported, Lenet, Mlp, Model
 from fedsim.problems.regularisers import Box, Constraint, L2Ball, WholeSpace
