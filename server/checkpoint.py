@@ -101,7 +101,7 @@ class Checkpoint:
         return made
 
     def admit(self, admissions: Mapping[str, Admission]) -> None:
-        """Keep what silos admitted, before the first round."""
+        """Keep what silos admitted, before the first round; InputError if it cannot be written."""
         self.admissions = dict(admissions)
         self._append(_ADMITTED, AdmittedRecord(admissions=self.admissions))
 
@@ -155,7 +155,11 @@ class Checkpoint:
     def _append(
         self, kind: str, record: Section, bodies: Mapping[str, bytes] = MappingProxyType({})
     ) -> Entry:
-        return self.store.append(kind, text(record.model_dump(mode="json")), bodies=bodies)
+        try:
+            return self.store.append(kind, text(record.model_dump(mode="json")), bodies=bodies)
+        except OSError as error:
+            hint = f"cannot be written ({error.strerror or error}); the rounds so far are kept"
+            raise InputError("record", str(self.store.path), hint) from None
 
 
 def expected_bytes(form: Form) -> int:

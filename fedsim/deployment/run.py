@@ -32,6 +32,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+from fedsim.common.durable import remove_drafts
 from fedsim.common.errors import InputError, Refused
 from fedsim.common.files import RECORD, atomic_directory, writing
 from fedsim.common.process import one_thread
@@ -151,15 +152,13 @@ class _Server:
         self._least = self._silos.least if self._roster is None else len(self._silos.names)
         self._plan, self.checkpoint = self._joined(old)
         stack.callback(self.checkpoint.close)
+        remove_drafts(place)  # this process alone is at work in it now
 
     def trained(self, observe: Observe, began: float) -> tuple[Outcome, Mapping[str, Offer]]:
         """Play the rounds, close the run and evaluate its model: the outcome, and all that was offered."""
         plan, checkpoint, silos = self._plan, self.checkpoint, self._silos
         resolved, ended, test = plan.resolved, checkpoint.rounds, self._federation.test
-        record = Record.of(checkpoint.store)
-        with writing(self._place):
-            record.append(BEGUN, [Begun("deployment")])
-        results = Results(record, self._place)
+        results = Results(Record.of(checkpoint.store), self._place)
         history = History(resolved, plan.offers, checkpoint, plan.evaluate, silos, test, results)
         self.trackers.start(resolved)
         for step in self._rounds(history):
@@ -206,6 +205,8 @@ class _Server:
             plan = self._planned(greetings, absent, session)
             if checkpoint is None:
                 checkpoint = Checkpoint.create(self._place / RECORD, plan.record, self._silos.heads)
+                with writing(self._place):
+                    Record.of(checkpoint.store).append(BEGUN, [Begun("deployment")])
             elif checkpoint.run != plan.record:
                 hint = "is of another scenario or another federation"
                 raise InputError("record", str(checkpoint.store.path), hint)
@@ -258,21 +259,26 @@ class _Server:
         """Offer a run. Its checkpoint has the admissions where all admit it, and is removed where some do
         not; the reasons of these.
         """
-        _keep(plan.offers, self._place / OFFERS)
         try:
+            with writing(self._place):
+                _keep(plan.offers, self._place / OFFERS)
             admissions, refused = self._all_if_summed(partial(self._silos.offer, plan.offers))
         except Refused:
-            shutil.rmtree(self._place / OFFERS)
-            checkpoint.remove()  # nothing has been released, so there is nothing to resume
+            self._give_up(checkpoint)
             raise
         except BaseException:
             checkpoint.close()  # another process may resume it, while this one lives
             raise
         if refused:
-            checkpoint.remove()
+            self._give_up(checkpoint)
         else:
             checkpoint.admit(admissions)
         return refused
+
+    def _give_up(self, checkpoint: Checkpoint) -> None:
+        """Leave nothing: nothing has been released, so there is nothing to resume."""
+        shutil.rmtree(self._place / OFFERS)
+        checkpoint.remove()
 
     def _all_if_summed(self, ask: Callable[[int], Told]) -> Told:
         """Ask silos to join; with secure aggregation the error says why none may be missing."""

@@ -86,7 +86,8 @@ _SHARED = {
     **dict.fromkeys(
         ("notices", "unit", "mechanism", "calibration", "sampler", "accountant", "theorem"), ", "
     ),
-    **{"adjacency": "; or ", "title": " or ", "counted": " or ", "guarantee": "; "},
+    **{"adjacency": "; or ", "title": " or ", "counted": " or "},
+    **{"guarantee": "; ", "guarantee_colluding": "; "},
 }
 """The fields of a sweep's statement, and what stands between texts that differ."""
 

@@ -9,8 +9,9 @@ is `missing`.
 from __future__ import annotations
 
 import json
+import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self, TypeVar
@@ -268,6 +269,7 @@ class Record:
         self.damaged: list[str] = []
         self._entries: dict[str, dict[str, list[Any]]] = {}
         self._read: list[tuple[int, str, dict[str, list[Any]] | None]] = []
+        self._found = list[int]()  # numbers of damaged entries, which the next append notes
         self.store: Store | None = None
 
     @classmethod
@@ -289,11 +291,9 @@ class Record:
         with _refusals(file):
             record.store = Store.hold(file, RUN, record._take, tolerant=True, durable=durable)
         with record.store:
-            damaged = record._settle(record.store.damaged)
+            record._found = record._settle(record.store.damaged)
             for key in record.damaged:
                 tell(f"{file}: entry {key} {DAMAGED}")
-            if damaged:  # a key itself may be damaged, and then no other entry takes this one's place
-                record.append(_MENDED, [*record.rows(Mended), *map(Mended, damaged)])
             yield record
 
     @classmethod
@@ -312,6 +312,9 @@ class Record:
         record, damaged = cls(), list[Entry]()
         if not file.is_file():
             raise InputError("RUN", str(file), f"is missing; {AGAIN}")
+        if file.with_name(f"{file.name}-journal").exists():  # a process was killed as it wrote
+            with suppress(sqlite3.Error), closing(sqlite3.connect(file, timeout=0)) as log:
+                log.execute("SELECT 1 FROM sqlite_master")  # SQLite takes back what is half-written
         try:
             with reading(file, RUN) as connection:
                 for entry in chained(connection, RUN, damaged):
@@ -366,6 +369,9 @@ class Record:
 
         OSError if it cannot be written; the record is as it was.
         """
+        if self._found:  # a key itself may be damaged, and then no other entry takes this one's place
+            found, self._found = self._found, []
+            self.append(_MENDED, [*self.rows(Mended), *map(Mended, found)])
         entry = grouped(rows, lambda row: _NAMES[type(row)])
         if self.store is not None:
             with _refusals(self.store.path):

@@ -71,15 +71,15 @@ def begun(out: Path) -> bool:
 
 
 def ended(out: Path) -> bool:
-    """Whether a directory is there, and no run or sweep goes on in it."""
-    return out.exists() and not begun(out)
+    """Whether a directory has what a run or sweep came to, and none goes on in it."""
+    return (out / FILE).exists() and not begun(out)
 
 
 def place_of(out: Path, resume: bool) -> Path:
     """The absolute path of a deployed run's directory: a new one, or with `resume` one where a run goes on;
     InputError if it is neither.
     """
-    if (old := out.with_name(f"{out.name}.checkpoint")).exists():
+    if (old := Path(f"{out.resolve()}.checkpoint")).exists():
         hint = f"is of an earlier version of fedsim ({old.name}), which goes on with it; name a new directory"
         raise InputError("--out", str(out), hint)
     if begun(out):
@@ -89,6 +89,7 @@ def place_of(out: Path, resume: bool) -> Path:
         return out.resolve()
     if resume:
         raise InputError("--resume", str(out), "holds no run that can go on")
+    remove_drafts(out)
     return check_free(out)
 
 
@@ -101,7 +102,7 @@ def _begin(record: Record, out: Path, made_of: Begun, resume: bool | None, scena
         _remove_models(out)
         raise InputError("--resume", str(out), "is complete; nothing is left of it to run")
     if not record.rows(Begun):
-        if record.keys or record.damaged:
+        if record.store is not None and record.store.newest.seq:
             hint = (
                 "has lost what it was begun with, so that its trials may be of another run; start a new one"
             )

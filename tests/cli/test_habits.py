@@ -114,7 +114,7 @@ def interrupt_after_one_trial(resolved: Any, results: Results, observe: Any) -> 
 def test_every_documented_exit_code(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert run(*QUICK, "--out", "run").exit_code == 0
     assert run(*QUICK, "--out", "run").exit_code == 2
-    with full_disk(9000):  # room for what a run begins with, and for no trial
+    with full_disk(17_000):  # room for what a run begins with, and for no trial
         assert run(*QUICK, "--out", "full").exit_code == 1
     with monkeypatch.context() as patch:
         patch.setattr("fedsim.api.simulate._execute", interrupt_after_one_trial)

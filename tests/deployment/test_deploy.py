@@ -12,7 +12,7 @@ from contextlib import closing
 from io import StringIO
 from pathlib import Path
 from typing import Any
-from unittest.mock import ANY, Mock
+from unittest.mock import ANY, Mock, patch
 
 import numpy as np
 import pytest
@@ -21,6 +21,7 @@ import yaml
 from rich.console import Console
 from support.browser import BINARY, assert_fits, chromium
 from support.channels import (
+    Answer,
     Enrolled,
     InMemory,
     absent,
@@ -37,6 +38,7 @@ from support.helpers import together
 from support.refusals import refused
 from torch import Tensor
 
+import fedsim
 from fedsim.api.run import load_run
 from fedsim.cli.output import print_run
 from fedsim.common.errors import InputError, Refused
@@ -56,6 +58,7 @@ from fedsim.scenario.resolve import Resolved, resolve
 from fedsim.simulation.host import SiloHost
 from fedsim.wire.frames import Frame
 from server.aggregate import weighted
+from server.federation import RemoteSilos
 from server.loop import run
 from server.participation import admitted_rounds, schedule
 from silos.front.receipts import verified_receipt
@@ -425,8 +428,8 @@ def test_a_run_that_the_disk_has_no_room_for_at_its_end_is_resumed(
     """Where its last entry alone is missing, all files are there, and the run has not ended."""
     out = tmp_path / "run"
     full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-    with monkeypatch.context() as patch:
-        patch.setattr(f"fedsim.report.{fails}", Mock(side_effect=full))
+    with monkeypatch.context() as changed:
+        changed.setattr(f"fedsim.report.{fails}", Mock(side_effect=full))
         with pytest.raises(InputError, match=r"cannot be written \(No space left"):
             deploy(scenario_of(), enrolled.federation, channel, out)
     assert begun(out)
@@ -439,6 +442,40 @@ def test_a_run_that_the_disk_has_no_room_for_at_its_end_is_resumed(
         assert record.execute("SELECT count(*) FROM bodies").fetchone() == (0,)
     with pytest.raises(InputError, match="holds no run that can go on"):
         deploy(scenario_of(), enrolled.federation, channel, out, resume=True)
+
+
+def test_a_run_that_waits_for_its_silos_is_nothing_to_a_sweep(enrolled, channel, tmp_path):
+    """It is given up before round 0 by the process alone that began it: another one may have been killed."""
+    out = tmp_path / "run"
+    with patch.object(RemoteSilos, "offer", side_effect=KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
+        deploy(scenario_of(), enrolled.federation, channel, out)
+    before = (out / RECORD).read_bytes()
+    with pytest.raises(InputError, match="fedsim deploy --resume goes on with"):
+        fedsim.sweep("private_tuning", out=out, workers=0, progress=False)
+    assert (out / RECORD).read_bytes() == before
+    deploy(scenario_of(), enrolled.federation, channel, out, resume=True)
+    assert ended(out)
+
+
+def test_a_run_that_cannot_be_of_the_silos_that_are_left_can_be_begun_anew(enrolled, channel, tmp_path):
+    """Its directory is as it was, but for a draft of a process that was killed."""
+    out = tmp_path / "run"
+    (out / ".writing-0123").mkdir(parents=True)
+    federation = enrolled.again(min_silos=2)
+    all_three = scenario_of(participation={"name": "uniform", "num_silos": 3})
+
+    def refusing(frame: bytes, silo: Answer) -> bytes | None:
+        return None if read(frame).kind == "offer" else silo(frame)
+
+    channel.faults = {THIRD: refusing}
+    with pytest.raises(InputError, match="at most 2"):
+        deploy(all_three, federation, channel, out)
+    assert not out.exists()
+    assert not begun(out)
+    assert not ended(out)
+    channel.faults = {}
+    deploy(all_three, federation, channel, out)
+    assert ended(out)
 
 
 def test_a_checkpoint_of_before_is_refused_by_name(enrolled, channel, tmp_path):

@@ -16,6 +16,7 @@ def browser() -> Iterator[Browser]:
         yield tab
 
 
+@pytest.mark.usefixtures("drawn")  # else a shared run would be made here, without its figures
 @pytest.mark.parametrize("width", WIDTHS.values(), ids=WIDTHS)
 @pytest.mark.parametrize(
     "run", ["small_run", "hostile_run", pytest.param("large_run", marks=pytest.mark.slow)]

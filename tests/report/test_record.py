@@ -148,6 +148,22 @@ def test_a_damaged_key_is_noted_so_that_a_record_that_was_mended_is_read(tmp_pat
         Record.read(file)
 
 
+def test_what_a_killed_process_had_half_written_is_taken_back(tmp_path: Path) -> None:
+    file, copy = tmp_path / "record.sqlite", tmp_path / "copy.sqlite"
+    with Record.open(file, pytest.fail) as record:
+        for trial in range(40):
+            record.append(f"trial {trial}", [Warned(trial, "odd" * 500)])
+    with closing(sqlite3.connect(file, isolation_level=None)) as log:
+        log.execute("PRAGMA cache_size = 1")  # pages go to the file before the commit
+        log.execute("BEGIN IMMEDIATE")
+        log.execute("UPDATE entries SET payload = '{}'")
+        for end in ("", "-journal"):
+            copy.with_name(copy.name + end).write_bytes(file.with_name(file.name + end).read_bytes())
+        log.execute("ROLLBACK")
+    assert copy.read_bytes() != file.read_bytes()
+    assert Record.read(copy).rows(Warned) == record.rows(Warned)
+
+
 def _altered(file: Path, change: str) -> None:
     with closing(sqlite3.connect(file)) as log:
         log.execute(change)
