@@ -122,7 +122,10 @@ class Later:
 
     def _written(self, value: Any, info: SerializationInfo) -> Any:
         mode: Any = info.mode
-        return _adapter(self.place).dump_python(value, mode=mode, exclude_none=info.exclude_none)
+        flags = "exclude_none", "exclude_defaults", "exclude_unset"
+        return _adapter(self.place).dump_python(
+            value, mode=mode, **{name: getattr(info, name) for name in flags}
+        )
 
 
 @cache

@@ -60,6 +60,15 @@ def test_what_changes_no_release_changes_no_key(changes, keys):
     assert of_run(TREE, keys) <= of_run(changed(TREE, changes), keys)
 
 
+def test_a_field_at_its_default_changes_no_key():
+    """Of a part that is loaded when it has a value too: what a version adds changes no run before it."""
+    network = TREE | {"problem": {"name": "neural_network", "model": {"name": "mlp"}}}
+    spelled = TREE | {"problem": {"name": "neural_network", "model": {"name": "mlp", "hidden": [64]}}}
+    one, other = (run_digest(resolve(parse(tree)), "", "private") for tree in (network, spelled))
+    assert one == other
+    assert parse(spelled).problem.model_dump(exclude_defaults=True)["model"] == {"name": "mlp"}
+
+
 def test_the_twin_tells_nothing_of_the_run_s_secret_batches(keys):
     assert len(of_run(TREE, keys)) == 6
 
