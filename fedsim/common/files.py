@@ -26,6 +26,12 @@ those of each finished trial's models, whose names begin with the third.
 """
 
 
+def remove_models(directory: Path) -> None:
+    """Remove the models of single trials, which a run that has ended has in one file."""
+    for file in directory.glob(f"{OF_TRIAL}*"):
+        file.unlink()
+
+
 @contextmanager
 def atomic_directory(place: Path) -> Iterator[Path]:
     """Yield a directory to fill; when the block ends, it is at `place`, which must be free or empty.

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from fedsim.common.files import OF_TRIAL
+from fedsim.common.files import OF_TRIAL, remove_models
 from fedsim.data.recipe import Fitted
 from fedsim.protocol.links import Variant
 from fedsim.protocol.plan import Admitted, Statement, Terms
@@ -145,8 +145,8 @@ class Results:
         self._record.append(ENDED, [*self._unfinished, *rows])
         self._unfinished = []
         (ended,) = self._record.rows(Ended)
-        for file in (self.folder or Path()).glob(f"{OF_TRIAL}*") if ended.status == "finished" else ():
-            file.unlink()
+        if self.folder is not None and ended.status == "finished":
+            remove_models(self.folder)
 
     def copy(self, file: Path, rows: Sequence[Any]) -> None:
         """Write the record of a run that has ended to a new file, `rows` as of `end`; OSError likewise."""

@@ -145,7 +145,7 @@ class Begun(NamedTuple):
 
     @property
     def word(self) -> str:
-        """What its directory holds."""
+        """A word for what was begun, for a person who meets its directory."""
         return "sweep" if self.of == "sweep" else "run"
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from fedsim.common.durable import atomic_file, remove_drafts
 from fedsim.common.errors import InputError
-from fedsim.common.files import OF_TRIAL, RECORD, SCENARIO, check_free, of_this_version, unwritable
+from fedsim.common.files import RECORD, SCENARIO, check_free, of_this_version, remove_models, unwritable
 from fedsim.report.record import BEGUN, ENDED, Begun, Ended, Record
 from fedsim.report.summary import FILE
 
@@ -99,7 +99,7 @@ def _begin(record: Record, out: Path, made_of: Begun, resume: bool | None, scena
     if resume is False and record.keys:
         raise InputError("--out", str(out), "holds another run; name a new directory")
     if resume and Ended("finished") in record.rows(Ended) and (out / FILE).exists():
-        _remove_models(out)
+        remove_models(out)
         raise InputError("--resume", str(out), "is complete; nothing is left of it to run")
     if not record.rows(Begun):
         if record.store is not None and record.store.newest.seq:
@@ -141,14 +141,8 @@ def _tidy(record: Record, place: Path, made: list[Path]) -> None:
         _remove(place, made)
 
 
-def _remove_models(place: Path) -> None:
-    """Of single trials."""
-    for file in place.glob(f"{OF_TRIAL}*"):
-        file.unlink()
-
-
 def _remove(place: Path, made: list[Path]) -> None:
-    _remove_models(place)
+    remove_models(place)
     for name in (RECORD, f"{RECORD}-journal", SCENARIO):
         (place / name).unlink(missing_ok=True)
     with suppress(OSError):

@@ -14,7 +14,7 @@ APPROVED, REFUSED, USED = "approved", "refused", "used"  # the last: one whose r
 
 
 def approval(admission: str, lapses: int) -> str:
-    """What the file says."""
+    """The text of an approval's file: the admission's digest, and when it lapses, microseconds since 1970."""
     return f"{admission} {lapses}"
 
 
