@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from math import sqrt
+from math import inf, sqrt
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -51,7 +51,7 @@ def ledger_show(
     as_json: AsJson = False,
 ) -> None:
     """Check the whole ledger; show its runs, what they cost and what is left."""
-    from fedsim.report.unit_words import change_of
+    from fedsim.privacy.unit_words import change_of
     from silos.vault.book import read
 
     book = read(ledger_of(state), head)
@@ -120,7 +120,7 @@ def ledger_verify(
     as_json: Annotated[bool, typer.Option("--json", help="Print the receipt's content as JSON.")] = False,
 ) -> None:
     """Check that a silo signed a receipt as it stands, and show it; needs nothing but its public key."""
-    from silos.front import receipts
+    from fedsim.protocol import receipts
 
     key = _text("--key", Path(key)) if Path(key).is_file() else key
     stated = receipts.verified_receipt(_text("RECEIPT", receipt), key)
@@ -138,11 +138,8 @@ def ledger_verify(
 
 def _stated(receipt: Mapping[str, Any]) -> tuple[list[str], list[tuple[str, str]]]:
     """A receipt's notices, and {name: what it states}; errors of any kind if it has other content."""
-    from silos.vault.account import Caps, Cost
-
-    terms, lifetime = receipt["terms"], Caps.from_tree(receipt["lifetime"])
-    caps, charged = lifetime.total.tree(), Cost(**receipt["charged"]).tree()
-    rounds = receipt["rounds"]
+    terms, lifetime, rounds = receipt["terms"], receipt["lifetime"], receipt["rounds"]
+    caps, charged = _cost(lifetime["total"]), _cost(receipt["charged"])
     used = [
         f"{shown_up(charged[name])} of {shown_down(caps[name])}, {words}"
         for name, words in WORDS.items()
@@ -157,11 +154,21 @@ def _stated(receipt: Mapping[str, Any]) -> tuple[list[str], list[tuple[str, str]
         ("Rounds", f"{len(rounds)}, from {rounds[0]} to {rounds[-1]}" if rounds else "none"),
         ("Records", "held out" if receipt.get("part") == "holdout" else "training"),
         *cost_rows(terms, receipt.get("unit", {})),
-        ("Lifetime", f"({shown_up(lifetime.epsilon)}, {shown_up(lifetime.delta)})-DP, all runs together"),
+        (
+            "Lifetime",
+            f"({shown_up(lifetime['epsilon'])}, {shown_up(lifetime['delta'])})-DP, all runs together",
+        ),
         *zip(["Charged", "", "", ""], used or ["nothing"], strict=False),
         ("Public key", receipt["public_key"]),
     ]
     return [*receipt["notices"], *terms.get("notices", ())], rows
+
+
+def _cost(tree: Mapping[str, float]) -> Mapping[str, float]:
+    """The numbers of a cost; ValueError or TypeError if they are others, or none."""
+    if tree.keys() != WORDS.keys() or not all(0 <= value < inf for value in tree.values()):
+        raise ValueError
+    return tree
 
 
 def study_rows(study: Mapping[str, str]) -> list[tuple[str, str]]:
@@ -171,7 +178,7 @@ def study_rows(study: Mapping[str, str]) -> list[tuple[str, str]]:
 
 def cost_rows(terms: Mapping[str, Any], unit: Mapping[str, Any]) -> list[tuple[str, str]]:
     """What a run costs at most by the silo's terms, for a unit as it is stated, not at all for a record."""
-    from fedsim.report.unit_words import change_of
+    from fedsim.privacy.unit_words import change_of
 
     delta, epsilon = shown_up(terms["delta"]), terms["epsilon_guaranteed"]
     bound = f"({shown_up(epsilon)}, {delta})-DP for {change_of(unit.get('relation'))}"
@@ -198,10 +205,8 @@ def ledger_of(state: Path) -> Path:
 
 
 def time_of(microseconds: int) -> str:
-    """A time of the ledger, to the minute."""
-    from silos.vault.journal import SECOND
-
-    return datetime.fromtimestamp(microseconds // SECOND, UTC).strftime("%Y-%m-%d %H:%M UTC")
+    """A time of the ledger, microseconds since 1970, to the minute."""
+    return datetime.fromtimestamp(microseconds // 10**6, UTC).strftime("%Y-%m-%d %H:%M UTC")
 
 
 def _affordable(book: Book, part: Part, delta: float) -> float:

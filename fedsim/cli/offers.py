@@ -67,13 +67,14 @@ def offers_show(state: State, offer: Which) -> None:
 @offers.command("approve")
 def offers_approve(state: State, offer: Which) -> None:
     """Approve an offer: this one, at the cost that is shown, once, until it lapses."""
-    book, folder, found = _one(state, offer)
-    if decision := folder.decision(found.digest)[0]:
-        raise InputError("OFFER", offer, f"was {decision} before")
+    book, folder, found = _one(state, offer, "approved", "refused")
+    print_facts(
+        Console(), [f"Offer {found.digest[:_ID]} to silo {book.enrolment.silo}:"], _facts(found, book)
+    )
     with writing(folder.folder, "STATE"):
         folder.decide(found.digest, "approved")
     after = "It is admitted when its server asks again, if policy and lifetime allow it then."
-    print_facts(Console(), [f"Approved {found.digest[:_ID]}. {after}"], _facts(found, book))
+    say(Console(), f"Approved {found.digest[:_ID]}. {after}")
 
 
 @offers.command("refuse")
@@ -85,7 +86,9 @@ def offers_refuse(
     """Refuse an offer, or take its approval back before it is admitted."""
     if len(reason) > _REASON or not reason.isprintable():
         raise InputError("--reason", reason, f"at most {_REASON} printable characters")
-    _, folder, found = _one(state, offer)
+    book, folder, found = _one(state, offer, "refused")
+    study = printable(_tree(found)["study"]["name"])
+    say(Console(), f"Offer {found.digest[:_ID]} to silo {book.enrolment.silo}, for: {study}")
     with writing(folder.folder, "STATE"):
         folder.decide(found.digest, "refused", reason)
     say(Console(), f"Refused {found.digest[:_ID]}; its server is told when it asks again.")
@@ -131,8 +134,8 @@ def _waiting(book: Book, folder: PendingOffers, now: int) -> list[Pending]:
     return [each for each in folder.all(now) if _tree(each)["session"] not in book.sessions]
 
 
-def _one(state: Path, digits: str) -> tuple[Book, PendingOffers, Pending]:
-    """As `_opened`, and the offer that waits whose digest begins so."""
+def _one(state: Path, digits: str, *decided: str) -> tuple[Book, PendingOffers, Pending]:
+    """As `_opened`, and the offer that waits whose digest begins so; not one that was `decided` so before."""
     book, folder, now = _opened(state)
     there = _waiting(book, folder, 0)
     found = [each for each in there if each.digest.startswith(digits)] if len(digits) >= _LEAST else []
@@ -141,6 +144,8 @@ def _one(state: Path, digits: str) -> tuple[Book, PendingOffers, Pending]:
         raise InputError("OFFER", digits, hint)
     if found[0].lapses <= now:
         raise InputError("OFFER", digits, f"lapsed on {time_of(found[0].lapses)}; its server may ask anew")
+    if (decision := folder.decision(found[0].digest)[0]) in decided:
+        raise InputError("OFFER", digits, f"was {decision} before")
     return book, folder, found[0]
 
 

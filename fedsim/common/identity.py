@@ -7,7 +7,6 @@ twice, which takes ten times longer. Secret keys are in files that their owner a
 from __future__ import annotations
 
 import hashlib
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
@@ -18,6 +17,7 @@ if TYPE_CHECKING:  # who signs nothing loads no cryptography
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 KEY_FILE, PUBLIC_FILE = "identity.key", "identity.pub"
+RECEIPT, RECEIPT_FORMAT = b"fedsim receipt\n", 1  # before a receipt that is signed; no frame begins so
 
 
 class Identity:
@@ -53,8 +53,7 @@ class Identity:
 
     def publish(self, folder: Path) -> None:
         """Write `identity.pub`, whatever is there."""
-        with atomic_file(folder / PUBLIC_FILE) as draft:
-            draft.write_text(f"{self.public}\n")
+        write_line(folder / PUBLIC_FILE, self.public, 0o644)
 
     def sign(self, body: bytes) -> bytes:
         """The signature, 64 bytes; equal bytes have equal signatures."""
@@ -65,10 +64,15 @@ def write_key(place: Path, secret: bytes, field: str) -> None:
     """Write a secret of 32 bytes, mode 0600; InputError on `field` if there is a key already."""
     if place.exists():
         raise InputError(field, str(place), "there is a key already; it is never replaced")
+    write_line(place, secret.hex(), 0o600)
+
+
+def write_line(place: Path, text: str, mode: int) -> None:
+    """Write a line, whatever is there, with this mode whatever the umask."""
     with atomic_file(place) as draft:
-        handle = os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
-        with os.fdopen(handle, "w") as file:
-            file.write(f"{secret.hex()}\n")
+        draft.touch(0o600, exist_ok=False)
+        draft.write_text(f"{text}\n")
+        draft.chmod(mode)
 
 
 def read_key(place: Path, field: str) -> bytes:

@@ -49,7 +49,7 @@ class Mechanism(Protocol):
         floating: whether its noise is drawn as floating-point numbers, by which it is cheap.
         of_groups: whether its guarantee is about a record's group alone, whatever the unit.
         fields: of `privacy` in a scenario, those that are its own; whether each is required.
-        guarantee: what is guaranteed to a record, in one sentence (other units: `fedsim.report.unit_words`).
+        guarantee: what is guaranteed to a record, in one sentence (other units: `fedsim.privacy.unit_words`).
         notices: warnings that a report shows before any number.
     """
 

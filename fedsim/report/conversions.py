@@ -31,7 +31,6 @@ from fedsim.protocol.batch import FULL
 from fedsim.protocol.plan import Admitted, Release
 from fedsim.protocol.unit import RECORD, Protects
 from fedsim.report.summary import Part, PersonRow, Persons
-from fedsim.report.unit_words import words_of
 from fedsim.scenario.evaluation import evaluation_of
 from fedsim.scenario.resolve import Resolved
 
@@ -116,7 +115,7 @@ def conversions(resolved: Resolved, silos: Sequence[Admitted]) -> Conversions:
         found = _guarantee(_Silos.of(resolved, silos, (), False).together(most))
         of = f"{_OF_PERSONS[resolved.protects]}one person, who is in {most} silo{'s' * (most > 1)} at most"
         return Conversions(central_of=of, central=found, silos=[])
-    of = words_of(resolved).one
+    of = resolved.words.one
     pairs = [(silo.epsilon_guaranteed, silo.terms.delta) for silo in silos]
     return Conversions(
         central_of=of, central=convert.central(pairs), silos=[_converted(resolved, each) for each in silos]

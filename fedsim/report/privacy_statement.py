@@ -12,6 +12,7 @@ import torch
 from fedsim.common.serialise import finite
 from fedsim.privacy.registry import MECHANISMS, NONE
 from fedsim.privacy.rounding import shown_down, shown_up
+from fedsim.privacy.unit_words import guaranteed
 from fedsim.protocol.clashes import clashes
 from fedsim.protocol.plan import Admitted
 from fedsim.report.conversions import persons
@@ -19,7 +20,6 @@ from fedsim.report.outcome import Outcome, measures_objective
 from fedsim.report.record import Counted, grouped
 from fedsim.report.silo_rows import admitted_of, admitted_rows, costliest, has_gap, samplers
 from fedsim.report.summary import Deployment, Parameters, Privacy, SiloRow
-from fedsim.report.unit_words import guaranteed, words_of
 from fedsim.scenario.model import Scenario
 from fedsim.scenario.resolve import Resolved
 
@@ -119,7 +119,7 @@ def _uncovered(deployed: Deployment) -> list[str]:
 def how(resolved: Resolved, admitted: Sequence[Admitted] = ()) -> dict[str, Any]:
     """Guarantee, mechanism, sampler, accountant of a plan, and the theorem that set the noise, if one did."""
     mechanism, prescribed = resolved.mechanism, resolved.prescribed
-    claimed, said = dict[str, Any](), words_of(resolved)
+    claimed, said = dict[str, Any](), resolved.words
     kinds = {release.kind for release, _ in resolved.trace.plan.census()}
     unit, rule = resolved.scenario.privacy.unit, resolved.scenario.algorithm.private_clip
     spent = {stage.name: stage.share for stage in resolved.stages}

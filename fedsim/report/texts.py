@@ -93,7 +93,7 @@ def how(privacy: Privacy) -> list[tuple[str, str]]:
 
 
 def captioned(title: str) -> str:
-    """A title of `fedsim.report.unit_words` at the beginning of a caption: `For replacing one record`."""
+    """A title of `fedsim.privacy.unit_words` at the beginning of a caption: `For replacing one record`."""
     return f"For {title.replace('replace ', 'replacing ')}"
 
 

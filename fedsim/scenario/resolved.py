@@ -16,6 +16,7 @@ from fedsim.data.source import Outline
 from fedsim.privacy.calibrate import Budget, noise_ratios
 from fedsim.privacy.mechanism import Mechanism
 from fedsim.privacy.registry import GAUSSIAN, MECHANISMS
+from fedsim.privacy.unit_words import Words, words
 from fedsim.problems.kinds import Problem
 from fedsim.problems.registry import dtype_of, is_shipped
 from fedsim.protocol.contract import Algorithm, Public, innermost, traits
@@ -134,6 +135,17 @@ class Resolved:
         if self.mechanism.of_groups:
             return "group"
         return "label" if self.trace.plan.protects_labels_alone else "record"
+
+    @property
+    def words(self) -> Words:
+        """The words of its unit."""
+        from fedsim.data.csv_table import TableData
+
+        data = self.scenario.data
+        column = data.person_column if isinstance(data, TableData) else None
+        own = words(self.scenario.privacy.unit, self.protects, column)
+        shown = self.problem.composite.records is not None or any(self.public_silos)
+        return own.private if shown else own
 
     @property
     def facts(self) -> Facts:

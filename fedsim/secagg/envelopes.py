@@ -11,9 +11,8 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from fedsim.common.durable import atomic_file
 from fedsim.common.errors import InputError, Refused
-from fedsim.common.identity import read_key, write_key
+from fedsim.common.identity import read_key, write_key, write_line
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
@@ -42,8 +41,7 @@ class EnvelopeKey:
         """Draw a key: `envelopes.key` (hexadecimal, 0600), `envelopes.pub`. InputError if there is one."""
         made = cls.draw()
         write_key(folder / KEY_FILE, made._key.private_bytes_raw(), "envelopes")
-        with atomic_file(folder / PUBLIC_FILE) as draft:
-            draft.write_text(f"{made.public}\n")
+        write_line(folder / PUBLIC_FILE, made.public, 0o644)
         return made
 
     @classmethod

@@ -11,7 +11,7 @@ from typing import Any, Self
 
 from fedsim.common.chain import text
 from fedsim.common.errors import Refused
-from fedsim.common.identity import Identity
+from fedsim.common.identity import RECEIPT, RECEIPT_FORMAT, Identity
 from fedsim.protocol.plan import Part
 from fedsim.protocol.unit import RECORD, stated
 from silos.vault.account import Account, Cost, Price
@@ -125,10 +125,6 @@ class LedgerFile(Journal):
             return record.charged
 
 
-RECEIPT_FORMAT = 1
-PURPOSE = b"fedsim receipt\n"  # no frame's body begins so
-
-
 def _receipt(enrolment: Enrolment, run: Run) -> dict[str, Any]:
     """Content of a closed run's receipt; the same at every call. Refused if the run is open.
 
@@ -173,4 +169,4 @@ def signed_receipt(enrolment: Enrolment, run: Run, identity: Identity) -> str:
     if identity.public != enrolment.identity:
         raise Refused("the key is not the one that the silo enrolled with")
     content = _receipt(enrolment, run)
-    return text({**content, "signature": identity.sign(PURPOSE + text(content).encode()).hex()})
+    return text({**content, "signature": identity.sign(RECEIPT + text(content).encode()).hex()})

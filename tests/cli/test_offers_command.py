@@ -1,5 +1,6 @@
 """`fedsim offers`: what a silo's operator reads of an offer, and decides beside the daemon."""
 
+import errno
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -138,6 +139,21 @@ def test_what_cannot_be_decided_is_one_line_and_changes_nothing(caller, config):
     assert caller.refused("offer", **offer()) == "the silo's operator has refused it: not now"
     assert caller.silo.ledger.head == before
     assert "there is none" in refused("list", state / "nothing")
+
+
+@pytest.mark.parametrize("command", ["approve", "refuse"])
+def test_what_cannot_be_printed_is_not_decided(caller, config, command, monkeypatch):
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("rich.console.Console.print", full)
+        assert _offers(command, config.state, FIRST).exit_code == 1
+    assert PendingOffers(config.state).decision(FIRST) == ("", "")
+    offered, decided = _offers(command, config.state, FIRST).output.split("d " + FIRST[:16])
+    assert offered.startswith(f"Offer {FIRST[:16]} to silo silo-00")
+    assert "Readmission" in offered
+    assert "its server" in decided
 
 
 def test_a_lapsed_offer_is_not_approved(caller, config, monkeypatch):

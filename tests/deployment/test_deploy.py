@@ -19,6 +19,7 @@ import pytest
 import torch
 import yaml
 from rich.console import Console
+from silos.front.receipts import verified_receipt
 from support.browser import BINARY, assert_fits, chromium
 from support.channels import (
     Answer,
@@ -61,7 +62,6 @@ from server.aggregate import weighted
 from server.federation import RemoteSilos
 from server.loop import run
 from server.participation import admitted_rounds, schedule
-from silos.front.receipts import verified_receipt
 from silos.vault import book
 
 LIAR, SECOND, THIRD = "silo-00", "silo-01", "silo-02"

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import yaml
+from silos.front.receipts import verified_receipt
 from support.channels import Enrolled, Fault
 from support.deployed import POLICY, SCENARIO, enrolled, federation_of, resolved_of, write_silos
 from support.pooled import pooled_federation, pooled_scenario
@@ -17,7 +18,6 @@ from fedsim.scenario.load import parse
 from fedsim.wire.frames import decode, opened
 from fedsim.wire.messages import named
 from silos.front.own_records import read_records
-from silos.front.receipts import verified_receipt
 from silos.vault.book import read
 from silos.vault.records import Records
 

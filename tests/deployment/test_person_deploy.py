@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from silos.front.receipts import verified_receipt
 from support.channels import InMemory
 from support.pooled import pooled_federation, pooled_scenario
 from support.scenarios import once
@@ -22,7 +23,6 @@ from fedsim.scenario.resolve import resolve
 from silos.front.config import load_config
 from silos.front.enrolment import enrol
 from silos.front.own_records import read_records
-from silos.front.receipts import verified_receipt
 from silos.front.silo import Silo
 from silos.vault.book import read
 

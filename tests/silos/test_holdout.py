@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from silos.front.receipts import verified_receipt
 from support.deployed import POLICY, Caller, offer_of, resolved_of, silo_file
 from support.ledgers import CAPS, gaussian, open_run
 from support.ledgers import enrolled as new_ledger
@@ -25,7 +26,6 @@ from silos.front.config import Config, load_config
 from silos.front.enrolment import enrol
 from silos.front.own_records import read_records
 from silos.front.pending import PendingOffers
-from silos.front.receipts import verified_receipt
 from silos.front.silo import Silo
 from silos.front.tried_out import tried_out
 from silos.vault import gate as gates

@@ -19,6 +19,7 @@ from support.visits import SCHEMA, id_of, write_visits
 
 from fedsim.common.errors import InputError
 from fedsim.common.seeds import generator
+from fedsim.protocol.receipts import verified_receipt
 from fedsim.protocol.rows import Rows
 from fedsim.protocol.unit import RECORD, Person, PersonAccount, Rule, Unit
 from fedsim.scenario.evaluation import evaluation_of
@@ -27,7 +28,6 @@ from silos.front.config import Config, load_config
 from silos.front.enrolment import Proposed, enrol
 from silos.front.own_records import read_records
 from silos.front.pending import PendingOffers
-from silos.front.receipts import verified_receipt
 from silos.front.silo import Silo
 from silos.vault import gate as gates
 from silos.vault.book import read

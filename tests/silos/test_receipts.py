@@ -1,6 +1,7 @@
 """Identity keys and signed receipts."""
 
 import json
+import os
 import sqlite3
 import sys
 from contextlib import suppress
@@ -14,10 +15,11 @@ from support.refusals import ANY, refused
 
 from fedsim.common.errors import InputError, Refused
 from fedsim.common.identity import Identity, is_signed, public_key
+from fedsim.protocol.receipts import verified_receipt
+from fedsim.secagg.envelopes import EnvelopeKey
 from silos.front.config import Config, load_config
 from silos.front.enrolment import enrol
 from silos.front.own_records import read_records
-from silos.front.receipts import verified_receipt
 from silos.front.silo import Silo
 from silos.vault.ledger_file import LedgerFile, signed_receipt
 
@@ -32,6 +34,15 @@ def test_a_key_is_its_owners_and_stays(tmp_path):
     (tmp_path / "identity.key").chmod(0o640)
     with refused("identity", ANY, "chmod 600"):
         Identity.load(tmp_path)
+
+
+@pytest.mark.parametrize("mask", [0o000, 0o077])
+@pytest.mark.parametrize(("key", "name"), [(Identity, "identity"), (EnvelopeKey, "envelopes")])
+def test_a_public_half_is_everyones_and_a_key_its_owners_whatever_the_umask(tmp_path, key, name, mask):
+    os.umask(mask)
+    key.create(tmp_path)
+    modes = {file.name: file.stat().st_mode & 0o777 for file in tmp_path.iterdir()}
+    assert modes == {f"{name}.key": 0o600, f"{name}.pub": 0o644}
 
 
 def test_a_file_that_is_no_key_is_named_and_not_quoted(tmp_path):

@@ -18,6 +18,7 @@ import silos.front.offers
 from fedsim.common.identity import is_signed, public_key
 from fedsim.protocol.batch import Fresh
 from fedsim.protocol.contract import Query, Round
+from fedsim.protocol.receipts import verified_receipt
 from fedsim.scenario.resolve import Resolved
 from fedsim.simulation.trial import trial_of
 from fedsim.wire.frames import Frame, decode, encode, opened, sealed
@@ -25,7 +26,6 @@ from server.aggregate import weighted
 from server.loop import run
 from silos.front import open_runs
 from silos.front.config import Config, load_config
-from silos.front.receipts import verified_receipt
 from silos.front.silo import Silo
 from silos.vault.records import Records
 

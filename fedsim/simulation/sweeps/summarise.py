@@ -11,6 +11,7 @@ import numpy as np
 
 from fedsim.common.errors import Refused
 from fedsim.common.serialise import finite
+from fedsim.privacy.unit_words import guaranteed
 from fedsim.protocol.division import Division, together
 from fedsim.protocol.plan import Admitted
 from fedsim.report import privacy_statement, sweep_summary
@@ -27,7 +28,6 @@ from fedsim.report.summary import (
     TuningLedger,
 )
 from fedsim.report.sweep_summary import BaselineGroup, FailureRow, SweepSummary
-from fedsim.report.unit_words import guaranteed, words_of
 from fedsim.scenario.resolve import Resolved
 from fedsim.simulation.code_version import code_version
 from fedsim.simulation.host import agreed_terms, preview
@@ -214,7 +214,7 @@ def ledger(job: Job, chosen: Mapping[int, int | None]) -> TuningLedger | None:
         return None
     private = {n: s for n, s in job.selections.items() if job.combinations[n].private}
     rows = [_row(job.combinations[n], s, chosen.get(n), job.reported_trials) for n, s in private.items()]
-    told = dict.fromkeys(words_of(resolved_of(job.combinations[n].scenario)) for n in private)
+    told = dict.fromkeys(resolved_of(job.combinations[n].scenario).words for n in private)
     return TuningLedger(
         note=job.tuning_note,
         guarantee="; or ".join(guaranteed(GUARANTEE, each) for each in told),

@@ -5,10 +5,10 @@ from itertools import product
 import pytest
 
 from fedsim.privacy.registry import MECHANISMS
+from fedsim.privacy.unit_words import guaranteed, words
 from fedsim.protocol.unit import RECORD, Person, Record
 from fedsim.report.summary import Privacy, SiloRow
 from fedsim.report.texts import captioned, silo_table
-from fedsim.report.unit_words import guaranteed, words
 from fedsim.simulation.sweeps.summarise import GUARANTEE
 
 RELATIONS = ("replace_person", "replace_values", "add_remove")

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from fedsim.protocol.unit import RECORD, Person, Protects, Unit
-
-if TYPE_CHECKING:
-    from fedsim.scenario.resolve import Resolved
 
 
 class Words(NamedTuple):
@@ -91,17 +88,6 @@ def words(unit: Unit, protects: Protects = "record", column: str | None = None) 
 def change_of(relation: Any) -> str:
     """What a guarantee is for: a record where there is no relation."""
     return words(RECORD if relation is None else Person(relation=relation)).change
-
-
-def words_of(resolved: Resolved) -> Words:
-    """The words of a run's unit."""
-    from fedsim.data.csv_table import TableData
-
-    scenario = resolved.scenario
-    column = scenario.data.person_column if isinstance(scenario.data, TableData) else None
-    own = words(scenario.privacy.unit, resolved.protects, column)
-    shown = resolved.problem.composite.records is not None or any(resolved.public_silos)
-    return own.private if shown else own
 
 
 def guaranteed(text: str, own: Words, silo: str = "silo") -> str:

@@ -1,4 +1,4 @@
-"""A silo's receipt read by a reviewer, who has its public key alone."""
+"""A silo's receipt read by a reviewer, who has its public key alone: no ledger, and none of a silo's code."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from typing import Any
 
 from fedsim.common.chain import text
 from fedsim.common.errors import InputError, Refused
-from fedsim.common.identity import is_signed, public_key
-from silos.vault.ledger_file import PURPOSE, RECEIPT_FORMAT
+from fedsim.common.identity import RECEIPT, RECEIPT_FORMAT, is_signed, public_key
 
 
 def verified_receipt(receipt: str, key: str) -> Mapping[str, Any]:
@@ -20,7 +19,7 @@ def verified_receipt(receipt: str, key: str) -> Mapping[str, Any]:
     try:
         content = json.loads(receipt)
         signature = bytes.fromhex(content.pop("signature"))
-        whole = PURPOSE + text(content).encode()
+        whole = RECEIPT + text(content).encode()
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         raise Refused("this is no receipt of a silo") from None
     if not is_signed(checked, whole, signature):
