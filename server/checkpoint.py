@@ -107,10 +107,15 @@ class Checkpoint:
 
     def evaluation(self, offer: Callable[[], Mapping[str, Admission]]) -> Mapping[str, Admission]:
         """What silos admitted of the run's evaluation: offered once, and kept before they are asked."""
-        if (kept := self._said(_EVALUATION, AdmittedRecord)) is None:
-            kept = AdmittedRecord(admissions=dict(offer()))
-            self._append(_EVALUATION, kept)
-        return kept.admissions
+        if not self.evaluating:
+            self._append(_EVALUATION, AdmittedRecord(admissions=dict(offer())))
+        return self.evaluating
+
+    @property
+    def evaluating(self) -> Mapping[str, Admission]:
+        """By silo what was admitted of the run's evaluation; none before that."""
+        kept = self._said(_EVALUATION, AdmittedRecord)
+        return {} if kept is None else kept.admissions
 
     def next(self) -> Kept | None:
         """See `Journal`."""

@@ -18,7 +18,7 @@ from typing import Protocol, TypeVar
 import torch
 from torch import Tensor
 
-from fedsim.common.errors import Refused
+from fedsim.common.errors import Lost, Refused
 from fedsim.protocol.copies import digest
 from fedsim.protocol.links import Answered
 from fedsim.wire.frames import sealed
@@ -165,7 +165,9 @@ class RemoteSilos:
         members: Sequence[int],
         mark: Mark | None = None,
     ) -> Answered:
-        """One round, with the shuffler's mark under secure aggregation; Refused if too few answered."""
+        """One round, with the shuffler's mark under secure aggregation. Refused if too few answered; Lost if
+        too few ever can.
+        """
         if not members:
             raise Refused("no silo that this epoch began with takes part")
         names = [self.names[member] for member in members]
@@ -261,7 +263,9 @@ class RemoteSilos:
             again = {name: frames[name] for name, error in wrong.items() if not error.final}
             left = start + self._patience - time.monotonic()
             if len(taken) + len(again) < least or left <= 0:
-                raise Refused(_too_few(len(taken), len(frames), least, wrong))
+                may = sum(not error.lost for error in wrong.values())  # answer when it is resumed
+                kind = Refused if len(taken) + may >= least else Lost
+                raise kind(_too_few(len(taken), len(frames), least, wrong))
             time.sleep(min(pause, left))
             pause = min(2 * pause, _LONGEST_PAUSE)
             more, errors = self._once(again, take, min(self._deadline, left))

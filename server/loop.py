@@ -125,7 +125,7 @@ def _round(
     try:
         answered = link.answer(r, broadcast, members)
     except Refused as refusal:
-        raise Refused(f"round {r}: {refusal}") from None
+        raise type(refusal)(f"round {r}: {refusal}") from None
     combined = aggregate(answered.messages, public, answered.members)
     kept = Kept(sent, answered.members, answered.left_out, combined, time.monotonic() - start)
     if journal is not None:

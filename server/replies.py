@@ -23,13 +23,14 @@ _MOST_TEXT = 300
 class WrongReply(Exception):
     """Why a reply does not count, in public words.
 
-    `final`: the silo itself said so, so that there is no use in asking it for the same again. Otherwise
-    something else may have answered in its place. `later`: the silo itself asks for time.
+    `final`: the silo itself said so, so that there is no use in asking it for the same again now, and where
+    it is `lost` ever. Otherwise something else may have answered in its place. `later`: the silo itself asks
+    for time.
     """
 
-    def __init__(self, reason: str, final: bool, later: bool = False) -> None:
+    def __init__(self, reason: str, final: bool, later: bool = False, lost: bool = False) -> None:
         super().__init__(reason)
-        self.reason, self.final, self.later = reason, final, later
+        self.reason, self.final, self.later, self.lost = reason, final, later, lost
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,7 @@ def read(data: bytes, identity: bytes, kind: type[Kind]) -> tuple[Kind, Frame]:
         refusal = _head(frame, Refusal)
         if refusal.again:
             raise WrongReply(shown(refusal.reason), final=False, later=True)
-        raise WrongReply(f"refused: {shown(refusal.reason)}", final=True)
+        raise WrongReply(f"refused: {shown(refusal.reason)}", final=True, lost=refusal.lost)
     return _head(frame, kind), frame
 
 

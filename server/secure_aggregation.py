@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedsim.common.errors import InputError, Refused
+from fedsim.common.errors import InputError, Lost, Refused
 from fedsim.common.store import Store
 from fedsim.protocol.copies import digest
 from fedsim.protocol.limits import LIMITS
@@ -83,6 +83,8 @@ class ShufflerClient:
             raise Refused(f"no answer of the shuffler within {self.patience:.3g} s")
         try:
             return read(replies[SHUFFLER])
+        except Lost:
+            raise
         except Refused as refusal:
             raise NotReleased(str(refusal)) from None
 
@@ -99,12 +101,34 @@ class SummedSilos:
 
     def answer(self, round_index: int, broadcast: Mapping[str, Tensor], members: Sequence[int]) -> Answered:
         """One round; the one row of its messages is weighed and added already. Refused if too few silos
-        answered, the shuffler does not release the round, or what the silos sent makes no sum. The very same
-        request is all that the shuffler will ever answer of this round.
+        answered, or the shuffler does not release the round; Lost if it never will, or what the silos sent
+        makes no sum. The very same request is all that the shuffler will ever answer of this round.
         """
         least = self.shuffler.roster.min_silos
         if len(members) < least:
             raise Refused(f"{len(members)} silos take part, and a sum has at least {least}")
+        try:
+            asked, release = self._released(round_index, broadcast, members)
+        except NotReleased:  # silos say whether they can answer what the shuffler's process of now releases
+            asked, release = self._released(round_index, broadcast, members)
+        there = list(release.silos)
+        if not set(there) <= set(asked.members) or len(there) < least:
+            raise Lost("the shuffler counts silos that sent no report, or too few")
+        lost = {m: "the shuffler did not count its report" for m in asked.members if m not in there}
+        try:
+            sums = self._sums(release)
+        except Refused as refusal:  # and there is no other release of the round
+            raise Lost(str(refusal)) from None
+        message = self.totals.message(round_index, broadcast, sums, there)
+        if not all(float(value.abs().max()) <= LIMITS.max_point for value in message.values()):  # or NaN
+            why = f"the sum has an entry that is not finite or above {LIMITS.max_point:g}: some silo sent "
+            raise Lost(f"{why}something else than its contribution, and it is not known which")
+        rows = {name: value.unsqueeze(0) for name, value in message.items()}
+        return Answered(there, rows, {**asked.left_out, **lost})
+
+    def _released(
+        self, round_index: int, broadcast: Mapping[str, Tensor], members: Sequence[int]
+    ) -> tuple[Asked, Release]:
         sent = digest(broadcast).hex()
         asked = self.kept.find(self.contexts.run, round_index, sent)
         if asked is None:
@@ -115,21 +139,10 @@ class SummedSilos:
             asked = Asked(sent, request, answered.members, answered.left_out)
             self.kept.keep(asked)
         try:
-            release = self.shuffler.released(asked.request)
+            return asked, self.shuffler.released(asked.request)
         except NotReleased:
             self.kept.remove()  # other silos may make one that is
             raise
-        there = list(release.silos)
-        if not set(there) <= set(asked.members) or len(there) < least:
-            raise Refused("the shuffler counts silos that sent no report, or too few")
-        lost = {m: "the shuffler did not count its report" for m in asked.members if m not in there}
-        message = self.totals.message(round_index, broadcast, self._sums(release), there)
-        if not all(float(value.abs().max()) <= LIMITS.max_point for value in message.values()):  # or NaN
-            why = f"the sum has an entry that is not finite or above {LIMITS.max_point:g}: some silo sent "
-            why += "something else than its contribution, and it is not known which; the round is lost"
-            raise Refused(why)
-        rows = {name: value.unsqueeze(0) for name, value in message.items()}
-        return Answered(there, rows, {**asked.left_out, **lost})
 
     def _sums(self, release: Release) -> dict[str, Tensor]:
         """By the number of the query, (d,) float64."""
@@ -139,7 +152,7 @@ class SummedSilos:
         else:
             whole = shuffling.messages(release, key)
             if len(whole) < len(release.silos):
-                raise Refused("a silo's envelope does not open, and it is not known whose: the round is lost")
+                raise Refused("a silo's envelope does not open, and it is not known whose")
             sums = whole.sum(0)
         return {str(number): torch.from_numpy(row.astype(np.float64)) for number, row in enumerate(sums)}
 

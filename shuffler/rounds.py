@@ -16,7 +16,7 @@ from secrets import SystemRandom
 
 import numpy as np
 
-from fedsim.common.errors import InputError, Refused
+from fedsim.common.errors import InputError, Lost, Refused
 from fedsim.secagg.reports import Form, Opened, Words, add, aggregators_noise, open_report
 from fedsim.secagg.roster import Roster
 from fedsim.secagg.shuffling import Release, Request, marked
@@ -25,7 +25,6 @@ from fedsim.wire.messages import Mark
 from shuffler.keys import Keys
 from shuffler.store import FileStore, released
 
-_NONE_COUNTS = "silos repeat those for the shuffler's process of then, so if it has ended, the round is lost"
 log = logging.getLogger("shuffler")
 
 
@@ -50,13 +49,12 @@ class Shuffler:
             noted = self._store.find(request.context.run, request.context.round)
             if noted is not None:
                 if noted.request != request.digest:
-                    raise Refused("the round was released to another request")
+                    raise Lost("the round was released to another request")
                 if noted.reply is None:
-                    raise Refused("the round was released, and its reply is not kept any more")
+                    raise Lost("the round was released, and its reply is not kept any more")
                 return noted.reply
             if request.context.start != self._store.start:
-                why = "its reports are for another process of the shuffler, which may have released the round"
-                raise Refused(f"{why}: it is lost")
+                raise Refused("its reports are for another process of the shuffler")
             body = self._released(request).body()
             frame = sealed(body, self.keys.identity.sign(body))
             self._store.note(request.context.run, request.context.round, request.digest, frame)
@@ -81,8 +79,7 @@ class Shuffler:
             raise Refused("noise of aggregators, where the roster has silos add it")
         counted = self._counted(request, roster)
         if len(counted) < roster.min_silos:
-            why = "" if counted else f"; {_NONE_COUNTS}"
-            raise Refused(f"{len(counted)} reports count, and the roster needs {roster.min_silos}{why}")
+            raise Refused(f"{len(counted)} reports count, and the roster needs {roster.min_silos}")
         inner = [report.inner for report in counted.values()]
         SystemRandom().shuffle(inner)
         silos, total = tuple(sorted(counted)), self._summed(counted, context.form)

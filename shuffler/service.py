@@ -77,7 +77,7 @@ class FrameHandler:
                 return self._shuffler.shuffle(Request.read(body))
             raise Refused("not a message that a shuffler takes")
         except Refused as refusal:
-            return self._said(Refusal(reason=str(refusal)))
+            return self._said(Refusal.of(refusal))
         except Exception as error:  # its text may hold something of a report
             log.error("%s", type(error).__name__)
             return self._said(Refusal(reason=_BROKEN))

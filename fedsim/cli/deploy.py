@@ -114,7 +114,11 @@ def _topology(
 
 
 def print_resume(console: Console, topology: Topology) -> None:
-    """Print how to go on."""
+    """Print how to go on, if it can."""
+    from fedsim.report.resume import ended, over
+
+    if ended(topology.run) or over(topology.run):
+        return
     say(console, f"What there is stays in {shown(topology.directory)}/. To go on:")
     say(console, f"  {shlex.join(['fedsim', 'up', '--resume', '--out', str(topology.directory)])}")
 
@@ -126,17 +130,36 @@ def deploy(
     out: Annotated[Path, typer.Option(help="Run directory, a new one.")],
     overrides: shared.Overrides = None,
     resume: Annotated[bool, typer.Option("--resume", help="Resume the unfinished run there.")] = False,
+    evaluate: Annotated[
+        bool, typer.Option("--evaluate", help="Ask again for the evaluation of the ended run there.")
+    ] = False,
+    give_up: Annotated[
+        bool, typer.Option("--give-up", help="Close the unfinished run there at its silos.")
+    ] = False,
     superlink: Annotated[
         str | None, typer.Option(metavar="HOST:PORT", help="A running SuperLink; default: one for this run.")
     ] = None,
 ) -> None:
     """Train a model with real silos, through Flower, and write the run directory."""
+    from fedsim.report.resume import outstanding
+
+    if resume + evaluate + give_up > 1:
+        raise InputError("--resume", resume, "one of --resume, --evaluate and --give-up")
+    if evaluate and out.exists() and not outstanding(out):
+        raise InputError("--evaluate", str(out), "holds no run whose evaluation is outstanding")
     ready(scenario, overrides)  # a mistake should not wait for silos
-    raise typer.Exit(_run(scenario, overrides or [], federation, out, resume, superlink))
+    goes_on = resume or evaluate
+    raise typer.Exit(_run(scenario, overrides or [], federation, out, goes_on, give_up, superlink))
 
 
 def _run(
-    scenario: Path, overrides: Sequence[str], federation: Path, out: Path, resume: bool, running: str | None
+    scenario: Path,
+    overrides: Sequence[str],
+    federation: Path,
+    out: Path,
+    resume: bool,
+    give_up: bool,
+    running: str | None,
 ) -> int:
     """Deploy a scenario, through the SuperLink at `running` or one of this run's own; the exit code."""
     from fedsim.api.run import load_run
@@ -144,16 +167,17 @@ def _run(
     from fedsim.deployment.federation_file import load_federation
     from fedsim.deployment.flower.grid import node_keys
     from fedsim.deployment.flower.submit import Job, submit
-    from fedsim.report.resume import place_of
+    from fedsim.report.resume import outstanding, place_of
 
     console = Console()
     known = load_federation(federation)
     keys = node_keys(known)
     print_warnings(console, notices(known.authority))
-    out = out.absolute() if resume and not out.exists() else place_of(out, resume)  # it may be elsewhere
+    elsewhere = (resume or give_up) and not out.exists()
+    out = out.absolute() if elsewhere or give_up else place_of(out, resume)
     out.parent.mkdir(parents=True, exist_ok=True)
     name = str(scenario.absolute()) if scenario.exists() else str(scenario)
-    job = Job(name, overrides, federation.absolute(), out, resume)
+    job = Job(name, overrides, federation.absolute(), out, resume, give_up)
 
     def run(tell: Tell) -> Status:
         with _control(known, running, out, console) as control:
@@ -164,9 +188,14 @@ def _run(
         print_kept(console, job, running)
         return code
     shutil.rmtree(_superlink_folder(out), ignore_errors=True)
+    if give_up:
+        return code
     if out.is_dir():
         print_run(console, load_run(out), out)
         say(console, f"The page: {shown(out / 'report.html')}")
+        if outstanding(out):
+            say(console, "Its evaluation is outstanding, and can be asked for while the silos' days last:")
+            say(console, f"  {shlex.join([*_command(job, running), '--evaluate'])}")
     else:
         say(console, f"Done; {out} is on the SuperLink's machine.")
     return code
@@ -224,17 +253,23 @@ def telling(console: Console) -> Iterator[Tell]:
 
 
 def print_kept(console: Console, job: Job, running: str | None) -> None:
-    """Print the rounds kept and the command that resumes."""
-    from fedsim.report.resume import begun
+    """Print the rounds kept and the command that resumes, if it can."""
+    from fedsim.report.resume import begun, ended, over
 
     there = begun(job.out)
+    if ended(job.out) or over(job.out):
+        return
     if not there and running is None:
         say(console, "Nothing was released by any silo; the same command starts anew.")
         return
+    where = "" if there else ", if there are any, on the SuperLink's machine"
+    say(console, f"The rounds so far are kept{where}. To go on:")
+    say(console, f"  {shlex.join([*_command(job, running), '--resume'])}")
+
+
+def _command(job: Job, running: str | None) -> list[str]:
+    """The job's, without what it does there."""
     command = ["fedsim", "deploy", job.scenario]
     command += [part for change in job.overrides for part in ("--set", change)]
     command += ["--federation", str(job.federation), "--out", str(job.out)]
-    command += ["--superlink", running] if running else []
-    where = "" if there else ", if there are any, on the SuperLink's machine"
-    say(console, f"The rounds so far are kept{where}. To go on:")
-    say(console, f"  {shlex.join([*command, '--resume'])}")
+    return command + (["--superlink", running] if running else [])

@@ -155,23 +155,42 @@ def _tree(offer: Pending) -> Mapping[str, Any]:
 
 
 def _facts(offer: Pending, book: Book) -> list[tuple[str, str]]:
-    """What an operator reads: what the run is, who takes part, what it costs and what is left then."""
+    """What an operator reads: what the run is, who takes part, what it costs and what is left then; the same
+    of its evaluation."""
+    tree, other, also = _tree(offer), offer.evaluation, []
+    federation = f"; of the federation {offer.federation}, by your roster" if offer.federation else ""
+    if other is not None:
+        also = [
+            ("Evaluation", "of the model, once it is trained; decided with this offer"),
+            *_costs(other, book),
+        ]
+    elif offer.also is not None:
+        also = [("Evaluation", f"none: {offer.also['refused']}")]
+    return [
+        *study_rows(tree["study"]),
+        ("From", f"not known, since an offer is not signed{federation}"),
+        ("Algorithm", f"{tree['algorithm']['name']} on {tree['problem']['name']}, {offer.rounds:,} rounds"),
+        *_costs(offer, book),
+        *also,
+        ("Digest", offer.digest),
+        ("Session", tree["session"]),
+    ]
+
+
+def _costs(offer: Pending, book: Book) -> list[tuple[str, str]]:
+    """Of one run: whose records answer, with what noise, and what it costs."""
     from silos.vault.account import Cost
 
     tree, terms = _tree(offer), offer.terms
     part, unit = tree.get("records", "training"), tree.get("unit", {})
     of_person = ("bound", "h", "silos_per_person")  # how its records become one term, and where it may be
     stated = [f"{name} {unit[name]}" for name in of_person if unit.get(name) is not None]
-    federation = f"; of the federation {offer.federation}, by your roster" if offer.federation else ""
     try:
         book.account.check(Cost(**offer.cost), part)
         left = []
     except Refused as refusal:
         left = [("", str(refusal))]
     return [
-        *study_rows(tree["study"]),
-        ("From", f"not known, since an offer is not signed{federation}"),
-        ("Algorithm", f"{tree['algorithm']['name']} on {tree['problem']['name']}, {offer.rounds:,} rounds"),
         ("Noise", f"multiplier {shown_down(terms['noise_multiplier'])}, {terms['releases']:,} noisy answers"),
         *([("Records", "those that are held out")] if part == "holdout" else []),
         ("Silos", _sizes(tree["shape"]["sizes"], tree["silo"], f"{unit.get('name', 'record')}s")),
@@ -180,8 +199,6 @@ def _facts(offer: Pending, book: Book) -> list[tuple[str, str]]:
         *zip(["Lifetime", "", "", ""], _account(offer.cost, book, part), strict=False),
         *left,
         *(("Notice", line) for line in terms["notices"]),
-        ("Digest", offer.digest),
-        ("Session", tree["session"]),
     ]
 
 

@@ -71,7 +71,7 @@ def _print(place: Place, tree: Mapping[str, Any]) -> None:
 
 def _newest(place: Place, runs: list[dict[str, Any]]) -> str:
     """The newest run in a line; without a SuperLink, what `fedsim up` has left of it."""
-    from fedsim.report.resume import begun, ended
+    from fedsim.report.resume import begun, ended, over
 
     if runs:
         first = runs[0]
@@ -81,6 +81,8 @@ def _newest(place: Place, runs: list[dict[str, Any]]) -> str:
         return "none known"
     if ended(place.topology.run):
         return f"has ended; {shown(place.topology.run / 'report.html')}"
+    if over(place.topology.run):
+        return "is over without a model"
     return "has not ended; its rounds so far are kept" if begun(place.topology.run) else "has not begun"
 
 
@@ -128,7 +130,7 @@ def stop(
     """End a run after the round in hand, and say how to resume it; within the round where that takes longer
     than 30 s, another machine has the run, or it is one of another federation.yaml."""
     from fedsim.deployment.standing import Place
-    from fedsim.report.resume import begun, ended
+    from fedsim.report.resume import begun
 
     place, console = Place.of(federation, superlink), Console()
     with place.control() as control:
@@ -136,9 +138,8 @@ def stop(
         job = place.job(found)
         _stop(control, found, job, console)
     if place.topology is not None:
-        if not ended(place.topology.run):
-            print_resume(console, place.topology)
-    elif job is not None and not ended(job.out):
+        print_resume(console, place.topology)
+    elif job is not None:
         print_kept(console, job, superlink if begun(job.out) else superlink or place.address)
 
 
@@ -176,7 +177,6 @@ def down(
     """End what runs in a directory of `fedsim up`: an `up` in another terminal, or what one left behind."""
     from fedsim.deployment.running import FILE, running
     from fedsim.deployment.topology import made
-    from fedsim.report.resume import ended
 
     topology, console = made(directory.absolute(), "DIR"), Console()
     there = running(topology.directory)
@@ -186,5 +186,4 @@ def down(
         say(console, f"Nothing of `fedsim up` runs in {shown(directory)}/.")
         return
     say(console, f"Ended {count} processes.")
-    if not ended(topology.run):
-        print_resume(console, topology)
+    print_resume(console, topology)

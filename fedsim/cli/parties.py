@@ -114,6 +114,21 @@ def silo_model(
     typer.echo(f"Wrote {out}/")
 
 
+@silo_app.command("close")
+def silo_close(
+    context: typer.Context,
+    run: Annotated[str, typer.Argument(metavar="RUN", help="First digits of the id of an open run.")],
+) -> None:
+    """Close a run that will not go on, by the running daemon: what it has not used is given back."""
+    load_none()
+    from silos.front.closing import close_run
+    from silos.front.config import load_config
+
+    closed = close_run(load_config(context.obj), run)
+    rounds = f"{len(closed.rounds)} of {len(closed.price.rounds)} rounds"
+    typer.echo(f"Closed run {closed.run[:16]}: {rounds} were paid for, and no other will be.")
+
+
 @app.command(rich_help_panel=DEPLOYMENT)
 def shuffler(
     config: Annotated[Path, typer.Option(help="The shuffler's file (YAML).")],

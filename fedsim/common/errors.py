@@ -34,6 +34,10 @@ class Busy(Refused):
     """The same request may be answered later."""
 
 
+class Lost(Refused):
+    """The same request will never be answered."""
+
+
 class PluginError(_OneLine):
     """Code of an algorithm or of another part failed: says which, where and why, in one line.
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
+from collections.abc import Mapping
+from typing import NamedTuple
 
 from torch import Tensor
 
 from fedsim.algorithms.registry import EVALUATION
-from fedsim.common.errors import Refused
 from fedsim.deployment.history import Evaluation, admitted_of
 from fedsim.deployment.offers import offers_of
 from fedsim.deployment.secure_aggregation import contexts_of, link_to, reports_of
@@ -16,6 +16,7 @@ from fedsim.report.sections.evaluation import Evaluated
 from fedsim.scenario.evaluation import evaluation_of
 from fedsim.scenario.resolve import Resolved
 from fedsim.secagg.roster import Roster
+from fedsim.wire.messages import Admission, Offer
 from server.checkpoint import Checkpoint
 from server.federation import RemoteSilos
 from server.loop import run
@@ -23,38 +24,58 @@ from server.replies import Form
 from server.secure_aggregation import KeptRequest, ShufflerClient
 
 
+class Evaluating(NamedTuple):
+    """An evaluation as a run, and what silos are offered."""
+
+    resolved: Resolved
+    offers: Mapping[str, Offer]
+
+    def admitted(self, admissions: Mapping[str, Admission]) -> Evaluation:
+        """What is known of it before it is answered: what it costs at most, and the offers' files."""
+        terms = [admitted_of(self.resolved, offer, admissions[name]) for name, offer in self.offers.items()]
+        files = {f"{EVALUATION}/{name}": offer for name, offer in self.offers.items()}
+        return Evaluation(admitted=terms, offers=files)
+
+
+def offered_with(
+    resolved: Resolved, offers: Mapping[str, Offer], roster: Roster | None
+) -> tuple[Evaluating, dict[str, Offer]]:
+    """The evaluation of a run, and the run's offers with it. Refused if a silo cannot afford it."""
+    evaluation = evaluation_of(resolved)
+    session = next(iter(offers.values())).session
+    asked = offers_of(evaluation, session, _everyone(evaluation), roster)
+    both = {name: offer.with_evaluation(asked[name]) for name, offer in offers.items()}
+    made = {name: own for name, offer in both.items() if (own := offer.evaluated) is not None}
+    return Evaluating(evaluation, made), both
+
+
+def _everyone(evaluation: Resolved) -> list[list[int]]:
+    return [list(range(len(evaluation.names)))]
+
+
 def evaluated(
-    resolved: Resolved,
+    asks: Evaluating,
+    admissions: Mapping[str, Admission],
     model: Tensor,
     checkpoint: Checkpoint,
     silos: RemoteSilos,
-    roster: Roster | None,
     shuffler: ShufflerClient | None,
 ) -> Evaluation:
-    """Evaluate the model of a run that is closed, (d,).
+    """Evaluate the model of a run that is closed, (d,), by what all of its silos admitted before it began.
 
-    All silos of the run must admit it: where they do not, nothing of it is released, and a remark says why.
-    Its session follows from that of the run, and the run's checkpoint keeps admissions and round: a run that
-    is resumed asks for nothing twice. Refused if too few silos answer, some of which may have paid.
+    The run's checkpoint keeps the round: what is asked for again is not paid for twice. Refused if too few
+    silos answer, some of which may have paid.
     """
-    evaluation = evaluation_of(resolved)
-    names, everyone = evaluation.names, [list(range(len(evaluation.names)))]
-    session = hashlib.sha256(f"{checkpoint.run.session} evaluation".encode()).hexdigest()
-    try:
-        offered = offers_of(evaluation, session, everyone, roster)
-        offers = {name: each.model_copy(update={"records": "holdout"}) for name, each in offered.items()}
-        admissions = checkpoint.evaluation(lambda: silos.offer(offers)[0])
-    except Refused as refusal:
-        return Evaluation(remarks=[f"there is no evaluation: {refusal}"])
-    contexts = contexts_of(evaluation, offers)
+    evaluation, known = asks.resolved, asks.admitted(admissions)
+    names, admitted = evaluation.names, known.admitted
+    contexts = contexts_of(evaluation, asks.offers)
     form = Form(evaluation.trace.messages, evaluation.dtype)
     runs = {name: said.run for name, said in admissions.items()}
     silos.begin(runs, form if contexts is None else reports_of(contexts))
     link, aggregate = link_to(silos, evaluation, contexts, shuffler, KeptRequest(checkpoint.store))
-    admitted = [admitted_of(evaluation, offers[name], admissions[name]) for name in names]
     public = evaluation.public([silo.noise_multiplier for silo in admitted])
-    part, seed = evaluation.problem, evaluation.scenario.seed
-    *_, last = run(evaluation.algorithm, part, public, seed, link, everyone, aggregate, checkpoint, model)
+    asked = evaluation.algorithm, evaluation.problem, public, evaluation.scenario.seed, link
+    *_, last = run(*asked, _everyone(evaluation), aggregate, checkpoint, model)
     closed, missing = silos.close()
     assert last.last is not None
     there = last.last.members  # others were absent, and an aggregate makes up for them
@@ -64,4 +85,4 @@ def evaluated(
     rows = [Evaluated(0, name, *one, one.too_few) for name, one in found.items()]
     receipts = {f"{EVALUATION}/{name}": each.receipt for name, each in closed.items()}
     why = [f"silo {name} gave no statement of the evaluation: {reason}" for name, reason in missing.items()]
-    return Evaluation(rows, admitted, {f"{EVALUATION}/{name}": offers[name] for name in names}, receipts, why)
+    return known._replace(rows=rows, receipts=receipts, remarks=why)

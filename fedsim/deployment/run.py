@@ -19,6 +19,9 @@ nothing and is charged nothing.
 With secure aggregation a silo relies on the noise of others. It takes their names and `min_silos` from the
 roster that its operator pinned, and refuses an offer of any other set: there all silos of the roster must
 join, and may then be absent from rounds down to the roster's `min_silos`.
+
+A run with an evaluation offers both at once, and silos admit both before round 0. An evaluation that is not
+answered when the run ends may be asked for later: its round is kept, and the silos' days last.
 """
 
 from __future__ import annotations
@@ -32,26 +35,28 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+import torch
+
 from fedsim.common.durable import remove_drafts
-from fedsim.common.errors import InputError, Refused
+from fedsim.common.errors import InputError, Lost, Refused
 from fedsim.common.files import RECORD, atomic_directory, writing
 from fedsim.common.process import one_thread
 from fedsim.deployment import secure_aggregation as sums
-from fedsim.deployment.evaluation import evaluated
+from fedsim.deployment.evaluation import Evaluating, evaluated, offered_with
 from fedsim.deployment.federation_file import ROOT, Federation, read_heads, write_heads
 from fedsim.deployment.history import Evaluation, Gauges, History, Step, public_evaluator
 from fedsim.deployment.offers import deployable, digest_of, identities_digest, of_those, offers_of, outline_of
 from fedsim.measure.evaluator import Evaluator
 from fedsim.report.outcome import NotKept, Outcome, Results
 from fedsim.report.page import save
-from fedsim.report.record import BEGUN, Begun, Record
-from fedsim.report.resume import place_of
+from fedsim.report.record import BEGUN, ENDED, OVER, Begun, Record
+from fedsim.report.resume import begun, over, place_of
 from fedsim.report.trackers import open_trackers
 from fedsim.scenario.model import Scenario
 from fedsim.scenario.participation import per_silo
 from fedsim.scenario.resolve import Resolved, resolve
 from fedsim.secagg.agreement import ReportContexts
-from fedsim.wire.messages import Greeting, Offer
+from fedsim.wire.messages import Admission, Greeting, Offer
 from fedsim.wire.metrics import exposed
 from server.checkpoint import Checkpoint, RunRecord, expected_bytes
 from server.federation import Channel, RemoteSilos
@@ -75,6 +80,7 @@ class _Plan(NamedTuple):
     record: RunRecord
     contexts: ReportContexts | None
     evaluate: Evaluator | None  # on the server's public test records, if there are any
+    asks: Evaluating | None  # its evaluation on records that silos hold out, if there is one
 
 
 def deploy(
@@ -98,7 +104,7 @@ def deploy(
         federation: who takes part.
         channel: carries the frames.
         out: a new directory, or with `resume` that of a run that has not ended, which goes on.
-        resume: see `out`.
+        resume: see `out`; also that of a run that has ended and whose evaluation is outstanding.
         observe: told of every round; with `resume`, of the last one so far and those after it.
         say: told in words what a person should know as it goes.
         shuffler: carries frames to the shuffler; by default a socket, as federation.yaml has it.
@@ -107,6 +113,7 @@ def deploy(
         InputError: the scenario asks for what no silo does, a file is wrong or cannot be written, or the
             record is another run's.
         Refused: a silo does not admit the run, or too few answered a round: the rounds so far are kept.
+        Lost: too few will ever answer a round; the run is over, and closed at its silos.
     """
     start, place = time.perf_counter(), place_of(out, resume)
     with one_thread(), ExitStack() as stack:
@@ -115,10 +122,29 @@ def deploy(
         with writing(out):
             _keep(offers, place / OFFERS)
             save(outcome, place)
-        with suppress(OSError):  # it has ended; what is left takes room alone
-            server.checkpoint.store.forget()
+        if not server.later:
+            with suppress(OSError):  # it has ended; what is left takes room alone
+                server.checkpoint.store.forget()
     server.trackers.finish(outcome)
     return outcome
+
+
+def give_up(
+    scenario: Scenario,
+    federation: Federation,
+    channel: Channel,
+    out: Path,
+    say: Say = lambda line: None,
+    shuffler: Channel | None = None,
+) -> None:
+    """Close a run that has not ended, or is over, at its silos; arguments and errors as of `deploy`."""
+    if not (begun(out) or over(out)):
+        raise InputError("--give-up", str(out), "holds no run that can be given up")
+    with closing(Checkpoint.open(out / RECORD)) as old:
+        if not old.admissions:
+            raise InputError("--give-up", str(out), "holds a run that no silo has admitted; remove it")
+    with ExitStack() as stack:
+        say(_Server(stack, scenario, federation, channel, shuffler, out.resolve(), True, say).give_up())
 
 
 class _Server:
@@ -150,6 +176,7 @@ class _Server:
         known = federation.identities, federation.deadline, federation.min_silos, federation.patience
         self._silos = RemoteSilos(channel, *known, heads, say)
         self._least = self._silos.least if self._roster is None else len(self._silos.names)
+        self.later = False  # whether its evaluation is to be asked for again
         self._plan, self.checkpoint = self._joined(old)
         stack.callback(self.checkpoint.close)
         remove_drafts(place)  # this process alone is at work in it now
@@ -160,19 +187,23 @@ class _Server:
         resolved, ended, test = plan.resolved, checkpoint.rounds, self._federation.test
         results = Results(Record.of(checkpoint.store), self._place)
         history = History(resolved, plan.offers, checkpoint, plan.evaluate, silos, test, results)
+        evaluating = self._evaluating()
+        form = Form(resolved.trace.messages, resolved.dtype)
+        looks = form if plan.contexts is None else sums.reports_of(plan.contexts)
+        silos.begin({name: said.run for name, said in checkpoint.admissions.items()}, looks)
         self.trackers.start(resolved)
-        for step in self._rounds(history):
-            self._gauges.add(step)
-            if step.rounds >= ended:
-                observe(step)
-            if step.measurement is not None:
-                self.trackers.measured(step.measurement)
+        try:
+            for step in self._rounds(history):
+                self._gauges.add(step)
+                if step.rounds >= ended:
+                    observe(step)
+                if step.measurement is not None:
+                    self.trackers.measured(step.measurement)
+        except Lost as lost:
+            raise Lost(f"{lost}; {self.give_up()}") from None
         closed, unstated = silos.close()
-        remarks, evaluation = [*self._remarks, *sums.remarks_of(self._roster)], Evaluation()
-        if resolved.scenario.evaluate is not None:
-            with _resumable():
-                asked = history.model, checkpoint, silos, self._roster, self._shuffler
-                evaluation = evaluated(resolved, *asked)
+        evaluation = self._evaluated(evaluating, history.model)
+        remarks = [*self._remarks, *sums.remarks_of(self._roster)]
         seconds = time.perf_counter() - began
         try:
             outcome = history.outcome(closed, unstated, remarks, seconds, evaluation)
@@ -180,6 +211,55 @@ class _Server:
             hint = f"cannot be written ({error}); the rounds so far are kept, so that the run can be resumed"
             raise InputError("--out", str(self._place), hint) from None
         return outcome, {**plan.offers, **evaluation.offers}
+
+    def give_up(self) -> str:
+        """Let the run be over, and close it at its silos: rounds that they have not paid for cost nothing.
+        What to tell a person of it.
+        """
+        checkpoint, untold = self.checkpoint, dict[str, str]()
+        with writing(self._place):  # first: it must not go on once a silo has closed it
+            Record.of(checkpoint.store).append(ENDED, [OVER])
+        for admissions in (checkpoint.admissions, checkpoint.evaluating):
+            self._silos.begin({name: said.run for name, said in admissions.items()}, Form((), torch.float64))
+            untold |= self._silos.close()[1]
+        told = f"the run is over, and closed at {len(checkpoint.admissions) - len(untold)} silos"
+        for name, reason in sorted(untold.items()):
+            run = checkpoint.admissions[name].run[:_SHORT]
+            told += (
+                f"; {name} could not be told ({reason}): --give-up tells it again, or its operator closes "
+            )
+            told += f"run {run}"
+        return f"{told}; begin a new run in another directory"
+
+    def _evaluating(self) -> Mapping[str, Admission]:
+        """What all silos have admitted of the evaluation; none where one does not, which is said."""
+        if (asks := self._plan.asks) is None:
+            return {}
+        self._silos.begin({}, Form((), torch.float64))  # what `offer` closes is not the run itself
+        try:
+            return self.checkpoint.evaluation(lambda: self._silos.offer(asks.offers)[0])
+        except Refused as refusal:
+            self._remark(f"there is no evaluation: {refusal}")
+            return {}
+
+    def _evaluated(self, admissions: Mapping[str, Admission], model: torch.Tensor) -> Evaluation:
+        asks, silos = self._plan.asks, self._silos
+        if asks is None or not admissions:
+            self.later = asks is not None
+            return Evaluation()
+        try:
+            return evaluated(asks, admissions, model, self.checkpoint, silos, self._shuffler)
+        except Lost as lost:
+            silos.close()
+            self._remark(f"there is no evaluation: {lost}")
+        except Refused as refusal:
+            self.later = True
+            self._remark(f"there is no evaluation yet: {refusal}; it can be asked for again (--evaluate)")
+        return asks.admitted(admissions)  # some silos may have paid
+
+    def _remark(self, line: str) -> None:
+        self._remarks.append(line)
+        self._say(line)
 
     def _rounds(self, history: History) -> Iterator[Step]:
         plan, kept, resolved = self._plan, self.checkpoint, self._plan.resolved
@@ -212,12 +292,9 @@ class _Server:
                 raise InputError("record", str(checkpoint.store.path), hint)
             refused = {} if checkpoint.admissions else self._offered(plan, checkpoint)
             if not refused:
-                form = Form(plan.resolved.trace.messages, plan.resolved.dtype)
                 if checkpoint.rounds == 0:
-                    size = _size(expected_bytes(form))
+                    size = _size(expected_bytes(Form(plan.resolved.trace.messages, plan.resolved.dtype)))
                     self._say(f"record {checkpoint.store.path}: at most about {size} until the run has ended")
-                looks = form if plan.contexts is None else sums.reports_of(plan.contexts)
-                self._silos.begin({name: said.run for name, said in checkpoint.admissions.items()}, looks)
                 return plan, checkpoint
             self._say_absent(refused)
             greetings = {name: said for name, said in greetings.items() if name not in refused}
@@ -244,7 +321,12 @@ class _Server:
         own = own.model_copy(update={"privacy": own.privacy.model_copy(update=update)})
         resolved = resolve(own, outline)
         rounds = schedule(len(resolved.names), resolved.active, resolved.trace.holds, scenario.seed, 0)
-        offers = offers_of(resolved, session, rounds, self._roster)
+        offers, asks = offers_of(resolved, session, rounds, self._roster), None
+        if scenario.evaluate is not None:
+            try:
+                asks, offers = offered_with(resolved, offers, self._roster)
+            except Refused as refusal:
+                self._remark(f"there is no evaluation: {refusal}")
         record = RunRecord(
             session=session,
             scenario=digest_of(offers, rounds, scenario.evaluate),
@@ -253,7 +335,7 @@ class _Server:
             absent=dict(absent),
         )
         evaluate = None if federation.test is None else public_evaluator(federation.test, resolved)
-        return _Plan(resolved, rounds, offers, record, sums.contexts_of(resolved, offers), evaluate)
+        return _Plan(resolved, rounds, offers, record, sums.contexts_of(resolved, offers), evaluate, asks)
 
     def _offered(self, plan: _Plan, checkpoint: Checkpoint) -> Mapping[str, str]:
         """Offer a run. Its checkpoint has the admissions where all admit it, and is removed where some do
@@ -312,9 +394,14 @@ def _size(count: int) -> str:
     return f"{count:,} GB"
 
 
+_SHORT = 8  # digits of a run's id that stand for it
+
+
 @contextmanager
 def _resumable() -> Iterator[None]:
     try:
         yield
+    except Lost:
+        raise
     except Refused as refusal:
         raise Refused(f"{refusal}; the rounds so far are kept, so that the run can be resumed") from None

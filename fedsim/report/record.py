@@ -150,9 +150,14 @@ class Begun(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """The run or sweep has ended, and its files have been written; a run that goes on has no such row."""
+    """The run or sweep has ended, and its files have been written, or it is over without them (`OVER`); a run
+    that goes on has no such row."""
 
     status: str
+
+
+OVER = Ended("over")
+"""A deployed run whose silos will answer no round any more, or that its operator has given up."""
 
 
 class Mended(NamedTuple):

@@ -11,10 +11,11 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
+from fedsim.common.chain import RUN, reading
 from fedsim.common.durable import atomic_file, remove_drafts
-from fedsim.common.errors import InputError
+from fedsim.common.errors import InputError, Refused
 from fedsim.common.files import RECORD, SCENARIO, check_free, of_this_version, remove_models, unwritable
-from fedsim.report.record import BEGUN, ENDED, Begun, Ended, Record
+from fedsim.report.record import BEGUN, ENDED, OVER, Begun, Ended, Record
 from fedsim.report.summary import FILE
 
 
@@ -66,8 +67,16 @@ def begun(out: Path) -> bool:
     if not (out / RECORD).is_file():
         return False
     with suppress(InputError):  # it is held or damaged, which going on with it says
-        return not (out / FILE).exists() or not Record.read(out / RECORD).rows(Ended)
+        last = Record.read(out / RECORD).rows(Ended)
+        return OVER not in last and not (last and (out / FILE).exists())
     return True
+
+
+def over(out: Path) -> bool:
+    """Whether a directory has a deployed run that will never go on and came to nothing."""
+    with suppress(InputError):
+        return OVER in Record.read(out / RECORD).rows(Ended)
+    return False
 
 
 def ended(out: Path) -> bool:
@@ -75,9 +84,16 @@ def ended(out: Path) -> bool:
     return (out / FILE).exists() and not begun(out)
 
 
+def outstanding(out: Path) -> bool:
+    """Whether a deployed run that has ended keeps its rounds: its evaluation is to be asked for again."""
+    with suppress(Refused, OSError), reading(out / RECORD, RUN) as connection:
+        return ended(out) and connection.execute("SELECT 1 FROM bodies LIMIT 1").fetchone() is not None
+    return False
+
+
 def place_of(out: Path, resume: bool) -> Path:
-    """The absolute path of a deployed run's directory: a new one, or with `resume` one where a run goes on;
-    InputError if it is neither.
+    """The absolute path of a deployed run's directory: a new one, or with `resume` one where a run goes on,
+    or its evaluation is outstanding; InputError if it is neither.
     """
     if (old := Path(f"{out.resolve()}.checkpoint")).exists():
         hint = f"is of an earlier version of fedsim ({old.name}), which goes on with it; name a new directory"
@@ -87,6 +103,11 @@ def place_of(out: Path, resume: bool) -> Path:
             hint = "holds a run that has not ended: resume it, or remove the directory to give it up"
             raise InputError("--out", str(out), hint)
         return out.resolve()
+    if resume and outstanding(out):
+        return out.resolve()
+    if over(out):
+        hint = "holds a run that is over, which cannot go on: begin a new one in another directory"
+        raise InputError("--resume" if resume else "--out", str(out), hint)
     if resume:
         raise InputError("--resume", str(out), "holds no run that can go on")
     remove_drafts(out)

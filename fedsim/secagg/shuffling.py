@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field, ValidationError
 
-from fedsim.common.errors import InputError, Refused
+from fedsim.common.errors import InputError, Lost, Refused
 from fedsim.common.head_file import Head
 from fedsim.common.identity import Identity, is_signed, public_key
 from fedsim.secagg.envelopes import EnvelopeKey
@@ -208,7 +208,8 @@ def _said(data: bytes, identity: bytes, kind: type[Said]) -> tuple[Said, Frame]:
         raise Refused("a shuffler's reply is not signed by the identity in the roster")
     frame = decode_words(body)
     if frame.kind == Refusal.kind:
-        raise Refused(f"the shuffler refused: {frame.head.get('reason')}")
+        said = Lost if frame.head.get("lost") is True else Refused
+        raise said(f"the shuffler refused: {frame.head.get('reason')}")
     with suppress(ValidationError):
         if frame.kind == kind.kind:
             return kind.model_validate(dict(frame.head)), frame

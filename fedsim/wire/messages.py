@@ -25,9 +25,9 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, Field, StringConstraints
+from pydantic import AfterValidator, Field, StringConstraints, ValidationError
 
-from fedsim.common.errors import Refused
+from fedsim.common.errors import Busy, Lost, Refused
 from fedsim.common.section import Section
 from fedsim.protocol.plan import Part
 from fedsim.protocol.unit import RECORD, AccountUnit, Unit
@@ -41,6 +41,9 @@ SiloName = Annotated[
     str, StringConstraints(pattern=r"^[A-Za-z0-9]([A-Za-z0-9 .,&'()+_-]{0,98}[A-Za-z0-9._)-])?$")
 ]
 """A silo's name where it is written by hand."""
+
+
+_LONGEST = 2_000  # characters of a reason, which may quote what was asked
 
 
 class Message(Section):
@@ -127,6 +130,9 @@ class Study(Section):
     purpose: Annotated[str, Field(max_length=1_000), AfterValidator(_printable)] = ""
 
 
+_FOLLOW = {"session", "records", "head"}  # fields of an evaluation's offer that follow from the run's
+
+
 class Offer(Message):
     """A run that a server proposes to one silo; names and numbers, never code.
 
@@ -134,8 +140,9 @@ class Offer(Message):
     `noise_multiplier` is given or found by the silo within its budget. `epsilon` and `delta` are what the
     scenario has for this silo; its policy may make them smaller. `unit` is what the plan protects, `records`
     which part of the silo's records answers. With `pooled` the silo's answers are added to those of others,
-    and the noise multiplier is common to all of them. (Long lists fail at their first bad number: pydantic
-    keeps every complaint.)
+    and the noise multiplier is common to all of them. `evaluation` has the fields in which the offer of the
+    run's evaluation differs: it is a run of its own, and an operator decides on both at once. (Long lists
+    fail at their first bad number: pydantic keeps every complaint.)
     """
 
     format: Literal[1] = 1
@@ -155,7 +162,26 @@ class Offer(Message):
     pooled: Pooled | None = None
     records: Part = Field("training", exclude_if=lambda part: part == "training")
     unit: Unit = Field(RECORD, exclude_if=lambda unit: unit == RECORD)
+    evaluation: dict[str, Any] | None = Field(None, exclude_if=lambda fields: fields is None)
     head: Echo
+
+    def with_evaluation(self, other: Offer) -> Offer:
+        """The same with what `evaluated` makes of it, an offer of a run on held-out records."""
+        own, asked = self.model_dump(mode="json"), other.model_dump(mode="json")
+        fields = {k: value for k, value in asked.items() if k not in _FOLLOW and own.get(k) != value}
+        return self.model_copy(update={"evaluation": fields})
+
+    @property
+    def evaluated(self) -> Offer | None:
+        """The offer of its evaluation; None where there is none. Refused if it is malformed."""
+        if self.evaluation is None:
+            return None
+        own = {**self.model_dump(mode="json", exclude={"evaluation"}), **self.evaluation}
+        session = hashlib.sha256(f"{self.session} evaluation".encode()).hexdigest()
+        try:
+            return Offer.model_validate({**own, "session": session, "records": "holdout", "head": ""})
+        except ValidationError:
+            raise Refused("offer: its evaluation is malformed") from None
 
     @property
     def text(self) -> str:
@@ -236,7 +262,14 @@ class Closed(Message):
 
 
 class Refusal(Message):
-    """A silo's no, or a shuffler's; with `again`, for now only."""
+    """A silo's no, or a shuffler's; with `again`, for now only, and `lost`, for ever."""
 
     reason: str
     again: bool = False
+    lost: bool = Field(False, exclude_if=lambda lost: not lost)
+
+    @classmethod
+    def of(cls, refused: Refused) -> Refusal:
+        """What is said of it to the party that asked."""
+        kinds = {"again": isinstance(refused, Busy), "lost": isinstance(refused, Lost)}
+        return cls(reason=str(refused)[:_LONGEST], **kinds)

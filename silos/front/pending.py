@@ -3,7 +3,8 @@
 `DIGEST.json` is an offer that policy and account allow, with what it would cost. A second file, which the
 operator's command writes beside the running daemon, is the decision: `DIGEST.approved` or `DIGEST.refused`.
 An approval says what may be admitted, at which cost, and until when the offer lapses; it is used once
-(`silos.vault.approvals`). An offer that would be admitted otherwise now waits again.
+(`silos.vault.approvals`). An offer that would be admitted otherwise now waits again. A run's evaluation is
+another run with an approval of its own; both are written by one decision on the run's offer.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ import logging
 import os
 import tempfile
 import threading
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -26,14 +28,18 @@ from silos.vault.approvals import APPROVED, REFUSED, USED, approval
 from silos.vault.book import DAY
 
 if TYPE_CHECKING:
+    from fedsim.wire.messages import Offer
     from silos.front.offers import Proposal
     from silos.vault.considered import Admissible
+
+    Considered = Callable[[Offer], tuple[Proposal, Admissible]]
 
 log = logging.getLogger("silos.pending")
 
 FOLDER = "offers"
 _DRAFT = ".deciding-"  # of a command beside the daemon
 MOST = 32  # offers that wait; each has at most the bytes that a ledger keeps of an offer
+_KEPT = 90 * 86400.0  # seconds that decisions without their offer are kept
 UNDECIDED = "the silo's operator has to decide"
 
 
@@ -49,13 +55,29 @@ class Pending:
     federation: str  # of its roster, "" without one
     asked: int  # microseconds since 1970 by the ledger, as `lapses`
     lapses: int
+    also: Mapping[str, Any] | None = None  # its evaluation, as `asdict`, or the reason that it is refused
 
     @classmethod
-    def of(cls, text: str, made: Proposal, plan: Admissible, now: int, days: float) -> Self:
-        """An offer of this text that waits for so many days from now on."""
+    def of(
+        cls, offer: Offer, made: Proposal, plan: Admissible, now: int, days: float, considered: Considered
+    ) -> Self:
+        """An offer that waits for so many days from now on, and its evaluation, which is `considered` too."""
         federation, lapses = "" if made.part is None else made.part.roster.federation, now + int(days * DAY)
         cost, rounds = plan.price.whole.tree(), len(plan.price.rounds)
-        return cls(text, plan.digest, plan.told, cost, rounds, federation, now, lapses)
+        also: Mapping[str, Any] | None = None
+        try:
+            if (other := offer.evaluated) is not None:
+                also = asdict(cls.of(other, *considered(other), now, days, considered))
+        except Busy:
+            raise
+        except Refused as refusal:
+            also = {"refused": str(refusal)}
+        return cls(offer.text, plan.digest, plan.told, cost, rounds, federation, now, lapses, also)
+
+    @property
+    def evaluation(self) -> Pending | None:
+        """The run's evaluation, where it may be admitted."""
+        return Pending(**self.also) if self.also and "refused" not in self.also else None
 
     @property
     def digest(self) -> str:
@@ -89,11 +111,13 @@ class PendingOffers:
                 os.utime(self.place(digest))  # when it was asked for last
             raise Busy(UNDECIDED)
 
-    def wait(self, text: str, made: Proposal, plan: Admissible, now: int) -> NoReturn:
-        """Let an offer of this text wait: Busy. Refused if the operator has refused it."""
-        offer = Pending.of(text, made, plan, now, self._days)
-        self._check_not_refused(offer.digest)
-        self.keep(offer)
+    def wait(
+        self, offer: Offer, made: Proposal, plan: Admissible, now: int, considered: Considered
+    ) -> NoReturn:
+        """Let an offer wait: Busy. Refused if the operator has refused it."""
+        waits = Pending.of(offer, made, plan, now, self._days, considered)
+        self._check_not_refused(waits.digest)
+        self.keep(waits)
 
     def _check_not_refused(self, digest: str) -> None:
         decision, reason = self.decision(digest)
@@ -152,6 +176,9 @@ class PendingOffers:
     def tidy(self, now: int) -> None:
         """Remove offers that have lapsed, and what a daemon that was killed left half-written."""
         remove_drafts(self.folder)
+        for place in self.folder.glob("*.*ed"):  # of an evaluation that was never offered
+            if not place.with_suffix(".json").exists() and place.stat().st_mtime < time.time() - _KEPT:
+                place.unlink(missing_ok=True)
         for place in self.folder.glob("*.json"):
             if self.find(place.stem, now) is None:
                 self.remove(place.stem)
@@ -168,12 +195,19 @@ class PendingOffers:
         found, before = self.find(digest, 0), self.decision(digest)[0]
         if found is None or before in (decision, REFUSED):
             raise InputError("OFFER", digest[:16], f"was {before} before" if before else "waits no more")
+        also = found.evaluation
+        if also is not None:  # first: with the run's own all is decided
+            self.place(also.digest, decision).unlink(missing_ok=True)
+            self._write(also.digest, decision, also.approval if decision == APPROVED else reason)
         self._write(digest, decision, found.approval if decision == APPROVED else reason)
         if decision == REFUSED and (before or self.place(digest, USED).exists()):
+            own = [digest] if also is None else [digest, also.digest]
             try:  # who removes or renames the approval first has it, the operator or the daemon
                 self.place(digest, APPROVED).unlink()
+                self.place(own[-1], APPROVED).unlink(missing_ok=True)
             except FileNotFoundError:
-                self.place(digest, REFUSED).unlink(missing_ok=True)
+                for each in own:
+                    self.place(each, REFUSED).unlink(missing_ok=True)
                 hint = "is being admitted: `fedsim ledger show` has its run"
                 raise InputError("OFFER", digest[:16], hint) from None
 

@@ -16,7 +16,7 @@ from typing import Self
 import numpy as np
 import torch
 
-from fedsim.common.errors import InputError, Refused
+from fedsim.common.errors import InputError, Lost, Refused
 from fedsim.common.identity import Identity
 from fedsim.privacy.registry import MECHANISMS, check_serves, sum_mechanism
 from fedsim.privacy.rounding import shown_up
@@ -145,6 +145,14 @@ class SealedLedger(RunLedger):
         of_run, of_shuffler = (None if each is None else Mark.model_validate(each) for each in before)
         check_follows(mark, of_run, of_shuffler)
         return {"shuffler": shuffler, "mark": mark.model_dump()}
+
+    def find(self, round_index: int, digest: bytes) -> Reply | None:
+        """See `Ledger`. Lost besides where the report is for another start than that of the mark."""
+        found, paid, asked = super().find(round_index, digest), self.record.mark, self._mark
+        if found is not None and asked is not None and paid is not None and paid["start"] != asked.start:
+            why = f"round {round_index} was answered for a process of the shuffler that has ended"
+            raise Lost(f"{why}, and that may have released it")
+        return found
 
     def store(self, round_index: int, reply: Reply, memory: Reply) -> None:
         """See `Ledger`; `reply` has the contributions, by the number of the query, (d,) float64."""

@@ -14,13 +14,14 @@ import logging
 import sys
 import traceback
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Self
 
 from pydantic import ValidationError
 from torch import Tensor
 
 from fedsim.common import installed
-from fedsim.common.errors import Busy, InputError, Refused
+from fedsim.common.errors import InputError, Refused
 from fedsim.common.identity import Identity
 from fedsim.common.section import check_few
 from fedsim.wire.frames import MAX_HEAD, Frame, decode, opened, sealed
@@ -65,7 +66,6 @@ log = logging.getLogger("silos.silo")
 _ARRAYS = 4  # arrays of the largest dimension in a broadcast; fedsim's own algorithms send two at most
 _BROKEN = "the silo could not answer (see its log)"
 _MODELS: dict[str, type[Hello | Offer | Ask | Close]] = {m.kind: m for m in (Hello, Offer, Ask, Close)}
-_LONGEST = 2_000  # characters of a reason, which may quote what was asked
 _LOST = (
     "the silo's ledger does not hold what this server has seen of it: it is an older copy, or another silo's"
 )
@@ -134,8 +134,7 @@ class Silo:
         try:
             return self._signed(*self._answer(data))
         except Refused as refusal:
-            again = isinstance(refusal, Busy)
-            return self._signed(Refusal(reason=str(refusal)[:_LONGEST], again=again), {})
+            return self._signed(Refusal.of(refusal), {})
         except Exception as error:  # its text may be made of records
             log.error("%s\n%s", type(error).__name__, "".join(traceback.format_tb(error.__traceback__)))
             return self._signed(Refusal(reason=_BROKEN), {})
@@ -195,9 +194,12 @@ class Silo:
             assert self._pending is not None
             if made.isolated is not None:
                 made.isolated.close()
-            self._pending.wait(text, made, plan, self.ledger.now())
+            self._pending.wait(offer, made, plan, self.ledger.now(), self._runs.considered)
         self._runs.admitted(self._vault, run.run, made, plan)
         log.info("admitted run %s of the study %s", run.run, ascii(offer.study.name))
+        if (evaluation := offer.evaluated) is not None:
+            with suppress(Refused):  # which is said when it is offered
+                self._admission(evaluation)
         return run
 
     def _ask(self, ask: Ask, broadcast: Mapping[str, Tensor]) -> tuple[Message, Mapping[str, Tensor]]:

@@ -32,4 +32,4 @@ def tried_out(config: Config, head: Mapping[str, Any]) -> Pending:
     book.check_room(offer.text, config.policy.max_runs, now)
     made, plan = runs.considered(offer)
     book.account.check(plan.price.whole, offer.records)
-    return Pending.of(offer.text, made, plan, now, config.policy.approve_days)
+    return Pending.of(offer, made, plan, now, config.policy.approve_days, runs.considered)

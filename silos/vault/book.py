@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fedsim.common.chain import Entry, Layout, chained, knows, reading
-from fedsim.common.errors import InputError, Refused
+from fedsim.common.errors import InputError, Lost, Refused
 from fedsim.common.notices import ending
 from fedsim.protocol.plan import Part
 from fedsim.protocol.unit import RECORD, AccountUnit, PersonAccount
@@ -195,7 +195,7 @@ class Book:
     def check_alive(self, now: int) -> None:
         """Refuse after the silo's last day."""
         if now >= self.enrolment.expires:
-            raise Refused("the silo's lifetime budget has expired: it releases nothing any more")
+            raise Lost("the silo's lifetime budget has expired: it releases nothing any more")
 
     def check_room(self, offer: str, max_runs: int, now: int) -> None:
         """Refuse a further run; costs little, so that it can be asked before a plan is tried out.

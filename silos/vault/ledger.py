@@ -9,7 +9,7 @@ import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
-from fedsim.common.errors import Refused
+from fedsim.common.errors import Lost, Refused
 from silos.vault.book import Run, contents
 from silos.vault.journal import Journal
 
@@ -117,15 +117,15 @@ class RunLedger:
             if paid is None:
                 return None
             if paid.broadcast != digest.hex():
-                raise Refused(f"round {round_index} was asked for with another broadcast")
+                raise Lost(f"round {round_index} was asked for with another broadcast")
             if paid.refusal is not None:
-                raise Refused(paid.refusal)
+                raise Lost(paid.refusal)
             if paid.reply is not None:
                 if round_index != self.record.last:
-                    raise Refused(f"round {round_index} was answered; only the last reply is kept")
+                    raise Lost(f"round {round_index} was answered; only the last reply is kept")
                 return self._stored()[0]
             if paid.boot == self._file.book.boot or not self.resumes:
-                raise Refused(f"round {round_index} was begun and came to no reply")
+                raise Lost(f"round {round_index} was begun and came to no reply")
             return None
 
     def begin(self, mark: object) -> None:
@@ -140,7 +140,7 @@ class RunLedger:
             self._file.expire()
             self._file.check_alive()
             if not self.open:
-                raise Refused("the run is closed")
+                raise Lost("the run is closed")
             self.record.price.stretch(round_index)
             payload = {"run": self.run, "round": round_index, "broadcast": digest.hex(), **self._facts()}
             self._file.note("resumed" if again else "debited", payload)

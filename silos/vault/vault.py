@@ -24,7 +24,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from fedsim.common.errors import Refused
+from fedsim.common.errors import Lost, Refused
 from fedsim.common.identity import Identity
 from fedsim.protocol.plan import Part
 from fedsim.protocol.rows import Rows
@@ -106,7 +106,7 @@ class Vault:
         self.ledger.expire()
         found = self.ledger.run(run)
         if not found.open:
-            raise Refused("the run is closed")
+            raise Lost("the run is closed")
         self.ledger.check_alive()
         return found
 

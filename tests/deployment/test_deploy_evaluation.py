@@ -9,10 +9,10 @@ from support.deployed import POLICY, SCENARIO, enrolled, federation_of, resolved
 from support.pooled import pooled_federation, pooled_scenario
 
 from fedsim.api.run import load_run
-from fedsim.common.errors import InputError, Refused
+from fedsim.common.errors import InputError
 from fedsim.deployment.federation_file import parse_federation
 from fedsim.deployment.run import deploy
-from fedsim.report.resume import begun
+from fedsim.report.resume import ended, outstanding
 from fedsim.report.texts import remarks
 from fedsim.scenario.load import parse
 from fedsim.wire.frames import decode, opened
@@ -147,27 +147,34 @@ def interrupted(*_: object, **__: object) -> None:
     raise KeyboardInterrupt
 
 
-def test_an_evaluation_that_too_few_answer_is_resumed(silos, tmp_path):
-    """Two of three have paid: no result is there that says nothing of it, and no new offer is made."""
-    made = silos()
+def test_an_evaluation_that_too_few_answer_is_asked_for_later(silos, tmp_path):
+    """Two of three have paid: the result that is there says so, and what is asked again is not paid twice."""
+    made, out, said = silos(), tmp_path / "run", list[str]()
     federation = made.again(deadline=0.5, patience=0.5)
     with made.opened(seeded=False) as channel:
         channel.faults = {"silo-02": _lost("ask", evaluation=True)}
-        with pytest.raises(Refused, match=r"2 of 3 silos.*can be resumed"):
-            deploy(parse(EVALUATED), federation, channel, tmp_path / "run")
-        assert begun(tmp_path / "run")
+        deploy(parse(EVALUATED), federation, channel, out, say=said.append)
+        assert "there is no evaluation yet: round 0: 2 of 3 silos" in said[-1]
+        assert (ended(out), outstanding(out), load_run(out).summary.evaluation) == (True, True, [])
+        assert all(row.epsilon_evaluation > 0 for row in load_run(out).summary.privacy.silos)
+        model = load_run(out).model
         channel.faults = {"silo-02": _lost("ask", "offer")}
-        with pytest.raises(Refused, match="can be resumed"):
-            deploy(parse(EVALUATED), federation, channel, tmp_path / "run", resume=True)
+        deploy(parse(EVALUATED), federation, channel, out, resume=True)
+        assert outstanding(out)
         other = EVALUATED | {"evaluate": {"bins": 8}}
         with pytest.raises(InputError, match="another scenario"):
-            deploy(parse(other), federation, channel, tmp_path / "run", resume=True)
+            deploy(parse(other), federation, channel, out, resume=True)
         channel.faults = {}
-        deploy(parse(EVALUATED), federation, channel, tmp_path / "run", resume=True)
-    for row in load_run(tmp_path / "run").summary.privacy.silos:
+        deploy(parse(EVALUATED), federation, channel, out, resume=True)
+        with pytest.raises(InputError, match="holds no run that can go on"):
+            deploy(parse(EVALUATED), federation, channel, out, resume=True)
+    assert np.array_equal(load_run(out).model, model)
+    assert load_run(out).summary.evaluation
+    for row in load_run(out).summary.privacy.silos:
         assert row.epsilon_evaluation > 0
         runs = read(made.configs[row.name].ledger).runs.values()
         assert [(run.records, len(run.rounds)) for run in runs] == [("training", 6), ("holdout", 1)]
+        assert not any(run.open for run in runs)
 
 
 def test_a_statement_that_is_missing_is_said(silos, tmp_path):

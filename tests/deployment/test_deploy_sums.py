@@ -15,20 +15,21 @@ from support.pooled import PooledFederation, pooled_federation, pooled_scenario
 
 from fedsim.api.run import load_run
 from fedsim.common.chain import RUN
-from fedsim.common.errors import InputError, Refused
+from fedsim.common.errors import InputError, Lost, Refused
 from fedsim.common.files import RECORD
 from fedsim.common.store import Store
 from fedsim.deployment.federation_file import parse_federation
-from fedsim.deployment.run import deploy
+from fedsim.deployment.run import deploy, give_up
 from fedsim.privacy.discrete_noise import with_noise
 from fedsim.report.outcome import Outcome
-from fedsim.report.resume import begun
+from fedsim.report.resume import begun, over
 from fedsim.report.summarise import answered
 from fedsim.scenario.resolve import resolve
 from fedsim.secagg import reports
 from fedsim.secagg.envelopes import EnvelopeKey
 from fedsim.secagg.reports import aggregators_noise
-from fedsim.wire.frames import head_of, opened
+from fedsim.wire.frames import decode, head_of, opened
+from silos.vault.book import read as read_ledger
 
 GENEROUS: dict[str, Any] = {
     "lifetime": {"epsilon": 20.0, "delta": 0.1, "expires": "2999-12-31"}
@@ -177,13 +178,35 @@ def test_a_request_that_is_lost_loses_its_round_and_the_run_ends_with_the_reason
             deploy(pooled_scenario(**TWO), made.federation, silos, out, shuffler=shuffler)
         with Store.hold(out / RECORD, RUN) as store:
             store.drop("request")
-        silos.faults = {THIRD: in_round(2, absent)}
-        for _ in range(2):
-            with (
-                made.channel() as again,
-                pytest.raises(Refused, match=r"round 2: .*released to another request"),
+        silos.faults = {THIRD: closed_away}
+        with made.channel() as again:
+            with pytest.raises(
+                Lost, match=r"round 2: .*process of the shuffler that has ended.*is over.*silo-02"
             ):
                 deploy(pooled_scenario(**TWO), made.federation, silos, out, True, shuffler=again)
+            assert open_runs(made) == {THIRD}
+            assert over(out)
+            with pytest.raises(InputError, match="is over, which cannot go on: begin a new one"):
+                deploy(pooled_scenario(**TWO), made.federation, silos, out, True, shuffler=again)
+            silos.faults, said = {}, list[str]()
+            give_up(pooled_scenario(**TWO), made.federation, silos, out, said.append, again)
+    assert said == ["the run is over, and closed at 3 silos; begin a new run in another directory"]
+    for config in made.enrolled.configs.values():
+        (run,) = read_ledger(config.ledger).runs.values()
+        assert run.charged == run.used != run.price.whole
+
+
+def closed_away(frame, silo):
+    """A silo that has gone when it is told that a run is over."""
+    return None if decode(opened(frame)[0]).kind == "close" else in_round(2, absent)(frame, silo)
+
+
+def open_runs(made: PooledFederation) -> set[str]:
+    """Silos that hold a reservation."""
+    configs = made.enrolled.configs.items()
+    return {
+        name for name, config in configs if any(run.open for run in read_ledger(config.ledger).runs.values())
+    }
 
 
 @pytest.mark.usefixtures("_unwritten")
@@ -254,7 +277,7 @@ def test_shares_that_do_not_belong_together_are_no_model(made, tmp_path, monkeyp
         return first, second ^ np.uint64(1 << 62)
 
     monkeypatch.setattr(reports, "split", odd)
-    with pytest.raises(Refused, match="it is not known which; the round is lost"):
+    with pytest.raises(Refused, match="it is not known which; the run is over"):
         run(made, tmp_path / "run", seeded=False, **TWO)
 
 

@@ -23,7 +23,7 @@ from support.shuffler_process import (
     shuffler_process,
 )
 
-from fedsim.common.errors import Refused
+from fedsim.common.errors import InputError, Lost
 from fedsim.deployment.history import Step
 from fedsim.deployment.run import deploy
 from fedsim.report.outcome import Outcome, TrialResult
@@ -105,9 +105,14 @@ def test_a_shuffler_that_is_killed_around_its_note_gives_the_same_release_or_non
         watcher = threading.Thread(target=back_again, args=(shuffler,))
         watcher.start()
         if before is die_before_the_note:
-            with pytest.raises(Refused, match=r"round 2: .*another process of the shuffler"):
+            with pytest.raises(Lost, match=r"round 2: .*shuffler that has ended.*begin a new run"):
                 deployed(made, tmp_path / "run")
             watcher.join()
+            with pytest.raises(InputError, match="is over, which cannot go on"):
+                deployed(made, tmp_path / "run", resume=True)
+            for name in made.enrolled.configs:  # three rounds were paid for, and nothing is reserved
+                (run,) = read_ledger(made.folder / name / "state" / "ledger.sqlite").runs.values()
+                assert run.charged == run.used != run.price.whole
             return
         found = deployed(made, tmp_path / "run")
         watcher.join()

@@ -2,8 +2,8 @@
 
 Its settings name files of the machine that it runs on: `scenario` (or the name of a shipped one),
 `federation` (federation.yaml), `out` (a new run directory) and `progress` (which it adds lines to);
-besides, `overrides` (a JSON list of PATH=VALUE) and `resume`. A run that fails ends as `finished:failed` in
-`flwr list`, with the reason.
+besides, `overrides` (a JSON list of PATH=VALUE), `resume` and `give_up`. A run that fails ends as
+`finished:failed` in `flwr list`, with the reason.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from fedsim.deployment.federation_file import load_federation
 from fedsim.deployment.flower.grid import OnGrid, node_keys
 from fedsim.deployment.flower.submit import Line, of_step, of_words, stop_of, write
 from fedsim.deployment.history import Step
-from fedsim.deployment.run import deploy
+from fedsim.deployment.run import deploy, give_up
 from fedsim.scenario.load import load
 from fedsim.wire.logs import log_to
 
@@ -52,7 +52,15 @@ def main(grid: Grid, context: Context) -> None:
             raise Refused(f"stopped by its operator after round {step.rounds} of {step.of}")
 
     channel, resume = OnGrid(grid, node_keys(federation)), context.run_config.get("resume") is True
-    deploy(scenario, federation, channel, out, resume, observe, lambda words: tell(of_words(words)))
+    known = scenario, federation, channel, out
+
+    def say(words: str) -> None:
+        tell(of_words(words))
+
+    if context.run_config.get("give_up") is True:
+        give_up(*known, say)
+    else:
+        deploy(*known, resume, observe, say)
 
 
 def _overrides(text: str) -> list[str]:

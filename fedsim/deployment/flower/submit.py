@@ -115,6 +115,7 @@ class Job:
     federation: Named
     out: Named
     resume: bool  # whether to go on with the run that did not end there
+    give_up: bool = False  # whether to close it at its silos instead
 
     @classmethod
     def of(cls, settings: Config) -> Job:
@@ -128,7 +129,13 @@ class Job:
         """The settings of the run, in the form that Flower takes them."""
         paths = {"federation": str(self.federation), "out": str(self.out), "progress": str(self.progress)}
         overrides = json.dumps(list(self.overrides))
-        return {"scenario": self.scenario, "overrides": overrides, "resume": self.resume, **paths}
+        return {
+            "scenario": self.scenario,
+            "overrides": overrides,
+            "resume": self.resume,
+            "give_up": self.give_up,
+            **paths,
+        }
 
     @property
     def progress(self) -> Path:

@@ -1,0 +1,120 @@
+"""An operator decides once, on a run and on its evaluation, and reads what both cost before."""
+
+import json
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from support.channels import Enrolled, enrolled_federation
+from support.deployed import POLICY, SCENARIO, resolved_of
+from typer.testing import CliRunner
+
+from fedsim.api.run import load_run
+from fedsim.cli.main import app
+from fedsim.deployment.run import deploy
+from fedsim.scenario.load import parse
+from fedsim.wire.frames import sealed
+from fedsim.wire.messages import Offer, named
+from server.federation import Channel
+from silos.front.pending import PendingOffers
+from silos.vault.book import read
+
+ROWS = {"data": {"name": "synthetic", "rows": 600, "features": 4}}
+EVALUATED = SCENARIO | ROWS | {"evaluate": {"bins": 4}, "privacy": {"epsilon": 4.0, "delta": 1e-6}}
+LIFE = {"lifetime": {**POLICY["lifetime"], "epsilon": 20.0}}
+
+
+def federated(folder: Path, **policy: Any) -> Enrolled:
+    asked = {"policy": {"approve": "ask", **LIFE, **policy}, "holdout": 0.25, "patience": 60}
+    return enrolled_federation(folder, resolved_of(**ROWS), seeded=False, **asked)
+
+
+def run_of(made: Enrolled, out: Path, command: str = "approve") -> tuple[list[str], dict[str, str]]:
+    """Deploy; what the server said, and what each operator was shown, who decides once, when it is said that
+    the silo is waited for.
+    """
+    said, shown = list[str](), dict[str, str]()
+
+    def say(line: str) -> None:
+        said.append(line)
+        if "is waited for" in line:
+            name = line.split()[1]
+            assert name not in shown, "a second decision was asked for"
+            (offer,) = PendingOffers(made.configs[name].state).all(0)
+            done = CliRunner().invoke(app, ["offers", command, str(made.configs[name].state), offer.digest])
+            assert done.exit_code == 0, done.output
+            shown[name] = done.output
+
+    with made.opened(seeded=False) as channel:
+        deploy(parse(EVALUATED), made.federation, channel, out, say=say)
+    return said, shown
+
+
+def test_one_approval_is_for_a_run_and_its_evaluation_and_both_costs_are_shown(tmp_path):
+    made, out = federated(tmp_path / "silos"), tmp_path / "run"
+    said, shown = run_of(made, out)
+    assert set(shown) == set(made.configs)
+    assert not any("no evaluation" in line for line in said)
+    assert load_run(out).summary.evaluation
+    for name, config in made.configs.items():
+        training, evaluation = read(config.ledger).runs.values()
+        assert (training.records, evaluation.records) == ("training", "holdout")
+        costs = [line for line in shown[name].splitlines() if "-DP for" in line]
+        assert len(costs) == 2, shown[name]
+        assert "Evaluation" in shown[name].split(costs[0])[1].split(costs[1])[0]
+        offer = Offer.model_validate(
+            {**json.loads((out / "offers" / f"{name}.json").read_text()), "head": ""}
+        )
+        assert offer.evaluated is not None
+        assert named(offer.evaluated.text) == evaluation.offer
+        assert not list((config.state / "offers").iterdir())
+
+
+def test_an_approval_holds_for_no_other_evaluation_than_the_one_that_was_shown(tmp_path):
+    """A server that offers another one after the run was approved waits for another decision."""
+    made = federated(tmp_path / "silos")
+    config = made.configs["silo-00"]
+    run_of(made, tmp_path / "run")
+    offered = json.loads((tmp_path / "run" / "offers" / "silo-00.json").read_text())
+    offer = Offer.model_validate({**offered, "session": "5" * 64, "head": ""})
+    folder = PendingOffers(config.state)
+    with made.opened(seeded=False) as channel:
+        ask = partial(_asked, channel)
+        assert b"has to decide" in ask(offer)
+        (waits,) = folder.all(0)
+        folder.decide(waits.digest, "approved")
+        other = offer.evaluated.model_copy(update={"epsilon": offer.evaluated.epsilon / 2})
+        assert b"has to decide" in ask(other)
+        assert b"admission" in ask(offer)
+        assert b"admission" in ask(offer.evaluated)
+
+
+def _asked(channel: Channel, offer: Offer) -> bytes:
+    return channel.exchange({"silo-00": sealed(offer.body())}, 20)["silo-00"]
+
+
+def test_an_approval_that_is_taken_back_is_taken_back_for_both(tmp_path):
+    made = federated(tmp_path / "silos")
+    config, out = made.configs["silo-00"], tmp_path / "run"
+    run_of(made, out)
+    offered = json.loads((out / "offers" / "silo-00.json").read_text())
+    offer = Offer.model_validate({**offered, "session": "6" * 64, "head": ""})
+    folder = PendingOffers(config.state)
+    with made.opened(seeded=False) as channel:
+        ask = partial(_asked, channel)
+        ask(offer)
+        (waits,) = folder.all(0)
+        folder.decide(waits.digest, "approved")
+        folder.decide(waits.digest, "refused", "not now")
+        assert b"has refused it: not now" in ask(offer)
+        assert b"has refused it: not now" in ask(offer.evaluated)
+    assert len(read(config.ledger).runs) == 2
+
+
+def test_an_evaluation_that_the_policy_refuses_is_shown_as_none_and_the_run_goes_on(tmp_path):
+    """Its one release has less noise than one of six rounds, and the policy asks for more."""
+    made, out = federated(tmp_path / "silos", min_noise_multiplier=2.0), tmp_path / "run"
+    said, shown = run_of(made, out)
+    assert all("Evaluation" in text and "none: " in text for text in shown.values())
+    assert any("there is no evaluation: 0 of 3 silos" in line for line in said)
+    assert load_run(out).summary.status == "finished"
