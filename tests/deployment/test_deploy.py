@@ -19,7 +19,6 @@ import pytest
 import torch
 import yaml
 from rich.console import Console
-from silos.front.receipts import verified_receipt
 from support.browser import BINARY, assert_fits, chromium
 from support.channels import (
     Answer,
@@ -48,6 +47,7 @@ from fedsim.data.federation import Hosted
 from fedsim.deployment.history import Step
 from fedsim.deployment.run import deploy
 from fedsim.protocol.links import Answered
+from fedsim.protocol.receipts import verified_receipt
 from fedsim.report.comparison import compared, source_of
 from fedsim.report.outcome import Outcome
 from fedsim.report.page import write_page

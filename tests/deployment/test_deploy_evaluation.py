@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 import yaml
-from silos.front.receipts import verified_receipt
 from support.channels import Enrolled, Fault
 from support.deployed import POLICY, SCENARIO, enrolled, federation_of, resolved_of, write_silos
 from support.pooled import pooled_federation, pooled_scenario
@@ -12,6 +11,7 @@ from fedsim.api.run import load_run
 from fedsim.common.errors import InputError
 from fedsim.deployment.federation_file import parse_federation
 from fedsim.deployment.run import deploy
+from fedsim.protocol.receipts import verified_receipt
 from fedsim.report.resume import ended, outstanding
 from fedsim.report.texts import remarks
 from fedsim.scenario.load import parse

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from silos.front.receipts import verified_receipt
 from support.channels import InMemory
 from support.pooled import pooled_federation, pooled_scenario
 from support.scenarios import once
@@ -17,6 +16,7 @@ from fedsim.common.errors import InputError, Refused
 from fedsim.deployment.federation_file import load_federation
 from fedsim.deployment.run import deploy
 from fedsim.deployment.topology import Topology, prepare
+from fedsim.protocol.receipts import verified_receipt
 from fedsim.protocol.unit import PersonAccount
 from fedsim.scenario.load import load, parse
 from fedsim.scenario.resolve import resolve

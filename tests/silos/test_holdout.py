@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from silos.front.receipts import verified_receipt
 from support.deployed import POLICY, Caller, offer_of, resolved_of, silo_file
 from support.ledgers import CAPS, gaussian, open_run
 from support.ledgers import enrolled as new_ledger
@@ -19,6 +18,7 @@ from support.scenarios import invoke
 
 from fedsim.common.errors import InputError, Refused
 from fedsim.common.identity import KEY_FILE, Identity
+from fedsim.protocol.receipts import verified_receipt
 from fedsim.scenario.evaluation import evaluation_of
 from fedsim.scenario.resolve import Resolved
 from fedsim.wire.messages import Offer, named
