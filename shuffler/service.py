@@ -25,7 +25,7 @@ from shuffler.keys import Keys
 from shuffler.rounds import Shuffler
 from shuffler.store import FileStore
 
-_CLIENTS = 4  # servers, and a health check; each may hold a request in memory
+_REQUESTS = 4  # servers', and a health check's; each may be held in memory
 _BROKEN = "the shuffler could not answer (see its log)"
 
 log = logging.getLogger("shuffler")
@@ -97,7 +97,7 @@ def _serve(config: Config) -> int:
         listening(config.listen) as listener,
     ):
         shuffler = Shuffler(config.load_rosters(), keys, store)
-        bounds = Bounds(config.max_request, clients=_CLIENTS, answers=1)
+        bounds = Bounds(config.max_request, requests=_REQUESTS, answers=1)
         daemon = Daemon(FrameHandler(shuffler), listener, bounds, token)
         for digest, roster in shuffler.rosters.items():
             log.info("roster %s of %s: %d silos", digest, roster.federation, len(roster.names))

@@ -18,7 +18,7 @@ from fedsim.wire.dial import LOOPBACK, Address, dial, read_token
 
 TOKEN_BYTES = 32
 MAX_PATH = 107  # bytes of a Unix socket's path on Linux
-_BACKLOG = 16
+_BACKLOG = 128
 
 
 class AtSocket(Section):

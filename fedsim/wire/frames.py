@@ -14,7 +14,6 @@ import json
 import math
 import socket
 import struct
-import time
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -28,7 +27,7 @@ if TYPE_CHECKING:  # a process that only passes frames on does without torch's 2
 MAGIC = b"fds\x01"
 UNSIGNED = bytes(64)
 _START = len(MAGIC) + len(UNSIGNED)
-_LENGTH = struct.Struct(">Q")
+LENGTH = struct.Struct(">Q")
 _HEADER = struct.Struct("<Q")
 MAX_HEAD = 4_000_000  # bytes of a frame's JSON at most: the rounds and numbers of a long plan
 MAX_ARRAYS, MAX_AXES = 256, 8
@@ -42,7 +41,7 @@ _OTHERS = {
 }
 """By kind of message: its arrays that are not of floating-point numbers, but bytes or words of 64 bits."""
 MALFORMED = "a frame's body is malformed"
-_CUT = "the stream ended within a frame"
+CUT = "the stream ended within a frame"
 
 
 class Frame(NamedTuple):
@@ -201,7 +200,7 @@ _DECODER = json.JSONDecoder(
 
 def framed(data: bytes) -> bytes:
     """A frame as it stands on a stream."""
-    return _LENGTH.pack(len(data)) + data
+    return LENGTH.pack(len(data)) + data
 
 
 def send(connection: socket.socket, data: bytes) -> None:
@@ -209,40 +208,32 @@ def send(connection: socket.socket, data: bytes) -> None:
     connection.sendall(framed(data))
 
 
-def receive(connection: socket.socket, limit: int, seconds: float | None = None) -> bytes | None:
+def receive(connection: socket.socket, limit: int) -> bytes | None:
     """The next frame of a stream, of `limit` bytes at most; None at its end.
 
-    It has so many `seconds` for its length, and again for the rest; None: the connection's own timeout holds
-    for every piece. Refused if it is longer, of which nothing has been read; ConnectionError if the stream
-    ended within it; TimeoutError if it took too long.
+    The connection's own timeout holds for every piece. Refused if it is longer, of which nothing has been
+    read; ConnectionError if the stream ended within it; TimeoutError if it took too long.
     """
-    length = announced(reader(connection, seconds), limit)
-    return None if length is None else awaited(reader(connection, seconds), length)
+    length = announced(connection.recv, limit)
+    return None if length is None else awaited(connection.recv, length)
 
 
 Read = Callable[[int], bytes]  # some bytes of a stream, so many at most; none at its end
 
 
-def reader(connection: socket.socket, seconds: float | None) -> Read:
-    """Reads from a socket, for so many seconds from now on."""
-    until = None if seconds is None else time.monotonic() + seconds
-
-    def read(most: int) -> bytes:
-        if until is not None:
-            connection.settimeout(max(until - time.monotonic(), 1e-6))
-        return connection.recv(most)
-
-    return read
-
-
 def announced(read: Read, limit: int) -> int | None:
     """Bytes of the next frame, which `awaited` takes; see `receive`."""
-    first = _pieces(read, _LENGTH.size)
+    first = _pieces(read, LENGTH.size)
     if not first:
         return None
-    if len(first) < _LENGTH.size:
-        raise ConnectionError(_CUT)
-    (length,) = _LENGTH.unpack(first)
+    if len(first) < LENGTH.size:
+        raise ConnectionError(CUT)
+    return length_of(first, limit)
+
+
+def length_of(first: bytes | bytearray, limit: int) -> int:
+    """The length that a frame's first bytes announce; Refused if it is over the limit."""
+    (length,) = LENGTH.unpack(first)
     if length > limit:
         raise Refused(f"a frame of {length} bytes is over the limit of {limit}")
     return int(length)
@@ -252,7 +243,7 @@ def awaited(read: Read, length: int) -> bytes:
     """A frame of so many bytes; see `receive`."""
     data = _pieces(read, length)
     if len(data) < length:
-        raise ConnectionError(_CUT)
+        raise ConnectionError(CUT)
     return data
 
 

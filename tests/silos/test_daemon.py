@@ -4,21 +4,25 @@ import socket
 import stat
 import struct
 import threading
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pytest
+from support.breaking import around
+from support.flower import until
 from support.refusals import ANY, refused
 
 from fedsim.common.errors import InputError
 from fedsim.wire.connections import at_port, at_socket
-from fedsim.wire.daemon import Bounds, Daemon
+from fedsim.wire.daemon import Bounds, Daemon, _Client
 from fedsim.wire.dial import LOOPBACK, dial, read_token
-from fedsim.wire.frames import Frame, encode, receive, sealed, send
+from fedsim.wire.frames import Frame, encode, framed, receive, sealed, send
 
 PATIENCE = 30.0
-BOUNDS = Bounds(frame_bytes=1000, clients=3)
+NEVER = 1e6  # seconds
+BOUNDS = Bounds(frame_bytes=1000, connections=6)
 
 
 def frame(kind: str = "greeting") -> bytes:
@@ -73,6 +77,21 @@ def ended(connection: socket.socket) -> bool:
         return connection.recv(1) == b""
     except ConnectionError:
         return True
+
+
+def has_ended(connection: socket.socket) -> bool:
+    """The same, without waiting for it."""
+    connection.setblocking(False)
+    with suppress(BlockingIOError):
+        return ended(connection)
+    return False
+
+
+def sends(clients: ExitStack, path: Path, data: bytes) -> socket.socket:
+    """A new client that has sent this and no more."""
+    client = clients.enter_context(dial(path, PATIENCE))
+    client.sendall(data)
+    return client
 
 
 def test_several_requests_on_several_connections(folder):
@@ -165,47 +184,77 @@ def test_a_defect_ends_one_connection_and_its_text_stays_out_of_the_log(folder, 
     assert "breakbreak" not in caplog.text
 
 
-def test_silent_clients_make_room(folder):
-    """All connections are taken by clients that say nothing: a newcomer is answered all the same."""
-    with serving(folder / "s"):
-        silent = [dial(folder / "s", PATIENCE) for _ in range(10)]
-        with dial(folder / "s", PATIENCE) as client:
-            assert ask(client) == frame()
-        for each in silent:
-            each.close()
+LENGTH = struct.pack(">Q", 500)
+SLOW = [b"", b"\0", bytes(7), LENGTH, LENGTH + b"x"]
 
 
-@pytest.mark.parametrize("sent", [b"\0", bytes(7), struct.pack(">Q", 500), struct.pack(">Q", 500) + b"x"])
-def test_a_frame_that_does_not_come_keeps_no_other_out(folder, sent):
-    """Every place is held so; the newcomer has one long before the time for a frame is over."""
-    bounds = Bounds(frame_bytes=1000, clients=2, begin=0.2, transfer=2 * PATIENCE)
-    with serving(folder / "s", bounds):
-        slow = [dial(folder / "s", PATIENCE) for _ in range(2)]
-        for each in slow:
-            each.sendall(sent)
+@pytest.mark.parametrize("sent", SLOW)
+def test_fifty_slow_clients_keep_no_other_waiting(folder, sent):
+    """None of them is waited for, and none has to go: a bound on time would fail the test."""
+    with serving(folder / "s", Bounds(1000, requests=1, begin=NEVER, transfer=NEVER)), ExitStack() as slow:
         with dial(folder / "s", PATIENCE) as client:
             assert ask(client) == frame()
-        for each in slow:
-            each.close()
+            silent = [sends(slow, folder / "s", sent) for _ in range(50)]
+            assert ask(client) == frame()
+        for _ in range(3):
+            with dial(folder / "s", PATIENCE) as client:
+                assert ask(client) == frame()
+        assert not any(has_ended(each) for each in silent)
+
+
+@pytest.mark.parametrize("sent", SLOW)
+def test_of_too_many_the_slow_go_first_and_the_slowest_before_them(folder, sent):
+    bounds = Bounds(1000, connections=6, begin=NEVER, transfer=NEVER)
+    with serving(folder / "s", bounds), ExitStack() as slow, dial(folder / "s", PATIENCE) as idle:
+        assert ask(idle) == frame()
+        silent = [sends(slow, folder / "s", sent) for _ in range(20)]
+        with dial(folder / "s", PATIENCE) as client:
+            assert ask(client) == frame()
+            assert [has_ended(each) for each in silent] == [True] * 16 + [False] * 4
+        assert ask(idle) == frame()
+
+
+def test_bytes_of_requests_are_bounded_and_the_slowest_makes_room(folder, monkeypatch):
+    """Room for two frames, and five clients that send nine tenths of one."""
+    held: list[int] = []
+    monkeypatch.setattr(_Client, "read", _Client.read)
+    around(_Client, "read", after=lambda *_: held.append(sum(len(each.come) for each in daemon._sending)))
+    bounds = Bounds(1000, requests=2, begin=NEVER, transfer=NEVER)
+    with serving(folder / "s", bounds) as (_, daemon), ExitStack() as slow:
+        most = [sends(slow, folder / "s", struct.pack(">Q", 1000) + bytes(900)) for _ in range(5)]
+        with dial(folder / "s", PATIENCE) as client:
+            assert ask(client, bytes(1000)) == frame()
+        assert [has_ended(each) for each in most] == [True] * 4 + [False]
+    assert 1800 <= max(held) <= 2000
+
+
+def test_while_all_places_are_taken_no_request_is_read(folder):
+    with serving(folder / "s", Bounds(1000, requests=1)) as (stub, daemon), ExitStack() as clients:
+        first, second = sends(clients, folder / "s", framed(b"wait")), sends(clients, folder / "s", b"")
+        assert stub.entered.acquire(timeout=PATIENCE)
+        send(second, bytes(1000))
+        with dial(folder / "s", PATIENCE) as third:  # it is let in after what the second has sent is there
+            until(lambda: len(daemon._sending) == 2)
+            assert not any(each.begun for each in daemon._sending)
+            stub.go.set()
+            assert ask(third) == receive(first, 10_000) == receive(second, 10_000) == frame()
 
 
 def test_half_a_length_is_waited_for_a_bounded_time(folder):
-    bounds = Bounds(frame_bytes=1000, begin=0.2, transfer=2 * PATIENCE)
+    bounds = Bounds(frame_bytes=1000, begin=0.2, transfer=NEVER)
     with serving(folder / "s", bounds), dial(folder / "s", PATIENCE) as slow:
         slow.sendall(b"\0")
         assert ended(slow)
 
 
-def test_half_a_frame_holds_a_place_for_a_bounded_time(folder):
-    with serving(folder / "s", Bounds(frame_bytes=1000, clients=2, transfer=0.2)):
-        slow = [dial(folder / "s", PATIENCE) for _ in range(2)]
-        for each in slow:
-            each.sendall(struct.pack(">Q", 500) + b"x")
-        with dial(folder / "s", PATIENCE) as client:
-            assert ask(client) == frame()
-        assert all(ended(each) for each in slow)
-        for each in slow:
-            each.close()
+def test_a_frame_that_trickles_in_does_not_get_more_time_by_it(folder):
+    with serving(folder / "s", Bounds(1000, transfer=0.2)), dial(folder / "s", PATIENCE) as slow:
+        slow.sendall(struct.pack(">Q", 1000))
+        with suppress(ConnectionError):
+            for _ in range(1000):
+                slow.sendall(b"x")
+                time.sleep(0.02)
+            pytest.fail("it was waited for as long as something came")
 
 
 def test_an_answer_that_is_not_taken_holds_a_place_for_a_bounded_time(folder):
@@ -213,9 +262,9 @@ def test_an_answer_that_is_not_taken_holds_a_place_for_a_bounded_time(folder):
         def answer(self, data):
             return frame() + bytes(8 << 20) if data == b"much" else frame()
 
-    bounds = Bounds(frame_bytes=1000, clients=1, transfer=1.0)
+    bounds = Bounds(frame_bytes=1000, requests=1, begin=0.5, transfer=NEVER)
     with serving(folder / "s", bounds, Long()), dial(folder / "s", PATIENCE) as deaf:
-        send(deaf, b"much")  # before the other comes, who would take its place while it is idle
+        send(deaf, b"much")
         with dial(folder / "s", PATIENCE) as client:
             assert ask(client) == frame()
 
@@ -242,7 +291,7 @@ def test_stopping_finishes_what_is_in_hand(folder):
 
 
 def test_answers_under_way_are_bounded(folder):
-    with serving(folder / "s", Bounds(frame_bytes=1000, clients=3, answers=1)) as (stub, _):
+    with serving(folder / "s", Bounds(frame_bytes=1000, answers=1)) as (stub, _):
         first, second = dial(folder / "s", PATIENCE), dial(folder / "s", PATIENCE)
         with first, second:
             send(first, b"wait")
@@ -266,8 +315,8 @@ def test_stopping_does_not_wait_for_ever(folder):
             daemon.stop()
             thread.join(PATIENCE)
             assert ended_well == [False]
+            assert ended(client)  # it may ask again, whoever listens then
             stub.go.set()
-            assert receive(client, 10_000) == frame()
 
 
 @pytest.fixture

@@ -26,8 +26,8 @@ def around(owner: Any, name: str, before: Any = None, after: Any = None) -> None
 
 def kill_at(place: str, round_index: int) -> None:
     """Arrange that this process kills itself at a place of a round, as a loss of power would."""
-    import fedsim.wire.daemon
-    from fedsim.wire.frames import head_of, opened
+    from fedsim.wire.daemon import Daemon
+    from fedsim.wire.frames import framed, head_of, opened
     from silos.vault.gate import OpenRound
     from silos.vault.ledger import RunLedger
     from silos.vault.releases import RoundReleases
@@ -41,11 +41,10 @@ def kill_at(place: str, round_index: int) -> None:
         if asked == round_index:
             die()
 
-    def half_sent(connection: Any, data: bytes) -> None:
-        kind, head = head_of(opened(data)[0])
-        if kind == "reply" and head["round"] == round_index:
-            whole = len(data).to_bytes(8) + data
-            connection.sendall(whole[: len(whole) // 2])
+    def half_sent(_: Any, client: Any, kind: str, data: bytes) -> None:
+        if kind == "reply" and head_of(opened(data)[0])[1]["round"] == round_index:
+            whole = framed(data)
+            client.connection.sendall(whole[: len(whole) // 2])
             die()
 
     match place:
@@ -59,7 +58,7 @@ def kill_at(place: str, round_index: int) -> None:
         case "after store":
             around(RunLedger, "store", after=at_round)
         case "mid-send":
-            around(fedsim.wire.daemon, "send", before=half_sent)
+            around(Daemon, "_give", before=half_sent)
 
 
 def kill_at_write(number: int) -> None:
