@@ -130,7 +130,8 @@ class Study(Section):
     purpose: Annotated[str, Field(max_length=1_000), AfterValidator(_printable)] = ""
 
 
-_FOLLOW = {"session", "records", "head"}  # fields of an evaluation's offer that follow from the run's
+_FOLLOW = {"session", "study", "silo", "records", "evaluation", "head"}
+"""Fields of an evaluation's offer that follow from the run's."""
 
 
 class Offer(Message):
@@ -176,10 +177,11 @@ class Offer(Message):
         """The offer of its evaluation; None where there is none. Refused if it is malformed."""
         if self.evaluation is None:
             return None
-        own = {**self.model_dump(mode="json", exclude={"evaluation"}), **self.evaluation}
-        session = hashlib.sha256(f"{self.session} evaluation".encode()).hexdigest()
+        other = {name: value for name, value in self.evaluation.items() if name not in _FOLLOW}
+        other["session"] = hashlib.sha256(f"{self.session} evaluation".encode()).hexdigest()
+        own = self.model_dump(mode="json", exclude={"evaluation"})
         try:
-            return Offer.model_validate({**own, "session": session, "records": "holdout", "head": ""})
+            return Offer.model_validate({**own, **other, "records": "holdout", "head": ""})
         except ValidationError:
             raise Refused("offer: its evaluation is malformed") from None
 

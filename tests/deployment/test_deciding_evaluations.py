@@ -118,3 +118,23 @@ def test_an_evaluation_that_the_policy_refuses_is_shown_as_none_and_the_run_goes
     assert all("Evaluation" in text and "none: " in text for text in shown.values())
     assert any("there is no evaluation: 0 of 3 silos" in line for line in said)
     assert load_run(out).summary.status == "finished"
+
+
+def test_what_an_operator_reads_of_a_run_holds_of_its_evaluation(tmp_path):
+    """Whose records, what for, and that nothing comes after it: a server cannot say otherwise."""
+    made, out = federated(tmp_path / "silos", approve="policy"), tmp_path / "run"
+    with made.opened(seeded=False) as channel:
+        deploy(parse(EVALUATED), made.federation, channel, out)
+    offered = json.loads((out / "offers" / "silo-00.json").read_text())
+    odd = {"study": {"name": "another"}, "silo": "silo-01", "records": "training", "session": "7" * 64}
+    offered["evaluation"] |= odd | {"evaluation": dict(offered["evaluation"])}
+    offer = Offer.model_validate({**offered, "head": ""})
+    other = offer.evaluated
+    assert other is not None
+    assert (other.study, other.silo, other.records, other.evaluation) == (
+        offer.study,
+        "silo-00",
+        "holdout",
+        None,
+    )
+    assert other.session not in (offer.session, "7" * 64)
