@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-com
 COMPILE := $(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true
 
 .DEFAULT_GOAL := help
-.PHONY: help demo check test test-all docs wheel compose-test bench scaling profile sweeps results noise-over-rounds clean
+.PHONY: help demo check test test-all docs wheel lock sbom compose-test bench scaling profile sweeps results noise-over-rounds clean
 
 # Processes that tests start read bytecode instead of compiling fedsim, and the second worker the first's.
 unexport PYTHONDONTWRITEBYTECODE
@@ -59,7 +59,18 @@ wheel: $(VENV)/.installed  ## The wheel, into dist/, tried in an empty environme
 	  --constraint constraints.txt torch==2.13.0 dist/*.whl
 	cd build/empty && bin/fedsim simulate quickstart --set trials=1 --out "$$(mktemp -d)/run"
 
-compose-test:  ## Build both images and run docker-compose.yml for real, with podman; as root.
+lock: $(VENV)/.installed  ## What the images install, by hash, into deploy/lock.
+	$(BIN)/python deploy/lock.py $(BIN)/uv
+
+sbom: $(VENV)/.installed  ## What each image is built of, as CycloneDX, into build/sbom.
+	mkdir -p build/sbom
+	for image in silos server shuffler; do \
+	  cat deploy/lock/$$image.txt $$([ $$image = shuffler ] || echo deploy/lock/torch.txt) \
+	  | $(BIN)/uv tool run --quiet --python $(BIN)/python --from cyclonedx-bom==7.5.0 cyclonedx-py requirements \
+	    --pyproject $$image/pyproject.toml --output-reproducible --output-file build/sbom/$$image.json - || exit 1; \
+	done
+
+compose-test:  ## Build the images and run docker-compose.yml for real, with podman; as root.
 	deploy/compose-test.sh
 
 bench: $(VENV)/.installed-dev  ## fedsim beside a bare loop and its peers, which go into .venv-peers (FLAGS=--write).

@@ -78,6 +78,7 @@ def test_every_service_is_hardened(service):
     assert made["mem_limit"] in ("2g", "512m")
     assert made["cpus"] == 2
     assert made["pids_limit"] == 500
+    assert made["logging"] == {"driver": "json-file", "options": {"max-size": "10m", "max-file": "3"}}
     assert "privileged" not in made
     assert "ports" not in made
 

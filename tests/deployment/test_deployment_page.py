@@ -25,7 +25,7 @@ from pathlib import Path
 import pytest
 from support import pages
 from support.daemons import short_folder
-from support.distribution import unpacked
+from support.distribution import ROOT, unpacked
 
 pytestmark = pytest.mark.slow
 PAGE = "docs/step-by-step.md"
@@ -33,7 +33,7 @@ USERS = {"fl": 50101, "silo-daemon": 50111, "silo-node": 50112}
 GROUPS = {"fl": 50101, "silo": 50110}
 INSTALLS = re.compile(r"python3\.11 -m venv|\S+/pip install|groupadd |useradd ")
 PART = re.compile(r"^#{2,3} ([^\n]+)\n(.*?)(?=^#{2,3} |\Z)", re.M | re.S)
-BLOCK = re.compile(r"(?:<!-- (file|unit): (\S+) -->\n)?```(\w+)\n(.*?)```", re.S)
+BLOCK = re.compile(r"(?:<!-- file: (\S+) -->\n)?```(\w+)\n(.*?)```", re.S)
 UNIT_USER = re.compile(r"^User=(.+)$", re.M)
 
 
@@ -60,13 +60,13 @@ class Party:
     port: int
     switch: bool
     ran: list[str] = field(default_factory=list)
-    units: dict[str, str] = field(default_factory=dict)
     running: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
     cwd: Path = Path()
 
     def __post_init__(self) -> None:
         self.cwd = self.hand
         (self.hand / "units").mkdir(parents=True)
+        (self.hand / "deploy").symlink_to(ROOT / "deploy")  # of the checkout in which the page begins
 
     @property
     def home(self) -> Path:
@@ -90,12 +90,10 @@ class Party:
 
     def follow(self, part: str) -> None:
         """What a part of the page says: files are written, commands run."""
-        for kind, name, language, content in BLOCK.findall(part):
-            if kind == "file":
+        for name, language, content in BLOCK.findall(part):
+            if name:
                 (self.cwd / name).write_text(self.here(content))
                 (self.cwd / name).chmod(0o644)
-            elif kind == "unit":
-                self.units[name] = self.here(content)
             elif language == "console":
                 for line in content.splitlines():
                     self.type(line)
@@ -167,7 +165,7 @@ class Party:
 
     def start(self, name: str) -> None:
         file = self.hand / "units" / f"{name}.service"
-        unit = self.units.get(name) or self.here(file.read_text())
+        unit = self.here(file.read_text())
         (command,) = re.findall(r"^ExecStart=(.+)$", unit, re.M)
         (user,) = UNIT_USER.findall(unit)
         given = dict(
