@@ -1,7 +1,7 @@
-"""`make lock`: what each image installs, to the file: versions of constraints.txt, hashes of wheels for Linux.
+"""`make lock`: what each image installs: versions of constraints.txt, and hashes of their wheels for Linux.
 
-No source distribution is among them, so that to build an image runs no other project's set-up. torch's CPU build
-is not on PyPI: deploy/lock/torch.txt has it by hand, and here is what it imports.
+No source distribution is among them, so that to build an image runs no other project's set-up. torch's CPU
+build is not on PyPI: deploy/lock/torch.txt has it by hand, and here is what it requires.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""What images install is one list of hashes each: of the versions that are tested here, whole, and nothing beside it."""
+"""An image installs a list of hashes: of the versions that are tested here, whole, and nothing beside it."""
 
 import re
+import tomllib
 from importlib import metadata
 
 import pytest
-import tomllib
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from support.distribution import ROOT
@@ -30,7 +30,9 @@ def _locked(name: str) -> dict[str, str]:
 def _needed(image: str) -> set[str]:
     """All that the product's part and its metrics bring, by what is installed here."""
     project = tomllib.loads((ROOT / image / "pyproject.toml").read_text())["project"]
-    rest = [Requirement(line) for line in project["dependencies"] + project["optional-dependencies"]["metrics"]]
+    rest = [
+        Requirement(line) for line in project["dependencies"] + project["optional-dependencies"]["metrics"]
+    ]
     found: set[tuple[str, str]] = set()
     while rest:
         wanted = rest.pop()

@@ -1,4 +1,4 @@
-"""The units of systemd: systemd itself reads them without a complaint, and each comes back whatever ended it."""
+"""The units of systemd: systemd reads them without a complaint, and each comes back whatever ended it."""
 
 import re
 import shutil
@@ -33,5 +33,5 @@ def test_it_is_started_again_for_ever_and_confined(file):
     assert given["ProtectSystem"] == "strict"
     assert given["UMask"] == "0077"
     assert given["User"] != "root"
-    for name in ("NoNewPrivileges", "PrivateTmp", "PrivateDevices", "ProtectHome"):
+    for name in ("NoNewPrivileges", "PrivateTmp", "PrivateDevices", "ProtectHome", "RestrictSUIDSGID"):
         assert given[name] == "yes"
