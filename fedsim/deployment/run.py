@@ -222,14 +222,12 @@ class _Server:
         for admissions in (checkpoint.admissions, checkpoint.evaluating):
             self._silos.begin({name: said.run for name, said in admissions.items()}, Form((), torch.float64))
             untold |= self._silos.close()[1]
-        told = f"the run is over, and closed at {len(checkpoint.admissions) - len(untold)} silos"
+        told = [f"the run is over, and closed at {len(checkpoint.admissions) - len(untold)} silos"]
         for name, reason in sorted(untold.items()):
             run = checkpoint.admissions[name].run[:_SHORT]
-            told += (
-                f"; {name} could not be told ({reason}): --give-up tells it again, or its operator closes "
-            )
-            told += f"run {run}"
-        return f"{told}; begin a new run in another directory"
+            how = f"--give-up tells it again, or its operator closes run {run}"
+            told.append(f"{name} could not be told ({reason}): {how}")
+        return "; ".join([*told, "begin a new run in another directory"])
 
     def _evaluating(self) -> Mapping[str, Admission]:
         """What all silos have admitted of the evaluation; none where one does not, which is said."""

@@ -178,7 +178,7 @@ class Offer(Message):
         if self.evaluation is None:
             return None
         other = {name: value for name, value in self.evaluation.items() if name not in _FOLLOW}
-        other["session"] = hashlib.sha256(f"{self.session} evaluation".encode()).hexdigest()
+        other["session"] = evaluation_of(self.session)
         own = self.model_dump(mode="json", exclude={"evaluation"})
         try:
             return Offer.model_validate({**own, **other, "records": "holdout", "head": ""})
@@ -189,6 +189,11 @@ class Offer(Message):
     def text(self) -> str:
         """JSON, ASCII, without what may change between repetitions."""
         return json.dumps(self.model_dump(mode="json", exclude={"head"}))
+
+
+def evaluation_of(session: str) -> str:
+    """The session of a run's evaluation."""
+    return hashlib.sha256(f"{session} evaluation".encode()).hexdigest()
 
 
 def named(text: str) -> str:

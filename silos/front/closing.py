@@ -5,7 +5,7 @@ from __future__ import annotations
 from fedsim.common.errors import InputError, Refused
 from fedsim.wire.dial import dial
 from fedsim.wire.frames import MAX_HEAD, head_of, opened, receive, sealed, send
-from fedsim.wire.messages import Close, Closed
+from fedsim.wire.messages import Close, Closed, evaluation_of
 from silos.front.config import Config
 from silos.vault.book import Run, read
 
@@ -13,21 +13,28 @@ _WITHIN = 30.0  # seconds that the daemon has; a round of the run may be under w
 
 
 def close_run(config: Config, digits: str) -> Run:
-    """Close the run whose id begins so; what it has not used is given back. InputError if it is not one open
-    run's, or no daemon listens; Refused if the daemon says so.
+    """Close the run whose id begins so, and its evaluation; what they have not used is given back. InputError
+    if it is not one open run's, or no daemon listens; Refused if the daemon says so.
     """
-    found = [run for run in read(config.ledger).runs.values() if run.run.startswith(digits)]
+    book = read(config.ledger)
+    found = [run for run in book.runs.values() if run.run.startswith(digits)]
     if len(found) != 1:
         raise InputError("RUN", digits, f"the first digits of one run's id; {len(found)} runs begin so")
     if not found[0].open:
         raise InputError("RUN", digits, "is closed already; `fedsim ledger show` has what it cost")
+    also = book.sessions.get(evaluation_of(found[0].session))
+    for run in [found[0].run] if also is None else [also, found[0].run]:
+        _close(config, run)
+    return read(config.ledger).runs[found[0].run]
+
+
+def _close(config: Config, run: str) -> None:
     try:
         with dial(config.listen.address, _WITHIN) as connection:
-            send(connection, sealed(Close(run=found[0].run, head="").body()))
+            send(connection, sealed(Close(run=run, head="").body()))
             kind, head = head_of(opened(receive(connection, MAX_HEAD) or b"")[0])
     except OSError as error:
         hint = f"the address of a daemon that runs, which alone writes to the ledger ({error})"
         raise InputError("silo.listen", str(config.listen), hint) from None
     if kind != Closed.kind:
         raise Refused(str(head.get("reason")))
-    return read(config.ledger).runs[found[0].run]

@@ -36,6 +36,7 @@ from fedsim.wire.messages import (
     Profile,
     Refusal,
     Reply,
+    evaluation_of,
     named,
 )
 from silos.front.config import ROOT, Config, Policy
@@ -213,6 +214,9 @@ class Silo:
         run = self.ledger.run(close.run)
         if run.open:
             self._runs.close(self._vault, run)
+            also = self.ledger.session(evaluation_of(run.record.session))
+            if also is not None and also.open and not run.debited:  # it has no model to evaluate
+                self._runs.close(self._vault, also)
         record = run.record
         spent = record.facts.get("epsilon_spent")  # none where its days were over
         return Closed(

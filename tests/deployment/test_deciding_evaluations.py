@@ -5,12 +5,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pytest
 from support.channels import Enrolled, enrolled_federation
 from support.deployed import POLICY, SCENARIO, resolved_of
 from typer.testing import CliRunner
 
 from fedsim.api.run import load_run
 from fedsim.cli.main import app
+from fedsim.common.errors import Refused
 from fedsim.deployment.run import deploy
 from fedsim.scenario.load import parse
 from fedsim.wire.frames import sealed
@@ -138,3 +140,16 @@ def test_what_an_operator_reads_of_a_run_holds_of_its_evaluation(tmp_path):
         None,
     )
     assert other.session not in (offer.session, "7" * 64)
+
+
+def test_a_run_that_another_silo_refuses_leaves_no_reservation_of_its_evaluation(tmp_path):
+    made, out = federated(tmp_path / "silos", approve="policy"), tmp_path / "run"
+    short = made.configs["silo-02"]
+    poor = short.policy.model_copy(update={"algorithms": ("fedadam",)})
+    made.configs["silo-02"] = short.model_copy(update={"policy": poor})
+    with made.opened(seeded=False) as channel, pytest.raises(Refused, match="does not allow algorithm"):
+        deploy(parse(EVALUATED), made.federation, channel, out)
+    for name in ("silo-00", "silo-01"):
+        runs = read(made.configs[name].ledger).runs.values()
+        assert [(run.records, run.open) for run in runs] == [("training", False), ("holdout", False)]
+        assert read(made.configs[name].ledger).account.left == read(short.ledger).account.left
