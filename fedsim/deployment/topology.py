@@ -110,7 +110,7 @@ def prepare(resolved: Resolved, directory: Path) -> Topology:
     write = _table_writer(scenario) or partial(_write_prepared, data, resolved.outline.num_classes)
     for name, epsilon, delta in zip(topology.silos, resolved.epsilons, resolved.deltas, strict=True):
         records = write(topology.silo(name) / "records", [name], 0)
-        write_yaml(topology.config(name), _silo(resolved, name, records, epsilon, delta))
+        write_yaml(topology.config(name), silo_file(resolved, name, records, epsilon, delta))
         for file in set(code_of(scenario).values()):
             copy = topology.silo(name) / PLUG_INS / Path(file).name
             copy.parent.mkdir(exist_ok=True)
@@ -204,7 +204,7 @@ def write_yaml(file: Path, tree: Mapping[str, Any]) -> None:
         draft.write_text(yaml.safe_dump(dict(tree), sort_keys=False), encoding="utf-8")
 
 
-def _silo(
+def silo_file(
     resolved: Resolved, name: str, records: Mapping[str, Any], epsilon: float, delta: float
 ) -> dict[str, Any]:
     """A silo's configuration: this scenario's algorithm and problem, `RUNS` times."""
@@ -213,7 +213,8 @@ def _silo(
     files = {Path(file).name: digest(file, "scenario") for file in code_of(scenario).values()}
     listed = {"plug_ins": [short(name) for name in names if file_of(name)]} if files else {}
     # An account adds the prices of whole runs where their squares do not add.
-    sampled = any(release.batch.random for release, _ in resolved.trace.plan.census())
+    plan = resolved.trace.plan
+    sampled = any(release.batch.random for release, _ in plan.census())
     one_by_one = sampled or not resolved.mechanism.squares_add
     return {
         "name": name,
@@ -226,7 +227,8 @@ def _silo(
             "algorithms": [short(names[0])],
             "problems": [short(names[1])],
             **listed,
-            "max_rounds": len(resolved.trace.plan.rounds),
+            **({"label_dp": True} if plan.protects_labels_alone else {}),
+            "max_rounds": len(plan.rounds),
         },
         **({} if scenario.evaluate is None else {"holdout": scenario.data.test_fraction}),
         **_account(resolved, name),

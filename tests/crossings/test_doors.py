@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import date, timedelta
 from functools import cache
 from itertools import combinations
 from typing import Any
@@ -18,6 +17,7 @@ from crossings.walk import judge, protected, state
 from fedsim.api.given import one_run, resolved_of, scenario_of
 from fedsim.data.federation import outline
 from fedsim.deployment.offers import deployable, offers_of
+from fedsim.deployment.topology import silo_file
 from fedsim.protocol.unit import RECORD, PersonAccount
 from fedsim.report import summarise
 from fedsim.scenario.resolve import resolve
@@ -62,18 +62,13 @@ def deployed(tree: dict[str, Any], data: fedsim.Arrays) -> list[Admissible]:
     if (sums := resolved.sums) is not None:
         told = {"min_silos": sums.pool.min_silos, "honest_fraction": sums.pool.honest_fraction}
         roster = parties.made(**told, noise_by=privacy.noise_by)
-    life: dict[str, Any] = {"epsilon": 500.0, "delta": 0.01}
-    life |= {"sampled": dict(life), "expires": date.today() + timedelta(days=9)}
-    policy = {
-        "lifetime": life,
-        "min_noise_multiplier": 1e-3,
-        "label_dp": resolved.trace.plan.protects_labels_alone,
-    }
     for name, offer in offers_of(resolved, "ab" * 32, rounds, roster).items():
         pinned = None if roster is None else Pinned({roster.digest: roster}, parties.silos[name])
         told = {field: getattr(shape, field) for field in ("num_features", "num_classes", "groups")}
         own = Profile(silo=name, n=shape.sizes[name], unit=account, **told)
-        its = Policy.model_validate(policy)
+        i = resolved.names.index(name)
+        tree = silo_file(resolved, name, {}, resolved.epsilons[i], resolved.deltas[i])
+        its = Policy.model_validate(tree["policy"])
         made.append(admissible(proposal_of(offer, its, own, pinned), its, own))
     return made
 
