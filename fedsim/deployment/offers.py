@@ -13,7 +13,6 @@ from fedsim.common.serialise import canonical
 from fedsim.data.source import Outline
 from fedsim.protocol.clashes import check
 from fedsim.protocol.plan import Terms
-from fedsim.scenario.algorithm import GivenAlgorithm
 from fedsim.scenario.facts import facts_of
 from fedsim.scenario.model import EvaluateSection, Scenario
 from fedsim.scenario.participation import AvailableSilos, for_some
@@ -160,22 +159,8 @@ def deployable(scenario: Scenario) -> tuple[Scenario, list[str]]:
     A deployed run is one trial, since every repetition would spend the silos' budgets again. InputError if a
     field asks for what no silo would do.
     """
-    privacy, data = scenario.privacy, scenario.data
-    if isinstance(scenario.algorithm, GivenAlgorithm):
-        hint = "is an object: silos run algorithms of their own installation only, by name"
-        raise InputError("scenario.algorithm", scenario.algorithm.name, hint)
-    if privacy.some_public:
-        hint = "numbers: that a silo is public its own operator says, at enrolment (public_silo: true)"
-        raise InputError("scenario.privacy.epsilon", privacy.epsilon, hint)
     check(facts_of(scenario), "deployment", scenario.value)
-    scenario.runtime.on_host("simulations")
-    data.check_alone("scenario.data")
-    if data.reserve is not None:
-        hint = "tunes on records that silos put aside, which exists in simulation only; leave it out"
-        raise InputError("scenario.data.reserve", data.reserve.model_dump(), hint)
-    if scenario.sweep is not None:
-        hint = "is for `fedsim sweep`; a deployed run spends real budgets once, so leave it out"
-        raise InputError("scenario.sweep", "...", hint)
+    scenario.data.check_alone("scenario.data")
     unmeasured = ("nonprivate_baseline", "baselines", "heterogeneity", "excess_risk", "own_models")
     report = scenario.report.model_copy(update=dict.fromkeys(unmeasured, False))
     study, said = _study(scenario), []

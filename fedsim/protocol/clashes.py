@@ -77,13 +77,52 @@ CLASHES: tuple[Clash, ...] = (
         },
     ),
     *rows(
+        ("offer",),
+        "problem.public",
+        {
+            ("code in a confined process", "public records"): (
+                "public records are not for code in a confined process, where silos run a plug-in"
+            )
+        },
+    ),
+    *rows(
         ("deployment",),
         MECHANISM,
         {("a simulation's mechanism",): "exists in simulation only"},
     ),
     *rows(("deployment",), "prepare", {("prepare",): "exists in simulation only: leave it out"}),
     *rows(("deployment",), UNIT + ".h", {("a stage for h",): "exists in simulation only: give a number"}),
-    *rows(("deployment",), "privacy.epsilon", {("unlimited",): "exists in simulation only; give a number"}),
+    *rows(
+        ("deployment",),
+        "privacy.epsilon",
+        {
+            ("unlimited",): "exists in simulation only; give a number",
+            ("a silo named as public",): (
+                "numbers: that a silo is public its own operator says, at enrolment (public_silo: true)"
+            ),
+        },
+    ),
+    *rows(
+        ("deployment",),
+        "algorithm.name",
+        {("an object",): "is an object: silos run algorithms of their own installation only, by name"},
+    ),
+    *rows(
+        ("deployment",),
+        "data.reserve",
+        {
+            ("records put aside",): (
+                "tunes on records that silos put aside, which exists in simulation only; leave it out"
+            )
+        },
+    ),
+    *rows(
+        ("deployment",),
+        "sweep",
+        {("a sweep",): "is for `fedsim sweep`; a deployed run spends real budgets once, so leave it out"},
+    ),
+    *rows(("deployment",), "runtime.device", {("a device",): "cpu: {0} is for simulations"}),
+    *rows(("audit",), "runtime.device", {("a device",): "cpu: {0} is for runs, not audits"}),
     *rows(
         ("scenario",),
         "runtime.noise",

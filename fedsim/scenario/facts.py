@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from fedsim.algorithms.registry import shipped_names
 from fedsim.privacy.registry import MECHANISMS
 from fedsim.protocol.facts import Facts, Told
 from fedsim.protocol.plan import Plan
+from fedsim.scenario.algorithm import GivenAlgorithm
 from fedsim.scenario.contributions import asked
 from fedsim.scenario.model import Scenario
 
@@ -25,5 +27,12 @@ def facts_of(scenario: Scenario, plan: Plan | None = None, /, **more: Told) -> F
         "evaluate by bins and group": evaluate is not None and evaluate.by_group and evaluate.asked_bins > 0,
         "counts of clipped terms": scenario.report.clipping,
         "public silo": False,
+        "a silo named as public": privacy.some_public,
+        "an object": isinstance(scenario.algorithm, GivenAlgorithm),
+        "records put aside": scenario.data.reserve is not None,
+        "a sweep": scenario.sweep is not None,
+        "a device": runtime.device != "cpu" and runtime.device,
+        "code in a confined process": scenario.algorithm.name not in shipped_names(),
+        "public records": scenario.problem.public is not None,
     }
     return Facts(plan, MECHANISMS[privacy.mechanism].facts | privacy.unit.facts | known | more)

@@ -120,6 +120,8 @@ def admissible(proposal: Proposal, policy: Policy, own: Profile, seeded: bool = 
         "public silo": own.public and repr(own.silo),
         "memory": trace.remembers,
         "messages of several sizes": trace.uneven,
+        "code in a confined process": proposal.isolated is not None,
+        "public records": offer.problem.get("public") is not None,
     }
     check(Facts(plan, (SiloGaussian() if part is None else part.mechanism).facts | known), "offer")
     rounds = range(len(plan.rounds)) if offer.rounds is None else offer.rounds
@@ -228,8 +230,6 @@ def _problem(offer: Offer, policy: Policy, published: PublicRecords | None) -> P
 def _check_public(proposal: Proposal, trace: Trace) -> None:
     """Refuse steps on public records that the silo does not have; the server's own steps need none here."""
     records = proposal.problem.composite.records
-    if proposal.isolated is not None and proposal.offer.problem.get("public") is not None:
-        raise Refused("offer: public records are not for code in a confined process")
     if records is None or not records.weight or not trace.asked[1] & F1:
         return
     asked = problem_section(proposal.offer.problem).public

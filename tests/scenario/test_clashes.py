@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import date, timedelta
 from itertools import chain
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import pytest
@@ -20,14 +20,18 @@ import fedsim
 from fedsim.algorithms.noisy_minibatch_sgd import NoisyMinibatchSGD
 from fedsim.api.release import release
 from fedsim.common.errors import InputError, Refused
+from fedsim.data.dataset import Reserve
 from fedsim.deployment.offers import check_offer, deployable, offers_of
 from fedsim.problems.glm import LogisticRegression
+from fedsim.problems.kinds import Problem
 from fedsim.protocol import clashes
 from fedsim.protocol import facts as gate_rows
 from fedsim.protocol.batch import FULL, Batch, Poisson
 from fedsim.protocol.clashes import CLASHES
-from fedsim.protocol.contract import Query, Round
+from fedsim.protocol.contract import Public, Query, Round
+from fedsim.protocol.dryrun import Trace, dry_run
 from fedsim.protocol.facts import Clash, Facts
+from fedsim.protocol.limits import Limits
 from fedsim.protocol.unit import RECORD, PersonAccount
 from fedsim.scenario.algorithm import GivenAlgorithm
 from fedsim.scenario.load import parse
@@ -38,7 +42,7 @@ from fedsim.testing.attacks.setting import prepare
 from fedsim.wire.messages import Profile
 from server.participation import schedule
 from silos.front.config import Policy
-from silos.front.offers import admissible, proposal_of
+from silos.front.offers import Proposal, admissible, proposal_of
 from silos.front.pooled import Pinned
 
 RNG = np.random.default_rng(0)
@@ -107,6 +111,8 @@ GIVEN = {"privacy.calibration": "sigma", "privacy.noise_multiplier": 3.0}
 ALONE = {"privacy.mechanism": "attribute_gaussian", "algorithm.name": "fair_minibatch_sgd"}
 ALONE |= {"problem.fairness": {"notion": "demographic_parity", "weight": 1.0}, "problem.silo_weights": "size"}
 SAMPLED = {"algorithm.batch": {"sampler": "subsample", "fraction": 0.5}}
+NETWORK = {"name": "neural_network", "model": {"name": "mlp", "hidden": [4]}}
+PUBLIC = fedsim.Arrays(X[:60], TABLE["target"][:60], ranges=(-1.0, 1.0))
 TUNED = {"grid": {"algorithm.step_size": [0.3, 0.5]}, "repetitions": 1, "private": {"fraction": 0.4}}
 
 ITS_OTHERS: dict[str, tuple[dict[str, Any], ...]] = {
@@ -170,9 +176,15 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "no budget": {"privacy.epsilon": {"A": 1.0, "B": "public", "C": 1.0}},
     "counts of clipped terms": {"report.clipping": True},
     "hosts of silos": {"runtime.name": "ray", "runtime.silo_hosts": 2},
+    "a silo named as public": {"privacy.epsilon": {"A": 1.0, "B": "public", "C": 1.0}},
+    "an object": asks("gradient"),
+    "records put aside": {"of the data": {"reserve": Reserve(fraction=0.4)}},
+    "a sweep": {"sweep": {"grid": {"algorithm.step_size": [0.3, 0.5]}}},
+    "a device": {"runtime.device": "cuda", "problem": NETWORK},
+    "code in a confined process": asks("gradient"),
     "private tuning": {"sweep": {"tune": TUNED}},
     "a calibration beside accountant": GIVEN,
-    "a network": {"problem.name": "neural_network", "problem.model": {"name": "mlp", "hidden": [4]}},
+    "a network": {"problem": NETWORK},
     "other silos in every round": {"participation": {"name": "availability", "probability": 0.5}},
     "noise that is given": GIVEN,
     "parameters by a theorem": {"algorithm.parameters": "theorem"},
@@ -180,7 +192,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "answers of any size": {"algorithm.name": "sufficient_statistics"},
     "weights by precision": {"problem.silo_weights": "precision"},
     "a unit of persons": unit(),
-    "public records": {"public": {"name": "synthetic"}},
+    "public records": {"public": PUBLIC, "problem.public": {"weight": 0.0}},
 }
 """What makes a fact true: a new one is an entry."""
 
@@ -216,6 +228,15 @@ def run_of(tree: dict[str, Any], beside: dict[str, Any], monkeypatch: pytest.Mon
     return replace(resolved, problem=beside["problem is"]) if "problem is" in beside else resolved
 
 
+class Here(NamedTuple):
+    """In place of a confined process."""
+
+    proposal: Proposal
+
+    def dry_run(self, public: Public, seed: int, limits: Limits, problem: Problem) -> Trace:
+        return dry_run(self.proposal.algorithm, problem, public, seed, limits)
+
+
 def silo_s(resolved: Resolved, row: Clash, beside: dict[str, Any], only: Callable[[], None]) -> None:
     """What silo A says to the offer that a server without a table would make."""
     scenario, outline = resolved.scenario, resolved.outline
@@ -242,6 +263,8 @@ def silo_s(resolved: Resolved, row: Clash, beside: dict[str, Any], only: Callabl
         proposal = replace(proposal, algorithm=beside["asks"])
     if "problem is" in beside:
         proposal = replace(proposal, problem=beside["problem is"])
+    if "code in a confined process" in row.facts:
+        proposal = replace(proposal, isolated=Here(proposal))
     only()
     admissible(proposal, policy, own)
 
@@ -264,7 +287,10 @@ def tried(row: Clash, door: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ca
         data = DATA["person" if "unit" in tree["privacy"] else "record"]
         yield lambda: fedsim.sweep(tree, data=data, workers=0, progress=False)
     elif door == "deployment":
-        scenario = parse({**tree, "data": DATA["record"]})
+        data = DATA["record"].model_copy(update=beside.get("of the data", {}))
+        scenario = parse({**tree, "data": data})
+        if "asks" in beside:
+            scenario = scenario.model_copy(update={"algorithm": GivenAlgorithm.of(beside["asks"])})
         table(only)
         yield lambda: deployable(scenario)
     elif door == "release":

@@ -304,7 +304,6 @@ def prepare(resolved: Resolved) -> Setting:
     """
     privacy, mechanism = resolved.scenario.privacy, resolved.mechanism
     check(facts_of(resolved.scenario), "audit", resolved.scenario.value)
-    resolved.scenario.runtime.on_host("runs, not audits")
     if not mechanism.private:
         hint = f"claims nothing, so there is nothing to audit; use {GAUSSIAN.name}"
         raise InputError("scenario.privacy.mechanism", mechanism.name, hint)
