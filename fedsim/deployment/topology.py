@@ -30,6 +30,7 @@ from fedsim.data.schema import read_schema
 from fedsim.deployment import certs
 from fedsim.deployment.federation_file import load_federation
 from fedsim.deployment.offers import check_offer, deployable
+from fedsim.protocol.dryrun import F1
 from fedsim.protocol.rows import Rows
 from fedsim.protocol.unit import PersonAccount, Record, stated
 from fedsim.report.resume import ended, over
@@ -107,10 +108,15 @@ def prepare(resolved: Resolved, directory: Path) -> Topology:
     certs.make(directory, topology.silos)
     scenario = resolved.scenario
     data = load(scenario.data, scenario.partition, scenario.seed, 0, scenario.privacy.unit)
+    published = _published(resolved)
     write = _table_writer(scenario) or partial(_write_prepared, data, resolved.outline.num_classes)
     for name, epsilon, delta in zip(topology.silos, resolved.epsilons, resolved.deltas, strict=True):
         records = write(topology.silo(name) / "records", [name], 0)
-        write_yaml(topology.config(name), silo_file(resolved, name, records, epsilon, delta))
+        tree = silo_file(resolved, name, records, epsilon, delta)
+        if published and records["name"] == "csv":
+            (topology.silo(name) / f"public-{published.name}").write_bytes(published.read_bytes())
+            tree["public"] = f"public-{published.name}"
+        write_yaml(topology.config(name), tree)
         for file in set(code_of(scenario).values()):
             copy = topology.silo(name) / PLUG_INS / Path(file).name
             copy.parent.mkdir(exist_ok=True)
@@ -235,6 +241,12 @@ def silo_file(
         **({"plug_in_folder": PLUG_INS, "plug_in_files": files} if files else {}),
         **({} if resolved.sums is None else {"rosters": [ROSTER]}),
     }
+
+
+def _published(resolved: Resolved) -> Path | None:
+    """The table of public records that steps of the silos need."""
+    public, asked = resolved.scenario.public, resolved.trace.asked[1]
+    return public.path if isinstance(public, Csv) and isinstance(public.path, Path) and asked & F1 else None
 
 
 def _account(resolved: Resolved, name: str) -> dict[str, Any]:

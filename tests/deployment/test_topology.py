@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import yaml
 from support.refusals import refused
+from support.ups import scenario_of, write_table
 
 from fedsim.data.csv_table import Csv
 from fedsim.data.federation import load as load_records
@@ -24,7 +25,7 @@ from fedsim.scenario.resolve import Resolved, resolve
 from fedsim.wire.connections import AtSocket
 from shuffler.config import load_config as load_shuffler
 from silos.front.config import Config, load_config
-from silos.front.own_records import read_records
+from silos.front.own_records import read_published, read_records
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "tables"
 
@@ -199,6 +200,17 @@ def test_a_table_is_read_by_its_schema_as_a_hospital_reads_its_own(place):
     tests, rows = known.test.open(), np.arange(known.test.open().num_rows)
     found, _ = prepared(known.test, tests.design(rows), rows, rows)
     assert np.array_equal(found.features, np.concatenate([silo.test.features for silo in data.silos]))
+
+
+def test_silos_whose_steps_need_public_records_have_the_very_file(place, tmp_path):
+    tree = scenario_of(write_table(tmp_path / "visits.csv"), {"public": True})
+    tree["problem"] = {"name": "logistic_regression", "public": {"weight": 0.5}}
+    for name, needed in (("noisy_minibatch_sgd", False), ("local_sgd", True)):
+        own = {"name": name} | ({"local_steps": 2} if needed else {})
+        resolved = resolve(parse(tree | {"algorithm": tree["algorithm"] | own}))
+        for config in _configs(prepare(resolved, place / name)).values():
+            found = read_published(config, read_records(config))
+            assert (found and found.digest) == (resolved.problem.composite.records.digest if needed else None)
 
 
 def test_sums_have_a_shuffler_that_everybody_knows_by_one_roster(place):
