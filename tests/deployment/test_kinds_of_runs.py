@@ -99,7 +99,7 @@ def _estimated(*names: str) -> Callable[[Deployed, Path], None]:
 
 def _labels_alone(deployed: Deployed, table: Path) -> None:
     assert all(deployed.book(name).enrolment.label_dp for name in NAMES)
-    assert "not protected" in " ".join(deployed.summary.privacy.notices)
+    assert "Labels alone are protected" in " ".join(deployed.summary.privacy.notices)
 
 
 def _own(deployed: Deployed, table: Path) -> None:

@@ -9,10 +9,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+import psutil
 import pytest
 import yaml
 from support.deployed import SCENARIO
-from support.flower import free_port, short_folder
+from support.flower import free_port, short_folder, until
 
 from fedsim.common.errors import InputError, Refused
 from fedsim.deployment import certs
@@ -20,7 +21,7 @@ from fedsim.deployment.flower import submit as submitting
 from fedsim.deployment.flower import superlink
 from fedsim.deployment.flower.submit import Job, Line, submit
 from fedsim.deployment.flower.superlink import SuperLink, credentials
-from fedsim.deployment.processes import Ended, finish
+from fedsim.deployment.processes import Ended, Processes, finish, over
 
 BREAKS = """
 import os, sys
@@ -49,6 +50,39 @@ def broken(folder: Path, monkeypatch: pytest.MonkeyPatch, word: str) -> Iterator
 
 def job(folder: Path) -> Job:
     return Job("breast_cancer", (), folder / "federation.yaml", folder / "out", False)
+
+
+EXEC = """#!{python}
+import subprocess, sys, time
+for seconds in sys.argv[1:]:
+    subprocess.Popen([{app!r}, seconds])
+time.sleep(600)
+"""
+APP = "#!{python}\nimport sys, time\ntime.sleep(float(sys.argv[1]))\n"
+
+
+@pytest.mark.parametrize("lives", [("0", "600"), ("0", "0")])
+def test_a_run_does_not_end_with_another_of_its_superlink(
+    lives: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that was given to it by `--superlink`: its ServerApp ends, and this run's goes on."""
+    program, app = tmp_path / "flower-superexec", tmp_path / "flwr-serverapp"
+    program.write_text(EXEC.format(python=sys.executable, app=str(app)))
+    app.write_text(APP.format(python=sys.executable))
+    for file in (program, app):
+        file.chmod(0o700)
+    helped = subprocess.CompletedProcess((), 0)
+    with Processes() as processes:
+        words = [sys.executable, "-c", f"import subprocess; subprocess.run({[str(program), *lives]})"]
+        child = processes.start("a SuperLink", words, tmp_path / "log")
+        family = psutil.Process(child.process.pid)
+        until(lambda: sum(map(over, family.children(recursive=True))) == lives.count("0"))
+        monkeypatch.setattr(superlink.subprocess, "run", lambda *words, **more: helped)
+        if "600" in lives:
+            superlink.check_helpers(child)
+        else:
+            with pytest.raises(Ended, match="the run's process was ended from outside"):
+                superlink.check_helpers(child)
 
 
 @pytest.mark.slow

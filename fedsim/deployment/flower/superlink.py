@@ -134,12 +134,16 @@ def said(log: Path) -> str:
 
 
 def _dead(pid: int) -> str:
-    """What has ended: the SuperExec, never replaced, or the ServerApp that it has started; else empty."""
+    """What has ended: the SuperExec, never replaced, or all ServerApps that it has started; else empty. Where
+    one still runs, one that has ended may be that of a run which others have given to this SuperLink.
+    """
     with suppress(psutil.NoSuchProcess):
         first = psutil.Process(pid).children()
-        for each in (*first, *(each for own in first for each in own.children())):
-            if each.name().startswith((_EXEC, _APP)) and over(each):
-                return _EXEC if each.name().startswith(_EXEC) else _APP
+        there = [*first, *(each for own in first for each in own.children())]
+        for name in (_EXEC, _APP):
+            found = [over(each) for each in there if each.name().startswith(name)]
+            if found and all(found):
+                return name
     return ""
 
 
