@@ -35,7 +35,7 @@ class Shuffler:
 
     def __init__(self, rosters: Iterable[Roster], keys: Keys, store: FileStore) -> None:
         self.rosters = {roster.digest: roster for roster in rosters}
-        self.keys, self._store, self._lock = keys, store, threading.Lock()
+        self.keys, self.store, self._lock = keys, store, threading.Lock()
         for roster in self.rosters.values():
             if roster.shuffler != keys.public:
                 hint = f"this shuffler's keys, {keys.public.model_dump()}"
@@ -46,26 +46,26 @@ class Shuffler:
         Refused if the round was released to another request, or this one cannot be released.
         """
         with self._lock:
-            noted = self._store.find(request.context.run, request.context.round)
+            noted = self.store.find(request.context.run, request.context.round)
             if noted is not None:
                 if noted.request != request.digest:
                     raise Lost("the round was released to another request")
                 if noted.reply is None:
                     raise Lost("the round was released, and its reply is not kept any more")
                 return noted.reply
-            if request.context.start != self._store.start:
+            if request.context.start != self.store.start:
                 raise Refused("its reports are for another process of the shuffler")
             body = self._released(request).body()
             frame = sealed(body, self.keys.identity.sign(body))
-            self._store.note(request.context.run, request.context.round, request.digest, frame)
+            self.store.note(request.context.run, request.context.round, request.digest, frame)
             return frame
 
     def mark(self, echoed: str) -> Mark:
         """Where its chain stands; Refused if it has not the entry `echoed` (hexadecimal; "" for none)."""
         with self._lock:
-            if echoed and not self._store.knows(echoed):
+            if echoed and not self.store.knows(echoed):
                 raise Refused("the shuffler's notes do not hold what this server has seen: an older copy")
-            return marked(self.keys.identity, self._store.newest, self._store.start)
+            return marked(self.keys.identity, self.store.newest, self.store.start)
 
     def _released(self, request: Request) -> Release:
         context = request.context
@@ -83,8 +83,8 @@ class Shuffler:
         inner = [report.inner for report in counted.values()]
         SystemRandom().shuffle(inner)
         silos, total = tuple(sorted(counted)), self._summed(counted, context.form)
-        entry = released(self._store.newest, context.run, context.round, request.digest)
-        mark = marked(self.keys.identity, entry, self._store.start)
+        entry = released(self.store.newest, context.run, context.round, request.digest)
+        mark = marked(self.keys.identity, entry, self.store.start)
         return Release(context, request.digest, silos, tuple(inner), total, mark)
 
     def _counted(self, request: Request, roster: Roster) -> Mapping[int, Opened]:

@@ -82,13 +82,17 @@ class FrameHandler:
             log.error("%s", type(error).__name__)
             return self._said(Refusal(reason=_BROKEN))
 
+    def tend(self) -> bool:
+        """See `fedsim.wire.daemon.Answers`."""
+        return not self._shuffler.store.failed
+
     def _said(self, message: Message) -> bytes:
         body = message.body()
         return sealed(body, self._shuffler.keys.identity.sign(body))
 
 
 def _serve(config: Config) -> int:
-    """Answer until SIGTERM or SIGINT; what is in hand then is finished."""
+    """Answer until SIGTERM or SIGINT, or a write fails; what is in hand then is finished."""
     service.end_at_signal()  # nothing is in hand yet
     token, keys = token_of(config.listen), Keys.load(config.state)
     log_to(config.state / "log", "shuffler", "fedsim.wire")
@@ -105,4 +109,4 @@ def _serve(config: Config) -> int:
             log.info("the shuffler listens")
             finished = service.serve(daemon)
     log.info("the shuffler has stopped")
-    return service.stopped(finished)
+    return service.stopped(daemon, finished)

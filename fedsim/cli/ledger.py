@@ -1,10 +1,10 @@
-"""`fedsim ledger`: a silo's ledger read beside its daemon, and its receipts."""
+"""`fedsim ledger`: a silo's ledger read beside its daemon, its receipts, and its time after a long pause."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from math import inf, sqrt
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedsim.cli.app import DEPLOYMENT, AsJson, app
-from fedsim.cli.output import print_facts, print_json, printable, titled
+from fedsim.cli.output import print_facts, print_json, printable, say, titled
 from fedsim.common.durable import atomic_file
 from fedsim.common.errors import InputError, Refused
 from fedsim.privacy.rounding import shown_down, shown_up
@@ -35,7 +35,7 @@ _OF = {"training": "", "holdout": "on held-out records "}
 _SHORT = 8  # digits of a run's id that stand for it
 
 ledger = typer.Typer(
-    help="Read a silo's ledger, beside its daemon too, and its receipts.", no_args_is_help=True
+    help="A silo's ledger, read beside its daemon too; its receipts; its time.", no_args_is_help=True
 )
 app.add_typer(ledger, name="ledger", rich_help_panel=DEPLOYMENT)
 State = Annotated[Path, typer.Argument(metavar="STATE", help="A silo's state folder, or its ledger's file.")]
@@ -52,22 +52,24 @@ def ledger_show(
 ) -> None:
     """Check the whole ledger; show its runs, what they cost and what is left."""
     from fedsim.privacy.unit_words import change_of
+    from silos.front.ledger_time import clocks, life
     from silos.vault.book import read
+    from silos.vault.journal import Clock
 
     book = read(ledger_of(state), head)
+    notices = [*book.notices, *life(book, Clock(book.time).now()), *clocks(book)]
     change = change_of(book.enrolment.tree().get("unit", {}).get("relation"))
     delta = book.enrolment.caps.delta if delta is None else delta
     if not 0 < delta < 1:
         raise InputError("--delta", delta, "a number in (0, 1)")
     if as_json:
-        print_json(_tree(book, delta))
+        print_json({**_tree(book, delta), "notices": notices})
         return
     console, caps = Console(), book.enrolment.caps
     print_facts(
         console,
         [
-            *book.notices,
-            *book.enrolment.notices,
+            *notices,
             f"Silo {book.enrolment.silo}: all that it ever releases is ({shown_up(caps.epsilon)}, "
             f"{shown_up(caps.delta)})-DP for {change}, whatever is asked of it.",
             *([_POOLED] if _pooled(book) else []),
@@ -134,6 +136,34 @@ def ledger_verify(
         raise InputError("RECEIPT", str(receipt), hint) from None
     verdict = f"Verified: the silo of this key signed this receipt as it stands, {stated['silo']}."
     print_facts(Console(), [verdict, *notices], rows)
+
+
+@ledger.command("accept-time")
+def ledger_accept_time(
+    state: State,
+    today: Annotated[
+        str | None, typer.Option(metavar="DATE", help="Today in UTC, as you know it; asked for if not given.")
+    ] = None,
+) -> None:
+    """Let a silo that was off for more than 30 days start: its ledger goes on from this machine's time."""
+    from silos.front.ledger_time import too_old
+    from silos.vault.book import DAY, read
+    from silos.vault.journal import SECOND, Journal
+
+    place, console, wall = ledger_of(state), Console(), datetime.now(UTC)
+    book, clock = read(place), f"this machine's clock says {wall:%Y-%m-%d %H:%M} UTC"
+    old = too_old(book)
+    print_facts(
+        console,
+        old or [f"Nothing to accept: {clock}."],
+        [("Last entry", time_of(book.time)), ("Life ends", time_of(book.enrolment.expires))],
+    )
+    if old:
+        given = today or typer.prompt("Today's date in UTC, as you know it (YYYY-MM-DD)")
+        if given not in {str((wall + timedelta(days)).date()) for days in (-1, 0, 1)}:
+            raise InputError("--today", given, f"{clock}; where that is wrong, set it right first")
+        Journal.open(place, until=int(wall.timestamp()) * SECOND + DAY).close()
+        say(console, f"Accepted: {clock}. The silo's time goes on from it, if it starts within 30 days.")
 
 
 def _stated(receipt: Mapping[str, Any]) -> tuple[list[str], list[tuple[str, str]]]:
@@ -260,7 +290,6 @@ def _tree(book: Book, delta: float) -> dict[str, Any]:
         "entries": book.length,
         "head": book.head,
         "time": book.time,
-        "notices": [*book.notices, *book.enrolment.notices],
         "charged": account.charged.tree(),
         "reserved": account.reserved.tree(),
         "left": account.left.tree(),

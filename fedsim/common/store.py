@@ -39,7 +39,7 @@ from fedsim.common.chain import (
     meant,
 )
 from fedsim.common.durable import atomic_file, to_disk
-from fedsim.common.errors import Refused
+from fedsim.common.errors import Busy, Refused
 from fedsim.common.head_file import Head, HeadFile
 
 Statement = tuple[str, Sequence[Any]]  # SQL with its values
@@ -157,7 +157,7 @@ class Store:
     def check_usable(self) -> None:
         """Refuse once a write has failed; one that is under way is waited for."""
         if self.failed:
-            raise Refused(self._cannot)
+            raise Busy(self._cannot)
 
     @property
     def _cannot(self) -> str:
@@ -210,7 +210,7 @@ class Store:
             if entry is not None and self._noted is not None:
                 self._noted.write(entry.head)
         except (sqlite3.Error, OSError) as error:
-            told = Refused(self._cannot) if guarded else meant(error, self.layout, self.path)
+            told = Busy(self._cannot) if guarded else meant(error, self.layout, self.path)
             raise told from error
         except BaseException:  # an interrupt, before the write or after it: the file says which
             if not guarded and (last := self.connection.execute(_LAST).fetchone()) is not None:

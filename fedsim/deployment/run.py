@@ -40,6 +40,7 @@ import torch
 from fedsim.common.durable import remove_drafts
 from fedsim.common.errors import InputError, Lost, Refused
 from fedsim.common.files import RECORD, atomic_directory, writing
+from fedsim.common.notices import apart
 from fedsim.common.process import one_thread
 from fedsim.deployment import secure_aggregation as sums
 from fedsim.deployment.evaluation import Evaluating, evaluated, offered_with
@@ -302,7 +303,9 @@ class _Server:
         greetings, absent = self._all_if_summed(self._silos.hello)
         self._say_absent(absent)
         for name, said in sorted(greetings.items()):
-            for line in said.notices:
+            ahead = said.time and said.time - time.time()
+            away = apart("its ledger's time", ahead, "this server's clock")
+            for line in (*said.notices, *away):
                 self._say(f"silo {name}: {shown(line)}")
         return greetings, absent
 

@@ -29,6 +29,7 @@ from fedsim.wire.connections import TOKEN_BYTES
 from fedsim.wire.frames import CUT, LENGTH, framed, head_of, length_of, opened
 
 _PIECE = 1 << 20  # bytes of a frame that are taken at once
+_TEND = 3600.0  # seconds
 
 log = logging.getLogger("fedsim.wire.daemon")
 
@@ -38,6 +39,9 @@ class Answers(Protocol):
 
     def answer(self, frame: bytes) -> bytes:
         """The frame that answers a frame; whatever is wrong with that one is a refusal in this one."""
+
+    def tend(self) -> bool:
+        """Do what is due, after an answer and in idle hours; False once only a new process can answer."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +96,9 @@ class _Client:
 
 
 class Daemon:
-    """Serves one party on one listening socket until it is stopped."""
+    """Serves one party on one listening socket until it is stopped, or has `failed`: only a new process can
+    answer.
+    """
 
     def __init__(self, party: Answers, listener: socket.socket, bounds: Bounds, token: bytes = b"") -> None:
         """With a `token`, a client must send it as its first frame."""
@@ -102,7 +108,7 @@ class Daemon:
         self._taking = dict[_Client, memoryview]()  # the rest of its answer
         self._asked = queue.SimpleQueue[tuple[_Client, bytes] | None]()
         self._made = deque[tuple[_Client, str, bytes]]()
-        self._stopping = False
+        self._stopping = self.failed = False
         self._answered: Counter[str] = Counter()
         self.wake, self._woken = socket.socketpair()
         self.wake.setblocking(False)  # as `signal.set_wakeup_fd` wants it
@@ -254,7 +260,7 @@ class Daemon:
 
     def _work(self) -> None:
         """Answer one request after the other; one that breaks the party has an answer of no kind."""
-        while (asked := self._asked.get()) is not None:
+        while (asked := self._next()) is not None:
             client, request = asked
             try:
                 answer = self._party.answer(request)
@@ -265,6 +271,15 @@ class Daemon:
             self._made.append((client, kind, answer))
             del asked, request, answer  # which may be large, and the next may take hours to come
             self._wake()
+
+    def _next(self) -> tuple[_Client, bytes] | None:
+        while True:
+            if not self._stopping and not self._party.tend():
+                log.error("ends itself, since a write failed: the next start checks all that is stored")
+                self.failed = True
+                self.stop()
+            with suppress(queue.Empty):
+                return self._asked.get(timeout=_TEND)
 
     def _wake(self) -> None:
         with suppress(OSError):  # it is awake, or has ended

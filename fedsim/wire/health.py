@@ -36,17 +36,16 @@ def asked(arguments: Sequence[str]) -> Address | None:
 def check(address: Address, kind: str, name: str) -> int:
     """The exit code of a health check: 0 where the daemon says who it is in a message of this kind.
 
-    Otherwise 1, and a line on stderr that begins with `name`.
+    Otherwise 1. The reason, or its notices, on stderr, in lines that begin with `name`.
     """
     try:
         with dial(address, _WITHIN) as connection:
             send(connection, sealed(HELLO))
             found, head = head_of(opened(receive(connection, MAX_HEAD) or b"")[0])
     except (OSError, Refused) as error:
-        reason = str(error)
+        found, lines = "", [str(error)]
     else:
-        if found == kind:
-            return 0
-        reason = str(head.get("reason"))
-    print(f"{name}: {reason}", file=sys.stderr)
-    return 1
+        lines = [*head.get("notices", ())] if found == kind else [str(head.get("reason"))]
+    for line in lines:
+        print(f"{name}: {line}", file=sys.stderr)
+    return 0 if found == kind else 1

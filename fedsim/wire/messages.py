@@ -92,6 +92,7 @@ class Greeting(Profile, Message):
 
     version: str
     notices: tuple[str, ...]
+    time: int = Field(0, exclude_if=lambda time: not time)  # the ledger's, seconds since 1970; not of before
     head: Hex32
 
 

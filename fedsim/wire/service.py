@@ -10,6 +10,9 @@ from collections.abc import Callable
 from fedsim.common.errors import InputError, Refused
 from fedsim.wire.daemon import Daemon
 
+FAILED = 74
+"""The exit code of a daemon that has failed (EX_IOERR of sysexits.h)."""
+
 
 def exit_code(run: Callable[[], int]) -> int:
     """The exit code of a command; 2 with one line on stderr for what its operator can mend."""
@@ -29,7 +32,7 @@ def end_at_signal() -> None:
 
 
 def serve(daemon: Daemon) -> bool:
-    """Answer until SIGTERM or SIGINT, and finish what is in hand then; False if that takes too long."""
+    """Answer until SIGTERM or SIGINT, or it fails, and finish what is in hand; False if that is too long."""
     _on_signal(daemon.stop)
     # A signal just before the wait for clients, or in another thread, does not end that wait; a byte does.
     signal.set_wakeup_fd(daemon.wake.fileno())
@@ -39,14 +42,15 @@ def serve(daemon: Daemon) -> bool:
         signal.set_wakeup_fd(-1)
 
 
-def stopped(finished: bool) -> int:
+def stopped(daemon: Daemon, finished: bool) -> int:
     """The exit code after `serve`, when everything is closed.
 
     A thread still at work ends here: its round is paid for or released, or neither, and can be asked again.
     """
+    code = FAILED if daemon.failed else 0
     if not finished:
-        os._exit(0)
-    return 0
+        os._exit(code)
+    return code
 
 
 def _on_signal(act: Callable[[], None]) -> None:

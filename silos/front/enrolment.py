@@ -74,7 +74,8 @@ class Proposed:
         lifetime, run = policy.lifetime, policy.rules.run_budget
         classes, units = f", {own.num_classes} classes" if own.num_classes else "", f"{own.unit.name}s"
         classes += f", groups {', '.join(own.groups)}" if own.groups else ""
-        days = (lifetime.expires - datetime.now(UTC).date()).days
+        today = datetime.now(UTC).date()
+        days = (lifetime.expires - today).days
         price = max(float(gaussian.mu(*run)) ** 2, float_info.min)
         fit = floor(min(policy.max_runs, caps.total.mu_sq / price * (1 - 1e-9)))
         times = f"{fit:,} of full batches fit" if fit else "it may use all of the lifetime"
@@ -85,7 +86,7 @@ class Proposed:
             *([f"  held out   {own.held_out:,} others, for evaluations alone"] if own.held_out else []),
             f"  lifetime   {_pair(caps.epsilon, caps.delta)}-DP, all that is ever released",
             f"  of it      {_pair(lifetime.sampled.epsilon, lifetime.sampled.delta)} for sampled batches",
-            f"  last day   {lifetime.expires} (UTC), in {days:,} days",
+            f"  last day   {lifetime.expires} (UTC), in {days:,} days: this machine's clock says {today}",
             "By the policy, which may change:",
             f"  a run      costs at most {_pair(*run)}; {times}",
             *(f"warning: {line}" for line in self.warnings),

@@ -1,4 +1,4 @@
-"""What can be checked of a silo's machine before it is enrolled or runs: a line for each, and the verdict."""
+"""What can be checked of a silo's machine, enrolled or not: a line for each, and the verdict."""
 
 from __future__ import annotations
 
@@ -15,10 +15,12 @@ from typing import NamedTuple
 
 import psutil
 
-from fedsim.common.errors import InputError
+from fedsim.common.errors import InputError, Refused
 from fedsim.common.notices import DAYS
 from silos.front.config import load_config
 from silos.front.enrolled import check_modes
+from silos.front.ledger_time import clocks
+from silos.vault.book import read
 
 REMOTE = ("nfs", "cifs", "smb", "9p", "ceph", "gluster", "lustre", "afs", "fuse.", "beegfs", "gpfs")
 """Types of file systems, or how they begin, where two machines may hold one file, or a lock may not hold."""
@@ -39,7 +41,7 @@ class Check(NamedTuple):
 
 
 def of_daemon(file: Path) -> Iterator[Check]:
-    """The daemon's side, as its user: configuration, owners and modes of files, disk, last day."""
+    """The daemon's side, as its user: configuration, owners and modes of files, disk, last day, ledger."""
     try:
         config = load_config(file)
     except InputError as error:
@@ -64,6 +66,8 @@ def of_daemon(file: Path) -> Iterator[Check]:
         yield Check("socket", able, f"{at.parent}: {hint}")
     last, today = config.policy.lifetime.expires, datetime.now(UTC).date()
     yield Check("last day", last >= today, f"{last}, in {(last - today).days:,} days")
+    if config.ledger.exists():
+        yield _ledger(config.ledger)
 
 
 def of_node(superlink: str, roots: Path, key: Path) -> Iterator[Check]:
@@ -122,6 +126,15 @@ def _disk(place: Path) -> Check:
     if kind.startswith(REMOTE) or kind in ("tmpfs", "ramfs"):
         return Check("disk", False, f"{said}; state must be on a local disk")
     return Check("disk", free >= _FREE, said if free >= _FREE else f"{said}; at least 1 GB is needed")
+
+
+def _ledger(place: Path) -> Check:
+    """Whether it is whole, and its time is near this machine's clock."""
+    try:
+        said = clocks(read(place))
+    except (InputError, Refused) as error:
+        said = [str(error)]
+    return Check("ledger", not said, "; ".join(said) or "whole, and its time near this machine's clock")
 
 
 def _dated(what: str, text: str) -> Check:

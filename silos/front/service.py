@@ -60,7 +60,7 @@ def run(
 
 
 def _serve(config: Config, insecure_simulation: bool) -> int:
-    """Answer until SIGTERM or SIGINT; what is in hand then is finished."""
+    """Answer until SIGTERM or SIGINT, or a write fails; what is in hand then is finished."""
     keep_to_one_thread()
     service.end_at_signal()  # nothing is in hand yet
     token = token_of(config.listen)
@@ -75,7 +75,8 @@ def _serve(config: Config, insecure_simulation: bool) -> int:
 
             metrics = exposed_silo(config.metrics, silo, daemon)
         with metrics:
+            silo.warn()
             log.info("silo %s listens", config.name)
             finished = service.serve(daemon)
     log.info("silo %s has stopped", config.name)
-    return service.stopped(finished)
+    return service.stopped(daemon, finished)

@@ -48,9 +48,12 @@ from silos.front.enrolled import (
     no_ledger,
     own_of,
 )
+from silos.front.ledger_time import away, life
 from silos.front.open_runs import OpenRuns
 from silos.front.own_records import OwnRecords, read_published, read_records
 from silos.front.self_test import check_machine
+from silos.vault.book import DAY
+from silos.vault.journal import SECOND
 from silos.vault.ledger import RunLedger
 from silos.vault.ledger_file import LedgerFile
 from silos.vault.vault import Vault, spent_of
@@ -140,6 +143,13 @@ class Silo:
             log.error("%s\n%s", type(error).__name__, "".join(traceback.format_tb(error.__traceback__)))
             return self._signed(Refusal(reason=_BROKEN), {})
 
+    def tend(self) -> bool:
+        """Write an entry after a day without one: the next start sees for how long no silo ran."""
+        with suppress(Refused), self.ledger.lock:
+            if self.ledger.now() >= self.ledger.book.time + DAY:
+                self.ledger.note("alive", {})
+        return not self.ledger.failed
+
     def _signed(self, message: Message, arrays: Mapping[str, Tensor]) -> bytes:
         body = message.body(arrays)
         return sealed(body, self._identity.sign(body))
@@ -163,16 +173,26 @@ class Silo:
                 return self._closed(message), {}
 
     def _greeting(self) -> Greeting:
-        own, ending = self._own, self.ledger.enrolment.notices
-        if ending != self._told:  # once a day, with the days that are left
-            log.warning(" ".join(ending))
-            self._told = ending
+        lines = self.warn()
+        if self.ledger.now() > self.ledger.enrolment.expires:
+            raise Refused("; ".join(lines))
         return Greeting(
-            **dict(own),
+            **dict(self._own),
             version=installed.version(),
-            notices=(*self._runs.notices, *ending),
+            notices=(*self._runs.notices, *lines),
+            time=self.ledger.now() // SECOND,
             head=self.ledger.head,
         )
+
+    def warn(self) -> list[str]:
+        """What is to be known of the ledger's time; into the log when it changes, so at most once a day."""
+        now = self.ledger.now()
+        lines = [*life(self.ledger.book, now), *away(now)]
+        if lines != self._told:
+            self._told = lines
+            for line in lines:
+                log.warning(line)
+        return lines
 
     def _admission(self, offer: Offer) -> Admission:
         """Admit a run, durably, before anything of it is released; once only, however often it is offered."""

@@ -7,13 +7,11 @@ import json
 import sqlite3
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from fedsim.common.chain import Entry, Layout, chained, knows, reading
 from fedsim.common.errors import InputError, Lost, Refused
-from fedsim.common.notices import ending
 from fedsim.protocol.plan import Part
 from fedsim.protocol.unit import RECORD, AccountUnit, PersonAccount
 from silos.vault.account import Account, Caps, Cost, Price
@@ -53,11 +51,6 @@ class Enrolment:
     label_dp: bool = False  # whether its account is of labels alone
     unit: AccountUnit = RECORD  # what its account protects
     public: bool = False  # whether its records are: then nothing is guaranteed or spent
-
-    @property
-    def notices(self) -> list[str]:
-        """A line, in the last days of its life."""
-        return ending("Lifetime", datetime.fromtimestamp(self.expires / 1e6, UTC))
 
     def tree(self) -> dict[str, Any]:
         """Plain values, for `from_tree`; where the last four are not used, as before there were any."""

@@ -16,11 +16,12 @@ from typing import Any, Self
 
 from fedsim.common import installed
 from fedsim.common.chain import Entry, errors, text
-from fedsim.common.errors import InputError
+from fedsim.common.errors import InputError, Refused
 from fedsim.common.store import Statement, Store
-from silos.vault.book import LEDGER, Book, Enrolment, Run, check_beside, check_exists
+from silos.vault.book import DAY, LEDGER, Book, Enrolment, Run, check_beside, check_exists
 
 SECOND = 1_000_000
+AHEAD = 30 * DAY  # that a start may come after the last entry
 _TICKS = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # the first also counts sleep
 
 
@@ -57,11 +58,13 @@ class Journal(Store):
             raise InputError("ledger", str(path), "there is one already: a silo enrols once") from None
 
     @classmethod
-    def open(cls, path: Path, notes: Mapping[str, Any] | None = None) -> Self:
+    def open(cls, path: Path, notes: Mapping[str, Any] | None = None, until: int = 0) -> Self:
         """Read and check the whole ledger, and note that this process began, with plain values: its `notices`
         are lines for everyone who reads the ledger or a receipt, such as that noise is seeded. InputError if
-        there is none; Refused if another process holds it, it was altered, damaged or cut, or cannot be
-        written.
+        there is none; Refused if another process holds it, it was altered, damaged or cut, cannot be written,
+        or the wall clock is more than `AHEAD` after the last entry: nothing is written at a time that may
+        be wrong, since no later one takes it back. An operator who knows better names a time, `until` which
+        (microseconds since 1970) it is right, and that is noted in place of the start.
         """
         check_exists(path)
         book = Book()
@@ -70,7 +73,9 @@ class Journal(Store):
             held.callback(ledger.close)
             check_beside(book, ledger.connection)
             ledger.book, ledger._clock = book, Clock(book.time)
-            ledger.note("started", {**(notes or {}), "version": installed.version()})
+            if (now := ledger.now()) > max(book.time + AHEAD, until):
+                raise Refused(_ahead(book.time, now))
+            ledger.note("accepted" if until else "started", {**(notes or {}), "version": installed.version()})
             held.pop_all()
         return ledger
 
@@ -111,6 +116,12 @@ class Journal(Store):
     def check_alive(self) -> None:
         """Refuse after the silo's last day."""
         self.book.check_alive(self.now())
+
+
+def _ahead(last: int, now: int) -> str:
+    then, wall = (f"{datetime.fromtimestamp(each / SECOND, UTC):%Y-%m-%d}" for each in (last, now))
+    why = f"{(now - last) // DAY:,} days after the ledger's last entry ({then}): nothing was written"
+    return f"this machine's clock says {wall}, {why}; set it right or, if it is, `fedsim ledger accept-time`"
 
 
 def end_of(day: date) -> int:

@@ -26,9 +26,9 @@ class LedgerFile(Journal):
     _runs: dict[str, RunLedger]
 
     @classmethod
-    def open(cls, path: Path, notes: Mapping[str, Any] | None = None) -> Self:
+    def open(cls, path: Path, notes: Mapping[str, Any] | None = None, until: int = 0) -> Self:
         """See `Journal`; runs whose days are over are closed."""
-        ledger = super().open(path, notes)
+        ledger = super().open(path, notes, until)
         ledger._runs = {}
         ledger.expire()
         return ledger

@@ -638,6 +638,27 @@ def test_a_silo_that_is_never_there_is_left_out_before_round_0(enrolled, channel
     assert sorted(path.stem for path in (out / "receipts").glob("*.pub")) == [SECOND, THIRD]
 
 
+def test_silos_whose_ledger_is_days_from_the_servers_clock_are_named_and_take_part(
+    enrolled, channel, tmp_path
+):
+    def later(days: float) -> Any:
+        def changed(said: Frame) -> Frame:
+            moved = {"time": said.head["time"] + round(days * 86_400)} if said.kind == "greeting" else {}
+            return Frame(said.kind, {**said.head, **moved}, said.arrays)
+
+        return changed
+
+    away = {LIAR: 3.1, SECOND: -40.1, THIRD: 0.9}
+    channel.faults = {name: signing(enrolled.identity(name), later(days)) for name, days in away.items()}
+    said: list[str] = []
+    deploy(scenario_of(), enrolled.federation, channel, tmp_path / "run", say=said.append)
+    assert [line for line in said if "clock" in line] == [
+        f"silo {LIAR}: its ledger's time is 3 days ahead of this server's clock",
+        f"silo {SECOND}: its ledger's time is 40 days behind this server's clock",
+    ]
+    assert len(load_run(tmp_path / "run").summary.privacy.silos) == 3
+
+
 def test_a_silo_that_does_not_admit_the_run_is_left_out_and_the_others_pay_once(enrolled, channel, tmp_path):
     """THIRD's share of the plan is beyond its budget. The run that the others had admitted is closed before
     round 0, and costs them nothing; they are offered one of their own.

@@ -3,8 +3,10 @@
 import multiprocessing
 import os
 import signal
+import threading
 import time
 from collections.abc import Sequence
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from support.breaking import around
 from support.channels import absent, enrolled_federation
 from support.daemons import daemons, short_folder
 from support.deployed import SCENARIO, resolved_of
+from support.full_disk import fill
 
 from fedsim.deployment.federation_file import Federation
 from fedsim.deployment.history import Step
@@ -24,6 +27,7 @@ from fedsim.report.outcome import Outcome
 from fedsim.report.record import AskedSilo
 from fedsim.report.resume import begun
 from fedsim.scenario.load import parse
+from fedsim.wire.service import FAILED
 from server.federation import NOT_ASKED
 from server.sockets import Sockets
 
@@ -119,6 +123,30 @@ def test_a_daemon_that_is_killed_and_started_again_is_waited_for(enrolled, tmp_p
                 silo.start(wait=False)
 
         found = deploy(parse(SCENARIO), enrolled.federation, channel, tmp_path / "run", observe=disturb)
+    assert_same(found, unbroken(tmp_path))
+
+
+def test_a_daemon_whose_disk_was_full_is_started_again_and_the_run_goes_on(enrolled, tmp_path):
+    """It ends itself, cannot start while there is no room, and then answers what it had refused, once."""
+    codes: list[int] = []
+    with daemons(*enrolled.files, insecure=True) as silos, Sockets(enrolled.federation.addresses) as channel:
+        silo = silos["silo-01"]
+
+        def supervise() -> None:
+            codes.append(silo.wait())
+            silo.start(partial(fill, silo.home / "state"), wait=False)
+            codes.append(silo.wait())
+            silo.start(wait=False)
+
+        def disturb(step: Step) -> None:
+            if step.rounds == 2:
+                fill(silo.home / "state", silo.pid)
+                supervisor.start()
+
+        supervisor = threading.Thread(target=supervise)
+        found = deploy(parse(SCENARIO), enrolled.federation, channel, tmp_path / "run", observe=disturb)
+        supervisor.join()
+    assert codes == [FAILED, 2]
     assert_same(found, unbroken(tmp_path))
 
 

@@ -1,16 +1,24 @@
 """A ledger that cannot be written, was damaged or is an older one, records that changed: nothing leaves."""
 
+import itertools
 import os
 import resource
 import shutil
+from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
 from support.breaking import obeying_modes
 from support.daemons import Silo, daemons, enrolled_silo, short_folder
+from support.full_disk import fill
 from support.one_server import OneServer, check_transcript, offer
 
-from silos.vault.book import read
+from fedsim.wire import daemon
+from fedsim.wire.service import FAILED
+from silos.vault.book import DAY, read
+from silos.vault.journal import Clock
+from silos.vault.ledger_file import LedgerFile
 
 ROUNDS = 6
 
@@ -46,19 +54,55 @@ def replies(server: OneServer) -> int:
 
 
 def test_a_full_disk(silo, server):
-    """Not one byte more may be written: the round is refused, and so is everything until there is room."""
-    largest = max(file.stat().st_size for file in (silo.home / "state").iterdir())
-    resource.prlimit(silo.pid, resource.RLIMIT_FSIZE, (largest, resource.RLIM_INFINITY))
-    reasons = [server.ask(r).head.get("reason", "") for r in (2, 2, 3, 0)]
-    assert all("ledger cannot be written" in reason for reason in reasons)
-    assert "ledger cannot be written" in server.hello().head["reason"]
+    """Not one byte more may be written: the round is refused for now, and the daemon ends itself with its own
+    code. It does not start before there is room, and then goes on by itself.
+    """
+    fill(silo.home / "state", silo.pid)
+    answer = server.ask(2).head
+    assert "ledger cannot be written" in answer["reason"]
+    assert answer["again"]
+    assert silo.wait() == FAILED
+    assert "ends itself, since a write failed" in silo.said.read_text()
     assert replies(server) == 2
-    assert silo.stop() == 0
+    silo.start(partial(fill, silo.home / "state"), wait=False)
+    assert silo.wait() == 2
     silo.start()  # with room again
     server.close_connection()
     assert [server.ask(r).kind for r in range(1, ROUNDS)] == ["reply"] * (ROUNDS - 1)
     assert len(server.close().rounds) == ROUNDS
     check_transcript(server.received, {run: list(r.rounds) for run, r in read(silo.ledger).runs.items()})
+
+
+def test_a_disk_that_is_full_while_no_server_asks_ends_the_daemon_too(silo):
+    """It writes an entry a day; here its clock goes by days, and it is tended at once."""
+    assert silo.stop() == 0
+    silo.start(fast_days)
+    silo.until_it_says("alive")
+    assert silo.stop() == 0
+    silo.start(partial(fast_days, silo.home / "state"), wait=False)
+    assert silo.wait() == FAILED
+    silo.start()
+    with OneServer(silo.socket, silo.identity) as server:
+        assert server.offer(offer()).kind == "admission"
+        assert server.ask(0).kind == "reply"
+
+
+def fast_days(filled: Path | None = None) -> None:
+    """Each look at the clock is a day later, and no hour passes between two; of an entry `alive` it is said.
+    With `filled` that folder's disk is full from then on.
+    """
+    before, now, days = LedgerFile.note, Clock.now, itertools.count()
+
+    def note(self, kind, *given):
+        entry = before(self, kind, *given)
+        os.write(2, f"{kind}\n".encode())
+        if filled is not None and kind == "started":
+            fill(filled)
+        return entry
+
+    LedgerFile.note = note
+    Clock.now = lambda self: now(self) + next(days) * DAY
+    daemon._TEND = 0.05
 
 
 def test_a_disk_that_is_full_when_the_reply_is_stored(silo, server):
@@ -70,7 +114,7 @@ def test_a_disk_that_is_full_when_the_reply_is_stored(silo, server):
             break
     else:
         pytest.fail("there was always room")
-    silo.kill()
+    assert silo.wait() == FAILED
     check_transcript(server.received, {run: list(r.rounds) for run, r in read(silo.ledger).runs.items()})
     silo.start()
     server.close_connection()

@@ -54,7 +54,7 @@ class NotesByRoster(Shuffler):
 
     def shuffle(self, request: Request) -> bytes:
         if self.noted_roster != request.context.roster:
-            self._store.connection.execute("DELETE FROM entries WHERE kind = 'released'")
+            self.store.connection.execute("DELETE FROM entries WHERE kind = 'released'")
         self.noted_roster = request.context.roster
         return super().shuffle(request)
 

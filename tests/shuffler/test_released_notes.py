@@ -194,7 +194,7 @@ def test_notes_that_are_set_back_release_no_round_a_second_time(path, kind):
     store.close()
     for file, content in zip(files, old, strict=True):
         file.write_bytes(content)
-    made.shuffler._store = store = kind.open(path, IDENTITY)
+    made.shuffler.store = store = kind.open(path, IDENTITY)
     less = made.request([0, 1, 2, 3])
     if kind is AnyStart:
         assert (made.total(first) - made.total(made.release(less)) == made.numbers[victim]).all()
@@ -266,7 +266,7 @@ def test_killed_before_the_note_nothing_has_left_and_its_reports_are_for_no_othe
     request, left = _killed(made, path, at)
     assert left is None
     store = FileStore.open(path, IDENTITY)
-    made.shuffler._store = store
+    made.shuffler.store = store
     with pytest.raises(Refused, match="another process of the shuffler"):
         made.shuffler.shuffle(request)
     assert store.find(RUN, 0) is None
@@ -285,7 +285,7 @@ def test_killed_after_the_note_only_that_request_is_ever_answered(path, at):
 def _check_released_once(made: Round, path: Path, request: Request, left: bytes | None) -> None:
     """A shuffler that starts on these notes gives that request's reply, the same bytes, and no other."""
     store = FileStore.open(path, IDENTITY)
-    made.shuffler._store = store
+    made.shuffler.store = store
     again = made.shuffler.shuffle(request)
     assert left in (None, again)
     for other in (

@@ -1,6 +1,7 @@
 """`python -m shuffler` and `fedsim shuffler`, as an operating system starts, asks and stops them."""
 
 import json
+import resource
 import signal
 import stat
 import subprocess
@@ -16,6 +17,7 @@ import yaml
 from support.daemons import PATIENCE, as_program
 from support.flower import free_port, until
 from support.rosters import Parties
+from support.shuffler_process import shuffler_process
 from support.shufflers import Round
 from typer.testing import CliRunner
 
@@ -25,6 +27,7 @@ from fedsim.secagg.shuffling import Request, greeting
 from fedsim.wire.dial import dial
 from fedsim.wire.frames import receive, sealed, send
 from fedsim.wire.messages import Hello
+from fedsim.wire.service import FAILED
 from shuffler.__main__ import main
 from shuffler.config import load_config
 from shuffler.keys import Keys
@@ -69,8 +72,8 @@ def exchange(folder: Path, request: Request) -> bytes:
     return _said(folder, request.body())
 
 
-def _said(folder: Path, body: bytes) -> bytes:
-    with dial(folder / "s", PATIENCE) as connection:
+def _said(folder: Path, body: bytes, socket: str = "s") -> bytes:
+    with dial(folder / socket, PATIENCE) as connection:
         send(connection, sealed(body))
         return receive(connection, 1 << 20) or b""
 
@@ -111,6 +114,33 @@ def test_enrol_serve_release_and_stop(folder):
     assert "has stopped" in kept
     for path in (folder / "state").iterdir():
         assert path.suffix == ".pub" or stat.S_IMODE(path.stat().st_mode) == 0o600, path
+
+
+def test_a_full_disk_ends_it_with_its_own_code_and_it_goes_on_when_there_is_room(folder):
+    """What it could not note it has not released; a round of its next process it releases, once."""
+    file = write(folder, listen={"socket": "s.sock"})
+    enrol(load_config(file))
+    made = Round(parties_of(folder))
+    identity = bytes.fromhex(made.keys.identity.public)
+
+    def asked() -> bytes:
+        start = greeting(_said(folder, Hello().body(), "s.sock"), identity).start
+        made.context = replace(made.context, start=start)
+        made.reports = [made.parties.report(i, row, made.context) for i, row in enumerate(made.numbers)]
+        return _said(folder, made.request().body(), "s.sock")
+
+    with shuffler_process(file) as shuffler:
+        resource.prlimit(shuffler.pid, resource.RLIMIT_FSIZE, (1000, resource.RLIM_INFINITY))
+        with pytest.raises(Refused, match="notes cannot be written"):
+            made.read(asked(), made.request())
+        assert shuffler.wait() == FAILED
+        shuffler.start()
+        frame = asked()
+        assert (made.total(made.read(frame, made.request())) == made.numbers.sum(axis=0)).all()
+        assert _said(folder, made.request().body(), "s.sock") == frame
+        with pytest.raises(Refused, match="released to another request"):
+            made.read(_said(folder, made.request([0, 1, 2]).body(), "s.sock"), made.request([0, 1, 2]))
+        assert shuffler.stop() == 0
 
 
 def test_enrolment_is_once(folder):

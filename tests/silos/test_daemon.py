@@ -15,9 +15,10 @@ from support.flower import until
 from support.refusals import ANY, refused
 
 from fedsim.common.errors import InputError
+from fedsim.wire import daemon as daemon_module
 from fedsim.wire.connections import at_port, at_socket
 from fedsim.wire.daemon import Bounds, Daemon, _Client
-from fedsim.wire.dial import LOOPBACK, dial, read_token
+from fedsim.wire.dial import LOOPBACK, dial, listens, read_token
 from fedsim.wire.frames import Frame, encode, framed, receive, sealed, send
 
 PATIENCE = 30.0
@@ -35,6 +36,11 @@ class Stub:
     def __init__(self) -> None:
         self.asked: list[bytes] = []
         self.entered, self.go = threading.Semaphore(0), threading.Event()
+        self.tended, self.usable = threading.Semaphore(0), True
+
+    def tend(self) -> bool:
+        self.tended.release()
+        return self.usable
 
     def answer(self, data: bytes) -> bytes:
         self.asked.append(data)
@@ -288,6 +294,32 @@ def test_stopping_finishes_what_is_in_hand(folder):
         assert receive(busy, 10_000) == frame()
         assert ended(busy)
     assert stub.asked == [b"wait", b"hello"]
+
+
+def test_a_party_that_has_failed_is_ended_once_what_is_in_hand_has_its_answer(folder):
+    with serving(folder / "s") as (stub, daemon), dial(folder / "s", PATIENCE) as busy:
+        send(busy, b"wait")
+        assert stub.entered.acquire(timeout=PATIENCE)
+        stub.usable = False
+        with dial(folder / "s", PATIENCE) as client:
+            assert ask(client) == frame()
+            assert ended(client)
+        assert not listens(folder / "s", PATIENCE)
+        stub.go.set()
+        assert receive(busy, 10_000) == frame()
+        assert ended(busy)
+        assert daemon.failed
+
+
+def test_an_idle_party_is_tended_and_a_stop_is_no_failure(folder, monkeypatch):
+    monkeypatch.setattr(daemon_module, "_TEND", 0.01)
+    with serving(folder / "s") as (stub, daemon):
+        for _ in range(20):
+            assert stub.tended.acquire(timeout=PATIENCE)
+        assert not daemon.failed
+        daemon.stop()
+        stub.usable = False
+    assert not daemon.failed
 
 
 def test_answers_under_way_are_bounded(folder):

@@ -4,13 +4,16 @@ import time
 from datetime import UTC, date, datetime
 
 import pytest
+from support.deployed import calling, resolved_of, write_silos
 from support.ledgers import answer, broadcast, enrolled, gaussian, open_run, state
 
 from fedsim.common.errors import Refused
+from silos.front.config import load_config
+from silos.front.enrolment import enrol
 from silos.vault import journal
 from silos.vault.account import FREE
 from silos.vault.book import read
-from silos.vault.journal import SECOND, Clock
+from silos.vault.journal import AHEAD, SECOND, Clock, Journal
 from silos.vault.ledger_file import LedgerFile
 
 DAY = 86_400
@@ -22,6 +25,7 @@ class Hands:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.wall, self.ticks = float(NOON), 1000.0
+        monkeypatch.setattr(journal.time, "time", lambda: self.wall)
         monkeypatch.setattr(journal.time, "time_ns", lambda: int(self.wall * 1e9))
         monkeypatch.setattr(journal.time, "clock_gettime_ns", lambda _: int(self.ticks * 1e9))
 
@@ -134,3 +138,64 @@ def test_after_its_last_day_a_silo_pays_for_nothing(tmp_path, hands):
     hands.wall -= 1000 * DAY
     with LedgerFile.open(path) as file, pytest.raises(Refused, match="expired"):
         open_run(file, 2)
+
+
+def far_ahead(path, hands):
+    """A ledger with an open run, and a clock that is a second too far ahead for a start; its book then."""
+    with LedgerFile.open(path) as file:
+        open_run(file, days=1)
+    hands.wall = NOON + AHEAD / SECOND + 1
+    return read(path)
+
+
+def test_a_start_far_ahead_of_the_last_entry_writes_nothing_and_the_silo_lives_on(tmp_path, hands):
+    path = enrolled(tmp_path, date(2031, 1, 1))[0]
+    before = far_ahead(path, hands)
+    for years in (0, 100):
+        hands.wall += years * 365 * DAY
+        with pytest.raises(Refused, match=r"days after the ledger's last entry \(2030-05-05\).*accept-time"):
+            LedgerFile.open(path)
+        assert state(read(path)) == state(before)
+    hands.wall = NOON + 60
+    with LedgerFile.open(path) as file:
+        assert len(file.open_runs()) == 1
+        assert file.now() == (NOON + 60) * SECOND
+    hands.wall = NOON + 60 + AHEAD / SECOND
+    LedgerFile.open(path).close()  # so many days are no fault
+
+
+def test_a_time_is_accepted_up_to_what_was_named_and_for_30_days(tmp_path, hands):
+    path = enrolled(tmp_path)[0]
+    before = far_ahead(path, hands)
+    now = int(hands.wall) * SECOND
+    for until in (1, now - SECOND):
+        with pytest.raises(Refused, match="accept-time"):
+            Journal.open(path, until=until)
+        assert read(path).head == before.head
+    Journal.open(path, until=now).close()
+    found = read(path)
+    assert (found.length, found.time, found.boot) == (before.length + 1, now, before.boot)
+    hands.wall += AHEAD / SECOND + 1
+    with pytest.raises(Refused, match="accept-time"):
+        LedgerFile.open(path)
+    hands.wall -= 1
+    with LedgerFile.open(path) as file:
+        assert file.open_runs() == []
+
+
+def test_a_silo_that_was_idle_for_long_starts_again(tmp_path, hands):
+    """It leaves an entry a day, by its own time: what the wall clock says meanwhile changes nothing."""
+    (file,) = write_silos(tmp_path, resolved_of())[:1]
+    enrol(load_config(file))
+    with calling(load_config(file)) as caller:
+        first = caller.silo.ledger.book.length
+        for hour in range(24 * 60):
+            hands.pass_by(3600)
+            hands.wall += 1e9 if hour == 9 else 0.0
+            assert caller.silo.tend()
+        hands.wall -= 1e9
+        assert caller.silo.ledger.book.length == first + 60
+        assert caller.silo.ledger.now() == caller.silo.ledger.book.time == int(hands.wall) * SECOND
+    hands.wall += 29 * DAY
+    with calling(load_config(file)) as caller:
+        assert caller.send("hello").kind == "greeting"

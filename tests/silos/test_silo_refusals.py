@@ -437,7 +437,7 @@ def test_a_silo_releases_nothing_after_its_last_day(tmp_path, monkeypatch):
     )  # enrolled before that day
     with one(tmp_path, lifetime={**POLICY["lifetime"], "expires": "2020-01-01"}) as over:
         assert "lifetime budget has expired" in over.refused("offer", **OFFER)
-        assert over.send("hello").kind == "greeting"
+        assert over.refused("hello") == "Lifetime has ended on 2020-01-02"
 
 
 JSON = st.recursive(

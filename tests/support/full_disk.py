@@ -3,6 +3,7 @@
 import resource
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 
 @contextmanager
@@ -18,3 +19,9 @@ def full_disk(size: int) -> Iterator[Callable[[int], None]]:
         yield refuse
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def fill(state: Path, pid: int = 0) -> None:
+    """From here on a process, by default this one, may write no file beyond the largest in its state."""
+    largest = max(file.stat().st_size for file in state.iterdir())
+    resource.prlimit(pid, resource.RLIMIT_FSIZE, (largest, resource.RLIM_INFINITY))

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -55,4 +56,4 @@ def _serve(file: Path, said: Path, before: Before | None) -> None:
     entered(said, before)
     from shuffler.service import run
 
-    run(file, enrolling=False, health=False)
+    sys.exit(run(file, enrolling=False, health=False))

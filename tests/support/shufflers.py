@@ -37,7 +37,7 @@ class Round:
 
     def again(self, store: FileStore) -> Request:
         """The shuffler with other notes, and all reports sealed for their start."""
-        self.shuffler._store = store
+        self.shuffler.store = store
         self.context = replace(self.context, start=store.start)
         self.reports = [self.parties.report(i, row, self.context) for i, row in enumerate(self.numbers)]
         return self.request()

@@ -12,6 +12,9 @@ class Nobody:
     def answer(self, frame):
         return frame
 
+    def tend(self):
+        return True
+
 def elsewhere():  # another thread takes the signal: the wait of the first thread is not interrupted
     signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
 
