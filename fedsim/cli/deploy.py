@@ -8,6 +8,7 @@ import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
     from fedsim.scenario.model import Scenario
 
 
+_POLICY = "A field of the silos' policy, as in silo.yaml, e.g. max_dimension=5000000; may be repeated."
+
+
 @app.command(rich_help_panel=DEPLOYMENT)
 def up(
     scenario: shared.ScenarioOrResume = None,
@@ -38,24 +42,30 @@ def up(
         int, typer.Option(min=0, max=65535, help="The SuperLink's port on 127.0.0.1; default any.")
     ] = 0,
     resume: Annotated[bool, typer.Option("--resume", help="Resume the unfinished run in --out.")] = False,
+    policy: Annotated[list[str] | None, typer.Option(metavar="FIELD=VALUE", help=_POLICY)] = None,
 ) -> None:
     """Deploy a scenario whole on this machine: a server, and for each silo a daemon and a node; train, and
     leave a folder for each party."""
     loaded = None if scenario is None else ready(scenario, overrides, out)
-    raise typer.Exit(_run_here(loaded, overrides or [], out, port, resume))
+    raise typer.Exit(_run_here(loaded, overrides or [], out, port, resume, policy or []))
 
 
 def _run_here(
-    scenario: Scenario | None, overrides: Sequence[str], out: Path | None, port: int, resume: bool
+    scenario: Scenario | None,
+    overrides: Sequence[str],
+    out: Path | None,
+    port: int,
+    resume: bool,
+    policy: Sequence[str] = (),
 ) -> int:
     """Deploy a scenario here, or with `resume` go on with what did not end in `out`; the exit code."""
     from fedsim.api.run import load_run
     from fedsim.deployment.up import run_all
 
     console = Console()
-    topology = _topology(console, scenario, overrides, out, resume)
+    topology = _topology(console, scenario, overrides, out, resume, policy)
     run = partial(run_all, topology, port, resume)
-    code = _followed(console, run, "Interrupted; every process has ended.")
+    code, goes_on = _followed(console, run, "Interrupted; every process has ended.")
     if code == DONE:
         print_run(console, load_run(topology.run), topology.run)
         silo = topology.silo(topology.silos[0])
@@ -65,13 +75,13 @@ def _run_here(
         say(
             console, "The silos' test records served as the server's public ones: in this demonstration only."
         )
-    else:
+    elif goes_on:
         print_resume(console, topology)
     return code
 
 
-def _followed(console: Console, run: Callable[[Tell], Status], interrupted: str) -> int:
-    """Show how a run goes, and why it did not complete; the exit code."""
+def _followed(console: Console, run: Callable[[Tell], Status], interrupted: str) -> tuple[int, bool]:
+    """Show how a run goes, and why it did not complete; the exit code, and whether it may go on by hand."""
     from fedsim.deployment.processes import Ended
 
     for number in (signal.SIGTERM, signal.SIGHUP):
@@ -81,33 +91,40 @@ def _followed(console: Console, run: Callable[[Tell], Status], interrupted: str)
             status = run(tell)
     except KeyboardInterrupt:
         say(console, interrupted)
-        return INTERRUPTED
+        return INTERRUPTED, True
     except Ended as error:
         say(console, f"failed: {error}", style="red")
-        return FAILED
+        return FAILED, True
     if status.word == "completed":
-        return DONE
-    say(console, f"failed: {status.word}: {status.details}", style="red")
-    return FAILED
+        return DONE, False
+    word = "stopped" if status.word == "stopped" else "failed"
+    say(console, f"{word}: {status.details}", style="red")
+    return FAILED, status.goes_on
 
 
 def _topology(
-    console: Console, scenario: Scenario | None, overrides: Sequence[str], out: Path | None, resume: bool
+    console: Console,
+    scenario: Scenario | None,
+    overrides: Sequence[str],
+    out: Path | None,
+    resume: bool,
+    policy: Sequence[str],
 ) -> Topology:
     """Every party's folder: an earlier one's, or made now."""
-    from fedsim.deployment.topology import opened, prepare
-    from fedsim.scenario.resolve import resolve
+    from fedsim.cli.policy import policies_of, resolved_within
+    from fedsim.deployment.topology import check, opened, prepare
 
     if resume:
-        if out is None or scenario is not None or overrides:
+        if out is None or scenario is not None or overrides or policy:
             hint = "--out DIR alone: what it runs is in there"
             raise InputError("--resume", scenario and scenario.name, hint)
         return opened(out.absolute())
     if scenario is None:
         raise InputError("SCENARIO", None, "is required")
-    resolved = resolve(scenario)
+    resolved = resolved_within(scenario, policy)
     directory = check_free(out or dated(resolved.scenario.name))
-    topology = prepare(resolved, directory)
+    check(resolved, directory)
+    topology = prepare(resolved, directory, policies_of(resolved, policy))
     parties = f"a folder for the server and for each of {len(topology.silos)} silos"
     say(console, f"Made {shown(directory)}/: {parties}")
     return topology
@@ -121,6 +138,12 @@ def print_resume(console: Console, topology: Topology) -> None:
         return
     say(console, f"What there is stays in {shown(topology.directory)}/. To go on:")
     say(console, f"  {shlex.join(['fedsim', 'up', '--resume', '--out', str(topology.directory)])}")
+
+
+_KEEP = (
+    "Go on by itself: wait for silos and SuperLink as long as it takes, resume what was killed or had too "
+    "few answers; ends with the run, or when it is refused."
+)
 
 
 @app.command(rich_help_panel=DEPLOYMENT)
@@ -139,6 +162,7 @@ def deploy(
     superlink: Annotated[
         str | None, typer.Option(metavar="HOST:PORT", help="A running SuperLink; default: one for this run.")
     ] = None,
+    keep: Annotated[bool, typer.Option("--keep", help=_KEEP)] = False,
 ) -> None:
     """Train a model with real silos, through Flower, and write the run directory."""
     from fedsim.report.resume import outstanding
@@ -147,9 +171,11 @@ def deploy(
         raise InputError("--resume", resume, "one of --resume, --evaluate and --give-up")
     if evaluate and out.exists() and not outstanding(out):
         raise InputError("--evaluate", str(out), "holds no run whose evaluation is outstanding")
+    if keep and give_up:
+        raise InputError("--keep", True, "goes on with a run, which --give-up ends: one of the two")
     ready(scenario, overrides)  # a mistake should not wait for silos
     goes_on = resume or evaluate
-    raise typer.Exit(_run(scenario, overrides or [], federation, out, goes_on, give_up, superlink))
+    raise typer.Exit(_run(scenario, overrides or [], federation, out, goes_on, give_up, superlink, keep))
 
 
 def _run(
@@ -160,32 +186,41 @@ def _run(
     resume: bool,
     give_up: bool,
     running: str | None,
+    keep: bool,
 ) -> int:
     """Deploy a scenario, through the SuperLink at `running` or one of this run's own; the exit code."""
     from fedsim.api.run import load_run
     from fedsim.deployment.certs import notices
     from fedsim.deployment.federation_file import load_federation
     from fedsim.deployment.flower.grid import node_keys
-    from fedsim.deployment.flower.submit import Job, submit
-    from fedsim.report.resume import outstanding, place_of
+    from fedsim.deployment.flower.submit import Job, kept, submit
+    from fedsim.report.resume import begun, ended, outstanding, place_of
 
     console = Console()
     known = load_federation(federation)
+    known.check_enough()
     keys = node_keys(known)
     print_warnings(console, notices(known.authority))
+    if keep and ended(out) and not resume:
+        raise InputError("--keep", str(out), "its run has ended; there is nothing to go on with")
+    resume = resume or (keep and begun(out))
     elsewhere = (resume or give_up) and not out.exists()
     out = out.absolute() if elsewhere or give_up else place_of(out, resume)
     out.parent.mkdir(parents=True, exist_ok=True)
     name = str(scenario.absolute()) if scenario.exists() else str(scenario)
-    job = Job(name, overrides, federation.absolute(), out, resume, give_up)
+    job = Job(name, overrides, federation.absolute(), out, "again" if keep else resume, give_up)
+    patience = inf if keep else known.patience
 
     def run(tell: Tell) -> Status:
-        with _control(known, running, out, console) as control:
-            return submit(control, job, keys, known.patience, tell, known.deadline, known.min_silos)
+        def attempt(job: Job) -> Status:
+            with _control(known, running, out, console) as control:
+                return submit(control, job, keys, patience, tell, known.deadline, known.min_silos)
 
-    code = _followed(console, run, "Interrupted.")
+        return kept(attempt, job, tell, keep)
+
+    code, goes_on = _followed(console, run, "Interrupted.")
     if code != DONE:
-        print_kept(console, job, running)
+        print_kept(console, job, running, goes_on)
         return code
     shutil.rmtree(_superlink_folder(out), ignore_errors=True)
     if give_up:
@@ -252,15 +287,17 @@ def telling(console: Console) -> Iterator[Tell]:
         yield tell
 
 
-def print_kept(console: Console, job: Job, running: str | None) -> None:
-    """Print the rounds kept and the command that resumes, if it can."""
+def print_kept(console: Console, job: Job, running: str | None, goes_on: bool = True) -> None:
+    """Print the rounds kept and the command that resumes, where the run goes on."""
     from fedsim.report.resume import begun, ended, over
 
     there = begun(job.out)
     if ended(job.out) or over(job.out):
         return
     if not there and running is None:
-        say(console, "Nothing was released by any silo; the same command starts anew.")
+        anew = "; the same command starts anew" if goes_on else ""
+        say(console, f"Nothing was released by any silo{anew}.")
+    if not goes_on or (not there and running is None):
         return
     where = "" if there else ", if there are any, on the SuperLink's machine"
     say(console, f"The rounds so far are kept{where}. To go on:")

@@ -208,9 +208,13 @@ def covers(file: Path, host: str) -> bool:
 
 
 def _node_key(folder: Path, name: str) -> bytes:
-    """The node's P-384 key in OpenSSH's format, as Flower reads it; its public line."""
+    """The node's P-384 key in OpenSSH's format, as Flower reads it; its public line, which alone stays where
+    the key is the silo's.
+    """
     private_file, public_file = folder / "node.key", folder / "node.pub"
-    if not _pair(private_file, public_file):
+    if private_file.exists():
+        _pair(private_file, public_file)
+    if not public_file.exists():
         key = ec.generate_private_key(ec.SECP384R1())
         ssh = serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
         line = key.public_key().public_bytes(*ssh)
@@ -261,6 +265,7 @@ server/      the server's operator: ca.crt, server.crt and server.key for TLS; n
              the nodes that it lets in; superexec.secret is for its own processes. With a shuffler:
              envelopes.key opens what silos seal to the server, and the roster has envelopes.pub.
 NAME/        silo NAME: ca.crt to know the server by, node.key to be known by, node.pub its public half.
+             `fedsim kit NAME` takes node.key from here into the kit.
 
 A silo may make node.key itself (ssh-keygen -t ecdsa -b 384) and send node.pub only: it goes to server/nodes.
 Renew the server's certificate: run `fedsim certs` again, with --renew.

@@ -79,7 +79,10 @@ class Federation(Section):
         None, ge=1, description="answers that a round needs, where so many are asked; default: all"
     )
     patience: float = Field(
-        600.0, gt=0, le=30 * _DAY, description="seconds after which a round with too few answers ends the run"
+        600.0,
+        gt=0,
+        le=30 * _DAY,
+        description="seconds for a round with too few answers, and for a SuperLink that is away",
     )
     test: DataConfig | None = Field(
         None,
@@ -120,6 +123,12 @@ class Federation(Section):
         hint = "needs a socket, or a port and a token, where there is no Flower between"
         return {name: silo.dialled(f"{ROOT}.silos.{name}", hint) for name, silo in self.silos.items()}
 
+    def check_enough(self) -> None:
+        """InputError if there are fewer silos than a run needs: they are added one by one."""
+        if self.min_silos is not None and self.min_silos > len(self.silos):
+            hint = f"at most {len(self.silos)}, the number of silos"
+            raise InputError(f"{ROOT}.min_silos", self.min_silos, hint)
+
     @property
     def authority(self) -> Path:
         """The file `root_certificates`; InputError if there is none."""
@@ -147,15 +156,12 @@ def parse_federation(tree: Any, begun: bool = False) -> Federation:
     InputError as `load_federation`.
     """
     if begun and isinstance(tree, dict) and tree.get("silos") is None:
-        tree = {**tree, "silos": {}, "min_silos": None}
+        tree = {**tree, "silos": {}}
     if isinstance(tree, dict) and isinstance(tree.get("test"), str):
         tree = {**tree, "test": {"name": "npz", "path": tree["test"], "scaling": "none", "intercept": False}}
     made = settings(Federation, tree, ROOT)
     if not made.silos and not begun:
         raise InputError(f"{ROOT}.silos", None, "at least one silo: fedsim federation add")
-    if made.min_silos is not None and made.min_silos > len(made.silos):
-        hint = f"at most {len(made.silos)}, the number of silos"
-        raise InputError(f"{ROOT}.min_silos", made.min_silos, hint)
     if made.test is not None:
         made.test.check_alone(f"{ROOT}.test")
     return made

@@ -9,6 +9,7 @@ from importlib.resources import files
 from pathlib import Path
 from string import Template
 
+from fedsim.common.durable import to_disk
 from fedsim.common.errors import InputError
 from fedsim.common.files import atomic_directory, check_free, files_below, writing
 from fedsim.common.serialise import to_yaml
@@ -22,8 +23,9 @@ _TABLE = "  name: csv\n  path: <records.csv>\n  target: <column>\n  schema: <agr
 
 
 def write_kit(silo: str, federation: Path, out: Path) -> list[Path]:
-    """Write the kit of a silo that is to enrol into a new directory; its files, relative to `out`. InputError
-    if the silo is enrolled already, has no key, or federation.yaml does not say enough.
+    """Write the kit of a silo that is to enrol into a new directory; its files, relative to `out`. The node's
+    key is in the kit alone from then on. InputError if the silo is enrolled already, has its kit, has no key,
+    or federation.yaml does not say enough.
 
     That file may have no silo yet. It names the SuperLink, the authority, which lies where `fedsim certs` put
     it, and perhaps public test records, whose schema is the silos' too.
@@ -38,6 +40,11 @@ def write_kit(silo: str, federation: Path, out: Path) -> list[Path]:
     check_names([silo], "SILO", keys)
     if not (own / "node.key").is_file():
         hint = f"no silo that the federation knows: fedsim certs {keys} --silo NAME makes its node's key"
+        if (own / "node.pub").is_file():
+            hint = (
+                "has its kit, or has made node.key itself: nothing else holds it. Where it is lost, the silo "
+                "makes another (ssh-keygen -t ecdsa -b 384), for fedsim federation add, or rekey"
+            )
         raise InputError("SILO", silo, hint)
     values = {"silo": silo, "superlink": known.superlink, "day": date.today().isoformat()}
     values |= {"name": json.dumps(silo), "records": _records(known)}
@@ -51,7 +58,11 @@ def write_kit(silo: str, federation: Path, out: Path) -> list[Path]:
             shutil.copy2(own / name, draft / "node" / name)
         if isinstance(known.test, TableData) and isinstance(known.test.columns, Path):
             shutil.copy2(known.test.columns, draft / "schema.yaml")
-        return [file.relative_to(draft) for file in files_below(draft)]
+    for folder in (out / "node", out, out.absolute().parent):
+        to_disk(folder)
+    with writing(own, "SILO"):
+        (own / "node.key").unlink()
+    return [file.relative_to(out) for file in files_below(out)]
 
 
 def _records(known: Federation) -> str:

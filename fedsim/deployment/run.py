@@ -51,7 +51,7 @@ from fedsim.measure.evaluator import Evaluator
 from fedsim.report.outcome import NotKept, Outcome, Results
 from fedsim.report.page import save
 from fedsim.report.record import BEGUN, ENDED, OVER, Begun, Record
-from fedsim.report.resume import begun, over, place_of
+from fedsim.report.resume import CAN_RESUME, begun, over, place_of
 from fedsim.report.trackers import open_trackers
 from fedsim.scenario.model import Scenario
 from fedsim.scenario.participation import per_silo
@@ -162,6 +162,7 @@ class _Server:
         resume: bool,
         say: Say,
     ) -> None:
+        federation.check_enough()
         scenario, self._remarks = deployable(scenario)
         self._scenario, self._roster = sums.with_roster(scenario, federation)
         self.trackers, self._gauges = open_trackers(scenario.report.trackers, False, say), Gauges()
@@ -209,7 +210,7 @@ class _Server:
         try:
             outcome = history.outcome(closed, unstated, remarks, seconds, evaluation)
         except NotKept as error:
-            hint = f"cannot be written ({error}); the rounds so far are kept, so that the run can be resumed"
+            hint = f"cannot be written ({error}); {CAN_RESUME}"
             raise InputError("--out", str(self._place), hint) from None
         return outcome, {**plan.offers, **evaluation.offers}
 
@@ -405,4 +406,4 @@ def _resumable() -> Iterator[None]:
     except Lost:
         raise
     except Refused as refusal:
-        raise Refused(f"{refusal}; the rounds so far are kept, so that the run can be resumed") from None
+        raise Refused(f"{refusal}; {CAN_RESUME}") from None

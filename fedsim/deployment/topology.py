@@ -101,8 +101,12 @@ def check(resolved: Resolved, directory: Path) -> None:
         raise InputError("--out", str(directory), hint)
 
 
-def prepare(resolved: Resolved, directory: Path) -> Topology:
-    """Write every party's folder into `directory`. InputError as `check`, or if the data cannot be read."""
+def prepare(
+    resolved: Resolved, directory: Path, policies: Mapping[str, Mapping[str, Any]] | None = None
+) -> Topology:
+    """Write every party's folder into `directory`; each silo has its own of the `policies`, by default as
+    `policy` has it. InputError as `check`, or if the data cannot be read.
+    """
     check(resolved, directory)
     topology = Topology(directory, resolved.names)
     certs.make(directory, topology.silos)
@@ -110,9 +114,9 @@ def prepare(resolved: Resolved, directory: Path) -> Topology:
     data = load(scenario.data, scenario.partition, scenario.seed, 0, scenario.privacy.unit)
     published = _published(resolved)
     write = _table_writer(scenario) or partial(_write_prepared, data, resolved.outline.num_classes)
-    for name, epsilon, delta in zip(topology.silos, resolved.epsilons, resolved.deltas, strict=True):
+    for name in topology.silos:
         records = write(topology.silo(name) / "records", [name], 0)
-        tree = silo_file(resolved, name, records, epsilon, delta)
+        tree = silo_file(resolved, name, records, policies and policies[name])
         if published and records["name"] == "csv":
             (topology.silo(name) / f"public-{published.name}").write_bytes(published.read_bytes())
             tree["public"] = f"public-{published.name}"
@@ -211,33 +215,18 @@ def write_yaml(file: Path, tree: Mapping[str, Any]) -> None:
 
 
 def silo_file(
-    resolved: Resolved, name: str, records: Mapping[str, Any], epsilon: float, delta: float
+    resolved: Resolved, name: str, records: Mapping[str, Any], agreed: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """A silo's configuration: this scenario's algorithm and problem, `RUNS` times."""
-    scenario = resolved.scenario
-    names = [scenario.algorithm.name, scenario.problem.name]
-    files = {Path(file).name: digest(file, "scenario") for file in code_of(scenario).values()}
-    listed = {"plug_ins": [short(name) for name in names if file_of(name)]} if files else {}
-    # An account adds the prices of whole runs where their squares do not add.
-    plan = resolved.trace.plan
-    sampled = any(release.batch.random for release, _ in plan.census())
-    one_by_one = sampled or not resolved.mechanism.squares_add
+    """A silo's configuration: this scenario's algorithm and problem, with a policy, by default `policy`."""
+    scenario, files = resolved.scenario, _code(resolved)
     return {
         "name": name,
         "records": records,
         "state": "state",
         "listen": {"socket": "silo.sock"},
-        "policy": {
-            "lifetime": lifetime(epsilon, delta, one_by_one),
-            "per_run": {"epsilon": epsilon, "delta": delta},
-            "algorithms": [short(names[0])],
-            "problems": [short(names[1])],
-            **listed,
-            **({"label_dp": True} if plan.protects_labels_alone else {}),
-            "max_rounds": len(plan.rounds),
-        },
+        "policy": dict(agreed or policy(resolved, name)),
         **({} if scenario.evaluate is None else {"holdout": scenario.data.test_fraction}),
-        **_account(resolved, name),
+        **account(resolved, name),
         **({"plug_in_folder": PLUG_INS, "plug_in_files": files} if files else {}),
         **({} if resolved.sums is None else {"rosters": [ROSTER]}),
     }
@@ -249,7 +238,33 @@ def _published(resolved: Resolved) -> Path | None:
     return public.path if isinstance(public, Csv) and isinstance(public.path, Path) and asked & F1 else None
 
 
-def _account(resolved: Resolved, name: str) -> dict[str, Any]:
+def policy(resolved: Resolved, name: str) -> dict[str, Any]:
+    """A silo's policy: what this scenario's run needs, `RUNS` times."""
+    scenario, plan, at = resolved.scenario, resolved.trace.plan, resolved.names.index(name)
+    epsilon, delta = resolved.epsilons[at], resolved.deltas[at]
+    names = [scenario.algorithm.name, scenario.problem.name]
+    listed = {"plug_ins": [short(each) for each in names if file_of(each)]} if _code(resolved) else {}
+    # An account adds the prices of whole runs where their squares do not add.
+    sampled = any(release.batch.random for release, _ in plan.census())
+    one_by_one = sampled or not resolved.mechanism.squares_add
+    return {
+        "lifetime": lifetime(epsilon, delta, one_by_one),
+        "per_run": {"epsilon": epsilon, "delta": delta},
+        "algorithms": [short(names[0])],
+        "problems": [short(names[1])],
+        **listed,
+        **({"label_dp": True} if plan.protects_labels_alone else {}),
+        # of an algorithm with stages a plan may have fewer than are given
+        "max_rounds": max(len(plan.rounds), getattr(scenario.algorithm, "num_rounds", 0) or 0),
+    }
+
+
+def _code(resolved: Resolved) -> dict[str, str]:
+    """SHA-256 of the files that the scenario's parts are classes of, by name."""
+    return {Path(file).name: digest(file, "scenario") for file in code_of(resolved.scenario).values()}
+
+
+def account(resolved: Resolved, name: str) -> dict[str, Any]:
     """The silo's `unit`, where it is persons."""
     privacy, names = resolved.scenario.privacy, resolved.names
     if isinstance(privacy.unit, Record):

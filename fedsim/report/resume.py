@@ -18,6 +18,9 @@ from fedsim.common.files import RECORD, SCENARIO, check_free, of_this_version, r
 from fedsim.report.record import BEGUN, ENDED, OVER, Begun, Ended, Record
 from fedsim.report.summary import FILE
 
+CAN_RESUME = "the rounds so far are kept, so that the run can be resumed"
+"""The end of why a run did not end, where the same may go well another time."""
+
 
 @contextmanager
 def opened(

@@ -39,7 +39,7 @@ def load(path: Path, overrides: Sequence[str] = ()) -> Scenario:
 def load_tree(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
     """Read a scenario as plain mappings, not validated yet; a sweep completes them."""
     path, changes = find(path), dict[str, Any]()
-    for field, given in map(_change, overrides):
+    for field, given in map(change, overrides):
         changes.pop(field, None)  # the last one counts, at its place
         changes[field] = given
     return anchored(completed(read(path), changes), path.resolve().parent)
@@ -67,14 +67,15 @@ def parse_sweep(section: Any) -> SweepSection:
         raise complaint(error, {"sweep": section}, ROOT, Scenario, ("sweep",)) from None
 
 
-def _change(override: str) -> tuple[str, Any]:
+def change(override: str, option: str = "--set") -> tuple[str, Any]:
+    """The dotted field and the value of PATH=VALUE; InputError on the option if it is none."""
     path, equals, text = override.partition("=")
     if not equals or not path:
-        raise InputError("--set", override, "must look like path.to.field=value")
+        raise InputError(option, override, "must look like path.to.field=value")
     try:
         return path, from_yaml(text)
     except yaml.YAMLError:
-        raise InputError(f"--set {path}", text, "is not a YAML value") from None
+        raise InputError(f"{option} {path}", text, "is not a YAML value") from None
 
 
 def anchored(tree: Mapping[str, Any], folder: Path) -> dict[str, Any]:

@@ -38,7 +38,7 @@ from fedsim.wire.dial import dial, read_token
 from fedsim.wire.frames import receive, send
 from fedsim.wire.logs import log_to
 from fedsim.wire.metrics import Metric, exposed, info, single
-from silos.shim.fleet import BEAT, FIRST_WAIT, FLWR_VERSION, LAST_WAIT, Endpoint, Fleet, Rejected, Unreadable
+from silos.shim.fleet import BEAT, FLWR_VERSION, Endpoint, Fleet, Rejected, Unreadable, Waiting
 
 if TYPE_CHECKING:
     from silos.shim.fleet import Delivery
@@ -145,10 +145,12 @@ _known = threading.Event()  # set while the SuperLink knows this node
 def serve(endpoint: Endpoint, daemon: Caller, memory: NodeFile) -> None:
     """Carry frames until interrupted (SystemExit, KeyboardInterrupt); then the node goes offline."""
     with Fleet(endpoint) as fleet:
+        waiting = Waiting()
         while True:
             with _online(fleet, memory) as node:
                 _log.info("node %d is online at %s", node, endpoint.superlink)
                 _carry(fleet, node, daemon)
+            waiting.wait("the SuperLink does not know this node any more")
 
 
 @contextmanager
@@ -168,20 +170,15 @@ def _online(fleet: Fleet, memory: NodeFile) -> Iterator[int]:
 
 
 def _activate(fleet: Fleet, memory: NodeFile) -> int:
-    wait = FIRST_WAIT
+    waiting = Waiting()
     while True:
         if (earlier := memory.read()) is not None:
             fleet.deactivate(earlier)  # ours, and dead: this process holds its file
         try:
             return fleet.activate()
         except Rejected as error:
-            _log.warning(
-                "not let in (%s): its key is unknown, or its node still online; trying again in %.1f s",
-                error,
-                wait,
-            )
-        time.sleep(wait)
-        wait = min(2 * wait, LAST_WAIT)
+            why = f"not let in ({error}): its key is unknown, or its node still online"
+        waiting.wait(why)
 
 
 def _beat(fleet: Fleet, node: int, end: threading.Event) -> None:
@@ -200,8 +197,7 @@ def _carry(fleet: Fleet, node: int, daemon: Caller) -> None:
             for delivery in there:
                 idle = _BUSY
                 _answer(delivery, daemon)
-        except Rejected as error:
-            _log.warning("the SuperLink does not know this node any more (%s)", error)
+        except Rejected:
             return
         except Exception as error:  # whatever a SuperLink sends, this process stays
             _log.warning("a message was dropped: %s: %.200s", type(error).__name__, error)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import ssl
 import time
 from collections.abc import Callable
@@ -39,6 +40,7 @@ BEAT = INTERVAL * 0.6
 MAX_RESPONSE = 32 * 2**20  # bytes of one answer of the SuperLink at most; a frame comes in pieces of 5 MiB
 MAX_OBJECTS = 16 + carried.MAX_FRAME // (4 * 2**20)
 FIRST_WAIT, LAST_WAIT = 0.5, 5.0  # seconds between two attempts
+_SAY_AGAIN = 60.0  # seconds between two lines on what lasts
 _UPLOAD = 180.0  # seconds after which the SuperLink forgets an upload that stands still
 _log = logging.getLogger("fedsim.node")
 
@@ -124,9 +126,24 @@ def _check_size(response: httpx.Response) -> None:
         raise Unreadable("an answer of no length, compressed, or too long")
 
 
+class Waiting:
+    """Waits between attempts, and says why: at once, and then once a minute."""
+
+    def __init__(self) -> None:
+        self._wait, self._told = FIRST_WAIT, -math.inf
+
+    def wait(self, why: str) -> None:
+        """Until the next attempt."""
+        if (now := time.monotonic()) >= self._told + _SAY_AGAIN:
+            _log.warning("%s; trying again", why)
+            self._told = now
+        time.sleep(self._wait)
+        self._wait = min(2 * self._wait, LAST_WAIT)
+
+
 def retried(call: Callable[[Any], T], request: object) -> T:
     """The answer, however long the SuperLink is away; errors as of `Fleet`."""
-    wait = FIRST_WAIT
+    waiting = Waiting()
     while True:
         try:
             return call(request)
@@ -136,11 +153,10 @@ def retried(call: Callable[[Any], T], request: object) -> T:
                 raise Rejected(f"status {status}") from error
             if status not in (502, 503, 504):
                 raise
-            _log.warning("the SuperLink answers %d; trying again in %.1f s", status, wait)
+            why = f"the SuperLink answers {status}"
         except httpx.TransportError as error:
-            _log.warning("no SuperLink (%s); trying again in %.1f s", error, wait)
-        time.sleep(wait)
-        wait = min(2 * wait, LAST_WAIT)
+            why = f"no SuperLink ({error})"
+        waiting.wait(why)
 
 
 def _once(call: Callable[[Any], object], request: object) -> None:

@@ -164,6 +164,15 @@ def test_half_a_pair_is_an_error(credentials):
         certs.make(credentials, ["silo-1"])
 
 
+def test_no_second_key_is_made_of_a_silo_that_has_its_own(credentials):
+    """Its node.key has gone into a kit, or never was here."""
+    line, own = (credentials / "silo-1" / "node.pub").read_bytes(), credentials / "silo-1"
+    (own / "node.key").unlink()
+    assert certs.make(credentials, ["silo-1"]) == []
+    assert not (own / "node.key").exists()
+    assert (own / "node.pub").read_bytes() == line
+
+
 @pytest.mark.parametrize("name", ["server", "authority", "run", "README", "../silo", "a/b", "", "."])
 def test_names_that_cannot_be_folders(tmp_path, name):
     with refused("--silo"):

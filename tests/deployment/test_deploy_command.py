@@ -12,11 +12,15 @@ from support.deployed import SCENARIO
 from typer.testing import CliRunner
 
 from fedsim.cli.main import app
+from fedsim.common.chain import RUN
 from fedsim.common.errors import InputError
+from fedsim.common.files import RECORD
+from fedsim.common.store import Store
 from fedsim.deployment import certs
+from fedsim.deployment.flower import app as serverapp
 from fedsim.deployment.flower import submit as submitting
 from fedsim.deployment.flower.app import main
-from fedsim.deployment.flower.control import Control, Status
+from fedsim.deployment.flower.control import Away, Control, Status
 from fedsim.deployment.flower.submit import Line, Reader, of_words, write
 
 
@@ -109,7 +113,7 @@ def test_a_superlink_that_says_no_is_one_line(place, monkeypatch):
     assert "it answers 412" in said(place, federation(place), "--superlink", "127.0.0.1:1")
 
 
-@pytest.mark.parametrize(("away", "word"), [(2, "completed"), (10**9, "failed")])
+@pytest.mark.parametrize(("away", "word"), [(2, "completed"), (10**9, "away")])
 def test_a_superlink_may_be_away_for_a_moment(tmp_path, away, word, monkeypatch):
     class Shaky:
         asked = 0
@@ -123,15 +127,14 @@ def test_a_superlink_may_be_away_for_a_moment(tmp_path, away, word, monkeypatch)
         def status(self, run: int) -> Status:
             self.asked += 1
             if self.asked <= away:
-                raise InputError("superlink", "h:1", "a SuperLink that answers")
+                raise Away("superlink", "h:1", "a SuperLink that answers")
             return Status("completed", "")
 
         def stop(self, run: int) -> None: ...
 
     monkeypatch.setattr(submitting, "LOOK", 0.01)
-    monkeypatch.setattr(submitting, "AWAY", 0.2)
     job = submitting.Job("breast_cancer", (), tmp_path / "federation.yaml", tmp_path / "out", False)
-    assert submitting.submit(cast(Control, Shaky()), job, {}, 1.0, lambda line: None).word == word
+    assert submitting.submit(cast(Control, Shaky()), job, {}, 0.2, lambda line: None).word == word
 
 
 @pytest.mark.parametrize("overrides", ["seed=7", '"seed=7"', "[7]"])
@@ -139,3 +142,58 @@ def test_overrides_by_flwr_run_are_a_list(overrides, tmp_path):
     context = SimpleNamespace(run_config={"scenario": "breast_cancer", "overrides": overrides})
     with pytest.raises(InputError, match="a JSON list of PATH=VALUE"):
         main(cast(Any, None), cast(Any, context))
+
+
+def _asked_again(place: Path, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """What the run's process does that is submitted again: whether it resumes; none where it does nothing."""
+    (place / "federation.yaml").write_text(yaml.safe_dump(federation(place)))
+    resumed = list[bool]()
+    monkeypatch.setattr(serverapp, "deploy", lambda *given: resumed.append(given[4]))
+    given = {name: str(place / f"{name}.yaml") for name in ("scenario", "federation")}
+    given |= {"out": str(place / "run"), "resume": "again"}
+    main(cast(Any, None), cast(Any, SimpleNamespace(run_config=given)))
+    return resumed
+
+
+def test_a_run_that_is_submitted_again_goes_on_if_it_began(place, monkeypatch):
+    assert _asked_again(place, monkeypatch) == [False]
+    record = place / "run" / RECORD
+    record.parent.mkdir()
+    Store.make(record, RUN, "run", "{}")
+    assert _asked_again(place, monkeypatch) == [True]
+    record.write_bytes(b"damaged")
+    assert _asked_again(place, monkeypatch) == [True]
+    monkeypatch.setattr(serverapp, "ended", lambda out: True)
+    assert _asked_again(place, monkeypatch) == []
+
+
+def test_what_is_kept_up_is_no_run_that_has_ended_or_is_given_up(place, monkeypatch):
+    assert "one of the two" in said(place, federation(place), "--keep", "--give-up")
+    monkeypatch.setattr("fedsim.report.resume.ended", lambda out: True)
+    assert "its run has ended; there is nothing to go on with" in said(place, federation(place), "--keep")
+
+
+def test_what_is_refused_for_good_offers_no_resume(place, monkeypatch):
+    refused = "ServerApp failed with exception: 1 of 2 silos answered, 2 are needed (silo-1: the policy)"
+    monkeypatch.setattr(submitting, "submit", lambda *given: Status("failed", refused))
+    for more in ([], ["--keep"]):
+        output = said(place, federation(place), "--superlink", "127.0.0.1:1", *more, code=1)
+        assert output == f"failed: {refused}"
+
+
+def test_a_run_that_is_kept_up_waits_for_its_superlink(place, monkeypatch):
+    """And goes on with what there is, also where the machine was started anew."""
+    given = list[Any]()
+
+    def submit(control: object, job: submitting.Job, keys: object, patience: float, *more: object) -> Status:
+        given.append((job.resume, patience))
+        if len(given) == 1:
+            raise Away("superlink", "127.0.0.1:1", "a SuperLink that answers")
+        return Status("stopped", "by its operator")
+
+    monkeypatch.setattr(submitting, "submit", submit)
+    monkeypatch.setattr(submitting, "PAUSE", 0.0)
+    output = said(place, federation(place), "--superlink", "127.0.0.1:1", "--keep", code=1)
+    assert given == [("again", float("inf"))] * 2
+    assert "a SuperLink that answers; going on in 0 s" in output
+    assert "stopped: by its operator" in output

@@ -5,6 +5,8 @@ from pathlib import Path
 from typing import ClassVar, Self
 
 import pytest
+import yaml
+from support.deployed import SCENARIO
 from support.refusals import refused
 from typer.testing import CliRunner
 
@@ -15,6 +17,7 @@ from fedsim.deployment.federation_edit import add, rekey, remove
 from fedsim.deployment.federation_file import load_federation
 from fedsim.deployment.flower import control
 from fedsim.deployment.flower.grid import node_key, node_keys
+from fedsim.deployment.kit import write_kit
 from fedsim.deployment.roster_file import write_roster
 from fedsim.secagg.roster import load_roster
 
@@ -85,6 +88,26 @@ def test_the_first_silo_makes_the_file(place):
     assert list(load_federation(file).silos) == names
 
 
+def test_the_silos_that_a_run_needs_are_counted_when_it_begins(place):
+    """As a page has the file: `min_silos` stands in it before the first silo does."""
+    file = place / "elsewhere.yaml"
+    file.write_text("min_silos: 2  # of a run\nroot_certificates: keys/server/ca.crt\nsuperlink: a:1\n")
+    write_kit("north", file, place / "kit")
+    for name in ("north", "south"):
+        add(file, name, place / f"{name}.pub", node(place, name))
+        assert CliRunner().invoke(app, ["federation", "list", str(file)]).exit_code == 0
+    with remove(file, "south"):
+        pass
+    with rekey(file, "north", node(place, "east")):
+        pass
+    scenario = place / "scenario.yaml"
+    scenario.write_text(yaml.safe_dump(SCENARIO))
+    given = ["deploy", str(scenario), "--federation", str(file), "--out", str(place / "run")]
+    shown = CliRunner().invoke(app, given)
+    assert shown.exit_code == 2
+    assert "federation.min_silos: 2: at most 1" in shown.output
+
+
 class Link:
     """In place of a line to a SuperLink."""
 
@@ -135,10 +158,6 @@ def test_what_would_be_wrong_is_not_written(place):
         add(file, "west", place / "nobody.pub", node(place, "west"))
     with refused("NAME", "nort", "did you mean 'north'?"):
         remove(file, "nort").__enter__()
-    file.write_text(COMMENTED + "min_silos: 2\n")
-    with refused("federation.min_silos", 2, "at most 1"):
-        remove(file, "north").__enter__()
-    assert file.read_text() == COMMENTED + "min_silos: 2\n"
     file.write_text("silos: {north: {identity: north.pub, node: keys/north/node.pub}}\n")
     with refused("federation.silos", str(file), "a line of its own for each silo"):
         add(file, "west", place / "west.pub", node(place, "west"))

@@ -61,7 +61,6 @@ WRONG = {
     "{deadline: 0}": "federation.deadline | greater than 0",
     "{deadline: true}": "federation.deadline | must be a number",
     "{deadline: .inf}": "federation.deadline | finite",
-    "{min_silos: 3}": "federation.min_silos | at most 2",
     "{min_silos: 0}": "federation.min_silos | greater than or equal to 1",
     "{silos.a.port: 7000}": "federation.silos.a.port | there is a socket already",
     "{silos.b.token: null}": "federation.silos.b.token | go together",
@@ -81,6 +80,13 @@ def test_what_is_wrong_is_named(tmp_path, tree, changes):
     field, _, expected = WRONG[changes].partition(" | ")
     with refused(field, ANY, expected):
         load_federation(written(tmp_path, changed(tree, yaml.safe_load(changes))))
+
+
+def test_fewer_silos_than_a_run_needs_are_named_when_it_begins(tmp_path, tree):
+    made = load_federation(written(tmp_path, {**tree, "min_silos": 3}))
+    with refused("federation.min_silos", 3, "at most 2"):
+        made.check_enough()
+    load_federation(written(tmp_path, {**tree, "min_silos": 2})).check_enough()
 
 
 @pytest.mark.parametrize("name", ["../a", ".a", "a/b", "a b ", "", "a" * 101])

@@ -21,6 +21,7 @@ from support.distribution import gone
 from support.flower import (
     ROOT,
     Federation,
+    LastingSuperLink,
     environment,
     environment_set,
     short_folder,
@@ -179,6 +180,37 @@ def test_a_broken_run_goes_on_to_the_same_model(deployment, unbroken, fault):
         assert not (deployment.folder / out).exists()
         model = deployment.finish(out, "--resume")
     np.testing.assert_array_equal(model, unbroken)
+
+
+def test_a_superlink_that_is_killed_and_started_again_ends_no_run(deployment, unbroken):
+    """Its run's process ends with it, and the run is submitted again; no person does anything."""
+    out, made = "restarted", deployment.federation
+    lasting = LastingSuperLink(deployment.folder, made.credentials / "server", made.superlink.address)
+    lasting.start()
+    try:
+        with made.control() as control:
+            until(control.answers, 60)
+        with deployment.started(out, "--superlink", made.superlink.address) as process:
+            deployment.until_round(out, 3)
+            lasting.kill()
+            time.sleep(3)
+            lasting.start()
+            assert process.wait(400) == 0, deployment.said(out)
+    finally:
+        lasting.kill()
+    assert "going on in" in deployment.said(out)
+    np.testing.assert_array_equal(fedsim.load_run(deployment.folder / out).model, unbroken)
+
+
+@pytest.mark.parametrize("fault", [kill_superlink, kill_serverapp])
+def test_a_run_that_is_kept_up_heals_by_itself(deployment, unbroken, fault):
+    out = f"kept-{fault.__name__}"
+    with deployment.started(out, "--keep") as process:
+        deployment.until_round(out, 3)
+        fault(deployment, process)
+        assert process.wait(400) == 0, deployment.said(out)
+    assert "going on in 4 s" in deployment.said(out)
+    np.testing.assert_array_equal(fedsim.load_run(deployment.folder / out).model, unbroken)
 
 
 def test_a_node_that_stays_away_costs_its_deadline_once(deployment):

@@ -4,6 +4,7 @@ import pytest
 import yaml
 from support.refusals import refused
 
+from fedsim.common import files
 from fedsim.deployment import certs
 from fedsim.deployment.federation_edit import add
 from fedsim.deployment.kit import write_kit
@@ -32,10 +33,10 @@ def place(tmp_path):
 
 
 def test_a_kit_is_a_silo_once_its_operator_has_decided(place):
-    write_kit("north", place / "federation.yaml", place / "kit")
     kit, keys = place / "kit", place / "keys" / "north"
-    for name in ("ca.crt", "node.key", "node.pub"):
-        assert (kit / "node" / name).read_bytes() == (keys / name).read_bytes()
+    before = {name: (keys / name).read_bytes() for name in ("ca.crt", "node.key", "node.pub")}
+    write_kit("north", place / "federation.yaml", place / "kit")
+    assert {file.name: file.read_bytes() for file in (kit / "node").iterdir()} == before
     assert (kit / "node" / "node.key").stat().st_mode & 0o777 == 0o600
     assert "fl.example.org:8000" in (kit / "fedsim-node.service").read_text()
     assert "$" not in "".join(file.read_text() for file in kit.glob("*.*"))
@@ -46,6 +47,26 @@ def test_a_kit_is_a_silo_once_its_operator_has_decided(place):
     config = load_config(kit / "silo.yaml")
     assert (config.name, config.records.files["path"]) == ("north", kit / "patients.csv")
     assert yaml.safe_load(config.records.files["schema"].read_text()) == yaml.safe_load(SCHEMA)
+
+
+def test_a_nodes_key_is_in_its_kit_alone(place, monkeypatch):
+    """In both places where the kit was not written whole, and in none but the kit where it was."""
+    file, own = place / "federation.yaml", place / "keys" / "north"
+
+    def full(folder):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as broken, refused("--out", str(place / "kit"), "No space left"):
+        broken.setattr(files, "to_disk", full)
+        write_kit("north", file, place / "kit")
+    assert (own / "node.key").is_file()
+    write_kit("north", file, place / "kit")
+    assert sorted(each.name for each in own.iterdir()) == ["ca.crt", "node.pub"]
+    certs.make(place / "keys", ["north"])
+    assert not (own / "node.key").exists()
+    with refused("SILO", "north", "rekey"):
+        write_kit("north", file, place / "second")
+    assert not (place / "second").exists()
 
 
 def test_a_name_that_looks_like_a_number_stays_a_name(place):

@@ -1,13 +1,18 @@
 """An interrupted run ends the round in hand, and is reported as what became of it."""
 
 import signal
+from contextlib import closing
 
 import pytest
 
-from fedsim.common.errors import Refused
+from fedsim.common.chain import RUN
+from fedsim.common.errors import InputError, Refused
+from fedsim.common.store import Store
 from fedsim.deployment.flower import submit as module
-from fedsim.deployment.flower.control import Status
-from fedsim.deployment.flower.submit import Job, Line, of_words, submit, write
+from fedsim.deployment.flower.control import Away, Status
+from fedsim.deployment.flower.submit import Job, Line, kept, of_words, submit, write
+from fedsim.deployment.processes import Ended
+from fedsim.report.resume import CAN_RESUME
 
 RUNNING, STOPPED = Status("running", ""), Status("failed", "stopped by its operator")
 
@@ -147,3 +152,163 @@ def test_nothing_is_said_of_nodes_that_are_on_their_way(job, clock):
         Nodes(job, clock), {"north": b"a"}, lambda line: told.append(line.text), 600.0, float("inf"), 1
     )
     assert told == []
+
+
+SAID = "ServerApp failed with exception: "
+SHORT = f"{SAID}round 3: 1 of 2 silos answered, 2 are needed (south: no reply within 60 s); {CAN_RESUME}"
+REFUSED = f"{SAID}1 of 2 silos answered, 2 are needed (south: the silo's policy does not allow it)"
+BY_HAND = f"{SAID}stopped by its operator after round 2 of 6"
+KILLED = "No heartbeat received from the task"
+DONE = Status("completed", "")
+
+
+class Attempts:
+    """Each has its outcome: a status, or what is raised."""
+
+    def __init__(self, *outcomes):
+        self.left, self.jobs = list(outcomes), []
+
+    def __call__(self, job):
+        self.jobs.append(job)
+        outcome = self.left.pop(0)
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+
+AWAY = Away("superlink", "h:1", "a SuperLink that answers")
+LATE = Refused("waiting for south to join h:1: not there after 600 s")
+
+
+@pytest.mark.parametrize(
+    ("first", "keep"),
+    [
+        (Status("failed", KILLED, away=True), False),
+        *(
+            (first, True)
+            for first in (
+                Status("failed", KILLED),
+                Status("failed", SHORT),
+                Status("away", "the SuperLink is away"),
+                AWAY,
+                LATE,
+            )
+        ),
+    ],
+)
+def test_what_heals_is_gone_on_with(first, keep, job, clock):
+    attempts, told = Attempts(first, first, DONE), []
+    assert kept(attempts, job, lambda line: told.append(line.text), keep) == DONE
+    assert [each.resume for each in attempts.jobs] == [False, "again", "again"]
+    assert all(text.endswith("going on in 4 s") for text in told[:1])
+    assert told[1].endswith("going on in 8 s")
+    assert clock[0] == 12
+
+
+def test_an_earlier_process_of_the_run_is_waited_for(job, clock, tmp_path):
+    """It looks for its SuperLink for a while before it ends."""
+    Store.make(tmp_path / "record", RUN, "run", "{}")
+    with closing(Store.hold(tmp_path / "record", RUN)), pytest.raises(BlockingIOError) as held:
+        Store.hold(tmp_path / "record", RUN)
+    busy = Status("failed", f"{SAID}record: 'run/record.sqlite': {held.value.strerror}")
+    attempts = Attempts(Status("failed", KILLED, away=True), busy, busy, DONE)
+    assert kept(attempts, job, lambda line: None, keep=False) == DONE
+    assert kept(Attempts(busy), job, lambda line: None, keep=False) == busy
+
+
+@pytest.mark.parametrize(
+    ("first", "keep"),
+    [
+        (DONE, True),
+        (Status("failed", REFUSED), True),
+        (Status("failed", BY_HAND), True),
+        (Status("stopped", ""), True),
+        (Status("failed", KILLED), False),
+        (Status("failed", SHORT, away=True), False),
+        (Status("away", "the SuperLink is away"), False),
+    ],
+)
+def test_what_does_not_heal_ends_the_run(first, keep, job, clock):
+    attempts = Attempts(first)
+    assert kept(attempts, job, lambda line: None, keep) == first
+    assert clock[0] == 0
+    assert first.goes_on is (first.details not in (REFUSED, "") or first.word == "stopped")
+
+
+@pytest.mark.parametrize("error", [AWAY, LATE])
+def test_what_is_not_kept_up_is_refused_as_it_is(error, job, clock):
+    with pytest.raises(type(error)):
+        kept(Attempts(error), job, lambda line: None, keep=False)
+
+
+@pytest.mark.parametrize("has_begun", [True, False])
+def test_a_superlink_of_its_own_that_dies_is_begun_anew_once_the_run_has_begun(
+    has_begun, job, clock, monkeypatch
+):
+    """Before that it has died of what it was given, and would again."""
+    monkeypatch.setattr(module, "begun", lambda out: has_begun)
+    attempts = Attempts(Ended("the SuperLink ended (exit code -9)"), DONE)
+    if has_begun:
+        assert kept(attempts, job, lambda line: None, keep=True) == DONE
+    else:
+        with pytest.raises(Ended):
+            kept(attempts, job, lambda line: None, keep=True)
+
+
+class Restarted(OneRun):
+    """A SuperLink that is away from the second look on, for so many seconds; then it says how the run is."""
+
+    def __init__(self, job, clock, away, after):
+        super().__init__(job, interrupts=())
+        self.clock, self.away, self.after, self.since = clock, away, after, None
+
+    def status(self, run):
+        self.looks += 1
+        if self.looks == 1:
+            self.since = self.clock[0]
+            return RUNNING
+        if self.clock[0] < self.since + self.away:
+            raise AWAY
+        if isinstance(self.after, Exception):
+            raise self.after
+        return self.after
+
+
+@pytest.mark.parametrize(
+    ("away", "after", "expected", "lines"),
+    [
+        (5.0, DONE, Status("completed", "", away=True), 0),
+        (300.0, DONE, Status("completed", "", away=True), 1),
+        (300.0, Status("failed", KILLED), Status("failed", KILLED, away=True), 1),
+        (700.0, DONE, Status("away", f"the SuperLink is away ({AWAY})"), 1),
+    ],
+)
+def test_a_superlink_that_is_away_is_waited_for_as_long_as_patience_says(
+    away, after, expected, lines, job, clock, monkeypatch
+):
+    monkeypatch.setattr(module, "LOOK", 1.0)
+    told = []
+    control = Restarted(job, clock, away, after)
+    assert submit(control, job, {}, 600.0, lambda line: told.append(line.text)) == expected
+    assert [text for text in told if "away" in text] == [
+        "the SuperLink is away; it is waited for, 0:10:00 at most"
+    ] * lines
+
+
+def test_a_superlink_that_has_forgotten_the_run_has_cut_it_off(job, clock, monkeypatch):
+    """As one without a database that was started anew."""
+    monkeypatch.setattr(module, "LOOK", 1.0)
+    forgot = InputError("superlink", "h:1", "a SuperLink of flwr 1 (it answers 404)")
+    status = submit(Restarted(job, clock, 5.0, forgot), job, {}, 600.0, lambda line: None)
+    assert (status.cut_off, status.away) == (True, True)
+
+
+def test_a_superlink_that_is_started_anew_while_nodes_are_waited_for(job, clock):
+    class Shaky(Nodes):
+        def nodes(self):
+            if self.clock[0] < 1:
+                raise AWAY
+            return super().nodes()
+
+    module._wait(Shaky(job, clock), {"north": b"a"}, lambda line: None, 600.0, 15.0, 1)
+    assert clock[0] > 2

@@ -231,3 +231,66 @@ def test_a_superlink_that_answers_slowly_is_asked_less_often(monkeypatch, took, 
     monkeypatch.setattr(shim, "time", SimpleNamespace(monotonic=lambda: next(clock), sleep=slept.append))
     shim._carry(Slow(), 1, Caller)
     assert slept == [pytest.approx(waits)]
+
+
+@pytest.fixture
+def hour(monkeypatch):
+    """A clock that sleeping moves, by an hour at most."""
+    now = [0.0]
+
+    def sleep(seconds):
+        now[0] += seconds
+        if now[0] > 3600:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(fleet, "time", SimpleNamespace(monotonic=lambda: now[0], sleep=sleep))
+    return now
+
+
+@pytest.mark.parametrize("status", [412, 503, None])
+def test_what_a_node_waits_for_is_said_once_a_minute(hour, status, tmp_path, caplog):
+    """Its registration, or the SuperLink: it tries every 5 s."""
+    tries = []
+
+    def activate():
+        def call(request):
+            tries.append(hour[0])
+            if status is None:
+                raise httpx.ConnectError("refused")
+            request = httpx.Request("POST", "https://h:1")
+            raise httpx.HTTPStatusError(
+                "no", request=request, response=httpx.Response(status, request=request)
+            )
+
+        return fleet.retried(call, None)
+
+    with pytest.raises(KeyboardInterrupt):
+        shim._activate(SimpleNamespace(activate=activate), NodeFile(tmp_path / "node"))
+    assert 59 <= len(caplog.messages) <= 61
+    assert ("not let in" if status == 412 else "SuperLink") in caplog.messages[-1]
+    assert 700 < len(tries) < 730
+
+
+def test_a_node_that_is_put_out_again_and_again_does_not_spin(hour, monkeypatch, caplog):
+    class Fickle:
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *error):
+            pass
+
+        def activate(self):
+            return 1
+
+        def deactivate(self, node):
+            pass
+
+        def deliveries(self, node):
+            raise fleet.Rejected
+
+    monkeypatch.setattr(shim, "Fleet", lambda endpoint: Fickle())
+    memory = SimpleNamespace(read=lambda: None, write=lambda node: None)
+    with pytest.raises(KeyboardInterrupt):
+        shim.serve(SimpleNamespace(superlink="h:1"), None, memory)
+    assert sum("does not know this node" in line for line in caplog.messages) <= 61
+    assert sum("is online" in line for line in caplog.messages) < 730

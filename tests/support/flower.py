@@ -16,6 +16,7 @@ from fedsim.deployment import certs
 from fedsim.deployment.flower.control import Control
 from fedsim.deployment.flower.grid import node_key
 from fedsim.deployment.flower.superlink import SuperLink, credentials
+from fedsim.deployment.flower.superlink import environment as superlink_environment
 from fedsim.wire.frames import receive, send
 
 ROOT = Path(__file__).parents[2]
@@ -76,6 +77,38 @@ def environment() -> dict[str, str]:
     """Of processes that import the product and `support`."""
     places = [str(ROOT), str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")]
     return os.environ | {"PYTHONPATH": os.pathsep.join(places)}
+
+
+class LastingSuperLink:
+    """A SuperLink with a database, which a supervisor starts again: it knows its nodes and runs then."""
+
+    def __init__(self, folder: Path, papers: Path, address: str) -> None:
+        self._folder, host, port = folder, *address.split(":")
+        self._command = [str(Path(sys.executable).with_name("flower-superlink")), "--host", host]
+        self._command += ["--port", port, "--enable-supernode-auth", "--isolation", "subprocess"]
+        self._command += ["--disable-runtime-dependency-installation", "--database", str(folder / "links.db")]
+        for option, name in (
+            ("ca-certfile", "ca.crt"),
+            ("certfile", "server.crt"),
+            ("keyfile", "server.key"),
+        ):
+            self._command += [f"--ssl-{option}", str(papers / name)]
+
+    def start(self) -> None:
+        own = superlink_environment(self._folder / "flwr") | {"PYTHONPATH": environment()["PYTHONPATH"]}
+        with (self._folder / "lasting.log").open("ab") as log:
+            self.process = subprocess.Popen(
+                self._command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=own,
+                start_new_session=True,
+            )
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
 
 
 class Federation:

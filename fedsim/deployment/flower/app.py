@@ -2,8 +2,8 @@
 
 Its settings name files of the machine that it runs on: `scenario` (or the name of a shipped one),
 `federation` (federation.yaml), `out` (a new run directory) and `progress` (which it adds lines to);
-besides, `overrides` (a JSON list of PATH=VALUE), `resume` and `give_up`. A run that fails ends as
-`finished:failed` in `flwr list`, with the reason.
+besides, `overrides` (a JSON list of PATH=VALUE), `resume` (true, or "again": if it began) and `give_up`. A
+run that fails ends as `finished:failed` in `flwr list`, with the reason.
 """
 
 from __future__ import annotations
@@ -17,10 +17,12 @@ from pydantic import TypeAdapter
 
 from fedsim.common.errors import InputError, Refused
 from fedsim.deployment.federation_file import load_federation
+from fedsim.deployment.flower.control import STOPPED
 from fedsim.deployment.flower.grid import OnGrid, node_keys
 from fedsim.deployment.flower.submit import Line, of_step, of_words, stop_of, write
 from fedsim.deployment.history import Step
 from fedsim.deployment.run import deploy, give_up
+from fedsim.report.resume import begun, ended, outstanding
 from fedsim.scenario.load import load
 from fedsim.wire.logs import log_to
 
@@ -49,9 +51,13 @@ def main(grid: Grid, context: Context) -> None:
         """The round is in the record by now."""
         tell(of_step(step))
         if step.rounds < step.of and file is not None and stop_of(file).exists():
-            raise Refused(f"stopped by its operator after round {step.rounds} of {step.of}")
+            raise Refused(f"{STOPPED} after round {step.rounds} of {step.of}")
 
     channel, resume = OnGrid(grid, node_keys(federation)), context.run_config.get("resume") is True
+    if settings.get("resume") == "again":
+        if ended(out) and not outstanding(out):  # and its SuperLink did not hear it
+            return
+        resume = begun(out) or outstanding(out)
     known = scenario, federation, channel, out
 
     def say(words: str) -> None:

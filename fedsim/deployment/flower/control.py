@@ -31,9 +31,11 @@ from flwr.supercore.control import ControlHttpClient
 from flwr.supercore.fab import Fab
 from flwr.supercore.interceptors.http.runtime_version import RuntimeVersionHttpInterceptor
 
+from fedsim.common.chain import RUN
 from fedsim.common.errors import InputError
 from fedsim.deployment.federation_file import ROOT, load_federation
 from fedsim.deployment.flower.grid import node_keys, normal
+from fedsim.report.resume import CAN_RESUME
 from fedsim.wire.service import exit_code
 
 _BUNDLE = """\
@@ -77,12 +79,43 @@ def _bundle(serverapp: str, config: Config) -> Fab:
     return Fab(hashlib.sha256(made.getvalue()).hexdigest(), made.getvalue(), {})
 
 
+class Away(InputError):
+    """A SuperLink that is not there, for now or for good."""
+
+
+STOPPED = "stopped by its operator"  # how a run begins that was asked to end after a round
+_SAID = "ServerApp failed with exception: "  # how Flower begins what a run's process has raised
+
+
 @dataclass(frozen=True)
 class Status:
-    """How a run is: "pending", "starting", "running", "completed", "failed" or "stopped"; and why."""
+    """How a run is: "pending", "starting", "running", "completed", "failed" or "stopped", or "away" where its
+    SuperLink does not say; and why.
+    """
 
     word: str
     details: str
+    away: bool = False  # whether its SuperLink was away meanwhile
+
+    @property
+    def cut_off(self) -> bool:
+        """Whether the run's process has ended without a word of its own, as when it was killed."""
+        return self.word == "failed" and not self.details.startswith(_SAID)
+
+    @property
+    def held(self) -> bool:
+        """Whether an earlier process of the run, which its SuperLink gave up, has not ended yet."""
+        return self.details.endswith(f"another process holds {RUN.name}")
+
+    @property
+    def heals(self) -> bool:
+        """Whether the run may come to its end if it is resumed as it is."""
+        return self.word == "away" or self.cut_off or self.held or self.details.endswith(CAN_RESUME)
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether it may be resumed by hand: also what its operator has stopped."""
+        return self.heals or self.word == "stopped" or self.details.startswith(f"{_SAID}{STOPPED}")
 
     @property
     def over(self) -> bool:
@@ -111,7 +144,7 @@ class Submitted:
 
 class Control(AbstractContextManager["Control"]):
     """Requests to the SuperLink at HOST:PORT, whose certificate `root_certificates` (a file) vouches for.
-    InputError from every method but `answers` if it cannot be reached, or says no.
+    From every method but `answers` Away if it cannot be reached, InputError if it says no.
     """
 
     def __init__(self, address: str, root_certificates: Path) -> None:
@@ -183,7 +216,7 @@ class Control(AbstractContextManager["Control"]):
         try:
             return call(request)
         except httpx.TransportError as error:
-            raise InputError("superlink", self.address, f"a SuperLink that answers ({error})") from None
+            raise Away("superlink", self.address, f"a SuperLink that answers ({error})") from None
         except httpx.HTTPStatusError as error:
             said = f"a SuperLink of flwr {version('flwr')} (it answers {error.response.status_code})"
             raise InputError("superlink", self.address, said) from None

@@ -11,17 +11,20 @@ import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from datetime import timedelta
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, TypeAdapter
 from pydantic_core import from_json
 
 from fedsim.common.errors import InputError, Refused
-from fedsim.deployment.flower.control import Config, Control, Status, enroll
+from fedsim.deployment.flower.control import Away, Config, Control, Status, enroll
 from fedsim.deployment.history import Step
+from fedsim.deployment.processes import Ended
 from fedsim.report.outcome import metric_text
+from fedsim.report.resume import begun
 
 
 @dataclass(frozen=True)
@@ -85,7 +88,8 @@ GRACE = 30.0
 """Seconds that an interrupted run has to end the round in hand; then it is stopped within the round."""
 LOOK = 1.0  # seconds between two looks at the run; each costs the SuperLink 10 ms
 ON_THEIR_WAY = 5.0  # seconds before it is said that nodes are missing
-AWAY = 10.0  # seconds that a SuperLink may be away before it counts as ended
+AWAY = 10.0  # seconds that a SuperLink is away before it is said, or does not know a run before it is lost
+PAUSE, LONGEST_PAUSE = 4.0, 120.0  # seconds before a run is submitted again
 SLOW = 8.0  # seconds before it is said that a run has not begun
 NEVER = 120.0  # seconds that a run may take to begin
 
@@ -114,7 +118,8 @@ class Job:
     overrides: Annotated[Sequence[str], BeforeValidator(_parsed)]  # PATH=VALUE of the scenario
     federation: Named
     out: Named
-    resume: bool  # whether to go on with the run that did not end there
+    # whether to go on with the run that did not end there; again: if it began
+    resume: bool | Literal["again"]
     give_up: bool = False  # whether to close it at its silos instead
 
     @classmethod
@@ -153,6 +158,33 @@ def stop_of(progress: Path) -> Path:
     return progress.with_suffix(".stop")
 
 
+def kept(attempt: Callable[[Job], Status], job: Job, tell: Tell, keep: bool) -> Status:
+    """Run a job to its end, by more attempts than one: after a SuperLink that was away has ended the run's
+    process, and to `keep` it up after all that may heal.
+
+    Raises:
+        Away, Ended, Refused: as of an attempt (`submit`); to keep it up, Ended before anything has begun.
+    """
+    pause = 0.0
+    while True:
+        began = time.monotonic()
+        try:
+            status = attempt(job)
+        except (Away, Ended, Refused) as error:
+            if not keep or (isinstance(error, Ended) and not begun(job.out)):
+                raise
+            status = Status("away", str(error))
+        again = (status.away and status.cut_off) or (status.held and job.resume == "again")
+        if not (status.heals if keep else again):
+            return status
+        lasted = time.monotonic() - began
+        pause = PAUSE if lasted > LONGEST_PAUSE else min(max(PAUSE, 2 * pause), LONGEST_PAUSE)
+        why = f"the run's process was cut off ({status.details})" if status.cut_off else status.details
+        tell(of_words(f"{why}; going on in {pause:.0f} s"))
+        time.sleep(pause)
+        job = replace(job, resume="again")
+
+
 def submit(
     control: Control,
     job: Job,
@@ -165,12 +197,12 @@ def submit(
     """Run a job to its end.
 
     Args:
-        patience: seconds that `least` silos are waited for; by default all.
+        patience: seconds that `least` silos are waited for, by default all, and a SuperLink that is away.
         deadline: seconds for the others.
 
     Raises:
         Refused: too few silos are there when patience is over, or the SuperLink does not begin the run.
-        InputError: the SuperLink cannot be reached.
+        Away: the SuperLink cannot be reached to begin with.
         KeyboardInterrupt: the run has been stopped, after a round unless interrupted twice or the round takes
             longer than `GRACE`, and can be resumed.
     """
@@ -181,7 +213,7 @@ def submit(
     run, reader = control.start(job.settings), Reader(job.progress)
     try:
         try:
-            return _follow(control, run, reader, tell)
+            return _follow(control, run, reader, tell, patience=patience)
         except KeyboardInterrupt:
             status = end_round(control, run, job, reader, tell)
             if status.word == "completed":
@@ -238,7 +270,9 @@ def _wait(
 
 
 def _missing(control: Control, keys: Mapping[str, bytes]) -> list[str]:
-    nodes = control.nodes()
+    nodes: Mapping[bytes, str] = {}
+    with suppress(Away):
+        nodes = control.nodes()
     return [name for name, key in keys.items() if nodes.get(key) != "online"]
 
 
@@ -250,18 +284,32 @@ _NOT_BEGUN = {
 """What a SuperLink does with a run that has not begun, by the run's status."""
 
 
-def _follow(control: Control, run: int, reader: Reader, tell: Tell, seconds: float = math.inf) -> Status:
-    """Until the run is over, or for so many seconds."""
+def _follow(
+    control: Control,
+    run: int,
+    reader: Reader,
+    tell: Tell,
+    seconds: float = math.inf,
+    patience: float = math.inf,
+) -> Status:
+    """Until the run is over, or for so many seconds, or until the SuperLink has been away longer than
+    `patience`.
+    """
     heard = start = time.monotonic()
-    told = False
+    told = away = said = False
     while True:
         try:
-            status = control.status(run)
+            status = replace(control.status(run), away=away)
             heard = time.monotonic()
         except InputError as error:
-            status = Status("unknown", "")
-            if time.monotonic() - heard > AWAY:
-                return Status("failed", f"the SuperLink is away ({error})")
+            status, silent, away = Status("unknown", ""), time.monotonic() - heard, True
+            if silent > patience:
+                return Status("away", f"the SuperLink is away ({error})")
+            if silent > AWAY and not isinstance(error, Away):
+                return Status("failed", f"the SuperLink does not know the run any more ({error})", away=True)
+            if silent > AWAY and not said:
+                tell(of_words(f"the SuperLink is away; it is waited for{_at_most(patience)}"))
+                said = True
         for line in reader.new():
             tell(line)
         if status.over or time.monotonic() > start + seconds:
@@ -274,3 +322,7 @@ def _follow(control: Control, run: int, reader: Reader, tell: Tell, seconds: flo
                 tell(of_words(words))
                 told = True
         time.sleep(LOOK)
+
+
+def _at_most(seconds: float) -> str:
+    return "" if math.isinf(seconds) else f", {timedelta(seconds=round(seconds))} at most"
