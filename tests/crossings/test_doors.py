@@ -66,7 +66,6 @@ def deployed(tree: dict[str, Any], data: fedsim.Arrays) -> list[Admissible]:
         pinned = None if roster is None else Pinned({roster.digest: roster}, parties.silos[name])
         told = {field: getattr(shape, field) for field in ("num_features", "num_classes", "groups")}
         own = Profile(silo=name, n=shape.sizes[name], unit=account, **told)
-        i = resolved.names.index(name)
         tree = silo_file(resolved, name, {})
         its = Policy.model_validate(tree["policy"])
         made.append(admissible(proposal_of(offer, its, own, pinned), its, own))
