@@ -165,15 +165,15 @@ def deploy(
     keep: Annotated[bool, typer.Option("--keep", help=_KEEP)] = False,
 ) -> None:
     """Train a model with real silos, through Flower, and write the run directory."""
-    from fedsim.report.resume import outstanding
-
     if resume + evaluate + give_up > 1:
         raise InputError("--resume", resume, "one of --resume, --evaluate and --give-up")
-    if evaluate and out.exists() and not outstanding(out):
-        raise InputError("--evaluate", str(out), "holds no run whose evaluation is outstanding")
     if keep and give_up:
         raise InputError("--keep", True, "goes on with a run, which --give-up ends: one of the two")
     ready(scenario, overrides)  # a mistake should not wait for silos
+    from fedsim.report.resume import outstanding
+
+    if evaluate and out.exists() and not outstanding(out):
+        raise InputError("--evaluate", str(out), "holds no run whose evaluation is outstanding")
     goes_on = resume or evaluate
     raise typer.Exit(_run(scenario, overrides or [], federation, out, goes_on, give_up, superlink, keep))
 
