@@ -27,10 +27,36 @@ FOLD = (
 """What keeps a run of a sweep from being made together with others (`fedsim.simulation.side_by_side`)."""
 
 
-def _at_once(door: Door, what: str) -> Iterator[Clash]:
-    return rows((door,), "runtime.noise", {("noise drawn at once",): f"silos: aggregate is for {what}"})
-
-
+_AT_ONCE = ("runtime.noise", "noise drawn at once")
+_ALONE: dict[Door, dict[tuple[str, str], str]] = {
+    "deployment": {
+        (MECHANISM, "a simulation's mechanism"): "exists in simulation only",
+        ("prepare", "prepare"): "exists in simulation only: leave it out",
+        (UNIT + ".h", "a stage for h"): "exists in simulation only: give a number",
+        ("privacy.epsilon", "unlimited"): "exists in simulation only; give a number",
+        (
+            "privacy.epsilon",
+            "a silo named as public",
+        ): "numbers: its own operator says so (public_silo: true)",
+        ("algorithm.name", "an object"): "a name: silos run algorithms of their own installation only",
+        ("data.reserve", "records put aside"): "exists in simulation only: leave it out",
+        ("sweep", "a sweep"): "left out: a deployed run spends real budgets once",
+        ("runtime.device", "a device"): "cpu: {0} is for simulations",
+        _AT_ONCE: "silos: aggregate is for simulations",
+    },
+    "sweep": {_AT_ONCE: "silos: aggregate is for single runs, not sweeps and their tuning"},
+    "release": {
+        (UNIT + ".h", "a stage for h"): "a number, or bound mean: a release takes means, whatever h is",
+        _AT_ONCE: "silos: aggregate is for runs that train a model",
+    },
+    "audit": {
+        ("prepare", "prepare"): "left out: an audit has no stages",
+        (UNIT + ".h", "a stage for h"): "a number: an audit has no stages",
+        ("runtime.device", "a device"): "cpu: {0} is for runs, not audits",
+        _AT_ONCE: "silos: aggregate is for runs, and an audit looks at single silos",
+    },
+}
+"""What a door has no place for at all: field and fact."""
 _EVALUATED: tuple[Door, ...] = ("scenario", "deployment")
 
 CLASHES: tuple[Clash, ...] = (
@@ -86,44 +112,6 @@ CLASHES: tuple[Clash, ...] = (
         },
     ),
     *rows(
-        ("deployment",),
-        MECHANISM,
-        {("a simulation's mechanism",): "exists in simulation only"},
-    ),
-    *rows(("deployment",), "prepare", {("prepare",): "exists in simulation only: leave it out"}),
-    *rows(("deployment",), UNIT + ".h", {("a stage for h",): "exists in simulation only: give a number"}),
-    *rows(
-        ("deployment",),
-        "privacy.epsilon",
-        {
-            ("unlimited",): "exists in simulation only; give a number",
-            ("a silo named as public",): (
-                "numbers: that a silo is public its own operator says, at enrolment (public_silo: true)"
-            ),
-        },
-    ),
-    *rows(
-        ("deployment",),
-        "algorithm.name",
-        {("an object",): "is an object: silos run algorithms of their own installation only, by name"},
-    ),
-    *rows(
-        ("deployment",),
-        "data.reserve",
-        {
-            ("records put aside",): (
-                "tunes on records that silos put aside, which exists in simulation only; leave it out"
-            )
-        },
-    ),
-    *rows(
-        ("deployment",),
-        "sweep",
-        {("a sweep",): "is for `fedsim sweep`; a deployed run spends real budgets once, so leave it out"},
-    ),
-    *rows(("deployment",), "runtime.device", {("a device",): "cpu: {0} is for simulations"}),
-    *rows(("audit",), "runtime.device", {("a device",): "cpu: {0} is for runs, not audits"}),
-    *rows(
         ("scenario",),
         "runtime.noise",
         {
@@ -139,10 +127,6 @@ CLASHES: tuple[Clash, ...] = (
         },
         "silos: aggregate is for {}",
     ),
-    *_at_once("deployment", "simulations"),
-    *_at_once("sweep", "single runs, not sweeps and their tuning"),
-    *_at_once("release", "runs that train a model"),
-    *_at_once("audit", "runs, and an audit looks at single silos"),
     *rows(
         _EVALUATED,
         "evaluate",
@@ -186,12 +170,10 @@ CLASHES: tuple[Clash, ...] = (
             )
         },
     ),
-    *rows(("audit",), "prepare", {("prepare",): "left out: an audit has no stages"}),
-    *rows(("audit",), UNIT + ".h", {("a stage for h",): "a number: an audit has no stages"}),
-    *rows(
-        ("release",),
-        UNIT + ".h",
-        {("a stage for h",): "a number, or bound mean: a release takes means, whatever h is"},
+    *(
+        Clash((door,), name, (fact,), why)
+        for door, its in _ALONE.items()
+        for (name, fact), why in its.items()
     ),
     *rows(("fold",), "", {(fact,): "runs by itself in a sweep" for fact in FOLD}),
 )
