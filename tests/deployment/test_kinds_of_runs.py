@@ -102,6 +102,12 @@ def _labels_alone(deployed: Deployed, table: Path) -> None:
     assert "Labels alone are protected" in " ".join(deployed.summary.privacy.notices)
 
 
+def _out_of_the_sampled_share(deployed: Deployed, table: Path) -> None:
+    for name in NAMES:
+        charged = deployed.book(name).account.charged
+        assert charged.mu_sq == 0 < charged.epsilon <= 4
+
+
 def _own(deployed: Deployed, table: Path) -> None:
     shared, models = deployed.run.model[0], []
     for name in NAMES:
@@ -150,6 +156,20 @@ KINDS = {
     "sums of persons of two silos, accuracy": Kind(
         {"privacy": _person("replace_person", "clip", silos_per_person=2) | SUMS, "evaluate": {"bins": 4}},
         look=_estimated("accuracy"),
+    ),
+    "sums of messages of bits": Kind(
+        {"privacy": {"mechanism": "shuffled_binomial", "honest_fraction": 1.0}, "algorithm": SGD}
+    ),
+    "noise by server and shuffler": Kind(
+        {"privacy": {"mechanism": "summed_gaussian", "noise_by": "aggregators"}, "evaluate": {"bins": 4}},
+        look=_estimated("brier"),
+    ),
+    "random batches of persons": Kind(
+        {
+            "privacy": _person("add_remove", "mean") | {"expected_persons": 120},
+            "algorithm": SGD | {"batch": {"sampler": "poisson", "fraction": 0.3}},
+        },
+        look=_out_of_the_sampled_share,
     ),
     "labels alone": Kind(
         {
