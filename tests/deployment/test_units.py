@@ -1,4 +1,4 @@
-"""The units of systemd: systemd reads them without a complaint, and each comes back whatever ended it."""
+"""The units of systemd: systemd reads them without a complaint, and what dies comes back."""
 
 import re
 import shutil
@@ -29,6 +29,8 @@ def test_it_is_started_again_for_ever_and_confined(file):
     parts = dict(zip(section[1::2], section[2::2], strict=True))
     assert "StartLimitIntervalSec=0\n" in parts["Unit"]
     given = dict(line.split("=", 1) for line in parts["Service"].split("\n") if line)
+    own = "--keep" in given["ExecStart"]  # it goes on by itself, and ends where it was refused for good
+    assert given["Restart"] == ("on-abnormal" if own else "always")
     assert int(given["RestartSec"]) >= 5
     assert given["ProtectSystem"] == "strict"
     assert given["UMask"] == "0077"
