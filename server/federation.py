@@ -86,6 +86,10 @@ class _Absent:
         self._pauses.pop(name, None)
 
 
+class Unanswered(Refused):
+    """Too few silos joined, and none of them has refused: the same may be asked again."""
+
+
 class RemoteSilos:
     """A `Link` to silos behind a channel, for one run.
 
@@ -245,7 +249,8 @@ class RemoteSilos:
             wrong = {name: wrong[name] for name in final} | errors
         given_up = (final | silent) or deciding
         if len(taken) + len(deciding - given_up) < needed:
-            raise Refused(_too_few(len(taken), len(frames), needed, wrong))
+            kind = Refused if final or deciding else Unanswered
+            raise kind(_too_few(len(taken), len(frames), needed, wrong))
         return taken, {name: wrong[name].reason for name in given_up}
 
     def _deciding(self, wrong: Mapping[str, WrongReply], before: Collection[str]) -> set[str]:

@@ -291,13 +291,13 @@ def print_kept(console: Console, job: Job, running: str | None, goes_on: bool = 
     """Print the rounds kept and the command that resumes, where the run goes on."""
     from fedsim.report.resume import begun, ended, over
 
-    there = begun(job.out)
+    there, here = begun(job.out), running is None or job.log.exists()
     if ended(job.out) or over(job.out):
         return
-    if not there and running is None:
+    if not there and here:
         anew = "; the same command starts anew" if goes_on else ""
         say(console, f"Nothing was released by any silo{anew}.")
-    if not goes_on or (not there and running is None):
+    if not goes_on or (not there and here):
         return
     where = "" if there else ", if there are any, on the SuperLink's machine"
     say(console, f"The rounds so far are kept{where}. To go on:")

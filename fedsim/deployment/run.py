@@ -51,7 +51,7 @@ from fedsim.measure.evaluator import Evaluator
 from fedsim.report.outcome import NotKept, Outcome, Results
 from fedsim.report.page import save
 from fedsim.report.record import BEGUN, ENDED, OVER, Begun, Record
-from fedsim.report.resume import CAN_RESUME, begun, over, place_of
+from fedsim.report.resume import CAN_BEGIN, CAN_RESUME, begun, over, place_of
 from fedsim.report.trackers import open_trackers
 from fedsim.scenario.model import Scenario
 from fedsim.scenario.participation import per_silo
@@ -60,7 +60,7 @@ from fedsim.secagg.agreement import ReportContexts
 from fedsim.wire.messages import Admission, Greeting, Offer
 from fedsim.wire.metrics import exposed
 from server.checkpoint import Checkpoint, RunRecord, expected_bytes
-from server.federation import Channel, RemoteSilos
+from server.federation import Channel, RemoteSilos, Unanswered
 from server.loop import run
 from server.participation import Schedule, schedule
 from server.replies import Form, shown
@@ -369,10 +369,13 @@ class _Server:
         try:
             return ask(self._least)
         except Refused as refusal:
-            if self._roster is None:
-                raise
-            why = "all silos of the roster must join, since each relies on their noise"
-            raise Refused(f"{refusal}; with secure aggregation {why}") from None
+            told = str(refusal)
+            if self._roster is not None:
+                why = "all silos of the roster must join, since each relies on their noise"
+                told += f"; with secure aggregation {why}"
+            if isinstance(refusal, Unanswered):
+                told += f"; {CAN_BEGIN}"
+            raise Refused(told) from None
 
     def _say_absent(self, absent: Mapping[str, str]) -> None:
         for name, reason in sorted(absent.items()):

@@ -19,7 +19,8 @@ from fedsim.report.record import BEGUN, ENDED, OVER, Begun, Ended, Record
 from fedsim.report.summary import FILE
 
 CAN_RESUME = "the rounds so far are kept, so that the run can be resumed"
-"""The end of why a run did not end, where the same may go well another time."""
+CAN_BEGIN = "nothing has been released, and the same may be begun again"
+"""The ends of why a run did not end, where the same may go well another time."""
 
 
 @contextmanager

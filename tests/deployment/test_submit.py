@@ -12,7 +12,7 @@ from fedsim.deployment.flower import submit as module
 from fedsim.deployment.flower.control import Away, Status
 from fedsim.deployment.flower.submit import Job, Line, kept, of_words, submit, write
 from fedsim.deployment.processes import Ended
-from fedsim.report.resume import CAN_RESUME
+from fedsim.report.resume import CAN_BEGIN, CAN_RESUME
 
 RUNNING, STOPPED = Status("running", ""), Status("failed", "stopped by its operator")
 
@@ -189,6 +189,7 @@ LATE = Refused("waiting for south to join h:1: not there after 600 s")
             for first in (
                 Status("failed", KILLED),
                 Status("failed", SHORT),
+                Status("failed", f"{SAID}0 of 2 silos answered, 2 are needed; {CAN_BEGIN}"),
                 Status("away", "the SuperLink is away"),
                 AWAY,
                 LATE,

@@ -100,5 +100,5 @@ def test_a_model_above_the_default_limit_is_trained():
         assert done.returncode == 0, done.stdout + done.stderr
         summary = read(folder / "all" / "run").summary
         assert summary.deployment.round_seconds
-        tree = yaml.safe_load((folder / "all" / "silo-0" / "silo.yaml").read_text())
+        tree = yaml.safe_load((folder / "all" / "silo-00" / "silo.yaml").read_text())
         assert tree["policy"]["max_dimension"] == 1_100_000

@@ -23,7 +23,7 @@ from torch import Tensor
 from fedsim.common.errors import Refused
 from fedsim.deployment.offers import offers_of
 from fedsim.wire.frames import Frame, encode, sealed
-from server.federation import NOT_ASKED, RemoteSilos
+from server.federation import NOT_ASKED, RemoteSilos, Unanswered
 from server.participation import schedule
 from server.replies import Form, shown
 
@@ -377,8 +377,11 @@ def test_an_operator_who_does_not_decide_is_given_up_when_patience_is_over(enrol
     assert (admitted, given_up) == ([LIAR, SECOND], {THIRD: "the silo's operator has to decide"})
     assert clock.now == pytest.approx(3600)
     assert channel.kinds(LIAR) == ["offer", "close"]
-    with pytest.raises(Refused, match=r"2 of 3 silos answered, 3 are needed \(silo-02: the silo's operator"):
+    with pytest.raises(
+        Refused, match=r"2 of 3 silos answered, 3 are needed \(silo-02: the silo's operator"
+    ) as no:
         offered(3600.0, 3)
+    assert not isinstance(no.value, Unanswered)
 
 
 def test_no_operator_is_waited_for_where_another_silo_refuses(enrolled, channel, clock, offered):
@@ -389,9 +392,16 @@ def test_no_operator_is_waited_for_where_another_silo_refuses(enrolled, channel,
     assert offered(3600.0, 2)[:2] == ([LIAR], {SECOND: "refused: no"})
     assert clock.now == 0
     assert channel.kinds(LIAR) == ["offer", "close"]
-    with pytest.raises(Refused, match="1 of 3 silos answered, 3 are needed"):
+    with pytest.raises(Refused, match="1 of 3 silos answered, 3 are needed") as no:
         offered(3600.0, 3)
+    assert not isinstance(no.value, Unanswered)
     assert clock.now == 0
+
+
+def test_what_silent_silos_did_not_join_may_be_asked_again(enrolled, channel, clock, offered):
+    channel.faults[SECOND] = absent
+    with pytest.raises(Unanswered, match=r"2 of 3 silos answered, 3 are needed"):
+        offered(3600.0, 3)
 
 
 def test_a_silent_silo_has_the_deadline_though_others_decide(enrolled, channel, clock, offered):

@@ -35,7 +35,7 @@ from fedsim.common.chain import RUN
 from fedsim.common.errors import InputError
 from fedsim.deployment.federation_file import ROOT, load_federation
 from fedsim.deployment.flower.grid import node_keys, normal
-from fedsim.report.resume import CAN_RESUME
+from fedsim.report.resume import CAN_BEGIN, CAN_RESUME
 from fedsim.wire.service import exit_code
 
 _BUNDLE = """\
@@ -84,6 +84,7 @@ class Away(InputError):
 
 
 STOPPED = "stopped by its operator"  # how a run begins that was asked to end after a round
+_ENDS = CAN_RESUME, CAN_BEGIN
 _SAID = "ServerApp failed with exception: "  # how Flower begins what a run's process has raised
 
 
@@ -110,7 +111,7 @@ class Status:
     @property
     def heals(self) -> bool:
         """Whether the run may come to its end if it is resumed as it is."""
-        return self.word == "away" or self.cut_off or self.held or self.details.endswith(CAN_RESUME)
+        return self.word == "away" or self.cut_off or self.held or self.details.endswith(_ENDS)
 
     @property
     def goes_on(self) -> bool:

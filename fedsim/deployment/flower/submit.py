@@ -148,6 +148,11 @@ class Job:
         return self.out.with_name(f"{self.out.name}.progress")
 
     @property
+    def log(self) -> Path:
+        """The log of the run, on the machine that it runs on."""
+        return self.out.with_name(f"{self.out.name}.log")
+
+    @property
     def stop(self) -> Path:
         """A file that its operator makes: the run ends when the round in hand is in the record."""
         return stop_of(self.progress)
