@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -11,8 +12,14 @@ from fedsim.wire.health import asked, check
 
 def main() -> int:
     """The exit code; 2 with one line on stderr for what its operator can mend."""
-    address = asked(sys.argv[1:])
-    return check(address, "standing", "shuffler") if address else _main()
+    found = health(sys.argv[1:])
+    return _main() if found is None else found
+
+
+def health(arguments: Sequence[str]) -> int | None:
+    """The exit code of a health check; None where the arguments are more than that (`fedsim.wire.health`)."""
+    address = asked(arguments)
+    return check(address, "standing", "shuffler") if address else None
 
 
 def _main() -> int:

@@ -46,6 +46,8 @@ def up(
 ) -> None:
     """Deploy a scenario whole on this machine: a server, and for each silo a daemon and a node; train, and
     leave a folder for each party."""
+    import silos  # noqa: F401  (a server's installation has none, and refuses before it makes a folder)
+
     loaded = None if scenario is None else ready(scenario, overrides, out)
     raise typer.Exit(_run_here(loaded, overrides or [], out, port, resume, policy or []))
 
@@ -192,8 +194,8 @@ def _run(
     from fedsim.api.run import load_run
     from fedsim.deployment.certs import notices
     from fedsim.deployment.federation_file import load_federation
-    from fedsim.deployment.flower.grid import node_keys
     from fedsim.deployment.flower.submit import Job, kept, submit
+    from fedsim.deployment.node_keys import node_keys
     from fedsim.report.resume import begun, ended, outstanding, place_of
 
     console = Console()

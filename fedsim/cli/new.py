@@ -36,6 +36,7 @@ def new(
 ) -> None:
     """Begin an algorithm, as a package with a scenario and tests that pass."""
     import fedsim.algorithms  # neither torch nor a plug-in
+    import fedsim.simulation  # (one party's installation has none, and could not run what is written)
 
     folder = place or Path(name)
     if not re.fullmatch("[a-z][a-z0-9_]{0,60}", name) or keyword.iskeyword(name):

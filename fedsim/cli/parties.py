@@ -89,6 +89,10 @@ def silo(
     if context.invoked_subcommand:
         context.obj = config
         return
+    if health and not (enrol or dry_run or serve or insecure_simulation):
+        from silos.__main__ import health as quick
+
+        _end(quick(["--config", str(config), "--health"]))
     load_none()  # before what lists algorithms and data sets is imported
     from silos.front.config import load_config
 
@@ -97,6 +101,12 @@ def silo(
 
     options = {"enrol_first": enrol, "serve": serve, "health": health, "dry_run": dry_run}
     raise typer.Exit(run(config, insecure_simulation=insecure_simulation, **options))
+
+
+def _end(code: int | None) -> None:
+    """End where a quick health check has an answer."""
+    if code is not None:
+        raise typer.Exit(code)
 
 
 @silo_app.command("model")
@@ -140,6 +150,10 @@ def shuffler(
     ] = False,
 ) -> None:
     """Run a federation's shuffler: silos' sealed reports come in, and sums that it cannot read go out."""
+    if health and not enrol:
+        from shuffler.__main__ import health as quick
+
+        _end(quick(["--config", str(config), "--health"]))
     from shuffler.service import run
 
     raise typer.Exit(run(config, enrolling=enrol, health=health))

@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import find_spec, module_from_spec
 from threading import RLock
 from types import ModuleType
@@ -80,11 +81,20 @@ def lazily(*names: str) -> None:
     (`importlib.util.LazyLoader` runs a module as soon as a second one imports it.)
     """
     for name in names:
-        if name in sys.modules or (spec := find_spec(name)) is None:
+        if name in sys.modules or (spec := _found(name)) is None:
             continue
         sys.modules[name] = module = module_from_spec(spec)
         module.__class__ = _Later
         vars(module)["_later"] = vars(module).pop("__path__", None)  # without it no submodule runs first
+
+
+def _found(name: str) -> ModuleSpec | None:
+    """As `find_spec`, which would run the package that the module is in."""
+    package = name.rpartition(".")[0]
+    if not package:
+        return find_spec(name)
+    above = find_spec(package)
+    return above and PathFinder.find_spec(name, above.submodule_search_locations)
 
 
 class _Later(ModuleType):

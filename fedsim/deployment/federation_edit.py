@@ -14,7 +14,7 @@ from fedsim.common.durable import atomic_file
 from fedsim.common.errors import InputError, suggest
 from fedsim.common.files import writing
 from fedsim.deployment.federation_file import ROOT, SiloEntry, load_federation
-from fedsim.deployment.flower.grid import node_key, node_keys
+from fedsim.deployment.node_keys import node_key, node_keys
 
 
 def add(file: Path, name: str, identity: Path, node: Path) -> None:

@@ -9,19 +9,24 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from pydantic import Field, TypeAdapter, ValidationError, model_validator
 
 from fedsim.common.durable import atomic_file
 from fedsim.common.errors import InputError
 from fedsim.common.identity import public_key
+from fedsim.common.registry import Later
 from fedsim.common.section import Section, settings
 from fedsim.common.serialise import mapping
-from fedsim.data.registry import DataConfig
 from fedsim.wire.connections import MetricsAt
 from fedsim.wire.dial import Address, read_token
 from fedsim.wire.messages import Echo, SiloName
+
+if TYPE_CHECKING:
+    from fedsim.data.registry import DataConfig
+else:
+    DataConfig = Annotated[Any, Later("fedsim.data.registry:DataConfig")]
 
 ROOT = "federation"  # the first part of a field name in errors about the file
 _DAY = 86400  # seconds

@@ -15,8 +15,8 @@ from fedsim.common.errors import InputError
 from fedsim.deployment.certs import notices
 from fedsim.deployment.federation_file import Federation, load_federation
 from fedsim.deployment.flower.control import Control, Submitted
-from fedsim.deployment.flower.grid import node_keys
 from fedsim.deployment.flower.submit import Job, Reader
+from fedsim.deployment.node_keys import node_keys
 from fedsim.deployment.running import running
 from fedsim.deployment.topology import Topology, made
 from fedsim.protocol.plan import Part

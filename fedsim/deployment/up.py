@@ -19,8 +19,8 @@ from functools import partial
 from fedsim.deployment.federation_file import load_federation
 from fedsim.deployment.flower import superlink
 from fedsim.deployment.flower.control import Status, enroll
-from fedsim.deployment.flower.grid import node_keys
 from fedsim.deployment.flower.submit import Job, Tell, of_words, submit
+from fedsim.deployment.node_keys import node_keys
 from fedsim.deployment.processes import Ended, Processes, finish
 from fedsim.deployment.roster_file import keys_of
 from fedsim.deployment.running import check_alone, recorded

@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 from fedsim.cli.main import app
 from fedsim.common.errors import InputError
 from fedsim.deployment import certs
-from fedsim.deployment.flower.grid import node_key, normal
+from fedsim.deployment.node_keys import node_key, normal
 from silos.shim.fleet import trust
 
 

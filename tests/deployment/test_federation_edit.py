@@ -16,8 +16,8 @@ from fedsim.deployment import certs
 from fedsim.deployment.federation_edit import add, rekey, remove
 from fedsim.deployment.federation_file import load_federation
 from fedsim.deployment.flower import control
-from fedsim.deployment.flower.grid import node_key, node_keys
 from fedsim.deployment.kit import write_kit
+from fedsim.deployment.node_keys import node_key, node_keys
 from fedsim.deployment.roster_file import write_roster
 from fedsim.secagg.roster import load_roster
 

@@ -12,7 +12,7 @@ from support.flower import ROOT, Federation, Node, echo, federation, short_folde
 
 from fedsim.deployment import certs
 from fedsim.deployment.flower.control import Status
-from fedsim.deployment.flower.grid import node_key
+from fedsim.deployment.node_keys import node_key
 from silos.shim.fleet import FLWR_VERSION
 
 SILOS = ("silo-1", "silo-2", "silo-3")

@@ -27,6 +27,8 @@ NOT_LOADED = {
     "import fedsim, fedsim.cli.main": "flwr cryptography torch",
     "import fedsim.wire.connections, fedsim.wire.flower": "flwr torch",
     "import silos.shim": "torch ray pandas",
+    "import fedsim.deployment.federation_edit": "flwr server torch numpy fedsim.data fedsim.algorithms",
+    "from fedsim.common.process import HEAVY, lazily; lazily(*HEAVY)": "numpy",  # nor what is around them
     "import silos.__main__, shuffler.__main__": "torch pydantic numpy importlib.metadata",  # health
     "import fedsim.data.arrays, fedsim.data.inspection, fedsim.data.federation, fedsim.data.csv_table": (
         "torch sklearn pyarrow"
@@ -47,6 +49,15 @@ NOT_LOADED = {
 @pytest.mark.parametrize("statements", NOT_LOADED)
 def test_what_is_not_needed_is_not_loaded(statements):
     assert_not_loaded(statements, NOT_LOADED[statements])
+
+
+@pytest.mark.parametrize("party", ["silo", "shuffler"])
+def test_a_health_check_by_the_command_line_loads_no_settings(party, tmp_path):
+    (tmp_path / "party.yaml").write_text("{listen: {socket: none}}")
+    asked = [party, "--config", str(tmp_path / "party.yaml"), "--health"]
+    code = f"done = CliRunner().invoke(app, {asked}); assert (done.exit_code, done.stdout) == (1, '')"
+    imports = "from typer.testing import CliRunner; from fedsim.cli.main import app"
+    assert_not_loaded(f"{imports}\n{code}", "torch numpy pydantic silos.front shuffler.service")
 
 
 def test_a_command_does_not_look_for_garbage_among_modules_that_it_loads():

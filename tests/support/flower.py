@@ -14,9 +14,9 @@ from support.daemons import short_folder as short_folder
 
 from fedsim.deployment import certs
 from fedsim.deployment.flower.control import Control
-from fedsim.deployment.flower.grid import node_key
 from fedsim.deployment.flower.superlink import SuperLink, credentials
 from fedsim.deployment.flower.superlink import environment as superlink_environment
+from fedsim.deployment.node_keys import node_key
 from fedsim.wire.frames import receive, send
 
 ROOT = Path(__file__).parents[2]

@@ -8,7 +8,8 @@ from pathlib import Path
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from fedsim.deployment.flower.grid import OnGrid, node_key
+from fedsim.deployment.flower.grid import OnGrid
+from fedsim.deployment.node_keys import node_key
 
 app = ServerApp()
 

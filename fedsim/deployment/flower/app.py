@@ -18,9 +18,10 @@ from pydantic import TypeAdapter
 from fedsim.common.errors import InputError, Refused
 from fedsim.deployment.federation_file import load_federation
 from fedsim.deployment.flower.control import STOPPED
-from fedsim.deployment.flower.grid import OnGrid, node_keys
+from fedsim.deployment.flower.grid import OnGrid
 from fedsim.deployment.flower.submit import Line, of_step, of_words, stop_of, write
 from fedsim.deployment.history import Step
+from fedsim.deployment.node_keys import node_keys
 from fedsim.deployment.run import deploy, give_up
 from fedsim.report.resume import begun, ended, outstanding
 from fedsim.scenario.load import load

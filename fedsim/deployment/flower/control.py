@@ -34,7 +34,7 @@ from flwr.supercore.interceptors.http.runtime_version import RuntimeVersionHttpI
 from fedsim.common.chain import RUN
 from fedsim.common.errors import InputError
 from fedsim.deployment.federation_file import ROOT, load_federation
-from fedsim.deployment.flower.grid import node_keys, normal
+from fedsim.deployment.node_keys import node_keys, normal
 from fedsim.report.resume import CAN_BEGIN, CAN_RESUME
 from fedsim.wire.service import exit_code
 
@@ -174,7 +174,7 @@ class Control(AbstractContextManager["Control"]):
         return {normal(node.public_key): Node(node.status, _contact(node)) for node in found}
 
     def register(self, key: bytes, name: str) -> None:
-        """Let a node in by its public key, PEM (`fedsim.deployment.flower.grid.node_key`); one that is known
+        """Let a node in by its public key, PEM (`fedsim.deployment.node_keys.node_key`); one that is known
         already stays. Flower's own tools show the `name`.
         """
         if key not in self.nodes():
