@@ -91,10 +91,8 @@ def lazily(*names: str) -> None:
 def _found(name: str) -> ModuleSpec | None:
     """As `find_spec`, which would run the package that the module is in."""
     package = name.rpartition(".")[0]
-    if not package:
-        return find_spec(name)
-    above = find_spec(package)
-    return above and PathFinder.find_spec(name, above.submodule_search_locations)
+    above = find_spec(package) if package else None
+    return PathFinder.find_spec(name, above.submodule_search_locations) if above else find_spec(name)
 
 
 class _Later(ModuleType):

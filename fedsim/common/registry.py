@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, Union, get_args
 
 from pydantic import BaseModel, Field, TypeAdapter
 from pydantic_core import PydanticKnownError, core_schema
@@ -131,6 +131,5 @@ class Later:
 @cache
 def _adapter(place: str) -> TypeAdapter[Any]:
     kind = imported(place)
-    bare = get_args(kind)[0] if get_origin(kind) is Annotated else kind
-    own = isinstance(bare, type) and issubclass(bare, BaseModel)  # a model has its own
-    return TypeAdapter(kind, config=None if own else Section.model_config)
+    model = isinstance(getattr(kind, "__origin__", kind), type(BaseModel))  # which has its own
+    return TypeAdapter(kind, config=None if model else Section.model_config)

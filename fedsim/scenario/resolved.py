@@ -139,10 +139,7 @@ class Resolved:
     @property
     def words(self) -> Words:
         """The words of its unit."""
-        from fedsim.data.csv_table import TableData
-
-        data = self.scenario.data
-        column = data.person_column if isinstance(data, TableData) else None
+        column = getattr(self.scenario.data, "person_column", None)  # of a table alone
         own = words(self.scenario.privacy.unit, self.protects, column)
         shown = self.problem.composite.records is not None or any(self.public_silos)
         return own.private if shown else own
