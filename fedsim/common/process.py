@@ -9,7 +9,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.machinery import ModuleSpec, PathFinder
+from importlib.machinery import PathFinder
 from importlib.util import find_spec, module_from_spec
 from threading import RLock
 from types import ModuleType
@@ -80,19 +80,15 @@ def lazily(*names: str) -> None:
     under TYPE_CHECKING. A library that is not there, or that has run already, is left alone.
     (`importlib.util.LazyLoader` runs a module as soon as a second one imports it.)
     """
-    for name in names:
-        if name in sys.modules or (spec := _found(name)) is None:
+    for name in [each for each in names if each not in sys.modules]:
+        package = name.rpartition(".")[0]
+        above = find_spec(package) if package else None  # `find_spec(name)` would run the package
+        spec = PathFinder.find_spec(name, above.submodule_search_locations) if above else find_spec(name)
+        if spec is None:
             continue
         sys.modules[name] = module = module_from_spec(spec)
         module.__class__ = _Later
         vars(module)["_later"] = vars(module).pop("__path__", None)  # without it no submodule runs first
-
-
-def _found(name: str) -> ModuleSpec | None:
-    """As `find_spec`, which would run the package that the module is in."""
-    package = name.rpartition(".")[0]
-    above = find_spec(package) if package else None
-    return PathFinder.find_spec(name, above.submodule_search_locations) if above else find_spec(name)
 
 
 class _Later(ModuleType):
