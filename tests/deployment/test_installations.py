@@ -86,6 +86,7 @@ COMMANDS = {
     "ledger verify": Case(
         "silos server", "run/receipts/silo-00.json --key silo-00/state/identity.pub", "Verified"
     ),
+    "ledger accept-time": Case("silos", "silo-00/state", "Nothing to accept"),
     "offers list": Case("silos", "silo-00/state", "{offer}"),
     "offers show": Case("silos", "silo-00/state {offer}", "replacing one of its records"),
     "offers approve": Case("silos", "silo-00/state {offer}", "replacing one of its records"),
