@@ -51,7 +51,7 @@ def rekey(file: Path, name: str, node: Path) -> Iterator[bytes]:
 @contextmanager
 def remove(file: Path, name: str) -> Iterator[bytes]:
     """Take a silo out, once the block ends well; yields its node's key, PEM. InputError if it is not there,
-    or too few are left.
+    or none is left.
     """
     old = _known(file, name)[1]
     with _replaced(file, name, []):
