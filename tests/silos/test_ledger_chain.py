@@ -5,9 +5,11 @@ import random
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-from support.ledgers import answer, copied, enrolled, hexed, open_run, sampled, state
+from support.flips import flipped
+from support.ledgers import answer, broadcast, copied, enrolled, hexed, open_run, sampled, state
 from support.refusals import ANY, refused
 
 from fedsim.common.chain import errors
@@ -145,18 +147,36 @@ def test_a_forked_history_does_not_know_the_other_heads(tmp_path):
         assert not two.knows(one.head)
 
 
-def test_damage_anywhere_in_the_file_is_refused_or_changes_nothing(used, tmp_path):
-    whole, seen = used.read_bytes(), state(read(used))
-    rng, refused = random.Random(0), 0
-    damaged = copied(used, tmp_path)
-    for _ in range(200):
-        place, bit = rng.randrange(len(whole)), 1 << rng.randrange(8)
-        damaged.write_bytes(whole[:place] + bytes([whole[place] ^ bit]) + whole[place + 1 :])
-        try:
-            assert state(read(damaged)) == seen, place
-        except Refused:
-            refused += 1
-    assert 30 < refused < 200
+def taken_up(path: Path, head: str) -> Any:
+    """What a silo goes on with once it has opened its ledger; None where that is refused."""
+    with contextlib.suppress(Refused), LedgerFile.open(path) as file:
+        assert file.knows(head)
+        runs = [run for run in map(file.run, file.book.runs) if run.record.last is not None]
+        kept = [
+            each
+            for run in runs
+            for each in (run.find(run.record.last, broadcast(run.record.last)), run.memory)
+        ]
+        told = [{name: row.tolist() for name, row in each.items()} for each in kept]
+        account = file.account.charged, file.account.reserved, file.account.left
+        return file.book.length, file.enrolment, file.book.runs, file.book.sessions, account, told
+
+
+@pytest.mark.parametrize("count", [100, pytest.param(500, marks=pytest.mark.slow)])
+def test_a_turned_bit_is_refused_or_changes_nothing(used, tmp_path, count):
+    """In the ledger, or in its head file."""
+    path = copied(used, tmp_path)
+    head, seen = read(path).head, state(read(path))
+    expected = taken_up(copied(used, tmp_path / "whole"), head)
+    refused = 0
+    for where in flipped([path, head_path(path)], count):
+        with contextlib.suppress(Refused):
+            assert state(read(path, head)) == seen, where
+        found = taken_up(path, head)
+        assert found in (None, expected), where
+        refused += found is None
+    assert count // 8 < refused < count
+    assert state(read(path)) == seen
 
 
 def test_a_file_cut_short_is_refused(used, tmp_path):
