@@ -61,7 +61,9 @@ COMMANDS = {
     "bounds": Case("server", "small.yaml", "small: n = 32, N = 3", long=True),
     "theorems": Case("silos server", "", "Theorem"),
     "up": Case("", "small.yaml --out out", ""),
-    "deploy": Case("server", "small.yaml --federation federation.yaml --out out", "to join", 1, long=True),
+    "deploy": Case(
+        "server", "small.yaml --federation federation.yaml --out out", "not there after", 2, long=True
+    ),
     "status": Case("server", "federation.yaml --run run", "silo-00", 1),
     "runs": Case("server", "federation.yaml", "a SuperLink that answers", 2, long=True),
     "stop": Case("server", "federation.yaml", "a SuperLink that answers", 2, long=True),
