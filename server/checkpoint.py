@@ -16,7 +16,7 @@ import torch
 from pydantic import Field, ValidationError
 
 from fedsim.common.chain import RUN, Entry, text
-from fedsim.common.errors import InputError, Refused
+from fedsim.common.errors import CAN_RESUME, InputError, Refused
 from fedsim.common.section import Section
 from fedsim.common.store import Store
 from fedsim.wire.frames import Frame, decode, encode
@@ -163,7 +163,7 @@ class Checkpoint:
         try:
             return self.store.append(kind, text(record.model_dump(mode="json")), bodies=bodies)
         except OSError as error:
-            hint = f"cannot be written ({error.strerror or error}); the rounds so far are kept"
+            hint = f"cannot be written ({error.strerror or error}); {CAN_RESUME}"
             raise InputError("record", str(self.store.path), hint) from None
 
 

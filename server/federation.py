@@ -18,7 +18,7 @@ from typing import Protocol, TypeVar
 import torch
 from torch import Tensor
 
-from fedsim.common.errors import Lost, Refused
+from fedsim.common.errors import Behind, Lost, Refused
 from fedsim.protocol.copies import digest
 from fedsim.protocol.links import Answered
 from fedsim.wire.frames import sealed
@@ -134,10 +134,12 @@ class RemoteSilos:
         self.identities = {name: key for name, key in self.identities.items() if name in names}
         self.names = tuple(sorted(self.identities))
 
-    def offer(self, offers: Mapping[str, Offer], least: int | None = None) -> Answers[Admission]:
+    def offer(
+        self, offers: Mapping[str, Offer], least: int | None = None, again: bool = False
+    ) -> Answers[Admission]:
         """The admissions of the silos that admitted a run, and the reasons of those that do not (`_joined`);
-        if there are such, the run is closed at those that admitted it. Refused if fewer than `least`
-        (default: all) admit it.
+        if there are such, the run is closed at those that admitted it, unless it may be offered `again`.
+        Refused if fewer than `least` (default: all) admit it, Unanswered if none has refused.
         """
 
         def admission(name: str, data: bytes) -> Admission:
@@ -150,11 +152,12 @@ class RemoteSilos:
         frames = {name: self._sealed(name, offer) for name, offer in offers.items()}
         try:
             admitted, refused = self._joined(frames, admission, least)
-        except Refused:
-            self.close()
+        except Refused as refusal:
+            if not (again and isinstance(refusal, Unanswered)):
+                self.close(over=True)
             raise
         if refused:
-            self.close()
+            self.close(over=True)
             self.runs = {}
         return admitted, refused
 
@@ -173,7 +176,7 @@ class RemoteSilos:
         too few ever can.
         """
         if not members:
-            raise Refused("no silo that this epoch began with takes part")
+            raise Lost("no silo that this epoch began with takes part")
         names = [self.names[member] for member in members]
         sent = digest(broadcast).hex()
 
@@ -197,8 +200,10 @@ class RemoteSilos:
         left_out = {m: reasons[self.names[m]] for m in members if self.names[m] in reasons}
         return Answered(there, messages, left_out)
 
-    def close(self) -> Answers[Closed]:
-        """The statements of the silos that admitted a run, and for the others why there is none."""
+    def close(self, over: bool = False) -> Answers[Closed]:
+        """The statements of the silos that admitted a run, and for the others why there is none; if the run
+        is `over`, its evaluation is closed too.
+        """
 
         def closed(name: str, data: bytes) -> Closed:
             said, _ = read(data, self.identities[name], Closed)
@@ -207,7 +212,8 @@ class RemoteSilos:
             self.heads[name] = said.head
             return said
 
-        frames = {name: self._sealed(name, Close(run=run, head="")) for name, run in self.runs.items()}
+        says = {name: Close(run=run, over=over, head="") for name, run in self.runs.items()}
+        frames = {name: self._sealed(name, said) for name, said in says.items()}
         taken, wrong = self._once(frames, closed, self._deadline)
         return taken, {name: error.reason for name, error in wrong.items()}
 
@@ -268,8 +274,8 @@ class RemoteSilos:
             again = {name: frames[name] for name, error in wrong.items() if not error.final}
             left = start + self._patience - time.monotonic()
             if len(taken) + len(again) < least or left <= 0:
-                may = sum(not error.lost for error in wrong.values())  # answer when it is resumed
-                kind = Refused if len(taken) + may >= least else Lost
+                lost = [error.kind for error in wrong.values() if issubclass(error.kind, Lost)]
+                kind = Refused if len(frames) - len(lost) >= least else Behind if Behind in lost else Lost
                 raise kind(_too_few(len(taken), len(frames), least, wrong))
             time.sleep(min(pause, left))
             pause = min(2 * pause, _LONGEST_PAUSE)

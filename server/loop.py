@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol
 
 from torch import Tensor
 
-from fedsim.common.errors import Refused
+from fedsim.common.errors import InputError, Refused
 from fedsim.common.seeds import server_rng
 from fedsim.protocol.blame import Blame
 from fedsim.protocol.contract import Algorithm, Combined, Public, PublicProblem
@@ -119,7 +119,7 @@ def _round(
     if journal is not None and (kept := journal.next()) is not None:
         if kept.broadcast != sent:
             why = "the journal's round is not this run's; was it written by another version?"
-            raise Refused(f"round {r}: {why}")
+            raise InputError("record", f"round {r}", why)
         return kept
     start = time.monotonic()
     try:

@@ -24,13 +24,13 @@ class WrongReply(Exception):
     """Why a reply does not count, in public words.
 
     `final`: the silo itself said so, so that there is no use in asking it for the same again now, and where
-    it is `lost` ever. Otherwise something else may have answered in its place. `later`: the silo itself asks
-    for time.
+    its `kind` is Lost ever. Otherwise something else may have answered in its place. `later`: the silo itself
+    asks for time.
     """
 
-    def __init__(self, reason: str, final: bool, later: bool = False, lost: bool = False) -> None:
+    def __init__(self, reason: str, final: bool, later: bool = False, kind: type[Refused] = Refused) -> None:
         super().__init__(reason)
-        self.reason, self.final, self.later, self.lost = reason, final, later, lost
+        self.reason, self.final, self.later, self.kind = reason, final, later, kind
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ def read(data: bytes, identity: bytes, kind: type[Kind]) -> tuple[Kind, Frame]:
         refusal = _head(frame, Refusal)
         if refusal.again:
             raise WrongReply(shown(refusal.reason), final=False, later=True)
-        raise WrongReply(f"refused: {shown(refusal.reason)}", final=True, lost=refusal.lost)
+        raise WrongReply(f"refused: {shown(refusal.reason)}", final=True, kind=refusal.error)
     return _head(frame, kind), frame
 
 

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedsim.common.errors import InputError, Lost, Refused
+from fedsim.common.errors import CAN_RESUME, Busy, InputError, Lost, Refused
 from fedsim.common.store import Store
 from fedsim.protocol.copies import digest
 from fedsim.protocol.limits import LIMITS
@@ -83,7 +83,7 @@ class ShufflerClient:
             raise Refused(f"no answer of the shuffler within {self.patience:.3g} s")
         try:
             return read(replies[SHUFFLER])
-        except Lost:
+        except (Busy, Lost):
             raise
         except Refused as refusal:
             raise NotReleased(str(refusal)) from None
@@ -186,7 +186,8 @@ class KeptRequest:
         try:
             self.store.keep(_REQUEST, json.dumps(head).encode() + b"\n" + asked.request.body())
         except OSError as error:
-            raise InputError("record", str(error), "a disk with room for a round's reports") from None
+            hint = f"a disk with room for a round's reports; {CAN_RESUME}"
+            raise InputError("record", str(error), hint) from None
 
     def find(self, run: str, round_index: int, broadcast: str) -> Asked | None:
         """The request of this round, if it is kept. InputError if what is kept cannot be read."""

@@ -16,7 +16,7 @@ from secrets import SystemRandom
 
 import numpy as np
 
-from fedsim.common.errors import InputError, Lost, Refused
+from fedsim.common.errors import Behind, InputError, Refused
 from fedsim.secagg.reports import Form, Opened, Words, add, aggregators_noise, open_report
 from fedsim.secagg.roster import Roster
 from fedsim.secagg.shuffling import Release, Request, marked
@@ -49,9 +49,9 @@ class Shuffler:
             noted = self.store.find(request.context.run, request.context.round)
             if noted is not None:
                 if noted.request != request.digest:
-                    raise Lost("the round was released to another request")
+                    raise Behind("the round was released to another request")
                 if noted.reply is None:
-                    raise Lost("the round was released, and its reply is not kept any more")
+                    raise Behind("the round was released, and its reply is not kept any more")
                 return noted.reply
             if request.context.start != self.store.start:
                 raise Refused("its reports are for another process of the shuffler")

@@ -63,11 +63,12 @@ def _run_here(
     """Deploy a scenario here, or with `resume` go on with what did not end in `out`; the exit code."""
     from fedsim.api.run import load_run
     from fedsim.deployment.up import run_all
+    from fedsim.report.resume import outstanding
 
     console = Console()
     topology = _topology(console, scenario, overrides, out, resume, policy)
     run = partial(run_all, topology, port, resume)
-    code, goes_on = _followed(console, run, "Interrupted; every process has ended.")
+    code, goes_on = _followed(console, run, "Interrupted; every process has ended.", topology.run)
     if code == DONE:
         print_run(console, load_run(topology.run), topology.run)
         silo = topology.silo(topology.silos[0])
@@ -77,14 +78,20 @@ def _run_here(
         say(
             console, "The silos' test records served as the server's public ones: in this demonstration only."
         )
+        if outstanding(topology.run):
+            say(console, "Its evaluation is outstanding.")
+            print_resume(console, topology)
     elif goes_on:
         print_resume(console, topology)
     return code
 
 
-def _followed(console: Console, run: Callable[[Tell], Status], interrupted: str) -> tuple[int, bool]:
+def _followed(
+    console: Console, run: Callable[[Tell], Status], interrupted: str, out: Path
+) -> tuple[int, bool]:
     """Show how a run goes, and why it did not complete; the exit code, and whether it may go on by hand."""
     from fedsim.deployment.processes import Ended
+    from fedsim.report.resume import begun
 
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)
@@ -96,7 +103,7 @@ def _followed(console: Console, run: Callable[[Tell], Status], interrupted: str)
         return INTERRUPTED, True
     except Ended as error:
         say(console, f"failed: {error}", style="red")
-        return FAILED, True
+        return FAILED, begun(out)
     if status.word == "completed":
         return DONE, False
     word = "stopped" if status.word == "stopped" else "failed"
@@ -134,9 +141,9 @@ def _topology(
 
 def print_resume(console: Console, topology: Topology) -> None:
     """Print how to go on, if it can."""
-    from fedsim.report.resume import ended, over
+    from fedsim.report.resume import ended, outstanding, over
 
-    if ended(topology.run) or over(topology.run):
+    if (ended(topology.run) and not outstanding(topology.run)) or over(topology.run):
         return
     say(console, f"What there is stays in {shown(topology.directory)}/. To go on:")
     say(console, f"  {shlex.join(['fedsim', 'up', '--resume', '--out', str(topology.directory)])}")
@@ -167,15 +174,19 @@ def deploy(
     keep: Annotated[bool, typer.Option("--keep", help=_KEEP)] = False,
 ) -> None:
     """Train a model with real silos, through Flower, and write the run directory."""
-    if resume + evaluate + give_up > 1:
-        raise InputError("--resume", resume, "one of --resume, --evaluate and --give-up")
+    asked = {"--resume": resume, "--evaluate": evaluate, "--give-up": give_up}
+    given = [name for name, there in asked.items() if there]
+    if len(given) > 1:
+        raise InputError(given[0], True, f"one of {', '.join(given)}")
     if keep and give_up:
         raise InputError("--keep", True, "goes on with a run, which --give-up ends: one of the two")
     ready(scenario, overrides)  # a mistake should not wait for silos
-    from fedsim.report.resume import outstanding
+    from fedsim.report.resume import begun, outstanding, over
 
     if evaluate and out.exists() and not outstanding(out):
         raise InputError("--evaluate", str(out), "holds no run whose evaluation is outstanding")
+    if give_up and out.exists() and not (begun(out) or over(out)):
+        raise InputError("--give-up", str(out), "holds no run that can be given up")
     goes_on = resume or evaluate
     raise typer.Exit(_run(scenario, overrides or [], federation, out, goes_on, give_up, superlink, keep))
 
@@ -216,17 +227,17 @@ def _run(
     def run(tell: Tell) -> Status:
         def attempt(job: Job) -> Status:
             with _control(known, running, out, console) as control:
-                return submit(control, job, keys, patience, tell, known.deadline, known.min_silos)
+                least = 0 if give_up else known.min_silos
+                return submit(control, job, keys, patience, tell, known.deadline, least)
 
         return kept(attempt, job, tell, keep)
 
-    code, goes_on = _followed(console, run, "Interrupted.")
-    if code != DONE:
+    code, goes_on = _followed(console, run, "Interrupted.", out)
+    if code != DONE and not give_up:
         print_kept(console, job, running, goes_on)
+    if code != DONE or give_up:
         return code
     shutil.rmtree(_superlink_folder(out), ignore_errors=True)
-    if give_up:
-        return code
     if out.is_dir():
         print_run(console, load_run(out), out)
         say(console, f"The page: {shown(out / 'report.html')}")

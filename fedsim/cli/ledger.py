@@ -52,12 +52,13 @@ def ledger_show(
 ) -> None:
     """Check the whole ledger; show its runs, what they cost and what is left."""
     from fedsim.privacy.unit_words import change_of
-    from silos.front.ledger_time import clocks, life
+    from silos.front.ledger_time import clocks, life, too_old
     from silos.vault.book import read
     from silos.vault.journal import Clock
 
     book = read(ledger_of(state), head)
-    notices = [*book.notices, *life(book, Clock(book.time).now()), *clocks(book)]
+    now = book.time if too_old(book) else Clock(book.time).now()
+    notices = [*book.notices, *life(book, now), *clocks(book)]
     change = change_of(book.enrolment.tree().get("unit", {}).get("relation"))
     delta = book.enrolment.caps.delta if delta is None else delta
     if not 0 < delta < 1:
@@ -161,7 +162,8 @@ def ledger_accept_time(
     if old:
         given = today or typer.prompt("Today's date in UTC, as you know it (YYYY-MM-DD)")
         if given not in {str((wall + timedelta(days)).date()) for days in (-1, 0, 1)}:
-            raise InputError("--today", given, f"{clock}; where that is wrong, set it right first")
+            hint = f"a date as YYYY-MM-DD; {clock}, and where that is wrong, set it right first"
+            raise InputError("--today", given, hint)
         Journal.open(place, until=int(wall.timestamp()) * SECOND + DAY).close()
         say(console, f"Accepted: {clock}. The silo's time goes on from it, if it starts within 30 days.")
 

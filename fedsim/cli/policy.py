@@ -15,7 +15,10 @@ if TYPE_CHECKING:
 
 OPTION = "--policy"
 _HINT = f": let these silos take it ({OPTION} {{}}=VALUE), or make the run smaller"
-_ANY_LIFETIME = {"epsilon": 1.0, "delta": 1e-6, "expires": "9999-12-31"}
+_ANY: dict[str, dict[str, Any]] = {
+    "lifetime": {"epsilon": 1.0, "delta": 1e-6, "expires": "9999-12-31"},
+    "per_run": {"epsilon": 1.0, "delta": 1e-6},
+}
 
 
 def resolved_within(scenario: Scenario, changes: Sequence[str]) -> Resolved:
@@ -28,7 +31,7 @@ def resolved_within(scenario: Scenario, changes: Sequence[str]) -> Resolved:
     from fedsim.protocol.blame import blaming
     from fedsim.scenario.resolve import resolve
 
-    policy = _read(_changed({"lifetime": dict(_ANY_LIFETIME)}, changes))
+    policy = _read(_changed({name: dict(own) for name, own in _ANY.items()}, changes))
     with blaming("data set", type(scenario.data)):
         known = outline(scenario.data, scenario.partition, scenario.seed, scenario.privacy.unit)
     section, dtype = scenario.problem, dtype_of(scenario.runtime.dtype)

@@ -38,6 +38,15 @@ class Lost(Refused):
     """The same request will never be answered."""
 
 
+class Behind(Lost):
+    """So will another: who asks is behind what was answered."""
+
+
+CAN_RESUME = "the rounds so far are kept, so that the run can be resumed"
+CAN_BEGIN = "nothing has been released, and the same may be begun again"
+"""The ends of why a run did not end, where the same may go well another time."""
+
+
 class PluginError(_OneLine):
     """Code of an algorithm or of another part failed: says which, where and why, in one line.
 

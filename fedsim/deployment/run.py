@@ -38,7 +38,7 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 
 from fedsim.common.durable import remove_drafts
-from fedsim.common.errors import InputError, Lost, Refused
+from fedsim.common.errors import CAN_BEGIN, CAN_RESUME, Behind, InputError, Lost, Refused
 from fedsim.common.files import RECORD, atomic_directory, writing
 from fedsim.common.notices import apart
 from fedsim.common.process import one_thread
@@ -51,7 +51,7 @@ from fedsim.measure.evaluator import Evaluator
 from fedsim.report.outcome import NotKept, Outcome, Results
 from fedsim.report.page import save
 from fedsim.report.record import BEGUN, ENDED, OVER, Begun, Record
-from fedsim.report.resume import CAN_BEGIN, CAN_RESUME, begun, over, place_of
+from fedsim.report.resume import begun, over, place_of
 from fedsim.report.trackers import open_trackers
 from fedsim.scenario.model import Scenario
 from fedsim.scenario.participation import per_silo
@@ -143,9 +143,14 @@ def give_up(
         raise InputError("--give-up", str(out), "holds no run that can be given up")
     with closing(Checkpoint.open(out / RECORD)) as old:
         if not old.admissions:
-            raise InputError("--give-up", str(out), "holds a run that no silo has admitted; remove it")
+            hint = "holds a run that not all silos have admitted: remove it; reservations end with run_days"
+            raise InputError("--give-up", str(out), hint)
     with ExitStack() as stack:
-        say(_Server(stack, scenario, federation, channel, shuffler, out.resolve(), True, say).give_up())
+        server = _Server(stack, scenario, federation, channel, shuffler, out.resolve(), True, say)
+        told, all_know = server.give_up()
+    if not all_know:
+        raise Refused(told)
+    say(told)
 
 
 class _Server:
@@ -189,7 +194,11 @@ class _Server:
         resolved, ended, test = plan.resolved, checkpoint.rounds, self._federation.test
         results = Results(Record.of(checkpoint.store), self._place)
         history = History(resolved, plan.offers, checkpoint, plan.evaluate, silos, test, results)
-        evaluating = self._evaluating()
+        if plan.asks is not None:
+            try:
+                self._evaluating(plan.asks)
+            except Refused as refusal:  # it is offered once more when the run is closed
+                self._say(f"the evaluation is not admitted: {refusal}")
         form = Form(resolved.trace.messages, resolved.dtype)
         looks = form if plan.contexts is None else sums.reports_of(plan.contexts)
         silos.begin({name: said.run for name, said in checkpoint.admissions.items()}, looks)
@@ -201,10 +210,12 @@ class _Server:
                     observe(step)
                 if step.measurement is not None:
                     self.trackers.measured(step.measurement)
+        except Behind as lost:  # another copy of its record may be further
+            raise Behind(f"{lost}; where no newer record is, give the run up (--give-up)") from None
         except Lost as lost:
-            raise Lost(f"{lost}; {self.give_up()}") from None
+            raise Lost(f"{lost}; {self.give_up()[0]}") from None
         closed, unstated = silos.close()
-        evaluation = self._evaluated(evaluating, history.model)
+        evaluation = Evaluation() if plan.asks is None else self._evaluated(plan.asks, history.model)
         remarks = [*self._remarks, *sums.remarks_of(self._roster)]
         seconds = time.perf_counter() - began
         try:
@@ -214,48 +225,45 @@ class _Server:
             raise InputError("--out", str(self._place), hint) from None
         return outcome, {**plan.offers, **evaluation.offers}
 
-    def give_up(self) -> str:
+    def give_up(self) -> tuple[str, bool]:
         """Let the run be over, and close it at its silos: rounds that they have not paid for cost nothing.
-        What to tell a person of it.
+        What to tell a person of it, and whether all silos know.
         """
-        checkpoint, untold = self.checkpoint, dict[str, str]()
+        checkpoint = self.checkpoint
         with writing(self._place):  # first: it must not go on once a silo has closed it
             Record.of(checkpoint.store).append(ENDED, [OVER])
-        for admissions in (checkpoint.admissions, checkpoint.evaluating):
-            self._silos.begin({name: said.run for name, said in admissions.items()}, Form((), torch.float64))
-            untold |= self._silos.close()[1]
+        runs = {name: said.run for name, said in checkpoint.admissions.items()}
+        self._silos.begin(runs, Form((), torch.float64))
+        untold = self._silos.close(over=True)[1]
         told = [f"the run is over, and closed at {len(checkpoint.admissions) - len(untold)} silos"]
         for name, reason in sorted(untold.items()):
             run = checkpoint.admissions[name].run[:_SHORT]
             how = f"--give-up tells it again, or its operator closes run {run}"
             told.append(f"{name} could not be told ({reason}): {how}")
-        return "; ".join([*told, "begin a new run in another directory"])
+        return "; ".join([*told, "begin a new run in another directory"]), not untold
 
-    def _evaluating(self) -> Mapping[str, Admission]:
-        """What all silos have admitted of the evaluation; none where one does not, which is said."""
-        if (asks := self._plan.asks) is None:
-            return {}
+    def _evaluating(self, asks: Evaluating) -> Mapping[str, Admission]:
+        """What all silos have admitted of the evaluation. Refused if one does not: it is closed then;
+        Unanswered if one gave no answer.
+        """
         self._silos.begin({}, Form((), torch.float64))  # what `offer` closes is not the run itself
-        try:
-            return self.checkpoint.evaluation(lambda: self._silos.offer(asks.offers)[0])
-        except Refused as refusal:
-            self._remark(f"there is no evaluation: {refusal}")
-            return {}
+        return self.checkpoint.evaluation(lambda: self._silos.offer(asks.offers, again=True)[0])
 
-    def _evaluated(self, admissions: Mapping[str, Admission], model: torch.Tensor) -> Evaluation:
-        asks, silos = self._plan.asks, self._silos
-        if asks is None or not admissions:
-            self.later = asks is not None
-            return Evaluation()
+    def _evaluated(self, asks: Evaluating, model: torch.Tensor) -> Evaluation:
+        known = Evaluation()
         try:
-            return evaluated(asks, admissions, model, self.checkpoint, silos, self._shuffler)
+            admissions = self._evaluating(asks)
+            known = asks.admitted(admissions)  # from here on silos may pay
+            return evaluated(asks, admissions, model, self.checkpoint, self._silos, self._shuffler)
         except Lost as lost:
-            silos.close()
+            self._silos.close()
             self._remark(f"there is no evaluation: {lost}")
         except Refused as refusal:
-            self.later = True
-            self._remark(f"there is no evaluation yet: {refusal}; it can be asked for again (--evaluate)")
-        return asks.admitted(admissions)  # some silos may have paid
+            self.later = bool(known.admitted) or isinstance(refusal, Unanswered)
+            asked = "there is no evaluation yet" if self.later else "there is no evaluation"
+            again = "; it can be asked for again" if self.later else ""
+            self._remark(f"{asked}: {refusal}{again}")
+        return known
 
     def _remark(self, line: str) -> None:
         self._remarks.append(line)

@@ -18,10 +18,6 @@ from fedsim.common.files import RECORD, SCENARIO, check_free, of_this_version, r
 from fedsim.report.record import BEGUN, ENDED, OVER, Begun, Ended, Record
 from fedsim.report.summary import FILE
 
-CAN_RESUME = "the rounds so far are kept, so that the run can be resumed"
-CAN_BEGIN = "nothing has been released, and the same may be begun again"
-"""The ends of why a run did not end, where the same may go well another time."""
-
 
 @contextmanager
 def opened(
@@ -104,13 +100,13 @@ def place_of(out: Path, resume: bool) -> Path:
         raise InputError("--out", str(out), hint)
     if begun(out):
         if not resume:
-            hint = "holds a run that has not ended: resume it, or remove the directory to give it up"
+            hint = "holds a run that has not ended: --resume goes on, --give-up closes it at its silos"
             raise InputError("--out", str(out), hint)
         return out.resolve()
     if resume and outstanding(out):
         return out.resolve()
     if over(out):
-        hint = "holds a run that is over, which cannot go on: begin a new one in another directory"
+        hint = "holds a run that is over: begin a new one elsewhere (--give-up tells silos that do not know)"
         raise InputError("--resume" if resume else "--out", str(out), hint)
     if resume:
         raise InputError("--resume", str(out), "holds no run that can go on")

@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field, ValidationError
 
-from fedsim.common.errors import InputError, Lost, Refused
+from fedsim.common.errors import Busy, InputError, Refused
 from fedsim.common.head_file import Head
 from fedsim.common.identity import Identity, is_signed, public_key
 from fedsim.secagg.envelopes import EnvelopeKey
@@ -142,7 +142,7 @@ class Release:
         context = request.context
         asked = context.run, context.round, context.roster, request.digest
         if (head.run, head.round, head.roster, head.request) != asked:
-            raise Refused("the shuffler answered another request")
+            raise Busy("the shuffler answered another request")
         form, arrays = context.form, frame.arrays
         expected: dict[str, tuple[str, tuple[int, ...]]] = {
             "inner": ("uint8", (len(head.silos), form.inner_bytes)),
@@ -205,15 +205,16 @@ def _unrows(rows: Bytes, size: int) -> tuple[bytes, ...]:
 def _said(data: bytes, identity: bytes, kind: type[Said]) -> tuple[Said, Frame]:
     body, signature = opened(data)
     if not is_signed(identity, body, signature):
-        raise Refused("a shuffler's reply is not signed by the identity in the roster")
+        raise Busy("a shuffler's reply is not signed by the identity in the roster")
     frame = decode_words(body)
     if frame.kind == Refusal.kind:
-        said = Lost if frame.head.get("lost") is True else Refused
-        raise said(f"the shuffler refused: {frame.head.get('reason')}")
+        with suppress(ValidationError):
+            refusal = Refusal.model_validate(dict(frame.head))
+            raise refusal.error(f"the shuffler refused: {refusal.reason}")
     with suppress(ValidationError):
         if frame.kind == kind.kind:
             return kind.model_validate(dict(frame.head)), frame
-    raise Refused("a shuffler's reply is malformed, or of another kind")
+    raise Busy("a shuffler's reply is malformed, or of another kind")
 
 
 _PURPOSE = b"fedsim mark of a shuffler\n"  # no frame's body begins so

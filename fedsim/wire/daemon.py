@@ -154,6 +154,8 @@ class Daemon:
         """Wait for clients, answers, a newcomer or the time, and see to all that have come."""
         able = dict.fromkeys(self._taking, select.POLLOUT)
         able |= {client: select.POLLIN for client in self._sending if not (client.known and self._full)}
+        for client in self._sending - able.keys():  # their time stands still, since they are not read
+            client.since = time.monotonic()
         waits = select.poll()
         for client, event in able.items():
             waits.register(client.connection, event)
@@ -255,8 +257,12 @@ class Daemon:
             client.connection.close()
             return
         self._answered[kind] += 1
-        self._taking[client], client.since = memoryview(framed(answer)), time.monotonic()
-        self._step(client)
+        try:
+            self._taking[client], client.since = memoryview(framed(answer)), time.monotonic()
+        except MemoryError as error:
+            self._drop([client], error)
+        else:
+            self._step(client)
 
     def _work(self) -> None:
         """Answer one request after the other; one that breaks the party has an answer of no kind."""

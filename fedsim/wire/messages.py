@@ -27,7 +27,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, StringConstraints, ValidationError
 
-from fedsim.common.errors import Busy, Lost, Refused
+from fedsim.common.errors import Behind, Busy, Lost, Refused
 from fedsim.common.section import Section
 from fedsim.protocol.plan import Part
 from fedsim.protocol.unit import RECORD, AccountUnit, Unit
@@ -252,9 +252,10 @@ class Reply(Message):
 
 
 class Close(Message):
-    """No round will be asked for any more."""
+    """No round will be asked for any more; if the run is `over`, none of its evaluation either."""
 
     run: Hex32
+    over: bool = Field(False, exclude_if=lambda over: not over)
     head: Echo
 
 
@@ -270,14 +271,20 @@ class Closed(Message):
 
 
 class Refusal(Message):
-    """A silo's no, or a shuffler's; with `again`, for now only, and `lost`, for ever."""
+    """A silo's no, or a shuffler's; of which kind, the classes in `fedsim.common.errors` say."""
 
     reason: str
     again: bool = False
     lost: bool = Field(False, exclude_if=lambda lost: not lost)
+    behind: bool = Field(False, exclude_if=lambda behind: not behind)
 
     @classmethod
     def of(cls, refused: Refused) -> Refusal:
         """What is said of it to the party that asked."""
-        kinds = {"again": isinstance(refused, Busy), "lost": isinstance(refused, Lost)}
-        return cls(reason=str(refused)[:_LONGEST], **kinds)
+        again, lost, behind = (isinstance(refused, kind) for kind in (Busy, Lost, Behind))
+        return cls(reason=str(refused)[:_LONGEST], again=again, lost=lost, behind=behind)
+
+    @property
+    def error(self) -> type[Refused]:
+        """The inverse of `of`."""
+        return Behind if self.behind else Lost if self.lost else Busy if self.again else Refused

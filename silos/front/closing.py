@@ -9,6 +9,7 @@ from fedsim.wire.messages import Close, Closed, evaluation_of
 from silos.front.config import Config
 from silos.vault.book import Run, read
 
+_LEAST = 8
 _WITHIN = 30.0  # seconds that the daemon has; a round of the run may be under way
 
 
@@ -18,23 +19,19 @@ def close_run(config: Config, digits: str) -> Run:
     """
     book = read(config.ledger)
     found = [run for run in book.runs.values() if run.run.startswith(digits)]
-    if len(found) != 1:
-        raise InputError("RUN", digits, f"the first digits of one run's id; {len(found)} runs begin so")
-    if not found[0].open:
+    if len(digits) < _LEAST or len(found) != 1:
+        hint = f"the first digits, {_LEAST} or more, of one run's id; {len(found)} begin so"
+        raise InputError("RUN", digits, hint)
+    sessions = found[0].session, evaluation_of(found[0].session)
+    if not any(run.open for run in book.runs.values() if run.session in sessions):
         raise InputError("RUN", digits, "is closed already; `fedsim ledger show` has what it cost")
-    also = book.sessions.get(evaluation_of(found[0].session))
-    for run in [found[0].run] if also is None else [also, found[0].run]:
-        _close(config, run)
-    return read(config.ledger).runs[found[0].run]
-
-
-def _close(config: Config, run: str) -> None:
     try:
         with dial(config.listen.address, _WITHIN) as connection:
-            send(connection, sealed(Close(run=run, head="").body()))
+            send(connection, sealed(Close(run=found[0].run, over=True, head="").body()))
             kind, head = head_of(opened(receive(connection, MAX_HEAD) or b"")[0])
     except OSError as error:
         hint = f"the address of a daemon that runs, which alone writes to the ledger ({error})"
         raise InputError("silo.listen", str(config.listen), hint) from None
     if kind != Closed.kind:
         raise Refused(str(head.get("reason")))
+    return read(config.ledger).runs[found[0].run]

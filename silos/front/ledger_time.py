@@ -27,7 +27,7 @@ def too_old(book: Book) -> list[str]:
     """A line where no silo starts, so far is the last entry behind this machine's clock."""
     if (since := time.time_ns() // 1000 - book.time) <= AHEAD:
         return []
-    asks = "a silo starts after `fedsim ledger accept-time` alone"
+    asks = "set that right or, if it is right, accept it: `fedsim ledger accept-time`"
     return [f"The ledger's last entry is {since // DAY:,} days behind {_OURS}: {asks}"]
 
 

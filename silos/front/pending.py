@@ -80,6 +80,11 @@ class Pending:
         return Pending(**self.also) if self.also and "refused" not in self.also else None
 
     @property
+    def both(self) -> list[Pending]:
+        """What one decision is on: the evaluation, if there is one, and the run."""
+        return [each for each in (self.evaluation, self) if each is not None]
+
+    @property
     def digest(self) -> str:
         """SHA-256 of the offer's text, hexadecimal: commands and receipts name the offer by it."""
         return named(self.offer)
@@ -124,6 +129,11 @@ class PendingOffers:
         if decision == REFUSED:
             raise Refused(f"the silo's operator has refused it{': ' * bool(reason)}{reason}")
 
+    def check_not_approved(self, digest: str) -> None:
+        """Busy if an evaluation is approved with its run, which is not admitted yet."""
+        if self.decision(digest)[0] == APPROVED and self.find(digest, 0) is None:
+            raise Busy(UNDECIDED)
+
     def find(self, digest: str, now: int) -> Pending | None:
         """The offer of this digest; None if there is none, it has lapsed, or its file is damaged."""
         try:
@@ -151,12 +161,16 @@ class PendingOffers:
         with self._lock:
             self.folder.mkdir(mode=0o700, exist_ok=True)
             self._check_room(offer.digest, offer.asked)
-            for kind in (APPROVED, USED):  # a refusal that comes now stays
-                self.place(offer.digest, kind).unlink(missing_ok=True)
-            with atomic_file(self.place(offer.digest)) as draft:
-                draft.touch(0o600)
-                draft.write_text(json.dumps(asdict(offer)))
-            to_disk(self.folder)
+            for each in offer.both:
+                for kind in (APPROVED, USED):  # a refusal that comes now stays
+                    self.place(each.digest, kind).unlink(missing_ok=True)
+            try:
+                with atomic_file(self.place(offer.digest)) as draft:
+                    draft.touch(0o600)
+                    draft.write_text(json.dumps(asdict(offer)))
+                to_disk(self.folder)
+            except OSError:
+                raise Busy("the silo cannot keep the offer for its operator") from None
         log.info("offer %s waits for the silo's operator", offer.digest)
         raise Busy(UNDECIDED)
 
@@ -177,8 +191,9 @@ class PendingOffers:
         """Remove offers that have lapsed, and what a daemon that was killed left half-written."""
         remove_drafts(self.folder)
         for place in self.folder.glob("*.*ed"):  # of an evaluation that was never offered
-            if not place.with_suffix(".json").exists() and place.stat().st_mtime < time.time() - _KEPT:
-                place.unlink(missing_ok=True)
+            with suppress(FileNotFoundError):  # it is being used
+                if not place.with_suffix(".json").exists() and place.stat().st_mtime < time.time() - _KEPT:
+                    place.unlink()
         for place in self.folder.glob("*.json"):
             if self.find(place.stem, now) is None:
                 self.remove(place.stem)
@@ -195,19 +210,17 @@ class PendingOffers:
         found, before = self.find(digest, 0), self.decision(digest)[0]
         if found is None or before in (decision, REFUSED):
             raise InputError("OFFER", digest[:16], f"was {before} before" if before else "waits no more")
-        also = found.evaluation
-        if also is not None:  # first: with the run's own all is decided
-            self.place(also.digest, decision).unlink(missing_ok=True)
-            self._write(also.digest, decision, also.approval if decision == APPROVED else reason)
-        self._write(digest, decision, found.approval if decision == APPROVED else reason)
+        for each in found.both:  # the run last: with it all is decided
+            if each.digest != digest:
+                for kind in (APPROVED, REFUSED):  # of another decision, on it alone
+                    self.place(each.digest, kind).unlink(missing_ok=True)
+            self._write(each.digest, decision, each.approval if decision == APPROVED else reason)
         if decision == REFUSED and (before or self.place(digest, USED).exists()):
-            own = [digest] if also is None else [digest, also.digest]
             try:  # who removes or renames the approval first has it, the operator or the daemon
                 self.place(digest, APPROVED).unlink()
-                self.place(own[-1], APPROVED).unlink(missing_ok=True)
             except FileNotFoundError:
-                for each in own:
-                    self.place(each, REFUSED).unlink(missing_ok=True)
+                for each in found.both:
+                    self.place(each.digest, REFUSED).unlink(missing_ok=True)
                 hint = "is being admitted: `fedsim ledger show` has its run"
                 raise InputError("OFFER", digest[:16], hint) from None
 

@@ -206,9 +206,12 @@ class Silo:
         return Admission(session=offer.session, run=run.run, **run.record.terms, head=run.record.admitted)
 
     def _opened(self, offer: Offer, text: str, digest: str) -> RunLedger:
+        evaluation = offer.evaluated
         self.ledger.check_room(text, self._policy.max_runs)
         if self._pending is not None:
             self._pending.check(digest, self.ledger.now())
+            if offer.records == "holdout" and not self._evaluates(offer):
+                self._pending.check_not_approved(digest)
         made, plan = self._runs.considered(offer)
         run = self._vault.admit(plan, offer.session, text, offer.study.model_dump())
         if run is None:
@@ -218,10 +221,16 @@ class Silo:
             self._pending.wait(offer, made, plan, self.ledger.now(), self._runs.considered)
         self._runs.admitted(self._vault, run.run, made, plan)
         log.info("admitted run %s of the study %s", run.run, ascii(offer.study.name))
-        if (evaluation := offer.evaluated) is not None:
-            with suppress(Refused):  # which is said when it is offered
+        if evaluation is not None:
+            try:
                 self._admission(evaluation)
+            except Exception as error:  # is answered when it is offered
+                log.warning("its evaluation is not admitted: %s", type(error).__name__)
         return run
+
+    def _evaluates(self, offer: Offer) -> bool:
+        """Whether it is the evaluation of an admitted run."""
+        return any(evaluation_of(session) == offer.session for session in self.ledger.book.sessions)
 
     def _ask(self, ask: Ask, broadcast: Mapping[str, Tensor]) -> tuple[Message, Mapping[str, Tensor]]:
         run = self._vault.open(ask.run)
@@ -232,11 +241,10 @@ class Silo:
     def _closed(self, close: Close) -> Closed:
         self.ledger.expire()
         run = self.ledger.run(close.run)
-        if run.open:
-            self._runs.close(self._vault, run)
-            also = self.ledger.session(evaluation_of(run.record.session))
-            if also is not None and also.open and not run.debited:  # it has no model to evaluate
-                self._runs.close(self._vault, also)
+        evaluation = self.ledger.session(evaluation_of(run.record.session)) if close.over else None
+        for each in (evaluation, run):
+            if each is not None and each.open:
+                self._runs.close(self._vault, each)
         record = run.record
         spent = record.facts.get("epsilon_spent")  # none where its days were over
         return Closed(

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
-from fedsim.common.errors import Lost, Refused
+from fedsim.common.errors import Behind, Lost, Refused
 from silos.vault.book import Run, contents
 from silos.vault.journal import Journal
 
@@ -117,12 +117,12 @@ class RunLedger:
             if paid is None:
                 return None
             if paid.broadcast != digest.hex():
-                raise Lost(f"round {round_index} was asked for with another broadcast")
+                raise Behind(f"round {round_index} was asked for with another broadcast")
             if paid.refusal is not None:
                 raise Lost(paid.refusal)
             if paid.reply is not None:
                 if round_index != self.record.last:
-                    raise Lost(f"round {round_index} was answered; only the last reply is kept")
+                    raise Behind(f"round {round_index} was answered; only the last reply is kept")
                 return self._stored()[0]
             if paid.boot == self._file.book.boot or not self.resumes:
                 raise Lost(f"round {round_index} was begun and came to no reply")

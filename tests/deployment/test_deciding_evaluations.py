@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from support.channels import Enrolled, enrolled_federation
+from support.channels import read as read_frame
 from support.deployed import POLICY, SCENARIO, resolved_of
 from typer.testing import CliRunner
 
@@ -14,6 +15,7 @@ from fedsim.api.run import load_run
 from fedsim.cli.main import app
 from fedsim.common.errors import Refused
 from fedsim.deployment.run import deploy
+from fedsim.report.resume import outstanding
 from fedsim.scenario.load import parse
 from fedsim.wire.frames import sealed
 from fedsim.wire.messages import Offer, named
@@ -87,6 +89,8 @@ def test_an_approval_holds_for_no_other_evaluation_than_the_one_that_was_shown(t
         folder.decide(waits.digest, "approved")
         other = offer.evaluated.model_copy(update={"epsilon": offer.evaluated.epsilon / 2})
         assert b"has to decide" in ask(other)
+        assert b"has to decide" in ask(offer.evaluated)  # before its run
+        assert len(read(config.ledger).runs) == 2
         assert b"admission" in ask(offer)
         assert b"admission" in ask(offer.evaluated)
 
@@ -120,6 +124,7 @@ def test_an_evaluation_that_the_policy_refuses_is_shown_as_none_and_the_run_goes
     assert all("Evaluation" in text and "none: " in text for text in shown.values())
     assert any("there is no evaluation: 0 of 3 silos" in line for line in said)
     assert load_run(out).summary.status == "finished"
+    assert not outstanding(out)
 
 
 def test_what_an_operator_reads_of_a_run_holds_of_its_evaluation(tmp_path):
@@ -153,3 +158,36 @@ def test_a_run_that_another_silo_refuses_leaves_no_reservation_of_its_evaluation
         runs = read(made.configs[name].ledger).runs.values()
         assert [(run.records, run.open) for run in runs] == [("training", False), ("holdout", False)]
         assert read(made.configs[name].ledger).account.left == read(short.ledger).account.left
+
+
+def test_a_silo_that_no_round_asked_answers_the_evaluation(tmp_path):
+    """Its closing of the run, which has cost it nothing, is no closing of the evaluation."""
+    made, out = federated(tmp_path / "silos", approve="policy"), tmp_path / "run"
+    rare = {"participation": {"name": "availability", "probability": [1.0, 1.0, 1e-9]}}
+    with made.opened(seeded=False) as channel:
+        deploy(parse(EVALUATED | rare), made.federation, channel, out)
+    training, evaluation = read(made.configs["silo-02"].ledger).runs.values()
+    assert (len(training.rounds), len(evaluation.rounds)) == (0, 1)
+    assert load_run(out).summary.evaluation
+
+
+def test_a_silo_that_misses_the_offer_is_asked_for_the_evaluation_later(tmp_path):
+    """The others, who have admitted it with the run, answer it then, once."""
+    made, out = federated(tmp_path / "silos", approve="policy"), tmp_path / "run"
+    federation = made.again(deadline=0.5, patience=0.5)
+
+    def misses(frame, silo):
+        told = read_frame(frame)
+        return None if (told.kind, told.head.get("records")) == ("offer", "holdout") else silo(frame)
+
+    with made.opened(seeded=False) as channel:
+        channel.faults = {"silo-02": misses}
+        deploy(parse(EVALUATED), federation, channel, out)
+        assert outstanding(out)
+        channel.faults = {}
+        deploy(parse(EVALUATED), federation, channel, out, resume=True)
+    assert load_run(out).summary.evaluation
+    for config in made.configs.values():
+        runs = read(config.ledger).runs.values()
+        told = [(run.records, len(run.rounds), run.open) for run in runs]
+        assert told == [("training", 6, False), ("holdout", 1, False)]

@@ -186,7 +186,7 @@ def test_a_request_that_is_lost_loses_its_round_and_the_run_ends_with_the_reason
                 deploy(pooled_scenario(**TWO), made.federation, silos, out, True, shuffler=again)
             assert open_runs(made) == {THIRD}
             assert over(out)
-            with pytest.raises(InputError, match="is over, which cannot go on: begin a new one"):
+            with pytest.raises(InputError, match="is over: begin a new one elsewhere"):
                 deploy(pooled_scenario(**TWO), made.federation, silos, out, True, shuffler=again)
             silos.faults, said = {}, list[str]()
             give_up(pooled_scenario(**TWO), made.federation, silos, out, said.append, again)

@@ -108,7 +108,7 @@ def test_a_shuffler_that_is_killed_around_its_note_gives_the_same_release_or_non
             with pytest.raises(Lost, match=r"round 2: .*shuffler that has ended.*begin a new run"):
                 deployed(made, tmp_path / "run")
             watcher.join()
-            with pytest.raises(InputError, match="is over, which cannot go on"):
+            with pytest.raises(InputError, match="is over: begin a new one"):
                 deployed(made, tmp_path / "run", resume=True)
             for name in made.enrolled.configs:  # three rounds were paid for, and nothing is reserved
                 (run,) = read_ledger(made.folder / name / "state" / "ledger.sqlite").runs.values()

@@ -10,7 +10,7 @@ import torch
 from support.helpers import asking, drive, open_gate, public_of, scripted, silos_of
 from torch import Tensor
 
-from fedsim.common.errors import Refused
+from fedsim.common.errors import InputError, Refused
 from fedsim.problems.composite import Composite
 from fedsim.problems.glm import LinearRegression
 from fedsim.problems.regularisers import Box
@@ -203,5 +203,5 @@ def test_a_journal_of_another_run_is_refused():
     whole = Rounds()
     models(FakeLink(), whole)
     whole.new[1] = whole.new[1]._replace(broadcast="00" * 32)
-    with pytest.raises(Refused, match="round 1: the journal's round is not this run's"):
+    with pytest.raises(InputError, match="round 1': the journal's round is not this run's"):
         models(FakeLink(), Rounds(whole.new))

@@ -41,9 +41,10 @@ def test_an_open_run_is_closed_once_and_gives_back_what_it_has_not_used(file):
 
 
 def test_bad_input_is_one_line(file):
-    none = close(file, "abc")
-    assert (none.exit_code, none.stderr.count("\n")) == (2, 1)
-    assert "RUN: 'abc': the first digits of one run's id; 0 runs begin so" in none.stderr
+    for digits in ("", "abcdef01"):
+        none = close(file, digits)
+        assert (none.exit_code, none.stderr.count("\n")) == (2, 1)
+        assert f"RUN: {digits!r}: the first digits, 8 or more, of one run's id; 0 begin so" in none.stderr
     with daemons(file) as made, OneServer(made["silo-1"].socket, made["silo-1"].identity) as server:
         server.offer(offer())
     away = close(file, server.run[:8])

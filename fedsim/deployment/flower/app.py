@@ -15,7 +15,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 from pydantic import TypeAdapter
 
-from fedsim.common.errors import InputError, Refused
+from fedsim.common.errors import CAN_RESUME, InputError, Refused
 from fedsim.deployment.federation_file import load_federation
 from fedsim.deployment.flower.control import STOPPED
 from fedsim.deployment.flower.grid import OnGrid
@@ -66,8 +66,13 @@ def main(grid: Grid, context: Context) -> None:
 
     if context.run_config.get("give_up") is True:
         give_up(*known, say)
-    else:
+        return
+    try:
         deploy(*known, resume, observe, say)
+    except (OSError, MemoryError) as error:
+        if not begun(out):
+            raise
+        raise Refused(f"{type(error).__name__}: {error}; {CAN_RESUME}") from error
 
 
 def _overrides(text: str) -> list[str]:

@@ -32,10 +32,9 @@ from flwr.supercore.fab import Fab
 from flwr.supercore.interceptors.http.runtime_version import RuntimeVersionHttpInterceptor
 
 from fedsim.common.chain import RUN
-from fedsim.common.errors import InputError
+from fedsim.common.errors import CAN_BEGIN, CAN_RESUME, InputError
 from fedsim.deployment.federation_file import ROOT, load_federation
 from fedsim.deployment.node_keys import node_keys, normal
-from fedsim.report.resume import CAN_BEGIN, CAN_RESUME
 from fedsim.wire.service import exit_code
 
 _BUNDLE = """\
@@ -219,8 +218,10 @@ class Control(AbstractContextManager["Control"]):
         except httpx.TransportError as error:
             raise Away("superlink", self.address, f"a SuperLink that answers ({error})") from None
         except httpx.HTTPStatusError as error:
-            said = f"a SuperLink of flwr {version('flwr')} (it answers {error.response.status_code})"
-            raise InputError("superlink", self.address, said) from None
+            code = error.response.status_code
+            kind = Away if code in (502, 503, 504) else InputError  # by what stands before it
+            said = f"a SuperLink of flwr {version('flwr')} (it answers {code})"
+            raise kind("superlink", self.address, said) from None
 
     def __exit__(self, *_: object) -> None:
         self._client.close()
