@@ -214,9 +214,9 @@ def _run(
     known.check_enough()
     keys = node_keys(known)
     print_warnings(console, notices(known.authority))
+    resume = resume or (keep and begun(out))  # first: another process may end it meanwhile
     if keep and ended(out) and not resume:
         raise InputError("--keep", str(out), "its run has ended; there is nothing to go on with")
-    resume = resume or (keep and begun(out))
     elsewhere = (resume or give_up) and not out.exists()
     out = out.absolute() if elsewhere or give_up else place_of(out, resume)
     out.parent.mkdir(parents=True, exist_ok=True)

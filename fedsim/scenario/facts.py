@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fedsim.algorithms.registry import shipped_names
 from fedsim.privacy.registry import MECHANISMS
+from fedsim.problems.registry import PROBLEMS
 from fedsim.protocol.facts import Facts, Told
 from fedsim.protocol.plan import Plan
 from fedsim.scenario.algorithm import GivenAlgorithm
@@ -13,7 +14,8 @@ from fedsim.scenario.model import Scenario
 
 def facts_of(scenario: Scenario, plan: Plan | None = None, /, **more: Told) -> Facts:
     """What is known of a scenario, of its plan where that is known, and `more` by name."""
-    privacy, runtime, evaluate = scenario.privacy, scenario.runtime, scenario.evaluate
+    privacy, runtime = scenario.privacy, scenario.runtime
+    evaluate, problem = scenario.evaluate, scenario.problem
     known: dict[str, Told] = {
         "float32": runtime.dtype == "float32",
         "noise drawn at once": runtime.noise == "aggregate",
@@ -32,7 +34,9 @@ def facts_of(scenario: Scenario, plan: Plan | None = None, /, **more: Told) -> F
         "records put aside": scenario.data.reserve is not None,
         "a sweep": scenario.sweep is not None,
         "a device": runtime.device != "cpu" and runtime.device,
-        "code in a confined process": scenario.algorithm.name not in shipped_names(),
-        "public records": scenario.problem.public is not None,
+        "code in a confined process": scenario.algorithm.name not in shipped_names()
+        or problem.name not in PROBLEMS
+        or getattr(problem.model, "name", "") == "module",
+        "public records": problem.public is not None,
     }
     return Facts(plan, MECHANISMS[privacy.mechanism].facts | privacy.unit.facts | known | more)

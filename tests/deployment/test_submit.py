@@ -6,13 +6,12 @@ from contextlib import closing
 import pytest
 
 from fedsim.common.chain import RUN
-from fedsim.common.errors import InputError, Refused
+from fedsim.common.errors import CAN_BEGIN, CAN_RESUME, InputError, Refused
 from fedsim.common.store import Store
 from fedsim.deployment.flower import submit as module
 from fedsim.deployment.flower.control import Away, Status
 from fedsim.deployment.flower.submit import Job, Line, kept, of_words, submit, write
 from fedsim.deployment.processes import Ended
-from fedsim.report.resume import CAN_BEGIN, CAN_RESUME
 
 RUNNING, STOPPED = Status("running", ""), Status("failed", "stopped by its operator")
 

@@ -12,10 +12,9 @@ from support.flower import environment
 from support.scenarios import invoke, refusal
 
 from fedsim.cli.policy import policies_of, resolved_within
-from fedsim.common.errors import Refused
+from fedsim.common.errors import CAN_RESUME, Refused
 from fedsim.deployment.flower.control import Status
 from fedsim.deployment.topology import prepare
-from fedsim.report.resume import CAN_RESUME
 from fedsim.report.run_directory import read
 from fedsim.scenario.load import load
 from silos.front.config import load_config
