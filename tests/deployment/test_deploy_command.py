@@ -173,6 +173,30 @@ def test_what_is_kept_up_is_no_run_that_has_ended_or_is_given_up(place, monkeypa
     assert "its run has ended; there is nothing to go on with" in said(place, federation(place), "--keep")
 
 
+def test_an_evaluation_is_asked_for_and_a_run_given_up_where_there_is_one(place, monkeypatch):
+    """Both go on with a directory, and neither waits for silos to say that it is none."""
+    jobs = list[Any]()
+
+    def submit(control: object, job: submitting.Job, *more: object) -> Status:
+        jobs.append((job.resume, job.give_up, more[-1]))
+        return Status("stopped", "by its operator")
+
+    tree, at = federation(place) | {"min_silos": 2}, ("--superlink", "127.0.0.1:1")
+    monkeypatch.setattr(submitting, "submit", submit)
+    assert "--resume: True: one of --resume, --give-up" in said(place, tree, "--resume", "--give-up")
+    (place / "out").mkdir()
+    command = ["deploy", str(place / "scenario.yaml"), "--federation", str(place / "federation.yaml")]
+    for option, there in (("--evaluate", "outstanding"), ("--give-up", "over")):
+        asked = [*command, "--out", str(place / "out"), option, *at]
+        refused = CliRunner().invoke(app, asked)
+        assert (refused.exit_code, refused.stderr.count("\n")) == (2, 1)
+        assert f"{option}: " in refused.stderr
+        with monkeypatch.context() as patched:
+            patched.setattr(f"fedsim.report.resume.{there}", lambda out: True)
+            assert CliRunner().invoke(app, asked).exit_code == 1
+    assert jobs == [(True, False, 2), (False, True, 0)]
+
+
 def test_what_is_refused_for_good_offers_no_resume(place, monkeypatch):
     refused = "ServerApp failed with exception: 1 of 2 silos answered, 2 are needed (silo-1: the policy)"
     monkeypatch.setattr(submitting, "submit", lambda *given: Status("failed", refused))

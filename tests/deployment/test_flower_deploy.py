@@ -32,6 +32,7 @@ import fedsim
 from fedsim.deployment.flower import superlink
 from fedsim.deployment.flower.submit import Reader
 from fedsim.deployment.processes import Processes
+from silos.vault.book import read
 
 pytestmark = pytest.mark.slow  # `test_flower` and `test_killed_server` have the small versions
 ALGORITHM = SCENARIO["algorithm"] | {"num_rounds": 8}
@@ -177,7 +178,7 @@ def test_a_broken_run_goes_on_to_the_same_model(deployment, unbroken, fault):
     else:
         assert code == (130 if fault is interrupt else 1)
         assert "--resume" in deployment.said(out)
-        assert not (deployment.folder / out).exists()
+        assert not (deployment.folder / out / "summary.json").exists()
         model = deployment.finish(out, "--resume")
     np.testing.assert_array_equal(model, unbroken)
 
@@ -211,6 +212,25 @@ def test_a_run_that_is_kept_up_heals_by_itself(deployment, unbroken, fault):
         assert process.wait(400) == 0, deployment.said(out)
     assert "going on in 4 s" in deployment.said(out)
     np.testing.assert_array_equal(fedsim.load_run(deployment.folder / out).model, unbroken)
+
+
+def test_a_run_that_is_given_up_is_closed_at_its_silos_and_cannot_go_on(deployment):
+    out = "given-up"
+    with deployment.started(out) as process:
+        deployment.until_round(out, 3)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(120) == 130
+    assert "--resume" in deployment.said(out)
+    with deployment.started(out, "--give-up") as process:
+        assert process.wait(120) == 0, deployment.said(out)
+    assert "the run is over, and closed at 3 silos" in deployment.said(out)
+    for ledger in deployment.folder.glob("silos/*/state/ledger.sqlite"):
+        *_, last = read(ledger).runs.values()
+        assert not last.open
+        assert last.charged == last.used != last.price.whole
+    with deployment.started(out, "--resume") as process:
+        assert process.wait(120) == 2
+    assert "is over: begin a new one elsewhere" in deployment.said(out)
 
 
 def test_a_node_that_stays_away_costs_its_deadline_once(deployment):
