@@ -41,7 +41,7 @@ from torch import Tensor
 import fedsim
 from fedsim.api.run import load_run
 from fedsim.cli.output import print_run
-from fedsim.common.errors import InputError, Refused
+from fedsim.common.errors import CAN_BEGIN, InputError, Refused
 from fedsim.common.files import RECORD
 from fedsim.data.federation import Hosted
 from fedsim.deployment.history import Step
@@ -51,7 +51,7 @@ from fedsim.protocol.receipts import verified_receipt
 from fedsim.report.comparison import compared, source_of
 from fedsim.report.outcome import Outcome
 from fedsim.report.page import write_page
-from fedsim.report.resume import CAN_BEGIN, begun, ended
+from fedsim.report.resume import begun, ended
 from fedsim.report.texts import remarks
 from fedsim.scenario.load import load, parse
 from fedsim.scenario.model import Scenario

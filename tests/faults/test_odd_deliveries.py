@@ -2,11 +2,12 @@
 
 import random
 import threading
+from datetime import UTC, datetime, timedelta
 from functools import partial
 
 import pytest
 from support.breaking import clock_at
-from support.daemons import daemons, enrolled_silo, running_silos, short_folder
+from support.daemons import LIFETIME, daemons, enrolled_silo, running_silos, short_folder
 from support.one_server import OneServer, broadcast, check_transcript, frame, offer
 
 from fedsim.wire.frames import decode, opened
@@ -108,7 +109,7 @@ def test_a_clock_that_jumps(ahead):
             assert list(server.close().rounds) == [0, 1, 2]
 
 
-def test_a_clock_that_starts_months_ahead_only_closes_runs():
+def test_a_clock_that_starts_weeks_ahead_only_closes_runs():
     """A run holds its reservation for some days; it comes to no harm but that it is over."""
     with short_folder() as folder, daemons(enrolled_silo(folder), start=False) as made:
         silo = made["silo-1"].start()
@@ -116,7 +117,7 @@ def test_a_clock_that_starts_months_ahead_only_closes_runs():
             server.offer(offer(num_rounds=ROUNDS))
             server.ask(0)
             assert silo.stop() == 0
-            silo.start(partial(clock_at, 100 * DAY))
+            silo.start(partial(clock_at, 20 * DAY))
             server.close_connection()
             assert "closed" in server.ask(1).head["reason"]
             assert list(server.close().rounds) == [0]
@@ -124,9 +125,11 @@ def test_a_clock_that_starts_months_ahead_only_closes_runs():
 
 
 def test_a_clock_that_is_put_back_does_not_bring_a_silos_life_back():
-    """It is enrolled until 2099; seen after that once, it stays expired whatever the clock says later."""
-    with short_folder() as folder, daemons(enrolled_silo(folder), start=False) as made:
-        silo = made["silo-1"].start(partial(clock_at, 74 * YEAR))
+    """Seen after its last day once, it stays expired whatever the clock says later."""
+    last = (datetime.now(UTC) + timedelta(days=5)).date()
+    ends = {"lifetime": LIFETIME | {"expires": str(last)}}
+    with short_folder() as folder, daemons(enrolled_silo(folder, **ends), start=False) as made:
+        silo = made["silo-1"].start(partial(clock_at, 20 * DAY))
         with OneServer(silo.socket, silo.identity) as server:
             assert "expired" in server.offer(offer()).head["reason"]
             assert silo.stop() == 0

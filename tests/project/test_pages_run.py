@@ -32,6 +32,7 @@ NAMED_ONLY = {
     "fedsim ledger show state",
     "fedsim ledger receipt",
     "fedsim ledger verify",
+    "fedsim ledger accept-time state",
     "/tmp/attacked",
 }
 LONG = (

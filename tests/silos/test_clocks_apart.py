@@ -69,7 +69,7 @@ def test_a_silo_that_was_off_for_long_is_put_back_by_one_command(away):
     for wrong in (day(-40), day(5), "today"):
         code, said = command("ledger", "accept-time", state, "--today", wrong)
         assert code == 2
-        assert f"--today: '{wrong}': this machine's clock says {day(0)}" in said
+        assert f"--today: '{wrong}': a date as YYYY-MM-DD; this machine's clock says {day(0)}" in said
         assert read(silo.ledger).length == 1
     code, said = command("ledger", "accept-time", state, typed=f"{day(0)}\n")
     assert code == 0, said

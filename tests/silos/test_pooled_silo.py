@@ -176,6 +176,9 @@ def test_a_report_is_all_that_leaves_and_the_same_bytes_whenever_it_is_asked_for
     caller.silo.close()
     later = made.mark(9, start="09" * 32)  # no second report for another process of the shuffler
     silo = callers[FIRST] = Caller(Silo.open(made.enrolled.configs[FIRST]), caller.head, mark=later)
+    lost = silo.refused("ask", {"w": POINT}, run=run, round=0, mark=later)
+    assert "was answered for a process of the shuffler that has ended" in lost
+    silo.mark = made.mark()
     assert torch.equal(silo.asked(run, 0, w=POINT)["report"], first)
 
 
