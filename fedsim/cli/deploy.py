@@ -63,7 +63,7 @@ def _run_here(
     """Deploy a scenario here, or with `resume` go on with what did not end in `out`; the exit code."""
     from fedsim.api.run import load_run
     from fedsim.deployment.up import run_all
-    from fedsim.report.resume import outstanding
+    from fedsim.report.resume import state_of
 
     console = Console()
     topology = _topology(console, scenario, overrides, out, resume, policy)
@@ -78,7 +78,7 @@ def _run_here(
         say(
             console, "The silos' test records served as the server's public ones: in this demonstration only."
         )
-        if outstanding(topology.run):
+        if state_of(topology.run) == "outstanding":
             say(console, "Its evaluation is outstanding.")
             print_resume(console, topology)
     elif goes_on:
@@ -91,7 +91,7 @@ def _followed(
 ) -> tuple[int, bool]:
     """Show how a run goes, and why it did not complete; the exit code, and whether it may go on by hand."""
     from fedsim.deployment.processes import Ended
-    from fedsim.report.resume import begun
+    from fedsim.report.resume import state_of
 
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)
@@ -103,7 +103,7 @@ def _followed(
         return INTERRUPTED, True
     except Ended as error:
         say(console, f"failed: {error}", style="red")
-        return FAILED, begun(out)
+        return FAILED, state_of(out) == "begun"
     if status.word == "completed":
         return DONE, False
     word = "stopped" if status.word == "stopped" else "failed"
@@ -141,9 +141,9 @@ def _topology(
 
 def print_resume(console: Console, topology: Topology) -> None:
     """Print how to go on, if it can."""
-    from fedsim.report.resume import ended, outstanding, over
+    from fedsim.report.resume import state_of
 
-    if (ended(topology.run) and not outstanding(topology.run)) or over(topology.run):
+    if state_of(topology.run) in ("ended", "over"):
         return
     say(console, f"What there is stays in {shown(topology.directory)}/. To go on:")
     say(console, f"  {shlex.join(['fedsim', 'up', '--resume', '--out', str(topology.directory)])}")
@@ -181,11 +181,11 @@ def deploy(
     if keep and give_up:
         raise InputError("--keep", True, "goes on with a run, which --give-up ends: one of the two")
     ready(scenario, overrides)  # a mistake should not wait for silos
-    from fedsim.report.resume import begun, outstanding, over
+    from fedsim.report.resume import state_of
 
-    if evaluate and out.exists() and not outstanding(out):
+    if evaluate and out.exists() and state_of(out) != "outstanding":
         raise InputError("--evaluate", str(out), "holds no run whose evaluation is outstanding")
-    if give_up and out.exists() and not (begun(out) or over(out)):
+    if give_up and out.exists() and state_of(out) not in ("begun", "over"):
         raise InputError("--give-up", str(out), "holds no run that can be given up")
     goes_on = resume or evaluate
     raise typer.Exit(_run(scenario, overrides or [], federation, out, goes_on, give_up, superlink, keep))
@@ -207,15 +207,16 @@ def _run(
     from fedsim.deployment.federation_file import load_federation
     from fedsim.deployment.flower.submit import Job, kept, submit
     from fedsim.deployment.node_keys import node_keys
-    from fedsim.report.resume import begun, ended, outstanding, place_of
+    from fedsim.report.resume import place_of, state_of
 
     console = Console()
     known = load_federation(federation)
     known.check_enough()
     keys = node_keys(known)
     print_warnings(console, notices(known.authority))
-    resume = resume or (keep and begun(out))  # first: another process may end it meanwhile
-    if keep and ended(out) and not resume:
+    there = state_of(out)  # once: another process may end it meanwhile
+    resume = resume or (keep and there == "begun")
+    if keep and there in ("ended", "outstanding") and not resume:
         raise InputError("--keep", str(out), "its run has ended; there is nothing to go on with")
     elsewhere = (resume or give_up) and not out.exists()
     out = out.absolute() if elsewhere or give_up else place_of(out, resume)
@@ -241,7 +242,7 @@ def _run(
     if out.is_dir():
         print_run(console, load_run(out), out)
         say(console, f"The page: {shown(out / 'report.html')}")
-        if outstanding(out):
+        if state_of(out) == "outstanding":
             say(console, "Its evaluation is outstanding, and can be asked for while the silos' days last:")
             say(console, f"  {shlex.join([*_command(job, running), '--evaluate'])}")
     else:
@@ -302,11 +303,12 @@ def telling(console: Console) -> Iterator[Tell]:
 
 def print_kept(console: Console, job: Job, running: str | None, goes_on: bool = True) -> None:
     """Print the rounds kept and the command that resumes, where the run goes on."""
-    from fedsim.report.resume import begun, ended, over
+    from fedsim.report.resume import state_of
 
-    there, here = begun(job.out), running is None or job.log.exists()
-    if ended(job.out) or over(job.out):
+    state, here = state_of(job.out), running is None or job.log.exists()
+    if state not in ("none", "begun"):
         return
+    there = state == "begun"
     if not there and here:
         anew = "; the same command starts anew" if goes_on else ""
         say(console, f"Nothing was released by any silo{anew}.")

@@ -71,7 +71,7 @@ def _print(place: Place, tree: Mapping[str, Any]) -> None:
 
 def _newest(place: Place, runs: list[dict[str, Any]]) -> str:
     """The newest run in a line; without a SuperLink, what `fedsim up` has left of it."""
-    from fedsim.report.resume import begun, ended, over
+    from fedsim.report.resume import state_of
 
     if runs:
         first = runs[0]
@@ -79,11 +79,11 @@ def _newest(place: Place, runs: list[dict[str, Any]]) -> str:
         return f"{first['run']} {first['state']} since {_minute(first['started'])}{why}"
     if place.topology is None:
         return "none known"
-    if ended(place.topology.run):
-        return f"has ended; {shown(place.topology.run / 'report.html')}"
-    if over(place.topology.run):
-        return "is over without a model"
-    return "has not ended; its rounds so far are kept" if begun(place.topology.run) else "has not begun"
+    return {
+        "none": "has not begun",
+        "begun": "has not ended; its rounds so far are kept",
+        "over": "is over without a model",
+    }.get(state_of(place.topology.run), f"has ended; {shown(place.topology.run / 'report.html')}")
 
 
 def _rounds(run: Mapping[str, Any]) -> str:
@@ -130,7 +130,7 @@ def stop(
     """End a run after the round in hand, and say how to resume it; within the round where that takes longer
     than 30 s, another machine has the run, or it is one of another federation.yaml."""
     from fedsim.deployment.standing import Place
-    from fedsim.report.resume import begun
+    from fedsim.report.resume import state_of
 
     place, console = Place.of(federation, superlink), Console()
     with place.control() as control:
@@ -140,7 +140,7 @@ def stop(
     if place.topology is not None:
         print_resume(console, place.topology)
     elif job is not None:
-        print_kept(console, job, superlink if begun(job.out) else superlink or place.address)
+        print_kept(console, job, superlink if state_of(job.out) == "begun" else superlink or place.address)
 
 
 def _chosen(control: Control, number: str | None) -> Submitted:

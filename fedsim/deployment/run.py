@@ -51,7 +51,7 @@ from fedsim.measure.evaluator import Evaluator
 from fedsim.report.outcome import NotKept, Outcome, Results
 from fedsim.report.page import save
 from fedsim.report.record import BEGUN, ENDED, OVER, Begun, Record
-from fedsim.report.resume import begun, over, place_of
+from fedsim.report.resume import place_of, state_of
 from fedsim.report.trackers import open_trackers
 from fedsim.scenario.model import Scenario
 from fedsim.scenario.participation import per_silo
@@ -139,7 +139,7 @@ def give_up(
     shuffler: Channel | None = None,
 ) -> None:
     """Close a run that has not ended, or is over, at its silos; arguments and errors as of `deploy`."""
-    if not (begun(out) or over(out)):
+    if state_of(out) not in ("begun", "over"):
         raise InputError("--give-up", str(out), "holds no run that can be given up")
     with closing(Checkpoint.open(out / RECORD)) as old:
         if not old.admissions:

@@ -33,7 +33,7 @@ from fedsim.deployment.offers import check_offer, deployable
 from fedsim.protocol.dryrun import F1
 from fedsim.protocol.rows import Rows
 from fedsim.protocol.unit import PersonAccount, Record, stated
-from fedsim.report.resume import ended, outstanding, over
+from fedsim.report.resume import state_of
 from fedsim.scenario.load import code_of, relative
 from fedsim.scenario.model import Scenario
 from fedsim.scenario.resolve import Resolved
@@ -150,7 +150,7 @@ def made(directory: Path, field: str) -> Topology:
 def opened(directory: Path) -> Topology:
     """`made`, to be resumed; InputError if its run has ended."""
     topology = made(directory, "--out")
-    if (ended(topology.run) and not outstanding(topology.run)) or over(topology.run):
+    if state_of(topology.run) in ("ended", "over"):
         raise InputError("--out", str(directory), "its run has ended; there is nothing to resume")
     return topology
 

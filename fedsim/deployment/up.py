@@ -25,7 +25,7 @@ from fedsim.deployment.processes import Ended, Processes, finish
 from fedsim.deployment.roster_file import keys_of
 from fedsim.deployment.running import check_alone, recorded
 from fedsim.deployment.topology import ROSTER, Topology, write_yaml
-from fedsim.report.resume import begun, outstanding
+from fedsim.report.resume import state_of
 from fedsim.scenario.load import load
 from fedsim.secagg.roster import parse_roster
 from fedsim.wire.dial import LOOPBACK, listens
@@ -50,7 +50,7 @@ def run_all(topology: Topology, port: int, resume: bool, tell: Tell) -> Status:
     port = port or _free_port()
     superlink.check_port(LOOPBACK, port)
     federation = load_federation(topology.federation)
-    resume = resume and (begun(topology.run) or outstanding(topology.run))
+    resume = resume and state_of(topology.run) in ("begun", "outstanding")
     keys = node_keys(federation)
     if topology.sums:
         tell(of_words(f"enrolling the shuffler and {len(topology.silos)} silos, for their roster"))

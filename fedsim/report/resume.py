@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from typing import Literal
 
 from fedsim.common.chain import RUN, reading
 from fedsim.common.durable import atomic_file, remove_drafts
@@ -62,33 +63,28 @@ def opened(
         yield record
 
 
-def begun(out: Path) -> bool:
-    """Whether a run or sweep has begun in a directory, and has not ended; True too of one under way."""
-    if not (out / RECORD).is_file():
-        return False
-    with suppress(InputError):  # it is held or damaged, which going on with it says
-        last = Record.read(out / RECORD).rows(Ended)
-        return OVER not in last and not (last and (out / FILE).exists())
-    return True
+State = Literal["none", "begun", "over", "ended", "outstanding"]
 
 
-def over(out: Path) -> bool:
-    """Whether a directory has a deployed run that will never go on and came to nothing."""
-    with suppress(InputError):
-        return OVER in Record.read(out / RECORD).rows(Ended)
-    return False
-
-
-def ended(out: Path) -> bool:
-    """Whether a directory has what a run or sweep came to, and none goes on in it."""
-    return (out / FILE).exists() and not begun(out)
-
-
-def outstanding(out: Path) -> bool:
-    """Whether a deployed run that has ended keeps its rounds: its evaluation is to be asked for again."""
+def state_of(out: Path) -> State:
+    """What a directory has: of a run or sweep whether it has "begun", also while it is under way, or "ended";
+    of a deployed run also whether it is "over" without a model, or has ended and keeps its rounds, since its
+    evaluation is "outstanding".
+    """
+    try:
+        last = Record.read(out / RECORD).rows(Ended) if (out / RECORD).is_file() else None
+    except InputError:  # it is held or damaged, which going on with it says
+        return "begun"
+    if last is None:
+        return "ended" if (out / FILE).exists() else "none"
+    if OVER in last:
+        return "over"
+    if not last or not (out / FILE).exists():
+        return "begun"
     with suppress(Refused, OSError), reading(out / RECORD, RUN) as connection:
-        return ended(out) and connection.execute("SELECT 1 FROM bodies LIMIT 1").fetchone() is not None
-    return False
+        if connection.execute("SELECT 1 FROM bodies LIMIT 1").fetchone() is not None:
+            return "outstanding"
+    return "ended"
 
 
 def place_of(out: Path, resume: bool) -> Path:
@@ -98,14 +94,13 @@ def place_of(out: Path, resume: bool) -> Path:
     if (old := Path(f"{out.resolve()}.checkpoint")).exists():
         hint = f"is of an earlier version of fedsim ({old.name}), which goes on with it; name a new directory"
         raise InputError("--out", str(out), hint)
-    if begun(out):
-        if not resume:
-            hint = "holds a run that has not ended: --resume goes on, --give-up closes it at its silos"
-            raise InputError("--out", str(out), hint)
+    there = state_of(out)
+    if there == "begun" and not resume:
+        hint = "holds a run that has not ended: --resume goes on, --give-up closes it at its silos"
+        raise InputError("--out", str(out), hint)
+    if there == "begun" or (resume and there == "outstanding"):
         return out.resolve()
-    if resume and outstanding(out):
-        return out.resolve()
-    if over(out):
+    if there == "over":
         hint = "holds a run that is over: begin a new one elsewhere (--give-up tells silos that do not know)"
         raise InputError("--resume" if resume else "--out", str(out), hint)
     if resume:

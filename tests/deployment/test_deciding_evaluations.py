@@ -15,7 +15,7 @@ from fedsim.api.run import load_run
 from fedsim.cli.main import app
 from fedsim.common.errors import Refused
 from fedsim.deployment.run import deploy
-from fedsim.report.resume import outstanding
+from fedsim.report.resume import state_of
 from fedsim.scenario.load import parse
 from fedsim.wire.frames import sealed
 from fedsim.wire.messages import Offer, named
@@ -124,7 +124,7 @@ def test_an_evaluation_that_the_policy_refuses_is_shown_as_none_and_the_run_goes
     assert all("Evaluation" in text and "none: " in text for text in shown.values())
     assert any("there is no evaluation: 0 of 3 silos" in line for line in said)
     assert load_run(out).summary.status == "finished"
-    assert not outstanding(out)
+    assert state_of(out) != "outstanding"
 
 
 def test_what_an_operator_reads_of_a_run_holds_of_its_evaluation(tmp_path):
@@ -183,7 +183,7 @@ def test_a_silo_that_misses_the_offer_is_asked_for_the_evaluation_later(tmp_path
     with made.opened(seeded=False) as channel:
         channel.faults = {"silo-02": misses}
         deploy(parse(EVALUATED), federation, channel, out)
-        assert outstanding(out)
+        assert state_of(out) == "outstanding"
         channel.faults = {}
         deploy(parse(EVALUATED), federation, channel, out, resume=True)
     assert load_run(out).summary.evaluation

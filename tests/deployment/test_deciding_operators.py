@@ -20,7 +20,7 @@ from fedsim.cli.main import app
 from fedsim.deployment.federation_file import Federation
 from fedsim.deployment.run import deploy
 from fedsim.report.record import AskedSilo
-from fedsim.report.resume import begun, ended
+from fedsim.report.resume import state_of
 from fedsim.scenario.load import parse
 from server.sockets import Sockets
 from silos.front.pending import PendingOffers
@@ -109,7 +109,7 @@ def test_an_operator_who_refuses_is_left_out_by_name(tmp_path):
 
 def _serve(federation: Federation, out: Path) -> None:
     with Sockets(federation.addresses) as channel:
-        deploy(parse(SCENARIO), federation, channel, out, resume=begun(out))
+        deploy(parse(SCENARIO), federation, channel, out, resume=state_of(out) == "begun")
 
 
 @pytest.mark.slow
@@ -137,14 +137,14 @@ def test_whatever_is_killed_an_approved_run_is_answered_and_paid_for_once(tmp_pa
                     server.kill()
                     kills += 1
                 server.join()
-                if ended(out):
+                if state_of(out) == "ended":
                     break
             assert kills > 10
             for silo in silos.values():
                 silo.until_it_listens()
-            if not ended(out):
+            if state_of(out) != "ended":
                 with Sockets(made.federation.addresses) as channel:
-                    resume = begun(out)
+                    resume = state_of(out) == "begun"
                     deploy(parse(SCENARIO), made.federation, channel, out, resume=resume, say=deciding(made))
         for name in (FIRST, SECOND):
             book = read(made.configs[name].ledger)

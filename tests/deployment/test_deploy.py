@@ -51,7 +51,7 @@ from fedsim.protocol.receipts import verified_receipt
 from fedsim.report.comparison import compared, source_of
 from fedsim.report.outcome import Outcome
 from fedsim.report.page import write_page
-from fedsim.report.resume import begun, ended
+from fedsim.report.resume import state_of
 from fedsim.report.texts import remarks
 from fedsim.scenario.load import load, parse
 from fedsim.scenario.model import Scenario
@@ -205,7 +205,7 @@ def test_a_run_directory_says_that_it_was_deployed(enrolled, channel, test_file,
     written = (out / "scenario.yaml").read_text()
     assert "data:" not in written
     assert "partition:" not in written
-    assert not begun(out)
+    assert state_of(out) != "begun"
 
 
 NO_RECORDS = {key: value for key, value in SCENARIO.items() if key not in ("data", "partition")}
@@ -400,7 +400,7 @@ def test_a_statement_that_is_not_the_servers_is_not_believed(enrolled, channel, 
 def test_too_few_answers_end_a_run_that_can_be_resumed(enrolled, channel, tmp_path):
     out = tmp_path / "run"
     broken_off(enrolled, channel, out)
-    assert begun(out)
+    assert state_of(out) == "begun"
     with pytest.raises(InputError, match="holds a run that has not ended"):
         deploy(scenario_of(), enrolled.federation, channel, out)
     channel.asked.clear()
@@ -432,11 +432,11 @@ def test_a_run_that_the_disk_has_no_room_for_at_its_end_is_resumed(
         changed.setattr(f"fedsim.report.{fails}", Mock(side_effect=full))
         with pytest.raises(InputError, match=r"cannot be written \(No space left"):
             deploy(scenario_of(), enrolled.federation, channel, out)
-    assert begun(out)
+    assert state_of(out) == "begun"
     channel.asked.clear()
     deploy(scenario_of(), enrolled.federation, channel, out, resume=True)
     assert not [kind for _, kind, _ in channel.asked if kind in ("offer", "ask")]
-    assert ended(out)
+    assert state_of(out) == "ended"
     assert [row.rounds for row in load_run(out).summary.privacy.silos] == [6, 6, 6]
     with closing(sqlite3.connect(out / RECORD)) as record:  # aggregates took room until it had ended
         assert record.execute("SELECT count(*) FROM bodies").fetchone() == (0,)
@@ -454,7 +454,7 @@ def test_a_run_that_waits_for_its_silos_is_nothing_to_a_sweep(enrolled, channel,
         fedsim.sweep("private_tuning", out=out, workers=0, progress=False)
     assert (out / RECORD).read_bytes() == before
     deploy(scenario_of(), enrolled.federation, channel, out, resume=True)
-    assert ended(out)
+    assert state_of(out) == "ended"
 
 
 def test_a_run_that_cannot_be_of_the_silos_that_are_left_can_be_begun_anew(enrolled, channel, tmp_path):
@@ -471,11 +471,11 @@ def test_a_run_that_cannot_be_of_the_silos_that_are_left_can_be_begun_anew(enrol
     with pytest.raises(InputError, match="at most 2"):
         deploy(all_three, federation, channel, out)
     assert not out.exists()
-    assert not begun(out)
-    assert not ended(out)
+    assert state_of(out) != "begun"
+    assert state_of(out) != "ended"
     channel.faults = {}
     deploy(all_three, federation, channel, out)
-    assert ended(out)
+    assert state_of(out) == "ended"
 
 
 def test_a_checkpoint_of_before_is_refused_by_name(enrolled, channel, tmp_path):

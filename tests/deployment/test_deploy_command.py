@@ -163,13 +163,13 @@ def test_a_run_that_is_submitted_again_goes_on_if_it_began(place, monkeypatch):
     assert _asked_again(place, monkeypatch) == [True]
     record.write_bytes(b"damaged")
     assert _asked_again(place, monkeypatch) == [True]
-    monkeypatch.setattr(serverapp, "ended", lambda out: True)
+    monkeypatch.setattr(serverapp, "state_of", lambda out: "ended")
     assert _asked_again(place, monkeypatch) == []
 
 
 def test_what_is_kept_up_is_no_run_that_has_ended_or_is_given_up(place, monkeypatch):
     assert "one of the two" in said(place, federation(place), "--keep", "--give-up")
-    monkeypatch.setattr("fedsim.report.resume.ended", lambda out: True)
+    monkeypatch.setattr("fedsim.report.resume.state_of", lambda out: "ended")
     assert "its run has ended; there is nothing to go on with" in said(place, federation(place), "--keep")
 
 
@@ -192,7 +192,7 @@ def test_an_evaluation_is_asked_for_and_a_run_given_up_where_there_is_one(place,
         assert (refused.exit_code, refused.stderr.count("\n")) == (2, 1)
         assert f"{option}: " in refused.stderr
         with monkeypatch.context() as patched:
-            patched.setattr(f"fedsim.report.resume.{there}", lambda out: True)
+            patched.setattr("fedsim.report.resume.state_of", lambda out, there=there: there)
             assert CliRunner().invoke(app, asked).exit_code == 1
     assert jobs == [(True, False, 2), (False, True, 0)]
 

@@ -12,7 +12,7 @@ from fedsim.common.errors import InputError
 from fedsim.deployment.federation_file import parse_federation
 from fedsim.deployment.run import deploy
 from fedsim.protocol.receipts import verified_receipt
-from fedsim.report.resume import ended, outstanding
+from fedsim.report.resume import state_of
 from fedsim.report.texts import remarks
 from fedsim.scenario.load import parse
 from fedsim.wire.frames import decode, opened
@@ -155,12 +155,12 @@ def test_an_evaluation_that_too_few_answer_is_asked_for_later(silos, tmp_path):
         channel.faults = {"silo-02": _lost("ask", evaluation=True)}
         deploy(parse(EVALUATED), federation, channel, out, say=said.append)
         assert "there is no evaluation yet: round 0: 2 of 3 silos" in said[-1]
-        assert (ended(out), outstanding(out), load_run(out).summary.evaluation) == (True, True, [])
+        assert (state_of(out), load_run(out).summary.evaluation) == ("outstanding", [])
         assert all(row.epsilon_evaluation > 0 for row in load_run(out).summary.privacy.silos)
         model = load_run(out).model
         channel.faults = {"silo-02": _lost("ask", "offer")}
         deploy(parse(EVALUATED), federation, channel, out, resume=True)
-        assert outstanding(out)
+        assert state_of(out) == "outstanding"
         other = EVALUATED | {"evaluate": {"bins": 8}}
         with pytest.raises(InputError, match="another scenario"):
             deploy(parse(other), federation, channel, out, resume=True)

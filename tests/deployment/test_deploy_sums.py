@@ -22,7 +22,7 @@ from fedsim.deployment.federation_file import parse_federation
 from fedsim.deployment.run import deploy, give_up
 from fedsim.privacy.discrete_noise import with_noise
 from fedsim.report.outcome import Outcome
-from fedsim.report.resume import begun, over
+from fedsim.report.resume import state_of
 from fedsim.report.summarise import answered
 from fedsim.scenario.resolve import resolve
 from fedsim.secagg import reports
@@ -114,7 +114,7 @@ def test_a_run_directory_says_both_guarantees_and_who_made_the_sums(made, tmp_pa
         assert f"sums over at least 2 of 3 silos alone, of roster {made.roster.digest}" in text
         assert made.roster.shuffler.identity in text
     assert summary.privacy.guarantee_colluding in page
-    assert not begun(tmp_path / "run")
+    assert state_of(tmp_path / "run") != "begun"
 
 
 def test_a_silo_that_is_absent_or_whose_report_does_not_count_is_left_out_by_name(made, tmp_path):
@@ -185,7 +185,7 @@ def test_a_request_that_is_lost_loses_its_round_and_the_run_ends_with_the_reason
             ):
                 deploy(pooled_scenario(**TWO), made.federation, silos, out, True, shuffler=again)
             assert open_runs(made) == {THIRD}
-            assert over(out)
+            assert state_of(out) == "over"
             with pytest.raises(InputError, match="is over: begin a new one elsewhere"):
                 deploy(pooled_scenario(**TWO), made.federation, silos, out, True, shuffler=again)
             silos.faults, said = {}, list[str]()
@@ -343,7 +343,7 @@ def test_a_roster_that_does_not_fit_is_named_before_any_silo_is_asked(made, tmp_
         with made.channel() as shuffler, pytest.raises(InputError, match=re.escape(said)):
             deploy(scenario, parse_federation(tree), silos, tmp_path / "run", shuffler=shuffler)
         assert not silos.asked
-    assert not begun(tmp_path / "run")
+    assert state_of(tmp_path / "run") != "begun"
 
 
 class Dead(BaseException):
@@ -374,4 +374,4 @@ def test_sums_are_of_all_silos_of_the_roster_from_the_start(tmp_path):
         with pytest.raises(Refused, match=r"2 of 3 silos answered, 3 are needed.*secure aggregation"):
             deploy(pooled_scenario(), made.federation, silos, out, shuffler=shuffler)
         assert {kind for _, kind, _ in silos.asked} == {"hello"}
-    assert not begun(out)
+    assert state_of(out) != "begun"

@@ -25,7 +25,7 @@ from fedsim.deployment.history import Step
 from fedsim.deployment.run import deploy
 from fedsim.report.outcome import Outcome
 from fedsim.report.record import AskedSilo
-from fedsim.report.resume import begun
+from fedsim.report.resume import state_of
 from fedsim.scenario.load import parse
 from fedsim.wire.service import FAILED
 from server.federation import NOT_ASKED
@@ -86,11 +86,11 @@ def test_a_server_killed_again_and_again_resumes_to_the_same_model(enrolled, tmp
             process.start()
             process.join(120)
             assert process.exitcode == -signal.SIGKILL, kill
-            assert begun(out)
+            assert state_of(out) == "begun"
         with Sockets(enrolled.federation.addresses) as channel:
             found = deploy(parse(SCENARIO), enrolled.federation, channel, out, resume=True)
     assert_same(found, unbroken(tmp_path))
-    assert not begun(out)
+    assert state_of(out) != "begun"
 
 
 @pytest.mark.slow

@@ -246,7 +246,7 @@ def test_a_superlink_of_its_own_that_dies_is_begun_anew_once_the_run_has_begun(
     has_begun, job, clock, monkeypatch
 ):
     """Before that it has died of what it was given, and would again."""
-    monkeypatch.setattr(module, "begun", lambda out: has_begun)
+    monkeypatch.setattr(module, "state_of", lambda out: "begun" if has_begun else "none")
     attempts = Attempts(Ended("the SuperLink ended (exit code -9)"), DONE)
     if has_begun:
         assert kept(attempts, job, lambda line: None, keep=True) == DONE

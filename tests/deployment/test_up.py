@@ -21,7 +21,7 @@ from fedsim.deployment import up
 from fedsim.deployment.processes import Ended, Processes
 from fedsim.deployment.topology import prepare
 from fedsim.deployment.up import run_all
-from fedsim.report.resume import begun
+from fedsim.report.resume import state_of
 from fedsim.report.run_directory import read
 from fedsim.scenario.load import load
 from fedsim.scenario.resolve import resolve
@@ -105,7 +105,7 @@ def test_sums_over_silos_have_a_shuffler_and_one_roster_for_all(place):
     _until_round(place, 3, process)
     process.send_signal(signal.SIGINT)
     assert "ending the round in hand" in _end(process, 130)
-    assert begun(place / "all" / "run")
+    assert state_of(place / "all" / "run") == "begun"
     rosters = {
         (place / "all" / party / "roster.yaml").read_text() for party in (*SILOS, "server", "shuffler")
     }
@@ -136,7 +136,7 @@ def test_an_interrupted_run_leaves_no_process_and_can_be_resumed(place):
     process.send_signal(signal.SIGINT)
     assert "fedsim up --resume" in _end(process, 130)
     assert not _left(place)
-    assert begun(place / "all" / "run")
+    assert state_of(place / "all" / "run") == "begun"
     _end(_up(place, "--resume"), 0)
     for silo in SILOS:
         assert _debited(place, silo) == list(range(40))

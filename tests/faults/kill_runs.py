@@ -44,7 +44,7 @@ from fedsim.common.errors import InputError, Lost, Refused
 from fedsim.common.files import RECORD
 from fedsim.deployment.federation_file import Federation, parse_federation
 from fedsim.deployment.run import deploy, give_up
-from fedsim.report.resume import begun, over
+from fedsim.report.resume import state_of
 from fedsim.scenario.load import parse
 from fedsim.scenario.resolve import resolve
 from fedsim.secagg.shuffling import Request
@@ -78,7 +78,7 @@ def _serve(tree: dict[str, Any], federation: Federation, out: Path, gate: Any, s
         os.dup2(stream.fileno(), 2)
     try:
         with Sockets(federation.addresses) as channel:
-            deploy(parse(tree), federation, channel, out, begun(out), wait)
+            deploy(parse(tree), federation, channel, out, state_of(out) == "begun", wait)
     except (InputError, Refused) as error:
         os.write(2, f"{type(error).__name__}: {error}\n".encode())
         sys.exit(LOST if isinstance(error, Lost) else LATER if isinstance(error, Refused) else WRONG)
@@ -110,7 +110,7 @@ class Parties:
         out, gate, left = self.folder / f"run-{number}", _fork.Array("l", [2, 0]), kills
         given = self.tree, self.federation, out, gate, self.folder / "said"
         until = time.monotonic() + 20 * PATIENCE
-        while not _ended(out) and not over(out):
+        while not _ended(out) and state_of(out) != "over":
             assert time.monotonic() < until, "the run does not end"
             server = _fork.Process(target=_serve, args=given)
             server.start()
@@ -123,8 +123,8 @@ class Parties:
             assert server.exitcode != WRONG, (self.folder / "said").read_text()[-2000:]
             self.count[f"servers with exit code {server.exitcode}"] += 1
         self.count["runs"] += 1
-        self.count["runs that were lost"] += over(out)
-        if self._open_runs() and over(out):  # its silos were not all there to be told
+        self.count["runs that were lost"] += state_of(out) == "over"
+        if self._open_runs() and state_of(out) == "over":  # its silos were not all there to be told
             self.count["runs given up by hand"] += 1
             with Sockets(self.federation.addresses) as channel:
                 give_up(parse(self.tree), self.federation, channel, out)
@@ -208,7 +208,7 @@ class Parties:
 
 
 def _ended(out: Path) -> bool:
-    return (out / RECORD).is_file() and not begun(out) and not over(out)
+    return (out / RECORD).is_file() and state_of(out) not in ("begun", "over")
 
 
 def _told(frame: bytes) -> tuple[str, Mapping[str, Any]]:

@@ -23,7 +23,7 @@ from fedsim.deployment.flower.submit import Line, of_step, of_words, stop_of, wr
 from fedsim.deployment.history import Step
 from fedsim.deployment.node_keys import node_keys
 from fedsim.deployment.run import deploy, give_up
-from fedsim.report.resume import begun, ended, outstanding
+from fedsim.report.resume import state_of
 from fedsim.scenario.load import load
 from fedsim.wire.logs import log_to
 
@@ -56,9 +56,9 @@ def main(grid: Grid, context: Context) -> None:
 
     channel, resume = OnGrid(grid, node_keys(federation)), context.run_config.get("resume") is True
     if settings.get("resume") == "again":
-        if ended(out) and not outstanding(out):  # and its SuperLink did not hear it
+        if (there := state_of(out)) == "ended":  # and its SuperLink did not hear it
             return
-        resume = begun(out) or outstanding(out)
+        resume = there in ("begun", "outstanding")
     known = scenario, federation, channel, out
 
     def say(words: str) -> None:
@@ -70,7 +70,7 @@ def main(grid: Grid, context: Context) -> None:
     try:
         deploy(*known, resume, observe, say)
     except (OSError, MemoryError) as error:
-        if not begun(out):
+        if state_of(out) != "begun":
             raise
         raise Refused(f"{type(error).__name__}: {error}; {CAN_RESUME}") from error
 

@@ -24,7 +24,7 @@ from fedsim.deployment.flower.control import Away, Config, Control, Status, enro
 from fedsim.deployment.history import Step
 from fedsim.deployment.processes import Ended
 from fedsim.report.outcome import metric_text
-from fedsim.report.resume import begun
+from fedsim.report.resume import state_of
 
 
 @dataclass(frozen=True)
@@ -176,7 +176,7 @@ def kept(attempt: Callable[[Job], Status], job: Job, tell: Tell, keep: bool) -> 
         try:
             status = attempt(job)
         except (Away, Ended, Refused) as error:
-            if not keep or (isinstance(error, Ended) and not begun(job.out)):
+            if not keep or (isinstance(error, Ended) and state_of(job.out) != "begun"):
                 raise
             status = Status("away", str(error))
         again = (status.away and status.cut_off) or (status.held and job.resume == "again")
