@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -33,15 +34,22 @@ def asked(arguments: Sequence[str]) -> Address | None:
         return None
 
 
+def answered(address: Address, body: bytes, seconds: float) -> tuple[str, Mapping[str, Any]]:
+    """Kind and head of a daemon's answer to the body of a message; each step has so many seconds. OSError if
+    none answers, Refused if it is no frame.
+    """
+    with dial(address, seconds) as connection:
+        send(connection, sealed(body))
+        return head_of(opened(receive(connection, MAX_HEAD) or b"")[0])
+
+
 def check(address: Address, kind: str, name: str) -> int:
     """The exit code of a health check: 0 where the daemon says who it is in a message of this kind.
 
     Otherwise 1. The reason, or its notices, on stderr, in lines that begin with `name`.
     """
     try:
-        with dial(address, _WITHIN) as connection:
-            send(connection, sealed(HELLO))
-            found, head = head_of(opened(receive(connection, MAX_HEAD) or b"")[0])
+        found, head = answered(address, HELLO, _WITHIN)
     except (OSError, Refused) as error:
         found, lines = "", [str(error)]
     else:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from fedsim.common.errors import InputError, Refused
-from fedsim.wire.dial import dial
-from fedsim.wire.frames import MAX_HEAD, head_of, opened, receive, sealed, send
+from fedsim.wire.health import answered
 from fedsim.wire.messages import Close, Closed, evaluation_of
 from silos.front.config import Config
 from silos.vault.book import Run, read
 
-_LEAST = 8
+_LEAST = 8  # digits of a run's id
 _WITHIN = 30.0  # seconds that the daemon has; a round of the run may be under way
 
 
@@ -26,9 +25,8 @@ def close_run(config: Config, digits: str) -> Run:
     if not any(run.open for run in book.runs.values() if run.session in sessions):
         raise InputError("RUN", digits, "is closed already; `fedsim ledger show` has what it cost")
     try:
-        with dial(config.listen.address, _WITHIN) as connection:
-            send(connection, sealed(Close(run=found[0].run, over=True, head="").body()))
-            kind, head = head_of(opened(receive(connection, MAX_HEAD) or b"")[0])
+        asked = Close(run=found[0].run, over=True, head="").body()
+        kind, head = answered(config.listen.address, asked, _WITHIN)
     except OSError as error:
         hint = f"the address of a daemon that runs, which alone writes to the ledger ({error})"
         raise InputError("silo.listen", str(config.listen), hint) from None
