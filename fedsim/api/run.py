@@ -172,8 +172,8 @@ class Run:
 
     def plot(self, what: str | None = None) -> Figure:
         """A figure: a metric ("error", "auc", "excess_risk", ...; None: the chosen one) against rounds,
-        "calibration", "silos" (the chosen metric on each) or "spend". InputError if there is no such figure,
-        or nothing to show in it.
+        "calibration", "effects" (of columns), "silos" (the chosen metric on each) or "spend". InputError if
+        there is no such figure, or nothing to show in it.
         """
         from fedsim.report.plots import figure_of
 

@@ -6,7 +6,7 @@ on all silos' pooled training records stands apart, in `Fitted`, and is not priv
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -103,12 +103,15 @@ class Fitted:
         if self.recipe.scaling == "silo_statistics":
             hint = "each silo's records were scaled by their own statistics, and these records are no silo's"
             raise InputError("model", "scaling: silo_statistics", f"cannot be used: {hint}")
-        from fedsim.data.frame import FIELD, columns_of  # of records to predict
+        from fedsim.data.frame import columns_of  # of records to predict
 
-        columns, reading = self.recipe.columns, self.recipe.reading
-        found = columns_of(table, columns, reading)
+        return self.of_columns(columns_of(table, self.recipe.columns, self.recipe.reading))
+
+    def of_columns(self, found: Mapping[str, Any], reading: Reading | None = None) -> Floats:
+        """The same of columns, a pyarrow.ChunkedArray each; `reading` says what means no value."""
+        columns, reading = self.recipe.columns, reading or self.recipe.reading
         rows = np.arange(len(found[next(iter(columns))]))
-        cells = {name: Cells(found[name], rows, f"{FIELD}.{name}", reading) for name in columns}
+        cells = {name: Cells(found[name], rows, f"table.{name}", reading) for name in columns}
         return self.preparation.features(features_of(columns, cells))
 
 

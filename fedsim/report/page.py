@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from fedsim.common.files import atomic_directory, atomic_files, writing
 from fedsim.report import html, plots, texts
 from fedsim.report.curves import MEASURED_FIGURES
-from fedsim.report.html import PAGE, Headline, PageFigure, saved
+from fedsim.report.html import PAGE, Headline, PageFigure, saved, saved_wide
 from fedsim.report.outcome import Outcome
 from fedsim.report.record import SiloSpend
 from fedsim.report.released import read_released
@@ -86,6 +86,7 @@ def render(run: RunData, folder: Path) -> str:
         spans=spans(summary.trials.finished),
         remarks=texts.remarks(summary),
         drawn=_figures(run, figures),
+        effects=_effects(run, figures),
         environment=[
             ("Wall time", f"{summary.wall_seconds:,.2f} s, runtime {summary.runtime}"),
             ("Versions", ", ".join(f"{name} {version}" for name, version in summary.versions.items())),
@@ -201,6 +202,21 @@ def _measured(run: RunData) -> dict[str, tuple[Figure | None, str]]:
             for column, caption in captions.items()
         },
     }
+
+
+def _effects(run: RunData, folder: Path) -> dict[str, object] | None:
+    """Each column's effect on what the model says, where that is known."""
+    if (effects := plots.effects(run)) is None:
+        return None
+    from fedsim.report import effects_figure
+    from fedsim.report.column_effects import table_of
+
+    caption = (
+        f"Each column's effect on the {effects.of}, by its values: how far they move it from the mean over "
+    )
+    caption += f"the declared range, or over the categories. {'. '.join(effects.said)}."
+    figure = saved_wide(partial(effects_figure.draw, effects), folder, "column-effects", caption)
+    return {"figure": figure, "table": table_of(effects)}
 
 
 def _audit(directory: Path | None, folder: Path) -> dict[str, object] | None:

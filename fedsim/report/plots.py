@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -22,6 +22,9 @@ from fedsim.report.sections.registry import SECTIONS
 from fedsim.report.style import GREY, Look, frame, frame_lines, from_zero, label, look, styled, thinned
 from fedsim.report.summary import FEW, OF_TRAINING, SiloRow, Spread
 from fedsim.scenario.metric import METRICS
+
+if TYPE_CHECKING:
+    from fedsim.report.column_effects import Effects
 
 _MOST, _LEAST = "\N{LESS-THAN OR EQUAL TO}", "\N{GREATER-THAN OR EQUAL TO}"
 _MOST_NAMED = 30  # silos that get a row of their own
@@ -90,6 +93,22 @@ def of_section(run: RunData, section: Section) -> Figure | None:
     return section.draw(rows, run.summary.privacy.private) if section.draw and rows else None
 
 
+def effects(run: RunData) -> Effects | None:
+    """Those of its columns (`fedsim.report.column_effects`); None where it has no model, or that has none."""
+    if run.summary.algorithm == "release":
+        return None
+    from fedsim.report.column_effects import effects_of
+
+    return effects_of(run)
+
+
+def _effects_figure(run: RunData) -> Figure | None:
+    from fedsim.report import effects_figure
+
+    found = effects(run)
+    return found and effects_figure.draw(found)
+
+
 def figure_of(run: RunData, what: str) -> Figure:
     """The figure of a metric, or of another name in `known`; InputError if it has nothing to show."""
     column = {short: name for name, (short, _) in curves.MEASURED_FIGURES.items()}.get(what, what)
@@ -97,6 +116,7 @@ def figure_of(run: RunData, what: str) -> Figure:
         **{name: partial(against_rounds, column=name) for name in curves.MEASURED_FIGURES},
         "silos": silo_values,
         "spend": spend,
+        "effects": _effects_figure,
         **{one.name: partial(of_section, section=one) for one in SECTIONS if one.draw},
     }
     if column not in known:

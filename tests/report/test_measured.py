@@ -114,7 +114,7 @@ def test_a_run_without_privacy_has_no_spend_and_says_so(tmp_path: Path) -> None:
     assert len(load_run(run).spend) == 0
     text = (run / "report.html").read_text()
     assert "No privacy: mechanism none" in text
-    assert text.count("<svg") == 5  # errors twice, excess risk and gradient mapping, calibration
+    assert text.count("<svg") == 7  # errors, excess risk, gradient mapping, calibration, effects
 
 
 def test_prefixes_are_few_end_with_everything_and_count_like_the_plan() -> None:

@@ -43,21 +43,29 @@ def parsed(directory: Path) -> Page:
 
 def test_simulate_writes_the_page_and_its_figures(small_run: Path) -> None:
     objective = ("excess-risk-against-rounds", "gradient-mapping-against-rounds", "calibration")
-    stems = ("clipping-over-rounds", "error-against-rounds", "error-by-silo", "spend-over-rounds")
+    stems = (
+        "clipping-over-rounds",
+        "column-effects",
+        "error-against-rounds",
+        "error-by-silo",
+        "spend-over-rounds",
+    )
     found = sorted(file.name for file in (small_run / "figures").iterdir())
     assert found == sorted(f"{stem}.{kind}" for stem in (*stems, *objective) for kind in ("png", "svg"))
-    assert parsed(small_run).tags.count("svg") == 7
+    assert parsed(small_run).tags.count("svg") == 9  # of column-effects a broad one too
 
 
 def test_the_result_comes_first_then_privacy_in_five_lines_and_what_was_not_private(small_run: Path) -> None:
     text = (small_run / "report.html").read_text(encoding="utf-8")
     headings = re.findall(r"<h2[^>]*>(.*?)</h2>", text)
     last = "Scenario, versions and how to repeat it"
-    assert headings == ["Result", "Privacy statement", "What was not private", "More figures", last]
+    effects = "What the model makes of each column"
+    assert headings == ["Result", "Privacy statement", "What was not private", effects, "More figures", last]
     places = [
-        text.index(f'id="{name}"') for name in ("results", "privacy", "not-private", "figures", "reproduce")
+        text.index(f'id="{name}"')
+        for name in ("results", "privacy", "not-private", "effects", "figures", "reproduce")
     ]
-    result, privacy, uncovered, _, repeat = (text[a:b] for a, b in pairwise([*places, len(text)]))
+    result, privacy, uncovered, _, _, repeat = (text[a:b] for a, b in pairwise([*places, len(text)]))
     tree = json.loads((small_run / "summary.json").read_text())
     assert f"<strong>{tree['metrics']['error']:.4f}</strong>" in result
     assert result.index("<strong>") < result.index("<svg") < result.index("<table")
