@@ -191,7 +191,7 @@ class Histogram(Asked):
     def ask(self, name: str, known: Known) -> Asking:  # noqa: D102
         column = known.column(name)
         if isinstance(column.kind, CategoryColumn):
-            labels, codes = list(column.kind.categories), np.arange(column.kind.width + 1)
+            labels, codes = list(column.kind.categories), np.arange(len(column.kind.categories) + 1)
             target = column.first == TARGET
             features = [TARGET] if target else (column.first + codes[:-1]).tolist()
             edges = codes - 0.5 if target else codes + 0.5  # the features' sum is of 1, 2, ..
@@ -330,13 +330,14 @@ def _moment(name: str, columns: Sequence[str], known: Known) -> tuple[Item, list
     """The second moment of mapped columns and the constant one, and the features' names."""
     features = [each for each, column in known.columns.items() if column.first != TARGET]
     chosen = [known.column(each) for each in columns or features]
-    mapped: list[tuple[int, float, float]] = []
+    mapped, labels = list[tuple[int, float, float]](), list[str]()
     for column in chosen:
         if column.first == TARGET:
             raise InputError(f"release.{name}", column.name, "is the target; name features")
         ends = (-1.0, 1.0) if isinstance(column.kind, CategoryColumn) else column.ends
-        mapped += [(column.first + k, *ends) for k in range(column.kind.width)]
-    labels = [label for column in chosen for label in names_of(column.name, column.kind)]
+        own = names_of(column.name, column.kind, intercept=False)
+        mapped += [(column.first + k, *ends) for k in range(len(own))]
+        labels += own
     return Item("second_moment", (0.0,), 1.0 + len(chosen), columns=tuple(mapped)), labels
 
 

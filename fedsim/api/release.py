@@ -23,7 +23,7 @@ from fedsim.common.process import one_thread
 from fedsim.data.dataset import Dataset
 from fedsim.data.federation import Federation, load, outline
 from fedsim.data.recipe import recipe_of
-from fedsim.data.schema import NumberColumn
+from fedsim.data.schema import NumberColumn, names_of
 from fedsim.privacy.registry import MECHANISMS
 from fedsim.problems.section import problem_section
 from fedsim.protocol.clashes import check
@@ -156,10 +156,11 @@ def _planned(given: Scenario, request: Mapping[str, Asked | Sequence[Asked]]) ->
     asked, privacy, unit = _asked(request), given.privacy, given.privacy.unit
     if isinstance(unit, Person):
         privacy = privacy.model_copy(update={"unit": replace(unit, bound="mean", h=None)})
-    plain = {"scaling": "none", "intercept": True, "test_fraction": 0.0}
+    plain = {"scaling": "none", "intercept": False, "test_fraction": 0.0}  # `_held` adds the constant one
     fitted = ("transform", "pca", "record_norm", "preprocessing_cost")
     data = given.data.model_copy(update=plain | dict.fromkeys(fitted))
     shape = outline(data, given.partition, given.seed, given.privacy.unit)
+    shape = replace(shape, num_features=shape.num_features + 1)
     alone = len(shape.sizes) == 1 and not mechanism.sums_only
     known = Known(_columns(data), sum(privacy.sizes(shape)), alone, unit)
     items, readers = _asking(asked, known, privacy.expected_persons is not None)
@@ -213,22 +214,19 @@ def _columns(data: Dataset) -> dict[str, Column]:
     source, found, first = data.open(), dict[str, Column](), 0
     recipe = recipe_of(data, source, source.design(np.zeros(0, np.int64)))
     for name, kind in recipe.columns.items():
-        found[name], first = Column(name, first, kind), first + kind.width
+        found[name], first = Column(name, first, kind), first + len(names_of(name, kind, intercept=False))
     return found | {recipe.target: Column(recipe.target, TARGET, recipe.predicts)}
 
 
 def _held(records: Federation, data: Dataset) -> Federation:
-    """Records with each feature held to its declared range, by their silo: a function of one record."""
-    unbounded = (-math.inf, math.inf)
-    ends = [
-        (kind.lower, kind.upper) if isinstance(kind := column.kind, NumberColumn) else unbounded
-        for column in _columns(data).values()
-        if column.first != TARGET
-        for _ in range(column.kind.width)
-    ]
-    low, high = np.array([*ends, unbounded]).T  # the last is the constant one
+    """Records with each feature held to its declared range, and the constant one: a function of a record."""
     train = records.silos.train
-    train = replace(train, rows=train.rows._replace(features=np.clip(train.rows.features, low, high)))
+    held = train.rows.features.copy()
+    for column in _columns(data).values():
+        if column.first != TARGET and isinstance(kind := column.kind, NumberColumn):
+            held[:, column.first] = np.clip(held[:, column.first], kind.lower, kind.upper)
+    held = np.hstack([held, np.ones((len(held), 1))])
+    train = replace(train, rows=train.rows._replace(features=held))
     return replace(records, silos=replace(records.silos, train=train))
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedsim.common.errors import InputError, suggest
-from fedsim.data.schema import DEFAULTS, CategoryColumn, Input, MeasuredColumn, NumberColumn, Reading
+from fedsim.data.schema import DEFAULTS, CategoryColumn, Input, MeasuredColumn, NumberColumn, Reading, coding
 from fedsim.data.source import NO_LABEL, Floats, Ints
 
 Mask = NDArray[np.bool_]
@@ -33,10 +33,10 @@ class Cells:
     place: Callable[[int], str] = counted  # describes a row's place in the table, for errors
     secret: bool = False  # whether no error may hold a category that a record has
 
-    def features(self, column: Input) -> Floats:
+    def features(self, column: Input, intercept: bool) -> Floats:
         """The column's features, (n, width)."""
         if isinstance(column, CategoryColumn):
-            return np.eye(column.width)[self.codes(column)]
+            return coding(len(column.categories), intercept)[self.codes(column)]
         return self.numbers(column)[:, None]
 
     def numbers(self, column: NumberColumn | MeasuredColumn) -> Floats:
@@ -229,8 +229,8 @@ def is_date(text: str | None) -> bool:
     return bool(_WRITTEN.fullmatch(text or ""))
 
 
-def features_of(columns: Mapping[str, Input], cells: Mapping[str, Cells]) -> Floats:
-    """Raw features (n, d) in the order of `columns`: numbers filled, not clipped; categories as 0 and 1.
+def features_of(columns: Mapping[str, Input], cells: Mapping[str, Cells], intercept: bool) -> Floats:
+    """Raw features (n, d) in the order of `columns`: numbers filled, not clipped; categories by `coding`.
     InputError names the column and row of a wrong cell.
     """
-    return np.hstack([cells[name].features(column) for name, column in columns.items()])
+    return np.hstack([cells[name].features(column, intercept) for name, column in columns.items()])

@@ -180,10 +180,11 @@ class _TableSource(Source):
             self.silo_column = data.silo_column or SILO
         self.columns = self._table.names
         self._check()
-        target = self._schema[self.target]
-        self._features = data.features_in(self._schema)
-        self.num_features = sum(column.width for column in self._features.values())
-        self.num_classes = target.width if isinstance(target, CategoryColumn) else 0
+        self._features, self._intercept = data.features_in(self._schema), data.intercept
+        self.num_features = len(self.feature_names)
+        self.num_classes = len(self.classes)
+        categories = [each for each in self._features.values() if isinstance(each, CategoryColumn)]
+        self.recoded = data.intercept and bool(categories)
         if not data.attribute_is_feature and self._attribute is None:
             hint = "says so of an attribute: name its column (attribute), or leave this out"
             raise InputError(f"{DATA}.attribute_is_feature", False, hint)
@@ -221,7 +222,7 @@ class _TableSource(Source):
             raise InputError(field, name, f"is {uses[name]}; a group is another value: name its column")
         if column is None:
             raise InputError(field, name, f"needs an entry in the schema; {suggest(name, self._schema)}")
-        if not isinstance(column, CategoryColumn) or column.width < 2:
+        if not isinstance(column, CategoryColumn) or len(column.categories) < 2:
             raise InputError(field, name, "groups need a column of kind: category, of two categories or more")
         return column.categories
 
@@ -234,14 +235,15 @@ class _TableSource(Source):
 
     @property
     def feature_names(self) -> tuple[str, ...]:
-        """Column names in the schema's order; a category column has one name for each category."""
-        return tuple(made for name, column in self._features.items() for made in names_of(name, column))
+        """Column names in the schema's order; a category column has one for each of its features."""
+        kinds = self._features.items()
+        return tuple(made for name, kind in kinds for made in names_of(name, kind, self._intercept))
 
     @property
     def squared_norms(self) -> tuple[float, float]:
-        """Numbers lie in [-1, 1], and one indicator of a category is 1."""
-        numbers = sum(isinstance(column, NumberColumn) for column in self._features.values())
-        return len(self._features), len(self._features) - numbers * 2 / 3
+        """The sums over the columns: of different ones, each may be at its largest."""
+        norms = [column.squared_norms(self._intercept) for column in self._features.values()]
+        return sum(largest for largest, _ in norms), sum(typical for _, typical in norms)
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -289,8 +291,9 @@ class _TableSource(Source):
         groups, declared = None, self._schema.get(name := self._attribute or "")
         if isinstance(declared, CategoryColumn):
             groups = Labels(cells[name].places(declared), declared.categories)
-        features = features_of(self._features, cells)
-        ranges, target = ranges_of(self._features.values()), self._schema[self.target]
+        features = features_of(self._features, cells, self._intercept)
+        ranges = ranges_of(self._features.values(), self._intercept)
+        target = self._schema[self.target]
         if isinstance(target, NumberColumn):
             return Design(features, ranges, cells[self.target].numbers(target), ranges_of([target]), groups)
         return Design(features, ranges, cells[self.target].codes(target), None, groups)

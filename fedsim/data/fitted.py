@@ -21,7 +21,7 @@ class Standard(NamedTuple):
     deviation: Floats
 
     def apply(self, values: Floats, ranges: Ranges) -> Floats:
-        """Subtract the mean and divide by the deviation; indicators of categories stay 0 and 1."""
+        """Subtract the mean and divide by the deviation; features of categories stay."""
         with np.errstate(over="ignore", invalid="ignore"):  # the check for finite features reports it
             mapped = (values - self.mean) / self.deviation
         return np.where(ranges.numeric, mapped, values)

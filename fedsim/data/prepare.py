@@ -157,7 +157,7 @@ def _require_finite(values: Target, what: str, data: Dataset, rows: Ints) -> Non
 
 
 def declared(values: Floats, ranges: Ranges) -> Floats:
-    """Map (n, d) values to [-1, 1] by their ranges; indicators of categories stay 0 and 1.
+    """Map (n, d) values to [-1, 1] by their ranges; features of categories stay.
 
     >>> declared(np.array([[20.0], [65.0], [90.0]]), Ranges.linear(np.array([20.0]), np.array([80.0]))).T
     array([[-1. ,  0.5,  1. ]])

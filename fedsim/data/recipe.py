@@ -58,7 +58,7 @@ class Recipe(Section):
     @property
     def num_features(self) -> int:
         """Features of a prepared record, the constant one included."""
-        width = sum(column.width for column in self.columns.values())
+        width = len(self._made)
         if self.transform is not None:
             return self.transform.width(width) + self.intercept
         return (self.pca or width) + self.intercept
@@ -66,11 +66,16 @@ class Recipe(Section):
     @property
     def names(self) -> list[str]:
         """Names of the prepared features: column, or column=category; `1` is the constant feature."""
-        made = [name for column, kind in self.columns.items() for name in names_of(column, kind)]
+        made = self._made
         if self.transform is not None:
             made = self.transform.names(len(made))
         components = [f"component_{k}" for k in range(self.pca or 0)]
         return [*(components or made), *(["1"] if self.intercept else [])]
+
+    @property
+    def _made(self) -> list[str]:
+        """Names of the features that the columns become."""
+        return [each for name, kind in self.columns.items() for each in names_of(name, kind, self.intercept)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,7 +93,7 @@ class Fitted:
         return Preparation(
             recipe.scaling,
             recipe.intercept,
-            ranges_of(recipe.columns.values()),
+            ranges_of(recipe.columns.values(), recipe.intercept),
             ranges_of([predicts]) if isinstance(predicts, NumberColumn) else None,
             recipe.record_norm,
             recipe.transform,
@@ -112,7 +117,7 @@ class Fitted:
         columns, reading = self.recipe.columns, reading or self.recipe.reading
         rows = np.arange(len(found[next(iter(columns))]))
         cells = {name: Cells(found[name], rows, f"table.{name}", reading) for name in columns}
-        return self.preparation.features(features_of(columns, cells))
+        return self.preparation.features(features_of(columns, cells, self.recipe.intercept))
 
 
 def recipe_of(data: Dataset, source: Source, design: Design) -> Recipe:

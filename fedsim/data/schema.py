@@ -28,7 +28,7 @@ from pydantic import (
 from fedsim.common.errors import InputError, suggest
 from fedsim.common.section import Section
 from fedsim.common.serialise import mapping
-from fedsim.data.source import Ranges
+from fedsim.data.source import Floats, Ranges
 
 MARKERS = ("NA", "N/A", "null", "NaN", "-", ".", "?")
 """Default missing-value markers, case-insensitive; an empty cell is missing in any table."""
@@ -95,11 +95,20 @@ SCHEMA = "scenario.data.schema"
 SILO = "silo"  # what the column of silos' names is called where several files have none
 
 
+def coding(levels: int, intercept: bool) -> Floats:
+    """Features of each of w levels, a row each: all 0/1 indicators; beside an intercept those of the second
+    to the last, each less 1/w, as the first's is 1 less the others and would cost noise alone.
+
+    >>> coding(2, intercept=True).tolist(), coding(2, intercept=False).tolist()
+    ([[-0.5], [0.5]], [[1.0, 0.0], [0.0, 1.0]])
+    """
+    return np.eye(levels)[:, 1:] - 1 / levels if intercept else np.eye(levels)
+
+
 class _Column(Section):
-    @property
-    def width(self) -> int:
-        """Features it becomes."""
-        return 1
+    def squared_norms(self, intercept: bool) -> tuple[float, float]:
+        """Largest squared norm of its features on their declared scale, and the mean over the range."""
+        return 1.0, 1 / 3
 
 
 class NumberColumn(_Column):
@@ -150,7 +159,7 @@ def _middle(lower: float, upper: float, log: bool) -> float:
 
 
 class CategoryColumn(_Column):
-    """One of the declared categories: a feature for each, 1 for the record's own and 0 for the others."""
+    """One of the declared categories: its features are of `coding`."""
 
     kind: Literal["category"] = Field(description="The column holds one of a fixed set of texts.")
     categories: tuple[Label, ...] = Field(
@@ -166,10 +175,10 @@ class CategoryColumn(_Column):
             raise ValueError(f"fill must be one of the categories; {suggest(self.fill, self.categories)}")
         return self
 
-    @property
-    def width(self) -> int:
-        """One for each category."""
-        return len(self.categories)
+    def squared_norms(self, intercept: bool) -> tuple[float, float]:
+        """Largest squared norm of its features, and the mean over the categories."""
+        w = len(self.categories)
+        return (max(0.0, 1 - 1 / w - 1 / w**2), (1 - 1 / w) ** 2) if intercept else (1.0, 1.0)
 
 
 class MeasuredColumn(_Column):
@@ -202,23 +211,24 @@ def read_schema(schema: Schema | Path) -> Schema:
         raise InputError(place, first["input"], f"in {schema}: {first['msg']}") from error
 
 
-def names_of(name: str, column: Input) -> list[str]:
-    """Names of a column's features: the column, or column=category for each category."""
+def names_of(name: str, column: Input, intercept: bool) -> list[str]:
+    """Names of a column's features: the column, or column=category for each category that has one."""
     if isinstance(column, CategoryColumn):
-        return [f"{name}={category}" for category in column.categories]
+        return [f"{name}={category}" for category in column.categories[intercept:]]
     return [name]
 
 
-def ranges_of(columns: Iterable[Input]) -> Ranges:
+def ranges_of(columns: Iterable[Input], intercept: bool = False) -> Ranges:
     """Declared ranges of the features that the columns become; NaN where none is declared."""
-    rows = [_range(column) for column in columns for _ in range(column.width)]
-    lower, upper, log, numeric = (np.array(values) for values in zip(*rows, strict=True))
-    return Ranges(lower, upper, log, numeric)
+    rows = [_range(column, intercept) for column in columns for _ in names_of("", column, intercept)]
+    lower, upper, log, numeric = np.array(rows, dtype=np.float64).reshape(-1, 4).T
+    return Ranges(lower, upper, log.astype(bool), numeric.astype(bool))
 
 
-def _range(column: Input) -> tuple[float, float, bool, bool]:
+def _range(column: Input, intercept: bool) -> tuple[float, float, bool, bool]:
     if isinstance(column, CategoryColumn):
-        return 0.0, 1.0, False, False
+        least = -1 / len(column.categories) if intercept else 0.0
+        return least, least + 1, False, False
     if isinstance(column, MeasuredColumn):
         return np.nan, np.nan, False, column.scaled
     return column.lower, column.upper, column.scale == "log", True

@@ -18,6 +18,7 @@ Target = Floats | Ints
 
 
 NO_LABEL = -1  # the code of a record without a value; a label is never imputed
+RECODING = 2  # the rule of `schema.coding`; by rule 1 each category had an indicator, beside an intercept too
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,7 +39,7 @@ class Ranges:
     lower: Floats
     upper: Floats
     log: NDArray[np.bool_]  # map the logarithm, not the value
-    numeric: NDArray[np.bool_]  # False: a category's indicator, which no scaling touches
+    numeric: NDArray[np.bool_]  # False: a category's feature, which no scaling touches
 
     @classmethod
     def linear(cls, lower: Floats, upper: Floats) -> Ranges:
@@ -48,7 +49,7 @@ class Ranges:
 
 @dataclass(frozen=True, eq=False)
 class Design:
-    """Records as numbers, before scaling: missing values filled, categories as indicators."""
+    """Records as numbers, before scaling: missing values filled, categories as features."""
 
     features: Floats  # (n, d)
     ranges: Ranges
@@ -95,6 +96,7 @@ class Source(ABC):
     silo_column: str | None = None  # has each record's silo
     person_column: str | None = None  # of ids that say whose each record is; never a feature
     groups: tuple[str, ...] = ()  # declared values of the attribute, of which records have one each or none
+    recoded: bool = False  # whether categories are among its features, beside an intercept
 
     def ids(self) -> Sequence[str] | None:
         """Whose each record is: num_rows exact texts; None without a column of ids. InputError, without an id

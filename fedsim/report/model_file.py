@@ -80,6 +80,9 @@ def read_trained(directory: Path, trials: Collection[int]) -> Trained:
     kept = validated(ModelFile, tree, path, AGAIN)
     if kept.recipe is None:
         return kept, {}
+    if (made := kept.recipe.num_features) != kept.num_features:
+        hint = f"its models take {kept.num_features} features, and by this version's rule for categories its "
+        raise InputError("RUN", str(path), f"{hint}columns are {made}; {AGAIN}")
     file = directory / FITTED
     arrays = opened(file, lambda: load_file(file)) if file.exists() else {}
     try:

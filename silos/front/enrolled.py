@@ -7,6 +7,7 @@ from pathlib import Path
 
 from fedsim.common.errors import InputError
 from fedsim.common.identity import Identity
+from fedsim.data.source import RECODING
 from fedsim.privacy.grid import MAX_RECORDS
 from fedsim.problems.glm import BUILT_IN
 from fedsim.problems.kinds import NETWORK
@@ -113,6 +114,10 @@ def check_enrolment(config: Config, enrolled: Enrolment, records: OwnRecords, id
             raise InputError(f"{ROOT}.{field}", own, hint)
     if records.digest(identity) != enrolled.records:
         hint = "the records have changed since enrolment; bring back the old ones, or enrol anew elsewhere"
+        if records.recoded and enrolled.recoding != RECODING:
+            hint = f"the silo enrolled by rule {enrolled.recoding} for categories; by rule {RECODING} they "
+            hint += "are other features: give `state` another folder and enrol anew (fedsim silo --config "
+            hint += "silo.yaml --enrol); what both lifetimes release adds up"
         raise InputError(f"{ROOT}.records", config.records.name, hint)
 
 

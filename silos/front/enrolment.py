@@ -12,6 +12,7 @@ from typing import Any, Self
 from fedsim.common.durable import remove_drafts
 from fedsim.common.errors import InputError
 from fedsim.common.identity import KEY_FILE, Identity
+from fedsim.data.source import RECODING
 from fedsim.privacy import gaussian, grid
 from fedsim.privacy.rounding import shown_down, shown_up
 from fedsim.protocol.batch import FULL
@@ -118,7 +119,7 @@ def enrol(config: Config, tell: Callable[[str], object] = lambda _: None) -> dic
     identity.publish(config.state)  # that enrolment may not have come so far
     own, digest, expires = proposed.own, proposed.records.digest(identity), end_of(policy.lifetime.expires)
     fixed = digest, identity.public, proposed.caps, expires, config.holdout, policy.label_dp, config.unit
-    LedgerFile.create(config.ledger, Enrolment(config.name, *fixed, config.public_silo))
+    LedgerFile.create(config.ledger, Enrolment(config.name, *fixed, config.public_silo, RECODING))
     told = own.model_dump(include={"n", "num_features", "num_classes"})
     return {"silo": own.silo, "identity": identity.public, **told, "unit": own.unit.name}
 

@@ -47,6 +47,7 @@ class OwnRecords:
     tokens: tuple[bytes, ...] = ()
     alike: int = 0
     groups: tuple[str, ...] = ()
+    recoded: bool = False  # as of `Source`
 
     def units(self, unit: _Unit) -> int:
         """Number of records or persons; public, but for records with unit person, and persons under
@@ -134,10 +135,10 @@ def read_records(config: Config) -> OwnRecords:
         field = error.field.replace("scenario.data", f"{ROOT}.records", 1)
         raise InputError(field, error.value, error.hint) from None
     if ids is None:
-        return OwnRecords(rows, source.num_classes, groups=source.groups)
+        return OwnRecords(rows, source.num_classes, groups=source.groups, recoded=source.recoded)
     tokens = tuple(hashlib.sha256(each.encode()).digest() for each in dict.fromkeys(ids))
     rows = rows._replace(owners=numbered(ids))
-    return OwnRecords(rows, source.num_classes, tokens, alike(ids), source.groups)
+    return OwnRecords(rows, source.num_classes, tokens, alike(ids), source.groups, source.recoded)
 
 
 def read_published(config: Config, records: OwnRecords) -> PublicRecords | None:

@@ -51,9 +51,10 @@ class Enrolment:
     label_dp: bool = False  # whether its account is of labels alone
     unit: AccountUnit = RECORD  # what its account protects
     public: bool = False  # whether its records are: then nothing is guaranteed or spent
+    recoding: int = 1  # the version of the rule by which categories become its records' features
 
     def tree(self) -> dict[str, Any]:
-        """Plain values, for `from_tree`; where the last four are not used, as before there were any."""
+        """Plain values, for `from_tree`; where four of the last are not used, as before there were any."""
         rare = ("holdout", "label_dp", "unit", "public")
         return {name: each for name, each in asdict(self).items() if each or name not in rare}
 

@@ -96,7 +96,7 @@ def test_models_leave_for_other_libraries(here: Path, tmp_path: Path) -> None:
     module = run.to_torch()
     for state in (torch.load(tmp_path / "model.pt"), load_file(tmp_path / "model.safetensors")):
         assert set(state) == {"weight", "bias"}
-        fresh = torch.nn.Linear(4, 1, dtype=torch.float64)
+        fresh = torch.nn.Linear(3, 1, dtype=torch.float64)
         fresh.load_state_dict(state)
         assert torch.equal(fresh.weight, module.weight)
 

@@ -21,7 +21,7 @@ from fedsim.data.drafting import draft
 from fedsim.data.federation import load, outline
 from fedsim.data.partition import IidPartition, SortedPartition
 from fedsim.data.registry import DataConfig
-from fedsim.data.schema import DEFAULTS, read_schema
+from fedsim.data.schema import DEFAULTS, coding, read_schema
 from fedsim.data.table import open_table
 from fedsim.scenario.load import load as load_scenario
 
@@ -40,13 +40,13 @@ def log_scaled(value: float) -> float:
 
 
 EXPECTED = np.array(
-    [  # age, female, male, chol, intercept
-        [(29 - 50) / 30, 0, 1, log_scaled(200), 1],
-        [(41 - 50) / 30, 1, 0, log_scaled(200), 1],
-        [(48 - 50) / 30, 0, 1, log_scaled(229), 1],
-        [(57 - 50) / 30, 1, 0, log_scaled(354), 1],
-        [(63 - 50) / 30, 0, 1, log_scaled(233), 1],
-        [(70 - 50) / 30, 1, 0, log_scaled(200), 1],
+    [  # age, male of two, chol, intercept
+        [(29 - 50) / 30, 1 / 2, log_scaled(200), 1],
+        [(41 - 50) / 30, -1 / 2, log_scaled(200), 1],
+        [(48 - 50) / 30, 1 / 2, log_scaled(229), 1],
+        [(57 - 50) / 30, -1 / 2, log_scaled(354), 1],
+        [(63 - 50) / 30, 1 / 2, log_scaled(233), 1],
+        [(70 - 50) / 30, -1 / 2, log_scaled(200), 1],
     ]
 )
 
@@ -88,13 +88,13 @@ def test_a_dumped_configuration_reads_back(make_csv) -> None:
 def test_a_declared_category_is_never_missing(make_csv, schema) -> None:
     schema["sex"]["categories"] = ["female", "male", "?"]
     data = make_csv("age,sex,hospital,chol,outcome\n30,?,a,200,ill\n40,male,a,200,well\n", schema=schema)
-    assert all_records(data)[0][0, 1:4].tolist() == [0, 0, 1]
+    assert all_records(data)[0][0, 1:3] == pytest.approx(np.array([-1 / 3, 2 / 3]))
 
 
 def test_missing_categories_are_filled(make_csv, schema) -> None:
     schema["sex"]["fill"] = "male"
     data = make_csv("age,sex,hospital,chol,outcome\n30,?,a,200,ill\n40,Null,a,200,well\n", schema=schema)
-    assert all_records(data)[0][:, 1:3].tolist() == [[0, 1], [0, 1]]
+    assert all_records(data)[0][:, 1].tolist() == [1 / 2, 1 / 2]
 
 
 def test_spaces_and_quoted_line_breaks_are_harmless(make_csv) -> None:
@@ -106,7 +106,7 @@ def test_spaces_and_quoted_line_breaks_are_harmless(make_csv) -> None:
 
 def test_values_beyond_the_range_are_clipped(make_csv) -> None:
     data = make_csv("age,sex,hospital,chol,outcome\n-5,male,a,1,ill\n900,male,a,1e9,well\n")
-    assert all_records(data)[0][:, [0, 3]].tolist() == [[-1, -1], [1, 1]]
+    assert all_records(data)[0][:, [0, 2]].tolist() == [[-1, -1], [1, 1]]
 
 
 def test_a_column_outside_the_schema_can_sort_the_records(make_csv, schema) -> None:
@@ -143,8 +143,45 @@ def test_a_schema_with_a_column_twice_is_refused_and_labels_like_numbers_survive
 
 def test_features_and_classes_have_names(make_csv) -> None:
     source = make_csv().open()
-    assert source.feature_names == ("age", "sex=female", "sex=male", "chol")
+    assert source.feature_names == ("age", "sex=male", "chol")
+    assert make_csv(intercept=False).open().feature_names == ("age", "sex=female", "sex=male", "chol")
     assert source.classes == ("well", "ill")
+
+
+WARDS = ["a", "b", "c", "d"]
+
+
+@pytest.mark.parametrize("scaling", ["declared", "training_statistics", "silo_statistics", "none"])
+@pytest.mark.parametrize(("levels", "intercept"), [(1, 1), (2, 1), (3, 1), (4, 1), (1, 0), (4, 0)])
+def test_a_category_has_a_level_less_beside_an_intercept(make_csv, scaling, levels, intercept) -> None:
+    """By a formula of the level alone, under every scaling; its norms are those of all levels there are."""
+    wards = WARDS[:levels] * 2
+    text = "age,ward,hospital,outcome\n" + "".join(f"{30 + i},{w},n,ill\n" for i, w in enumerate(wards))
+    schema = {
+        "ward": {"kind": "category", "categories": WARDS[:levels]},
+        "age": {"kind": "number", "lower": 20, "upper": 80},
+        "outcome": {"kind": "category", "categories": ["well", "ill"]},
+    }
+    data = make_csv(text, schema=schema, scaling=scaling, intercept=bool(intercept), test_fraction=0)
+    own = load(data, NaturalIdPartition(), 0, 0)
+    first = 1 if intercept else 0
+    expected = [[(w == each) - intercept / levels for each in WARDS[first:levels]] for w in wards]
+    found = own.silos[0].train.features[:, : levels - first]
+    assert np.array(sorted(found.tolist())) == pytest.approx(np.array(sorted(expected)))
+    assert own.num_features == levels - first + 1 + first
+    assert own.fitted.recipe.names[: levels - first] == [f"ward={each}" for each in WARDS[first:levels]]
+    norms = (np.array(expected).reshape(len(wards), -1) ** 2).sum(axis=1)
+    known = data.open().squared_norms
+    assert known == pytest.approx((1 + norms.max(), 1 / 3 + norms.mean()))
+
+
+def test_the_first_level_is_what_the_others_are_compared_with(make_csv) -> None:
+    """What w coefficients and an intercept predicted, w - 1 and another intercept predict."""
+    effect, intercept, shifted = np.array([0.5, -2.0, 1.0, 0.25]), 0.75, coding(4, intercept=True)
+    left = effect[1:] - effect[0]
+    assert coding(4, intercept=False) @ effect + intercept == pytest.approx(
+        shifted @ left + intercept + effect.mean()
+    )
 
 
 # A person's own arrays in a file.

@@ -93,7 +93,7 @@ def test_a_table_has_groups_and_fills_none(pays) -> None:
         assert found.groups is not None
         assert found.groups.names == outline(data, ONE, 0).groups == ("male", "female")
         assert found.groups.codes.tolist() == [0, 1, -1, 0, -1, 1]
-        filled = [[1, 0], [0, 1], [0, 1], [1, 0], [0, 1], [0, 1]]
+        filled = [[-0.5], [0.5], [0.5], [-0.5], [0.5], [0.5]]  # of female
         assert (found.features[:, 1:] == ([[]] * 6 if apart else filled)).all()
     federation = load(pays(test_fraction=0), NaturalIdPartition(), 0, 0)
     codes = {silo.name: silo.train.groups.tolist() for silo in federation.silos}

@@ -29,7 +29,7 @@ def every_record(data) -> list[list[float]]:
 @pytest.mark.parametrize("marker", [*MARKERS, *(each.lower() for each in MARKERS), "", " NA "])
 def test_a_marker_is_a_missing_number(make_csv, marker: str) -> None:
     marked = make_csv(HEAD + f"30,male,a,{marker},ill\n40,female,a,300,well\n")
-    assert marked.open().design(np.arange(2)).features[:, 3].tolist() == [200, 300]
+    assert marked.open().design(np.arange(2)).features[:, 2].tolist() == [200, 300]
 
 
 def test_given_markers_replace_the_list_in_csv_and_parquet_alike(make_csv, tmp_path) -> None:
@@ -40,7 +40,7 @@ def test_given_markers_replace_the_list_in_csv_and_parquet_alike(make_csv, tmp_p
     frame.loc[1, "chol"] = -9
     frame.to_parquet(path)
     for data in (text, make_csv(rows, path=path, missing=[-9])):
-        assert data.open().design(np.arange(3)).features[:, 3].tolist() == [200, 200, 250]
+        assert data.open().design(np.arange(3)).features[:, 2].tolist() == [200, 200, 250]
     with refused("scenario.data.schema.chol", "NA", "row 1", "`missing`"):
         make_csv(HEAD + "30,male,a,NA,ill\n", missing=["?"]).open().design(np.arange(1))
 
@@ -240,4 +240,4 @@ def test_parquet_nulls_are_missing_in_any_type(make_csv, tmp_path) -> None:
     columns = {"age": [30, 40], "sex": ["male", "female"], "chol": nothing, "outcome": ["ill", "well"]}
     pq.write_table(pa.table(columns), tmp_path / "t.parquet")
     data = make_csv(path=tmp_path / "t.parquet", silo_column=None)
-    assert data.open().design(np.arange(2)).features[:, 3].tolist() == [200, 200]
+    assert data.open().design(np.arange(2)).features[:, 2].tolist() == [200, 200]

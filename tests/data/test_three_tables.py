@@ -72,7 +72,9 @@ def by_hand(name: str, records: pd.DataFrame) -> np.ndarray:
             continue
         texts = values.map(lambda value: TEXTS.get(value, value)).fillna(declared.fill)
         codes = texts.map(declared.categories.index)
-        columns += [codes] if column == data.target else [codes == k for k in range(declared.width)]
+        levels = len(declared.categories)
+        recoded = [(codes == k) - 1 / levels for k in range(1, levels)]
+        columns += [codes] if column == data.target else recoded
     made = np.column_stack([np.asarray(column, dtype=float) for column in columns])
     return np.insert(made, made.shape[1] - 1, 1.0, axis=1)
 

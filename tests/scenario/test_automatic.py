@@ -55,7 +55,7 @@ def test_norms_bound_every_record_and_are_those_of_evenly_spread_ones(options: d
         assert squares.mean() == pytest.approx(run.outline.squared_norms[place], rel=0.03)
 
 
-def test_a_category_counts_once_however_many_values_it_has(tmp_path: Any) -> None:
+def test_a_category_counts_as_its_levels_do(tmp_path: Any) -> None:
     rows = [f"{i % 7},{'xyz'[i % 3]},{i % 2},{'ab'[i % 2]}" for i in range(60)]
     (tmp_path / "t.csv").write_text("\n".join(["n,c,y,s", *rows]))
     schema: dict[str, Any] = {
@@ -71,7 +71,7 @@ def test_a_category_counts_once_however_many_values_it_has(tmp_path: Any) -> Non
         "schema": schema,
     }
     run = resolved(data=data, partition="natural_id")
-    assert run.outline.squared_norms == pytest.approx((3.0, 1 / 3 + 1 + 1))
+    assert run.outline.squared_norms == pytest.approx((1 + 5 / 9 + 1, 1 / 3 + 4 / 9 + 1))
 
 
 @pytest.mark.parametrize(

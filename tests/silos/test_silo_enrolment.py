@@ -16,10 +16,13 @@ from support.refusals import ANY, refused
 
 from fedsim.common.errors import InputError
 from fedsim.common.identity import Identity
+from fedsim.data import csv_table
 from fedsim.data.builtin import Digits
+from fedsim.data.column_values import features_of
 from fedsim.data.csv_table import Csv
 from fedsim.data.federation import load
 from fedsim.data.partition import IidPartition
+from fedsim.data.schema import names_of, ranges_of
 from fedsim.privacy import gaussian
 from fedsim.privacy.grid import GridGaussian
 from fedsim.protocol.batch import FULL
@@ -29,6 +32,8 @@ from silos.front.config import load_config
 from silos.front.enrolment import Proposed, caps_of, enrol
 from silos.front.own_records import read_records
 from silos.front.silo import Silo
+from silos.front.tried_out import tried_out
+from silos.vault.book import Enrolment, read
 
 X, Y = np.arange(8.0).reshape(4, 2), np.array([0, 1, 1, 0])
 
@@ -277,6 +282,55 @@ def test_a_table_gives_what_a_simulated_silo_trains_on(configure, tmp_path, kind
     assert np.array_equal(own.rows.features, silo.train.features)
     assert np.array_equal(own.rows.target, silo.train.target)
     assert own.num_classes == 2
+
+
+def enrolled_before(config, monkeypatch) -> None:
+    """As by a version that gave each category an indicator, and stated no rule."""
+
+    def unstated(own):
+        return {name: each for name, each in stated(own).items() if name != "recoding"}
+
+    stated = Enrolment.tree
+    with monkeypatch.context() as before:
+        before.setattr(csv_table, "names_of", lambda name, column, _: names_of(name, column, False))
+        before.setattr(csv_table, "ranges_of", lambda columns, _: ranges_of(columns, False))
+        before.setattr(csv_table, "features_of", lambda columns, cells, _: features_of(columns, cells, False))
+        before.setattr(Enrolment, "tree", unstated)
+        enrol(config)
+
+
+def test_a_silo_enrolled_by_the_former_rule_for_categories_is_told_to_enrol_anew(
+    configure, tmp_path, monkeypatch, capfd
+):
+    (tmp_path / "t.csv").write_text(TABLE)
+    enrolled_before(configure(SECTION), monkeypatch)
+    told = "the silo enrolled by rule 1 for categories"
+    with refused("silo.records", "csv", told) as caught:
+        Silo.open(configure(SECTION))
+    assert "\n" not in str(caught.value)
+    assert "fedsim silo --config silo.yaml --enrol" in str(caught.value)
+    with refused("silo.records", "csv", told):
+        tried_out(configure(SECTION), {})
+    assert read(tmp_path / "state" / "ledger.sqlite").runs == {}
+    anew = configure(SECTION, state="anew")
+    enrol(anew)
+    Silo.open(anew).close()
+    (tmp_path / "t.csv").write_text(TABLE.replace("63", "64"))
+    with refused("silo.records", "csv", "the records have changed"):
+        Silo.open(anew)
+
+
+@pytest.mark.parametrize("options", [{"intercept": False}, {"schema": {**SCHEMA, "sex": SCHEMA["age"]}}])
+def test_a_silo_whose_features_no_rule_has_changed_goes_on(configure, tmp_path, monkeypatch, options):
+    (tmp_path / "t.csv").write_text(TABLE.replace(",f,", ",1,").replace(",m,", ",2,"))
+    if "schema" not in options:
+        (tmp_path / "t.csv").write_text(TABLE)
+    section = {**SECTION, **options}
+    enrolled_before(configure(section), monkeypatch)
+    Silo.open(configure(section)).close()
+    (tmp_path / "t.csv").write_text((tmp_path / "t.csv").read_text().replace("63", "64"))
+    with refused("silo.records", "csv", "the records have changed"):
+        Silo.open(configure(section))
 
 
 IMAGES = {"name": "npz", "path": "t.npz", "scaling": "declared", "transform": {"dct": 9, "crop": 6}}
