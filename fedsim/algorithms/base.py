@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 Rounds = Annotated[int, Field(ge=1, description="R: communication rounds")]
 StepSize = Annotated[Scalar, Field(gt=0, description="eta: step size")]
 Clip = Annotated[Scalar, Field(gt=0, description="C: bound on a record's gradient (the paper's L)")]
+MomentClip = Annotated[
+    float, Field(gt=0, description="bound on a record's squared norm in the second moment")
+]
 RoundBatch = Annotated[Batch, Field(description="K: which records a silo uses in a round")]
 DifferenceClip = Annotated[float | None, Field(gt=0, description="of a difference; default 2 C")]
 Ratio = Annotated[float, Field(gt=0, description="noise multiplier of a difference relative to a gradient's")]

@@ -23,9 +23,7 @@ AUTO: Literal["auto"] = "auto"
 """Stands for a number that follows from declared ranges, sizes and budgets (`fedsim.scenario.automatic`)."""
 THEOREM: Literal["theorem"] = "theorem"
 """Stands for the clip of a theorem on heavy tails (`fedsim.theory.heavy_tails`)."""
-_AUTOMATIC = ("num_rounds", "step_size", "clip_norm")
-DEFAULT: dict[str, str] = {"name": "accelerated_minibatch_sgd", **dict.fromkeys(_AUTOMATIC, AUTO)}
-"""The `algorithm` section of scenarios that fedsim writes."""
+_AUTOMATIC = ("num_rounds", "step_size", "clip_norm", "moment_clip", "steps")
 
 
 class AlgorithmSection(Section):
@@ -89,6 +87,28 @@ class AlgorithmSection(Section):
         return _restored, (self.name, dict(self))
 
 
+class Unchosen(AlgorithmSection):
+    """Stands for the algorithm that public numbers choose (`fedsim.scenario.choice`)."""
+
+    name: Literal["auto"] = AUTO
+    parameters: Literal["given"] = "given"
+    num_rounds: Annotated[int, Field(ge=1)] | Literal["auto"] = Field(AUTO, description="of whichever it is")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _alone(cls, given: Any) -> Any:
+        known = (*NOT_NUMBERS, "num_rounds")
+        if isinstance(given, Mapping) and (more := [key for key in given if key not in known]):
+            hint = "left out, or algorithm.name the name of one: auto chooses the numbers with the algorithm"
+            raise InputError(more[0], given[more[0]], hint)
+        return given
+
+    @property
+    def kind(self) -> type[Algorithm]:
+        """One of those that may be chosen: what one of them goes with, all do."""
+        return algorithm_class("accelerated_minibatch_sgd")
+
+
 def algorithm_of(given: Mapping[str, Any]) -> Algorithm:
     """The algorithm with these numbers, by its name; InputError if one is missing or out of bounds."""
     return validated(section_of(str(given.get("name"))), "algorithm", given).build()
@@ -100,7 +120,7 @@ def _restored(name: str, values: dict[str, Any]) -> AlgorithmSection:
 
 def section_of(name: str) -> type[AlgorithmSection]:
     """The section of the algorithm of this name; InputError if a scenario cannot hold its fields."""
-    return _section(name, algorithm_class(name))
+    return Unchosen if name == AUTO else _section(name, algorithm_class(name))
 
 
 @cache

@@ -15,7 +15,7 @@ import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
-from fedsim.algorithms.section import DEFAULT
+from fedsim.algorithms.section import AUTO
 from fedsim.api.run import Run
 from fedsim.api.simulate import simulate
 from fedsim.common.errors import InputError, suggest
@@ -62,7 +62,7 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
             "name": type(self).__name__,
             "problem": {"name": self._problems[classes > 2], "silo_weights": "size"},
             "partition": {"name": "natural_id"},
-            "algorithm": DEFAULT,
+            "algorithm": AUTO,
             "privacy": {"epsilon": self.epsilon},
             "runtime": {"name": "inprocess"},
             "report": _QUIET,
@@ -103,7 +103,7 @@ class FederatedClassifier(ClassifierMixin, _Federated):  # type: ignore[misc]
         epsilon: each silo's budget for one fit.
         schema: ranges and categories of the other columns, as of `fedsim.Frame`; None drafts them from the
             records, which epsilon does not cover. The classes are those of y, and count as public.
-        algorithm: an algorithm object; None: accelerated minibatch SGD with automatic rounds, step and clip.
+        algorithm: an algorithm object; None: `auto`, as public numbers choose it and its numbers.
         overrides: {dotted field: value} of the scenario, as `fedsim.simulate` takes them.
         random_state: the seed; None draws one.
 

@@ -107,7 +107,6 @@ def _scenario(
     tables: Sequence[Path], place: Path, silo: str | None, reading: GivenReading, drafted: Draft
 ) -> str:
     """The scenario's text, its file names relative to the folder of `place`."""
-    from fedsim.algorithms.section import DEFAULT
     from fedsim.common.serialise import to_yaml
     from fedsim.data.drafting import is_uneven, problem_of
 
@@ -136,7 +135,7 @@ def _scenario(
         "".join(f"    {line}\n" for line in drafted.yaml.splitlines()),
         "partition: natural_id\n" if silo or len(files) > 1 else _RANDOM,
         f"problem: {{name: {problem}, silo_weights: size}}  # each record counts equally\n",
-        "algorithm: {" + ", ".join(f"{field}: {value}" for field, value in DEFAULT.items()) + "}\n",
+        "algorithm: auto  # by ranges, sizes and budgets, never by records; a run says which, and why\n",
         _PRIVACY,
     ]
     if is_uneven(target):

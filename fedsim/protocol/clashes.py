@@ -69,10 +69,20 @@ CLASHES: tuple[Clash, ...] = (
             ("bound clip or mean", "a private clip"): (
                 "limit or smooth: clip_norm counts records' gradients, and bound {0} clips persons'"
             ),
-            ("bound clip", "preconditioned_sgd"): (
+            ("bound clip", "whitened_newton"): (
                 "mean, limit or smooth: by clip a person's records weigh less in the moment than in the "
-                "gradients that it divides"
+                "gradients that it whitens"
             ),
+        },
+    ),
+    *rows(
+        ("scenario",),
+        "data.intercept",
+        {
+            (
+                "no constant feature",
+                "whitened_newton",
+            ): "true: the constant feature has the offsets of its metric"
         },
     ),
     *rows(

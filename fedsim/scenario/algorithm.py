@@ -10,7 +10,7 @@ from typing import Annotated, Any, Self, get_type_hints
 from pydantic import ConfigDict, PrivateAttr, WrapValidator
 
 from fedsim.algorithms.registry import ALGORITHM_HAS, algorithms, is_algorithm
-from fedsim.algorithms.section import NOT_NUMBERS, AlgorithmSection, section_of
+from fedsim.algorithms.section import AUTO, NOT_NUMBERS, AlgorithmSection, section_of
 from fedsim.common.errors import InputError
 from fedsim.common.objects import changed, stand, standing_by
 from fedsim.common.plugins import file_of
@@ -96,7 +96,7 @@ def _plain(value: Any) -> Any:
     return re.sub(r" at 0x[0-9a-f]+", "", str(value))  # the same in every process
 
 
-SECTIONS: Registry[type[AlgorithmSection]] = Registry(algorithms(), section_of)
+SECTIONS: Registry[type[AlgorithmSection]] = Registry([*algorithms(), AUTO], section_of)
 
 
 def _of_file(value: Any, validate: Callable[[Any], AlgorithmSection]) -> AlgorithmSection:

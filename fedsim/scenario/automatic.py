@@ -36,6 +36,7 @@ from fedsim.protocol.batch import FULL
 from fedsim.protocol.contract import Algorithm, traits
 from fedsim.scenario.algorithm import GivenAlgorithm
 from fedsim.scenario.by_theorem import need_equal_noise, noise_of, with_clip
+from fedsim.scenario.chosen import moment_numbers, with_chosen
 from fedsim.scenario.model import Scenario
 from fedsim.theory.averaged_noise import Kind
 from fedsim.theory.symbols import Premises
@@ -97,13 +98,16 @@ def with_automatic(
     """The scenario with a number in place of every `auto` of its algorithm, and of a clip by theorem,
     with the reasons. InputError if no rule covers the algorithm, the loss or the noise; it says what to give.
     """
+    scenario, why = with_chosen(scenario, premises, problem, squared_norms)
     scenario, clipped = with_clip(scenario, premises)
-    section = scenario.algorithm
-    asked = [name for name in ("clip_norm", "num_rounds", "step_size") if dict(section).get(name) == AUTO]
+    section, numbers = scenario.algorithm, ("clip_norm", "num_rounds", "step_size", "moment_clip", "steps")
+    asked = [name for name in numbers if dict(section).get(name) == AUTO]
     if not asked:
         return scenario, clipped
     need_equal_noise(scenario)
-    if isinstance(problem, GeneralisedLinear):
+    if "moment_clip" in dict(section) and isinstance(problem, GeneralisedLinear):
+        found, reasons = moment_numbers(scenario, premises, problem, squared_norms)
+    elif isinstance(problem, GeneralisedLinear):
         bounds = Bounds.of(problem, squared_norms, f"scenario.algorithm.{asked[-1]}")
         found, reasons = _linear(scenario, premises, bounds, asked)
     else:
@@ -112,6 +116,8 @@ def with_automatic(
         found = {name: NETWORK[name] for name in asked}
         reasons = dict.fromkeys(asked, "for every network: a round moves it at most by 1, plus noise")
     filled = scenario.model_copy(update={"algorithm": section.having(**found)})
+    if why:
+        found, reasons = {"name": section.name} | found, {"name": why} | reasons
     return filled, Derived("automatic", found, reasons=reasons).beside(clipped)
 
 

@@ -252,7 +252,9 @@ class Scenario(Section):
     )
     prepare: tuple[Stage, ...] = Field((), description="private stages before training that map the features")
     problem: Annotated[ProblemSection, Shorthand()] = Field(description="what is minimised")
-    algorithm: AlgorithmConfig = Field(description="how")
+    algorithm: Annotated[AlgorithmConfig, Shorthand()] = Field(
+        description="how; auto: as public numbers choose"
+    )
     privacy: PrivacySection = Field(description="what each silo allows")
     assumptions: Constants = Field(
         Constants(), description="constants of the objective that theorems and bounds need"

@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from fedsim.algorithms.registry import shipped_names
+from fedsim.algorithms.section import AUTO
 from fedsim.common.errors import InputError
 from fedsim.common.plugins import file_of
 from fedsim.data.federation import outline
@@ -268,7 +269,7 @@ def _is_shipped(scenario: Scenario, besides: Callable[[str], bool] = lambda name
     sets = [data for data in (scenario.data, scenario.public) if data is not None]
     return (
         not isinstance(algorithm, GivenAlgorithm)
-        and (algorithm.name in shipped_names() or besides(algorithm.name))
+        and (algorithm.name in (AUTO, *shipped_names()) or besides(algorithm.name))
         and (problem.name in PROBLEMS or besides(problem.name))
         and (problem.model is None or problem.model.name != "module")
         and all(type(data) is SHIPPED.get(data.name) for data in sets)

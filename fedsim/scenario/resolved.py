@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, cast
 
 import torch
 
-from fedsim.algorithms.preconditioned_sgd import PreconditionedSGD
 from fedsim.algorithms.registry import shipped
+from fedsim.algorithms.whitened_newton import WhitenedNewton
 from fedsim.data.source import Outline
 from fedsim.privacy.calibrate import Budget, noise_ratios
 from fedsim.privacy.mechanism import Mechanism
@@ -156,7 +156,7 @@ class Resolved:
                 "an algorithm that is not linear or has memory": trace.remembers or not self.algorithm.linear,
                 "memory": trace.remembers,
                 "messages of several sizes": trace.uneven,
-                "preconditioned_sgd": mechanism.private and isinstance(self.algorithm, PreconditionedSGD),
+                "whitened_newton": isinstance(self.algorithm, WhitenedNewton),
                 "no budget": mechanism.private and inf in self.epsilons,
                 "a plug-in's problem": not is_shipped(self.problem),
                 "held-out records": False,

@@ -14,7 +14,7 @@ from fedsim.privacy.mechanism import Mechanism
 from fedsim.privacy.registry import MECHANISMS
 from fedsim.problems.glm import AbsoluteError, GeneralisedLinear, LinearRegression
 from fedsim.protocol.batch import Batch
-from fedsim.protocol.contract import Algorithm, Public
+from fedsim.protocol.contract import Algorithm, Public, traits
 from fedsim.protocol.limits import LIMITS, Limits
 from fedsim.protocol.links import Answered, Link
 from fedsim.protocol.plan import Plan, Terms
@@ -138,7 +138,11 @@ def open_gate(
     entropy = SeededEntropy(seed, 0, names, ["a test's run"] * len(names)) if entropy is None else entropy
     chosen = MECHANISMS[mechanism] if isinstance(mechanism, str) else mechanism
     records, ledgers = lay_out([Rows(*own) for own in data], problem, dtype), [MemoryLedger() for _ in terms]
-    return Served(Gate(records, problem, plan, terms, chosen, entropy, ledgers, limits, dtype), algorithm)
+    arrays = None
+    if traits(algorithm).any_size:  # as a run's gate
+        arrays = trace_of(algorithm, problem, public_of(sizes, dtype=dtype), 0, LIMITS).broadcasts
+    gate = Gate(records, problem, plan, terms, chosen, entropy, ledgers, limits, dtype, arrays)
+    return Served(gate, algorithm)
 
 
 @dataclass(frozen=True)

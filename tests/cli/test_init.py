@@ -55,7 +55,7 @@ def test_two_commands_lead_to_a_private_model_and_its_page() -> None:
 def test_a_sweep_of_a_draft_says_so_on_the_terminal_and_on_its_page() -> None:
     written(houses(200), Path("houses.csv"))
     invoke("init", "houses.csv", "--target", "Price")
-    quick = ["--set", "trials=1", "--set", "algorithm.num_rounds=2"]
+    quick = ["--set", "trials=1"]
     grid = ["--set", "sweep.grid.privacy.epsilon=[1,3]"]
     assert DRAFTED in invoke("sweep", "houses.yaml", *quick, *grid, "--workers", "0", "--out", "sweep")
     assert "ranges were read from the records" in Path("sweep/report.html").read_text()

@@ -136,7 +136,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "unit person": unit(),
     "bound clip or mean": unit(),
     "bound clip": unit(),
-    "preconditioned_sgd": {"algorithm": {"name": "preconditioned_sgd", "num_rounds": 2}},
+    "whitened_newton": {"algorithm": {"name": "whitened_newton", "num_rounds": 2, "moment_clip": 2.0}},
     "add_remove": ADDED,
     "a unit is replaced": {},
     "replace_person": unit(bound="limit", h=2),
@@ -178,6 +178,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "hosts of silos": {"runtime.name": "ray", "runtime.silo_hosts": 2},
     "a silo named as public": {"privacy.epsilon": {"A": 1.0, "B": "public", "C": 1.0}},
     "an object": asks("gradient"),
+    "no constant feature": {"of the data": {"intercept": False}},
     "records put aside": {"of the data": {"reserve": Reserve(fraction=0.4)}},
     "a sweep": {"sweep": {"grid": {"algorithm.step_size": [0.3, 0.5]}}},
     "a device": {"runtime.device": "cuda", "problem": NETWORK},
@@ -220,6 +221,7 @@ def run_of(tree: dict[str, Any], beside: dict[str, Any], monkeypatch: pytest.Mon
     if "without stages" in beside:
         monkeypatch.setattr("fedsim.scenario.resolve.with_h", lambda scenario, stages, *_: (scenario, ()))
     data = DATA["person" if "unit" in tree["privacy"] else "record"]
+    data = data.model_copy(update=beside.get("of the data", {}))
     update: dict[str, Any] = {"data": data}
     if "asks" in beside:
         update["algorithm"] = GivenAlgorithm.of(beside["asks"])

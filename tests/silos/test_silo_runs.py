@@ -66,10 +66,15 @@ def trained(resolved: Resolved, link: SilosLink, admitted: Sequence[Mapping[str,
     return last.answer
 
 
-@pytest.mark.parametrize("algorithm", ["noisy_minibatch_sgd", "preconditioned_sgd"])
+OWN = {
+    "noisy_minibatch_sgd": {"step_size": 0.5, "clip_norm": 1.0},
+    "whitened_newton": {"moment_clip": 2.0},
+}
+
+
+@pytest.mark.parametrize("algorithm", OWN)
 def test_a_silo_that_is_drawn_for_no_round_accepts_and_answers_nothing(federate, algorithm):
-    section = {"name": algorithm, "num_rounds": 1, "clip_norm": 1.0}
-    section |= {"step_size": 0.5} if algorithm == "noisy_minibatch_sgd" else {}
+    section = {"name": algorithm, "num_rounds": 1} | OWN[algorithm]
     resolved, _, (silo, *_) = federate(algorithm=section, policy={"min_noise_multiplier": 0.1})
     before = silo.silo.ledger.account.left
     admission = silo.admitted(offer_of(resolved, resolved.names[0], rounds=()))
