@@ -51,8 +51,8 @@ def estimates(
     assert isinstance(asked, Evaluation)
     counts, found = (shares.double() * records).numpy(), {}
     if split := 2 * asked.bins:
-        of_scores = metrics(counts[:split], noise, records)
-        found = {name: of_scores[name] for name in ("accuracy", "auc", "brier", "calibration_error")}
+        found = metrics(counts[:split], noise, records)
+        del found["log_loss"]  # probabilities that are cut are no model's
     return found | (gaps(counts[split:], noise, evaluation.outline.groups) if asked.groups else {})
 
 

@@ -47,7 +47,8 @@ class Estimate(NamedTuple):
 
 
 def metrics(counts: npt.ArrayLike, noise: float, records: float, bound: float = 0.01) -> dict[str, Estimate]:
-    """Accuracy at threshold 0.5, AUC, Brier score, log loss and expected calibration error.
+    """Accuracy at threshold 0.5, AUC, Brier score, log loss, expected calibration error; of class 1 the mean
+    predicted probability and the observed share.
 
     Args:
         counts: (2, B) or (2 B,), class 0 first, bins ascending; B even. Of one silo or a sum.
@@ -64,6 +65,8 @@ def metrics(counts: npt.ArrayLike, noise: float, records: float, bound: float = 
         "accuracy": (of_label > 0.5, (0.0, 1.0)),
         "brier": ((1 - of_label) ** 2, (0.0, 1.0)),
         "log_loss": (-np.log(of_label.clip(bound, 1 - bound)), (lowest, highest)),
+        "mean_predicted_probability": (np.stack([points, points]), (0.0, 1.0)),
+        "observed_share": (np.stack([0 * points, 0 * points + 1]), (0.0, 1.0)),
     }
     found = dict[str, Estimate]()
     for name, (values, limits) in means.items():

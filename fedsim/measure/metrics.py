@@ -133,8 +133,11 @@ def values_of(
 def exact(c: Classified) -> Values:
     """What an evaluation of these records estimates, without its noise and bins."""
     names = ("auc", "brier", *(() if c.groups is None else BY_GROUP))
-    right = np.average(c.rank.argmax(axis=1) == c.target, weights=c.weight)
-    return {"accuracy": float(right)} | {name: _value(name, c) for name in names}
+    means = {"accuracy": c.rank.argmax(axis=1) == c.target, "observed_share": c.target == 1}
+    if c.probability is not None:
+        means["mean_predicted_probability"] = c.probability[:, 1]
+    own = {name: float(np.average(values, weights=c.weight)) for name, values in means.items()}
+    return own | {name: _value(name, c) for name in names}
 
 
 def _value(name: str, records: Any) -> float | None:

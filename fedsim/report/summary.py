@@ -448,8 +448,9 @@ class Summary(Part):
 
 _FIRST = (
     *("format", "scenario", "status", "algorithm", "problem", "runtime", "trials", "rounds", "dimension"),
-    *("wall_seconds", "warnings", "metrics", "groups", "baselines", "joining", "own_models", "costs"),
-    *("evaluation", "participation", "heterogeneity", "objective", "clipping", "chosen_clips", "chosen_h"),
+    *("wall_seconds", "warnings", "metrics", "calibration", "groups", "baselines", "joining", "own_models"),
+    *("costs", "evaluation", "participation", "heterogeneity", "objective", "clipping", "chosen_clips"),
+    "chosen_h",
 )
 """The order of keys in JSON; others follow."""
 

@@ -61,7 +61,8 @@ def test_the_model_is_evaluated_on_records_that_silos_hold_out(silos, tmp_path, 
         deploy(parse(EVALUATED), made.federation, channel, tmp_path / "run")
     run = load_run(tmp_path / "run")
     estimates = {row.metric: row for row in run.summary.evaluation}
-    assert set(estimates) == {"accuracy", "auc", "brier", "calibration_error"}
+    means = {"mean_predicted_probability", "observed_share"}
+    assert set(estimates) == {"accuracy", "auc", "brier", "calibration_error"} | means
     assert 0 < estimates["accuracy"].standard_error < 0.1
     assert remarks(run.summary)[0].startswith("evaluation, accuracy: 0.")
     for row in run.summary.privacy.silos:

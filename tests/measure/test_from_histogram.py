@@ -13,7 +13,8 @@ from fedsim.privacy import gaussian
 
 Array = npt.NDArray[np.float64]
 BOUND = 0.01
-NAMES = ("accuracy", "auc", "brier", "log_loss", "calibration_error")
+MEANS = ("mean_predicted_probability", "observed_share")
+NAMES = ("accuracy", "auc", "brier", "log_loss", *MEANS, "calibration_error")
 
 
 def scored(n: int, seed: int, slope: float = 1.0, shift: float = 0.0) -> tuple[Array, Array]:
@@ -35,6 +36,8 @@ def exact(p: Array, y: Array, bins: int) -> dict[str, float]:
         "auc": float(sklearn.roc_auc_score(y, p)),
         "brier": float(sklearn.brier_score_loss(y, p)),
         "log_loss": float(sklearn.log_loss(y, p.clip(BOUND, 1 - BOUND))),
+        "mean_predicted_probability": float(p.mean()),
+        "observed_share": float(y.mean()),
         "calibration_error": sum(abs(float((y - p)[bin_of == k].sum())) for k in range(bins)) / len(p),
     }
 
@@ -92,7 +95,7 @@ def test_the_stated_error_covers_the_truth(
             assert covered[2] > 0.99
 
 
-@pytest.mark.parametrize("name", NAMES[:4])
+@pytest.mark.parametrize("name", NAMES[:6])
 def test_the_standard_error_is_that_of_the_noise(name: str) -> None:
     p, y = scored(6200, 0)
     counts, noise, rng = histogram(p, y, 10), 5.0, np.random.default_rng(2)

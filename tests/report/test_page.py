@@ -194,7 +194,7 @@ def test_an_interrupted_run_without_a_complete_trial_still_has_a_page(run_copy: 
         tree |= {"status": "interrupted", "trials": {"asked": 2, "finished": 0}}
         tree["privacy"]["silos"] = []
         tree["metrics"] = {"error_name": "share misclassified", "metric": "error"}
-        del tree["baselines"]
+        del tree["baselines"], tree["calibration"]
     run = read(run_copy)
     empty = replace(run, load_rows=lambda kind: run.rows(kind) if kind is Measurement else [])
     text = render(empty, tmp_path)

@@ -15,6 +15,7 @@ from fedsim.report.texts import remarks
 from fedsim.simulation.host import preview_evaluation
 
 GAPS = {"parity_gap", "odds_gap", "opportunity_gap"}
+MEANS = ("mean_predicted_probability", "observed_share")
 QUIET = {"baselines": False, "nonprivate_baseline": False, "clipping": False, "evaluate_every": 100}
 TREE: dict[str, Any] = {**BASE, "report": QUIET, "evaluate": {"by_group": True}, "trials": 1}
 TREE = {key: value for key, value in TREE.items() if key not in ("data", "partition")}
@@ -98,9 +99,11 @@ def test_a_histogram_beside_it_is_paid_from_the_same_budget() -> None:
         assert (one.releases, two.releases) == (1, 2)
     run = simulated(records(n=500), evaluate=asked[1], **EXACT)
     found = {row.metric: row for row in run.summary.evaluation}
-    assert set(found) == GAPS | {"accuracy", "auc", "brier", "calibration_error"}
-    for name in ("accuracy", *GAPS):
+    assert set(found) == GAPS | {"accuracy", "auc", "brier", "calibration_error", *MEANS}
+    for name in ("accuracy", "observed_share", *GAPS):
         assert found[name].value == pytest.approx(found[name].exact, abs=1e-12)
+    said = found["mean_predicted_probability"]
+    assert 0 < abs(said.value - said.exact) <= said.binning <= 0.05
 
 
 def test_a_gap_of_too_few_records_is_none_and_says_why(tmp_path) -> None:

@@ -187,7 +187,7 @@ def test_what_it_shows(tmp_path):
     page = (tmp_path / "run" / "report.html").read_text()
     assert "Evaluation, accuracy: 0." in page
     assert "the larger cost of the two is guaranteed" in page
-    assert len(run.source.results.rows(Evaluated)) == 8
+    assert len(run.source.results.rows(Evaluated)) == 12
     silo = run.summary.privacy.silos[0]
     assert (
         silo.epsilon_spent == silo.epsilon_guaranteed == max(silo.epsilon_training, silo.epsilon_evaluation)

@@ -79,10 +79,27 @@ def _line(one: Estimated) -> str:
     return f"evaluation, {title}: {one.value:.3f}, {error}{exact}"
 
 
+def _apart(part: list[Estimated]) -> list[str]:
+    """A sentence where mean predicted probability and observed share differ by more than a tenth of it,
+    beyond what noise (95 % of it) and bins may do.
+    """
+    found = {one.metric: one for one in part if one.interval is not None}
+    said, seen = found.get("mean_predicted_probability"), found.get("observed_share")
+    if said is None or seen is None:
+        return []
+    mean, share = said.value or 0.0, seen.value or 0.0
+    unsure = said.binning + 1.96 * ((said.standard_error or 0.0) + (seen.standard_error or 0.0))
+    if abs(mean - share) - unsure <= 0.1 * share:
+        return []
+    told = f"evaluation: predicted probabilities are too {'high' if mean > share else 'low'}, of class 1"
+    means = f"{mean:.3f} on average, and the observed share is {share:.3f}"
+    return [f"{told} {means}: do not read one as a risk"]
+
+
 EVALUATION = Section(
     "evaluation",
     Evaluated,
     part=list[Estimated],
     summarise=_summarise,
-    lines=lambda part, _run: list(map(_line, part)),
+    lines=lambda part, _run: [*map(_line, part), *_apart(part)],
 )

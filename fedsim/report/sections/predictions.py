@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from statistics import fmean
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from fedsim.protocol.links import Variant
-from fedsim.report.outcome import Outcome, mean
+from fedsim.report.outcome import Outcome, interval90, mean, variants
 from fedsim.report.record import OF_TESTS, grouped
 from fedsim.report.section import Section
-from fedsim.report.summary import Part
+from fedsim.report.summary import NONPRIVATE, Interval, Part, Summary
 from fedsim.report.tables import MEANS, TextTable
 
 if TYPE_CHECKING:
@@ -117,10 +117,74 @@ def _calibration_figure(rows: list[CalibrationBin], private: bool) -> Figure:
         return figure
 
 
+class Calibrated(Part):
+    """A final model's mean predicted probability and the share that is observed: means over trials.
+
+    Of two classes that of class 1, whose name is `label`. Among more (None) it is the probability of the
+    class that a record is predicted to be of, beside the share that is. `gap_interval90`: of the first less
+    the second.
+    """
+
+    variant: Variant
+    label: str | None
+    predicted: float
+    observed: float
+    gap_interval90: Interval
+
+
+def _calibrated(outcome: Outcome) -> list[Calibrated]:
+    """Of the run's own model first."""
+    recipes = (trial.fitted.recipe for trial in outcome.results.trials.values() if trial.fitted)
+    two = outcome.resolved.outline.num_classes == 2
+    label = next((recipe.classes[1] for recipe in recipes), "1") if two else None
+    made, rows = [], grouped(outcome.results.rows(CalibrationBin), lambda row: (row.variant, row.trial))
+    for variant in variants(outcome.resolved):
+        means = np.array([_weighed(bins) for (own, _), bins in rows.items() if own == variant])
+        if len(means):
+            gaps = interval90(means[:, 0] - means[:, 1])
+            predicted, observed = map(float, means.mean(0))
+            ends: Any = {"predicted": predicted, "observed": observed, "gap_interval90": gaps}
+            made.append(Calibrated(variant=variant, label=label, **ends))
+    return made
+
+
+def _weighed(bins: list[CalibrationBin]) -> Any:
+    """Mean predicted probability, and observed share."""
+    return np.average([row[-2:] for row in bins], axis=0, weights=[row.records for row in bins])
+
+
+def _calibrated_table(models: list[Calibrated]) -> TextTable:
+    short = [f"mean predicted\nprobability of {models[0].label}", "observed\nshare"]
+    if models[0].label is None:
+        short = ["mean probability of\nthe predicted class", "share predicted\nrightly"]
+    names = ["this run", NONPRIVATE][: len(models)]
+    rows = [
+        [name, f"{one.predicted:.3f}", f"{one.observed:.3f}"] for name, one in zip(names, models, strict=True)
+    ]
+    caption = f"{MEANS} Of test records, measured in simulation; no silo releases it."
+    return TextTable(caption, ["", *(title.replace("\n", " ") for title in short)], rows, short=["", *short])
+
+
+def _calibrated_lines(models: list[Calibrated], _run: Summary) -> list[str]:
+    """A sentence where the means differ by more than a tenth of the share, beyond the trials' spread."""
+    own, (low, high) = models[0], models[0].gap_interval90
+    if max(low, -high) <= 0.1 * own.observed:
+        return []
+    of = "of the predicted class" if own.label is None else f"of {own.label}"
+    means = f"{of} {own.predicted:.3f} on average, and the observed share is {own.observed:.3f}"
+    told = f"predicted probabilities are too {'high' if low > 0 else 'low'}, {means}"
+    return [f"{told}: do not read one as a risk (simulation only, not private)"]
+
+
 CALIBRATION = Section(
     "calibration",
     CalibrationBin,
     OF_TESTS,
+    list[Calibrated],
+    _calibrated,
+    _calibrated_lines,
+    title="Predicted and observed",
+    table=_calibrated_table,
     stem="calibration",
     caption="Calibration of the final model: of test records to which it gives about this probability (of "
     "class 1, or among more than two classes of the one that it predicts), the share of which it is so. "

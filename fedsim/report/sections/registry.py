@@ -14,8 +14,8 @@ from fedsim.report.sections.worth import COSTS, JOINING, OWN_MODELS
 from fedsim.report.summary import Summary
 
 SECTIONS: tuple[Section, ...] = (
-    *(GROUPS, EVALUATION, JOINING, OWN_MODELS, COSTS),
-    *(OBJECTIVE, CLIPPING, CLIPS, H, CALIBRATION),
+    *(GROUPS, EVALUATION, CALIBRATION, JOINING, OWN_MODELS, COSTS),
+    *(OBJECTIVE, CLIPPING, CLIPS, H),
 )
 _FIELDS: dict[str, Any] = {one.name: one.field for one in SECTIONS if one.part}
 FullSummary: type[Summary] = create_model("Summary", __base__=Summary, **_FIELDS)
