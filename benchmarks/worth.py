@@ -167,7 +167,9 @@ def cells(
                 resolved = resolve(scenario_of(table, classes, setting, epsilon, algorithm))
                 public = resolved.public([each.noise_multiplier for each in preview(resolved)])
                 for split in range(splits):
-                    x, y, test_x, test_y = pooled.setdefault((setting, split), records(resolved, split))
+                    if (setting, split) not in pooled:
+                        pooled[setting, split] = records(resolved, split)
+                    x, y, test_x, test_y = pooled[setting, split]
                     at = setting, split, "pooled"
                     if at not in pooled:
                         w = fit(resolved.problem, [(x, y)], [1.0], True).w

@@ -15,13 +15,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import numpy as np
 import torch
 from numpy.random import Generator
 from pydantic import Field
-from torch import Tensor
 
 from fedsim.algorithms.base import FULL, MomentClip, Rounds, moment_of
 from fedsim.common.errors import InputError
@@ -29,10 +28,12 @@ from fedsim.problems.glm import GeneralisedLinear, LinearRegression, LogisticReg
 from fedsim.protocol.contract import Asker, Memory, Message, Public, PublicProblem, Query, Round, ServerHalf
 from fedsim.protocol.unit import RECORD
 
+if TYPE_CHECKING:  # a refused scenario does without
+    from torch import Tensor
+
 DISTANCE = 2.0  # D: length of the coefficients that the ridge assumes, of whitened records
 MOST_STEP = 0.5
 STEPS = 3.0, 15.0  # least and most, in all rounds together
-_NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(15)
 _LEAST_EIGENVALUE, _LEAST_CURVATURE, _LEAST_SHARE, _LEAST_WEIGHT = 0.003, 0.03, 0.002, 0.02
 _BINS, _OFF = 16, 0.5
 
@@ -244,9 +245,10 @@ class Course:
             p = torch.softmax(self.mean[-1], 0)
             return max(float((p * (1 - p)).max()), _LEAST_CURVATURE)
         squared = float(self.mean[:-1].square().sum()) - self.variance * (len(self.mean) - 1)
-        scores = float(self.mean[-1].clamp(-4.0, 4.0)) + math.sqrt(min(max(squared, 0.0), 9.0)) * _NODES
+        nodes, weights = np.polynomial.hermite_e.hermegauss(15)
+        scores = float(self.mean[-1].clamp(-4.0, 4.0)) + math.sqrt(min(max(squared, 0.0), 9.0)) * nodes
         sigma = 1 / (1 + np.exp(-scores))
-        return max(float(np.average(sigma * (1 - sigma), weights=_WEIGHTS)), _LEAST_CURVATURE)
+        return max(float(np.average(sigma * (1 - sigma), weights=weights)), _LEAST_CURVATURE)
 
     def step(self, g: Tensor) -> None:
         """One step, at a noisy mean gradient (p, outputs)."""
