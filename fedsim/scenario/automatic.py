@@ -141,7 +141,7 @@ def _linear(
     if rounds == AUTO:
         rounds = min(MOST_ROUNDS, smallest(lambda T: T >= MOST_ROUNDS or best(T) <= largest))
         found["num_rounds"] = rounds
-        reasons["num_rounds"] = "after these, more rounds would add as much noise as they gain"
+        reasons["num_rounds"] = "more would add as much noise as they gain, in the worst case of the ranges"
         if best(rounds) > largest:
             reasons["num_rounds"] = "the most that are chosen; noise is small"
     if "step_size" in asked:

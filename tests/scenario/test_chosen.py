@@ -15,6 +15,7 @@ import fedsim
 from fedsim.algorithms.accelerated_minibatch_sgd import AcceleratedMinibatchSGD
 from fedsim.algorithms.whitened_newton import WhitenedNewton
 from fedsim.data.arrays import Arrays
+from fedsim.report.sections.worth import COSTS
 from fedsim.scenario.load import parse
 from fedsim.scenario.resolve import Resolved, resolve
 
@@ -171,3 +172,18 @@ def test_a_run_says_what_was_chosen_and_its_advice_is_of_its_fields() -> None:
     assert run.summary.algorithm == "whitened_newton"
     assert run.summary.parameters is not None
     assert run.summary.parameters.values["name"] == "whitened_newton"
+
+
+def test_advice_after_too_few_rounds_names_fields_of_what_ran() -> None:
+    rng = np.random.default_rng(3)
+    x = rng.uniform(-1, 1, (6000, 4))
+    target = (rng.random(6000) < 1 / (1 + np.exp(-6 * x[:, 0]))).astype(int)
+    data = Arrays(x, target, np.resize(["a", "b", "c"], 6000), ranges=(-1.0, 1.0))
+    given = once(data=data, partition="natural_id", problem="logistic_regression", privacy={"epsilon": 8.0})
+    given |= {"report": {"metric": "log_loss"}, "trials": 2, "seed": 3}
+    auto = {"algorithm": {"name": "auto", "num_rounds": 1}}
+    summary = fedsim.simulate(parse(given | auto), progress=False).summary
+    assert summary.costs is not None
+    assert summary.costs.most == "rounds"
+    (told,) = COSTS.lines(summary.costs, summary)  # type: ignore[misc]
+    assert "try a larger num_rounds, with more steps, with algorithm.name=whitened_newton" in told

@@ -246,20 +246,25 @@ def _chain(outcome: Outcome) -> list[Mapping[int, HasMetrics]]:
 
 def _costs_lines(part: Costs, run: Summary) -> list[str]:
     """A sentence that says which of noise, clip and rounds costs most, and what to try."""
-    automatic = run.parameters is not None and run.parameters.theorem == "automatic"
     parts = ", ".join(f"{step.of} {step.mean:.2g}" for step in part.steps)
     what = f"{METRICS[part.metric].title} {part.value:.3g}, and {part.converged:.3g} converged without noise"
     if part.most is None:
         return [f"neither noise, clip nor rounds cost much beyond the trials' spread: {what} ({parts})"]
-    hint = _TRY[part.most] + ("" if automatic or part.most == "noise" else ", or auto")
-    return [f"{_MOST[part.most]} most: {what} (cost: {parts}); try {hint}"]
+    return [f"{_MOST[part.most]} most: {what} (cost: {parts}); try {_tried(part.most, run)}"]
+
+
+def _tried(of: CostOf, run: Summary) -> str:
+    """What makes it cost less, by fields that the run's algorithm has."""
+    if of == "noise":
+        return "a larger epsilon, more records or more silos"
+    whitened = run.algorithm == "whitened_newton"
+    clip, step = ("clip_factor", "more steps") if whitened else ("clip_norm", "a larger step_size")
+    hint = f"a larger {clip}" if of == "clip" else f"a larger num_rounds, with {step}"
+    if run.parameters is None or "automatic" not in run.parameters.theorem:
+        return f"{hint}, or algorithm: auto"
+    return f"{hint}, with algorithm.name={run.algorithm}" if "name" in run.parameters.values else hint
 
 
 _MOST = {"noise": "the noise costs", "clip": "the clip costs", "rounds": "too few rounds cost"}
-_TRY: dict[CostOf, str] = {
-    "noise": "a larger epsilon, more records or more silos",
-    "clip": "a larger clip_norm",
-    "rounds": "more rounds or a larger step",
-}
 
 COSTS = Section("costs", part=Costs, summarise=_costs, lines=_costs_lines)
