@@ -20,10 +20,11 @@ from fedsim.api.run import Run, silos_html
 from fedsim.common.errors import InputError
 from fedsim.common.files import check_free
 from fedsim.common.process import one_thread
+from fedsim.data.csv_table import TableData
 from fedsim.data.dataset import Dataset
 from fedsim.data.federation import Federation, load, outline
 from fedsim.data.recipe import recipe_of
-from fedsim.data.schema import NumberColumn, names_of
+from fedsim.data.schema import NumberColumn, names_of, of_hats, read_schema
 from fedsim.privacy.registry import MECHANISMS
 from fedsim.problems.section import problem_section
 from fedsim.protocol.clashes import check
@@ -159,6 +160,9 @@ def _planned(given: Scenario, request: Mapping[str, Asked | Sequence[Asked]]) ->
     plain = {"scaling": "none", "intercept": False, "test_fraction": 0.0}  # `_held` adds the constant one
     fitted = ("transform", "pca", "record_norm", "preprocessing_cost")
     data = given.data.model_copy(update=plain | dict.fromkeys(fitted))
+    if isinstance(data, TableData) and (curved := of_hats(columns := read_schema(data.columns))):
+        numbers = {name: column.straight for name, column in curved.items()}
+        data = data.model_copy(update={"columns": {**columns, **numbers}})
     shape = outline(data, given.partition, given.seed, given.privacy.unit)
     shape = replace(shape, num_features=shape.num_features + 1)
     alone = len(shape.sizes) == 1 and not mechanism.sums_only

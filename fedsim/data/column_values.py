@@ -37,6 +37,8 @@ class Cells:
         """The column's features, (n, width)."""
         if isinstance(column, CategoryColumn):
             return coding(len(column.categories), intercept)[self.codes(column)]
+        if isinstance(column, NumberColumn) and column.encode is not None:
+            return _hats(column, self.numbers(column), intercept)
         return self.numbers(column)[:, None]
 
     def numbers(self, column: NumberColumn | MeasuredColumn) -> Floats:
@@ -229,8 +231,18 @@ def is_date(text: str | None) -> bool:
     return bool(_WRITTEN.fullmatch(text or ""))
 
 
+def _hats(column: NumberColumn, values: Floats, intercept: bool) -> Floats:
+    """Rows of `coding` at the knots, linear between them, on the column's scale: (n,) to (n, features)."""
+    at, where = column.on_scale(np.array(column.knots)), column.on_scale(values)
+    piece = np.clip(np.searchsorted(at, where, side="right") - 1, 0, len(at) - 2)
+    share = np.clip((where - at[piece]) / (at[piece + 1] - at[piece]), 0.0, 1.0)[:, None]
+    rows = coding(len(at), intercept)
+    return np.asarray(rows[piece] + share * (rows[piece + 1] - rows[piece]))
+
+
 def features_of(columns: Mapping[str, Input], cells: Mapping[str, Cells], intercept: bool) -> Floats:
-    """Raw features (n, d) in the order of `columns`: numbers filled, not clipped; categories by `coding`.
+    """Raw features (n, d) in the order of `columns`: numbers filled, not clipped; categories and hats by
+    `coding`.
     InputError names the column and row of a wrong cell.
     """
     return np.hstack([cells[name].features(column, intercept) for name, column in columns.items()])

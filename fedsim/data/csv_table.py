@@ -27,7 +27,9 @@ from fedsim.data.schema import (
     Reading,
     Schema,
     SchemaOrFile,
+    levels_of,
     names_of,
+    of_hats,
     ranges_of,
     read_schema,
 )
@@ -88,7 +90,7 @@ class TableData(Reading, Dataset, ABC):
     )
     columns: SchemaOrFile = Field(
         alias="schema",
-        description="Column name to {kind: number, lower, upper, scale, fill} or "
+        description="Column name to {kind: number, lower, upper, scale, fill, encode} or "
         "{kind: category, categories, fill}, for the features and the target; or "
         "the path of a YAML file that holds this mapping.",
     )
@@ -180,11 +182,11 @@ class _TableSource(Source):
             self.silo_column = data.silo_column or SILO
         self.columns = self._table.names
         self._check()
+        self._check_hats(data)
         self._features, self._intercept = data.features_in(self._schema), data.intercept
         self.num_features = len(self.feature_names)
         self.num_classes = len(self.classes)
-        categories = [each for each in self._features.values() if isinstance(each, CategoryColumn)]
-        self.recoded = data.intercept and bool(categories)
+        self.recoded = data.intercept and any(map(levels_of, self._features.values()))
         if not data.attribute_is_feature and self._attribute is None:
             hint = "says so of an attribute: name its column (attribute), or leave this out"
             raise InputError(f"{DATA}.attribute_is_feature", False, hint)
@@ -214,6 +216,15 @@ class _TableSource(Source):
                 raise InputError(f"{DATA}.person_column", self.person_column, hint)
         if self._attribute is not None:
             self.groups = self._declared_groups(self._attribute, f"{DATA}.attribute")
+
+    def _check_hats(self, data: TableData) -> None:
+        for name, column in of_hats(self._schema).items():
+            field, given = f"{SCHEMA}.{name}.encode", column.model_dump(exclude_none=True)["encode"]
+            if name == self.target:
+                raise InputError(field, given, "is of features, and this is the target: leave it out")
+            if data.scaling != "declared":
+                hint = f"goes with scaling: declared, not {data.scaling}: knots are of the declared range"
+                raise InputError(field, given, hint)
 
     def _declared_groups(self, name: str, field: str) -> tuple[str, ...]:
         uses = {self.target: "the target", self.silo_column: "the silos' names", self.person_column: "ids"}
@@ -292,11 +303,13 @@ class _TableSource(Source):
         if isinstance(declared, CategoryColumn):
             groups = Labels(cells[name].places(declared), declared.categories)
         features = features_of(self._features, cells, self._intercept)
-        ranges = ranges_of(self._features.values(), self._intercept)
-        target = self._schema[self.target]
+        ranges, target = ranges_of(self._features.values(), self._intercept), self._schema[self.target]
+        curved = of_hats(self._features).items()
+        encoded = {name: (cells[name].numbers(kind), ranges_of([kind.straight])) for name, kind in curved}
         if isinstance(target, NumberColumn):
-            return Design(features, ranges, cells[self.target].numbers(target), ranges_of([target]), groups)
-        return Design(features, ranges, cells[self.target].codes(target), None, groups)
+            numbers = cells[self.target].numbers(target)
+            return Design(features, ranges, numbers, ranges_of([target]), groups, encoded)
+        return Design(features, ranges, cells[self.target].codes(target), None, groups, encoded)
 
 
 def _labels(texts: Sequence[str | None]) -> Labels:

@@ -244,6 +244,8 @@ def odd_ranges(data: Dataset, source: Source, design: Design) -> tuple[str, ...]
     found = list[str]()
     if data.scaling == "declared":
         found = _missed(design.features, design.ranges, feature_names(source, design.features.shape[1]))
+        for name, (values, ranges) in design.encoded.items():
+            found += _missed(values[:, None], ranges, [name])
     if design.target_range is not None and data.scaling != "none":
         found += _missed(design.target.astype(np.float64)[:, None], design.target_range, [source.target])
     return tuple(found)

@@ -87,9 +87,9 @@ class Frame(InMemory, TableData):
         target: column to predict.
         silo: column that names each record's silo; None where a partition divides the records.
         person: column of ids that say whose each record is, for unit person; never a feature.
-        schema: {column: {kind: number, lower, upper, scale, fill} or {kind: category, categories, fill}}, or
-            a YAML file that holds it; None drafts it from the records, which epsilon does not cover, and
-            every report says so.
+        schema: {column: {kind: number, lower, upper, scale, fill, encode} or {kind: category, categories,
+            fill}}, or a YAML file that holds it; None drafts it from the records, which epsilon does not
+            cover, and every report says so.
         options: the fields of `TableData`, `Dataset` and `Reading`: attribute (the column of each record's
             group), attribute_is_feature, missing, scaling, intercept, test_fraction, ...
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import codecs
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -111,8 +112,34 @@ class _Column(Section):
         return 1.0, 1 / 3
 
 
+class Hats(Section):
+    """Features of a number, one for each knot: 1 there, 0 at the other knots, and linear in between."""
+
+    hats: int | None = Field(
+        None, ge=3, le=64, description="So many knots, evenly spaced on the column's scale."
+    )
+    knots: Annotated[tuple[float, ...], Field(min_length=3, max_length=64)] | None = Field(
+        None, description="The knots themselves, ascending from lower to upper: public, as the range is."
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_of_both(cls, given: Any) -> Any:
+        one = isinstance(given, Mapping) and (given.get("hats") is None) != (given.get("knots") is None)
+        if not one and not isinstance(given, Hats):
+            raise ValueError("give one of both, such as {hats: 8} or {knots: [18, 30, 45, 60, 90]}")
+        return given
+
+    @model_validator(mode="after")
+    def _knots_make_sense(self) -> Hats:
+        for low, high in pairwise(self.knots or ()):
+            if not low < high:
+                raise ValueError(f"knots must ascend, got {low:g} before {high:g}")
+        return self
+
+
 class NumberColumn(_Column):
-    """A measured number: clipped to [lower, upper] and mapped to [-1, 1]."""
+    """A measured number: clipped to [lower, upper] and mapped to [-1, 1], or to hats."""
 
     kind: Literal["number"] = Field(description="The column holds numbers.")
     lower: float = Field(description="Smallest value, from documentation and not from the records.")
@@ -125,6 +152,9 @@ class NumberColumn(_Column):
         description="What a missing value counts as: a number, or middle, that of the range on its scale; "
         "without it, one is an error.",
         json_schema_extra={"anyOf": [{"type": "number"}, {"const": "middle"}, {"type": "null"}]},
+    )
+    encode: Hats | None = Field(
+        None, description="Features for a curve instead of a straight line, with scaling: declared."
     )
 
     @model_validator(mode="before")
@@ -146,7 +176,40 @@ class NumberColumn(_Column):
             raise ValueError(f"scale: log needs lower > 0, got {self.lower}")
         if self.fill is not None and not self.lower <= self.fill <= self.upper:
             raise ValueError(f"fill must lie in [{self.lower}, {self.upper}], got {self.fill}")
+        if knots := self.knots:
+            if (knots[0], knots[-1]) != (self.lower, self.upper):
+                ends = f"from lower, {self.lower:g}, to upper, {self.upper:g}"
+                raise ValueError(f"knots must go {ends}, got {knots[0]:g} to {knots[-1]:g}")
+            if not (np.diff(self.on_scale(np.array(knots))) > 0).all():
+                raise ValueError("knots are too close to be told apart: give fewer")
         return self
+
+    @property
+    def knots(self) -> tuple[float, ...]:
+        """Where the column's hats are 1; () without any."""
+        if self.encode is None:
+            return ()
+        spaced = np.geomspace if self.scale == "log" else np.linspace
+        return self.encode.knots or tuple(spaced(self.lower, self.upper, self.encode.hats or 0).tolist())
+
+    @property
+    def straight(self) -> NumberColumn:
+        """The column without hats."""
+        return self.model_copy(update={"encode": None})
+
+    def on_scale(self, values: Floats) -> Floats:
+        """Numbers, held to the range, on the column's scale."""
+        held = np.clip(values, self.lower, self.upper)
+        return np.asarray(np.log(held) if self.scale == "log" else held)
+
+    def squared_norms(self, intercept: bool) -> tuple[float, float]:
+        """Largest squared norm of its features, and the mean over the range, on its scale."""
+        if self.encode is None:
+            return super().squared_norms(intercept)
+        rows, at = coding(len(self.knots), intercept), self.on_scale(np.array(self.knots))
+        ends, between = (rows**2).sum(axis=1), (rows[1:] * rows[:-1]).sum(axis=1)
+        pieces = np.diff(at) * (ends[1:] + between + ends[:-1]) / 3  # of squares of what is linear
+        return float(ends.max()), float(pieces.sum() / (at[-1] - at[0]))
 
 
 def _middle(lower: float, upper: float, log: bool) -> float:
@@ -211,11 +274,26 @@ def read_schema(schema: Schema | Path) -> Schema:
         raise InputError(place, first["input"], f"in {schema}: {first['msg']}") from error
 
 
-def names_of(name: str, column: Input, intercept: bool) -> list[str]:
-    """Names of a column's features: the column, or column=category for each category that has one."""
+def of_hats(columns: Mapping[str, Input]) -> dict[str, NumberColumn]:
+    """Those that become hats."""
+    numbers = {name: column for name, column in columns.items() if isinstance(column, NumberColumn)}
+    return {name: column for name, column in numbers.items() if column.encode is not None}
+
+
+def levels_of(column: Input) -> Sequence[str]:
+    """What `coding` gives features: categories, or the knots of hats; nothing of other numbers."""
     if isinstance(column, CategoryColumn):
-        return [f"{name}={category}" for category in column.categories[intercept:]]
-    return [name]
+        return column.categories
+    knots = column.knots if isinstance(column, NumberColumn) else ()
+    digits = 6 if len({f"{knot:g}" for knot in knots}) == len(knots) else 17
+    return [f"{knot:.{digits}g}" for knot in knots]
+
+
+def names_of(name: str, column: Input, intercept: bool) -> list[str]:
+    """Names of a column's features: the column; or column=category, or column~knot, for each that has one."""
+    sign = "=" if isinstance(column, CategoryColumn) else "~"
+    levels = levels_of(column)
+    return [f"{name}{sign}{level}" for level in levels[intercept:]] if levels else [name]
 
 
 def ranges_of(columns: Iterable[Input], intercept: bool = False) -> Ranges:
@@ -226,9 +304,9 @@ def ranges_of(columns: Iterable[Input], intercept: bool = False) -> Ranges:
 
 
 def _range(column: Input, intercept: bool) -> tuple[float, float, bool, bool]:
-    if isinstance(column, CategoryColumn):
-        least = -1 / len(column.categories) if intercept else 0.0
-        return least, least + 1, False, False
     if isinstance(column, MeasuredColumn):
         return np.nan, np.nan, False, column.scaled
+    if isinstance(column, CategoryColumn) or column.encode is not None:
+        least = -1 / len(levels_of(column)) if intercept else 0.0
+        return least, least + 1, False, False
     return column.lower, column.upper, column.scale == "log", True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -39,7 +39,7 @@ class Ranges:
     lower: Floats
     upper: Floats
     log: NDArray[np.bool_]  # map the logarithm, not the value
-    numeric: NDArray[np.bool_]  # False: a category's feature, which no scaling touches
+    numeric: NDArray[np.bool_]  # False: a category's feature or a hat, which no scaling touches
 
     @classmethod
     def linear(cls, lower: Floats, upper: Floats) -> Ranges:
@@ -56,6 +56,9 @@ class Design:
     target: Target  # (n,): float64 to regress on, int64 classes
     target_range: Ranges | None  # of one column; None: the target is not scaled
     groups: Labels | None = None  # values of the attribute, none filled; None without an attribute
+    encoded: Mapping[str, tuple[Floats, Ranges]] = field(
+        default_factory=dict
+    )  # of hats' columns, the numbers
 
 
 @dataclass(frozen=True)
@@ -96,7 +99,7 @@ class Source(ABC):
     silo_column: str | None = None  # has each record's silo
     person_column: str | None = None  # of ids that say whose each record is; never a feature
     groups: tuple[str, ...] = ()  # declared values of the attribute, of which records have one each or none
-    recoded: bool = False  # whether categories are among its features, beside an intercept
+    recoded: bool = False  # whether categories or hats are among its features, beside an intercept
 
     def ids(self) -> Sequence[str] | None:
         """Whose each record is: num_rows exact texts; None without a column of ids. InputError, without an id
