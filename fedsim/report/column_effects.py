@@ -61,10 +61,10 @@ class Effect(NamedTuple):
     @property
     def shown(self) -> list[int]:
         """Places of the points that a person gets: of many labels those with the largest effects, in order;
-        of a number both ends and the middle.
+        of a number its knots, or both ends and the middle.
         """
         if isinstance(self.column, NumberColumn):
-            return [0, _STEPS // 2, _STEPS - 1]
+            return list(range(len(self.points))) if self.column.knots else [0, _STEPS // 2, _STEPS - 1]
         return sorted(np.argsort(-np.abs(self.mean).max(axis=1), kind="stable")[:MOST].tolist())
 
 
@@ -140,8 +140,8 @@ def _rows(recipe: Recipe) -> Iterator[tuple[str, Sequence[Any]]]:
         if isinstance(column, CategoryColumn):
             yield name, column.categories
         elif isinstance(column, NumberColumn):
-            ends = column.lower, column.upper
-            yield name, (np.geomspace if column.scale == "log" else np.linspace)(*ends, _STEPS).tolist()
+            evenly = np.geomspace if column.scale == "log" else np.linspace
+            yield name, column.knots or evenly(column.lower, column.upper, _STEPS).tolist()
 
 
 def _table(columns: Mapping[str, Input], rows: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
@@ -172,8 +172,9 @@ def _centred(name: str, recipe: Recipe, points: Sequence[Any], curves: Floats) -
     column = recipe.columns[name]
     assert isinstance(column, NumberColumn | CategoryColumn)
     weights = np.ones(len(points))
-    if isinstance(column, NumberColumn):  # the points are even on its scale, and curves go on between them
-        weights[[0, -1]] = 0.5
+    if isinstance(column, NumberColumn):  # a curve goes on between its points, straight on the column's scale
+        steps = np.diff(column.on_scale(np.array(points)))
+        weights = np.append(steps, 0) + np.append(0, steps)
     mean = np.average(curves, axis=1, weights=weights)
     return Effect(name, column, points, curves - mean[:, None])
 

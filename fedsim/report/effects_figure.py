@@ -29,6 +29,7 @@ def draw(effects: Effects, broad: bool = False) -> Figure:
             axes.axhline(0.0, color=GREY, linewidth=0.9, linestyle=":")
             (_number if isinstance(effect.column, NumberColumn) else _levels)(axes, effect, effects.outputs)
             axes.set_title(label(effect.name))
+        grid[0].locator_params("y", nbins=5)
         named = grid[0].get_legend_handles_labels()
         for axes in grid[len(shown) :]:
             axes.remove()

@@ -64,6 +64,8 @@ def test_the_model_is_evaluated_on_records_that_silos_hold_out(silos, tmp_path, 
     means = {"mean_predicted_probability", "observed_share"}
     assert set(estimates) == {"accuracy", "auc", "brier", "calibration_error"} | means
     assert 0 < estimates["accuracy"].standard_error < 0.1
+    page = (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
+    assert "There is one model, and so no band" in page
     assert remarks(run.summary)[0].startswith("evaluation, accuracy: 0.")
     for row in run.summary.privacy.silos:
         own = read_records(made.configs[row.name])
