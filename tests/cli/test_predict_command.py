@@ -1,6 +1,7 @@
 """`fedsim predict` and `fedsim export`, as a person types them."""
 
 import json
+import shutil
 import sys
 from pathlib import Path
 
@@ -78,6 +79,18 @@ def test_what_is_wrong_is_one_line(here: Path, command: str, said: str) -> None:
     before = sorted(here.iterdir())
     assert said in refusal(*command.split())
     assert sorted(here.iterdir()) == before
+
+
+def test_a_model_of_the_former_rule_for_categories_is_refused_in_one_line(here: Path, tmp_path: Path) -> None:
+    """Its columns make a feature less now than it has coefficients for."""
+    kept = shutil.copytree(here / "run", tmp_path / "run") / "model.json"
+    tree = json.loads(kept.read_text())
+    assert tree["num_features"] == 4
+    kept.write_text(json.dumps(tree | {"num_features": 5}))
+    said = "its models take 5 features, and by this version's rule for categories its columns are 4"
+    assert said in refusal("predict", tmp_path / "run", "new.csv", "--out", tmp_path / "out.csv")
+    assert said in refusal("export", tmp_path / "run", "--to", "torch", "--out", tmp_path / "out.pt")
+    assert not (tmp_path / "out.csv").exists()
 
 
 def test_the_twin_is_predicted_with_by_name_only(here: Path, tmp_path: Path) -> None:
