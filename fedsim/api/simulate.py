@@ -55,7 +55,7 @@ def simulate(
 
     >>> run = simulate("quickstart", trials=2, epsilon=2.0, num_rounds=3, runtime="inprocess")
     >>> run.model.shape, len(run.ledger)
-    ((2, 19), 96)
+    ((2, 14), 96)
 
     Args:
         scenario: name of a shipped scenario, path of a YAML file, mapping, or `fedsim.Scenario`.
