@@ -161,7 +161,7 @@ def deployable(scenario: Scenario) -> tuple[Scenario, list[str]]:
     """
     check(facts_of(scenario), "deployment", scenario.value)
     scenario.data.check_alone("scenario.data")
-    unmeasured = ("nonprivate_baseline", "baselines", "heterogeneity", "excess_risk", "own_models")
+    unmeasured = ("nonprivate_baseline", "baselines", "heterogeneity", "excess_risk", "own_models", "at_home")
     report = scenario.report.model_copy(update=dict.fromkeys(unmeasured, False))
     study, said = _study(scenario), []
     if study.purpose:

@@ -6,6 +6,7 @@
   many, evenly in order of size, but all with `report.own_models`. A silo's model is tested on its own test
   records; a row without a silo has them all together, each predicted by its own silo's model.
   `silo_alone_on_all` are the same models on everybody's test records.
+- `at_home`: on a silo's own test records, what it makes of the run's model and its own records, at home.
 - `pooled`: all training records in one place, each with equal weight.
 - `converged`: the run's own objective, in which silo i's mean loss has weight p_i, at its optimum: what
   infinitely many rounds without noise and clipping would give. Where p_i n_j = p_j n_i it is `pooled`, and
@@ -22,15 +23,17 @@ them where a silo lacks a class, of which they would go to infinity.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from fedsim.data.federation import SiloSplit
-from fedsim.measure.evaluator import Evaluator, Measured
+from fedsim.measure.evaluator import Evaluator, Final, Measured
 from fedsim.measure.objective import pair, with_public
+from fedsim.problems.at_home import Federation, at_home, unfit
 from fedsim.problems.glm import GeneralisedLinear, KinkedLoss
 from fedsim.problems.kinds import Problem, gives_probabilities
 from fedsim.problems.minimise import (
@@ -45,6 +48,7 @@ from fedsim.problems.minimise import (
     without_public,
 )
 from fedsim.report.record import BaselineMeasurement as Row
+from fedsim.report.sections.worth import Paired
 from fedsim.scenario.metric import BaselineName
 from fedsim.scenario.resolve import Resolved
 
@@ -57,19 +61,25 @@ _NOTHING: Measured = (None, None, {})
 Shared = tuple[Tensor, Tensor, Tensor]  # records: features, target and each one's share of the objective
 
 
-def baselines(resolved: Resolved, silos: Sequence[SiloSplit], evaluate: Evaluator) -> list[Row]:
-    """Every baseline of one trial without the federation, on the records that `evaluate` tests on."""
+def baselines(
+    resolved: Resolved, silos: Sequence[SiloSplit], evaluate: Evaluator, final: Final | None = None
+) -> list[Any]:
+    """Every baseline of one trial without the federation, on the records that `evaluate` tests on; of a
+    single trial also how well a difference to the `final` model is known.
+    """
     total = sum(len(silo.train.target) for silo in silos)
     by_record = [len(silo.train.target) / total for silo in silos]
     return [
         constant(resolved, np.concatenate([silo.train.target for silo in silos]), evaluate),
-        *_alone(resolved, silos if resolved.scenario.report.own_models else _some(silos), evaluate),
+        *_alone(resolved, silos if resolved.scenario.report.own_models else _some(silos), evaluate, final),
         _fitted(resolved, "pooled", list(map(pair, silos)), by_record, evaluate)[0],
         *_throw_away(resolved, evaluate),
     ]
 
 
-def converged(resolved: Resolved, silos: Sequence[SiloSplit], evaluate: Evaluator) -> list[Row]:
+def converged(
+    resolved: Resolved, silos: Sequence[SiloSplit], evaluate: Evaluator, _final: Final | None = None
+) -> list[Any]:
     """The optimum of the run's own objective, where it is not that of all records pooled, and known."""
     sizes, records = np.array([len(silo.train.target) for silo in silos]), resolved.problem.composite.records
     if records is None or not records.in_f1:
@@ -140,21 +150,55 @@ def _fitted(
     return Row(evaluate.trial, name, None, count, solution.method, *tested), solution.w
 
 
-def _alone(resolved: Resolved, silos: Sequence[SiloSplit], evaluate: Evaluator) -> list[Row]:
-    """Each silo's model, on everybody's test records and on the silo's own; then all silos' own together."""
+def _alone(
+    resolved: Resolved, silos: Sequence[SiloSplit], evaluate: Evaluator, final: Final | None
+) -> list[Any]:
+    """Each silo's model, on everybody's test records and on the silo's own; then all silos' own together; and
+    so at home, where that is asked for.
+    """
     fits = {silo.name: _fit(resolved, [pair(silo)], [1.0]) for silo in silos}
     models = {name: one.w.to(resolved.dtype) for name, one in fits.items() if one.w is not None}
-    on_own = evaluate.on_own(models)
-    rows = []
+    kinds: dict[BaselineName, tuple[Mapping[str, Tensor], Mapping[str, str]]]
+    kinds = {"silo_alone": (models, {name: one.method for name, one in fits.items()})}
+    if final is not None and resolved.scenario.report.at_home:
+        kinds["at_home"] = _at_home(resolved, silos, final)
+    rows: list[Any] = []
     for silo in silos:
         name = silo.name
-        head = (name, len(silo.train.target), fits[name].method)
         on_all = evaluate(models[name], last=True) if name in models else _NOTHING
+        head = name, len(silo.train.target), fits[name].method
         rows.append(Row(evaluate.trial, "silo_alone_on_all", *head, *on_all))
-        rows.append(Row(evaluate.trial, "silo_alone", *head, *on_own.get(name, _NOTHING)))
-    total = sum(len(silo.train.target) for silo in silos)
-    method = "each test record by the model of its own silo"
-    return [*rows, Row(evaluate.trial, "silo_alone", None, total, method, *on_own.get(None, _NOTHING))]
+        if final is not None and name in models and resolved.scenario.trials == 1:
+            others = [final.w, kinds["at_home"][0].get(name, final.w)] if "at_home" in kinds else [final.w]
+            errors = [evaluate.paired_error(name, models[name], other) for other in others]
+            rows.append(Paired(evaluate.trial, name, *errors))
+    for kind, (own, methods) in kinds.items():
+        tested = evaluate.on_own(own)
+        for silo in silos:
+            head = silo.name, len(silo.train.target), methods[silo.name]
+            rows.append(Row(evaluate.trial, kind, *head, *tested.get(silo.name, _NOTHING)))
+        total = sum(len(silo.train.target) for silo in silos)
+        method = "each test record by the model of its own silo"
+        rows.append(Row(evaluate.trial, kind, None, total, method, *tested.get(None, _NOTHING)))
+    return rows
+
+
+def _at_home(
+    resolved: Resolved, silos: Sequence[SiloSplit], final: Final
+) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Each silo's model at home, where there is one, and how it was made or why not."""
+    weights = dict(zip(resolved.names, resolved.weights, strict=True))
+    models, methods = dict[str, Tensor](), dict[str, str]()
+    for silo in silos:
+        (x, y), owners, name = pair(silo), silo.train.owners, silo.name
+        whose = None if owners is None else torch.as_tensor(owners)
+        if why := unfit(resolved.problem, y, whose):
+            methods[name] = f"not fitted: {why}"
+            continue
+        public = Federation(final.w, len(y) / weights[name], final.noise, name in final.silos)
+        models[name] = at_home(resolved.problem, x, y, public, resolved.scenario.data.intercept, whose).w
+        methods[name] = "the silo's own model, the run's and one between them, mixed; not private"
+    return models, methods
 
 
 def _fit(resolved: Resolved, pairs: Pairs, weights: Sequence[float]) -> Fit:

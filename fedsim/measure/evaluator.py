@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -18,12 +18,20 @@ from fedsim.measure.objective import Risk, TrainingObjective
 from fedsim.problems.kinds import Problem
 from fedsim.protocol.links import Variant
 from fedsim.protocol.rows import Rows
-from fedsim.report.record import BaselineMeasurement, SiloMeasurement
+from fedsim.report.record import SiloMeasurement
 from fedsim.report.sections.predictions import CalibrationBin, GroupMeasurement
 from fedsim.scenario.metric import BY_GROUP, BY_SKLEARN
 
 Measured = tuple[float | None, float | None, Values]  # error, loss and other metrics, where defined
-Baselines = Callable[["Evaluator"], list[BaselineMeasurement]]
+Baselines = Callable[["Evaluator", "Final"], list[Any]]
+
+
+class Final(NamedTuple):
+    """A run's final model, which baselines are compared with."""
+
+    w: Tensor  # (d,)
+    noise: float  # the loss that its noise is expected to cost
+    silos: Collection[str]  # those that answered
 
 
 Tested = tuple[float, float, Values]  # the same on the pooled test records
@@ -123,9 +131,30 @@ class Evaluator:
         weight = weights.numpy() if weights is not None and by_person else None
         return {} if known is None else exact(replace(known, weight=weight))
 
-    def baselines(self) -> list[BaselineMeasurement]:
+    def baselines(self, final: Final) -> list[Any]:
         """Baselines without the federation; none where the scenario does not ask for them."""
-        return [row for each in self._baselines for row in each(self)]
+        return [row for each in self._baselines for row in each(self, final)]
+
+    def paired_error(self, silo: str, w: Tensor, other: Tensor) -> float | None:
+        """Standard error of how the chosen metric of two models, (d,), differs on a silo's test records: by
+        leaving out one of 20 parts of them after another (jackknife). None where it is not defined.
+        """
+        place = self._names.index(silo)
+        x, y = (torch.split(each, self._counts)[place] for each in (self.features, self.target))
+        part = torch.arange(len(y)) % _PARTS
+        scores, groups = [self._problem.scores(x, each) for each in (w, other)], self._groups[place]
+        found = []
+        for kept in (part != k for k in range(min(_PARTS, len(y)))):
+            some = groups and Labels(groups.codes[kept.numpy()], groups.names)
+            pair = [self._chosen_of(each[kept], y[kept], some) for each in scores]
+            if None in pair:
+                return None
+            found.append(pair[0] - pair[1])
+        return float(np.std(found) * (len(found) - 1) ** 0.5) if len(found) > 1 else None
+
+    def _chosen_of(self, scores: Tensor, target: Tensor, groups: Labels | None) -> Any:
+        error, loss, more = self._measured(scores, target, groups)
+        return ({"error": error, "loss": loss} | more).get(*self._chosen)
 
     def risk(self, w: Tensor) -> Risk:
         """The training objective's, at w, (d,)."""
@@ -212,6 +241,7 @@ def _defined(value: float) -> float | None:
 
 
 _DIVIDED_BY_ZERO = 1e100
+_PARTS = 20  # of test records, in a jackknife
 
 
 def odd_records(data: Federation) -> list[str]:

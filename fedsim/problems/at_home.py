@@ -63,6 +63,13 @@ class AtHome(NamedTuple):
     parts: tuple[Part, ...]
 
 
+def usual_curvature(problem: Problem) -> float:
+    """Of a record's loss in its score: p (1 - p) on average, of several classes of each; of numbers 1."""
+    if isinstance(head(problem), LinearRegression):
+        return 1.0
+    return 0.2 if problem.num_outputs == 1 else 1 / problem.num_outputs
+
+
 def unfit(problem: Problem, target: Tensor, owners: Tensor | None = None) -> str | None:
     """Why records with these targets (n,) have no fit at home; None where they have one."""
     units = len(target) if owners is None else len(torch.unique(owners))
@@ -102,19 +109,19 @@ def linear(
     problem: Problem, features: Tensor, w: Tensor
 ) -> tuple[GeneralisedLinear, Tensor, Tensor, Callable[[Tensor], Tensor]]:
     """A linear problem, its features and parameters, and the way back to parameters of `problem`: its own, or
-    the last layer on a network's own features. InputError for a loss with a kink or of a plug-in, and for a
-    network that does not end in a linear layer.
+    the last layer on a network's own features. InputError for another loss, and for a network of others.
     """
     if type(problem) in (LogisticRegression, SoftmaxRegression, LinearRegression):
         return cast("GeneralisedLinear", problem), features, w, lambda home: home
-    if isinstance(problem, GeneralisedLinear):
-        hint = "logistic_regression, softmax_regression, linear_regression, or a network of linear last layer"
-        raise InputError("scenario.problem.name", type(problem).__name__, f"at home there is {hint}")
-    module = problem.module
-    last = module[-1] if isinstance(module, torch.nn.Sequential) else None
-    if not (isinstance(module, torch.nn.Sequential) and isinstance(last, torch.nn.Linear)):
-        hint = "a torch.nn.Sequential that ends in a torch.nn.Linear, which is what is fitted at home"
-        raise InputError("scenario.problem.model", type(module).__name__, hint)
+    model = None if isinstance(problem, GeneralisedLinear) else getattr(problem.model, "name", None)
+    if model not in ("mlp", "paired_mlp", "lenet"):  # code of others is called with no record
+        hint = (
+            "logistic_regression, softmax_regression, linear_regression, or a network mlp, paired_mlp, lenet"
+        )
+        raise InputError("scenario.problem", model or type(problem).__name__, f"a fit at home is for {hint}")
+    assert not isinstance(problem, GeneralisedLinear)
+    module = cast(torch.nn.Sequential, problem.module)
+    last = cast(torch.nn.Linear, module[-1])
     values, count = problem.parameters(w), sum(each.numel() for each in last.parameters())
     body, bias = module[:-1].to(w.dtype), last.bias is not None
     with torch.no_grad():
@@ -142,8 +149,7 @@ class _Fit:
         spread = x.var(0, unbiased=False).clamp_min(0.0025)  # pulls are those on standardised features
         self.spread = spread.repeat_interleave(problem.num_outputs).view(-1, problem.num_outputs)
         self.problem, self.x, self.y, self.units, self.intercept = problem, x, y, units, intercept
-        self.numbers = isinstance(problem, LinearRegression)
-        self.curvature = 1.0 if self.numbers else 0.2 if problem.num_outputs == 1 else 1 / problem.num_outputs
+        self.numbers, self.curvature = isinstance(problem, LinearRegression), usual_curvature(problem)
         fold = _folds(y, units)
         self.folds = [(fold != k, fold == k) for k in range(int(fold.max()) + 1)]
 
@@ -151,20 +157,15 @@ class _Fit:
         """The model, (d,), and its parts."""
         without = [self.without(public, out) for _, out in self.folds]
         centres = [self.recalibrated(w, kept) for w, (kept, _) in zip(without, self.folds, strict=True)]
-        zero, every = torch.zeros_like(public.w), torch.ones_like(self.y, dtype=torch.bool)
-        strength_alone, alone = self._best(_ALONE, _FREE, [zero] * len(centres))
-        strength, adapted = self._best(_ADAPTED, _INTERCEPT, centres)
+        centres.append(self.recalibrated(public.w, torch.ones_like(self.y, dtype=torch.bool)))
+        alone, own = self._averaged(_ALONE, _FREE, [torch.zeros_like(public.w)] * len(centres))
+        adapted, between = self._averaged(_ADAPTED, _INTERCEPT, centres)
         scores = torch.stack([alone, self.unseen(without), adapted])
         losses = torch.stack([self.problem.losses(each, self.y) for each in scores])
         weights = self._weights(scores, losses.mean(1), public)
-        models = [
-            self.pulled(zero, strength_alone, _FREE, every),
-            public.w,
-            self.pulled(self.recalibrated(public.w, every), strength, _INTERCEPT, every),
-        ]
         found = zip(get_args(Kind), losses, weights.tolist(), strict=True)
         parts = tuple(Part(kind, float(own.mean()), self._error(own), weight) for kind, own, weight in found)
-        return weights @ torch.stack(models), parts
+        return weights @ torch.stack([own, public.w, between]), parts
 
     def without(self, public: Federation, out: Tensor) -> Tensor:
         """The federation's model without the records of a mask, (d,), by one step of influence."""
@@ -205,20 +206,34 @@ class _Fit:
             pull[-1] = min(intercept, strength)
         return _newton(self.problem, self.x[kept], self.y[kept], centre, pull.flatten(), start)
 
-    def _best(
+    def _averaged(
         self, strengths: tuple[float, ...], intercept: float, centres: list[Tensor]
-    ) -> tuple[float, Tensor]:
-        """The strength of least loss out of fold, and the scores that it gives there."""
-        found, models = [], centres
-        for strength in reversed(strengths):  # each from the one before, which is near
+    ) -> tuple[Tensor, Tensor]:
+        """The mean over strengths of models pulled to centres, each fold's and at last that of all records,
+        weighed by how likely records out of fold are: scores there, and the model of all, (d,).
+        """
+        masks, models = (
+            [*(kept for kept, _ in self.folds), torch.ones_like(self.y, dtype=torch.bool)],
+            centres,
+        )
+        scores, whole = [], []
+        for strength in strengths[::-1]:  # each from the one before, which is near
             models = [
                 self.pulled(centre, strength, intercept, kept, start)
-                for centre, start, (kept, _) in zip(centres, models, self.folds, strict=True)
+                for centre, start, kept in zip(centres, models, masks, strict=True)
             ]
-            scores = self.unseen(models)
-            found.append((float(self.problem.losses(scores, self.y).mean()), strength, scores))
-        _, strength, scores = min(found, key=lambda one: one[:2])
-        return strength, scores
+            scores.append(self.unseen(models[:-1]))
+            whole.append(models[-1])
+        losses = torch.stack([self.problem.losses(each, self.y) for each in scores])
+        losses /= self._unit(losses.mean(1))
+        found, every = torch.empty_like(scores[0]), torch.stack(scores)
+        for kept, out in self.folds:  # whose records choose no strength for themselves
+            found[out] = torch.tensordot((-losses[:, kept].sum(1)).softmax(0), every[:, out], 1)
+        return found, (-losses.sum(1)).softmax(0) @ torch.stack(whole)
+
+    def _unit(self, losses: Tensor) -> float:
+        """The loss that stands for a nat: of numbers twice the least, their mean square out of fold."""
+        return 2 * float(losses.min()) if self.numbers else 1.0
 
     def unseen(self, models: list[Tensor]) -> Tensor:
         """Each record's score by the model of its fold, which has not seen it: (n,) or (n, outputs)."""
@@ -229,7 +244,7 @@ class _Fit:
 
     def _weights(self, scores: Tensor, losses: Tensor, public: Federation) -> Tensor:
         """Of the three models, (3,): least loss out of fold, pulled to those that public numbers give."""
-        n, unit = int(self.units.max()) + 1, 2 * float(losses.min()) if self.numbers else 1.0
+        n, unit = int(self.units.max()) + 1, self._unit(losses)
         parameters = self.problem.num_features * max(1, self.problem.num_outputs - 1)
         own = min(parameters / (2 * n), max(float(losses[0]) / unit, 1e-9))
         theirs = min(public.noise / unit, MOST_NOISE) + parameters / (2 * public.records) + 0.02

@@ -44,7 +44,10 @@ _ALONE: dict[Door, dict[tuple[str, str], str]] = {
         ("runtime.device", "a device"): "cpu: {0} is for simulations",
         _AT_ONCE: "silos: aggregate is for simulations",
     },
-    "sweep": {_AT_ONCE: "silos: aggregate is for single runs, not sweeps and their tuning"},
+    "sweep": {
+        _AT_ONCE: "silos: aggregate is for single runs, not sweeps and their tuning",
+        ("report.at_home", "a fit at home"): "false: it is measured in single runs, not in sweeps",
+    },
     "release": {
         (UNIT + ".h", "a stage for h"): "a number, or bound mean: a release takes means, whatever h is",
         _AT_ONCE: "silos: aggregate is for runs that train a model",
@@ -152,6 +155,11 @@ CLASHES: tuple[Clash, ...] = (
         ("scenario",),
         "evaluate",
         {("evaluate", "no budget"): "is for silos with a budget, neither unlimited nor public"},
+    ),
+    *rows(
+        ("scenario",),
+        "report.at_home",
+        {("a fit at home", "own models"): "false: the algorithm has models of silos' own already"},
     ),
     *rows(
         ("tuning",),

@@ -284,6 +284,7 @@ NAMES: dict[BaselineName, str] = {
     "mean": "mean of the targets",
     "silo_alone_on_all": "silo alone (all records)",
     "silo_alone": "silo alone (own records)",
+    "at_home": "at home (own records)",
     "pooled": "all silos pooled",
     "throw_away": "public records alone",
     "converged": "converged, without noise",

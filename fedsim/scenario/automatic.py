@@ -47,7 +47,7 @@ MOST_ROUNDS = 500
 """Rounds beyond which noise is too small to matter; what is left is optimisation error."""
 NETWORK = {"clip_norm": 1.0, "step_size": 1.0}
 """A network has no public bound: a round moves its parameters at most by 1, plus noise."""
-_WITHOUT_RULE = (
+WITHOUT_RULE = (
     "fedadam",
     "localized_accelerated_sgd",
     "prox_svrg",
@@ -131,7 +131,7 @@ def _linear(
         reasons["clip_norm"] = f"{bounds.slope:g} times {norm}"
     if asked == ["clip_norm"]:
         return found, reasons
-    if section.name in _WITHOUT_RULE:
+    if section.name in WITHOUT_RULE:
         hint = f"a number, or parameters: theorem where there is one: no rule covers {section.name}"
         raise InputError(f"scenario.algorithm.{asked[-1]}", AUTO, hint)
     rule = section.private_clip
@@ -169,14 +169,14 @@ def _best_step(scenario: Scenario, premises: Premises, bounds: Bounds, clip: flo
     def best(rounds: int) -> float:
         kind = Kind(batch, rounds * local)
         variance = 0.0 if noise is None else noise.variance(clip, kind, [kind])
-        left, gathered = _course(section, rounds * local)
+        left, gathered = course(section, rounds * local)
         grown = bounds.curvature * bounds.typical**2 * gathered * variance
         return (DISTANCE**2 * left / grown) ** (1 / 3) if grown else inf
 
     return best
 
 
-def _course(section: Any, T: int) -> tuple[float, float]:
+def course(section: Any, T: int) -> tuple[float, float]:
     """(b, v): optimisation error D^2 b / eta, variance eta^2 v phi^2 of the noise in the answer."""
     if section.name == "accelerated_minibatch_sgd":
         return 2 / T**2, T**3 / 12

@@ -28,6 +28,7 @@ def facts_of(scenario: Scenario, plan: Plan | None = None, /, **more: Told) -> F
         "evaluate": evaluate is not None,
         "evaluate by bins and group": evaluate is not None and evaluate.by_group and evaluate.asked_bins > 0,
         "counts of clipped terms": scenario.report.clipping,
+        "a fit at home": scenario.report.at_home,
         "public silo": False,
         "a silo named as public": privacy.some_public,
         "an object": isinstance(scenario.algorithm, GivenAlgorithm),

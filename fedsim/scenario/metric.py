@@ -49,7 +49,15 @@ BY_SKLEARN = tuple(name for name, metric in METRICS.items() if metric.of != "all
 BY_GROUP = tuple(name for name, metric in METRICS.items() if metric.of == "groups")
 
 BaselineName = Literal[
-    "majority", "mean", "silo_alone_on_all", "silo_alone", "pooled", "throw_away", "converged", "clipped"
+    "majority",
+    "mean",
+    "silo_alone_on_all",
+    "silo_alone",
+    "at_home",
+    "pooled",
+    "throw_away",
+    "converged",
+    "clipped",
 ]
 
 if TYPE_CHECKING:

@@ -110,6 +110,11 @@ class ReportSection(Section):
         False,
         description="also test silos' own models on their own records, beside one model and each silo alone",
     )
+    at_home: bool = Field(
+        False,
+        description="also test, on each silo's own records, a model that it makes at home of the run's and "
+        "its own records; not private: it stays there",
+    )
     trackers: tuple[str, ...] = Field(
         (), description="installed trackers (entry points of fedsim.trackers) that follow the run"
     )

@@ -155,6 +155,7 @@ class Resolved:
                 "noise that is not Gaussian": mechanism != GAUSSIAN,
                 "an algorithm that is not linear or has memory": trace.remembers or not self.algorithm.linear,
                 "memory": trace.remembers,
+                "own models": self.own is not None,
                 "messages of several sizes": trace.uneven,
                 "whitened_newton": isinstance(self.algorithm, WhitenedNewton),
                 "no budget": mechanism.private and inf in self.epsilons,

@@ -16,7 +16,7 @@ from fedsim.common.process import one_thread
 from fedsim.common.serialise import finite
 from fedsim.data.federation import Federation, load
 from fedsim.measure.baselines import baselines, converged
-from fedsim.measure.evaluator import Evaluator, odd_records
+from fedsim.measure.evaluator import Evaluator, Final, odd_records
 from fedsim.measure.metrics import asked_of
 from fedsim.measure.objective import NOTE, TrainingObjective
 from fedsim.protocol.blame import blaming
@@ -29,6 +29,7 @@ from fedsim.report.record import Measurement
 from fedsim.report.sections.evaluation import Evaluated
 from fedsim.report.sections.training import ChosenClip, ChosenH, ClippedRound, OptimumNote
 from fedsim.scenario.evaluation import evaluation_of
+from fedsim.scenario.noise_cost import noise_cost
 from fedsim.scenario.resolve import Resolved
 from fedsim.simulation.host import DirectLink, Hosts, SiloHost, preview
 from fedsim.simulation.run_digest import run_digest
@@ -103,13 +104,19 @@ class Trial:
                 yield ClippedRound(trial, index + 1, part.terms, share, median)
         if measured is not None:
             yield OptimumNote(trial, measured.least, measured.eta, NOTE, measured.reason)
-        yield from self._evaluate.baselines()
+        main, *_ = variants(self._resolved)
+        yield from self._evaluate.baselines(self._final(main))
         yield from self._clipped
         yield from self._estimates
         yield from self._chosen
         yield from (record.Warned(trial, text) for text in self._warnings)
         if (most := self._data.most_records) is not None:
             yield record.Counted(trial, most)
+
+    def _final(self, main: Variant) -> Final:
+        silos = {silo.admitted.terms.name: silo for silo in self._hosts.statements(main)}
+        noise = noise_cost(self._resolved, [silo.admitted.noise_multiplier for silo in silos.values()])
+        return Final(self._models[main], noise, [name for name, silo in silos.items() if silo.rounds])
 
     def _run(self) -> Iterator[Measurement]:
         scenario, holds = self._resolved.scenario, self._resolved.trace.holds
@@ -257,7 +264,7 @@ def evaluator(resolved: Resolved, data: Federation, trial: int) -> Evaluator:
     """The measurements that the scenario asks for."""
     silos = data.silos
     objective = TrainingObjective(resolved, silos) if measures_objective(resolved.scenario) else None
-    parts = [baselines] if resolved.scenario.report.baselines else []
+    parts: list[Any] = [baselines] if resolved.scenario.report.baselines else []
     parts += [converged] if measures_costs(resolved) else []
     fits = [partial(part, resolved, silos) for part in parts]
     asked = asked_of(resolved, data.fitted.preparation)

@@ -3,70 +3,129 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
 from fedsim.report.outcome import Outcome, interval90, penalised, value
-from fedsim.report.record import BaselineMeasurement, HasMetrics, Measurement, SiloMeasurement, grouped
+from fedsim.report.record import (
+    OF_TESTS,
+    BaselineMeasurement,
+    HasMetrics,
+    Measurement,
+    SiloMeasurement,
+    grouped,
+)
 from fedsim.report.section import Section
 from fedsim.report.summary import Interval, Part, Summary
-from fedsim.scenario.metric import METRICS, better
+from fedsim.scenario.metric import METRICS
 
 
-class JoiningSilo(Part):
-    """The metric on a silo's own test records: of its own model, and of the run's."""
+class Paired(NamedTuple):
+    """Of one trial: standard errors, over a silo's test records, of the metric's difference between the
+    silo's own model and the run's, or the one that it makes at home of both.
+    """
 
-    name: str
+    trial: int
+    silo: str
+    joined: float | None
+    at_home: float | None = None
+
+
+class Compared(Part):
+    """The metric of silos alone, with the run's model (`joined`), and with one made at home; and standard
+    errors of what the last two gain, paired, over trials, or of one trial over test records.
+    """
+
     alone: float
     joined: float
+    at_home: float | None = None
+    joined_error: float | None = None
+    at_home_error: float | None = None
+
+    def verdict(self, metric: str, home: bool = True) -> int:
+        """1 where joining pays beyond two standard errors, -1 where it costs, else 0; with the model at home
+        where that was measured, or without it.
+        """
+        model, error = (self.at_home, self.at_home_error) if home else (None, None)
+        model, error = (self.joined, self.joined_error) if model is None else (model, error)
+        gain = _sign(metric) * (self.alone - model)
+        return 0 if error is None or abs(gain) <= 2 * error else int(np.sign(gain))
 
 
-class Joining(Part):
-    """The metric of silos alone and joined: means over silos, by their numbers of test records, and trials.
+class JoiningSilo(Compared):
+    """On a silo's own test records."""
+
+    name: str
+
+
+class Joining(Compared):
+    """Means over silos, by their numbers of test records, and trials.
 
     `gain_interval90` is of how much better they are joined than alone. Simulation only, not private.
     """
 
     metric: str
-    alone: float
-    joined: float
     gain_interval90: Interval
     silos: list[JoiningSilo]
 
+    def counts(self, home: bool = True) -> tuple[int, int]:
+        """The silos for which joining pays, and those that it costs; see `verdict`."""
+        found = [silo.verdict(self.metric, home) for silo in self.silos]
+        return found.count(1), found.count(-1)
 
-_Pair = tuple[SiloMeasurement, float, float]  # a silo in a trial; the metric alone, and joined
+
+class _Pair(NamedTuple):
+    row: SiloMeasurement  # a silo in a trial
+    values: tuple[float, float, float]  # the metric alone, joined and at home
 
 
 def _joining(outcome: Outcome) -> Joining | None:
     """The chosen metric of silos alone and joined; None where one is not known or pays for fairness alone."""
     metric = outcome.resolved.scenario.report.metric
-    alone = {
-        (row.trial, row.silo): value(row, metric)
-        for row in outcome.results.rows(BaselineMeasurement)
-        if row.baseline == "silo_alone"
-    }
-    pairs = [
-        (row, own, joined)
-        for row in outcome.results.rows(SiloMeasurement)
-        if row.variant == outcome.main
-        and (own := alone.get((row.trial, row.silo))) is not None
-        and (joined := value(row, metric)) is not None
-    ]
+    rows = outcome.results.rows(BaselineMeasurement)
+    alone, home = (
+        {(row.trial, row.silo): value(row, metric) for row in rows if row.baseline == name}
+        for name in ("silo_alone", "at_home")
+    )
+    pairs = []
+    for row in outcome.results.rows(SiloMeasurement):
+        own, joined = alone.get((row.trial, row.silo)), value(row, metric)
+        if row.variant == outcome.main and own is not None and joined is not None:
+            there = home.get((row.trial, row.silo))  # too few records: the run's model as it is
+            pairs.append(_Pair(row, (own, joined, joined if there is None else there)))
     if not pairs or penalised(outcome.resolved):
         return None
-    means = np.array([_mean(own) for own in grouped(pairs, lambda pair: pair[0].trial).values()])
+    errors = {row.silo: row[2:] for row in outcome.results.rows(Paired)}
+    by_silo = sorted(grouped(pairs, lambda pair: pair.row.silo).items())
+    silos = [JoiningSilo(name=name, **_compared(own, errors, bool(home))) for name, own in by_silo]
+    means = np.array([_mean(own) for own in grouped(pairs, lambda pair: pair.row.trial).values()])
     gains = interval90(_sign(metric) * (means[:, 0] - means[:, 1]))
-    by_silo = {name: _mean(own) for name, own in sorted(grouped(pairs, lambda pair: pair[0].silo).items())}
-    silos = [JoiningSilo(name=name, alone=own, joined=joined) for name, (own, joined) in by_silo.items()]
-    own, joined = means.mean(0)
-    return Joining(metric=metric, alone=own, joined=joined, gain_interval90=gains, silos=silos)
+    return Joining(metric=metric, gain_interval90=gains, silos=silos, **_compared(pairs, errors, bool(home)))
 
 
-def _mean(pairs: Sequence[_Pair]) -> tuple[float, float]:
-    rows, own, joined = zip(*pairs, strict=True)
-    weights = [row.test_records for row in rows]
-    return float(np.average(own, weights=weights)), float(np.average(joined, weights=weights))
+def _mean(pairs: Sequence[_Pair]) -> np.ndarray:
+    """(3,), by numbers of test records."""
+    return np.average(
+        [pair.values for pair in pairs], axis=0, weights=[pair.row.test_records for pair in pairs]
+    )
+
+
+def _compared(
+    pairs: Sequence[_Pair], errors: Mapping[str, Sequence[float | None]], home: bool
+) -> dict[str, Any]:
+    """Fields of `Compared`, of one silo or of all."""
+    trials = np.array([_mean(own) for own in grouped(pairs, lambda pair: pair.row.trial).values()])
+    found: list[float | None] = [None, None]
+    if len(trials) > 1:
+        found = [float(np.std(trials[:, 0] - trials[:, k], ddof=1) / len(trials) ** 0.5) for k in (1, 2)]
+    elif all(None not in errors.get(pair.row.silo, (None,))[: 1 + home] for pair in pairs):
+        each = np.array([errors[pair.row.silo][: 1 + home] for pair in pairs], dtype=float)
+        shares = np.array([pair.row.test_records for pair in pairs])
+        found = np.sqrt(np.square(shares[:, None] / shares.sum() * each).sum(0)).tolist()
+    names = ["alone", "joined", *["at_home"] * home]
+    own = dict(zip(names, trials.mean(0).tolist(), strict=False))
+    return own | dict(zip(["joined_error", *["at_home_error"] * home], found, strict=False))
 
 
 def _sign(metric: str) -> int:
@@ -76,33 +135,42 @@ def _sign(metric: str) -> int:
 
 def _joining_lines(part: Joining, run: Summary) -> list[str]:
     """A line that says for how many silos joining pays, and for which it pays most."""
-    low, high = part.gain_interval90
     what = METRICS[part.metric].title
     model = "the federation's private model" if run.privacy.private else "the federation's model"
     means = f"on its own records each silo alone has {what} {part.alone:.3g} on average"
     means += f", {model} {part.joined:.3g}"
-    means += " (a difference within the trials' spread)" * (low <= 0 <= high)
-    most = max(_winners(part), key=lambda silo: abs(silo.alone - silo.joined), default=None)
-    example = f", most for {most.name}, {most.alone:.3g} to {most.joined:.3g}" if most else ""
-    if better(part.metric, part.joined, part.alone):
-        return [f"{_pays(part)}{example}; {means}"]
-    return [f"silos are better off alone: {means}; {_pays(part)}{example}"]
+    if part.at_home is not None:
+        without = _counted(part, home=False)
+        means += f", one made of both at home {part.at_home:.3g} (not private; without it joining {without})"
+    winners = [silo for silo in part.silos if silo.verdict(part.metric) > 0]
+    most = max(winners, key=lambda silo: abs(silo.alone - _with(silo)), default=None)
+    example = f", most for {most.name}, {most.alone:.3g} to {_with(most):.3g}" if most else ""
+    pays = f"joining {_counted(part)}"
+    if (verdict := part.verdict(part.metric)) > 0:
+        return [f"{pays}{example}; {means}"]
+    if verdict < 0 and part.at_home is None:
+        example += "; report.at_home: true also tries a model that each makes of both at home"
+    lead = "silos are better off alone" if verdict else "joining neither pays nor costs on average"
+    return [f"{lead}: {means}; {pays}{example}"]
+
+
+def _with(silo: Compared) -> float:
+    return silo.joined if silo.at_home is None else silo.at_home
 
 
 def joining_note(part: Joining | None) -> str:
     """`; joining pays for 4 of 5 silos`, to end a line with; empty where it was not measured."""
-    return "" if part is None else f"; {_pays(part)}"
+    return "" if part is None else f"; joining {_counted(part)}"
 
 
-def _pays(part: Joining) -> str:
-    return f"joining pays for {len(_winners(part))} of {len(part.silos)} silos"
+def _counted(part: Joining, home: bool = True) -> str:
+    paid, cost = part.counts(home)
+    return f"pays for {paid} of {len(part.silos)} silos" + (f" and costs {cost}" if cost else "")
 
 
-def _winners(part: Joining) -> list[JoiningSilo]:
-    return [silo for silo in part.silos if better(part.metric, silo.joined, silo.alone)]
-
-
-JOINING = Section("joining", part=Joining, summarise=_joining, lines=_joining_lines)
+JOINING = Section(
+    "joining", row=Paired, made_of=OF_TESTS, part=Joining, summarise=_joining, lines=_joining_lines
+)
 
 
 class OwnModel(Part):
