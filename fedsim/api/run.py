@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from sklearn.pipeline import Pipeline
     from torch import nn
 
+    from fedsim.api.at_home import HomeModel
     from fedsim.report.predictor import Predictor
     from fedsim.report.summary import Summary
 
@@ -128,6 +129,17 @@ class Run:
         from fedsim.report.predictor import predictor_of
 
         return predictor_of(self.results, trial, nonprivate)
+
+    def at_home(self, silo: str, trial: int | None = None) -> HomeModel:
+        """What a silo makes at home of a trial's model and its own training records: one model, used as
+        `predictor`'s. **Not private**: it costs nothing as long as it, and whether it is used, stay there.
+
+        InputError: there is no such silo or trial, the silo has fewer than 15 records or those of one class,
+        the loss or network is none that is fitted at home, or the run is no simulation.
+        """
+        from fedsim.api.at_home import home_model
+
+        return home_model(self.results, silo, trial)
 
     def predict(self, table: Any, trial: int | None = None, *, nonprivate: bool = False) -> pd.DataFrame:
         """A row for each record: its predicted class and every class's probability, or a number in its units.

@@ -33,7 +33,6 @@ from torch import Tensor
 from fedsim.data.federation import SiloSplit
 from fedsim.measure.evaluator import Evaluator, Final, Measured
 from fedsim.measure.objective import pair, with_public
-from fedsim.problems.at_home import Federation, at_home, unfit
 from fedsim.problems.glm import GeneralisedLinear, KinkedLoss
 from fedsim.problems.kinds import Problem, gives_probabilities
 from fedsim.problems.minimise import (
@@ -162,24 +161,27 @@ def _alone(
     kinds = {"silo_alone": (models, {name: one.method for name, one in fits.items()})}
     if final is not None and resolved.scenario.report.at_home:
         kinds["at_home"] = _at_home(resolved, silos, final)
+    tested = {kind: evaluate.on_own(own) for kind, (own, _) in kinds.items()}
     rows: list[Any] = []
     for silo in silos:
-        name = silo.name
+        name, count = silo.name, len(silo.train.target)
         on_all = evaluate(models[name], last=True) if name in models else _NOTHING
-        head = name, len(silo.train.target), fits[name].method
-        rows.append(Row(evaluate.trial, "silo_alone_on_all", *head, *on_all))
-        if final is not None and name in models and resolved.scenario.trials == 1:
-            others = [final.w, kinds["at_home"][0].get(name, final.w)] if "at_home" in kinds else [final.w]
-            errors = [evaluate.paired_error(name, models[name], other) for other in others]
-            rows.append(Paired(evaluate.trial, name, *errors))
-    for kind, (own, methods) in kinds.items():
-        tested = evaluate.on_own(own)
-        for silo in silos:
-            head = silo.name, len(silo.train.target), methods[silo.name]
-            rows.append(Row(evaluate.trial, kind, *head, *tested.get(silo.name, _NOTHING)))
-        total = sum(len(silo.train.target) for silo in silos)
-        method = "each test record by the model of its own silo"
-        rows.append(Row(evaluate.trial, kind, None, total, method, *tested.get(None, _NOTHING)))
+        rows.append(Row(evaluate.trial, "silo_alone_on_all", name, count, fits[name].method, *on_all))
+        for kind, (_, methods) in kinds.items():
+            on_own = tested[kind].get(name, _NOTHING)
+            rows.append(Row(evaluate.trial, kind, name, count, methods[name], *on_own))
+    total, method = (
+        sum(len(silo.train.target) for silo in silos),
+        "each test record by the model of its own silo",
+    )
+    rows += [Row(evaluate.trial, k, None, total, method, *tested[k].get(None, _NOTHING)) for k in kinds]
+    if final is not None and resolved.scenario.trials == 1:
+        homes = [kinds["at_home"][0]] if "at_home" in kinds else []
+        for name, w in models.items():
+            others = [final.w, *(own.get(name, final.w) for own in homes)]
+            rows.append(
+                Paired(evaluate.trial, name, *(evaluate.paired_error(name, w, each) for each in others))
+            )
     return rows
 
 
@@ -187,6 +189,8 @@ def _at_home(
     resolved: Resolved, silos: Sequence[SiloSplit], final: Final
 ) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Each silo's model at home, where there is one, and how it was made or why not."""
+    from fedsim.problems.at_home import Federation, at_home, unfit  # report.at_home
+
     weights = dict(zip(resolved.names, resolved.weights, strict=True))
     models, methods = dict[str, Tensor](), dict[str, str]()
     for silo in silos:

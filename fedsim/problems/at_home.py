@@ -63,13 +63,6 @@ class AtHome(NamedTuple):
     parts: tuple[Part, ...]
 
 
-def usual_curvature(problem: Problem) -> float:
-    """Of a record's loss in its score: p (1 - p) on average, of several classes of each; of numbers 1."""
-    if isinstance(head(problem), LinearRegression):
-        return 1.0
-    return 0.2 if problem.num_outputs == 1 else 1 / problem.num_outputs
-
-
 def unfit(problem: Problem, target: Tensor, owners: Tensor | None = None) -> str | None:
     """Why records with these targets (n,) have no fit at home; None where they have one."""
     units = len(target) if owners is None else len(torch.unique(owners))
@@ -149,7 +142,8 @@ class _Fit:
         spread = x.var(0, unbiased=False).clamp_min(0.0025)  # pulls are those on standardised features
         self.spread = spread.repeat_interleave(problem.num_outputs).view(-1, problem.num_outputs)
         self.problem, self.x, self.y, self.units, self.intercept = problem, x, y, units, intercept
-        self.numbers, self.curvature = isinstance(problem, LinearRegression), usual_curvature(problem)
+        self.numbers = isinstance(problem, LinearRegression)
+        self.curvature = 1.0 if self.numbers else 0.2 if problem.num_outputs == 1 else 1 / problem.num_outputs
         fold = _folds(y, units)
         self.folds = [(fold != k, fold == k) for k in range(int(fold.max()) + 1)]
 

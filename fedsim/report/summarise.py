@@ -14,6 +14,7 @@ import numpy as np
 
 from fedsim.common import installed
 from fedsim.common.plugins import short
+from fedsim.common.serialise import finite
 from fedsim.problems.kinds import gives_probabilities
 from fedsim.report import record, summary
 from fedsim.report.outcome import Outcome, Results, interval90, value
@@ -22,6 +23,7 @@ from fedsim.report.sections.registry import SECTIONS, FullSummary
 from fedsim.report.silo_rows import admitted_of
 from fedsim.report.texts import no_better
 from fedsim.scenario.metric import BaselineName
+from fedsim.scenario.noise_cost import noise_cost
 from fedsim.scenario.resolve import Resolved
 from fedsim.theory.participants import Available, announced, attendance_law, pull
 
@@ -30,6 +32,7 @@ def summarise(outcome: Outcome) -> summary.Summary:
     """The summary of a run: metrics, participation, cost of each silo."""
     scenario, metrics = outcome.resolved.scenario, _metrics(outcome)
     baselines = baselines_of(outcome.results.rows(record.BaselineMeasurement))
+    multipliers = [silo.noise_multiplier for silo in outcome.admitted[: len(outcome.resolved.names)]]
     parts: dict[str, Any] = {
         "baselines": baselines,
         "deployment": outcome.deployed and _deployment(outcome, outcome.deployed),
@@ -46,6 +49,7 @@ def summarise(outcome: Outcome) -> summary.Summary:
         trials=summary.Trials(asked=scenario.trials, finished=len(outcome.results.trials)),
         rounds=len(outcome.resolved.trace.plan.rounds),
         dimension=outcome.resolved.problem.dimension,
+        noise_cost=finite(noise_cost(outcome.resolved, multipliers)),
         wall_seconds=round(outcome.wall_seconds, 3),
         warnings=[*warnings(outcome), *no_better(metrics, baselines)],
         metrics=metrics,

@@ -362,7 +362,10 @@ class Trials(Part):
 
 
 class Summary(Part):
-    """A run; besides, it has a part of each section by its name (`fedsim.report.sections.registry`)."""
+    """A run; besides, it has a part of each section by its name (`fedsim.report.sections.registry`).
+
+    `noise_cost` is the loss that the model's noise is expected to cost, by public numbers alone.
+    """
 
     format: int
     scenario: str
@@ -373,6 +376,7 @@ class Summary(Part):
     trials: Trials
     rounds: int
     dimension: int
+    noise_cost: float | None = None
     wall_seconds: float
     warnings: list[str] = []
     metrics: Metrics
@@ -448,7 +452,18 @@ class Summary(Part):
 
 
 _FIRST = (
-    *("format", "scenario", "status", "algorithm", "problem", "runtime", "trials", "rounds", "dimension"),
+    *(
+        "format",
+        "scenario",
+        "status",
+        "algorithm",
+        "problem",
+        "runtime",
+        "trials",
+        "rounds",
+        "dimension",
+        "noise_cost",
+    ),
     *("wall_seconds", "warnings", "metrics", "calibration", "groups", "baselines", "joining", "own_models"),
     *("costs", "evaluation", "participation", "heterogeneity", "objective", "clipping", "chosen_clips"),
     "chosen_h",

@@ -46,7 +46,7 @@ class Noise(NamedTuple):
         """By the budgets, and declared ranges."""
         assert norms is not None
         numbers, p = isinstance(problem, LinearRegression), problem.num_features
-        h = 1.0 if numbers else _CURVATURE if problem.num_outputs == 1 else 1 / problem.num_outputs
+        h = usual_curvature(problem)
         factor = (1.2 if numbers else 1.5) * (problem.typical_slope or 1.0)
         one = Kind(FULL, 1)
         private = MECHANISMS[scenario.privacy.mechanism].private
@@ -56,6 +56,13 @@ class Noise(NamedTuple):
         eigenvalue = (norms[1] - 1) / 2 / max(p - 1, 1)
         spectral = 0.5 * math.sqrt(2.0) * norms[1] * math.sqrt(variance) / 2 * math.sqrt(2 * p / 0.2)
         return cls(p * factor**2 * p * variance / 0.8 / (16 * h**2), spectral / max(eigenvalue, 1e-9))
+
+
+def usual_curvature(problem: GeneralisedLinear) -> float:
+    """h, of a record's loss in a score."""
+    if isinstance(problem, LinearRegression):
+        return 1.0
+    return _CURVATURE if problem.num_outputs == 1 else 1 / problem.num_outputs
 
 
 def with_chosen(

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import inf
-from typing import cast
 
-from fedsim.problems.at_home import usual_curvature
 from fedsim.problems.glm import GeneralisedLinear
 from fedsim.protocol.batch import FULL
 from fedsim.protocol.contract import traits
 from fedsim.protocol.query import Query
 from fedsim.protocol.statistics import GRADIENT
-from fedsim.scenario.automatic import WITHOUT_RULE, course
+from fedsim.scenario.automatic import DISTANCE, WITHOUT_RULE, course
+from fedsim.scenario.chosen import WHITENED, Noise, usual_curvature
 from fedsim.scenario.resolved import Resolved
 
 
@@ -20,7 +19,8 @@ def noise_cost(resolved: Resolved, noise_multipliers: Sequence[float]) -> float:
     """In the problem's loss; 0 without noise, infinity where no rule covers the run.
 
     Of gradient steps it is h r^2 eta^2 v(T) phi^2 / 2, with the symbols of `fedsim.scenario.automatic` but h
-    the usual curvature, and phi^2 the variance of a round's mean. An algorithm that knows better says so by a method of this name.
+    the usual curvature, and phi^2 the variance of a round's mean. Of whitened_newton it is that of the
+    coefficients, x of `fedsim.scenario.chosen`, h |noise|^2 / 2.
     """
     algorithm, problem, section = resolved.algorithm, resolved.problem, resolved.scenario.algorithm
     public, norms, known = (
@@ -29,9 +29,10 @@ def noise_cost(resolved: Resolved, noise_multipliers: Sequence[float]) -> float:
         traits(algorithm),
     )
     if not any(noise_multipliers):
-        return 0.0
-    if hasattr(algorithm, "noise_cost"):
-        return cast(float, algorithm.noise_cost(public, problem))
+        return 0.0 if noise_multipliers else inf  # before silos have said what noise they add
+    if section.name == WHITENED and isinstance(problem, GeneralisedLinear):
+        model = Noise.of(resolved.scenario, resolved.premises, problem, norms).model
+        return DISTANCE**2 * model * usual_curvature(problem) / 2
     clip = section.private_clip.start if section.private_clip else known.clip_norm
     step, rounds = known.step_size, known.num_rounds
     covered = isinstance(problem, GeneralisedLinear) and problem.curvature and not resolved.stages

@@ -172,6 +172,13 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "unlimited": GIVEN | {"privacy.epsilon": "unlimited"},
     "noise drawn at once": {"runtime.noise": "aggregate"},
     "evaluate": {"evaluate": {"bins": 10}},
+    "a fit at home": {"report": {"at_home": True, "baselines": True}},
+    "own models": {
+        "algorithm": {
+            "name": "mean_regularised",
+            **dict.fromkeys(("num_rounds", "step_size", "clip_norm", "own_step_size", "pull"), 1),
+        }
+    },
     "evaluate by bins and group": {"evaluate": {"bins": 10, "by_group": True}},
     "no budget": {"privacy.epsilon": {"A": 1.0, "B": "public", "C": 1.0}},
     "counts of clipped terms": {"report.clipping": True},

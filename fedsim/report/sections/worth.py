@@ -150,7 +150,11 @@ def _joining_lines(part: Joining, run: Summary) -> list[str]:
         return [f"{pays}{example}; {means}"]
     if verdict < 0 and part.at_home is None:
         example += "; report.at_home: true also tries a model that each makes of both at home"
-    lead = "silos are better off alone" if verdict else "joining neither pays nor costs on average"
+    lead = (
+        "silos are better off alone"
+        if verdict
+        else "joining makes no difference on average beyond two standard errors"
+    )
     return [f"{lead}: {means}; {pays}{example}"]
 
 
