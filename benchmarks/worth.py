@@ -25,7 +25,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from benchmarks.worth_tables import FETCHED, MADE, with_silos
+from benchmarks.worth_tables import FETCHED, MADE, SHIPPED, with_silos
 from fedsim import Frame
 from fedsim.data.federation import load
 from fedsim.measure.baselines import fit
@@ -46,6 +46,7 @@ YARDSTICK = {
     "step_size": "auto",
     "clip_norm": "auto",
 }
+TABLES = {**MADE, **SHIPPED, **FETCHED}
 PROBLEMS = {0: "linear_regression", 2: "logistic_regression"}
 
 
@@ -119,10 +120,16 @@ def records(resolved: Resolved, trial: int) -> tuple[Tensor, Tensor, Tensor, Ten
     return tuple(torch.as_tensor(np.concatenate(each)).double() for each in zip(*parts, strict=True))  # type: ignore[return-value]
 
 
-def scenario_of(table: Any, classes: int, setting: str, epsilon: float, algorithm: Any) -> Any:
-    """The scenario of a cell."""
+def scenario_of(table: Any, classes: int, setting: str, epsilon: float, algorithm: Any, hats: int = 0) -> Any:
+    """The scenario of a cell; numbers enter as so many hats."""
     silos, mechanism = SETTINGS[setting]
     data = Frame(with_silos(table, silos), "target", "silo_", None, test_fraction=0.2)
+    if hats:
+        drafted = {name: entry.model_dump(exclude_unset=True) for name, entry in data.columns.items()}
+        for name, entry in drafted.items():
+            if entry["kind"] == "number" and name != "target" and table[name].nunique() > hats:
+                entry["encode"] = {"hats": hats}
+        data = Frame(with_silos(table, silos), "target", "silo_", drafted, test_fraction=0.2)
     problem = PROBLEMS.get(classes, "softmax_regression")
     tree = {
         "name": "worth",
@@ -156,15 +163,16 @@ def cells(
     name: str, settings: list[str], splits: int, algorithms: dict[str, Any]
 ) -> Iterator[dict[str, Any]]:
     """Every cell of a table, all splits."""
-    table = {**MADE, **FETCHED}[name]()
+    table = TABLES[name.removesuffix("+hats")]()
     classes = 0 if table.target.dtype.kind in "fiu" else table.target.nunique()
     if classes == 2 or table.target.dtype == bool:
         table, classes = table.assign(target=table.target.astype(str)), 2
     pooled: dict[Any, Any] = {}
+    hats = 8 * name.endswith("+hats")
     for setting in settings:
         for epsilon in EPSILONS:
             for label, algorithm in algorithms.items():
-                resolved = resolve(scenario_of(table, classes, setting, epsilon, algorithm))
+                resolved = resolve(scenario_of(table, classes, setting, epsilon, algorithm, hats))
                 public = resolved.public([each.noise_multiplier for each in preview(resolved)])
                 for split in range(splits):
                     if (setting, split) not in pooled:
@@ -229,7 +237,7 @@ def main() -> None:
     """Measure, or show what was measured."""
     asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     asked.add_argument("out", type=Path)
-    asked.add_argument("--tables", nargs="*", default=[*MADE, *FETCHED])
+    asked.add_argument("--tables", nargs="*", default=[*TABLES])
     asked.add_argument("--splits", type=int, default=12)
     asked.add_argument("--settings", nargs="*", default=list(SETTINGS))
     asked.add_argument("--processes", type=int, default=2)

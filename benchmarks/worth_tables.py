@@ -5,7 +5,9 @@ Each is a frame with a column `target`; what it comes from is named beside it.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -80,6 +82,26 @@ def _fetched(
     return frame.reset_index(drop=True)
 
 
+def _of_folder(file: str, target: str) -> Frame:
+    """A table of the data folder (FEDSIM_DATA)."""
+    frame = pd.read_csv(Path(os.environ["FEDSIM_DATA"]) / file)
+    return (
+        frame.rename(columns=lambda name: str(name).replace(".", "_"))
+        .assign(target=frame[target])
+        .drop(columns=target)
+    )
+
+
+def _adult() -> Frame:
+    both = pd.concat([_of_folder(f"adult/adult_{part}.csv", ">50K") for part in ("data", "test")])
+    return both.drop(columns=["fnlwgt", "education-num"]).reset_index(drop=True)
+
+
+SHIPPED: dict[str, Callable[[], Frame]] = {
+    "adult": _adult,
+    "insurance": lambda: _of_folder("insurance.csv", "charges"),
+    "obesity": lambda: _of_folder("obesity.csv", "NObeyesdad"),
+}
 FETCHED: dict[str, Callable[[], Frame]] = {
     "Benefits": lambda: _fetched("Benefits", "ui"),
     "OFP": lambda: _fetched("OFP", "hosp", lambda y: y > 0),

@@ -135,7 +135,12 @@ FAIR = {"notion": "demographic_parity", "weight": 0.1}
 OWN = {"name": "mean_regularised", "num_rounds": 3, "step_size": 0.5, "clip_norm": 1.0}
 OWN |= {"own_step_size": 0.3, "pull": 0.5}
 
+WHITENED = {"name": "whitened_newton", "num_rounds": 6, "moment_clip": "auto", "steps": "auto"}
 KINDS = {
+    "whitened records, recalibrated": Kind({"algorithm": WHITENED | {"recalibration_share": 0.05}}),
+    "sums of whitened persons": Kind(
+        {"privacy": _person("replace_person", "mean") | SUMS, "algorithm": WHITENED | {"diagonal": True}}
+    ),
     "persons replaced, a clip found, accuracy": Kind(
         {
             "privacy": _person("replace_person", h=2),
