@@ -18,7 +18,7 @@ from fedsim.common.files import writing
 if TYPE_CHECKING:
     from fedsim.data.drafting import Draft
 
-_SILOS = 5
+_SILOS, _EPSILON = 5, 1
 
 
 @app.command(rich_help_panel=SCENARIOS)
@@ -46,7 +46,7 @@ def init(
         place = out or Path(f"{_stem(tables)}.yaml")
         check_unused(place, "--out")
         table, silo_column = open_tables(tables, "path", reading, silo)
-        drafted = draft(table, target, silo_column, reading)
+        drafted = _curved(draft(table, target, silo_column, reading))
     text = _scenario(tables, place, silo, reading, drafted)
     with writing(place), atomic_file(place) as beside:
         beside.write_text(text, encoding="utf-8")
@@ -54,6 +54,22 @@ def init(
     more = f", {left_out} left out (see there why)" if left_out else ""
     typer.echo(f"Wrote {place}: {problem_of(drafted.target)} by {features}{more}. Next:")
     typer.echo(_next(tables, target, silo, reading, place))
+
+
+def _curved(drafted: Draft) -> Draft:
+    """The draft, with curves where public numbers say that they pay, at the budget that is written."""
+    from fedsim.data.drafting import HATS, problem_of
+    from fedsim.scenario.chosen import curves_pay
+
+    made = drafted.with_curves
+    records = drafted.target.records
+    sizes = [int(0.8 * n) for n in drafted.sizes or [records // _SILOS] * _SILOS]  # a fifth tests
+    if problem_of(drafted.target) != "logistic_regression" or min(sizes) < 2:
+        return drafted
+    *features, _ = made.schema.values()
+    widths = (len(each.get("categories", ())) or (HATS if "encode" in each else 2) for each in features)
+    p = 1 + sum(width - 1 for width in widths)
+    return made if curves_pay(sizes, p, _EPSILON) else drafted
 
 
 def _stem(tables: Sequence[Path]) -> str:
@@ -84,7 +100,7 @@ _SCHEMA = """\
   # The ranges, categories and fill values below were READ FROM THE RECORDS: epsilon does not cover them.
   # Compare each with documentation that holds for every silo, mend it, and delete the next line. Values
   # beyond a range count as its end; `fill` is what a missing value counts as; a column without an entry is
-  # not read.
+  # not read. `encode: {hats: 8}` lets a number enter as a curve, where records are many or epsilon is large.
   drafted: true
 """
 _RANDOM = f"""\

@@ -8,7 +8,7 @@ others use most of [-1, 1]. A schema that is made so is marked `drafted: true` (
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from fedsim.data.schema import Reading
 from fedsim.data.source import Floats
 from fedsim.data.table import Table
 
+HATS = 8
 MISSING = "missing"  # the category of records without a value
 Entry = dict[str, Any]
 
@@ -33,6 +34,14 @@ class Draft:
     remarks: dict[str, str]  # what its owner should know of an entry
     left_out: dict[str, str]  # {column: why it is no feature}
     target: Survey  # the column to predict
+    sizes: tuple[int, ...]  # records of silos, if a column names them
+    curved: tuple[str, ...]  # numbers of many values among the features
+
+    @property
+    def with_curves(self) -> Draft:
+        """The draft in which numbers of more than `HATS` values enter as so many hats."""
+        curves = {name: self.schema[name] | {"encode": {"hats": HATS}} for name in self.curved}
+        return replace(self, schema=self.schema | curves)
 
     @property
     def yaml(self) -> str:
@@ -69,6 +78,8 @@ def draft(table: Table, target: str, silo: str | None, reading: Reading) -> Draf
         {name: remark for name, (_, remark) in entries.items() if remark},
         {name: reason for name, reason in reasons.items() if reason},
         predicted,
+        () if silo is None else tuple(columns[silo].counts.values()),
+        tuple(each.name for each in features if len(np.unique(each.numbers)) > HATS),
     )
 
 

@@ -15,10 +15,12 @@ The thresholds, and S = 1.3 x^-0.3 Newton steps in max(6, 2 S) rounds, are what 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from fedsim.algorithms.section import AUTO, section_of
 from fedsim.common.errors import InputError
+from fedsim.privacy.gaussian import mu
 from fedsim.privacy.registry import MECHANISMS
 from fedsim.problems.glm import GeneralisedLinear, LinearRegression, LogisticRegression, SoftmaxRegression
 from fedsim.problems.kinds import Problem
@@ -55,7 +57,22 @@ class Noise(NamedTuple):
         )  # (2 s_0)^2
         eigenvalue = (norms[1] - 1) / 2 / max(p - 1, 1)
         spectral = 0.5 * math.sqrt(2.0) * norms[1] * math.sqrt(variance) / 2 * math.sqrt(2 * p / 0.2)
-        return cls(p * factor**2 * p * variance / 0.8 / (16 * h**2), spectral / max(eigenvalue, 1e-9))
+        return cls(_length(p, factor, h, variance), spectral / max(eigenvalue, 1e-9))
+
+
+def _length(p: int, factor: float, h: float, variance: float) -> float:
+    """x, with the clip factor sqrt(p)."""
+    return p**2 * factor**2 * variance / 0.8 / (16 * h**2)
+
+
+def curves_pay(sizes: Sequence[int], p: int, epsilon: float) -> bool:
+    """Whether Newton steps would be chosen for two classes by p features, of which many are hats.
+
+    Silos of these sizes weigh by them, with delta 1/n^2.
+    """
+    total = sum(sizes)
+    variance = sum((2 / total / float(mu(epsilon, 1 / n**2))) ** 2 for n in sizes)
+    return _length(p, 0.75, _CURVATURE, variance) < _DIAGONAL
 
 
 def usual_curvature(problem: GeneralisedLinear) -> float:

@@ -168,3 +168,17 @@ def test_a_silo_and_a_deployment_refuse_a_draft(folder: Path) -> None:
     parse_config({**silo, "records": {key: records[key] for key in records if key != "drafted"}})
     with refused("silo.records.drafted", True, "delete this line"):
         parse_config(silo)
+
+
+@pytest.mark.parametrize(("rows", "curves"), [(400, False), (60_000, True)])
+def test_numbers_enter_as_curves_where_records_are_many(rows: int, curves: bool) -> None:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(rows, 3))
+    table = pd.DataFrame(x, columns=list("abc")).assign(
+        few=np.arange(rows) % 5, y=np.where(x[:, 0] > 0, "n", "p")
+    )
+    table.to_csv("t.csv", index=False)
+    invoke("init", "t.csv", "--target", "y")
+    schema = from_yaml(Path("t.yaml").read_text())["data"]["schema"]
+    assert [name for name in schema if "encode" in schema[name]] == (["a", "b", "c"] if curves else [])
+    invoke("privacy", "t.yaml")
