@@ -54,7 +54,9 @@ BAD = {
     "algorithm.step_size": "--set | path.to.field=value",
     "seed.x=1": "scenario.seed",
     "problem.ridge=true": "scenario.problem.ridge: True: must be a mapping with keys such as weight, centre",
-    "algorithm=prox_sgd": "scenario.algorithm: 'prox_sgd': must be a mapping with the name of a kind",
+    "algorithm=3": "scenario.algorithm: 3: must be a mapping with the name of a kind",
+    "algorithm=prox_sgd": "scenario.algorithm.num_rounds: None: is required",
+    "algorithm={name: auto, clip_norm: 1}": "scenario.algorithm.clip_norm: 1: left out, or",
     "report.trackers=all": "scenario.report.trackers: 'all': must be a list",
     "problem.regulariser={group_lasso: {weight: 1, groups: {sizes: 2}}}": (
         "regulariser.group_lasso.groups.sizes: 2 | 'size'"
