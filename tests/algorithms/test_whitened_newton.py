@@ -8,7 +8,9 @@ import torch
 from scipy.optimize import brentq
 from scipy.stats import norm
 from support.helpers import DELTA, drive, open_gate, public_of, silos_of
+from support.scenarios import once
 
+import fedsim
 from fedsim.algorithms.whitened_newton import Course, WhitenedNewton, recalibrated, whitening
 from fedsim.common.errors import InputError, PluginError
 from fedsim.measure.baselines import fit
@@ -18,7 +20,11 @@ from fedsim.problems.glm import AbsoluteError, LinearRegression, LogisticRegress
 from fedsim.problems.regularisers import L2Ball
 from fedsim.protocol.dryrun import dry_run
 from fedsim.protocol.limits import LIMITS
+from fedsim.scenario.load import parse
+from fedsim.simulation.host import DirectLink
 from fedsim.testing.federations import all_take_part
+from server.aggregate import weighted
+from server.loop import run
 
 D = 5
 SIZES = (300, 500)
@@ -246,3 +252,34 @@ def test_problems_that_it_cannot_solve_are_refused(problem, numbers, why):
 def test_shares_that_leave_nothing_are_refused():
     with pytest.raises(InputError, match="leave some of mu"):
         WhitenedNewton(3, 2.0, moment_share=0.98, class_share=0.05)
+
+
+@pytest.mark.parametrize("unit", [{"bound": "limit", "h": 8}, {"bound": "smooth", "h": 8}, {"bound": "mean"}])
+def test_persons_of_few_records_take_whole_steps(unit):
+    rng = np.random.default_rng(8)
+    x = rng.uniform(-1, 1, (6000, 3)) * [1.0, 0.3, 0.1]
+    y = (rng.random(6000) < 1 / (1 + np.exp(-(x @ [2.0, 6.0, 15.0] + 0.5)))).astype(int)
+    persons = np.repeat(np.arange(3000), 2)  # two records each, a quarter of h
+    data = fedsim.Arrays(x, y, np.repeat(["a", "b"], 3000), ranges=(-1.0, 1.0), person=persons)
+    tree = once(
+        data=data,
+        partition="natural_id",
+        problem={"name": "logistic_regression", "silo_weights": "size"},
+        algorithm={"name": "whitened_newton", "num_rounds": 14, "moment_clip": 1.2, "steps": 7.0},
+        privacy={"epsilon": 100.0, "unit": {"name": "person", **unit}},
+        report={"nonprivate_baseline": False},
+        seed=1,
+    )
+    summary = fedsim.simulate(parse(tree), progress=False).summary
+    pooled = next(each for each in summary.baselines if each.name == "pooled")
+    majority = next(each for each in summary.baselines if each.name == "majority")
+    assert summary.metrics.log_loss - pooled.log_loss < 0.05 * (majority.log_loss - pooled.log_loss)
+
+
+def test_a_start_that_is_given_is_where_it_starts():
+    problem, algorithm = LinearRegression(D), long(num_rounds=3, steps=3e-9)
+    gate = open_gate(learnable(problem, SIZES), problem, algorithm, mechanism=NONE, epsilon=math.inf)
+    start, rounds = torch.linspace(-1, 1, D).double(), all_take_part(gate.gate.plan, 2)
+    about = algorithm, problem, public_of(SIZES), 0, DirectLink(gate.answer), rounds, weighted
+    *_, last = run(*about, start=start)
+    assert last.answer.numpy() == pytest.approx(start.numpy(), abs=1e-6)
