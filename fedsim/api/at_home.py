@@ -53,5 +53,5 @@ def home_model(run: RunData, silo: str, trial: int | None) -> HomeModel:
     asked = {(row.trial, row.silo) for row in run.rows(LedgerRow)}
     noise = inf if run.summary.noise_cost is None else run.summary.noise_cost
     public = Federation(there.parameters, len(y) / resolved.weights[place], noise, (number, silo) in asked)
-    found = at_home(resolved.problem, x, y, public, resolved.scenario.data.intercept, owners)
+    found = at_home(resolved.problem, x, y, public, owners)
     return HomeModel(there.problem, found.w, there.fitted, there.num_classes, found.parts)

@@ -124,6 +124,24 @@ def silo_model(
     typer.echo(f"Wrote {out}/")
 
 
+@silo_app.command("fit")
+def silo_fit(
+    context: typer.Context,
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Copy of a deployed run's directory.")],
+) -> None:
+    """Make a model of a run's and the silo's own training records, which stays in the silo's state."""
+    load_none()
+    from silos.front.at_home import MARK, fit_at_home
+    from silos.front.config import load_config
+
+    found, took_part, place = fit_at_home(load_config(context.obj), run)
+    corrected = "this silo's records were taken out of it" if took_part else "this silo took no part in it"
+    typer.echo(f"Mean loss on records that a model has not seen; of the federation's, {corrected}:")
+    for part in found.parts:
+        typer.echo(f"{part.kind:10}  {part.loss:.4f} +- {part.error:.4f}  weight {part.weight:.2f}")
+    typer.echo(f"Wrote {place}/ for `fedsim predict --nonprivate`; {MARK}.")
+
+
 @silo_app.command("close")
 def silo_close(
     context: typer.Context,

@@ -200,7 +200,7 @@ def _at_home(
             methods[name] = f"not fitted: {why}"
             continue
         public = Federation(final.w, len(y) / weights[name], final.noise, name in final.silos)
-        models[name] = at_home(resolved.problem, x, y, public, resolved.scenario.data.intercept, whose).w
+        models[name] = at_home(resolved.problem, x, y, public, whose).w
         methods[name] = "the silo's own model, the run's and one between them, mixed; not private"
     return models, methods
 

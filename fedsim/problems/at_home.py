@@ -73,28 +73,21 @@ def unfit(problem: Problem, target: Tensor, owners: Tensor | None = None) -> str
 
 
 def at_home(
-    problem: Problem,
-    features: Tensor,
-    target: Tensor,
-    public: Federation,
-    intercept: bool,
-    owners: Tensor | None = None,
+    problem: Problem, features: Tensor, target: Tensor, public: Federation, owners: Tensor | None = None
 ) -> AtHome:
     """The mixture as one model of the problem; of a network its last layer alone is another.
 
     Args:
-        features: the silo's training records, (n, features), in the order of the problem's.
+        features: the silo's training records, (n, features); a last one that is 1 has the intercepts.
         target: (n,).
         public: the federation's model.
-        intercept: whether the last feature is constant.
         owners: whose each record is, (n,); a person's are in one fold.
 
     InputError as `linear`. Records must not be `unfit`.
     """
     own, x, w, back = linear(problem, features.double(), public.w.double())
     units = torch.arange(len(target)) if owners is None else torch.unique(owners, return_inverse=True)[1]
-    constant = intercept if own is problem else bool((x[:, -1] == 1).all())
-    w, parts = _Fit(own, x, target.double(), units, constant).mixture(public._replace(w=w))
+    w, parts = _Fit(own, x, target.double(), units).mixture(public._replace(w=w))
     return AtHome(back(w).to(public.w.dtype), parts)
 
 
@@ -136,12 +129,11 @@ def linear(
 class _Fit:
     """The three models of a silo's records, fitted to all and in folds."""
 
-    def __init__(
-        self, problem: GeneralisedLinear, x: Tensor, y: Tensor, units: Tensor, intercept: bool
-    ) -> None:
+    def __init__(self, problem: GeneralisedLinear, x: Tensor, y: Tensor, units: Tensor) -> None:
         spread = x.var(0, unbiased=False).clamp_min(0.0025)  # pulls are those on standardised features
         self.spread = spread.repeat_interleave(problem.num_outputs).view(-1, problem.num_outputs)
-        self.problem, self.x, self.y, self.units, self.intercept = problem, x, y, units, intercept
+        self.problem, self.x, self.y, self.units = problem, x, y, units
+        self.intercept = bool((x[:, -1] == 1).all())
         self.numbers = isinstance(problem, LinearRegression)
         self.curvature = 1.0 if self.numbers else 0.2 if problem.num_outputs == 1 else 1 / problem.num_outputs
         fold = _folds(y, units)

@@ -35,8 +35,9 @@ def noise_cost(resolved: Resolved, noise_multipliers: Sequence[float]) -> float:
         return DISTANCE**2 * model * usual_curvature(problem) / 2
     clip = section.private_clip.start if section.private_clip else known.clip_norm
     step, rounds = known.step_size, known.num_rounds
-    covered = isinstance(problem, GeneralisedLinear) and problem.curvature and not resolved.stages
-    if not (covered and norms and clip and step and rounds) or section.name in WITHOUT_RULE:
+    if not isinstance(problem, GeneralisedLinear) or not problem.curvature or resolved.stages:
+        return inf
+    if not (norms and clip and step and rounds) or section.name in WITHOUT_RULE:
         return inf
     variance = public.noise(Query(GRADIENT.name, (), clip, known.batch or FULL)) ** 2
     _, gathered = course(section, rounds * known.local_steps)

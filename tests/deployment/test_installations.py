@@ -81,6 +81,7 @@ COMMANDS = {
     "shuffler": Case("", "--config shuffler.yaml --enrol", ""),
     "silo": Case("silos", "--config new/silo.yaml --enrol", '"identity"'),
     "silo model": Case("silos", "--config silo-00/silo.yaml model run --out mine", "Wrote mine"),
+    "silo fit": Case("silos", "--config silo-00/silo.yaml fit run", "mean_regularised has silos' own", 2),
     "silo close": Case("silos", "--config silo-00/silo.yaml close {run}", "RUN", 2),
     "preflight": Case("silos", "--config silo-00/silo.yaml", "silo silo-00, records npz", 1),
     "ledger show": Case("silos", "silo-00/state", "for replacing one of its records"),

@@ -109,7 +109,7 @@ def test_a_run_makes_the_model_of_one_silo(tmp_path) -> None:
     home = run.at_home("2", trial=1)
     assert [part.kind for part in home.parts] == ["alone", "federation", "adapted"]
     assert home.parts[0].weight > home.parts[1].weight
-    weights, bias = home.coefficients()
+    weights, _ = home.coefficients()
     assert weights.shape == (1, 3)
     assert home.to_sklearn() is not None
     assert float(weights[0, 0]) < 0  # as the silo's own records have it

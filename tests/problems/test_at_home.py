@@ -49,7 +49,7 @@ def optimum(problem: GeneralisedLinear, records: tuple[Tensor, Tensor]) -> Tenso
 
 
 def pulled(problem: GeneralisedLinear, records: tuple[Tensor, Tensor]) -> _Fit:
-    return _Fit(problem, *records, torch.arange(len(records[1])), intercept=True)
+    return _Fit(problem, *records, torch.arange(len(records[1])))
 
 
 @KINDS
@@ -119,7 +119,7 @@ def test_infinite_noise_leaves_the_silo_alone(problem):
     true = truth(problem, 4)
     own, test = drawn(problem, true, 300, 5), drawn(problem, true, 4000, 6)
     noise = torch.tensor(np.random.default_rng(7).normal(0, 1e3, problem.dimension))
-    found = at_home(problem, *own, Federation(noise, 3000, float("inf"), took_part=True), True)
+    found = at_home(problem, *own, Federation(noise, 3000, float("inf"), took_part=True))
     alone = found.parts[0]
     assert alone.kind == "alone"
     assert found.parts[1].weight < 1e-3
@@ -132,7 +132,7 @@ def test_one_silo_without_noise_keeps_its_own_fit(problem):
     true = truth(problem, 8)
     own, test = drawn(problem, true, 300, 9), drawn(problem, true, 4000, 10)
     fit = optimum(problem, own)
-    found = at_home(problem, *own, Federation(fit, 300, 0.0, took_part=True), True)
+    found = at_home(problem, *own, Federation(fit, 300, 0.0, took_part=True))
     assert loss(problem, found.w, test) == pytest.approx(loss(problem, fit, test), rel=0.02)
 
 
@@ -140,10 +140,10 @@ def test_one_silo_without_noise_keeps_its_own_fit(problem):
 def test_a_small_silo_takes_a_good_model_and_a_strange_one_keeps_its_own(problem):
     true = truth(problem, 11)
     own, test = drawn(problem, true, 60, 12), drawn(problem, true, 4000, 13)
-    good = at_home(problem, *own, Federation(true, 6000, 0.0, took_part=False), True)
+    good = at_home(problem, *own, Federation(true, 6000, 0.0, took_part=False))
     alone = optimum(problem, own)
     assert loss(problem, good.w, test) < 0.5 * (loss(problem, alone, test) + loss(problem, true, test))
-    strange = at_home(problem, *own, Federation(-true, 6000, 0.0, took_part=False), True)
+    strange = at_home(problem, *own, Federation(-true, 6000, 0.0, took_part=False))
     assert strange.parts[1].weight < 0.1
     assert loss(problem, strange.w, test) < 1.1 * loss(problem, alone, test)
     assert sum(part.weight for part in good.parts) == pytest.approx(1)
@@ -157,12 +157,12 @@ def test_records_of_one_person_are_in_one_fold_and_count_as_one():
     true = truth(problem, 14)
     x, y = (each.repeat_interleave(4, 0) for each in drawn(problem, true, 40, 15))
     owners = torch.arange(40).repeat_interleave(4)
-    fit = _Fit(problem, x, y, owners, intercept=True)
+    fit = _Fit(problem, x, y, owners)
     assert len(fit.folds) == 5
     assert all(len(out[owners == person].unique()) == 1 for person in range(40) for _, out in fit.folds)
     public = Federation(true, 4000, 0.0, took_part=False)
-    once = at_home(problem, x[::4], y[::4], public, True)
-    whole = at_home(problem, x, y, public, True, owners)
+    once = at_home(problem, x[::4], y[::4], public)
+    whole = at_home(problem, x, y, public, owners)
     assert whole.parts[1].error == pytest.approx(once.parts[1].error)
 
 
@@ -192,7 +192,7 @@ def test_of_a_network_the_last_layer_is_fitted(model, features, classes):
     head, made, own, back = linear(problem, x, w)
     assert torch.allclose(head.scores(made, own), problem.scores(x, w))
     assert torch.equal(back(own), w)
-    home = at_home(problem, x, y, Federation(w, 600, 0.1, took_part=True), False).w
+    home = at_home(problem, x, y, Federation(w, 600, 0.1, took_part=True)).w
     changed = (home != w).nonzero().flatten()
     assert int(changed.min()) >= problem.dimension - head.dimension
     assert float(problem.losses(problem.scores(x, home), y).mean()) < float(
