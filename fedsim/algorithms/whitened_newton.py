@@ -35,7 +35,7 @@ DISTANCE = 2.0  # D: length of the coefficients that the ridge assumes, of white
 MOST_STEP = 0.5
 STEPS = 3.0, 15.0  # least and most, in all rounds together
 _LEAST_EIGENVALUE, _LEAST_CURVATURE, _LEAST_SHARE, _LEAST_WEIGHT = 0.003, 0.03, 0.002, 0.02
-_BINS, _OFF = 16, 0.5
+_BINS, _OFF = 16, 0.15
 
 
 @dataclass(frozen=True)
