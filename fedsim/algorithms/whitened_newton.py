@@ -93,6 +93,11 @@ class WhitenedNewton:
     def _moment(self) -> Query:
         return Query("second_moment", (), self.moment_clip, FULL, self._ratio(self.moment_share), (0.0,))
 
+    def factor(self, problem: GeneralisedLinear) -> float:
+        """The clip over the typical norm of a whitened record."""
+        usual = 1.2 if isinstance(problem, LinearRegression) else 1.5
+        return (self.clip_factor or usual) * (problem.typical_slope or 1.0)
+
     def _classes(self, problem: PublicProblem) -> Query:
         """A histogram of the target, a cell for each class."""
         edges = [k - 0.5 for k in range(max(2, problem.num_outputs) + 1)]  # type: ignore[attr-defined]
@@ -120,8 +125,7 @@ class WhitenedNewton:
                 (yield Round({"classes": w.new_zeros(1)}, answer=w))["q"].double().clamp_min(_LEAST_SHARE)
             )
             shares = (counts / counts.sum()).clamp(_LEAST_SHARE, 1 - _LEAST_SHARE)
-        factor = self.clip_factor or (1.2 if shares is None else 1.5)
-        clip = w.new_tensor([factor * (problem.typical_slope or 1.0) * norm])
+        clip = w.new_tensor([self.factor(problem) * norm])
         sd = public.noise(Query("gradient", (w,), float(clip), FULL)) / math.sqrt(found.share)
         start = torch.linalg.solve(T.T, w.double().view(len(T), -1)) if w.any() else None
         course = Course(self, (len(T), problem.num_outputs), shares, sd / counted, start)

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import inf
 
+from fedsim.algorithms.whitened_newton import WhitenedNewton
 from fedsim.problems.glm import GeneralisedLinear
 from fedsim.protocol.batch import FULL
 from fedsim.protocol.contract import traits
 from fedsim.protocol.query import Query
 from fedsim.protocol.statistics import GRADIENT
-from fedsim.scenario.automatic import DISTANCE, WITHOUT_RULE, course
-from fedsim.scenario.chosen import WHITENED, Noise, usual_curvature
+from fedsim.scenario.automatic import WITHOUT_RULE, course
+from fedsim.scenario.chosen import usual_curvature
 from fedsim.scenario.resolved import Resolved
 
 
@@ -19,8 +20,8 @@ def noise_cost(resolved: Resolved, noise_multipliers: Sequence[float]) -> float:
     """In the problem's loss; 0 without noise, infinity where no rule covers the run.
 
     Of gradient steps it is h r^2 eta^2 v(T) phi^2 / 2, with the symbols of `fedsim.scenario.automatic` but h
-    the usual curvature, and phi^2 the variance of a round's mean. Of whitened_newton it is that of the
-    coefficients, x of `fedsim.scenario.chosen`, h |noise|^2 / 2.
+    the usual curvature, and phi^2 the variance of a round's mean. Of whitened_newton it is h |noise|^2 / 2,
+    that of the mean of its rounds' steps in p coefficients, |noise|^2 = p phi^2 / (R h^2).
     """
     algorithm, problem, section = resolved.algorithm, resolved.problem, resolved.scenario.algorithm
     public, norms, known = (
@@ -30,9 +31,10 @@ def noise_cost(resolved: Resolved, noise_multipliers: Sequence[float]) -> float:
     )
     if not any(noise_multipliers):
         return 0.0 if noise_multipliers else inf  # before silos have said what noise they add
-    if section.name == WHITENED and isinstance(problem, GeneralisedLinear):
-        model = Noise.of(resolved.scenario, resolved.premises, problem, norms).model
-        return DISTANCE**2 * model * usual_curvature(problem) / 2
+    if isinstance(algorithm, WhitenedNewton) and isinstance(problem, GeneralisedLinear):
+        h, p = usual_curvature(problem), problem.num_features
+        sd = public.noise(Query(GRADIENT.name, (), algorithm.factor(problem) * p**0.5, FULL))
+        return p * sd**2 / (algorithm.num_rounds * h) / 2
     clip = section.private_clip.start if section.private_clip else known.clip_norm
     step, rounds = known.step_size, known.num_rounds
     if not isinstance(problem, GeneralisedLinear) or not problem.curvature or resolved.stages:
