@@ -1,11 +1,13 @@
 """`algorithm: auto`: chosen by public numbers alone, its numbers by the stated formulas, its words true."""
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from scipy.optimize import brentq
 from scipy.stats import norm
 from support.refusals import refused
@@ -13,11 +15,14 @@ from support.scenarios import once
 
 import fedsim
 from fedsim.algorithms.accelerated_minibatch_sgd import AcceleratedMinibatchSGD
-from fedsim.algorithms.whitened_newton import WhitenedNewton
+from fedsim.algorithms.whitened_newton import Course, WhitenedNewton
 from fedsim.data.arrays import Arrays
+from fedsim.protocol.query import Query
 from fedsim.report.sections.worth import COSTS
 from fedsim.scenario.load import parse
+from fedsim.scenario.noise_cost import noise_cost
 from fedsim.scenario.resolve import Resolved, resolve
+from fedsim.simulation.host import preview
 
 RNG = np.random.default_rng(0)
 
@@ -187,3 +192,18 @@ def test_advice_after_too_few_rounds_names_fields_of_what_ran() -> None:
     assert summary.costs.most == "rounds"
     (told,) = COSTS.lines(summary.costs, summary)  # type: ignore[misc]
     assert "try a larger num_rounds, with more steps, with algorithm.name=whitened_newton" in told
+
+
+def test_the_cost_of_noise_is_a_share_of_the_loss_and_needs_no_ranges() -> None:
+    run = resolved(2.0, n=6000)
+    z = [each.noise_multiplier for each in preview(run)]
+    assert isinstance(run.algorithm, WhitenedNewton)
+    public, p, h = run.public(z), run.outline.num_features, 0.2
+    sd = public.noise(Query("gradient", (), 0.75 * math.sqrt(p)))
+    course = Course(run.algorithm, (p, 1), torch.tensor([0.5, 0.5]), sd)
+    for _ in range(run.algorithm.num_rounds):
+        course.step(torch.zeros(p, 1).double())
+    expected = h * p * course.variance / 2  # what the mean of its iterates really has
+    deployed = replace(run, outline=replace(run.outline, squared_norms=None))
+    assert noise_cost(deployed, z) == noise_cost(run, z)
+    assert 0.5 * expected < noise_cost(run, z) < 2 * expected
