@@ -12,8 +12,11 @@ from fedsim.protocol.contract import traits
 from fedsim.protocol.query import Query
 from fedsim.protocol.statistics import GRADIENT
 from fedsim.scenario.automatic import WITHOUT_RULE, course
-from fedsim.scenario.chosen import usual_curvature
+from fedsim.scenario.chosen import ACCELERATED, usual_curvature
 from fedsim.scenario.resolved import Resolved
+
+_OF_AGGREGATE = 8 / 35
+"""v of w_ag, the answer, over that of w: of sum_r (r (1 - r^2 / T^2))^2 over sum_r r^2, for many rounds T."""
 
 
 def noise_cost(resolved: Resolved, noise_multipliers: Sequence[float]) -> float:
@@ -43,5 +46,7 @@ def noise_cost(resolved: Resolved, noise_multipliers: Sequence[float]) -> float:
         return inf
     variance = public.noise(Query(GRADIENT.name, (), clip, known.batch or FULL)) ** 2
     _, gathered = course(section, rounds * known.local_steps)
+    if section.name == ACCELERATED:
+        gathered *= _OF_AGGREGATE
     seen = len(resolved.names) / resolved.premises.active * variance
     return float(usual_curvature(problem) * norms[1] * float(step) ** 2 * gathered * seen / 2)

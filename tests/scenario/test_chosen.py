@@ -17,6 +17,8 @@ import fedsim
 from fedsim.algorithms.accelerated_minibatch_sgd import AcceleratedMinibatchSGD
 from fedsim.algorithms.whitened_newton import Course, WhitenedNewton
 from fedsim.data.arrays import Arrays
+from fedsim.problems.glm import LogisticRegression
+from fedsim.protocol.contract import Combined
 from fedsim.protocol.query import Query
 from fedsim.report.sections.worth import COSTS
 from fedsim.scenario.load import parse
@@ -207,3 +209,23 @@ def test_the_cost_of_noise_is_a_share_of_the_loss_and_needs_no_ranges() -> None:
     deployed = replace(run, outline=replace(run.outline, squared_norms=None))
     assert noise_cost(deployed, z) == noise_cost(run, z)
     assert 0.5 * expected < noise_cost(run, z) < 2 * expected
+
+
+@pytest.mark.parametrize("name", ["accelerated_minibatch_sgd", "noisy_minibatch_sgd"])
+def test_the_cost_of_noise_is_that_of_the_answer_of_gradient_steps(name: str) -> None:
+    """Rounds of noise alone, in many coordinates: what it makes of the answer, which the step takes there."""
+    numbers = {"name": name, "num_rounds": 24, "step_size": 0.3, "clip_norm": 1.0}
+    run = resolved(2.0, algorithm=numbers)
+    z = [each.noise_multiplier for each in preview(run)]
+    sd = run.public(z).noise(Query("gradient", (), 1.0))
+    many, rng = LogisticRegression(20_000), np.random.default_rng(0)
+    server = run.algorithm.server(torch.zeros(20_000).double(), many, run.public(z), rng)
+    try:
+        next(server)
+        while True:
+            server.send(Combined({"g": torch.tensor(rng.normal(0, sd, 20_000))}, 1.0))
+    except StopIteration as ended:
+        variance = float(ended.value.var())
+    norms = run.outline.squared_norms
+    assert norms is not None
+    assert noise_cost(run, z) == pytest.approx(0.2 * norms[1] * variance / 2, rel=0.15)
