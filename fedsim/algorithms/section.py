@@ -41,7 +41,8 @@ class AlgorithmSection(Section):
         values = dict(self)
         absent = [key for key in self.required if values[key] is None]
         if self.parameters == "given" and absent:
-            raise InputError(absent[0], None, "is required")
+            hint = "is required: a number, or auto" if absent[0] in _AUTOMATIC else "is required"
+            raise InputError(absent[0], None, hint)
         if self.parameters == "theorem" and self.private_clip is not None:
             hint = "given: a theorem is of one clip, and clip_norm is a quantile"
             raise InputError("parameters", self.parameters, hint)
@@ -88,7 +89,7 @@ class AlgorithmSection(Section):
 
 
 class Unchosen(AlgorithmSection):
-    """Stands for the algorithm that public numbers choose (`fedsim.scenario.choice`)."""
+    """Stands for the algorithm that public numbers choose (`fedsim.scenario.chosen`)."""
 
     name: Literal["auto"] = AUTO
     parameters: Literal["given"] = "given"

@@ -65,6 +65,12 @@ class Composite:
         """l2 + lambda: f1's weight of |w|^2 / 2, around whatever centre."""
         return self.l2 + (self.ridge.weight if self.ridge else 0.0)
 
+    @property
+    def empty(self) -> bool:
+        """Whether f1 is 0 over the whole space."""
+        parts = self.l1, self.quadratic, self.group_lasso, self.constraint
+        return not any(parts) and not (self.records is not None and self.records.in_f1)
+
     def value(self, w: Tensor) -> Tensor:
         """f1 at w inside the set; (..., d) to (...)."""
         value = self.l1 * w.abs().sum(-1) + self.l2 / 2 * w.square().sum(-1)

@@ -54,6 +54,10 @@ _ALONE: dict[Door, dict[tuple[str, str], str]] = {
     },
     "audit": {
         ("prepare", "prepare"): "left out: an audit has no stages",
+        (
+            "algorithm.name",
+            "whitened_newton",
+        ): "another, as accelerated_minibatch_sgd: an audit makes runs side by side, each of another metric",
         (UNIT + ".h", "a stage for h"): "a number: an audit has no stages",
         ("runtime.device", "a device"): "cpu: {0} is for runs, not audits",
         _AT_ONCE: "silos: aggregate is for runs, and an audit looks at single silos",

@@ -117,7 +117,8 @@ def with_automatic(
         reasons = dict.fromkeys(asked, "for every network: a round moves it at most by 1, plus noise")
     filled = scenario.model_copy(update={"algorithm": section.having(**found)})
     if why:
-        found, reasons = {"name": section.name} | found, {"name": why} | reasons
+        rest = {"diagonal": True} if getattr(section, "diagonal", False) else {}
+        found, reasons = {"name": section.name, **rest} | found, {"name": why} | reasons
     return filled, Derived("automatic", found, reasons=reasons).beside(clipped)
 
 

@@ -87,12 +87,16 @@ def with_chosen(
 ) -> tuple[Scenario, str]:
     """The scenario with the section of an algorithm in place of `auto`, and why it is that one.
 
-    InputError for a network, of which there is no rule.
+    InputError for a network, or records without bounds, of which there is no rule.
     """
     if scenario.algorithm.name != AUTO:
         return scenario, ""
+    hint = ""
     if not isinstance(problem, GeneralisedLinear):
         hint = "a name, such as noisy_minibatch_sgd, with its num_rounds: no rule chooses for a network"
+    elif norms is None:
+        hint = "a name, with numbers: records have no public bound; declare ranges (of a numeric target too)"
+    if hint or not isinstance(problem, GeneralisedLinear):
         raise InputError("scenario.algorithm", AUTO, hint)
     given: dict[str, Any] = dict.fromkeys(("step_size", "clip_norm"), AUTO)
     name, why = ACCELERATED, _unfit(scenario, premises, problem, norms)
@@ -101,7 +105,7 @@ def with_chosen(
         two = isinstance(problem, LogisticRegression)
         most = 2.0 if two or isinstance(problem, LinearRegression) else 1.1
         whole = noise.moment < most and (noise.model < _WHOLE or not two)
-        length = f"its noise is expected to have {math.sqrt(noise.model):.2g} of the length of a strong model"
+        length = f"noise is expected to have {math.sqrt(noise.model):.2g} of the length of a strong model"
         if whole or (two and noise.model < _DIAGONAL):
             name, given = WHITENED, {"moment_clip": AUTO, "steps": AUTO, "diagonal": not whole}
             why = f"a second moment is worth its share of the budget: {length}"
@@ -120,14 +124,13 @@ def _unfit(scenario: Scenario, premises: Premises, problem: GeneralisedLinear, n
         (
             f"whitened_newton is for {what}"
             for what, holds in {
-                "logistic, softmax and linear regression": type(problem) in _PROBLEMS,
+                "logistic (without score_bound), softmax and linear regression": type(problem) in _PROBLEMS,
                 "Gaussian noise": privacy.mechanism in ("gaussian", "summed_gaussian"),
                 "budgets that the accountant keeps": kept,
                 "all silos in every round": premises.participants is None,
-                "records with declared ranges": norms is not None,
                 "features with a constant one": scenario.data.intercept,
-                "problems without constraint and l1": composite.constraint is None and not composite.l1,
-                "problems without public records": composite.records is None,
+                "problems without regulariser, constraint and public records": composite.empty
+                and composite.records is None,
                 "runs without prepare": not scenario.prepare,
                 "persons that are not clipped whole": "bound clip" not in privacy.unit.facts
                 or not privacy.unit.facts["bound clip"],
@@ -160,7 +163,7 @@ def moment_numbers(
     steps, numbers = 1.3 * max(x, 1e-9) ** -0.3, isinstance(problem, LinearRegression)
     held = min(max(steps, _LEAST), _MOST_OF_NUMBER if numbers else _MOST)
     # the algorithm itself holds steps to the bounds where shares of two classes are released
-    own = steps if isinstance(problem, LogisticRegression) else held
+    own = steps if problem.num_outputs <= 2 and not numbers else held
     found: dict[str, Any] = {
         "moment_clip": float(f"{0.8 * typical:.3g}"),
         "num_rounds": max(6, math.ceil(2 * held)),
@@ -169,6 +172,7 @@ def moment_numbers(
     reasons = {
         "moment_clip": f"0.8 of {typical:.3g}, the squared norm of a record spread evenly over its ranges",
         "num_rounds": "rounds of half a step or less, whose average has less noise",
-        "steps": f"more where noise is small: it has about {math.sqrt(x):.2g} of a strong model's length",
+        "steps": f"more where noise is small: it has about {math.sqrt(x):.2g} of a strong model's length"
+        + f"; at most {_MOST:g} are taken, of a rare class fewer" * (own != held or own > _MOST),
     }
     return {name: found[name] for name in asked}, {name: reasons[name] for name in asked}

@@ -34,6 +34,7 @@ def facts_of(scenario: Scenario, plan: Plan | None = None, /, **more: Told) -> F
         "an object": isinstance(scenario.algorithm, GivenAlgorithm),
         "records put aside": scenario.data.reserve is not None,
         "a sweep": scenario.sweep is not None,
+        "whitened_newton": scenario.algorithm.name == "whitened_newton",
         "no constant feature": not scenario.data.intercept,
         "a device": runtime.device != "cpu" and runtime.device,
         "code in a confined process": scenario.algorithm.name not in shipped_names()

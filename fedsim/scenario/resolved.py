@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, cast
 import torch
 
 from fedsim.algorithms.registry import shipped
-from fedsim.algorithms.whitened_newton import WhitenedNewton
 from fedsim.data.source import Outline
 from fedsim.privacy.calibrate import Budget, noise_ratios
 from fedsim.privacy.mechanism import Mechanism
@@ -157,7 +156,6 @@ class Resolved:
                 "memory": trace.remembers,
                 "own models": self.own is not None,
                 "messages of several sizes": trace.uneven,
-                "whitened_newton": isinstance(self.algorithm, WhitenedNewton),
                 "no budget": mechanism.private and inf in self.epsilons,
                 "a plug-in's problem": not is_shipped(self.problem),
                 "held-out records": False,

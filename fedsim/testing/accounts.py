@@ -9,7 +9,7 @@ from typing import Any, cast
 from fedsim.isolated.parts import trace_of
 from fedsim.problems.glm import LogisticRegression, SoftmaxRegression
 from fedsim.protocol.batch import FULL, Batch, Fresh
-from fedsim.protocol.contract import Algorithm, Asker, Memory, Message, PublicProblem, Query
+from fedsim.protocol.contract import Algorithm, Asker, Memory, Message, PublicProblem, Query, traits
 from fedsim.protocol.copies import copied_queries
 from fedsim.protocol.limits import LIMITS
 from fedsim.protocol.plan import Ask, Plan, Statement
@@ -107,4 +107,5 @@ def _watched(algorithm: Algorithm, rounds: list[list[Ask]]) -> Algorithm:
 
         return algorithm.silo(problem, broadcast, cast(Asker, asking), memory)
 
-    return cast(Algorithm, SimpleNamespace(server=algorithm.server, silo=silo, linear=algorithm.linear))
+    sizes = {"any_size": traits(algorithm).any_size, "linear": algorithm.linear}
+    return cast(Algorithm, SimpleNamespace(server=algorithm.server, silo=silo, **sizes))

@@ -111,7 +111,7 @@ def test_no_record_is_looked_at() -> None:
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        ({"problem": {"name": "hinge_loss", "smoothing": {"beta": 10.0}}}, "logistic, softmax and linear"),
+        ({"problem": {"name": "hinge_loss", "smoothing": {"beta": 10.0}}}, "softmax and linear"),
         (
             {"privacy": {"epsilon": 8.0, "mechanism": "shuffled_binomial", "honest_fraction": 1.0}},
             "Gaussian noise",
@@ -121,11 +121,12 @@ def test_no_record_is_looked_at() -> None:
             {"problem": {"name": "logistic_regression", "constraint": {"name": "l2_ball", "radius": 2}}},
             "constraint",
         ),
-        ({"problem": {"name": "logistic_regression", "regulariser": {"l1": 0.1}}}, "l1"),
+        ({"problem": {"name": "logistic_regression", "regulariser": {"l1": 0.1}}}, "regulariser"),
+        ({"problem": {"name": "logistic_regression", "regulariser": {"l2": 0.1}}}, "regulariser"),
         ({"prepare": [{"name": "standardise", "share": 0.1}]}, "without prepare"),
         ({"data": table().model_copy(update={"intercept": False})}, "constant one"),
     ],
-    ids=["kink", "noise", "uniform", "ball", "l1", "prepare", "intercept"],
+    ids=["kink", "noise", "uniform", "ball", "l1", "l2", "prepare", "intercept"],
 )
 def test_what_it_is_not_for_has_the_other_algorithm_and_the_reason(changes: Any, why: str) -> None:
     run = resolved(**changes)
@@ -142,6 +143,8 @@ def test_bad_input_is_one_line() -> None:
     with refused("scenario.algorithm.steps", 4, "auto chooses the numbers"):
         resolved(algorithm={"name": "auto", "steps": 4})
     unbounded = Arrays(RNG.normal(size=(60, 3)), np.arange(60) % 2, ["a", "b", "c"] * 20)
+    with refused("scenario.algorithm", "auto", "no public bound"):
+        resolved(data=unbounded)
     named: dict[str, Any] = {"name": "whitened_newton", "num_rounds": 5, "moment_clip": "auto"}
     with refused("scenario.algorithm.moment_clip", "auto", "no public bound"):
         resolved(data=unbounded, algorithm=named)
