@@ -178,7 +178,7 @@ def _alone(
     if final is not None and resolved.scenario.trials == 1:
         homes = [kinds["at_home"][0]] if "at_home" in kinds else []
         for name, w in models.items():
-            others = [final.w, *(own.get(name, final.w) for own in homes)]
+            others = [final.w, *(own[name] for own in homes)]
             rows.append(
                 Paired(evaluate.trial, name, *(evaluate.paired_error(name, w, each) for each in others))
             )
@@ -197,7 +197,7 @@ def _at_home(
         (x, y), owners, name = pair(silo), silo.train.owners, silo.name
         whose = None if owners is None else torch.as_tensor(owners)
         if why := unfit(resolved.problem, y, whose):
-            methods[name] = f"not fitted: {why}"
+            models[name], methods[name] = final.w, f"the run's model as it is: {why}"
             continue
         public = Federation(final.w, len(y) / weights[name], final.noise, name in final.silos)
         models[name] = at_home(resolved.problem, x, y, public, whose).w

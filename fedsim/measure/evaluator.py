@@ -67,7 +67,8 @@ class Evaluator:
         self.features, self.target = (torch.as_tensor(each).to(dtype) for each in rows[:2])
         self._names = [silo.name for silo in silos]
         self._counts = [len(own.target) for own in tests]
-        self._weights = _by_person([own.owners for own in tests])
+        self._owners = [own.owners for own in tests]
+        self._weights = _by_person(self._owners)
         every = (None if own.groups is None else Labels(own.groups, names) for own in (rows, *tests))
         self._every_group, *self._groups = every
         self._chosen = () if asked is None else (asked.metric,)
@@ -141,10 +142,11 @@ class Evaluator:
         """
         place = self._names.index(silo)
         x, y = (torch.split(each, self._counts)[place] for each in (self.features, self.target))
-        part = torch.arange(len(y)) % _PARTS
+        units = torch.arange(len(y)) if (own := self._owners[place]) is None else torch.as_tensor(own)
+        part = torch.unique(units, return_inverse=True)[1] % _PARTS  # a person's records are in one
         scores, groups = [self._problem.scores(x, each) for each in (w, other)], self._groups[place]
         found = []
-        for kept in (part != k for k in range(min(_PARTS, len(y)))):
+        for kept in (part != k for k in range(int(part.max()) + 1 if len(y) else 0)):
             some = groups and Labels(groups.codes[kept.numpy()], groups.names)
             pair = [self._chosen_of(each[kept], y[kept], some) for each in scores]
             if None in pair:

@@ -32,12 +32,13 @@ def noise_cost(resolved: Resolved, noise_multipliers: Sequence[float]) -> float:
         resolved.outline.squared_norms,
         traits(algorithm),
     )
+    free = max(1, getattr(problem, "num_outputs", 1) - 1)  # scores that a model of k classes sets apart
     if not any(noise_multipliers):
         return 0.0 if noise_multipliers else inf  # before silos have said what noise they add
     if isinstance(algorithm, WhitenedNewton) and isinstance(problem, GeneralisedLinear):
         h, p = usual_curvature(problem), problem.num_features
         sd = public.noise(Query(GRADIENT.name, (), algorithm.factor(problem) * p**0.5, FULL))
-        return p * sd**2 / (algorithm.num_rounds * h) / 2
+        return free * p * sd**2 / (algorithm.num_rounds * h) / 2
     clip = section.private_clip.start if section.private_clip else known.clip_norm
     step, rounds = known.step_size, known.num_rounds
     if not isinstance(problem, GeneralisedLinear) or not problem.curvature or resolved.stages:
@@ -49,4 +50,4 @@ def noise_cost(resolved: Resolved, noise_multipliers: Sequence[float]) -> float:
     if section.name == ACCELERATED:
         gathered *= _OF_AGGREGATE
     seen = len(resolved.names) / resolved.premises.active * variance
-    return float(usual_curvature(problem) * norms[1] * float(step) ** 2 * gathered * seen / 2)
+    return float(free * usual_curvature(problem) * norms[1] * float(step) ** 2 * gathered * seen / 2)

@@ -114,15 +114,15 @@ def _mean(pairs: Sequence[_Pair]) -> np.ndarray:
 def _compared(
     pairs: Sequence[_Pair], errors: Mapping[str, Sequence[float | None]], home: bool
 ) -> dict[str, Any]:
-    """Fields of `Compared`, of one silo or of all."""
+    """Fields of `Compared`, of one silo or of all; of one trial, errors are of the silos that have one."""
     trials = np.array([_mean(own) for own in grouped(pairs, lambda pair: pair.row.trial).values()])
     found: list[float | None] = [None, None]
     if len(trials) > 1:
         found = [float(np.std(trials[:, 0] - trials[:, k], ddof=1) / len(trials) ** 0.5) for k in (1, 2)]
-    elif all(None not in errors.get(pair.row.silo, (None,))[: 1 + home] for pair in pairs):
-        each = np.array([errors[pair.row.silo][: 1 + home] for pair in pairs], dtype=float)
-        shares = np.array([pair.row.test_records for pair in pairs])
-        found = np.sqrt(np.square(shares[:, None] / shares.sum() * each).sum(0)).tolist()
+    known = {name: own[: 1 + home] for name, own in errors.items() if None not in own[: 1 + home]}
+    if len(trials) == 1 and (of := [pair.row for pair in pairs if pair.row.silo in known]):
+        shares = np.array([[row.test_records] for row in of]) / sum(row.test_records for row in of)
+        found = np.sqrt(np.square(shares * np.array([known[row.silo] for row in of])).sum(0)).tolist()
     names = ["alone", "joined", *["at_home"] * home]
     own = dict(zip(names, trials.mean(0).tolist(), strict=False))
     return own | dict(zip(["joined_error", *["at_home_error"] * home], found, strict=False))
@@ -148,7 +148,7 @@ def _joining_lines(part: Joining, run: Summary) -> list[str]:
     pays = f"joining {_counted(part)}"
     if (verdict := part.verdict(part.metric)) > 0:
         return [f"{pays}{example}; {means}"]
-    if verdict < 0 and part.at_home is None:
+    if verdict < 0 and part.at_home is None and run.problem in _AT_HOME:
         example += "; report.at_home: true also tries a model that each makes of both at home"
     lead = (
         "silos are better off alone"
@@ -156,6 +156,9 @@ def _joining_lines(part: Joining, run: Summary) -> list[str]:
         else "joining makes no difference on average beyond two standard errors"
     )
     return [f"{lead}: {means}; {pays}{example}"]
+
+
+_AT_HOME = ("logistic_regression", "softmax_regression", "linear_regression")
 
 
 def _with(silo: Compared) -> float:
