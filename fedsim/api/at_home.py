@@ -12,7 +12,7 @@ from fedsim.api.given import one_run, resolved_of
 from fedsim.common.errors import InputError
 from fedsim.common.files import SCENARIO
 from fedsim.measure.objective import pair
-from fedsim.problems.at_home import Federation, Part, at_home, linear, unfit
+from fedsim.problems.at_home import Federation, Part, at_home, unfit
 from fedsim.report.outcome import Outcome
 from fedsim.report.predictor import Predictor, predictor_of
 from fedsim.report.record import LedgerRow
@@ -47,7 +47,6 @@ def home_model(run: RunData, silo: str, trial: int | None) -> HomeModel:
     place = resolved.names.index(silo)
     rows = read(resolved, number).silos[place]
     (x, y), owners = pair(rows), None if rows.train.owners is None else torch.as_tensor(rows.train.owners)
-    linear(resolved.problem, x[:1], resolved.problem.start(0))
     if why := unfit(resolved.problem, y, owners):
         raise InputError("silo", silo, f"has no fit at home: {why}")
     asked = {(row.trial, row.silo) for row in run.rows(LedgerRow)}

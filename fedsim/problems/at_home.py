@@ -6,8 +6,8 @@ federation's, recalibrated (`adapted`). All choices are made on records that a m
 
 The federation's model has seen the silo's records, though. Without those of a fold it is, by one step of
 influence (F. Hampel, JASA 69, 1974), w + H^-1 sum over the fold of slopes / n, H the mean Hessian at w of the
-silo's records, standing for all, less the fold's part of it. Without this a silo that is a large part of the
-federation would trust its model too much. Weights minimise the loss out of fold and a pull to weights that
+silo's records, standing for all, less the fold's part of it; slopes and H are with f1. Without this a silo that is a
+large part of the federation would trust its model too much. Weights minimise the loss out of fold and a pull to weights that
 follow from public numbers: the error that p parameters of n records have, p / 2 n, and that of the noise.
 """
 
@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from fedsim.common.errors import InputError
+from fedsim.problems.composite import Composite
 from fedsim.problems.glm import GeneralisedLinear, LinearRegression, LogisticRegression, SoftmaxRegression
 from fedsim.problems.kinds import Problem, head
 from fedsim.problems.minimise import gradient, hessian_of
@@ -30,6 +31,7 @@ LEAST = 15
 """Records, or persons, that a fit needs."""
 MOST_NOISE = 0.7
 """Loss that noise is taken to cost at most, in nats: a coin's is .69."""
+NETWORKS = ("mlp", "paired_mlp", "lenet")
 Kind = Literal["alone", "federation", "adapted"]
 _ALONE = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
 _ADAPTED = (1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0, 3000.0)
@@ -100,7 +102,7 @@ def linear(
     if type(problem) in (LogisticRegression, SoftmaxRegression, LinearRegression):
         return cast("GeneralisedLinear", problem), features, w, lambda home: home
     model = None if isinstance(problem, GeneralisedLinear) else getattr(problem.model, "name", None)
-    if model not in ("mlp", "paired_mlp", "lenet"):  # code of others is called with no record
+    if model not in NETWORKS:  # code of others is called with no record
         hint = (
             "logistic_regression, softmax_regression, linear_regression, or a network mlp, paired_mlp, lenet"
         )
@@ -109,7 +111,7 @@ def linear(
     module = cast(torch.nn.Sequential, problem.module)
     last = cast(torch.nn.Linear, module[-1])
     values, count = problem.parameters(w), sum(each.numel() for each in last.parameters())
-    body, bias = module[:-1].to(w.dtype), last.bias is not None
+    body, bias = module[:-1], last.bias is not None
     with torch.no_grad():
         own = {name: values[name] for name, _ in body.named_parameters()}
         made = torch.func.functional_call(body, own, features).flatten(1)
@@ -123,7 +125,8 @@ def linear(
             [w[:-count], found[: len(rows) - bias].T.flatten(), found[len(rows) - bias :].flatten()]
         )
 
-    return replace(problem.head, num_features=len(rows)), made, rows.flatten(), back
+    f1 = Composite(problem.composite.l1, problem.composite.l2, ridge=problem.composite.ridge)
+    return replace(problem.head, num_features=len(rows), composite=f1), made, rows.flatten(), back
 
 
 class _Fit:
@@ -160,8 +163,9 @@ class _Fit:
         seen = torch.full_like(self.y[out], 1 / public.records)
         hessian = hessian_of(self.problem, self.x, torch.full_like(self.y, 1 / len(self.y)), public.w)
         hessian -= hessian_of(self.problem, self.x[out], seen, public.w)
-        hessian += torch.diag(0.02 * hessian.diagonal() + 1e-6)
+        hessian += torch.diag(0.02 * hessian.diagonal() + 1e-6 + self.problem.composite.quadratic)
         slope = gradient(self.problem, self.x[out], self.y[out], seen, public.w)
+        slope += seen.sum() * self.problem.composite.public_gradient(public.w)  # each record has its share
         moved: Tensor = torch.linalg.solve(hessian, slope)
         return public.w + moved
 
@@ -219,7 +223,7 @@ class _Fit:
 
     def _unit(self, losses: Tensor) -> float:
         """The loss that stands for a nat: of numbers twice the least, their mean square out of fold."""
-        return 2 * float(losses.min()) if self.numbers else 1.0
+        return max(2 * float(losses.min()), 1e-12) if self.numbers else 1.0
 
     def unseen(self, models: list[Tensor]) -> Tensor:
         """Each record's score by the model of its fold, which has not seen it: (n,) or (n, outputs)."""
@@ -233,7 +237,8 @@ class _Fit:
         n, unit = int(self.units.max()) + 1, self._unit(losses)
         parameters = self.problem.num_features * max(1, self.problem.num_outputs - 1)
         own = min(parameters / (2 * n), max(float(losses[0]) / unit, 1e-9))
-        theirs = min(public.noise / unit, MOST_NOISE) + parameters / (2 * public.records) + 0.02
+        of_all = public.records * n / len(self.y)  # persons, where n are
+        theirs = min(public.noise / unit, MOST_NOISE) + parameters / (2 * of_all) + 0.02
         before = torch.tensor([1 / own, 1 / theirs, (1 / own + 1 / theirs) / 2], dtype=scores.dtype)
         prior, pull = (before / before.sum()).log(), (2 + 100 / n) / n
 

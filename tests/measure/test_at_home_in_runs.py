@@ -146,6 +146,15 @@ def test_a_run_makes_the_model_of_one_silo(tmp_path) -> None:
     assert small.summary.joining.at_home == small.summary.joining.joined  # as it is
 
 
+def test_of_a_network_as_well() -> None:
+    network = {"name": "neural_network", "model": {"name": "mlp", "hidden": [4]}}
+    run = run_of(table([1, 1], 60), trials=1, problem=network)
+    home, shared = run.at_home("1").parameters, run.predictor().parameters
+    assert home.dtype == shared.dtype
+    assert torch.equal(home[: 4 * 4 + 4], shared[: 4 * 4 + 4])  # features and the intercept's, four units
+    assert not torch.equal(home, shared)
+
+
 @pytest.mark.parametrize(
     ("changes", "field", "words"),
     [

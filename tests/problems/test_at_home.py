@@ -1,5 +1,7 @@
 """A silo's model at home: its parts by autograd and by refits, what it comes to at the ends, its optimism."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -7,6 +9,7 @@ from torch import Tensor
 
 from fedsim.common.errors import InputError
 from fedsim.problems.at_home import Federation, _Fit, at_home, linear, unfit
+from fedsim.problems.composite import Composite
 from fedsim.problems.glm import (
     GeneralisedLinear,
     HingeLoss,
@@ -71,9 +74,10 @@ def test_each_fit_is_where_automatic_differentiation_finds_no_slope(problem):
     )
 
 
+@pytest.mark.parametrize("l2", [0.0, 0.3])
 @KINDS
-def test_a_step_of_influence_is_a_refit_without_the_fold(problem):
-    true = truth(problem, 1)
+def test_a_step_of_influence_is_a_refit_without_the_fold(problem, l2):
+    true, problem = truth(problem, 1), replace(problem, composite=Composite(l2=l2))
     own, others = drawn(problem, true, 300, 1), drawn(problem, true, 900, 2)
     fit = pulled(problem, own)
     every = torch.cat([own[0], others[0]]), torch.cat([own[1], others[1]])
@@ -164,6 +168,19 @@ def test_records_of_one_person_are_in_one_fold_and_count_as_one():
     once = at_home(problem, x[::4], y[::4], public)
     whole = at_home(problem, x, y, public, owners)
     assert whole.parts[1].error == pytest.approx(once.parts[1].error)
+    scores = torch.stack([problem.scores(x, share * true) for share in (0.0, 1.0, 0.5)])
+    losses = torch.stack([problem.losses(each, y).mean() for each in scores])
+    weights = fit._weights(scores, losses, public._replace(records=16_000))
+    single = pulled(problem, (x[::4], y[::4]))._weights(scores[:, ::4], losses, public)
+    torch.testing.assert_close(weights, single)  # of 16,000 records are as many persons as of 4,000 apart
+
+
+def test_a_model_without_any_loss_is_fitted():
+    problem = LinearRegression(P)
+    x, _ = drawn(problem, truth(problem, 16), 40, 17)
+    found = at_home(problem, x, torch.zeros(40), Federation(torch.zeros(P), 400, 0.1, took_part=True))
+    assert float(found.w.norm()) < 1e-6
+    assert all(torch.tensor(part[1:]).isfinite().all() for part in found.parts)
 
 
 def test_what_has_no_fit_is_said():
@@ -184,13 +201,14 @@ def test_what_has_no_fit_is_said():
     ("model", "features", "classes"), [(Mlp((5,)), P, 3), (Mlp((4, 3)), P, 0), (Lenet((1, 16, 16)), 256, 3)]
 )
 def test_of_a_network_the_last_layer_is_fitted(model, features, classes):
-    problem = NeuralNetwork(features, classes or 1, model=model)
+    problem = NeuralNetwork(features, classes or 1, Composite(l2=0.2), model)
     rng = np.random.default_rng(0)
     x = torch.tensor(rng.uniform(-1, 1, (60, features)))
     y = torch.tensor(rng.integers(0, classes, 60) if classes else rng.normal(size=60), dtype=EVERY)
     w = problem.start(0).double()
     head, made, own, back = linear(problem, x, w)
     assert torch.allclose(head.scores(made, own), problem.scores(x, w))
+    assert head.composite.quadratic == 0.2
     assert torch.equal(back(own), w)
     home = at_home(problem, x, y, Federation(w, 600, 0.1, took_part=True)).w
     changed = (home != w).nonzero().flatten()
