@@ -6,9 +6,10 @@ federation's, recalibrated (`adapted`). All choices are made on records that a m
 
 The federation's model has seen the silo's records, though. Without those of a fold it is, by one step of
 influence (F. Hampel, JASA 69, 1974), w + H^-1 sum over the fold of slopes / n, H the mean Hessian at w of the
-silo's records, standing for all, less the fold's part of it; slopes and H are with f1. Without this a silo that is a
-large part of the federation would trust its model too much. Weights minimise the loss out of fold and a pull to weights that
-follow from public numbers: the error that p parameters of n records have, p / 2 n, and that of the noise.
+silo's records, standing for all, less the fold's part of it; both with f1. Without this a silo that is a
+large part of the federation would trust its model too much. Weights minimise the loss out of fold and a pull
+to weights that follow from public numbers: the error that p parameters of n records have, p / 2 n, and that
+of the noise.
 """
 
 from __future__ import annotations
