@@ -9,6 +9,9 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
 
 from fedsim.algorithms.registry import algorithm_class, shipped_names
 from fedsim.common.chain import reading
@@ -20,9 +23,10 @@ from silos.front.config import Config
 from silos.vault.book import LEDGER, check_exists, replayed
 from silos.vault.ledger import Reply, unpacked
 
-_MODEL, _SUMMARY = "model.safetensors", "summary.json"
-# of the run, not of the model
-_OTHERS = shutil.ignore_patterns("report.html", "figures", "receipts", "offers")
+MODEL, SUMMARY = "model.safetensors", "summary.json"
+DAMAGED = (OSError, ValueError, KeyError, TypeError, AttributeError, ArithmeticError, SafetensorError)
+"""What reading an odd file of a run raises."""
+_OTHERS = shutil.ignore_patterns("report.html", "figures", "receipts", "offers", "*.safetensors")
 
 
 def write_own_model(config: Config, run: Path, out: Path) -> None:
@@ -36,21 +40,27 @@ def write_own_model(config: Config, run: Path, out: Path) -> None:
     place, name = check_free(out), config.name
     try:
         offer = (run / "offers" / f"{name}.json").read_text()
-        models, summary = load_file(run / _MODEL), json.loads((run / _SUMMARY).read_text())
+        models, summary = load_file(run / MODEL), json.loads((run / SUMMARY).read_text())
         algorithm = json.loads(offer)["algorithm"]["name"]
-    except (OSError, ValueError, KeyError, TypeError):
-        hint = f"the directory of a deployed run of silo {name}, with {_MODEL}, {_SUMMARY} and its offers"
+        summary["warnings"] = list(summary["warnings"])
+    except DAMAGED:
+        hint = f"the directory of a deployed run of silo {name}, with {MODEL}, {SUMMARY} and its offers"
         raise InputError("RUN", str(run), hint) from None
     own = traits(algorithm_class(algorithm)).own if algorithm in shipped_names() else None
     if own is None:
         raise InputError("RUN", str(run), f"a run with own models: algorithm {algorithm} has none")
     part = _kept(config.ledger, named(offer), run)[own]
+    said = f"the model is silo {name}'s own; all numbers are of the run's model, without the own part"
     with atomic_directory(place) as draft:
-        shutil.copytree(run, draft, ignore=_OTHERS, dirs_exist_ok=True)
-        save_file({trial: model + part for trial, model in models.items()}, draft / _MODEL)
-        said = f"the model is silo {name}'s own; all numbers are of the run's model, without the own part"
-        summary |= {"warnings": [said, *summary["warnings"]]}
-        (draft / _SUMMARY).write_text(json.dumps(summary, indent=2) + "\n")
+        copy_run(run, draft, summary, said)
+        save_file({trial: model + part for trial, model in models.items()}, draft / MODEL)
+
+
+def copy_run(run: Path, draft: Path, summary: dict[str, Any], said: str) -> None:
+    """Copy what is of a run and not of its model; the first warning of its summary is what is `said`."""
+    shutil.copytree(run, draft, ignore=_OTHERS, dirs_exist_ok=True)
+    summary |= {"warnings": [said, *summary["warnings"]]}
+    (draft / SUMMARY).write_text(json.dumps(summary, indent=2) + "\n")
 
 
 def _kept(ledger: Path, offer: str, run: Path) -> Reply:

@@ -24,6 +24,7 @@ from fedsim.common.errors import InputError
 from fedsim.deployment.run import deploy
 from fedsim.measure.objective import pair
 from fedsim.problems.at_home import Federation, at_home
+from silos.front import at_home as at_home_front
 from silos.front.at_home import MARK
 from silos.front.config import load_config
 from silos.front.metrics import _read
@@ -129,11 +130,23 @@ def test_nothing_of_it_leaves(copied, monkeypatch, caplog):
 
 
 def test_a_silo_that_took_no_part_has_no_correction(copied):
-    _, run, place = copied
-    other = shutil.copytree(run, place / "other", ignore=shutil.ignore_patterns("offers"))
-    said = " ".join(fitted(place / "fitted", other).split())
-    assert "this silo took no part in it" in said
-    assert said != " ".join(fitted(place / "fitted", run).split())
+    """By its own ledger: one that has no run, one that has others, and one that the run does not name."""
+    resolved, run, place = copied
+    enrolled_federation(place / "new", resolved)
+    asked = "silo", "--config", place / "fitted" / "silo-00" / "silo.yaml", "fit"
+    assert "this silo took no part in it" in " ".join(fitted(place / "new", run).split())
+    other = Path(shutil.copytree(run, place / "other"))
+    offered = other / "offers" / "silo-00.json"
+    offered.write_text(offered.read_text() + " ")
+    uncorrected = fitted(place / "fitted", other)
+    assert "took no part" in uncorrected
+    assert uncorrected.splitlines()[1:4] != fitted(place / "fitted", run).splitlines()[1:4]
+    offered.unlink()
+    assert "offers/silo-00.json is missing or damaged" in refusal(*asked, other)
+    privacy = json.loads((other / "summary.json").read_text())["privacy"]
+    privacy["silos"] = privacy["silos"][1:]
+    changed(other, "summary", privacy=privacy)
+    assert "took no part" in fitted(place / "fitted", other)
 
 
 def changed(run: Path, name: str, **more: object) -> None:
@@ -141,7 +154,7 @@ def changed(run: Path, name: str, **more: object) -> None:
     file.write_text(json.dumps(json.loads(file.read_text()) | more))
 
 
-def test_what_is_no_such_run_or_silo_is_said_in_a_line(copied):
+def test_what_is_no_such_run_or_silo_is_said_in_a_line(copied, monkeypatch):
     _, run, place = copied
     config = place / "fitted" / "silo-00" / "silo.yaml"
     asked = "silo", "--config", config, "fit"
@@ -152,20 +165,62 @@ def test_what_is_no_such_run_or_silo_is_said_in_a_line(copied):
         return copy
 
     assert "a copy of a deployed run's directory" in refusal(*asked, place / "none")
-    assert "features and classes" in refusal(*asked, _wider(wrong("model", num_features=6)))
+    assert "features and classes" in refusal(
+        *asked, _model(wrong("model", num_features=6), lambda w: torch.cat([w, w[:1]]))
+    )
     assert "as its model.json says" in refusal(*asked, wrong("model", num_features=6))
     kinked = wrong("model", problem={"name": "hinge_loss"})
     assert "a fit at home is for logistic_regression" in refusal(*asked, kinked)
     assert "not my.py:Own" in refusal(*asked, wrong("model", problem={"name": "my.py:Own"}))
+    network = {"name": "neural_network", "model": {"name": "module", "path": "evil:Net"}}
+    evil = wrong("model", problem=network)
+    (evil / "evil.py").write_text(f"open({str(place / 'evil was here')!r}, 'w')")
+    monkeypatch.chdir(evil)
+    monkeypatch.syspath_prepend(str(evil))
+    assert "a network mlp, paired_mlp, lenet, not module" in refusal(*asked, evil)
+    assert not (place / "evil was here").exists()
+    assert "a copy of a deployed run's directory" in refusal(*asked, wrong("summary", noise_cost="abc"))
+    for noise in (float("nan"), float("inf"), -1.0):
+        assert "a finite noise_cost" in refusal(*asked, wrong("summary", noise_cost=noise))
+    assert "a copy of a deployed run's directory" in refusal(*asked, wrong("summary", warnings=None))
+    for change in (lambda w: w.unsqueeze(1), lambda w: w / 0, lambda w: w.float(), lambda w: w[0]):
+        assert "5 finite numbers of torch.float64" in refusal(*asked, _model(wrong("model"), change))
+    cut = wrong("model")
+    (cut / "model.safetensors").write_bytes((run / "model.safetensors").read_bytes()[:50])
+    assert "a copy of a deployed run's directory" in refusal(*asked, cut)
+    own = "silo", "--config", config, "model", cut, "--out", place / "out"
+    assert "the directory of a deployed run" in refusal(*own)
     tree = yaml.safe_load(config.read_text())
     config.write_text(yaml.safe_dump(tree | {"name": "silo-09"}))
     assert "enrolled as" in refusal(*asked, run)
     assert not (config.parent / "state" / "at-home").exists()
 
 
-def _wider(run: Path) -> Path:
+def _model(run: Path, change: Any) -> Path:
     file = run / "model.safetensors"
-    wider = {name: torch.cat([w, w[:1]]) for name, w in load_file(file).items()}
+    made = {name: change(w).contiguous() for name, w in load_file(file).items()}
     file.unlink()
-    save_file(wider, file)
+    save_file(made, file)
     return run
+
+
+def test_an_older_fit_stays_until_a_new_one_is_whole(copied, monkeypatch):
+    _, run, place = copied
+    fitted(place / "fitted", run)
+    state = place / "fitted" / "silo-00" / "state"
+    made = state / "at-home" / "run"
+    before = files(made)
+    asked = "silo", "--config", state.parent / "silo.yaml", "fit"
+    for inside in (made, state.parent):
+        assert "a folder apart from the silo's state" in refusal(*asked, inside)
+    copy_run = at_home_front.copy_run
+
+    def full(*given: Any) -> None:
+        copy_run(*given)
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(at_home_front, "copy_run", full)
+    with pytest.raises(OSError, match="No space"):
+        at_home_front.fit_at_home(load_config(state.parent / "silo.yaml"), run)
+    assert files(made) == before
+    assert [file.name for file in made.parent.iterdir()] == ["run"]
