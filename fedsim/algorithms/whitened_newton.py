@@ -14,7 +14,7 @@ averaged, the ridge is the noise's own, and coefficients are shrunk at last (Jam
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import numpy as np
@@ -132,7 +132,8 @@ class WhitenedNewton:
         clip = w.new_tensor([self.factor(problem) * norm])
         sd = public.noise(Query("gradient", (w,), float(clip), FULL)) / math.sqrt(found.share)
         start = torch.linalg.solve(T.T, w.double().view(len(T), -1)) if w.any() else None
-        course = Course(self, (len(T), problem.num_outputs), shares, sd / counted, start)
+        bend = problem.composite.quadratic * T @ T.T
+        course = Course(self, (len(T), problem.num_outputs), shares, sd / counted, start, bend)
         sent = {"T": T.to(w.dtype).flatten(), "clip": clip}
 
         def original(W: Tensor) -> Tensor:
@@ -141,7 +142,8 @@ class WhitenedNewton:
         for _ in range(self.num_rounds):
             at = course.W.reshape(-1).to(w.dtype)
             g = (yield Round({"w": at, **sent}, answer=original(course.mean), clip=float(clip)))["g"].double()
-            course.step(g.view_as(course.W) / counted)
+            of_f1 = problem.public_gradient(original(course.W)).double().view_as(course.W)
+            course.step(g.view_as(course.W) / counted + T @ of_f1)
         model = course.shrunk()
         if shares is not None and self.recalibration_share:
             centre = math.log(shares[1] / shares[0])  # so that scores are spread over the bins
@@ -157,10 +159,8 @@ class WhitenedNewton:
         if not isinstance(problem, LogisticRegression | SoftmaxRegression | LinearRegression):
             hint = "logistic_regression, softmax_regression or linear_regression with it"
             raise InputError("algorithm.name", "whitened_newton", f"problem: {hint}")
-        if not problem.composite.empty:
-            hint = (
-                "no regulariser, constraint or public records in f1: its curvature is of silos' losses alone"
-            )
+        if not replace(problem.composite, l2=0.0, ridge=None).empty:
+            hint = "of f1 l2 or a ridge alone: of those its steps know the curvature"
             raise InputError("algorithm.name", "whitened_newton", hint)
         if self.recalibration_share and not isinstance(problem, LogisticRegression):
             hint = "0: it is for logistic_regression, whose scores are of two classes"
@@ -214,6 +214,7 @@ class Course:
         shares: Tensor | None,
         noise: float,
         start: Tensor | None = None,
+        bend: Tensor | float = 0.0,
     ) -> None:
         """A course that has not begun.
 
@@ -222,9 +223,11 @@ class Course:
             shares: of the classes; None for a number.
             noise: standard deviation of a coordinate of g.
             start: W_0, (p, outputs); None: the intercepts that predict the shares.
+            bend: the Hessian of f1 in an output's coordinates, (p, p), or 0.
         """
         R, (p, outputs) = numbers.num_rounds, shape
         self._noise, self._shares, self._done, steps, h = noise, shares, 0, numbers.steps, 1.0
+        self._bend = torch.zeros(p, p, dtype=torch.float64) + bend
         self.W = torch.zeros(shape, dtype=torch.float64)
         if shares is not None:
             h = max(float((shares * (1 - shares)).max()), _LEAST_CURVATURE)
@@ -260,10 +263,10 @@ class Course:
 
     def step(self, g: Tensor) -> None:
         """One step, at a noisy mean gradient (p, outputs)."""
-        step = self._rho / (self.curvature + self._ridge)
-        self.W = self.W - step * (g + self._ridge * (self.W - self._start))
+        inverse = torch.linalg.inv((self.curvature + self._ridge).squeeze(-1).diag() + self._bend)
+        self.W = self.W - self._rho * inverse @ (g + self._ridge * (self.W - self._start))
         self._in_iterate *= 1 - self._rho
-        self._in_iterate[self._done] = float(step[0])
+        self._in_iterate[self._done] = self._rho * float(inverse.diagonal().mean())
         self._done += 1
         weight = 2 / (self._done + 1)  # weights 1, 2, .., R
         self.mean = self.mean + (self.W - self.mean) * weight

@@ -79,6 +79,7 @@ def asks_what_it_planned(example: Example) -> None:
     rounds: list[list[Ask]] = []
     watched = _watched(algorithm, rounds)
     gate = open_gate(silos_of(problem, sizes), problem, watched, plan=plan)
+    rounds.clear()  # of a dry run
     drive(gate, watched, problem, public_of(sizes), all_take_part(plan, 2))
     for r, (asked, planned) in enumerate(zip(rounds, plan.rounds, strict=True)):
         require(tuple(asked) == planned, f"round {r} asks {asked}, and the plan has {planned}")
