@@ -35,7 +35,7 @@ MOST_NOISE = 0.7
 NETWORKS = ("mlp", "paired_mlp", "lenet")
 Kind = Literal["alone", "federation", "adapted"]
 _ALONE = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
-_ADAPTED = (1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0, 3000.0)
+_ADAPTED = (10.0, 30.0, 100.0, 300.0, 1000.0, 3000.0)
 _FREE, _INTERCEPT = 1e-3, 0.1  # pulls on an intercept alone and adapted; a class without a record needs one
 _CALIBRATION = (8.0, 20.0)  # records that the intercept 0 and the slope 1 are worth
 _STEPS, _SMALL = 50, 1e-11
@@ -195,7 +195,23 @@ class _Fit:
         pull = strength * self.spread
         if self.intercept:
             pull[-1] = min(intercept, strength)
-        return _newton(self.problem, self.x[kept], self.y[kept], centre, pull.flatten(), start)
+        x, y, pull, each = self.x[kept], self.y[kept], pull.flatten(), torch.ones_like(self.y[kept])
+        w = centre if start is None else start
+
+        def value(w: Tensor) -> Tensor:
+            return self.problem.losses(self.problem.scores(x, w), y).sum() + pull @ (w - centre).square() / 2
+
+        for _ in range(_STEPS):  # Newton's, of a strictly convex function
+            slope = gradient(self.problem, x, y, each, w) + pull * (w - centre)
+            hessian = hessian_of(self.problem, x, each, w) + torch.diag(pull)
+            step: Tensor = -torch.linalg.solve(hessian, slope)
+            gain, before, t = float(slope @ step), value(w), 1.0
+            if -gain <= _SMALL * (1 + float(before)):
+                return w + step
+            while t > _SMALL and value(w + t * step) > before + 1e-4 * t * gain:
+                t /= 2
+            w = w + t * step
+        return w
 
     def _averaged(
         self, strengths: tuple[float, ...], intercept: float, centres: list[Tensor]
@@ -203,11 +219,8 @@ class _Fit:
         """The mean over strengths of models pulled to centres, each fold's and at last that of all records,
         weighed by how likely records out of fold are: scores there, and the model of all, (d,).
         """
-        masks, models = (
-            [*(kept for kept, _ in self.folds), torch.ones_like(self.y, dtype=torch.bool)],
-            centres,
-        )
-        scores, whole = [], []
+        masks = [*(kept for kept, _ in self.folds), torch.ones_like(self.y, dtype=torch.bool)]
+        models, scores, whole = centres, [], []
         for strength in strengths[::-1]:  # each from the one before, which is near
             models = [
                 self.pulled(centre, strength, intercept, kept, start)
@@ -241,7 +254,7 @@ class _Fit:
         of_all = public.records * n / len(self.y)  # persons, where n are
         theirs = min(public.noise / unit, MOST_NOISE) + parameters / (2 * of_all) + 0.02
         before = torch.tensor([1 / own, 1 / theirs, (1 / own + 1 / theirs) / 2], dtype=scores.dtype)
-        prior, pull = (before / before.sum()).log(), (2 + 100 / n) / n
+        prior, pull = (before / before.sum()).log(), (3 + 150 / n) / n
 
         def value(theta: Tensor) -> Tensor:
             log = (prior + theta).log_softmax(0)
@@ -267,27 +280,6 @@ def _folds(target: Tensor, units: Tensor) -> Tensor:
     fold = torch.empty_like(order)
     fold[order] = torch.arange(count) % min(5, count // 5)
     return fold[units]
-
-
-def _newton(
-    problem: GeneralisedLinear, x: Tensor, y: Tensor, centre: Tensor, pull: Tensor, start: Tensor | None
-) -> Tensor:
-    """argmin of the sum of losses and sum_j pull_j (w_j - centre_j)^2 / 2, (d,); strictly convex."""
-    w, each = centre if start is None else start, torch.ones_like(y)
-
-    def value(w: Tensor) -> Tensor:
-        return problem.losses(problem.scores(x, w), y).sum() + pull @ (w - centre).square() / 2
-
-    for _ in range(_STEPS):
-        slope = gradient(problem, x, y, each, w) + pull * (w - centre)
-        step: Tensor = -torch.linalg.solve(hessian_of(problem, x, each, w) + torch.diag(pull), slope)
-        gain, before, t = float(slope @ step), value(w), 1.0
-        if -gain <= _SMALL * (1 + float(before)):
-            return w + step
-        while t > _SMALL and value(w + t * step) > before + 1e-4 * t * gain:
-            t /= 2
-        w = w + t * step
-    return w
 
 
 def _least(value: Callable[[Tensor], Tensor], theta: Tensor) -> Tensor:
