@@ -166,6 +166,16 @@ CLASHES: tuple[Clash, ...] = (
         {("a fit at home", "own models"): "false: the algorithm has models of silos' own already"},
     ),
     *rows(
+        ("scenario", "deployment"),
+        "report.at_home",
+        {
+            ("a fit at home", "a loss without one"): (
+                "false: it is for logistic (without score_bound), softmax and linear regression, and for the "
+                "networks mlp, paired_mlp and lenet"
+            )
+        },
+    ),
+    *rows(
         ("tuning",),
         MECHANISM,
         {

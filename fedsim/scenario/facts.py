@@ -11,11 +11,17 @@ from fedsim.scenario.algorithm import GivenAlgorithm
 from fedsim.scenario.contributions import asked
 from fedsim.scenario.model import Scenario
 
+_AT_HOME = (
+    *("logistic_regression", "softmax_regression", "linear_regression"),
+    *("mlp", "paired_mlp", "lenet"),
+)
+
 
 def facts_of(scenario: Scenario, plan: Plan | None = None, /, **more: Told) -> Facts:
     """What is known of a scenario, of its plan where that is known, and `more` by name."""
     privacy, runtime = scenario.privacy, scenario.runtime
     evaluate, problem = scenario.evaluate, scenario.problem
+    kind = problem.name if problem.model is None else problem.model.name
     known: dict[str, Told] = {
         "float32": runtime.dtype == "float32",
         "noise drawn at once": runtime.noise == "aggregate",
@@ -29,6 +35,7 @@ def facts_of(scenario: Scenario, plan: Plan | None = None, /, **more: Told) -> F
         "evaluate by bins and group": evaluate is not None and evaluate.by_group and evaluate.asked_bins > 0,
         "counts of clipped terms": scenario.report.clipping,
         "a fit at home": scenario.report.at_home,
+        "a loss without one": problem.score_bound is not None or kind not in _AT_HOME,
         "public silo": False,
         "a silo named as public": privacy.some_public,
         "an object": isinstance(scenario.algorithm, GivenAlgorithm),

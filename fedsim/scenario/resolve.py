@@ -12,8 +12,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-import torch
-
 from fedsim.algorithms.registry import shipped_names
 from fedsim.algorithms.section import AUTO
 from fedsim.common.errors import InputError
@@ -203,13 +201,9 @@ def _check_run(resolved: Resolved) -> None:
     if scenario.report.own_models and resolved.own is None:
         hint = "needs an algorithm that has own models, as mean_regularised, and no `prepare`"
         raise InputError("scenario.report.own_models", True, hint)
-    if scenario.report.at_home:
-        if not scenario.report.baselines:
-            hint = "needs report.baselines: it is compared with each silo alone"
-            raise InputError("scenario.report.at_home", True, hint)
-        from fedsim.problems.at_home import linear
-
-        linear(resolved.problem, torch.zeros(1, resolved.outline.num_features), resolved.problem.start(0))
+    if scenario.report.at_home and not scenario.report.baselines:
+        hint = "needs report.baselines: it is compared with each silo alone"
+        raise InputError("scenario.report.at_home", True, hint)
 
 
 def _check_public(resolved: Resolved) -> None:

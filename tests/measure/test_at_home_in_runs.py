@@ -158,7 +158,7 @@ def test_of_a_network_as_well() -> None:
 @pytest.mark.parametrize(
     ("changes", "field", "words"),
     [
-        ({"problem": "hinge_loss"}, "scenario.problem", "a fit at home is for"),
+        ({"problem": "hinge_loss"}, "scenario.report.at_home", "false: it is for logistic"),
         (
             {"report": {"at_home": True, "baselines": False}},
             "scenario.report.at_home",
@@ -176,8 +176,8 @@ def test_of_a_network_as_well() -> None:
                     "model": {"name": "module", "path": "support.network_modules:Wide"},
                 }
             },
-            "scenario.problem",
-            "a fit at home is for",
+            "scenario.report.at_home",
+            "false: it is for logistic",
         ),
     ],
 )

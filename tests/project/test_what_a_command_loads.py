@@ -9,7 +9,7 @@ from benchmarks.structure import ROOT, lines, loaded
 from fedsim.data.registry import OWN, PARTITIONS, SHIPPED
 from fedsim.privacy.registry import MECHANISMS
 
-MOST = {"simulate": 27_230, "release": 27_740, "daemon": 12_500}
+MOST = {"simulate": 27_230, "release": 27_740, "daemon": 12_515}
 """The most lines of ours, of quickstart in process and of a silo's daemon."""
 UNUSED = {
     "another command": "fedsim/cli/privacy.py",

@@ -173,6 +173,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "noise drawn at once": {"runtime.noise": "aggregate"},
     "evaluate": {"evaluate": {"bins": 10}},
     "a fit at home": {"report": {"at_home": True, "baselines": True}},
+    "a loss without one": {"problem": {"name": "hinge_loss"}},
     "own models": {
         "algorithm": {
             "name": "mean_regularised",
