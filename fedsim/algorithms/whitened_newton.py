@@ -99,8 +99,7 @@ class WhitenedNewton:
 
     def factor(self, problem: GeneralisedLinear) -> float:
         """The clip over the typical norm of a whitened record."""
-        usual = 1.2 if isinstance(problem, LinearRegression) else 1.5
-        return (self.clip_factor or usual) * (problem.typical_slope or 1.0)
+        return (self.clip_factor or usual_factor(problem)) * (problem.typical_slope or 1.0)
 
     def _classes(self, problem: PublicProblem) -> Query:
         """A histogram of the target, a cell for each class."""
@@ -176,6 +175,11 @@ class WhitenedNewton:
         if "classes" in broadcast:
             return {"q": ask(self._classes(problem))}
         return {"s": ask(self._scores(broadcast["scores"]))}
+
+
+def usual_factor(problem: GeneralisedLinear) -> float:
+    """The clip over a whitened record's typical gradient, where it is not given."""
+    return 1.2 if isinstance(problem, LinearRegression) else 1.5
 
 
 def whitening(moment: Tensor, noise: float, diagonal: bool) -> tuple[Tensor, float]:

@@ -275,7 +275,7 @@ def read_schema(schema: Schema | Path) -> Schema:
 
 
 def of_hats(columns: Mapping[str, Input]) -> dict[str, NumberColumn]:
-    """Those that become hats."""
+    """The number columns that have an `encode`, by name."""
     numbers = {name: column for name, column in columns.items() if isinstance(column, NumberColumn)}
     return {name: column for name, column in numbers.items() if column.encode is not None}
 

@@ -27,12 +27,12 @@ from fedsim.problems.composite import Composite
 from fedsim.problems.glm import GeneralisedLinear, LinearRegression, LogisticRegression, SoftmaxRegression
 from fedsim.problems.kinds import Problem, head
 from fedsim.problems.minimise import gradient, hessian_of
+from fedsim.problems.registry import FITTED_AT_HOME, NETWORKS_AT_HOME
 
 LEAST = 15
 """Records, or persons, that a fit needs."""
 MOST_NOISE = 0.7
 """Loss that noise is taken to cost at most, in nats: a coin's is .69."""
-NETWORKS = ("mlp", "paired_mlp", "lenet")
 Kind = Literal["alone", "federation", "adapted"]
 _ALONE = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
 _ADAPTED = (10.0, 30.0, 100.0, 300.0, 1000.0, 3000.0)
@@ -103,10 +103,8 @@ def linear(
     if type(problem) in (LogisticRegression, SoftmaxRegression, LinearRegression):
         return cast("GeneralisedLinear", problem), features, w, lambda home: home
     model = None if isinstance(problem, GeneralisedLinear) else getattr(problem.model, "name", None)
-    if model not in NETWORKS:  # code of others is called with no record
-        hint = (
-            "logistic_regression, softmax_regression, linear_regression, or a network mlp, paired_mlp, lenet"
-        )
+    if model not in NETWORKS_AT_HOME:  # code of others is called with no record
+        hint = f"{', '.join(FITTED_AT_HOME)}, or a network {', '.join(NETWORKS_AT_HOME)}"
         raise InputError("scenario.problem", model or type(problem).__name__, f"a fit at home is for {hint}")
     assert not isinstance(problem, GeneralisedLinear)
     module = cast(torch.nn.Sequential, problem.module)

@@ -13,6 +13,9 @@ from fedsim.problems.glm import BUILT_IN, OWN, GeneralisedLinear
 from fedsim.problems.kinds import GROUP as GROUP
 from fedsim.problems.kinds import NETWORK, Problem
 
+FITTED_AT_HOME = ("logistic_regression", "softmax_regression", "linear_regression")
+NETWORKS_AT_HOME = ("mlp", "paired_mlp", "lenet")
+"""The losses, and the networks by their last layer, that are fitted at home (`fedsim.problems.at_home`)."""
 _PLACES = {name: f"glm:{kind.__name__}" for name, kind in BUILT_IN.items()}
 PROBLEMS: Registry[type[Problem]] = Registry.of(
     "fedsim.problems", {**_PLACES, NETWORK: "network:NeuralNetwork"}

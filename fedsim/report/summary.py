@@ -452,21 +452,10 @@ class Summary(Part):
 
 
 _FIRST = (
-    *(
-        "format",
-        "scenario",
-        "status",
-        "algorithm",
-        "problem",
-        "runtime",
-        "trials",
-        "rounds",
-        "dimension",
-        "noise_cost",
-    ),
-    *("wall_seconds", "warnings", "metrics", "calibration", "groups", "baselines", "joining", "own_models"),
-    *("costs", "evaluation", "participation", "heterogeneity", "objective", "clipping", "chosen_clips"),
-    "chosen_h",
+    *("format", "scenario", "status", "algorithm", "problem", "runtime", "trials", "rounds", "dimension"),
+    *("noise_cost", "wall_seconds", "warnings", "metrics", "calibration", "groups", "baselines", "joining"),
+    *("own_models", "costs", "evaluation", "participation", "heterogeneity", "objective", "clipping"),
+    *("chosen_clips", "chosen_h"),
 )
 """The order of keys in JSON; others follow."""
 

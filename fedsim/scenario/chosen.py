@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from fedsim.algorithms.section import AUTO, section_of
+from fedsim.algorithms.whitened_newton import STEPS, usual_factor
 from fedsim.common.errors import InputError
 from fedsim.privacy.gaussian import mu
 from fedsim.privacy.registry import MECHANISMS
@@ -33,7 +34,7 @@ from fedsim.theory.symbols import Premises
 WHITENED, ACCELERATED = "whitened_newton", "accelerated_minibatch_sgd"
 _CURVATURE = 0.2  # of two classes whose shares are not far from equal
 _WHOLE, _DIAGONAL = 0.003, 0.01  # x below which the moment is worth its share, whole or its diagonal
-_LEAST, _MOST, _MOST_OF_NUMBER = 3.0, 15.0, 6.0  # Newton steps
+_MOST_OF_NUMBER = 6.0  # Newton steps
 Norms = tuple[float, float] | None
 
 
@@ -47,9 +48,8 @@ class Noise(NamedTuple):
     def of(cls, scenario: Scenario, premises: Premises, problem: GeneralisedLinear, norms: Norms) -> Noise:
         """By the budgets, and declared ranges."""
         assert norms is not None
-        numbers, p = isinstance(problem, LinearRegression), problem.num_features
-        h = usual_curvature(problem)
-        factor = (1.2 if numbers else 1.5) * (problem.typical_slope or 1.0)
+        h, p = usual_curvature(problem), problem.num_features
+        factor = usual_factor(problem) * (problem.typical_slope or 1.0)
         one = Kind(FULL, 1)
         private = MECHANISMS[scenario.privacy.mechanism].private
         variance = (
@@ -91,15 +91,14 @@ def with_chosen(
     """
     if scenario.algorithm.name != AUTO:
         return scenario, ""
-    hint = ""
     if not isinstance(problem, GeneralisedLinear):
         hint = "a name, such as noisy_minibatch_sgd, with its num_rounds: no rule chooses for a network"
-    elif norms is None:
+        raise InputError("scenario.algorithm", AUTO, hint)
+    if norms is None:
         hint = "a name, with numbers: records have no public bound; declare ranges (of a numeric target too)"
-    if hint or not isinstance(problem, GeneralisedLinear):
         raise InputError("scenario.algorithm", AUTO, hint)
     given: dict[str, Any] = dict.fromkeys(("step_size", "clip_norm"), AUTO)
-    name, why = ACCELERATED, _unfit(scenario, premises, problem, norms)
+    name, why = ACCELERATED, _unfit(scenario, premises, problem)
     if not why:
         noise = Noise.of(scenario, premises, problem, norms)
         two = isinstance(problem, LogisticRegression)
@@ -116,7 +115,7 @@ def with_chosen(
     return scenario.model_copy(update={"algorithm": section_of(name)(name=name, **given)}), why
 
 
-def _unfit(scenario: Scenario, premises: Premises, problem: GeneralisedLinear, norms: Norms) -> str:
+def _unfit(scenario: Scenario, premises: Premises, problem: GeneralisedLinear) -> str:
     """Why Newton steps are out of the question; empty where they are not."""
     privacy, composite = scenario.privacy, problem.composite
     kept = privacy.calibration == "accountant" and privacy.epsilon != "unlimited" and not privacy.some_public
@@ -161,7 +160,7 @@ def moment_numbers(
     )  # of (x, y), y in [-1, 1]
     x = Noise.of(scenario, premises, problem, norms).model
     steps, numbers = 1.3 * max(x, 1e-9) ** -0.3, isinstance(problem, LinearRegression)
-    held = min(max(steps, _LEAST), _MOST_OF_NUMBER if numbers else _MOST)
+    held = min(max(steps, STEPS[0]), _MOST_OF_NUMBER if numbers else STEPS[1])
     # the algorithm itself holds steps to the bounds where shares of two classes are released
     own = steps if problem.num_outputs <= 2 and not numbers else held
     found: dict[str, Any] = {
@@ -173,6 +172,6 @@ def moment_numbers(
         "moment_clip": f"0.8 of {typical:.3g}, the squared norm of a record spread evenly over its ranges",
         "num_rounds": "rounds of half a step or less, whose average has less noise",
         "steps": f"more where noise is small: it has about {math.sqrt(x):.2g} of a strong model's length"
-        + f"; at most {_MOST:g} are taken, of a rare class fewer" * (own != held or own > _MOST),
+        + f"; at most {STEPS[1]:g} are taken, of a rare class fewer" * (own != held or own > STEPS[1]),
     }
     return {name: found[name] for name in asked}, {name: reasons[name] for name in asked}

@@ -4,17 +4,12 @@ from __future__ import annotations
 
 from fedsim.algorithms.registry import shipped_names
 from fedsim.privacy.registry import MECHANISMS
-from fedsim.problems.registry import PROBLEMS
+from fedsim.problems.registry import FITTED_AT_HOME, NETWORKS_AT_HOME, PROBLEMS
 from fedsim.protocol.facts import Facts, Told
 from fedsim.protocol.plan import Plan
 from fedsim.scenario.algorithm import GivenAlgorithm
 from fedsim.scenario.contributions import asked
 from fedsim.scenario.model import Scenario
-
-_AT_HOME = (
-    *("logistic_regression", "softmax_regression", "linear_regression"),
-    *("mlp", "paired_mlp", "lenet"),
-)
 
 
 def facts_of(scenario: Scenario, plan: Plan | None = None, /, **more: Told) -> Facts:
@@ -35,7 +30,8 @@ def facts_of(scenario: Scenario, plan: Plan | None = None, /, **more: Told) -> F
         "evaluate by bins and group": evaluate is not None and evaluate.by_group and evaluate.asked_bins > 0,
         "counts of clipped terms": scenario.report.clipping,
         "a fit at home": scenario.report.at_home,
-        "a loss without one": problem.score_bound is not None or kind not in _AT_HOME,
+        "a loss without one": problem.score_bound is not None
+        or kind not in FITTED_AT_HOME + NETWORKS_AT_HOME,
         "public silo": False,
         "a silo named as public": privacy.some_public,
         "an object": isinstance(scenario.algorithm, GivenAlgorithm),

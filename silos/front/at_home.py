@@ -22,9 +22,9 @@ from fedsim.common.errors import InputError
 from fedsim.common.files import atomic_directory
 from fedsim.common.identity import Identity
 from fedsim.data.recipe import Recipe, declared_recipe
-from fedsim.problems.at_home import NETWORKS, AtHome, Federation, at_home, linear, unfit
+from fedsim.problems.at_home import AtHome, Federation, at_home, linear, unfit
 from fedsim.problems.kinds import NAMES, Problem
-from fedsim.problems.registry import dtype_of
+from fedsim.problems.registry import NETWORKS_AT_HOME, dtype_of
 from fedsim.problems.section import problem_of, problem_section
 from fedsim.protocol.contract import traits
 from fedsim.wire.messages import named
@@ -111,8 +111,10 @@ def _read_run(run: Path) -> _Run:
         raise InputError("RUN", str(run), f"a model of fedsim's own problems, not {given.get('name')}")
     section = problem_section(given)
     network = section.model and section.model.name
-    if network and network not in NETWORKS:  # code too, once it is built
-        raise InputError("RUN", str(run), f"a model of a network {', '.join(NETWORKS)}, not {network}")
+    if network and network not in NETWORKS_AT_HOME:  # code too, once it is built
+        raise InputError(
+            "RUN", str(run), f"a model of a network {', '.join(NETWORKS_AT_HOME)}, not {network}"
+        )
     problem = problem_of(section, *shape, dtype)
     if w.shape != (problem.dimension,) or w.dtype != dtype or not finite:
         made = f"{problem.dimension} finite numbers of {dtype}"

@@ -7,6 +7,7 @@ from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
+from fedsim.problems.registry import FITTED_AT_HOME
 from fedsim.report.outcome import Outcome, interval90, penalised, value
 from fedsim.report.record import (
     OF_TESTS,
@@ -148,7 +149,7 @@ def _joining_lines(part: Joining, run: Summary) -> list[str]:
     pays = f"joining {_counted(part)}"
     if (verdict := part.verdict(part.metric)) > 0:
         return [f"{pays}{example}; {means}"]
-    if verdict < 0 and part.at_home is None and run.problem in _AT_HOME:
+    if verdict < 0 and part.at_home is None and run.problem in FITTED_AT_HOME:
         example += "; report.at_home: true also tries a model that each makes of both at home"
     lead = (
         "silos are better off alone"
@@ -156,9 +157,6 @@ def _joining_lines(part: Joining, run: Summary) -> list[str]:
         else "joining makes no difference on average beyond two standard errors"
     )
     return [f"{lead}: {means}; {pays}{example}"]
-
-
-_AT_HOME = ("logistic_regression", "softmax_regression", "linear_regression")
 
 
 def _with(silo: Compared) -> float:
